@@ -1,0 +1,39 @@
+# Everything a person or CI runs; `make` alone lists it. The work is in tests/tools.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test bench fmt clean
+MAKEFLAGS += --no-print-directory
+
+# A Rust fresh from rustup is not yet on the PATH of a shell that was open before.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+export PROMTOOL := $(CURDIR)/.tools/bin/promtool
+export PROMETHEUS := $(CURDIR)/.tools/bin/prometheus
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+STAGE := @tests/tools/stage.sh
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\): ## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
+		printf '  make %-6s %s\n' "$$name" "$$text"; done
+
+run: ## Build and serve this machine's GPUs, else a simulated node [LISTEN=127.0.0.1:9500] [SCENARIO=FILE]
+	@tests/tools/ensure-tools.sh build
+	@LISTEN='$(LISTEN)' SCENARIO='$(SCENARIO)' tests/tools/run.sh
+
+test: ## Everything that a change can break; one line a stage, the output of a stage that fails
+	@tests/tools/ensure-tools.sh build test
+	$(STAGE) 'formatting' cargo fmt --all --check
+	$(STAGE) 'lints' cargo clippy --workspace --all-targets -- -D warnings
+	$(STAGE) 'build' cargo build --workspace
+	@SHOW='^test result:' tests/tools/stage.sh 'tests' cargo test --workspace --no-fail-fast
+	$(STAGE) 'systemd unit' tests/tools/verify-unit.sh $(TARGET)/debug/gpu-node-exporter
+
+bench: ## Measure what serving, folding and sampling cost
+	@tests/tools/ensure-tools.sh build
+	cargo run --release -p bench
+
+fmt: ## Format the Rust code
+	cargo fmt --all
+
+clean: ## Remove all that was built, installed here (.tools) or left by runs (.run)
+	cargo clean
+	rm -rf .tools .run

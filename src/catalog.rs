@@ -1,0 +1,513 @@
+//! Every entity, label and metric, declared once.
+//!
+//! `# HELP`, `# TYPE`, `# UNIT`, `docs/METRICS.md`, `gpu-node-exporter metrics` and the checks of names
+//! and labels elsewhere all come from here. To add a metric: one entry below, one line where it is read
+//! (`CONTRIBUTING.md` shows it). The doc comment of an entry is its help text.
+
+pub mod docs;
+pub mod schema;
+
+pub use schema::{Kind, MetricDef, MetricId, Tier, Unit};
+use schema::{entities, info_labels, labels, metrics, text_labels};
+
+use std::sync::Arc;
+
+entities! {
+    /// The node itself.
+    Node {}
+    /// One GPU (the whole board, also when it is in MIG mode).
+    Gpu {
+        /// NVML's index, for people; it can change at a reboot.
+        gpu: u32,
+        /// NVML's UUID: the identity.
+        uuid: Arc<str>
+    }
+    /// One MIG GPU instance: memory and bandwidth of its own.
+    GpuInstance {
+        /// NVML's index of the GPU.
+        gpu: u32,
+        /// UUID of the GPU (the instance's own is `mig_uuid` on `gpu_mig_info`).
+        uuid: Arc<str>,
+        /// NVML's GPU instance id.
+        gpu_instance: u32,
+        /// Its profile, as `3g.71gb`.
+        profile: Arc<str>
+    }
+    /// One MIG compute instance: the share of a GPU instance that a process sees as its device.
+    ComputeInstance {
+        /// NVML's index of the GPU.
+        gpu: u32,
+        /// UUID of the GPU.
+        uuid: Arc<str>,
+        /// NVML's GPU instance id.
+        gpu_instance: u32,
+        /// Profile of the GPU instance.
+        profile: Arc<str>,
+        /// NVML's compute instance id.
+        compute_instance: u32
+    }
+}
+
+impl GpuInstance {
+    /// The GPU it is a part of.
+    pub fn parent(&self) -> Gpu {
+        Gpu { gpu: self.gpu, uuid: self.uuid.clone() }
+    }
+}
+
+impl Subject {
+    /// The GPU this is, or is a part of.
+    pub fn gpu(&self) -> Option<(u32, &Arc<str>)> {
+        match self {
+            Subject::Node(_) => None,
+            Subject::Gpu(g) => Some((g.gpu, &g.uuid)),
+            Subject::GpuInstance(g) => Some((g.gpu, &g.uuid)),
+            Subject::ComputeInstance(g) => Some((g.gpu, &g.uuid)),
+        }
+    }
+}
+
+labels! {
+    /// Where the temperature is measured.
+    Sensor "sensor" { Gpu "gpu", Memory "memory" }
+    /// What happens, or what is the most allowed, at the threshold.
+    TemperatureThreshold "threshold" { Shutdown "shutdown", Slowdown "slowdown", MemoryMax "memory_max", GpuMax "gpu_max" }
+    /// Clock domain, as NVML names it.
+    ClockDomain "domain" { Graphics "graphics", Sm "sm", Memory "memory", Video "video" }
+    /// Why the clocks are below what was asked for (NVML clocks event reasons).
+    ClockEvent "reason" {
+        GpuIdle "gpu_idle", ApplicationsClocksSetting "applications_clocks_setting", SwPowerCap "sw_power_cap",
+        HwSlowdown "hw_slowdown", SyncBoost "sync_boost", SwThermalSlowdown "sw_thermal_slowdown",
+        HwThermalSlowdown "hw_thermal_slowdown", HwPowerBrakeSlowdown "hw_power_brake_slowdown",
+        DisplayClockSetting "display_clock_setting",
+    }
+    /// Which power limit: `enforced` is the one in force, `configured` what was set, `default` the vendor's; `min` and `max` bound what can be set.
+    PowerLimit "limit" { Enforced "enforced", Configured "configured", Default "default", Min "min", Max "max" }
+    /// Since the driver was loaded (`volatile`) or over the GPU's life (`aggregate`).
+    EccCounter "counter" { Volatile "volatile", Aggregate "aggregate" }
+    /// Whether ECC could correct the error.
+    EccError "error" { Corrected "corrected", Uncorrected "uncorrected" }
+    /// Where the error was, as NVML names memory locations.
+    EccMemory "memory" {
+        L1Cache "l1_cache", L2Cache "l2_cache", Dram "dram", RegisterFile "register_file",
+        TextureMemory "texture_memory", TextureShm "texture_shm", Cbu "cbu", Sram "sram",
+    }
+    /// What made the driver remap the row.
+    RemapCause "cause" { Correctable "correctable", Uncorrectable "uncorrectable" }
+    /// Who may use the GPU.
+    ComputeMode "mode" { Default "default", ExclusiveThread "exclusive_thread", Prohibited "prohibited", ExclusiveProcess "exclusive_process" }
+    /// How the process uses the GPU.
+    ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
+    /// How often these values are read.
+    TierLabel "tier" { Fast "fast", Normal "normal", Slow "slow", Rare "rare", Once "once" }
+    /// Part of the exporter that gathers values.
+    CollectorName "collector" { Nvml "nvml", Process "process" }
+    /// Which of the exporter's processes.
+    Role "role" { Serve "serve", Sampler "sampler" }
+    /// Kind of a failed driver call, by NVML's return code.
+    DriverError "error" {
+        NoPermission "no_permission", NotFound "not_found", InsufficientPower "insufficient_power",
+        DriverNotLoaded "driver_not_loaded", Timeout "timeout", IrqIssue "irq_issue",
+        CorruptedInforom "corrupted_inforom", GpuIsLost "gpu_is_lost", ResetRequired "reset_required",
+        OperatingSystem "operating_system", LibRmVersionMismatch "lib_rm_version_mismatch",
+        Busy "busy", Resources "resources", Argument "argument", Unknown "unknown",
+    }
+    /// Why a value the driver gave was not published.
+    DropReason "reason" { Blank "blank", OutOfRange "out_of_range" }
+    /// Why a sampler process was given up.
+    SamplerEnd "reason" {
+        Exited "exited", Garbage "garbage", Oversized "oversized", Truncated "truncated", Refused "refused",
+        Stopped "stopped", Stuck "stuck",
+    }
+    /// Status class of the answer.
+    HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
+}
+
+impl TierLabel {
+    /// The label of a sampled tier.
+    pub fn of(tier: Tier) -> Option<TierLabel> {
+        Some(match tier {
+            Tier::Fast => TierLabel::Fast,
+            Tier::Normal => TierLabel::Normal,
+            Tier::Slow => TierLabel::Slow,
+            Tier::Rare => TierLabel::Rare,
+            Tier::Once => TierLabel::Once,
+            Tier::Identity | Tier::Own => return None,
+        })
+    }
+}
+
+text_labels! {
+    /// NVML function, with its argument where one function answers several questions.
+    Call "call"
+    /// Metric of this catalogue.
+    MetricName "metric"
+}
+
+info_labels! {
+    /// Labels of `gpu_info`.
+    GpuInfo {
+        /// Product name.
+        model,
+        /// Architecture, as `hopper`.
+        architecture,
+        /// CUDA compute capability, as `9.0`.
+        compute_capability,
+        /// PCI address, as `0000:06:00.0` (domain:bus:device.function).
+        pci_address,
+        /// Serial number of the board.
+        serial,
+        /// Vendor's part number.
+        board_part_number,
+        /// N of the device file `/dev/nvidiaN`.
+        minor_number,
+        /// Position on the baseboard (SXM).
+        module_id,
+        /// VBIOS version.
+        vbios_version,
+        /// InfoROM image version.
+        inforom_version,
+        /// GSP firmware version; empty without GSP.
+        gsp_firmware_version,
+    }
+    /// Labels of `gpu_driver_info`.
+    DriverInfo {
+        /// Kernel driver's version.
+        driver_version,
+        /// Branch of the driver; empty where the driver does not tell.
+        driver_branch,
+        /// Version of libnvidia-ml.
+        nvml_version,
+        /// Newest CUDA version the driver supports.
+        cuda_version,
+    }
+    /// Labels of `gpu_mig_info`.
+    MigInfo {
+        /// UUID of the MIG device: what a job is given.
+        mig_uuid,
+        /// NVML's name of the MIG device.
+        name,
+    }
+    /// Labels of `gpu_exporter_build_info`.
+    BuildInfo {
+        /// Release.
+        version,
+        /// Source revision; `unknown` when built outside a checkout.
+        revision,
+    }
+}
+
+metrics! {
+    // --- driver and inventory -------------------------------------------------------------------
+    /// 1 while the driver answers; 0 while it is absent, unloaded or answers nothing. Absent until the first attempt has ended.
+    gpu_driver_up: Gauge<Node>, None, Own, "0.1.0";
+    /// 1 while two sampler processes in a row hang in driver calls: the driver as a whole is stuck, no NVML value is published, and nothing more is started until one of them has ended.
+    gpu_driver_stuck: Gauge<Node>, None, Own, "0.1.0";
+    /// Versions of the driver and its library.
+    gpu_driver_info: Info<Node, DriverInfo>, None, Identity, "0.1.0";
+    /// GPUs the driver lists now.
+    gpu_devices: Gauge<Node>, None, Slow, "0.1.0";
+    /// The most GPUs seen since the node booted (kept over restarts of the exporter).
+    gpu_devices_expected: Gauge<Node>, None, Own, "0.1.0";
+    /// Identity of the GPU. Stays while the GPU or the driver is stuck, so that alerts can name the board.
+    gpu_info: Info<Gpu, GpuInfo>, None, Identity, "0.1.0";
+    /// 1 while the GPU answers in time; 0 while a driver call on it is stuck, it is lost, or the driver is away.
+    gpu_up: Gauge<Gpu>, None, Own, "0.1.0";
+    /// CUDA cores (FP32 lanes) of the GPU.
+    gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0";
+    /// Width of the memory bus.
+    gpu_memory_bus_width_bits: Gauge<Gpu>, Bits, Once, "0.1.0";
+
+    // --- utilization ----------------------------------------------------------------------------
+    /// Share of the driver's last sample period in which at least one kernel ran. Not how full the GPU was. Absent in MIG mode.
+    gpu_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
+    /// Share of the driver's last sample period in which device memory was read or written. Absent in MIG mode.
+    gpu_memory_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
+    /// Utilization of the video encoder (NVENC).
+    gpu_encoder_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
+    /// Utilization of the video decoder (NVDEC).
+    gpu_decoder_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
+    /// Utilization of the JPEG engine.
+    gpu_jpeg_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
+    /// Utilization of the optical flow engine (OFA).
+    gpu_ofa_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
+
+    // --- memory ---------------------------------------------------------------------------------
+    /// Device memory of the GPU.
+    gpu_memory_total_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
+    /// Device memory allocated by processes (without what the driver reserves).
+    gpu_memory_used_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
+    /// Device memory free.
+    gpu_memory_free_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
+    /// Device memory reserved by driver and firmware.
+    gpu_memory_reserved_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
+    /// BAR1 aperture: device memory that can be mapped for the CPU or other PCIe devices.
+    gpu_bar1_memory_total_bytes: Gauge<Gpu>, Bytes, Slow, "0.1.0";
+    /// BAR1 aperture in use.
+    gpu_bar1_memory_used_bytes: Gauge<Gpu>, Bytes, Slow, "0.1.0";
+    /// BAR1 aperture free.
+    gpu_bar1_memory_free_bytes: Gauge<Gpu>, Bytes, Slow, "0.1.0";
+
+    // --- power and energy -----------------------------------------------------------------------
+    /// Power draw of the board as the driver averages it (over 1 s on Ampere and later).
+    gpu_power_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
+    /// Power draw of the board now, not averaged (NVML field 186).
+    gpu_power_instant_watts: Gauge<Gpu>, Watts, Fast, "0.1.0";
+    /// Power limits of the board.
+    gpu_power_limit_watts: Gauge<Gpu, (PowerLimit,)>, Watts, Slow, "0.1.0";
+    /// Energy the board has used since the driver was loaded, as the driver counts it.
+    gpu_energy_joules_total: Counter<Gpu>, Joules, Slow, "0.1.0";
+
+    // --- temperature ----------------------------------------------------------------------------
+    /// Temperature of the GPU core or of its memory.
+    gpu_temperature_celsius: Gauge<Gpu, (Sensor,)>, Celsius, Normal, "0.1.0";
+    /// Temperature limits of this device: never compare with a fixed number.
+    gpu_temperature_threshold_celsius: Gauge<Gpu, (TemperatureThreshold,)>, Celsius, Once, "0.1.0";
+    /// Degrees left until the GPU slows down for heat (NVML margin temperature).
+    gpu_temperature_margin_celsius: Gauge<Gpu>, Celsius, Slow, "0.1.0";
+
+    // --- clocks ---------------------------------------------------------------------------------
+    /// Clock now.
+    gpu_clock_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Fast, "0.1.0";
+    /// Highest clock the device allows.
+    gpu_clock_max_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Once, "0.1.0";
+    /// 1 while the driver names this reason for holding the clocks down. `gpu_idle` is no fault.
+    gpu_clock_event_active: Gauge<Gpu, (ClockEvent,)>, None, Fast, "0.1.0";
+    /// Time the clocks were held down for this reason: the driver's own nanosecond counter where it has one, else added up by the exporter ten times a second.
+    gpu_clock_event_seconds_total: Counter<Gpu, (ClockEvent,)>, Seconds, Slow, "0.1.0";
+    /// Performance state, 0 (fastest) to 15.
+    gpu_performance_state: Gauge<Gpu>, None, Normal, "0.1.0";
+
+    // --- errors ---------------------------------------------------------------------------------
+    /// 1 while ECC is on.
+    gpu_ecc_mode_enabled: Gauge<Gpu>, None, Rare, "0.1.0";
+    /// 1 if ECC will be on after the next reboot or reset.
+    gpu_ecc_mode_pending_enabled: Gauge<Gpu>, None, Rare, "0.1.0";
+    /// ECC errors of all memories together, as the driver counts them.
+    gpu_ecc_total_errors: Gauge<Gpu, (EccCounter, EccError)>, None, Normal, "0.1.0";
+    /// ECC errors by memory, where the device tells them apart.
+    gpu_ecc_errors: Gauge<Gpu, (EccCounter, EccError, EccMemory)>, None, Slow, "0.1.0";
+    /// Rows of device memory replaced by spare ones.
+    gpu_remapped_rows: Gauge<Gpu, (RemapCause,)>, None, Slow, "0.1.0";
+    /// 1 while a row waits to be replaced: the GPU needs a reset to use the spare row.
+    gpu_row_remap_pending: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// 1 if replacing a row has failed: the board is a candidate for return.
+    gpu_row_remap_failure: Gauge<Gpu>, None, Slow, "0.1.0";
+
+    // --- PCIe -----------------------------------------------------------------------------------
+    /// PCIe generation of the link now. Idle GPUs may lower it to save power.
+    gpu_pcie_link_generation: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Highest PCIe generation that GPU and slot can use together.
+    gpu_pcie_link_max_generation: Gauge<Gpu>, None, Once, "0.1.0";
+    /// PCIe lanes in use.
+    gpu_pcie_link_width_lanes: Gauge<Gpu>, Lanes, Slow, "0.1.0";
+    /// PCIe lanes that GPU and slot can use together.
+    gpu_pcie_link_max_width_lanes: Gauge<Gpu>, Lanes, Once, "0.1.0";
+    /// PCIe packets sent again because of errors on the link.
+    gpu_pcie_replays_total: Counter<Gpu>, None, Slow, "0.1.0";
+
+    // --- modes and processes --------------------------------------------------------------------
+    /// 1 while persistence mode is on.
+    gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// 1 for the compute mode the GPU is in, 0 for the others.
+    gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0";
+    /// Processes on the GPU.
+    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Normal, "0.1.0";
+    /// 1 while the GPU is in MIG mode.
+    gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// 1 if the GPU will be in MIG mode after the next reset.
+    gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Identity of a MIG device.
+    gpu_mig_info: Info<ComputeInstance, MigInfo>, None, Slow, "0.1.0";
+    /// Device memory of the GPU instance.
+    gpu_mig_memory_total_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
+    /// Device memory of the GPU instance in use.
+    gpu_mig_memory_used_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
+    /// Device memory of the GPU instance free.
+    gpu_mig_memory_free_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
+
+    // --- the exporter itself --------------------------------------------------------------------
+    /// Build of the running exporter.
+    gpu_exporter_build_info: Info<Node, BuildInfo>, None, Own, "0.1.0";
+    /// 1 while the collector's newest visits succeeded within their deadlines.
+    gpu_exporter_collector_up: Gauge<Node, (CollectorName,)>, None, Own, "0.1.0";
+    /// When the collector last delivered values.
+    gpu_exporter_collector_last_success_timestamp_seconds: Gauge<Node, (CollectorName,)>, Seconds, Own, "0.1.0";
+    /// When the values of this tier of this GPU were read.
+    gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (TierLabel,)>, Seconds, Own, "0.1.0";
+    /// How long the newest visit of this tier of this GPU took.
+    gpu_exporter_visit_duration_seconds: Gauge<Gpu, (TierLabel,)>, Seconds, Own, "0.1.0";
+    /// How long the driver call that is stuck on this GPU has not returned. Absent while none is stuck.
+    gpu_exporter_driver_call_stuck_seconds: Gauge<Gpu, (Call,)>, Seconds, Own, "0.1.0";
+    /// How long the driver call that is stuck and concerns no single GPU (loading the library, listing GPUs) has not returned. Absent while none is stuck.
+    gpu_exporter_node_call_stuck_seconds: Gauge<Node, (Call,)>, Seconds, Own, "0.1.0";
+    /// Driver calls made.
+    gpu_exporter_driver_calls_total: Counter<Node, (Call,)>, None, Own, "0.1.0";
+    /// Wall time spent inside driver calls.
+    gpu_exporter_driver_call_seconds_total: Counter<Node, (Call,)>, Seconds, Own, "0.1.0";
+    /// Wall time of single driver calls.
+    gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Own, "0.1.0";
+    /// Driver calls that failed (not: that the device does not support).
+    gpu_exporter_driver_errors_total: Counter<Gpu, (DriverError,)>, None, Own, "0.1.0";
+    /// Values the driver gave that cannot be true: "blank" sentinels and values outside what is physically possible.
+    gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Own, "0.1.0";
+    /// 1 for each metric this GPU or driver does not support. Such a metric has no series; neither zero nor a failure.
+    gpu_exporter_metric_unsupported: Gauge<Gpu, (MetricName,)>, None, Own, "0.1.0";
+    /// Driver counters that went backwards without a reason and were held.
+    gpu_exporter_counter_steps_back_total: Counter<Gpu>, None, Own, "0.1.0";
+    /// Sampler processes alive, those stuck in the driver included. Never more than two.
+    gpu_exporter_samplers: Gauge<Node>, None, Own, "0.1.0";
+    /// Sampler processes started.
+    gpu_exporter_sampler_starts_total: Counter<Node>, None, Own, "0.1.0";
+    /// Sampler processes given up, by reason.
+    gpu_exporter_sampler_ends_total: Counter<Node, (SamplerEnd,)>, None, Own, "0.1.0";
+    /// Batches thrown away because they belonged to an older state of their GPU or to a sampler already given up.
+    gpu_exporter_batches_discarded_total: Counter<Node>, None, Own, "0.1.0";
+    /// Events of the exporter's own collectors that found no room while the ledger was behind.
+    gpu_exporter_events_lost_total: Counter<Node>, None, Own, "0.1.0";
+    /// Snapshots published.
+    gpu_exporter_publications_total: Counter<Node>, None, Own, "0.1.0";
+    /// How long making the newest snapshot took.
+    gpu_exporter_publish_duration_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    /// Series in the newest snapshot.
+    gpu_exporter_series: Gauge<Node>, None, Own, "0.1.0";
+    /// Series left out of snapshots because of `metrics.max_series`; one series left out of ten snapshots counts ten.
+    gpu_exporter_series_dropped_total: Counter<Node>, None, Own, "0.1.0";
+    /// HTTP answers by status.
+    gpu_exporter_http_requests_total: Counter<Node, (HttpStatus,)>, None, Own, "0.1.0";
+    /// HTTP connections open.
+    gpu_exporter_http_connections: Gauge<Node>, None, Own, "0.1.0";
+    /// HTTP connections turned away because `http.max_connections` were open.
+    gpu_exporter_http_connections_refused_total: Counter<Node>, None, Own, "0.1.0";
+    /// CPU time of the exporter's processes, those that have ended included.
+    gpu_exporter_cpu_seconds_total: Counter<Node, (Role,)>, Seconds, Own, "0.1.0";
+    /// Resident memory of the exporter's processes (pages shared between them counted in each).
+    gpu_exporter_resident_memory_bytes: Gauge<Node, (Role,)>, Bytes, Own, "0.1.0";
+    /// CPU time of the serving process.
+    process_cpu_seconds_total: Counter<Node>, Seconds, Own, "0.1.0";
+    /// Resident memory of the serving process.
+    process_resident_memory_bytes: Gauge<Node>, Bytes, Own, "0.1.0";
+    /// Virtual memory of the serving process.
+    process_virtual_memory_bytes: Gauge<Node>, Bytes, Own, "0.1.0";
+    /// File descriptors the serving process has open.
+    process_open_fds: Gauge<Node>, None, Own, "0.1.0";
+    /// Most file descriptors the serving process may open.
+    process_max_fds: Gauge<Node>, None, Own, "0.1.0";
+    /// Threads of the serving process.
+    process_threads: Gauge<Node>, None, Own, "0.1.0";
+    /// When the serving process started.
+    process_start_time_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+}
+
+/// The definition behind an id, if this build has it.
+pub fn def(id: MetricId) -> Option<&'static MetricDef> {
+    METRICS.get(usize::from(id.0))
+}
+
+/// All metric names, in catalogue order.
+pub fn names() -> Vec<&'static str> {
+    METRICS.iter().map(|m| m.name).collect()
+}
+
+/// A number that two processes share only if their catalogues are the same, entry for entry.
+pub fn fingerprint() -> u32 {
+    let mut hash = crc32fast::Hasher::new();
+    for metric in METRICS {
+        hash.update(format!("{metric:?}").as_bytes());
+    }
+    hash.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_follow_the_rules() {
+        let mut seen = HashSet::new();
+        for m in METRICS {
+            assert!(seen.insert(m.name), "{} is declared twice", m.name);
+            assert!(m.name.starts_with("gpu_") || m.name.starts_with("process_"), "{}: prefix", m.name);
+            assert!(
+                m.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'),
+                "{}: characters",
+                m.name
+            );
+            assert_eq!(m.name.ends_with("_total"), m.kind == Kind::Counter, "{}: _total", m.name);
+            assert_eq!(m.name.ends_with("_info"), m.kind == Kind::Info, "{}: _info", m.name);
+            assert!(!m.name.ends_with("_count") && !m.name.ends_with("_sum"), "{}", m.name);
+            for word in ["_mhz", "_milliwatts", "_percent", "_kelvin", "_mib", "_ms", "_mj", "_us", "_ns"] {
+                assert!(!m.name.contains(word), "{}: not a base unit", m.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_unit_is_the_suffix() {
+        const UNITS: [Unit; 9] = [
+            Unit::Bytes,
+            Unit::Seconds,
+            Unit::Joules,
+            Unit::Watts,
+            Unit::Celsius,
+            Unit::Hertz,
+            Unit::Ratio,
+            Unit::Lanes,
+            Unit::Bits,
+        ];
+        for m in METRICS {
+            if m.unit == Unit::None {
+                for unit in UNITS {
+                    assert!(
+                        !m.family().ends_with(&format!("_{}", unit.suffix())),
+                        "{}: says {} but declares no unit",
+                        m.name,
+                        unit.suffix()
+                    );
+                }
+            } else {
+                assert!(
+                    m.family().ends_with(&format!("_{}", m.unit.suffix())),
+                    "{}: must end in _{}",
+                    m.name,
+                    m.unit.suffix()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn help_is_a_sentence_that_needs_no_escaping() {
+        for m in METRICS {
+            let help = m.help_line();
+            assert!(help.ends_with('.'), "{}: {help}", m.name);
+            assert!(!help.contains(['\\', '\n']), "{}: {help}", m.name);
+            for label in m.entity.labels().iter().chain(m.labels) {
+                assert!(label.help.trim().ends_with('.'), "{}: {}", m.name, label.name);
+            }
+        }
+    }
+
+    #[test]
+    fn labels_of_a_metric_are_distinct_and_their_values_known_to_a_byte() {
+        for m in METRICS {
+            let mut seen = HashSet::new();
+            for label in m.entity.labels().iter().chain(m.labels) {
+                assert!(seen.insert(label.name), "{}: label {} twice", m.name, label.name);
+                let values = label.values.unwrap_or(&[]);
+                assert!(values.len() <= 256);
+                assert_eq!(values.iter().collect::<HashSet<_>>().len(), values.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_deprecated_name_points_to_one_that_exists() {
+        for m in METRICS {
+            if let Some(instead) = m.deprecated {
+                assert!(METRICS.iter().any(|o| o.name == instead && o.deprecated.is_none()));
+            }
+        }
+    }
+}

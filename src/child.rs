@@ -1,0 +1,121 @@
+//! Starting and ending child processes safely.
+//!
+//! Children run from `/proc/self/exe` (the same build, also after an upgrade on disk), in a process group
+//! of their own, and end when their control pipe closes. Ending a GPU client the hard way can wedge the
+//! GPU (NVIDIA/dcgm-exporter issue 84), so a child is asked first, and killed only if it is in no driver
+//! call; a child stuck in the driver is left to end by itself when the call returns.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+use nix::sys::signal::{Signal, killpg, signal, SigHandler};
+use nix::unistd::Pid;
+use std::os::unix::process::CommandExt;
+
+/// Descriptor on which a child writes frames.
+pub const FRAMES_FD: i32 = 3;
+/// Descriptor from which a child reads orders; when it closes, the child ends.
+pub const CONTROL_FD: i32 = 4;
+/// Descriptor of the memory shared with the parent.
+pub const SHARED_FD: i32 = 5;
+
+/// This very program, also if the file on disk was replaced meanwhile.
+pub fn this_program() -> PathBuf {
+    PathBuf::from("/proc/self/exe")
+}
+
+/// A running child with its ends of the pipes.
+#[derive(Debug)]
+pub struct Running {
+    process: Child,
+    /// Orders to the child. Dropping it asks the child to end.
+    pub control: Option<File>,
+    /// The child's CPU time is read with this.
+    pub pid: i32,
+}
+
+/// Starts `program role` with the three descriptors above. Gives the child and the reading end of its frames.
+pub fn start(program: &Path, role: &str, shared: impl AsFd) -> io::Result<(Running, File)> {
+    let (frames_read, frames_write) = io::pipe()?;
+    let (control_read, control_write) = io::pipe()?;
+    let shared = shared.as_fd().try_clone_to_owned()?;
+    let mappings = vec![
+        FdMapping { parent_fd: OwnedFd::from(frames_write), child_fd: FRAMES_FD },
+        FdMapping { parent_fd: OwnedFd::from(control_read), child_fd: CONTROL_FD },
+        FdMapping { parent_fd: shared, child_fd: SHARED_FD },
+    ];
+    let mut command = Command::new(program);
+    command
+        .arg0("gpu-node-exporter")
+        .arg(role)
+        .stdin(Stdio::null())
+        // A vendor library that prints must not reach anything but the log.
+        .stdout(io::stderr().as_fd().try_clone_to_owned()?)
+        .process_group(0)
+        // The notify socket and the watchdog belong to the serving process alone.
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
+        .env_remove("WATCHDOG_PID")
+        .fd_mappings(mappings)
+        .map_err(io::Error::other)?;
+    let process = command.spawn()?;
+    let pid = i32::try_from(process.id()).map_err(io::Error::other)?;
+    // The command still owns the child's ends; they must close here, or the stream would never end.
+    drop(command);
+    let control = Some(File::from(OwnedFd::from(control_write)));
+    Ok((Running { process, control, pid }, File::from(OwnedFd::from(frames_read))))
+}
+
+impl Running {
+    /// Asks the child to end.
+    pub fn ask_to_end(&mut self) {
+        self.control = None;
+    }
+
+    /// The exit status, if it has ended. Never waits.
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.process.try_wait()
+    }
+
+    /// Kills the child and what it may have started. Only for a child that is in no driver call.
+    pub fn kill(&self) {
+        if let Err(error) = killpg(Pid::from_raw(self.pid), Signal::SIGKILL) {
+            tracing::warn!(pid = self.pid, %error, "could not kill the process");
+        }
+    }
+}
+
+/// What a child does first: it outlives the signals that are meant for the daemon or its terminal, and is
+/// ended by its control pipe alone.
+pub fn ignore_signals() -> nix::Result<()> {
+    for s in [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        // SAFETY: SIG_IGN installs no handler that could run our code in a signal context.
+        unsafe { signal(s, SigHandler::SigIgn) }?;
+    }
+    Ok(())
+}
+
+/// The inherited descriptors of a child: frames, control, shared memory. Call once.
+pub fn inherited() -> io::Result<(File, File, File)> {
+    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+    use std::os::fd::{BorrowedFd, FromRawFd};
+    for fd in [FRAMES_FD, CONTROL_FD, SHARED_FD] {
+        // SAFETY: only asked whether it is open; the error says if it is not.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|_| {
+            io::Error::other("this command is internal: it is started by `gpu-node-exporter serve`")
+        })?;
+    }
+    // SAFETY: the parent handed us these three descriptors and nothing else in this process owns them.
+    unsafe { Ok((File::from_raw_fd(FRAMES_FD), File::from_raw_fd(CONTROL_FD), File::from_raw_fd(SHARED_FD))) }
+}
+
+/// State letter of a process in /proc (`R`, `S`, `D`, `T`, ...); `None` when it is gone.
+pub fn process_state(pid: i32) -> Option<char> {
+    let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
+    Some(stat.state)
+}

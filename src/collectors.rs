@@ -1,0 +1,49 @@
+//! Who gathers batches in the serving process. Each collector is one file and one line in [`ALL`]; it has
+//! its own thread and cadence, never calls another, and speaks to the ledger alone.
+
+pub mod nvml;
+pub mod process;
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::catalog::MetricId;
+use crate::config::Config;
+use crate::http;
+use crate::ledger::inbox::Inbox;
+use crate::sample::Source;
+use crate::sampler::Stop;
+
+/// What a collector is given.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// The checked configuration.
+    pub config: Arc<Config>,
+    /// Metrics that are switched off.
+    pub off: Arc<HashSet<MetricId>>,
+    /// Where batches go.
+    pub inbox: Arc<Inbox>,
+    /// When to end.
+    pub stop: Arc<Stop>,
+    /// Process ids of the samplers alive, kept by `nvml`, read by `process`.
+    pub samplers: Arc<nvml::Pids>,
+    /// What the HTTP server counts of itself.
+    pub http: Arc<http::Stats>,
+}
+
+/// A collector: its name and how it starts.
+#[derive(Debug)]
+pub struct Collector {
+    /// Which it is.
+    pub source: Source,
+    /// Starts it; the thread ends when [`Context::stop`] says so.
+    pub start: fn(Context) -> io::Result<JoinHandle<()>>,
+}
+
+/// Every collector.
+pub const ALL: &[Collector] = &[
+    Collector { source: Source::Nvml, start: nvml::start },
+    Collector { source: Source::Process, start: process::start },
+];

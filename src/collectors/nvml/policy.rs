@@ -1,0 +1,207 @@
+//! When a sampler is well, when it is replaced, and when the driver itself is stuck: pure functions.
+//!
+//! Nothing is replaced while the other workers keep their deadlines: a GPU whose call returns comes back
+//! by itself. When a second worker misses its deadline, or all do, a replacement is started that leaves
+//! the sick GPUs alone. If that one sticks too while the first still does, the driver is stuck as a whole,
+//! and nothing more is started until one of the two has ended.
+
+use std::time::Duration;
+
+use crate::clock::Mono;
+use crate::sampler::inflight::SlotView;
+
+/// A call past its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StuckCall {
+    /// The worker's slot.
+    pub slot: usize,
+    /// NVML function.
+    pub call: String,
+    /// When it was entered.
+    pub since: Mono,
+}
+
+/// What the in-flight table says of a sampler.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Calls past their deadline.
+    pub stuck: Vec<StuckCall>,
+    /// Workers in no call that have not shown life in time.
+    pub late: usize,
+    /// Workers that keep their deadlines.
+    pub well: usize,
+    /// Whether any worker is in a driver call now.
+    pub in_call: bool,
+}
+
+/// Reads the table. A worker in no call is late when it is `grace` behind what it promised.
+pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> Health {
+    let mut health = Health::default();
+    for view in views {
+        match &view.call {
+            Some(call) => {
+                health.in_call = true;
+                if now.since(call.since) > call.allowed {
+                    health.stuck.push(StuckCall {
+                        slot: view.slot,
+                        call: call.name.clone(),
+                        since: call.since,
+                    });
+                } else {
+                    health.well += 1;
+                }
+            }
+            None if now > view.expected + grace => health.late += 1,
+            None => health.well += 1,
+        }
+    }
+    health
+}
+
+impl Health {
+    /// Whether a replacement is needed: a second worker missed its deadline, or none keeps it.
+    pub fn broken(&self) -> bool {
+        let missed = self.stuck.len() + self.late;
+        missed >= 2 || (missed == 1 && self.well == 0)
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing.
+    Keep,
+    /// Give the serving sampler up and start another.
+    Replace,
+    /// The driver is stuck as a whole: publish that, start nothing.
+    DriverStuck,
+}
+
+/// Judges the serving sampler, given the one that was given up before it and has not ended.
+pub fn decide(serving: &Health, given_up: Option<&Health>) -> Decision {
+    match (serving.broken(), given_up) {
+        (false, _) => Decision::Keep,
+        (true, None) => Decision::Replace,
+        (true, Some(old)) if !old.stuck.is_empty() || old.in_call => Decision::DriverStuck,
+        // The old one is about to end (it is asked to, and killed if it does not).
+        (true, Some(_)) => Decision::Keep,
+    }
+}
+
+/// Delays between restarts: none before the first, then doubling from `first` to `most`; forgotten after
+/// a sampler has lived for ten times `most`.
+#[derive(Debug)]
+pub struct Backoff {
+    first: Duration,
+    most: Duration,
+    failures: u32,
+}
+
+impl Backoff {
+    /// No failure yet.
+    pub fn new(first: Duration, most: Duration) -> Backoff {
+        Backoff { first, most, failures: 0 }
+    }
+
+    /// A sampler that lived so long has failed: how long to wait before the next start.
+    pub fn failed_after(&mut self, lived: Duration) -> Duration {
+        if lived > self.most * 10 {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        match self.failures {
+            1 => Duration::ZERO,
+            n => self.first.saturating_mul(1u32.checked_shl(n - 2).unwrap_or(u32::MAX)).min(self.most),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::inflight::InCall;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn idle(slot: usize, expected: u64) -> SlotView {
+        SlotView { slot, call: None, expected: Mono(expected) }
+    }
+
+    fn calling(slot: usize, since: u64) -> SlotView {
+        let call = InCall {
+            name: "nvmlDeviceGetPowerUsage".into(),
+            since: Mono(since),
+            allowed: Duration::from_secs(3),
+            sequence: 1,
+        };
+        SlotView { slot, call: Some(call), expected: Mono(since) }
+    }
+
+    fn judge(views: &[SlotView], now: u64) -> Health {
+        health(views, Mono(now), Duration::from_secs(3))
+    }
+
+    #[test]
+    fn one_stuck_gpu_of_eight_replaces_nothing() {
+        let now = 100 * SECOND;
+        let mut views: Vec<_> = (0..9).map(|slot| idle(slot, now)).collect();
+        views[4] = calling(4, now - 10 * SECOND);
+        let h = judge(&views, now);
+        assert_eq!((h.stuck.len(), h.well), (1, 8));
+        assert_eq!(decide(&h, None), Decision::Keep);
+    }
+
+    #[test]
+    fn a_second_one_does() {
+        let now = 100 * SECOND;
+        let mut views: Vec<_> = (0..9).map(|slot| idle(slot, now)).collect();
+        views[4] = calling(4, now - 10 * SECOND);
+        views[6] = calling(6, now - 4 * SECOND);
+        assert_eq!(decide(&judge(&views, now), None), Decision::Replace);
+    }
+
+    #[test]
+    fn a_stopped_process_is_replaced() {
+        let now = 100 * SECOND;
+        let views: Vec<_> = (0..9).map(|slot| idle(slot, now - 4 * SECOND)).collect();
+        let h = judge(&views, now);
+        assert_eq!(h.late, 9);
+        assert_eq!(decide(&h, None), Decision::Replace);
+    }
+
+    #[test]
+    fn two_processes_stuck_means_the_driver_is() {
+        let now = 100 * SECOND;
+        let old = judge(&[calling(1, now - 20 * SECOND), calling(2, now - 20 * SECOND)], now);
+        let new = judge(&[calling(0, now - 5 * SECOND)], now);
+        assert_eq!(decide(&new, Some(&old)), Decision::DriverStuck);
+        let freed = judge(&[idle(0, now)], now);
+        assert_eq!(decide(&freed, Some(&old)), Decision::Keep);
+    }
+
+    proptest! {
+        #[test]
+        fn workers_in_time_are_never_blamed(since in 0u64..3 * SECOND, behind in 0u64..3 * SECOND, n in 1usize..64) {
+            let now = 1000 * SECOND;
+            let views: Vec<_> = (0..n)
+                .map(|slot| if slot % 2 == 0 { calling(slot, now - since) } else { idle(slot, now - behind) })
+                .collect();
+            let h = judge(&views, now);
+            prop_assert_eq!(h.well, n);
+            prop_assert_eq!(decide(&h, None), Decision::Keep);
+        }
+
+        #[test]
+        fn delays_grow_to_the_bound_and_no_further(lives in prop::collection::vec(0u64..100, 1..80)) {
+            let most = Duration::from_secs(30);
+            let mut backoff = Backoff::new(Duration::from_secs(1), most);
+            let mut last = Duration::ZERO;
+            for lived in lives {
+                let wait = backoff.failed_after(Duration::from_secs(lived));
+                prop_assert!(wait <= most && wait >= last);
+                last = wait;
+            }
+        }
+    }
+}

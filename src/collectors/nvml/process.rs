@@ -1,0 +1,221 @@
+//! One sampler process as the parent sees it: its frames, its in-flight table, and how it is ended.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use super::policy::{self, Health};
+use crate::catalog::{self, SamplerEnd};
+use crate::child::{self, Running};
+use crate::clock::Mono;
+use crate::ledger::inbox::{Event, Inbox};
+use crate::sampler::inflight::Table;
+use crate::sampler::wire::{self, FrameError, FromSampler, Orders, Seat, ToSampler};
+
+/// What the thread that reads a sampler's frames tells the supervisor.
+#[derive(Debug)]
+pub struct News {
+    /// Which sampler.
+    pub generation: u64,
+    /// What it said, or how its stream ended.
+    pub what: What,
+}
+
+/// What a sampler said, or how its stream ended.
+#[derive(Debug)]
+pub enum What {
+    /// The driver answers.
+    DriverUp,
+    /// The driver is away, and the sampler ends.
+    DriverAway(String),
+    /// A GPU has a worker.
+    Seated(Seat),
+    /// The stream is over; nothing more will come.
+    Over(SamplerEnd, String),
+}
+
+/// A sampler process.
+#[derive(Debug)]
+pub struct Sampler {
+    /// Counts samplers from 1.
+    pub generation: u64,
+    /// When it was started.
+    pub started: Mono,
+    /// Slots it was told to leave alone, because another process is stuck on their GPUs.
+    pub without: Vec<Seat>,
+    running: Running,
+    table: Table,
+    given_up: Arc<AtomicBool>,
+    asked_to_end: Option<Mono>,
+}
+
+/// How long a sampler that is in no driver call gets to end by itself.
+const END_DEADLINE: Duration = Duration::from_secs(2);
+
+impl Sampler {
+    /// Starts one. Its batches go to the inbox, everything else to `news`.
+    pub fn start(
+        program: &Path,
+        generation: u64,
+        orders: Orders,
+        without: Vec<Seat>,
+        inbox: &Arc<Inbox>,
+        news: &Sender<News>,
+    ) -> io::Result<Sampler> {
+        let table = Table::create()?;
+        let (mut running, frames) = child::start(program, "sampler", table.descriptor())?;
+        let given_up = Arc::new(AtomicBool::new(false));
+        let reader = Reader {
+            generation,
+            given_up: Arc::clone(&given_up),
+            inbox: Arc::clone(inbox),
+            news: news.clone(),
+        };
+        std::thread::Builder::new()
+            .name("frames".into())
+            .stack_size(256 * 1024)
+            .spawn(move || reader.run(frames))?;
+        if let Some(control) = &mut running.control {
+            // A child that died at once makes this fail; its end is seen where ends are seen.
+            if let Err(error) = wire::write(control, &ToSampler::Start(orders)) {
+                tracing::warn!(%error, "the sampler did not take its orders");
+            }
+        }
+        Ok(Sampler {
+            generation,
+            started: Mono::now(),
+            without,
+            running,
+            table,
+            given_up,
+            asked_to_end: None,
+        })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> i32 {
+        self.running.pid
+    }
+
+    /// What its in-flight table says.
+    pub fn health(&self, now: Mono, grace: Duration) -> Health {
+        policy::health(&self.table.views(now), now, grace)
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> bool {
+        match self.running.ended() {
+            Ok(status) => status.is_some(),
+            Err(error) => {
+                tracing::warn!(%error, pid = self.pid(), "cannot tell whether the sampler has ended");
+                false
+            }
+        }
+    }
+
+    /// Tells it that a GPU may be asked again.
+    pub fn include(&mut self, seat: Seat) {
+        self.without.retain(|s| s.slot != seat.slot);
+        if let Some(control) = &mut self.running.control {
+            if let Err(error) = wire::write(control, &ToSampler::Include(seat)) {
+                tracing::warn!(%error, "the sampler does not take orders");
+            }
+        }
+    }
+
+    /// Gives it up: what it still sends is thrown away, and it is asked to end.
+    pub fn give_up(&mut self) {
+        self.given_up.store(true, Ordering::Release);
+        self.running.ask_to_end();
+        self.asked_to_end.get_or_insert_with(Mono::now);
+    }
+
+    /// Kills it if it was asked to end, did not, and is in no driver call (a stopped process is in none,
+    /// whatever its table says: it stops on its way out of the kernel).
+    pub fn end_overdue(&self, now: Mono, grace: Duration) {
+        let overdue = self.asked_to_end.is_some_and(|asked| now.since(asked) > END_DEADLINE);
+        if overdue && (!self.health(now, grace).in_call || child::process_state(self.pid()) == Some('T')) {
+            self.running.kill();
+        }
+    }
+}
+
+/// Reads the frames of one sampler.
+struct Reader {
+    generation: u64,
+    given_up: Arc<AtomicBool>,
+    inbox: Arc<Inbox>,
+    news: Sender<News>,
+}
+
+impl Reader {
+    fn run(&self, frames: std::fs::File) {
+        let mut frames = io::BufReader::with_capacity(64 * 1024, frames);
+        let (end, text) = self.read_all(&mut frames);
+        self.tell(What::Over(end, text));
+        // To the end of the stream, so that a sampler that still writes can end by itself.
+        if let Err(error) = io::copy(&mut frames, &mut io::sink()) {
+            tracing::debug!(%error, "the rest of a sampler's stream");
+        }
+    }
+
+    fn read_all(&self, frames: &mut impl io::Read) -> (SamplerEnd, String) {
+        let mut greeted = false;
+        loop {
+            let message = match wire::read(frames) {
+                Ok(Some(message)) => message,
+                Ok(None) => return (SamplerEnd::Exited, "the process ended".into()),
+                Err(error) => {
+                    let end = match error {
+                        FrameError::Garbage(_) => SamplerEnd::Garbage,
+                        FrameError::Oversized(_) => SamplerEnd::Oversized,
+                        FrameError::Truncated | FrameError::Io(_) => SamplerEnd::Truncated,
+                    };
+                    return (end, error.to_string());
+                }
+            };
+            if !greeted {
+                match message {
+                    FromSampler::Hello { fingerprint } if fingerprint == catalog::fingerprint() => {
+                        greeted = true;
+                        continue;
+                    }
+                    FromSampler::Hello { .. } => {
+                        return (SamplerEnd::Refused, "the sampler is of another build".into());
+                    }
+                    other => {
+                        return (SamplerEnd::Garbage, format!("expected a greeting, got {other:?}"));
+                    }
+                }
+            }
+            match message {
+                FromSampler::Hello { .. } => {
+                    return (SamplerEnd::Garbage, "a second greeting".into());
+                }
+                FromSampler::DriverUp => self.tell(What::DriverUp),
+                FromSampler::DriverAway { text } => self.tell(What::DriverAway(text)),
+                FromSampler::Seated(seat) => self.tell(What::Seated(seat)),
+                FromSampler::Batch(batch) => {
+                    if !batch.rows.conform() {
+                        return (SamplerEnd::Garbage, "a batch the catalogue does not allow".into());
+                    }
+                    if self.given_up.load(Ordering::Acquire) {
+                        self.inbox.event(Event::LateBatch);
+                    } else {
+                        self.inbox.batch(batch);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, what: What) {
+        // The supervisor ends before its readers only when the daemon does.
+        if self.news.send(News { generation: self.generation, what }).is_err() {
+            tracing::debug!("nobody listens to this sampler any more");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What our own processes cost and serve: CPU, memory and descriptors from /proc, and the HTTP server's
+//! own counts.
+
+use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use procfs::process::{LimitValue, Process};
+
+use super::Context;
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{self as m, HttpStatus, Node, Role, Tier};
+use crate::clock::{Cadence, Mono};
+use crate::http;
+use crate::sample::{Batch, Part, Rows, Source};
+
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Starts the collector.
+pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("process".into()).stack_size(256 * 1024).spawn(move || {
+        let every = EVERY.min(context.config.ledger.publish_interval * 5);
+        let mut cadence = Cadence::new(every, Duration::ZERO);
+        while !context.stop.stopped() {
+            if cadence.take(Mono::now()) {
+                visit(&context, every);
+            }
+            context.stop.wait_until(cadence.next());
+        }
+    })
+}
+
+fn visit(context: &Context, every: Duration) {
+    let taken = Mono::now();
+    let mut rows = Rows::default();
+    if let Err(error) = serve(&mut rows) {
+        tracing::warn!(%error, "cannot read /proc of this process");
+    }
+    children(&context.samplers.get(), &mut rows);
+    doors(&context.http, &mut rows);
+    let lifetime = (every * 3).max(Duration::from_secs(3));
+    context.inbox.batch(Batch {
+        part: Part { collector: Source::Process, gpu: None, tier: Tier::Own },
+        epoch: 0,
+        taken,
+        nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
+        lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
+        rows,
+        gaps: Vec::new(),
+        calls: Vec::new(),
+    });
+}
+
+/// The serving process.
+fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
+    let me = Process::myself()?;
+    let stat = me.stat()?;
+    let cpu = cpu_seconds(&stat);
+    let resident = (stat.rss * procfs::page_size()) as f64;
+    let boot = procfs::boot_time_secs()?;
+    let started = boot as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64;
+    let fds = me.fd_count()? as f64;
+    let mut node = rows.of(&Node {});
+    // Numbers of a living process are within every unit's limits; one that is not has no series.
+    let _ = node.put(&m::process_cpu_seconds_total, (), cpu);
+    let _ = node.put(&m::process_resident_memory_bytes, (), resident);
+    let _ = node.put(&m::process_virtual_memory_bytes, (), stat.vsize as f64);
+    let _ = node.put(&m::process_open_fds, (), fds);
+    if let LimitValue::Value(most) = me.limits()?.max_open_files.soft_limit {
+        let _ = node.put(&m::process_max_fds, (), most as f64);
+    }
+    let _ = node.put(&m::process_threads, (), stat.num_threads as f64);
+    let _ = node.put(&m::process_start_time_seconds, (), started);
+    let _ = node.put(&m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
+    let _ = node.put(&m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
+    Ok(())
+}
+
+/// The samplers alive, and the CPU time of those that have ended.
+fn children(samplers: &[i32], rows: &mut Rows) {
+    let ended = match getrusage(UsageWho::RUSAGE_CHILDREN) {
+        Ok(usage) => [usage.user_time(), usage.system_time()]
+            .iter()
+            .map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6)
+            .sum(),
+        Err(error) => {
+            tracing::warn!(%error, "cannot tell the CPU time of ended samplers");
+            return;
+        }
+    };
+    let mut cpu: f64 = ended;
+    let mut resident = 0.0;
+    for pid in samplers {
+        // A sampler that ended between listing and looking counts with the ended ones next time.
+        let Ok(stat) = Process::new(*pid).and_then(|p| p.stat()) else { continue };
+        cpu += cpu_seconds(&stat);
+        resident += (stat.rss * procfs::page_size()) as f64;
+    }
+    let mut node = rows.of(&Node {});
+    let _ = node.put(&m::gpu_exporter_cpu_seconds_total, (Role::Sampler,), cpu);
+    let _ = node.put(&m::gpu_exporter_resident_memory_bytes, (Role::Sampler,), resident);
+}
+
+/// The HTTP server.
+fn doors(stats: &http::Stats, rows: &mut Rows) {
+    let mut node = rows.of(&Node {});
+    for status in HttpStatus::ALL {
+        let _ = node.put(&m::gpu_exporter_http_requests_total, (*status,), stats.answers(*status) as f64);
+    }
+    let _ = node.put(&m::gpu_exporter_http_connections, (), stats.connections() as f64);
+    let _ = node.put(&m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
+}
+
+fn cpu_seconds(stat: &procfs::process::Stat) -> f64 {
+    (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64
+}

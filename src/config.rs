@@ -1,0 +1,296 @@
+//! What the operator wants: every setting, its default and what it may hold.
+//!
+//! The doc comments here are the documentation of the settings; `systemd/gpu-node-exporter.toml` says
+//! the same to the person with an editor, and a test holds the two together. [`load`] reads the layers
+//! (file, environment, flags). Nothing here binds a port, starts a thread or touches a driver.
+
+mod load;
+mod problems;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use load::{DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
+pub use problems::{ConfigErrors, Problem};
+
+/// The whole configuration, checked when it comes from [`Config::load`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// `[http]`: where and how pages are served.
+    pub http: Http,
+    /// `[metrics]`: what is published.
+    pub metrics: Metrics,
+    /// `[ledger]`: how often a new state is published.
+    pub ledger: Ledger,
+    /// `[sampler]`: the process that talks to the driver.
+    pub sampler: Sampler,
+    /// `[state]`: what is kept over restarts.
+    pub state: State,
+    /// `[host]`: where the host's files are looked for.
+    pub host: Host,
+    /// `[control]`: the local socket.
+    pub control: Control,
+    /// `[log]`: what is written to standard error.
+    pub log: Log,
+}
+
+impl Config {
+    /// Reads file, environment and flags; see [`load`].
+    pub fn load(overrides: &Overrides) -> Result<Self, ConfigErrors> {
+        load(overrides).map(|loaded| loaded.config)
+    }
+}
+
+/// `[http]`: where and how pages are served.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Http {
+    /// Address to serve on: `IP:PORT`, `[IPv6]:PORT`, or `:PORT` for all addresses of both families.
+    pub listen: Listen,
+    /// Connections open at one time; a further one is closed at once. 1 to 10000.
+    pub max_connections: u32,
+    /// Longest wait for a client to send its request. 100ms to 10m.
+    #[serde(with = "humantime_serde")]
+    pub read_timeout: Duration,
+    /// Longest wait for a client to take its answer. 100ms to 10m.
+    #[serde(with = "humantime_serde")]
+    pub write_timeout: Duration,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self {
+            listen: Listen(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 9408)),
+            max_connections: 128,
+            read_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// `[metrics]`: what is published. A metric is published if a pattern of `include` matches its name and
+/// none of `exclude` does. In patterns `*` stands for any text, `?` for one character.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Patterns of metric names to publish.
+    pub include: Vec<String>,
+    /// Patterns of metric names to leave out; stronger than `include`.
+    pub exclude: Vec<String>,
+    /// Most series one page may hold; those above are dropped and counted. 100 to 1000000.
+    pub max_series: u32,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { include: vec!["*".into()], exclude: Vec::new(), max_series: 20_000 }
+    }
+}
+
+impl Metrics {
+    /// Whether the metric of this name is to be published. Compiles the patterns anew: ask once a
+    /// metric at start, not once a series.
+    pub fn publishes(&self, name: &str) -> bool {
+        let any = |patterns: &[String]| {
+            patterns.iter().filter_map(|p| glob::Pattern::new(p).ok()).any(|p| p.matches(name))
+        };
+        any(&self.include) && !any(&self.exclude)
+    }
+}
+
+/// `[ledger]`: how often a new state is published.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Time between two published states; scrapes in between see the same one. 50ms to 60s.
+    #[serde(with = "humantime_serde")]
+    pub publish_interval: Duration,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { publish_interval: Duration::from_secs(1) }
+    }
+}
+
+/// `[sampler]`: the process that talks to the driver. The four intervals are those of the tiers named
+/// in `docs/METRICS.md`, and must not fall from one to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sampler {
+    /// The NVML library; empty for the loader's own search of `libnvidia-ml.so.1`.
+    pub nvml_library: PathBuf,
+    /// Interval of the fast tier. 10ms to 10s.
+    #[serde(with = "humantime_serde")]
+    pub fast_interval: Duration,
+    /// Interval of the normal tier. 10ms to 60s.
+    #[serde(with = "humantime_serde")]
+    pub normal_interval: Duration,
+    /// Interval of the slow tier. 10ms to 10m.
+    #[serde(with = "humantime_serde")]
+    pub slow_interval: Duration,
+    /// Interval of the rare tier. 10ms to 1h.
+    #[serde(with = "humantime_serde")]
+    pub rare_interval: Duration,
+    /// A driver call that takes longer counts as stuck. 100ms to 60s.
+    #[serde(with = "humantime_serde")]
+    pub call_deadline: Duration,
+    /// The same for the calls that open the driver and a GPU, which may have to wake it. 100ms to 10m.
+    #[serde(with = "humantime_serde")]
+    pub init_deadline: Duration,
+    /// Pause before a missing driver is looked for again. 50ms to 10m.
+    #[serde(with = "humantime_serde")]
+    pub driver_retry_interval: Duration,
+    /// Pause before a sampler that ended is started again; doubled each time. 10ms to 60s.
+    #[serde(with = "humantime_serde")]
+    pub restart_backoff: Duration,
+    /// Where the doubling ends. At least `restart_backoff`, at most 10m.
+    #[serde(with = "humantime_serde")]
+    pub restart_backoff_max: Duration,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self {
+            nvml_library: PathBuf::new(),
+            fast_interval: Duration::from_millis(100),
+            normal_interval: Duration::from_secs(1),
+            slow_interval: Duration::from_secs(10),
+            rare_interval: Duration::from_secs(60),
+            call_deadline: Duration::from_secs(3),
+            init_deadline: Duration::from_secs(20),
+            driver_retry_interval: Duration::from_secs(5),
+            restart_backoff: Duration::from_secs(1),
+            restart_backoff_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// `[state]`: what is kept over restarts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Folder for the small files that are kept over restarts.
+    pub dir: PathBuf,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { dir: "/var/lib/gpu-node-exporter".into() }
+    }
+}
+
+/// `[host]`: where the host's files are looked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// The folder under which `/proc`, `/sys`, `/dev/kmsg`, `/run` and `/etc` of the host are found: in a
+    /// container, where the host's root is mounted.
+    pub root: PathBuf,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { root: "/".into() }
+    }
+}
+
+/// `[control]`: the local socket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Control {
+    /// Unix socket for `gpu-node-exporter snapshot` and the like; empty for none. At most 107 bytes.
+    pub socket: PathBuf,
+}
+
+impl Control {
+    /// The socket's path, or `None` if the operator wants none.
+    pub fn path(&self) -> Option<&Path> {
+        (!self.socket.as_os_str().is_empty()).then_some(&*self.socket)
+    }
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self { socket: "/run/gpu-node-exporter/control.sock".into() }
+    }
+}
+
+/// `[log]`: what is written to standard error.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Log {
+    /// Least important level that is written: error, warn, info, debug or trace.
+    pub level: LogLevel,
+}
+
+/// How important a log line is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+impl From<LogLevel> for tracing::Level {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+            LogLevel::Trace => Self::TRACE,
+        }
+    }
+}
+
+/// An address to serve on. `:PORT` is `[::]:PORT`: all addresses, and of both families where the host has
+/// both; whoever binds it clears `IPV6_V6ONLY` and falls back to `0.0.0.0` on a host without IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Listen(pub SocketAddr);
+
+/// The text is no address to serve on.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("not an address to serve on: write IP:PORT, [IPv6]:PORT or :PORT")]
+pub struct NotAnAddress;
+
+impl FromStr for Listen {
+    type Err = NotAnAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+        if let Some(port) = text.strip_prefix(':') {
+            let port = port.parse().map_err(|_| NotAnAddress)?;
+            return Ok(Self(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)));
+        }
+        text.parse().map(Self).map_err(|_| NotAnAddress)
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = NotAnAddress;
+
+    fn try_from(text: String) -> Result<Self, NotAnAddress> {
+        text.parse()
+    }
+}
+
+impl From<Listen> for String {
+    fn from(listen: Listen) -> Self {
+        listen.to_string()
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.ip() {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => write!(f, ":{}", self.0.port()),
+            _ => self.0.fmt(f),
+        }
+    }
+}

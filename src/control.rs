@@ -1,0 +1,313 @@
+//! The local socket: what people and commands on the node ask of the running daemon.
+//!
+//! One request a connection. The client sends a line; the answer is the line `ok` and a payload, or the
+//! line `error: TEXT`; then the connection ends. Whatever changes the daemon's state goes through here
+//! and never through the network, so the file's mode (0660) decides who may.
+
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::{Semaphore, watch};
+
+use crate::encode::{Encoding, Format, Renderings};
+use crate::snapshot::Board;
+
+/// Longest request line, its newline included.
+const MAX_REQUEST: u64 = 4096;
+/// Time for a request to come, and for its answer to be taken.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Connections at the same time.
+const MAX_CONNECTIONS: usize = 8;
+/// Pause after a failed accept: the reason, as too few file descriptors, lasts.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+const MODE: u32 = 0o660;
+
+/// The daemon's end. Removes its socket when dropped.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Server {
+    /// Opens the socket, and its folder if there is none. A socket left behind by a daemon that is gone
+    /// is replaced; one that answers, or a file of another kind, is not.
+    pub fn bind(path: &Path) -> io::Result<Server> {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("control socket {}: {error}", path.display()))
+        };
+        Server::open(path).map_err(named)
+    }
+
+    fn open(path: &Path) -> io::Result<Server> {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        refuse_if_in_use(path)?;
+        // Made under another name, so that under its own it never has another mode than MODE.
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let made = PathBuf::from(name);
+        remove_if_there(&made)?;
+        let listener = UnixListener::bind(&made)?;
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(MODE))?;
+        std::fs::rename(&made, path)?;
+        Ok(Server { listener, path: path.to_owned() })
+    }
+
+    /// Answers requests with `handler` until `stop` is true or its sender is gone. The handler gets the
+    /// request line; what it returns is the payload, or the text of the error.
+    pub async fn serve<H, F>(self, handler: H, mut stop: watch::Receiver<bool>) -> io::Result<()>
+    where
+        H: Fn(String) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<Bytes, String>> + Send,
+    {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        self.listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(self.listener.try_clone()?)?;
+        loop {
+            let stream = tokio::select! {
+                // An error says that the sender is gone, which is a reason to stop as well.
+                () = async { drop(stop.wait_for(|stop| *stop).await) } => return Ok(()),
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "control socket: no connection accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            // Past the limit a connection is closed at once; the client says so.
+            let Ok(place) = places.clone().try_acquire_owned() else { continue };
+            let handler = handler.clone();
+            tokio::spawn(async move {
+                let _place = place;
+                if let Err(error) = converse(stream, handler).await {
+                    tracing::debug!(%error, "control connection ended");
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = remove_if_there(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "control socket stays behind");
+        }
+    }
+}
+
+fn refuse_if_in_use(path: &Path) -> io::Result<()> {
+    let file = match std::fs::symlink_metadata(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !file.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file of another kind"));
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another gpu-node-exporter answers here")),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+async fn converse<H, F>(stream: tokio::net::UnixStream, handler: H) -> io::Result<()>
+where
+    H: Fn(String) -> F,
+    F: Future<Output = Result<Bytes, String>>,
+{
+    let (reading, mut writing) = stream.into_split();
+    let answer = match tokio::time::timeout(DEADLINE, request(reading)).await {
+        Ok(Ok(request)) => handler(request).await,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no request within {} s", DEADLINE.as_secs())),
+    };
+    let send = async {
+        match answer {
+            Ok(payload) => {
+                writing.write_all(b"ok\n").await?;
+                writing.write_all(&payload).await?;
+            }
+            // One line, whatever the text.
+            Err(text) => {
+                writing.write_all(format!("error: {}\n", text.replace('\n', " ")).as_bytes()).await?
+            }
+        }
+        writing.shutdown().await
+    };
+    tokio::time::timeout(DEADLINE, send).await?
+}
+
+async fn request(reading: tokio::net::unix::OwnedReadHalf) -> io::Result<String> {
+    let mut line = String::new();
+    BufReader::new(reading.take(MAX_REQUEST)).read_line(&mut line).await?;
+    match line.strip_suffix('\n') {
+        Some(request) => Ok(request.trim().to_owned()),
+        None => Err(io::Error::other(format!("no request line of at most {MAX_REQUEST} bytes"))),
+    }
+}
+
+/// Answers the requests that only look: `snapshot json|text|openmetrics` and `status`.
+pub async fn look(request: &str, board: &Board, renderings: &Arc<Renderings>) -> Result<Bytes, String> {
+    let words: Vec<&str> = request.split_whitespace().collect();
+    let format = match words[..] {
+        ["snapshot", "json"] => Format::Json,
+        ["snapshot", "text"] => Format::Text,
+        ["snapshot", "openmetrics"] => Format::OpenMetrics,
+        ["status"] => {
+            let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
+            let sequence = board.current().sequence;
+            return Ok(format!("pid {pid} version {version} sequence {sequence}\n").into());
+        }
+        _ => {
+            return Err(format!(
+                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status"
+            ));
+        }
+    };
+    if board.current().sequence == 0 {
+        return Err("no values have been published yet".into());
+    }
+    renderings.get(format, Encoding::Identity).await.map_err(|error| error.to_string())
+}
+
+/// Asks the daemon behind `socket`, and returns the payload of its answer. Waits at most 5 s for each step.
+/// Errors say what to do.
+pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
+    let explained = |error: io::Error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                "is the daemon running? If it has another configuration, name it with --config; \
+                 the socket is `control.socket` there"
+            }
+            io::ErrorKind::PermissionDenied => "run this as root or as a member of the socket's group",
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the daemon did not answer within 5 s",
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                "the daemon closed the connection: it is ending, or too many ask at once"
+            }
+            _ => return io::Error::new(error.kind(), format!("{}: {error}", socket.display())),
+        };
+        io::Error::new(error.kind(), format!("{}: {error}: {hint}", socket.display()))
+    };
+    let answer = exchange(socket, request).map_err(explained)?;
+    match answer.iter().position(|byte| *byte == b'\n').map(|end| answer.split_at(end)) {
+        Some((b"ok", payload)) => Ok(payload[1..].to_vec()),
+        Some((line, _)) => {
+            let text = String::from_utf8_lossy(line);
+            Err(io::Error::other(text.strip_prefix("error: ").unwrap_or(&text).to_owned()))
+        }
+        None => Err(explained(io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
+fn exchange(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.set_write_timeout(Some(DEADLINE))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::specimen;
+
+    fn serve(path: &Path) -> (watch::Sender<bool>, tokio::task::JoinHandle<io::Result<()>>, Arc<Board>) {
+        let board = Arc::new(Board::default());
+        let renderings = Renderings::start(board.clone()).unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let shared = board.clone();
+        let handler = move |request: String| {
+            let (board, renderings) = (shared.clone(), renderings.clone());
+            async move { look(&request, &board, &renderings).await }
+        };
+        let ended = tokio::spawn(Server::bind(path).unwrap().serve(handler, stopped));
+        (stop, ended, board)
+    }
+
+    async fn ask(path: &Path, request: &str) -> io::Result<Vec<u8>> {
+        let (path, request) = (path.to_owned(), request.to_owned());
+        tokio::task::spawn_blocking(move || fetch(&path, &request)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn requests_are_answered_and_the_socket_goes_with_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/control.sock");
+        let (stop, ended, board) = serve(&path);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        assert!(ask(&path, "snapshot json").await.unwrap_err().to_string().contains("no values"));
+
+        board.publish(specimen::node_taken(7, crate::clock::Mono::now()));
+        let json = ask(&path, "snapshot json").await.unwrap();
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&json).unwrap()["sequence"], 7);
+        assert!(ask(&path, "snapshot openmetrics").await.unwrap().ends_with(b"# EOF\n"));
+        assert!(ask(&path, "snapshot text").await.unwrap().starts_with(b"# HELP "));
+        let status = String::from_utf8(ask(&path, "status").await.unwrap()).unwrap();
+        assert_eq!(
+            status,
+            format!("pid {} version {} sequence 7\n", std::process::id(), env!("CARGO_PKG_VERSION"))
+        );
+        assert!(
+            ask(&path, "dance\nnow").await.unwrap_err().to_string().contains("unknown request \"dance\"")
+        );
+        let long = "x".repeat(10_000);
+        assert!(ask(&path, &long).await.is_err());
+
+        stop.send(true).unwrap();
+        ended.await.unwrap().unwrap();
+        assert!(!path.exists());
+        let text = ask(&path, "status").await.unwrap_err().to_string();
+        assert!(text.contains("is the daemon running?") && text.contains("control.socket"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn only_a_socket_that_nobody_answers_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        let (_stop, _ended, _board) = serve(&path);
+        let text = Server::bind(&path).unwrap_err().to_string();
+        assert!(text.contains("another gpu-node-exporter") && text.contains("control.sock"), "{text}");
+        assert!(ask(&path, "status").await.is_ok(), "the first one is still there");
+
+        let file = folder.path().join("file");
+        std::fs::write(&file, "mine").unwrap();
+        assert!(Server::bind(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    }
+
+    #[tokio::test]
+    async fn past_the_limit_connections_are_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let (_stop, _ended, _board) = serve(&path);
+        let held: Vec<_> = (0..MAX_CONNECTIONS).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        assert!(ask(&path, "status").await.is_err());
+        drop(held);
+        // Their places are free once the server has seen them leave.
+        let again = async { while ask(&path, "status").await.is_err() {} };
+        tokio::time::timeout(Duration::from_secs(20), again).await.expect("places are free again");
+    }
+}

@@ -1,0 +1,190 @@
+//! Bytes made ahead of those who ask for them.
+//!
+//! A format that was asked for in the last [`KEEP`] is made anew for every snapshot, by one thread; who
+//! asks gets the bytes that are ready and waits for nothing. Only the first to ask for a format waits
+//! until it is made, once, however many ask at the same time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use tokio::sync::Mutex;
+
+use super::gzip::Gzip;
+use super::{Encoding, Format};
+use crate::clock::Mono;
+use crate::snapshot::{Board, Snapshot};
+
+/// For how long after it was last asked for a format is made ahead.
+pub const KEEP: Duration = Duration::from_secs(5 * 60);
+
+/// How far ready bytes may be behind the newest snapshot. Making them takes milliseconds; where they are
+/// this far behind, the thread that makes them is starved, and who asks makes them itself.
+const LAG: Duration = Duration::from_secs(2);
+
+/// How often the thread looks whether anybody is left to make bytes for.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// One snapshot in one format and encoding.
+#[derive(Debug)]
+pub struct Rendering {
+    /// [`Snapshot::sequence`] of the snapshot.
+    pub sequence: u64,
+    /// When the snapshot was made.
+    pub taken: Mono,
+    /// The bytes to send.
+    pub bytes: Bytes,
+}
+
+/// A format could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Unrendered {
+    /// The compressor failed.
+    #[error("gzip failed: {0}")]
+    Gzip(#[from] flate2::CompressError),
+    /// The code that makes it panicked, or the runtime is ending.
+    #[error("rendering failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// The newest bytes of every format.
+#[derive(Debug)]
+pub struct Renderings {
+    board: Arc<Board>,
+    slots: [[Slot; Encoding::ALL.len()]; Format::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    ready: ArcSwapOption<Rendering>,
+    /// When it was last asked for; 0 if never.
+    asked: AtomicU64,
+    /// Held by the one that makes bytes because none are ready. Never by the thread.
+    making: Mutex<()>,
+}
+
+/// Buffers and state used again for every snapshot.
+#[derive(Default)]
+struct Workshop {
+    plain: String,
+    gzip: Gzip,
+}
+
+impl Renderings {
+    /// Starts the thread; it ends when the last handle is gone.
+    pub fn start(board: Arc<Board>) -> std::io::Result<Arc<Renderings>> {
+        let renderings = Arc::new(Renderings { board: board.clone(), slots: Default::default() });
+        let weak = Arc::downgrade(&renderings);
+        std::thread::Builder::new().name("encode".into()).spawn(move || keep_ready(&board, &weak))?;
+        Ok(renderings)
+    }
+
+    /// The newest bytes, and a note that somebody wants them.
+    pub async fn get(self: &Arc<Self>, format: Format, encoding: Encoding) -> Result<Bytes, Unrendered> {
+        let slot = self.slot(format, encoding);
+        slot.asked.store(Mono::now().0, Ordering::Relaxed);
+        if let Some(bytes) = self.ready(slot) {
+            return Ok(bytes);
+        }
+        let _making = slot.making.lock().await;
+        if let Some(bytes) = self.ready(slot) {
+            return Ok(bytes);
+        }
+        let this = self.clone();
+        tokio::task::spawn_blocking(move || this.make(format, encoding)).await?
+    }
+
+    fn slot(&self, format: Format, encoding: Encoding) -> &Slot {
+        &self.slots[format as usize][encoding as usize]
+    }
+
+    fn ready(&self, slot: &Slot) -> Option<Bytes> {
+        let ready = slot.ready.load();
+        let newest = self.board.current();
+        ready.as_ref().filter(|r| newest.taken.since(r.taken) <= LAG).map(|r| r.bytes.clone())
+    }
+
+    /// Makes one format now, on a blocking thread.
+    fn make(&self, format: Format, encoding: Encoding) -> Result<Bytes, Unrendered> {
+        let snapshot = self.board.current();
+        let mut workshop = Workshop::default();
+        format.render_into(&snapshot, &mut workshop.plain);
+        let bytes = Bytes::from(workshop.encoded(encoding, Vec::new())?);
+        let made = Rendering { sequence: snapshot.sequence, taken: snapshot.taken, bytes: bytes.clone() };
+        self.slot(format, encoding).put_if_newer(Arc::new(made));
+        Ok(bytes)
+    }
+
+    /// Makes every wanted format of a snapshot, and forgets those nobody wants any more.
+    fn refresh(&self, snapshot: &Arc<Snapshot>, now: Mono, workshop: &mut Workshop) {
+        for format in Format::ALL {
+            let mut rendered = false;
+            for encoding in Encoding::ALL {
+                let slot = self.slot(format, encoding);
+                if !slot.wanted(now) {
+                    slot.ready.store(None);
+                    continue;
+                }
+                if slot.ready.load().as_ref().is_some_and(|r| r.sequence >= snapshot.sequence) {
+                    continue;
+                }
+                if !rendered {
+                    workshop.plain.clear();
+                    format.render_into(snapshot, &mut workshop.plain);
+                    rendered = true;
+                }
+                // The plain bytes are copied, as the same buffer serves the next format: one allocation
+                // of just their size a second.
+                match workshop.encoded(encoding, Vec::new()) {
+                    Ok(bytes) => slot.put_if_newer(Arc::new(Rendering {
+                        sequence: snapshot.sequence,
+                        taken: snapshot.taken,
+                        bytes: bytes.into(),
+                    })),
+                    // Who asks will try again and be told.
+                    Err(error) => tracing::error!(%error, ?format, "no bytes made ahead"),
+                }
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn wanted(&self, now: Mono) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        asked != 0 && now.since(Mono(asked)) <= KEEP
+    }
+
+    /// Two make bytes at times, the thread and who asked first; the newer stay.
+    fn put_if_newer(&self, made: Arc<Rendering>) {
+        self.ready.rcu(|old| match old {
+            Some(old) if old.sequence > made.sequence => Some(old.clone()),
+            _ => Some(made.clone()),
+        });
+    }
+}
+
+impl Workshop {
+    fn encoded(&mut self, encoding: Encoding, mut out: Vec<u8>) -> Result<Vec<u8>, flate2::CompressError> {
+        match encoding {
+            Encoding::Identity => out.extend_from_slice(self.plain.as_bytes()),
+            Encoding::Gzip => self.gzip.compress(self.plain.as_bytes(), &mut out)?,
+        }
+        Ok(out)
+    }
+}
+
+fn keep_ready(board: &Board, renderings: &Weak<Renderings>) {
+    let mut workshop = Workshop::default();
+    let mut done = 0;
+    loop {
+        let snapshot = board.wait_for_newer(done, LOOK);
+        let Some(renderings) = renderings.upgrade() else { return };
+        if snapshot.sequence > done {
+            renderings.refresh(&snapshot, Mono::now(), &mut workshop);
+            done = snapshot.sequence;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Opening the listening sockets.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, bind as bind_socket, listen, setsockopt, socket,
+    sockopt,
+};
+
+/// Connections the kernel holds before they are accepted.
+const BACKLOG: i32 = 256;
+
+/// Listens at `listen`: `HOST:PORT`, or `:PORT` for all addresses of the machine, IPv6 and IPv4. A name
+/// with several addresses is listened at on all of them that the machine has. An error names the address.
+pub fn bind(listen: &str) -> io::Result<Vec<TcpListener>> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {listen}: {error}"));
+    match listen.strip_prefix(':') {
+        Some(port) => {
+            let port = port.parse().map_err(|_| {
+                let text = format!("cannot listen at {listen}: {port:?} is no port number");
+                io::Error::new(io::ErrorKind::InvalidInput, text)
+            })?;
+            Ok(vec![all_addresses(port).map_err(named)?])
+        }
+        None => addresses(listen).map_err(named),
+    }
+}
+
+fn addresses(listen: &str) -> io::Result<Vec<TcpListener>> {
+    let mut addresses: Vec<SocketAddr> = listen.to_socket_addrs()?.collect();
+    addresses.sort();
+    addresses.dedup();
+    let mut listeners = Vec::new();
+    let mut absent = None;
+    for address in addresses {
+        match TcpListener::bind(address) {
+            Ok(listener) => listeners.push(listener),
+            // As ::1 for "localhost" on a machine without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => absent = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match absent {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ if listeners.is_empty() => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+        _ => Ok(listeners),
+    }
+}
+
+/// One socket for IPv6 and IPv4, whatever net.ipv6.bindv6only says; IPv4 alone where there is no IPv6.
+fn all_addresses(port: u16) -> io::Result<TcpListener> {
+    match dual_stack(port) {
+        Ok(listener) => Ok(listener),
+        Err(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL | Errno::EPROTONOSUPPORT) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn dual_stack(port: u16) -> nix::Result<TcpListener> {
+    let fd = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&fd, sockopt::Ipv6V6Only, &false)?;
+    // As the standard library does, so that a restart need not wait for old connections.
+    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    let address = std::net::SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
+    bind_socket(std::os::fd::AsRawFd::as_raw_fd(&fd), &SockaddrIn6::from(address))?;
+    listen(&fd, Backlog::new(BACKLOG)?)?;
+    Ok(TcpListener::from(fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    #[test]
+    fn a_port_alone_is_reached_over_ipv4() {
+        let listeners = bind(":0").unwrap();
+        let port = listeners[0].local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    }
+
+    #[test]
+    fn a_name_may_have_addresses_the_machine_lacks() {
+        assert!(!bind("localhost:0").unwrap().is_empty());
+    }
+
+    #[test]
+    fn errors_name_the_address() {
+        let taken = bind("127.0.0.1:0").unwrap();
+        let taken = taken[0].local_addr().unwrap().to_string();
+        for listen in [taken.as_str(), "127.0.0.1", ":http", "127.0.0.1:99999", "192.0.2.1:0"] {
+            let text = bind(listen).unwrap_err().to_string();
+            assert!(text.contains(listen), "{text}");
+        }
+    }
+}

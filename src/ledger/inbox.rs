@@ -1,0 +1,179 @@
+//! The ledger's letter box. Writers never wait: rows are state, so of two batches of one part that were
+//! not folded yet the newer wins; events are kept in order up to a bound.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::catalog::{Gpu, SamplerEnd};
+use crate::clock::Mono;
+use crate::sample::{Batch, Part};
+
+/// Events kept while the ledger is behind; far more than one second can hold.
+const MAX_EVENTS: usize = 4096;
+
+/// Something that is no value of a part.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The driver answers.
+    DriverUp,
+    /// The driver is absent or went away; every value of it is void.
+    DriverAway {
+        /// Why, in words.
+        text: String,
+    },
+    /// The driver is stuck as a whole, or no longer.
+    DriverStuck(bool),
+    /// A GPU has a worker.
+    Seated(Gpu),
+    /// Driver calls past their deadline, all of them: what is not named is stuck no longer.
+    Stalls(Vec<Stall>),
+    /// Sampler processes alive.
+    Samplers(usize),
+    /// A sampler was started.
+    SamplerStarted,
+    /// A sampler was given up.
+    SamplerEnded(SamplerEnd),
+    /// A batch came from a sampler that was already given up.
+    LateBatch,
+}
+
+/// A driver call past its deadline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stall {
+    /// The GPU it is about; `None`: about the node.
+    pub gpu: Option<Gpu>,
+    /// NVML function.
+    pub call: String,
+    /// When it was entered.
+    pub since: Mono,
+}
+
+/// What was in the box.
+#[derive(Debug, Default)]
+pub struct Letters {
+    /// The newest batch of each part, in the order in which the parts first came.
+    pub batches: Vec<Batch>,
+    /// Events in order.
+    pub events: VecDeque<Event>,
+    /// Events that found no room.
+    pub lost: u64,
+}
+
+/// The box.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    letters: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    letters: Letters,
+    at: HashMap<Part, usize>,
+    closed: bool,
+}
+
+impl Inbox {
+    /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
+    pub fn batch(&self, mut batch: Batch) {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        match waiting.at.get(&batch.part).copied() {
+            Some(at) => {
+                let older = &mut waiting.letters.batches[at];
+                if batch.epoch < older.epoch {
+                    older.calls.append(&mut batch.calls);
+                } else {
+                    let mut calls = std::mem::take(&mut older.calls);
+                    calls.append(&mut batch.calls);
+                    *older = Batch { calls, ..batch };
+                }
+            }
+            None => {
+                let at = waiting.letters.batches.len();
+                waiting.at.insert(batch.part.clone(), at);
+                waiting.letters.batches.push(batch);
+            }
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Puts an event in and wakes the ledger.
+    pub fn event(&self, event: Event) {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.letters.events.len() < MAX_EVENTS {
+            waiting.letters.events.push_back(event);
+        } else {
+            waiting.letters.lost += 1;
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Ends [`Inbox::take`]'s waiting for good.
+    pub fn close(&self) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.arrived.notify_all();
+    }
+
+    /// Waits for a letter until `when`, then empties the box. `None` once it is closed.
+    pub fn take(&self, when: Mono) -> Option<Letters> {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            let left = when.since(Mono::now());
+            let any = !waiting.letters.events.is_empty() || !waiting.letters.batches.is_empty();
+            if any || left.is_zero() {
+                waiting.at.clear();
+                return Some(std::mem::take(&mut waiting.letters));
+            }
+            waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Tier;
+    use crate::sample::{CallCost, Rows, Source};
+
+    fn batch(epoch: u64, nanos: u64) -> Batch {
+        Batch {
+            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast },
+            epoch,
+            taken: Mono(nanos),
+            nanos,
+            lifetime_nanos: None,
+            rows: Rows::default(),
+            gaps: Vec::new(),
+            calls: vec![CallCost { call: "x".into(), nanos }],
+        }
+    }
+
+    #[test]
+    fn the_newest_batch_of_a_part_wins_and_no_call_is_lost() {
+        let inbox = Inbox::default();
+        inbox.batch(batch(1, 1));
+        inbox.batch(batch(1, 2));
+        inbox.batch(batch(0, 3));
+        let letters = inbox.take(Mono(0)).unwrap();
+        assert_eq!(letters.batches.len(), 1);
+        assert_eq!(letters.batches[0].taken, Mono(2), "an older epoch does not win");
+        assert_eq!(letters.batches[0].calls.len(), 3);
+        inbox.batch(batch(1, 4));
+        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the box was emptied");
+    }
+
+    #[test]
+    fn events_are_bounded_and_what_found_no_room_is_counted() {
+        let inbox = Inbox::default();
+        for _ in 0..MAX_EVENTS + 3 {
+            inbox.event(Event::LateBatch);
+        }
+        let letters = inbox.take(Mono(0)).unwrap();
+        assert_eq!((letters.events.len(), letters.lost), (MAX_EVENTS, 3));
+        inbox.close();
+        assert!(inbox.take(Mono(0)).is_none());
+    }
+}

@@ -1,0 +1,359 @@
+//! Making a snapshot of what the ledger holds: joins, ages, states, and the cap on series.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Ledger, clock_events};
+use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
+use crate::catalog::{
+    self as m, Call, EntityKind, Gpu, METRICS, MetricId, MetricName, Node, Subject, Tier, TierLabel,
+};
+use crate::clock::Mono;
+use crate::sample::{Missing, Row, Source};
+use crate::snapshot::{
+    CollectorView, DriverState, Family, GpuState, GpuView, PartView, Series, Snapshot, SubjectText, Value,
+};
+
+/// Subjects with their label texts, made once and shared by all snapshots.
+#[derive(Debug, Default)]
+pub struct Subjects(HashMap<Subject, Arc<SubjectText>>);
+
+impl Subjects {
+    fn text(&mut self, subject: &Subject) -> Arc<SubjectText> {
+        if let Some(known) = self.0.get(subject) {
+            return Arc::clone(known);
+        }
+        let text =
+            Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
+        self.0.insert(subject.clone(), Arc::clone(&text));
+        text
+    }
+
+    /// Drops what no series uses any more, so that coming and going MIG instances leave nothing behind.
+    fn forget_unused(&mut self) {
+        self.0.retain(|_, text| Arc::strong_count(text) > 1);
+    }
+}
+
+/// Collects series by metric.
+struct Builder<'a> {
+    subjects: &'a mut Subjects,
+    off: &'a std::collections::HashSet<MetricId>,
+    families: Vec<Vec<Series>>,
+}
+
+impl Builder<'_> {
+    fn put<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, value: f64) {
+        self.row(&entity.subject(), metric.id(), labels.texts(), Value::Number(value));
+    }
+
+    fn row(&mut self, subject: &Subject, metric: MetricId, labels: Vec<LabelText>, value: Value) {
+        if self.off.contains(&metric) {
+            return;
+        }
+        let subject = self.subjects.text(subject);
+        if let Some(family) = self.families.get_mut(usize::from(metric.0)) {
+            family.push(Series { subject, labels, value });
+        }
+    }
+
+    fn rows(&mut self, subject: &Subject, rows: &[Row]) {
+        for row in rows {
+            self.row(subject, row.metric, row.labels.clone(), Value::Number(row.value));
+        }
+    }
+}
+
+impl Ledger {
+    /// Makes the snapshot of this moment.
+    pub fn publish(&mut self, now: Mono, unix_seconds: f64) -> Snapshot {
+        self.sequence += 1;
+        let mut subjects = std::mem::take(&mut self.subjects);
+        let off = std::mem::take(&mut self.settings.off);
+        let mut b = Builder {
+            subjects: &mut subjects,
+            off: &off,
+            families: METRICS.iter().map(|_| Vec::new()).collect(),
+        };
+        self.put_parts(&mut b, now);
+        let gpus = self.put_gpus(&mut b, now, unix_seconds);
+        let collectors = self.put_collectors(&mut b, now, unix_seconds, &gpus);
+        self.put_node(&mut b, now);
+        self.put_own(&mut b);
+        self.note_ready(&gpus);
+        let families = self.cap(b);
+        subjects.forget_unused();
+        self.subjects = subjects;
+        self.settings.off = off;
+        self.publish_seconds = Mono::now().since(now).as_secs_f64();
+        Snapshot {
+            sequence: self.sequence,
+            taken: now,
+            unix_seconds,
+            families,
+            driver: self.driver.clone(),
+            gpus,
+            collectors,
+            ready: self.ready,
+        }
+    }
+
+    /// Whether the measured values of this GPU may be served.
+    fn serves(&self, gpu: &Gpu) -> bool {
+        self.driver == DriverState::Up && self.stall_of(gpu).is_none()
+    }
+
+    /// The rows of every part that is not expired or withdrawn.
+    fn put_parts(&self, b: &mut Builder<'_>, now: Mono) {
+        for (part, held) in &self.parts {
+            let withdrawn = match &part.gpu {
+                Some(gpu) => part.tier != Tier::Identity && !self.serves(gpu),
+                None => part.collector == Source::Nvml && self.driver != DriverState::Up,
+            };
+            if withdrawn || held.expired(now) {
+                continue;
+            }
+            for (subject, rows) in held.rows.groups() {
+                b.rows(subject, rows);
+            }
+        }
+    }
+
+    /// What the ledger itself knows of each GPU.
+    fn put_gpus(&self, b: &mut Builder<'_>, now: Mono, unix_seconds: f64) -> Vec<GpuView> {
+        let mut books: Vec<_> = self.gpus.values().collect();
+        books.sort_by_key(|book| book.gpu.gpu);
+        let mut views = Vec::with_capacity(books.len());
+        for book in books {
+            let gpu = &book.gpu;
+            let state = self.state_of(gpu, now);
+            let up = state == GpuState::Up;
+            if state != GpuState::Waiting {
+                b.put(&m::gpu_up, gpu, (), f64::from(u8::from(up)));
+            }
+            let mut view =
+                GpuView { gpu: gpu.clone(), state, parts: Vec::new(), gaps: Vec::new() };
+            let mut unsupported = BTreeSet::new();
+            for (part, held) in self.parts.iter().filter(|(p, _)| p.gpu.as_ref() == Some(gpu)) {
+                view.gaps.extend(held.gaps.iter().cloned());
+                unsupported.extend(held.unsupported.iter().copied());
+                if held.expired(now) || !self.serves(gpu) {
+                    continue;
+                }
+                let (age, duration) = (now.since(held.taken), Duration::from_nanos(held.nanos));
+                view.parts.push(PartView { tier: part.tier, age, duration, rows: held.rows.len() });
+                if let Some(tier) = TierLabel::of(part.tier) {
+                    let timestamp = unix_seconds - age.as_secs_f64();
+                    b.put(&m::gpu_exporter_sample_timestamp_seconds, gpu, (tier,), timestamp);
+                    let seconds = duration.as_secs_f64();
+                    b.put(&m::gpu_exporter_visit_duration_seconds, gpu, (tier,), seconds);
+                }
+            }
+            if up {
+                for (event, seconds) in book.clock_events.ours() {
+                    let row = clock_events::row(event, seconds);
+                    b.rows(&gpu.subject(), std::slice::from_ref(&row));
+                    unsupported.remove(&row.metric);
+                }
+            }
+            for metric in unsupported.iter().filter_map(|id| m::def(*id)) {
+                let name = MetricName(metric.name.into());
+                b.put(&m::gpu_exporter_metric_unsupported, gpu, (name,), 1.0);
+            }
+            views.push(view);
+        }
+        views
+    }
+
+    fn state_of(&self, gpu: &Gpu, now: Mono) -> GpuState {
+        if let Some(stall) = self.stall_of(gpu) {
+            return GpuState::Stuck { call: stall.call.clone(), age: now.since(stall.since) };
+        }
+        if self.driver != DriverState::Up {
+            return GpuState::NoDriver;
+        }
+        let parts: Vec<_> = self
+            .parts
+            .iter()
+            .filter(|(part, _)| part.gpu.as_ref() == Some(gpu) && part.tier != Tier::Identity)
+            .map(|(_, held)| held)
+            .collect();
+        if parts.iter().any(|held| !held.rows.is_empty() && !held.expired(now) && held.lifetime.is_some()) {
+            return GpuState::Up;
+        }
+        match parts.iter().find_map(|held| held.failure()) {
+            Some(text) => GpuState::Failing { text },
+            None if parts.is_empty() => GpuState::Waiting,
+            None => GpuState::Failing { text: "its values are too old".into() },
+        }
+    }
+
+    fn put_collectors(
+        &self,
+        b: &mut Builder<'_>,
+        now: Mono,
+        unix_seconds: f64,
+        gpus: &[GpuView],
+    ) -> Vec<CollectorView> {
+        let mut views = Vec::new();
+        for (source, label) in self.collectors() {
+            let age = self.last_success.get(&source).map(|at| now.since(*at));
+            let text = match source {
+                Source::Nvml => self.nvml_trouble(gpus),
+                _ => self
+                    .parts
+                    .iter()
+                    .find(|(part, held)| part.collector == source && held.expired(now))
+                    .map(|_| "its values are too old".to_owned()),
+            };
+            let up = age.is_some() && text.is_none();
+            // Before the first answer there is nothing to say.
+            if age.is_some() || (source == Source::Nvml && self.driver != DriverState::Waiting) {
+                b.put(&m::gpu_exporter_collector_up, &Node {}, (label,), f64::from(u8::from(up)));
+            }
+            if let Some(age) = age {
+                let timestamp = unix_seconds - age.as_secs_f64();
+                let metric = &m::gpu_exporter_collector_last_success_timestamp_seconds;
+                b.put(metric, &Node {}, (label,), timestamp);
+            }
+            let known = <m::CollectorName as crate::catalog::schema::Label>::DEF.values.unwrap_or(&[]);
+            let name = known.get(label as usize).copied().unwrap_or("");
+            views.push(CollectorView { name, up, age, text: text.unwrap_or_default() });
+        }
+        views
+    }
+
+    /// What is wrong with the NVML collector, in words.
+    fn nvml_trouble(&self, gpus: &[GpuView]) -> Option<String> {
+        match &self.driver {
+            DriverState::Away { text } => return Some(format!("the driver is away: {text}")),
+            DriverState::Stuck => return Some("the driver is stuck".into()),
+            DriverState::Waiting => return Some("waiting for the driver's first answer".into()),
+            DriverState::Up => {}
+        }
+        for view in gpus {
+            let index = view.gpu.gpu;
+            match &view.state {
+                GpuState::Up | GpuState::Waiting => {}
+                GpuState::Stuck { call, .. } => return Some(format!("GPU {index} is stuck in {call}")),
+                GpuState::Failing { text } => return Some(format!("GPU {index}: {text}")),
+                GpuState::NoDriver => return Some(format!("GPU {index}: no driver")),
+            }
+            let failed = view.gaps.iter().find(|gap| matches!(gap.missing, Missing::Failed { .. }));
+            if let Some(gap) = failed {
+                return Some(format!("GPU {index}: {} failed", gap.call));
+            }
+        }
+        self.parts
+            .iter()
+            .filter(|(part, _)| part.collector == Source::Nvml && part.gpu.is_none())
+            .find_map(|(_, held)| held.failure())
+    }
+
+    fn put_node(&self, b: &mut Builder<'_>, now: Mono) {
+        let node = Node {};
+        if self.driver != DriverState::Waiting {
+            let up = self.driver == DriverState::Up;
+            b.put(&m::gpu_driver_up, &node, (), f64::from(u8::from(up)));
+        }
+        let stuck = self.driver == DriverState::Stuck;
+        b.put(&m::gpu_driver_stuck, &node, (), f64::from(u8::from(stuck)));
+        b.put(&m::gpu_devices_expected, &node, (), self.expected as f64);
+        for stall in &self.stalls {
+            let (call, seconds) = (Call(stall.call.as_str().into()), now.since(stall.since).as_secs_f64());
+            match &stall.gpu {
+                Some(gpu) => b.put(&m::gpu_exporter_driver_call_stuck_seconds, gpu, (call,), seconds),
+                None => b.put(&m::gpu_exporter_node_call_stuck_seconds, &node, (call,), seconds),
+            }
+        }
+        b.put(&m::gpu_exporter_build_info, &node, self.settings.build.clone(), 1.0);
+        b.put(&m::gpu_exporter_samplers, &node, (), self.samplers as f64);
+        b.put(&m::gpu_exporter_publications_total, &node, (), self.sequence as f64);
+        b.put(&m::gpu_exporter_publish_duration_seconds, &node, (), self.publish_seconds);
+        let mut calls: Vec<_> = self.call_rows().collect();
+        calls.sort_by(|a, b| a.0.0.cmp(&b.0.0));
+        for (call, count, seconds) in calls {
+            b.put(&m::gpu_exporter_driver_calls_total, &node, (call.clone(),), count as f64);
+            b.put(&m::gpu_exporter_driver_call_seconds_total, &node, (call,), seconds);
+        }
+        let histogram = Value::Histogram(Arc::new(self.call_seconds.clone()));
+        let metric = m::gpu_exporter_driver_call_duration_seconds.id();
+        b.row(&node.subject(), metric, Vec::new(), histogram);
+    }
+
+    /// The exporter's own counters.
+    fn put_own(&self, b: &mut Builder<'_>) {
+        for ((metric, subject, labels), value) in self.tally.iter() {
+            b.row(subject, *metric, labels.clone(), Value::Number(value));
+        }
+    }
+
+    /// Ready once every collector has answered or been found absent; never dependent on a GPU's health.
+    fn note_ready(&mut self, gpus: &[GpuView]) {
+        if self.ready {
+            return;
+        }
+        let nvml = match self.driver {
+            DriverState::Waiting => false,
+            DriverState::Away { .. } | DriverState::Stuck => true,
+            DriverState::Up => {
+                let listed = self.parts.iter().find_map(|(part, held)| {
+                    let about_node = part.collector == Source::Nvml && part.gpu.is_none();
+                    (about_node && part.tier == Tier::Slow).then_some(&held.rows)
+                });
+                let count = listed.map(|rows| {
+                    let rows = rows.groups().iter().flat_map(|(_, rows)| rows);
+                    rows.filter(|r| r.metric == m::gpu_devices.id()).map(|r| r.value).sum::<f64>()
+                });
+                // A GPU that is stuck or failing has answered: it will not answer better.
+                let unseated = self.stalls.iter().filter(|s| s.gpu.as_ref().is_some_and(|g| g.uuid.is_empty()));
+                count.is_some_and(|count| (gpus.len() + unseated.count()) as f64 >= count)
+                    && gpus.iter().all(|view| match view.state {
+                        GpuState::Waiting => false,
+                        GpuState::Up => view.parts.iter().any(|part| part.tier == Tier::Rare),
+                        _ => true,
+                    })
+            }
+        };
+        let others = self
+            .collectors()
+            .filter(|(source, _)| *source != Source::Nvml)
+            .all(|(source, _)| self.last_success.contains_key(&source));
+        self.ready = nvml && others;
+    }
+
+    /// Leaves out series above the cap, the last of the catalogue first, and counts them. Series about the
+    /// node itself are few and tell of the others: they always stay.
+    fn cap(&mut self, builder: Builder<'_>) -> Vec<Family> {
+        let mut room = self.settings.max_series;
+        let mut dropped = 0;
+        let mut families: Vec<Family> = Vec::new();
+        for (def, mut series) in METRICS.iter().zip(builder.families) {
+            if def.entity != EntityKind::Node {
+                let kept = series.len().min(room);
+                dropped += series.len() - kept;
+                room -= kept;
+                series.truncate(kept);
+            }
+            if !series.is_empty() {
+                families.push(Family { def, series });
+            }
+        }
+        self.tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), dropped as f64);
+        let total: usize = families.iter().flat_map(|f| &f.series).map(|s| s.value.series()).sum();
+        let metric = m::gpu_exporter_series.id();
+        if !builder.off.contains(&metric) {
+            let subject = builder.subjects.text(&Node {}.subject());
+            // Counts itself as well.
+            let value = Value::Number((total + 1) as f64);
+            let at = families
+                .iter()
+                .position(|f| std::ptr::from_ref(f.def) > std::ptr::from_ref(m::gpu_exporter_series.def()))
+                .unwrap_or(families.len());
+            let def = m::gpu_exporter_series.def();
+            families.insert(at, Family { def, series: vec![Series { subject, labels: Vec::new(), value }] });
+        }
+        families
+    }
+}

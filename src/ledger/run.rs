@@ -1,0 +1,59 @@
+//! The ledger's thread: takes letters, folds, publishes on its beat and at once after what cannot wait.
+
+use std::time::Duration;
+
+use super::inbox::Inbox;
+use super::{Ledger, Settings};
+use crate::clock::{Cadence, Mono, unix_seconds};
+use crate::snapshot::Board;
+
+/// Shortest pause between two publications.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// What else happens on the ledger's beat. Nothing here may block.
+pub struct Hooks {
+    /// Called after each publication: feeds the watchdog.
+    pub beat: Box<dyn FnMut() + Send>,
+    /// Called when more GPUs were seen than ever in this boot.
+    pub expected: Box<dyn FnMut(usize) + Send>,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooks")
+    }
+}
+
+/// Runs until the inbox is closed.
+pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board, mut hooks: Hooks) {
+    let mut ledger = Ledger::new(settings);
+    // Half a beat after the samplers' normal tier begins, when its values have come.
+    let mut beat = Cadence::new(interval, interval / 2);
+    let mut last = Mono(0);
+    let mut urgent = true;
+    let mut expected = ledger.expected();
+    loop {
+        let soon = last + SHORTEST.min(interval);
+        let due = if urgent { beat.next().min(soon) } else { beat.next() };
+        let Some(letters) = inbox.take(due) else { return };
+        urgent |= !letters.events.is_empty();
+        for event in letters.events {
+            ledger.event(event);
+        }
+        for batch in letters.batches {
+            urgent |= ledger.fold(batch);
+        }
+        ledger.lost(letters.lost);
+        let now = Mono::now();
+        if beat.take(now) || (urgent && now >= soon) {
+            board.publish(ledger.publish(now, unix_seconds()));
+            last = now;
+            urgent = false;
+            (hooks.beat)();
+            if ledger.expected() > expected {
+                expected = ledger.expected();
+                (hooks.expected)(expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! gpu-node-exporter: a node daemon for NVIDIA GPU hosts. `docs/DESIGN.md` has the map.
+//!
+//! The modules in the order in which data flows through them:
+//!
+//! - [`config`]: what the operator wants · [`host`]: where files are read · [`clock`]: time
+//! - [`catalog`]: every entity and metric, once · [`sample`]: what one visit learned
+//! - [`sampler`]: the child process that talks to NVML · [`child`]: starting and ending child processes
+//! - [`collectors`]: who gathers batches, in the serving process
+//! - [`ledger`]: folds batches, keeps all mutable state, publishes · [`snapshot`]: what it publishes
+//! - [`encode`]: bytes for each format · [`http`] and [`page`]: who asks for them
+//! - [`control`]: the local socket · [`state`]: files kept over restarts
+//! - [`lifecycle`]: signals and systemd · [`serve`]: wiring
+
+pub mod catalog;
+pub mod child;
+pub mod clock;
+pub mod collectors;
+pub mod config;
+pub mod control;
+pub mod encode;
+pub mod host;
+pub mod http;
+pub mod ledger;
+pub mod lifecycle;
+pub mod page;
+pub mod sample;
+pub mod sampler;
+pub mod serve;
+pub mod snapshot;
+pub mod state;

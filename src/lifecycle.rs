@@ -1,0 +1,35 @@
+//! Signals and systemd: when to end, and telling the service manager how things are.
+
+use std::io;
+
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Waits for SIGTERM or SIGINT. SIGHUP and SIGUSR1, whose default is to end the process, are only logged:
+/// nothing is reloaded by signal.
+pub async fn asked_to_end() -> io::Result<&'static str> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut hup = signal(SignalKind::hangup())?;
+    let mut usr1 = signal(SignalKind::user_defined1())?;
+    loop {
+        tokio::select! {
+            _ = term.recv() => return Ok("SIGTERM"),
+            _ = int.recv() => return Ok("SIGINT"),
+            _ = hup.recv() => tracing::info!("SIGHUP has no meaning here; to change settings, restart"),
+            _ = usr1.recv() => tracing::info!("SIGUSR1 has no meaning here"),
+        }
+    }
+}
+
+/// Tells systemd, if it started us.
+pub fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "systemd could not be told");
+    }
+}
+
+/// Whether systemd waits for signs of life.
+pub fn watchdog() -> bool {
+    sd_notify::watchdog_enabled().is_some()
+}

@@ -1,0 +1,211 @@
+//! The command line: what was asked for, which part of the library does it, and the exit code.
+
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
+use std::os::linux::fs::MetadataExt;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use gpu_node_exporter::catalog::{METRICS, docs};
+use gpu_node_exporter::config::{self, ConfigErrors, Loaded, LogLevel, Overrides};
+use gpu_node_exporter::{control, sampler, serve};
+
+/// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
+const EXIT_BAD_CONFIG: u8 = 64;
+/// Anything else that kept the command from doing its work.
+const EXIT_FAILED: u8 = 1;
+
+const AFTER_HELP: &str = "\
+Examples:
+  gpu-node-exporter                                  serve on :9408
+  gpu-node-exporter serve --listen 127.0.0.1:9500    serve there only
+  gpu-node-exporter check-config --config new.toml   try a configuration before it counts
+  gpu-node-exporter snapshot --format json           what the running daemon publishes
+  gpu-node-exporter metrics | less                   every metric, its labels and meaning
+
+Configuration, the later stronger than the earlier:
+  1. built-in defaults
+  2. /etc/gpu-node-exporter/config.toml if it exists, or the file of --config
+  3. environment variables GPU_NODE_EXPORTER__SECTION__KEY, each separator two underscores:
+     the key log.level is GPU_NODE_EXPORTER__LOG__LEVEL
+  4. flags
+
+Served over HTTP: / (status page), /metrics, /livez, /readyz, /api/v1/...
+
+Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure";
+
+/// Prometheus exporter for NVIDIA GPU hosts that never hangs when the driver hangs
+#[derive(Parser)]
+#[command(name = "gpu-node-exporter", version, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(flatten)]
+    overrides: Overrides,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve metrics until SIGTERM or Ctrl-C (also without a command)
+    Serve,
+    /// Check the configuration and print it as it would be used; starts nothing
+    CheckConfig,
+    /// Print every metric that can be published
+    Metrics {
+        /// How to print them
+        #[arg(long, value_enum, default_value = "text")]
+        format: DocsFormat,
+    },
+    /// Ask the running daemon for what it publishes, through its local socket
+    Snapshot {
+        /// How to print it
+        #[arg(long, value_enum, default_value = "text")]
+        format: SnapshotFormat,
+    },
+    /// The process that talks to NVML; started by `serve`
+    #[command(hide = true)]
+    Sampler,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum DocsFormat {
+    Json,
+    Markdown,
+    Text,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SnapshotFormat {
+    Json,
+    /// Prometheus text format 0.0.4
+    Text,
+    /// OpenMetrics 1.0
+    Openmetrics,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // --help and --version are "errors" too, that go to standard output.
+            let wrong = error.use_stderr();
+            let _ = error.print();
+            return if wrong { ExitCode::from(EXIT_BAD_CONFIG) } else { ExitCode::SUCCESS };
+        }
+    };
+    let overrides = &cli.overrides;
+    match cli.command.unwrap_or(Command::Serve) {
+        Command::Serve => with_config(overrides, run),
+        Command::CheckConfig => with_config(overrides, |loaded| match loaded.to_toml() {
+            Ok(text) => print(text.as_bytes()),
+            Err(error) => fail(EXIT_FAILED, &error),
+        }),
+        Command::Metrics { format } => print(
+            match format {
+                DocsFormat::Json => docs::json(),
+                DocsFormat::Markdown => docs::markdown(),
+                DocsFormat::Text => docs::text(),
+            }
+            .as_bytes(),
+        ),
+        Command::Snapshot { format } => with_config(overrides, |loaded| snapshot(&loaded, format)),
+        Command::Sampler => {
+            log_to_stderr(LogLevel::Info);
+            sampler::main()
+        }
+    }
+}
+
+fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> ExitCode {
+    let checked = config::load(overrides).and_then(|loaded| {
+        let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        loaded.check_patterns(&names).map(|()| loaded)
+    });
+    match checked {
+        Ok(loaded) => then(loaded),
+        Err(ConfigErrors(problems)) => {
+            for problem in problems {
+                eprintln!("gpu-node-exporter: {problem}");
+            }
+            ExitCode::from(EXIT_BAD_CONFIG)
+        }
+    }
+}
+
+fn run(loaded: Loaded) -> ExitCode {
+    log_to_stderr(loaded.config.log.level);
+    match serve::run(loaded.config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(EXIT_FAILED, &error),
+    }
+}
+
+fn snapshot(loaded: &Loaded, format: SnapshotFormat) -> ExitCode {
+    let Some(socket) = loaded.config.control.path() else {
+        eprintln!(
+            "gpu-node-exporter: control.socket is empty, so there is no socket to ask the daemon through"
+        );
+        return ExitCode::from(EXIT_FAILED);
+    };
+    let request = match format {
+        SnapshotFormat::Json => "snapshot json",
+        SnapshotFormat::Text => "snapshot text",
+        SnapshotFormat::Openmetrics => "snapshot openmetrics",
+    };
+    match control::fetch(socket, request) {
+        Ok(answer) => print(&answer),
+        Err(error) => {
+            eprintln!(
+                "gpu-node-exporter: cannot ask the daemon through {}: {error}; does it run, with this \
+                 control.socket, and may you use the socket?",
+                socket.display()
+            );
+            ExitCode::from(EXIT_FAILED)
+        }
+    }
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no failure.
+fn print(bytes: &[u8]) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(EXIT_FAILED, &error),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Prints an error with its causes on one line.
+fn fail(code: u8, error: &dyn Error) -> ExitCode {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        // Some messages name their cause themselves.
+        if !line.contains(&cause.to_string()) {
+            line.push_str(&format!(": {cause}"));
+        }
+        next = cause.source();
+    }
+    eprintln!("gpu-node-exporter: {line}");
+    ExitCode::from(code)
+}
+
+fn log_to_stderr(level: LogLevel) {
+    let builder = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_max_level(tracing::Level::from(level))
+        .with_target(false);
+    if stderr_is_the_journal() {
+        builder.without_time().init();
+    } else {
+        builder.init();
+    }
+}
+
+/// The journal stamps each line itself. `JOURNAL_STREAM` alone proves nothing: every program started from a
+/// desktop inherits it, also where standard error has been sent elsewhere.
+fn stderr_is_the_journal() -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").ok();
+    let stderr = std::fs::metadata("/proc/self/fd/2").ok();
+    stream.zip(stderr).is_some_and(|(stream, file)| stream == format!("{}:{}", file.st_dev(), file.st_ino()))
+}

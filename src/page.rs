@@ -1,0 +1,147 @@
+//! The status page `/`: what a person sees first. One HTML document without script, drawn here from a
+//! snapshot; it asks for itself again every few seconds.
+//!
+//! `words` says what is wrong, `card` draws a GPU, `figures` writes numbers for people, `html` keeps
+//! every text from being taken for markup.
+
+mod card;
+mod figures;
+mod html;
+pub mod words;
+
+use std::sync::LazyLock;
+
+use html::{esc, put};
+use words::Weight;
+
+use crate::catalog::{self as m, Node, Subject};
+use crate::snapshot::{Snapshot, Value};
+
+const STYLE: &str = include_str!("page/style.css");
+
+/// Fetched once: the name of a node does not change while it runs.
+static HOST: LazyLock<String> = LazyLock::new(|| match nix::unistd::gethostname() {
+    Ok(name) => name.to_string_lossy().into_owned(),
+    Err(error) => {
+        tracing::warn!(%error, "the status page has no host name");
+        "this node".to_owned()
+    }
+});
+
+/// What a browser may load for the page: its one style sheet, known by its SHA-256, and nothing else.
+pub const fn content_security_policy() -> &'static str {
+    "default-src 'none'; style-src 'sha256-0hdKCpyFUTWJClcrpEFIt23tbXYICvhl4mRXmZcEb7M='; img-src data:; base-uri 'none'; form-action 'none'; \
+     frame-ancestors 'none'"
+}
+
+/// Appends the page.
+pub fn render(snapshot: &Snapshot, out: &mut String) {
+    let verdicts = words::verdicts(snapshot);
+    let overall = words::overall(snapshot, &verdicts);
+    put!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"refresh\" content=\"5\">\n<title>{} {} · GPUs</title>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n</head>\n<body>\n",
+        overall.weight.symbol(),
+        esc(&HOST),
+    );
+    put_header(out, snapshot, &overall);
+    put!(out, "<main>\n");
+    if !snapshot.gpus.is_empty() {
+        put!(out, "<section class=\"gpus\" aria-label=\"GPUs\">\n");
+        for (view, verdict) in snapshot.gpus.iter().zip(&verdicts) {
+            card::put(out, snapshot, view, verdict);
+        }
+        put!(out, "</section>\n");
+    }
+    put!(out, "<div class=\"tables\">\n");
+    put_stuck_calls(out, snapshot);
+    put_collectors(out, snapshot);
+    put!(out, "</div>\n</main>\n");
+    put!(
+        out,
+        "<footer><nav aria-label=\"Other views\"><a href=\"/metrics\">/metrics</a> \
+         <a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> <a href=\"/livez\">/livez</a> \
+         <a href=\"/readyz\">/readyz</a></nav></footer>\n</body>\n</html>\n"
+    );
+}
+
+fn put_header(out: &mut String, snapshot: &Snapshot, overall: &words::Remark) {
+    let node = Node {};
+    put!(out, "<header>\n<h1>{}</h1>\n<p class=\"facts\">", esc(&HOST));
+    let driver = |label| snapshot.info(&m::gpu_driver_info, &node, label).filter(|text| !text.is_empty());
+    match (driver("driver_version"), driver("cuda_version")) {
+        (Some(version), Some(cuda)) => put!(out, "Driver {} · CUDA {}", esc(version), esc(cuda)),
+        (Some(version), None) => put!(out, "Driver {}", esc(version)),
+        _ => put!(out, "Driver: {}", esc(&words::driver_text(&snapshot.driver))),
+    }
+    let version = snapshot.info(&m::gpu_exporter_build_info, &node, "version");
+    put!(out, " · gpu-node-exporter {}", esc(version.unwrap_or(env!("CARGO_PKG_VERSION"))));
+    if let Some(start) = snapshot.number(&m::process_start_time_seconds, &node, ()) {
+        put!(out, " · up {}", words::duration(figures::seconds(snapshot.unix_seconds - start)));
+    }
+    put!(out, " · values of {}</p>\n", figures::time_of_day(snapshot.unix_seconds));
+    put!(
+        out,
+        "<p class=\"overall {}\" role=\"status\">{} {}</p>\n</header>\n",
+        overall.weight.class(),
+        mark(overall.weight),
+        esc(&overall.text)
+    );
+}
+
+/// Driver calls that have not returned, those first that are out longest.
+fn put_stuck_calls(out: &mut String, snapshot: &Snapshot) {
+    let mut calls: Vec<(f64, &Subject, &str)> = Vec::new();
+    for series in snapshot.series(&m::gpu_exporter_driver_call_stuck_seconds) {
+        let call = series.label_pairs(m::gpu_exporter_driver_call_stuck_seconds.def()).last();
+        if let (Value::Number(age), Some((_, call))) = (&series.value, call) {
+            calls.push((*age, &series.subject.subject, call));
+        }
+    }
+    if calls.is_empty() {
+        return;
+    }
+    calls.sort_by(|a, b| b.0.total_cmp(&a.0));
+    put!(
+        out,
+        "<table>\n<caption>Driver calls without an answer</caption>\n\
+         <thead><tr><th scope=\"col\">GPU</th><th scope=\"col\">Call</th><th scope=\"col\">For</th></tr></thead>\n<tbody>\n"
+    );
+    for (age, subject, call) in calls {
+        let gpu = subject.gpu().map(|(index, _)| index.to_string()).unwrap_or_default();
+        let age = words::duration(figures::seconds(age));
+        put!(out, "<tr><td>{gpu}</td><td><code>{}</code></td><td>{age}</td></tr>\n", esc(call));
+    }
+    put!(out, "</tbody>\n</table>\n");
+}
+
+fn put_collectors(out: &mut String, snapshot: &Snapshot) {
+    put!(
+        out,
+        "<table>\n<caption>Collectors</caption>\n\
+         <thead><tr><th scope=\"col\">Collector</th><th scope=\"col\">State</th></tr></thead>\n<tbody>\n"
+    );
+    for view in &snapshot.collectors {
+        let weight = if view.up { Weight::Well } else { Weight::Bad };
+        let text = words::collector_text(view);
+        put!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td>{} {}</td></tr>\n",
+            esc(view.name),
+            mark(weight),
+            esc(&text)
+        );
+    }
+    put!(out, "</tbody>\n</table>\n");
+}
+
+/// The symbol that goes with a word; the word says the same to those who do not see it.
+fn mark(weight: Weight) -> String {
+    format!("<span class=\"mark {}\" aria-hidden=\"true\">{}</span>", weight.class(), weight.symbol())
+}
+
+#[cfg(test)]
+mod tests;

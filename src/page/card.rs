@@ -1,0 +1,249 @@
+//! One GPU on the page.
+
+use super::html::{esc, put};
+use super::words::{self, Verdict};
+use super::{figures, mark};
+use crate::catalog::schema::{LabelSet, Metric};
+use crate::catalog::{
+    self as m, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor, Subject,
+};
+use crate::sample::Missing;
+use crate::snapshot::{GpuState, GpuView, Snapshot};
+
+/// Parts that a GPU can be cut into at most.
+const SLICES: u32 = 7;
+
+/// Appends the card of one GPU.
+pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, verdict: &Verdict) {
+    let gpu = &view.gpu;
+    let info = |label| snapshot.info(&m::gpu_info, gpu, label).unwrap_or("");
+    put!(
+        out,
+        "<article class=\"gpu {}\">\n<header><h2>GPU {} <small>{}</small></h2><p class=\"state\">{} {}</p></header>\n\
+         <p class=\"id\"><code title=\"{}\">{}</code> <code>{}</code></p>\n",
+        verdict.weight.class(),
+        gpu.gpu,
+        esc(info("model")),
+        mark(verdict.weight),
+        verdict.word,
+        esc(&gpu.uuid),
+        esc(short(&gpu.uuid)),
+        esc(info("pci_address")),
+    );
+    if !verdict.reasons.is_empty() {
+        put!(out, "<ul class=\"reasons\">\n");
+        for reason in &verdict.reasons {
+            put!(out, "<li>{} {}</li>\n", mark(reason.weight), esc(&reason.text));
+        }
+        put!(out, "</ul>\n");
+    }
+    let card = Card { snapshot, view };
+    card.put_bars(out);
+    card.put_facts(out);
+    card.put_instances(out);
+    put!(out, "</article>\n");
+}
+
+/// `GPU-` and the first eight digits: enough to tell the boards of a node apart.
+fn short(uuid: &str) -> &str {
+    uuid.get(..12).unwrap_or(uuid)
+}
+
+struct Card<'a> {
+    snapshot: &'a Snapshot,
+    view: &'a GpuView,
+}
+
+/// A value, or why there is none.
+type Reading = Result<f64, String>;
+
+impl Card<'_> {
+    fn read<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> Reading {
+        self.snapshot.number(metric, &self.view.gpu, labels).ok_or_else(|| {
+            match self.view.gaps.iter().find(|gap| gap.metrics.contains(&metric.id())) {
+                Some(gap) => match &gap.missing {
+                    Missing::Unsupported => "this GPU or its driver does not have it".into(),
+                    Missing::Failed { text, .. } => format!("{} failed: {text}", gap.call),
+                    Missing::Dropped(_) => format!("{} gave no value that can be true", gap.call),
+                },
+                None => match &self.view.state {
+                    GpuState::Up | GpuState::Waiting => "not read yet".into(),
+                    state => format!("withdrawn: {}", words::gpu_text(state)),
+                },
+            }
+        })
+    }
+
+    fn put_bars(&self, out: &mut String) {
+        let busy = self.read(&m::gpu_utilization_ratio, ());
+        let used = self.read(&m::gpu_memory_used_bytes, ());
+        let total = self.read(&m::gpu_memory_total_bytes, ());
+        let power = self.read(&m::gpu_power_watts, ());
+        let limit = self.read(&m::gpu_power_limit_watts, (PowerLimit::Enforced,));
+        put!(out, "<dl class=\"bars\">\n");
+        put_bar(out, "Busy", &busy, &Ok(1.0), |busy, _| format!("{} %", figures::percent(busy)));
+        put_bar(out, "Memory", &used, &total, |used, total| match total {
+            Some(total) => format!("{} / {} GiB", figures::gib(used), figures::gib(total)),
+            None => format!("{} GiB", figures::gib(used)),
+        });
+        put_bar(out, "Power", &power, &limit, |power, limit| match limit {
+            Some(limit) => format!("{power:.0} / {limit:.0} W"),
+            None => format!("{power:.0} W"),
+        });
+        put!(out, "</dl>\n");
+    }
+
+    fn put_facts(&self, out: &mut String) {
+        let margin = self.read(&m::gpu_temperature_margin_celsius, ()).ok();
+        let sm_max = self.read(&m::gpu_clock_max_hertz, (ClockDomain::Sm,)).ok();
+        let width = self.read(&m::gpu_pcie_link_width_lanes, ()).ok();
+        put!(out, "<dl class=\"facts\">\n");
+        put_fact(
+            out,
+            "Core",
+            &self.read(&m::gpu_temperature_celsius, (Sensor::Gpu,)),
+            |celsius| match margin {
+                Some(margin) => format!("{celsius:.0} °C <small>{margin:.0} to slowdown</small>"),
+                None => format!("{celsius:.0} °C"),
+            },
+        );
+        let memory = self.read(&m::gpu_temperature_celsius, (Sensor::Memory,));
+        put_fact(out, "HBM", &memory, |celsius| format!("{celsius:.0} °C"));
+        put_fact(out, "SM clock", &self.read(&m::gpu_clock_hertz, (ClockDomain::Sm,)), |now| match sm_max {
+            Some(max) => format!("{} / {} MHz", figures::mhz(now), figures::mhz(max)),
+            None => format!("{} MHz", figures::mhz(now)),
+        });
+        let state = self.read(&m::gpu_performance_state, ());
+        put_fact(out, "State", &state, |state| format!("P{state:.0}"));
+        put_fact(out, "Processes", &self.processes(), figures::count);
+        let uncorrected = self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, EccError::Uncorrected));
+        let corrected = self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, EccError::Corrected)).ok();
+        put_fact(out, "ECC", &uncorrected, |uncorrected| match corrected {
+            Some(corrected) => format!(
+                "{} <small>uncorrected,</small> {} <small>corrected</small>",
+                figures::count(uncorrected),
+                figures::count(corrected)
+            ),
+            None => format!("{} <small>uncorrected</small>", figures::count(uncorrected)),
+        });
+        let generation = self.read(&m::gpu_pcie_link_generation, ());
+        put_fact(out, "PCIe", &generation, |generation| match width {
+            Some(width) => format!("gen {generation:.0} x{width:.0}"),
+            None => format!("gen {generation:.0}"),
+        });
+        put!(out, "</dl>\n");
+    }
+
+    /// Processes of all kinds; a kind that is not told apart counts as none if another is there.
+    fn processes(&self) -> Reading {
+        let kinds = [ProcessType::Compute, ProcessType::Graphics, ProcessType::Mps];
+        let kinds = kinds.map(|kind| self.read(&m::gpu_processes, (kind,)));
+        let known: Vec<f64> = kinds.iter().filter_map(|kind| kind.as_ref().ok().copied()).collect();
+        if known.is_empty() { kinds.into_iter().next().unwrap_or(Ok(0.0)) } else { Ok(known.iter().sum()) }
+    }
+
+    /// The MIG instances: their shares of the GPU as a strip, and each one's memory.
+    fn put_instances(&self, out: &mut String) {
+        let instances = self.instances();
+        if instances.is_empty() {
+            if self.snapshot.number(&m::gpu_mig_mode_enabled, &self.view.gpu, ()) == Some(1.0) {
+                put!(out, "<p class=\"mig\">In MIG mode, without instances.</p>\n");
+            }
+            return;
+        }
+        put!(out, "<h3>MIG instances</h3>\n<div class=\"strip\" aria-hidden=\"true\">");
+        let mut free = SLICES;
+        for instance in &instances {
+            let slices = slices(&instance.profile).clamp(1, SLICES);
+            free = free.saturating_sub(slices);
+            put!(out, "<span class=\"w{slices}\">{slices}g</span>");
+        }
+        if free > 0 {
+            put!(out, "<span class=\"w{free} free\">free</span>");
+        }
+        put!(out, "</div>\n<dl class=\"bars instances\">\n");
+        for instance in &instances {
+            let number = |metric| self.snapshot.number(metric, *instance, ());
+            let absent = || "not read yet".to_owned();
+            let used = number(&m::gpu_mig_memory_used_bytes).ok_or_else(absent);
+            let total = number(&m::gpu_mig_memory_total_bytes).ok_or_else(absent);
+            let name = format!("{} #{}", instance.profile, instance.gpu_instance);
+            put_bar(out, &name, &used, &total, |used, total| match total {
+                Some(total) => format!("{} / {} GiB", figures::gib(used), figures::gib(total)),
+                None => format!("{} GiB", figures::gib(used)),
+            });
+        }
+        put!(out, "</dl>\n");
+    }
+
+    fn instances(&self) -> Vec<&GpuInstance> {
+        let all = self.snapshot.series(&m::gpu_mig_memory_total_bytes).iter();
+        let mut own: Vec<&GpuInstance> = all
+            .filter_map(|series| match &series.subject.subject {
+                Subject::GpuInstance(instance) if instance.parent() == self.view.gpu => Some(instance),
+                _ => None,
+            })
+            .collect();
+        own.sort_by_key(|instance| instance.gpu_instance);
+        own
+    }
+}
+
+/// The `3` of `3g.71gb`; 0 if the profile is not named so.
+fn slices(profile: &str) -> u32 {
+    profile.split_once('g').and_then(|(slices, _)| slices.parse().ok()).unwrap_or(0)
+}
+
+/// Appends a name, a bar and the value in figures; `–` with the reason where there is no value.
+fn put_bar(
+    out: &mut String,
+    name: &str,
+    value: &Reading,
+    of: &Reading,
+    text: impl Fn(f64, Option<f64>) -> String,
+) {
+    put!(out, "<div><dt>{}</dt>", esc(name));
+    match value {
+        Ok(value) => {
+            let of = of.as_ref().ok().copied();
+            let share = of.map_or(0.0, |of| if of > 0.0 { (value / of).clamp(0.0, 1.0) } else { 0.0 });
+            put!(
+                out,
+                "<dd><svg class=\"bar\" viewBox=\"0 0 100 1\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
+                 <rect width=\"{:.1}\" height=\"1\"/></svg><span>{}</span></dd>",
+                share * 100.0,
+                esc(&text(*value, of))
+            );
+        }
+        Err(why) => put!(
+            out,
+            "<dd><svg class=\"bar none\" viewBox=\"0 0 100 1\" preserveAspectRatio=\"none\" aria-hidden=\"true\"/>{}</dd>",
+            none(why)
+        ),
+    }
+    put!(out, "</div>\n");
+}
+
+/// Appends a name and a value, which `text` gives as markup; `–` with the reason where there is none.
+fn put_fact(out: &mut String, name: &str, value: &Reading, text: impl Fn(f64) -> String) {
+    put!(out, "<div><dt>{name}</dt><dd>");
+    match value {
+        Ok(value) => put!(out, "{}", text(*value)),
+        Err(why) => put!(out, "{}", none(why)),
+    }
+    put!(out, "</dd></div>\n");
+}
+
+fn none(why: &str) -> String {
+    format!("<abbr title=\"{0}\" aria-label=\"no value: {0}\">–</abbr>", esc(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_tell_their_slices() {
+        assert_eq!(["3g.71gb", "1g.18gb+me", "7g.141gb", "odd", ""].map(slices), [3, 1, 7, 0, 0]);
+    }
+}

@@ -1,0 +1,79 @@
+//! The page of the hand-made node.
+
+use base64::Engine;
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::encode::specimen;
+use crate::snapshot::DriverState;
+
+fn page(snapshot: &Snapshot) -> String {
+    let mut out = String::new();
+    render(snapshot, &mut out);
+    out
+}
+
+#[test]
+fn the_policy_allows_the_style_sheet_that_is_there() {
+    let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(STYLE));
+    let source = format!("'sha256-{hash}'");
+    assert!(
+        content_security_policy().contains(&source),
+        "style.css has changed: the policy must name {source}"
+    );
+}
+
+#[test]
+fn every_gpu_has_a_card_that_says_how_it_is() {
+    let page = page(&specimen::node());
+    assert_eq!(page.matches("<article").count(), 8);
+    assert_eq!(page.matches("</article>").count(), 8);
+    for text in [
+        "nvmlDeviceGetPowerUsage has not returned for 12 s",
+        "a memory row waits for a GPU reset",
+        "PCIe uses 8 of 16 lanes",
+        "Driver 580.95.05 · CUDA 13.0",
+        "NVIDIA H200",
+        "3g.71gb #1",
+        "41.0 / 69.8 GiB",
+        "Driver calls without an answer",
+        "href=\"/api/v1/snapshot\"",
+        "values of 11:06:40 UTC",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn a_value_that_is_missing_says_why() {
+    let page = page(&specimen::node());
+    assert!(page.contains("title=\"withdrawn: nvmlDeviceGetPowerUsage has not returned for 12 s\""));
+    assert!(page.contains("title=\"not read yet\""));
+}
+
+#[test]
+fn nothing_needs_a_script_an_inline_style_or_another_host() {
+    let page = page(&specimen::node());
+    for text in ["<script", "style=\"", "http://", "https://", "onload"] {
+        assert!(!page.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn text_from_the_driver_is_never_markup() {
+    let mut snapshot = specimen::node_taken(1, crate::clock::Mono(1));
+    let evil = "<script>\"'&";
+    snapshot.driver = DriverState::Away { text: evil.into() };
+    snapshot.collectors[0].text = evil.into();
+    snapshot.gpus[0].state = crate::snapshot::GpuState::Failing { text: evil.into() };
+    snapshot.gpus[1].gpu.uuid = evil.into();
+    let page = page(&snapshot);
+    assert!(page.contains("&lt;script&gt;&quot;&#39;&amp;"));
+    assert!(!page.contains("<script"));
+}
+
+#[test]
+fn a_node_without_driver_or_gpus_has_a_page() {
+    let empty = page(&Snapshot::empty());
+    assert!(empty.contains("Waiting for the driver") && !empty.contains("<article"));
+}

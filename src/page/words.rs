@@ -1,0 +1,313 @@
+//! What a snapshot means, in words: the verdict on each GPU with its reasons, and on the node.
+//!
+//! Pure functions, without a limit of their own: where a number decides, it is the device's.
+
+use std::time::Duration;
+
+use crate::catalog::{self as m, ClockEvent, EccCounter, EccError, Gpu, Node};
+use crate::sample::Missing;
+use crate::snapshot::{CollectorView, DriverState, GpuState, GpuView, Snapshot};
+
+/// Degrees to the slowdown temperature from which on the page says so.
+const LITTLE_MARGIN: f64 = 5.0;
+/// How many GPUs the sentence about the node tells of in full.
+const TOLD_IN_FULL: usize = 2;
+
+/// How much something matters. Later ones matter more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// As it should be.
+    Well,
+    /// Worth knowing; nothing to do.
+    Note,
+    /// Not known yet.
+    Waiting,
+    /// Works, but needs a look.
+    Warn,
+    /// Does not work.
+    Bad,
+}
+
+impl Weight {
+    /// The class in the style sheet.
+    pub fn class(self) -> &'static str {
+        match self {
+            Weight::Well => "well",
+            Weight::Note => "note",
+            Weight::Waiting => "waiting",
+            Weight::Warn => "warn",
+            Weight::Bad => "bad",
+        }
+    }
+
+    /// A symbol that tells it without colour.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Weight::Well => "✓",
+            Weight::Note => "i",
+            Weight::Waiting => "…",
+            Weight::Warn => "▲",
+            Weight::Bad => "✕",
+        }
+    }
+}
+
+/// One thing to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// How much it matters.
+    pub weight: Weight,
+    /// What it is.
+    pub text: String,
+}
+
+/// What is to say of one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// NVML's index.
+    pub gpu: u32,
+    /// As much as the heaviest of the reasons; a note alone leaves a GPU well.
+    pub weight: Weight,
+    /// The state in a word.
+    pub word: &'static str,
+    /// Why, heaviest first.
+    pub reasons: Vec<Remark>,
+}
+
+/// The verdict on every GPU, in the order of [`Snapshot::gpus`].
+pub fn verdicts(snapshot: &Snapshot) -> Vec<Verdict> {
+    snapshot.gpus.iter().map(|view| verdict(snapshot, view)).collect()
+}
+
+fn verdict(snapshot: &Snapshot, view: &GpuView) -> Verdict {
+    let mut reasons = Vec::new();
+    let (mut weight, word) = match &view.state {
+        GpuState::Up => (Weight::Well, None),
+        GpuState::Waiting => (Weight::Waiting, Some("waiting")),
+        GpuState::Stuck { .. } => (Weight::Bad, Some("stuck")),
+        GpuState::Failing { .. } => (Weight::Bad, Some("failing")),
+        GpuState::NoDriver => (Weight::Bad, Some("no driver")),
+    };
+    if view.state != GpuState::Up {
+        reasons.push(Remark { weight, text: gpu_text(&view.state) });
+    }
+    memory(snapshot, &view.gpu, &mut reasons);
+    clocks(snapshot, &view.gpu, &mut reasons);
+    pcie(snapshot, &view.gpu, &mut reasons);
+    gaps(view, &mut reasons);
+    // Stable: of equal weight, the state comes first.
+    reasons.sort_by_key(|reason| std::cmp::Reverse(reason.weight));
+    let heaviest = reasons.first().map_or(Weight::Well, |reason| reason.weight);
+    if heaviest > Weight::Note {
+        weight = weight.max(heaviest);
+    }
+    let word = word.unwrap_or(match weight {
+        Weight::Well | Weight::Note => "well",
+        Weight::Waiting => "waiting",
+        Weight::Warn => "degraded",
+        Weight::Bad => "faulty",
+    });
+    Verdict { gpu: view.gpu.gpu, weight, word, reasons }
+}
+
+fn memory(snapshot: &Snapshot, gpu: &Gpu, reasons: &mut Vec<Remark>) {
+    if snapshot.number(&m::gpu_row_remap_failure, gpu, ()) == Some(1.0) {
+        let text = "a memory row could not be replaced: the board is a candidate for return".into();
+        reasons.push(Remark { weight: Weight::Bad, text });
+    }
+    if snapshot.number(&m::gpu_row_remap_pending, gpu, ()) == Some(1.0) {
+        reasons.push(Remark { weight: Weight::Warn, text: "a memory row waits for a GPU reset".into() });
+    }
+    let labels = (EccCounter::Volatile, EccError::Uncorrected);
+    match snapshot.number(&m::gpu_ecc_total_errors, gpu, labels) {
+        Some(errors) if errors > 0.0 => {
+            let s = if errors == 1.0 { "" } else { "s" };
+            let text = format!("{errors:.0} uncorrected ECC error{s} since the driver was loaded");
+            reasons.push(Remark { weight: Weight::Warn, text });
+        }
+        _ => {}
+    }
+}
+
+fn clocks(snapshot: &Snapshot, gpu: &Gpu, reasons: &mut Vec<Remark>) {
+    let active = |event| snapshot.number(&m::gpu_clock_event_active, gpu, (event,)) == Some(1.0);
+    let mut say = |weight, text: &str| reasons.push(Remark { weight, text: text.into() });
+    let (heat, brake) = (active(ClockEvent::HwThermalSlowdown), active(ClockEvent::HwPowerBrakeSlowdown));
+    if heat {
+        say(Weight::Warn, "the hardware slows it down for heat");
+    }
+    if brake {
+        say(Weight::Warn, "an external power brake slows it down");
+    }
+    // The driver raises the general reason together with the two above.
+    if active(ClockEvent::HwSlowdown) && !heat && !brake {
+        say(Weight::Warn, "the hardware slows it down");
+    }
+    if active(ClockEvent::SwThermalSlowdown) {
+        say(Weight::Warn, "the driver slows it down for heat");
+    }
+    if active(ClockEvent::SwPowerCap) {
+        say(Weight::Note, "at its power limit");
+    }
+    match snapshot.number(&m::gpu_temperature_margin_celsius, gpu, ()) {
+        Some(margin) if margin <= LITTLE_MARGIN => {
+            say(Weight::Warn, &format!("{margin:.0} °C left until it slows down for heat"));
+        }
+        _ => {}
+    }
+}
+
+fn pcie(snapshot: &Snapshot, gpu: &Gpu, reasons: &mut Vec<Remark>) {
+    let number = |metric| snapshot.number(metric, gpu, ());
+    let width = (number(&m::gpu_pcie_link_width_lanes), number(&m::gpu_pcie_link_max_width_lanes));
+    if let (Some(now), Some(max)) = width
+        && now < max
+    {
+        let text = format!("PCIe uses {now:.0} of {max:.0} lanes");
+        reasons.push(Remark { weight: Weight::Warn, text });
+    }
+    // An idle GPU lowers the generation to save power.
+    let idle = snapshot.number(&m::gpu_clock_event_active, gpu, (ClockEvent::GpuIdle,)) == Some(1.0)
+        || number(&m::gpu_utilization_ratio).is_none_or(|busy| busy == 0.0);
+    let generation = (number(&m::gpu_pcie_link_generation), number(&m::gpu_pcie_link_max_generation));
+    if let (Some(now), Some(max)) = generation
+        && now < max
+        && !idle
+    {
+        let text = format!("PCIe runs at generation {now:.0} of {max:.0}");
+        reasons.push(Remark { weight: Weight::Note, text });
+    }
+}
+
+fn gaps(view: &GpuView, reasons: &mut Vec<Remark>) {
+    let failed = view.gaps.iter().filter_map(|gap| match &gap.missing {
+        Missing::Failed { text, .. } => Some((gap.call.as_str(), text)),
+        Missing::Unsupported | Missing::Dropped(_) => None,
+    });
+    let failed: Vec<_> = failed.collect();
+    if let [(call, text), rest @ ..] = failed.as_slice() {
+        let more = if rest.is_empty() { String::new() } else { format!(", and {} more", rest.len()) };
+        reasons.push(Remark { weight: Weight::Warn, text: format!("{call} failed: {text}{more}") });
+    }
+}
+
+/// The node in a sentence.
+pub fn overall(snapshot: &Snapshot, verdicts: &[Verdict]) -> Remark {
+    let known = match verdicts.len() {
+        0 => String::new(),
+        1 => " 1 GPU is known from before.".to_owned(),
+        n => format!(" {n} GPUs are known from before."),
+    };
+    match &snapshot.driver {
+        DriverState::Waiting => {
+            Remark { weight: Weight::Waiting, text: "Waiting for the driver's first answer.".into() }
+        }
+        DriverState::Stuck => {
+            let text = format!("The driver is stuck: calls into it do not return.{known}");
+            Remark { weight: Weight::Bad, text }
+        }
+        DriverState::Away { text } => Remark {
+            weight: Weight::Bad,
+            text: format!("The driver is away: {}.{known}", text.trim_end_matches('.')),
+        },
+        DriverState::Up => of_gpus(snapshot, verdicts),
+    }
+}
+
+fn of_gpus(snapshot: &Snapshot, verdicts: &[Verdict]) -> Remark {
+    let ill: Vec<&Verdict> = {
+        let mut ill: Vec<_> = verdicts.iter().filter(|v| v.weight > Weight::Note).collect();
+        ill.sort_by_key(|v| std::cmp::Reverse(v.weight));
+        ill
+    };
+    let mut weight = ill.first().map_or(Weight::Well, |v| v.weight);
+    let well = verdicts.len() - ill.len();
+    let mut text = match (verdicts.len(), well) {
+        (0, _) => "The driver lists no GPU".to_owned(),
+        (1, 1) => "1 GPU, well".to_owned(),
+        (1, _) => "1 GPU".to_owned(),
+        (n, well) if n == well => format!("{n} GPUs, all well"),
+        (n, 0) => format!("{n} GPUs, none well"),
+        (n, well) => format!("{n} GPUs, {well} well"),
+    };
+    let missing = missing(snapshot);
+    if missing > 0.0 {
+        weight = Weight::Bad;
+        text += &format!(", {missing:.0} missing");
+    }
+    for v in ill.iter().take(TOLD_IN_FULL) {
+        text += &format!(", GPU {} {}", v.gpu, v.word);
+        if let Some(reason) = v.reasons.first() {
+            text += &format!(": {}", reason.text);
+        }
+    }
+    let rest: Vec<String> =
+        ill.iter().skip(TOLD_IN_FULL).map(|v| format!("GPU {} {}", v.gpu, v.word)).collect();
+    if !rest.is_empty() {
+        text += &format!("; {}", rest.join(", "));
+    }
+    for collector in snapshot.collectors.iter().filter(|c| !c.up && !c.text.is_empty()) {
+        weight = weight.max(Weight::Warn);
+        text += &format!("; collector {} is down", collector.name);
+    }
+    text.push('.');
+    Remark { weight, text }
+}
+
+/// GPUs that were there before and are not listed now.
+fn missing(snapshot: &Snapshot) -> f64 {
+    let number = |metric| snapshot.number(metric, &Node {}, ());
+    match (number(&m::gpu_devices_expected), number(&m::gpu_devices)) {
+        (Some(expected), Some(now)) => (expected - now).max(0.0),
+        _ => 0.0,
+    }
+}
+
+/// The driver's state in words.
+pub fn driver_text(driver: &DriverState) -> String {
+    match driver {
+        DriverState::Waiting => "waiting for its first answer".into(),
+        DriverState::Up => "up".into(),
+        DriverState::Stuck => "stuck: calls into it do not return".into(),
+        DriverState::Away { text } => format!("away: {text}"),
+    }
+}
+
+/// A GPU's state in words.
+pub fn gpu_text(state: &GpuState) -> String {
+    match state {
+        GpuState::Up => "up".into(),
+        GpuState::Waiting => "nothing was read yet".into(),
+        GpuState::Stuck { call, age } => format!("{call} has not returned for {}", duration(*age)),
+        GpuState::Failing { text } => format!("it answers with errors only: {text}"),
+        GpuState::NoDriver => "the driver does not answer".into(),
+    }
+}
+
+/// A collector's state in words.
+pub fn collector_text(view: &CollectorView) -> String {
+    let mut text = String::from(if view.up { "up" } else { "down" });
+    if !view.text.is_empty() {
+        text += &format!(": {}", view.text);
+    }
+    match view.age {
+        Some(age) => text + &format!(", last values {} ago", duration(age)),
+        None => text + ", no values yet",
+    }
+}
+
+/// A duration as people say it, in its largest unit.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..10 => format!("{:.1} s", duration.as_secs_f64()),
+        10..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+#[path = "words_tests.rs"]
+mod tests;

@@ -1,0 +1,284 @@
+//! What one visit to a source learned: rows, gaps and costs, as they travel from a collector to the ledger.
+//!
+//! Unsupported, failed and zero are three different things here: a [`Gap`] says which, a zero is a row.
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText, Metric};
+use crate::catalog::{self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, Subject, Tier};
+use crate::clock::Mono;
+
+/// The part of the node a batch is about. Its rows replace all earlier rows of the same part.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Part {
+    /// Who looked.
+    pub collector: Source,
+    /// At which GPU; `None` for the node as a whole.
+    pub gpu: Option<Gpu>,
+    /// At which of its tiers.
+    pub tier: Tier,
+}
+
+/// Which collector a batch comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Source {
+    /// The sampler process over NVML.
+    Nvml,
+    /// Our own processes, from /proc.
+    Process,
+}
+
+impl Source {
+    /// Its name as a label.
+    pub fn label(self) -> CollectorName {
+        match self {
+            Source::Nvml => CollectorName::Nvml,
+            Source::Process => CollectorName::Process,
+        }
+    }
+}
+
+/// One value of one metric about one subject.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Which metric.
+    pub metric: MetricId,
+    /// The values of the labels it adds to those of the subject.
+    pub labels: Vec<LabelText>,
+    /// The value, in the metric's unit.
+    pub value: f64,
+}
+
+/// Why a value is missing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Missing {
+    /// The device or driver does not know it. No alarm; not asked again with this handle.
+    Unsupported,
+    /// The call failed.
+    Failed {
+        /// Kind of failure.
+        error: ErrorKind,
+        /// What the driver or wrapper said.
+        text: String,
+    },
+    /// The driver gave a value that cannot be true.
+    Dropped(Drop),
+}
+
+/// Kind of a failed driver call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorKind(u8);
+
+impl ErrorKind {
+    /// From the label of the same meaning.
+    pub fn new(error: DriverError) -> ErrorKind {
+        ErrorKind(error as u8)
+    }
+
+    /// The label.
+    pub fn label(self) -> DriverError {
+        DriverError::ALL.get(usize::from(self.0)).copied().unwrap_or(DriverError::Unknown)
+    }
+}
+
+/// Why a value the driver gave was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Drop {
+    /// NVML's "no value" sentinel.
+    Blank,
+    /// Outside what is physically possible.
+    OutOfRange,
+}
+
+impl Drop {
+    /// The label.
+    pub fn label(self) -> DropReason {
+        match self {
+            Drop::Blank => DropReason::Blank,
+            Drop::OutOfRange => DropReason::OutOfRange,
+        }
+    }
+}
+
+/// What could not be read, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gap {
+    /// NVML function, with its argument where one function answers several questions.
+    pub call: String,
+    /// Metrics that have no value because of it.
+    pub metrics: Vec<MetricId>,
+    /// Why.
+    pub missing: Missing,
+}
+
+/// What one driver call cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallCost {
+    /// NVML function.
+    pub call: String,
+    /// Wall time inside it, in nanoseconds.
+    pub nanos: u64,
+}
+
+/// What one visit learned about one part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// The part.
+    pub part: Part,
+    /// State of the GPU the batch belongs to; see [`crate::ledger`].
+    pub epoch: u64,
+    /// When the visit began.
+    pub taken: Mono,
+    /// How long it took, in nanoseconds.
+    pub nanos: u64,
+    /// How long the rows may be served; `None`: as long as the epoch lasts.
+    pub lifetime_nanos: Option<u64>,
+    /// What was learned.
+    pub rows: Rows,
+    /// What was not.
+    pub gaps: Vec<Gap>,
+    /// The driver calls made.
+    pub calls: Vec<CallCost>,
+}
+
+/// Rows, grouped by subject.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rows {
+    groups: Vec<(Subject, Vec<Row>)>,
+}
+
+impl Rows {
+    /// The rows about one entity, to add to.
+    pub fn of<E: Entity>(&mut self, entity: &E) -> RowsOf<'_, E> {
+        let subject = entity.subject();
+        let at = match self.groups.iter().position(|(s, _)| *s == subject) {
+            Some(at) => at,
+            None => {
+                self.groups.push((subject, Vec::new()));
+                self.groups.len() - 1
+            }
+        };
+        RowsOf { rows: &mut self.groups[at].1, entity: std::marker::PhantomData }
+    }
+
+    /// Every subject with its rows.
+    pub fn groups(&self) -> &[(Subject, Vec<Row>)] {
+        &self.groups
+    }
+
+    /// Every row with its subject, to change the value.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&Subject, &mut Row)> {
+        self.groups.iter_mut().flat_map(|(subject, rows)| rows.iter_mut().map(|row| (&*subject, row)))
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.groups.iter().map(|(_, rows)| rows.len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether every row is one the catalogue allows: known metric, right subject, right labels, a
+    /// finite value within the unit's limits. What arrives over a pipe is checked with this.
+    pub fn conform(&self) -> bool {
+        self.groups.iter().all(|(subject, rows)| {
+            rows.iter().all(|row| {
+                catalog::def(row.metric).is_some_and(|def| {
+                    def.entity == subject.kind()
+                        && def.kind != Kind::Histogram
+                        && row.labels.len() == def.labels.len()
+                        && row.labels.iter().zip(def.labels).all(|(text, label)| text.fits(label))
+                        && def.unit.limits().contains(&row.value)
+                })
+            })
+        })
+    }
+}
+
+/// Adds rows about one entity of type `E`.
+#[derive(Debug)]
+pub struct RowsOf<'a, E> {
+    rows: &'a mut Vec<Row>,
+    entity: std::marker::PhantomData<fn(E)>,
+}
+
+impl<E: Entity> RowsOf<'_, E> {
+    /// Adds a value, in the metric's unit. A value outside the unit's limits is not added; the caller
+    /// that can name its source reports it as a gap.
+    pub fn put<L: LabelSet>(&mut self, metric: &Metric<E, L>, labels: L, value: f64) -> Result<(), Drop> {
+        // NaN is in no range, so it is refused here as well.
+        if !metric.def().unit.limits().contains(&value) {
+            return Err(Drop::OutOfRange);
+        }
+        self.rows.push(Row { metric: metric.id(), labels: labels.texts(), value });
+        Ok(())
+    }
+
+    /// Adds an `_info` row.
+    pub fn info<L: LabelSet>(&mut self, metric: &Metric<E, L>, labels: L) {
+        self.rows.push(Row { metric: metric.id(), labels: labels.texts(), value: 1.0 });
+    }
+
+    /// Adds one 0/1 row for each state of a state set.
+    pub fn state<S: KnownLabel>(&mut self, metric: &Metric<E, (S,)>, now: S) {
+        for state in S::ALL {
+            let value = if *state == now { 1.0 } else { 0.0 };
+            self.rows.push(Row { metric: metric.id(), labels: vec![state.text()], value });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{self as m, ComputeMode, Node, Sensor};
+
+    fn gpu() -> Gpu {
+        Gpu { gpu: 3, uuid: "GPU-3".into() }
+    }
+
+    #[test]
+    fn impossible_values_are_refused() {
+        let mut rows = Rows::default();
+        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 2.5), Err(Drop::OutOfRange));
+        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), f64::NAN), Err(Drop::OutOfRange));
+        assert_eq!(
+            rows.of(&gpu()).put(&m::gpu_memory_used_bytes, (), i64::MAX as f64),
+            Err(Drop::OutOfRange)
+        );
+        assert!(rows.is_empty());
+        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 1.0), Ok(()));
+        assert_eq!(rows.len(), 1);
+    }
+
+    #[test]
+    fn a_state_set_has_one_active_state() {
+        let mut rows = Rows::default();
+        rows.of(&gpu()).state(&m::gpu_compute_mode, ComputeMode::Prohibited);
+        let values: Vec<_> = rows.groups()[0].1.iter().map(|r| r.value).collect();
+        assert_eq!(values, [0.0, 0.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn rows_that_the_catalogue_does_not_allow_do_not_conform() {
+        let mut good = Rows::default();
+        good.of(&gpu()).put(&m::gpu_temperature_celsius, (Sensor::Gpu,), 40.0).unwrap();
+        assert!(good.conform());
+        let row = good.groups[0].1[0].clone();
+        let with = |f: &dyn Fn(&mut Row)| {
+            let mut bad = good.clone();
+            f(&mut bad.groups[0].1[0]);
+            bad.conform()
+        };
+        assert!(!with(&|r| r.metric = MetricId(u16::MAX)));
+        assert!(!with(&|r| r.labels.clear()));
+        assert!(!with(&|r| r.labels = vec![LabelText::Known(9)]));
+        assert!(!with(&|r| r.labels = vec![LabelText::Text("gpu".into())]));
+        assert!(!with(&|r| r.value = f64::INFINITY));
+        let wrong_subject = Rows { groups: vec![(Node {}.subject(), vec![row])] };
+        assert!(!wrong_subject.conform());
+    }
+}

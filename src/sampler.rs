@@ -1,0 +1,323 @@
+//! The sampler: the only process that loads libnvidia-ml. Started, watched and replaced by `serve`.
+//!
+//! It holds no sums: it sends what it reads. One worker thread a GPU, one for the node (this file: library,
+//! driver, list of GPUs). It ends when its control pipe closes, but never in the middle of a driver call.
+
+pub mod driver;
+pub mod gpu;
+pub mod inflight;
+pub mod mig;
+pub mod raw;
+pub mod visit;
+pub mod wire;
+pub mod worker;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::BufReader;
+use std::process::ExitCode;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nvml_wrapper::Nvml;
+
+use crate::catalog::{self as m, DriverInfo, MetricId, Node, Tier};
+use crate::child;
+use crate::clock::{Cadence, Mono};
+use crate::sample::{Batch, Gap, Missing, Part, Rows, Source};
+use driver::{CallName, Caller, Failure, Token};
+use inflight::{MAX_GPUS, NODE_SLOT, Table};
+use wire::{FromSampler, Orders, Seat, ToSampler};
+use worker::Target;
+
+/// What all threads of the sampler share.
+#[derive(Debug)]
+pub struct Shared {
+    /// How to work.
+    pub orders: Orders,
+    /// Metrics that are switched off.
+    pub off: HashSet<MetricId>,
+    /// The in-flight table.
+    pub table: &'static Table,
+    /// The right to make a dear call.
+    pub token: &'static Token,
+    /// Ends all threads.
+    pub stop: Stop,
+    frames: Mutex<File>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Shared {
+    /// Sends a frame. When the parent is gone nothing can be done but to end.
+    pub fn send(&self, message: &FromSampler) {
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = wire::write(&mut *frames, message) {
+            if !self.stop.stopped() {
+                tracing::warn!(%error, "the parent does not read any more");
+            }
+            self.stop.stop();
+        }
+    }
+
+    /// Tells the parent that the driver went away, and ends.
+    pub fn driver_gone(&self, text: String) {
+        if !self.stop.stopped() {
+            self.send(&FromSampler::DriverAway { text });
+        }
+        self.stop.stop();
+    }
+
+    /// How long rows of a tier may be served: three cadences, at least 3 s.
+    pub fn lifetime(&self, tier: Tier) -> Option<u64> {
+        let at = Tier::SAMPLED.iter().position(|t| *t == tier)?;
+        let three = (self.orders.intervals[at] * 3).max(std::time::Duration::from_secs(3));
+        u64::try_from(three.as_nanos()).ok()
+    }
+
+    /// Keeps a worker's handle, to be waited for at the end.
+    pub fn joined(&self, handle: JoinHandle<()>) {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+    }
+}
+
+/// A stop that threads can sleep on.
+#[derive(Debug, Default)]
+pub struct Stop {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    /// Ends all sleeps.
+    pub fn stop(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether it is time to end.
+    pub fn stopped(&self) -> bool {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until then, or until it is time to end.
+    pub fn wait_until(&self, when: Mono) {
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let left = when.since(Mono::now());
+            if *stopped || left.is_zero() {
+                return;
+            }
+            stopped =
+                self.changed.wait_timeout(stopped, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The process's whole life.
+pub fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gpu-node-exporter sampler: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> std::io::Result<()> {
+    child::ignore_signals()?;
+    let (frames, control, shared) = child::inherited()?;
+    let table: &'static Table = Box::leak(Box::new(Table::open(shared)?));
+    let mut control = BufReader::new(control);
+    let mut frames = frames;
+    wire::write(&mut frames, &FromSampler::Hello { fingerprint: m::fingerprint() })?;
+    let orders = match wire::read(&mut control).map_err(std::io::Error::other)? {
+        Some(ToSampler::Start(orders)) => orders,
+        Some(other) => return Err(std::io::Error::other(format!("expected orders, got {other:?}"))),
+        None => return Ok(()),
+    };
+    let shared = Arc::new(Shared {
+        off: orders.off.iter().copied().collect(),
+        orders,
+        table,
+        token: Box::leak(Box::default()),
+        stop: Stop::default(),
+        frames: Mutex::new(frames),
+        workers: Mutex::default(),
+    });
+    let (included, more) = std::sync::mpsc::channel();
+    let listener = Arc::clone(&shared);
+    std::thread::Builder::new().name("control".into()).stack_size(256 * 1024).spawn(move || {
+        loop {
+            match wire::read(&mut control) {
+                Ok(Some(ToSampler::Include(seat))) => {
+                    if included.send(seat).is_err() {
+                        break;
+                    }
+                }
+                Ok(Some(ToSampler::Start(_))) => tracing::warn!("orders came twice"),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "the parent's orders cannot be read");
+                    break;
+                }
+            }
+        }
+        listener.stop.stop();
+    })?;
+    node(&shared, &more);
+    // Threads still in a driver call are waited for, however long it takes: ending a GPU client in the
+    // middle of a call can wedge the GPU. The parent does not wait for us.
+    let workers =
+        std::mem::take(&mut *shared.workers.lock().unwrap_or_else(PoisonError::into_inner));
+    for worker in workers {
+        if worker.join().is_err() {
+            tracing::error!("a worker thread panicked");
+        }
+    }
+    Ok(())
+}
+
+/// The node's worker: loads the library, seats the GPUs, and keeps what is known of the driver.
+fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<Seat>) {
+    let slot = shared.table.writer(NODE_SLOT);
+    let mut caller = Caller::new(slot, shared.token, shared.orders.call_deadline);
+    slot.expect(Mono::now());
+    let library = shared.orders.library.clone();
+    let loaded = caller.call_allowing("nvmlInitWithFlags".into(), shared.orders.init_deadline, || {
+        driver::load(library.as_deref())
+    });
+    // Never unloaded: threads in a call keep using it, and the process ends with it.
+    let nvml: &'static Nvml = match loaded {
+        Ok(nvml) => Box::leak(Box::new(nvml)),
+        Err(failure) => {
+            let text = match failure {
+                Failure::DriverGone(text) | Failure::Failed(_, text) | Failure::Lost(_, text) => text,
+                Failure::Unsupported => "the library lacks nvmlInitWithFlags".to_owned(),
+            };
+            shared.driver_gone(text);
+            slot.leave();
+            return;
+        }
+    };
+    shared.send(&FromSampler::DriverUp);
+    let mut node = NodeWorker { shared, nvml, caller, seated: HashSet::new() };
+    if let Some(seats) = &shared.orders.seats {
+        for seat in seats {
+            node.seat(seat.slot, Target::Seat(seat.clone()));
+        }
+    }
+    let mut cadence = Cadence::new(shared.orders.intervals[2], std::time::Duration::ZERO);
+    let mut first = true;
+    while !shared.stop.stopped() {
+        while let Ok(seat) = more.try_recv() {
+            node.seat(seat.slot, Target::Seat(seat));
+        }
+        if cadence.take(Mono::now()) {
+            if std::mem::take(&mut first) {
+                node.identity();
+            }
+            node.devices();
+        }
+        // Also wakes for a GPU that may be asked again.
+        let next = cadence.next().min(Mono::now() + std::time::Duration::from_millis(500));
+        slot.expect(next);
+        shared.stop.wait_until(next);
+    }
+    slot.leave();
+}
+
+struct NodeWorker<'a> {
+    shared: &'a Arc<Shared>,
+    nvml: &'static Nvml,
+    caller: Caller,
+    /// Slots in use.
+    seated: HashSet<usize>,
+}
+
+impl NodeWorker<'_> {
+    fn seat(&mut self, slot: usize, target: Target) {
+        if slot == NODE_SLOT || slot > MAX_GPUS || !self.seated.insert(slot) {
+            tracing::warn!(slot, "this slot cannot be used: more than {MAX_GPUS} GPUs, or it is taken");
+            return;
+        }
+        if let Err(error) = worker::spawn(self.shared, self.nvml, slot, target) {
+            tracing::error!(slot, %error, "no thread for this GPU");
+        }
+    }
+
+    /// Versions of driver and library.
+    fn identity(&mut self) {
+        let taken = Mono::now();
+        let nvml = self.nvml;
+        let mut gaps = Vec::new();
+        let mut text = |caller: &mut Caller,
+                        call: &'static str,
+                        f: &dyn Fn() -> Result<String, nvml_wrapper::error::NvmlError>| {
+            caller.call(CallName::from(call), f).unwrap_or_else(|failure| {
+                gaps.push(gap(call, m::gpu_driver_info.id(), failure.missing()));
+                String::new()
+            })
+        };
+        let caller = &mut self.caller;
+        let info = DriverInfo {
+            driver_version: text(caller, "nvmlSystemGetDriverVersion", &|| nvml.sys_driver_version()),
+            driver_branch: text(caller, "nvmlSystemGetDriverBranch", &|| raw::driver_branch(nvml)),
+            nvml_version: text(caller, "nvmlSystemGetNVMLVersion", &|| nvml.sys_nvml_version()),
+            cuda_version: text(caller, "nvmlSystemGetCudaDriverVersion_v2", &|| {
+                nvml.sys_cuda_driver_version().map(|v| {
+                    use nvml_wrapper::{cuda_driver_version_major as major, cuda_driver_version_minor as minor};
+                    format!("{}.{}", major(v), minor(v))
+                })
+            }),
+        };
+        let mut rows = Rows::default();
+        rows.of(&Node {}).info(&m::gpu_driver_info, info);
+        self.send(Tier::Identity, taken, rows, gaps);
+    }
+
+    /// How many GPUs the driver lists; those that are new get a worker.
+    fn devices(&mut self) {
+        let taken = Mono::now();
+        let nvml = self.nvml;
+        let (mut rows, mut gaps) = (Rows::default(), Vec::new());
+        const COUNT: &str = "nvmlDeviceGetCount_v2";
+        match self.caller.call(COUNT.into(), || nvml.device_count()) {
+            Ok(count) => {
+                if rows.of(&Node {}).put(&m::gpu_devices, (), f64::from(count)).is_err() {
+                    gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(crate::sample::Drop::OutOfRange)));
+                }
+                // A replacement serves the GPUs it was given and touches no other.
+                if self.shared.orders.seats.is_none() {
+                    for index in 0..count.min(MAX_GPUS as u32) {
+                        let slot = index as usize + 1;
+                        if !self.seated.contains(&slot) {
+                            self.seat(slot, Target::Index(index));
+                        }
+                    }
+                }
+            }
+            Err(Failure::DriverGone(text)) => return self.shared.driver_gone(text),
+            Err(failure) => gaps.push(gap(COUNT, m::gpu_devices.id(), failure.missing())),
+        }
+        self.send(Tier::Slow, taken, rows, gaps);
+    }
+
+    fn send(&mut self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>) {
+        let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
+        self.shared.send(&FromSampler::Batch(Batch {
+            part: Part { collector: Source::Nvml, gpu: None, tier },
+            epoch: self.shared.orders.epoch,
+            taken,
+            nanos,
+            lifetime_nanos: self.shared.lifetime(tier),
+            rows,
+            gaps,
+            calls: self.caller.take_costs(),
+        }));
+    }
+}
+
+fn gap(call: &str, metric: MetricId, missing: Missing) -> Gap {
+    Gap { call: call.to_owned(), metrics: vec![metric], missing }
+}

@@ -1,0 +1,262 @@
+//! The driver's library as the workers use it: every call goes through [`Caller`], which notes it in the
+//! in-flight table, measures it, and sorts its outcome.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::InitFlags;
+use nvml_wrapper::error::NvmlError;
+
+use super::inflight::SlotWriter;
+use crate::catalog::DriverError;
+use crate::clock::Mono;
+use crate::sample::{CallCost, ErrorKind, Missing};
+
+/// A driver call by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallName {
+    /// NVML's C function.
+    pub function: &'static str,
+    /// Its argument, where one function answers several questions.
+    pub arg: Option<u32>,
+    /// Whether it costs so much (1 ms and more) that only one may run on the node at a time.
+    pub dear: bool,
+}
+
+impl From<&'static str> for CallName {
+    fn from(function: &'static str) -> CallName {
+        CallName { function, arg: None, dear: false }
+    }
+}
+
+impl From<(&'static str, u32)> for CallName {
+    fn from((function, arg): (&'static str, u32)) -> CallName {
+        CallName { function, arg: Some(arg), dear: false }
+    }
+}
+
+impl CallName {
+    /// The same call, one at a time on the node.
+    pub fn dear(self) -> CallName {
+        CallName { dear: true, ..self }
+    }
+}
+
+impl std::fmt::Display for CallName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.arg {
+            Some(arg) => write!(f, "{}({arg})", self.function),
+            None => f.write_str(self.function),
+        }
+    }
+}
+
+/// What a failed call means for what comes next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Failure {
+    /// Not asked again with this handle.
+    Unsupported,
+    /// Asked again at the next visit.
+    Failed(ErrorKind, String),
+    /// The GPU is gone: left alone, and its handle asked for again later.
+    Lost(ErrorKind, String),
+    /// The driver is gone: the sampler ends.
+    DriverGone(String),
+}
+
+impl Failure {
+    /// What the reader of the batch is told.
+    pub fn missing(&self) -> Missing {
+        match self {
+            Failure::Unsupported => Missing::Unsupported,
+            Failure::Failed(error, text) | Failure::Lost(error, text) => {
+                Missing::Failed { error: *error, text: text.clone() }
+            }
+            Failure::DriverGone(text) => {
+                Missing::Failed { error: ErrorKind::new(DriverError::DriverNotLoaded), text: text.clone() }
+            }
+        }
+    }
+}
+
+/// Sorts NVML's return codes. Table: NVML header; 2, 5, 7 and 25 would be our mistake, 3, 13 and 26 mean
+/// "not on this device or driver", 9, 12 and 18 (and 1 after a successful start) that the driver is gone.
+pub fn classify(error: &NvmlError) -> Failure {
+    use DriverError as D;
+    let failed = |kind| Failure::Failed(ErrorKind::new(kind), error.to_string());
+    let lost = |kind| Failure::Lost(ErrorKind::new(kind), error.to_string());
+    match error {
+        NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
+            Failure::Unsupported
+        }
+        NvmlError::UnexpectedVariant(26) => Failure::Unsupported,
+        NvmlError::DriverNotLoaded
+        | NvmlError::Uninitialized
+        | NvmlError::LibRmVersionMismatch
+        | NvmlError::LibraryNotFound
+        | NvmlError::LibloadingError(_) => Failure::DriverGone(error.to_string()),
+        NvmlError::GpuLost => lost(D::GpuIsLost),
+        NvmlError::ResetRequired => lost(D::ResetRequired),
+        // 28 is GPU_NOT_FOUND, which the wrapper does not know yet.
+        NvmlError::NotFound | NvmlError::UnexpectedVariant(28) => failed(D::NotFound),
+        NvmlError::NoPermission => failed(D::NoPermission),
+        NvmlError::InsufficientPower => failed(D::InsufficientPower),
+        NvmlError::Timeout => failed(D::Timeout),
+        NvmlError::IrqIssue => failed(D::IrqIssue),
+        NvmlError::CorruptedInfoROM => failed(D::CorruptedInforom),
+        NvmlError::OperatingSystem => failed(D::OperatingSystem),
+        NvmlError::InUse | NvmlError::UnexpectedVariant(27 | 29) => failed(D::Busy),
+        NvmlError::InsufficientMemory | NvmlError::UnexpectedVariant(23) => failed(D::Resources),
+        NvmlError::InvalidArg | NvmlError::InsufficientSize(_) | NvmlError::UnexpectedVariant(25) => {
+            failed(D::Argument)
+        }
+        _ => failed(D::Unknown),
+    }
+}
+
+/// Loads and initialises the library. A driver without GPUs is a driver.
+pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
+    let mut builder = Nvml::builder();
+    if let Some(path) = library {
+        builder.lib_path(OsStr::new(path));
+    }
+    builder.flags(InitFlags::NO_GPUS).init()
+}
+
+/// Makes driver calls for one worker.
+#[derive(Debug)]
+pub struct Caller {
+    slot: SlotWriter,
+    token: &'static Token,
+    allowed: Duration,
+    costs: Vec<CallCost>,
+}
+
+impl Caller {
+    /// A caller that notes its calls in `slot`; a call may take `allowed`.
+    pub fn new(slot: SlotWriter, token: &'static Token, allowed: Duration) -> Caller {
+        Caller { slot, token, allowed, costs: Vec::new() }
+    }
+
+    /// Makes a call: noted, measured, sorted.
+    pub fn call<T>(
+        &mut self,
+        name: CallName,
+        f: impl FnOnce() -> Result<T, NvmlError>,
+    ) -> Result<T, Failure> {
+        self.call_allowing(name, self.allowed, f)
+    }
+
+    /// As [`Caller::call`], with a deadline of its own.
+    pub fn call_allowing<T>(
+        &mut self,
+        name: CallName,
+        allowed: Duration,
+        f: impl FnOnce() -> Result<T, NvmlError>,
+    ) -> Result<T, Failure> {
+        let lent = name.dear.then(|| self.token.borrow(self.slot, allowed));
+        let shown = name.to_string();
+        let entered = self.slot.enter(&shown, allowed);
+        let result = f();
+        let left = self.slot.exit();
+        drop(lent);
+        let nanos = u64::try_from(left.since(entered).as_nanos()).unwrap_or(u64::MAX);
+        self.costs.push(CallCost { call: name.function.to_owned(), nanos });
+        result.map_err(|error| classify(&error))
+    }
+
+    /// The calls made since this was last asked.
+    pub fn take_costs(&mut self) -> Vec<CallCost> {
+        std::mem::take(&mut self.costs)
+    }
+
+    /// Says by when this worker will show life again.
+    pub fn expect(&self, when: Mono) {
+        self.slot.expect(when);
+    }
+}
+
+/// The right to make a dear call: one on the node at a time, lent for one call and taken back at its
+/// deadline, so that a call that never returns does not keep the others from theirs.
+#[derive(Debug, Default)]
+pub struct Token {
+    lent: Mutex<Lent>,
+    back: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Lent {
+    until: Option<Mono>,
+    serial: u64,
+}
+
+/// The token while it is lent.
+#[derive(Debug)]
+struct Loan<'a> {
+    token: &'a Token,
+    serial: u64,
+}
+
+impl Token {
+    /// Waits until the token is free or its time with the last borrower is over.
+    fn borrow(&self, slot: SlotWriter, allowed: Duration) -> Loan<'_> {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(until) = lent.until {
+            let now = Mono::now();
+            if until <= now {
+                break;
+            }
+            slot.expect(until);
+            let wait = self.back.wait_timeout(lent, until.since(now));
+            lent = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        lent.serial += 1;
+        lent.until = Some(Mono::now() + allowed);
+        Loan { token: self, serial: lent.serial }
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let mut lent = self.token.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        // A borrower whose time was over must not give back what someone else holds now.
+        if lent.serial == self.serial {
+            lent.until = None;
+            self.token.back.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::inflight::Table;
+
+    #[test]
+    fn the_token_is_taken_back_at_the_deadline_and_a_late_return_changes_nothing() {
+        let table: &'static Table = Box::leak(Box::new(Table::create().unwrap()));
+        let token = Token::default();
+        let stuck = token.borrow(table.writer(1), Duration::from_millis(30));
+        let started = Mono::now();
+        let second = token.borrow(table.writer(2), Duration::from_secs(60));
+        assert!(Mono::now().since(started) >= Duration::from_millis(25), "not before the deadline");
+        drop(stuck);
+        assert!(token.lent.lock().unwrap().until.is_some(), "the second borrower still holds it");
+        drop(second);
+        assert!(token.lent.lock().unwrap().until.is_none());
+    }
+
+    #[test]
+    fn return_codes_are_sorted() {
+        assert_eq!(classify(&NvmlError::NotSupported), Failure::Unsupported);
+        assert!(matches!(classify(&NvmlError::GpuLost), Failure::Lost(..)));
+        assert!(matches!(classify(&NvmlError::DriverNotLoaded), Failure::DriverGone(_)));
+        match classify(&NvmlError::UnexpectedVariant(27)) {
+            Failure::Failed(kind, _) => assert_eq!(kind.label(), DriverError::Busy),
+            other => panic!("{other:?}"),
+        }
+    }
+}

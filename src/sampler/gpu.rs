@@ -1,0 +1,379 @@
+//! What is read of a GPU, tier by tier. Adding a metric whose call is cheap: one line in `normal`.
+//!
+//! Measured costs of the calls are in `docs/DESIGN.md`; they decide the tier, and calls of 1 ms and more
+//! are marked `dear`.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, ComputeMode as NvmlComputeMode, EccCounter as NvmlEccCounter, MemoryError, MemoryLocation,
+    TemperatureSensor, TemperatureThreshold as NvmlThreshold,
+};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::field_id;
+
+use super::driver::CallName;
+use super::raw;
+use super::visit::{Field, Scale, Visit};
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{
+    self as m, ClockDomain, ClockEvent, ComputeMode, EccCounter, EccError, EccMemory, GpuInfo, PowerLimit,
+    ProcessType, RemapCause, Sensor, TemperatureThreshold, Tier,
+};
+
+const ONE: Scale = Scale::ONE;
+const PERCENT: Scale = Scale::PERCENT;
+const MILLI: Scale = Scale::MILLI;
+const MEGA: Scale = Scale::MEGA;
+const NANO: Scale = Scale::NANO;
+
+/// Reads one tier.
+pub fn read(tier: Tier, v: &mut Visit<'_>) {
+    match tier {
+        Tier::Identity => identity(v),
+        Tier::Once => once(v),
+        Tier::Fast => fast(v),
+        Tier::Normal => normal(v),
+        Tier::Slow => slow(v),
+        Tier::Rare => rare(v),
+        Tier::Own => {}
+    }
+}
+
+/// A field that feeds one metric.
+macro_rules! field {
+    ($id:expr, $metric:ident, $labels:expr, $scale:expr) => {
+        Field::new($id, m::$metric.id(), $scale, |rows, gpu, value| {
+            rows.of(gpu).put(&m::$metric, $labels, value)
+        })
+    };
+}
+
+static FAST_FIELDS: [Field; 1] =
+    [field!(field_id::NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI)];
+
+static NORMAL_FIELDS: [Field; 1] =
+    [field!(field_id::NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE)];
+
+static SLOW_FIELDS: [Field; 9] = [
+    field!(field_id::NVML_FI_DEV_REMAPPED_COR, gpu_remapped_rows, (RemapCause::Correctable,), ONE),
+    field!(field_id::NVML_FI_DEV_REMAPPED_UNC, gpu_remapped_rows, (RemapCause::Uncorrectable,), ONE),
+    field!(field_id::NVML_FI_DEV_REMAPPED_PENDING, gpu_row_remap_pending, (), ONE),
+    field!(field_id::NVML_FI_DEV_REMAPPED_FAILURE, gpu_row_remap_failure, (), ONE),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::SwPowerCap,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::SyncBoost,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::SwThermalSlowdown,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::HwThermalSlowdown,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::HwPowerBrakeSlowdown,),
+        NANO
+    ),
+];
+
+const DOMAINS: [(Clock, ClockDomain); 4] = [
+    (Clock::Graphics, ClockDomain::Graphics),
+    (Clock::SM, ClockDomain::Sm),
+    (Clock::Memory, ClockDomain::Memory),
+    (Clock::Video, ClockDomain::Video),
+];
+
+/// Bits of nvmlClocksEventReason* in the header, in the order of [`ClockEvent`].
+const CLOCK_EVENT_BITS: [u64; 9] = [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100];
+
+fn fast(v: &mut Visit<'_>) {
+    const REASONS: &str = "nvmlDeviceGetCurrentClocksEventReasons";
+    if let Some(bits) = v.read(REASONS, &[m::gpu_clock_event_active.id()], raw::clocks_event_reasons) {
+        for (event, bit) in ClockEvent::ALL.iter().zip(CLOCK_EVENT_BITS) {
+            v.put(REASONS, &m::gpu_clock_event_active, (*event,), bits & bit != 0, ONE);
+        }
+    }
+    for (clock, domain) in DOMAINS {
+        let call = ("nvmlDeviceGetClockInfo", clock.as_c());
+        v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock.clone()));
+    }
+    v.fields(&FAST_FIELDS);
+}
+
+fn normal(v: &mut Visit<'_>) {
+    v.value("nvmlDeviceGetPowerUsage", &m::gpu_power_watts, (), MILLI, |d| d.power_usage());
+    v.value(("nvmlDeviceGetTemperature", 0), &m::gpu_temperature_celsius, (Sensor::Gpu,), ONE, |d| {
+        d.temperature(TemperatureSensor::Gpu)
+    });
+    v.fields(&NORMAL_FIELDS);
+
+    const UTILIZATION: &str = "nvmlDeviceGetUtilizationRates";
+    let feeds = [m::gpu_utilization_ratio.id(), m::gpu_memory_utilization_ratio.id()];
+    if let Some(u) = v.read(UTILIZATION, &feeds, |d| d.utilization_rates()) {
+        v.put(UTILIZATION, &m::gpu_utilization_ratio, (), u.gpu, PERCENT);
+        v.put(UTILIZATION, &m::gpu_memory_utilization_ratio, (), u.memory, PERCENT);
+    }
+    v.value("nvmlDeviceGetEncoderUtilization", &m::gpu_encoder_utilization_ratio, (), PERCENT, |d| {
+        d.encoder_utilization().map(|u| u.utilization)
+    });
+    v.value("nvmlDeviceGetDecoderUtilization", &m::gpu_decoder_utilization_ratio, (), PERCENT, |d| {
+        d.decoder_utilization().map(|u| u.utilization)
+    });
+    v.value(
+        "nvmlDeviceGetJpgUtilization",
+        &m::gpu_jpeg_utilization_ratio,
+        (),
+        PERCENT,
+        raw::jpg_utilization,
+    );
+    v.value("nvmlDeviceGetOfaUtilization", &m::gpu_ofa_utilization_ratio, (), PERCENT, raw::ofa_utilization);
+
+    const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
+    let feeds = [
+        m::gpu_memory_total_bytes.id(),
+        m::gpu_memory_used_bytes.id(),
+        m::gpu_memory_free_bytes.id(),
+        m::gpu_memory_reserved_bytes.id(),
+    ];
+    if let Some(memory) = v.read(MEMORY, &feeds, |d| d.memory_info()) {
+        v.put(MEMORY, &m::gpu_memory_total_bytes, (), memory.total, ONE);
+        v.put(MEMORY, &m::gpu_memory_used_bytes, (), memory.used, ONE);
+        v.put(MEMORY, &m::gpu_memory_free_bytes, (), memory.free, ONE);
+        v.put(MEMORY, &m::gpu_memory_reserved_bytes, (), memory.reserved, ONE);
+    }
+    v.value("nvmlDeviceGetPerformanceState", &m::gpu_performance_state, (), ONE, |d| {
+        d.performance_state().map(|state| state.as_c())
+    });
+    for (counter, c) in [
+        (NvmlEccCounter::Volatile, EccCounter::Volatile),
+        (NvmlEccCounter::Aggregate, EccCounter::Aggregate),
+    ] {
+        for (error, e) in ECC_ERRORS {
+            let call = ("nvmlDeviceGetTotalEccErrors", error.as_c() * 2 + counter.as_c());
+            v.value(call, &m::gpu_ecc_total_errors, (c, e), ONE, |d| {
+                d.total_ecc_errors(error.clone(), counter.clone())
+            });
+        }
+    }
+    v.value(
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        &m::gpu_processes,
+        (ProcessType::Compute,),
+        ONE,
+        |d| d.running_compute_processes_count(),
+    );
+    v.value(
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        &m::gpu_processes,
+        (ProcessType::Graphics,),
+        ONE,
+        |d| d.running_graphics_processes_count(),
+    );
+    v.value(
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        &m::gpu_processes,
+        (ProcessType::Mps,),
+        ONE,
+        |d| d.mps_running_compute_processes().map(|list| list.len()),
+    );
+}
+
+const ECC_ERRORS: [(MemoryError, EccError); 2] =
+    [(MemoryError::Corrected, EccError::Corrected), (MemoryError::Uncorrected, EccError::Uncorrected)];
+
+const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
+    (MemoryLocation::L1Cache, EccMemory::L1Cache),
+    (MemoryLocation::L2Cache, EccMemory::L2Cache),
+    (MemoryLocation::Device, EccMemory::Dram),
+    (MemoryLocation::RegisterFile, EccMemory::RegisterFile),
+    (MemoryLocation::Texture, EccMemory::TextureMemory),
+    (MemoryLocation::Shared, EccMemory::TextureShm),
+    (MemoryLocation::Cbu, EccMemory::Cbu),
+    (MemoryLocation::SRAM, EccMemory::Sram),
+];
+
+fn slow(v: &mut Visit<'_>) {
+    v.value(
+        CallName::from("nvmlDeviceGetTotalEnergyConsumption").dear(),
+        &m::gpu_energy_joules_total,
+        (),
+        MILLI,
+        |d| d.total_energy_consumption(),
+    );
+    v.fields(&SLOW_FIELDS);
+    v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
+        raw::margin_temperature(d)
+    });
+
+    let limit = &m::gpu_power_limit_watts;
+    v.value("nvmlDeviceGetEnforcedPowerLimit", limit, (PowerLimit::Enforced,), MILLI, |d| {
+        d.enforced_power_limit()
+    });
+    v.value("nvmlDeviceGetPowerManagementLimit", limit, (PowerLimit::Configured,), MILLI, |d| {
+        d.power_management_limit()
+    });
+    v.value("nvmlDeviceGetPowerManagementDefaultLimit", limit, (PowerLimit::Default,), MILLI, |d| {
+        d.power_management_limit_default()
+    });
+    const CONSTRAINTS: &str = "nvmlDeviceGetPowerManagementLimitConstraints";
+    if let Some(c) = v.read(CONSTRAINTS, &[limit.id()], |d| d.power_management_limit_constraints()) {
+        v.put(CONSTRAINTS, limit, (PowerLimit::Min,), c.min_limit, MILLI);
+        v.put(CONSTRAINTS, limit, (PowerLimit::Max,), c.max_limit, MILLI);
+    }
+
+    const BAR1: &str = "nvmlDeviceGetBAR1MemoryInfo";
+    let feeds = [
+        m::gpu_bar1_memory_total_bytes.id(),
+        m::gpu_bar1_memory_used_bytes.id(),
+        m::gpu_bar1_memory_free_bytes.id(),
+    ];
+    if let Some(bar1) = v.read(BAR1, &feeds, |d| d.bar1_memory_info()) {
+        v.put(BAR1, &m::gpu_bar1_memory_total_bytes, (), bar1.total, ONE);
+        v.put(BAR1, &m::gpu_bar1_memory_used_bytes, (), bar1.used, ONE);
+        v.put(BAR1, &m::gpu_bar1_memory_free_bytes, (), bar1.free, ONE);
+    }
+
+    v.value("nvmlDeviceGetCurrPcieLinkGeneration", &m::gpu_pcie_link_generation, (), ONE, |d| {
+        d.current_pcie_link_gen()
+    });
+    v.value("nvmlDeviceGetCurrPcieLinkWidth", &m::gpu_pcie_link_width_lanes, (), ONE, |d| {
+        d.current_pcie_link_width()
+    });
+    v.value("nvmlDeviceGetPcieReplayCounter", &m::gpu_pcie_replays_total, (), ONE, |d| {
+        d.pcie_replay_counter()
+    });
+
+    for (counter, c) in [
+        (NvmlEccCounter::Volatile, EccCounter::Volatile),
+        (NvmlEccCounter::Aggregate, EccCounter::Aggregate),
+    ] {
+        for (error, e) in ECC_ERRORS {
+            for (location, memory) in ECC_MEMORIES {
+                let arg = (error.as_c() * 2 + counter.as_c()) * 16 + location.as_c();
+                v.value(("nvmlDeviceGetMemoryErrorCounter", arg), &m::gpu_ecc_errors, (c, e, memory), ONE, |d| {
+                    d.memory_error_counter(error.clone(), counter.clone(), location.clone())
+                });
+            }
+        }
+    }
+
+    v.value("nvmlDeviceGetPersistenceMode", &m::gpu_persistence_mode_enabled, (), ONE, |d| {
+        d.is_in_persistent_mode()
+    });
+    if let Some(mode) =
+        v.read("nvmlDeviceGetComputeMode", &[m::gpu_compute_mode.id()], |d| d.compute_mode())
+    {
+        let mode = match mode {
+            NvmlComputeMode::Default => ComputeMode::Default,
+            NvmlComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
+            NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
+            NvmlComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
+        };
+        v.rows.of(v.gpu).state(&m::gpu_compute_mode, mode);
+    }
+}
+
+fn rare(v: &mut Visit<'_>) {
+    const ECC: &str = "nvmlDeviceGetEccMode";
+    let feeds = [m::gpu_ecc_mode_enabled.id(), m::gpu_ecc_mode_pending_enabled.id()];
+    if let Some(ecc) = v.read(ECC, &feeds, |d| d.is_ecc_enabled()) {
+        v.put(ECC, &m::gpu_ecc_mode_enabled, (), ecc.currently_enabled, ONE);
+        v.put(ECC, &m::gpu_ecc_mode_pending_enabled, (), ecc.pending_enabled, ONE);
+    }
+}
+
+fn once(v: &mut Visit<'_>) {
+    for (threshold, t) in [
+        (NvmlThreshold::Shutdown, TemperatureThreshold::Shutdown),
+        (NvmlThreshold::Slowdown, TemperatureThreshold::Slowdown),
+        (NvmlThreshold::MemoryMax, TemperatureThreshold::MemoryMax),
+        (NvmlThreshold::GpuMax, TemperatureThreshold::GpuMax),
+    ] {
+        let call = ("nvmlDeviceGetTemperatureThreshold", threshold.as_c());
+        v.value(call, &m::gpu_temperature_threshold_celsius, (t,), ONE, |d| {
+            d.temperature_threshold(threshold.clone())
+        });
+    }
+    for (clock, domain) in DOMAINS {
+        let call = CallName::from(("nvmlDeviceGetMaxClockInfo", clock.as_c())).dear();
+        v.value(call, &m::gpu_clock_max_hertz, (domain,), MEGA, |d| d.max_clock_info(clock.clone()));
+    }
+    v.value("nvmlDeviceGetMaxPcieLinkGeneration", &m::gpu_pcie_link_max_generation, (), ONE, |d| {
+        d.max_pcie_link_gen()
+    });
+    v.value("nvmlDeviceGetMaxPcieLinkWidth", &m::gpu_pcie_link_max_width_lanes, (), ONE, |d| {
+        d.max_pcie_link_width()
+    });
+    v.value("nvmlDeviceGetNumGpuCores", &m::gpu_cuda_cores, (), ONE, |d| d.num_cores());
+    v.value("nvmlDeviceGetMemoryBusWidth", &m::gpu_memory_bus_width_bits, (), ONE, |d| {
+        d.memory_bus_width()
+    });
+}
+
+fn identity(v: &mut Visit<'_>) {
+    let feeds = [m::gpu_info.id()];
+    let text = |v: &mut Visit<'_>, call: &'static str, f: fn(&Device<'static>) -> Result<String, NvmlError>| {
+        v.read(call, &feeds, f).unwrap_or_default()
+    };
+    let info = GpuInfo {
+        model: text(v, "nvmlDeviceGetName", |d| d.name()),
+        architecture: text(v, "nvmlDeviceGetArchitecture", |d| {
+            d.architecture().map(|a| format!("{a:?}").to_lowercase())
+        }),
+        compute_capability: text(v, "nvmlDeviceGetCudaComputeCapability", |d| {
+            d.cuda_compute_capability().map(|c| format!("{}.{}", c.major, c.minor))
+        }),
+        pci_address: text(v, "nvmlDeviceGetPciInfo_v3", |d| d.pci_info().map(|p| pci_address(&p.bus_id))),
+        serial: text(v, "nvmlDeviceGetSerial", |d| d.serial()),
+        board_part_number: text(v, "nvmlDeviceGetBoardPartNumber", |d| d.board_part_number()),
+        minor_number: text(v, "nvmlDeviceGetMinorNumber", |d| d.minor_number().map(|n| n.to_string())),
+        module_id: text(v, "nvmlDeviceGetModuleId", |d| raw::module_id(d).map(|n| n.to_string())),
+        vbios_version: text(v, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version()),
+        inforom_version: text(v, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version()),
+        gsp_firmware_version: text(v, "nvmlDeviceGetGspFirmwareVersion", |d| d.gsp_firmware_version()),
+    };
+    v.rows.of(v.gpu).info(&m::gpu_info, info);
+}
+
+/// The kernel's spelling of a PCI address (`0000:06:00.0`) from NVML's (`00000000:06:00.0`).
+pub fn pci_address(bus_id: &str) -> String {
+    let lower = bus_id.to_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[4..])
+        }
+        _ => lower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_addresses_are_spelled_as_the_kernel_does() {
+        assert_eq!(pci_address("00000000:0A:00.0"), "0000:0a:00.0");
+        assert_eq!(pci_address("00010000:0A:00.0"), "00010000:0a:00.0");
+        assert_eq!(pci_address("0000:06:00.0"), "0000:06:00.0");
+    }
+
+    #[test]
+    fn every_clock_event_has_its_bit() {
+        assert_eq!(ClockEvent::ALL.len(), CLOCK_EVENT_BITS.len());
+    }
+}

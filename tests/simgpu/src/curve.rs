@@ -1,0 +1,218 @@
+//! How a busy GPU moves: one period of its behaviour, worked out once when the scenario is read.
+//!
+//! Everything follows from how busy the GPU is: power from busyness, the clock from what the power
+//! limit leaves, temperature from power with a lag, and every counter from the sums. So the values
+//! agree with each other and with their own counters at any moment, in every process.
+
+use std::f64::consts::TAU;
+
+use serde::Deserialize;
+
+use crate::model::Behaviour;
+
+/// What a GPU is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Load {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// A training job: nearly full, a dip for a checkpoint every minute.
+    Training,
+    /// Requests coming and going.
+    Inference,
+    /// Two seconds of work every ten.
+    Bursty,
+    /// The recorded values, unmoving.
+    Still,
+}
+
+/// Every load repeats after this many seconds.
+const PERIOD: f64 = 120.0;
+const STEP: f64 = 0.1;
+const STEPS: usize = 1200;
+/// Time constant of the heat sink in seconds.
+const LAG: f64 = 25.0;
+
+impl Load {
+    /// How busy, 0 to 1, at a moment of the period.
+    fn busy(self, t: f64) -> f64 {
+        let wave = |period: f64| (TAU * t / period).sin();
+        match self {
+            Load::Idle | Load::Still => 0.0,
+            Load::Training if t % 60.0 > 56.0 => 0.08,
+            Load::Training => 0.93 + 0.05 * wave(6.0),
+            Load::Inference => 0.45 + 0.25 * wave(40.0) + 0.12 * wave(7.5),
+            Load::Bursty if t % 10.0 < 2.0 => 0.95,
+            Load::Bursty => 0.0,
+        }
+    }
+
+    /// The part of the memory that the work holds.
+    pub fn memory(self) -> f64 {
+        match self {
+            Load::Idle | Load::Still => 0.0,
+            Load::Training => 0.86,
+            Load::Inference => 0.61,
+            Load::Bursty => 0.27,
+        }
+    }
+
+    /// How much it talks to the other GPUs, as part of the links' rate.
+    fn chatter(self) -> f64 {
+        if self == Load::Training { 0.35 } else { 0.01 }
+    }
+}
+
+/// One moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Point {
+    /// 0 to 1.
+    pub busy: f64,
+    /// Board power.
+    pub watts: f64,
+    /// SM clock.
+    pub mhz: f64,
+    /// GPU temperature.
+    pub celsius: f64,
+    /// Whether the power limit holds the clock down, 0 or 1.
+    pub capped: f64,
+    /// PCIe bytes a second, sent and received.
+    pub pcie_tx: f64,
+    /// See `pcie_tx`.
+    pub pcie_rx: f64,
+    /// NVLink bytes a second each way.
+    pub nvlink: f64,
+}
+
+impl Point {
+    fn add(&self, other: &Point, weight: f64) -> Point {
+        Point {
+            busy: self.busy + other.busy * weight,
+            watts: self.watts + other.watts * weight,
+            mhz: self.mhz + other.mhz * weight,
+            celsius: self.celsius + other.celsius * weight,
+            capped: self.capped + other.capped * weight,
+            pcie_tx: self.pcie_tx + other.pcie_tx * weight,
+            pcie_rx: self.pcie_rx + other.pcie_rx * weight,
+            nvlink: self.nvlink + other.nvlink * weight,
+        }
+    }
+}
+
+/// One period, and its running sums.
+#[derive(Debug)]
+pub struct Curve {
+    points: Vec<Point>,
+    /// `sums[i]` is the integral from 0 to the beginning of step i.
+    sums: Vec<Point>,
+    phase: f64,
+}
+
+impl Curve {
+    /// The curve of a load on a GPU that may draw `limit` watts. GPUs differ by their phase.
+    pub fn new(load: Load, b: &Behaviour, limit: f64, gpu: usize) -> Curve {
+        let mut points = Vec::with_capacity(STEPS);
+        let mut celsius = b.idle_celsius;
+        // Two rounds, so that the temperature of the second begins where it ends.
+        for i in 0..2 * STEPS {
+            let mut p = moment(load, b, limit, (i % STEPS) as f64 * STEP);
+            let span = (p.watts - b.idle_watts) / (b.full_watts - b.idle_watts);
+            let target = b.idle_celsius + span * (b.full_celsius - b.idle_celsius);
+            celsius += (target - celsius) * STEP / LAG;
+            p.celsius = celsius;
+            if i >= STEPS {
+                points.push(p);
+            }
+        }
+        let mut sums = vec![Point::default()];
+        for p in &points {
+            let last = sums[sums.len() - 1];
+            sums.push(last.add(p, STEP));
+        }
+        Curve { points, sums, phase: (gpu as f64 * 7.3) % PERIOD }
+    }
+
+    /// The moment `t` seconds after the scenario's start; before it is allowed.
+    pub fn at(&self, t: f64) -> Point {
+        let t = (t + self.phase).rem_euclid(PERIOD);
+        self.points[((t / STEP) as usize).min(STEPS - 1)]
+    }
+
+    /// The integral of every quantity from one moment to another.
+    pub fn sum(&self, from: f64, to: f64) -> Point {
+        self.integral(to).add(&self.integral(from), -1.0)
+    }
+
+    /// The mean of every quantity between two moments.
+    pub fn mean(&self, from: f64, to: f64) -> Point {
+        if to - from < 1e-6 {
+            return self.at(to);
+        }
+        Point::default().add(&self.sum(from, to), 1.0 / (to - from))
+    }
+
+    fn integral(&self, t: f64) -> Point {
+        let t = t + self.phase;
+        let (rounds, t) = (t.div_euclid(PERIOD), t.rem_euclid(PERIOD));
+        let i = ((t / STEP) as usize).min(STEPS - 1);
+        self.sums[i].add(&self.points[i], t - i as f64 * STEP).add(&self.sums[STEPS], rounds)
+    }
+}
+
+fn moment(load: Load, b: &Behaviour, limit: f64, t: f64) -> Point {
+    let busy = load.busy(t).clamp(0.0, 1.0);
+    let span = b.full_watts - b.idle_watts;
+    let wanted = b.idle_watts + span * busy;
+    let watts = wanted.min(limit);
+    let capped = wanted > limit;
+    // Dynamic power falls with more than the square of the clock.
+    let slow =
+        if capped { ((watts - b.idle_watts) / (wanted - b.idle_watts)).max(0.05).powf(0.4) } else { 1.0 };
+    let mhz = if busy > 0.02 { (b.max_mhz * slow / 15.0).round() * 15.0 } else { b.min_mhz };
+    Point {
+        busy,
+        watts,
+        mhz,
+        celsius: 0.0,
+        capped: f64::from(u8::from(capped)),
+        pcie_tx: busy * b.pcie_bytes * 0.04 + 600e3,
+        pcie_rx: busy * b.pcie_bytes * 0.09 + 600e3,
+        nvlink: busy * b.nvlink_bytes * load.chatter(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Behaviour = Behaviour {
+        idle_watts: 78.0,
+        full_watts: 690.0,
+        min_mhz: 345.0,
+        max_mhz: 1980.0,
+        idle_celsius: 32.0,
+        full_celsius: 70.0,
+        pcie_bytes: 55e9,
+        nvlink_bytes: 450e9,
+    };
+
+    #[test]
+    fn the_energy_is_the_integral_of_the_power() {
+        let curve = Curve::new(Load::Bursty, &H200, 700.0, 3);
+        let mut joules = 0.0;
+        for i in 0..20_000 {
+            joules += curve.at(-30.0 + i as f64 * 0.01 + 0.005).watts * 0.01;
+        }
+        let sum = curve.sum(-30.0, 170.0).watts;
+        assert!((sum - joules).abs() / sum < 1e-3, "{sum} and {joules}");
+    }
+
+    #[test]
+    fn a_power_limit_holds_the_clock_down() {
+        let free = Curve::new(Load::Training, &H200, 700.0, 0).at(10.0);
+        let held = Curve::new(Load::Training, &H200, 450.0, 0).at(10.0);
+        assert_eq!((free.capped, held.capped), (0.0, 1.0));
+        assert!(held.mhz < free.mhz && held.watts <= 450.0 && held.celsius < free.celsius);
+    }
+}

@@ -1,0 +1,147 @@
+//! The names of the exported functions, once: scenarios, model tables, counters and exports all use
+//! this list.
+
+macro_rules! functions {
+    ($($name:ident)*) => {
+        /// An NVML function that the library exports, under its versioned symbol name.
+        #[allow(non_camel_case_types, missing_docs)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Function { $($name),* }
+
+        impl Function {
+            /// Every exported function.
+            pub const ALL: &'static [Function] = &[$(Function::$name),*];
+
+            /// The symbol name.
+            pub fn name(self) -> &'static str {
+                match self { $(Function::$name => stringify!($name)),* }
+            }
+        }
+    };
+}
+
+functions! {
+    nvmlInit_v2 nvmlInitWithFlags nvmlShutdown nvmlErrorString
+    nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion
+    nvmlSystemGetCudaDriverVersion_v2 nvmlSystemGetDriverBranch nvmlSystemGetProcessName
+    nvmlSystemGetNvlinkBwMode
+    nvmlDeviceGetCount_v2 nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByUUID
+    nvmlDeviceGetHandleBySerial nvmlDeviceGetHandleByPciBusId_v2
+
+    nvmlDeviceGetName nvmlDeviceGetBrand nvmlDeviceGetIndex nvmlDeviceGetSerial
+    nvmlDeviceGetUUID nvmlDeviceGetMinorNumber nvmlDeviceGetModuleId nvmlDeviceGetBoardId
+    nvmlDeviceGetBoardPartNumber nvmlDeviceGetMultiGpuBoard nvmlDeviceGetVbiosVersion
+    nvmlDeviceGetInforomImageVersion nvmlDeviceGetInforomVersion
+    nvmlDeviceGetInforomConfigurationChecksum nvmlDeviceGetGspFirmwareVersion
+    nvmlDeviceGetGspFirmwareMode nvmlDeviceGetArchitecture nvmlDeviceGetCudaComputeCapability
+    nvmlDeviceGetNumGpuCores nvmlDeviceGetMemoryBusWidth nvmlDeviceGetBusType
+    nvmlDeviceGetIrqNum nvmlDeviceGetPciInfo_v3 nvmlDeviceGetVirtualizationMode
+    nvmlDeviceGetCpuAffinity nvmlDeviceGetCpuAffinityWithinScope nvmlDeviceGetMemoryAffinity
+    nvmlDeviceGetNumaNodeId nvmlDeviceGetTopologyCommonAncestor nvmlDeviceGetP2PStatus
+    nvmlDeviceGetGpuFabricInfo nvmlDeviceGetGpuFabricInfoV
+
+    nvmlDeviceGetPersistenceMode nvmlDeviceGetComputeMode nvmlDeviceGetDisplayMode
+    nvmlDeviceGetDisplayActive nvmlDeviceGetPowerManagementMode nvmlDeviceGetEccMode
+    nvmlDeviceGetDefaultEccMode nvmlDeviceGetPowerSource nvmlDeviceGetAddressingMode
+
+    nvmlDeviceGetUtilizationRates nvmlDeviceGetEncoderUtilization nvmlDeviceGetDecoderUtilization
+    nvmlDeviceGetJpgUtilization nvmlDeviceGetOfaUtilization nvmlDeviceGetMemoryInfo
+    nvmlDeviceGetMemoryInfo_v2 nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetSamples
+    nvmlDeviceGetProcessUtilization nvmlDeviceGetFieldValues
+    nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v3
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetDynamicPstatesInfo
+
+    nvmlDeviceGetPowerUsage nvmlDeviceGetPowerManagementLimit
+    nvmlDeviceGetPowerManagementDefaultLimit nvmlDeviceGetPowerManagementLimitConstraints
+    nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetTotalEnergyConsumption
+    nvmlDeviceGetTemperature nvmlDeviceGetTemperatureV nvmlDeviceGetTemperatureThreshold
+    nvmlDeviceGetMarginTemperature nvmlDeviceGetClockInfo nvmlDeviceGetMaxClockInfo
+    nvmlDeviceGetClock nvmlDeviceGetSupportedMemoryClocks nvmlDeviceGetSupportedGraphicsClocks
+    nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons
+    nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetSupportedClocksThrottleReasons
+    nvmlDeviceGetViolationStatus nvmlDeviceGetPerformanceState nvmlDeviceGetPowerState
+    nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetNumFans nvmlDeviceGetFanSpeed
+    nvmlDeviceGetFanSpeed_v2
+
+    nvmlDeviceGetTotalEccErrors nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetDetailedEccErrors
+    nvmlDeviceGetSramEccErrorStatus nvmlDeviceGetRemappedRows nvmlDeviceGetRowRemapperHistogram
+    nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRetiredPagesPendingStatus
+    nvmlDeviceGetRepairStatus
+
+    nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth
+    nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth
+    nvmlDeviceGetGpuMaxPcieLinkGeneration nvmlDeviceGetPcieSpeed nvmlDeviceGetPcieLinkMaxSpeed
+    nvmlDeviceGetPcieReplayCounter nvmlDeviceGetPcieThroughput
+    nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvLinkCapability
+    nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkRemoteDeviceType
+    nvmlDeviceGetNvLinkRemotePciInfo_v2
+
+    nvmlDeviceGetMigMode nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex
+    nvmlDeviceIsMigDeviceHandle nvmlDeviceGetDeviceHandleFromMigDeviceHandle
+    nvmlDeviceGetGpuInstanceId nvmlDeviceGetComputeInstanceId nvmlDeviceGetAttributes_v2
+    nvmlDeviceGetGpuInstanceProfileInfo nvmlDeviceGetGpuInstanceProfileInfoV
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2 nvmlDeviceGetGpuInstanceRemainingCapacity
+    nvmlDeviceGetGpuInstances nvmlDeviceGetGpuInstanceById nvmlGpuInstanceGetInfo
+    nvmlGpuInstanceGetComputeInstances nvmlGpuInstanceGetComputeInstanceById
+    nvmlComputeInstanceGetInfo_v2
+
+    nvmlEventSetCreate nvmlDeviceRegisterEvents nvmlDeviceGetSupportedEventTypes
+    nvmlEventSetWait_v2 nvmlEventSetFree
+
+    nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
+    nvmlGpmMigSampleGet nvmlGpmMetricsGet
+}
+
+impl Function {
+    /// The function of that symbol name.
+    pub fn from_name(name: &str) -> Option<Function> {
+        Function::ALL.iter().copied().find(|f| f.name() == name)
+    }
+}
+
+/// A function and the leading numbers it was asked with, written `name/1/2` in scenarios and model
+/// tables: a temperature sensor, a field id, a link and a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The function.
+    pub function: Function,
+    args: [u32; 3],
+    len: u8,
+}
+
+impl Key {
+    /// A key of a function and at most three arguments.
+    pub fn new(function: Function, args: &[u32]) -> Key {
+        let mut key = Key { function, args: [0; 3], len: args.len().min(3) as u8 };
+        for (slot, arg) in key.args.iter_mut().zip(args) {
+            *slot = *arg;
+        }
+        key
+    }
+
+    /// Reads `name/1/2`.
+    pub fn parse(text: &str) -> Result<Key, String> {
+        let mut parts = text.split('/');
+        let name = parts.next().unwrap_or_default();
+        let function =
+            Function::from_name(name).ok_or_else(|| format!("'{name}' is no function of this library"))?;
+        let args: Vec<u32> = parts
+            .map(|p| p.parse().map_err(|_| format!("'{p}' in '{text}' is no number")))
+            .collect::<Result<_, _>>()?;
+        if args.len() > 3 {
+            return Err(format!("'{text}' has more than three arguments"));
+        }
+        Ok(Key::new(function, &args))
+    }
+
+    /// The arguments.
+    pub fn args(&self) -> &[u32] {
+        &self.args[..usize::from(self.len)]
+    }
+
+    /// Whether a call with these arguments is meant: a key without arguments means them all.
+    pub fn covers(&self, call: &Key) -> bool {
+        self.function == call.function && call.args().starts_with(self.args())
+    }
+}

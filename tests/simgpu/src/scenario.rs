@@ -1,0 +1,303 @@
+//! A scenario: the node, and what happens to it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::curve::{Curve, Load};
+use crate::error::Error;
+use crate::functions::{Function, Key};
+use crate::mig::Layout;
+use crate::model::Model;
+use crate::state::{MAX_GATES, MAX_STEPS};
+use crate::step::{Action, Step, StepEntry, read_set};
+use crate::units;
+use crate::value::Value;
+
+/// More than any node has.
+const MAX_GPUS: usize = 64;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default = "driver")]
+    driver: String,
+    #[serde(default = "cuda")]
+    cuda: i32,
+    nvml: Option<String>,
+    #[serde(default = "yes")]
+    library_present: bool,
+    #[serde(default)]
+    still: bool,
+    latency: Option<String>,
+    #[serde(default)]
+    gpu: Vec<GpuEntry>,
+    #[serde(default)]
+    step: Vec<StepEntry>,
+}
+
+fn driver() -> String {
+    "580.159.04".into()
+}
+
+fn cuda() -> i32 {
+    13000
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GpuEntry {
+    model: String,
+    count: Option<usize>,
+    mig: Option<Vec<String>>,
+    load: Option<Load>,
+    power_limit: Option<f64>,
+    #[serde(default)]
+    processes: Vec<ProcessEntry>,
+    #[serde(default)]
+    set: toml::Table,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProcessEntry {
+    pid: u32,
+    memory: String,
+    #[serde(rename = "type", default)]
+    kind: ProcessKind,
+    instance: Option<usize>,
+}
+
+/// What a process uses the GPU for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessKind {
+    /// CUDA.
+    #[default]
+    Compute,
+    /// OpenGL, Vulkan.
+    Graphics,
+    /// CUDA through the MPS server.
+    Mps,
+}
+
+/// A process on a GPU.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its process id.
+    pub pid: u32,
+    /// What it holds.
+    pub memory: u64,
+    /// What it does.
+    pub kind: ProcessKind,
+    /// The index of its MIG device.
+    pub instance: Option<usize>,
+}
+
+/// A GPU of the node.
+#[derive(Debug)]
+pub struct Gpu {
+    /// Its model.
+    pub model: Arc<Model>,
+    /// What it is doing.
+    pub load: Load,
+    /// Its power limit, if it is not the model's.
+    pub power_limit: Option<f64>,
+    /// Its processes.
+    pub processes: Vec<Process>,
+    /// Answers that differ from the model's.
+    pub set: HashMap<Key, Value>,
+    /// How it moves; nothing when it is still.
+    pub curve: Option<Curve>,
+    /// Its MIG layouts: the first, then those of the steps named.
+    pub layouts: Vec<(Option<usize>, Layout)>,
+}
+
+/// A scenario, read and checked.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Driver version.
+    pub driver: String,
+    /// NVML version.
+    pub nvml: String,
+    /// CUDA driver version.
+    pub cuda: i32,
+    /// Whether the library says that it is there at all.
+    pub library_present: bool,
+    /// Whether dear calls take what they took when recorded.
+    pub recorded_latency: bool,
+    /// The GPUs by index.
+    pub gpus: Vec<Gpu>,
+    /// What happens.
+    pub steps: Vec<Step>,
+    /// The gates that steps name.
+    pub gates: Vec<String>,
+}
+
+impl Scenario {
+    /// Reads a scenario file.
+    pub fn load(path: impl AsRef<Path>) -> Result<Scenario, Error> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::new(format!("scenario {}: {e}", path.display())))?;
+        Scenario::parse(&text).map_err(|e| Error::new(format!("scenario {}: {e}", path.display())))
+    }
+
+    /// Reads the text of a scenario.
+    pub fn parse(text: &str) -> Result<Scenario, Error> {
+        Scenario::read(text).map_err(Error::new)
+    }
+
+    fn read(text: &str) -> Result<Scenario, String> {
+        let file: File = toml::from_str(text).map_err(|e| e.to_string())?;
+        let recorded_latency = match file.latency.as_deref() {
+            None | Some("none") => false,
+            Some("recorded") => true,
+            Some(other) => return Err(format!("latency is \"recorded\" or \"none\", not '{other}'")),
+        };
+        let mut gpus = Vec::new();
+        for (n, entry) in file.gpu.into_iter().enumerate() {
+            for _ in 0..entry.count.unwrap_or(1) {
+                let gpu = read_gpu(&entry, file.still, gpus.len());
+                gpus.push(gpu.map_err(|e| format!("[[gpu]] number {}: {e}", n + 1))?);
+            }
+            if gpus.len() > MAX_GPUS {
+                return Err(format!("more than {MAX_GPUS} GPUs"));
+            }
+        }
+        let mut gates = Vec::new();
+        let mut steps: Vec<Step> = Vec::new();
+        for (n, entry) in file.step.into_iter().enumerate() {
+            let at = |e| format!("[[step]] number {}: {e}", n + 1);
+            let step = entry.read(gpus.len(), &mut gates).map_err(at)?;
+            cut(&step, n, &mut gpus).map_err(at)?;
+            steps.push(step);
+        }
+        if steps.len() > MAX_STEPS || gates.len() > MAX_GATES {
+            return Err(format!("more than {MAX_STEPS} steps or {MAX_GATES} gates"));
+        }
+        Ok(Scenario {
+            nvml: file.nvml.unwrap_or_else(|| format!("13.{}", file.driver)),
+            driver: file.driver,
+            cuda: file.cuda,
+            library_present: file.library_present,
+            recorded_latency,
+            gpus,
+            steps,
+            gates,
+        })
+    }
+}
+
+fn read_gpu(entry: &GpuEntry, still: bool, index: usize) -> Result<Gpu, String> {
+    let model = Model::named(&entry.model)?;
+    let load = entry.load.unwrap_or(if still { Load::Still } else { Load::Idle });
+    let layout = match &entry.mig {
+        None => Layout::default(),
+        Some(profiles) => Layout::new(&model, profiles)?,
+    };
+    let mut processes = Vec::new();
+    for p in &entry.processes {
+        let memory = units::bytes(&p.memory)?;
+        processes.push(Process { pid: p.pid, memory, kind: p.kind, instance: p.instance });
+    }
+    let limit = entry.power_limit.unwrap_or(model.behaviour.full_watts * 1.02);
+    let curve = (load != Load::Still).then(|| Curve::new(load, &model.behaviour, limit, index));
+    if processes.is_empty() && load.memory() > 0.0 {
+        processes = busy_processes(&model, load, index, &layout);
+    }
+    let mut set = HashMap::new();
+    if let Some(watts) = entry.power_limit {
+        set_power_limit(&mut set, watts);
+    }
+    set.extend(read_set(&entry.set)?);
+    let (load, power_limit) = (load, entry.power_limit);
+    Ok(Gpu { model, load, power_limit, processes, set, curve, layouts: vec![(None, layout)] })
+}
+
+/// A busy GPU whose processes nobody named has one on every MIG device, with a number above the
+/// kernel's largest, so that it is never taken for a real one.
+fn busy_processes(model: &Model, load: Load, index: usize, layout: &Layout) -> Vec<Process> {
+    let pid = |n: usize| 4_200_000 + (index * 16 + n) as u32;
+    let part = |bytes: u64| (bytes as f64 * load.memory()) as u64;
+    let process = |n: usize, bytes: u64, instance: Option<usize>| Process {
+        pid: pid(n),
+        memory: part(bytes),
+        kind: ProcessKind::Compute,
+        instance,
+    };
+    if layout.enabled {
+        let devices = layout.devices().enumerate();
+        return devices.map(|(i, (gi, _))| process(i, gi.profile.memory_mib << 20, Some(i))).collect();
+    }
+    let key = Key::new(Function::nvmlDeviceGetMemoryInfo, &[]);
+    let total = model.answer(index, &key).and_then(|v| v.u64(0).ok()).unwrap_or(0);
+    vec![process(0, total, None)]
+}
+
+fn set_power_limit(set: &mut HashMap<Key, Value>, watts: f64) {
+    use Function::*;
+    let milliwatts = Value::Int((watts * 1000.0) as i64);
+    let calls = [
+        Key::new(nvmlDeviceGetPowerManagementLimit, &[]),
+        Key::new(nvmlDeviceGetEnforcedPowerLimit, &[]),
+        Key::new(nvmlDeviceGetFieldValues, &[190]),
+        Key::new(nvmlDeviceGetFieldValues, &[192]),
+    ];
+    set.extend(calls.map(|key| (key, milliwatts.clone())));
+}
+
+/// Works out the layout that a step brings, for every GPU it is about.
+fn cut(step: &Step, number: usize, gpus: &mut [Gpu]) -> Result<(), String> {
+    let Action::Mig(profiles) = &step.action else { return Ok(()) };
+    for (i, gpu) in gpus.iter_mut().enumerate() {
+        if step.gpu.is_none_or(|g| g == i) {
+            let layout = match profiles {
+                None => Layout::default(),
+                Some(list) => Layout::new(&gpu.model, list)?,
+            };
+            gpu.layouts.push((Some(number), layout));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        Scenario::parse(text).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert!(refused("drivr = 1").contains("unknown field `drivr`"));
+        assert!(refused("[[gpu]]\nmodel = 'H2000'").contains("[[gpu]] number 1: no model 'H2000'"));
+        let gpu = "[[gpu]]\nmodel = 'H200'\n";
+        assert!(refused(&format!("{gpu}[[step]]\ngpu = 1\nlost = true")).contains("there are 1 GPUs"));
+        assert!(refused(&format!("{gpu}[[step]]\ngpu = 0")).contains("no action"));
+        assert!(
+            refused(&format!("{gpu}[[step]]\nhang = true\nlost = true")).contains("more than one action")
+        );
+        assert!(
+            refused(&format!("{gpu}[[step]]\nset = {{ nvmlGetX = 1 }}"))
+                .contains("'nvmlGetX' is no function")
+        );
+        assert!(
+            refused(&format!("{gpu}[[step]]\nerror = 'NVML_OOPS'")).contains("'NVML_OOPS' is no NVML return")
+        );
+    }
+
+    #[test]
+    fn gpus_are_counted() {
+        let text = "[[gpu]]\nmodel = 'H200'\ncount = 3\n[[gpu]]\nmodel = 'L4'\n";
+        assert_eq!(Scenario::parse(text).expect("reads").gpus.len(), 4);
+    }
+}

@@ -1,0 +1,304 @@
+//! What happens to a node, and when: the steps of a scenario.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::functions::{Function, Key};
+use crate::units;
+use crate::value::{Code, Value, code_of};
+
+/// What sets a step off.
+#[derive(Clone, Debug)]
+pub enum When {
+    /// The scenario's clock.
+    At(Duration),
+    /// A gate, by its index; the step ends when the gate closes.
+    Gate(usize),
+    /// So many matching calls.
+    Calls(Key, Option<usize>, u64),
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Calls answer these values.
+    Set(HashMap<Key, Value>),
+    /// Calls return this code.
+    Error(Code),
+    /// Every call on the GPU says that it is lost.
+    Lost,
+    /// Calls do not return while the step lasts.
+    Hang,
+    /// As `Hang`, and from then on every other call of every process waits too.
+    HangLock,
+    /// Calls take this long.
+    Slow(Duration),
+    /// Every call says that the driver is not loaded.
+    DriverGone,
+    /// Ends `DriverGone`.
+    DriverBack,
+    /// The GPU is cut anew. `None` turns MIG off.
+    Mig(Option<Vec<String>>),
+    /// The clock is held down for these reasons.
+    Throttle(u64),
+    /// Bytes are written to a descriptor of the process, once.
+    Write(i32, Vec<u8>),
+    /// The process ends with this code, once.
+    Exit(i32),
+    /// The process aborts, once.
+    Abort,
+    /// The process is stopped, once.
+    Stop,
+    /// An Xid is delivered to whoever waits for events, once.
+    Xid(u64),
+}
+
+/// One step.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What sets it off.
+    pub when: When,
+    /// The gate that ends it.
+    pub until_gate: Option<usize>,
+    /// How long it lasts.
+    pub lasts: Option<Duration>,
+    /// The GPU it is about; all when absent.
+    pub gpu: Option<usize>,
+    /// The call it is about; all when absent.
+    pub function: Option<Key>,
+    /// What it does.
+    pub action: Action,
+}
+
+impl Step {
+    /// Whether a call is meant. Calls that are not about a GPU are meant by steps that name
+    /// neither a GPU nor a function, or that very function.
+    pub fn covers(&self, gpu: Option<usize>, call: &Key) -> bool {
+        let right_gpu = self.gpu.is_none() || self.gpu == gpu;
+        right_gpu && self.function.as_ref().is_none_or(|f| f.covers(call))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AfterCalls {
+    function: String,
+    gpu: Option<usize>,
+    count: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ErrorEntry {
+    Name(String),
+    Number(Code),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MigEntry {
+    Profiles(Vec<String>),
+    Word(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WriteEntry {
+    fd: i32,
+    bytes: String,
+}
+
+/// Memory errors in a few words; they become answers of the calls that tell them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ecc {
+    corrected: Option<u64>,
+    uncorrected: Option<u64>,
+    sram_corrected: Option<u64>,
+    sram_uncorrected: Option<u64>,
+    remapped_corrected: Option<u64>,
+    remapped_uncorrected: Option<u64>,
+    #[serde(default)]
+    remap_pending: bool,
+    #[serde(default)]
+    remap_failure: bool,
+}
+
+/// A step as the file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepEntry {
+    at: Option<String>,
+    gate: Option<String>,
+    after_calls: Option<AfterCalls>,
+    #[serde(rename = "for")]
+    lasts: Option<String>,
+    until_gate: Option<String>,
+    gpu: Option<usize>,
+    function: Option<String>,
+    set: Option<toml::Table>,
+    error: Option<ErrorEntry>,
+    #[serde(default)]
+    lost: bool,
+    #[serde(default)]
+    hang: bool,
+    #[serde(default)]
+    hang_lock: bool,
+    slow: Option<String>,
+    #[serde(default)]
+    driver_gone: bool,
+    #[serde(default)]
+    driver_back: bool,
+    mig: Option<MigEntry>,
+    throttle: Option<Vec<String>>,
+    ecc: Option<Ecc>,
+    write_fd: Option<WriteEntry>,
+    exit: Option<i32>,
+    #[serde(default)]
+    abort: bool,
+    #[serde(default)]
+    stop: bool,
+    xid: Option<u64>,
+}
+
+impl StepEntry {
+    /// The step, with its gates added to `gates`.
+    pub fn read(self, gpus: usize, gates: &mut Vec<String>) -> Result<Step, String> {
+        let mut gate = |name: String| {
+            gates.iter().position(|g| *g == name).unwrap_or_else(|| {
+                gates.push(name);
+                gates.len() - 1
+            })
+        };
+        let in_range = |gpu: Option<usize>| match gpu {
+            Some(i) if i >= gpus => Err(format!("gpu {i}: there are {gpus} GPUs")),
+            other => Ok(other),
+        };
+        let when = match (self.at, self.gate, self.after_calls) {
+            (None, None, None) => When::At(Duration::ZERO),
+            (Some(at), None, None) => When::At(units::duration(&at)?),
+            (None, Some(name), None) => When::Gate(gate(name)),
+            (None, None, Some(c)) => When::Calls(Key::parse(&c.function)?, in_range(c.gpu)?, c.count),
+            _ => return Err("more than one of at, gate and after_calls".into()),
+        };
+        let mut actions = Vec::new();
+        let mut flag = |on: bool, action: Action| actions.extend(on.then_some(action));
+        flag(self.lost, Action::Lost);
+        flag(self.hang, Action::Hang);
+        flag(self.hang_lock, Action::HangLock);
+        flag(self.driver_gone, Action::DriverGone);
+        flag(self.driver_back, Action::DriverBack);
+        flag(self.abort, Action::Abort);
+        flag(self.stop, Action::Stop);
+        actions.extend(self.exit.map(Action::Exit));
+        actions.extend(self.xid.map(Action::Xid));
+        if let Some(table) = self.set {
+            actions.push(Action::Set(read_set(&table)?));
+        }
+        if let Some(error) = self.error {
+            actions.push(Action::Error(match error {
+                ErrorEntry::Number(code) => code,
+                ErrorEntry::Name(name) => {
+                    code_of(&name).ok_or_else(|| format!("'{name}' is no NVML return code"))?
+                }
+            }));
+        }
+        if let Some(slow) = self.slow {
+            actions.push(Action::Slow(units::duration(&slow)?));
+        }
+        match self.mig {
+            None => {}
+            Some(MigEntry::Profiles(list)) => actions.push(Action::Mig(Some(list))),
+            Some(MigEntry::Word(word)) if word == "off" => actions.push(Action::Mig(None)),
+            Some(MigEntry::Word(word)) => return Err(format!("mig is a list or \"off\", not '{word}'")),
+        }
+        if let Some(names) = self.throttle {
+            actions.push(Action::Throttle(units::reasons(&names)?));
+        }
+        if let Some(ecc) = self.ecc {
+            actions.push(Action::Set(ecc.answers()));
+        }
+        if let Some(write) = self.write_fd {
+            actions.push(Action::Write(write.fd, foreign_bytes(&write.bytes)?));
+        }
+        if actions.len() > 1 {
+            return Err("more than one action; write a step for each".into());
+        }
+        let action = actions.pop().ok_or("no action")?;
+        let gpu = in_range(self.gpu)?;
+        if gpu.is_none() && matches!(action, Action::Xid(_)) {
+            return Err("an xid needs its gpu".into());
+        }
+        Ok(Step {
+            when,
+            until_gate: self.until_gate.map(gate),
+            lasts: self.lasts.as_deref().map(units::duration).transpose()?,
+            gpu,
+            function: self.function.as_deref().map(Key::parse).transpose()?,
+            action,
+        })
+    }
+}
+
+/// Reads a table of calls and their answers.
+pub fn read_set(table: &toml::Table) -> Result<HashMap<Key, Value>, String> {
+    table.iter().map(|(name, value)| Ok((Key::parse(name)?, Value::from_toml(value)?))).collect()
+}
+
+/// What a vendor's library might write where it has no business.
+fn foreign_bytes(kind: &str) -> Result<Vec<u8>, String> {
+    match kind {
+        "garbage" => Ok((0..256u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
+        // A length prefix of 4 GiB in either byte order, and little behind it.
+        "oversized" => Ok([[0xff; 8], [0; 8]].concat()),
+        "truncated" => Ok(vec![16, 0, 0]),
+        _ => Err(format!("write_fd.bytes is garbage, oversized or truncated, not '{kind}'")),
+    }
+}
+
+impl Ecc {
+    fn answers(&self) -> HashMap<Key, Value> {
+        use Function::*;
+        let mut set = HashMap::new();
+        let mut put = |function, args: &[u32], n: u64| {
+            set.insert(Key::new(function, args), Value::Int(n as i64));
+        };
+        // Error type, location, and the fields of the volatile and the aggregate total.
+        let counts = [
+            (0, 2, self.corrected, Some([3, 5])),
+            (1, 2, self.uncorrected, Some([4, 6])),
+            (0, 7, self.sram_corrected, None),
+            (1, 7, self.sram_uncorrected, None),
+        ];
+        for (error, location, count, fields) in counts {
+            let Some(n) = count else { continue };
+            for counter in 0..2 {
+                put(nvmlDeviceGetMemoryErrorCounter, &[error, counter, location], n);
+                if let Some(fields) = fields {
+                    put(nvmlDeviceGetTotalEccErrors, &[error, counter], n);
+                    put(nvmlDeviceGetFieldValues, &[fields[counter as usize]], n);
+                }
+            }
+        }
+        if self.sram_corrected.is_some() || self.sram_uncorrected.is_some() {
+            let (c, u) = (self.sram_corrected.unwrap_or(0), self.sram_uncorrected.unwrap_or(0));
+            let status = Value::list([0, u, c, 0, u, c, u, 0, 0, 0, 0, 0]);
+            set.insert(Key::new(nvmlDeviceGetSramEccErrorStatus, &[]), status);
+        }
+        let rows = [
+            self.remapped_corrected.unwrap_or(0),
+            self.remapped_uncorrected.unwrap_or(0),
+            u64::from(self.remap_pending),
+            u64::from(self.remap_failure),
+        ];
+        if rows.iter().any(|n| *n != 0) {
+            set.insert(Key::new(nvmlDeviceGetRemappedRows, &[]), Value::list(rows));
+            for (field, n) in (142..).zip(rows) {
+                set.insert(Key::new(nvmlDeviceGetFieldValues, &[field]), Value::Int(n as i64));
+            }
+        }
+        set
+    }
+}

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Builds and serves: this machine's GPUs if the driver is there and no SCENARIO is given, else a simulated
+# node. LISTEN is the address. All that the daemon writes goes to .run.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+listen=${LISTEN:-:9408}
+scenario=${SCENARIO:-}
+built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release
+
+# The library, where the loader knows it or where containers mount it.
+nvml_library() {
+	{
+		PATH=$PATH:/sbin:/usr/sbin ldconfig -p | awk '/libnvidia-ml\.so\.1 / { print $NF }'
+		compgen -G '/usr/lib*/libnvidia-ml.so.1'
+		compgen -G '/usr/lib/*/libnvidia-ml.so.1'
+		compgen -G '/usr/local/nvidia/lib*/libnvidia-ml.so.1'
+	} | sed -n 1p
+}
+
+nvml=
+if [ -z "$scenario" ] && [ -e /dev/nvidiactl ]; then
+	nvml=$(nvml_library || true)
+fi
+
+if [ -n "$nvml" ]; then
+	what="the GPUs of this machine"
+	packages=(-p gpu-node-exporter)
+else
+	why="as SCENARIO asks"
+	if [ -z "$scenario" ]; then
+		why="no NVIDIA driver here"
+		scenario=tests/scenarios/node-8xh200.toml
+	fi
+	if [ ! -r "$scenario" ]; then
+		echo "error: no scenario $scenario; there are:" tests/scenarios/*.toml >&2
+		exit 1
+	fi
+	what="a SIMULATED node, $scenario ($why)"
+	packages=(-p gpu-node-exporter -p simgpu)
+fi
+
+cargo build --release "${packages[@]}"
+
+mkdir -p .run/state
+if [ -z "$nvml" ]; then
+	# One library under all the names by which the daemon looks for a driver.
+	rm -rf .run/simgpu
+	mkdir -p .run/simgpu
+	for name in libnvidia-ml.so.1 libcuda.so.1 libcuda.so; do
+		ln -s "$built/libsimgpu.so" ".run/simgpu/$name"
+	done
+	export GPU_SIM_SCENARIO=$scenario GPU_SIM_STATE=$PWD/.run/simgpu/state
+	nvml=$PWD/.run/simgpu/libnvidia-ml.so.1
+fi
+
+# ":9408" and "[::]:9408" are all addresses: as a target, this host.
+target=$(sed -E 's/^(\[::\]|0\.0\.0\.0)?:/localhost:/' <<<"$listen")
+cat <<END
+
+Serving $what
+  status page   http://$target/
+  metrics       http://$target/metrics
+  snapshot      GPU_NODE_EXPORTER__CONTROL__SOCKET=.run/control.sock $built/gpu-node-exporter snapshot
+
+For prometheus.yml:
+  scrape_configs:
+    - job_name: gpu-node-exporter
+      static_configs:
+        - targets: ["$target"]
+
+Ctrl-C ends it.
+
+END
+# A relative path, because a socket's path may be 107 bytes long and no more.
+export GPU_NODE_EXPORTER__CONTROL__SOCKET=.run/control.sock
+exec "$built/gpu-node-exporter" serve --listen "$listen" --nvml-library "$nvml" --state-dir .run/state

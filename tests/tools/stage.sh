@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# stage.sh NAME COMMAND...: runs the command; one line if it succeeds, all of its output if it fails.
+# Lines that match $SHOW are printed also when it succeeds.
+set -euo pipefail
+
+name=$1
+shift
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+printf '%-14s' "$name"
+if "$@" >"$log" 2>&1; then
+	printf 'ok  %4ds\n' "$SECONDS"
+	if [ -n "${SHOW:-}" ]; then
+		grep -E "$SHOW" "$log" || true
+	fi
+else
+	printf 'FAILED after %ds: %s\n' "$SECONDS" "$*"
+	cat "$log"
+	exit 1
+fi
