@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Semaphore, watch};
 
@@ -115,8 +118,11 @@ fn refuse_if_in_use(path: &Path) -> io::Result<()> {
     if !file.file_type().is_socket() {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file of another kind"));
     }
-    match UnixStream::connect(path) {
+    match connect(path, DEADLINE) {
         Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another gpu-node-exporter answers here")),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(io::Error::new(io::ErrorKind::AddrInUse, "another gpu-node-exporter hangs here"))
+        }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(error) => Err(error),
     }
@@ -207,7 +213,7 @@ pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
         };
         io::Error::new(error.kind(), format!("{}: {error}: {hint}", socket.display()))
     };
-    let answer = exchange(socket, request).map_err(explained)?;
+    let answer = exchange(socket, request, DEADLINE).map_err(explained)?;
     match answer.iter().position(|byte| *byte == b'\n').map(|end| answer.split_at(end)) {
         Some((b"ok", payload)) => Ok(payload[1..].to_vec()),
         Some((line, _)) => {
@@ -218,14 +224,23 @@ pub fn fetch(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-fn exchange(socket: &Path, request: &str) -> io::Result<Vec<u8>> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(DEADLINE))?;
-    stream.set_write_timeout(Some(DEADLINE))?;
+fn exchange(socket: &Path, request: &str, deadline: Duration) -> io::Result<Vec<u8>> {
+    let mut stream = connect(socket, deadline)?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(answer)
+}
+
+/// Connects, and sets the time after which connecting, reading and writing fail. A daemon that is frozen
+/// no longer accepts: connecting to it would wait for ever, so the limit is set before.
+fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let timeval = TimeVal::microseconds(i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX));
+    setsockopt(&fd, sockopt::SendTimeout, &timeval)?;
+    setsockopt(&fd, sockopt::ReceiveTimeout, &timeval)?;
+    nix::sys::socket::connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(UnixStream::from(fd))
 }
 
 #[cfg(test)]
@@ -280,6 +295,15 @@ mod tests {
         assert!(!path.exists());
         let text = ask(&path, "status").await.unwrap_err().to_string();
         assert!(text.contains("is the daemon running?") && text.contains("control.socket"), "{text}");
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let _frozen = UnixListener::bind(&path).unwrap();
+        let error = exchange(&path, "status", Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[tokio::test]

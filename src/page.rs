@@ -30,7 +30,7 @@ static HOST: LazyLock<String> = LazyLock::new(|| match nix::unistd::gethostname(
 
 /// What a browser may load for the page: its one style sheet, known by its SHA-256, and nothing else.
 pub const fn content_security_policy() -> &'static str {
-    "default-src 'none'; style-src 'sha256-0hdKCpyFUTWJClcrpEFIt23tbXYICvhl4mRXmZcEb7M='; img-src data:; base-uri 'none'; form-action 'none'; \
+    "default-src 'none'; style-src 'sha256-AJ+xbSHxY49c4Q1HQHMLu8uudYzHiedd0+QZ35mJ3NY='; img-src data:; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'"
 }
 

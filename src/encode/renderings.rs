@@ -111,7 +111,7 @@ impl Renderings {
         let snapshot = self.board.current();
         let mut workshop = Workshop::default();
         format.render_into(&snapshot, &mut workshop.plain);
-        let bytes = Bytes::from(workshop.encoded(encoding, Vec::new())?);
+        let bytes = Bytes::from(workshop.encoded(encoding)?);
         let made = Rendering { sequence: snapshot.sequence, taken: snapshot.taken, bytes: bytes.clone() };
         self.slot(format, encoding).put_if_newer(Arc::new(made));
         Ok(bytes)
@@ -137,7 +137,7 @@ impl Renderings {
                 }
                 // The plain bytes are copied, as the same buffer serves the next format: one allocation
                 // of just their size a second.
-                match workshop.encoded(encoding, Vec::new()) {
+                match workshop.encoded(encoding) {
                     Ok(bytes) => slot.put_if_newer(Arc::new(Rendering {
                         sequence: snapshot.sequence,
                         taken: snapshot.taken,
@@ -167,12 +167,12 @@ impl Slot {
 }
 
 impl Workshop {
-    fn encoded(&mut self, encoding: Encoding, mut out: Vec<u8>) -> Result<Vec<u8>, flate2::CompressError> {
+    /// The plain bytes, encoded, in a buffer of their own.
+    fn encoded(&mut self, encoding: Encoding) -> Result<Vec<u8>, flate2::CompressError> {
         match encoding {
-            Encoding::Identity => out.extend_from_slice(self.plain.as_bytes()),
-            Encoding::Gzip => self.gzip.compress(self.plain.as_bytes(), &mut out)?,
+            Encoding::Identity => Ok(self.plain.as_bytes().to_vec()),
+            Encoding::Gzip => self.gzip.compress(self.plain.as_bytes()),
         }
-        Ok(out)
     }
 }
 
@@ -186,5 +186,80 @@ fn keep_ready(board: &Board, renderings: &Weak<Renderings>) {
             renderings.refresh(&snapshot, Mono::now(), &mut workshop);
             done = snapshot.sequence;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::specimen;
+
+    /// Renderings whose thread is the test itself, over a node published once at `taken`.
+    fn by_hand(taken: Mono) -> Arc<Renderings> {
+        let board = Arc::new(Board::default());
+        board.publish(specimen::node_taken(1, taken));
+        Arc::new(Renderings { board, slots: Default::default() })
+    }
+
+    fn sequence(renderings: &Renderings, format: Format, encoding: Encoding) -> Option<u64> {
+        renderings.slot(format, encoding).ready.load().as_ref().map(|ready| ready.sequence)
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_for_is_made_ahead_until_nobody_asks_any_more() {
+        let now = Mono::now();
+        let renderings = by_hand(now);
+        let mut workshop = Workshop::default();
+        let first = renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
+        assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), Some(1));
+
+        renderings.board.publish(specimen::node_taken(2, now));
+        renderings.refresh(&renderings.board.current(), Mono::now(), &mut workshop);
+        assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), Some(2));
+        assert_eq!(sequence(&renderings, Format::Text, Encoding::Identity), None, "nobody asked for it");
+        assert_eq!(sequence(&renderings, Format::Page, Encoding::Gzip), None, "nor for this");
+        let ready = renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
+        assert_eq!((first.len(), first.as_ptr() == ready.as_ptr()), (ready.len(), false));
+
+        let later = Mono::now() + KEEP + Duration::from_secs(1);
+        renderings.refresh(&renderings.board.current(), later, &mut workshop);
+        assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), None);
+    }
+
+    #[tokio::test]
+    async fn ready_bytes_are_handed_out_unless_they_lag() {
+        let renderings = by_hand(Mono(1_000_000_000));
+        let first = renderings.get(Format::Json, Encoding::Identity).await.unwrap();
+        renderings.board.publish(specimen::node_taken(2, Mono(1_000_000_000) + LAG));
+        let ready = renderings.get(Format::Json, Encoding::Identity).await.unwrap();
+        assert_eq!(first.as_ptr(), ready.as_ptr(), "the very same bytes");
+        renderings.board.publish(specimen::node_taken(3, Mono(1_000_000_001) + LAG));
+        renderings.get(Format::Json, Encoding::Identity).await.unwrap();
+        assert_eq!(sequence(&renderings, Format::Json, Encoding::Identity), Some(3));
+    }
+
+    #[tokio::test]
+    async fn many_first_askers_share_one_making() {
+        let renderings = by_hand(Mono::now());
+        let ask = || {
+            let renderings = renderings.clone();
+            tokio::spawn(async move { renderings.get(Format::OpenMetrics, Encoding::Identity).await })
+        };
+        let asking: Vec<_> = std::iter::repeat_with(ask).take(50).collect();
+        let mut places = std::collections::HashSet::new();
+        for asked in asking {
+            places.insert(asked.await.unwrap().unwrap().as_ptr() as usize);
+        }
+        assert_eq!(places.len(), 1);
+    }
+
+    #[test]
+    fn older_bytes_never_replace_newer_ones() {
+        let slot = Slot::default();
+        let made = |sequence| Arc::new(Rendering { sequence, taken: Mono(sequence), bytes: Bytes::new() });
+        for sequence in [2, 1, 3] {
+            slot.put_if_newer(made(sequence));
+        }
+        assert_eq!(slot.ready.load().as_ref().unwrap().sequence, 3);
     }
 }

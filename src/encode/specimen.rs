@@ -156,7 +156,7 @@ fn put_gpu_values(rows: &mut Rows, gpu: &Gpu, index: usize) {
     let mut of = rows.of(gpu);
     let mut put = |metric: &schema::Metric<Gpu, ()>, value: f64| of.put(metric, (), value).unwrap();
     put(&m::gpu_memory_total_bytes, 140.4 * GIB);
-    put(&m::gpu_memory_used_bytes, (busy * 131.7 + 0.6) * GIB);
+    put(&m::gpu_memory_used_bytes, if index == MIG { 57.4 * GIB } else { (busy * 131.7 + 0.6) * GIB });
     put(&m::gpu_memory_free_bytes, (131.7 - busy * 131.7) * GIB);
     put(&m::gpu_memory_reserved_bytes, 0.62 * GIB);
     put(&m::gpu_bar1_memory_total_bytes, 256.0 * GIB);

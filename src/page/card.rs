@@ -94,44 +94,30 @@ impl Card<'_> {
     }
 
     fn put_facts(&self, out: &mut String) {
-        let margin = self.read(&m::gpu_temperature_margin_celsius, ()).ok();
-        let sm_max = self.read(&m::gpu_clock_max_hertz, (ClockDomain::Sm,)).ok();
-        let width = self.read(&m::gpu_pcie_link_width_lanes, ()).ok();
-        put!(out, "<dl class=\"facts\">\n");
-        put_fact(
+        let celsius = |value: f64| format!("{value:.0} °C");
+        let core = show(&self.read(&m::gpu_temperature_celsius, (Sensor::Gpu,)), celsius);
+        let memory = show(&self.read(&m::gpu_temperature_celsius, (Sensor::Memory,)), celsius);
+        let margin = show(&self.read(&m::gpu_temperature_margin_celsius, ()), celsius);
+        let clock = show(&self.read(&m::gpu_clock_hertz, (ClockDomain::Sm,)), figures::mhz);
+        let clock_max = show(&self.read(&m::gpu_clock_max_hertz, (ClockDomain::Sm,)), figures::mhz);
+        let state = show(&self.read(&m::gpu_performance_state, ()), |state| format!("P{state:.0}"));
+        let errors =
+            |error| show(&self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, error)), figures::count);
+        let (uncorrected, corrected) = (errors(EccError::Uncorrected), errors(EccError::Corrected));
+        let generation = show(&self.read(&m::gpu_pcie_link_generation, ()), figures::count);
+        let lanes = show(&self.read(&m::gpu_pcie_link_width_lanes, ()), figures::count);
+        let processes = show(&self.processes(), figures::count);
+        put!(
             out,
-            "Core",
-            &self.read(&m::gpu_temperature_celsius, (Sensor::Gpu,)),
-            |celsius| match margin {
-                Some(margin) => format!("{celsius:.0} °C <small>{margin:.0} to slowdown</small>"),
-                None => format!("{celsius:.0} °C"),
-            },
+            "<dl class=\"facts\">\n\
+             <div><dt>Temperature</dt><dd>{core} · <small>memory</small> {memory}</dd></div>\n\
+             <div><dt>To slowdown</dt><dd>{margin}</dd></div>\n\
+             <div><dt>SM clock</dt><dd>{clock} / {clock_max} MHz · {state}</dd></div>\n\
+             <div><dt>ECC errors</dt>\
+             <dd>{uncorrected} <small>uncorrected</small> · {corrected} <small>corrected</small></dd></div>\n\
+             <div><dt>PCIe</dt><dd><small>gen</small> {generation} · {lanes} <small>lanes</small></dd></div>\n\
+             <div><dt>Processes</dt><dd>{processes}</dd></div>\n</dl>\n"
         );
-        let memory = self.read(&m::gpu_temperature_celsius, (Sensor::Memory,));
-        put_fact(out, "HBM", &memory, |celsius| format!("{celsius:.0} °C"));
-        put_fact(out, "SM clock", &self.read(&m::gpu_clock_hertz, (ClockDomain::Sm,)), |now| match sm_max {
-            Some(max) => format!("{} / {} MHz", figures::mhz(now), figures::mhz(max)),
-            None => format!("{} MHz", figures::mhz(now)),
-        });
-        let state = self.read(&m::gpu_performance_state, ());
-        put_fact(out, "State", &state, |state| format!("P{state:.0}"));
-        put_fact(out, "Processes", &self.processes(), figures::count);
-        let uncorrected = self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, EccError::Uncorrected));
-        let corrected = self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, EccError::Corrected)).ok();
-        put_fact(out, "ECC", &uncorrected, |uncorrected| match corrected {
-            Some(corrected) => format!(
-                "{} <small>uncorrected,</small> {} <small>corrected</small>",
-                figures::count(uncorrected),
-                figures::count(corrected)
-            ),
-            None => format!("{} <small>uncorrected</small>", figures::count(uncorrected)),
-        });
-        let generation = self.read(&m::gpu_pcie_link_generation, ());
-        put_fact(out, "PCIe", &generation, |generation| match width {
-            Some(width) => format!("gen {generation:.0} x{width:.0}"),
-            None => format!("gen {generation:.0}"),
-        });
-        put!(out, "</dl>\n");
     }
 
     /// Processes of all kinds; a kind that is not told apart counts as none if another is there.
@@ -224,14 +210,12 @@ fn put_bar(
     put!(out, "</div>\n");
 }
 
-/// Appends a name and a value, which `text` gives as markup; `–` with the reason where there is none.
-fn put_fact(out: &mut String, name: &str, value: &Reading, text: impl Fn(f64) -> String) {
-    put!(out, "<div><dt>{name}</dt><dd>");
+/// A value as markup; `–` with the reason where there is none.
+fn show(value: &Reading, text: impl Fn(f64) -> String) -> String {
     match value {
-        Ok(value) => put!(out, "{}", text(*value)),
-        Err(why) => put!(out, "{}", none(why)),
+        Ok(value) => esc(&text(*value)).to_string(),
+        Err(why) => none(why),
     }
-    put!(out, "</dd></div>\n");
 }
 
 fn none(why: &str) -> String {

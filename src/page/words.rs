@@ -10,8 +10,6 @@ use crate::snapshot::{CollectorView, DriverState, GpuState, GpuView, Snapshot};
 
 /// Degrees to the slowdown temperature from which on the page says so.
 const LITTLE_MARGIN: f64 = 5.0;
-/// How many GPUs the sentence about the node tells of in full.
-const TOLD_IN_FULL: usize = 2;
 
 /// How much something matters. Later ones matter more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,7 +215,7 @@ pub fn overall(snapshot: &Snapshot, verdicts: &[Verdict]) -> Remark {
 fn of_gpus(snapshot: &Snapshot, verdicts: &[Verdict]) -> Remark {
     let ill: Vec<&Verdict> = {
         let mut ill: Vec<_> = verdicts.iter().filter(|v| v.weight > Weight::Note).collect();
-        ill.sort_by_key(|v| std::cmp::Reverse(v.weight));
+        ill.sort_by_key(|v| (std::cmp::Reverse(v.weight), v.word, v.gpu));
         ill
     };
     let mut weight = ill.first().map_or(Weight::Well, |v| v.weight);
@@ -235,16 +233,16 @@ fn of_gpus(snapshot: &Snapshot, verdicts: &[Verdict]) -> Remark {
         weight = Weight::Bad;
         text += &format!(", {missing:.0} missing");
     }
-    for v in ill.iter().take(TOLD_IN_FULL) {
-        text += &format!(", GPU {} {}", v.gpu, v.word);
-        if let Some(reason) = v.reasons.first() {
+    if let [worst, rest @ ..] = ill.as_slice() {
+        text += &format!(", GPU {} {}", worst.gpu, worst.word);
+        if let Some(reason) = worst.reasons.first() {
             text += &format!(": {}", reason.text);
         }
-    }
-    let rest: Vec<String> =
-        ill.iter().skip(TOLD_IN_FULL).map(|v| format!("GPU {} {}", v.gpu, v.word)).collect();
-    if !rest.is_empty() {
-        text += &format!("; {}", rest.join(", "));
+        // The others by their state: what is wrong with each is on its card.
+        for alike in rest.chunk_by(|a, b| a.word == b.word) {
+            let gpus: Vec<String> = alike.iter().map(|v| v.gpu.to_string()).collect();
+            text += &format!("; {}: GPU {}", alike[0].word, gpus.join(", "));
+        }
     }
     for collector in snapshot.collectors.iter().filter(|c| !c.up && !c.text.is_empty()) {
         weight = weight.max(Weight::Warn);

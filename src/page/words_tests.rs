@@ -151,8 +151,8 @@ fn the_node_is_told_in_a_sentence() {
             DriverState::Up,
             vec![lost.clone(), lost.clone(), lost.clone(), GpuState::Waiting],
             Weight::Bad,
-            "4 GPUs, none well, GPU 0 failing: it answers with errors only: GPU is lost, \
-             GPU 1 failing: it answers with errors only: GPU is lost; GPU 2 failing, GPU 3 waiting.",
+            "4 GPUs, none well, GPU 0 failing: it answers with errors only: GPU is lost; \
+             failing: GPU 1, 2; waiting: GPU 3.",
         ),
         (DriverState::Waiting, vec![], Weight::Waiting, "Waiting for the driver's first answer."),
         (

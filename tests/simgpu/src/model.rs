@@ -124,7 +124,7 @@ pub struct Model {
     calls: HashMap<Key, Vec<Value>>,
     field_types: HashMap<u32, FieldType>,
     refused: Vec<(u32, u32, Code)>,
-    latency_us: HashMap<Function, u64>,
+    latency_us: HashMap<Key, u64>,
 }
 
 impl Model {
@@ -172,8 +172,7 @@ impl Model {
         }
         let mut latency_us = HashMap::new();
         for (name, us) in &file.latency_us {
-            let f = Function::from_name(name).ok_or_else(|| format!("no function '{name}'"))?;
-            latency_us.insert(f, *us);
+            latency_us.insert(Key::parse(name)?, *us);
         }
         Ok(Model {
             pci_device_id: file.pci_device_id,
@@ -203,8 +202,8 @@ impl Model {
     }
 
     /// What a call costs, if it is a dear one.
-    pub fn latency_us(&self, function: Function) -> Option<u64> {
-        self.latency_us.get(&function).copied()
+    pub fn latency_us(&self, call: &Key) -> Option<u64> {
+        self.latency_us.get(call).copied()
     }
 }
 

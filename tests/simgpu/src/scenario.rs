@@ -155,7 +155,7 @@ impl Scenario {
     }
 
     fn read(text: &str) -> Result<Scenario, String> {
-        let file: File = toml::from_str(text).map_err(|e| e.to_string())?;
+        let file: File = toml::from_str(text).map_err(|e| in_one_line(text, &e))?;
         let recorded_latency = match file.latency.as_deref() {
             None | Some("none") => false,
             Some("recorded") => true,
@@ -193,6 +193,12 @@ impl Scenario {
             gates,
         })
     }
+}
+
+/// A TOML error with its line, for a log that takes one line.
+fn in_one_line(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    format!("line {}: {}", before.matches('\n').count() + 1, error.message().replace('\n', " "))
 }
 
 fn read_gpu(entry: &GpuEntry, still: bool, index: usize) -> Result<Gpu, String> {
@@ -278,7 +284,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        assert!(refused("drivr = 1").contains("unknown field `drivr`"));
+        assert!(refused("still = true\ndrivr = 1").starts_with("line 2: unknown field `drivr`, expected"));
         assert!(refused("[[gpu]]\nmodel = 'H2000'").contains("[[gpu]] number 1: no model 'H2000'"));
         let gpu = "[[gpu]]\nmodel = 'H200'\n";
         assert!(refused(&format!("{gpu}[[step]]\ngpu = 1\nlost = true")).contains("there are 1 GPUs"));

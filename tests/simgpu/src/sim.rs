@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::functions::{Function, Key};
@@ -22,6 +22,8 @@ pub(crate) struct Sim {
     pub(crate) state: State,
     /// The state's slots of the scenario's gates.
     slots: Vec<usize>,
+    /// Steps that happened in this process.
+    happened: Vec<AtomicBool>,
     /// Inits without a shutdown.
     pub(crate) inits: AtomicU32,
 }
@@ -62,7 +64,8 @@ impl Sim {
         let slots = scenario.gates.iter().map(|g| state.gate_slot(g)).collect::<Result<_, _>>();
         let slots = slots.map_err(|e| e.to_string())?;
         state.start();
-        Ok(Sim { scenario, state, slots, inits: AtomicU32::new(0) })
+        let happened = scenario.steps.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Sim { scenario, state, slots, happened, inits: AtomicU32::new(0) })
     }
 
     /// Seconds of the scenario's clock.
@@ -120,7 +123,7 @@ impl Sim {
     pub(crate) fn wait_for_lock(&self) {
         for (i, step) in self.scenario.steps.iter().enumerate() {
             if matches!(step.action, Action::HangLock) && self.state.locked(i) && self.active(i) {
-                self.state.wait_until(|| !self.active(i));
+                self.state.hold_until(|| !self.active(i));
             }
         }
     }
@@ -165,16 +168,23 @@ impl Sim {
         if self.driver_gone() && call.function != Function::nvmlShutdown {
             return Err(code::ERROR_DRIVER_NOT_LOADED);
         }
-        if self.scenario.recorded_latency {
-            let us = gpu.and_then(|i| self.scenario.gpus[i].model.latency_us(call.function));
-            std::thread::sleep(Duration::from_micros(us.unwrap_or(0)));
-        }
+        self.take_time(gpu, Key::new(call.function, &[]));
         self.meet(gpu, &call, |_| true)
     }
 
     /// As `pass`, for a part of a call that has passed: only steps that name the part are met.
     pub(crate) fn pass_part(&self, gpu: usize, part: Key) -> Answer<()> {
+        self.take_time(Some(gpu), Key::new(part.function, &part.args()[..1]));
         self.meet(Some(gpu), &part, |key| key.is_some_and(|k| !k.args().is_empty()))
+    }
+
+    /// Takes as long as the call took when it was recorded, if the scenario wants that. A call that
+    /// is about no GPU takes what it took with the first one.
+    pub(crate) fn take_time(&self, gpu: Option<usize>, call: Key) {
+        let gpu = self.scenario.gpus.get(gpu.unwrap_or(0)).filter(|_| self.scenario.recorded_latency);
+        if let Some(us) = gpu.and_then(|g| g.model.latency_us(&call)) {
+            std::thread::sleep(Duration::from_micros(us));
+        }
     }
 
     fn meet(&self, gpu: Option<usize>, call: &Key, about: impl Fn(Option<&Key>) -> bool) -> Answer<()> {
@@ -196,20 +206,25 @@ impl Sim {
         Ok(())
     }
 
+    /// True once for a step that happens once.
+    fn first(&self, i: usize, step: &Step) -> bool {
+        if step.every_process { !self.happened[i].swap(true, SeqCst) } else { self.state.consume(i) }
+    }
+
     fn act(&self, i: usize, step: &Step, gpu: Option<usize>) -> Answer<()> {
         match &step.action {
             Action::Error(error) => return Err(*error),
             Action::Lost if gpu.is_some() => return Err(code::ERROR_GPU_IS_LOST),
-            Action::Hang => self.state.wait_until(|| !self.active(i)),
+            Action::Hang => self.state.hold_until(|| !self.active(i)),
             Action::HangLock => {
                 self.state.lock(i);
-                self.state.wait_until(|| !self.active(i));
+                self.state.hold_until(|| !self.active(i));
             }
             Action::Slow(time) => std::thread::sleep(*time),
-            Action::Write(fd, bytes) if self.state.consume(i) => os::write_fd(*fd, bytes),
-            Action::Exit(code) if self.state.consume(i) => os::exit(*code),
-            Action::Abort if self.state.consume(i) => std::process::abort(),
-            Action::Stop if self.state.consume(i) => os::stop(),
+            Action::Write(fd, bytes) if self.first(i, step) => os::write_fd(*fd, bytes),
+            Action::Exit(code) if self.first(i, step) => os::exit(*code),
+            Action::Abort if self.first(i, step) => std::process::abort(),
+            Action::Stop if self.first(i, step) => os::stop(),
             _ => {}
         }
         Ok(())

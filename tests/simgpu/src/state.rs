@@ -50,7 +50,7 @@ struct Shared {
     start_wall_us: AtomicU64,
     cpu_ns: AtomicU64,
     begun: AtomicU64,
-    returned: AtomicU64,
+    held: AtomicU64,
     bell: AtomicU32,
     _pad: AtomicU32,
     gates: [Gate; MAX_GATES],
@@ -245,6 +245,13 @@ impl State {
         }
     }
 
+    /// As `wait_until`, for a call that does not return meanwhile.
+    pub(crate) fn hold_until(&self, done: impl FnMut() -> bool) {
+        self.shared().held.fetch_add(1, SeqCst);
+        self.wait_until(done);
+        self.shared().held.fetch_sub(1, SeqCst);
+    }
+
     // ---- cost
 
     /// Counts a call in.
@@ -256,7 +263,6 @@ impl State {
     /// Counts a call out.
     pub(crate) fn end(&self, cpu_ns: u64) {
         self.shared().cpu_ns.fetch_add(cpu_ns, SeqCst);
-        self.shared().returned.fetch_add(1, SeqCst);
     }
 
     /// CPU seconds that all processes spent inside the library, in calls that have returned.
@@ -269,10 +275,10 @@ impl State {
         self.shared().begun.load(SeqCst)
     }
 
-    /// Calls that have not returned: those that hang, and those of processes that died in one.
-    pub fn calls_inside(&self) -> u64 {
-        let returned = self.shared().returned.load(SeqCst);
-        self.shared().begun.load(SeqCst).saturating_sub(returned)
+    /// Calls that a hang or the library-wide lock holds now. A process that dies in one leaves it
+    /// counted.
+    pub fn calls_held(&self) -> u64 {
+        self.shared().held.load(SeqCst)
     }
 
     /// Calls of one function; 0 for a function that is not exported.

@@ -70,6 +70,8 @@ pub struct Step {
     pub function: Option<Key>,
     /// What it does.
     pub action: Action,
+    /// What happens once happens once in every process, not once in all of them.
+    pub every_process: bool,
 }
 
 impl Step {
@@ -160,6 +162,8 @@ pub struct StepEntry {
     abort: bool,
     #[serde(default)]
     stop: bool,
+    #[serde(default)]
+    every_process: bool,
     xid: Option<u64>,
 }
 
@@ -231,6 +235,10 @@ impl StepEntry {
         if gpu.is_none() && matches!(action, Action::Xid(_)) {
             return Err("an xid needs its gpu".into());
         }
+        let own = matches!(action, Action::Write(..) | Action::Exit(_) | Action::Abort | Action::Stop);
+        if self.every_process && !own {
+            return Err("every_process goes with write_fd, exit, abort and stop".into());
+        }
         Ok(Step {
             when,
             until_gate: self.until_gate.map(gate),
@@ -238,6 +246,7 @@ impl StepEntry {
             gpu,
             function: self.function.as_deref().map(Key::parse).transpose()?,
             action,
+            every_process: self.every_process,
         })
     }
 }

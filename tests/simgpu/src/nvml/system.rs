@@ -16,10 +16,6 @@ fn init(function: Function) -> Answer<()> {
     if !sim.scenario.library_present {
         return Err(code::ERROR_LIBRARY_NOT_FOUND);
     }
-    if sim.scenario.recorded_latency {
-        let us = sim.scenario.gpus.first().and_then(|g| g.model.latency_us(Function::nvmlInit_v2));
-        std::thread::sleep(std::time::Duration::from_micros(us.unwrap_or(0)));
-    }
     sim.pass(None, Key::new(function, &[]))?;
     sim.inits.fetch_add(1, SeqCst);
     Ok(())

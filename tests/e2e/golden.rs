@@ -1,0 +1,84 @@
+//! The whole exposition of each kind of node, compared with the reviewed one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::node::Node;
+
+/// Families whose values depend on time or on the machine; their names and labels are compared all the same.
+const MOVING: &[&str] = &[
+    "process_",
+    "gpu_exporter_cpu_seconds_total",
+    "gpu_exporter_resident_memory_bytes",
+    "gpu_exporter_collector_last_success_timestamp_seconds",
+    "gpu_exporter_sample_timestamp_seconds",
+    "gpu_exporter_visit_duration_seconds",
+    "gpu_exporter_driver_call",
+    "gpu_exporter_publication",
+    "gpu_exporter_publish_duration_seconds",
+    "gpu_exporter_http_",
+    "gpu_exporter_build_info",
+    // Adds up while the still GPU is idle.
+    "gpu_clock_event_seconds_total",
+    // What the scenario drops, it drops at every visit.
+    "gpu_exporter_readings_dropped_total",
+];
+
+fn golden(scenario: &str) {
+    let node = Node::start(&format!("tests/scenarios/{scenario}.toml"));
+    let (status, page) = node.get("/metrics");
+    assert_eq!(status, 200);
+    let mut seen: String = page.lines().map(|line| still(line) + "\n").collect();
+    seen.insert_str(0, &format!("# {scenario}: `~` stands for a value that moves.\n"));
+    compare(&golden_path(scenario), &seen);
+}
+
+fn golden_path(scenario: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/e2e/golden/{scenario}.prom"))
+}
+
+fn still(line: &str) -> String {
+    let moving = MOVING.iter().any(|name| line.starts_with(name));
+    match line.rsplit_once(' ') {
+        Some((series, _)) if moving => format!("{series} ~"),
+        _ => line.to_owned(),
+    }
+}
+
+fn compare(path: &Path, seen: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, seen).unwrap();
+        return;
+    }
+    let wanted = fs::read_to_string(path)
+        .unwrap_or_else(|e| panic!("{}: {e}; make it with UPDATE=1 cargo test --test e2e", path.display()));
+    let gone: Vec<_> = wanted.lines().filter(|l| !seen.lines().any(|s| s == *l)).collect();
+    let new: Vec<_> = seen.lines().filter(|l| !wanted.lines().any(|w| w == *l)).collect();
+    assert!(
+        wanted == seen,
+        "{} differs (UPDATE=1 rewrites it)\n- {}\n+ {}",
+        path.display(),
+        gone.join("\n- "),
+        new.join("\n+ ")
+    );
+}
+
+macro_rules! golden {
+    ($($test:ident $scenario:literal)+) => { $(#[test] fn $test() { golden($scenario); })+ };
+}
+
+golden! {
+    one_h200 "still-1xh200"
+    an_h100 "still-h100"
+    an_a100_in_mig_mode "still-a100-mig"
+    an_l4 "still-l4"
+    a_driver_without_a_gpu "no-gpu"
+    values_that_cannot_be_true "blank"
+}
+
+#[test]
+fn metrics_md_is_what_the_catalogue_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/METRICS.md");
+    compare(&path, &gpu_node_exporter::catalog::docs::markdown());
+}

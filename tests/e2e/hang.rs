@@ -1,0 +1,129 @@
+//! A driver call that does not return, on one GPU or with the library's lock held.
+
+use std::time::Duration;
+
+use super::node::{Node, Setup, alive};
+
+const UUID_3: &str = "GPU-00000000-0000-4000-8000-000000000004";
+
+/// Measured values of one GPU: everything but identity and the exporter's own words.
+fn measured(m: &super::node::Metrics, gpu: &str) -> usize {
+    m.0.iter()
+        .filter(|(name, labels, _)| {
+            labels.get("gpu").is_some_and(|g| g == gpu)
+                && !name.starts_with("gpu_exporter_")
+                && name != "gpu_info"
+                && name != "gpu_up"
+        })
+        .count()
+}
+
+fn hang_gpu_3(node: &Node) {
+    node.sim().open_gate("hang").unwrap();
+    node.wait_metrics("the stall", |m| m.value("gpu_up", &[("gpu", "3")]) == Some(0.0));
+}
+
+#[test]
+fn a_hung_gpu_is_withdrawn_and_the_other_seven_go_on() {
+    let node = Node::start("tests/scenarios/hang-gpu3.toml");
+    let samplers = node.samplers();
+    assert_eq!(samplers.len(), 1);
+    assert!(measured(&node.metrics(), "3") > 50);
+    hang_gpu_3(&node);
+    let m = node.metrics();
+    assert_eq!(measured(&m, "3"), 0, "measured values of GPU 3 are gone");
+    assert!(m.value("gpu_info", &[("uuid", UUID_3)]).is_some(), "its identity stays");
+    let stuck = "gpu_exporter_driver_call_stuck_seconds";
+    let first = m.value(stuck, &[("uuid", UUID_3)]).expect("the stall is published");
+    node.wait_metrics("the stall rises", |m| m.value(stuck, &[("gpu", "3")]) > Some(first + 0.3));
+    node.hold("the others are fresh and the page is quick", Duration::from_secs(2), |node| {
+        let (status, _, _) = node.get_timed("/metrics");
+        let m = node.metrics();
+        status == 200
+            && m.value("gpu_driver_stuck", &[]) == Some(0.0)
+            && (0..8).filter(|g| *g != 3).all(|g| {
+                let g = g.to_string();
+                measured(&m, &g) > 50 && m.value("gpu_up", &[("gpu", &g)]) == Some(1.0)
+            })
+    });
+    assert_eq!(node.samplers(), samplers, "nothing was replaced");
+
+    node.sim().open_gate("release").unwrap();
+    let m = node.wait_metrics("GPU 3 is back", |m| m.value("gpu_up", &[("gpu", "3")]) == Some(1.0));
+    assert!(m.value(stuck, &[]).is_none());
+    node.wait_metrics("all its values", |m| measured(m, "3") == measured(m, "2"));
+    assert_eq!(node.samplers(), samplers, "without a new process");
+}
+
+#[test]
+fn sigterm_ends_a_daemon_with_a_hung_gpu_and_leaves_only_what_is_stuck() {
+    let mut node = Node::start("tests/scenarios/hang-gpu3.toml");
+    hang_gpu_3(&node);
+    let samplers = node.samplers();
+    let (status, took) = node.terminate();
+    assert!(status.success(), "{status}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(samplers.iter().all(|pid| alive(*pid)), "a process in a driver call is never killed");
+    node.sim().open_gate("release").unwrap();
+    for pid in samplers {
+        node.wait_until_gone(pid);
+    }
+}
+
+fn hang_lock(node: &Node) {
+    node.sim().open_gate("hang").unwrap();
+    node.wait_metrics("the driver is stuck", |m| m.value("gpu_driver_stuck", &[]) == Some(1.0));
+}
+
+#[test]
+fn a_hang_under_the_drivers_lock_withdraws_all_and_starts_no_third_process() {
+    let node = Node::start("tests/scenarios/hang-lock.toml");
+    hang_lock(&node);
+    let m = node.metrics();
+    for gpu in 0..8 {
+        assert_eq!(measured(&m, &gpu.to_string()), 0, "GPU {gpu}");
+        assert!(m.value("gpu_info", &[("gpu", &gpu.to_string())]).is_some());
+    }
+    assert_eq!(m.value("gpu_driver_up", &[]), Some(0.0));
+    assert_eq!(m.value("gpu_devices", &[]), None);
+    let samplers = node.samplers();
+    assert_eq!(samplers.len(), 2);
+    node.hold("exactly two samplers", Duration::from_secs(2), |node| node.samplers() == samplers);
+    assert_eq!(node.metrics().value("gpu_exporter_samplers", &[]), Some(2.0));
+
+    node.sim().open_gate("release").unwrap();
+    let m = node.wait_metrics("all recovers", |m| {
+        m.value("gpu_driver_stuck", &[]) == Some(0.0)
+            && (0..8).all(|g| m.value("gpu_up", &[("gpu", &g.to_string())]) == Some(1.0))
+    });
+    assert_eq!(m.value("gpu_driver_up", &[]), Some(1.0));
+    node.wait_for("one sampler is left", |node| node.samplers().len() == 1);
+}
+
+#[test]
+fn sigterm_ends_a_daemon_with_a_stuck_driver() {
+    let mut node = Node::start("tests/scenarios/hang-lock.toml");
+    hang_lock(&node);
+    let (status, took) = node.terminate();
+    assert!(status.success(), "{status}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn two_hung_gpus_are_left_to_the_old_process_and_the_rest_goes_to_a_new_one() {
+    let node = Setup::new("tests/scenarios/hang-two.toml").start();
+    node.wait_ready();
+    let old = node.samplers();
+    node.sim().open_gate("hang").unwrap();
+    node.wait_metrics("a replacement", |m| m.value("gpu_exporter_sampler_starts_total", &[]) == Some(2.0));
+    let m = node.wait_metrics("six GPUs are up", |m| {
+        m.all("gpu_up", &[]).iter().sum::<f64>() == 6.0 && measured(m, "0") > 50
+    });
+    assert_eq!(m.value("gpu_driver_stuck", &[]), Some(0.0));
+    assert_eq!(m.value("gpu_exporter_sampler_ends_total", &[("reason", "stuck")]), Some(1.0));
+    assert_eq!((measured(&m, "3"), measured(&m, "5")), (0, 0));
+    assert!(node.samplers().contains(&old[0]), "the stuck one is not waited for, and not killed");
+    node.sim().open_gate("release").unwrap();
+    node.wait_metrics("all eight are back", |m| m.all("gpu_up", &[]).iter().sum::<f64>() == 8.0);
+    node.wait_for("the old process has ended", |node| node.samplers().len() == 1);
+}

@@ -1,0 +1,82 @@
+//! The HTTP side of the shipped program: what a scraper, a probe and a person get.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::node::Node;
+
+const SCENARIO: &str = "tests/scenarios/still-8xh200.toml";
+const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0\r\n";
+
+/// The whole answer to one request, head and body.
+fn ask(node: &Node, method: &str, path: &str, headers: &str) -> String {
+    let mut stream = TcpStream::connect(node.addr()).expect("the node listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").expect("a head and a body").1
+}
+
+#[test]
+fn promtool_finds_nothing_to_say_about_the_metrics() {
+    let promtool = std::env::var("PROMTOOL").expect(
+        "PROMTOOL is not set: sudo apt-get install prometheus && export PROMTOOL=$(command -v promtool)",
+    );
+    let node = Node::start(SCENARIO);
+    let answer = ask(&node, "GET", "/metrics", "");
+    let mut check = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool runs");
+    check.stdin.take().expect("a pipe").write_all(body(&answer).as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert_eq!(String::from_utf8_lossy(&said), "");
+    assert!(output.status.success());
+}
+
+#[test]
+fn a_scraper_gets_the_format_it_asks_for() {
+    let node = Node::start(SCENARIO);
+    let text = ask(&node, "GET", "/metrics", "");
+    assert!(text.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{text}");
+    assert!(body(&text).contains("# TYPE gpu_info gauge\n"));
+    let openmetrics = ask(&node, "GET", "/metrics", OPENMETRICS);
+    assert!(
+        openmetrics.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n")
+    );
+    assert!(body(&openmetrics).contains("# TYPE gpu info\n") && openmetrics.ends_with("# EOF\n"));
+    let json: serde_json::Value =
+        serde_json::from_str(body(&ask(&node, "GET", "/api/v1/snapshot", ""))).expect("JSON");
+    assert_eq!(json["gpus"].as_array().map(Vec::len), Some(8));
+    assert_eq!(body(&ask(&node, "GET", "/", "")).matches("<article").count(), 8);
+}
+
+#[test]
+fn each_door_answers_with_its_status() {
+    let node = Node::start(SCENARIO);
+    for (method, path, status) in [
+        ("GET", "/", 200),
+        ("GET", "/metrics", 200),
+        ("HEAD", "/metrics", 200),
+        ("GET", "/livez", 200),
+        ("GET", "/readyz", 200),
+        ("GET", "/api/v1/snapshot", 200),
+        ("GET", "/nothing", 404),
+        ("POST", "/metrics", 405),
+        ("DELETE", "/api/v1/snapshot", 405),
+    ] {
+        let answer = ask(&node, method, path, "");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {answer}");
+    }
+}

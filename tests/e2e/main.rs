@@ -1,0 +1,13 @@
+//! The one integration binary: the shipped program, tested through its doors on simulated nodes.
+//!
+//! `node` starts a daemon on a scenario and reads its pages; the other modules are the tests. Golden files
+//! are rewritten with `UPDATE=1 cargo test --test e2e` and reviewed as a diff.
+
+mod config;
+mod driver;
+mod golden;
+mod hang;
+mod http;
+mod node;
+mod prometheus;
+mod samplers;

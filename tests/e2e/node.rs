@@ -1,0 +1,361 @@
+//! A daemon on a simulated node, and its pages as tests read them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// No condition of a test takes longer on the slowest machine that runs it.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running daemon.
+pub struct Node {
+    process: Child,
+    addr: SocketAddr,
+    dir: TempDir,
+    state: simgpu::State,
+    lines: Receiver<String>,
+    ended: bool,
+}
+
+/// How a daemon is to be started. Cadences are short, so that tests are.
+pub struct Setup {
+    scenario: PathBuf,
+    settings: BTreeMap<String, String>,
+    library_present: bool,
+    state_dir: Option<PathBuf>,
+}
+
+impl Setup {
+    /// On this scenario file, given from the repository's root.
+    pub fn new(scenario: &str) -> Setup {
+        let fast = [
+            ("SAMPLER__FAST_INTERVAL", "20ms"),
+            ("SAMPLER__NORMAL_INTERVAL", "50ms"),
+            ("SAMPLER__SLOW_INTERVAL", "100ms"),
+            ("SAMPLER__RARE_INTERVAL", "200ms"),
+            ("SAMPLER__CALL_DEADLINE", "500ms"),
+            ("SAMPLER__INIT_DEADLINE", "1s"),
+            ("SAMPLER__DRIVER_RETRY_INTERVAL", "100ms"),
+            ("SAMPLER__RESTART_BACKOFF", "20ms"),
+            ("SAMPLER__RESTART_BACKOFF_MAX", "100ms"),
+            ("LEDGER__PUBLISH_INTERVAL", "50ms"),
+        ];
+        Setup {
+            scenario: Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario),
+            settings: fast.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            library_present: true,
+            state_dir: None,
+        }
+    }
+
+    /// With this setting, as `SECTION__KEY`.
+    pub fn with(mut self, key: &str, value: &str) -> Setup {
+        self.settings.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// With the state that another daemon left.
+    pub fn with_state_of(mut self, other: &Node) -> Setup {
+        self.state_dir = Some(other.state_dir());
+        self
+    }
+
+    /// Without the driver's library; [`Node::install_library`] brings it.
+    pub fn without_library(mut self) -> Setup {
+        self.library_present = false;
+        self
+    }
+
+    /// Starts it and waits until it serves.
+    pub fn start(self) -> Node {
+        let dir = TempDir::new().unwrap();
+        if self.library_present {
+            install_library(dir.path());
+        }
+        let state = simgpu::State::open(dir.path().join("sim-state")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("GPU_NODE_EXPORTER__") {
+                command.env_remove(name);
+            }
+        }
+        for (key, value) in &self.settings {
+            command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
+        }
+        let mut process = command
+            .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
+            .arg(library(dir.path()))
+            .arg("--state-dir")
+            .arg(self.state_dir.unwrap_or_else(|| dir.path().join("state")))
+            .env("GPU_NODE_EXPORTER__CONTROL__SOCKET", dir.path().join("control.sock"))
+            .env("GPU_SIM_SCENARIO", &self.scenario)
+            .env("GPU_SIM_STATE", dir.path().join("sim-state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let (sender, lines) = channel();
+        let stderr = process.stderr.take().unwrap();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut said = Vec::new();
+        let addr = loop {
+            let line = lines
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("the daemon does not serve; it said: {said:#?}"));
+            if let Some((_, rest)) = line.split_once("serving http://") {
+                break rest.trim_end_matches('/').parse().unwrap();
+            }
+            said.push(line);
+        };
+        Node { process, addr, dir, state, lines, ended: false }
+    }
+}
+
+fn library(dir: &Path) -> PathBuf {
+    dir.join("lib/libnvidia-ml.so.1")
+}
+
+fn install_library(dir: &Path) {
+    fs::create_dir_all(dir.join("lib")).unwrap();
+    symlink(simgpu::library_path().unwrap(), library(dir)).unwrap();
+}
+
+impl Node {
+    /// A daemon on this scenario, ready.
+    pub fn start(scenario: &str) -> Node {
+        let node = Setup::new(scenario).start();
+        node.wait_ready();
+        node
+    }
+
+    /// Where it serves.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The daemon's process id.
+    pub fn pid(&self) -> i32 {
+        self.process.id() as i32
+    }
+
+    /// The control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    /// The folder of the state files.
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Waits until a process has ended.
+    pub fn wait_until_gone(&self, pid: i32) {
+        let deadline = Instant::now() + PATIENCE;
+        while alive(pid) {
+            assert!(Instant::now() < deadline, "process {pid} does not end");
+            pause();
+        }
+    }
+
+    /// The simulator's controls.
+    pub fn sim(&self) -> &simgpu::State {
+        &self.state
+    }
+
+    /// Brings the driver's library.
+    pub fn install_library(&self) {
+        install_library(self.dir.path());
+    }
+
+    /// Takes the driver's library away.
+    pub fn remove_library(&self) {
+        fs::remove_file(library(self.dir.path())).unwrap();
+    }
+
+    /// Waits for `/readyz`.
+    pub fn wait_ready(&self) {
+        self.wait_for("ready", |node| node.get("/readyz").0 == 200);
+    }
+
+    /// Gives status and body of a page.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let (status, body, _) = self.get_timed(path);
+        (status, body)
+    }
+
+    /// The same with the time it took, connection included.
+    pub fn get_timed(&self, path: &str) -> (u16, String, Duration) {
+        let started = Instant::now();
+        let mut stream = TcpStream::connect(self.addr).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let took = started.elapsed();
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("an HTTP answer");
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, body.to_owned(), took)
+    }
+
+    /// The metrics page, parsed.
+    pub fn metrics(&self) -> Metrics {
+        let (status, body) = self.get("/metrics");
+        assert_eq!(status, 200, "{body}");
+        Metrics::parse(&body)
+    }
+
+    /// The JSON snapshot.
+    pub fn snapshot(&self) -> serde_json::Value {
+        let (status, body) = self.get("/api/v1/snapshot");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// Waits until the condition holds.
+    pub fn wait_for(&self, what: &str, condition: impl Fn(&Node) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition(self) {
+            if Instant::now() > deadline {
+                let said: Vec<String> = self.lines.try_iter().collect();
+                panic!("{what} did not come in {PATIENCE:?}; the daemon said: {said:#?}\n{}", self.get("/metrics").1);
+            }
+            pause();
+        }
+    }
+
+    /// Waits until the metrics page fulfils the condition, and gives that page.
+    pub fn wait_metrics(&self, what: &str, condition: impl Fn(&Metrics) -> bool) -> Metrics {
+        self.wait_for(what, |node| condition(&node.metrics()));
+        self.metrics()
+    }
+
+    /// Checks that the condition holds on every look for so long.
+    pub fn hold(&self, what: &str, how_long: Duration, condition: impl Fn(&Node) -> bool) {
+        let deadline = Instant::now() + how_long;
+        while Instant::now() < deadline {
+            assert!(condition(self), "{what}\n{}", self.get("/metrics").1);
+            pause();
+        }
+    }
+
+    /// Sampler processes of this daemon.
+    pub fn samplers(&self) -> Vec<i32> {
+        children(self.pid())
+    }
+
+    /// SIGTERM; gives the exit status and how long the end took.
+    pub fn terminate(&mut self) -> (ExitStatus, Duration) {
+        let started = Instant::now();
+        signal(self.pid(), nix::sys::signal::Signal::SIGTERM);
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                self.ended = true;
+                return (status, started.elapsed());
+            }
+            assert!(started.elapsed() < PATIENCE, "the daemon does not end");
+            pause();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A hang would outlive the test, because a sampler in a call is never killed. Scenarios without a
+        // hang have no such gate.
+        let _ = self.state.open_gate("release");
+        if !self.ended {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// Sends a signal.
+pub fn signal(pid: i32, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+}
+
+/// Whether a process is there (a zombie is not).
+pub fn alive(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    !stat.rsplit(") ").next().unwrap_or("").starts_with('Z')
+}
+
+fn children(parent: i32) -> Vec<i32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+    let mut pids: Vec<i32> = tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().filter_map(|p| p.parse().ok()).collect::<Vec<i32>>())
+        .filter(|pid| alive(*pid))
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// A short wait between two looks at a condition.
+pub fn pause() {
+    let (_sender, receiver) = channel::<()>();
+    let _ = receiver.recv_timeout(Duration::from_millis(5));
+}
+
+/// A metrics page.
+#[derive(Debug, Clone)]
+pub struct Metrics(pub Vec<(String, BTreeMap<String, String>, f64)>);
+
+impl Metrics {
+    /// Parses text format 0.0.4 whose label values hold no quotes or backslashes.
+    pub fn parse(page: &str) -> Metrics {
+        Metrics(page.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).map(parse_line).collect())
+    }
+
+    /// The value of the first series of this name with at least these labels.
+    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        self.all(name, labels).first().copied()
+    }
+
+    /// The values of all series of this name with at least these labels.
+    pub fn all(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
+        self.0
+            .iter()
+            .filter(|(n, l, _)| {
+                n == name && labels.iter().all(|(k, v)| l.get(*k).is_some_and(|have| have == v))
+            })
+            .map(|(_, _, value)| *value)
+            .collect()
+    }
+}
+
+fn parse_line(line: &str) -> (String, BTreeMap<String, String>, f64) {
+    let (series, value) = line.rsplit_once(' ').expect("a value");
+    let value = value.parse().expect("a number");
+    let Some((name, labels)) = series.split_once('{') else {
+        return (series.to_owned(), BTreeMap::new(), value);
+    };
+    let labels = labels.strip_suffix('}').expect("a closing brace");
+    let labels = labels
+        .split("\",")
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (key, text) = pair.split_once("=\"").expect("a label");
+            (key.to_owned(), text.trim_end_matches('"').to_owned())
+        })
+        .collect();
+    (name.to_owned(), labels, value)
+}

@@ -1,0 +1,96 @@
+//! Samplers that fail in every way: what they say is never published wrongly, and they are replaced.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::node::{Node, Setup, signal};
+
+fn ends(node: &Node, reason: &str) -> Option<f64> {
+    node.metrics().value("gpu_exporter_sampler_ends_total", &[("reason", reason)])
+}
+
+fn both_up(node: &Node) -> bool {
+    node.metrics().all("gpu_up", &[]) == [1.0, 1.0]
+}
+
+#[test]
+fn a_sampler_that_sends_garbage_is_counted_and_replaced() {
+    let node = Node::start("tests/scenarios/garbage.toml");
+    for (gate, reasons) in [
+        ("garbage", &["garbage"][..]),
+        ("oversized", &["oversized"]),
+        // Bytes that follow a cut frame make it whole but wrong; the end of the stream leaves it cut.
+        ("truncated", &["truncated", "garbage"]),
+    ] {
+        let before = node.samplers();
+        let count = |node: &Node| reasons.iter().filter_map(|r| ends(node, r)).sum::<f64>();
+        let counted = count(&node);
+        node.sim().open_gate(gate).unwrap();
+        node.wait_for(gate, |node| count(node) > counted);
+        node.wait_for("a new sampler", |node| {
+            let now = node.samplers();
+            now.len() == 1 && now != before && both_up(node)
+        });
+        // Still values: a wrong one would differ.
+        assert_eq!(node.metrics().all("gpu_memory_total_bytes", &[]), [150_754_820_096.0; 2], "{gate}");
+    }
+}
+
+#[test]
+fn a_sampler_that_dies_is_replaced_and_no_count_is_lost() {
+    let node = Node::start("tests/scenarios/garbage.toml");
+    let calls = |node: &Node| node.metrics().all("gpu_exporter_driver_calls_total", &[]).iter().sum::<f64>();
+    let before = calls(&node);
+    signal(node.samplers()[0], Signal::SIGKILL);
+    node.wait_for("it is counted", |node| ends(node, "exited") == Some(1.0));
+    node.wait_for("a new one serves", both_up);
+    assert!(calls(&node) >= before, "counters live through the replacement");
+    assert_eq!(node.metrics().value("gpu_exporter_sampler_starts_total", &[]), Some(2.0));
+}
+
+#[test]
+fn a_stopped_sampler_is_replaced_and_killed() {
+    let node = Node::start("tests/scenarios/garbage.toml");
+    let old = node.samplers()[0];
+    signal(old, Signal::SIGSTOP);
+    node.wait_for("it is counted", |node| {
+        ends(node, "stopped").unwrap_or(0.0) + ends(node, "stuck").unwrap_or(0.0) == 1.0
+    });
+    node.wait_for("a new one serves", both_up);
+    node.wait_for("the old one is gone", |node| !node.samplers().contains(&old));
+}
+
+#[test]
+fn a_sampler_is_deaf_to_signals_meant_for_others_and_ends_with_its_pipe() {
+    let mut node = Node::start("tests/scenarios/garbage.toml");
+    let sampler = node.samplers()[0];
+    for s in [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        signal(sampler, s);
+    }
+    node.hold("the same sampler", Duration::from_millis(500), |node| node.samplers() == [sampler]);
+    let (status, took) = node.terminate();
+    assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
+    node.wait_until_gone(sampler);
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_no_sampler() {
+    let node = Node::start("tests/scenarios/garbage.toml");
+    let sampler = node.samplers()[0];
+    signal(node.pid(), Signal::SIGKILL);
+    node.wait_until_gone(sampler);
+}
+
+#[test]
+fn a_sampler_that_dies_at_once_is_not_restarted_in_a_loop() {
+    let node = Setup::new("tests/scenarios/dies.toml")
+        .with("SAMPLER__RESTART_BACKOFF", "200ms")
+        .with("SAMPLER__RESTART_BACKOFF_MAX", "10s")
+        .start();
+    node.wait_metrics("three starts", |m| m.value("gpu_exporter_sampler_starts_total", &[]) >= Some(3.0));
+    let started = std::time::Instant::now();
+    node.wait_metrics("five", |m| m.value("gpu_exporter_sampler_starts_total", &[]) >= Some(5.0));
+    assert!(started.elapsed() > Duration::from_millis(800), "{:?}: the delay grows", started.elapsed());
+    assert_eq!(node.get("/livez").0, 200);
+}

@@ -1,0 +1,5 @@
+//! The built library, driven through nvml-wrapper as the product drives it.
+
+mod faults;
+mod node;
+mod values;
