@@ -215,8 +215,8 @@ metrics! {
     gpu_up: Gauge<Gpu>, None, Own, "0.1.0";
     /// CUDA cores (FP32 lanes) of the GPU.
     gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0";
-    /// Width of the memory bus.
-    gpu_memory_bus_width_bits: Gauge<Gpu>, Bits, Once, "0.1.0";
+    /// Width of the memory bus: bytes moved in one transfer, two of which fit in a cycle of the memory clock.
+    gpu_memory_bus_width_bytes: Gauge<Gpu>, Bytes, Once, "0.1.0";
 
     // --- utilization ----------------------------------------------------------------------------
     /// Share of the driver's last sample period in which at least one kernel ran. Not how full the GPU was. Absent in MIG mode.
@@ -353,8 +353,8 @@ metrics! {
     gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Own, "0.1.0";
     /// 1 for each metric this GPU or driver does not support. Such a metric has no series; neither zero nor a failure.
     gpu_exporter_metric_unsupported: Gauge<Gpu, (MetricName,)>, None, Own, "0.1.0";
-    /// Driver counters that went backwards without a reason and were held.
-    gpu_exporter_counter_steps_back_total: Counter<Gpu>, None, Own, "0.1.0";
+    /// Readings of driver counters that went backwards without a reason: the older value was held.
+    gpu_exporter_readings_held_total: Counter<Gpu>, None, Own, "0.1.0";
     /// Sampler processes alive, those stuck in the driver included. Never more than two.
     gpu_exporter_samplers: Gauge<Node>, None, Own, "0.1.0";
     /// Sampler processes started.
@@ -437,15 +437,15 @@ mod tests {
             assert_eq!(m.name.ends_with("_total"), m.kind == Kind::Counter, "{}: _total", m.name);
             assert_eq!(m.name.ends_with("_info"), m.kind == Kind::Info, "{}: _info", m.name);
             assert!(!m.name.ends_with("_count") && !m.name.ends_with("_sum"), "{}", m.name);
-            for word in ["_mhz", "_milliwatts", "_percent", "_kelvin", "_mib", "_ms", "_mj", "_us", "_ns"] {
-                assert!(!m.name.contains(word), "{}: not a base unit", m.name);
-            }
+            const NOT_BASE: [&str; 10] =
+                ["mhz", "milliwatts", "percent", "kelvin", "mib", "ms", "mj", "us", "ns", "bits"];
+            assert!(!m.name.split('_').any(|w| NOT_BASE.contains(&w)), "{}: not a base unit", m.name);
         }
     }
 
     #[test]
     fn the_unit_is_the_suffix() {
-        const UNITS: [Unit; 9] = [
+        const UNITS: [Unit; 8] = [
             Unit::Bytes,
             Unit::Seconds,
             Unit::Joules,
@@ -454,7 +454,6 @@ mod tests {
             Unit::Hertz,
             Unit::Ratio,
             Unit::Lanes,
-            Unit::Bits,
         ];
         for m in METRICS {
             if m.unit == Unit::None {

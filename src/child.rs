@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
-use nix::sys::signal::{Signal, killpg, signal, SigHandler};
+use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
 

@@ -197,7 +197,7 @@ impl Ledger {
         }
         self.tally.born(&m::gpu_exporter_driver_errors_total, gpu);
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
-        self.tally.add(&m::gpu_exporter_counter_steps_back_total, gpu, (), 0.0);
+        self.tally.add(&m::gpu_exporter_readings_held_total, gpu, (), 0.0);
         let book = GpuBook { gpu: gpu.clone(), epoch: 0, clock_events: ClockEvents::default() };
         self.gpus.insert(Arc::clone(&gpu.uuid), book);
         self.expected = self.expected.max(self.gpus.len());
@@ -250,7 +250,7 @@ impl Ledger {
         }
         if let Some(gpu) = &part.gpu {
             if steps_back > 0 {
-                let metric = &m::gpu_exporter_counter_steps_back_total;
+                let metric = &m::gpu_exporter_readings_held_total;
                 self.tally.add(metric, gpu, (), f64::from(steps_back));
             }
             if let Some(book) = self.gpus.get_mut(&gpu.uuid) {
@@ -337,9 +337,9 @@ impl Ledger {
 
     /// The calls made, for the publication.
     fn call_rows(&self) -> impl Iterator<Item = (Call, u64, f64)> {
-        self.calls.iter().map(|(name, (count, nanos))| {
-            (Call(name.as_str().into()), *count, *nanos as f64 * 1e-9)
-        })
+        self.calls
+            .iter()
+            .map(|(name, (count, nanos))| (Call(name.as_str().into()), *count, *nanos as f64 * 1e-9))
     }
 
     fn collectors(&self) -> impl Iterator<Item = (Source, CollectorName)> {

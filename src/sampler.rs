@@ -107,8 +107,7 @@ impl Stop {
             if *stopped || left.is_zero() {
                 return;
             }
-            stopped =
-                self.changed.wait_timeout(stopped, left).unwrap_or_else(PoisonError::into_inner).0;
+            stopped = self.changed.wait_timeout(stopped, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -168,8 +167,7 @@ fn run() -> std::io::Result<()> {
     node(&shared, &more);
     // Threads still in a driver call are waited for, however long it takes: ending a GPU client in the
     // middle of a call can wedge the GPU. The parent does not wait for us.
-    let workers =
-        std::mem::take(&mut *shared.workers.lock().unwrap_or_else(PoisonError::into_inner));
+    let workers = std::mem::take(&mut *shared.workers.lock().unwrap_or_else(PoisonError::into_inner));
     for worker in workers {
         if worker.join().is_err() {
             tracing::error!("a worker thread panicked");
@@ -251,14 +249,15 @@ impl NodeWorker<'_> {
         let taken = Mono::now();
         let nvml = self.nvml;
         let mut gaps = Vec::new();
-        let mut text = |caller: &mut Caller,
-                        call: &'static str,
-                        f: &dyn Fn() -> Result<String, nvml_wrapper::error::NvmlError>| {
-            caller.call(CallName::from(call), f).unwrap_or_else(|failure| {
-                gaps.push(gap(call, m::gpu_driver_info.id(), failure.missing()));
-                String::new()
-            })
-        };
+        let mut text =
+            |caller: &mut Caller,
+             call: &'static str,
+             f: &dyn Fn() -> Result<String, nvml_wrapper::error::NvmlError>| {
+                caller.call(CallName::from(call), f).unwrap_or_else(|failure| {
+                    gaps.push(gap(call, m::gpu_driver_info.id(), failure.missing()));
+                    String::new()
+                })
+            };
         let caller = &mut self.caller;
         let info = DriverInfo {
             driver_version: text(caller, "nvmlSystemGetDriverVersion", &|| nvml.sys_driver_version()),
@@ -266,7 +265,9 @@ impl NodeWorker<'_> {
             nvml_version: text(caller, "nvmlSystemGetNVMLVersion", &|| nvml.sys_nvml_version()),
             cuda_version: text(caller, "nvmlSystemGetCudaDriverVersion_v2", &|| {
                 nvml.sys_cuda_driver_version().map(|v| {
-                    use nvml_wrapper::{cuda_driver_version_major as major, cuda_driver_version_minor as minor};
+                    use nvml_wrapper::{
+                        cuda_driver_version_major as major, cuda_driver_version_minor as minor,
+                    };
                     format!("{}.{}", major(v), minor(v))
                 })
             }),
@@ -285,7 +286,11 @@ impl NodeWorker<'_> {
         match self.caller.call(COUNT.into(), || nvml.device_count()) {
             Ok(count) => {
                 if rows.of(&Node {}).put(&m::gpu_devices, (), f64::from(count)).is_err() {
-                    gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(crate::sample::Drop::OutOfRange)));
+                    gaps.push(gap(
+                        COUNT,
+                        m::gpu_devices.id(),
+                        Missing::Dropped(crate::sample::Drop::OutOfRange),
+                    ));
                 }
                 // A replacement serves the GPUs it was given and touches no other.
                 if self.shared.orders.seats.is_none() {

@@ -27,7 +27,9 @@ use crate::{control, lifecycle};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be served on.
-    #[error("cannot listen on {address}: {source}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN")]
+    #[error(
+        "cannot listen on {address}: {source}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN"
+    )]
     Listen {
         /// The address.
         address: String,

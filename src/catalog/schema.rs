@@ -81,8 +81,6 @@ pub enum Unit {
     Ratio,
     /// PCIe lanes.
     Lanes,
-    /// Bits (of a bus).
-    Bits,
 }
 
 impl Unit {
@@ -98,7 +96,6 @@ impl Unit {
             Unit::Hertz => "hertz",
             Unit::Ratio => "ratio",
             Unit::Lanes => "lanes",
-            Unit::Bits => "bits",
         }
     }
 
@@ -116,7 +113,6 @@ impl Unit {
             Unit::Hertz => 0.0..=20e9,
             Unit::Ratio => 0.0..=1.0,
             Unit::Lanes => 0.0..=64.0,
-            Unit::Bits => 0.0..=65_536.0,
         }
     }
 }

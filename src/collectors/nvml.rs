@@ -209,8 +209,7 @@ impl Supervisor {
             let decision = policy::decide(&health, old.as_ref());
             self.say_stuck(decision == Decision::DriverStuck);
             if decision == Decision::Replace {
-                let reason =
-                    if health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
+                let reason = if health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
                 tracing::warn!(stuck = ?health.stuck, late = health.late, "the sampler is replaced");
                 self.give_up(Some(reason));
             }
@@ -239,7 +238,9 @@ impl Supervisor {
     fn say_stuck(&mut self, stuck: bool) {
         if stuck != self.said_stuck {
             if stuck {
-                tracing::error!("two samplers hang in driver calls: the driver is stuck; nothing more is started");
+                tracing::error!(
+                    "two samplers hang in driver calls: the driver is stuck; nothing more is started"
+                );
             }
             self.said_stuck = stuck;
             self.context.inbox.event(Event::DriverStuck(stuck));
@@ -278,8 +279,7 @@ impl Supervisor {
     }
 
     fn count(&mut self) {
-        let pids: Vec<i32> =
-            self.serving.iter().chain(&self.given_up).map(Sampler::pid).collect();
+        let pids: Vec<i32> = self.serving.iter().chain(&self.given_up).map(Sampler::pid).collect();
         if self.said_alive != Some(pids.len()) {
             self.said_alive = Some(pids.len());
             self.context.inbox.event(Event::Samplers(pids.len()));
@@ -306,7 +306,10 @@ impl Supervisor {
             look.wait_until(now + Duration::from_millis(10));
         }
         for sampler in &self.given_up {
-            tracing::warn!(pid = sampler.pid(), "left behind in a driver call; it ends when the call returns");
+            tracing::warn!(
+                pid = sampler.pid(),
+                "left behind in a driver call; it ends when the call returns"
+            );
         }
     }
 }

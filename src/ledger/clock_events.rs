@@ -57,9 +57,12 @@ impl ClockEvents {
     /// changed from our seconds to the driver's would jump.
     pub fn ours(&self) -> impl Iterator<Item = (ClockEvent, f64)> {
         let driver = self.driver_counts.filter(|_| self.last.is_some()).unwrap_or([true; REASONS]);
-        ClockEvent::ALL.iter().zip(driver).zip(self.seconds).filter(|((_, driver), _)| !driver).map(
-            |((event, _), seconds)| (*event, seconds),
-        )
+        ClockEvent::ALL
+            .iter()
+            .zip(driver)
+            .zip(self.seconds)
+            .filter(|((_, driver), _)| !driver)
+            .map(|((event, _), seconds)| (*event, seconds))
     }
 }
 
@@ -72,11 +75,7 @@ fn reason(row: &Row) -> Option<usize> {
 
 /// The row of one reason, for the ledger.
 pub fn row(event: ClockEvent, seconds: f64) -> Row {
-    Row {
-        metric: m::gpu_clock_event_seconds_total.id(),
-        labels: vec![event.text()],
-        value: seconds,
-    }
+    Row { metric: m::gpu_clock_event_seconds_total.id(), labels: vec![event.text()], value: seconds }
 }
 
 #[cfg(test)]

@@ -24,8 +24,7 @@ impl Subjects {
         if let Some(known) = self.0.get(subject) {
             return Arc::clone(known);
         }
-        let text =
-            Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
+        let text = Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
         self.0.insert(subject.clone(), Arc::clone(&text));
         text
     }
@@ -132,8 +131,7 @@ impl Ledger {
             if state != GpuState::Waiting {
                 b.put(&m::gpu_up, gpu, (), f64::from(u8::from(up)));
             }
-            let mut view =
-                GpuView { gpu: gpu.clone(), state, parts: Vec::new(), gaps: Vec::new() };
+            let mut view = GpuView { gpu: gpu.clone(), state, parts: Vec::new(), gaps: Vec::new() };
             let mut unsupported = BTreeSet::new();
             for (part, held) in self.parts.iter().filter(|(p, _)| p.gpu.as_ref() == Some(gpu)) {
                 view.gaps.extend(held.gaps.iter().cloned());
@@ -307,7 +305,8 @@ impl Ledger {
                     rows.filter(|r| r.metric == m::gpu_devices.id()).map(|r| r.value).sum::<f64>()
                 });
                 // A GPU that is stuck or failing has answered: it will not answer better.
-                let unseated = self.stalls.iter().filter(|s| s.gpu.as_ref().is_some_and(|g| g.uuid.is_empty()));
+                let unseated =
+                    self.stalls.iter().filter(|s| s.gpu.as_ref().is_some_and(|g| g.uuid.is_empty()));
                 count.is_some_and(|count| (gpus.len() + unseated.count()) as f64 >= count)
                     && gpus.iter().all(|view| match view.state {
                         GpuState::Waiting => false,

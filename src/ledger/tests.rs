@@ -1,0 +1,215 @@
+//! The ledger, driven by hand: batches and moments in, snapshots out.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::inbox::{Event, Stall};
+use super::{Ledger, Settings};
+use crate::catalog::{self as m, Gpu, Node, Tier};
+use crate::clock::Mono;
+use crate::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
+use crate::snapshot::{GpuState, Snapshot};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn gpu(index: u32) -> Gpu {
+    Gpu { gpu: index, uuid: format!("GPU-{index}").as_str().into() }
+}
+
+fn ledger() -> Ledger {
+    let mut ledger = Ledger::new(Settings {
+        max_series: 1000,
+        off: HashSet::new(),
+        bridge: Duration::from_secs(3),
+        expected: 0,
+        build: m::BuildInfo::default(),
+    });
+    ledger.event(Event::DriverUp);
+    ledger
+}
+
+/// A batch of one GPU's tier with these values.
+fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)) -> Batch {
+    let mut rows = Rows::default();
+    fill(&mut rows);
+    Batch {
+        part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
+        epoch,
+        taken: Mono(taken),
+        nanos: 1000,
+        lifetime_nanos: (tier != Tier::Once && tier != Tier::Identity).then_some(3 * SECOND),
+        rows,
+        gaps: Vec::new(),
+        calls: Vec::new(),
+    }
+}
+
+fn power(gpu: &Gpu, epoch: u64, taken: u64, watts: f64) -> Batch {
+    batch(gpu, Tier::Normal, epoch, taken, |rows| {
+        rows.of(gpu).put(&m::gpu_power_watts, (), watts).unwrap();
+    })
+}
+
+fn energy(gpu: &Gpu, epoch: u64, taken: u64, joules: f64) -> Batch {
+    batch(gpu, Tier::Slow, epoch, taken, |rows| {
+        rows.of(gpu).put(&m::gpu_energy_joules_total, (), joules).unwrap();
+    })
+}
+
+fn identity(gpu: &Gpu, epoch: u64) -> Batch {
+    batch(gpu, Tier::Identity, epoch, 1, |rows| {
+        rows.of(gpu).info(&m::gpu_info, m::GpuInfo { model: "H200".into(), ..Default::default() });
+    })
+}
+
+fn publish(ledger: &mut Ledger, now: u64) -> Snapshot {
+    ledger.publish(Mono(now), 1000.0)
+}
+
+fn watts(snapshot: &Snapshot, gpu: &Gpu) -> Option<f64> {
+    snapshot.number(&m::gpu_power_watts, gpu, ())
+}
+
+#[test]
+fn a_batch_replaces_its_part_as_a_whole() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(batch(&g, Tier::Normal, 1, SECOND, |rows| {
+        rows.of(&g).put(&m::gpu_power_watts, (), 100.0).unwrap();
+        rows.of(&g).put(&m::gpu_utilization_ratio, (), 0.5).unwrap();
+    }));
+    l.fold(power(&g, 1, 2 * SECOND, 200.0));
+    let s = publish(&mut l, 2 * SECOND);
+    assert_eq!(watts(&s, &g), Some(200.0));
+    assert_eq!(s.number(&m::gpu_utilization_ratio, &g, ()), None, "no row of the older batch stays");
+}
+
+#[test]
+fn rows_expire_at_their_deadline() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(power(&g, 1, 10 * SECOND, 100.0));
+    assert_eq!(watts(&publish(&mut l, 13 * SECOND), &g), Some(100.0));
+    let late = publish(&mut l, 13 * SECOND + 1);
+    assert_eq!(watts(&late, &g), None);
+    assert_eq!(late.number(&m::gpu_up, &g, ()), Some(0.0));
+}
+
+#[test]
+fn a_new_epoch_drops_what_was_read_before_but_not_who_the_gpu_is() {
+    let (mut l, g, other) = (ledger(), gpu(0), gpu(1));
+    l.fold(identity(&g, 1));
+    l.fold(energy(&g, 1, SECOND, 5.0));
+    l.fold(power(&other, 1, SECOND, 50.0));
+    assert!(l.fold(power(&g, 2, SECOND, 100.0)), "it is published at once");
+    let s = publish(&mut l, SECOND);
+    assert_eq!(s.number(&m::gpu_energy_joules_total, &g, ()), None);
+    assert_eq!(s.info(&m::gpu_info, &g, "model"), Some("H200"));
+    assert_eq!(watts(&s, &other), Some(50.0), "another GPU's epoch is its own");
+    l.fold(energy(&g, 1, SECOND, 6.0));
+    let s = publish(&mut l, SECOND);
+    assert_eq!(s.number(&m::gpu_energy_joules_total, &g, ()), None, "a late batch is thrown away");
+    assert_eq!(s.number(&m::gpu_exporter_batches_discarded_total, &Node {}, ()), Some(1.0));
+}
+
+#[test]
+fn a_stall_withdraws_one_gpu_and_its_end_brings_it_back() {
+    let (mut l, g, other) = (ledger(), gpu(0), gpu(1));
+    l.fold(identity(&g, 1));
+    l.fold(power(&g, 1, 10 * SECOND, 100.0));
+    l.fold(power(&other, 1, 10 * SECOND, 50.0));
+    let stall = Stall { gpu: Some(g.clone()), call: "nvmlX".into(), since: Mono(7 * SECOND) };
+    l.event(Event::Stalls(vec![stall]));
+    let s = publish(&mut l, 11 * SECOND);
+    assert_eq!((watts(&s, &g), watts(&s, &other)), (None, Some(50.0)));
+    assert_eq!(s.info(&m::gpu_info, &g, "model"), Some("H200"));
+    let call = (m::Call("nvmlX".into()),);
+    assert_eq!(s.number(&m::gpu_exporter_driver_call_stuck_seconds, &g, call), Some(4.0));
+    assert!(matches!(s.gpus[0].state, GpuState::Stuck { .. }));
+    l.event(Event::Stalls(Vec::new()));
+    l.fold(power(&g, 1, 11 * SECOND, 101.0));
+    assert_eq!(watts(&publish(&mut l, 11 * SECOND), &g), Some(101.0));
+}
+
+#[test]
+fn a_stuck_driver_withdraws_all_and_an_absent_one_voids_all() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(identity(&g, 1));
+    l.fold(power(&g, 1, SECOND, 100.0));
+    l.event(Event::DriverStuck(true));
+    let s = publish(&mut l, SECOND);
+    assert_eq!(watts(&s, &g), None);
+    assert_eq!(s.number(&m::gpu_driver_stuck, &Node {}, ()), Some(1.0));
+    l.event(Event::DriverStuck(false));
+    assert_eq!(watts(&publish(&mut l, SECOND), &g), Some(100.0));
+    l.event(Event::DriverAway { text: "gone".into() });
+    l.event(Event::DriverUp);
+    let s = publish(&mut l, SECOND);
+    assert_eq!(watts(&s, &g), None, "what was read before the driver went is void");
+    assert_eq!(s.info(&m::gpu_info, &g, "model"), Some("H200"));
+}
+
+#[test]
+fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_anew() {
+    let (mut l, g) = (ledger(), gpu(0));
+    let joules = |s: &Snapshot| s.number(&m::gpu_energy_joules_total, &gpu(0), ());
+    l.fold(energy(&g, 1, SECOND, 100.0));
+    l.fold(energy(&g, 2, SECOND, 40.0));
+    let s = publish(&mut l, SECOND);
+    assert_eq!(joules(&s), Some(100.0), "a replaced sampler explains nothing");
+    assert_eq!(s.number(&m::gpu_exporter_readings_held_total, &g, ()), Some(1.0));
+    l.event(Event::DriverAway { text: "gone".into() });
+    l.event(Event::DriverUp);
+    l.fold(energy(&g, 3, SECOND, 1.0));
+    assert_eq!(joules(&publish(&mut l, SECOND)), Some(1.0));
+}
+
+#[test]
+fn a_failed_call_is_counted_by_kind_and_an_unsupported_one_is_listed() {
+    let (mut l, g) = (ledger(), gpu(0));
+    let mut b = power(&g, 1, SECOND, 100.0);
+    let error = ErrorKind::new(m::DriverError::Timeout);
+    b.gaps = vec![
+        Gap {
+            call: "nvmlA".into(),
+            metrics: vec![m::gpu_utilization_ratio.id()],
+            missing: Missing::Failed { error, text: "timeout".into() },
+        },
+        Gap {
+            call: "nvmlB".into(),
+            metrics: vec![m::gpu_ofa_utilization_ratio.id(), m::gpu_power_watts.id()],
+            missing: Missing::Unsupported,
+        },
+    ];
+    l.fold(b);
+    let s = publish(&mut l, SECOND);
+    let errors = &m::gpu_exporter_driver_errors_total;
+    assert_eq!(s.number(errors, &g, (m::DriverError::Timeout,)), Some(1.0));
+    assert_eq!(s.number(errors, &g, (m::DriverError::Unknown,)), Some(0.0), "born at 0");
+    let listed =
+        |name: &str| s.number(&m::gpu_exporter_metric_unsupported, &g, (m::MetricName(name.into()),));
+    assert_eq!(listed("gpu_ofa_utilization_ratio"), Some(1.0));
+    assert_eq!(listed("gpu_power_watts"), None, "it has a value from elsewhere");
+    let up = s.number(&m::gpu_exporter_collector_up, &Node {}, (m::CollectorName::Nvml,));
+    assert_eq!(up, Some(0.0));
+    assert_eq!(s.number(&m::gpu_up, &g, ()), Some(1.0), "one failed call does not take a GPU down");
+}
+
+#[test]
+fn a_gpu_under_another_index_is_the_same_gpu() {
+    let mut l = ledger();
+    let (before, after) = (gpu(0), Gpu { gpu: 5, uuid: "GPU-0".into() });
+    l.fold(power(&before, 1, SECOND, 100.0));
+    l.fold(power(&after, 2, SECOND, 120.0));
+    let s = publish(&mut l, SECOND);
+    assert_eq!(s.series(&m::gpu_power_watts).len(), 1);
+    assert_eq!(watts(&s, &after), Some(120.0));
+    assert_eq!(s.gpus.len(), 1);
+}
+
+#[test]
+fn the_series_count_is_that_of_the_snapshot() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(power(&g, 1, SECOND, 100.0));
+    let s = publish(&mut l, SECOND);
+    let said = s.number(&m::gpu_exporter_series, &Node {}, ()).unwrap();
+    assert_eq!(said as usize, s.series_count());
+}

@@ -20,21 +20,33 @@ use crate::sample::{CallCost, ErrorKind, Missing};
 pub struct CallName {
     /// NVML's C function.
     pub function: &'static str,
-    /// Its argument, where one function answers several questions.
-    pub arg: Option<u32>,
+    /// Its arguments, where one function answers several questions.
+    pub args: [Option<u32>; 3],
     /// Whether it costs so much (1 ms and more) that only one may run on the node at a time.
     pub dear: bool,
 }
 
 impl From<&'static str> for CallName {
     fn from(function: &'static str) -> CallName {
-        CallName { function, arg: None, dear: false }
+        CallName { function, args: [None; 3], dear: false }
     }
 }
 
 impl From<(&'static str, u32)> for CallName {
-    fn from((function, arg): (&'static str, u32)) -> CallName {
-        CallName { function, arg: Some(arg), dear: false }
+    fn from((function, a): (&'static str, u32)) -> CallName {
+        CallName { args: [Some(a), None, None], ..CallName::from(function) }
+    }
+}
+
+impl From<(&'static str, [u32; 2])> for CallName {
+    fn from((function, [a, b]): (&'static str, [u32; 2])) -> CallName {
+        CallName { args: [Some(a), Some(b), None], ..CallName::from(function) }
+    }
+}
+
+impl From<(&'static str, [u32; 3])> for CallName {
+    fn from((function, args): (&'static str, [u32; 3])) -> CallName {
+        CallName { args: args.map(Some), ..CallName::from(function) }
     }
 }
 
@@ -47,9 +59,10 @@ impl CallName {
 
 impl std::fmt::Display for CallName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.arg {
-            Some(arg) => write!(f, "{}({arg})", self.function),
-            None => f.write_str(self.function),
+        let args: Vec<String> = self.args.iter().flatten().map(u32::to_string).collect();
+        match args.is_empty() {
+            true => f.write_str(self.function),
+            false => write!(f, "{}({})", self.function, args.join(",")),
         }
     }
 }

@@ -25,6 +25,7 @@ const PERCENT: Scale = Scale::PERCENT;
 const MILLI: Scale = Scale::MILLI;
 const MEGA: Scale = Scale::MEGA;
 const NANO: Scale = Scale::NANO;
+const BITS: Scale = Scale::BITS;
 
 /// Reads one tier.
 pub fn read(tier: Tier, v: &mut Visit<'_>) {
@@ -134,13 +135,7 @@ fn normal(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetDecoderUtilization", &m::gpu_decoder_utilization_ratio, (), PERCENT, |d| {
         d.decoder_utilization().map(|u| u.utilization)
     });
-    v.value(
-        "nvmlDeviceGetJpgUtilization",
-        &m::gpu_jpeg_utilization_ratio,
-        (),
-        PERCENT,
-        raw::jpg_utilization,
-    );
+    v.value("nvmlDeviceGetJpgUtilization", &m::gpu_jpeg_utilization_ratio, (), PERCENT, raw::jpg_utilization);
     v.value("nvmlDeviceGetOfaUtilization", &m::gpu_ofa_utilization_ratio, (), PERCENT, raw::ofa_utilization);
 
     const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
@@ -159,12 +154,11 @@ fn normal(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetPerformanceState", &m::gpu_performance_state, (), ONE, |d| {
         d.performance_state().map(|state| state.as_c())
     });
-    for (counter, c) in [
-        (NvmlEccCounter::Volatile, EccCounter::Volatile),
-        (NvmlEccCounter::Aggregate, EccCounter::Aggregate),
-    ] {
+    for (counter, c) in
+        [(NvmlEccCounter::Volatile, EccCounter::Volatile), (NvmlEccCounter::Aggregate, EccCounter::Aggregate)]
+    {
         for (error, e) in ECC_ERRORS {
-            let call = ("nvmlDeviceGetTotalEccErrors", error.as_c() * 2 + counter.as_c());
+            let call = ("nvmlDeviceGetTotalEccErrors", [error.as_c(), counter.as_c()]);
             v.value(call, &m::gpu_ecc_total_errors, (c, e), ONE, |d| {
                 d.total_ecc_errors(error.clone(), counter.clone())
             });
@@ -184,13 +178,9 @@ fn normal(v: &mut Visit<'_>) {
         ONE,
         |d| d.running_graphics_processes_count(),
     );
-    v.value(
-        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-        &m::gpu_processes,
-        (ProcessType::Mps,),
-        ONE,
-        |d| d.mps_running_compute_processes().map(|list| list.len()),
-    );
+    v.value("nvmlDeviceGetMPSComputeRunningProcesses_v3", &m::gpu_processes, (ProcessType::Mps,), ONE, |d| {
+        d.mps_running_compute_processes().map(|list| list.len())
+    });
 }
 
 const ECC_ERRORS: [(MemoryError, EccError); 2] =
@@ -258,14 +248,14 @@ fn slow(v: &mut Visit<'_>) {
         d.pcie_replay_counter()
     });
 
-    for (counter, c) in [
-        (NvmlEccCounter::Volatile, EccCounter::Volatile),
-        (NvmlEccCounter::Aggregate, EccCounter::Aggregate),
-    ] {
+    for (counter, c) in
+        [(NvmlEccCounter::Volatile, EccCounter::Volatile), (NvmlEccCounter::Aggregate, EccCounter::Aggregate)]
+    {
         for (error, e) in ECC_ERRORS {
             for (location, memory) in ECC_MEMORIES {
-                let arg = (error.as_c() * 2 + counter.as_c()) * 16 + location.as_c();
-                v.value(("nvmlDeviceGetMemoryErrorCounter", arg), &m::gpu_ecc_errors, (c, e, memory), ONE, |d| {
+                let call =
+                    ("nvmlDeviceGetMemoryErrorCounter", [error.as_c(), counter.as_c(), location.as_c()]);
+                v.value(call, &m::gpu_ecc_errors, (c, e, memory), ONE, |d| {
                     d.memory_error_counter(error.clone(), counter.clone(), location.clone())
                 });
             }
@@ -275,8 +265,7 @@ fn slow(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetPersistenceMode", &m::gpu_persistence_mode_enabled, (), ONE, |d| {
         d.is_in_persistent_mode()
     });
-    if let Some(mode) =
-        v.read("nvmlDeviceGetComputeMode", &[m::gpu_compute_mode.id()], |d| d.compute_mode())
+    if let Some(mode) = v.read("nvmlDeviceGetComputeMode", &[m::gpu_compute_mode.id()], |d| d.compute_mode())
     {
         let mode = match mode {
             NvmlComputeMode::Default => ComputeMode::Default,
@@ -320,16 +309,17 @@ fn once(v: &mut Visit<'_>) {
         d.max_pcie_link_width()
     });
     v.value("nvmlDeviceGetNumGpuCores", &m::gpu_cuda_cores, (), ONE, |d| d.num_cores());
-    v.value("nvmlDeviceGetMemoryBusWidth", &m::gpu_memory_bus_width_bits, (), ONE, |d| {
+    v.value("nvmlDeviceGetMemoryBusWidth", &m::gpu_memory_bus_width_bytes, (), BITS, |d| {
         d.memory_bus_width()
     });
 }
 
 fn identity(v: &mut Visit<'_>) {
     let feeds = [m::gpu_info.id()];
-    let text = |v: &mut Visit<'_>, call: &'static str, f: fn(&Device<'static>) -> Result<String, NvmlError>| {
-        v.read(call, &feeds, f).unwrap_or_default()
-    };
+    let text =
+        |v: &mut Visit<'_>, call: &'static str, f: fn(&Device<'static>) -> Result<String, NvmlError>| {
+            v.read(call, &feeds, f).unwrap_or_default()
+        };
     let info = GpuInfo {
         model: text(v, "nvmlDeviceGetName", |d| d.name()),
         architecture: text(v, "nvmlDeviceGetArchitecture", |d| {

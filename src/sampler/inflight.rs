@@ -230,10 +230,9 @@ mod tests {
         let writer = table.writer(1);
         writer.expect(Mono(1));
         let names = ["a".repeat(40), "b".repeat(40)];
+        let done = &std::sync::atomic::AtomicBool::new(false);
+        let names = &names;
         std::thread::scope(|scope| {
-            let done = std::sync::atomic::AtomicBool::new(false);
-            let done = &done;
-            let names = &names;
             scope.spawn(move || {
                 for i in 0..20_000 {
                     writer.enter(&names[i % 2], Duration::from_secs(1));

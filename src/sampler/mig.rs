@@ -102,12 +102,12 @@ fn handles(v: &mut Visit<'_>) -> Vec<(Device<'static>, u32, u32)> {
     let mut found = Vec::new();
     for index in 0..most {
         // Positions may be empty, also in the middle; that is no failure.
-        let device =
-            v.read(("nvmlDeviceGetMigDeviceHandleByIndex", index), &feeds, |d| match d.mig_device_by_index(index)
-            {
+        let device = v.read(("nvmlDeviceGetMigDeviceHandleByIndex", index), &feeds, |d| {
+            match d.mig_device_by_index(index) {
                 Err(NvmlError::NotFound) => Ok(None),
                 other => other.map(Some),
-            });
+            }
+        });
         let Some(Some(device)) = device else { continue };
         let gi = v.read(("nvmlDeviceGetGpuInstanceId", index), &feeds, |_| raw::gpu_instance_id(&device));
         let ci =
@@ -123,7 +123,14 @@ fn describe(v: &mut Visit<'_>, device: Device<'static>, gi: u32, ci: u32) -> Mig
     let feeds = [m::gpu_mig_info.id()];
     let name = v.read(("nvmlDeviceGetName", gi), &feeds, |_| device.name()).unwrap_or_default();
     let uuid = v.read(("nvmlDeviceGetUUID", gi), &feeds, |_| device.uuid()).unwrap_or_default();
-    MigDevice { gpu_instance: gi, compute_instance: ci, profile: gpu_instance_profile(&name), uuid, name, device }
+    MigDevice {
+        gpu_instance: gi,
+        compute_instance: ci,
+        profile: gpu_instance_profile(&name),
+        uuid,
+        name,
+        device,
+    }
 }
 
 /// Profile of the GPU instance from NVML's device name: `NVIDIA H200 MIG 1c.3g.71gb` gives `3g.71gb`.

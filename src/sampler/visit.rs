@@ -114,6 +114,8 @@ impl Scale {
     pub const MILLI: Scale = Scale { times: 1.0, over: 1e3 };
     /// Thousandths of thousandths of thousandths.
     pub const NANO: Scale = Scale { times: 1.0, over: 1e9 };
+    /// Bits to bytes.
+    pub const BITS: Scale = Scale { times: 1.0, over: 8.0 };
     /// Millions.
     pub const MEGA: Scale = Scale { times: 1e6, over: 1.0 };
 

@@ -44,7 +44,9 @@ fn a_lost_gpu_has_no_values_but_a_reason_and_the_others_are_well() {
     let m = node.wait_metrics("GPU 2 is down", |m| m.value("gpu_up", &[("gpu", "2")]) == Some(0.0));
     assert!(m.value("gpu_power_watts", &[("gpu", "2")]).is_none());
     assert!(m.value("gpu_info", &[("gpu", "2")]).is_some());
-    assert!(m.value("gpu_exporter_driver_errors_total", &[("gpu", "2"), ("error", "gpu_is_lost")]) >= Some(1.0));
+    assert!(
+        m.value("gpu_exporter_driver_errors_total", &[("gpu", "2"), ("error", "gpu_is_lost")]) >= Some(1.0)
+    );
     assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "nvml")]), Some(0.0));
     for gpu in ["0", "1", "3"] {
         assert_eq!(m.value("gpu_up", &[("gpu", gpu)]), Some(1.0));
@@ -58,7 +60,9 @@ fn a_lost_gpu_has_no_values_but_a_reason_and_the_others_are_well() {
 fn values_that_cannot_be_true_are_dropped_and_counted() {
     let node = Node::start("tests/scenarios/blank.toml");
     let m = node.metrics();
-    for name in ["gpu_power_watts", "gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_energy_joules_total"] {
+    for name in
+        ["gpu_power_watts", "gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_energy_joules_total"]
+    {
         assert!(m.value(name, &[("gpu", "0")]).is_none(), "{name}");
         assert!(m.value(name, &[("gpu", "1")]).is_some(), "{name} of the GPU that is well");
     }
@@ -108,9 +112,11 @@ fn the_cap_on_series_drops_the_last_of_the_catalogue_and_counts() {
     let about_gpus = m.0.iter().filter(|(_, labels, _)| labels.contains_key("gpu")).count();
     assert_eq!(about_gpus, 200);
     assert_eq!(m.all("gpu_info", &[]).len(), 8);
-    let dropped = m.value("gpu_exporter_series_dropped_total", &[]).unwrap();
-    assert!(dropped > 0.0);
-    node.wait_metrics("more are counted", |m| m.value("gpu_exporter_series_dropped_total", &[]) > Some(dropped));
+    for more in [0.0, 100.0, 1000.0] {
+        node.wait_metrics("the rest is counted", |m| {
+            m.value("gpu_exporter_series_dropped_total", &[]) > Some(more)
+        });
+    }
     assert!(m.value("gpu_exporter_series", &[]).is_some(), "series about the node stay");
 }
 
@@ -118,7 +124,9 @@ fn the_cap_on_series_drops_the_last_of_the_catalogue_and_counts() {
 fn the_number_of_gpus_seen_is_kept_over_a_restart() {
     let node = Node::start("tests/scenarios/still-8xh200.toml");
     let file = node.state_dir().join("inventory.json");
-    node.wait_for("the inventory", |_| std::fs::read_to_string(&file).is_ok_and(|t| t.contains("\"devices\":8")));
+    node.wait_for("the inventory", |_| {
+        std::fs::read_to_string(&file).is_ok_and(|t| t.contains("\"devices\":8"))
+    });
     let other = Setup::new("tests/scenarios/still-1xh200.toml").with_state_of(&node).start();
     other.wait_ready();
     assert_eq!(other.metrics().value("gpu_devices", &[]), Some(1.0));

@@ -4,6 +4,7 @@
 //! are rewritten with `UPDATE=1 cargo test --test e2e` and reviewed as a diff.
 
 mod config;
+mod control;
 mod driver;
 mod golden;
 mod hang;

@@ -233,7 +233,10 @@ impl Node {
         while !condition(self) {
             if Instant::now() > deadline {
                 let said: Vec<String> = self.lines.try_iter().collect();
-                panic!("{what} did not come in {PATIENCE:?}; the daemon said: {said:#?}\n{}", self.get("/metrics").1);
+                panic!(
+                    "{what} did not come in {PATIENCE:?}; the daemon said: {said:#?}\n{}",
+                    self.get("/metrics").1
+                );
             }
             pause();
         }

@@ -17,17 +17,10 @@ fn both_up(node: &Node) -> bool {
 #[test]
 fn a_sampler_that_sends_garbage_is_counted_and_replaced() {
     let node = Node::start("tests/scenarios/garbage.toml");
-    for (gate, reasons) in [
-        ("garbage", &["garbage"][..]),
-        ("oversized", &["oversized"]),
-        // Bytes that follow a cut frame make it whole but wrong; the end of the stream leaves it cut.
-        ("truncated", &["truncated", "garbage"]),
-    ] {
+    for gate in ["garbage", "oversized", "truncated"] {
         let before = node.samplers();
-        let count = |node: &Node| reasons.iter().filter_map(|r| ends(node, r)).sum::<f64>();
-        let counted = count(&node);
         node.sim().open_gate(gate).unwrap();
-        node.wait_for(gate, |node| count(node) > counted);
+        node.wait_for(gate, |node| ends(node, gate) == Some(1.0));
         node.wait_for("a new sampler", |node| {
             let now = node.samplers();
             now.len() == 1 && now != before && both_up(node)
@@ -90,7 +83,8 @@ fn a_sampler_that_dies_at_once_is_not_restarted_in_a_loop() {
         .start();
     node.wait_metrics("three starts", |m| m.value("gpu_exporter_sampler_starts_total", &[]) >= Some(3.0));
     let started = std::time::Instant::now();
-    node.wait_metrics("five", |m| m.value("gpu_exporter_sampler_starts_total", &[]) >= Some(5.0));
-    assert!(started.elapsed() > Duration::from_millis(800), "{:?}: the delay grows", started.elapsed());
+    node.wait_metrics("six", |m| m.value("gpu_exporter_sampler_starts_total", &[]) >= Some(6.0));
+    // Delays of 0.4, 0.8 and 1.6 s, the first of which may have passed before the third start was seen.
+    assert!(started.elapsed() > Duration::from_millis(1500), "{:?}: the delay grows", started.elapsed());
     assert_eq!(node.get("/livez").0, 200);
 }

@@ -256,15 +256,18 @@ pub fn read_set(table: &toml::Table) -> Result<HashMap<Key, Value>, String> {
     table.iter().map(|(name, value)| Ok((Key::parse(name)?, Value::from_toml(value)?))).collect()
 }
 
-/// What a vendor's library might write where it has no business.
-fn foreign_bytes(kind: &str) -> Result<Vec<u8>, String> {
-    match kind {
-        "garbage" => Ok((0..256u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()),
-        // A length prefix of 4 GiB in either byte order, and little behind it.
-        "oversized" => Ok([[0xff; 8], [0; 8]].concat()),
-        "truncated" => Ok(vec![16, 0, 0]),
-        _ => Err(format!("write_fd.bytes is garbage, oversized or truncated, not '{kind}'")),
+/// What a vendor's library might write where it has no business: `garbage`, or bytes as hex digits.
+fn foreign_bytes(text: &str) -> Result<Vec<u8>, String> {
+    if text == "garbage" {
+        return Ok((0..256u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect());
     }
+    let bad = || format!("write_fd.bytes is garbage or pairs of hex digits, not '{text}'");
+    let digits: Vec<u8> =
+        text.chars().map(|c| c.to_digit(16).map(|d| d as u8).ok_or_else(bad)).collect::<Result<_, _>>()?;
+    if !digits.len().is_multiple_of(2) {
+        return Err(bad());
+    }
+    Ok(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 impl Ecc {

@@ -136,14 +136,14 @@ fn what_happens_once_happens_once_in_all_processes() {
 fn a_library_can_write_where_it_should_not_once() {
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
     let node = node_from(&format!(
-        "[[gpu]]\nmodel = 'L4'\n[[step]]\ngpu = 0\nwrite_fd = {{ fd = {}, bytes = 'truncated' }}\n",
+        "[[gpu]]\nmodel = 'L4'\n[[step]]\ngpu = 0\nwrite_fd = {{ fd = {}, bytes = '10fF00' }}\n",
         std::os::fd::AsRawFd::as_raw_fd(&writer),
     ));
     assert!(temperature(&node, 0).is_ok() && temperature(&node, 0).is_ok());
     drop(writer);
     let mut written = Vec::new();
     std::io::Read::read_to_end(&mut reader, &mut written).expect("the pipe reads");
-    assert_eq!(written, [16, 0, 0]);
+    assert_eq!(written, [0x10, 0xff, 0]);
 }
 
 #[test]

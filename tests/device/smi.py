@@ -1,0 +1,78 @@
+"""nvidia-smi beside the exporter: which fields it knows, one reading of all GPUs at a time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as xml
+from dataclasses import dataclass, field
+
+from series import Spec, Unanswered, Value
+
+NO_VALUE = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "", "[Not Found]", "Unknown Error")
+
+
+@dataclass
+class Reading:
+    """What one pair of runs said, by GPU UUID and field."""
+
+    begin: float
+    end: float
+    fields: dict[str, dict[str, str]] = field(default_factory=dict)
+    cuda_version: str = ""
+    driver_version: str = ""
+
+    def value(self, uuid: str, spec: Spec) -> Value:
+        if spec.smi is None:
+            raise Unanswered("nvidia-smi does not show it")
+        raw = self.fields.get(uuid, {}).get(spec.smi.name)
+        if raw is None:
+            raise Unanswered(f"this nvidia-smi has no {spec.smi.name}")
+        if raw in NO_VALUE:
+            raise Unanswered(raw)
+        try:
+            return spec.smi.convert(raw)
+        except ValueError:
+            raise Unanswered(f"unexpected: {raw}") from None
+
+
+class Smi:
+    """nvidia-smi, if there is one."""
+
+    def __init__(self, specs: list[Spec]) -> None:
+        self.path = shutil.which("nvidia-smi")
+        wanted = dict.fromkeys(s.smi.name for s in specs if s.smi)
+        self.paths = [name.removeprefix("xml:") for name in wanted if name.startswith("xml:")]
+        self.names = [name for name in wanted if not name.startswith("xml:")]
+        self.refused: list[str] = []
+        if self.path:
+            known = set(re.findall(r'"([a-z0-9_.]+)"', self._run("--help-query-gpu")))
+            self.refused = [name for name in self.names if name not in known]
+            self.names = [name for name in self.names if name in known]
+
+    def _run(self, *arguments: str) -> str:
+        done = subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise RuntimeError(f"nvidia-smi {' '.join(arguments)[:80]}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def read(self, now) -> Reading:
+        """All GPUs, all fields; `now` is the clock."""
+        begin = now()
+        names = list(dict.fromkeys(["uuid", *self.names]))
+        reading = Reading(begin, begin)
+        for line in self._run(f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits").splitlines():
+            values = dict(zip(names, (part.strip() for part in line.split(","))))
+            reading.fields[values["uuid"]] = values
+        root = xml.fromstring(self._run("-q", "-x"))
+        reading.cuda_version = root.findtext("cuda_version", "").strip()
+        reading.driver_version = root.findtext("driver_version", "").strip()
+        for gpu in root.iter("gpu"):
+            values = reading.fields.setdefault(gpu.findtext("uuid", "").strip(), {})
+            for path in self.paths:
+                found = gpu.findtext(path)
+                if found is not None:
+                    values[f"xml:{path}"] = found.strip()
+        reading.end = now()
+        return reading
