@@ -111,7 +111,7 @@ fn fast(v: &mut Visit<'_>) {
     }
     for (clock, domain) in DOMAINS {
         let call = ("nvmlDeviceGetClockInfo", clock.as_c());
-        v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock.clone()));
+        v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock));
     }
     v.fields(&FAST_FIELDS);
 }
@@ -159,9 +159,7 @@ fn normal(v: &mut Visit<'_>) {
     {
         for (error, e) in ECC_ERRORS {
             let call = ("nvmlDeviceGetTotalEccErrors", [error.as_c(), counter.as_c()]);
-            v.value(call, &m::gpu_ecc_total_errors, (c, e), ONE, |d| {
-                d.total_ecc_errors(error.clone(), counter.clone())
-            });
+            v.value(call, &m::gpu_ecc_total_errors, (c, e), ONE, |d| d.total_ecc_errors(error, counter));
         }
     }
     v.value(
@@ -256,7 +254,7 @@ fn slow(v: &mut Visit<'_>) {
                 let call =
                     ("nvmlDeviceGetMemoryErrorCounter", [error.as_c(), counter.as_c(), location.as_c()]);
                 v.value(call, &m::gpu_ecc_errors, (c, e, memory), ONE, |d| {
-                    d.memory_error_counter(error.clone(), counter.clone(), location.clone())
+                    d.memory_error_counter(error, counter, location)
                 });
             }
         }
@@ -295,12 +293,12 @@ fn once(v: &mut Visit<'_>) {
     ] {
         let call = ("nvmlDeviceGetTemperatureThreshold", threshold.as_c());
         v.value(call, &m::gpu_temperature_threshold_celsius, (t,), ONE, |d| {
-            d.temperature_threshold(threshold.clone())
+            d.temperature_threshold(threshold)
         });
     }
     for (clock, domain) in DOMAINS {
         let call = CallName::from(("nvmlDeviceGetMaxClockInfo", clock.as_c())).dear();
-        v.value(call, &m::gpu_clock_max_hertz, (domain,), MEGA, |d| d.max_clock_info(clock.clone()));
+        v.value(call, &m::gpu_clock_max_hertz, (domain,), MEGA, |d| d.max_clock_info(clock));
     }
     v.value("nvmlDeviceGetMaxPcieLinkGeneration", &m::gpu_pcie_link_max_generation, (), ONE, |d| {
         d.max_pcie_link_gen()

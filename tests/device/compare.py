@@ -45,7 +45,7 @@ from daemon import Daemon, Page
 from series import CLOCK_EVENTS, History, Spec, Unanswered, Value
 
 # How often NVML is read beside the exporter, in seconds, by tier.
-POLL = {"fast": 0.1, "normal": 0.2, "slow": 1.0, "rare": 10.0, "once": 10.0, "identity": 10.0}
+POLL = {"fast": 0.1, "normal": 0.1, "slow": 1.0, "rare": 10.0, "once": 10.0, "identity": 10.0}
 ROUND_SECONDS = 3.0
 OUR_SECONDS_TOLERANCE = 1.5  # of seconds added up by the exporter: one publication and one reading at each end
 
@@ -75,7 +75,8 @@ class Poller(threading.Thread):
                         value = spec.read(handle)
                         history.readings.append((time.time(), value))
                     except Unanswered as why:
-                        history.unanswered = str(why)
+                        if not history.readings:
+                            history.unanswered = str(why)
 
     def run(self) -> None:
         due = dict.fromkeys(POLL, 0.0)
@@ -144,6 +145,17 @@ class Load:
             self.process.wait()
 
 
+def settle(daemon: Daemon, poller: Poller, seconds: float = 20.0) -> None:
+    """Waits until every value of the slow tier was read later than NVML beside it for the first time."""
+    begin, end = time.time() + 2 * POLL["slow"], time.monotonic() + seconds
+    while time.monotonic() < end:
+        read = [v for labels, v in daemon.scrape().all("gpu_exporter_sample_timestamp_seconds")
+                if labels["tier"] == "slow"]  # fmt: skip
+        if len(read) >= len(poller.handles) and min(read) > begin:
+            return
+        time.sleep(0.2)
+
+
 def take_rounds(daemon: Daemon, poller: Poller, tool: smi.Smi, seconds: float, load: bool) -> tuple[list[Round], str]:
     """Rounds over `seconds`: with load a third idle, a third loaded, a third idle again."""
     rounds: list[Round] = []
@@ -155,7 +167,7 @@ def take_rounds(daemon: Daemon, poller: Poller, tool: smi.Smi, seconds: float, l
             poller.read({"fast", "normal"})
             at, page = time.time(), daemon.scrape()
             poller.read({"fast", "normal"})
-            reading = tool.read(time.time) if tool.path else None
+            reading = tool.try_read(time.time)
             rounds.append(Round(at, page, reading, loaded))
             if time.monotonic() + ROUND_SECONDS > end:
                 time.sleep(max(0.0, end - time.monotonic()))
@@ -226,6 +238,8 @@ def compare_series(spec: Spec, gpu: int, uuid: str, rounds: list[Round], history
         assert value is not None
         began, ended = read_between(spec, r.page, gpu, uuid, r.at)
         beside = history.around(began - spec.window, ended + spec.window)
+        if not beside:
+            continue
         row.compared += 1
         if isinstance(value, str) or any(isinstance(v, str) for v in beside):
             ok, deviation = value in beside, 0.0
@@ -256,6 +270,9 @@ def compare_series(spec: Spec, gpu: int, uuid: str, rounds: list[Round], history
         rank = 1e12 * (not ok) + 1e9 * (not smi_ok) + deviation + (1e-6 if r.loaded else 0.0)
         if rank > worst:
             worst, row.exporter, row.nvml, row.smi = rank, value, shown, smi_shown
+    if row.compared == 0:
+        row.bad, row.verdict = True, "NOT COMPARED: no reading of NVML"
+        return row
     allowed = int(spec.misses * row.compared)
     row.bad = row.outside > allowed or row.smi_outside > max(allowed, int(spec.misses * row.smi_compared))
     if row.outside > allowed:
@@ -349,6 +366,8 @@ def compare_report(header: str, rounds: list[Round], poller: Poller, specs: list
     ]
     if not tool.path:
         summary.append("nvidia-smi not found: compared with NVML only")
+    if tool.failures:
+        summary.append(f"nvidia-smi failed {len(tool.failures)} times so far: {tool.failures[-1]}")
     out = [header, *(f"- {line}" for line in summary), ""]
     out += ["Moving values are compared with the range of the NVML readings around the moment at which the "
             "exporter read its value, widened by the tolerance. `a … b` is that range. Shown is the worst round.",
@@ -468,8 +487,9 @@ def calls_report(header: str, root: dict, nobody: dict, specs: list[Spec], pages
     out += ["", "## Differences", ""]
     out += [*columns, *map(line, differing)] if differing else ["None."]
     out += ["", "## GPU 0, every call", "", *columns, *(line(k) for k in keys if k[0] == 0), ""]
+    untold = sum("no gap" in o[0] for o in a.values())
     return "\n".join(out), [f"calls: {len(keys) - len(differing)} of {len(keys)} answered alike to root and nobody, "
-                            f"{len(differing)} differently"]  # fmt: skip
+                            f"{len(differing)} differently; {untold} with neither series nor gap (root)"]  # fmt: skip
 
 
 def header(title: str, poller: Poller, arguments: list[str], user: str, binary: Path) -> str:
@@ -553,8 +573,7 @@ def main(arguments: list[str]) -> int:
             poller = Poller(specs)
             poller.read(set(POLL))
             poller.start()
-            # A slow visit that began before NVML was read beside it would have no reading before it.
-            time.sleep(1.0)
+            settle(daemon, poller)
             rounds, note = take_rounds(daemon, poller, tool, options.seconds, options.load)
             poller.stop()
             head = header("The exporter beside NVML and nvidia-smi", poller, arguments, user, binary)
@@ -570,6 +589,7 @@ def main(arguments: list[str]) -> int:
             failed |= not ended["ok"]
             say(f"SIGTERM: ended after {ended['seconds']:.2f} s with status {ended['status']}, "
                 f"processes left: {ended['left'] or 'none'}" + ("" if ended["ok"] else "  FAILED"))  # fmt: skip
+        failed |= options.require_smi and bool(tool.failures)
         if len(users) == 2:
             head = header("Driver calls as root and as nobody", poller, arguments, "root and as nobody", binary)
             report, lines = calls_report(head, snapshots["root"], snapshots["nobody"], specs, pages)

@@ -280,11 +280,11 @@ def table() -> list[Spec]:
     for c, counter in enumerate(["volatile", "aggregate"]):
         for e, error in enumerate(["corrected", "uncorrected"]):
             labels = {"counter": counter, "error": error}
-            add("gpu_ecc_total_errors", f"nvmlDeviceGetTotalEccErrors({e * 2 + c})",
+            add("gpu_ecc_total_errors", f"nvmlDeviceGetTotalEccErrors({e},{c})",
                 number("nvmlDeviceGetTotalEccErrors", e, c), NORMAL,
                 smi_count(f"ecc.errors.{error}.{counter}.total"), labels=labels)  # fmt: skip
             for m, location in enumerate(MEMORIES):
-                add("gpu_ecc_errors", f"nvmlDeviceGetMemoryErrorCounter({(e * 2 + c) * 16 + m})",
+                add("gpu_ecc_errors", f"nvmlDeviceGetMemoryErrorCounter({e},{c},{m})",
                     number("nvmlDeviceGetMemoryErrorCounter", e, c, m), SLOW,
                     smi_count(f"ecc.errors.{error}.{counter}.{location}"), labels=labels | {"memory": location},
                     window=5.0)  # fmt: skip
@@ -334,7 +334,7 @@ def table() -> list[Spec]:
     ]:
         add(metric, call, number(call), tier, smi_count(name))
     add("gpu_cuda_cores", "nvmlDeviceGetNumGpuCores", number("nvmlDeviceGetNumGpuCores"), ONCE)
-    add("gpu_memory_bus_width_bits", "nvmlDeviceGetMemoryBusWidth", number("nvmlDeviceGetMemoryBusWidth"), ONCE)
+    add("gpu_memory_bus_width_bytes", "nvmlDeviceGetMemoryBusWidth", number("nvmlDeviceGetMemoryBusWidth", over=8), ONCE)
     enabled = _one_of("enabled")
     for at, (metric, name) in enumerate([
         ("gpu_ecc_mode_enabled", "ecc.mode.current"), ("gpu_ecc_mode_pending_enabled", "ecc.mode.pending"),

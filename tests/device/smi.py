@@ -50,6 +50,30 @@ class Smi:
             known = set(re.findall(r'"([a-z0-9_.]+)"', self._run("--help-query-gpu")))
             self.refused = [name for name in self.names if name not in known]
             self.names = [name for name in self.names if name in known]
+            # Some versions list fields that they then refuse.
+            while found := self._refuses():
+                self.refused.append(found)
+                self.names.remove(found)
+        self.failures: list[str] = []
+
+    def _refuses(self) -> str | None:
+        """A field that makes a query fail, if there is one."""
+        try:
+            self._run(f"--query-gpu={','.join(['uuid', *self.names])}", "--format=csv,noheader,nounits")
+        except RuntimeError as error:
+            found = re.search(r'Field "([^"]+)" is not a valid', str(error))
+            return found[1] if found and found[1] in self.names else None
+        return None
+
+    def try_read(self, now) -> Reading | None:
+        """As `read`; a failed run is noted in `failures`."""
+        if not self.path:
+            return None
+        try:
+            return self.read(now)
+        except (RuntimeError, subprocess.TimeoutExpired, xml.ParseError) as error:
+            self.failures.append(str(error).strip()[:300])
+            return None
 
     def _run(self, *arguments: str) -> str:
         done = subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=60)

@@ -119,10 +119,9 @@ impl Sampler {
     /// Tells it that a GPU may be asked again.
     pub fn include(&mut self, seat: Seat) {
         self.without.retain(|s| s.slot != seat.slot);
-        if let Some(control) = &mut self.running.control {
-            if let Err(error) = wire::write(control, &ToSampler::Include(seat)) {
-                tracing::warn!(%error, "the sampler does not take orders");
-            }
+        let Some(control) = &mut self.running.control else { return };
+        if let Err(error) = wire::write(control, &ToSampler::Include(seat)) {
+            tracing::warn!(%error, "the sampler does not take orders");
         }
     }
 

@@ -1,0 +1,45 @@
+//! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, and the memory
+//! of one sampler with a worker a GPU against a process a GPU. Prints figures; nothing here passes or fails.
+
+mod cost;
+mod samplers;
+mod serve;
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Measures what gpu-node-exporter costs.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The daemon on a simulated node under scrapers (the default)
+    Serve(serve::Options),
+    /// Memory of one sampler with a worker a GPU against a process a GPU
+    Samplers(samplers::Options),
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    match Cli::parse().what {
+        None => {
+            serve::run(&serve::Options::parse_from(["serve"]))?;
+            samplers::run(&samplers::Options::parse_from(["samplers"]))
+        }
+        Some(What::Serve(options)) => serve::run(&options),
+        Some(What::Samplers(options)) => samplers::run(&options),
+    }
+}
+
+/// The program to measure: the one built beside this one.
+fn program(given: Option<&PathBuf>) -> std::io::Result<PathBuf> {
+    match given {
+        Some(path) => path.canonicalize(),
+        None => Ok(std::env::current_exe()?.with_file_name("gpu-node-exporter")),
+    }
+}

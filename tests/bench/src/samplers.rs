@@ -1,0 +1,132 @@
+//! One sampler with a worker a GPU against one sampler a GPU: what each takes of memory. On real GPUs give
+//! the driver's library.
+
+use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpu_node_exporter::child::{self, Running};
+use gpu_node_exporter::sampler::inflight::Table;
+use gpu_node_exporter::sampler::wire::{self, FromSampler, Orders, Seat, ToSampler};
+
+use super::cost;
+
+/// What to measure.
+#[derive(clap::Parser)]
+pub struct Options {
+    /// The NVML library; without it, eight simulated GPUs
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// Seconds each kind runs before it is measured
+    #[arg(long, default_value_t = 15)]
+    seconds: u64,
+    /// The program to measure
+    #[arg(long)]
+    binary: Option<PathBuf>,
+}
+
+struct Sampler {
+    running: Running,
+    _table: Table,
+}
+
+/// Runs and prints.
+pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let program = super::program(options.binary.as_ref())?;
+    let dir = tempfile::tempdir()?;
+    let library = match &options.library {
+        Some(path) => path.clone(),
+        None => simulated(dir.path())?,
+    };
+    let lasts = Duration::from_secs(options.seconds);
+    println!("samplers: PSS after {} s at default cadences, {}", options.seconds, library.display());
+    let (one, seats) = start(&program, &library, None)?;
+    std::thread::park_timeout(lasts);
+    let together = cost::pss_mib(one.running.pid)?;
+    let cpu = cost::cpu_seconds(one.running.pid)?;
+    end(vec![one])?;
+    println!("  one process, {} workers        {together:8.1} MiB, {cpu:6.2} s of CPU", seats.len());
+
+    let mut many = Vec::new();
+    for seat in &seats {
+        many.push(start(&program, &library, Some(vec![seat.clone()]))?.0);
+    }
+    std::thread::park_timeout(lasts);
+    let mut sums = (0.0, 0.0);
+    for sampler in &many {
+        sums.0 += cost::pss_mib(sampler.running.pid)?;
+        sums.1 += cost::cpu_seconds(sampler.running.pid)?;
+    }
+    end(many)?;
+    println!("  {} processes, one worker each   {:8.1} MiB, {:6.2} s of CPU", seats.len(), sums.0, sums.1);
+    Ok(())
+}
+
+fn simulated(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let library = dir.join("libnvidia-ml.so.1");
+    symlink(simgpu::library_path().map_err(|e| e.to_string())?, &library)?;
+    let scenario = Path::new("tests/scenarios/node-8xh200.toml").canonicalize()?;
+    // SAFETY: no other thread of this program runs yet.
+    unsafe {
+        std::env::set_var("GPU_SIM_SCENARIO", scenario);
+        std::env::set_var("GPU_SIM_STATE", dir.join("sim"));
+    }
+    Ok(library)
+}
+
+/// Starts a sampler and waits until its GPUs have workers. Its frames are read and thrown away.
+fn start(
+    program: &Path,
+    library: &Path,
+    seats: Option<Vec<Seat>>,
+) -> Result<(Sampler, Vec<Seat>), Box<dyn Error>> {
+    let table = Table::create()?;
+    let (mut running, frames) = child::start(program, "sampler", table.descriptor())?;
+    let orders = Orders {
+        library: Some(library.to_owned()),
+        seats,
+        intervals: [100, 1_000, 10_000, 60_000].map(Duration::from_millis),
+        call_deadline: Duration::from_secs(3),
+        init_deadline: Duration::from_secs(20),
+        ..Orders::default()
+    };
+    let control = running.control.as_mut().ok_or("no control pipe")?;
+    wire::write(control, &ToSampler::Start(orders))?;
+    let (sender, seated) = std::sync::mpsc::channel();
+    std::thread::spawn(move || read(frames, &sender));
+    let mut found = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Ok(seat) = seated.recv_timeout(Duration::from_secs(2)) {
+        found.push(seat);
+        if Instant::now() > deadline {
+            return Err("GPUs keep coming".into());
+        }
+    }
+    Ok((Sampler { running, _table: table }, found))
+}
+
+fn read(frames: File, seats: &std::sync::mpsc::Sender<Seat>) {
+    let mut frames = std::io::BufReader::new(frames);
+    while let Ok(Some(message)) = wire::read::<FromSampler>(&mut frames) {
+        if let FromSampler::Seated(seat) = message {
+            // Nobody listens once all are seated; the frames are read all the same.
+            let _ = seats.send(seat);
+        }
+    }
+}
+
+fn end(samplers: Vec<Sampler>) -> Result<(), Box<dyn Error>> {
+    for mut sampler in samplers {
+        sampler.running.ask_to_end();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while sampler.running.ended()?.is_none() {
+            if Instant::now() > deadline {
+                return Err("a sampler does not end".into());
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
