@@ -507,7 +507,7 @@ def header(title: str, poller: Poller, arguments: list[str], user: str, binary: 
         f"- hardware: {hardware}; {os.cpu_count()} CPUs; Linux {platform.release()} {platform.machine()}",
         f"- driver {info['driver_version']}, NVML {info['nvml_version']}, CUDA {info['cuda_version']}",
         f"- {version or 'gpu-node-exporter'}, exporter run as {user}",
-        f"- command: `{' '.join(['tests/device/compare.py', *arguments])}`", "",
+        f"- command: `tests/device/compare.py {' '.join(Path(a).name if '/' in a else a for a in arguments)}`", "",
     ])  # fmt: skip
 
 
@@ -597,9 +597,13 @@ def main(arguments: list[str]) -> int:
             say("## root and nobody", *lines)
         logs = "".join(f"==> {user}\n{d.log.read_text(errors='replace')[-500_000:]}\n" for user, d in daemons.items())
         (options.out / "daemons.log").write_text(logs)
-    print(f"\n{'FAILED' if failed else 'ALL AGREES'}; reports in {options.out}")
+    print(f"\n{'FAILED' if failed else 'ALL AGREES'}; reports in {options.out.name}")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RuntimeError as problem:
+        print(f"the comparison could not be made: {problem}")
+        sys.exit(2)
