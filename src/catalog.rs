@@ -312,13 +312,13 @@ metrics! {
     /// 1 for the compute mode the GPU is in, 0 for the others.
     gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0";
     /// Processes on the GPU.
-    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Normal, "0.1.0";
+    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Slow, "0.1.0";
     /// 1 while the GPU is in MIG mode.
     gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
     /// 1 if the GPU will be in MIG mode after the next reset.
     gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
     /// Identity of a MIG device.
-    gpu_mig_info: Info<ComputeInstance, MigInfo>, None, Slow, "0.1.0";
+    gpu_mig_info: Info<ComputeInstance, MigInfo>, None, Normal, "0.1.0";
     /// Device memory of the GPU instance.
     gpu_mig_memory_total_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
     /// Device memory of the GPU instance in use.

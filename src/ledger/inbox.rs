@@ -94,7 +94,6 @@ impl Inbox {
                 waiting.letters.batches.push(batch);
             }
         }
-        self.arrived.notify_one();
     }
 
     /// Puts an event in and wakes the ledger.
@@ -114,7 +113,8 @@ impl Inbox {
         self.arrived.notify_all();
     }
 
-    /// Waits for a letter until `when`, then empties the box. `None` once it is closed.
+    /// Waits until `when`, or for an event, then empties the box. `None` once it is closed. Batches do not
+    /// wake: those of all GPUs come together, and are folded together.
     pub fn take(&self, when: Mono) -> Option<Letters> {
         let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -122,8 +122,7 @@ impl Inbox {
                 return None;
             }
             let left = when.since(Mono::now());
-            let any = !waiting.letters.events.is_empty() || !waiting.letters.batches.is_empty();
-            if any || left.is_zero() {
+            if !waiting.letters.events.is_empty() || left.is_zero() {
                 waiting.at.clear();
                 return Some(std::mem::take(&mut waiting.letters));
             }

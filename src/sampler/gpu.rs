@@ -162,23 +162,6 @@ fn normal(v: &mut Visit<'_>) {
             v.value(call, &m::gpu_ecc_total_errors, (c, e), ONE, |d| d.total_ecc_errors(error, counter));
         }
     }
-    v.value(
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        &m::gpu_processes,
-        (ProcessType::Compute,),
-        ONE,
-        |d| d.running_compute_processes_count(),
-    );
-    v.value(
-        "nvmlDeviceGetGraphicsRunningProcesses_v3",
-        &m::gpu_processes,
-        (ProcessType::Graphics,),
-        ONE,
-        |d| d.running_graphics_processes_count(),
-    );
-    v.value("nvmlDeviceGetMPSComputeRunningProcesses_v3", &m::gpu_processes, (ProcessType::Mps,), ONE, |d| {
-        d.mps_running_compute_processes().map(|list| list.len())
-    });
 }
 
 const ECC_ERRORS: [(MemoryError, EccError); 2] =
@@ -259,6 +242,24 @@ fn slow(v: &mut Visit<'_>) {
             }
         }
     }
+
+    v.value(
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        &m::gpu_processes,
+        (ProcessType::Compute,),
+        ONE,
+        |d| d.running_compute_processes_count(),
+    );
+    v.value(
+        "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        &m::gpu_processes,
+        (ProcessType::Graphics,),
+        ONE,
+        |d| d.running_graphics_processes_count(),
+    );
+    v.value("nvmlDeviceGetMPSComputeRunningProcesses_v3", &m::gpu_processes, (ProcessType::Mps,), ONE, |d| {
+        d.mps_running_compute_processes().map(|list| list.len())
+    });
 
     v.value("nvmlDeviceGetPersistenceMode", &m::gpu_persistence_mode_enabled, (), ONE, |d| {
         d.is_in_persistent_mode()

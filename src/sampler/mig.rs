@@ -21,14 +21,14 @@ struct MigDevice {
 /// The layout as last seen, with the handles that go with it.
 #[derive(Debug, Default)]
 pub struct Layout {
+    enabled: bool,
     devices: Vec<MigDevice>,
     key: Vec<(u32, u32)>,
 }
 
 impl Layout {
-    /// Looks at mode and layout. Gives whether the layout changed, in which case every value that was
-    /// read under the old one is void.
-    pub fn refresh(&mut self, v: &mut Visit<'_>) -> bool {
+    /// Looks at the mode: 0.5 ms on a node of eight, so in the slow tier.
+    pub fn refresh_mode(&mut self, v: &mut Visit<'_>) {
         const MODE: &str = "nvmlDeviceGetMigMode";
         let feeds = [
             m::gpu_mig_mode_enabled.id(),
@@ -43,8 +43,13 @@ impl Layout {
             v.put(MODE, &m::gpu_mig_mode_enabled, (), mode.current, Scale::ONE);
             v.put(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
         }
-        let enabled = mode.is_some_and(|mode| mode.current == 1);
-        let found = if enabled { handles(v) } else { Vec::new() };
+        self.enabled = mode.is_some_and(|mode| mode.current == 1);
+    }
+
+    /// Looks at the layout, if the GPU is in MIG mode. Gives whether it changed, in which case every value
+    /// that was read under the old one is void.
+    pub fn refresh(&mut self, v: &mut Visit<'_>) -> bool {
+        let found = if self.enabled { handles(v) } else { Vec::new() };
         let mut key: Vec<_> = found.iter().map(|(_, gi, ci)| (*gi, *ci)).collect();
         key.sort_unstable();
         let changed = key != self.key;

@@ -126,8 +126,8 @@ impl Worker<'_> {
             })
         };
         let mut rhythm = cadences();
-        // The layout first: a change of it voids what was read before.
-        let mut before_all = vec![Tier::Normal, Tier::Identity, Tier::Once];
+        // MIG mode and layout first: a change of them voids what was read before.
+        let mut before_all = vec![Tier::Slow, Tier::Normal, Tier::Identity, Tier::Once];
         while !self.shared.stop.stopped() {
             let due: Vec<Tier> = before_all
                 .drain(..)
@@ -168,9 +168,13 @@ impl Worker<'_> {
         let mut visit = Visit::new(gpu, device, &mut self.caller, memory);
         gpu::read(tier, &mut visit);
         let mut changed = false;
-        if tier == Tier::Normal {
-            changed = layout.refresh(&mut visit);
-            layout.read(&mut visit);
+        match tier {
+            Tier::Slow => layout.refresh_mode(&mut visit),
+            Tier::Normal => {
+                changed = layout.refresh(&mut visit);
+                layout.read(&mut visit);
+            }
+            _ => {}
         }
         let (rows, gaps, ended) = (visit.rows, visit.gaps, visit.ended);
         if changed || matches!(ended, Some(Failure::Lost(..))) {
