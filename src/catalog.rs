@@ -242,21 +242,21 @@ metrics! {
     /// Device memory reserved by driver and firmware.
     gpu_memory_reserved_bytes: Gauge<Gpu>, Bytes, Normal, "0.1.0";
     /// BAR1 aperture: device memory that can be mapped for the CPU or other PCIe devices.
-    gpu_bar1_memory_total_bytes: Gauge<Gpu>, Bytes, Slow, "0.1.0";
+    gpu_bar1_memory_total_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0";
     /// BAR1 aperture in use.
-    gpu_bar1_memory_used_bytes: Gauge<Gpu>, Bytes, Slow, "0.1.0";
+    gpu_bar1_memory_used_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0";
     /// BAR1 aperture free.
-    gpu_bar1_memory_free_bytes: Gauge<Gpu>, Bytes, Slow, "0.1.0";
+    gpu_bar1_memory_free_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0";
 
     // --- power and energy -----------------------------------------------------------------------
     /// Power draw of the board as the driver averages it (over 1 s on Ampere and later).
     gpu_power_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
     /// Power draw of the board now, not averaged (NVML field 186).
     gpu_power_instant_watts: Gauge<Gpu>, Watts, Fast, "0.1.0";
-    /// Power limits of the board.
-    gpu_power_limit_watts: Gauge<Gpu, (PowerLimit,)>, Watts, Slow, "0.1.0";
-    /// Energy the board has used since the driver was loaded, as the driver counts it.
-    gpu_energy_joules_total: Counter<Gpu>, Joules, Slow, "0.1.0";
+    /// Power limits of the board. The enforced one is read every 10 s, the others once a minute.
+    gpu_power_limit_watts: Gauge<Gpu, (PowerLimit,)>, Watts, Rare, "0.1.0";
+    /// Energy the board has used since the driver was loaded, as the driver counts it. Read once a minute, because the call costs the driver 5 ms: take rates over five minutes and more.
+    gpu_energy_joules_total: Counter<Gpu>, Joules, Rare, "0.1.0";
 
     // --- temperature ----------------------------------------------------------------------------
     /// Temperature of the GPU core or of its memory.

@@ -179,13 +179,6 @@ const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
 ];
 
 fn slow(v: &mut Visit<'_>) {
-    v.value(
-        CallName::from("nvmlDeviceGetTotalEnergyConsumption").dear(),
-        &m::gpu_energy_joules_total,
-        (),
-        MILLI,
-        |d| d.total_energy_consumption(),
-    );
     v.fields(&SLOW_FIELDS);
     v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
         raw::margin_temperature(d)
@@ -195,30 +188,6 @@ fn slow(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetEnforcedPowerLimit", limit, (PowerLimit::Enforced,), MILLI, |d| {
         d.enforced_power_limit()
     });
-    v.value("nvmlDeviceGetPowerManagementLimit", limit, (PowerLimit::Configured,), MILLI, |d| {
-        d.power_management_limit()
-    });
-    v.value("nvmlDeviceGetPowerManagementDefaultLimit", limit, (PowerLimit::Default,), MILLI, |d| {
-        d.power_management_limit_default()
-    });
-    const CONSTRAINTS: &str = "nvmlDeviceGetPowerManagementLimitConstraints";
-    if let Some(c) = v.read(CONSTRAINTS, &[limit.id()], |d| d.power_management_limit_constraints()) {
-        v.put(CONSTRAINTS, limit, (PowerLimit::Min,), c.min_limit, MILLI);
-        v.put(CONSTRAINTS, limit, (PowerLimit::Max,), c.max_limit, MILLI);
-    }
-
-    const BAR1: &str = "nvmlDeviceGetBAR1MemoryInfo";
-    let feeds = [
-        m::gpu_bar1_memory_total_bytes.id(),
-        m::gpu_bar1_memory_used_bytes.id(),
-        m::gpu_bar1_memory_free_bytes.id(),
-    ];
-    if let Some(bar1) = v.read(BAR1, &feeds, |d| d.bar1_memory_info()) {
-        v.put(BAR1, &m::gpu_bar1_memory_total_bytes, (), bar1.total, ONE);
-        v.put(BAR1, &m::gpu_bar1_memory_used_bytes, (), bar1.used, ONE);
-        v.put(BAR1, &m::gpu_bar1_memory_free_bytes, (), bar1.free, ONE);
-    }
-
     v.value("nvmlDeviceGetCurrPcieLinkGeneration", &m::gpu_pcie_link_generation, (), ONE, |d| {
         d.current_pcie_link_gen()
     });
@@ -277,6 +246,40 @@ fn slow(v: &mut Visit<'_>) {
 }
 
 fn rare(v: &mut Visit<'_>) {
+    // The dearest call, and one that holds up the cheap calls of every NVML client on the GPU.
+    v.value(
+        CallName::from("nvmlDeviceGetTotalEnergyConsumption").dear(),
+        &m::gpu_energy_joules_total,
+        (),
+        MILLI,
+        |d| d.total_energy_consumption(),
+    );
+
+    let limit = &m::gpu_power_limit_watts;
+    v.value("nvmlDeviceGetPowerManagementLimit", limit, (PowerLimit::Configured,), MILLI, |d| {
+        d.power_management_limit()
+    });
+    v.value("nvmlDeviceGetPowerManagementDefaultLimit", limit, (PowerLimit::Default,), MILLI, |d| {
+        d.power_management_limit_default()
+    });
+    const CONSTRAINTS: &str = "nvmlDeviceGetPowerManagementLimitConstraints";
+    if let Some(c) = v.read(CONSTRAINTS, &[limit.id()], |d| d.power_management_limit_constraints()) {
+        v.put(CONSTRAINTS, limit, (PowerLimit::Min,), c.min_limit, MILLI);
+        v.put(CONSTRAINTS, limit, (PowerLimit::Max,), c.max_limit, MILLI);
+    }
+
+    const BAR1: &str = "nvmlDeviceGetBAR1MemoryInfo";
+    let feeds = [
+        m::gpu_bar1_memory_total_bytes.id(),
+        m::gpu_bar1_memory_used_bytes.id(),
+        m::gpu_bar1_memory_free_bytes.id(),
+    ];
+    if let Some(bar1) = v.read(BAR1, &feeds, |d| d.bar1_memory_info()) {
+        v.put(BAR1, &m::gpu_bar1_memory_total_bytes, (), bar1.total, ONE);
+        v.put(BAR1, &m::gpu_bar1_memory_used_bytes, (), bar1.used, ONE);
+        v.put(BAR1, &m::gpu_bar1_memory_free_bytes, (), bar1.free, ONE);
+    }
+
     const ECC: &str = "nvmlDeviceGetEccMode";
     let feeds = [m::gpu_ecc_mode_enabled.id(), m::gpu_ecc_mode_pending_enabled.id()];
     if let Some(ecc) = v.read(ECC, &feeds, |d| d.is_ecc_enabled()) {

@@ -45,7 +45,7 @@ from daemon import Daemon, Page
 from series import CLOCK_EVENTS, History, Spec, Unanswered, Value
 
 # How often NVML is read beside the exporter, in seconds, by tier.
-POLL = {"fast": 0.1, "normal": 0.1, "slow": 1.0, "rare": 10.0, "once": 10.0, "identity": 10.0}
+POLL = {"fast": 0.1, "normal": 0.1, "slow": 1.0, "rare": 1.0, "once": 10.0, "identity": 10.0}
 ROUND_SECONDS = 3.0
 OUR_SECONDS_TOLERANCE = 1.5  # of seconds added up by the exporter: one publication and one reading at each end
 
@@ -146,11 +146,11 @@ class Load:
 
 
 def settle(daemon: Daemon, poller: Poller, seconds: float = 20.0) -> None:
-    """Waits until every value of the slow tier was read later than NVML beside it for the first time."""
+    """Waits until every value of the slow and rare tiers was read later than NVML beside it for the first time."""
     begin, end = time.time() + 2 * POLL["slow"], time.monotonic() + seconds
     while time.monotonic() < end:
         read = [v for labels, v in daemon.scrape().all("gpu_exporter_sample_timestamp_seconds")
-                if labels["tier"] == "slow"]  # fmt: skip
+                if labels["tier"] in ("slow", "rare")]  # fmt: skip
         if len(read) >= len(poller.handles) and min(read) > begin:
             return
         time.sleep(0.2)
@@ -561,15 +561,19 @@ def main(arguments: list[str]) -> int:
                     daemon.terminate()
 
         stack.callback(end_all)
+        if options.cost_seconds:
+            daemon = daemons["cost"] = Daemon(binary, folder / "cost", users[0], extra)
+            daemon.wait_ready()
+            idle = Poller(specs)  # for the header only: not started, reads nothing
+            head = header("What the exporter costs", idle, arguments, users[0], binary)
+            lines = cost.measure(daemon, options.cost_seconds, head, options.out / "cost.md")
+            failed |= options.require_budget and any("EXCEEDED" in line for line in lines)
+            say(*lines)
+            daemon.terminate()
         for user in users:
-            daemon = daemons[user] = Daemon(binary, folder, user, extra)
+            # The rare tier more often than by default, so that its values are read anew while comparing.
+            daemon = daemons[user] = Daemon(binary, folder, user, extra, {"SAMPLER__RARE_INTERVAL": "10s"})
             say(f"## {user}", f"ready, every GPU read, after {daemon.wait_ready():.2f} s")
-            if user == users[0] and options.cost_seconds:
-                idle = Poller(specs)  # for the header only: not started, reads nothing
-                head = header("What the exporter costs", idle, arguments, user, binary)
-                lines = cost.measure(daemon, options.cost_seconds, head, options.out / "cost.md")
-                failed |= options.require_budget and any("EXCEEDED" in line for line in lines)
-                say(*lines)
             poller = Poller(specs)
             poller.read(set(POLL))
             poller.start()

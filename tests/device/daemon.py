@@ -56,15 +56,18 @@ class Page:
 
 
 class Daemon:
-    """One exporter, in a folder of its own."""
+    """One exporter, in a folder of its own, with these settings (SECTION__KEY) beside the defaults."""
 
-    def __init__(self, binary: Path, folder: Path, user: str, extra: list[str]) -> None:
+    def __init__(
+        self, binary: Path, folder: Path, user: str, extra: list[str], settings: dict[str, str] | None = None
+    ) -> None:
         self.user = user
         self.port = free_port()
         home = folder / user
-        home.mkdir(mode=0o755)
+        home.mkdir(mode=0o755, parents=True)
         self.log = folder / f"{user}.log"
-        env = os.environ | {"GPU_NODE_EXPORTER__CONTROL__SOCKET": str(home / "control.sock")}
+        settings = (settings or {}) | {"CONTROL__SOCKET": str(home / "control.sock")}
+        env = os.environ | {f"GPU_NODE_EXPORTER__{key}": value for key, value in settings.items()}
         command = [str(binary), "serve", "--listen", f"127.0.0.1:{self.port}", "--state-dir", str(home), *extra]
         more: dict = {}
         if user == "nobody":

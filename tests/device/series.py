@@ -234,7 +234,7 @@ def table() -> list[Spec]:
     bar1 = "nvmlDeviceGetBAR1MemoryInfo"
     for member in ("used", "free"):
         add(f"gpu_bar1_memory_{member}_bytes", bar1,
-            number(bar1, of=lambda b, m=member: getattr(b, f"bar1{m.capitalize()}")), SLOW,
+            number(bar1, of=lambda b, m=member: getattr(b, f"bar1{m.capitalize()}")), RARE,
             smi_mib(f"xml:bar1_memory_usage/{member}"), absolute=4 * 2**20, window=1.5)  # fmt: skip
 
     # Power moves between two readings 0.1 s apart, the instant one by tens of watts.
@@ -242,9 +242,9 @@ def table() -> list[Spec]:
         smi_watts("power.draw.average"), absolute=3, relative=0.03)  # fmt: skip
     add("gpu_power_instant_watts", "nvmlDeviceGetFieldValues(186)", field_value(186, 1e3), FAST,
         smi_watts("power.draw.instant"), absolute=10, relative=0.08, misses=0.1)  # fmt: skip
-    # Read every 10 s, at a known moment; NVML beside it each second: the range holds about 2 s of draw.
+    # Read seldom, at a known moment; NVML beside it each second: the range holds about 2 s of draw.
     add("gpu_energy_joules_total", "nvmlDeviceGetTotalEnergyConsumption",
-        number("nvmlDeviceGetTotalEnergyConsumption", over=1e3), SLOW, absolute=5, window=0.5)  # fmt: skip
+        number("nvmlDeviceGetTotalEnergyConsumption", over=1e3), RARE, absolute=5, window=0.5)  # fmt: skip
     add("gpu_temperature_celsius", "nvmlDeviceGetTemperature(0)", number("nvmlDeviceGetTemperature", 0),
         NORMAL, smi_count("temperature.gpu"), labels={"sensor": "gpu"}, absolute=1)  # fmt: skip
     add("gpu_temperature_celsius", "nvmlDeviceGetFieldValues(82)", field_value(82), NORMAL,
@@ -274,7 +274,7 @@ def table() -> list[Spec]:
         ("graphics", "nvmlDeviceGetGraphicsRunningProcesses_v3"),
         ("mps", "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
     ]:
-        add("gpu_processes", call, number(call, of=len), NORMAL, labels={"type": kind})
+        add("gpu_processes", call, number(call, of=len), SLOW, labels={"type": kind}, window=1.5)
 
     # --- counts of errors: equal, unless one happens between two readings ----------------------------------
     for c, counter in enumerate(["volatile", "aggregate"]):
@@ -302,17 +302,17 @@ def table() -> list[Spec]:
     add("gpu_memory_total_bytes", memory, memory_info("total"), NORMAL, smi_mib("memory.total"))
     add("gpu_memory_reserved_bytes", memory, memory_info("reserved"), NORMAL, smi_mib("memory.reserved"),
         absolute=4 * 2**20)  # fmt: skip
-    add("gpu_bar1_memory_total_bytes", bar1, number(bar1, of=lambda b: b.bar1Total), SLOW,
+    add("gpu_bar1_memory_total_bytes", bar1, number(bar1, of=lambda b: b.bar1Total), RARE,
         smi_mib("xml:bar1_memory_usage/total"))  # fmt: skip
-    for limit, call, name in [
-        ("enforced", "nvmlDeviceGetEnforcedPowerLimit", "enforced.power.limit"),
-        ("configured", "nvmlDeviceGetPowerManagementLimit", "power.limit"),
-        ("default", "nvmlDeviceGetPowerManagementDefaultLimit", "power.default_limit"),
+    for limit, call, name, tier in [
+        ("enforced", "nvmlDeviceGetEnforcedPowerLimit", "enforced.power.limit", SLOW),
+        ("configured", "nvmlDeviceGetPowerManagementLimit", "power.limit", RARE),
+        ("default", "nvmlDeviceGetPowerManagementDefaultLimit", "power.default_limit", RARE),
     ]:
-        add("gpu_power_limit_watts", call, number(call, over=1e3), SLOW, smi_watts(name), labels={"limit": limit})
+        add("gpu_power_limit_watts", call, number(call, over=1e3), tier, smi_watts(name), labels={"limit": limit})
     constraints = "nvmlDeviceGetPowerManagementLimitConstraints"
     for at, limit in enumerate(["min", "max"]):
-        add("gpu_power_limit_watts", constraints, number(constraints, of=lambda c, i=at: c[i], over=1e3), SLOW,
+        add("gpu_power_limit_watts", constraints, number(constraints, of=lambda c, i=at: c[i], over=1e3), RARE,
             smi_watts(f"power.{limit}_limit"), labels={"limit": limit})  # fmt: skip
     # nvidia-smi shows Hopper's thresholds only as distances from T.Limit, so NVML alone is compared.
     for at, threshold in enumerate(["shutdown", "slowdown", "memory_max", "gpu_max"]):
