@@ -211,7 +211,7 @@ metrics! {
     gpu_devices_expected: Gauge<Node>, None, Own, "0.1.0";
     /// Identity of the GPU. Stays while the GPU or the driver is stuck, so that alerts can name the board.
     gpu_info: Info<Gpu, GpuInfo>, None, Identity, "0.1.0";
-    /// 1 while the GPU answers in time; 0 while a driver call on it is stuck, it is lost, or the driver is away.
+    /// 1 while the GPU answers in time; 0 while a driver call on it is stuck, it is lost, or the driver is away. A GPU whose handle could never be had has an empty `uuid`.
     gpu_up: Gauge<Gpu>, None, Own, "0.1.0";
     /// CUDA cores (FP32 lanes) of the GPU.
     gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0";
@@ -276,13 +276,13 @@ metrics! {
     /// Time the clocks were held down for this reason: the driver's own nanosecond counter where it has one, else added up by the exporter ten times a second.
     gpu_clock_event_seconds_total: Counter<Gpu, (ClockEvent,)>, Seconds, Slow, "0.1.0";
     /// Performance state, 0 (fastest) to 15.
-    gpu_performance_state: Gauge<Gpu>, None, Normal, "0.1.0";
+    gpu_performance_state: Gauge<Gpu>, None, Normal, "0.1.0", at most 15.0;
 
     // --- errors ---------------------------------------------------------------------------------
     /// 1 while ECC is on.
-    gpu_ecc_mode_enabled: Gauge<Gpu>, None, Rare, "0.1.0";
+    gpu_ecc_mode_enabled: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
     /// 1 if ECC will be on after the next reboot or reset.
-    gpu_ecc_mode_pending_enabled: Gauge<Gpu>, None, Rare, "0.1.0";
+    gpu_ecc_mode_pending_enabled: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
     /// ECC errors of all memories together, as the driver counts them.
     gpu_ecc_total_errors: Gauge<Gpu, (EccCounter, EccError)>, None, Normal, "0.1.0";
     /// ECC errors by memory, where the device tells them apart.
@@ -290,15 +290,15 @@ metrics! {
     /// Rows of device memory replaced by spare ones.
     gpu_remapped_rows: Gauge<Gpu, (RemapCause,)>, None, Slow, "0.1.0";
     /// 1 while a row waits to be replaced: the GPU needs a reset to use the spare row.
-    gpu_row_remap_pending: Gauge<Gpu>, None, Slow, "0.1.0";
+    gpu_row_remap_pending: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 if replacing a row has failed: the board is a candidate for return.
-    gpu_row_remap_failure: Gauge<Gpu>, None, Slow, "0.1.0";
+    gpu_row_remap_failure: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
 
     // --- PCIe -----------------------------------------------------------------------------------
     /// PCIe generation of the link now. Idle GPUs may lower it to save power.
-    gpu_pcie_link_generation: Gauge<Gpu>, None, Slow, "0.1.0";
+    gpu_pcie_link_generation: Gauge<Gpu>, None, Slow, "0.1.0", at most 16.0;
     /// Highest PCIe generation that GPU and slot can use together.
-    gpu_pcie_link_max_generation: Gauge<Gpu>, None, Once, "0.1.0";
+    gpu_pcie_link_max_generation: Gauge<Gpu>, None, Once, "0.1.0", at most 16.0;
     /// PCIe lanes in use.
     gpu_pcie_link_width_lanes: Gauge<Gpu>, Lanes, Slow, "0.1.0";
     /// PCIe lanes that GPU and slot can use together.
@@ -308,15 +308,15 @@ metrics! {
 
     // --- modes and processes --------------------------------------------------------------------
     /// 1 while persistence mode is on.
-    gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
+    gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 for the compute mode the GPU is in, 0 for the others.
     gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0";
     /// Processes on the GPU.
     gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Slow, "0.1.0";
     /// 1 while the GPU is in MIG mode.
-    gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
+    gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 if the GPU will be in MIG mode after the next reset.
-    gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0";
+    gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// Identity of a MIG device.
     gpu_mig_info: Info<ComputeInstance, MigInfo>, None, Normal, "0.1.0";
     /// Device memory of the GPU instance.
@@ -349,6 +349,8 @@ metrics! {
     gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Own, "0.1.0";
     /// Driver calls that failed (not: that the device does not support).
     gpu_exporter_driver_errors_total: Counter<Gpu, (DriverError,)>, None, Own, "0.1.0";
+    /// Driver calls about no single GPU that failed: loading the library, listing GPUs.
+    gpu_exporter_node_errors_total: Counter<Node, (DriverError,)>, None, Own, "0.1.0";
     /// Values the driver gave that cannot be true: "blank" sentinels and values outside what is physically possible.
     gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Own, "0.1.0";
     /// 1 for each metric this GPU or driver does not support. Such a metric has no series; neither zero nor a failure.

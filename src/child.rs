@@ -38,8 +38,8 @@ pub struct Running {
     pub pid: i32,
 }
 
-/// Starts `program role` with the three descriptors above. Gives the child and the reading end of its frames.
-pub fn start(program: &Path, role: &str, shared: impl AsFd) -> io::Result<(Running, File)> {
+/// Starts `program args` with the three descriptors above. Gives the child and the reading end of its frames.
+pub fn start(program: &Path, args: &[&str], shared: impl AsFd) -> io::Result<(Running, File)> {
     let (frames_read, frames_write) = io::pipe()?;
     let (control_read, control_write) = io::pipe()?;
     let shared = shared.as_fd().try_clone_to_owned()?;
@@ -51,7 +51,7 @@ pub fn start(program: &Path, role: &str, shared: impl AsFd) -> io::Result<(Runni
     let mut command = Command::new(program);
     command
         .arg0("gpu-node-exporter")
-        .arg(role)
+        .args(args)
         .stdin(Stdio::null())
         // A vendor library that prints must not reach anything but the log.
         .stdout(io::stderr().as_fd().try_clone_to_owned()?)
@@ -81,6 +81,14 @@ impl Running {
         self.process.try_wait()
     }
 
+    /// Ends a child that was only just started, and waits for its end.
+    pub fn end_at_once(mut self) {
+        self.kill();
+        if let Err(error) = self.process.wait() {
+            tracing::warn!(pid = self.pid, %error, "could not wait for the process");
+        }
+    }
+
     /// Kills the child and what it may have started. Only for a child that is in no driver call.
     pub fn kill(&self) {
         if let Err(error) = killpg(Pid::from_raw(self.pid), Signal::SIGKILL) {
@@ -101,21 +109,28 @@ pub fn ignore_signals() -> nix::Result<()> {
 
 /// The inherited descriptors of a child: frames, control, shared memory. Call once.
 pub fn inherited() -> io::Result<(File, File, File)> {
-    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-    use std::os::fd::{BorrowedFd, FromRawFd};
+    use std::os::fd::FromRawFd;
     for fd in [FRAMES_FD, CONTROL_FD, SHARED_FD] {
-        // SAFETY: only asked whether it is open; the error says if it is not.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(|_| {
-            io::Error::other("this command is internal: it is started by `gpu-node-exporter serve`")
-        })?;
+        // SAFETY: F_SETFD on a number touches no memory, and fails if the descriptor is not open.
+        if unsafe { nix::libc::fcntl(fd, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) } != 0 {
+            let text = "this command is internal: it is started by `gpu-node-exporter serve`";
+            return Err(io::Error::other(text));
+        }
     }
     // SAFETY: the parent handed us these three descriptors and nothing else in this process owns them.
     unsafe { Ok((File::from_raw_fd(FRAMES_FD), File::from_raw_fd(CONTROL_FD), File::from_raw_fd(SHARED_FD))) }
 }
 
-/// State letter of a process in /proc (`R`, `S`, `D`, `T`, ...); `None` when it is gone.
-pub fn process_state(pid: i32) -> Option<char> {
-    let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
-    Some(stat.state)
+/// Whether every thread of a process is stopped by a signal. A thread stops on its way out of the kernel,
+/// so such a process is in no driver call, whatever its table says.
+pub fn all_stopped(pid: i32) -> bool {
+    let Ok(tasks) = procfs::process::Process::new(pid).and_then(|p| p.tasks()) else { return false };
+    let mut any = false;
+    for task in tasks {
+        match task.and_then(|t| t.stat()) {
+            Ok(stat) if stat.state == 'T' => any = true,
+            _ => return false,
+        }
+    }
+    any
 }

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::http;
 use crate::ledger::inbox::Inbox;
 use crate::sample::Source;
-use crate::sampler::Stop;
+use crate::stop::Stop;
 
 /// What a collector is given.
 #[derive(Debug, Clone)]

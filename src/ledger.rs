@@ -5,7 +5,8 @@
 //! - the rows of a batch replace those of its part as a whole, and expire at the part's deadline;
 //! - each GPU has an epoch, raised when its handle or MIG layout changes: the first batch of a new epoch
 //!   drops all rows of the older one (identity excepted), and late batches of an older one are thrown away;
-//! - a stall withdraws every part of its GPU but the identity; a driver that is away or stuck withdraws all.
+//! - what was measured of a GPU is served only while the GPU answers: a stall, a loss, a driver that is away
+//!   or stuck, or no sampler at all withdraws everything but the identity.
 
 mod clock_events;
 mod counters;
@@ -15,7 +16,6 @@ mod run;
 mod tally;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::catalog::{
@@ -44,7 +44,8 @@ pub struct Settings {
     pub max_series: usize,
     /// Metrics that are switched off.
     pub off: HashSet<MetricId>,
-    /// Longest pause between two fast visits that is bridged when seconds are added up.
+    /// Longest pause between two fast visits that is bridged when seconds are added up, and longest time
+    /// after the end of a sampler in which the next one's first word is waited for.
     pub bridge: Duration,
     /// Most GPUs seen before the daemon started, in this boot.
     pub expected: usize,
@@ -61,6 +62,7 @@ struct Held {
     taken: Mono,
     nanos: u64,
     lifetime: Option<u64>,
+    answered: bool,
 }
 
 impl Held {
@@ -78,11 +80,21 @@ impl Held {
 }
 
 /// What is known of one GPU beside its parts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct GpuBook {
-    gpu: Gpu,
+    /// 0 until its first batch.
     epoch: u64,
+    /// Why there is no handle on it.
+    no_handle: Option<String>,
     clock_events: ClockEvents,
+}
+
+/// What the driver was last known to say.
+#[derive(Debug, Clone, PartialEq)]
+enum Answer {
+    Waiting,
+    Up,
+    Away(String),
 }
 
 /// The ledger.
@@ -90,9 +102,15 @@ struct GpuBook {
 pub struct Ledger {
     settings: Settings,
     parts: BTreeMap<Part, Held>,
-    gpus: BTreeMap<Arc<str>, GpuBook>,
+    /// By index and UUID: GPUs that never told their UUID differ by index alone.
+    gpus: BTreeMap<Gpu, GpuBook>,
     node_epoch: u64,
-    driver: DriverState,
+    /// NVML batches of epochs below this are of a driver that went.
+    floor: u64,
+    answer: Answer,
+    stuck: bool,
+    /// Since when no sampler has said that the driver answers.
+    unanswered: Option<Mono>,
     stalls: Vec<Stall>,
     samplers: usize,
     tally: Tally,
@@ -112,6 +130,7 @@ impl Ledger {
     pub fn new(settings: Settings) -> Ledger {
         let mut tally = Tally::default();
         tally.born(&m::gpu_exporter_sampler_ends_total, &Node {});
+        tally.born(&m::gpu_exporter_node_errors_total, &Node {});
         tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_events_lost_total, &Node {}, (), 0.0);
@@ -122,7 +141,10 @@ impl Ledger {
             parts: BTreeMap::new(),
             gpus: BTreeMap::new(),
             node_epoch: 0,
-            driver: DriverState::Waiting,
+            floor: 0,
+            answer: Answer::Waiting,
+            stuck: false,
+            unanswered: None,
             stalls: Vec::new(),
             samplers: 0,
             tally,
@@ -146,51 +168,49 @@ impl Ledger {
     pub fn fold(&mut self, batch: Batch) -> bool {
         self.count_calls(&batch);
         let mut new_epoch = false;
-        match &batch.part.gpu {
-            Some(gpu) => {
-                self.seat(gpu);
-                let Some(book) = self.gpus.get_mut(&gpu.uuid) else { return false };
-                if batch.epoch < book.epoch {
-                    self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
-                    return false;
-                }
-                if batch.epoch > book.epoch {
-                    new_epoch = book.epoch != 0;
-                    book.epoch = batch.epoch;
-                    let uuid = Arc::clone(&gpu.uuid);
-                    self.parts.retain(|part, _| {
-                        part.tier == Tier::Identity || part.gpu.as_ref().is_none_or(|g| g.uuid != uuid)
-                    });
-                }
+        if batch.part.collector == Source::Nvml {
+            let held = match &batch.part.gpu {
+                Some(gpu) => self.gpus.get(gpu).map_or(0, |book| book.epoch),
+                None => self.node_epoch,
+            };
+            if batch.epoch < held.max(self.floor) {
+                self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
+                return false;
             }
-            None if batch.part.collector == Source::Nvml => {
-                if batch.epoch < self.node_epoch {
-                    self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
-                    return false;
-                }
-                self.node_epoch = batch.epoch;
+            match &batch.part.gpu {
+                Some(gpu) => new_epoch = self.begin(gpu, batch.epoch),
+                None => self.node_epoch = batch.epoch,
             }
-            None => {}
         }
         self.count_gaps(&batch);
         self.keep(batch);
         new_epoch
     }
 
+    /// Enters an epoch of a GPU; gives whether it is a new one that voids what is held.
+    fn begin(&mut self, gpu: &Gpu, epoch: u64) -> bool {
+        self.seat(gpu);
+        let Some(book) = self.gpus.get_mut(gpu) else { return false };
+        book.no_handle = None;
+        if epoch == book.epoch {
+            return false;
+        }
+        let voids = book.epoch != 0;
+        book.epoch = epoch;
+        self.parts.retain(|part, _| part.tier == Tier::Identity || part.gpu.as_ref() != Some(gpu));
+        voids
+    }
+
     /// Notes that a GPU exists. A GPU that comes back under another index, or another GPU under its index,
     /// replaces what was there.
     fn seat(&mut self, gpu: &Gpu) {
-        if self.gpus.get(&gpu.uuid).is_some_and(|book| book.gpu == *gpu) {
+        if self.gpus.contains_key(gpu) {
             return;
         }
-        let gone: Vec<Gpu> = self
-            .gpus
-            .values()
-            .filter(|book| book.gpu.gpu == gpu.gpu || book.gpu.uuid == gpu.uuid)
-            .map(|book| book.gpu.clone())
-            .collect();
+        let same = |other: &&Gpu| other.gpu == gpu.gpu || other.uuid == gpu.uuid && !gpu.uuid.is_empty();
+        let gone: Vec<Gpu> = self.gpus.keys().filter(same).cloned().collect();
         for old in gone {
-            self.gpus.remove(&old.uuid);
+            self.gpus.remove(&old);
             self.parts.retain(|part, _| part.gpu.as_ref() != Some(&old));
             self.counters.forget(&old.uuid);
             self.tally.forget(&Subject::Gpu(old));
@@ -198,9 +218,16 @@ impl Ledger {
         self.tally.born(&m::gpu_exporter_driver_errors_total, gpu);
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
         self.tally.add(&m::gpu_exporter_readings_held_total, gpu, (), 0.0);
-        let book = GpuBook { gpu: gpu.clone(), epoch: 0, clock_events: ClockEvents::default() };
-        self.gpus.insert(Arc::clone(&gpu.uuid), book);
+        self.gpus.insert(gpu.clone(), GpuBook::default());
         self.expected = self.expected.max(self.gpus.len());
+    }
+
+    /// The book of the GPU with this index; a GPU that never told its UUID gets one without.
+    fn book_by_index(&mut self, index: u32) -> Option<(&Gpu, &mut GpuBook)> {
+        if !self.gpus.keys().any(|gpu| gpu.gpu == index) {
+            self.seat(&Gpu { gpu: index, uuid: "".into() });
+        }
+        self.gpus.iter_mut().find(|(gpu, _)| gpu.gpu == index)
     }
 
     fn count_calls(&mut self, batch: &Batch) {
@@ -216,8 +243,13 @@ impl Ledger {
     }
 
     fn count_gaps(&mut self, batch: &Batch) {
-        let Some(gpu) = &batch.part.gpu else { return };
         for gap in &batch.gaps {
+            let Some(gpu) = &batch.part.gpu else {
+                if let Missing::Failed { error, .. } = &gap.missing {
+                    self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
+                }
+                continue;
+            };
             match &gap.missing {
                 Missing::Unsupported => {}
                 Missing::Failed { error, .. } => {
@@ -236,7 +268,7 @@ impl Ledger {
     }
 
     fn keep(&mut self, batch: Batch) {
-        let Batch { part, taken, nanos, lifetime_nanos, mut rows, gaps, .. } = batch;
+        let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, .. } = batch;
         let mut steps_back = 0;
         if part.collector == Source::Nvml {
             for (subject, row) in rows.iter_mut() {
@@ -253,12 +285,12 @@ impl Ledger {
                 let metric = &m::gpu_exporter_readings_held_total;
                 self.tally.add(metric, gpu, (), f64::from(steps_back));
             }
-            if let Some(book) = self.gpus.get_mut(&gpu.uuid) {
+            if let Some(book) = self.gpus.get_mut(gpu) {
                 let own = rows.groups().iter().find(|(s, _)| matches!(s, Subject::Gpu(_)));
                 let own = own.map_or(&[][..], |(_, rows)| rows);
                 match part.tier {
                     Tier::Fast => book.clock_events.fast(taken, own, self.settings.bridge),
-                    Tier::Slow => book.clock_events.slow(own),
+                    Tier::Slow => book.clock_events.slow(own, &gaps),
                     _ => {}
                 }
             }
@@ -273,40 +305,61 @@ impl Ledger {
             .collect();
         unsupported.sort_unstable();
         unsupported.dedup();
-        if !rows.is_empty() {
+        if answered {
             self.last_success.insert(part.collector, taken);
         }
-        let held = Held { rows, gaps, unsupported, taken, nanos, lifetime: lifetime_nanos };
-        self.parts.insert(part, held);
+        let listed = rows.groups().iter().flat_map(|(_, rows)| rows);
+        let listed = listed.filter(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize);
+        self.expected = listed.fold(self.expected, usize::max);
+        let lifetime = lifetime_nanos;
+        let identity_lost = part.tier == Tier::Identity && rows.is_empty() && self.parts.contains_key(&part);
+        if !identity_lost {
+            let held = Held { rows, gaps, unsupported, taken, nanos, lifetime, answered };
+            self.parts.insert(part, held);
+        }
     }
 
     /// Takes in an event.
     pub fn event(&mut self, event: Event) {
         match event {
             Event::DriverUp => {
-                if self.driver != DriverState::Stuck {
-                    self.driver = DriverState::Up;
-                }
+                self.answer = Answer::Up;
+                self.unanswered = None;
             }
-            Event::DriverAway { text } => {
-                self.driver = DriverState::Away { text };
+            Event::DriverAway { error, text, epoch } => {
+                self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
+                self.answer = Answer::Away(text);
+                self.unanswered = None;
+                self.floor = epoch;
                 self.void_driver();
                 // The driver's counters start anew when it is loaded again.
                 self.counters.forget_all();
             }
-            Event::DriverStuck(true) => self.driver = DriverState::Stuck,
-            Event::DriverStuck(false) => {
-                if self.driver == DriverState::Stuck {
-                    self.driver = DriverState::Up;
+            Event::NoSampler { text } => {
+                self.answer = Answer::Away(format!("no sampler can be started: {text}"));
+            }
+            Event::NoHandle { index, error, text } => {
+                if let Some((gpu, book)) = self.book_by_index(index) {
+                    book.no_handle = Some(format!("no handle: {text}"));
+                    let gpu = gpu.clone();
+                    self.tally.add(&m::gpu_exporter_driver_errors_total, &gpu, (error.label(),), 1.0);
                 }
             }
+            Event::DriverStuck(stuck) => self.stuck = stuck,
             Event::Seated(gpu) => self.seat(&gpu),
-            Event::Stalls(stalls) => self.stalls = stalls,
+            Event::Stalls(stalls) => {
+                for stall in stalls.iter().filter_map(|s| s.gpu.as_ref()) {
+                    // Also a GPU that was never read is shown as stuck.
+                    self.book_by_index(stall.gpu);
+                }
+                self.stalls = stalls;
+            }
             Event::Samplers(alive) => self.samplers = alive,
             Event::SamplerStarted => {
                 self.tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 1.0);
             }
-            Event::SamplerEnded(reason) => {
+            Event::SamplerEnded(reason, at) => {
+                self.unanswered.get_or_insert(at);
                 let reason: SamplerEnd = reason;
                 self.tally.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
             }
@@ -328,10 +381,26 @@ impl Ledger {
         });
     }
 
+    /// The driver as it is to be told.
+    fn driver(&self, now: Mono) -> DriverState {
+        match &self.answer {
+            _ if self.stuck => DriverState::Stuck,
+            Answer::Waiting => DriverState::Waiting,
+            Answer::Away(text) => DriverState::Away { text: text.clone() },
+            Answer::Up => match self.unanswered {
+                Some(since) if now.since(since) > self.settings.bridge => {
+                    DriverState::Away { text: "no sampler answers".into() }
+                }
+                _ => DriverState::Up,
+            },
+        }
+    }
+
     /// The driver call that is stuck on a GPU, if one is.
     fn stall_of(&self, gpu: &Gpu) -> Option<&Stall> {
         self.stalls.iter().find(|stall| {
-            stall.gpu.as_ref().is_some_and(|g| g.uuid == gpu.uuid || (g.uuid.is_empty() && g.gpu == gpu.gpu))
+            let about = stall.gpu.as_ref();
+            about.is_some_and(|g| g == gpu || g.gpu == gpu.gpu && g.uuid.is_empty())
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The modules in the order in which data flows through them:
 //!
-//! - [`config`]: what the operator wants · [`host`]: where files are read · [`clock`]: time
+//! - [`config`]: what the operator wants · [`host`]: where files are read · [`clock`]: time · [`stop`]: when to end
 //! - [`catalog`]: every entity and metric, once · [`sample`]: what one visit learned
 //! - [`sampler`]: the child process that talks to NVML · [`child`]: starting and ending child processes
 //! - [`collectors`]: who gathers batches, in the serving process
@@ -28,3 +28,4 @@ pub mod sampler;
 pub mod serve;
 pub mod snapshot;
 pub mod state;
+pub mod stop;

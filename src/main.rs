@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use gpu_node_exporter::catalog::{METRICS, docs};
-use gpu_node_exporter::config::{self, ConfigErrors, Loaded, LogLevel, Overrides};
+use gpu_node_exporter::config::{self, ConfigErrors, Loaded, Overrides};
 use gpu_node_exporter::{control, sampler, serve};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
@@ -110,7 +110,8 @@ fn main() -> ExitCode {
         ),
         Command::Snapshot { format } => with_config(overrides, |loaded| snapshot(&loaded, format)),
         Command::Sampler => {
-            log_to_stderr(LogLevel::Info);
+            let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
+            log_to_stderr(level.unwrap_or(tracing::Level::INFO));
             sampler::main()
         }
     }
@@ -133,7 +134,7 @@ fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> 
 }
 
 fn run(loaded: Loaded) -> ExitCode {
-    log_to_stderr(loaded.config.log.level);
+    log_to_stderr(loaded.config.log.level.into());
     match serve::run(loaded.config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, &error),
@@ -189,11 +190,11 @@ fn fail(code: u8, error: &dyn Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn log_to_stderr(level: LogLevel) {
+fn log_to_stderr(level: tracing::Level) {
     let builder = tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        .with_max_level(tracing::Level::from(level))
+        .with_max_level(level)
         .with_target(false);
     if stderr_is_the_journal() {
         builder.without_time().init();

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText, Metric};
+use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
 use crate::catalog::{self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, Subject, Tier};
 use crate::clock::Mono;
 
@@ -29,6 +29,12 @@ pub enum Source {
 }
 
 impl Source {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let known = <CollectorName as Label>::DEF.values.unwrap_or(&[]);
+        known.get(self.label() as usize).copied().unwrap_or("")
+    }
+
     /// Its name as a label.
     pub fn label(self) -> CollectorName {
         match self {
@@ -133,6 +139,8 @@ pub struct Batch {
     pub nanos: u64,
     /// How long the rows may be served; `None`: as long as the epoch lasts.
     pub lifetime_nanos: Option<u64>,
+    /// Whether what was visited answers: a call succeeded, or none was to be made.
+    pub answered: bool,
     /// What was learned.
     pub rows: Rows,
     /// What was not.
@@ -191,7 +199,7 @@ impl Rows {
                         && def.kind != Kind::Histogram
                         && row.labels.len() == def.labels.len()
                         && row.labels.iter().zip(def.labels).all(|(text, label)| text.fits(label))
-                        && def.unit.limits().contains(&row.value)
+                        && def.limits().contains(&row.value)
                 })
             })
         })
@@ -210,11 +218,16 @@ impl<E: Entity> RowsOf<'_, E> {
     /// that can name its source reports it as a gap.
     pub fn put<L: LabelSet>(&mut self, metric: &Metric<E, L>, labels: L, value: f64) -> Result<(), Drop> {
         // NaN is in no range, so it is refused here as well.
-        if !metric.def().unit.limits().contains(&value) {
+        if !metric.def().limits().contains(&value) {
             return Err(Drop::OutOfRange);
         }
         self.rows.push(Row { metric: metric.id(), labels: labels.texts(), value });
         Ok(())
+    }
+
+    /// Adds a 0/1 row.
+    pub fn flag<L: LabelSet>(&mut self, metric: &Metric<E, L>, labels: L, set: bool) {
+        self.rows.push(Row { metric: metric.id(), labels: labels.texts(), value: f64::from(u8::from(set)) });
     }
 
     /// Adds an `_info` row.
@@ -225,8 +238,7 @@ impl<E: Entity> RowsOf<'_, E> {
     /// Adds one 0/1 row for each state of a state set.
     pub fn state<S: KnownLabel>(&mut self, metric: &Metric<E, (S,)>, now: S) {
         for state in S::ALL {
-            let value = if *state == now { 1.0 } else { 0.0 };
-            self.rows.push(Row { metric: metric.id(), labels: vec![state.text()], value });
+            self.flag(metric, (*state,), *state == now);
         }
     }
 }

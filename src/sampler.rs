@@ -8,6 +8,7 @@ pub mod gpu;
 pub mod inflight;
 pub mod mig;
 pub mod raw;
+pub mod schedule;
 pub mod visit;
 pub mod wire;
 pub mod worker;
@@ -16,7 +17,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::process::ExitCode;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nvml_wrapper::Nvml;
@@ -24,7 +25,8 @@ use nvml_wrapper::Nvml;
 use crate::catalog::{self as m, DriverInfo, MetricId, Node, Tier};
 use crate::child;
 use crate::clock::{Cadence, Mono};
-use crate::sample::{Batch, Gap, Missing, Part, Rows, Source};
+use crate::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
+use crate::stop::Stop;
 use driver::{CallName, Caller, Failure, Token};
 use inflight::{MAX_GPUS, NODE_SLOT, Table};
 use wire::{FromSampler, Orders, Seat, ToSampler};
@@ -60,55 +62,22 @@ impl Shared {
     }
 
     /// Tells the parent that the driver went away, and ends.
-    pub fn driver_gone(&self, text: String) {
+    pub fn driver_gone(&self, error: ErrorKind, text: String) {
         if !self.stop.stopped() {
-            self.send(&FromSampler::DriverAway { text });
+            self.send(&FromSampler::DriverAway { error, text });
         }
         self.stop.stop();
     }
 
     /// How long rows of a tier may be served: three cadences, at least 3 s.
     pub fn lifetime(&self, tier: Tier) -> Option<u64> {
-        let at = Tier::SAMPLED.iter().position(|t| *t == tier)?;
-        let three = (self.orders.intervals[at] * 3).max(std::time::Duration::from_secs(3));
+        let three = (self.orders.intervals.of(tier)? * 3).max(std::time::Duration::from_secs(3));
         u64::try_from(three.as_nanos()).ok()
     }
 
     /// Keeps a worker's handle, to be waited for at the end.
     pub fn joined(&self, handle: JoinHandle<()>) {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
-    }
-}
-
-/// A stop that threads can sleep on.
-#[derive(Debug, Default)]
-pub struct Stop {
-    stopped: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Stop {
-    /// Ends all sleeps.
-    pub fn stop(&self) {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
-
-    /// Whether it is time to end.
-    pub fn stopped(&self) -> bool {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sleeps until then, or until it is time to end.
-    pub fn wait_until(&self, when: Mono) {
-        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let left = when.since(Mono::now());
-            if *stopped || left.is_zero() {
-                return;
-            }
-            stopped = self.changed.wait_timeout(stopped, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 }
 
@@ -149,8 +118,8 @@ fn run() -> std::io::Result<()> {
     std::thread::Builder::new().name("control".into()).stack_size(256 * 1024).spawn(move || {
         loop {
             match wire::read(&mut control) {
-                Ok(Some(ToSampler::Include(seat))) => {
-                    if included.send(seat).is_err() {
+                Ok(Some(ToSampler::Include { slot, seat })) => {
+                    if included.send((slot, seat)).is_err() {
                         break;
                     }
                 }
@@ -177,9 +146,9 @@ fn run() -> std::io::Result<()> {
 }
 
 /// The node's worker: loads the library, seats the GPUs, and keeps what is known of the driver.
-fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<Seat>) {
+fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Seat>)>) {
     let slot = shared.table.writer(NODE_SLOT);
-    let mut caller = Caller::new(slot, shared.token, shared.orders.call_deadline);
+    let mut caller = Caller::new(slot, shared.orders.call_deadline);
     slot.expect(Mono::now());
     let library = shared.orders.library.clone();
     let loaded = caller.call_allowing("nvmlInitWithFlags".into(), shared.orders.init_deadline, || {
@@ -189,31 +158,31 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<Seat>) {
     let nvml: &'static Nvml = match loaded {
         Ok(nvml) => Box::leak(Box::new(nvml)),
         Err(failure) => {
-            let text = match failure {
-                Failure::DriverGone(text) | Failure::Failed(_, text) | Failure::Lost(_, text) => text,
-                Failure::Unsupported => "the library lacks nvmlInitWithFlags".to_owned(),
-            };
-            shared.driver_gone(text);
+            let (error, text) = failure.told();
+            shared.driver_gone(error, text);
             slot.leave();
             return;
         }
     };
     shared.send(&FromSampler::DriverUp);
-    let mut node = NodeWorker { shared, nvml, caller, seated: HashSet::new() };
-    if let Some(seats) = &shared.orders.seats {
-        for seat in seats {
+    let mut node = NodeWorker { shared, nvml, caller, taken: shared.orders.avoid.iter().copied().collect() };
+    for seat in &shared.orders.known {
+        if !shared.orders.avoid.contains(&seat.slot) {
             node.seat(seat.slot, Target::Seat(seat.clone()));
         }
     }
-    let mut cadence = Cadence::new(shared.orders.intervals[2], std::time::Duration::ZERO);
-    let mut first = true;
+    let mut cadence = Cadence::new(shared.orders.intervals.slow, std::time::Duration::ZERO);
+    let mut known = false;
     while !shared.stop.stopped() {
-        while let Ok(seat) = more.try_recv() {
-            node.seat(seat.slot, Target::Seat(seat));
+        while let Ok((slot, seat)) = more.try_recv() {
+            node.taken.remove(&slot);
+            if let Some(seat) = seat {
+                node.seat(slot, Target::Seat(seat));
+            }
         }
         if cadence.take(Mono::now()) {
-            if std::mem::take(&mut first) {
-                node.identity();
+            if !known {
+                known = node.identity();
             }
             node.devices();
         }
@@ -229,23 +198,24 @@ struct NodeWorker<'a> {
     shared: &'a Arc<Shared>,
     nvml: &'static Nvml,
     caller: Caller,
-    /// Slots in use.
-    seated: HashSet<usize>,
+    /// Slots in use, or to be left alone.
+    taken: HashSet<usize>,
 }
 
 impl NodeWorker<'_> {
     fn seat(&mut self, slot: usize, target: Target) {
-        if slot == NODE_SLOT || slot > MAX_GPUS || !self.seated.insert(slot) {
+        if slot == NODE_SLOT || slot > MAX_GPUS || !self.taken.insert(slot) {
             tracing::warn!(slot, "this slot cannot be used: more than {MAX_GPUS} GPUs, or it is taken");
             return;
         }
         if let Err(error) = worker::spawn(self.shared, self.nvml, slot, target) {
-            tracing::error!(slot, %error, "no thread for this GPU");
+            tracing::error!(slot, %error, "no thread for this GPU; tried again with the next look at the list");
+            self.taken.remove(&slot);
         }
     }
 
-    /// Versions of driver and library.
-    fn identity(&mut self) {
+    /// Versions of driver and library. Gives whether all are known.
+    fn identity(&mut self) -> bool {
         let taken = Mono::now();
         let nvml = self.nvml;
         let mut gaps = Vec::new();
@@ -272,9 +242,13 @@ impl NodeWorker<'_> {
                 })
             }),
         };
+        let failed = gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. }));
         let mut rows = Rows::default();
-        rows.of(&Node {}).info(&m::gpu_driver_info, info);
+        if !failed {
+            rows.of(&Node {}).info(&m::gpu_driver_info, info);
+        }
         self.send(Tier::Identity, taken, rows, gaps);
+        !failed
     }
 
     /// How many GPUs the driver lists; those that are new get a worker.
@@ -292,17 +266,14 @@ impl NodeWorker<'_> {
                         Missing::Dropped(crate::sample::Drop::OutOfRange),
                     ));
                 }
-                // A replacement serves the GPUs it was given and touches no other.
-                if self.shared.orders.seats.is_none() {
-                    for index in 0..count.min(MAX_GPUS as u32) {
-                        let slot = index as usize + 1;
-                        if !self.seated.contains(&slot) {
-                            self.seat(slot, Target::Index(index));
-                        }
+                for index in 0..count.min(MAX_GPUS as u32) {
+                    let slot = index as usize + 1;
+                    if !self.taken.contains(&slot) {
+                        self.seat(slot, Target::Index(index));
                     }
                 }
             }
-            Err(Failure::DriverGone(text)) => return self.shared.driver_gone(text),
+            Err(Failure::DriverGone(error, text)) => return self.shared.driver_gone(error, text),
             Err(failure) => gaps.push(gap(COUNT, m::gpu_devices.id(), failure.missing())),
         }
         self.send(Tier::Slow, taken, rows, gaps);
@@ -316,6 +287,7 @@ impl NodeWorker<'_> {
             taken,
             nanos,
             lifetime_nanos: self.shared.lifetime(tier),
+            answered: !gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. })),
             rows,
             gaps,
             calls: self.caller.take_costs(),

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -18,37 +19,34 @@ use crate::host::Host;
 use crate::http::{self, Doors, Limits};
 use crate::ledger::inbox::Inbox;
 use crate::ledger::{self, Beat, Hooks, Settings};
-use crate::sampler::Stop;
 use crate::snapshot::Board;
 use crate::state::{Inventory, Store};
+use crate::stop::Stop;
 use crate::{control, lifecycle};
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be served on.
-    #[error(
-        "cannot listen on {address}: {source}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN"
-    )]
-    Listen {
-        /// The address.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{0}; choose another with --listen, http.listen in the file, or GPU_NODE_EXPORTER__HTTP__LISTEN")]
+    Listen(io::Error),
+    /// A part of the daemon ended by itself.
+    #[error("the {0} thread has ended, which is a fault; ending, to be started again")]
+    Ended(&'static str),
     /// A thread, a signal handler or the runtime could not be had.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
 }
 
-/// All of it ends within this time after a signal, whatever the driver does.
-const END_DEADLINE: Duration = Duration::from_secs(5);
+/// All of it ends within this time after a signal, whatever the driver does; the promise is 5 s.
+const END_DEADLINE: Duration = Duration::from_millis(4500);
+/// How often it is looked whether every part still runs.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), Error> {
     let address = config.http.listen.to_string();
-    let listeners =
-        http::bind(&address).map_err(|source| Error::Listen { address: address.clone(), source })?;
+    let listeners = http::bind(&address).map_err(Error::Listen)?;
     let bound: Vec<String> =
         listeners.iter().filter_map(|l| l.local_addr().ok()).map(|a| a.to_string()).collect();
     let config = Arc::new(config);
@@ -96,9 +94,11 @@ pub fn run(config: Config) -> Result<(), Error> {
     };
     let mut collecting = Vec::new();
     for collector in collectors::ALL {
-        collecting.push((collector.start)(context.clone())?);
+        collecting.push((collector.source.name(), (collector.start)(context.clone())?));
     }
 
+    // From the first answer on there is something to serve.
+    board.wait_for_newer(0, LOOK);
     let doors = Doors {
         board: Arc::clone(&board),
         renderings: Arc::clone(&renderings),
@@ -111,32 +111,54 @@ pub fn run(config: Config) -> Result<(), Error> {
         write_timeout: config.http.write_timeout,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut parts: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
+    parts.extend(collecting);
+    let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);
-        let control = open_control(&config, &board, &renderings, stopped.clone());
-        let serving = tokio::spawn(http::serve(listeners, Arc::new(doors), limits, http_stats, stopped));
+        let serving =
+            tokio::spawn(http::serve(listeners, Arc::new(doors), limits, http_stats, stopped.clone()));
         for address in &bound {
             tracing::info!("serving http://{address}/");
         }
         lifecycle::notify(&[NotifyState::Ready]);
-        let signal = lifecycle::asked_to_end().await?;
-        tracing::info!("{signal}: ending");
+        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, stopped));
+        let ended = tokio::select! {
+            signal = lifecycle::asked_to_end() => match signal {
+                Ok(signal) => {
+                    tracing::info!("{signal}: ending");
+                    Ok(())
+                }
+                Err(error) => Err(Error::Start(error)),
+            },
+            part = one_ended(&parts) => Err(Error::Ended(part)),
+        };
+        deadline = Mono::now() + END_DEADLINE;
         lifecycle::notify(&[NotifyState::Stopping]);
         stop.stop();
         stop_doors.send_replace(true);
         if let Err(error) = serving.await.map_err(io::Error::other).and_then(|served| served) {
             tracing::warn!(%error, "the HTTP server");
         }
-        if let Some(control) = control {
-            control.abort();
-        }
-        Ok::<(), io::Error>(())
+        control.abort();
+        ended
     });
     runtime.shutdown_background();
-    join_until(collecting, Mono::now() + END_DEADLINE.mul_f64(0.8));
+    let ledger = parts.remove(0);
+    join_until(parts, deadline);
     inbox.close();
-    join_until(vec![ledger], Mono::now() + END_DEADLINE.mul_f64(0.1));
-    Ok(ended?)
+    join_until(vec![ledger], deadline);
+    ended
+}
+
+/// Resolves once a thread that should run as long as the daemon has ended.
+async fn one_ended(parts: &[(&'static str, JoinHandle<()>)]) -> &'static str {
+    loop {
+        if let Some((name, _)) = parts.iter().find(|(_, thread)| thread.is_finished()) {
+            return name;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// The metrics that are switched off.
@@ -179,42 +201,42 @@ fn inventory(config: &Config) -> (usize, Remember) {
     (known, Box::new(remember))
 }
 
-/// Opens the control socket. A daemon that cannot is still of use, so this is a warning.
-fn open_control(
-    config: &Config,
-    board: &Arc<Board>,
-    renderings: &Arc<Renderings>,
+/// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
+async fn serve_control(
+    config: Arc<Config>,
+    board: Arc<Board>,
+    renderings: Arc<Renderings>,
     stopped: watch::Receiver<bool>,
-) -> Option<tokio::task::JoinHandle<io::Result<()>>> {
-    let path = config.control.path()?;
-    let server = match control::Server::bind(path) {
-        Ok(server) => server,
-        Err(error) => {
-            tracing::warn!(%error, socket = %path.display(), "no control socket: `snapshot` will not work");
-            return None;
+) {
+    let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
+    // Opening asks whether another daemon answers on it, which may take that one a while.
+    let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
+    let served = match opened.map_err(io::Error::other).and_then(|server| server) {
+        Ok(server) => {
+            let look = move |request: String| {
+                let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
+                async move { control::look(&request, &board, &renderings).await }
+            };
+            server.serve(look, stopped).await
         }
+        Err(error) => Err(error),
     };
-    let (board, renderings) = (Arc::clone(board), Arc::clone(renderings));
-    Some(tokio::spawn(server.serve(
-        move |request: String| {
-            let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
-            async move { control::look(&request, &board, &renderings).await }
-        },
-        stopped,
-    )))
+    if let Err(error) = served {
+        tracing::warn!(%error, "no control socket: `gpu-node-exporter snapshot` will not work");
+    }
 }
 
 /// Waits for threads, but not for ever: what has not ended by then ends with the process.
-fn join_until(threads: Vec<std::thread::JoinHandle<()>>, deadline: Mono) {
+fn join_until(threads: Vec<(&'static str, JoinHandle<()>)>, deadline: Mono) {
     let pause = Stop::default();
-    for thread in threads {
+    for (name, thread) in threads {
         while !thread.is_finished() && Mono::now() < deadline {
             pause.wait_until(Mono::now() + Duration::from_millis(5));
         }
         if !thread.is_finished() {
-            tracing::warn!(thread = thread.thread().name(), "has not ended in time");
+            tracing::warn!("the {name} thread has not ended in time");
         } else if thread.join().is_err() {
-            tracing::error!("a thread panicked");
+            tracing::error!("the {name} thread panicked");
         }
     }
 }

@@ -183,6 +183,8 @@ pub struct MetricDef {
     pub tier: Tier,
     /// The release that brought it.
     pub since: &'static str,
+    /// The largest value there can be, where it is below that of the unit.
+    pub max: Option<f64>,
     /// For a name on its way out: the name that replaces it, kept for two minor releases.
     pub deprecated: Option<&'static str>,
     /// One or more sentences for the reader of `/metrics`.
@@ -198,6 +200,12 @@ impl MetricDef {
             Kind::Gauge | Kind::Histogram => "",
         };
         self.name.strip_suffix(suffix).unwrap_or(self.name)
+    }
+
+    /// What is possible: the unit's limits, or a tighter upper one.
+    pub fn limits(&self) -> RangeInclusive<f64> {
+        let unit = self.unit.limits();
+        *unit.start()..=self.max.map_or(*unit.end(), |max| max.min(*unit.end()))
     }
 
     /// The help text as one line.
@@ -413,7 +421,7 @@ macro_rules! info_labels {
 
 /// Declares the metrics: typed handles named like the metric, and the table [`super::METRICS`].
 macro_rules! metrics {
-    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident<$entity:ident $(, $labels:ty)?>, $unit:ident, $tier:ident, $since:literal $(, deprecated $instead:literal)?;)+) => {
+    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident<$entity:ident $(, $labels:ty)?>, $unit:ident, $tier:ident, $since:literal $(, at most $max:literal)? $(, deprecated $instead:literal)?;)+) => {
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
         enum Position { $($name),+ }
@@ -431,12 +439,15 @@ macro_rules! metrics {
             labels: <metrics!(@labels $($labels)?) as schema::LabelSet>::DEFS,
             tier: schema::Tier::$tier,
             since: $since,
+            max: metrics!(@max $($max)?),
             deprecated: metrics!(@instead $($instead)?),
             help: concat!($($help),+),
         }),+];
     };
     (@labels) => { () };
     (@labels $labels:ty) => { $labels };
+    (@max) => { None };
+    (@max $max:literal) => { Some($max) };
     (@instead) => { None };
     (@instead $instead:literal) => { Some($instead) };
 }

@@ -3,7 +3,6 @@
 pub mod policy;
 mod process;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -16,11 +15,12 @@ use crate::child;
 use crate::clock::Mono;
 use crate::ledger::inbox::{Event, Stall};
 use crate::sampler::inflight::NODE_SLOT;
-use crate::sampler::wire::{Orders, Seat};
-use policy::{Backoff, Decision, StuckCall};
-use process::{News, Sampler, What};
+use crate::sampler::wire::{Intervals, Orders};
+use crate::stop::Stop;
+use policy::{Backoff, Decision, GivenUp, StuckCall};
+use process::{News, Sampler, Start, Times, What};
 
-/// How often the in-flight tables are looked at. Looking costs a few microseconds and no system call.
+/// How often the in-flight tables are looked at. Looking costs some ten microseconds.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long samplers get to end when the daemon does; the unit's own deadline is 10 s, ours 5 s.
 const SHUTDOWN: Duration = Duration::from_secs(3);
@@ -52,13 +52,17 @@ struct Supervisor {
     context: Context,
     sender: Sender<News>,
     off: Vec<MetricId>,
+    log_level: String,
+    times: Times,
     serving: Option<Sampler>,
     /// Samplers that were given up and have not ended. At most one while another serves.
     given_up: Vec<Sampler>,
-    seats: BTreeMap<usize, Seat>,
     generation: u64,
     next_start: Mono,
     backoff: Backoff,
+    /// No sampler is judged before: we were asleep ourselves, or an old one has just ended.
+    judge_from: Mono,
+    looked: Mono,
     /// What was last said, so that only changes are.
     said_stalls: Vec<Stall>,
     said_stuck: bool,
@@ -68,18 +72,19 @@ struct Supervisor {
 impl Supervisor {
     fn new(context: Context, sender: Sender<News>) -> Supervisor {
         let s = &context.config.sampler;
-        let backoff = Backoff::new(s.restart_backoff, s.restart_backoff_max);
-        let off = context.off.iter().copied().collect();
         Supervisor {
+            backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
+            times: Times { call: s.call_deadline, init: s.init_deadline },
+            log_level: tracing::Level::from(context.config.log.level).to_string().to_lowercase(),
+            off: context.off.iter().copied().collect(),
             context,
             sender,
-            off,
             serving: None,
             given_up: Vec::new(),
-            seats: BTreeMap::new(),
             generation: 0,
             next_start: Mono(0),
-            backoff,
+            judge_from: Mono(0),
+            looked: Mono::now(),
             said_stalls: Vec::new(),
             said_stuck: false,
             said_alive: None,
@@ -105,45 +110,40 @@ impl Supervisor {
         self.shut_down();
     }
 
-    fn grace(&self) -> Duration {
-        self.context.config.sampler.call_deadline
-    }
-
     fn start_if_due(&mut self) {
-        if self.serving.is_some() || self.given_up.len() > 1 || Mono::now() < self.next_start {
+        let now = Mono::now();
+        if self.serving.is_some() || self.given_up.len() > 1 || now < self.next_start {
             return;
         }
-        let now = Mono::now();
-        // GPUs that another process is stuck on are not touched by the new one.
-        let stuck: Vec<usize> = self
-            .given_up
-            .iter()
-            .flat_map(|s| s.health(now, self.grace()).stuck)
-            .map(|call| call.slot)
-            .filter(|slot| *slot != NODE_SLOT)
-            .collect();
-        let (without, with): (Vec<Seat>, Vec<Seat>) =
-            self.seats.values().cloned().partition(|seat| stuck.contains(&seat.slot));
+        // GPUs that another process is stuck on are not touched by the new one, which goes by what that
+        // one knew; with nobody stuck, the driver's list is asked for anew.
+        let (mut known, mut avoid) = (Vec::new(), Vec::new());
+        for old in &self.given_up {
+            let stuck = old.health(now, self.times).stuck;
+            avoid.extend(stuck.iter().map(|call| call.slot).filter(|slot| *slot != NODE_SLOT));
+            avoid.extend(&old.avoids);
+            known.extend(old.seats.values().cloned());
+        }
         self.generation += 1;
         let s = &self.context.config.sampler;
         let orders = Orders {
             library: (!s.nvml_library.as_os_str().is_empty()).then(|| s.nvml_library.clone()),
-            seats: (!stuck.is_empty()).then_some(with),
-            epoch: self.generation << 32,
+            known,
+            avoid,
+            epoch: first_epoch(self.generation),
             off: self.off.clone(),
-            intervals: [s.fast_interval, s.normal_interval, s.slow_interval, s.rare_interval],
+            intervals: Intervals {
+                fast: s.fast_interval,
+                normal: s.normal_interval,
+                slow: s.slow_interval,
+                rare: s.rare_interval,
+            },
             call_deadline: s.call_deadline,
             init_deadline: s.init_deadline,
         };
-        let started = Sampler::start(
-            &child::this_program(),
-            self.generation,
-            orders,
-            without,
-            &self.context.inbox,
-            &self.sender,
-        );
-        match started {
+        let program = child::this_program();
+        let start = Start { program: &program, generation: self.generation, log_level: &self.log_level };
+        match Sampler::start(start, orders, &self.context.inbox, &self.sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
                 self.context.inbox.event(Event::SamplerStarted);
@@ -152,28 +152,32 @@ impl Supervisor {
             Err(error) => {
                 let wait = self.backoff.failed_after(Duration::ZERO).max(Duration::from_secs(1));
                 tracing::error!(%error, "no sampler could be started; next try in {wait:?}");
-                self.next_start = Mono::now() + wait;
+                self.context.inbox.event(Event::NoSampler { text: error.to_string() });
+                self.next_start = now + wait;
             }
         }
         self.count();
     }
 
     fn hear(&mut self, news: News) {
-        let from_serving = self.serving.as_ref().is_some_and(|s| s.generation == news.generation);
-        if !from_serving {
+        let Some(serving) = self.serving.as_mut().filter(|s| s.generation == news.generation) else {
             return;
-        }
+        };
         match news.what {
             What::DriverUp => self.context.inbox.event(Event::DriverUp),
-            What::DriverAway(text) => {
+            What::DriverAway(error, text) => {
                 tracing::warn!(%text, "the driver is away");
-                self.context.inbox.event(Event::DriverAway { text });
+                let epoch = first_epoch(serving.generation + 1);
+                self.context.inbox.event(Event::DriverAway { error, text, epoch });
                 self.give_up(None);
                 self.next_start = Mono::now() + self.context.config.sampler.driver_retry_interval;
             }
             What::Seated(seat) => {
                 self.context.inbox.event(Event::Seated(seat.gpu.clone()));
-                self.seats.insert(seat.slot, seat);
+                serving.seats.insert(seat.slot, seat);
+            }
+            What::NoHandle(index, error, text) => {
+                self.context.inbox.event(Event::NoHandle { index, error, text });
             }
             What::Over(end, text) => {
                 tracing::warn!(%text, "the sampler is given up");
@@ -187,7 +191,7 @@ impl Supervisor {
         let Some(mut sampler) = self.serving.take() else { return };
         sampler.give_up();
         if let Some(reason) = reason {
-            self.context.inbox.event(Event::SamplerEnded(reason));
+            self.context.inbox.event(Event::SamplerEnded(reason, Mono::now()));
             let wait = self.backoff.failed_after(Mono::now().since(sampler.started));
             self.next_start = Mono::now() + wait;
         }
@@ -198,41 +202,53 @@ impl Supervisor {
     /// Looks at the tables, ends what is overdue, and says what changed.
     fn look(&mut self) {
         let now = Mono::now();
-        let grace = self.grace();
-        for sampler in &self.given_up {
-            sampler.end_overdue(now, grace);
+        if now.since(self.looked) > self.times.call {
+            // We were stopped ourselves, and with us the pipe that the samplers write to.
+            self.judge_from = now + self.times.call;
         }
-        self.given_up.retain_mut(|sampler| !sampler.ended());
-
-        if let Some(health) = self.serving.as_ref().map(|s| s.health(now, grace)) {
-            let old = self.given_up.first().map(|s| s.health(now, grace));
-            let decision = policy::decide(&health, old.as_ref());
-            self.say_stuck(decision == Decision::DriverStuck);
+        self.looked = now;
+        let mut stuck = Vec::new();
+        let mut old = None;
+        let times = self.times;
+        let before = self.given_up.len();
+        self.given_up.retain_mut(|sampler| {
+            let health = sampler.health(now, times);
+            sampler.end_overdue(&health, now);
+            let ended = sampler.ended();
+            if !ended {
+                old = Some(old.map_or(sampler.given_up(&health, now), |other| match other {
+                    GivenUp::Stuck => other,
+                    GivenUp::Ending => sampler.given_up(&health, now),
+                }));
+                stuck.extend(health.stuck.into_iter().map(|call| stall(sampler, call)));
+            }
+            !ended
+        });
+        if self.given_up.len() < before {
+            // What held the old one up may have held up the new one; it has returned in the same moment.
+            self.judge_from = self.judge_from.max(now + Duration::from_secs(1));
+        }
+        let mut driver_stuck = self.said_stuck && self.serving.is_none();
+        if let Some(serving) = &mut self.serving {
+            if self.given_up.is_empty() {
+                serving.include_all();
+            }
+            let health = serving.health(now, times);
+            let mut decision = policy::decide(&health, old);
+            if now < self.judge_from && decision == Decision::Replace {
+                decision = Decision::Keep;
+            }
+            driver_stuck = decision == Decision::DriverStuck;
+            stuck.extend(health.stuck.iter().cloned().map(|call| stall(serving, call)));
             if decision == Decision::Replace {
                 let reason = if health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
                 tracing::warn!(stuck = ?health.stuck, late = health.late, "the sampler is replaced");
                 self.give_up(Some(reason));
             }
         }
-        self.take_back(now);
-        self.say_stalls(now);
+        self.say_stuck(driver_stuck);
+        self.say_stalls(stuck);
         self.count();
-    }
-
-    /// GPUs that no other process is stuck on any more go back to the serving sampler.
-    fn take_back(&mut self, now: Mono) {
-        let grace = self.grace();
-        let stuck: Vec<usize> =
-            self.given_up.iter().flat_map(|s| s.health(now, grace).stuck).map(|c| c.slot).collect();
-        let Some(serving) = &mut self.serving else { return };
-        // Only once the old process has ended: until then it may enter another call on the same GPU.
-        if self.given_up.is_empty() {
-            for seat in std::mem::take(&mut serving.without) {
-                if !stuck.contains(&seat.slot) {
-                    serving.include(seat);
-                }
-            }
-        }
     }
 
     fn say_stuck(&mut self, stuck: bool) {
@@ -247,17 +263,13 @@ impl Supervisor {
         }
     }
 
-    fn say_stalls(&mut self, now: Mono) {
-        let grace = self.grace();
+    fn say_stalls(&mut self, found: Vec<Stall>) {
         let mut stalls: Vec<Stall> = Vec::new();
-        for sampler in self.serving.iter().chain(&self.given_up) {
-            for call in sampler.health(now, grace).stuck {
-                let stall = self.stall(call);
-                // One series a GPU and call: the older process has waited longer.
-                match stalls.iter_mut().find(|s| s.gpu == stall.gpu && s.call == stall.call) {
-                    Some(known) => known.since = known.since.min(stall.since),
-                    None => stalls.push(stall),
-                }
+        for stall in found {
+            // One series a GPU and call: the older process has waited longer.
+            match stalls.iter_mut().find(|s| s.gpu == stall.gpu && s.call == stall.call) {
+                Some(known) => known.since = known.since.min(stall.since),
+                None => stalls.push(stall),
             }
         }
         if stalls != self.said_stalls {
@@ -267,15 +279,6 @@ impl Supervisor {
             self.said_stalls = stalls.clone();
             self.context.inbox.event(Event::Stalls(stalls));
         }
-    }
-
-    fn stall(&self, call: StuckCall) -> Stall {
-        let gpu = (call.slot != NODE_SLOT).then(|| match self.seats.get(&call.slot) {
-            Some(seat) => seat.gpu.clone(),
-            // Stuck before it told its UUID: the index is all that is known.
-            None => Gpu { gpu: u32::try_from(call.slot - 1).unwrap_or(u32::MAX), uuid: "".into() },
-        });
-        Stall { gpu, call: call.call, since: call.since }
     }
 
     fn count(&mut self) {
@@ -292,18 +295,21 @@ impl Supervisor {
     fn shut_down(mut self) {
         self.give_up(None);
         let deadline = Mono::now() + SHUTDOWN;
-        let grace = self.grace();
-        let look = crate::sampler::Stop::default();
-        while Mono::now() < deadline {
+        let pause = Stop::default();
+        loop {
             let now = Mono::now();
-            self.given_up.retain_mut(|sampler| !sampler.ended());
-            if self.given_up.iter().all(|s| !s.health(now, grace).stuck.is_empty()) {
+            let mut only_stuck = true;
+            let times = self.times;
+            self.given_up.retain_mut(|sampler| {
+                let health = sampler.health(now, times);
+                sampler.end_overdue(&health, now);
+                only_stuck &= !health.stuck.is_empty();
+                !sampler.ended()
+            });
+            if self.given_up.is_empty() || only_stuck || now > deadline {
                 break;
             }
-            for sampler in &self.given_up {
-                sampler.end_overdue(now, grace);
-            }
-            look.wait_until(now + Duration::from_millis(10));
+            pause.wait_until(now + Duration::from_millis(10));
         }
         for sampler in &self.given_up {
             tracing::warn!(
@@ -312,4 +318,19 @@ impl Supervisor {
             );
         }
     }
+}
+
+/// Epochs of a sampler are above this number, and below that of the next sampler.
+fn first_epoch(generation: u64) -> u64 {
+    generation << 32
+}
+
+/// A stuck call with the GPU it is about, by what its own sampler knows.
+fn stall(sampler: &Sampler, call: StuckCall) -> Stall {
+    let gpu = (call.slot != NODE_SLOT).then(|| match sampler.seats.get(&call.slot) {
+        Some(seat) => seat.gpu.clone(),
+        // Stuck before it told its UUID: the index is all that is known.
+        None => Gpu { gpu: u32::try_from(call.slot - 1).unwrap_or(u32::MAX), uuid: "".into() },
+    });
+    Stall { gpu, call: call.call, since: call.since }
 }

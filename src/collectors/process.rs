@@ -22,22 +22,23 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("process".into()).stack_size(256 * 1024).spawn(move || {
         let every = EVERY.min(context.config.ledger.publish_interval * 5);
         let mut cadence = Cadence::new(every, Duration::ZERO);
+        let mut children_cpu = 0.0;
         while !context.stop.stopped() {
             if cadence.take(Mono::now()) {
-                visit(&context, every);
+                visit(&context, every, &mut children_cpu);
             }
             context.stop.wait_until(cadence.next());
         }
     })
 }
 
-fn visit(context: &Context, every: Duration) {
+fn visit(context: &Context, every: Duration, children_cpu: &mut f64) {
     let taken = Mono::now();
     let mut rows = Rows::default();
     if let Err(error) = serve(&mut rows) {
         tracing::warn!(%error, "cannot read /proc of this process");
     }
-    children(&context.samplers.get(), &mut rows);
+    children(&context.samplers.get(), &mut rows, children_cpu);
     doors(&context.http, &mut rows);
     let lifetime = (every * 3).max(Duration::from_secs(3));
     context.inbox.batch(Batch {
@@ -46,6 +47,7 @@ fn visit(context: &Context, every: Duration) {
         taken,
         nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
         lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
+        answered: !rows.is_empty(),
         rows,
         gaps: Vec::new(),
         calls: Vec::new(),
@@ -77,8 +79,9 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     Ok(())
 }
 
-/// The samplers alive, and the CPU time of those that have ended.
-fn children(samplers: &[i32], rows: &mut Rows) {
+/// The samplers alive, and the CPU time of those that have ended. A sampler that ends between two looks is
+/// in neither for a moment, so the sum is never told lower than before.
+fn children(samplers: &[i32], rows: &mut Rows, told: &mut f64) {
     let ended = match getrusage(UsageWho::RUSAGE_CHILDREN) {
         Ok(usage) => [usage.user_time(), usage.system_time()]
             .iter()
@@ -97,8 +100,9 @@ fn children(samplers: &[i32], rows: &mut Rows) {
         cpu += cpu_seconds(&stat);
         resident += (stat.rss * procfs::page_size()) as f64;
     }
+    *told = cpu.max(*told);
     let mut node = rows.of(&Node {});
-    let _ = node.put(&m::gpu_exporter_cpu_seconds_total, (Role::Sampler,), cpu);
+    let _ = node.put(&m::gpu_exporter_cpu_seconds_total, (Role::Sampler,), *told);
     let _ = node.put(&m::gpu_exporter_resident_memory_bytes, (Role::Sampler,), resident);
 }
 

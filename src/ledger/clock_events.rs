@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::catalog::schema::{KnownLabel, Label, LabelText};
 use crate::catalog::{self as m, ClockEvent};
 use crate::clock::Mono;
-use crate::sample::Row;
+use crate::sample::{Gap, Missing, Row};
 
 const REASONS: usize = ClockEvent::ALL.len();
 
@@ -42,8 +42,13 @@ impl ClockEvents {
         self.last = any.then_some((taken, active));
     }
 
-    /// Takes the rows of a slow visit: notes for which reasons the driver counts.
-    pub fn slow(&mut self, rows: &[Row]) {
+    /// Takes what a slow visit learned: notes for which reasons the driver counts. A call that failed tells
+    /// nothing of that.
+    pub fn slow(&mut self, rows: &[Row], gaps: &[Gap]) {
+        let seconds = m::gpu_clock_event_seconds_total.id();
+        if gaps.iter().any(|g| g.metrics.contains(&seconds) && g.missing != Missing::Unsupported) {
+            return;
+        }
         let mut counts = self.driver_counts.unwrap_or_default();
         for row in rows.iter().filter(|r| r.metric == m::gpu_clock_event_seconds_total.id()) {
             if let Some(at) = reason(row) {
@@ -102,7 +107,7 @@ mod tests {
     #[test]
     fn seconds_add_up_and_pauses_do_not() {
         let mut events = ClockEvents::default();
-        events.slow(&[row(ClockEvent::SwPowerCap, 7.0)]);
+        events.slow(&[row(ClockEvent::SwPowerCap, 7.0)], &[]);
         events.fast(at(10.0), &active(ClockEvent::GpuIdle), LONGEST);
         events.fast(at(10.5), &active(ClockEvent::SwPowerCap), LONGEST);
         events.fast(at(11.5), &active(ClockEvent::GpuIdle), LONGEST);
@@ -118,7 +123,14 @@ mod tests {
         let mut events = ClockEvents::default();
         events.fast(at(1.0), &active(ClockEvent::GpuIdle), LONGEST);
         assert_eq!(events.ours().count(), 0);
-        events.slow(&[]);
+        let failed = Missing::Failed {
+            error: crate::sample::ErrorKind::new(m::DriverError::Timeout),
+            text: "timeout".into(),
+        };
+        let metrics = vec![m::gpu_clock_event_seconds_total.id()];
+        events.slow(&[], &[Gap { call: "x".into(), metrics, missing: failed }]);
+        assert_eq!(events.ours().count(), 0, "a failed call tells nothing");
+        events.slow(&[], &[]);
         assert_eq!(events.ours().count(), REASONS);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::catalog::{Gpu, SamplerEnd};
 use crate::clock::Mono;
-use crate::sample::{Batch, Part};
+use crate::sample::{Batch, ErrorKind, Part};
 
 /// Events kept while the ledger is behind; far more than one second can hold.
 const MAX_EVENTS: usize = 4096;
@@ -18,6 +18,24 @@ pub enum Event {
     DriverUp,
     /// The driver is absent or went away; every value of it is void.
     DriverAway {
+        /// Kind of the failure.
+        error: ErrorKind,
+        /// Why, in words.
+        text: String,
+        /// Batches of epochs below this are of the driver that went.
+        epoch: u64,
+    },
+    /// No sampler can be started.
+    NoSampler {
+        /// Why, in words.
+        text: String,
+    },
+    /// A GPU's handle cannot be had.
+    NoHandle {
+        /// NVML's index.
+        index: u32,
+        /// Kind of the failure.
+        error: ErrorKind,
         /// Why, in words.
         text: String,
     },
@@ -31,8 +49,8 @@ pub enum Event {
     Samplers(usize),
     /// A sampler was started.
     SamplerStarted,
-    /// A sampler was given up.
-    SamplerEnded(SamplerEnd),
+    /// A sampler was given up. Until another says that the driver answers, nobody knows.
+    SamplerEnded(SamplerEnd, Mono),
     /// A batch came from a sampler that was already given up.
     LateBatch,
 }
@@ -146,6 +164,7 @@ mod tests {
             lifetime_nanos: None,
             rows: Rows::default(),
             gaps: Vec::new(),
+            answered: true,
             calls: vec![CallCost { call: "x".into(), nanos }],
         }
     }

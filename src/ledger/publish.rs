@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ledger, clock_events};
+use super::{GpuBook, Ledger, clock_events};
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{
     self as m, Call, EntityKind, Gpu, METRICS, MetricId, MetricName, Node, Subject, Tier, TierLabel,
 };
 use crate::clock::Mono;
-use crate::sample::{Missing, Row, Source};
+use crate::sample::{Missing, Part, Row, Source};
 use crate::snapshot::{
     CollectorView, DriverState, Family, GpuState, GpuView, PartView, Series, Snapshot, SubjectText, Value,
 };
@@ -75,12 +75,14 @@ impl Ledger {
             off: &off,
             families: METRICS.iter().map(|_| Vec::new()).collect(),
         };
-        self.put_parts(&mut b, now);
-        let gpus = self.put_gpus(&mut b, now, unix_seconds);
-        let collectors = self.put_collectors(&mut b, now, unix_seconds, &gpus);
-        self.put_node(&mut b, now);
+        let driver = self.driver(now);
+        let states = self.states(now, &driver);
+        self.put_parts(&mut b, now, &driver, &states);
+        let gpus = self.put_gpus(&mut b, now, unix_seconds, states);
+        let collectors = self.put_collectors(&mut b, now, unix_seconds, &driver, &gpus);
+        self.put_node(&mut b, now, &driver);
         self.put_own(&mut b);
-        self.note_ready(&gpus);
+        self.note_ready(&driver, &gpus);
         let families = self.cap(b);
         subjects.forget_unused();
         self.subjects = subjects;
@@ -91,100 +93,105 @@ impl Ledger {
             taken: now,
             unix_seconds,
             families,
-            driver: self.driver.clone(),
+            driver,
             gpus,
             collectors,
             ready: self.ready,
         }
     }
 
-    /// Whether the measured values of this GPU may be served.
-    fn serves(&self, gpu: &Gpu) -> bool {
-        self.driver == DriverState::Up && self.stall_of(gpu).is_none()
+    /// Every known GPU by index, with its state.
+    fn states(&self, now: Mono, driver: &DriverState) -> Vec<(Gpu, GpuState)> {
+        let state = |(gpu, book): (&Gpu, &GpuBook)| (gpu.clone(), self.state_of(gpu, book, now, driver));
+        self.gpus.iter().map(state).collect()
+    }
+
+    fn state_of(&self, gpu: &Gpu, book: &GpuBook, now: Mono, driver: &DriverState) -> GpuState {
+        if let Some(stall) = self.stall_of(gpu) {
+            return GpuState::Stuck { call: stall.call.clone(), age: now.since(stall.since) };
+        }
+        if *driver != DriverState::Up {
+            return GpuState::NoDriver;
+        }
+        let held = |tier| {
+            let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
+            self.parts.get(&part)
+        };
+        // The two tiers that are read at least once a second tell whether it answers.
+        let newest = [held(Tier::Fast), held(Tier::Normal)];
+        if newest.iter().flatten().any(|held| held.answered && !held.expired(now)) {
+            return GpuState::Up;
+        }
+        let failure = book.no_handle.clone().or_else(|| newest.iter().flatten().find_map(|h| h.failure()));
+        match failure {
+            Some(text) => GpuState::Failing { text },
+            None if book.epoch == 0 => GpuState::Waiting,
+            None => GpuState::Failing { text: "nothing was read of it for too long".into() },
+        }
     }
 
     /// The rows of every part that is not expired or withdrawn.
-    fn put_parts(&self, b: &mut Builder<'_>, now: Mono) {
+    fn put_parts(&self, b: &mut Builder<'_>, now: Mono, driver: &DriverState, states: &[(Gpu, GpuState)]) {
+        let node_stalls = self.stalls.iter().any(|stall| stall.gpu.is_none());
         for (part, held) in &self.parts {
-            let withdrawn = match &part.gpu {
-                Some(gpu) => part.tier != Tier::Identity && !self.serves(gpu),
-                None => part.collector == Source::Nvml && self.driver != DriverState::Up,
+            let served = match &part.gpu {
+                Some(_) if part.tier == Tier::Identity => true,
+                Some(gpu) => states.iter().any(|(g, state)| g == gpu && *state == GpuState::Up),
+                None if part.collector == Source::Nvml => *driver == DriverState::Up && !node_stalls,
+                None => true,
             };
-            if withdrawn || held.expired(now) {
-                continue;
-            }
-            for (subject, rows) in held.rows.groups() {
-                b.rows(subject, rows);
+            if served && !held.expired(now) {
+                for (subject, rows) in held.rows.groups() {
+                    b.rows(subject, rows);
+                }
             }
         }
     }
 
     /// What the ledger itself knows of each GPU.
-    fn put_gpus(&self, b: &mut Builder<'_>, now: Mono, unix_seconds: f64) -> Vec<GpuView> {
-        let mut books: Vec<_> = self.gpus.values().collect();
-        books.sort_by_key(|book| book.gpu.gpu);
-        let mut views = Vec::with_capacity(books.len());
-        for book in books {
-            let gpu = &book.gpu;
-            let state = self.state_of(gpu, now);
+    fn put_gpus(
+        &self,
+        b: &mut Builder<'_>,
+        now: Mono,
+        unix_seconds: f64,
+        states: Vec<(Gpu, GpuState)>,
+    ) -> Vec<GpuView> {
+        let mut views = Vec::with_capacity(states.len());
+        for (gpu, state) in states {
             let up = state == GpuState::Up;
             if state != GpuState::Waiting {
-                b.put(&m::gpu_up, gpu, (), f64::from(u8::from(up)));
+                b.put(&m::gpu_up, &gpu, (), f64::from(u8::from(up)));
             }
             let mut view = GpuView { gpu: gpu.clone(), state, parts: Vec::new(), gaps: Vec::new() };
             let mut unsupported = BTreeSet::new();
-            for (part, held) in self.parts.iter().filter(|(p, _)| p.gpu.as_ref() == Some(gpu)) {
+            for (part, held) in self.parts.iter().filter(|(p, _)| p.gpu.as_ref() == Some(&gpu)) {
                 view.gaps.extend(held.gaps.iter().cloned());
                 unsupported.extend(held.unsupported.iter().copied());
-                if held.expired(now) || !self.serves(gpu) {
+                if held.expired(now) || !up {
                     continue;
                 }
                 let (age, duration) = (now.since(held.taken), Duration::from_nanos(held.nanos));
                 view.parts.push(PartView { tier: part.tier, age, duration, rows: held.rows.len() });
                 if let Some(tier) = TierLabel::of(part.tier) {
                     let timestamp = unix_seconds - age.as_secs_f64();
-                    b.put(&m::gpu_exporter_sample_timestamp_seconds, gpu, (tier,), timestamp);
+                    b.put(&m::gpu_exporter_sample_timestamp_seconds, &gpu, (tier,), timestamp);
                     let seconds = duration.as_secs_f64();
-                    b.put(&m::gpu_exporter_visit_duration_seconds, gpu, (tier,), seconds);
+                    b.put(&m::gpu_exporter_visit_duration_seconds, &gpu, (tier,), seconds);
                 }
             }
-            if up {
-                for (event, seconds) in book.clock_events.ours() {
-                    let row = clock_events::row(event, seconds);
-                    b.rows(&gpu.subject(), std::slice::from_ref(&row));
-                    unsupported.remove(&row.metric);
-                }
+            let book = self.gpus.get(&gpu).filter(|_| up);
+            for (event, seconds) in book.iter().flat_map(|book| book.clock_events.ours()) {
+                let row = clock_events::row(event, seconds);
+                b.rows(&gpu.subject(), std::slice::from_ref(&row));
+                unsupported.remove(&row.metric);
             }
             for metric in unsupported.iter().filter_map(|id| m::def(*id)) {
                 let name = MetricName(metric.name.into());
-                b.put(&m::gpu_exporter_metric_unsupported, gpu, (name,), 1.0);
+                b.put(&m::gpu_exporter_metric_unsupported, &gpu, (name,), 1.0);
             }
             views.push(view);
         }
         views
-    }
-
-    fn state_of(&self, gpu: &Gpu, now: Mono) -> GpuState {
-        if let Some(stall) = self.stall_of(gpu) {
-            return GpuState::Stuck { call: stall.call.clone(), age: now.since(stall.since) };
-        }
-        if self.driver != DriverState::Up {
-            return GpuState::NoDriver;
-        }
-        let parts: Vec<_> = self
-            .parts
-            .iter()
-            .filter(|(part, _)| part.gpu.as_ref() == Some(gpu) && part.tier != Tier::Identity)
-            .map(|(_, held)| held)
-            .collect();
-        if parts.iter().any(|held| !held.rows.is_empty() && !held.expired(now) && held.lifetime.is_some()) {
-            return GpuState::Up;
-        }
-        match parts.iter().find_map(|held| held.failure()) {
-            Some(text) => GpuState::Failing { text },
-            None if parts.is_empty() => GpuState::Waiting,
-            None => GpuState::Failing { text: "its values are too old".into() },
-        }
     }
 
     fn put_collectors(
@@ -192,13 +199,14 @@ impl Ledger {
         b: &mut Builder<'_>,
         now: Mono,
         unix_seconds: f64,
+        driver: &DriverState,
         gpus: &[GpuView],
     ) -> Vec<CollectorView> {
         let mut views = Vec::new();
         for (source, label) in self.collectors() {
             let age = self.last_success.get(&source).map(|at| now.since(*at));
             let text = match source {
-                Source::Nvml => self.nvml_trouble(gpus),
+                Source::Nvml => self.nvml_trouble(driver, gpus),
                 _ => self
                     .parts
                     .iter()
@@ -207,7 +215,7 @@ impl Ledger {
             };
             let up = age.is_some() && text.is_none();
             // Before the first answer there is nothing to say.
-            if age.is_some() || (source == Source::Nvml && self.driver != DriverState::Waiting) {
+            if age.is_some() || (source == Source::Nvml && *driver != DriverState::Waiting) {
                 b.put(&m::gpu_exporter_collector_up, &Node {}, (label,), f64::from(u8::from(up)));
             }
             if let Some(age) = age {
@@ -215,19 +223,19 @@ impl Ledger {
                 let metric = &m::gpu_exporter_collector_last_success_timestamp_seconds;
                 b.put(metric, &Node {}, (label,), timestamp);
             }
-            let known = <m::CollectorName as crate::catalog::schema::Label>::DEF.values.unwrap_or(&[]);
-            let name = known.get(label as usize).copied().unwrap_or("");
+            let name = source.name();
             views.push(CollectorView { name, up, age, text: text.unwrap_or_default() });
         }
         views
     }
 
     /// What is wrong with the NVML collector, in words.
-    fn nvml_trouble(&self, gpus: &[GpuView]) -> Option<String> {
-        match &self.driver {
+    fn nvml_trouble(&self, driver: &DriverState, gpus: &[GpuView]) -> Option<String> {
+        match driver {
             DriverState::Away { text } => return Some(format!("the driver is away: {text}")),
             DriverState::Stuck => return Some("the driver is stuck".into()),
             DriverState::Waiting => return Some("waiting for the driver's first answer".into()),
+            DriverState::Up if self.samplers == 0 => return Some("no sampler runs".into()),
             DriverState::Up => {}
         }
         for view in gpus {
@@ -249,13 +257,13 @@ impl Ledger {
             .find_map(|(_, held)| held.failure())
     }
 
-    fn put_node(&self, b: &mut Builder<'_>, now: Mono) {
+    fn put_node(&self, b: &mut Builder<'_>, now: Mono, driver: &DriverState) {
         let node = Node {};
-        if self.driver != DriverState::Waiting {
-            let up = self.driver == DriverState::Up;
+        if *driver != DriverState::Waiting {
+            let up = *driver == DriverState::Up;
             b.put(&m::gpu_driver_up, &node, (), f64::from(u8::from(up)));
         }
-        let stuck = self.driver == DriverState::Stuck;
+        let stuck = *driver == DriverState::Stuck;
         b.put(&m::gpu_driver_stuck, &node, (), f64::from(u8::from(stuck)));
         b.put(&m::gpu_devices_expected, &node, (), self.expected as f64);
         for stall in &self.stalls {
@@ -288,11 +296,11 @@ impl Ledger {
     }
 
     /// Ready once every collector has answered or been found absent; never dependent on a GPU's health.
-    fn note_ready(&mut self, gpus: &[GpuView]) {
+    fn note_ready(&mut self, driver: &DriverState, gpus: &[GpuView]) {
         if self.ready {
             return;
         }
-        let nvml = match self.driver {
+        let nvml = match driver {
             DriverState::Waiting => false,
             DriverState::Away { .. } | DriverState::Stuck => true,
             DriverState::Up => {
@@ -305,9 +313,7 @@ impl Ledger {
                     rows.filter(|r| r.metric == m::gpu_devices.id()).map(|r| r.value).sum::<f64>()
                 });
                 // A GPU that is stuck or failing has answered: it will not answer better.
-                let unseated =
-                    self.stalls.iter().filter(|s| s.gpu.as_ref().is_some_and(|g| g.uuid.is_empty()));
-                count.is_some_and(|count| (gpus.len() + unseated.count()) as f64 >= count)
+                count.is_some_and(|count| gpus.len() as f64 >= count)
                     && gpus.iter().all(|view| match view.state {
                         GpuState::Waiting => false,
                         GpuState::Up => view.parts.iter().any(|part| part.tier == Tier::Rare),
@@ -341,16 +347,14 @@ impl Ledger {
         }
         self.tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), dropped as f64);
         let total: usize = families.iter().flat_map(|f| &f.series).map(|s| s.value.series()).sum();
-        let metric = m::gpu_exporter_series.id();
-        if !builder.off.contains(&metric) {
-            let subject = builder.subjects.text(&Node {}.subject());
+        let id = m::gpu_exporter_series.id();
+        if !builder.off.contains(&id) {
+            let def = m::gpu_exporter_series.def();
+            let before = &METRICS[..usize::from(id.0)];
+            let at = families.iter().take_while(|f| before.iter().any(|d| d.name == f.def.name)).count();
             // Counts itself as well.
             let value = Value::Number((total + 1) as f64);
-            let at = families
-                .iter()
-                .position(|f| std::ptr::from_ref(f.def) > std::ptr::from_ref(m::gpu_exporter_series.def()))
-                .unwrap_or(families.len());
-            let def = m::gpu_exporter_series.def();
+            let subject = builder.subjects.text(&Node {}.subject());
             families.insert(at, Family { def, series: vec![Series { subject, labels: Vec::new(), value }] });
         }
         families

@@ -37,6 +37,7 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
         epoch,
         taken: Mono(taken),
         nanos: 1000,
+        answered: true,
         lifetime_nanos: (tier != Tier::Once && tier != Tier::Identity).then_some(3 * SECOND),
         rows,
         gaps: Vec::new(),
@@ -54,6 +55,11 @@ fn energy(gpu: &Gpu, epoch: u64, taken: u64, joules: f64) -> Batch {
     batch(gpu, Tier::Slow, epoch, taken, |rows| {
         rows.of(gpu).put(&m::gpu_energy_joules_total, (), joules).unwrap();
     })
+}
+
+fn away() -> Event {
+    let error = ErrorKind::new(m::DriverError::DriverNotLoaded);
+    Event::DriverAway { error, text: "gone".into(), epoch: 3 }
 }
 
 fn identity(gpu: &Gpu, epoch: u64) -> Batch {
@@ -140,7 +146,7 @@ fn a_stuck_driver_withdraws_all_and_an_absent_one_voids_all() {
     assert_eq!(s.number(&m::gpu_driver_stuck, &Node {}, ()), Some(1.0));
     l.event(Event::DriverStuck(false));
     assert_eq!(watts(&publish(&mut l, SECOND), &g), Some(100.0));
-    l.event(Event::DriverAway { text: "gone".into() });
+    l.event(away());
     l.event(Event::DriverUp);
     let s = publish(&mut l, SECOND);
     assert_eq!(watts(&s, &g), None, "what was read before the driver went is void");
@@ -153,13 +159,60 @@ fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_anew() {
     let joules = |s: &Snapshot| s.number(&m::gpu_energy_joules_total, &gpu(0), ());
     l.fold(energy(&g, 1, SECOND, 100.0));
     l.fold(energy(&g, 2, SECOND, 40.0));
+    l.fold(power(&g, 2, SECOND, 1.0));
     let s = publish(&mut l, SECOND);
     assert_eq!(joules(&s), Some(100.0), "a replaced sampler explains nothing");
     assert_eq!(s.number(&m::gpu_exporter_readings_held_total, &g, ()), Some(1.0));
-    l.event(Event::DriverAway { text: "gone".into() });
+    l.event(away());
     l.event(Event::DriverUp);
     l.fold(energy(&g, 3, SECOND, 1.0));
+    l.fold(power(&g, 3, SECOND, 1.0));
     assert_eq!(joules(&publish(&mut l, SECOND)), Some(1.0));
+}
+
+#[test]
+fn what_an_older_driver_said_is_not_taken_after_it_went() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(power(&g, 1, SECOND, 100.0));
+    l.event(away());
+    l.fold(power(&g, 2, SECOND, 101.0));
+    l.event(Event::DriverUp);
+    let s = publish(&mut l, SECOND);
+    assert_eq!(watts(&s, &g), None, "a batch that came late");
+    assert_eq!(s.number(&m::gpu_up, &g, ()), Some(0.0));
+    l.fold(power(&g, 3, SECOND, 102.0));
+    assert_eq!(watts(&publish(&mut l, SECOND), &g), Some(102.0));
+}
+
+#[test]
+fn nothing_measured_is_served_while_nothing_is_read() {
+    let (mut l, g) = (ledger(), gpu(0));
+    let mut rare = energy(&g, 1, 10 * SECOND, 5.0);
+    rare.lifetime_nanos = Some(180 * SECOND);
+    l.fold(rare);
+    l.fold(power(&g, 1, 10 * SECOND, 100.0));
+    l.event(Event::SamplerEnded(m::SamplerEnd::Exited, Mono(10 * SECOND)));
+    let soon = publish(&mut l, 11 * SECOND);
+    assert_eq!(soon.number(&m::gpu_driver_up, &Node {}, ()), Some(1.0), "the next one may be on its way");
+    let late = publish(&mut l, 14 * SECOND);
+    assert_eq!(late.number(&m::gpu_driver_up, &Node {}, ()), Some(0.0));
+    assert_eq!(late.number(&m::gpu_up, &g, ()), Some(0.0));
+    assert_eq!(late.number(&m::gpu_energy_joules_total, &g, ()), None, "though it has not expired");
+}
+
+#[test]
+fn a_gpu_without_a_handle_is_told_by_its_index_until_it_has_one() {
+    let (mut l, g) = (ledger(), gpu(4));
+    let error = ErrorKind::new(m::DriverError::GpuIsLost);
+    l.event(Event::NoHandle { index: 4, error, text: "lost".into() });
+    let s = publish(&mut l, SECOND);
+    let unknown = Gpu { gpu: 4, uuid: "".into() };
+    assert_eq!(s.number(&m::gpu_up, &unknown, ()), Some(0.0));
+    let errors = &m::gpu_exporter_driver_errors_total;
+    assert_eq!(s.number(errors, &unknown, (m::DriverError::GpuIsLost,)), Some(1.0));
+    l.fold(power(&g, 1, SECOND, 100.0));
+    let s = publish(&mut l, SECOND);
+    assert_eq!((s.gpus.len(), s.number(&m::gpu_up, &g, ())), (1, Some(1.0)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
@@ -22,13 +22,11 @@ pub struct CallName {
     pub function: &'static str,
     /// Its arguments, where one function answers several questions.
     pub args: [Option<u32>; 3],
-    /// Whether it costs so much (1 ms and more) that only one may run on the node at a time.
-    pub dear: bool,
 }
 
 impl From<&'static str> for CallName {
     fn from(function: &'static str) -> CallName {
-        CallName { function, args: [None; 3], dear: false }
+        CallName { function, args: [None; 3] }
     }
 }
 
@@ -47,13 +45,6 @@ impl From<(&'static str, [u32; 2])> for CallName {
 impl From<(&'static str, [u32; 3])> for CallName {
     fn from((function, args): (&'static str, [u32; 3])) -> CallName {
         CallName { args: args.map(Some), ..CallName::from(function) }
-    }
-}
-
-impl CallName {
-    /// The same call, one at a time on the node.
-    pub fn dear(self) -> CallName {
-        CallName { dear: true, ..self }
     }
 }
 
@@ -77,7 +68,7 @@ pub enum Failure {
     /// The GPU is gone: left alone, and its handle asked for again later.
     Lost(ErrorKind, String),
     /// The driver is gone: the sampler ends.
-    DriverGone(String),
+    DriverGone(ErrorKind, String),
 }
 
 impl Failure {
@@ -85,11 +76,18 @@ impl Failure {
     pub fn missing(&self) -> Missing {
         match self {
             Failure::Unsupported => Missing::Unsupported,
-            Failure::Failed(error, text) | Failure::Lost(error, text) => {
+            Failure::Failed(error, text) | Failure::Lost(error, text) | Failure::DriverGone(error, text) => {
                 Missing::Failed { error: *error, text: text.clone() }
             }
-            Failure::DriverGone(text) => {
-                Missing::Failed { error: ErrorKind::new(DriverError::DriverNotLoaded), text: text.clone() }
+        }
+    }
+
+    /// Kind and words, for a failure that has them.
+    pub fn told(&self) -> (ErrorKind, String) {
+        match self {
+            Failure::Unsupported => (ErrorKind::new(DriverError::Argument), "not supported".into()),
+            Failure::Failed(error, text) | Failure::Lost(error, text) | Failure::DriverGone(error, text) => {
+                (*error, text.clone())
             }
         }
     }
@@ -100,6 +98,7 @@ impl Failure {
 pub fn classify(error: &NvmlError) -> Failure {
     use DriverError as D;
     let failed = |kind| Failure::Failed(ErrorKind::new(kind), error.to_string());
+    let gone = |kind| Failure::DriverGone(ErrorKind::new(kind), error.to_string());
     let lost = |kind| Failure::Lost(ErrorKind::new(kind), error.to_string());
     match error {
         NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
@@ -108,9 +107,9 @@ pub fn classify(error: &NvmlError) -> Failure {
         NvmlError::UnexpectedVariant(26) => Failure::Unsupported,
         NvmlError::DriverNotLoaded
         | NvmlError::Uninitialized
-        | NvmlError::LibRmVersionMismatch
         | NvmlError::LibraryNotFound
-        | NvmlError::LibloadingError(_) => Failure::DriverGone(error.to_string()),
+        | NvmlError::LibloadingError(_) => gone(D::DriverNotLoaded),
+        NvmlError::LibRmVersionMismatch => gone(D::LibRmVersionMismatch),
         NvmlError::GpuLost => lost(D::GpuIsLost),
         NvmlError::ResetRequired => lost(D::ResetRequired),
         // 28 is GPU_NOT_FOUND, which the wrapper does not know yet.
@@ -143,15 +142,14 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
 #[derive(Debug)]
 pub struct Caller {
     slot: SlotWriter,
-    token: &'static Token,
     allowed: Duration,
     costs: Vec<CallCost>,
 }
 
 impl Caller {
     /// A caller that notes its calls in `slot`; a call may take `allowed`.
-    pub fn new(slot: SlotWriter, token: &'static Token, allowed: Duration) -> Caller {
-        Caller { slot, token, allowed, costs: Vec::new() }
+    pub fn new(slot: SlotWriter, allowed: Duration) -> Caller {
+        Caller { slot, allowed, costs: Vec::new() }
     }
 
     /// Makes a call: noted, measured, sorted.
@@ -170,12 +168,10 @@ impl Caller {
         allowed: Duration,
         f: impl FnOnce() -> Result<T, NvmlError>,
     ) -> Result<T, Failure> {
-        let lent = name.dear.then(|| self.token.borrow(self.slot, allowed));
         let shown = name.to_string();
         let entered = self.slot.enter(&shown, allowed);
         let result = f();
         let left = self.slot.exit();
-        drop(lent);
         let nanos = u64::try_from(left.since(entered).as_nanos()).unwrap_or(u64::MAX);
         self.costs.push(CallCost { call: name.function.to_owned(), nanos });
         result.map_err(|error| classify(&error))
@@ -192,13 +188,11 @@ impl Caller {
     }
 }
 
-/// The right to make a dear call: one on the node at a time, lent for one call and taken back at its
-/// deadline, so that a call that never returns does not keep the others from theirs.
+/// The right to make dear calls (1 ms and more; they hold up the cheap ones of every client): one visit on
+/// the node at a time, lent for one visit and taken back at its deadline, so that a call that never returns
+/// does not keep the others from theirs.
 #[derive(Debug, Default)]
-pub struct Token {
-    lent: Mutex<Lent>,
-    back: Condvar,
-}
+pub struct Token(Mutex<Lent>);
 
 #[derive(Debug, Default)]
 struct Lent {
@@ -208,37 +202,31 @@ struct Lent {
 
 /// The token while it is lent.
 #[derive(Debug)]
-struct Loan<'a> {
+pub struct Loan<'a> {
     token: &'a Token,
     serial: u64,
 }
 
 impl Token {
-    /// Waits until the token is free or its time with the last borrower is over.
-    fn borrow(&self, slot: SlotWriter, allowed: Duration) -> Loan<'_> {
-        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(until) = lent.until {
-            let now = Mono::now();
-            if until <= now {
-                break;
-            }
-            slot.expect(until);
-            let wait = self.back.wait_timeout(lent, until.since(now));
-            lent = wait.unwrap_or_else(PoisonError::into_inner).0;
+    /// The token, if it is free or its time with the last borrower is over. Never waits: a worker that
+    /// waited here would miss its cheap visits.
+    pub fn borrow(&self, now: Mono, allowed: Duration) -> Option<Loan<'_>> {
+        let mut lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lent.until.is_some_and(|until| now < until) {
+            return None;
         }
         lent.serial += 1;
-        lent.until = Some(Mono::now() + allowed);
-        Loan { token: self, serial: lent.serial }
+        lent.until = Some(now + allowed);
+        Some(Loan { token: self, serial: lent.serial })
     }
 }
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        let mut lent = self.token.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lent = self.token.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A borrower whose time was over must not give back what someone else holds now.
         if lent.serial == self.serial {
             lent.until = None;
-            self.token.back.notify_one();
         }
     }
 }
@@ -246,27 +234,26 @@ impl Drop for Loan<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::inflight::Table;
 
     #[test]
     fn the_token_is_taken_back_at_the_deadline_and_a_late_return_changes_nothing() {
-        let table: &'static Table = Box::leak(Box::new(Table::create().unwrap()));
         let token = Token::default();
-        let stuck = token.borrow(table.writer(1), Duration::from_millis(30));
-        let started = Mono::now();
-        let second = token.borrow(table.writer(2), Duration::from_secs(60));
-        assert!(Mono::now().since(started) >= Duration::from_millis(25), "not before the deadline");
+        let allowed = Duration::from_nanos(100);
+        let stuck = token.borrow(Mono(1000), allowed);
+        assert!(token.borrow(Mono(1099), allowed).is_none(), "not before the deadline");
+        let second = token.borrow(Mono(1100), allowed);
+        assert!(second.is_some());
         drop(stuck);
-        assert!(token.lent.lock().unwrap().until.is_some(), "the second borrower still holds it");
+        assert!(token.borrow(Mono(1150), allowed).is_none(), "the second borrower still holds it");
         drop(second);
-        assert!(token.lent.lock().unwrap().until.is_none());
+        assert!(token.borrow(Mono(1150), allowed).is_some());
     }
 
     #[test]
     fn return_codes_are_sorted() {
         assert_eq!(classify(&NvmlError::NotSupported), Failure::Unsupported);
         assert!(matches!(classify(&NvmlError::GpuLost), Failure::Lost(..)));
-        assert!(matches!(classify(&NvmlError::DriverNotLoaded), Failure::DriverGone(_)));
+        assert!(matches!(classify(&NvmlError::DriverNotLoaded), Failure::DriverGone(..)));
         match classify(&NvmlError::UnexpectedVariant(27)) {
             Failure::Failed(kind, _) => assert_eq!(kind.label(), DriverError::Busy),
             other => panic!("{other:?}"),

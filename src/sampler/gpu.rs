@@ -1,7 +1,7 @@
 //! What is read of a GPU, tier by tier. Adding a metric whose call is cheap: one line in `normal`.
 //!
-//! Measured costs of the calls are in `docs/DESIGN.md`; they decide the tier, and calls of 1 ms and more
-//! are marked `dear`.
+//! Measured costs of the calls decide the tier (`docs/DESIGN.md`). A call of 1 ms and more belongs into the
+//! slow tier or above: visits to those are made one at a time on the node.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{
@@ -11,7 +11,6 @@ use nvml_wrapper::enum_wrappers::device::{
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
 
-use super::driver::CallName;
 use super::raw;
 use super::visit::{Field, Scale, Visit};
 use crate::catalog::schema::KnownLabel;
@@ -104,9 +103,11 @@ const CLOCK_EVENT_BITS: [u64; 9] = [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 
 
 fn fast(v: &mut Visit<'_>) {
     const REASONS: &str = "nvmlDeviceGetCurrentClocksEventReasons";
-    if let Some(bits) = v.read(REASONS, &[m::gpu_clock_event_active.id()], raw::clocks_event_reasons) {
+    // The ledger adds the states up to seconds, so they are sent also if they are not to be published.
+    let feeds = [m::gpu_clock_event_active.id(), m::gpu_clock_event_seconds_total.id()];
+    if let Some(bits) = v.read(REASONS, &feeds, raw::clocks_event_reasons) {
         for (event, bit) in ClockEvent::ALL.iter().zip(CLOCK_EVENT_BITS) {
-            v.put(REASONS, &m::gpu_clock_event_active, (*event,), bits & bit != 0, ONE);
+            v.rows.of(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
         }
     }
     for (clock, domain) in DOMAINS {
@@ -247,13 +248,9 @@ fn slow(v: &mut Visit<'_>) {
 
 fn rare(v: &mut Visit<'_>) {
     // The dearest call, and one that holds up the cheap calls of every NVML client on the GPU.
-    v.value(
-        CallName::from("nvmlDeviceGetTotalEnergyConsumption").dear(),
-        &m::gpu_energy_joules_total,
-        (),
-        MILLI,
-        |d| d.total_energy_consumption(),
-    );
+    v.value("nvmlDeviceGetTotalEnergyConsumption", &m::gpu_energy_joules_total, (), MILLI, |d| {
+        d.total_energy_consumption()
+    });
 
     let limit = &m::gpu_power_limit_watts;
     v.value("nvmlDeviceGetPowerManagementLimit", limit, (PowerLimit::Configured,), MILLI, |d| {
@@ -301,7 +298,7 @@ fn once(v: &mut Visit<'_>) {
         });
     }
     for (clock, domain) in DOMAINS {
-        let call = CallName::from(("nvmlDeviceGetMaxClockInfo", clock.as_c())).dear();
+        let call = ("nvmlDeviceGetMaxClockInfo", clock.as_c());
         v.value(call, &m::gpu_clock_max_hertz, (domain,), MEGA, |d| d.max_clock_info(clock));
     }
     v.value("nvmlDeviceGetMaxPcieLinkGeneration", &m::gpu_pcie_link_max_generation, (), ONE, |d| {

@@ -3,7 +3,7 @@
 //! call is stuck or that the process is stopped or starved.
 //!
 //! Each slot has one writer (its worker). The two low bits of `sequence` say idle, in a call, or being
-//! written; a reader that catches a slot being written, or sees it change, takes the worker for alive.
+//! written; a reader that catches a slot being written, or sees it change, judges by what was promised.
 
 use std::fs::File;
 use std::io;
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use memmap2::MmapRaw;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::clock::Mono;
@@ -75,9 +76,12 @@ pub struct Table {
 impl Table {
     /// A new, empty table in anonymous memory; its descriptor is for the child to inherit.
     pub fn create() -> io::Result<Table> {
-        let fd = memfd_create("gpu-node-exporter-inflight", MFdFlags::MFD_CLOEXEC)?;
-        let file = File::from(fd);
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create("gpu-node-exporter-inflight", flags)?);
         file.set_len(size_of::<[Slot; SLOTS]>() as u64)?;
+        // A child that cut it short would kill the parent at its next look.
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         Table::open(file)
     }
 
@@ -107,13 +111,14 @@ impl Table {
     }
 
     /// What every used slot says.
-    pub fn views(&self, now: Mono) -> Vec<SlotView> {
-        self.slots().iter().enumerate().filter_map(|(i, slot)| slot.view(i, now)).collect()
+    pub fn views(&self) -> Vec<SlotView> {
+        self.slots().iter().enumerate().filter_map(|(i, slot)| slot.view(i)).collect()
     }
 }
 
 impl Slot {
-    fn view(&self, number: usize, now: Mono) -> Option<SlotView> {
+    fn view(&self, number: usize) -> Option<SlotView> {
+        let mut last_expected = 0;
         for _ in 0..4 {
             let before = self.sequence.load(Ordering::Acquire);
             let expected = self.expected.load(Ordering::Relaxed);
@@ -124,6 +129,7 @@ impl Slot {
                 bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
             }
             fence(Ordering::Acquire);
+            last_expected = expected;
             if before & STATE == WRITING || self.sequence.load(Ordering::Relaxed) != before {
                 continue;
             }
@@ -138,7 +144,8 @@ impl Slot {
             });
             return Some(SlotView { slot: number, call, expected: Mono(expected) });
         }
-        Some(SlotView { slot: number, call: None, expected: now })
+        // Moving, or stopped while it wrote: then what it last promised tells.
+        Some(SlotView { slot: number, call: None, expected: Mono(last_expected) })
     }
 }
 
@@ -204,24 +211,24 @@ mod tests {
     fn a_call_is_seen_from_a_second_mapping_until_it_returns() {
         let writer_side: &'static Table = Box::leak(Box::new(Table::create().unwrap()));
         let reader_side = Table::open(writer_side.file.try_clone().unwrap()).unwrap();
-        assert_eq!(reader_side.views(Mono::now()), [], "unused slots say nothing");
+        assert_eq!(reader_side.views(), [], "unused slots say nothing");
 
         let writer = writer_side.writer(3);
         writer.expect(Mono(77));
-        assert_eq!(reader_side.views(Mono(5)), [SlotView { slot: 3, call: None, expected: Mono(77) }]);
+        assert_eq!(reader_side.views(), [SlotView { slot: 3, call: None, expected: Mono(77) }]);
 
         let long = "nvmlSystemGetConfComputeKeyRotationThresholdInfo";
         for round in 0..3 {
             let since = writer.enter(long, Duration::from_secs(3));
-            let view = &reader_side.views(Mono::now())[0];
+            let view = &reader_side.views()[0];
             let call = view.call.as_ref().expect("in a call");
             assert_eq!((call.name.as_str(), call.since), (long, since), "round {round}");
             assert_eq!(call.allowed, Duration::from_secs(3));
             writer.exit();
-            assert_eq!(reader_side.views(Mono::now())[0].call, None);
+            assert_eq!(reader_side.views()[0].call, None);
         }
         writer.leave();
-        assert_eq!(reader_side.views(Mono::now()), []);
+        assert_eq!(reader_side.views(), []);
     }
 
     #[test]
@@ -241,7 +248,7 @@ mod tests {
                 done.store(true, Ordering::Relaxed);
             });
             while !done.load(Ordering::Relaxed) {
-                if let Some(call) = table.views(Mono::now()).remove(0).call {
+                if let Some(call) = table.views().remove(0).call {
                     assert!(names.contains(&call.name), "torn: {}", call.name);
                 }
             }

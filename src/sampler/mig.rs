@@ -23,12 +23,12 @@ struct MigDevice {
 pub struct Layout {
     enabled: bool,
     devices: Vec<MigDevice>,
-    key: Vec<(u32, u32)>,
 }
 
 impl Layout {
-    /// Looks at the mode: 0.5 ms on a node of eight, so in the slow tier.
-    pub fn refresh_mode(&mut self, v: &mut Visit<'_>) {
+    /// Looks at the mode: 0.5 ms on a node of eight, so in the slow tier. Gives whether it was switched;
+    /// while it cannot be read, the old one is kept.
+    pub fn refresh_mode(&mut self, v: &mut Visit<'_>) -> bool {
         const MODE: &str = "nvmlDeviceGetMigMode";
         let feeds = [
             m::gpu_mig_mode_enabled.id(),
@@ -38,26 +38,33 @@ impl Layout {
             m::gpu_mig_memory_used_bytes.id(),
             m::gpu_mig_memory_free_bytes.id(),
         ];
-        let mode = v.read(MODE, &feeds, |d| d.mig_mode());
-        if let Some(mode) = &mode {
-            v.put(MODE, &m::gpu_mig_mode_enabled, (), mode.current, Scale::ONE);
-            v.put(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
-        }
-        self.enabled = mode.is_some_and(|mode| mode.current == 1);
+        let Some(mode) = v.read(MODE, &feeds, |d| d.mig_mode()) else { return false };
+        v.put(MODE, &m::gpu_mig_mode_enabled, (), mode.current, Scale::ONE);
+        v.put(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
+        let enabled = mode.current == 1;
+        std::mem::replace(&mut self.enabled, enabled) != enabled
     }
 
     /// Looks at the layout, if the GPU is in MIG mode. Gives whether it changed, in which case every value
-    /// that was read under the old one is void.
+    /// that was read under the old one is void. While it cannot be read, the old one is kept.
     pub fn refresh(&mut self, v: &mut Visit<'_>) -> bool {
-        let found = if self.enabled { handles(v) } else { Vec::new() };
-        let mut key: Vec<_> = found.iter().map(|(_, gi, ci)| (*gi, *ci)).collect();
-        key.sort_unstable();
-        let changed = key != self.key;
-        if changed {
-            self.devices = found.into_iter().map(|(d, gi, ci)| describe(v, d, gi, ci)).collect();
-            self.key = key;
+        let found = if self.enabled { handles(v) } else { Some(Vec::new()) };
+        let Some(found) = found else {
+            // Perhaps the mode was switched off.
+            return self.refresh_mode(v);
+        };
+        let same = found.len() == self.devices.len() && found.iter().all(|new| self.has(new));
+        if !same {
+            self.devices = found.into_iter().map(|new| new.named(v)).collect();
         }
-        changed
+        !same
+    }
+
+    fn has(&self, new: &MigDevice) -> bool {
+        self.devices.iter().any(|known| {
+            (known.gpu_instance, known.compute_instance, &known.uuid)
+                == (new.gpu_instance, new.compute_instance, &new.uuid)
+        })
     }
 
     /// Reads identity and memory of every instance.
@@ -100,41 +107,41 @@ impl Layout {
     }
 }
 
-/// Every MIG device of the GPU with its instance ids.
-fn handles(v: &mut Visit<'_>) -> Vec<(Device<'static>, u32, u32)> {
+/// Every MIG device of the GPU, not named yet; `None` if a call failed.
+fn handles(v: &mut Visit<'_>) -> Option<Vec<MigDevice>> {
     let feeds = [m::gpu_mig_info.id()];
-    let most = v.read("nvmlDeviceGetMaxMigDeviceCount", &feeds, |d| d.mig_device_count()).unwrap_or(0);
+    let most = v.read("nvmlDeviceGetMaxMigDeviceCount", &feeds, |d| d.mig_device_count())?;
     let mut found = Vec::new();
     for index in 0..most {
+        let handle = ("nvmlDeviceGetMigDeviceHandleByIndex", index);
         // Positions may be empty, also in the middle; that is no failure.
-        let device = v.read(("nvmlDeviceGetMigDeviceHandleByIndex", index), &feeds, |d| {
-            match d.mig_device_by_index(index) {
-                Err(NvmlError::NotFound) => Ok(None),
-                other => other.map(Some),
-            }
-        });
-        let Some(Some(device)) = device else { continue };
-        let gi = v.read(("nvmlDeviceGetGpuInstanceId", index), &feeds, |_| raw::gpu_instance_id(&device));
+        let device = v.read(handle, &feeds, |d| match d.mig_device_by_index(index) {
+            Err(NvmlError::NotFound) => Ok(None),
+            other => other.map(Some),
+        })?;
+        let Some(device) = device else { continue };
+        let gi = v.read(("nvmlDeviceGetGpuInstanceId", index), &feeds, |_| raw::gpu_instance_id(&device))?;
         let ci =
-            v.read(("nvmlDeviceGetComputeInstanceId", index), &feeds, |_| raw::compute_instance_id(&device));
-        if let (Some(gi), Some(ci)) = (gi, ci) {
-            found.push((device, gi, ci));
-        }
+            v.read(("nvmlDeviceGetComputeInstanceId", index), &feeds, |_| raw::compute_instance_id(&device))?;
+        // Ids are given again; the UUID is not.
+        let uuid = v.read(("nvmlDeviceGetUUID", index), &feeds, |_| device.uuid())?;
+        found.push(MigDevice {
+            device,
+            gpu_instance: gi,
+            compute_instance: ci,
+            profile: String::new(),
+            uuid,
+            name: String::new(),
+        });
     }
-    found
+    Some(found)
 }
 
-fn describe(v: &mut Visit<'_>, device: Device<'static>, gi: u32, ci: u32) -> MigDevice {
-    let feeds = [m::gpu_mig_info.id()];
-    let name = v.read(("nvmlDeviceGetName", gi), &feeds, |_| device.name()).unwrap_or_default();
-    let uuid = v.read(("nvmlDeviceGetUUID", gi), &feeds, |_| device.uuid()).unwrap_or_default();
-    MigDevice {
-        gpu_instance: gi,
-        compute_instance: ci,
-        profile: gpu_instance_profile(&name),
-        uuid,
-        name,
-        device,
+impl MigDevice {
+    fn named(self, v: &mut Visit<'_>) -> MigDevice {
+        let call = ("nvmlDeviceGetName", self.gpu_instance);
+        let name = v.read(call, &[m::gpu_mig_info.id()], |_| self.device.name()).unwrap_or_default();
+        MigDevice { profile: gpu_instance_profile(&name), name, ..self }
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Visit<'a> {
     pub gaps: Vec<Gap>,
     /// Set when GPU or driver turned out to be gone; nothing more is asked then.
     pub ended: Option<Failure>,
+    asked: u32,
+    succeeded: u32,
 }
 
 /// A number as NVML gives it. `None` is NVML's "no value" sentinel: all bits set, or, for 64 bits, the
@@ -153,7 +155,17 @@ impl<'a> Visit<'a> {
         caller: &'a mut Caller,
         memory: &'a mut Memory,
     ) -> Visit<'a> {
-        Visit { gpu, device, caller, memory, rows: Rows::default(), gaps: Vec::new(), ended: None }
+        Visit {
+            gpu,
+            device,
+            caller,
+            memory,
+            rows: Rows::default(),
+            gaps: Vec::new(),
+            ended: None,
+            asked: 0,
+            succeeded: 0,
+        }
     }
 
     /// Makes a call that feeds these metrics. `None` if there is no answer; the gap is noted.
@@ -170,8 +182,12 @@ impl<'a> Visit<'a> {
         let failure = if self.memory.unsupported.contains(&call) {
             Failure::Unsupported
         } else {
+            self.asked += 1;
             match self.caller.call(call, || f(self.device)) {
-                Ok(value) => return Some(value),
+                Ok(value) => {
+                    self.succeeded += 1;
+                    return Some(value);
+                }
                 Err(failure) => failure,
             }
         };
@@ -179,10 +195,20 @@ impl<'a> Visit<'a> {
             self.memory.unsupported.insert(call);
         }
         self.gap(call, feeds, failure.missing());
-        if matches!(failure, Failure::Lost(..) | Failure::DriverGone(_)) {
+        if matches!(failure, Failure::Lost(..) | Failure::DriverGone(..)) {
             self.ended = Some(failure);
         }
         None
+    }
+
+    /// Whether the GPU answers: a call succeeded, or none was to be made.
+    pub fn answered(&self) -> bool {
+        self.ended.is_none() && (self.asked == 0 || self.succeeded > 0)
+    }
+
+    /// Whether any call failed (not: that the device does not support it).
+    pub fn failed(&self) -> bool {
+        self.gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. }))
     }
 
     /// Makes a call that feeds one metric: `scale` takes the value to the metric's unit.
@@ -278,7 +304,7 @@ impl<'a> Visit<'a> {
                 self.memory.unsupported.insert(name(field));
             }
             self.gap(name(field), &[field.metric], failure.missing());
-            if matches!(failure, Failure::Lost(..) | Failure::DriverGone(_)) {
+            if matches!(failure, Failure::Lost(..) | Failure::DriverGone(..)) {
                 self.ended = Some(failure);
                 return;
             }

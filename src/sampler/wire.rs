@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::Gpu;
-use crate::sample::Batch;
+use crate::catalog::{Gpu, Tier};
+use crate::sample::{Batch, ErrorKind};
 
 /// First bytes of every frame.
 const MAGIC: [u8; 4] = *b"GNE1";
@@ -30,6 +30,17 @@ pub enum FromSampler {
     DriverUp,
     /// The driver is absent or went away; the sampler ends.
     DriverAway {
+        /// Kind of the failure.
+        error: ErrorKind,
+        /// Why, in words.
+        text: String,
+    },
+    /// A GPU's handle cannot be had.
+    NoHandle {
+        /// NVML's index.
+        index: u32,
+        /// Kind of the failure.
+        error: ErrorKind,
         /// Why, in words.
         text: String,
     },
@@ -44,8 +55,13 @@ pub enum FromSampler {
 pub enum ToSampler {
     /// First frame: how to work.
     Start(Orders),
-    /// A GPU that was left out may be asked again.
-    Include(Seat),
+    /// A GPU that was to be left alone may be asked again.
+    Include {
+        /// Its slot.
+        slot: usize,
+        /// What is known of it.
+        seat: Option<Seat>,
+    },
 }
 
 /// A GPU with its worker's slot.
@@ -64,18 +80,46 @@ pub struct Seat {
 pub struct Orders {
     /// Library to load; `None`: the loader's search.
     pub library: Option<std::path::PathBuf>,
-    /// GPUs to serve, by PCI address; `None`: all the driver lists.
-    pub seats: Option<Vec<Seat>>,
+    /// GPUs that are known, to be asked for by PCI address. Others are asked for by index.
+    pub known: Vec<Seat>,
+    /// Slots of GPUs to leave alone: another process is stuck on them.
+    pub avoid: Vec<usize>,
     /// Epochs of this sampler are above this number.
     pub epoch: u64,
     /// Metrics that are switched off: calls that serve no other are not made.
     pub off: Vec<crate::catalog::MetricId>,
-    /// Cadences of the fast, normal, slow and rare tier.
-    pub intervals: [Duration; 4],
+    /// Cadences.
+    pub intervals: Intervals,
     /// How long a call may take.
     pub call_deadline: Duration,
     /// How long initialising the library or getting a handle may take.
     pub init_deadline: Duration,
+}
+
+/// Time between two visits, by tier.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Intervals {
+    /// Of the fast tier.
+    pub fast: Duration,
+    /// Of the normal tier.
+    pub normal: Duration,
+    /// Of the slow tier.
+    pub slow: Duration,
+    /// Of the rare tier.
+    pub rare: Duration,
+}
+
+impl Intervals {
+    /// That of a tier; `None` for tiers that are not visited again and again.
+    pub fn of(&self, tier: Tier) -> Option<Duration> {
+        match tier {
+            Tier::Fast => Some(self.fast),
+            Tier::Normal => Some(self.normal),
+            Tier::Slow => Some(self.slow),
+            Tier::Rare => Some(self.rare),
+            Tier::Identity | Tier::Once | Tier::Own => None,
+        }
+    }
 }
 
 /// Why a frame could not be read.
@@ -96,9 +140,13 @@ pub enum FrameError {
 }
 
 /// The bytes of a frame.
-pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, postcard::Error> {
-    let mut frame = postcard::to_extend(message, vec![0; HEADER])?;
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
+    let mut frame = postcard::to_extend(message, vec![0; HEADER])
+        .map_err(|error| FrameError::Garbage(error.to_string()))?;
     let payload = &frame[HEADER..];
+    if payload.len() > MAX_PAYLOAD {
+        return Err(FrameError::Oversized(payload.len() as u64));
+    }
     let (length, checksum) = (payload.len() as u32, crc32fast::hash(payload));
     frame[..4].copy_from_slice(&MAGIC);
     frame[4..8].copy_from_slice(&length.to_le_bytes());
@@ -163,11 +211,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn seat(n: usize) -> ToSampler {
-        ToSampler::Include(Seat {
-            slot: n,
-            gpu: Gpu { gpu: n as u32, uuid: "GPU-x".into() },
-            pci_bus_id: "00000000:06:00.0".into(),
-        })
+        let gpu = Gpu { gpu: n as u32, uuid: "GPU-x".into() };
+        let seat = Seat { slot: n, gpu, pci_bus_id: "00000000:06:00.0".into() };
+        ToSampler::Include { slot: n, seat: Some(seat) }
     }
 
     #[test]
@@ -179,7 +225,7 @@ mod tests {
         let mut reader = stream.as_slice();
         for n in 0..3 {
             match read::<ToSampler>(&mut reader).unwrap() {
-                Some(ToSampler::Include(seat)) => assert_eq!(seat.slot, n),
+                Some(ToSampler::Include { slot, .. }) => assert_eq!(slot, n),
                 other => panic!("{other:?}"),
             }
         }

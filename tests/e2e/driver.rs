@@ -91,6 +91,59 @@ fn a_mig_layout_change_leaves_no_stale_series() {
 }
 
 #[test]
+fn a_gpu_lost_before_the_start_is_told_and_does_not_keep_the_daemon_from_being_ready() {
+    let node = Node::start("tests/scenarios/lost-handle.toml");
+    let m = node.metrics();
+    assert_eq!(m.all("gpu_up", &[]), [1.0, 1.0, 1.0, 0.0]);
+    assert_eq!(m.value("gpu_up", &[("gpu", "3"), ("uuid", "")]), Some(0.0));
+    assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "nvml")]), Some(0.0));
+    assert_eq!(m.value("gpu_devices_expected", &[]), Some(4.0));
+    assert!(node.get("/").1.contains("no handle"), "the page says why");
+}
+
+#[test]
+fn what_a_driver_could_not_tell_at_first_is_asked_again() {
+    let node = Node::start("tests/scenarios/stumbles.toml");
+    let m = node.metrics();
+    assert!(m.all("gpu_info", &[]).is_empty(), "an identity with a hole would be another identity");
+    assert_eq!(m.all("gpu_clock_max_hertz", &[]).len(), 3);
+    assert!(m.value("gpu_performance_state", &[]).is_none(), "32 is no P-state");
+    node.sim().open_gate("well").unwrap();
+    node.wait_metrics("all is known", |m| {
+        m.value("gpu_info", &[("serial", "1650000000000")]).is_some()
+            && m.all("gpu_clock_max_hertz", &[]).len() == 4
+            && m.value("gpu_exporter_collector_up", &[("collector", "nvml")]) == Some(1.0)
+    });
+}
+
+#[test]
+fn an_instance_made_anew_with_the_same_ids_is_another_one() {
+    let node = Node::start("tests/scenarios/mig-recreated.toml");
+    let mig_uuid = |m: &super::node::Metrics| {
+        m.0.iter()
+            .find(|(name, _, _)| name == "gpu_mig_info")
+            .map(|(_, labels, _)| labels["mig_uuid"].clone())
+    };
+    let before = mig_uuid(&node.metrics()).expect("an instance");
+    node.sim().open_gate("recreate").unwrap();
+    node.wait_metrics("the new one alone", |m| {
+        m.all("gpu_mig_info", &[]).len() == 1 && mig_uuid(m).is_some_and(|now| now != before)
+    });
+}
+
+#[test]
+fn a_page_with_few_metrics_tells_the_truth_all_the_same() {
+    let node = Setup::new("tests/scenarios/still-1xh200.toml")
+        .with("METRICS__INCLUDE", "gpu_up,gpu_driver_up,gpu_exporter_collector_up")
+        .start();
+    node.wait_ready();
+    let m = node.metrics();
+    assert_eq!(m.value("gpu_up", &[("gpu", "0")]), Some(1.0));
+    assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "nvml")]), Some(1.0));
+    assert_eq!(m.0.len(), 4, "{m:?}");
+}
+
+#[test]
 fn families_can_be_left_out_and_their_calls_are_not_made() {
     let node = Setup::new("tests/scenarios/still-1xh200.toml")
         .with("METRICS__EXCLUDE", "gpu_energy_*,gpu_bar1_*,gpu_exporter_driver_call_duration_*")

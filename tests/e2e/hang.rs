@@ -127,3 +127,62 @@ fn two_hung_gpus_are_left_to_the_old_process_and_the_rest_goes_to_a_new_one() {
     node.wait_metrics("all eight are back", |m| m.all("gpu_up", &[]).iter().sum::<f64>() == 8.0);
     node.wait_for("the old process has ended", |node| node.samplers().len() == 1);
 }
+
+/// Age in seconds of the oldest value of the fast and normal tiers of every GPU but one.
+fn oldest_but(node: &Node, except: u64) -> f64 {
+    let snapshot = node.snapshot();
+    let gpus = snapshot["gpus"].as_array().unwrap();
+    let parts = gpus.iter().filter(|g| g["gpu"] != except).flat_map(|g| {
+        assert_eq!(g["state"], "up", "{g}");
+        g["parts"].as_array().unwrap()
+    });
+    let often = parts.filter(|p| p["tier"] == "fast" || p["tier"] == "normal");
+    often.map(|p| p["age_seconds"].as_f64().unwrap()).fold(0.0, f64::max)
+}
+
+#[test]
+fn with_the_products_own_deadlines_no_value_of_the_others_is_older_than_two_seconds() {
+    let node = Setup::new("tests/scenarios/hang-energy.toml")
+        .with_default_times()
+        .with("SAMPLER__RARE_INTERVAL", "10s")
+        .start();
+    node.wait_ready();
+    node.sim().open_gate("hang").unwrap();
+    // One GPU holds the right to make dear calls, and never gives it back.
+    node.wait_for("GPU 3 hangs", |node| node.sim().calls_held() > 0);
+    let started = std::time::Instant::now();
+    node.hold("fresh and quick", Duration::from_secs(6), |node| {
+        // The JSON's ages are those of the snapshot, which is up to a second old.
+        let (status, _, took) = node.get_timed("/metrics");
+        oldest_but(node, 3) < 1.0 + 0.2 && status == 200 && took < Duration::from_millis(250)
+    });
+    let m = node.metrics();
+    assert_eq!(m.value("gpu_up", &[("gpu", "3")]), Some(0.0));
+    assert_eq!(measured(&m, "3"), 0, "after {:?}", started.elapsed());
+    assert_eq!(m.value("gpu_exporter_sampler_starts_total", &[]), Some(1.0));
+}
+
+#[test]
+fn gpus_whose_handles_hang_at_the_start_come_when_the_calls_return() {
+    let node = Setup::new("tests/scenarios/hang-handles.toml").start();
+    node.wait_ready();
+    let m = node.wait_metrics("six of eight", |m| m.all("gpu_up", &[]).iter().sum::<f64>() == 6.0);
+    assert_eq!(m.all("gpu_up", &[("uuid", "")]), [0.0, 0.0], "told by index alone");
+    assert_eq!(m.value("gpu_devices_expected", &[]), Some(8.0));
+    node.sim().open_gate("release").unwrap();
+    node.wait_metrics("all eight", |m| m.all("gpu_up", &[]) == [1.0; 8]);
+    node.wait_for("one sampler is left", |node| node.samplers().len() == 1);
+}
+
+#[test]
+fn a_driver_that_hangs_while_it_is_loaded_is_stuck_and_comes_when_it_returns() {
+    let node = Setup::new("tests/scenarios/hang-init.toml").start();
+    let m = node.wait_metrics("the driver is stuck", |m| m.value("gpu_driver_stuck", &[]) == Some(1.0));
+    assert_eq!(m.value("gpu_driver_up", &[]), Some(0.0));
+    assert!(!m.all("gpu_exporter_node_call_stuck_seconds", &[]).is_empty());
+    node.wait_ready();
+    node.hold("two samplers", Duration::from_millis(500), |node| node.samplers().len() == 2);
+    node.sim().open_gate("release").unwrap();
+    node.wait_metrics("the GPU", |m| m.value("gpu_up", &[("gpu", "0")]) == Some(1.0));
+    assert_eq!(node.metrics().value("gpu_driver_stuck", &[]), Some(0.0));
+}

@@ -62,6 +62,12 @@ impl Setup {
         self
     }
 
+    /// With the product's own cadences and deadlines.
+    pub fn with_default_times(mut self) -> Setup {
+        self.settings.clear();
+        self
+    }
+
     /// With the state that another daemon left.
     pub fn with_state_of(mut self, other: &Node) -> Setup {
         self.state_dir = Some(other.state_dir());

@@ -88,3 +88,32 @@ fn a_sampler_that_dies_at_once_is_not_restarted_in_a_loop() {
     assert!(started.elapsed() > Duration::from_millis(1500), "{:?}: the delay grows", started.elapsed());
     assert_eq!(node.get("/livez").0, 200);
 }
+
+#[test]
+fn nothing_is_said_to_be_well_while_no_sampler_lives() {
+    let node = Node::start("tests/scenarios/dies-later.toml");
+    assert!(both_up(&node));
+    node.sim().open_gate("die").unwrap();
+    let m = node.wait_metrics("both are down", |m| m.all("gpu_up", &[]) == [0.0, 0.0]);
+    for name in ["gpu_power_watts", "gpu_energy_joules_total", "gpu_clock_max_hertz"] {
+        assert!(m.all(name, &[]).is_empty(), "{name}");
+    }
+    assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "nvml")]), Some(0.0));
+    assert_eq!(m.all("gpu_info", &[]).len(), 2);
+}
+
+#[test]
+fn a_replacement_that_is_stopped_does_not_make_the_driver_stuck() {
+    let node = Node::start("tests/scenarios/hang-two.toml");
+    let old = node.samplers();
+    node.sim().open_gate("hang").unwrap();
+    node.wait_for("a replacement", |node| node.samplers().len() == 2);
+    let new = *node.samplers().iter().find(|pid| !old.contains(pid)).unwrap();
+    node.wait_metrics("six are up", |m| m.all("gpu_up", &[]).iter().sum::<f64>() == 6.0);
+    signal(new, Signal::SIGSTOP);
+    node.wait_for("it is gone", |node| !node.samplers().contains(&new));
+    node.hold("never called stuck", Duration::from_millis(500), |node| {
+        node.metrics().value("gpu_driver_stuck", &[]) == Some(0.0)
+    });
+    node.wait_metrics("six are up again", |m| m.all("gpu_up", &[]).iter().sum::<f64>() == 6.0);
+}

@@ -77,14 +77,24 @@ pub enum Decision {
     DriverStuck,
 }
 
+/// A sampler that was given up and has not ended, as far as it matters to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// It is about to end: asked to, and killed if it does not.
+    Ending,
+    /// It is in a driver call, or was killed and does not end, which comes to the same.
+    Stuck,
+}
+
 /// Judges the serving sampler, given the one that was given up before it and has not ended.
-pub fn decide(serving: &Health, given_up: Option<&Health>) -> Decision {
+pub fn decide(serving: &Health, given_up: Option<GivenUp>) -> Decision {
     match (serving.broken(), given_up) {
         (false, _) => Decision::Keep,
         (true, None) => Decision::Replace,
-        (true, Some(old)) if !old.stuck.is_empty() || old.in_call => Decision::DriverStuck,
-        // The old one is about to end (it is asked to, and killed if it does not).
-        (true, Some(_)) => Decision::Keep,
+        // Stopped or starved, not stuck: that says nothing of the driver.
+        (true, Some(_)) if serving.stuck.is_empty() => Decision::Replace,
+        (true, Some(GivenUp::Stuck)) => Decision::DriverStuck,
+        (true, Some(GivenUp::Ending)) => Decision::Keep,
     }
 }
 
@@ -173,11 +183,13 @@ mod tests {
     #[test]
     fn two_processes_stuck_means_the_driver_is() {
         let now = 100 * SECOND;
-        let old = judge(&[calling(1, now - 20 * SECOND), calling(2, now - 20 * SECOND)], now);
         let new = judge(&[calling(0, now - 5 * SECOND)], now);
-        assert_eq!(decide(&new, Some(&old)), Decision::DriverStuck);
+        assert_eq!(decide(&new, Some(GivenUp::Stuck)), Decision::DriverStuck);
+        assert_eq!(decide(&new, Some(GivenUp::Ending)), Decision::Keep);
         let freed = judge(&[idle(0, now)], now);
-        assert_eq!(decide(&freed, Some(&old)), Decision::Keep);
+        assert_eq!(decide(&freed, Some(GivenUp::Stuck)), Decision::Keep);
+        let stopped = judge(&[idle(0, now - 5 * SECOND)], now);
+        assert_eq!(decide(&stopped, Some(GivenUp::Stuck)), Decision::Replace);
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! One sampler process as the parent sees it: its frames, its in-flight table, and how it is ended.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use super::policy::{self, Health};
+use super::policy::{self, GivenUp, Health};
 use crate::catalog::{self, SamplerEnd};
 use crate::child::{self, Running};
 use crate::clock::Mono;
 use crate::ledger::inbox::{Event, Inbox};
+use crate::sample::ErrorKind;
 use crate::sampler::inflight::Table;
 use crate::sampler::wire::{self, FrameError, FromSampler, Orders, Seat, ToSampler};
 
@@ -30,7 +32,9 @@ pub enum What {
     /// The driver answers.
     DriverUp,
     /// The driver is away, and the sampler ends.
-    DriverAway(String),
+    DriverAway(ErrorKind, String),
+    /// A GPU's handle cannot be had.
+    NoHandle(u32, ErrorKind, String),
     /// A GPU has a worker.
     Seated(Seat),
     /// The stream is over; nothing more will come.
@@ -45,39 +49,46 @@ pub struct Sampler {
     /// When it was started.
     pub started: Mono,
     /// Slots it was told to leave alone, because another process is stuck on their GPUs.
-    pub without: Vec<Seat>,
+    pub avoids: Vec<usize>,
+    /// GPUs it has workers for, or is to have, by slot.
+    pub seats: BTreeMap<usize, Seat>,
     running: Running,
     table: Table,
     given_up: Arc<AtomicBool>,
     asked_to_end: Option<Mono>,
+    killed: Option<Mono>,
 }
 
 /// How long a sampler that is in no driver call gets to end by itself.
 const END_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a killed sampler may take to end before it counts as stuck in the driver.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Sampler {
     /// Starts one. Its batches go to the inbox, everything else to `news`.
     pub fn start(
-        program: &Path,
-        generation: u64,
+        start: Start<'_>,
         orders: Orders,
-        without: Vec<Seat>,
         inbox: &Arc<Inbox>,
         news: &Sender<News>,
     ) -> io::Result<Sampler> {
         let table = Table::create()?;
-        let (mut running, frames) = child::start(program, "sampler", table.descriptor())?;
+        let args = ["--log-level", start.log_level, "sampler"];
+        let (mut running, frames) = child::start(start.program, &args, table.descriptor())?;
         let given_up = Arc::new(AtomicBool::new(false));
         let reader = Reader {
-            generation,
+            generation: start.generation,
             given_up: Arc::clone(&given_up),
             inbox: Arc::clone(inbox),
             news: news.clone(),
         };
-        std::thread::Builder::new()
-            .name("frames".into())
-            .stack_size(256 * 1024)
-            .spawn(move || reader.run(frames))?;
+        let thread = std::thread::Builder::new().name("frames".into()).stack_size(256 * 1024);
+        if let Err(error) = thread.spawn(move || reader.run(frames)) {
+            running.end_at_once();
+            return Err(error);
+        }
+        let seats = orders.known.iter().map(|seat| (seat.slot, seat.clone())).collect();
+        let avoids = orders.avoid.clone();
         if let Some(control) = &mut running.control {
             // A child that died at once makes this fail; its end is seen where ends are seen.
             if let Err(error) = wire::write(control, &ToSampler::Start(orders)) {
@@ -85,13 +96,15 @@ impl Sampler {
             }
         }
         Ok(Sampler {
-            generation,
+            generation: start.generation,
             started: Mono::now(),
-            without,
+            avoids,
+            seats,
             running,
             table,
             given_up,
             asked_to_end: None,
+            killed: None,
         })
     }
 
@@ -100,9 +113,20 @@ impl Sampler {
         self.running.pid
     }
 
-    /// What its in-flight table says.
-    pub fn health(&self, now: Mono, grace: Duration) -> Health {
-        policy::health(&self.table.views(now), now, grace)
+    /// What its in-flight table says. A process that has not come to write there in time is as late as
+    /// one that stopped writing.
+    pub fn health(&self, now: Mono, times: Times) -> Health {
+        let views = self.table.views();
+        if views.is_empty() && self.asked_to_end.is_none() && now.since(self.started) > times.init {
+            return Health { late: 1, ..Health::default() };
+        }
+        policy::health(&views, now, times.call)
+    }
+
+    /// How a sampler that was given up stands to its successor.
+    pub fn given_up(&self, health: &Health, now: Mono) -> GivenUp {
+        let undead = self.killed.is_some_and(|killed| now.since(killed) > KILL_DEADLINE);
+        if health.in_call || undead { GivenUp::Stuck } else { GivenUp::Ending }
     }
 
     /// Whether it has ended.
@@ -116,12 +140,14 @@ impl Sampler {
         }
     }
 
-    /// Tells it that a GPU may be asked again.
-    pub fn include(&mut self, seat: Seat) {
-        self.without.retain(|s| s.slot != seat.slot);
-        let Some(control) = &mut self.running.control else { return };
-        if let Err(error) = wire::write(control, &ToSampler::Include(seat)) {
-            tracing::warn!(%error, "the sampler does not take orders");
+    /// Tells it that the GPUs it was to leave alone may be asked again.
+    pub fn include_all(&mut self) {
+        for slot in std::mem::take(&mut self.avoids) {
+            let seat = self.seats.get(&slot).cloned();
+            let Some(control) = &mut self.running.control else { return };
+            if let Err(error) = wire::write(control, &ToSampler::Include { slot, seat }) {
+                tracing::warn!(%error, "the sampler does not take orders");
+            }
         }
     }
 
@@ -132,14 +158,34 @@ impl Sampler {
         self.asked_to_end.get_or_insert_with(Mono::now);
     }
 
-    /// Kills it if it was asked to end, did not, and is in no driver call (a stopped process is in none,
-    /// whatever its table says: it stops on its way out of the kernel).
-    pub fn end_overdue(&self, now: Mono, grace: Duration) {
+    /// Kills it if it was asked to end, did not, and is in no driver call.
+    pub fn end_overdue(&mut self, health: &Health, now: Mono) {
         let overdue = self.asked_to_end.is_some_and(|asked| now.since(asked) > END_DEADLINE);
-        if overdue && (!self.health(now, grace).in_call || child::process_state(self.pid()) == Some('T')) {
+        if overdue && self.killed.is_none() && (!health.in_call || child::all_stopped(self.pid())) {
             self.running.kill();
+            self.killed = Some(now);
         }
     }
+}
+
+/// How a sampler is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// The program.
+    pub program: &'a Path,
+    /// Counts samplers from 1.
+    pub generation: u64,
+    /// What its log holds.
+    pub log_level: &'a str,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// A driver call, and being behind what was promised.
+    pub call: Duration,
+    /// Starting, and getting a handle.
+    pub init: Duration,
 }
 
 /// Reads the frames of one sampler.
@@ -195,7 +241,14 @@ impl Reader {
                     return (SamplerEnd::Garbage, "a second greeting".into());
                 }
                 FromSampler::DriverUp => self.tell(What::DriverUp),
-                FromSampler::DriverAway { text } => self.tell(What::DriverAway(text)),
+                FromSampler::DriverAway { error, text } => {
+                    // What it still sends is of a driver that is gone.
+                    self.given_up.store(true, Ordering::Release);
+                    self.tell(What::DriverAway(error, text));
+                }
+                FromSampler::NoHandle { index, error, text } => {
+                    self.tell(What::NoHandle(index, error, text));
+                }
                 FromSampler::Seated(seat) => self.tell(What::Seated(seat)),
                 FromSampler::Batch(batch) => {
                     if !batch.rows.conform() {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use gpu_node_exporter::child::{self, Running};
 use gpu_node_exporter::sampler::inflight::Table;
-use gpu_node_exporter::sampler::wire::{self, FromSampler, Orders, Seat, ToSampler};
+use gpu_node_exporter::sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
 
 use super::cost;
 
@@ -42,7 +42,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     };
     let lasts = Duration::from_secs(options.seconds);
     println!("samplers: PSS after {} s at default cadences, {}", options.seconds, library.display());
-    let (one, seats) = start(&program, &library, None)?;
+    let (one, seats) = start(&program, &library, &[], Vec::new())?;
     std::thread::park_timeout(lasts);
     let together = cost::pss_mib(one.running.pid)?;
     let cpu = cost::cpu_seconds(one.running.pid)?;
@@ -51,7 +51,8 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
 
     let mut many = Vec::new();
     for seat in &seats {
-        many.push(start(&program, &library, Some(vec![seat.clone()]))?.0);
+        let others = seats.iter().map(|s| s.slot).filter(|slot| *slot != seat.slot).collect();
+        many.push(start(&program, &library, std::slice::from_ref(seat), others)?.0);
     }
     std::thread::park_timeout(lasts);
     let mut sums = (0.0, 0.0);
@@ -80,14 +81,21 @@ fn simulated(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
 fn start(
     program: &Path,
     library: &Path,
-    seats: Option<Vec<Seat>>,
+    known: &[Seat],
+    avoid: Vec<usize>,
 ) -> Result<(Sampler, Vec<Seat>), Box<dyn Error>> {
     let table = Table::create()?;
-    let (mut running, frames) = child::start(program, "sampler", table.descriptor())?;
+    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor())?;
     let orders = Orders {
         library: Some(library.to_owned()),
-        seats,
-        intervals: [100, 1_000, 10_000, 60_000].map(Duration::from_millis),
+        known: known.to_vec(),
+        avoid,
+        intervals: Intervals {
+            fast: Duration::from_millis(100),
+            normal: Duration::from_secs(1),
+            slow: Duration::from_secs(10),
+            rare: Duration::from_secs(60),
+        },
         call_deadline: Duration::from_secs(3),
         init_deadline: Duration::from_secs(20),
         ..Orders::default()
