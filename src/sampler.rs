@@ -15,7 +15,7 @@ pub mod worker;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -45,19 +45,41 @@ pub struct Shared {
     pub token: &'static Token,
     /// Ends all threads.
     pub stop: Stop,
-    frames: Mutex<File>,
+    frames: Mutex<Outbox>,
     workers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Shared {
-    /// Sends a frame. When the parent is gone nothing can be done but to end.
+    /// Sends a frame, with all that were put by before it.
     pub fn send(&self, message: &FromSampler) {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = wire::write(&mut *frames, message) {
-            if !self.stop.stopped() {
-                tracing::warn!(%error, "the parent does not read any more");
-            }
-            self.stop.stop();
+        self.push(message, true);
+    }
+
+    /// Puts a frame by; it goes with the next that is sent, or with the next that is put by at least half
+    /// a fast interval later. The fast visits of all GPUs come together, and each write costs both
+    /// processes a wake-up.
+    pub fn put_by(&self, message: &FromSampler) {
+        self.push(message, false);
+    }
+
+    fn push(&self, message: &FromSampler, now: bool) {
+        let frame = match wire::encode(message) {
+            Ok(frame) => frame,
+            Err(error) => return tracing::error!(%error, "a frame that cannot be sent"),
+        };
+        let mut out = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = Mono::now().since(out.since);
+        let due = now || !out.bytes.is_empty() && waited >= self.orders.intervals.fast / 2;
+        if due && !now {
+            // What waited goes first; this one waits for those of its own tick.
+            out.flush(&self.stop);
+        }
+        if out.bytes.is_empty() {
+            out.since = Mono::now();
+        }
+        out.bytes.extend_from_slice(&frame);
+        if now {
+            out.flush(&self.stop);
         }
     }
 
@@ -78,6 +100,28 @@ impl Shared {
     /// Keeps a worker's handle, to be waited for at the end.
     pub fn joined(&self, handle: JoinHandle<()>) {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+    }
+}
+
+/// Frames on their way to the parent.
+#[derive(Debug)]
+struct Outbox {
+    pipe: File,
+    bytes: Vec<u8>,
+    /// When the oldest of them was put by.
+    since: Mono,
+}
+
+impl Outbox {
+    /// Writes what waits. When the parent is gone nothing can be done but to end.
+    fn flush(&mut self, stop: &Stop) {
+        if let Err(error) = self.pipe.write_all(&self.bytes) {
+            if !stop.stopped() {
+                tracing::warn!(%error, "the parent does not read any more");
+            }
+            stop.stop();
+        }
+        self.bytes.clear();
     }
 }
 
@@ -110,7 +154,7 @@ fn run() -> std::io::Result<()> {
         table,
         token: Box::leak(Box::default()),
         stop: Stop::default(),
-        frames: Mutex::new(frames),
+        frames: Mutex::new(Outbox { pipe: frames, bytes: Vec::new(), since: Mono(0) }),
         workers: Mutex::default(),
     });
     let (included, more) = std::sync::mpsc::channel();

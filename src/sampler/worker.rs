@@ -237,7 +237,7 @@ impl Worker<'_> {
 
     fn send(&mut self, gpu: &Gpu, tier: Tier, taken: Mono, answered: bool, rows: Rows, gaps: Vec<Gap>) {
         let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
-        self.shared.send(&FromSampler::Batch(Batch {
+        let batch = FromSampler::Batch(Batch {
             part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
             epoch: self.epoch,
             taken,
@@ -247,7 +247,11 @@ impl Worker<'_> {
             rows,
             gaps,
             calls: self.caller.take_costs(),
-        }));
+        });
+        match tier {
+            Tier::Fast if answered => self.shared.put_by(&batch),
+            _ => self.shared.send(&batch),
+        }
     }
 }
 
