@@ -27,7 +27,7 @@ use crate::snapshot::{DriverState, Histogram};
 use clock_events::ClockEvents;
 use counters::DriverCounters;
 use inbox::{Event, Stall};
-pub use run::{Beat, Hooks, run};
+pub use run::{Hooks, run};
 use tally::Tally;
 
 /// Bounds of the histogram of driver calls, in seconds: a decade in three steps from 1 us, where most calls

@@ -19,6 +19,7 @@ use std::io::{BufReader, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
@@ -31,6 +32,12 @@ use driver::{CallName, Caller, Failure, Token};
 use inflight::{MAX_GPUS, NODE_SLOT, Table};
 use wire::{FromSampler, Orders, Seat, ToSampler};
 use worker::Target;
+
+/// How long fast values may wait for company on their way: with a publication a second they are then at
+/// most 1.5 s old on the wire.
+const PUT_BY: Duration = Duration::from_millis(250);
+/// How soon the node's worker notices that a GPU may be asked again.
+const INCLUDE: Duration = Duration::from_secs(1);
 
 /// What all threads of the sampler share.
 #[derive(Debug)]
@@ -55,9 +62,8 @@ impl Shared {
         self.push(message, true);
     }
 
-    /// Puts a frame by; it goes with the next that is sent, or with the next that is put by at least half
-    /// a fast interval later. The fast visits of all GPUs come together, and each write costs both
-    /// processes a wake-up.
+    /// Puts a frame by; it goes with the next that is sent, or that is put by [`PUT_BY`] later. Each write
+    /// costs both processes a wake-up.
     pub fn put_by(&self, message: &FromSampler) {
         self.push(message, false);
     }
@@ -69,7 +75,7 @@ impl Shared {
         };
         let mut out = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = Mono::now().since(out.since);
-        let due = now || !out.bytes.is_empty() && waited >= self.orders.intervals.fast / 2;
+        let due = now || !out.bytes.is_empty() && waited >= PUT_BY;
         if due && !now {
             // What waited goes first; this one waits for those of its own tick.
             out.flush(&self.stop);
@@ -93,7 +99,7 @@ impl Shared {
 
     /// How long rows of a tier may be served: three cadences, at least 3 s.
     pub fn lifetime(&self, tier: Tier) -> Option<u64> {
-        let three = (self.orders.intervals.of(tier)? * 3).max(std::time::Duration::from_secs(3));
+        let three = (self.orders.intervals.of(tier)? * 3).max(Duration::from_secs(3));
         u64::try_from(three.as_nanos()).ok()
     }
 
@@ -215,7 +221,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
             node.seat(seat.slot, Target::Seat(seat.clone()));
         }
     }
-    let mut cadence = Cadence::new(shared.orders.intervals.slow, std::time::Duration::ZERO);
+    let mut cadence = Cadence::new(shared.orders.intervals.slow, Duration::ZERO);
     let mut known = false;
     while !shared.stop.stopped() {
         while let Ok((slot, seat)) = more.try_recv() {
@@ -231,7 +237,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
             node.devices();
         }
         // Also wakes for a GPU that may be asked again.
-        let next = cadence.next().min(Mono::now() + std::time::Duration::from_millis(500));
+        let next = cadence.next().min(Mono::now() + INCLUDE);
         slot.expect(next);
         shared.stop.wait_until(next);
     }

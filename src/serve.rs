@@ -18,7 +18,7 @@ use crate::encode::Renderings;
 use crate::host::Host;
 use crate::http::{self, Doors, Limits};
 use crate::ledger::inbox::Inbox;
-use crate::ledger::{self, Beat, Hooks, Settings};
+use crate::ledger::{self, Hooks, Settings};
 use crate::snapshot::Board;
 use crate::state::{Inventory, Store};
 use crate::stop::Stop;
@@ -78,11 +78,11 @@ pub fn run(config: Config) -> Result<(), Error> {
         expected: remember,
     };
     let ledger = {
-        let (inbox, board) = (Arc::clone(&inbox), Arc::clone(&board));
-        let every = Beat { publish: config.ledger.publish_interval, fold: config.sampler.fast_interval };
+        let (inbox, board, interval) =
+            (Arc::clone(&inbox), Arc::clone(&board), config.ledger.publish_interval);
         std::thread::Builder::new()
             .name("ledger".into())
-            .spawn(move || ledger::run(settings, every, &inbox, &board, hooks))?
+            .spawn(move || ledger::run(settings, interval, &inbox, &board, hooks))?
     };
     let context = Context {
         config: Arc::clone(&config),

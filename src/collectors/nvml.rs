@@ -21,7 +21,7 @@ use policy::{Backoff, Decision, GivenUp, StuckCall};
 use process::{News, Sampler, Start, Times, What};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(250);
 /// How long samplers get to end when the daemon does; the unit's own deadline is 10 s, ours 5 s.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 

@@ -1,15 +1,19 @@
 //! The ledger's letter box. Writers never wait: rows are state, so of two batches of one part that were
-//! not folded yet the newer wins; events are kept in order up to a bound.
+//! not folded yet the newer wins; events are kept in order up to a bound. Fast batches, whose states are
+//! added up to seconds, are kept up to a bound too: those of a second come in one go and are folded in one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::catalog::{Gpu, SamplerEnd};
+use crate::catalog::{Gpu, SamplerEnd, Tier};
 use crate::clock::Mono;
 use crate::sample::{Batch, ErrorKind, Part};
 
 /// Events kept while the ledger is behind; far more than one second can hold.
 const MAX_EVENTS: usize = 4096;
+
+/// Fast batches kept; more than two seconds of eight GPUs at ten a second, and of 64 GPUs at five.
+const MAX_FAST: usize = 256;
 
 /// Something that is no value of a part.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +73,7 @@ pub struct Stall {
 /// What was in the box.
 #[derive(Debug, Default)]
 pub struct Letters {
-    /// The newest batch of each part, in the order in which the parts first came.
+    /// The newest batch of each part, and fast batches that came before the newest, in order.
     pub batches: Vec<Batch>,
     /// Events in order.
     pub events: VecDeque<Event>,
@@ -88,6 +92,7 @@ pub struct Inbox {
 struct Waiting {
     letters: Letters,
     at: HashMap<Part, usize>,
+    fast: usize,
     closed: bool,
 }
 
@@ -95,9 +100,16 @@ impl Inbox {
     /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
     pub fn batch(&self, mut batch: Batch) {
         let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        match waiting.at.get(&batch.part).copied() {
+        let Waiting { letters, at, fast, .. } = &mut *waiting;
+        if batch.part.tier == Tier::Fast && *fast < MAX_FAST {
+            *fast += 1;
+            at.insert(batch.part.clone(), letters.batches.len());
+            letters.batches.push(batch);
+            return;
+        }
+        match at.get(&batch.part).copied() {
             Some(at) => {
-                let older = &mut waiting.letters.batches[at];
+                let older = &mut letters.batches[at];
                 if batch.epoch < older.epoch {
                     older.calls.append(&mut batch.calls);
                 } else {
@@ -107,9 +119,8 @@ impl Inbox {
                 }
             }
             None => {
-                let at = waiting.letters.batches.len();
-                waiting.at.insert(batch.part.clone(), at);
-                waiting.letters.batches.push(batch);
+                at.insert(batch.part.clone(), letters.batches.len());
+                letters.batches.push(batch);
             }
         }
     }
@@ -132,7 +143,7 @@ impl Inbox {
     }
 
     /// Waits until `when`, or for an event, then empties the box. `None` once it is closed. Batches do not
-    /// wake: those of all GPUs come together, and are folded together.
+    /// wake: they are folded when something is to be published.
     pub fn take(&self, when: Mono) -> Option<Letters> {
         let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -142,6 +153,7 @@ impl Inbox {
             let left = when.since(Mono::now());
             if !waiting.letters.events.is_empty() || left.is_zero() {
                 waiting.at.clear();
+                waiting.fast = 0;
                 return Some(std::mem::take(&mut waiting.letters));
             }
             waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -152,12 +164,11 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Tier;
     use crate::sample::{CallCost, Rows, Source};
 
     fn batch(epoch: u64, nanos: u64) -> Batch {
         Batch {
-            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast },
+            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
             epoch,
             taken: Mono(nanos),
             nanos,
@@ -181,6 +192,21 @@ mod tests {
         assert_eq!(letters.batches[0].calls.len(), 3);
         inbox.batch(batch(1, 4));
         assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the box was emptied");
+    }
+
+    #[test]
+    fn fast_batches_are_kept_in_order_up_to_a_bound() {
+        let inbox = Inbox::default();
+        let many = MAX_FAST as u64 + 10;
+        for n in 0..many {
+            let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+            inbox.batch(Batch { part, ..batch(1, n) });
+        }
+        let letters = inbox.take(Mono(0)).unwrap();
+        assert_eq!(letters.batches.len(), MAX_FAST);
+        assert!(letters.batches.is_sorted_by_key(|b| b.taken));
+        assert_eq!(letters.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
+        assert_eq!(letters.batches.iter().map(|b| b.calls.len()).sum::<usize>(), many as usize);
     }
 
     #[test]

@@ -316,7 +316,9 @@ impl Ledger {
                 count.is_some_and(|count| gpus.len() as f64 >= count)
                     && gpus.iter().all(|view| match view.state {
                         GpuState::Waiting => false,
-                        GpuState::Up => view.parts.iter().any(|part| part.tier == Tier::Rare),
+                        GpuState::Up => [Tier::Once, Tier::Slow, Tier::Rare]
+                            .iter()
+                            .all(|tier| view.parts.iter().any(|part| part.tier == *tier)),
                         _ => true,
                     })
             }

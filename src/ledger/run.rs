@@ -24,32 +24,18 @@ impl std::fmt::Debug for Hooks {
     }
 }
 
-/// How the ledger's thread works.
-#[derive(Debug, Clone, Copy)]
-pub struct Beat {
-    /// Time between two publications.
-    pub publish: Duration,
-    /// Time between two looks into the box: that of the fastest batches, so that none gives way to the next.
-    pub fold: Duration,
-}
-
 /// Runs until the inbox is closed.
-pub fn run(settings: Settings, every: Beat, inbox: &Inbox, board: &Board, mut hooks: Hooks) {
-    let interval = every.publish;
+pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board, mut hooks: Hooks) {
     let mut ledger = Ledger::new(settings);
     // Half a beat after the samplers' normal tier begins, when its values have come.
     let mut beat = Cadence::new(interval, interval / 2);
-    // Likewise between two fast visits.
-    let mut look = Cadence::new(every.fold, every.fold / 2);
     let mut last = Mono(0);
     let mut urgent = true;
     let mut expected = ledger.expected();
     loop {
         let soon = last + SHORTEST.min(interval);
-        let due = beat.next().min(look.next());
-        let due = if urgent { due.min(soon) } else { due };
+        let due = if urgent { beat.next().min(soon) } else { beat.next() };
         let Some(letters) = inbox.take(due) else { return };
-        look.take(Mono::now());
         urgent |= !letters.events.is_empty();
         for event in letters.events {
             ledger.event(event);
