@@ -252,7 +252,7 @@ metrics! {
     /// Power draw of the board as the driver averages it (over 1 s on Ampere and later).
     gpu_power_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
     /// Power draw of the board now, not averaged (NVML field 186).
-    gpu_power_instant_watts: Gauge<Gpu>, Watts, Fast, "0.1.0";
+    gpu_power_instant_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
     /// Power limits of the board. The enforced one is read every 10 s, the others once a minute.
     gpu_power_limit_watts: Gauge<Gpu, (PowerLimit,)>, Watts, Rare, "0.1.0";
     /// Energy the board has used since the driver was loaded, as the driver counts it. Read once a minute, because the call costs the driver 5 ms: take rates over five minutes and more.
@@ -268,7 +268,7 @@ metrics! {
 
     // --- clocks ---------------------------------------------------------------------------------
     /// Clock now.
-    gpu_clock_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Fast, "0.1.0";
+    gpu_clock_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Normal, "0.1.0";
     /// Highest clock the device allows.
     gpu_clock_max_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Once, "0.1.0";
     /// 1 while the driver names this reason for holding the clocks down. `gpu_idle` is no fault.

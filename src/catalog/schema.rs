@@ -123,7 +123,7 @@ impl Unit {
 pub enum Tier {
     /// Who the GPU is; read with its handle, kept while the GPU is stuck or the driver is away.
     Identity,
-    /// Ten times a second by default: calls that cost under 10 us.
+    /// Ten times a second by default: states that are added up between two publications.
     Fast,
     /// Once a second.
     Normal,

@@ -48,11 +48,10 @@ macro_rules! field {
     };
 }
 
-static FAST_FIELDS: [Field; 1] =
-    [field!(field_id::NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI)];
-
-static NORMAL_FIELDS: [Field; 1] =
-    [field!(field_id::NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE)];
+static NORMAL_FIELDS: [Field; 2] = [
+    field!(field_id::NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE),
+    field!(field_id::NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI),
+];
 
 static SLOW_FIELDS: [Field; 9] = [
     field!(field_id::NVML_FI_DEV_REMAPPED_COR, gpu_remapped_rows, (RemapCause::Correctable,), ONE),
@@ -101,6 +100,7 @@ const DOMAINS: [(Clock, ClockDomain); 4] = [
 /// Bits of nvmlClocksEventReason* in the header, in the order of [`ClockEvent`].
 const CLOCK_EVENT_BITS: [u64; 9] = [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100];
 
+/// Only what is added up between two publications: anything else would be read nine times for nothing.
 fn fast(v: &mut Visit<'_>) {
     const REASONS: &str = "nvmlDeviceGetCurrentClocksEventReasons";
     // The ledger adds the states up to seconds, so they are sent also if they are not to be published.
@@ -110,11 +110,6 @@ fn fast(v: &mut Visit<'_>) {
             v.rows.of(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
         }
     }
-    for (clock, domain) in DOMAINS {
-        let call = ("nvmlDeviceGetClockInfo", clock.as_c());
-        v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock));
-    }
-    v.fields(&FAST_FIELDS);
 }
 
 fn normal(v: &mut Visit<'_>) {
@@ -123,6 +118,10 @@ fn normal(v: &mut Visit<'_>) {
         d.temperature(TemperatureSensor::Gpu)
     });
     v.fields(&NORMAL_FIELDS);
+    for (clock, domain) in DOMAINS {
+        let call = ("nvmlDeviceGetClockInfo", clock.as_c());
+        v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock));
+    }
 
     const UTILIZATION: &str = "nvmlDeviceGetUtilizationRates";
     let feeds = [m::gpu_utilization_ratio.id(), m::gpu_memory_utilization_ratio.id()];

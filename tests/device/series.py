@@ -240,7 +240,7 @@ def table() -> list[Spec]:
     # Power moves between two readings 0.1 s apart, the instant one by tens of watts.
     add("gpu_power_watts", "nvmlDeviceGetPowerUsage", number("nvmlDeviceGetPowerUsage", over=1e3), NORMAL,
         smi_watts("power.draw.average"), absolute=3, relative=0.03)  # fmt: skip
-    add("gpu_power_instant_watts", "nvmlDeviceGetFieldValues(186)", field_value(186, 1e3), FAST,
+    add("gpu_power_instant_watts", "nvmlDeviceGetFieldValues(186)", field_value(186, 1e3), NORMAL,
         smi_watts("power.draw.instant"), absolute=10, relative=0.08, misses=0.1)  # fmt: skip
     # Read seldom, at a known moment; NVML beside it each second: the range holds about 2 s of draw.
     add("gpu_energy_joules_total", "nvmlDeviceGetTotalEnergyConsumption",
@@ -255,7 +255,7 @@ def table() -> list[Spec]:
     # Clocks move in steps of 15 MHz, under load several times a second.
     for at, domain in enumerate(["graphics", "sm", "memory", "video"]):
         add("gpu_clock_hertz", f"nvmlDeviceGetClockInfo({at})",
-            number("nvmlDeviceGetClockInfo", at, times=1e6), FAST, smi_mhz(f"clocks.current.{domain}"),
+            number("nvmlDeviceGetClockInfo", at, times=1e6), NORMAL, smi_mhz(f"clocks.current.{domain}"),
             labels={"domain": domain}, absolute=45e6, misses=0.1)  # fmt: skip
     for reason, bit, name, _ in CLOCK_EVENTS:
         smi = Smi(f"clocks_event_reasons.{name}", _one_of("active")) if name else None

@@ -1,7 +1,9 @@
-//! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, and the memory
-//! of one sampler with a worker a GPU against a process a GPU. Prints figures; nothing here passes or fails.
+//! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, what a
+//! scraper sees while a driver call hangs, and the memory of one sampler with a worker a GPU against a process a GPU. Prints figures; nothing here passes or fails.
 
 mod cost;
+mod daemon;
+mod hang;
 mod samplers;
 mod serve;
 
@@ -21,6 +23,8 @@ struct Cli {
 enum What {
     /// The daemon on a simulated node under scrapers (the default)
     Serve(serve::Options),
+    /// What a scraper sees while a driver call hangs
+    Hang(hang::Options),
     /// Memory of one sampler with a worker a GPU against a process a GPU
     Samplers(samplers::Options),
 }
@@ -29,9 +33,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     match Cli::parse().what {
         None => {
             serve::run(&serve::Options::parse_from(["serve"]))?;
+            hang::run(&hang::Options::parse_from(["hang"]))?;
             samplers::run(&samplers::Options::parse_from(["samplers"]))
         }
         Some(What::Serve(options)) => serve::run(&options),
+        Some(What::Hang(options)) => hang::run(&options),
         Some(What::Samplers(options)) => samplers::run(&options),
     }
 }

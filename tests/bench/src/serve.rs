@@ -1,14 +1,12 @@
 //! The daemon at its default cadences on eight simulated GPUs, scraped by many at once.
 
 use std::error::Error;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::symlink;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cost;
+use super::daemon::{Daemon, Scraper, wait};
 
 /// What to measure.
 #[derive(clap::Parser)]
@@ -27,43 +25,10 @@ pub struct Options {
     binary: Option<PathBuf>,
 }
 
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // SIGKILL of the daemon closes the samplers' pipes, and they end.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs and prints.
 pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let dir = tempfile::tempdir()?;
-    let library = dir.path().join("libnvidia-ml.so.1");
-    symlink(simgpu::library_path().map_err(|e| e.to_string())?, &library)?;
-    let state = simgpu::State::open(dir.path().join("sim")).map_err(|e| e.to_string())?;
-    let child = Command::new(super::program(options.binary.as_ref())?)
-        .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
-        .arg(&library)
-        .arg("--state-dir")
-        .arg(dir.path().join("state"))
-        .env("GPU_NODE_EXPORTER__CONTROL__SOCKET", dir.path().join("control.sock"))
-        .env("GPU_SIM_SCENARIO", options.scenario.canonicalize()?)
-        .env("GPU_SIM_STATE", dir.path().join("sim"))
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let mut daemon = Daemon(child);
-    let stderr = daemon.0.stderr.take().ok_or("no stderr")?;
-    let mut addr: Option<SocketAddr> = None;
-    for line in BufReader::new(stderr).lines() {
-        if let Some((_, rest)) = line?.split_once("serving http://") {
-            addr = Some(rest.trim_end_matches('/').parse()?);
-            break;
-        }
-    }
-    let addr = addr.ok_or("the daemon does not serve")?;
-    let serve = i32::try_from(daemon.0.id())?;
+    let daemon = Daemon::start(&options.scenario, options.binary.as_ref())?;
+    let (addr, serve, state) = (daemon.addr, daemon.pid()?, &daemon.state);
 
     // The first scrape of a format renders on the spot; then everything has settled.
     let first = Scraper::connect(addr)?.scrape()?;
@@ -150,46 +115,4 @@ fn scrape_until(addr: SocketAddr, offset: Duration, until: Instant) -> (Vec<f64>
         next += Duration::from_secs(1);
     }
     (times, bytes, failed)
-}
-
-struct Scraper(BufReader<TcpStream>);
-
-impl Scraper {
-    fn connect(addr: SocketAddr) -> std::io::Result<Scraper> {
-        let stream = TcpStream::connect(addr)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        Ok(Scraper(BufReader::with_capacity(256 * 1024, stream)))
-    }
-
-    /// Seconds from the request's first byte to the answer's last, and the length of its body.
-    fn scrape(&mut self) -> std::io::Result<(f64, usize)> {
-        const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: bench\r\nAccept-Encoding: gzip\r\n\
-            Accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n\r\n";
-        let started = Instant::now();
-        self.0.get_mut().write_all(REQUEST)?;
-        let mut length = 0;
-        let mut first = true;
-        loop {
-            let mut line = String::new();
-            self.0.read_line(&mut line)?;
-            if first && !line.starts_with("HTTP/1.1 200") {
-                return Err(std::io::Error::other(line));
-            }
-            first = false;
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse().map_err(std::io::Error::other)?;
-            }
-            if line.trim().is_empty() {
-                break;
-            }
-        }
-        let mut body = vec![0; length];
-        self.0.read_exact(&mut body)?;
-        Ok((started.elapsed().as_secs_f64(), length))
-    }
-}
-
-fn wait(time: Duration) {
-    std::thread::park_timeout(time);
 }
