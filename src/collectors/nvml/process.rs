@@ -73,7 +73,7 @@ impl Sampler {
         news: &Sender<News>,
     ) -> io::Result<Sampler> {
         let table = Table::create()?;
-        let args = ["--log-level", start.log_level, "sampler"];
+        let args = ["sampler", "--log-level", start.log_level];
         let (mut running, frames) = child::start(start.program, &args, table.descriptor())?;
         let given_up = Arc::new(AtomicBool::new(false));
         let reader = Reader {
