@@ -127,7 +127,10 @@ impl Scraper {
     }
 }
 
-/// Waits so long.
+/// Waits so long. Parking may end early, and does after a scope of threads.
 pub fn wait(time: Duration) {
-    std::thread::park_timeout(time);
+    let until = Instant::now() + time;
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
+    }
 }

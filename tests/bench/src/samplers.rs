@@ -12,6 +12,7 @@ use gpu_node_exporter::sampler::inflight::Table;
 use gpu_node_exporter::sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
 
 use super::cost;
+use super::daemon::wait;
 
 /// What to measure.
 #[derive(clap::Parser)]
@@ -43,7 +44,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let lasts = Duration::from_secs(options.seconds);
     println!("samplers: PSS after {} s at default cadences, {}", options.seconds, library.display());
     let (one, seats) = start(&program, &library, &[], Vec::new())?;
-    std::thread::park_timeout(lasts);
+    wait(lasts);
     let together = cost::pss_mib(one.running.pid)?;
     let cpu = cost::cpu_seconds(one.running.pid)?;
     end(vec![one])?;
@@ -54,7 +55,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         let others = seats.iter().map(|s| s.slot).filter(|slot| *slot != seat.slot).collect();
         many.push(start(&program, &library, std::slice::from_ref(seat), others)?.0);
     }
-    std::thread::park_timeout(lasts);
+    wait(lasts);
     let mut sums = (0.0, 0.0);
     for sampler in &many {
         sums.0 += cost::pss_mib(sampler.running.pid)?;
@@ -133,7 +134,7 @@ fn end(samplers: Vec<Sampler>) -> Result<(), Box<dyn Error>> {
             if Instant::now() > deadline {
                 return Err("a sampler does not end".into());
             }
-            std::thread::park_timeout(Duration::from_millis(20));
+            wait(Duration::from_millis(20));
         }
     }
     Ok(())
