@@ -40,6 +40,8 @@ else
 	packages=(-p gpu-node-exporter -p simgpu)
 fi
 
+GNE_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+export GNE_REVISION
 cargo build --release "${packages[@]}"
 
 mkdir -p .run/state
