@@ -108,6 +108,11 @@ impl Inbox {
             return;
         }
         match at.get(&batch.part).copied() {
+            // A new epoch voids what was read before it, so it must not be folded before that.
+            Some(known) if batch.epoch > letters.batches[known].epoch => {
+                at.insert(batch.part.clone(), letters.batches.len());
+                letters.batches.push(batch);
+            }
             Some(at) => {
                 let older = &mut letters.batches[at];
                 if batch.epoch < older.epoch {
@@ -207,6 +212,17 @@ mod tests {
         assert!(letters.batches.is_sorted_by_key(|b| b.taken));
         assert_eq!(letters.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
         assert_eq!(letters.batches.iter().map(|b| b.calls.len()).sum::<usize>(), many as usize);
+    }
+
+    #[test]
+    fn a_new_epoch_is_folded_after_what_came_before_it() {
+        let inbox = Inbox::default();
+        let fast = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+        inbox.batch(batch(1, 1));
+        inbox.batch(Batch { part: fast, ..batch(1, 2) });
+        inbox.batch(batch(2, 3));
+        let epochs: Vec<u64> = inbox.take(Mono(0)).unwrap().batches.iter().map(|b| b.epoch).collect();
+        assert_eq!(epochs, [1, 1, 2]);
     }
 
     #[test]

@@ -118,11 +118,17 @@ impl Ledger {
             self.parts.get(&part)
         };
         // The two tiers that are read at least once a second tell whether it answers.
-        let newest = [held(Tier::Fast), held(Tier::Normal)];
-        if newest.iter().flatten().any(|held| held.answered && !held.expired(now)) {
+        let newest: Vec<_> = [held(Tier::Fast), held(Tier::Normal)]
+            .into_iter()
+            .flatten()
+            .filter(|h| !h.expired(now))
+            .collect();
+        // A visit that had nothing to ask tells something only if the other one does not contradict it.
+        let told = newest.iter().any(|held| held.answered && !held.rows.is_empty());
+        if told || !newest.is_empty() && newest.iter().all(|held| held.answered) {
             return GpuState::Up;
         }
-        let failure = book.no_handle.clone().or_else(|| newest.iter().flatten().find_map(|h| h.failure()));
+        let failure = book.no_handle.clone().or_else(|| newest.iter().find_map(|h| h.failure()));
         match failure {
             Some(text) => GpuState::Failing { text },
             None if book.epoch == 0 => GpuState::Waiting,

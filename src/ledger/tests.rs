@@ -266,3 +266,14 @@ fn the_series_count_is_that_of_the_snapshot() {
     let said = s.number(&m::gpu_exporter_series, &Node {}, ()).unwrap();
     assert_eq!(said as usize, s.series_count());
 }
+
+#[test]
+fn a_visit_that_asks_nothing_does_not_hide_that_every_call_fails() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(batch(&g, Tier::Fast, 1, SECOND, |_| {}));
+    let mut normal = batch(&g, Tier::Normal, 1, SECOND, |_| {});
+    assert_eq!(publish(&mut l, SECOND).number(&m::gpu_up, &g, ()), Some(1.0), "nothing is to be asked");
+    normal.answered = false;
+    l.fold(normal);
+    assert_eq!(publish(&mut l, SECOND).number(&m::gpu_up, &g, ()), Some(0.0));
+}

@@ -2,10 +2,11 @@
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::MigMode;
 
 use super::raw;
 use super::visit::{Scale, Visit};
-use crate::catalog::{self as m, ComputeInstance, GpuInstance, MigInfo};
+use crate::catalog::{self as m, ComputeInstance, GpuInstance, MetricId, MigInfo};
 
 /// One MIG device: a compute instance within a GPU instance.
 #[derive(Debug)]
@@ -18,6 +19,16 @@ struct MigDevice {
     name: String,
 }
 
+const MODE: &str = "nvmlDeviceGetMigMode";
+
+/// Metrics for which the instances are looked for.
+const INSTANCES: [MetricId; 4] = [
+    m::gpu_mig_info.id(),
+    m::gpu_mig_memory_total_bytes.id(),
+    m::gpu_mig_memory_used_bytes.id(),
+    m::gpu_mig_memory_free_bytes.id(),
+];
+
 /// The layout as last seen, with the handles that go with it.
 #[derive(Debug, Default)]
 pub struct Layout {
@@ -26,38 +37,45 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Looks at the mode: 0.5 ms on a node of eight, so in the slow tier. Gives whether it was switched;
-    /// while it cannot be read, the old one is kept.
+    /// Looks at the mode and adds it to the rows: 0.5 ms on a node of eight, so in the slow tier. Gives
+    /// whether it was switched.
     pub fn refresh_mode(&mut self, v: &mut Visit<'_>) -> bool {
-        const MODE: &str = "nvmlDeviceGetMigMode";
-        let feeds = [
-            m::gpu_mig_mode_enabled.id(),
-            m::gpu_mig_mode_pending_enabled.id(),
-            m::gpu_mig_info.id(),
-            m::gpu_mig_memory_total_bytes.id(),
-            m::gpu_mig_memory_used_bytes.id(),
-            m::gpu_mig_memory_free_bytes.id(),
-        ];
-        let Some(mode) = v.read(MODE, &feeds, |d| d.mig_mode()) else { return false };
+        let Some(mode) = self.read_mode(v) else { return false };
         v.put(MODE, &m::gpu_mig_mode_enabled, (), mode.current, Scale::ONE);
         v.put(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
-        let enabled = mode.current == 1;
-        std::mem::replace(&mut self.enabled, enabled) != enabled
+        self.switched(&mode)
     }
 
     /// Looks at the layout, if the GPU is in MIG mode. Gives whether it changed, in which case every value
     /// that was read under the old one is void. While it cannot be read, the old one is kept.
     pub fn refresh(&mut self, v: &mut Visit<'_>) -> bool {
-        let found = if self.enabled { handles(v) } else { Some(Vec::new()) };
-        let Some(found) = found else {
-            // Perhaps the mode was switched off.
-            return self.refresh_mode(v);
+        if !self.enabled || !v.wants(&INSTANCES) {
+            return !std::mem::take(&mut self.devices).is_empty();
+        }
+        let Some(found) = handles(v) else {
+            // Perhaps the mode was switched off. The mode's own series are those of the slow tier.
+            return self.read_mode(v).is_some_and(|mode| self.switched(&mode));
         };
         let same = found.len() == self.devices.len() && found.iter().all(|new| self.has(new));
         if !same {
             self.devices = found.into_iter().map(|new| new.named(v)).collect();
         }
         !same
+    }
+
+    fn read_mode(&self, v: &mut Visit<'_>) -> Option<MigMode> {
+        let feeds = [m::gpu_mig_mode_enabled.id(), m::gpu_mig_mode_pending_enabled.id()];
+        let feeds: Vec<MetricId> = feeds.into_iter().chain(INSTANCES).collect();
+        v.read(MODE, &feeds, |d| d.mig_mode())
+    }
+
+    /// Takes a mode in; while it cannot be read, the old one is kept.
+    fn switched(&mut self, mode: &MigMode) -> bool {
+        let enabled = mode.current == 1;
+        if !enabled {
+            self.devices.clear();
+        }
+        std::mem::replace(&mut self.enabled, enabled) != enabled
     }
 
     fn has(&self, new: &MigDevice) -> bool {
@@ -85,7 +103,9 @@ impl Layout {
                 compute_instance: mig.compute_instance,
             };
             let info = MigInfo { mig_uuid: mig.uuid.clone(), name: mig.name.clone() };
-            v.rows.of(&compute).info(&m::gpu_mig_info, info);
+            if v.wants(&[m::gpu_mig_info.id()]) {
+                v.rows.of(&compute).info(&m::gpu_mig_info, info);
+            }
             // Memory belongs to the GPU instance: its compute instances share it, and say the same.
             if measured.contains(&mig.gpu_instance) {
                 continue;
@@ -109,22 +129,23 @@ impl Layout {
 
 /// Every MIG device of the GPU, not named yet; `None` if a call failed.
 fn handles(v: &mut Visit<'_>) -> Option<Vec<MigDevice>> {
-    let feeds = [m::gpu_mig_info.id()];
-    let most = v.read("nvmlDeviceGetMaxMigDeviceCount", &feeds, |d| d.mig_device_count())?;
+    let most = v.read("nvmlDeviceGetMaxMigDeviceCount", &INSTANCES, |d| d.mig_device_count())?;
     let mut found = Vec::new();
     for index in 0..most {
         let handle = ("nvmlDeviceGetMigDeviceHandleByIndex", index);
         // Positions may be empty, also in the middle; that is no failure.
-        let device = v.read(handle, &feeds, |d| match d.mig_device_by_index(index) {
+        let device = v.read(handle, &INSTANCES, |d| match d.mig_device_by_index(index) {
             Err(NvmlError::NotFound) => Ok(None),
             other => other.map(Some),
         })?;
         let Some(device) = device else { continue };
-        let gi = v.read(("nvmlDeviceGetGpuInstanceId", index), &feeds, |_| raw::gpu_instance_id(&device))?;
-        let ci =
-            v.read(("nvmlDeviceGetComputeInstanceId", index), &feeds, |_| raw::compute_instance_id(&device))?;
+        let gi =
+            v.read(("nvmlDeviceGetGpuInstanceId", index), &INSTANCES, |_| raw::gpu_instance_id(&device))?;
+        let ci = v.read(("nvmlDeviceGetComputeInstanceId", index), &INSTANCES, |_| {
+            raw::compute_instance_id(&device)
+        })?;
         // Ids are given again; the UUID is not.
-        let uuid = v.read(("nvmlDeviceGetUUID", index), &feeds, |_| device.uuid())?;
+        let uuid = v.read(("nvmlDeviceGetUUID", index), &INSTANCES, |_| device.uuid())?;
         found.push(MigDevice {
             device,
             gpu_instance: gi,
@@ -140,7 +161,7 @@ fn handles(v: &mut Visit<'_>) -> Option<Vec<MigDevice>> {
 impl MigDevice {
     fn named(self, v: &mut Visit<'_>) -> MigDevice {
         let call = ("nvmlDeviceGetName", self.gpu_instance);
-        let name = v.read(call, &[m::gpu_mig_info.id()], |_| self.device.name()).unwrap_or_default();
+        let name = v.read(call, &INSTANCES, |_| self.device.name()).unwrap_or_default();
         MigDevice { profile: gpu_instance_profile(&name), name, ..self }
     }
 }

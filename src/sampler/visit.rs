@@ -176,7 +176,7 @@ impl<'a> Visit<'a> {
         f: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
     ) -> Option<T> {
         let call = call.into();
-        if self.ended.is_some() || feeds.iter().all(|m| self.memory.off.contains(m)) {
+        if self.ended.is_some() || !self.wants(feeds) {
             return None;
         }
         let failure = if self.memory.unsupported.contains(&call) {
@@ -199,6 +199,11 @@ impl<'a> Visit<'a> {
             self.ended = Some(failure);
         }
         None
+    }
+
+    /// Whether any of these metrics is to be published.
+    pub fn wants(&self, metrics: &[MetricId]) -> bool {
+        metrics.iter().any(|metric| !self.memory.off.contains(metric))
     }
 
     /// Whether the GPU answers: a call succeeded, or none was to be made.

@@ -132,6 +132,26 @@ fn an_instance_made_anew_with_the_same_ids_is_another_one() {
 }
 
 #[test]
+fn a_layout_that_cannot_be_read_is_kept_and_nothing_stands_twice() {
+    let node = Node::start("tests/scenarios/mig-unreadable.toml");
+    node.sim().open_gate("fails").unwrap();
+    let errors = |m: &super::node::Metrics| {
+        m.value("gpu_exporter_driver_errors_total", &[("error", "timeout")]).unwrap_or(0.0)
+    };
+    let m = node.wait_metrics("some failures", |m| errors(m) >= 3.0);
+    assert_eq!(m.all("gpu_mig_info", &[]).len(), 2);
+    assert_eq!(m.all("gpu_mig_mode_enabled", &[]), [1.0]);
+
+    let node =
+        Setup::new("tests/scenarios/mig-unreadable.toml").with("METRICS__EXCLUDE", "gpu_mig_info").start();
+    node.wait_ready();
+    let m = node.metrics();
+    assert!(m.all("gpu_mig_info", &[]).is_empty());
+    assert_eq!(m.all("gpu_mig_memory_total_bytes", &[]).len(), 2);
+    assert_eq!(m.all("gpu_mig_mode_enabled", &[]), [1.0]);
+}
+
+#[test]
 fn a_page_with_few_metrics_tells_the_truth_all_the_same() {
     let node = Setup::new("tests/scenarios/still-1xh200.toml")
         .with("METRICS__INCLUDE", "gpu_up,gpu_driver_up,gpu_exporter_collector_up")

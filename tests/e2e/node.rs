@@ -331,7 +331,13 @@ pub struct Metrics(pub Vec<(String, BTreeMap<String, String>, f64)>);
 impl Metrics {
     /// Parses text format 0.0.4 whose label values hold no quotes or backslashes.
     pub fn parse(page: &str) -> Metrics {
-        Metrics(page.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).map(parse_line).collect())
+        let lines: Vec<&str> = page.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).collect();
+        let mut seen = std::collections::HashSet::new();
+        for line in &lines {
+            let series = line.rsplit_once(' ').expect("a value").0;
+            assert!(seen.insert(series), "{series} stands twice on the page");
+        }
+        Metrics(lines.into_iter().map(parse_line).collect())
     }
 
     /// The value of the first series of this name with at least these labels.
