@@ -235,13 +235,19 @@ impl Supervisor {
             }
             let health = serving.health(now, times);
             let mut decision = policy::decide(&health, old);
+            // Stopped by a signal in the middle of a call: that says nothing of the driver.
+            let stopped = decision == Decision::DriverStuck && serving.all_stopped();
+            if stopped {
+                decision = Decision::Replace;
+            }
             if now < self.judge_from && decision == Decision::Replace {
                 decision = Decision::Keep;
             }
             driver_stuck = decision == Decision::DriverStuck;
             stuck.extend(health.stuck.iter().cloned().map(|call| stall(serving, call)));
             if decision == Decision::Replace {
-                let reason = if health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
+                let reason =
+                    if stopped || health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
                 tracing::warn!(stuck = ?health.stuck, late = health.late, "the sampler is replaced");
                 self.give_up(Some(reason));
             }

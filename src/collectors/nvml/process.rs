@@ -129,6 +129,11 @@ impl Sampler {
         if health.in_call || undead { GivenUp::Stuck } else { GivenUp::Ending }
     }
 
+    /// Whether it was stopped by a signal.
+    pub fn all_stopped(&self) -> bool {
+        child::all_stopped(self.pid())
+    }
+
     /// Whether it has ended.
     pub fn ended(&mut self) -> bool {
         match self.running.ended() {
@@ -161,7 +166,7 @@ impl Sampler {
     /// Kills it if it was asked to end, did not, and is in no driver call.
     pub fn end_overdue(&mut self, health: &Health, now: Mono) {
         let overdue = self.asked_to_end.is_some_and(|asked| now.since(asked) > END_DEADLINE);
-        if overdue && self.killed.is_none() && (!health.in_call || child::all_stopped(self.pid())) {
+        if overdue && self.killed.is_none() && (!health.in_call || self.all_stopped()) {
             self.running.kill();
             self.killed = Some(now);
         }
