@@ -6,7 +6,7 @@ use std::os::linux::fs::MetadataExt;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use gpu_node_exporter::catalog::{METRICS, docs};
+use gpu_node_exporter::catalog::{self, docs};
 use gpu_node_exporter::config::{self, ConfigErrors, Loaded, Overrides};
 use gpu_node_exporter::{control, sampler, serve};
 
@@ -118,10 +118,8 @@ fn main() -> ExitCode {
 }
 
 fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> ExitCode {
-    let checked = config::load(overrides).and_then(|loaded| {
-        let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
-        loaded.check_patterns(&names).map(|()| loaded)
-    });
+    let checked =
+        config::load(overrides).and_then(|loaded| loaded.check_patterns(&catalog::names()).map(|()| loaded));
     match checked {
         Ok(loaded) => then(loaded),
         Err(ConfigErrors(problems)) => {

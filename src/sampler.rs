@@ -68,23 +68,22 @@ impl Shared {
         self.push(message, false);
     }
 
-    fn push(&self, message: &FromSampler, now: bool) {
+    fn push(&self, message: &FromSampler, at_once: bool) {
         let frame = match wire::encode(message) {
             Ok(frame) => frame,
             Err(error) => return tracing::error!(%error, "a frame that cannot be sent"),
         };
         let mut out = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = Mono::now().since(out.since);
-        let due = now || !out.bytes.is_empty() && waited >= PUT_BY;
-        if due && !now {
+        let now = Mono::now();
+        if !at_once && now.since(out.since) >= PUT_BY {
             // What waited goes first; this one waits for those of its own tick.
             out.flush(&self.stop);
         }
         if out.bytes.is_empty() {
-            out.since = Mono::now();
+            out.since = now;
         }
         out.bytes.extend_from_slice(&frame);
-        if now {
+        if at_once {
             out.flush(&self.stop);
         }
     }

@@ -138,9 +138,6 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// The tiers the sampler visits, cheapest first.
-    pub const SAMPLED: [Tier; 4] = [Tier::Fast, Tier::Normal, Tier::Slow, Tier::Rare];
-
     /// The word used in labels, configuration and documents.
     pub const fn name(self) -> &'static str {
         match self {

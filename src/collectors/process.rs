@@ -9,7 +9,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use procfs::process::{LimitValue, Process};
 
 use super::Context;
-use crate::catalog::schema::KnownLabel;
+use crate::catalog::schema::{KnownLabel, LabelSet, Metric};
 use crate::catalog::{self as m, HttpStatus, Node, Role, Tier};
 use crate::clock::{Cadence, Mono};
 use crate::http;
@@ -63,19 +63,17 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     let boot = procfs::boot_time_secs()?;
     let started = boot as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64;
     let fds = me.fd_count()? as f64;
-    let mut node = rows.of(&Node {});
-    // Numbers of a living process are within every unit's limits; one that is not has no series.
-    let _ = node.put(&m::process_cpu_seconds_total, (), cpu);
-    let _ = node.put(&m::process_resident_memory_bytes, (), resident);
-    let _ = node.put(&m::process_virtual_memory_bytes, (), stat.vsize as f64);
-    let _ = node.put(&m::process_open_fds, (), fds);
+    tell(rows, &m::process_cpu_seconds_total, (), cpu);
+    tell(rows, &m::process_resident_memory_bytes, (), resident);
+    tell(rows, &m::process_virtual_memory_bytes, (), stat.vsize as f64);
+    tell(rows, &m::process_open_fds, (), fds);
     if let LimitValue::Value(most) = me.limits()?.max_open_files.soft_limit {
-        let _ = node.put(&m::process_max_fds, (), most as f64);
+        tell(rows, &m::process_max_fds, (), most as f64);
     }
-    let _ = node.put(&m::process_threads, (), stat.num_threads as f64);
-    let _ = node.put(&m::process_start_time_seconds, (), started);
-    let _ = node.put(&m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
-    let _ = node.put(&m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
+    tell(rows, &m::process_threads, (), stat.num_threads as f64);
+    tell(rows, &m::process_start_time_seconds, (), started);
+    tell(rows, &m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
+    tell(rows, &m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
     Ok(())
 }
 
@@ -101,19 +99,24 @@ fn children(samplers: &[i32], rows: &mut Rows, told: &mut f64) {
         resident += (stat.rss * procfs::page_size()) as f64;
     }
     *told = cpu.max(*told);
-    let mut node = rows.of(&Node {});
-    let _ = node.put(&m::gpu_exporter_cpu_seconds_total, (Role::Sampler,), *told);
-    let _ = node.put(&m::gpu_exporter_resident_memory_bytes, (Role::Sampler,), resident);
+    tell(rows, &m::gpu_exporter_cpu_seconds_total, (Role::Sampler,), *told);
+    tell(rows, &m::gpu_exporter_resident_memory_bytes, (Role::Sampler,), resident);
 }
 
 /// The HTTP server.
 fn doors(stats: &http::Stats, rows: &mut Rows) {
-    let mut node = rows.of(&Node {});
     for status in HttpStatus::ALL {
-        let _ = node.put(&m::gpu_exporter_http_requests_total, (*status,), stats.answers(*status) as f64);
+        tell(rows, &m::gpu_exporter_http_requests_total, (*status,), stats.answers(*status) as f64);
     }
-    let _ = node.put(&m::gpu_exporter_http_connections, (), stats.connections() as f64);
-    let _ = node.put(&m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
+    tell(rows, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
+    tell(rows, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
+}
+
+/// Adds a number about the node. One outside its unit's limits, which no living process has, is no series.
+fn tell<L: LabelSet>(rows: &mut Rows, metric: &Metric<Node, L>, labels: L, value: f64) {
+    if rows.of(&Node {}).put(metric, labels, value).is_err() {
+        tracing::warn!(metric = metric.def().name, value, "cannot be true");
+    }
 }
 
 fn cpu_seconds(stat: &procfs::process::Stat) -> f64 {

@@ -181,11 +181,6 @@ impl Caller {
     pub fn take_costs(&mut self) -> Vec<CallCost> {
         std::mem::take(&mut self.costs)
     }
-
-    /// Says by when this worker will show life again.
-    pub fn expect(&self, when: Mono) {
-        self.slot.expect(when);
-    }
 }
 
 /// The right to make dear calls (1 ms and more; they hold up the cheap ones of every client): one visit on
