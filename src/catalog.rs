@@ -46,6 +46,33 @@ entities! {
         /// NVML's compute instance id.
         compute_instance: u32
     }
+    /// One NVLink of a GPU.
+    Link {
+        /// NVML's index of the GPU.
+        gpu: u32,
+        /// UUID of the GPU.
+        uuid: Arc<str>,
+        /// NVML's number of the link.
+        link: u32
+    }
+    /// One process on a GPU. Only with `processes.per_process`: such series come and go with the processes.
+    Process {
+        /// NVML's index of the GPU.
+        gpu: u32,
+        /// UUID of the GPU.
+        uuid: Arc<str>,
+        /// Process id, as the host sees it.
+        pid: u32
+    }
+    /// One virtual GPU on a virtualization host.
+    Vgpu {
+        /// NVML's index of the GPU.
+        gpu: u32,
+        /// UUID of the GPU.
+        uuid: Arc<str>,
+        /// UUID of the virtual GPU.
+        vgpu_uuid: Arc<str>
+    }
 }
 
 impl GpuInstance {
@@ -63,6 +90,9 @@ impl Subject {
             Subject::Gpu(g) => Some((g.gpu, &g.uuid)),
             Subject::GpuInstance(g) => Some((g.gpu, &g.uuid)),
             Subject::ComputeInstance(g) => Some((g.gpu, &g.uuid)),
+            Subject::Link(l) => Some((l.gpu, &l.uuid)),
+            Subject::Process(p) => Some((p.gpu, &p.uuid)),
+            Subject::Vgpu(v) => Some((v.gpu, &v.uuid)),
         }
     }
 }
@@ -99,9 +129,81 @@ labels! {
     /// How the process uses the GPU.
     ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
     /// How often these values are read.
-    TierLabel "tier" { Fast "fast", Normal "normal", Slow "slow", Rare "rare", Once "once" }
+    TierLabel "tier" { Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Once "once" }
     /// Part of the exporter that gathers values.
-    CollectorName "collector" { Nvml "nvml", Process "process" }
+    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module" }
+    /// Which of the driver's own sample buffers.
+    SampleBuffer "buffer" { Power "power", Utilization "utilization" }
+    /// Which unit of the GPU was active (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
+    GpmUnit "unit" {
+        Graphics "graphics", Sm "sm", SmOccupancy "sm_occupancy", Integer "integer", Tensor "tensor",
+        TensorDfma "tensor_dfma", TensorHmma "tensor_hmma", TensorImma "tensor_imma", Dram "dram",
+        Fp64 "fp64", Fp32 "fp32", Fp16 "fp16",
+    }
+    /// Seen from the GPU: `tx` is sent, `rx` received.
+    Direction "direction" { Tx "tx", Rx "rx" }
+    /// Pipe whose work is estimated: the vector pipes by precision, and the tensor pipes (`tensor_hmma` counts dense half precision).
+    FlopPipe "pipe" { Fp64 "fp64", Fp32 "fp32", Fp16 "fp16", TensorDfma "tensor_dfma", TensorHmma "tensor_hmma" }
+    /// Error counter of an NVLink, as NVML names it.
+    NvLinkError "error" {
+        Replay "dl_replay", Recovery "dl_recovery", CrcFlit "dl_crc_flit", CrcData "dl_crc_data", EccData "dl_ecc_data",
+    }
+    /// How far the GPU is with joining its NVLink fabric (NVML `nvmlGpuFabricState_t`).
+    FabricState "state" { NotSupported "not_supported", NotStarted "not_started", InProgress "in_progress", Completed "completed" }
+    /// What the fabric says of itself (NVML fabric health mask).
+    FabricFault "fault" {
+        DegradedBandwidth "degraded_bandwidth", RouteRecovery "route_recovery", RouteUnhealthy "route_unhealthy",
+        AccessTimeoutRecovery "access_timeout_recovery", IncorrectConfiguration "incorrect_configuration",
+    }
+    /// Error of SRAM: by parity or by SECDED code.
+    SramError "error" { Corrected "corrected", UncorrectedParity "uncorrected_parity", UncorrectedSecded "uncorrected_secded" }
+    /// Where in the GPU the SRAM is.
+    SramUnit "unit" { L2 "l2", Sm "sm", Mcu "mcu", Pcie "pcie", Other "other" }
+    /// Spare rows left in the bank (NVML row remapper histogram).
+    SpareRows "spare_rows" { Max "max", High "high", Partial "partial", Low "low", None "none" }
+    /// What made the driver retire the page.
+    RetirementCause "cause" { MultipleSingleBit "multiple_single_bit", DoubleBit "double_bit" }
+    /// Kind of PCIe error as the GPU counts it (NVML fields 173 to 183).
+    PcieError "error" {
+        Correctable "correctable", NaksReceived "naks_received", Receiver "receiver", BadTlp "bad_tlp",
+        NaksSent "naks_sent", BadDllp "bad_dllp", NonFatal "non_fatal", Fatal "fatal",
+        UnsupportedRequest "unsupported_request", Lcrc "lcrc", Lane "lane",
+    }
+    /// Severity in the kernel's advanced error reporting (AER).
+    AerSeverity "severity" { Correctable "correctable", NonFatal "non_fatal", Fatal "fatal" }
+    /// What the driver asks for to bring the GPU back.
+    RecoveryAction "recovery_action" {
+        None "none", GpuReset "gpu_reset", NodeReboot "node_reboot", DrainP2p "drain_p2p", DrainAndReset "drain_and_reset",
+    }
+    /// Kind of an NVML event.
+    DriverEvent "event" {
+        DoubleBitEcc "double_bit_ecc_error", Xid "xid", SingleBitEccStorm "single_bit_ecc_storm",
+        DramRetirement "dram_retirement", DramRetirementFailure "dram_retirement_failure",
+        NonFatalPoison "non_fatal_poison", FatalPoison "fatal_poison", GpuUnavailable "gpu_unavailable",
+        RecoveryAction "recovery_action", Unknown "unknown",
+    }
+    /// What the table of Xid codes says to do first.
+    FaultAction "action" {
+        Ignore "ignore", RestartApp "restart_app", ResetGpu "reset_gpu", RebootNode "reboot_node",
+        CheckHardware "check_hardware", UpdateSoftware "update_software", ContactSupport "contact_support",
+    }
+    /// How loud the table of Xid codes calls it.
+    Severity "severity" { Page "page", Ticket "ticket", Info "info" }
+    /// Who told of the fault.
+    FaultSource "source" { Nvml "nvml", Kmsg "kmsg" }
+    /// Why the GPU cannot be relied on.
+    UnhealthyReason "reason" {
+        Lost "lost", Stuck "stuck", RecoveryAction "recovery_action", FatalXid "fatal_xid",
+        UncontainedEcc "uncontained_ecc", RowRemapFailure "row_remap_failure", Missing "missing",
+    }
+    /// What the loaded kernel module's version is compared with.
+    VersionAgainst "against" { Declared "declared", Library "library" }
+    /// What the driver offers virtual machines (NVML virtualization mode).
+    VirtualizationMode "mode" { None "none", Passthrough "passthrough", Vgpu "vgpu", HostVgpu "host_vgpu", HostVsga "host_vsga" }
+    /// Engine of the GPU.
+    Engine "engine" { Sm "sm", Memory "memory", Encoder "encoder", Decoder "decoder" }
+    /// What became of a kernel log record.
+    KmsgOutcome "outcome" { Fault "fault", Driver "driver", NotOurs "not_ours", Malformed "malformed", Old "old" }
     /// Which of the exporter's processes.
     Role "role" { Serve "serve", Sampler "sampler" }
     /// Kind of a failed driver call, by NVML's return code.
@@ -129,6 +231,7 @@ impl TierLabel {
         Some(match tier {
             Tier::Fast => TierLabel::Fast,
             Tier::Normal => TierLabel::Normal,
+            Tier::Drain => TierLabel::Drain,
             Tier::Slow => TierLabel::Slow,
             Tier::Rare => TierLabel::Rare,
             Tier::Once => TierLabel::Once,
@@ -142,6 +245,14 @@ text_labels! {
     Call "call"
     /// Metric of this catalogue.
     MetricName "metric"
+    /// Xid code.
+    XidCode "xid"
+    /// SXid code (NVSwitch).
+    SxidCode "sxid"
+    /// Number of the NVSwitch as the driver logs it.
+    SwitchName "nvswitch"
+    /// MIG profile, as `3g.71gb`.
+    ProfileName "mig_profile"
 }
 
 info_labels! {
@@ -188,6 +299,47 @@ info_labels! {
         /// NVML's name of the MIG device.
         name,
     }
+    /// Labels of `gpu_nvlink_info`.
+    NvLinkInfo {
+        /// Version of the link protocol, as NVML numbers it.
+        version,
+        /// What is at the other end: `gpu`, `switch`, `ibmnpu` or `unknown`.
+        remote_type,
+        /// PCI address of the other end; empty where the driver hides it.
+        remote_pci_address,
+        /// Number of the link at the other end; empty where the driver does not tell.
+        remote_link,
+    }
+    /// Labels of `gpu_fabric_info`.
+    FabricInfo {
+        /// UUID of the NVLink cluster; empty on a node of its own.
+        cluster_uuid,
+        /// Clique within the cluster: GPUs of one clique can reach each other.
+        clique_id,
+    }
+    /// Labels of `gpu_process_info`.
+    ProcessInfo {
+        /// Name of the program.
+        process_name,
+        /// `compute`, `graphics` or `mps`.
+        process_type,
+    }
+    /// Labels of `gpu_vgpu_info`.
+    VgpuInfo {
+        /// Type of the virtual GPU, as `NVIDIA L4-6Q`.
+        vgpu_type,
+        /// Identity of its virtual machine.
+        vm_id,
+        /// Driver version in the virtual machine; empty while none is loaded.
+        guest_driver_version,
+    }
+    /// Labels of `gpu_nvswitch_info`.
+    NvSwitchInfo {
+        /// PCI address.
+        pci_address,
+        /// Firmware (BIOS) version; empty where the driver does not tell.
+        firmware_version,
+    }
     /// Labels of `gpu_exporter_build_info`.
     BuildInfo {
         /// Release.
@@ -205,6 +357,20 @@ metrics! {
     gpu_driver_stuck: Gauge<Node>, None, Own, "0.1.0";
     /// Versions of the driver and its library.
     gpu_driver_info: Info<Node, DriverInfo>, None, Identity, "0.1.0";
+    /// 1 while the driver is released: no process of the exporter holds it open, so that it can be unloaded. Nothing is measured then.
+    gpu_driver_paused: Gauge<Node>, None, Own, "0.1.0";
+    /// Loads of the kernel module seen. A restart of the exporter or its sampler never counts.
+    gpu_driver_loads_total: Counter<Node>, None, Own, "0.1.0";
+    /// When the kernel module was loaded.
+    gpu_driver_load_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    /// 1 if the loaded kernel module has the version it is compared with: the one declared (`driver.version`), or that of the libnvidia-ml on disk.
+    gpu_driver_version_matches: Gauge<Node, (VersionAgainst,)>, None, Own, "0.1.0", at most 1.0;
+    /// 1 while NVML refuses to work because library and kernel module differ in version.
+    gpu_driver_library_mismatch: Gauge<Node>, None, Own, "0.1.0", at most 1.0;
+    /// Resets of the GPU seen, by the kernel log or by its return after it was lost.
+    gpu_resets_total: Counter<Gpu>, None, Own, "0.1.0";
+    /// When the node booted.
+    gpu_host_boot_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
     /// GPUs the driver lists now.
     gpu_devices: Gauge<Node>, None, Slow, "0.1.0";
     /// The most GPUs seen since the node booted (kept over restarts of the exporter).
@@ -247,6 +413,46 @@ metrics! {
     gpu_bar1_memory_used_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0";
     /// BAR1 aperture free.
     gpu_bar1_memory_free_bytes: Gauge<Gpu>, Bytes, Rare, "0.1.0";
+
+    // --- the driver's own samples ---------------------------------------------------------------
+    /// Power draw of the board in each of the driver's own samples (50 a second), as a distribution: shows bursts that no poll sees.
+    gpu_power_sample_watts: Histogram<Gpu>, Watts, Normal, "0.1.0";
+    /// Utilization in each of the driver's own samples (5 a second), as a distribution.
+    gpu_utilization_sample_ratio: Histogram<Gpu>, Ratio, Drain, "0.1.0";
+    /// Highest power sample of the last 60 s.
+    gpu_power_peak_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
+    /// Lowest power sample of the last 60 s.
+    gpu_power_minimum_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
+    /// Highest utilization sample of the last 60 s.
+    gpu_utilization_peak_ratio: Gauge<Gpu>, Ratio, Drain, "0.1.0";
+    /// Lowest utilization sample of the last 60 s.
+    gpu_utilization_minimum_ratio: Gauge<Gpu>, Ratio, Drain, "0.1.0";
+    /// Time in which at least one kernel ran: the driver's utilization samples added up. A rate of it is the average utilization of any range, whoever scrapes.
+    gpu_busy_seconds_total: Counter<Gpu>, Seconds, Drain, "0.1.0";
+    /// Energy by the driver's power samples added up, each from the sample before it. Fresher than `gpu_energy_joules_total`; gaps in the samples are not filled.
+    gpu_energy_sampled_joules_total: Counter<Gpu>, Joules, Normal, "0.1.0";
+
+    // --- GPM: what the units of the GPU did (Hopper and later) ----------------------------------
+    /// 1 while the profiling counters are read; 0 while they are switched off or given to a profiler.
+    gpu_gpm_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
+    /// Share of the last window (one slow interval) in which the unit was active, over all units of its kind (NVML GPM).
+    gpu_gpm_active_ratio: Gauge<Gpu, (GpmUnit,)>, Ratio, Slow, "0.1.0";
+    /// Time the unit was active: the ratio times the length of each window, added up.
+    gpu_gpm_active_seconds_total: Counter<Gpu, (GpmUnit,)>, Seconds, Slow, "0.1.0";
+    /// Bytes over PCIe by GPM's rate, added up. NVML's own byte counters have 32 bits and wrap within 78 ms at full rate.
+    gpu_gpm_pcie_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
+    /// Bytes over all NVLinks by GPM's rate, added up.
+    gpu_gpm_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
+    /// Estimate of floating-point operations a second: activity of the pipe x multiprocessors x operations a cycle x SM clock. An estimate, because a pipe can be active without doing useful work.
+    gpu_flops_estimate: Gauge<Gpu, (FlopPipe,)>, None, Own, "0.1.0";
+    /// As `gpu_gpm_active_ratio`, of one GPU instance.
+    gpu_mig_gpm_active_ratio: Gauge<GpuInstance, (GpmUnit,)>, Ratio, Slow, "0.1.0";
+    /// As `gpu_gpm_active_seconds_total`, of one GPU instance.
+    gpu_mig_gpm_active_seconds_total: Counter<GpuInstance, (GpmUnit,)>, Seconds, Slow, "0.1.0";
+    /// As `gpu_gpm_pcie_bytes_total`, of one GPU instance.
+    gpu_mig_gpm_pcie_bytes_total: Counter<GpuInstance, (Direction,)>, Bytes, Slow, "0.1.0";
+    /// As `gpu_gpm_nvlink_bytes_total`, of one GPU instance.
+    gpu_mig_gpm_nvlink_bytes_total: Counter<GpuInstance, (Direction,)>, Bytes, Slow, "0.1.0";
 
     // --- power and energy -----------------------------------------------------------------------
     /// Power draw of the board as the driver averages it (over 1 s on Ampere and later).
@@ -294,6 +500,77 @@ metrics! {
     /// 1 if replacing a row has failed: the board is a candidate for return.
     gpu_row_remap_failure: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
 
+    /// Errors of on-chip memory (SRAM), by kind (NVML SRAM ECC status).
+    gpu_ecc_sram_errors: Gauge<Gpu, (EccCounter, SramError)>, None, Slow, "0.1.0";
+    /// Uncorrected SRAM errors over the GPU's life, by part of the GPU.
+    gpu_ecc_sram_uncorrected_errors: Gauge<Gpu, (SramUnit,)>, None, Slow, "0.1.0";
+    /// 1 once uncorrected SRAM errors have passed the vendor's threshold: the board is a candidate for return.
+    gpu_ecc_sram_threshold_exceeded: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
+    /// Banks of device memory by the spare rows they have left.
+    gpu_row_remap_banks: Gauge<Gpu, (SpareRows,)>, None, Slow, "0.1.0";
+    /// Pages of device memory retired (before Ampere).
+    gpu_retired_pages: Gauge<Gpu, (RetirementCause,)>, None, Rare, "0.1.0";
+    /// 1 while pages wait for a reboot to be retired (before Ampere).
+    gpu_retired_pages_pending: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
+    /// 1 if memory has failed in a way that cannot be repaired.
+    gpu_memory_unrepairable: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
+    /// 1 for what the driver asks for to bring the GPU back, 0 for the others (NVML field 230).
+    gpu_recovery_action: Gauge<Gpu, (RecoveryAction,)>, None, Normal, "0.1.0";
+    /// Events the driver has sent for this GPU. Single-bit ECC and clock changes are not asked for: they are in counters.
+    gpu_driver_events_total: Counter<Gpu, (DriverEvent,)>, None, Own, "0.1.0";
+
+    // --- faults and health ----------------------------------------------------------------------
+    /// Xid faults by what the table of codes says to do. One fault counts once, whether driver events, the kernel log or both told of it.
+    gpu_xid_faults_total: Counter<Gpu, (FaultAction,)>, None, Own, "0.1.0";
+    /// Xid faults by code. Codes that page are there from the start; others appear with their first fault.
+    gpu_xid_errors_total: Counter<Gpu, (XidCode, Severity, FaultAction)>, None, Own, "0.1.0";
+    /// When the newest Xid fault of this GPU came. `/api/v1/events` tells which it was.
+    gpu_xid_last_event_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    /// Xid faults that only this source told of, though the other was open: the sources disagree.
+    gpu_xid_unconfirmed_total: Counter<Gpu, (FaultSource,)>, None, Own, "0.1.0";
+    /// Xid faults in the kernel log of a GPU that the driver does not list.
+    gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Own, "0.1.0";
+    /// NVSwitch faults in the kernel log, by code.
+    gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Own, "0.1.0";
+    /// When the newest event of any kind came: what `/api/v1/events` lists.
+    gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    /// 1 while nothing is known that keeps the GPU from being relied on.
+    gpu_healthy: Gauge<Gpu>, None, Own, "0.1.0";
+    /// 1 for each reason why the GPU cannot be relied on, 0 for the others.
+    gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Own, "0.1.0";
+    /// GPUs that are missing: expected (configured, or the most seen since the node booted) and not listed by the driver.
+    gpu_devices_missing: Gauge<Node>, None, Own, "0.1.0";
+
+    // --- NVLink and fabric ----------------------------------------------------------------------
+    /// 1 while the link is up.
+    gpu_nvlink_up: Gauge<Link>, None, Rare, "0.1.0", at most 1.0;
+    /// The link and its other end.
+    gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Once, "0.1.0";
+    /// Speed of the link in each direction.
+    gpu_nvlink_speed_bytes_per_second: Gauge<Link>, BytesPerSecond, Rare, "0.1.0";
+    /// Data over the link (without protocol).
+    gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Rare, "0.1.0";
+    /// Errors of the link.
+    gpu_nvlink_errors_total: Counter<Link, (NvLinkError,)>, None, Rare, "0.1.0";
+    /// Data over all links of the GPU together (without protocol).
+    gpu_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
+    /// Bytes over all links of the GPU together, with protocol.
+    gpu_nvlink_raw_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
+    /// Links of the GPU.
+    gpu_nvlink_links: Gauge<Gpu>, None, Once, "0.1.0", at most 64.0;
+    /// Links of the GPU that are up.
+    gpu_nvlink_links_up: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
+    /// 1 for how far the GPU is with joining the NVLink fabric, 0 for the other states.
+    gpu_fabric_state: Gauge<Gpu, (FabricState,)>, None, Slow, "0.1.0";
+    /// 1 for each fault the fabric reports of this GPU, 0 for the others it can tell.
+    gpu_fabric_fault: Gauge<Gpu, (FabricFault,)>, None, Slow, "0.1.0";
+    /// NVML return code of joining the fabric, 0 for success. Counts only once the state is `completed`.
+    gpu_fabric_status: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// The fabric the GPU belongs to.
+    gpu_fabric_info: Info<Gpu, FabricInfo>, None, Rare, "0.1.0";
+    /// An NVSwitch of the node (where the node's kernel drives the switches).
+    gpu_nvswitch_info: Info<Node, NvSwitchInfo>, None, Rare, "0.1.0";
+
     // --- PCIe -----------------------------------------------------------------------------------
     /// PCIe generation of the link now. Idle GPUs may lower it to save power.
     gpu_pcie_link_generation: Gauge<Gpu>, None, Slow, "0.1.0", at most 16.0;
@@ -305,6 +582,12 @@ metrics! {
     gpu_pcie_link_max_width_lanes: Gauge<Gpu>, Lanes, Once, "0.1.0";
     /// PCIe packets sent again because of errors on the link.
     gpu_pcie_replays_total: Counter<Gpu>, None, Slow, "0.1.0";
+    /// PCIe errors as the GPU counts them.
+    gpu_pcie_errors_total: Counter<Gpu, (PcieError,)>, None, Slow, "0.1.0";
+    /// Times the PCIe link left normal operation (L0) to recover.
+    gpu_pcie_recoveries_total: Counter<Gpu>, None, Slow, "0.1.0";
+    /// PCIe errors of the GPU's function as the host's kernel counts them (AER). Absent in virtual machines.
+    gpu_pcie_aer_errors_total: Counter<Gpu, (AerSeverity,)>, None, Rare, "0.1.0";
 
     // --- modes and processes --------------------------------------------------------------------
     /// 1 while persistence mode is on.
@@ -317,6 +600,42 @@ metrics! {
     gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 if the GPU will be in MIG mode after the next reset.
     gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
+    /// 1 for the virtualization mode the GPU is in, 0 for the others.
+    gpu_virtualization_mode: Gauge<Gpu, (VirtualizationMode,)>, None, Rare, "0.1.0";
+
+    // --- processes, one by one (opt-in) ---------------------------------------------------------
+    /// A process on the GPU.
+    gpu_process_info: Info<Process, ProcessInfo>, None, Slow, "0.1.0";
+    /// Device memory of the process.
+    gpu_process_memory_used_bytes: Gauge<Process>, Bytes, Slow, "0.1.0";
+    /// Share of the last slow interval in which the process used the engine.
+    gpu_process_utilization_ratio: Gauge<Process, (Engine,)>, Ratio, Slow, "0.1.0";
+    /// Processes on the GPU that have no series of their own because of `processes.most`.
+    gpu_process_dropped: Gauge<Gpu>, None, Slow, "0.1.0";
+
+    // --- video and virtual GPUs -----------------------------------------------------------------
+    /// Encoder (NVENC) sessions.
+    gpu_encoder_sessions: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Frames a second, averaged over the encoder sessions.
+    gpu_encoder_frames_per_second: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Latency of encoding a frame, averaged over the encoder sessions.
+    gpu_encoder_latency_seconds: Gauge<Gpu>, Seconds, Slow, "0.1.0";
+    /// Frame buffer capture (FBC) sessions.
+    gpu_fbc_sessions: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Frames a second, averaged over the capture sessions.
+    gpu_fbc_frames_per_second: Gauge<Gpu>, None, Slow, "0.1.0";
+    /// Latency of capturing a frame, averaged over the capture sessions.
+    gpu_fbc_latency_seconds: Gauge<Gpu>, Seconds, Slow, "0.1.0";
+    /// A virtual GPU.
+    gpu_vgpu_info: Info<Vgpu, VgpuInfo>, None, Slow, "0.1.0";
+    /// Device memory of the virtual GPU in use.
+    gpu_vgpu_memory_used_bytes: Gauge<Vgpu>, Bytes, Slow, "0.1.0";
+    /// Share of the engine's last sample period that the virtual GPU used.
+    gpu_vgpu_utilization_ratio: Gauge<Vgpu, (Engine,)>, Ratio, Slow, "0.1.0";
+    /// 1 while the virtual GPU holds a licence.
+    gpu_vgpu_licensed: Gauge<Vgpu>, None, Slow, "0.1.0", at most 1.0;
+
+    // --- MIG ------------------------------------------------------------------------------------
     /// Identity of a MIG device.
     gpu_mig_info: Info<ComputeInstance, MigInfo>, None, Normal, "0.1.0";
     /// Device memory of the GPU instance.
@@ -325,6 +644,31 @@ metrics! {
     gpu_mig_memory_used_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
     /// Device memory of the GPU instance free.
     gpu_mig_memory_free_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
+
+    /// First memory slice of the GPU instance.
+    gpu_mig_placement_start: Gauge<GpuInstance>, None, Normal, "0.1.0", at most 64.0;
+    /// Memory slices of the GPU instance.
+    gpu_mig_placement_slices: Gauge<GpuInstance>, None, Normal, "0.1.0", at most 64.0;
+    /// Multiprocessors of the GPU instance.
+    gpu_mig_multiprocessors: Gauge<GpuInstance>, None, Normal, "0.1.0";
+    /// Share of the GPU instance's multiprocessors that the compute instance has.
+    gpu_mig_compute_sm_share_ratio: Gauge<ComputeInstance>, Ratio, Normal, "0.1.0";
+    /// Processes on the compute instance.
+    gpu_mig_compute_processes: Gauge<ComputeInstance>, None, Slow, "0.1.0";
+    /// GPU instances of this profile that could be made now.
+    gpu_mig_profile_free: Gauge<Gpu, (ProfileName,)>, None, Slow, "0.1.0", at most 64.0;
+    /// GPU instances of this profile that an empty GPU has room for.
+    gpu_mig_profile_capacity: Gauge<Gpu, (ProfileName,)>, None, Slow, "0.1.0", at most 64.0;
+    /// Compute slices of the GPU.
+    gpu_mig_slices: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
+    /// Compute slices that GPU instances hold.
+    gpu_mig_slices_used: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
+    /// Compute slices that are free but in no shape that any further GPU instances could use: stranded until the layout is changed.
+    gpu_mig_slices_unplaceable: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
+    /// GPU instances of this profile that the declared layout wants.
+    gpu_mig_layout_declared: Gauge<Gpu, (ProfileName,)>, None, Own, "0.1.0", at most 64.0;
+    /// 1 while the GPU is divided as declared. Absent without a declared layout.
+    gpu_mig_layout_matches: Gauge<Gpu>, None, Own, "0.1.0", at most 1.0;
 
     // --- the exporter itself --------------------------------------------------------------------
     /// Build of the running exporter.
@@ -367,6 +711,20 @@ metrics! {
     gpu_exporter_batches_discarded_total: Counter<Node>, None, Own, "0.1.0";
     /// Events of the exporter's own collectors that found no room while the ledger was behind.
     gpu_exporter_events_lost_total: Counter<Node>, None, Own, "0.1.0";
+    /// Samples taken from the driver's buffers.
+    gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";
+    /// Gaps between samples of the driver's buffers: what was overwritten before it could be read, or never sampled.
+    gpu_exporter_sample_gaps_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";
+    /// Time in those gaps, of which nothing is known.
+    gpu_exporter_sample_gap_seconds_total: Counter<Gpu, (SampleBuffer,)>, Seconds, Own, "0.1.0";
+    /// Facts (faults, driver events) that found no room on their way.
+    gpu_exporter_facts_lost_total: Counter<Node, (FaultSource,)>, None, Own, "0.1.0";
+    /// Records read from the kernel log, by what they were. `old` ones are from before the exporter started watching: in the list of events, in no counter.
+    gpu_exporter_kmsg_records_total: Counter<Node, (KmsgOutcome,)>, None, Own, "0.1.0";
+    /// Times the kernel log overran its reader: records in between are lost.
+    gpu_exporter_kmsg_overruns_total: Counter<Node>, None, Own, "0.1.0";
+    /// Wall time spent inside driver calls, by the tier that made them.
+    gpu_exporter_driver_tier_seconds_total: Counter<Node, (TierLabel,)>, Seconds, Own, "0.1.0";
     /// Snapshots published.
     gpu_exporter_publications_total: Counter<Node>, None, Own, "0.1.0";
     /// How long making the newest snapshot took.
@@ -447,7 +805,7 @@ mod tests {
 
     #[test]
     fn the_unit_is_the_suffix() {
-        const UNITS: [Unit; 8] = [
+        const UNITS: [Unit; 9] = [
             Unit::Bytes,
             Unit::Seconds,
             Unit::Joules,
@@ -456,6 +814,7 @@ mod tests {
             Unit::Hertz,
             Unit::Ratio,
             Unit::Lanes,
+            Unit::BytesPerSecond,
         ];
         for m in METRICS {
             if m.unit == Unit::None {

@@ -32,6 +32,18 @@ pub struct Config {
     pub ledger: Ledger,
     /// `[sampler]`: the process that talks to the driver.
     pub sampler: Sampler,
+    /// `[gpm]`: the profiling counters.
+    pub gpm: Gpm,
+    /// `[mig]`: how GPUs should be divided.
+    pub mig: Mig,
+    /// `[processes]`: processes on the GPUs.
+    pub processes: Processes,
+    /// `[events]`: faults and what else happens.
+    pub events: Events,
+    /// `[health]`: what a healthy node has.
+    pub health: Health,
+    /// `[driver]`: which driver the node should have.
+    pub driver: Driver,
     /// `[state]`: what is kept over restarts.
     pub state: State,
     /// `[host]`: where the host's files are looked for.
@@ -130,6 +142,9 @@ pub struct Sampler {
     /// Interval of the normal tier. 10ms to 60s.
     #[serde(with = "humantime_serde")]
     pub normal_interval: Duration,
+    /// Interval of the drain tier. 10ms to 60s; the driver keeps some 10 s.
+    #[serde(with = "humantime_serde")]
+    pub drain_interval: Duration,
     /// Interval of the slow tier. 10ms to 10m.
     #[serde(with = "humantime_serde")]
     pub slow_interval: Duration,
@@ -159,6 +174,7 @@ impl Default for Sampler {
             nvml_library: PathBuf::new(),
             fast_interval: Duration::from_millis(100),
             normal_interval: Duration::from_secs(1),
+            drain_interval: Duration::from_secs(5),
             slow_interval: Duration::from_secs(10),
             rare_interval: Duration::from_secs(60),
             call_deadline: Duration::from_secs(3),
@@ -168,6 +184,72 @@ impl Default for Sampler {
             restart_backoff_max: Duration::from_secs(30),
         }
     }
+}
+
+/// `[gpm]`: the profiling counters (GPM) of Hopper and later, which have one reader at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gpm {
+    /// Whether they are read. `gpu-node-exporter gpm off` gives them to a profiler for a while.
+    pub enabled: bool,
+}
+
+impl Default for Gpm {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+/// `[mig]`: how GPUs should be divided.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mig {
+    /// File with declared layouts, in nvidia-mig-parted's form; empty for none.
+    pub layout_file: PathBuf,
+    /// Name of the layout in that file that this node should have. Needed if the file has several.
+    pub layout: String,
+}
+
+/// `[processes]`: processes on the GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Processes {
+    /// Whether each process on a GPU has series of its own. They come and go with the processes.
+    pub per_process: bool,
+    /// Most processes of one GPU with series of their own: those with the most memory. 1 to 1000.
+    pub most: u32,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self { per_process: false, most: 32 }
+    }
+}
+
+/// `[events]`: faults and what else happens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Events {
+    /// Whether the kernel log is read for faults.
+    pub kernel_log: bool,
+    /// Newest events kept for `/api/v1/events`. 10 to 10000.
+    pub keep: u32,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self { kernel_log: true, keep: 500 }
+    }
+}
+
+/// `[health]`: what a healthy node has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// GPUs the node should have; 0: the most seen since it booted. 0 to 64.
+    pub expected_gpus: u32,
+}
+
+/// `[driver]`: which driver the node should have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Version the loaded kernel module should have, as `580.159.04`; empty if it does not matter.
+    pub version: String,
 }
 
 /// `[state]`: what is kept over restarts.

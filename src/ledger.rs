@@ -10,6 +10,7 @@
 
 mod clock_events;
 mod counters;
+mod faults;
 pub mod inbox;
 mod publish;
 mod run;
@@ -22,10 +23,12 @@ use crate::catalog::{
     self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, SamplerEnd, Subject, Tier,
 };
 use crate::clock::Mono;
+use crate::fact::Fact;
 use crate::sample::{Batch, Gap, Missing, Part, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use clock_events::ClockEvents;
 use counters::DriverCounters;
+use faults::Faults;
 use inbox::{Event, Stall};
 pub use run::{Hooks, run};
 use tally::Tally;
@@ -117,6 +120,7 @@ pub struct Ledger {
     calls: HashMap<String, (u64, u64)>,
     call_seconds: Histogram,
     counters: DriverCounters,
+    faults: Faults,
     last_success: BTreeMap<Source, Mono>,
     expected: usize,
     ready: bool,
@@ -131,6 +135,7 @@ impl Ledger {
         let mut tally = Tally::default();
         tally.born(&m::gpu_exporter_sampler_ends_total, &Node {});
         tally.born(&m::gpu_exporter_node_errors_total, &Node {});
+        tally.born(&m::gpu_exporter_facts_lost_total, &Node {});
         tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_events_lost_total, &Node {}, (), 0.0);
@@ -151,6 +156,7 @@ impl Ledger {
             calls: HashMap::new(),
             call_seconds: Histogram::new(&CALL_SECONDS),
             counters: DriverCounters::default(),
+            faults: Faults::default(),
             last_success: BTreeMap::new(),
             ready: false,
             sequence: 0,
@@ -367,6 +373,13 @@ impl Ledger {
                 self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
             }
         }
+    }
+
+    /// Takes in a fact, told in this life of its teller.
+    pub fn fact(&mut self, life: u64, fact: Fact) {
+        let missing = self.faults.missing(life, &fact);
+        let lost = &m::gpu_exporter_facts_lost_total;
+        self.tally.add(lost, &Node {}, (fact.teller.label(),), missing as f64);
     }
 
     /// Counts events that found no room in the inbox.

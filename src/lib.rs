@@ -18,6 +18,7 @@ pub mod collectors;
 pub mod config;
 pub mod control;
 pub mod encode;
+pub mod fact;
 pub mod host;
 pub mod http;
 pub mod ledger;

@@ -26,6 +26,10 @@ pub enum Source {
     Nvml,
     /// Our own processes, from /proc.
     Process,
+    /// The kernel log.
+    Kmsg,
+    /// The loaded kernel module and the library on disk.
+    Module,
 }
 
 impl Source {
@@ -40,6 +44,8 @@ impl Source {
         match self {
             Source::Nvml => CollectorName::Nvml,
             Source::Process => CollectorName::Process,
+            Source::Kmsg => CollectorName::Kmsg,
+            Source::Module => CollectorName::Module,
         }
     }
 }
@@ -126,6 +132,40 @@ pub struct CallCost {
     pub nanos: u64,
 }
 
+/// Readings of which each counts, other than rows, of which the newest does: the ledger adds them up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Drained {
+    /// Samples of one of the driver's own buffers, oldest first. None is told twice by one sampler.
+    Samples {
+        /// Which buffer.
+        buffer: Buffer,
+        /// Time by the driver's clock, in microseconds since 1970, and value: watts or a ratio.
+        samples: Vec<(u64, f32)>,
+    },
+    /// What GPM measured between two of its samples.
+    Gpm(GpmWindow),
+}
+
+/// One of the driver's sample buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Buffer {
+    /// Power of the board, watts.
+    Power,
+    /// Utilization, ratio.
+    Utilization,
+}
+
+/// What GPM measured between two of its samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpmWindow {
+    /// The GPU or GPU instance.
+    pub subject: Subject,
+    /// Length of the window, in seconds.
+    pub seconds: f64,
+    /// What to add to each counter: the measured ratio or rate times the length of the window.
+    pub sums: Vec<Row>,
+}
+
 /// What one visit learned about one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
@@ -145,8 +185,25 @@ pub struct Batch {
     pub rows: Rows,
     /// What was not.
     pub gaps: Vec<Gap>,
+    /// Readings of which each counts.
+    pub drained: Vec<Drained>,
     /// The driver calls made.
     pub calls: Vec<CallCost>,
+}
+
+impl Batch {
+    /// Whether every row and every counter is one the catalogue allows. What arrives over a pipe is checked
+    /// with this.
+    pub fn conform(&self) -> bool {
+        self.rows.conform()
+            && self.drained.iter().all(|drained| match drained {
+                Drained::Samples { .. } => true,
+                Drained::Gpm(window) => {
+                    let rows = Rows { groups: vec![(window.subject.clone(), window.sums.clone())] };
+                    rows.conform() && (0.0..1e6).contains(&window.seconds)
+                }
+            })
+    }
 }
 
 /// Rows, grouped by subject.

@@ -339,6 +339,7 @@ impl NodeWorker<'_> {
             answered: !gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. })),
             rows,
             gaps,
+            drained: Vec::new(),
             calls: self.caller.take_costs(),
         }));
     }

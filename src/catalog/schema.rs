@@ -81,6 +81,9 @@ pub enum Unit {
     Ratio,
     /// PCIe lanes.
     Lanes,
+    /// Bytes a second.
+    #[serde(rename = "bytes_per_second")]
+    BytesPerSecond,
 }
 
 impl Unit {
@@ -96,6 +99,7 @@ impl Unit {
             Unit::Hertz => "hertz",
             Unit::Ratio => "ratio",
             Unit::Lanes => "lanes",
+            Unit::BytesPerSecond => "bytes_per_second",
         }
     }
 
@@ -113,6 +117,8 @@ impl Unit {
             Unit::Hertz => 0.0..=20e9,
             Unit::Ratio => 0.0..=1.0,
             Unit::Lanes => 0.0..=64.0,
+            // 1 PB/s: the NVLinks of one GPU together move a few TB/s.
+            Unit::BytesPerSecond => 0.0..=1e15,
         }
     }
 }
@@ -127,6 +133,8 @@ pub enum Tier {
     Fast,
     /// Once a second.
     Normal,
+    /// Every 5 s: the driver's own sample buffers that hold more than 10 s.
+    Drain,
     /// Every 10 s: calls that cost up to a few ms.
     Slow,
     /// Every minute: calls that cost more.
@@ -144,6 +152,7 @@ impl Tier {
             Tier::Identity => "identity",
             Tier::Fast => "fast",
             Tier::Normal => "normal",
+            Tier::Drain => "drain",
             Tier::Slow => "slow",
             Tier::Rare => "rare",
             Tier::Once => "once",
@@ -201,7 +210,11 @@ impl MetricDef {
 
     /// What is possible: the unit's limits, or a tighter upper one.
     pub fn limits(&self) -> RangeInclusive<f64> {
-        let unit = self.unit.limits();
+        let unit = match (self.kind, self.unit) {
+            // 64-bit counters of KiB: a GPU's NVLinks fill the limit of a size in hours.
+            (Kind::Counter, Unit::Bytes) => 0.0..=2e22,
+            (_, unit) => unit.limits(),
+        };
         *unit.start()..=self.max.map_or(*unit.end(), |max| max.min(*unit.end()))
     }
 
@@ -320,6 +333,13 @@ impl<A: Label, B: Label, C: Label> LabelSet for (A, B, C) {
     const DEFS: &'static [LabelDef] = &[A::DEF, B::DEF, C::DEF];
     fn texts(&self) -> Vec<LabelText> {
         vec![self.0.text(), self.1.text(), self.2.text()]
+    }
+}
+
+impl<A: Label, B: Label, C: Label, D: Label> LabelSet for (A, B, C, D) {
+    const DEFS: &'static [LabelDef] = &[A::DEF, B::DEF, C::DEF, D::DEF];
+    fn texts(&self) -> Vec<LabelText> {
+        vec![self.0.text(), self.1.text(), self.2.text(), self.3.text()]
     }
 }
 

@@ -135,6 +135,7 @@ impl Supervisor {
             intervals: Intervals {
                 fast: s.fast_interval,
                 normal: s.normal_interval,
+                drain: s.drain_interval,
                 slow: s.slow_interval,
                 rare: s.rare_interval,
             },

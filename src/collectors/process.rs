@@ -42,6 +42,7 @@ fn visit(context: &Context, every: Duration, children_cpu: &mut f64) {
     doors(&context.http, &mut rows);
     let lifetime = (every * 3).max(Duration::from_secs(3));
     context.inbox.batch(Batch {
+        drained: Vec::new(),
         part: Part { collector: Source::Process, gpu: None, tier: Tier::Own },
         epoch: 0,
         taken,

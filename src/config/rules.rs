@@ -26,6 +26,10 @@ pub(super) enum Rule {
     Socket,
     /// A log level.
     Level,
+    /// Yes or no.
+    Flag,
+    /// Any text, also none.
+    Text,
 }
 
 /// Longest path the kernel takes for a Unix socket: `sun_path` less its final NUL.
@@ -46,6 +50,7 @@ pub(super) const KEYS: &[(&str, Rule)] = &[
     ("sampler.nvml_library", Rule::OptionalPath),
     ("sampler.fast_interval", Rule::Time(ms(10), ms(10_000))),
     ("sampler.normal_interval", Rule::Time(ms(10), minutes(1))),
+    ("sampler.drain_interval", Rule::Time(ms(10), minutes(1))),
     ("sampler.slow_interval", Rule::Time(ms(10), minutes(10))),
     ("sampler.rare_interval", Rule::Time(ms(10), minutes(60))),
     ("sampler.call_deadline", Rule::Time(ms(100), minutes(1))),
@@ -53,6 +58,15 @@ pub(super) const KEYS: &[(&str, Rule)] = &[
     ("sampler.driver_retry_interval", Rule::Time(ms(50), minutes(10))),
     ("sampler.restart_backoff", Rule::Time(ms(10), minutes(1))),
     ("sampler.restart_backoff_max", Rule::Time(ms(10), minutes(10))),
+    ("gpm.enabled", Rule::Flag),
+    ("mig.layout_file", Rule::OptionalPath),
+    ("mig.layout", Rule::Text),
+    ("processes.per_process", Rule::Flag),
+    ("processes.most", Rule::Count(1, 1000)),
+    ("events.kernel_log", Rule::Flag),
+    ("events.keep", Rule::Count(10, 10_000)),
+    ("health.expected_gpus", Rule::Count(0, 64)),
+    ("driver.version", Rule::Text),
     ("state.dir", Rule::Path),
     ("host.root", Rule::Path),
     ("control.socket", Rule::Socket),
@@ -103,6 +117,7 @@ impl Rule {
             (Self::Patterns, ValueKind::Array(items)) => items.iter().all(
                 |item| matches!(&item.kind, ValueKind::String(text) if glob::Pattern::new(text).is_ok()),
             ),
+            (Self::Flag, ValueKind::Boolean(_)) => true,
             (_, ValueKind::String(text)) => self.allows_text(text),
             _ => false,
         }
@@ -113,7 +128,8 @@ impl Rule {
             Self::Address => text.parse::<Listen>().is_ok(),
             Self::Time(min, max) => humantime::parse_duration(text).is_ok_and(|d| (min..=max).contains(&d)),
             Self::Path => !text.is_empty() && !text.contains('\0'),
-            Self::OptionalPath => !text.contains('\0'),
+            Self::OptionalPath | Self::Text => !text.contains('\0'),
+            Self::Flag => matches!(text, "true" | "false"),
             Self::Socket => text.len() <= SOCKET_PATH_BYTES && !text.contains('\0'),
             Self::Level => LEVELS.contains(&text),
             Self::Count(..) | Self::Patterns => false,
@@ -130,6 +146,8 @@ impl fmt::Display for Rule {
             Self::Patterns => f.write_str(r#"a list of patterns of metric names, such as ["gpu_power_*"]"#),
             Self::Count(min, max) => write!(f, "a whole number from {min} to {max}"),
             Self::Time(min, max) => write!(f, r#"a duration from "{}" to "{}""#, human(*min), human(*max)),
+            Self::Flag => f.write_str("true or false"),
+            Self::Text => f.write_str("a text"),
             Self::Path => f.write_str("a path"),
             Self::OptionalPath => f.write_str("a path, or an empty text"),
             Self::Socket => {

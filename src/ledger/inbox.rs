@@ -7,10 +7,17 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::catalog::{Gpu, SamplerEnd, Tier};
 use crate::clock::Mono;
+use crate::fact::Fact;
 use crate::sample::{Batch, ErrorKind, Part};
 
 /// Events kept while the ledger is behind; far more than one second can hold.
 const MAX_EVENTS: usize = 4096;
+
+/// Facts kept while the ledger is behind: a second of a storm in the kernel log.
+const MAX_FACTS: usize = 16_384;
+
+/// Drained readings kept of one part while the ledger is behind: minutes of them.
+const MAX_DRAINED: usize = 256;
 
 /// Fast batches kept; more than two seconds of eight GPUs at ten a second, and of 64 GPUs at five.
 const MAX_FAST: usize = 256;
@@ -77,6 +84,8 @@ pub struct Letters {
     pub batches: Vec<Batch>,
     /// Events in order.
     pub events: VecDeque<Event>,
+    /// Facts in order, each with the life of its teller: numbers start again with each life.
+    pub facts: VecDeque<(u64, Fact)>,
     /// Events that found no room.
     pub lost: u64,
 }
@@ -115,13 +124,17 @@ impl Inbox {
             }
             Some(at) => {
                 let older = &mut letters.batches[at];
-                if batch.epoch < older.epoch {
-                    older.calls.append(&mut batch.calls);
-                } else {
-                    let mut calls = std::mem::take(&mut older.calls);
-                    calls.append(&mut batch.calls);
-                    *older = Batch { calls, ..batch };
+                let mut calls = std::mem::take(&mut older.calls);
+                let mut drained = std::mem::take(&mut older.drained);
+                calls.append(&mut batch.calls);
+                if drained.len() < MAX_DRAINED {
+                    // What finds no room shows as a gap between the samples.
+                    drained.append(&mut batch.drained);
                 }
+                if batch.epoch >= older.epoch {
+                    *older = batch;
+                }
+                (older.calls, older.drained) = (calls, drained);
             }
             None => {
                 at.insert(batch.part.clone(), letters.batches.len());
@@ -141,6 +154,15 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
+    /// Puts a fact in and wakes the ledger. One that finds no room shows in the numbers of those after it.
+    pub fn fact(&self, life: u64, fact: Fact) {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.letters.facts.len() < MAX_FACTS {
+            waiting.letters.facts.push_back((life, fact));
+        }
+        self.arrived.notify_one();
+    }
+
     /// Ends [`Inbox::take`]'s waiting for good.
     pub fn close(&self) {
         self.letters.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
@@ -156,7 +178,8 @@ impl Inbox {
                 return None;
             }
             let left = when.since(Mono::now());
-            if !waiting.letters.events.is_empty() || left.is_zero() {
+            let urgent = !waiting.letters.events.is_empty() || !waiting.letters.facts.is_empty();
+            if urgent || left.is_zero() {
                 waiting.at.clear();
                 waiting.fast = 0;
                 return Some(std::mem::take(&mut waiting.letters));
@@ -180,6 +203,7 @@ mod tests {
             lifetime_nanos: None,
             rows: Rows::default(),
             gaps: Vec::new(),
+            drained: Vec::new(),
             answered: true,
             calls: vec![CallCost { call: "x".into(), nanos }],
         }

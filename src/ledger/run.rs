@@ -36,12 +36,15 @@ pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board,
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
         let Some(letters) = inbox.take(due) else { return };
-        urgent |= !letters.events.is_empty();
+        urgent |= !letters.events.is_empty() || !letters.facts.is_empty();
         for event in letters.events {
             ledger.event(event);
         }
         for batch in letters.batches {
             urgent |= ledger.fold(batch);
+        }
+        for (life, fact) in letters.facts {
+            ledger.fact(life, fact);
         }
         ledger.lost(letters.lost);
         let now = Mono::now();

@@ -40,6 +40,7 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
         answered: true,
         lifetime_nanos: (tier != Tier::Once && tier != Tier::Identity).then_some(3 * SECOND),
         rows,
+        drained: Vec::new(),
         gaps: Vec::new(),
         calls: Vec::new(),
     }

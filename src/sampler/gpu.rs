@@ -33,6 +33,7 @@ pub fn read(tier: Tier, v: &mut Visit<'_>) {
         Tier::Once => once(v),
         Tier::Fast => fast(v),
         Tier::Normal => normal(v),
+        Tier::Drain => {}
         Tier::Slow => slow(v),
         Tier::Rare => rare(v),
         Tier::Own => {}

@@ -8,7 +8,8 @@ use crate::clock::{Cadence, Mono};
 
 /// MIG mode (slow) and layout (normal) come first, because a change of them voids what was read before; who
 /// the GPU is comes before the rest.
-const ORDER: [Tier; 6] = [Tier::Slow, Tier::Normal, Tier::Identity, Tier::Once, Tier::Fast, Tier::Rare];
+const ORDER: [Tier; 7] =
+    [Tier::Slow, Tier::Normal, Tier::Identity, Tier::Once, Tier::Fast, Tier::Drain, Tier::Rare];
 
 /// When each tier of one GPU is due.
 #[derive(Debug)]
@@ -104,7 +105,14 @@ mod tests {
 
     fn schedule() -> Schedule {
         let ms = Duration::from_millis;
-        Schedule::new(&Intervals { fast: ms(100), normal: ms(1000), slow: ms(10_000), rare: ms(60_000) }, 0)
+        let intervals = Intervals {
+            fast: ms(100),
+            normal: ms(1000),
+            drain: ms(5000),
+            slow: ms(10_000),
+            rare: ms(60_000),
+        };
+        Schedule::new(&intervals, 0)
     }
 
     const MS: u64 = 1_000_000;
@@ -121,7 +129,7 @@ mod tests {
         assert!(s.next().since(start) <= Duration::from_millis(100));
         assert_eq!(s.due(start + Duration::from_millis(100)), [Tier::Fast]);
         let later = s.due(start + Duration::from_secs(3600));
-        assert_eq!(later, [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Rare], "once is once");
+        assert_eq!(later, [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Drain, Tier::Rare], "once is once");
     }
 
     #[test]

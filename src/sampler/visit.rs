@@ -10,7 +10,7 @@ use nvml_wrapper::structs::device::FieldId;
 use super::driver::{CallName, Caller, Failure};
 use crate::catalog::schema::{Entity, LabelSet, Metric};
 use crate::catalog::{Gpu, MetricId};
-use crate::sample::{Drop, Gap, Missing, Rows};
+use crate::sample::{Drained, Drop, Gap, Missing, Rows};
 
 /// What a worker remembers of its GPU between visits, for the life of one handle.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub struct Visit<'a> {
     pub rows: Rows,
     /// What was not.
     pub gaps: Vec<Gap>,
+    /// Readings of which each counts.
+    pub drained: Vec<Drained>,
     /// Set when GPU or driver turned out to be gone; nothing more is asked then.
     pub ended: Option<Failure>,
     asked: u32,
@@ -162,6 +164,7 @@ impl<'a> Visit<'a> {
             memory,
             rows: Rows::default(),
             gaps: Vec::new(),
+            drained: Vec::new(),
             ended: None,
             asked: 0,
             succeeded: 0,

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Gpu, Tier};
+use crate::fact::Fact;
 use crate::sample::{Batch, ErrorKind};
 
 /// First bytes of every frame.
@@ -48,6 +49,8 @@ pub enum FromSampler {
     Seated(Seat),
     /// What a visit learned.
     Batch(Batch),
+    /// Something that happened.
+    Fact(Fact),
 }
 
 /// What the parent says.
@@ -103,6 +106,8 @@ pub struct Intervals {
     pub fast: Duration,
     /// Of the normal tier.
     pub normal: Duration,
+    /// Of the drain tier.
+    pub drain: Duration,
     /// Of the slow tier.
     pub slow: Duration,
     /// Of the rare tier.
@@ -115,6 +120,7 @@ impl Intervals {
         match tier {
             Tier::Fast => Some(self.fast),
             Tier::Normal => Some(self.normal),
+            Tier::Drain => Some(self.drain),
             Tier::Slow => Some(self.slow),
             Tier::Rare => Some(self.rare),
             Tier::Identity | Tier::Once | Tier::Own => None,

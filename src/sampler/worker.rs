@@ -14,7 +14,7 @@ use super::wire::{FromSampler, Seat};
 use super::{gpu, inflight::SlotWriter};
 use crate::catalog::{self as m, Gpu, Tier};
 use crate::clock::Mono;
-use crate::sample::{Batch, Gap, Part, Rows, Source};
+use crate::sample::{Batch, Drained, Gap, Part, Rows, Source};
 
 /// How a worker finds its GPU.
 #[derive(Clone, Debug)]
@@ -145,7 +145,8 @@ impl Worker<'_> {
                     metrics: vec![m::gpu_up.id()],
                     missing: failure.missing(),
                 };
-                self.send(&seat.gpu, Tier::Fast, Mono::now(), false, Rows::default(), vec![gap]);
+                let learned = Learned { gaps: vec![gap], ..Learned::default() };
+                self.send(&seat.gpu, Tier::Fast, Mono::now(), learned);
             }
         }
     }
@@ -212,17 +213,22 @@ impl Worker<'_> {
             }
             _ => false,
         };
-        let (answered, failed) = (visit.answered(), visit.failed());
-        let (mut rows, gaps, ended) = (visit.rows, visit.gaps, visit.ended);
+        let (failed, ended) = (visit.failed(), visit.ended.clone());
+        let mut learned = Learned {
+            answered: visit.answered(),
+            rows: visit.rows,
+            gaps: visit.gaps,
+            drained: visit.drained,
+        };
         if tier == Tier::Identity && failed {
             // An identity with a hole would be another identity.
-            rows = Rows::default();
+            learned.rows = Rows::default();
         }
         if changed || matches!(ended, Some(Failure::Lost(..))) {
             // Every value read before is void, those of the other tiers too.
             self.epoch += 1;
         }
-        self.send(gpu, tier, taken, answered, rows, gaps);
+        self.send(gpu, tier, taken, learned);
         match ended {
             None if changed => Visited::LayoutChanged,
             None if failed => Visited::Failed,
@@ -235,7 +241,8 @@ impl Worker<'_> {
         }
     }
 
-    fn send(&mut self, gpu: &Gpu, tier: Tier, taken: Mono, answered: bool, rows: Rows, gaps: Vec<Gap>) {
+    fn send(&mut self, gpu: &Gpu, tier: Tier, taken: Mono, learned: Learned) {
+        let Learned { answered, rows, gaps, drained } = learned;
         let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
         let batch = FromSampler::Batch(Batch {
             part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
@@ -246,6 +253,7 @@ impl Worker<'_> {
             answered,
             rows,
             gaps,
+            drained,
             calls: self.caller.take_costs(),
         });
         match tier {
@@ -255,7 +263,16 @@ impl Worker<'_> {
     }
 }
 
+/// What a visit learned.
+#[derive(Debug, Default)]
+struct Learned {
+    answered: bool,
+    rows: Rows,
+    gaps: Vec<Gap>,
+    drained: Vec<Drained>,
+}
+
 /// Whether a tier has calls of 1 ms and more, which hold up the cheap ones of every client.
 fn dear(tier: Tier) -> bool {
-    matches!(tier, Tier::Slow | Tier::Rare | Tier::Once)
+    matches!(tier, Tier::Drain | Tier::Slow | Tier::Rare | Tier::Once)
 }

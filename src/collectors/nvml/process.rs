@@ -256,7 +256,7 @@ impl Reader {
                 }
                 FromSampler::Seated(seat) => self.tell(What::Seated(seat)),
                 FromSampler::Batch(batch) => {
-                    if !batch.rows.conform() {
+                    if !batch.conform() {
                         return (SamplerEnd::Garbage, "a batch the catalogue does not allow".into());
                     }
                     if self.given_up.load(Ordering::Acquire) {
@@ -265,6 +265,8 @@ impl Reader {
                         self.inbox.batch(batch);
                     }
                 }
+                // Also of a sampler that was given up: it happened.
+                FromSampler::Fact(fact) => self.inbox.fact(self.generation, fact),
             }
         }
     }

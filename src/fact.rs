@@ -1,0 +1,143 @@
+//! Facts: things that happened, as they travel from a collector to the ledger. Unlike rows, which are
+//! state and may be overtaken, each fact counts: they are numbered per stream and queued apart, so that a
+//! lost one is known.
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{DriverEvent, FaultSource, Gpu};
+use crate::clock::Mono;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    /// Who told.
+    pub teller: Teller,
+    /// Counts the facts of one teller and life from 1.
+    pub number: u64,
+    /// When it was heard of.
+    pub taken: Mono,
+    /// When it happened, in seconds since 1970.
+    pub unix_seconds: f64,
+    /// What it is.
+    pub what: What,
+}
+
+/// Who tells facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Teller {
+    /// The sampler's events worker.
+    Nvml,
+    /// The reader of the kernel log.
+    Kmsg,
+}
+
+impl Teller {
+    /// The label.
+    pub fn label(self) -> FaultSource {
+        match self {
+            Teller::Nvml => FaultSource::Nvml,
+            Teller::Kmsg => FaultSource::Kmsg,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum What {
+    /// An NVML event.
+    Driver(DriverFact),
+    /// A line of the kernel log.
+    Kernel(KernelFact),
+}
+
+/// An NVML event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriverFact {
+    /// The GPU.
+    pub gpu: Gpu,
+    /// The event's bit, as the header defines it.
+    pub bits: u64,
+    /// What comes with it: the Xid code, or the new recovery action.
+    pub data: u64,
+    /// GPU instance, where the event is about one.
+    pub gpu_instance: Option<u32>,
+    /// Compute instance, where the event is about one.
+    pub compute_instance: Option<u32>,
+}
+
+/// Bits of nvmlEventType* in the header, in the order of [`DriverEvent`]; 0 stands for any other.
+pub const EVENT_BITS: [u64; 10] = [0x2, 0x8, 0x200, 0x400, 0x800, 0x1000, 0x2000, 0x4000, 0x8000, 0];
+
+impl DriverFact {
+    /// Which event it is.
+    pub fn event(&self) -> DriverEvent {
+        let known = DriverEvent::ALL.iter().zip(EVENT_BITS).find(|(_, bit)| *bit == self.bits);
+        known.map_or(DriverEvent::Unknown, |(event, _)| *event)
+    }
+}
+
+/// A line of the kernel log that concerns GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelFact {
+    /// Whether it was logged before the exporter watched: it is listed, but counted in no counter.
+    pub old: bool,
+    /// What it says.
+    pub line: KernelLine,
+    /// The whole text.
+    pub text: String,
+}
+
+/// What a line of the kernel log says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum KernelLine {
+    /// `NVRM: Xid (PCI:0000:06:00): 79, pid=..., name=..., ...`
+    Xid {
+        /// PCI address as `0000:06:00`: domain, bus and device.
+        pci: String,
+        /// Code.
+        code: u32,
+        /// Process, where the line names one.
+        pid: Option<u32>,
+        /// Its name.
+        process: Option<String>,
+    },
+    /// `nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 ...`
+    Sxid {
+        /// Number of the switch.
+        nvswitch: String,
+        /// PCI address.
+        pci: String,
+        /// Code.
+        code: u32,
+        /// Whether the line calls it fatal.
+        fatal: bool,
+    },
+    /// `NVRM: loading NVIDIA UNIX ... Kernel Module  580.159.04 ...`
+    DriverLoaded {
+        /// Version.
+        version: String,
+    },
+    /// The kernel module was removed.
+    DriverUnloaded,
+    /// A GPU was reset.
+    GpuReset {
+        /// PCI address as `0000:06:00`.
+        pci: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_event_has_its_bit() {
+        assert_eq!(DriverEvent::ALL.len(), EVENT_BITS.len());
+        let gpu = Gpu { gpu: 0, uuid: "a".into() };
+        let mut fact = DriverFact { gpu, bits: 0x8, data: 31, gpu_instance: None, compute_instance: None };
+        assert_eq!(fact.event(), DriverEvent::Xid);
+        fact.bits = 0x10000;
+        assert_eq!(fact.event(), DriverEvent::Unknown);
+    }
+}
