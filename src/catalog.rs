@@ -516,6 +516,8 @@ metrics! {
     gpu_memory_unrepairable: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
     /// 1 for what the driver asks for to bring the GPU back, 0 for the others (NVML field 230).
     gpu_recovery_action: Gauge<Gpu, (RecoveryAction,)>, None, Normal, "0.1.0";
+    /// 1 while the driver's events of this GPU are waited for.
+    gpu_driver_events_registered: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// Events the driver has sent for this GPU. Single-bit ECC and clock changes are not asked for: they are in counters.
     gpu_driver_events_total: Counter<Gpu, (DriverEvent,)>, None, Own, "0.1.0";
 

@@ -11,26 +11,33 @@
 mod clock_events;
 mod counters;
 mod faults;
+mod flops;
+mod gpm;
 pub mod inbox;
 mod publish;
 mod run;
+mod samples;
 mod tally;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use crate::catalog::schema::KnownLabel;
 use crate::catalog::{
     self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, SamplerEnd, Subject, Tier,
+    TierLabel,
 };
 use crate::clock::Mono;
 use crate::fact::Fact;
-use crate::sample::{Batch, Gap, Missing, Part, Rows, Source};
+use crate::sample::{Batch, Drained, Gap, Missing, Part, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use clock_events::ClockEvents;
 use counters::DriverCounters;
 use faults::Faults;
+use gpm::GpmSums;
 use inbox::{Event, Stall};
 pub use run::{Hooks, run};
+use samples::Samples;
 use tally::Tally;
 
 /// Bounds of the histogram of driver calls, in seconds: a decade in three steps from 1 us, where most calls
@@ -90,6 +97,7 @@ struct GpuBook {
     /// Why there is no handle on it.
     no_handle: Option<String>,
     clock_events: ClockEvents,
+    samples: Samples,
 }
 
 /// What the driver was last known to say.
@@ -121,6 +129,8 @@ pub struct Ledger {
     call_seconds: Histogram,
     counters: DriverCounters,
     faults: Faults,
+    gpm: GpmSums,
+    tier_nanos: [u64; TierLabel::ALL.len()],
     last_success: BTreeMap<Source, Mono>,
     expected: usize,
     ready: bool,
@@ -157,6 +167,8 @@ impl Ledger {
             call_seconds: Histogram::new(&CALL_SECONDS),
             counters: DriverCounters::default(),
             faults: Faults::default(),
+            gpm: GpmSums::default(),
+            tier_nanos: [0; TierLabel::ALL.len()],
             last_success: BTreeMap::new(),
             ready: false,
             sequence: 0,
@@ -173,6 +185,7 @@ impl Ledger {
     /// Folds one batch. Gives whether it began a new epoch, which is published at once.
     pub fn fold(&mut self, batch: Batch) -> bool {
         self.count_calls(&batch);
+        self.take_drained(&batch);
         let mut new_epoch = false;
         if batch.part.collector == Source::Nvml {
             let held = match &batch.part.gpu {
@@ -203,6 +216,9 @@ impl Ledger {
         }
         let voids = book.epoch != 0;
         book.epoch = epoch;
+        if voids {
+            self.gpm.forget_instances(gpu);
+        }
         self.parts.retain(|part, _| part.tier == Tier::Identity || part.gpu.as_ref() != Some(gpu));
         voids
     }
@@ -219,6 +235,7 @@ impl Ledger {
             self.gpus.remove(&old);
             self.parts.retain(|part, _| part.gpu.as_ref() != Some(&old));
             self.counters.forget(&old.uuid);
+            self.gpm.forget(&old);
             self.tally.forget(&Subject::Gpu(old));
         }
         self.tally.born(&m::gpu_exporter_driver_errors_total, gpu);
@@ -244,7 +261,28 @@ impl Ledger {
             };
             *count += 1;
             *nanos += call.nanos;
+            if let Some(tier) = TierLabel::of(batch.part.tier) {
+                self.tier_nanos[tier as usize] += call.nanos;
+            }
             self.call_seconds.observe(call.nanos as f64 * 1e-9);
+        }
+    }
+
+    /// Adds up what was drained. Samples are the GPU's whatever its MIG layout; windows are of the layout
+    /// they were measured under.
+    fn take_drained(&mut self, batch: &Batch) {
+        let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !batch.drained.is_empty()) else { return };
+        self.seat(gpu);
+        let Some(book) = self.gpus.get_mut(gpu) else { return };
+        let current = batch.epoch >= book.epoch;
+        for drained in &batch.drained {
+            match drained {
+                Drained::Samples { .. } => book.samples.take(batch.taken, drained),
+                Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
+                    self.gpm.add(window);
+                }
+                Drained::Gpm(_) => {}
+            }
         }
     }
 

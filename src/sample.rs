@@ -139,6 +139,8 @@ pub enum Drained {
     Samples {
         /// Which buffer.
         buffer: Buffer,
+        /// Wall clock minus monotonic clock when they were read, in microseconds.
+        offset_micros: i64,
         /// Time by the driver's clock, in microseconds since 1970, and value: watts or a ratio.
         samples: Vec<(u64, f32)>,
     },

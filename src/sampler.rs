@@ -3,7 +3,10 @@
 //! It holds no sums: it sends what it reads. One worker thread a GPU, one for the node (this file: library,
 //! driver, list of GPUs). It ends when its control pipe closes, but never in the middle of a driver call.
 
+pub mod drain;
 pub mod driver;
+pub mod events;
+pub mod gpm;
 pub mod gpu;
 pub mod inflight;
 pub mod mig;
@@ -54,6 +57,8 @@ pub struct Shared {
     pub stop: Stop,
     frames: Mutex<Outbox>,
     workers: Mutex<Vec<JoinHandle<()>>>,
+    /// Where the driver's events are asked for.
+    pub events: events::Events,
 }
 
 impl Shared {
@@ -161,6 +166,7 @@ fn run() -> std::io::Result<()> {
         stop: Stop::default(),
         frames: Mutex::new(Outbox { pipe: frames, bytes: Vec::new(), since: Mono(0) }),
         workers: Mutex::default(),
+        events: events::Events::default(),
     });
     let (included, more) = std::sync::mpsc::channel();
     let listener = Arc::clone(&shared);
@@ -214,6 +220,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
         }
     };
     shared.send(&FromSampler::DriverUp);
+    events::start(shared, nvml);
     let mut node = NodeWorker { shared, nvml, caller, taken: shared.orders.avoid.iter().copied().collect() };
     for seat in &shared.orders.known {
         if !shared.orders.avoid.contains(&seat.slot) {

@@ -14,7 +14,7 @@ use crate::catalog::{Gpu, MetricId, SamplerEnd};
 use crate::child;
 use crate::clock::Mono;
 use crate::ledger::inbox::{Event, Stall};
-use crate::sampler::inflight::NODE_SLOT;
+use crate::sampler::inflight::is_gpu;
 use crate::sampler::wire::{Intervals, Orders};
 use crate::stop::Stop;
 use policy::{Backoff, Decision, GivenUp, StuckCall};
@@ -120,7 +120,7 @@ impl Supervisor {
         let (mut known, mut avoid) = (Vec::new(), Vec::new());
         for old in &self.given_up {
             let stuck = old.health(now, self.times).stuck;
-            avoid.extend(stuck.iter().map(|call| call.slot).filter(|slot| *slot != NODE_SLOT));
+            avoid.extend(stuck.iter().map(|call| call.slot).filter(|slot| is_gpu(*slot)));
             avoid.extend(&old.avoids);
             known.extend(old.seats.values().cloned());
         }
@@ -334,7 +334,7 @@ fn first_epoch(generation: u64) -> u64 {
 
 /// A stuck call with the GPU it is about, by what its own sampler knows.
 fn stall(sampler: &Sampler, call: StuckCall) -> Stall {
-    let gpu = (call.slot != NODE_SLOT).then(|| match sampler.seats.get(&call.slot) {
+    let gpu = is_gpu(call.slot).then(|| match sampler.seats.get(&call.slot) {
         Some(seat) => seat.gpu.clone(),
         // Stuck before it told its UUID: the index is all that is known.
         None => Gpu { gpu: u32::try_from(call.slot - 1).unwrap_or(u32::MAX), uuid: "".into() },

@@ -4,10 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GpuBook, Ledger, clock_events};
-use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
+use super::samples::Samples;
+use super::{GpuBook, Ledger, clock_events, flops};
+use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
 use crate::catalog::{
-    self as m, Call, EntityKind, Gpu, METRICS, MetricId, MetricName, Node, Subject, Tier, TierLabel,
+    self as m, Call, ClockDomain, EntityKind, GpmUnit, Gpu, METRICS, MetricId, MetricName, Node,
+    SampleBuffer, Subject, Tier, TierLabel,
 };
 use crate::clock::Mono;
 use crate::sample::{Missing, Part, Row, Source};
@@ -191,6 +193,16 @@ impl Ledger {
                 b.rows(&gpu.subject(), std::slice::from_ref(&row));
                 unsupported.remove(&row.metric);
             }
+            if let Some(book) = book {
+                self.put_samples(b, &gpu, book, now);
+            }
+            if up {
+                for ((metric, subject, labels), sum) in self.gpm.of(&gpu) {
+                    b.row(&subject, metric, labels, Value::Number(sum));
+                    unsupported.remove(&metric);
+                }
+                self.put_flops(b, &gpu, now);
+            }
             for metric in unsupported.iter().filter_map(|id| m::def(*id)) {
                 let name = MetricName(metric.name.into());
                 b.put(&m::gpu_exporter_metric_unsupported, &gpu, (name,), 1.0);
@@ -198,6 +210,88 @@ impl Ledger {
             views.push(view);
         }
         views
+    }
+
+    /// What the driver's own samples tell.
+    fn put_samples(&self, b: &mut Builder<'_>, gpu: &Gpu, book: &GpuBook, now: Mono) {
+        let Samples { power, utilization } = &book.samples;
+        for (series, buffer, histogram, integral, low, high) in [
+            (
+                power,
+                SampleBuffer::Power,
+                &m::gpu_power_sample_watts,
+                &m::gpu_energy_sampled_joules_total,
+                &m::gpu_power_minimum_watts,
+                &m::gpu_power_peak_watts,
+            ),
+            (
+                utilization,
+                SampleBuffer::Utilization,
+                &m::gpu_utilization_sample_ratio,
+                &m::gpu_busy_seconds_total,
+                &m::gpu_utilization_minimum_ratio,
+                &m::gpu_utilization_peak_ratio,
+            ),
+        ] {
+            if series.count() == 0 {
+                continue;
+            }
+            let value = Value::Histogram(Arc::new(series.histogram.clone()));
+            b.row(&gpu.subject(), histogram.id(), Vec::new(), value);
+            b.put(integral, gpu, (), series.integral);
+            b.put(&m::gpu_exporter_samples_total, gpu, (buffer,), series.count() as f64);
+            b.put(&m::gpu_exporter_sample_gaps_total, gpu, (buffer,), series.gaps as f64);
+            b.put(&m::gpu_exporter_sample_gap_seconds_total, gpu, (buffer,), series.gap_seconds);
+            if let Some((lowest, highest)) = series.extremes(now) {
+                b.put(low, gpu, (), lowest);
+                b.put(high, gpu, (), highest);
+            }
+        }
+    }
+
+    /// Floating-point operations a second, estimated.
+    fn put_flops(&self, b: &mut Builder<'_>, gpu: &Gpu, now: Mono) {
+        let value = |metric: MetricId, label: Option<LabelText>| self.value_of(gpu, metric, label, now);
+        let capability = self.info_of(gpu, m::gpu_info.id(), "compute_capability");
+        let cores = value(m::gpu_cuda_cores.id(), None);
+        let hertz = value(m::gpu_clock_hertz.id(), Some(ClockDomain::Sm.text()));
+        let (Some(capability), Some(cores), Some(hertz)) = (capability, cores, hertz) else { return };
+        let activity = |unit: GpmUnit| value(m::gpu_gpm_active_ratio.id(), Some(unit.text()));
+        for (pipe, rate) in flops::estimate(&capability, cores, hertz, activity) {
+            b.put(&m::gpu_flops_estimate, gpu, (pipe,), rate);
+        }
+    }
+
+    /// The value of a row about a GPU with this label, if it is held and not too old.
+    pub(super) fn value_of(
+        &self,
+        gpu: &Gpu,
+        metric: MetricId,
+        label: Option<LabelText>,
+        now: Mono,
+    ) -> Option<f64> {
+        let about = |part: &&Part| part.gpu.as_ref() == Some(gpu);
+        self.parts
+            .iter()
+            .filter(|(part, held)| about(part) && !held.expired(now))
+            .flat_map(|(_, held)| held.rows.groups())
+            .filter(|(subject, _)| matches!(subject, Subject::Gpu(_)))
+            .flat_map(|(_, rows)| rows)
+            .find(|row| row.metric == metric && row.labels.first() == label.as_ref())
+            .map(|row| row.value)
+    }
+
+    /// One label of an info row about a GPU.
+    pub(super) fn info_of(&self, gpu: &Gpu, metric: MetricId, label: &str) -> Option<String> {
+        let def = m::def(metric)?;
+        let at = def.labels.iter().position(|l| l.name == label)?;
+        self.parts
+            .iter()
+            .filter(|(part, _)| part.gpu.as_ref() == Some(gpu))
+            .flat_map(|(_, held)| held.rows.groups())
+            .flat_map(|(_, rows)| rows)
+            .find(|row| row.metric == metric)
+            .and_then(|row| Some(row.labels.get(at)?.text(def.labels.get(at)?).to_owned()))
     }
 
     fn put_collectors(
@@ -288,6 +382,10 @@ impl Ledger {
         for (call, count, seconds) in calls {
             b.put(&m::gpu_exporter_driver_calls_total, &node, (call.clone(),), count as f64);
             b.put(&m::gpu_exporter_driver_call_seconds_total, &node, (call,), seconds);
+        }
+        for tier in TierLabel::ALL {
+            let seconds = self.tier_nanos[*tier as usize] as f64 * 1e-9;
+            b.put(&m::gpu_exporter_driver_tier_seconds_total, &node, (*tier,), seconds);
         }
         let histogram = Value::Histogram(Arc::new(self.call_seconds.clone()));
         let metric = m::gpu_exporter_driver_call_duration_seconds.id();

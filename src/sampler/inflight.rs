@@ -21,8 +21,15 @@ use crate::clock::Mono;
 pub const MAX_GPUS: usize = 64;
 /// Slot of the worker for the node: library, driver, list of GPUs.
 pub const NODE_SLOT: usize = 0;
+/// Slot of the worker that waits for the driver's events.
+pub const EVENTS_SLOT: usize = MAX_GPUS + 1;
 /// Slots in the table.
-pub const SLOTS: usize = MAX_GPUS + 1;
+pub const SLOTS: usize = MAX_GPUS + 2;
+
+/// Whether a slot is that of a GPU's worker.
+pub const fn is_gpu(slot: usize) -> bool {
+    slot != NODE_SLOT && slot != EVENTS_SLOT
+}
 /// Bytes kept of a call's name; the longest NVML function name has 48.
 const NAME_WORDS: usize = 8;
 

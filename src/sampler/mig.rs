@@ -6,7 +6,7 @@ use nvml_wrapper::structs::device::MigMode;
 
 use super::raw;
 use super::visit::{Scale, Visit};
-use crate::catalog::{self as m, ComputeInstance, GpuInstance, MetricId, MigInfo};
+use crate::catalog::{self as m, ComputeInstance, Gpu, GpuInstance, MetricId, MigInfo};
 
 /// One MIG device: a compute instance within a GPU instance.
 #[derive(Debug)]
@@ -83,6 +83,22 @@ impl Layout {
             (known.gpu_instance, known.compute_instance, &known.uuid)
                 == (new.gpu_instance, new.compute_instance, &new.uuid)
         })
+    }
+
+    /// The GPU instances of the layout.
+    pub fn gpu_instances(&self, gpu: &Gpu) -> Vec<GpuInstance> {
+        let mut instances: Vec<GpuInstance> = Vec::new();
+        for mig in &self.devices {
+            if !instances.iter().any(|known| known.gpu_instance == mig.gpu_instance) {
+                instances.push(GpuInstance {
+                    gpu: gpu.gpu,
+                    uuid: gpu.uuid.clone(),
+                    gpu_instance: mig.gpu_instance,
+                    profile: mig.profile.as_str().into(),
+                });
+            }
+        }
+        instances
     }
 
     /// Reads identity and memory of every instance.

@@ -319,7 +319,8 @@ impl<'a> Visit<'a> {
         }
     }
 
-    fn gap(&mut self, call: CallName, metrics: &[MetricId], missing: Missing) {
+    /// Notes what could not be read, and why.
+    pub fn gap(&mut self, call: CallName, metrics: &[MetricId], missing: Missing) {
         self.gaps.push(Gap { call: call.to_string(), metrics: metrics.to_vec(), missing });
     }
 }

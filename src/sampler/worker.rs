@@ -6,7 +6,10 @@ use std::sync::Arc;
 use nvml_wrapper::{Device, Nvml};
 
 use super::Shared;
+use super::drain::Drains;
 use super::driver::{CallName, Caller, Failure};
+use super::events::Registration;
+use super::gpm::Gpm;
 use super::mig::Layout;
 use super::schedule::Schedule;
 use super::visit::{Memory, Visit};
@@ -154,7 +157,7 @@ impl Worker<'_> {
     /// Keeps the cadences until the GPU or the driver is lost, or the sampler stops.
     fn work(&mut self, device: &Device<'static>, gpu: &Gpu) {
         let mut memory = Memory::new(self.shared.off.clone());
-        let mut layout = Layout::default();
+        let mut kept = Kept::default();
         let mut schedule =
             Schedule::new(&self.shared.orders.intervals, u32::try_from(self.slot_number).unwrap_or(0));
         let token = self.shared.token;
@@ -171,13 +174,14 @@ impl Worker<'_> {
                     },
                     false => None,
                 };
-                let visited = self.visit(tier, device, gpu, &mut memory, &mut layout);
+                let visited = self.visit(tier, device, gpu, &mut memory, &mut kept);
                 drop(loan);
                 schedule.visited(tier, now, matches!(visited, Visited::Failed));
                 match visited {
                     Visited::Well | Visited::Failed => {}
                     Visited::LayoutChanged => {
                         memory.forget();
+                        kept.gpm.forget();
                         schedule.all_again();
                         break;
                     }
@@ -196,7 +200,7 @@ impl Worker<'_> {
         device: &Device<'static>,
         gpu: &Gpu,
         memory: &mut Memory,
-        layout: &mut Layout,
+        kept: &mut Kept,
     ) -> Visited {
         if self.shared.stop.stopped() {
             return Visited::Over;
@@ -204,12 +208,23 @@ impl Worker<'_> {
         let taken = Mono::now();
         let mut visit = Visit::new(gpu, device, &mut self.caller, memory);
         gpu::read(tier, &mut visit);
+        let layout = &mut kept.layout;
         let changed = match tier {
-            Tier::Slow => layout.refresh_mode(&mut visit),
+            Tier::Slow => {
+                let changed = layout.refresh_mode(&mut visit);
+                kept.registered.refresh(&mut visit, &self.shared.events);
+                kept.gpm.read(&mut visit, true, &layout.gpu_instances(gpu));
+                changed
+            }
             Tier::Normal => {
                 let changed = layout.refresh(&mut visit);
                 layout.read(&mut visit);
+                kept.drains.power(&mut visit);
                 changed
+            }
+            Tier::Drain => {
+                kept.drains.utilization(&mut visit);
+                false
             }
             _ => false,
         };
@@ -261,6 +276,15 @@ impl Worker<'_> {
             _ => self.shared.send(&batch),
         }
     }
+}
+
+/// What is kept from visit to visit, for the life of one handle.
+#[derive(Debug, Default)]
+struct Kept {
+    layout: Layout,
+    drains: Drains,
+    gpm: Gpm,
+    registered: Registration,
 }
 
 /// What a visit learned.

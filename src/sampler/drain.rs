@@ -1,0 +1,84 @@
+//! The driver's own sample buffers: power (50 samples a second on a data-centre GPU, some 2.4 s kept) and
+//! utilization (5 a second, some 14 s kept). Each is read at least twice a length, so none is missed.
+
+use super::raw::{self, SampleKind};
+use super::visit::Visit;
+use crate::catalog::MetricId;
+use crate::catalog::{self as m};
+use crate::clock::{Mono, unix_seconds};
+use crate::sample::{Buffer, Drained};
+
+/// How far wall clock and monotonic clock may move against each other between two reads before the
+/// driver's timestamps, which are the wall clock's, count as of another time.
+pub const STEP_MICROS: i64 = 100_000;
+
+/// What feeds on the power samples.
+const POWER: [MetricId; 4] = [
+    m::gpu_power_sample_watts.id(),
+    m::gpu_power_peak_watts.id(),
+    m::gpu_power_minimum_watts.id(),
+    m::gpu_energy_sampled_joules_total.id(),
+];
+
+/// What feeds on the utilization samples.
+const UTILIZATION: [MetricId; 4] = [
+    m::gpu_utilization_sample_ratio.id(),
+    m::gpu_utilization_peak_ratio.id(),
+    m::gpu_utilization_minimum_ratio.id(),
+    m::gpu_busy_seconds_total.id(),
+];
+
+const CALL: &str = "nvmlDeviceGetSamples";
+
+/// How far each buffer of one GPU has been read.
+#[derive(Debug, Default)]
+pub struct Drains {
+    power: Cursor,
+    utilization: Cursor,
+}
+
+#[derive(Debug, Default)]
+struct Cursor {
+    /// Timestamp of the newest sample read, and wall minus monotonic clock then, in microseconds.
+    newest: Option<(u64, i64)>,
+    /// The most samples the buffer holds.
+    room: Option<usize>,
+}
+
+impl Drains {
+    /// Reads the power samples that are new.
+    pub fn power(&mut self, v: &mut Visit<'_>) {
+        // NVML gives milliwatts.
+        self.power.drain(v, SampleKind::Power, Buffer::Power, &POWER, 1e3);
+    }
+
+    /// Reads the utilization samples that are new.
+    pub fn utilization(&mut self, v: &mut Visit<'_>) {
+        self.utilization.drain(v, SampleKind::Utilization, Buffer::Utilization, &UTILIZATION, 1e2);
+    }
+}
+
+impl Cursor {
+    fn drain(&mut self, v: &mut Visit<'_>, kind: SampleKind, buffer: Buffer, feeds: &[MetricId], over: f64) {
+        let wall_micros = (unix_seconds() * 1e6) as u64;
+        let offset = wall_micros as i64 - (Mono::now().0 / 1000) as i64;
+        let since = match self.newest {
+            Some((newest, then)) if offset.abs_diff(then) <= STEP_MICROS as u64 => newest,
+            _ => 0,
+        };
+        let call = (CALL, kind.code());
+        let room = match self.room {
+            Some(room) => room,
+            None => {
+                let Some(room) = v.read(call, feeds, |d| raw::samples_room(d, kind)) else { return };
+                self.room = Some(room);
+                room
+            }
+        };
+        let Some(found) = v.read(call, feeds, |d| raw::samples(d, kind, since, room)) else { return };
+        let Some(newest) = found.last().map(|(at, _)| *at) else { return };
+        self.newest = Some((newest, offset));
+        let samples = found.into_iter().map(|(at, value)| (at, (value / over) as f32)).collect();
+        v.drained.push(Drained::Samples { buffer, offset_micros: offset, samples });
+    }
+}

@@ -1,0 +1,139 @@
+//! The worker that waits for the driver's events: faults and what else happens, at once instead of at the
+//! next visit. GPUs are registered by their own workers, so that a sick one holds up nobody else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+
+use super::driver::Caller;
+use super::inflight::EVENTS_SLOT;
+use super::raw::{self, EventSet, RawEvent};
+use super::visit::Visit;
+use super::wire::FromSampler;
+use super::{Shared, driver};
+use crate::catalog::{self as m, Gpu, MetricId};
+use crate::clock::{Mono, unix_seconds};
+use crate::fact::{DriverFact, EVENT_BITS, Fact, Teller, What};
+use crate::sample::Missing;
+
+/// Longest wait in one go; it also bounds how late the end of the sampler is noticed.
+const WAIT: Duration = Duration::from_millis(500);
+/// Pause before waiting is tried again after it failed.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Where GPUs ask for events, and whose they are.
+#[derive(Debug, Default)]
+pub struct Events {
+    set: OnceLock<EventSet>,
+    /// By the number of the device's handle.
+    gpus: Mutex<HashMap<usize, Gpu>>,
+}
+
+/// Whether the events of one GPU are asked for, for the life of its handle.
+#[derive(Debug, Default)]
+pub struct Registration(bool);
+
+impl Registration {
+    /// Asks for the GPU's events, once, and tells whether they are asked for.
+    pub fn refresh(&mut self, v: &mut Visit<'_>, events: &Events) {
+        let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
+        let Some(set) = events.set.get().copied() else { return };
+        if !self.0 {
+            let wanted = EVENT_BITS.iter().fold(0, |all, bit| all | bit);
+            const SUPPORTED: &str = "nvmlDeviceGetSupportedEventTypes";
+            let Some(supported) = v.read(SUPPORTED, &feeds, raw::supported_events) else { return };
+            if supported & wanted == 0 {
+                return v.gap(SUPPORTED.into(), &feeds, Missing::Unsupported);
+            }
+            let gpu = v.gpu.clone();
+            let registered = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
+                // Known before the first event can come.
+                let number = raw::handle_number(device);
+                events.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(number, gpu);
+                raw::register_events(device, supported & wanted, set)
+            });
+            self.0 = registered.is_some();
+        }
+        if self.0 {
+            v.rows.of(v.gpu).flag(&m::gpu_driver_events_registered, (), true);
+        }
+    }
+}
+
+/// Makes the set and waits in a thread of its own. A driver without events is a driver.
+pub fn start(shared: &Arc<Shared>, nvml: &'static Nvml) {
+    let own = Arc::clone(shared);
+    let run = move || {
+        run(&own, nvml);
+        own.table.writer(EVENTS_SLOT).leave();
+    };
+    match std::thread::Builder::new().name("events".into()).stack_size(256 * 1024).spawn(run) {
+        Ok(handle) => shared.joined(handle),
+        Err(error) => tracing::error!(%error, "no thread for the driver's events"),
+    }
+}
+
+fn run(shared: &Shared, nvml: &'static Nvml) {
+    let slot = shared.table.writer(EVENTS_SLOT);
+    slot.expect(Mono::now());
+    let mut caller = Caller::new(slot, shared.orders.call_deadline);
+    let set = match caller.call("nvmlEventSetCreate".into(), || raw::event_set(nvml)) {
+        Ok(set) => *shared.events.set.get_or_init(|| set),
+        Err(failure) => {
+            tracing::info!(reason = %failure.told().1, "the driver offers no events");
+            return;
+        }
+    };
+    let mut number = 0;
+    while !shared.stop.stopped() {
+        // Before a GPU is registered there is nothing to wait for.
+        if shared.events.gpus.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            let next = Mono::now() + WAIT;
+            slot.expect(next);
+            shared.stop.wait_until(next);
+            continue;
+        }
+        // No call in flight but a wait that was promised to end: it may last, costs the driver nothing, and
+        // a sampler that is to end is not inside the driver because of it.
+        slot.expect(Mono::now() + WAIT);
+        match raw::wait_for_event(nvml, set, WAIT.as_millis() as u32) {
+            Ok(None) => {}
+            Ok(Some(event)) => {
+                number += 1;
+                tell(shared, number, &event);
+            }
+            Err(error) => match driver::classify(&error) {
+                driver::Failure::DriverGone(error, text) => return shared.driver_gone(error, text),
+                failure => {
+                    tracing::warn!(reason = %failure.told().1, "waiting for the driver's events failed");
+                    let next = Mono::now() + PAUSE;
+                    slot.expect(next);
+                    shared.stop.wait_until(next);
+                }
+            },
+        }
+    }
+}
+
+fn tell(shared: &Shared, number: u64, event: &RawEvent) {
+    let gpus = shared.events.gpus.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(gpu) = gpus.get(&event.device).cloned() else {
+        return tracing::warn!(?event, "an event of a GPU nobody asked for");
+    };
+    drop(gpus);
+    shared.send(&FromSampler::Fact(Fact {
+        teller: Teller::Nvml,
+        number,
+        taken: Mono::now(),
+        unix_seconds: unix_seconds(),
+        what: What::Driver(DriverFact {
+            gpu,
+            bits: event.bits,
+            data: event.data,
+            gpu_instance: event.gpu_instance,
+            compute_instance: event.compute_instance,
+        }),
+    }));
+}
