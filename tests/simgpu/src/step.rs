@@ -248,6 +248,7 @@ pub struct StepEntry {
     mig: Option<MigEntry>,
     throttle: Option<Vec<String>>,
     ecc: Option<Ecc>,
+    recovery_action: Option<String>,
     write_fd: Option<WriteEntry>,
     exit: Option<i32>,
     #[serde(default)]
@@ -327,6 +328,10 @@ impl StepEntry {
         }
         if let Some(ecc) = self.ecc {
             actions.push(Action::Set(ecc.answers()));
+        }
+        if let Some(name) = self.recovery_action {
+            let key = Key::new(Function::nvmlDeviceGetFieldValues, &[230]);
+            actions.push(Action::Set(HashMap::from([(key, Value::list([units::recovery(&name)?]))])));
         }
         if let Some(write) = self.write_fd {
             actions.push(Action::Write(write.fd, foreign_bytes(&write.bytes)?));

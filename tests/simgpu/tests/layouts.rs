@@ -99,6 +99,14 @@ constants! {
     NVML_GPM_METRICS_GET_VERSION = sys::NVML_GPM_METRICS_GET_VERSION;
     NVML_GPM_SUPPORT_VERSION = sys::NVML_GPM_SUPPORT_VERSION;
     nvmlEventTypeXidCriticalError = sys::nvmlEventTypeXidCriticalError;
+    nvmlEventTypeDramRetirementEvent = 0x400;
+    nvmlEventTypeNonFatalPoisonError = 0x1000;
+    nvmlEventTypeGpuRecoveryAction = 0x8000;
+    NVML_GPU_RECOVERY_ACTION_NONE = 0;
+    NVML_GPU_RECOVERY_ACTION_GPU_RESET = 1;
+    NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 2;
+    NVML_GPU_RECOVERY_ACTION_DRAIN_P2P = 3;
+    NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET = 4;
     nvmlClocksEventReasonGpuIdle = 0x1;
     nvmlClocksEventReasonApplicationsClocksSetting = 0x2;
     nvmlClocksEventReasonSwPowerCap = 0x4;
