@@ -1,8 +1,10 @@
 //! What a node answers when nothing is wrong.
 
 use nvml_wrapper::enum_wrappers::device::{Clock, Sampling};
+use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::Sample;
 use simgpu::Function;
 
 use crate::node::*;
@@ -116,6 +118,32 @@ fn a_busy_gpu_agrees_with_itself() {
     let sick = node.nvml.device_by_index(5).expect("a device");
     assert!(sick.running_compute_processes().expect("processes").iter().all(|p| p.pid > 4_194_304));
     assert_eq!(raw_fields(&node, 5, &[(144, 0)])[0].nvmlReturn, 0);
+}
+
+#[test]
+fn power_samples_show_what_averages_hide() {
+    // The third GPU's phase brings its first spike 0.4 s after the start.
+    let node = node_from("[[gpu]]\nmodel = 'H200'\ncount = 3\nload = 'spikes'\n");
+    let gpu = node.nvml.device_by_index(2).expect("a device");
+    let mut samples = Vec::new();
+    until("a spike", || {
+        let since = samples.last().map(|s: &Sample| s.timestamp);
+        match gpu.samples(Sampling::Power, since) {
+            Ok(newer) => samples.extend(newer),
+            Err(e) => assert!(matches!(e, NvmlError::NotFound)),
+        }
+        assert!(gpu.power_usage().is_ok_and(|p| p < 92_000));
+        node.state.scenario_seconds() > 0.6
+    });
+    assert!(samples.windows(2).all(|w| w[1].timestamp > w[0].timestamp));
+    let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_micros() as u64;
+    assert!((0..10_000_000).contains(&(since_1970 - samples[samples.len() - 1].timestamp)));
+    let watts = |s: &Sample| match s.value {
+        SampleValue::U32(milliwatts) => milliwatts / 1000,
+        _ => 0,
+    };
+    let high: Vec<u32> = samples.iter().map(watts).filter(|w| *w > 100).collect();
+    assert!(high.len() == 1 && (689..=690).contains(&high[0]), "{high:?}");
 }
 
 #[test]
