@@ -89,6 +89,9 @@ functions! {
     nvmlEventSetCreate nvmlDeviceRegisterEvents nvmlDeviceGetSupportedEventTypes
     nvmlEventSetWait_v2 nvmlEventSetFree
 
+    nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderSessions nvmlDeviceGetEncoderCapacity
+    nvmlDeviceGetFBCStats nvmlDeviceGetFBCSessions
+
     nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
     nvmlGpmMigSampleGet nvmlGpmMetricsGet
 }

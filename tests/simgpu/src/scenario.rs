@@ -16,6 +16,11 @@ use crate::step::{Action, Step, StepEntry, read_set};
 use crate::units;
 use crate::value::Value;
 
+/// What every video session does.
+pub const SESSION_FPS: u32 = 30;
+/// See `SESSION_FPS`.
+pub const SESSION_LATENCY_US: u32 = 5000;
+
 /// More than any node has.
 const MAX_GPUS: usize = 64;
 
@@ -60,6 +65,10 @@ struct GpuEntry {
     power_limit: Option<f64>,
     #[serde(default)]
     processes: Vec<ProcessEntry>,
+    #[serde(default)]
+    encoder_sessions: usize,
+    #[serde(default)]
+    fbc_sessions: usize,
     #[serde(default)]
     set: toml::Table,
 }
@@ -222,18 +231,23 @@ fn read_gpu(entry: &GpuEntry, still: bool, index: usize) -> Result<Gpu, String> 
     if let Some(watts) = entry.power_limit {
         set_power_limit(&mut set, watts);
     }
+    let users: Vec<u32> = processes.iter().map(|p| p.pid).collect();
+    set_sessions(&mut set, entry, if users.is_empty() { vec![made_up_pid(index, 0)] } else { users });
     set.extend(read_set(&entry.set)?);
     let (load, power_limit) = (load, entry.power_limit);
     Ok(Gpu { model, load, power_limit, processes, set, curve, layouts: vec![(None, layout)] })
 }
 
-/// A busy GPU whose processes nobody named has one on every MIG device, with a number above the
-/// kernel's largest, so that it is never taken for a real one.
+/// A number above the kernel's largest, so that the process is never taken for a real one.
+fn made_up_pid(gpu: usize, n: usize) -> u32 {
+    4_200_000 + (gpu * 16 + n) as u32
+}
+
+/// A busy GPU whose processes nobody named has one on every MIG device.
 fn busy_processes(model: &Model, load: Load, index: usize, layout: &Layout) -> Vec<Process> {
-    let pid = |n: usize| 4_200_000 + (index * 16 + n) as u32;
     let part = |bytes: u64| (bytes as f64 * load.memory()) as u64;
     let process = |n: usize, bytes: u64, instance: Option<usize>| Process {
-        pid: pid(n),
+        pid: made_up_pid(index, n),
         memory: part(bytes),
         kind: ProcessKind::Compute,
         instance,
@@ -257,6 +271,21 @@ fn set_power_limit(set: &mut HashMap<Key, Value>, watts: f64) {
         Key::new(nvmlDeviceGetFieldValues, &[192]),
     ];
     set.extend(calls.map(|key| (key, milliwatts.clone())));
+}
+
+/// Sessions are told by their processes, which share them.
+fn set_sessions(set: &mut HashMap<Key, Value>, entry: &GpuEntry, pids: Vec<u32>) {
+    use Function::*;
+    let calls = [
+        (entry.encoder_sessions, nvmlDeviceGetEncoderSessions, nvmlDeviceGetEncoderStats),
+        (entry.fbc_sessions, nvmlDeviceGetFBCSessions, nvmlDeviceGetFBCStats),
+    ];
+    for (count, sessions, stats) in calls.into_iter().filter(|(count, ..)| *count > 0) {
+        let pids = pids.iter().cycle().take(count).map(|pid| Value::Int(i64::from(*pid)));
+        set.insert(Key::new(sessions, &[]), Value::List(pids.collect()));
+        let means = [count as u64, SESSION_FPS.into(), SESSION_LATENCY_US.into()];
+        set.insert(Key::new(stats, &[]), Value::list(means));
+    }
 }
 
 /// Works out the layout that a step brings, for every GPU it is about.

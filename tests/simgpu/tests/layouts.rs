@@ -59,6 +59,9 @@ structs! {
     nvmlComputeInstancePlacement_t { start size }
     nvmlComputeInstanceInfo_t { device gpuInstance id profileId placement }
     nvmlEventData_t { device eventType eventData gpuInstanceId computeInstanceId }
+    nvmlEncoderSessionInfo_t { sessionId pid vgpuInstance codecType hResolution vResolution averageFps averageLatency }
+    nvmlFBCStats_t { sessionsCount averageFPS averageLatency }
+    nvmlFBCSessionInfo_t { sessionId pid vgpuInstance displayOrdinal sessionType sessionFlags hMaxResolution vMaxResolution hResolution vResolution averageFPS averageLatency }
     nvmlGpmMetric_t { metricId nvmlReturn value metricInfo }
     nvmlGpmMetricsGet_t { version numMetrics sample1 sample2 metrics }
     nvmlGpmSupport_t { version isSupportedDevice }
@@ -98,6 +101,8 @@ constants! {
     NVML_GSP_FIRMWARE_VERSION_BUF_SIZE = sys::NVML_GSP_FIRMWARE_VERSION_BUF_SIZE;
     NVML_GPM_METRICS_GET_VERSION = sys::NVML_GPM_METRICS_GET_VERSION;
     NVML_GPM_SUPPORT_VERSION = sys::NVML_GPM_SUPPORT_VERSION;
+    NVML_ENCODER_QUERY_H264 = sys::nvmlEncoderQueryType_enum_NVML_ENCODER_QUERY_H264;
+    NVML_FBC_SESSION_TYPE_TOSYS = sys::nvmlFBCSessionType_enum_NVML_FBC_SESSION_TYPE_TOSYS;
     nvmlEventTypeXidCriticalError = sys::nvmlEventTypeXidCriticalError;
     nvmlEventTypeDramRetirementEvent = 0x400;
     nvmlEventTypeNonFatalPoisonError = 0x1000;

@@ -12,3 +12,4 @@ mod measures;
 mod processes;
 mod samples;
 mod system;
+mod video;

@@ -1,6 +1,6 @@
 //! What a node answers when nothing is wrong.
 
-use nvml_wrapper::enum_wrappers::device::{Clock, Sampling};
+use nvml_wrapper::enum_wrappers::device::{Clock, EncoderType, Sampling};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
@@ -144,6 +144,29 @@ fn power_samples_show_what_averages_hide() {
     };
     let high: Vec<u32> = samples.iter().map(watts).filter(|w| *w > 100).collect();
     assert!(high.len() == 1 && (689..=690).contains(&high[0]), "{high:?}");
+}
+
+#[test]
+fn video_sessions_are_counted_and_listed() {
+    let node = node_from(
+        "still = true\n[[gpu]]\nmodel = 'L4'\nencoder_sessions = 3\nfbc_sessions = 1\n\
+         processes = [{ pid = 11, memory = '1GiB', type = 'graphics' }, { pid = 12, memory = '1GiB' }]\n\
+         [[gpu]]\nmodel = 'H200'\n",
+    );
+    let gpu = node.nvml.device_by_index(0).expect("a device");
+    let stats = gpu.encoder_stats().expect("stats");
+    assert_eq!((stats.session_count, stats.average_fps, stats.average_latency), (3, 30, 5000));
+    let sessions = gpu.encoder_sessions().expect("sessions");
+    let told: Vec<_> = sessions.iter().map(|s| (s.session_id, s.pid, s.average_fps)).collect();
+    assert_eq!(told, [(1, 11, 30), (2, 12, 30), (3, 11, 30)]);
+    assert_eq!(gpu.fbc_stats().expect("stats").sessions_count, 1);
+    assert_eq!(gpu.fbc_sessions_info().expect("sessions").len(), 1);
+    assert_eq!(gpu.encoder_capacity(EncoderType::H264).said(), Ok(100));
+    let without = node.nvml.device_by_index(1).expect("a device");
+    assert_eq!(without.encoder_stats().expect("stats").session_count, 0);
+    assert!(without.encoder_sessions().is_ok_and(|s| s.is_empty()));
+    assert!(without.fbc_sessions_info().is_ok_and(|s| s.is_empty()));
+    assert_eq!(without.encoder_capacity(EncoderType::H264).said(), no("NotSupported"));
 }
 
 #[test]
