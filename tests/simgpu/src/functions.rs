@@ -92,6 +92,13 @@ functions! {
     nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderSessions nvmlDeviceGetEncoderCapacity
     nvmlDeviceGetFBCStats nvmlDeviceGetFBCSessions
 
+    nvmlDeviceGetHostVgpuMode nvmlDeviceGetActiveVgpus nvmlDeviceGetVgpuUtilization
+    nvmlDeviceGetGridLicensableFeatures_v4 nvmlVgpuInstanceGetUUID nvmlVgpuInstanceGetVmID
+    nvmlVgpuInstanceGetFbUsage nvmlVgpuInstanceGetType nvmlVgpuInstanceGetLicenseInfo_v2
+    nvmlVgpuInstanceGetVmDriverVersion nvmlVgpuInstanceGetFrameRateLimit
+    nvmlVgpuInstanceGetEncoderStats nvmlVgpuTypeGetName nvmlVgpuTypeGetClass
+    nvmlVgpuTypeGetFramebufferSize
+
     nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
     nvmlGpmMigSampleGet nvmlGpmMetricsGet
 }

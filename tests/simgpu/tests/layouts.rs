@@ -62,6 +62,12 @@ structs! {
     nvmlEncoderSessionInfo_t { sessionId pid vgpuInstance codecType hResolution vResolution averageFps averageLatency }
     nvmlFBCStats_t { sessionsCount averageFPS averageLatency }
     nvmlFBCSessionInfo_t { sessionId pid vgpuInstance displayOrdinal sessionType sessionFlags hMaxResolution vMaxResolution hResolution vResolution averageFPS averageLatency }
+    nvmlVgpuInstanceUtilizationSample_t { vgpuInstance timeStamp smUtil memUtil encUtil decUtil }
+    nvmlVgpuLicenseExpiry_t { year month day hour min sec status }
+    nvmlVgpuLicenseInfo_t { isLicensed licenseExpiry currentState }
+    nvmlGridLicenseExpiry_t { year month day hour min sec status }
+    nvmlGridLicensableFeature_t { featureCode featureState licenseInfo productName featureEnabled licenseExpiry }
+    nvmlGridLicensableFeatures_t { isGridLicenseSupported licensableFeaturesCount gridLicensableFeatures }
     nvmlGpmMetric_t { metricId nvmlReturn value metricInfo }
     nvmlGpmMetricsGet_t { version numMetrics sample1 sample2 metrics }
     nvmlGpmSupport_t { version isSupportedDevice }
@@ -101,6 +107,13 @@ constants! {
     NVML_GSP_FIRMWARE_VERSION_BUF_SIZE = sys::NVML_GSP_FIRMWARE_VERSION_BUF_SIZE;
     NVML_GPM_METRICS_GET_VERSION = sys::NVML_GPM_METRICS_GET_VERSION;
     NVML_GPM_SUPPORT_VERSION = sys::NVML_GPM_SUPPORT_VERSION;
+    NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU = 3;
+    NVML_HOST_VGPU_MODE_SRIOV = 1;
+    NVML_VGPU_VM_ID_UUID = sys::nvmlVgpuVmIdType_NVML_VGPU_VM_ID_UUID;
+    NVML_GRID_LICENSE_STATE_UNLICENSED = sys::NVML_GRID_LICENSE_STATE_UNLICENSED;
+    NVML_GRID_LICENSE_STATE_LICENSED = sys::NVML_GRID_LICENSE_STATE_LICENSED;
+    NVML_GRID_LICENSE_EXPIRY_VALID = sys::NVML_GRID_LICENSE_EXPIRY_VALID;
+    NVML_GRID_LICENSE_FEATURE_CODE_NVIDIA_RTX = 2;
     NVML_ENCODER_QUERY_H264 = sys::nvmlEncoderQueryType_enum_NVML_ENCODER_QUERY_H264;
     NVML_FBC_SESSION_TYPE_TOSYS = sys::nvmlFBCSessionType_enum_NVML_FBC_SESSION_TYPE_TOSYS;
     nvmlEventTypeXidCriticalError = sys::nvmlEventTypeXidCriticalError;

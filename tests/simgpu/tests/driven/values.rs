@@ -1,10 +1,14 @@
 //! What a node answers when nothing is wrong.
 
-use nvml_wrapper::enum_wrappers::device::{Clock, EncoderType, Sampling};
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EncoderType, GpuVirtualizationMode, HostVgpuMode, Sampling,
+};
+use nvml_wrapper::enum_wrappers::vgpu::VmId;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::Sample;
+use nvml_wrapper_sys::bindings as sys;
 use simgpu::Function;
 
 use crate::node::*;
@@ -167,6 +171,57 @@ fn video_sessions_are_counted_and_listed() {
     assert!(without.encoder_sessions().is_ok_and(|s| s.is_empty()));
     assert!(without.fbc_sessions_info().is_ok_and(|s| s.is_empty()));
     assert_eq!(without.encoder_capacity(EncoderType::H264).said(), no("NotSupported"));
+}
+
+#[test]
+fn vgpus_are_told_by_their_host() {
+    let node = node_from(
+        "still = true\n[[gpu]]\nmodel = 'H200'\n[[gpu]]\nmodel = 'L4'\nvgpus = [\
+         { uuid = 'a', type = 'NVIDIA L4-6Q', vm = 'vm-1', memory = '2GiB', sm = 40, licensed = true }, \
+         { uuid = 'b', type = 'NVIDIA L4-6Q', vm = 'vm-2', memory = '1GiB' }]\n",
+    );
+    let without = node.nvml.device_by_index(0).expect("a device");
+    assert!(without.active_vgpus().is_err_and(|e| matches!(e, NvmlError::NotSupported)));
+    assert!(without.vgpu_host_mode().is_err());
+    let host = node.nvml.device_by_index(1).expect("a device");
+    assert_eq!(host.virtualization_mode().expect("mode"), GpuVirtualizationMode::HostVgpu);
+    assert_eq!(host.vgpu_host_mode().expect("mode"), HostVgpuMode::Sriov);
+    assert_eq!(host.memory_info().expect("memory").used, 12 << 30);
+    let vgpus = host.active_vgpus().expect("vGPUs");
+    let told: Vec<_> = vgpus
+        .iter()
+        .map(|v| {
+            let kind = v.instance_type().expect("a type");
+            let license = v.license_info_v2().expect("a licence");
+            (
+                v.uuid().expect("a UUID"),
+                v.fb_usage().expect("memory"),
+                kind.name().expect("a name"),
+                kind.class_name().expect("a class"),
+                kind.framebuffer_size().expect("a size"),
+                license.is_licensed,
+            )
+        })
+        .collect();
+    let (name, class) = ("NVIDIA L4-6Q".to_string(), "Quadro".to_string());
+    let expected = [("a", 2, true), ("b", 1, false)];
+    let expected = expected.map(|(uuid, gib, licensed)| {
+        (uuid.into(), gib << 30, name.clone(), class.clone(), 6 << 30, licensed)
+    });
+    assert_eq!(told, expected);
+    assert!(matches!(vgpus[1].vm_id(), Ok(VmId::Uuid(id)) if id == "vm-2"));
+    assert_eq!(vgpus[0].driver_version().said(), Ok("580.159.04".into()));
+    let call = node.nvml.lib().nvmlDeviceGetVgpuUtilization.as_ref().expect("exported");
+    // SAFETY: the handle is the device's and the count that of the buffer; zeros are a valid sample.
+    let samples = unsafe {
+        let mut samples: [sys::nvmlVgpuInstanceUtilizationSample_t; 2] = std::mem::zeroed();
+        let (mut kind, mut count) = (0, 0);
+        let sized = call(host.handle(), 0, &mut kind, &mut count, std::ptr::null_mut());
+        assert_eq!((sized, count), (sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, 2));
+        assert_eq!(call(host.handle(), 0, &mut kind, &mut count, samples.as_mut_ptr()), 0);
+        samples.map(|s| (s.vgpuInstance, s.smUtil.uiVal))
+    };
+    assert_eq!(samples.map(|(_, sm)| sm), [40, 0]);
 }
 
 #[test]
