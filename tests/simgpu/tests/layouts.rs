@@ -35,6 +35,7 @@ structs! {
     nvmlMemory_v2_t { version total reserved free used }
     nvmlBAR1Memory_t { bar1Total bar1Free bar1Used }
     nvmlProcessInfo_t { pid usedGpuMemory gpuInstanceId computeInstanceId }
+    nvmlProcessInfo_v2_t { pid usedGpuMemory gpuInstanceId computeInstanceId }
     nvmlProcessUtilizationSample_t { pid timeStamp smUtil memUtil encUtil decUtil }
     nvmlSample_t { timeStamp sampleValue }
     nvmlFieldValue_t { fieldId scopeId timestamp latencyUsec valueType nvmlReturn value }
@@ -59,6 +60,14 @@ structs! {
     nvmlComputeInstancePlacement_t { start size }
     nvmlComputeInstanceInfo_t { device gpuInstance id profileId placement }
     nvmlEventData_t { device eventType eventData gpuInstanceId computeInstanceId }
+    nvmlDevicePerfModes_t { version }
+    nvmlDeviceCurrentClockFreqs_t { version }
+    nvmlHwbcEntry_t { hwbcId firmwareVersion }
+    nvmlC2cModeInfo_v1_t { isC2cEnabled }
+    nvmlConfComputeSystemCaps_t { cpuCaps gpusCaps }
+    nvmlConfComputeSystemState_t { environment ccFeature devToolsMode }
+    nvmlConfComputeGetKeyRotationThresholdInfo_t { version attackerAdvantage }
+    nvmlConfComputeMemSizeInfo_t { protectedMemSizeKib unprotectedMemSizeKib }
     nvmlEncoderSessionInfo_t { sessionId pid vgpuInstance codecType hResolution vResolution averageFps averageLatency }
     nvmlFBCStats_t { sessionsCount averageFPS averageLatency }
     nvmlFBCSessionInfo_t { sessionId pid vgpuInstance displayOrdinal sessionType sessionFlags hMaxResolution vMaxResolution hResolution vResolution averageFPS averageLatency }
@@ -107,6 +116,7 @@ constants! {
     NVML_GSP_FIRMWARE_VERSION_BUF_SIZE = sys::NVML_GSP_FIRMWARE_VERSION_BUF_SIZE;
     NVML_GPM_METRICS_GET_VERSION = sys::NVML_GPM_METRICS_GET_VERSION;
     NVML_GPM_SUPPORT_VERSION = sys::NVML_GPM_SUPPORT_VERSION;
+    NVML_PSTATE_UNKNOWN = sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN;
     NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU = 3;
     NVML_HOST_VGPU_MODE_SRIOV = 1;
     NVML_VGPU_VM_ID_UUID = sys::nvmlVgpuVmIdType_NVML_VGPU_VM_ID_UUID;

@@ -1,7 +1,7 @@
 //! What a node answers when nothing is wrong.
 
 use nvml_wrapper::enum_wrappers::device::{
-    Clock, EncoderType, GpuVirtualizationMode, HostVgpuMode, Sampling,
+    Clock, EncoderType, GpuVirtualizationMode, HostVgpuMode, PerformanceState, Sampling,
 };
 use nvml_wrapper::enum_wrappers::vgpu::VmId;
 use nvml_wrapper::enums::device::SampleValue;
@@ -148,6 +148,38 @@ fn power_samples_show_what_averages_hide() {
     };
     let high: Vec<u32> = samples.iter().map(watts).filter(|w| *w > 100).collect();
     assert!(high.len() == 1 && (689..=690).contains(&high[0]), "{high:?}");
+}
+
+#[test]
+fn clocks_in_words_are_as_recorded() {
+    let node = node("still-8xh200.toml");
+    let gpu = node.nvml.device_by_index(0).expect("a device");
+    let states = gpu.supported_performance_states().expect("states");
+    assert_eq!(states, [PerformanceState::Two, PerformanceState::Zero]);
+    let text = |text: [std::ffi::c_char; 2048]| -> String {
+        text.iter().map_while(|c| (*c != 0).then_some(*c as u8 as char)).collect()
+    };
+    let mut now = sys::nvmlDeviceCurrentClockFreqs_t { version: 2052 | 1 << 24, str_: [0; 2048] };
+    let mut modes = sys::nvmlDevicePerfModes_t { version: 2052 | 1 << 24, str_: [0; 2048] };
+    // SAFETY: the handle is the device's and the structs are valid.
+    unsafe {
+        let lib = node.nvml.lib();
+        assert_eq!(lib.nvmlDeviceGetCurrentClockFreqs.as_ref().expect("exported")(gpu.handle(), &mut now), 0);
+        assert_eq!(
+            lib.nvmlDeviceGetPerformanceModes.as_ref().expect("exported")(gpu.handle(), &mut modes),
+            0
+        );
+    }
+    let graphics = "nvclock=345, nvclockmin=345, nvclockmax=1980, nvclockeditable=0";
+    let memory = |mhz: u32, rate: u32| {
+        format!(
+            "memclock={mhz}, memclockmin={mhz}, memclockmax={mhz}, memclockeditable=0, memTransferRate={rate}, \
+             memTransferRatemin={rate}, memTransferRatemax={rate}, memTransferRateeditable=0"
+        )
+    };
+    let (low, high) = (memory(2201, 4402), memory(3201, 6402));
+    assert_eq!(text(now.str_), format!("{graphics}, {high}"));
+    assert_eq!(text(modes.str_), format!("perf=0, {graphics}, {low} ; perf=1, {graphics}, {high}"));
 }
 
 #[test]
