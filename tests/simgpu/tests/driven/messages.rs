@@ -121,3 +121,39 @@ fn only_registered_events_are_told() {
     assert_eq!(event(&node, recovery), Err(sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT));
     assert_eq!(event(&node, set(&node, 0xff9f)), Ok((0x400, 7, u32::MAX, u32::MAX)));
 }
+
+#[test]
+fn a_recovery_is_told_from_its_beginning_to_its_end() {
+    let node = node("recovery.toml");
+    let set = set(&node, 0x8400);
+    let none = u32::MAX;
+    node.state.open_gate("sick").expect("a gate");
+    assert_eq!(event(&node, set), Ok((0x400, 0, none, none)));
+    assert_eq!(event(&node, set), Ok((0x8000, 1, none, none)));
+    assert_eq!(event(&node, set), Err(sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT));
+    // SAFETY: field 230 is an unsigned int.
+    let wanted = |gpu| unsafe { raw_fields(&node, gpu, &[(230, 0)])[0].value.uiVal };
+    assert_eq!([wanted(0), wanted(1), wanted(2)], [1, 4, 0]);
+    node.state.open_gate("reset").expect("a gate");
+    assert_eq!(event(&node, set), Ok((0x8000, 0, none, none)));
+    assert_eq!([wanted(0), wanted(1)], [0, 4]);
+}
+
+#[test]
+fn a_burst_of_xids_comes_by_both_sources() {
+    let node = node("xid-burst.toml");
+    let set = set(&node, 8);
+    let mut told = Vec::new();
+    until("the last line", || {
+        told.extend(event(&node, set));
+        texts(&node).iter().any(|text| text.contains("): 199, "))
+    });
+    told.extend(std::iter::from_fn(|| event(&node, set).ok()));
+    let lines = texts(&node);
+    assert!(
+        lines[..10].iter().all(|l| l.contains("(PCI:0000:00:06): 31, pid=522, name=app, channel")),
+        "{lines:?}"
+    );
+    assert!(lines[10].contains("(PCI:0000:00:07): 79, ") && lines.len() == 12, "{lines:?}");
+    assert_eq!(told, [(8, 31, u32::MAX, u32::MAX); 10]);
+}
