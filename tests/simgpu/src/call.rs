@@ -14,6 +14,7 @@ pub(crate) fn run(function: Function, body: impl FnOnce() -> Answer<()>) -> Code
     let known = sim::loaded();
     if let Some(sim) = known {
         sim.state.begin(function);
+        sim.log();
     }
     let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => code::SUCCESS,
@@ -24,6 +25,7 @@ pub(crate) fn run(function: Function, body: impl FnOnce() -> Answer<()>) -> Code
         // The first call of all is the one that loads the scenario.
         if known.is_none() {
             sim.state.begin(function);
+            sim.log();
         }
         sim.state.end(os::thread_cpu_ns() - before);
     }

@@ -23,14 +23,18 @@ pub enum Load {
     Inference,
     /// Two seconds of work every ten.
     Bursty,
+    /// Nothing, but 20 ms at full power every 30 s: too short for what averages.
+    Spikes,
     /// The recorded values, unmoving.
     Still,
 }
 
 /// Every load repeats after this many seconds.
 const PERIOD: f64 = 120.0;
+/// A curve is made of steps of this many seconds, as far as nothing shorter happens.
 const STEP: f64 = 0.1;
-const STEPS: usize = 1200;
+/// The length of a spike: one power sample.
+const SPIKE: f64 = 0.02;
 /// Time constant of the heat sink in seconds.
 const LAG: f64 = 25.0;
 
@@ -40,6 +44,9 @@ impl Load {
         let wave = |period: f64| (TAU * t / period).sin();
         match self {
             Load::Idle | Load::Still => 0.0,
+            // Half a step before and after: the sums of steps are not exact.
+            Load::Spikes if (t % 30.0 - 15.0).abs() < SPIKE / 2.0 => 1.0,
+            Load::Spikes => 0.0,
             Load::Training if t % 60.0 > 56.0 => 0.08,
             Load::Training => 0.93 + 0.05 * wave(6.0),
             Load::Inference => 0.45 + 0.25 * wave(40.0) + 0.12 * wave(7.5),
@@ -51,11 +58,15 @@ impl Load {
     /// The part of the memory that the work holds.
     pub fn memory(self) -> f64 {
         match self {
-            Load::Idle | Load::Still => 0.0,
+            Load::Idle | Load::Spikes | Load::Still => 0.0,
             Load::Training => 0.86,
             Load::Inference => 0.61,
             Load::Bursty => 0.27,
         }
+    }
+
+    fn step(self) -> f64 {
+        if self == Load::Spikes { SPIKE } else { STEP }
     }
 
     /// How much it talks to the other GPUs, as part of the links' rate.
@@ -106,37 +117,41 @@ pub struct Curve {
     points: Vec<Point>,
     /// `sums[i]` is the integral from 0 to the beginning of step i.
     sums: Vec<Point>,
+    /// Seconds that a point stands for.
+    step: f64,
     phase: f64,
 }
 
 impl Curve {
     /// The curve of a load on a GPU that may draw `limit` watts. GPUs differ by their phase.
     pub fn new(load: Load, b: &Behaviour, limit: f64, gpu: usize) -> Curve {
-        let mut points = Vec::with_capacity(STEPS);
+        let step = load.step();
+        let steps = (PERIOD / step).round() as usize;
+        let mut points = Vec::with_capacity(steps);
         let mut celsius = b.idle_celsius;
         // Two rounds, so that the temperature of the second begins where it ends.
-        for i in 0..2 * STEPS {
-            let mut p = moment(load, b, limit, (i % STEPS) as f64 * STEP);
+        for i in 0..2 * steps {
+            let mut p = moment(load, b, limit, (i % steps) as f64 * step);
             let span = (p.watts - b.idle_watts) / (b.full_watts - b.idle_watts);
             let target = b.idle_celsius + span * (b.full_celsius - b.idle_celsius);
-            celsius += (target - celsius) * STEP / LAG;
+            celsius += (target - celsius) * step / LAG;
             p.celsius = celsius;
-            if i >= STEPS {
+            if i >= steps {
                 points.push(p);
             }
         }
         let mut sums = vec![Point::default()];
         for p in &points {
             let last = sums[sums.len() - 1];
-            sums.push(last.add(p, STEP));
+            sums.push(last.add(p, step));
         }
-        Curve { points, sums, phase: (gpu as f64 * 7.3) % PERIOD }
+        Curve { points, sums, step, phase: (gpu as f64 * 7.3) % PERIOD }
     }
 
     /// The moment `t` seconds after the scenario's start; before it is allowed.
     pub fn at(&self, t: f64) -> Point {
         let t = (t + self.phase).rem_euclid(PERIOD);
-        self.points[((t / STEP) as usize).min(STEPS - 1)]
+        self.points[self.number(t)]
     }
 
     /// The integral of every quantity from one moment to another.
@@ -155,8 +170,13 @@ impl Curve {
     fn integral(&self, t: f64) -> Point {
         let t = t + self.phase;
         let (rounds, t) = (t.div_euclid(PERIOD), t.rem_euclid(PERIOD));
-        let i = ((t / STEP) as usize).min(STEPS - 1);
-        self.sums[i].add(&self.points[i], t - i as f64 * STEP).add(&self.sums[STEPS], rounds)
+        let i = self.number(t);
+        self.sums[i].add(&self.points[i], t - i as f64 * self.step).add(&self.sums[self.points.len()], rounds)
+    }
+
+    /// Which point stands for a moment of the period.
+    fn number(&self, t: f64) -> usize {
+        ((t / self.step) as usize).min(self.points.len() - 1)
     }
 }
 
@@ -206,6 +226,20 @@ mod tests {
         }
         let sum = curve.sum(-30.0, 170.0).watts;
         assert!((sum - joules).abs() / sum < 1e-3, "{sum} and {joules}");
+    }
+
+    #[test]
+    fn a_spike_shows_in_one_sample_and_in_no_average() {
+        let curve = Curve::new(Load::Spikes, &H200, 700.0, 3);
+        let samples =
+            |from: i32, to: i32| (from..to).map(|n| curve.mean(f64::from(n - 1) * 0.02, f64::from(n) * 0.02));
+        for round in 0..8 {
+            let high = samples(round * 1500, (round + 1) * 1500).filter(|p| p.watts > 680.0).count();
+            assert_eq!(high, 1, "in round {round}");
+        }
+        for second in 0..240 {
+            assert!(curve.mean(f64::from(second), f64::from(second + 1)).watts < 91.0);
+        }
     }
 
     #[test]

@@ -195,7 +195,9 @@ impl Device {
                 (v2.u64(0)?, v2.u64(1)?)
             }
         };
-        let held: u64 = self.processes()?.iter().map(|p| p.memory).sum();
+        // The host sets all memory of a vGPU aside, whatever the virtual machine uses of it.
+        let vgpus: u64 = self.gpu.vgpus.iter().map(|v| v.kind.memory).sum();
+        let held = vgpus + self.processes()?.iter().map(|p| p.memory).sum::<u64>();
         let used = held.min(total - reserved);
         let free = total - reserved - used;
         Ok(match function {

@@ -25,7 +25,8 @@ functions! {
     nvmlInit_v2 nvmlInitWithFlags nvmlShutdown nvmlErrorString
     nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion
     nvmlSystemGetCudaDriverVersion_v2 nvmlSystemGetDriverBranch nvmlSystemGetProcessName
-    nvmlSystemGetNvlinkBwMode
+    nvmlSystemGetNvlinkBwMode nvmlSystemGetHicVersion nvmlSystemGetConfComputeCapabilities
+    nvmlSystemGetConfComputeState nvmlSystemGetConfComputeKeyRotationThresholdInfo
     nvmlDeviceGetCount_v2 nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByUUID
     nvmlDeviceGetHandleBySerial nvmlDeviceGetHandleByPciBusId_v2
 
@@ -44,13 +45,18 @@ functions! {
     nvmlDeviceGetPersistenceMode nvmlDeviceGetComputeMode nvmlDeviceGetDisplayMode
     nvmlDeviceGetDisplayActive nvmlDeviceGetPowerManagementMode nvmlDeviceGetEccMode
     nvmlDeviceGetDefaultEccMode nvmlDeviceGetPowerSource nvmlDeviceGetAddressingMode
+    nvmlDeviceGetAccountingMode nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingPids
+    nvmlDeviceGetC2cModeInfoV nvmlDeviceGetConfComputeMemSizeInfo
+    nvmlDeviceGetConfComputeProtectedMemoryUsage
 
     nvmlDeviceGetUtilizationRates nvmlDeviceGetEncoderUtilization nvmlDeviceGetDecoderUtilization
     nvmlDeviceGetJpgUtilization nvmlDeviceGetOfaUtilization nvmlDeviceGetMemoryInfo
     nvmlDeviceGetMemoryInfo_v2 nvmlDeviceGetBAR1MemoryInfo nvmlDeviceGetSamples
     nvmlDeviceGetProcessUtilization nvmlDeviceGetFieldValues
     nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v3
-    nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetDynamicPstatesInfo
+    nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetGraphicsRunningProcesses_v2
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 nvmlDeviceGetMPSComputeRunningProcesses_v3
+    nvmlDeviceGetDynamicPstatesInfo
 
     nvmlDeviceGetPowerUsage nvmlDeviceGetPowerManagementLimit
     nvmlDeviceGetPowerManagementDefaultLimit nvmlDeviceGetPowerManagementLimitConstraints
@@ -61,6 +67,9 @@ functions! {
     nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetCurrentClocksThrottleReasons
     nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetSupportedClocksThrottleReasons
     nvmlDeviceGetViolationStatus nvmlDeviceGetPerformanceState nvmlDeviceGetPowerState
+    nvmlDeviceGetSupportedPerformanceStates nvmlDeviceGetPerformanceModes
+    nvmlDeviceGetCurrentClockFreqs nvmlDeviceGetGpcClkVfOffset nvmlDeviceGetMemClkVfOffset
+    nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetMemClkMinMaxVfOffset
     nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetNumFans nvmlDeviceGetFanSpeed
     nvmlDeviceGetFanSpeed_v2
 
@@ -88,6 +97,16 @@ functions! {
 
     nvmlEventSetCreate nvmlDeviceRegisterEvents nvmlDeviceGetSupportedEventTypes
     nvmlEventSetWait_v2 nvmlEventSetFree
+
+    nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderSessions nvmlDeviceGetEncoderCapacity
+    nvmlDeviceGetFBCStats nvmlDeviceGetFBCSessions
+
+    nvmlDeviceGetHostVgpuMode nvmlDeviceGetActiveVgpus nvmlDeviceGetVgpuUtilization
+    nvmlDeviceGetGridLicensableFeatures_v4 nvmlVgpuInstanceGetUUID nvmlVgpuInstanceGetVmID
+    nvmlVgpuInstanceGetFbUsage nvmlVgpuInstanceGetType nvmlVgpuInstanceGetLicenseInfo_v2
+    nvmlVgpuInstanceGetVmDriverVersion nvmlVgpuInstanceGetFrameRateLimit
+    nvmlVgpuInstanceGetEncoderStats nvmlVgpuTypeGetName nvmlVgpuTypeGetClass
+    nvmlVgpuTypeGetFramebufferSize
 
     nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
     nvmlGpmMigSampleGet nvmlGpmMetricsGet

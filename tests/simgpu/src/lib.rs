@@ -9,6 +9,7 @@ mod curve;
 mod device;
 mod error;
 mod functions;
+mod kmsg;
 mod live;
 mod mig;
 mod model;
@@ -33,6 +34,9 @@ pub const SCENARIO_ENV: &str = "GPU_SIM_SCENARIO";
 
 /// The environment variable that names the state file.
 pub const STATE_ENV: &str = "GPU_SIM_STATE";
+
+/// The environment variable that names the file which stands for the kernel log.
+pub const KMSG_ENV: &str = "GPU_SIM_KMSG";
 
 /// The dynamic library that cargo built beside the running test or program.
 pub fn library_path() -> Result<PathBuf, Error> {

@@ -45,7 +45,8 @@ impl Device {
                 return int(base() + self.seconds_held(reason) * 1e9);
             }
             (nvmlDeviceGetMemoryInfo | nvmlDeviceGetMemoryInfo_v2, _) => {
-                let still = self.gpu.curve.is_none() && self.gpu.processes.is_empty();
+                let still =
+                    self.gpu.curve.is_none() && self.gpu.processes.is_empty() && self.gpu.vgpus.is_empty();
                 return if still { None } else { self.memory(key.function).ok() };
             }
             _ => {}

@@ -1,5 +1,7 @@
-//! The few things asked of the operating system: clocks, futexes, signals to itself.
+//! The few things asked of the operating system: clocks, futexes, locks, signals to itself.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -53,6 +55,12 @@ pub fn write_fd(fd: i32, bytes: &[u8]) {
         }
         rest = &rest[n as usize..];
     }
+}
+
+/// Locks a file against other openings of it, until it is closed: also by the death of the process.
+pub fn lock(file: &File) {
+    // SAFETY: the descriptor is open; without a lock the records are as good, only their order is not.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
 }
 
 /// Ends the process at once, without destructors.

@@ -16,6 +16,11 @@ use crate::step::{Action, Step, StepEntry, read_set};
 use crate::units;
 use crate::value::Value;
 
+/// What every video session does.
+pub const SESSION_FPS: u32 = 30;
+/// See `SESSION_FPS`.
+pub const SESSION_LATENCY_US: u32 = 5000;
+
 /// More than any node has.
 const MAX_GPUS: usize = 64;
 
@@ -61,6 +66,12 @@ struct GpuEntry {
     #[serde(default)]
     processes: Vec<ProcessEntry>,
     #[serde(default)]
+    encoder_sessions: usize,
+    #[serde(default)]
+    fbc_sessions: usize,
+    #[serde(default)]
+    vgpus: Vec<VgpuEntry>,
+    #[serde(default)]
     set: toml::Table,
 }
 
@@ -100,6 +111,64 @@ pub struct Process {
     pub instance: Option<usize>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VgpuEntry {
+    uuid: String,
+    #[serde(rename = "type")]
+    kind: String,
+    vm: String,
+    memory: String,
+    #[serde(default)]
+    sm: u32,
+    #[serde(default)]
+    licensed: bool,
+}
+
+/// A type of vGPU; everything about it is in its name.
+#[derive(Clone, Debug)]
+pub struct VgpuType {
+    /// `NVIDIA L4-6Q`.
+    pub name: String,
+    /// What the driver calls its series.
+    pub class: &'static str,
+    /// The memory that the host sets aside for it.
+    pub memory: u64,
+}
+
+impl VgpuType {
+    fn named(name: &str) -> Result<VgpuType, String> {
+        let bad = || format!("'{name}' is no vGPU type such as 'NVIDIA L4-6Q'");
+        let (_, last) = name.rsplit_once('-').ok_or_else(bad)?;
+        let (gib, series) = last.split_at_checked(last.len().saturating_sub(1)).ok_or_else(bad)?;
+        let class = match series {
+            "Q" => "Quadro",
+            "C" => "Compute",
+            "A" | "B" => "NVS",
+            _ => return Err(bad()),
+        };
+        let gib: u32 = gib.parse().map_err(|_| bad())?;
+        Ok(VgpuType { name: name.into(), class, memory: u64::from(gib) << 30 })
+    }
+}
+
+/// A virtual machine's share of a GPU.
+#[derive(Clone, Debug)]
+pub struct Vgpu {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its type.
+    pub kind: VgpuType,
+    /// The virtual machine.
+    pub vm: String,
+    /// What the virtual machine uses of its memory.
+    pub memory: u64,
+    /// How busy it keeps the GPU, in percent.
+    pub sm: u32,
+    /// Whether the virtual machine has its licence.
+    pub licensed: bool,
+}
+
 /// A GPU of the node.
 #[derive(Debug)]
 pub struct Gpu {
@@ -111,6 +180,8 @@ pub struct Gpu {
     pub power_limit: Option<f64>,
     /// Its processes.
     pub processes: Vec<Process>,
+    /// Its vGPUs.
+    pub vgpus: Vec<Vgpu>,
     /// Answers that differ from the model's.
     pub set: HashMap<Key, Value>,
     /// How it moves; nothing when it is still.
@@ -222,18 +293,43 @@ fn read_gpu(entry: &GpuEntry, still: bool, index: usize) -> Result<Gpu, String> 
     if let Some(watts) = entry.power_limit {
         set_power_limit(&mut set, watts);
     }
+    let users: Vec<u32> = processes.iter().map(|p| p.pid).collect();
+    set_sessions(&mut set, entry, if users.is_empty() { vec![made_up_pid(index, 0)] } else { users });
+    let vgpus = entry.vgpus.iter().map(read_vgpu).collect::<Result<Vec<_>, _>>()?;
+    if !vgpus.is_empty() {
+        if entry.count.is_some_and(|n| n > 1) {
+            return Err("vgpus have UUIDs; write a [[gpu]] for each".into());
+        }
+        set.insert(Key::new(Function::nvmlDeviceGetVirtualizationMode, &[]), Value::Int(3));
+        // All GPUs with vGPUs that are modelled here share themselves by SR-IOV.
+        set.insert(Key::new(Function::nvmlDeviceGetHostVgpuMode, &[]), Value::Int(1));
+    }
     set.extend(read_set(&entry.set)?);
     let (load, power_limit) = (load, entry.power_limit);
-    Ok(Gpu { model, load, power_limit, processes, set, curve, layouts: vec![(None, layout)] })
+    Ok(Gpu { model, load, power_limit, processes, vgpus, set, curve, layouts: vec![(None, layout)] })
 }
 
-/// A busy GPU whose processes nobody named has one on every MIG device, with a number above the
-/// kernel's largest, so that it is never taken for a real one.
+fn read_vgpu(entry: &VgpuEntry) -> Result<Vgpu, String> {
+    Ok(Vgpu {
+        uuid: entry.uuid.clone(),
+        kind: VgpuType::named(&entry.kind)?,
+        vm: entry.vm.clone(),
+        memory: units::bytes(&entry.memory)?,
+        sm: entry.sm,
+        licensed: entry.licensed,
+    })
+}
+
+/// A number above the kernel's largest, so that the process is never taken for a real one.
+fn made_up_pid(gpu: usize, n: usize) -> u32 {
+    4_200_000 + (gpu * 16 + n) as u32
+}
+
+/// A busy GPU whose processes nobody named has one on every MIG device.
 fn busy_processes(model: &Model, load: Load, index: usize, layout: &Layout) -> Vec<Process> {
-    let pid = |n: usize| 4_200_000 + (index * 16 + n) as u32;
     let part = |bytes: u64| (bytes as f64 * load.memory()) as u64;
     let process = |n: usize, bytes: u64, instance: Option<usize>| Process {
-        pid: pid(n),
+        pid: made_up_pid(index, n),
         memory: part(bytes),
         kind: ProcessKind::Compute,
         instance,
@@ -257,6 +353,21 @@ fn set_power_limit(set: &mut HashMap<Key, Value>, watts: f64) {
         Key::new(nvmlDeviceGetFieldValues, &[192]),
     ];
     set.extend(calls.map(|key| (key, milliwatts.clone())));
+}
+
+/// Sessions are told by their processes, which share them.
+fn set_sessions(set: &mut HashMap<Key, Value>, entry: &GpuEntry, pids: Vec<u32>) {
+    use Function::*;
+    let calls = [
+        (entry.encoder_sessions, nvmlDeviceGetEncoderSessions, nvmlDeviceGetEncoderStats),
+        (entry.fbc_sessions, nvmlDeviceGetFBCSessions, nvmlDeviceGetFBCStats),
+    ];
+    for (count, sessions, stats) in calls.into_iter().filter(|(count, ..)| *count > 0) {
+        let pids = pids.iter().cycle().take(count).map(|pid| Value::Int(i64::from(*pid)));
+        set.insert(Key::new(sessions, &[]), Value::List(pids.collect()));
+        let means = [count as u64, SESSION_FPS.into(), SESSION_LATENCY_US.into()];
+        set.insert(Key::new(stats, &[]), Value::list(means));
+    }
 }
 
 /// Works out the layout that a step brings, for every GPU it is about.

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::functions::{Function, Key};
+use crate::kmsg::{self, KernelLog};
 use crate::mig::Layout;
 use crate::os;
 use crate::scenario::{Gpu, Scenario};
 use crate::state::State;
-use crate::step::{Action, Step, When};
+use crate::step::{Action, Source, Step, When};
 use crate::value::{Answer, code};
 
 static SIM: OnceLock<Result<Sim, ()>> = OnceLock::new();
@@ -20,6 +21,8 @@ static SIM: OnceLock<Result<Sim, ()>> = OnceLock::new();
 pub(crate) struct Sim {
     pub(crate) scenario: Scenario,
     pub(crate) state: State,
+    /// The kernel log, if it is kept.
+    log: Option<KernelLog>,
     /// The state's slots of the scenario's gates.
     slots: Vec<usize>,
     /// Steps that happened in this process.
@@ -63,9 +66,11 @@ impl Sim {
         let state = state.map_err(|e| format!("state {e}"))?;
         let slots = scenario.gates.iter().map(|g| state.gate_slot(g)).collect::<Result<_, _>>();
         let slots = slots.map_err(|e| e.to_string())?;
+        let log = std::env::var_os("GPU_SIM_KMSG").map(|path| KernelLog::open(path.into()));
+        let log = log.transpose().map_err(|e| format!("GPU_SIM_KMSG: {e}"))?;
         state.start();
         let happened = scenario.steps.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Sim { scenario, state, slots, happened, inits: AtomicU32::new(0) })
+        Ok(Sim { scenario, state, log, slots, happened, inits: AtomicU32::new(0) })
     }
 
     /// Seconds of the scenario's clock.
@@ -118,6 +123,58 @@ impl Sim {
     pub(crate) fn active_steps(&self) -> impl Iterator<Item = (usize, &Step)> {
         self.scenario.steps.iter().enumerate().filter(|(i, _)| self.active(*i))
     }
+
+    /// How often what a step repeats has come by now.
+    pub(crate) fn times(&self, i: usize) -> u64 {
+        let step = &self.scenario.steps[i];
+        let Some(Window { from, to }) = self.window(i) else { return 0 };
+        if step.every.is_zero() {
+            return step.repeat;
+        }
+        let spent = to.unwrap_or_else(os::monotonic_ns).saturating_sub(from);
+        step.repeat.min(1 + spent / step.every.as_nanos() as u64)
+    }
+
+    // ---- the kernel log
+
+    /// Writes the records that are due.
+    pub(crate) fn log(&self) {
+        let Some(log) = &self.log else { return };
+        let steps = || 0..self.scenario.steps.len();
+        if !steps().any(|i| self.state.lacks_records(i, self.records(i))) {
+            return;
+        }
+        let next =
+            || steps().find_map(|i| Some(self.record(i, self.state.claim_record(i, self.records(i))?)));
+        if let Err(e) = log.write(&self.state, next) {
+            eprintln!("simgpu: GPU_SIM_KMSG: {e}");
+        }
+    }
+
+    /// How many records of the kernel log a step has brought by now.
+    fn records(&self, i: usize) -> u64 {
+        match &self.scenario.steps[i].action {
+            Action::Kmsg(lines) => self.times(i) * lines.len() as u64,
+            Action::Xid(xid) if xid.sources.contains(&Source::Kmsg) => self.times(i),
+            Action::DriverBack => u64::from(self.window(i).is_some()),
+            // A driver that is no longer gone is loaded again.
+            Action::DriverGone => self.window(i).map_or(0, |w| 1 + u64::from(w.to.is_some())),
+            _ => 0,
+        }
+    }
+
+    /// The text of a step's `n`-th record.
+    fn record(&self, i: usize, n: u64) -> String {
+        let step = &self.scenario.steps[i];
+        match &step.action {
+            Action::Kmsg(lines) => lines[n as usize % lines.len()].clone(),
+            Action::Xid(xid) => kmsg::xid(step.gpu.unwrap_or_default(), xid),
+            Action::DriverGone if n == 0 => kmsg::UNLOADED.into(),
+            _ => kmsg::loaded(&self.scenario.driver),
+        }
+    }
+
+    // ---- what calls meet
 
     /// Waits while any call holds the library-wide lock.
     pub(crate) fn wait_for_lock(&self) {
@@ -208,7 +265,7 @@ impl Sim {
 
     /// True once for a step that happens once.
     fn first(&self, i: usize, step: &Step) -> bool {
-        if step.every_process { !self.happened[i].swap(true, SeqCst) } else { self.state.consume(i) }
+        if step.every_process { !self.happened[i].swap(true, SeqCst) } else { self.state.consume(i, 1) }
     }
 
     fn act(&self, i: usize, step: &Step, gpu: Option<usize>) -> Answer<()> {

@@ -20,7 +20,7 @@ pub const MAX_GATES: usize = 64;
 /// At most so many steps in a scenario.
 pub const MAX_STEPS: usize = 128;
 const MAX_FUNCTIONS: usize = 512;
-const MAGIC: u64 = 0x5349_4d47_5055_0001;
+const MAGIC: u64 = 0x5349_4d47_5055_0002;
 
 /// A gate is open while it was opened later than closed. Names are kept as hashes, so that a test
 /// can open a gate before the library has read the scenario.
@@ -37,8 +37,10 @@ struct StepState {
     calls: AtomicU64,
     /// When a step that waits for calls was set off; 0 before.
     fired_ns: AtomicU64,
-    /// 1 once a step that happens once has happened.
+    /// How often a step that happens so many times has happened.
     consumed: AtomicU64,
+    /// How many of its records the kernel log has.
+    logged: AtomicU64,
     /// 1 once a call took the library-wide lock through this step.
     locked: AtomicU64,
 }
@@ -51,6 +53,8 @@ struct Shared {
     cpu_ns: AtomicU64,
     begun: AtomicU64,
     held: AtomicU64,
+    /// Records of the kernel log so far.
+    records: AtomicU64,
     bell: AtomicU32,
     _pad: AtomicU32,
     gates: [Gate; MAX_GATES],
@@ -210,9 +214,26 @@ impl State {
         Some(self.shared().steps[step].fired_ns.load(SeqCst)).filter(|ns| *ns != 0)
     }
 
-    /// True for one caller in all processes.
-    pub(crate) fn consume(&self, step: usize) -> bool {
-        self.shared().steps[step].consumed.compare_exchange(0, 1, SeqCst, SeqCst).is_ok()
+    /// True for `due` callers in all processes.
+    pub(crate) fn consume(&self, step: usize, due: u64) -> bool {
+        let consumed = &self.shared().steps[step].consumed;
+        consumed.fetch_update(SeqCst, SeqCst, |n| (n < due).then_some(n + 1)).is_ok()
+    }
+
+    /// Whether the kernel log lacks some of a step's `due` records.
+    pub(crate) fn lacks_records(&self, step: usize, due: u64) -> bool {
+        self.shared().steps[step].logged.load(SeqCst) < due
+    }
+
+    /// Claims the next of a step's `due` records for the kernel log.
+    pub(crate) fn claim_record(&self, step: usize, due: u64) -> Option<u64> {
+        let logged = &self.shared().steps[step].logged;
+        logged.fetch_update(SeqCst, SeqCst, |n| (n < due).then_some(n + 1)).ok()
+    }
+
+    /// The number of a record of the kernel log.
+    pub(crate) fn next_record(&self) -> u64 {
+        self.shared().records.fetch_add(1, SeqCst)
     }
 
     /// Takes the library-wide lock through a step.

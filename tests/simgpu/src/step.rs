@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use nvml_wrapper_sys::bindings as sys;
 use serde::Deserialize;
 
 use crate::functions::{Function, Key};
@@ -51,8 +52,81 @@ pub enum Action {
     Abort,
     /// The process is stopped, once.
     Stop,
-    /// An Xid is delivered to whoever waits for events, once.
-    Xid(u64),
+    /// An event is delivered to whoever waits for it.
+    Event(Event),
+    /// An Xid: an event, and a line of the kernel log.
+    Xid(Xid),
+    /// Lines of the kernel log.
+    Kmsg(Vec<String>),
+}
+
+/// An event about a GPU.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// The bit of its type.
+    #[serde(rename = "type")]
+    pub kind: u64,
+    /// What the type says more.
+    #[serde(default)]
+    pub data: u64,
+    /// The GPU instance that it is about.
+    pub gpu_instance: Option<u32>,
+    /// The compute instance that it is about.
+    pub compute_instance: Option<u32>,
+}
+
+/// Who tells of an Xid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// NVML's events.
+    Nvml,
+    /// The kernel log.
+    Kmsg,
+}
+
+/// An Xid as its sources tell it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Xid {
+    /// Its number.
+    pub code: u64,
+    /// The process in the line; unknown when absent.
+    pub pid: Option<u32>,
+    /// See `pid`.
+    pub name: Option<String>,
+    /// The end of the line, if it is not the usual one.
+    pub text: Option<String>,
+    /// The GPU instance that it is about.
+    pub gpu_instance: Option<u32>,
+    /// The compute instance that it is about.
+    pub compute_instance: Option<u32>,
+    /// Who tells of it.
+    #[serde(default = "both")]
+    pub sources: Vec<Source>,
+}
+
+fn both() -> Vec<Source> {
+    vec![Source::Nvml, Source::Kmsg]
+}
+
+impl Xid {
+    fn plain(code: u64) -> Xid {
+        let (pid, gpu_instance, compute_instance) = (None, None, None);
+        Xid { code, pid, name: None, text: None, gpu_instance, compute_instance, sources: both() }
+    }
+
+    /// The event that tells of it.
+    pub fn event(&self) -> Option<Event> {
+        let (gpu_instance, compute_instance) = (self.gpu_instance, self.compute_instance);
+        let event = Event { kind: Event::XID, data: self.code, gpu_instance, compute_instance };
+        self.sources.contains(&Source::Nvml).then_some(event)
+    }
+}
+
+impl Event {
+    const XID: u64 = sys::nvmlEventTypeXidCriticalError as u64;
 }
 
 /// One step.
@@ -70,6 +144,10 @@ pub struct Step {
     pub function: Option<Key>,
     /// What it does.
     pub action: Action,
+    /// How often an event or a line of the kernel log comes.
+    pub repeat: u64,
+    /// How far apart; at once when zero.
+    pub every: Duration,
     /// What happens once happens once in every process, not once in all of them.
     pub every_process: bool,
 }
@@ -103,6 +181,20 @@ enum ErrorEntry {
 enum MigEntry {
     Profiles(Vec<String>),
     Word(String),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum XidEntry {
+    Code(u64),
+    Whole(Xid),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Lines {
+    One(String),
+    Many(Vec<String>),
 }
 
 #[derive(Deserialize)]
@@ -156,6 +248,7 @@ pub struct StepEntry {
     mig: Option<MigEntry>,
     throttle: Option<Vec<String>>,
     ecc: Option<Ecc>,
+    recovery_action: Option<String>,
     write_fd: Option<WriteEntry>,
     exit: Option<i32>,
     #[serde(default)]
@@ -164,7 +257,11 @@ pub struct StepEntry {
     stop: bool,
     #[serde(default)]
     every_process: bool,
-    xid: Option<u64>,
+    xid: Option<XidEntry>,
+    event: Option<Event>,
+    kmsg: Option<Lines>,
+    repeat: Option<u64>,
+    every: Option<String>,
 }
 
 impl StepEntry {
@@ -197,7 +294,15 @@ impl StepEntry {
         flag(self.abort, Action::Abort);
         flag(self.stop, Action::Stop);
         actions.extend(self.exit.map(Action::Exit));
-        actions.extend(self.xid.map(Action::Xid));
+        actions.extend(self.event.map(Action::Event));
+        actions.extend(self.xid.map(|xid| match xid {
+            XidEntry::Code(code) => Action::Xid(Xid::plain(code)),
+            XidEntry::Whole(xid) => Action::Xid(xid),
+        }));
+        actions.extend(self.kmsg.map(|lines| match lines {
+            Lines::One(line) => Action::Kmsg(vec![line]),
+            Lines::Many(lines) => Action::Kmsg(lines),
+        }));
         if let Some(table) = self.set {
             actions.push(Action::Set(read_set(&table)?));
         }
@@ -224,6 +329,10 @@ impl StepEntry {
         if let Some(ecc) = self.ecc {
             actions.push(Action::Set(ecc.answers()));
         }
+        if let Some(name) = self.recovery_action {
+            let key = Key::new(Function::nvmlDeviceGetFieldValues, &[230]);
+            actions.push(Action::Set(HashMap::from([(key, Value::list([units::recovery(&name)?]))])));
+        }
         if let Some(write) = self.write_fd {
             actions.push(Action::Write(write.fd, foreign_bytes(&write.bytes)?));
         }
@@ -232,8 +341,15 @@ impl StepEntry {
         }
         let action = actions.pop().ok_or("no action")?;
         let gpu = in_range(self.gpu)?;
-        if gpu.is_none() && matches!(action, Action::Xid(_)) {
-            return Err("an xid needs its gpu".into());
+        if gpu.is_none() && matches!(action, Action::Xid(_) | Action::Event(_)) {
+            return Err("an xid or event needs its gpu".into());
+        }
+        let repeats = matches!(action, Action::Xid(_) | Action::Event(_) | Action::Kmsg(_));
+        if (self.repeat.is_some() || self.every.is_some()) && !repeats {
+            return Err("repeat and every go with xid, event and kmsg".into());
+        }
+        if self.every.is_some() && self.repeat.is_none() {
+            return Err("every needs repeat".into());
         }
         let own = matches!(action, Action::Write(..) | Action::Exit(_) | Action::Abort | Action::Stop);
         if self.every_process && !own {
@@ -246,6 +362,8 @@ impl StepEntry {
             gpu,
             function: self.function.as_deref().map(Key::parse).transpose()?,
             action,
+            repeat: self.repeat.unwrap_or(1),
+            every: self.every.as_deref().map(units::duration).transpose()?.unwrap_or_default(),
             every_process: self.every_process,
         })
     }

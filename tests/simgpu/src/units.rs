@@ -53,6 +53,17 @@ pub fn reasons(names: &[String]) -> Result<u64, String> {
     })
 }
 
+/// What a GPU wants done to be well again, by its number.
+const RECOVERIES: [&str; 5] = ["none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset"];
+
+/// The number of a recovery action.
+pub fn recovery(name: &str) -> Result<u64, String> {
+    let number = RECOVERIES.iter().position(|n| *n == name);
+    let number =
+        number.ok_or_else(|| format!("no recovery action '{name}', there are {}", RECOVERIES.join(", ")));
+    number.map(|n| n as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,6 +35,7 @@ structs! {
     nvmlMemory_v2_t { version total reserved free used }
     nvmlBAR1Memory_t { bar1Total bar1Free bar1Used }
     nvmlProcessInfo_t { pid usedGpuMemory gpuInstanceId computeInstanceId }
+    nvmlProcessInfo_v2_t { pid usedGpuMemory gpuInstanceId computeInstanceId }
     nvmlProcessUtilizationSample_t { pid timeStamp smUtil memUtil encUtil decUtil }
     nvmlSample_t { timeStamp sampleValue }
     nvmlFieldValue_t { fieldId scopeId timestamp latencyUsec valueType nvmlReturn value }
@@ -59,6 +60,23 @@ structs! {
     nvmlComputeInstancePlacement_t { start size }
     nvmlComputeInstanceInfo_t { device gpuInstance id profileId placement }
     nvmlEventData_t { device eventType eventData gpuInstanceId computeInstanceId }
+    nvmlDevicePerfModes_t { version }
+    nvmlDeviceCurrentClockFreqs_t { version }
+    nvmlHwbcEntry_t { hwbcId firmwareVersion }
+    nvmlC2cModeInfo_v1_t { isC2cEnabled }
+    nvmlConfComputeSystemCaps_t { cpuCaps gpusCaps }
+    nvmlConfComputeSystemState_t { environment ccFeature devToolsMode }
+    nvmlConfComputeGetKeyRotationThresholdInfo_t { version attackerAdvantage }
+    nvmlConfComputeMemSizeInfo_t { protectedMemSizeKib unprotectedMemSizeKib }
+    nvmlEncoderSessionInfo_t { sessionId pid vgpuInstance codecType hResolution vResolution averageFps averageLatency }
+    nvmlFBCStats_t { sessionsCount averageFPS averageLatency }
+    nvmlFBCSessionInfo_t { sessionId pid vgpuInstance displayOrdinal sessionType sessionFlags hMaxResolution vMaxResolution hResolution vResolution averageFPS averageLatency }
+    nvmlVgpuInstanceUtilizationSample_t { vgpuInstance timeStamp smUtil memUtil encUtil decUtil }
+    nvmlVgpuLicenseExpiry_t { year month day hour min sec status }
+    nvmlVgpuLicenseInfo_t { isLicensed licenseExpiry currentState }
+    nvmlGridLicenseExpiry_t { year month day hour min sec status }
+    nvmlGridLicensableFeature_t { featureCode featureState licenseInfo productName featureEnabled licenseExpiry }
+    nvmlGridLicensableFeatures_t { isGridLicenseSupported licensableFeaturesCount gridLicensableFeatures }
     nvmlGpmMetric_t { metricId nvmlReturn value metricInfo }
     nvmlGpmMetricsGet_t { version numMetrics sample1 sample2 metrics }
     nvmlGpmSupport_t { version isSupportedDevice }
@@ -98,7 +116,25 @@ constants! {
     NVML_GSP_FIRMWARE_VERSION_BUF_SIZE = sys::NVML_GSP_FIRMWARE_VERSION_BUF_SIZE;
     NVML_GPM_METRICS_GET_VERSION = sys::NVML_GPM_METRICS_GET_VERSION;
     NVML_GPM_SUPPORT_VERSION = sys::NVML_GPM_SUPPORT_VERSION;
+    NVML_PSTATE_UNKNOWN = sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN;
+    NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU = 3;
+    NVML_HOST_VGPU_MODE_SRIOV = 1;
+    NVML_VGPU_VM_ID_UUID = sys::nvmlVgpuVmIdType_NVML_VGPU_VM_ID_UUID;
+    NVML_GRID_LICENSE_STATE_UNLICENSED = sys::NVML_GRID_LICENSE_STATE_UNLICENSED;
+    NVML_GRID_LICENSE_STATE_LICENSED = sys::NVML_GRID_LICENSE_STATE_LICENSED;
+    NVML_GRID_LICENSE_EXPIRY_VALID = sys::NVML_GRID_LICENSE_EXPIRY_VALID;
+    NVML_GRID_LICENSE_FEATURE_CODE_NVIDIA_RTX = 2;
+    NVML_ENCODER_QUERY_H264 = sys::nvmlEncoderQueryType_enum_NVML_ENCODER_QUERY_H264;
+    NVML_FBC_SESSION_TYPE_TOSYS = sys::nvmlFBCSessionType_enum_NVML_FBC_SESSION_TYPE_TOSYS;
     nvmlEventTypeXidCriticalError = sys::nvmlEventTypeXidCriticalError;
+    nvmlEventTypeDramRetirementEvent = 0x400;
+    nvmlEventTypeNonFatalPoisonError = 0x1000;
+    nvmlEventTypeGpuRecoveryAction = 0x8000;
+    NVML_GPU_RECOVERY_ACTION_NONE = 0;
+    NVML_GPU_RECOVERY_ACTION_GPU_RESET = 1;
+    NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 2;
+    NVML_GPU_RECOVERY_ACTION_DRAIN_P2P = 3;
+    NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET = 4;
     nvmlClocksEventReasonGpuIdle = 0x1;
     nvmlClocksEventReasonApplicationsClocksSetting = 0x2;
     nvmlClocksEventReasonSwPowerCap = 0x4;

@@ -22,7 +22,8 @@ numbers! { c_uint:
     nvmlDeviceGetNumaNodeId nvmlDeviceGetPersistenceMode nvmlDeviceGetComputeMode
     nvmlDeviceGetDisplayMode nvmlDeviceGetDisplayActive nvmlDeviceGetPowerManagementMode
     nvmlDeviceGetDefaultEccMode nvmlDeviceGetPowerSource nvmlDeviceGetNumFans
-    nvmlDeviceGetAdaptiveClockInfoStatus
+    nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAccountingMode
+    nvmlDeviceGetAccountingBufferSize
 }
 
 pairs! { c_uint: nvmlDeviceGetGspFirmwareMode nvmlDeviceGetEccMode }
@@ -78,6 +79,30 @@ nvml! {
         call::expect_version::<sys::nvmlDeviceAddressingMode_t>(info.version, 1)?;
         info.value = device.value(Function::nvmlDeviceGetAddressingMode, &[])?.u32(0)?;
         Ok(())
+    }
+
+    fn nvmlDeviceGetC2cModeInfoV(device: sys::nvmlDevice_t, out: *mut sys::nvmlC2cModeInfo_v1_t) {
+        let function = Function::nvmlDeviceGetC2cModeInfoV;
+        let v = Device::called(device, Key::new(function, &[]))?.value(function, &[])?;
+        call::put(out, sys::nvmlC2cModeInfo_v1_t { isC2cEnabled: v.u32(0)? })
+    }
+
+    fn nvmlDeviceGetConfComputeMemSizeInfo(
+        device: sys::nvmlDevice_t, out: *mut sys::nvmlConfComputeMemSizeInfo_t,
+    ) {
+        let function = Function::nvmlDeviceGetConfComputeMemSizeInfo;
+        let v = Device::called(device, Key::new(function, &[]))?.value(function, &[])?;
+        call::put(out, sys::nvmlConfComputeMemSizeInfo_t {
+            protectedMemSizeKib: v.u64(0)?, unprotectedMemSizeKib: v.u64(1)?,
+        })
+    }
+
+    fn nvmlDeviceGetConfComputeProtectedMemoryUsage(
+        device: sys::nvmlDevice_t, out: *mut sys::nvmlMemory_t,
+    ) {
+        let function = Function::nvmlDeviceGetConfComputeProtectedMemoryUsage;
+        let v = Device::called(device, Key::new(function, &[]))?.value(function, &[])?;
+        call::put(out, sys::nvmlMemory_t { total: v.u64(0)?, free: v.u64(1)?, used: v.u64(2)? })
     }
 
     fn nvmlDeviceGetCpuAffinity(device: sys::nvmlDevice_t, size: c_uint, out: *mut c_ulong) {

@@ -1,4 +1,4 @@
-//! Event sets: Xids, delivered once over all processes.
+//! Event sets: Xids and other events, delivered once over all processes.
 
 use std::collections::HashMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -14,7 +14,8 @@ use crate::sim::{self, Sim};
 use crate::step::Action;
 use crate::value::{Answer, Code, code};
 
-const XID: u64 = sys::nvmlEventTypeXidCriticalError as u64;
+/// What an event says that is about no instance.
+const NO_INSTANCE: u32 = u32::MAX;
 
 /// The masks registered for each GPU.
 type EventSet = Arc<Mutex<HashMap<usize, u64>>>;
@@ -38,19 +39,25 @@ fn find(set: sys::nvmlEventSet_t) -> Answer<EventSet> {
 
 /// What a waiter is told now, if anything.
 fn poll(sim: &Sim, set: &EventSet) -> Option<Result<sys::nvmlEventData_t, Code>> {
+    sim.log();
     let registered = guard(set).clone();
     for (i, step) in sim.active_steps() {
-        let Action::Xid(xid) = step.action else { continue };
-        let wanted = step.gpu.filter(|gpu| registered.get(gpu).is_some_and(|mask| mask & XID != 0));
+        let event = match &step.action {
+            Action::Event(event) => Some(event.clone()),
+            Action::Xid(xid) => xid.event(),
+            _ => None,
+        };
+        let Some(event) = event else { continue };
+        let wanted = step.gpu.filter(|gpu| registered.get(gpu).is_some_and(|mask| mask & event.kind != 0));
         if let Some(gpu) = wanted
-            && sim.state.consume(i)
+            && sim.state.consume(i, sim.times(i))
         {
             return Some(Ok(sys::nvmlEventData_t {
                 device: device::handle(Kind::Gpu, gpu, 0, 0),
-                eventType: XID,
-                eventData: xid,
-                gpuInstanceId: u32::MAX,
-                computeInstanceId: u32::MAX,
+                eventType: event.kind,
+                eventData: event.data,
+                gpuInstanceId: event.gpu_instance.unwrap_or(NO_INSTANCE),
+                computeInstanceId: event.compute_instance.unwrap_or(NO_INSTANCE),
             }));
         }
     }

@@ -1,6 +1,6 @@
 //! What a GPU does: utilization, memory, power, temperature, clocks, and its PCIe link.
 
-use std::ffi::{c_uint, c_ulonglong};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -33,6 +33,35 @@ numbers! { c_ulonglong:
 pairs! { c_uint:
     nvmlDeviceGetEncoderUtilization nvmlDeviceGetDecoderUtilization nvmlDeviceGetJpgUtilization
     nvmlDeviceGetOfaUtilization nvmlDeviceGetPowerManagementLimitConstraints
+}
+
+numbers! { c_int: nvmlDeviceGetGpcClkVfOffset nvmlDeviceGetMemClkVfOffset }
+pairs! { c_int: nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetMemClkMinMaxVfOffset }
+
+/// Clocks as the driver writes them: the graphics clock with its range, and a memory clock, which
+/// transfers twice.
+fn clocks(device: &Device, graphics: Option<u32>, memory: u32) -> Answer<String> {
+    let ask = |function, args: &[u32]| device.value(function, args)?.u32(0);
+    let range = device.value(Function::nvmlDeviceGetSupportedGraphicsClocks, &[memory])?.numbers()?;
+    let min = range.last().copied().unwrap_or(0) as u32;
+    let max = ask(Function::nvmlDeviceGetMaxClockInfo, &[0])?;
+    let clock = |name: &str, now: u32, min: u32, max: u32| {
+        format!("{name}={now}, {name}min={min}, {name}max={max}, {name}editable=0")
+    };
+    let double = memory * 2;
+    Ok([
+        clock("nvclock", graphics.unwrap_or(min), min, max),
+        clock("memclock", memory, memory, memory),
+        clock("memTransferRate", double, double, double),
+    ]
+    .join(", "))
+}
+
+/// The version and the text of a struct that has nothing else.
+fn put_clocks<T>(version: u32, out: &mut [c_char; 2048], text: &str) -> Answer<()> {
+    call::expect_version::<T>(version, 1)?;
+    *out = call::chars(text);
+    Ok(())
 }
 
 /// A plain call, and its value.
@@ -111,6 +140,40 @@ nvml! {
         let v = ask(device, Function::nvmlDeviceGetSupportedGraphicsClocks, &[memory_mhz])?;
         let clocks: Vec<c_uint> = v.numbers()?.into_iter().map(|n| n as c_uint).collect();
         call::put_list(count, out, &clocks)
+    }
+
+    fn nvmlDeviceGetSupportedPerformanceStates(
+        device: sys::nvmlDevice_t, out: *mut sys::nvmlPstates_t, size: c_uint,
+    ) {
+        let v = ask(device, Function::nvmlDeviceGetSupportedPerformanceStates, &[])?;
+        let mut states: Vec<_> = v.numbers()?.into_iter().map(|n| n as sys::nvmlPstates_t).collect();
+        // The size is in bytes, and what is left of the room is filled.
+        let mut room = size / size_of::<sys::nvmlPstates_t>() as c_uint;
+        if (room as usize) > states.len() {
+            states.resize(room as usize, sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN);
+        }
+        call::put_list(&mut room, out, &states)
+    }
+
+    fn nvmlDeviceGetCurrentClockFreqs(
+        device: sys::nvmlDevice_t, out: *mut sys::nvmlDeviceCurrentClockFreqs_t,
+    ) {
+        let device = Device::called(device, Key::new(Function::nvmlDeviceGetCurrentClockFreqs, &[]))?;
+        let now = |kind| device.value(Function::nvmlDeviceGetClockInfo, &[kind])?.u32(0);
+        let text = clocks(&device, Some(now(0)?), now(2)?)?;
+        let info = call::inout(out)?;
+        put_clocks::<sys::nvmlDeviceCurrentClockFreqs_t>(info.version, &mut info.str_, &text)
+    }
+
+    fn nvmlDeviceGetPerformanceModes(
+        device: sys::nvmlDevice_t, out: *mut sys::nvmlDevicePerfModes_t,
+    ) {
+        let device = Device::called(device, Key::new(Function::nvmlDeviceGetPerformanceModes, &[]))?;
+        let memory = device.value(Function::nvmlDeviceGetSupportedMemoryClocks, &[])?.numbers()?;
+        let mode = |(i, mhz): (usize, &u64)| Ok(format!("perf={i}, {}", clocks(&device, None, *mhz as u32)?));
+        let modes: Vec<String> = memory.iter().rev().enumerate().map(mode).collect::<Answer<_>>()?;
+        let info = call::inout(out)?;
+        put_clocks::<sys::nvmlDevicePerfModes_t>(info.version, &mut info.str_, &modes.join(" ; "))
     }
 
     fn nvmlDeviceGetViolationStatus(

@@ -12,3 +12,5 @@ mod measures;
 mod processes;
 mod samples;
 mod system;
+mod vgpu;
+mod video;

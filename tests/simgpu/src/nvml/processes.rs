@@ -33,26 +33,30 @@ fn info(device: &Device, process: &Process) -> Answer<sys::nvmlProcessInfo_t> {
     Ok(sys::nvmlProcessInfo_t { pid, usedGpuMemory, gpuInstanceId, computeInstanceId })
 }
 
+/// Declares the calls that list the processes of a kind.
+macro_rules! lists {
+    ($($name:ident = $kind:ident)*) => { nvml! {$(
+        fn $name(device: sys::nvmlDevice_t, count: *mut c_uint, out: *mut sys::nvmlProcessInfo_t) {
+            call::put_list(count, out, &running(device, Function::$name, ProcessKind::$kind)?)
+        }
+    )*}};
+}
+
+lists! {
+    nvmlDeviceGetComputeRunningProcesses_v2 = Compute
+    nvmlDeviceGetComputeRunningProcesses_v3 = Compute
+    nvmlDeviceGetGraphicsRunningProcesses_v2 = Graphics
+    nvmlDeviceGetGraphicsRunningProcesses_v3 = Graphics
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 = Mps
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 = Mps
+}
+
 nvml! {
-    fn nvmlDeviceGetComputeRunningProcesses_v3(
-        device: sys::nvmlDevice_t, count: *mut c_uint, out: *mut sys::nvmlProcessInfo_t,
-    ) {
-        let function = Function::nvmlDeviceGetComputeRunningProcesses_v3;
-        call::put_list(count, out, &running(device, function, ProcessKind::Compute)?)
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(
-        device: sys::nvmlDevice_t, count: *mut c_uint, out: *mut sys::nvmlProcessInfo_t,
-    ) {
-        let function = Function::nvmlDeviceGetGraphicsRunningProcesses_v3;
-        call::put_list(count, out, &running(device, function, ProcessKind::Graphics)?)
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
-        device: sys::nvmlDevice_t, count: *mut c_uint, out: *mut sys::nvmlProcessInfo_t,
-    ) {
-        let function = Function::nvmlDeviceGetMPSComputeRunningProcesses_v3;
-        call::put_list(count, out, &running(device, function, ProcessKind::Mps)?)
+    fn nvmlDeviceGetAccountingPids(device: sys::nvmlDevice_t, count: *mut c_uint, out: *mut c_uint) {
+        let function = Function::nvmlDeviceGetAccountingPids;
+        let v = Device::called(device, Key::new(function, &[]))?.value(function, &[])?;
+        let pids: Vec<c_uint> = v.numbers()?.into_iter().map(|pid| pid as c_uint).collect();
+        call::put_list(count, out, &pids)
     }
 
     fn nvmlDeviceGetProcessUtilization(

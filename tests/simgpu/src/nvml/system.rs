@@ -112,6 +112,31 @@ nvml! {
         call::put(out, 0)
     }
 
+    fn nvmlSystemGetHicVersion(count: *mut c_uint, out: *mut sys::nvmlHwbcEntry_t) {
+        called(Function::nvmlSystemGetHicVersion)?;
+        call::put_list(count, out, &[])
+    }
+
+    fn nvmlSystemGetConfComputeCapabilities(out: *mut sys::nvmlConfComputeSystemCaps_t) {
+        called(Function::nvmlSystemGetConfComputeCapabilities)?;
+        call::put(out, sys::nvmlConfComputeSystemCaps_t { cpuCaps: 0, gpusCaps: 1 })
+    }
+
+    fn nvmlSystemGetConfComputeState(out: *mut sys::nvmlConfComputeSystemState_t) {
+        called(Function::nvmlSystemGetConfComputeState)?;
+        call::put(out, sys::nvmlConfComputeSystemState_t { environment: 0, ccFeature: 0, devToolsMode: 0 })
+    }
+
+    fn nvmlSystemGetConfComputeKeyRotationThresholdInfo(
+        out: *mut sys::nvmlConfComputeGetKeyRotationThresholdInfo_t,
+    ) {
+        called(Function::nvmlSystemGetConfComputeKeyRotationThresholdInfo)?;
+        let info = call::inout(out)?;
+        call::expect_version::<sys::nvmlConfComputeGetKeyRotationThresholdInfo_t>(info.version, 1)?;
+        info.attackerAdvantage = 60;
+        Ok(())
+    }
+
     fn nvmlDeviceGetCount_v2(out: *mut c_uint) {
         call::put(out, called(Function::nvmlDeviceGetCount_v2)?.scenario.gpus.len() as c_uint)
     }

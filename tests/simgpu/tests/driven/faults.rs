@@ -175,6 +175,17 @@ fn a_throttled_gpu_slows_down_and_counts_it() {
 }
 
 #[test]
+fn a_gpu_says_what_would_make_it_well() {
+    let node =
+        node_from("[[gpu]]\nmodel = 'H200'\n[[step]]\ngate = 'sick'\nrecovery_action = 'drain_and_reset'\n");
+    // SAFETY: field 230 is an unsigned int.
+    let wanted = || unsafe { raw_fields(&node, 0, &[(230, 0)])[0].value.uiVal };
+    assert_eq!(wanted(), 0);
+    node.state.open_gate("sick").expect("a gate");
+    assert_eq!(wanted(), 4);
+}
+
+#[test]
 fn a_broken_scenario_is_no_driver() {
     let file = scratch("scenario.toml");
     std::fs::write(&file, "colour = 'red'").expect("a scenario can be written");

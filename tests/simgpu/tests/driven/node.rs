@@ -11,7 +11,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{EventSet, Nvml};
 use nvml_wrapper_sys::bindings as sys;
-use simgpu::{SCENARIO_ENV, STATE_ENV, State};
+use simgpu::{KMSG_ENV, SCENARIO_ENV, STATE_ENV, State};
 
 /// A process's view of a node. Every one loads a copy of the library of its own, which has its own
 /// statics, so that one test program stands for several processes.
@@ -37,10 +37,16 @@ pub fn load(scenario: &Path, state_file: &Path) -> Result<Nvml, NvmlError> {
     unsafe {
         std::env::set_var(SCENARIO_ENV, scenario);
         std::env::set_var(STATE_ENV, state_file);
+        std::env::set_var(KMSG_ENV, kernel_log(state_file));
     }
     let nvml = Nvml::builder().lib_path(copy.as_os_str()).init();
     std::fs::remove_file(&copy).expect("the copy can go once it is loaded");
     nvml
+}
+
+/// The kernel log of the node with that state.
+pub fn kernel_log(state_file: &Path) -> PathBuf {
+    state_file.with_extension("kmsg")
 }
 
 pub fn scenario(name: &str) -> PathBuf {
@@ -67,6 +73,7 @@ pub fn node_of(scenario: &Path) -> Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.state_file);
+        let _ = std::fs::remove_file(kernel_log(&self.state_file));
     }
 }
 

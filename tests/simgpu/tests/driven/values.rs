@@ -1,8 +1,14 @@
 //! What a node answers when nothing is wrong.
 
-use nvml_wrapper::enum_wrappers::device::{Clock, Sampling};
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EncoderType, GpuVirtualizationMode, HostVgpuMode, PerformanceState, Sampling,
+};
+use nvml_wrapper::enum_wrappers::vgpu::VmId;
+use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::Sample;
+use nvml_wrapper_sys::bindings as sys;
 use simgpu::Function;
 
 use crate::node::*;
@@ -116,6 +122,138 @@ fn a_busy_gpu_agrees_with_itself() {
     let sick = node.nvml.device_by_index(5).expect("a device");
     assert!(sick.running_compute_processes().expect("processes").iter().all(|p| p.pid > 4_194_304));
     assert_eq!(raw_fields(&node, 5, &[(144, 0)])[0].nvmlReturn, 0);
+}
+
+#[test]
+fn power_samples_show_what_averages_hide() {
+    // The third GPU's phase brings its first spike 0.4 s after the start.
+    let node = node_from("[[gpu]]\nmodel = 'H200'\ncount = 3\nload = 'spikes'\n");
+    let gpu = node.nvml.device_by_index(2).expect("a device");
+    let mut samples = Vec::new();
+    until("a spike", || {
+        let since = samples.last().map(|s: &Sample| s.timestamp);
+        match gpu.samples(Sampling::Power, since) {
+            Ok(newer) => samples.extend(newer),
+            Err(e) => assert!(matches!(e, NvmlError::NotFound)),
+        }
+        assert!(gpu.power_usage().is_ok_and(|p| p < 92_000));
+        node.state.scenario_seconds() > 0.6
+    });
+    assert!(samples.windows(2).all(|w| w[1].timestamp > w[0].timestamp));
+    let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("a clock").as_micros() as u64;
+    assert!((0..10_000_000).contains(&(since_1970 - samples[samples.len() - 1].timestamp)));
+    let watts = |s: &Sample| match s.value {
+        SampleValue::U32(milliwatts) => milliwatts / 1000,
+        _ => 0,
+    };
+    let high: Vec<u32> = samples.iter().map(watts).filter(|w| *w > 100).collect();
+    assert!(high.len() == 1 && (689..=690).contains(&high[0]), "{high:?}");
+}
+
+#[test]
+fn clocks_in_words_are_as_recorded() {
+    let node = node("still-8xh200.toml");
+    let gpu = node.nvml.device_by_index(0).expect("a device");
+    let states = gpu.supported_performance_states().expect("states");
+    assert_eq!(states, [PerformanceState::Two, PerformanceState::Zero]);
+    let text = |text: [std::ffi::c_char; 2048]| -> String {
+        text.iter().map_while(|c| (*c != 0).then_some(*c as u8 as char)).collect()
+    };
+    let mut now = sys::nvmlDeviceCurrentClockFreqs_t { version: 2052 | 1 << 24, str_: [0; 2048] };
+    let mut modes = sys::nvmlDevicePerfModes_t { version: 2052 | 1 << 24, str_: [0; 2048] };
+    // SAFETY: the handle is the device's and the structs are valid.
+    unsafe {
+        let lib = node.nvml.lib();
+        assert_eq!(lib.nvmlDeviceGetCurrentClockFreqs.as_ref().expect("exported")(gpu.handle(), &mut now), 0);
+        assert_eq!(
+            lib.nvmlDeviceGetPerformanceModes.as_ref().expect("exported")(gpu.handle(), &mut modes),
+            0
+        );
+    }
+    let graphics = "nvclock=345, nvclockmin=345, nvclockmax=1980, nvclockeditable=0";
+    let memory = |mhz: u32, rate: u32| {
+        format!(
+            "memclock={mhz}, memclockmin={mhz}, memclockmax={mhz}, memclockeditable=0, memTransferRate={rate}, \
+             memTransferRatemin={rate}, memTransferRatemax={rate}, memTransferRateeditable=0"
+        )
+    };
+    let (low, high) = (memory(2201, 4402), memory(3201, 6402));
+    assert_eq!(text(now.str_), format!("{graphics}, {high}"));
+    assert_eq!(text(modes.str_), format!("perf=0, {graphics}, {low} ; perf=1, {graphics}, {high}"));
+}
+
+#[test]
+fn video_sessions_are_counted_and_listed() {
+    let node = node_from(
+        "still = true\n[[gpu]]\nmodel = 'L4'\nencoder_sessions = 3\nfbc_sessions = 1\n\
+         processes = [{ pid = 11, memory = '1GiB', type = 'graphics' }, { pid = 12, memory = '1GiB' }]\n\
+         [[gpu]]\nmodel = 'H200'\n",
+    );
+    let gpu = node.nvml.device_by_index(0).expect("a device");
+    let stats = gpu.encoder_stats().expect("stats");
+    assert_eq!((stats.session_count, stats.average_fps, stats.average_latency), (3, 30, 5000));
+    let sessions = gpu.encoder_sessions().expect("sessions");
+    let told: Vec<_> = sessions.iter().map(|s| (s.session_id, s.pid, s.average_fps)).collect();
+    assert_eq!(told, [(1, 11, 30), (2, 12, 30), (3, 11, 30)]);
+    assert_eq!(gpu.fbc_stats().expect("stats").sessions_count, 1);
+    assert_eq!(gpu.fbc_sessions_info().expect("sessions").len(), 1);
+    assert_eq!(gpu.encoder_capacity(EncoderType::H264).said(), Ok(100));
+    let without = node.nvml.device_by_index(1).expect("a device");
+    assert_eq!(without.encoder_stats().expect("stats").session_count, 0);
+    assert!(without.encoder_sessions().is_ok_and(|s| s.is_empty()));
+    assert!(without.fbc_sessions_info().is_ok_and(|s| s.is_empty()));
+    assert_eq!(without.encoder_capacity(EncoderType::H264).said(), no("NotSupported"));
+}
+
+#[test]
+fn vgpus_are_told_by_their_host() {
+    let node = node_from(
+        "still = true\n[[gpu]]\nmodel = 'H200'\n[[gpu]]\nmodel = 'L4'\nvgpus = [\
+         { uuid = 'a', type = 'NVIDIA L4-6Q', vm = 'vm-1', memory = '2GiB', sm = 40, licensed = true }, \
+         { uuid = 'b', type = 'NVIDIA L4-6Q', vm = 'vm-2', memory = '1GiB' }]\n",
+    );
+    let without = node.nvml.device_by_index(0).expect("a device");
+    assert!(without.active_vgpus().is_err_and(|e| matches!(e, NvmlError::NotSupported)));
+    assert!(without.vgpu_host_mode().is_err());
+    let host = node.nvml.device_by_index(1).expect("a device");
+    assert_eq!(host.virtualization_mode().expect("mode"), GpuVirtualizationMode::HostVgpu);
+    assert_eq!(host.vgpu_host_mode().expect("mode"), HostVgpuMode::Sriov);
+    assert_eq!(host.memory_info().expect("memory").used, 12 << 30);
+    let vgpus = host.active_vgpus().expect("vGPUs");
+    let told: Vec<_> = vgpus
+        .iter()
+        .map(|v| {
+            let kind = v.instance_type().expect("a type");
+            let license = v.license_info_v2().expect("a licence");
+            (
+                v.uuid().expect("a UUID"),
+                v.fb_usage().expect("memory"),
+                kind.name().expect("a name"),
+                kind.class_name().expect("a class"),
+                kind.framebuffer_size().expect("a size"),
+                license.is_licensed,
+            )
+        })
+        .collect();
+    let (name, class) = ("NVIDIA L4-6Q".to_string(), "Quadro".to_string());
+    let expected = [("a", 2, true), ("b", 1, false)];
+    let expected = expected.map(|(uuid, gib, licensed)| {
+        (uuid.into(), gib << 30, name.clone(), class.clone(), 6 << 30, licensed)
+    });
+    assert_eq!(told, expected);
+    assert!(matches!(vgpus[1].vm_id(), Ok(VmId::Uuid(id)) if id == "vm-2"));
+    assert_eq!(vgpus[0].driver_version().said(), Ok("580.159.04".into()));
+    let call = node.nvml.lib().nvmlDeviceGetVgpuUtilization.as_ref().expect("exported");
+    // SAFETY: the handle is the device's and the count that of the buffer; zeros are a valid sample.
+    let samples = unsafe {
+        let mut samples: [sys::nvmlVgpuInstanceUtilizationSample_t; 2] = std::mem::zeroed();
+        let (mut kind, mut count) = (0, 0);
+        let sized = call(host.handle(), 0, &mut kind, &mut count, std::ptr::null_mut());
+        assert_eq!((sized, count), (sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, 2));
+        assert_eq!(call(host.handle(), 0, &mut kind, &mut count, samples.as_mut_ptr()), 0);
+        samples.map(|s| (s.vgpuInstance, s.smUtil.uiVal))
+    };
+    assert_eq!(samples.map(|(_, sm)| sm), [40, 0]);
 }
 
 #[test]
