@@ -129,7 +129,7 @@ labels! {
     /// How the process uses the GPU.
     ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
     /// How often these values are read.
-    TierLabel "tier" { Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Once "once" }
+    TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Once "once" }
     /// Part of the exporter that gathers values.
     CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module" }
     /// Which of the driver's own sample buffers.
@@ -235,7 +235,8 @@ impl TierLabel {
             Tier::Slow => TierLabel::Slow,
             Tier::Rare => TierLabel::Rare,
             Tier::Once => TierLabel::Once,
-            Tier::Identity | Tier::Own => return None,
+            Tier::Identity => TierLabel::Identity,
+            Tier::Own => return None,
         })
     }
 }
@@ -687,10 +688,10 @@ metrics! {
     gpu_exporter_driver_call_stuck_seconds: Gauge<Gpu, (Call,)>, Seconds, Own, "0.1.0";
     /// How long the driver call that is stuck and concerns no single GPU (loading the library, listing GPUs) has not returned. Absent while none is stuck.
     gpu_exporter_node_call_stuck_seconds: Gauge<Node, (Call,)>, Seconds, Own, "0.1.0";
-    /// Driver calls made.
-    gpu_exporter_driver_calls_total: Counter<Node, (Call,)>, None, Own, "0.1.0";
-    /// Wall time spent inside driver calls.
-    gpu_exporter_driver_call_seconds_total: Counter<Node, (Call,)>, Seconds, Own, "0.1.0";
+    /// Driver calls made, by the tier that made them.
+    gpu_exporter_driver_calls_total: Counter<Node, (Call, TierLabel)>, None, Own, "0.1.0";
+    /// Wall time spent inside driver calls, by the tier that made them.
+    gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, TierLabel)>, Seconds, Own, "0.1.0";
     /// Wall time of single driver calls.
     gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Own, "0.1.0";
     /// Driver calls that failed (not: that the device does not support).
@@ -725,8 +726,6 @@ metrics! {
     gpu_exporter_kmsg_records_total: Counter<Node, (KmsgOutcome,)>, None, Own, "0.1.0";
     /// Times the kernel log overran its reader: records in between are lost.
     gpu_exporter_kmsg_overruns_total: Counter<Node>, None, Own, "0.1.0";
-    /// Wall time spent inside driver calls, by the tier that made them.
-    gpu_exporter_driver_tier_seconds_total: Counter<Node, (TierLabel,)>, Seconds, Own, "0.1.0";
     /// Snapshots published.
     gpu_exporter_publications_total: Counter<Node>, None, Own, "0.1.0";
     /// How long making the newest snapshot took.

@@ -22,7 +22,6 @@ mod tally;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use crate::catalog::schema::KnownLabel;
 use crate::catalog::{
     self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, SamplerEnd, Subject, Tier,
     TierLabel,
@@ -125,12 +124,11 @@ pub struct Ledger {
     stalls: Vec<Stall>,
     samplers: usize,
     tally: Tally,
-    calls: HashMap<String, (u64, u64)>,
+    calls: HashMap<(String, TierLabel), (u64, u64)>,
     call_seconds: Histogram,
     counters: DriverCounters,
     faults: Faults,
     gpm: GpmSums,
-    tier_nanos: [u64; TierLabel::ALL.len()],
     last_success: BTreeMap<Source, Mono>,
     expected: usize,
     ready: bool,
@@ -168,7 +166,6 @@ impl Ledger {
             counters: DriverCounters::default(),
             faults: Faults::default(),
             gpm: GpmSums::default(),
-            tier_nanos: [0; TierLabel::ALL.len()],
             last_success: BTreeMap::new(),
             ready: false,
             sequence: 0,
@@ -254,16 +251,11 @@ impl Ledger {
     }
 
     fn count_calls(&mut self, batch: &Batch) {
+        let Some(tier) = TierLabel::of(batch.part.tier) else { return };
         for call in &batch.calls {
-            let (count, nanos) = match self.calls.get_mut(&call.call) {
-                Some(known) => known,
-                None => self.calls.entry(call.call.clone()).or_default(),
-            };
+            let (count, nanos) = self.calls.entry((call.call.clone(), tier)).or_default();
             *count += 1;
             *nanos += call.nanos;
-            if let Some(tier) = TierLabel::of(batch.part.tier) {
-                self.tier_nanos[tier as usize] += call.nanos;
-            }
             self.call_seconds.observe(call.nanos as f64 * 1e-9);
         }
     }
@@ -456,10 +448,10 @@ impl Ledger {
     }
 
     /// The calls made, for the publication.
-    fn call_rows(&self) -> impl Iterator<Item = (Call, u64, f64)> {
-        self.calls
-            .iter()
-            .map(|(name, (count, nanos))| (Call(name.as_str().into()), *count, *nanos as f64 * 1e-9))
+    fn call_rows(&self) -> impl Iterator<Item = (Call, TierLabel, u64, f64)> {
+        self.calls.iter().map(|((name, tier), (count, nanos))| {
+            (Call(name.as_str().into()), *tier, *count, *nanos as f64 * 1e-9)
+        })
     }
 
     fn collectors(&self) -> impl Iterator<Item = (Source, CollectorName)> {

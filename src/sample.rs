@@ -142,7 +142,7 @@ pub enum Drained {
         /// Wall clock minus monotonic clock when they were read, in microseconds.
         offset_micros: i64,
         /// Time by the driver's clock, in microseconds since 1970, and value: watts or a ratio.
-        samples: Vec<(u64, f32)>,
+        samples: Vec<(u64, f64)>,
     },
     /// What GPM measured between two of its samples.
     Gpm(GpmWindow),

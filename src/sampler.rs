@@ -6,6 +6,7 @@
 pub mod drain;
 pub mod driver;
 pub mod events;
+pub mod fast;
 pub mod gpm;
 pub mod gpu;
 pub mod inflight;
@@ -59,6 +60,8 @@ pub struct Shared {
     workers: Mutex<Vec<JoinHandle<()>>>,
     /// Where the driver's events are asked for.
     pub events: events::Events,
+    /// The thread that makes the fast visits.
+    pub fast: fast::Fast,
 }
 
 impl Shared {
@@ -90,6 +93,36 @@ impl Shared {
         out.bytes.extend_from_slice(&frame);
         if at_once {
             out.flush(&self.stop);
+        }
+    }
+
+    /// Sends what a visit to a GPU's tier learned. Fast batches wait for company: see [`PUT_BY`].
+    pub fn report(
+        &self,
+        gpu: &crate::catalog::Gpu,
+        tier: Tier,
+        epoch: u64,
+        taken: Mono,
+        learned: worker::Learned,
+        calls: Vec<crate::sample::CallCost>,
+    ) {
+        let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
+        let answered = learned.answered;
+        let batch = FromSampler::Batch(Batch {
+            part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
+            epoch,
+            taken,
+            nanos,
+            lifetime_nanos: self.lifetime(tier),
+            answered,
+            rows: learned.rows,
+            gaps: learned.gaps,
+            drained: learned.drained,
+            calls,
+        });
+        match tier {
+            Tier::Fast if answered => self.put_by(&batch),
+            _ => self.send(&batch),
         }
     }
 
@@ -167,6 +200,7 @@ fn run() -> std::io::Result<()> {
         frames: Mutex::new(Outbox { pipe: frames, bytes: Vec::new(), since: Mono(0) }),
         workers: Mutex::default(),
         events: events::Events::default(),
+        fast: fast::Fast::default(),
     });
     let (included, more) = std::sync::mpsc::channel();
     let listener = Arc::clone(&shared);
@@ -221,6 +255,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
     };
     shared.send(&FromSampler::DriverUp);
     events::start(shared, nvml);
+    fast::start(shared);
     let mut node = NodeWorker { shared, nvml, caller, taken: shared.orders.avoid.iter().copied().collect() };
     for seat in &shared.orders.known {
         if !shared.orders.avoid.contains(&seat.slot) {

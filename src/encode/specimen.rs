@@ -112,8 +112,10 @@ fn put_node(rows: &mut Rows) {
     of.put(&m::gpu_devices_expected, (), 8.0).unwrap();
     of.put(&m::process_start_time_seconds, (), 1_794_820_000.5).unwrap();
     for call in ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"] {
-        of.put(&m::gpu_exporter_driver_calls_total, (Call(call.into()),), 1_234_567.0).unwrap();
-        of.put(&m::gpu_exporter_driver_call_seconds_total, (Call(call.into()),), 12.345678).unwrap();
+        of.put(&m::gpu_exporter_driver_calls_total, (Call(call.into()), TierLabel::Normal), 1_234_567.0)
+            .unwrap();
+        of.put(&m::gpu_exporter_driver_call_seconds_total, (Call(call.into()), TierLabel::Normal), 12.345678)
+            .unwrap();
     }
     for code in HttpStatus::ALL {
         of.put(&m::gpu_exporter_http_requests_total, (*code,), 3.0).unwrap();

@@ -135,7 +135,7 @@ fn the_pages_spell_what_the_formats_ask_for() {
         "gpu_driver_up 1\n",
         "gpu_exporter_driver_call_duration_seconds_bucket{le=\"1.0\"} 5\n",
         "gpu_exporter_driver_call_duration_seconds_bucket{le=\"+Inf\"} 6\n",
-        "gpu_exporter_driver_calls_total{call=\"nvmlDeviceGetPowerUsage\"} 1234567\n",
+        "gpu_exporter_driver_calls_total{call=\"nvmlDeviceGetPowerUsage\",tier=\"normal\"} 1234567\n",
     ];
     for line in both {
         assert!(openmetrics.contains(line) && text.contains(line), "{line}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::samples::Samples;
 use super::{GpuBook, Ledger, clock_events, flops};
-use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
+use crate::catalog::schema::{Entity, Label, LabelSet, LabelText, Metric};
 use crate::catalog::{
     self as m, Call, ClockDomain, EntityKind, GpmUnit, Gpu, METRICS, MetricId, MetricName, Node,
     SampleBuffer, Subject, Tier, TierLabel,
@@ -180,7 +180,8 @@ impl Ledger {
                 }
                 let (age, duration) = (now.since(held.taken), Duration::from_nanos(held.nanos));
                 view.parts.push(PartView { tier: part.tier, age, duration, rows: held.rows.len() });
-                if let Some(tier) = TierLabel::of(part.tier) {
+                let sampled = TierLabel::of(part.tier).filter(|_| part.tier != Tier::Identity);
+                if let Some(tier) = sampled {
                     let timestamp = unix_seconds - age.as_secs_f64();
                     b.put(&m::gpu_exporter_sample_timestamp_seconds, &gpu, (tier,), timestamp);
                     let seconds = duration.as_secs_f64();
@@ -378,14 +379,10 @@ impl Ledger {
         b.put(&m::gpu_exporter_publications_total, &node, (), self.sequence as f64);
         b.put(&m::gpu_exporter_publish_duration_seconds, &node, (), self.publish_seconds);
         let mut calls: Vec<_> = self.call_rows().collect();
-        calls.sort_by(|a, b| a.0.0.cmp(&b.0.0));
-        for (call, count, seconds) in calls {
-            b.put(&m::gpu_exporter_driver_calls_total, &node, (call.clone(),), count as f64);
-            b.put(&m::gpu_exporter_driver_call_seconds_total, &node, (call,), seconds);
-        }
-        for tier in TierLabel::ALL {
-            let seconds = self.tier_nanos[*tier as usize] as f64 * 1e-9;
-            b.put(&m::gpu_exporter_driver_tier_seconds_total, &node, (*tier,), seconds);
+        calls.sort_by(|a, b| (&a.0.0, a.1).cmp(&(&b.0.0, b.1)));
+        for (call, tier, count, seconds) in calls {
+            b.put(&m::gpu_exporter_driver_calls_total, &node, (call.clone(), tier), count as f64);
+            b.put(&m::gpu_exporter_driver_call_seconds_total, &node, (call, tier), seconds);
         }
         let histogram = Value::Histogram(Arc::new(self.call_seconds.clone()));
         let metric = m::gpu_exporter_driver_call_duration_seconds.id();
@@ -442,10 +439,14 @@ impl Ledger {
         let mut families: Vec<Family> = Vec::new();
         for (def, mut series) in METRICS.iter().zip(builder.families) {
             if def.entity != EntityKind::Node {
-                let kept = series.len().min(room);
-                dropped += series.len() - kept;
-                room -= kept;
-                series.truncate(kept);
+                // A histogram is many series on the page, and is left out as a whole.
+                series.retain(|one| {
+                    let size = one.value.series();
+                    let fits = size <= room;
+                    room -= if fits { size } else { room };
+                    dropped += if fits { 0 } else { size };
+                    fits
+                });
             }
             if !series.is_empty() {
                 families.push(Family { def, series });

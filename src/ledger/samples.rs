@@ -90,7 +90,7 @@ impl Series {
         self.histogram.count()
     }
 
-    fn take(&mut self, taken: Mono, offset: i64, samples: &[(u64, f32)]) {
+    fn take(&mut self, taken: Mono, offset: i64, samples: &[(u64, f64)]) {
         let Some((last_at, _)) = samples.last().copied() else { return };
         let before = self.newest.replace((last_at, offset, taken));
         let cursor = match before {
@@ -112,7 +112,7 @@ impl Series {
         }
         let mut previous = cursor;
         for (at, value) in new {
-            let value = f64::from(*value);
+            let value = *value;
             let distance = previous.map(|previous| at.saturating_sub(previous) as f64 * 1e-6);
             previous = Some(*at);
             // Not a number, or not possible: nothing is known of its time.
@@ -180,7 +180,7 @@ mod tests {
         Mono((seconds * 1e9) as u64)
     }
 
-    fn run(from: u64, count: u64, watts: f32) -> Vec<(u64, f32)> {
+    fn run(from: u64, count: u64, watts: f64) -> Vec<(u64, f64)> {
         (0..count).map(|n| (from + n * STEP, watts)).collect()
     }
 
@@ -235,7 +235,7 @@ mod tests {
     fn what_cannot_be_true_is_a_gap() {
         let mut s = series();
         let mut samples = run(STEP, 10, 100.0);
-        samples[4].1 = f32::NAN;
+        samples[4].1 = f64::NAN;
         samples[5].1 = -1.0;
         s.take(at(1.0), 0, &samples);
         assert_eq!((s.count(), s.gaps), (8, 2));
@@ -245,10 +245,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_cuts_of_one_stream_give_the_same_sums(
-            values in prop::collection::vec(0f32..700.0, 20..200),
+            values in prop::collection::vec(0f64..700.0, 20..200),
             cuts in prop::collection::vec(1usize..40, 1..10),
         ) {
-            let stream: Vec<(u64, f32)> =
+            let stream: Vec<(u64, f64)> =
                 values.iter().enumerate().map(|(n, v)| ((n as u64 + 1) * STEP, *v)).collect();
             let mut whole = series();
             whole.take(at(100.0), 0, &stream);

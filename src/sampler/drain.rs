@@ -78,7 +78,7 @@ impl Cursor {
         let Some(found) = v.read(call, feeds, |d| raw::samples(d, kind, since, room)) else { return };
         let Some(newest) = found.last().map(|(at, _)| *at) else { return };
         self.newest = Some((newest, offset));
-        let samples = found.into_iter().map(|(at, value)| (at, (value / over) as f32)).collect();
+        let samples = found.into_iter().map(|(at, value)| (at, value / over)).collect();
         v.drained.push(Drained::Samples { buffer, offset_micros: offset, samples });
     }
 }

@@ -23,12 +23,15 @@ pub const MAX_GPUS: usize = 64;
 pub const NODE_SLOT: usize = 0;
 /// Slot of the worker that waits for the driver's events.
 pub const EVENTS_SLOT: usize = MAX_GPUS + 1;
+/// Slot of the thread that makes the fast visits of all GPUs. It is not judged: a GPU's own worker meets
+/// the same call.
+pub const FAST_SLOT: usize = MAX_GPUS + 2;
 /// Slots in the table.
-pub const SLOTS: usize = MAX_GPUS + 2;
+pub const SLOTS: usize = MAX_GPUS + 3;
 
 /// Whether a slot is that of a GPU's worker.
 pub const fn is_gpu(slot: usize) -> bool {
-    slot != NODE_SLOT && slot != EVENTS_SLOT
+    slot != NODE_SLOT && slot <= MAX_GPUS
 }
 /// Bytes kept of a call's name; the longest NVML function name has 48.
 const NAME_WORDS: usize = 8;

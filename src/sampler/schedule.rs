@@ -75,9 +75,10 @@ impl Schedule {
         }
     }
 
-    /// When the next tier is due.
-    pub fn next(&self) -> Mono {
-        self.entries.iter().map(|e| e.next).min().unwrap_or_default()
+    /// When the next tier is due, the fast one counted or not.
+    pub fn next(&self, fast: bool) -> Mono {
+        let counted = self.entries.iter().filter(|e| fast || e.tier != Tier::Fast);
+        counted.map(|e| e.next).min().unwrap_or_default()
     }
 
     fn change(&mut self, tier: Tier, f: impl FnOnce(&mut Entry)) {
@@ -126,7 +127,7 @@ mod tests {
             s.visited(tier, start, false);
         }
         assert_eq!(s.due(start), []);
-        assert!(s.next().since(start) <= Duration::from_millis(100));
+        assert!(s.next(true).since(start) <= Duration::from_millis(100));
         assert_eq!(s.due(start + Duration::from_millis(100)), [Tier::Fast]);
         let later = s.due(start + Duration::from_secs(3600));
         assert_eq!(later, [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Drain, Tier::Rare], "once is once");

@@ -17,7 +17,7 @@ use super::wire::{FromSampler, Seat};
 use super::{gpu, inflight::SlotWriter};
 use crate::catalog::{self as m, Gpu, Tier};
 use crate::clock::Mono;
-use crate::sample::{Batch, Drained, Gap, Part, Rows, Source};
+use crate::sample::{Drained, Gap, Rows};
 
 /// How a worker finds its GPU.
 #[derive(Clone, Debug)]
@@ -100,9 +100,12 @@ impl Worker<'_> {
     fn one_handle(&mut self) {
         match self.acquire() {
             Ok((device, gpu)) => {
+                let device = Arc::new(device);
                 // A new handle voids what was read with the last one.
                 self.epoch += 1;
+                self.shared.fast.join(self.slot_number, &gpu, &device, self.epoch);
                 self.work(&device, &gpu);
+                self.shared.fast.leave(self.slot_number);
             }
             Err(Failure::DriverGone(error, text)) => self.shared.driver_gone(error, text),
             Err(failure) => self.report_no_handle(&failure),
@@ -161,9 +164,14 @@ impl Worker<'_> {
         let mut schedule =
             Schedule::new(&self.shared.orders.intervals, u32::try_from(self.slot_number).unwrap_or(0));
         let token = self.shared.token;
+        let fast = self.shared.orders.intervals.fast;
         while !self.shared.stop.stopped() {
             for tier in schedule.due(Mono::now()) {
                 let now = Mono::now();
+                if tier == Tier::Fast && self.shared.fast.leads(self.slot_number, now, fast) {
+                    schedule.visited(tier, now, false);
+                    continue;
+                }
                 let loan = match dear(tier) {
                     true => match token.borrow(now, self.shared.orders.call_deadline) {
                         None => {
@@ -188,8 +196,10 @@ impl Worker<'_> {
                     Visited::Over => return,
                 }
             }
-            self.slot.expect(schedule.next().max(Mono::now()));
-            self.shared.stop.wait_until(schedule.next());
+            let now = Mono::now();
+            let next = schedule.next(!self.shared.fast.leads(self.slot_number, now, fast));
+            self.slot.expect(next.max(now));
+            self.shared.stop.wait_until(next);
         }
     }
 
@@ -228,13 +238,8 @@ impl Worker<'_> {
             }
             _ => false,
         };
-        let (failed, ended) = (visit.failed(), visit.ended.clone());
-        let mut learned = Learned {
-            answered: visit.answered(),
-            rows: visit.rows,
-            gaps: visit.gaps,
-            drained: visit.drained,
-        };
+        let failed = visit.failed();
+        let (mut learned, ended) = Learned::of(visit);
         if tier == Tier::Identity && failed {
             // An identity with a hole would be another identity.
             learned.rows = Rows::default();
@@ -242,6 +247,7 @@ impl Worker<'_> {
         if changed || matches!(ended, Some(Failure::Lost(..))) {
             // Every value read before is void, those of the other tiers too.
             self.epoch += 1;
+            self.shared.fast.epoch(self.slot_number, self.epoch);
         }
         self.send(gpu, tier, taken, learned);
         match ended {
@@ -257,24 +263,8 @@ impl Worker<'_> {
     }
 
     fn send(&mut self, gpu: &Gpu, tier: Tier, taken: Mono, learned: Learned) {
-        let Learned { answered, rows, gaps, drained } = learned;
-        let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
-        let batch = FromSampler::Batch(Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
-            epoch: self.epoch,
-            taken,
-            nanos,
-            lifetime_nanos: self.shared.lifetime(tier),
-            answered,
-            rows,
-            gaps,
-            drained,
-            calls: self.caller.take_costs(),
-        });
-        match tier {
-            Tier::Fast if answered => self.shared.put_by(&batch),
-            _ => self.shared.send(&batch),
-        }
+        let calls = self.caller.take_costs();
+        self.shared.report(gpu, tier, self.epoch, taken, learned, calls);
     }
 }
 
@@ -289,11 +279,24 @@ struct Kept {
 
 /// What a visit learned.
 #[derive(Debug, Default)]
-struct Learned {
-    answered: bool,
-    rows: Rows,
-    gaps: Vec<Gap>,
-    drained: Vec<Drained>,
+pub struct Learned {
+    /// Whether the GPU answers.
+    pub answered: bool,
+    /// Values.
+    pub rows: Rows,
+    /// What could not be read, and why.
+    pub gaps: Vec<Gap>,
+    /// Readings of which each counts.
+    pub drained: Vec<Drained>,
+}
+
+impl Learned {
+    /// What this visit learned, and whether GPU or driver turned out to be gone.
+    pub fn of(visit: Visit<'_>) -> (Learned, Option<Failure>) {
+        let answered = visit.answered();
+        let Visit { rows, gaps, drained, ended, .. } = visit;
+        (Learned { answered, rows, gaps, drained }, ended)
+    }
 }
 
 /// Whether a tier has calls of 1 ms and more, which hold up the cheap ones of every client.

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::clock::Mono;
-use crate::sampler::inflight::SlotView;
+use crate::sampler::inflight::{FAST_SLOT, SlotView};
 
 /// A call past its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +38,10 @@ pub struct Health {
 pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> Health {
     let mut health = Health::default();
     for view in views {
+        health.in_call |= view.call.is_some();
         match &view.call {
+            _ if view.slot == FAST_SLOT => {}
             Some(call) => {
-                health.in_call = true;
                 if now.since(call.since) > call.allowed {
                     health.stuck.push(StuckCall {
                         slot: view.slot,

@@ -94,6 +94,7 @@ fn start(
         intervals: Intervals {
             fast: Duration::from_millis(100),
             normal: Duration::from_secs(1),
+            drain: Duration::from_secs(5),
             slow: Duration::from_secs(10),
             rare: Duration::from_secs(60),
         },
