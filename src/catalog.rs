@@ -323,6 +323,10 @@ info_labels! {
         process_name,
         /// `compute`, `graphics` or `mps`.
         process_type,
+        /// NVML's GPU instance id; empty without MIG.
+        gpu_instance,
+        /// NVML's compute instance id; empty without MIG.
+        compute_instance,
     }
     /// Labels of `gpu_vgpu_info`.
     VgpuInfo {
@@ -546,8 +550,8 @@ metrics! {
     // --- NVLink and fabric ----------------------------------------------------------------------
     /// 1 while the link is up.
     gpu_nvlink_up: Gauge<Link>, None, Rare, "0.1.0", at most 1.0;
-    /// The link and its other end.
-    gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Once, "0.1.0";
+    /// A link that is up and its other end.
+    gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Rare, "0.1.0";
     /// Speed of the link in each direction.
     gpu_nvlink_speed_bytes_per_second: Gauge<Link>, BytesPerSecond, Rare, "0.1.0";
     /// Data over the link (without protocol).
