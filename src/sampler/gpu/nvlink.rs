@@ -1,11 +1,12 @@
 //! NVLink: how many links, which are up and what is at their other ends, what they carried, what went wrong.
 
+use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{self as sys, field_id};
 
 use super::{KIBI, MEGA, ONE, pci_address};
-use crate::catalog::{self as m, Direction, Link, MetricId, NvLinkError, NvLinkInfo};
+use crate::catalog::{self as m, Direction, Link, MetricId, NvLinkError, NvLinkInfo, NvLinkLaneError};
 use crate::sampler::raw::fields::{ALL_PARTS, values_at};
 use crate::sampler::raw::links as raw_links;
 use crate::sampler::visit::{Field, Visit};
@@ -14,6 +15,7 @@ use crate::sampler::visit::{Field, Visit};
 const MOST: u32 = 36;
 
 const STATE: &str = "nvmlDeviceGetNvLinkState";
+const ERROR_COUNTER: &str = "nvmlDeviceGetNvLinkErrorCounter";
 const LINK_COUNT: (&str, u32) = ("nvmlDeviceGetFieldValues", field_id::NVML_FI_DEV_NVLINK_LINK_COUNT);
 
 /// A field of all links together: it counts KiB.
@@ -43,19 +45,22 @@ pub(super) static TOTALS: [Field; 4] = [
     total!(NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, gpu_nvlink_raw_bytes_total, Rx),
 ];
 
-pub(super) static OF_LINKS: [Field; 3] = [
+pub(super) static OF_LINKS: [Field; 2] = [
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, gpu_nvlink_link_bytes_total, (Direction::Tx,), KIBI),
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, gpu_nvlink_link_bytes_total, (Direction::Rx,), KIBI),
-    of_link!(NVML_FI_DEV_NVLINK_GET_SPEED, gpu_nvlink_speed_bytes_per_second, (), MEGA),
 ];
 
-/// The error counters by their numbers in the header.
-const ERRORS: [(u32, NvLinkError); 5] = [
+/// Error counters of a link by their numbers in the header.
+const ERRORS: [(u32, NvLinkError); 3] = [
     (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_REPLAY, NvLinkError::Replay),
     (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_RECOVERY, NvLinkError::Recovery),
     (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_FLIT, NvLinkError::CrcFlit),
-    (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_DATA, NvLinkError::CrcData),
-    (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_ECC_DATA, NvLinkError::EccData),
+];
+
+/// Error counters of its lanes.
+const LANE_ERRORS: [(u32, NvLinkLaneError); 2] = [
+    (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_DATA, NvLinkLaneError::CrcData),
+    (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_ECC_DATA, NvLinkLaneError::EccData),
 ];
 
 /// How many links there are.
@@ -88,6 +93,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
         m::gpu_nvlink_speed_bytes_per_second.id(),
         m::gpu_nvlink_link_bytes_total.id(),
         m::gpu_nvlink_errors_total.id(),
+        m::gpu_nvlink_lane_errors_total.id(),
     ];
     let Some(links) = links(v, &metrics) else { return };
     let mut working = Vec::new();
@@ -99,18 +105,22 @@ pub(super) fn rare(v: &mut Visit<'_>) {
             working.push(entity);
         }
     }
-    let far = far_links(v, &working);
-    for (link, far) in working.iter().zip(far) {
-        info(v, link, far);
+    if !working.is_empty() {
+        let numbers: Vec<u32> = working.iter().map(|link| link.link).collect();
+        speed(v, &numbers);
+        if let Some(far) = far_links(v, &numbers) {
+            for (link, far) in working.iter().zip(far) {
+                info(v, link, far);
+            }
+        }
     }
     let mut fields = Vec::new();
     for field in OF_LINKS {
         fields.extend((0..links).map(|link| field.of(link)));
     }
     v.fields_of_parts(&fields);
-    for link in 0..links {
-        errors(v, link);
-    }
+    errors(v, links);
+    lane_errors(v, links);
 }
 
 /// How many links there are, asked once a handle. `None` if that is not known, or if there are none: then
@@ -162,22 +172,36 @@ fn up(v: &mut Visit<'_>, link: u32, metrics: &[MetricId]) -> Option<bool> {
     v.read((STATE, link), metrics, |d| d.link_wrapper_for(link).is_active())
 }
 
+/// Speed of the slowest of these links.
+fn speed(v: &mut Visit<'_>, links: &[u32]) {
+    let id = field_id::NVML_FI_DEV_NVLINK_GET_SPEED;
+    let metric = &m::gpu_nvlink_speed_bytes_per_second;
+    let call = ("nvmlDeviceGetFieldValues", id);
+    let Some(told) = v.read(call, &[metric.id()], |d| one_field(d, id, links)) else { return };
+    let slowest = told.into_iter().flatten().min();
+    match slowest {
+        Some(slowest) => v.put(call, metric, (), slowest, MEGA),
+        None => v.unsupported(call, &[metric.id()]),
+    }
+}
+
 /// Numbers of the links at the other ends, by position; empty where the driver does not tell.
-fn far_links(v: &mut Visit<'_>, working: &[Link]) -> Vec<String> {
+fn far_links(v: &mut Visit<'_>, links: &[u32]) -> Option<Vec<String>> {
     let id = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
-    let asked: Vec<_> = working.iter().map(|link| (id, link.link)).collect();
-    let told = match asked.is_empty() {
-        true => None,
-        false => {
-            v.read(("nvmlDeviceGetFieldValues", id), &[m::gpu_nvlink_info.id()], |d| values_at(d, &asked))
-        }
+    let feeds = [m::gpu_nvlink_info.id()];
+    let told = v.read(("nvmlDeviceGetFieldValues", id), &feeds, |d| one_field(d, id, links))?;
+    Some(told.into_iter().map(|far| far.map(|n| n.to_string()).unwrap_or_default()).collect())
+}
+
+/// One field of several links, by position; `None` where it is not supported or not available.
+fn one_field(device: &Device<'static>, id: u32, links: &[u32]) -> Result<Vec<Option<u32>>, NvmlError> {
+    let asked: Vec<_> = links.iter().map(|link| (id, *link)).collect();
+    let number = |answer| match answer {
+        Ok(SampleValue::U32(n)) => Ok(Some(n).filter(|n| *n != u32::MAX)),
+        Ok(_) | Err(NvmlError::NotSupported) => Ok(None),
+        Err(error) => Err(error),
     };
-    let mut told = told.unwrap_or_default().into_iter();
-    let far = |answer: Option<Result<SampleValue, NvmlError>>| match answer {
-        Some(Ok(SampleValue::U32(link))) if link != u32::MAX => link.to_string(),
-        _ => String::new(),
-    };
-    working.iter().map(|_| far(told.next())).collect()
+    values_at(device, &asked)?.into_iter().map(number).collect()
 }
 
 /// The link and its other end. Left out if a call failed: with a hole it would be another link.
@@ -225,13 +249,31 @@ fn remote_address(bus_id: &str) -> String {
     }
 }
 
-fn errors(v: &mut Visit<'_>, link: u32) {
-    let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
-    for (counter, error) in ERRORS {
-        let call = ("nvmlDeviceGetNvLinkErrorCounter", [link, counter]);
-        let metric = &m::gpu_nvlink_errors_total;
-        if let Some(n) = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter)) {
-            v.put_for(&entity, call, metric, (error,), n, ONE);
+fn errors(v: &mut Visit<'_>, links: u32) {
+    let metric = &m::gpu_nvlink_errors_total;
+    for link in 0..links {
+        let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
+        for (counter, error) in ERRORS {
+            let call = (ERROR_COUNTER, [link, counter]);
+            if let Some(n) = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter)) {
+                v.put_for(&entity, call, metric, (error,), n, ONE);
+            }
+        }
+    }
+}
+
+/// A sum that leaves out a link would step back, so there is none then.
+fn lane_errors(v: &mut Visit<'_>, links: u32) {
+    let metric = &m::gpu_nvlink_lane_errors_total;
+    for (counter, error) in LANE_ERRORS {
+        let mut sum = Some(0u64);
+        for link in 0..links {
+            let call = (ERROR_COUNTER, [link, counter]);
+            let n = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter));
+            sum = sum.zip(n).and_then(|(sum, n)| sum.checked_add(n));
+        }
+        if let Some(sum) = sum {
+            v.put(ERROR_COUNTER, metric, (error,), sum, ONE);
         }
     }
 }
@@ -243,7 +285,11 @@ mod tests {
 
     #[test]
     fn fields_of_parts_are_none_that_drivers_renumber() {
-        let own = [field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID];
+        let own = [
+            field_id::NVML_FI_DEV_NVLINK_LINK_COUNT,
+            field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID,
+            field_id::NVML_FI_DEV_NVLINK_GET_SPEED,
+        ];
         for id in TOTALS.iter().chain(&OF_LINKS).map(Field::id).chain(own) {
             assert!(!RENUMBERED.contains(&id), "{id}");
         }
