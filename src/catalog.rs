@@ -144,10 +144,10 @@ labels! {
     Direction "direction" { Tx "tx", Rx "rx" }
     /// Pipe whose work is estimated: the vector pipes by precision, and the tensor pipes (`tensor_hmma` counts dense half precision).
     FlopPipe "pipe" { Fp64 "fp64", Fp32 "fp32", Fp16 "fp16", TensorDfma "tensor_dfma", TensorHmma "tensor_hmma" }
-    /// Error counter of an NVLink, as NVML names it.
-    NvLinkError "error" {
-        Replay "dl_replay", Recovery "dl_recovery", CrcFlit "dl_crc_flit", CrcData "dl_crc_data", EccData "dl_ecc_data",
-    }
+    /// Error counter of an NVLink, as NVML names it: packets sent again, times the link was brought up anew, packets with a wrong checksum.
+    NvLinkError "error" { Replay "dl_replay", Recovery "dl_recovery", CrcFlit "dl_crc_flit" }
+    /// Error counter of the lanes of an NVLink, as NVML names it.
+    NvLinkLaneError "error" { CrcData "dl_crc_data", EccData "dl_ecc_data" }
     /// How far the GPU is with joining its NVLink fabric (NVML `nvmlGpuFabricState_t`).
     FabricState "state" { NotSupported "not_supported", NotStarted "not_started", InProgress "in_progress", Completed "completed" }
     /// What the fabric says of itself (NVML fabric health mask).
@@ -324,6 +324,10 @@ info_labels! {
         process_name,
         /// `compute`, `graphics` or `mps`.
         process_type,
+        /// NVML's GPU instance id; empty without MIG.
+        gpu_instance,
+        /// NVML's compute instance id; empty without MIG.
+        compute_instance,
     }
     /// Labels of `gpu_vgpu_info`.
     VgpuInfo {
@@ -547,14 +551,16 @@ metrics! {
     // --- NVLink and fabric ----------------------------------------------------------------------
     /// 1 while the link is up.
     gpu_nvlink_up: Gauge<Link>, None, Rare, "0.1.0", at most 1.0;
-    /// The link and its other end.
-    gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Once, "0.1.0";
-    /// Speed of the link in each direction.
-    gpu_nvlink_speed_bytes_per_second: Gauge<Link>, BytesPerSecond, Rare, "0.1.0";
+    /// A link that is up and its other end.
+    gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Rare, "0.1.0";
+    /// Speed of one link in each direction: of the slowest that is up, should they differ.
+    gpu_nvlink_speed_bytes_per_second: Gauge<Gpu>, BytesPerSecond, Rare, "0.1.0";
     /// Data over the link (without protocol).
     gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Rare, "0.1.0";
     /// Errors of the link.
     gpu_nvlink_errors_total: Counter<Link, (NvLinkError,)>, None, Rare, "0.1.0";
+    /// Errors on the lanes of all links of the GPU together, which the links corrected or made good. Healthy links have some; see how fast they grow.
+    gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Rare, "0.1.0";
     /// Data over all links of the GPU together (without protocol).
     gpu_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
     /// Bytes over all links of the GPU together, with protocol.

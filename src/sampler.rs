@@ -11,6 +11,7 @@ pub mod gpm;
 pub mod gpu;
 pub mod inflight;
 pub mod mig;
+pub mod nvswitch;
 pub mod raw;
 pub mod schedule;
 pub mod visit;
@@ -30,6 +31,7 @@ use nvml_wrapper::Nvml;
 use crate::catalog::{self as m, DriverInfo, MetricId, Node, Tier};
 use crate::child;
 use crate::clock::{Cadence, Mono};
+use crate::host::Host;
 use crate::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
 use crate::stop::Stop;
 use driver::{CallName, Caller, Failure, Token};
@@ -263,6 +265,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
         }
     }
     let mut cadence = Cadence::new(shared.orders.intervals.slow, Duration::ZERO);
+    let mut switches = Cadence::new(shared.orders.intervals.rare, Duration::ZERO);
     let mut known = false;
     while !shared.stop.stopped() {
         while let Ok((slot, seat)) = more.try_recv() {
@@ -277,8 +280,11 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
             }
             node.devices();
         }
+        if switches.take(Mono::now()) {
+            node.switches();
+        }
         // Also wakes for a GPU that may be asked again.
-        let next = cadence.next().min(Mono::now() + INCLUDE);
+        let next = cadence.next().min(switches.next()).min(Mono::now() + INCLUDE);
         slot.expect(next);
         shared.stop.wait_until(next);
     }
@@ -368,6 +374,18 @@ impl NodeWorker<'_> {
             Err(failure) => gaps.push(gap(COUNT, m::gpu_devices.id(), failure.missing())),
         }
         self.send(Tier::Slow, taken, rows, gaps);
+    }
+
+    /// The switches between the GPUs, where this node's kernel drives them.
+    fn switches(&mut self) {
+        let taken = Mono::now();
+        if self.shared.off.contains(&m::gpu_nvswitch_info.id()) {
+            return;
+        }
+        let host = Host::new(&self.shared.orders.root);
+        if let Some((rows, gaps)) = nvswitch::read(&host, &mut self.caller) {
+            self.send(Tier::Rare, taken, rows, gaps);
+        }
     }
 
     fn send(&mut self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>) {

@@ -132,6 +132,11 @@ impl Supervisor {
             avoid,
             epoch: first_epoch(self.generation),
             off: self.off.clone(),
+            root: self.context.config.host.root.clone(),
+            processes: {
+                let processes = &self.context.config.processes;
+                processes.per_process.then_some(processes.most)
+            },
             intervals: Intervals {
                 fast: s.fast_interval,
                 normal: s.normal_interval,

@@ -3,6 +3,15 @@
 //! Measured costs of the calls decide the tier (`docs/DESIGN.md`). A call of 1 ms and more belongs into the
 //! slow tier or above: visits to those are made one at a time on the node.
 
+mod errors;
+mod fabric;
+mod found;
+mod nvlink;
+mod pcie;
+mod processes;
+mod vgpu;
+mod video;
+
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{
     Clock, ComputeMode as NvmlComputeMode, EccCounter as NvmlEccCounter, MemoryError, MemoryLocation,
@@ -10,6 +19,8 @@ use nvml_wrapper::enum_wrappers::device::{
 };
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
+
+pub use found::Found;
 
 use super::raw;
 use super::visit::{Field, Scale, Visit};
@@ -23,7 +34,9 @@ const ONE: Scale = Scale::ONE;
 const PERCENT: Scale = Scale::PERCENT;
 const MILLI: Scale = Scale::MILLI;
 const MEGA: Scale = Scale::MEGA;
+const MICRO: Scale = Scale::MICRO;
 const NANO: Scale = Scale::NANO;
+const KIBI: Scale = Scale::KIBI;
 const BITS: Scale = Scale::BITS;
 
 /// Reads one tier.
@@ -43,13 +56,19 @@ pub fn read(tier: Tier, v: &mut Visit<'_>) {
 /// A field that feeds one metric.
 macro_rules! field {
     ($id:expr, $metric:ident, $labels:expr, $scale:expr) => {
-        Field::new($id, m::$metric.id(), $scale, |rows, gpu, value| {
+        Field::new($id, m::$metric.id(), $scale, |rows, gpu, _, value| {
             rows.of(gpu).put(&m::$metric, $labels, value)
         })
     };
 }
 
-static NORMAL_FIELDS: [Field; 2] = [
+static NORMAL_FIELDS: [Field; 3] = [
+    Field::new(
+        field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+        m::gpu_recovery_action.id(),
+        ONE,
+        errors::recovery_action,
+    ),
     field!(field_id::NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE),
     field!(field_id::NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI),
 ];
@@ -181,6 +200,7 @@ const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
 
 fn slow(v: &mut Visit<'_>) {
     v.fields(&SLOW_FIELDS);
+    v.fields(&pcie::FIELDS);
     v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
         raw::margin_temperature(d)
     });
@@ -230,6 +250,13 @@ fn slow(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetMPSComputeRunningProcesses_v3", &m::gpu_processes, (ProcessType::Mps,), ONE, |d| {
         d.mps_running_compute_processes().map(|list| list.len())
     });
+
+    errors::slow(v);
+    fabric::slow(v);
+    nvlink::slow(v);
+    video::slow(v);
+    vgpu::slow(v);
+    processes::slow(v);
 
     v.value("nvmlDeviceGetPersistenceMode", &m::gpu_persistence_mode_enabled, (), ONE, |d| {
         d.is_in_persistent_mode()
@@ -283,9 +310,16 @@ fn rare(v: &mut Visit<'_>) {
         v.put(ECC, &m::gpu_ecc_mode_enabled, (), ecc.currently_enabled, ONE);
         v.put(ECC, &m::gpu_ecc_mode_pending_enabled, (), ecc.pending_enabled, ONE);
     }
+
+    errors::rare(v);
+    pcie::rare(v);
+    fabric::rare(v);
+    nvlink::rare(v);
+    video::rare(v);
 }
 
 fn once(v: &mut Visit<'_>) {
+    nvlink::once(v);
     for (threshold, t) in [
         (NvmlThreshold::Shutdown, TemperatureThreshold::Shutdown),
         (NvmlThreshold::Slowdown, TemperatureThreshold::Slowdown),

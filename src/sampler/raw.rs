@@ -2,6 +2,12 @@
 //!
 //! A function the library does not export is [`NvmlError::FailedToLoadSymbol`], never a panic.
 
+pub mod errors;
+pub mod fabric;
+pub mod fields;
+pub mod links;
+pub mod vgpu;
+
 use std::ffi::CStr;
 
 use nvml_wrapper::enum_wrappers::device::SampleValueType;

@@ -8,6 +8,9 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 
 use super::driver::{CallName, Caller, Failure};
+use super::gpu::Found;
+use super::raw;
+use super::wire::Orders;
 use crate::catalog::schema::{Entity, LabelSet, Metric};
 use crate::catalog::{Gpu, MetricId};
 use crate::sample::{Drained, Drop, Gap, Missing, Rows};
@@ -17,19 +20,28 @@ use crate::sample::{Drained, Drop, Gap, Missing, Rows};
 pub struct Memory {
     unsupported: HashSet<CallName>,
     off: HashSet<MetricId>,
+    found: Found,
 }
 
 impl Memory {
-    /// Knows nothing yet but which metrics are switched off.
-    pub fn new(off: HashSet<MetricId>) -> Memory {
-        Memory { unsupported: HashSet::new(), off }
+    /// Knows nothing yet but how to work.
+    pub fn new(orders: &Orders) -> Memory {
+        Memory {
+            unsupported: HashSet::new(),
+            off: orders.off.iter().copied().collect(),
+            found: Found::new(orders),
+        }
     }
 
-    /// Forgets what is unsupported: MIG mode changes it.
+    /// Forgets what is unsupported and what was found out: MIG mode changes it.
     pub fn forget(&mut self) {
         self.unsupported.clear();
+        self.found.forget();
     }
 }
+
+/// Answers to fields, by position.
+type FieldAnswers = Vec<Result<SampleValue, NvmlError>>;
 
 /// One visit.
 #[derive(Debug)]
@@ -116,10 +128,14 @@ impl Scale {
     pub const PERCENT: Scale = Scale { times: 1.0, over: 100.0 };
     /// Thousandths.
     pub const MILLI: Scale = Scale { times: 1.0, over: 1e3 };
+    /// Millionths.
+    pub const MICRO: Scale = Scale { times: 1.0, over: 1e6 };
     /// Thousandths of thousandths of thousandths.
     pub const NANO: Scale = Scale { times: 1.0, over: 1e9 };
     /// Bits to bytes.
     pub const BITS: Scale = Scale { times: 1.0, over: 8.0 };
+    /// KiB to bytes.
+    pub const KIBI: Scale = Scale { times: 1024.0, over: 1.0 };
     /// Millions.
     pub const MEGA: Scale = Scale { times: 1e6, over: 1.0 };
 
@@ -128,24 +144,40 @@ impl Scale {
     }
 }
 
+/// Where the value of a field goes: rows, GPU, the field's scope, value in the metric's unit.
+type Put = fn(&mut Rows, &Gpu, u32, f64) -> Result<(), Drop>;
+
 /// One NVML field: its id, where its value goes, and how it gets to the metric's unit.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Field {
     id: u32,
+    scope: Option<u32>,
     metric: MetricId,
-    put: fn(&mut Rows, &Gpu, f64) -> Result<(), Drop>,
+    put: Put,
     scale: Scale,
 }
 
 impl Field {
     /// A field that feeds one metric.
-    pub const fn new(
-        id: u32,
-        metric: MetricId,
-        scale: Scale,
-        put: fn(&mut Rows, &Gpu, f64) -> Result<(), Drop>,
-    ) -> Field {
-        Field { id, metric, put, scale }
+    pub const fn new(id: u32, metric: MetricId, scale: Scale, put: Put) -> Field {
+        Field { id, scope: None, metric, put, scale }
+    }
+
+    /// The same field of a part of the GPU, as a link.
+    pub const fn of(self, scope: u32) -> Field {
+        Field { scope: Some(scope), ..self }
+    }
+
+    /// Its id, in the numbering of the bindings.
+    pub const fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn name(&self) -> CallName {
+        match self.scope {
+            None => ("nvmlDeviceGetFieldValues", self.id).into(),
+            Some(scope) => ("nvmlDeviceGetFieldValues", [self.id, scope]).into(),
+        }
     }
 }
 
@@ -271,14 +303,33 @@ impl<'a> Visit<'a> {
     /// Reads fields in one call. Each field has a return code of its own; a field the device does not
     /// know is not asked again.
     pub fn fields(&mut self, fields: &[Field]) {
-        let name = |f: &Field| CallName::from(("nvmlDeviceGetFieldValues", f.id));
+        self.fields_by(fields, |device, asked| {
+            let ids: Vec<_> = asked.iter().map(|f| FieldId(f.id)).collect();
+            let samples = device.field_values_for(&ids)?;
+            Ok(samples.into_iter().map(|sample| sample.and_then(|s| s.value)).collect())
+        });
+    }
+
+    /// As [`Visit::fields`], for fields of parts of the GPU ([`Field::of`]).
+    pub fn fields_of_parts(&mut self, fields: &[Field]) {
+        self.fields_by(fields, |device, asked| {
+            let ids: Vec<_> = asked.iter().map(|f| (f.id, f.scope.unwrap_or(0))).collect();
+            raw::fields::values_at(device, &ids)
+        });
+    }
+
+    fn fields_by(
+        &mut self,
+        fields: &[Field],
+        ask: impl FnOnce(&Device<'static>, &[&Field]) -> Result<FieldAnswers, NvmlError>,
+    ) {
         let mut asked = Vec::with_capacity(fields.len());
         for field in fields {
             if self.memory.off.contains(&field.metric) {
                 continue;
             }
-            if self.memory.unsupported.contains(&name(field)) {
-                self.gap(name(field), &[field.metric], Missing::Unsupported);
+            if self.memory.unsupported.contains(&field.name()) {
+                self.gap(field.name(), &[field.metric], Missing::Unsupported);
             } else {
                 asked.push(field);
             }
@@ -286,37 +337,61 @@ impl<'a> Visit<'a> {
         if asked.is_empty() {
             return;
         }
-        let ids: Vec<_> = asked.iter().map(|f| FieldId(f.id)).collect();
-        let feeds: Vec<_> = asked.iter().map(|f| f.metric).collect();
-        let Some(values) =
-            self.read("nvmlDeviceGetFieldValues", &feeds, |device| device.field_values_for(&ids))
-        else {
+        let mut feeds: Vec<_> = asked.iter().map(|f| f.metric).collect();
+        feeds.dedup();
+        let Some(values) = self.read("nvmlDeviceGetFieldValues", &feeds, |device| ask(device, &asked)) else {
             return;
         };
         // By position: on newer drivers the wrapper renumbers ids, and the answers carry the new numbers.
         for (field, value) in asked.into_iter().zip(values) {
-            let failure = match value.and_then(|sample| sample.value) {
+            let failure = match value {
                 Ok(value) => {
+                    let scope = field.scope.unwrap_or(0);
                     let put = match value.number() {
-                        Some(number) => (field.put)(&mut self.rows, self.gpu, field.scale.apply(number)),
+                        Some(number) => {
+                            (field.put)(&mut self.rows, self.gpu, scope, field.scale.apply(number))
+                        }
                         None => Err(Drop::Blank),
                     };
                     if let Err(drop) = put {
-                        self.gap(name(field), &[field.metric], Missing::Dropped(drop));
+                        self.gap(field.name(), &[field.metric], Missing::Dropped(drop));
                     }
                     continue;
                 }
                 Err(error) => super::driver::classify(&error),
             };
             if failure == Failure::Unsupported {
-                self.memory.unsupported.insert(name(field));
+                self.memory.unsupported.insert(field.name());
             }
-            self.gap(name(field), &[field.metric], failure.missing());
+            self.gap(field.name(), &[field.metric], failure.missing());
             if matches!(failure, Failure::Lost(..) | Failure::DriverGone(..)) {
                 self.ended = Some(failure);
                 return;
             }
         }
+    }
+
+    /// Says that the GPU has no such values, by what `call` showed.
+    pub fn unsupported(&mut self, call: impl Into<CallName>, metrics: &[MetricId]) {
+        let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.memory.off.contains(m)).collect();
+        if !wanted.is_empty() {
+            self.gap(call.into(), &wanted, Missing::Unsupported);
+        }
+    }
+
+    /// Says that a call gave what cannot be true.
+    pub fn dropped(&mut self, call: impl Into<CallName>, metric: MetricId, drop: Drop) {
+        self.gap(call.into(), &[metric], Missing::Dropped(drop));
+    }
+
+    /// Calls that failed (not: that the device does not support) so far.
+    pub fn failures(&self) -> usize {
+        self.gaps.iter().filter(|gap| matches!(gap.missing, Missing::Failed { .. })).count()
+    }
+
+    /// What was found out of the GPU, and how it is to be looked at.
+    pub fn found(&mut self) -> &mut Found {
+        &mut self.memory.found
     }
 
     /// Notes what could not be read, and why.

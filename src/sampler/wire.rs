@@ -91,6 +91,10 @@ pub struct Orders {
     pub epoch: u64,
     /// Metrics that are switched off: calls that serve no other are not made.
     pub off: Vec<crate::catalog::MetricId>,
+    /// Below which the host's files are.
+    pub root: std::path::PathBuf,
+    /// Most processes of one GPU with rows of their own; `None`: none has.
+    pub processes: Option<u32>,
     /// Cadences.
     pub intervals: Intervals,
     /// How long a call may take.

@@ -159,7 +159,7 @@ impl Worker<'_> {
 
     /// Keeps the cadences until the GPU or the driver is lost, or the sampler stops.
     fn work(&mut self, device: &Device<'static>, gpu: &Gpu) {
-        let mut memory = Memory::new(self.shared.off.clone());
+        let mut memory = Memory::new(&self.shared.orders);
         let mut kept = Kept::default();
         let mut schedule =
             Schedule::new(&self.shared.orders.intervals, u32::try_from(self.slot_number).unwrap_or(0));

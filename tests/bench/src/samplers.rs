@@ -100,6 +100,7 @@ fn start(
         },
         call_deadline: Duration::from_secs(3),
         init_deadline: Duration::from_secs(20),
+        root: "/".into(),
         ..Orders::default()
     };
     let control = running.control.as_mut().ok_or("no control pipe")?;

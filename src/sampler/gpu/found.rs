@@ -1,0 +1,40 @@
+//! What is kept of a GPU from visit to visit, for the life of one handle.
+
+use crate::host::Host;
+use crate::sampler::wire::Orders;
+
+/// What was found out of the GPU, and how it is to be looked at.
+#[derive(Debug)]
+pub struct Found {
+    /// Where the host's files are.
+    pub host: Host,
+    /// Most processes with rows of their own; `None`: none has.
+    pub processes: Option<usize>,
+    /// Number of NVLinks; `None` while not known.
+    pub links: Option<u32>,
+    /// PCI address as the kernel spells it; `None` while not known.
+    pub pci_address: Option<String>,
+    /// End of the newest sample of process utilization seen, in microseconds since 1970.
+    pub processes_seen: u64,
+    /// End of the newest sample of virtual GPUs' utilization seen, in microseconds since 1970.
+    pub vgpus_seen: u64,
+}
+
+impl Found {
+    /// Nothing is known yet.
+    pub fn new(orders: &Orders) -> Found {
+        Found {
+            host: Host::new(&orders.root),
+            processes: orders.processes.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            links: None,
+            pci_address: None,
+            processes_seen: 0,
+            vgpus_seen: 0,
+        }
+    }
+
+    /// What a change of the MIG layout may have changed is found out again.
+    pub fn forget(&mut self) {
+        self.links = None;
+    }
+}

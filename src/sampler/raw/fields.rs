@@ -1,0 +1,94 @@
+//! Field values of parts of a GPU: the wrapper always asks about part 0.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::{NvmlError, nvml_try};
+use nvml_wrapper_sys::bindings as sys;
+
+use super::symbol;
+
+/// Ids that newer drivers number otherwise than the bindings. The wrapper translates them; the call here
+/// does not.
+pub const RENUMBERED: std::ops::RangeInclusive<u32> = 251..=273;
+
+/// The scope that stands for all parts together.
+pub const ALL_PARTS: u32 = u32::MAX;
+
+/// Values of fields, each given as id and part, in the order asked. One call; each has its own outcome.
+pub fn values_at(
+    device: &Device<'static>,
+    fields: &[(u32, u32)],
+) -> Result<Vec<Result<SampleValue, NvmlError>>, NvmlError> {
+    if fields.iter().any(|(id, _)| RENUMBERED.contains(id)) {
+        return Err(NvmlError::InvalidArg);
+    }
+    let f = symbol(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
+    let count = i32::try_from(fields.len()).map_err(|_| NvmlError::InvalidArg)?;
+    let mut entries: Vec<sys::nvmlFieldValue_t> = fields
+        .iter()
+        .map(|(id, part)| sys::nvmlFieldValue_t {
+            fieldId: *id,
+            scopeId: *part,
+            timestamp: 0,
+            latencyUsec: 0,
+            valueType: 0,
+            // A driver that leaves an entry alone has not answered it.
+            nvmlReturn: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+            value: sys::nvmlValue_t { ullVal: 0 },
+        })
+        .collect();
+    // SAFETY: the handle is valid while the library is loaded, and `entries` holds `count` entries.
+    nvml_try(unsafe { f(device.handle(), count, entries.as_mut_ptr()) })?;
+    Ok(entries.iter().map(outcome).collect())
+}
+
+fn outcome(entry: &sys::nvmlFieldValue_t) -> Result<SampleValue, NvmlError> {
+    nvml_try(entry.nvmlReturn)?;
+    typed(entry.valueType, entry.value)
+}
+
+/// A value of NVML's union by its type.
+pub(super) fn typed(kind: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Result<SampleValue, NvmlError> {
+    // SAFETY: every bit pattern is valid for every member, and the union was written whole before the call.
+    Ok(unsafe {
+        match kind {
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_DOUBLE => SampleValue::F64(value.dVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => SampleValue::U32(value.uiVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG => SampleValue::U64(value.ulVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG => SampleValue::U64(value.ullVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_LONG_LONG => SampleValue::I64(value.sllVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_INT => SampleValue::I64(value.siVal.into()),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_SHORT => SampleValue::U32(value.usVal.into()),
+            unknown => return Err(NvmlError::UnexpectedVariant(unknown)),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(kind: u32, value: sys::nvmlValue_t, code: u32) -> sys::nvmlFieldValue_t {
+        sys::nvmlFieldValue_t {
+            fieldId: 138,
+            scopeId: 3,
+            timestamp: 0,
+            latencyUsec: 0,
+            valueType: kind,
+            nvmlReturn: code,
+            value,
+        }
+    }
+
+    #[test]
+    fn values_have_the_type_they_say() {
+        let all_ones = sys::nvmlValue_t { ullVal: u64::MAX };
+        assert_eq!(outcome(&entry(1, all_ones, 0)).ok(), Some(SampleValue::U32(u32::MAX)));
+        assert_eq!(outcome(&entry(3, all_ones, 0)).ok(), Some(SampleValue::U64(u64::MAX)));
+        assert_eq!(outcome(&entry(4, all_ones, 0)).ok(), Some(SampleValue::I64(-1)));
+        assert_eq!(outcome(&entry(5, all_ones, 0)).ok(), Some(SampleValue::I64(-1)));
+        assert_eq!(outcome(&entry(6, all_ones, 0)).ok(), Some(SampleValue::U32(0xffff)));
+        assert!(matches!(outcome(&entry(7, all_ones, 0)), Err(NvmlError::UnexpectedVariant(7))));
+        assert!(matches!(outcome(&entry(3, all_ones, 3)), Err(NvmlError::NotSupported)));
+    }
+}
