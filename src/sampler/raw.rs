@@ -2,6 +2,8 @@
 //!
 //! A function the library does not export is [`NvmlError::FailedToLoadSymbol`], never a panic.
 
+pub mod mig;
+
 use std::ffi::CStr;
 
 use nvml_wrapper::enum_wrappers::device::SampleValueType;
