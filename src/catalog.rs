@@ -267,6 +267,10 @@ info_labels! {
         compute_capability,
         /// PCI address, as `0000:06:00.0` (domain:bus:device.function).
         pci_address,
+        /// PCI device and vendor, as `0x233510de`.
+        pci_device_id,
+        /// PCI subsystem device and vendor, as `0x18be10de`.
+        pci_subsystem_id,
         /// Serial number of the board.
         serial,
         /// Vendor's part number.
@@ -297,6 +301,8 @@ info_labels! {
     MigInfo {
         /// UUID of the MIG device: what a job is given.
         mig_uuid,
+        /// Profile of the MIG device: that of its GPU instance, or a part of it, as `1c.3g.71gb`.
+        mig_profile,
         /// NVML's name of the MIG device.
         name,
     }
@@ -674,7 +680,7 @@ metrics! {
     gpu_mig_slices_used: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
     /// Compute slices that are free but in no shape that any further GPU instances could use: stranded until the layout is changed.
     gpu_mig_slices_unplaceable: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
-    /// GPU instances of this profile that the declared layout wants.
+    /// MIG devices of this profile that the declared layout wants.
     gpu_mig_layout_declared: Gauge<Gpu, (ProfileName,)>, None, Own, "0.1.0", at most 64.0;
     /// 1 while the GPU is divided as declared. Absent without a declared layout.
     gpu_mig_layout_matches: Gauge<Gpu>, None, Own, "0.1.0", at most 1.0;

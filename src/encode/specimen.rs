@@ -131,6 +131,8 @@ fn put_gpu(rows: &mut Rows, index: usize) {
         architecture: "hopper".into(),
         compute_capability: "9.0".into(),
         pci_address: format!("0000:{:02x}:00.0", 0x0a + index * 0x11),
+        pci_device_id: "0x233510de".into(),
+        pci_subsystem_id: "0x18be10de".into(),
         serial: format!("165402400{index}"),
         board_part_number: "692-2G520-0280-501".into(),
         minor_number: index.to_string(),
@@ -254,7 +256,11 @@ fn put_instances(rows: &mut Rows, gpu: &Gpu) {
             profile: profile.clone(),
             compute_instance: 0,
         };
-        let info = MigInfo { mig_uuid: format!("MIG-{id}-5e7f"), name: format!("NVIDIA H200 MIG {profile}") };
+        let info = MigInfo {
+            mig_uuid: format!("MIG-{id}-5e7f"),
+            mig_profile: profile.to_string(),
+            name: format!("NVIDIA H200 MIG {profile}"),
+        };
         rows.of(&device).info(&m::gpu_mig_info, info);
     }
 }

@@ -1,7 +1,7 @@
 //! The driver's own sample buffers: power (50 samples a second on a data-centre GPU, some 2.4 s kept) and
 //! utilization (5 a second, some 14 s kept). Each is read at least twice a length, so none is missed.
 
-use super::raw::{self, SampleKind};
+use super::raw::samples::{self, Kind};
 use super::visit::Visit;
 use crate::catalog::MetricId;
 use crate::catalog::{self as m};
@@ -49,17 +49,17 @@ impl Drains {
     /// Reads the power samples that are new.
     pub fn power(&mut self, v: &mut Visit<'_>) {
         // NVML gives milliwatts.
-        self.power.drain(v, SampleKind::Power, Buffer::Power, &POWER, 1e3);
+        self.power.drain(v, Kind::Power, Buffer::Power, &POWER, 1e3);
     }
 
     /// Reads the utilization samples that are new.
     pub fn utilization(&mut self, v: &mut Visit<'_>) {
-        self.utilization.drain(v, SampleKind::Utilization, Buffer::Utilization, &UTILIZATION, 1e2);
+        self.utilization.drain(v, Kind::Utilization, Buffer::Utilization, &UTILIZATION, 1e2);
     }
 }
 
 impl Cursor {
-    fn drain(&mut self, v: &mut Visit<'_>, kind: SampleKind, buffer: Buffer, feeds: &[MetricId], over: f64) {
+    fn drain(&mut self, v: &mut Visit<'_>, kind: Kind, buffer: Buffer, feeds: &[MetricId], over: f64) {
         let wall_micros = (unix_seconds() * 1e6) as u64;
         let offset = wall_micros as i64 - (Mono::now().0 / 1000) as i64;
         let since = match self.newest {
@@ -70,12 +70,12 @@ impl Cursor {
         let room = match self.room {
             Some(room) => room,
             None => {
-                let Some(room) = v.read(call, feeds, |d| raw::samples_room(d, kind)) else { return };
+                let Some(room) = v.read(call, feeds, |d| samples::room(d, kind)) else { return };
                 self.room = Some(room);
                 room
             }
         };
-        let Some(found) = v.read(call, feeds, |d| raw::samples(d, kind, since, room)) else { return };
+        let Some(found) = v.read(call, feeds, |d| samples::newer_than(d, kind, since, room)) else { return };
         let Some(newest) = found.last().map(|(at, _)| *at) else { return };
         self.newest = Some((newest, offset));
         let samples = found.into_iter().map(|(at, value)| (at, value / over)).collect();

@@ -9,7 +9,7 @@ use nvml_wrapper::Nvml;
 
 use super::driver::Caller;
 use super::inflight::EVENTS_SLOT;
-use super::raw::{self, EventSet, RawEvent};
+use super::raw::events::{self, EventSet, RawEvent};
 use super::visit::Visit;
 use super::wire::FromSampler;
 use super::{Shared, driver};
@@ -37,22 +37,22 @@ pub struct Registration(bool);
 
 impl Registration {
     /// Asks for the GPU's events, once, and tells whether they are asked for.
-    pub fn refresh(&mut self, v: &mut Visit<'_>, events: &Events) {
+    pub fn refresh(&mut self, v: &mut Visit<'_>, asked: &Events) {
         let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
-        let Some(set) = events.set.get().copied() else { return };
+        let Some(set) = asked.set.get().copied() else { return };
         if !self.0 {
             let wanted = EVENT_BITS.iter().fold(0, |all, bit| all | bit);
             const SUPPORTED: &str = "nvmlDeviceGetSupportedEventTypes";
-            let Some(supported) = v.read(SUPPORTED, &feeds, raw::supported_events) else { return };
+            let Some(supported) = v.read(SUPPORTED, &feeds, events::supported) else { return };
             if supported & wanted == 0 {
                 return v.gap(SUPPORTED.into(), &feeds, Missing::Unsupported);
             }
             let gpu = v.gpu.clone();
             let registered = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
                 // Known before the first event can come.
-                let number = raw::handle_number(device);
-                events.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(number, gpu);
-                raw::register_events(device, supported & wanted, set)
+                let number = events::handle_number(device);
+                asked.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(number, gpu);
+                events::register(device, supported & wanted, set)
             });
             self.0 = registered.is_some();
         }
@@ -79,7 +79,7 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     let slot = shared.table.writer(EVENTS_SLOT);
     slot.expect(Mono::now());
     let mut caller = Caller::new(slot, shared.orders.call_deadline);
-    let set = match caller.call("nvmlEventSetCreate".into(), || raw::event_set(nvml)) {
+    let set = match caller.call("nvmlEventSetCreate".into(), || events::new_set(nvml)) {
         Ok(set) => *shared.events.set.get_or_init(|| set),
         Err(failure) => {
             tracing::info!(reason = %failure.told().1, "the driver offers no events");
@@ -98,7 +98,7 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
         // No call in flight but a wait that was promised to end: it may last, costs the driver nothing, and
         // a sampler that is to end is not inside the driver because of it.
         slot.expect(Mono::now() + WAIT);
-        match raw::wait_for_event(nvml, set, WAIT.as_millis() as u32) {
+        match events::wait(nvml, set, WAIT.as_millis() as u32) {
             Ok(None) => {}
             Ok(Some(event)) => {
                 number += 1;

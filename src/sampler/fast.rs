@@ -144,7 +144,7 @@ fn take(seats: &mut Vec<Seat>, change: Change, shared: &Shared) {
     match change {
         Change::Join { slot, gpu, device, epoch } => {
             seats.retain(|seat| seat.slot != slot);
-            let memory = Memory::new(shared.off.clone());
+            let memory = Memory::new(&shared.orders);
             seats.push(Seat { slot, gpu, device, epoch, memory });
         }
         Change::Epoch { slot, epoch } => {

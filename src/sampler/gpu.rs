@@ -353,6 +353,8 @@ fn identity(v: &mut Visit<'_>) {
         |v: &mut Visit<'_>, call: &'static str, f: fn(&Device<'static>) -> Result<String, NvmlError>| {
             v.read(call, &feeds, f).unwrap_or_default()
         };
+    let pci = v.read("nvmlDeviceGetPciInfo_v3", &feeds, |d| d.pci_info());
+    let hex = |id: u32| format!("{id:#010x}");
     let info = GpuInfo {
         model: text(v, "nvmlDeviceGetName", |d| d.name()),
         architecture: text(v, "nvmlDeviceGetArchitecture", |d| {
@@ -361,7 +363,9 @@ fn identity(v: &mut Visit<'_>) {
         compute_capability: text(v, "nvmlDeviceGetCudaComputeCapability", |d| {
             d.cuda_compute_capability().map(|c| format!("{}.{}", c.major, c.minor))
         }),
-        pci_address: text(v, "nvmlDeviceGetPciInfo_v3", |d| d.pci_info().map(|p| pci_address(&p.bus_id))),
+        pci_address: pci.as_ref().map_or_else(String::new, |p| pci_address(&p.bus_id)),
+        pci_device_id: pci.as_ref().map_or_else(String::new, |p| hex(p.pci_device_id)),
+        pci_subsystem_id: pci.as_ref().and_then(|p| p.pci_sub_system_id).map_or_else(String::new, hex),
         serial: text(v, "nvmlDeviceGetSerial", |d| d.serial()),
         board_part_number: text(v, "nvmlDeviceGetBoardPartNumber", |d| d.board_part_number()),
         minor_number: text(v, "nvmlDeviceGetMinorNumber", |d| d.minor_number().map(|n| n.to_string())),

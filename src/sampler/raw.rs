@@ -3,24 +3,21 @@
 //! A function the library does not export is [`NvmlError::FailedToLoadSymbol`], never a panic.
 
 pub mod errors;
+pub mod events;
 pub mod fabric;
 pub mod fields;
 pub mod links;
+pub mod mig;
+pub mod samples;
 pub mod vgpu;
 
 use std::ffi::CStr;
 
-use nvml_wrapper::enum_wrappers::device::SampleValueType;
-use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t, nvmlMarginTemperature_v1_t, nvmlReturn_t, nvmlSample_t,
-    nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES, nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES,
-    nvmlSystemDriverBranchInfo_v1_t, nvmlValue_t,
+    nvmlDevice_t, nvmlMarginTemperature_v1_t, nvmlReturn_t, nvmlSystemDriverBranchInfo_v1_t,
 };
-
-use super::visit::Number;
 
 /// NVML's version word of a struct: size in the low bytes, version in the top one.
 const fn struct_version<T>(version: u32) -> u32 {
@@ -116,154 +113,4 @@ pub fn driver_branch(nvml: &Nvml) -> Result<String, NvmlError> {
     let bytes = unsafe { std::slice::from_raw_parts(info.branch.as_ptr().cast::<u8>(), info.branch.len()) };
     let text = CStr::from_bytes_until_nul(bytes).map_err(|_| NvmlError::Unknown)?;
     Ok(text.to_string_lossy().into_owned())
-}
-
-/// One of the driver's sample buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SampleKind {
-    /// Power of the board, milliwatts.
-    Power,
-    /// Utilization, percent.
-    Utilization,
-}
-
-impl SampleKind {
-    /// NVML's number of it.
-    pub fn code(self) -> u32 {
-        match self {
-            SampleKind::Power => nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES,
-            SampleKind::Utilization => nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES,
-        }
-    }
-}
-
-/// The most samples the buffer holds. The safe interface asks for this before each read, which doubles
-/// the cost of a call that is not cheap.
-pub fn samples_room(device: &Device<'static>, kind: SampleKind) -> Result<usize, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetSamples)?;
-    let (mut value_type, mut count) = (0, 0);
-    // SAFETY: as in `number`; without a buffer the library writes the type and the count.
-    let code =
-        unsafe { f(device.handle(), kind.code(), 0, &mut value_type, &mut count, std::ptr::null_mut()) };
-    match nvml_try(code) {
-        // More than any driver keeps: a count that is no count takes no memory.
-        Ok(()) | Err(NvmlError::InsufficientSize(_)) => Ok((count as usize).min(10_000)),
-        Err(error) => Err(error),
-    }
-}
-
-/// The samples newer than `since` (microseconds since 1970; 0: all), oldest first, at most `room`.
-pub fn samples(
-    device: &Device<'static>,
-    kind: SampleKind,
-    since: u64,
-    room: usize,
-) -> Result<Vec<(u64, f64)>, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetSamples)?;
-    let mut buffer = vec![nvmlSample_t { timeStamp: 0, sampleValue: nvmlValue_t { ullVal: 0 } }; room];
-    let mut value_type = 0;
-    let mut count = u32::try_from(room).unwrap_or(u32::MAX);
-    // SAFETY: as in `number`; the buffer has room for `count` samples.
-    let code =
-        unsafe { f(device.handle(), kind.code(), since, &mut value_type, &mut count, buffer.as_mut_ptr()) };
-    match nvml_try(code) {
-        Ok(()) => {}
-        // None newer.
-        Err(NvmlError::NotFound) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    }
-    let value_type = SampleValueType::try_from(value_type)?;
-    buffer.truncate(count as usize);
-    buffer
-        .into_iter()
-        // A place that was not filled.
-        .filter(|sample| sample.timeStamp > 0)
-        .map(|sample| {
-            let value = SampleValue::from_tag_and_union(&value_type, sample.sampleValue);
-            // A value that is none is told as such, so that its time shows as a gap.
-            Ok((sample.timeStamp, value.number().unwrap_or(f64::NAN)))
-        })
-        .collect()
-}
-
-/// A set of events that can be waited for.
-#[derive(Clone, Copy, Debug)]
-pub struct EventSet(nvmlEventSet_t);
-
-// SAFETY: NVML's functions may be called from any thread; the set is a handle of the library's, which is
-// never unloaded, and it is never freed.
-unsafe impl Send for EventSet {}
-// SAFETY: as above.
-unsafe impl Sync for EventSet {}
-
-/// An event as the driver sends it. The safe interface leaves out the instances and cuts unknown bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawEvent {
-    /// The device's handle, as a number: see [`handle_number`].
-    pub device: usize,
-    /// Bits of nvmlEventType*.
-    pub bits: u64,
-    /// What comes with it.
-    pub data: u64,
-    /// GPU instance.
-    pub gpu_instance: Option<u32>,
-    /// Compute instance.
-    pub compute_instance: Option<u32>,
-}
-
-/// The device's handle as a number, to be compared with that of an event.
-pub fn handle_number(device: &Device<'static>) -> usize {
-    // SAFETY: the handle is only compared.
-    unsafe { device.handle() as usize }
-}
-
-/// A new, empty set.
-pub fn event_set(nvml: &Nvml) -> Result<EventSet, NvmlError> {
-    let f = symbol(&nvml.lib().nvmlEventSetCreate)?;
-    let mut set = std::ptr::null_mut();
-    // SAFETY: the library writes one handle.
-    nvml_try(unsafe { f(&mut set) })?;
-    Ok(EventSet(set))
-}
-
-/// Bits of the events the device can send.
-pub fn supported_events(device: &Device<'static>) -> Result<u64, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetSupportedEventTypes)?;
-    let mut bits = 0;
-    // SAFETY: as in `number`, with one unsigned long long.
-    nvml_try(unsafe { f(device.handle(), &mut bits) })?;
-    Ok(bits)
-}
-
-/// Asks for these events of the device.
-pub fn register_events(device: &Device<'static>, bits: u64, set: EventSet) -> Result<(), NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceRegisterEvents)?;
-    // SAFETY: handle and set are the library's, and both stay valid.
-    nvml_try(unsafe { f(device.handle(), bits, set.0) })
-}
-
-/// Waits for an event, at most so many milliseconds; `None` if none came.
-pub fn wait_for_event(nvml: &Nvml, set: EventSet, milliseconds: u32) -> Result<Option<RawEvent>, NvmlError> {
-    let f = symbol(&nvml.lib().nvmlEventSetWait_v2)?;
-    let mut data = nvmlEventData_t {
-        device: std::ptr::null_mut(),
-        eventType: 0,
-        eventData: 0,
-        gpuInstanceId: u32::MAX,
-        computeInstanceId: u32::MAX,
-    };
-    // SAFETY: the set is the library's, and the struct is the one of this version of the function.
-    match nvml_try(unsafe { f(set.0, &mut data, milliseconds) }) {
-        Ok(()) => {}
-        Err(NvmlError::Timeout) => return Ok(None),
-        Err(error) => return Err(error),
-    }
-    let instance = |id: u32| (id != u32::MAX).then_some(id);
-    Ok(Some(RawEvent {
-        device: data.device as usize,
-        bits: data.eventType,
-        data: data.eventData,
-        gpu_instance: instance(data.gpuInstanceId),
-        compute_instance: instance(data.computeInstanceId),
-    }))
 }

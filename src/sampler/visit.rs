@@ -117,8 +117,10 @@ impl Number for SampleValue {
 /// fractions, so that 57 % is 0.57 and not 0.5700000000000001.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    times: f64,
-    over: f64,
+    /// What a number is multiplied with.
+    pub times: f64,
+    /// What it is divided by.
+    pub over: f64,
 }
 
 impl Scale {

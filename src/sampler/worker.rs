@@ -222,13 +222,15 @@ impl Worker<'_> {
         let changed = match tier {
             Tier::Slow => {
                 let changed = layout.refresh_mode(&mut visit);
+                if !changed {
+                    layout.read_slow(&mut visit);
+                }
                 kept.registered.refresh(&mut visit, &self.shared.events);
                 kept.gpm.read(&mut visit, true, &layout.gpu_instances(gpu));
                 changed
             }
             Tier::Normal => {
-                let changed = layout.refresh(&mut visit);
-                layout.read(&mut visit);
+                let changed = layout.read(&mut visit);
                 kept.drains.power(&mut visit);
                 changed
             }

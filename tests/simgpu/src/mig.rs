@@ -42,7 +42,7 @@ pub struct Layout {
 
 impl Layout {
     /// Cuts a GPU into the profiles given, first fit. `3g.71gb` has one compute instance,
-    /// `3g.71gb:1c+2c` two.
+    /// `3g.71gb:1c+2c` two, `3g.71gb:none` none.
     pub fn new(model: &Arc<Model>, profiles: &[String]) -> Result<Layout, String> {
         if model.mig_profiles.is_empty() {
             return Err("this model has no MIG".into());
@@ -112,7 +112,7 @@ fn compute_instances(profile: &MigProfile, cut: Option<&str>) -> Result<Vec<Comp
     };
     let mut list = Vec::new();
     let mut start = 0;
-    for part in cut.split('+') {
+    for part in cut.split('+').filter(|_| cut != "none") {
         let slices: u32 = part
             .strip_suffix('c')
             .and_then(|n| n.parse().ok())
@@ -153,5 +153,7 @@ mod tests {
         assert!(layout(&["5g.1gb"]).unwrap_err().starts_with("no MIG profile '5g.1gb', there are 1g.18gb"));
         assert!(layout(&["2g.35gb:1c+2c"]).is_err());
         assert_eq!(layout(&["3g.71gb:1c+2c"]).expect("fits").devices().count(), 2);
+        let none = layout(&["3g.71gb:none"]).expect("fits");
+        assert_eq!((none.instances.len(), none.devices().count()), (1, 0));
     }
 }
