@@ -5,6 +5,7 @@
 //! (`CONTRIBUTING.md` shows it). The doc comment of an entry is its help text.
 
 pub mod docs;
+pub mod left_out;
 pub mod schema;
 
 pub use schema::{Kind, MetricDef, MetricId, Tier, Unit};
@@ -163,6 +164,8 @@ labels! {
     SpareRows "spare_rows" { Max "max", High "high", Partial "partial", Low "low", None "none" }
     /// What made the driver retire the page.
     RetirementCause "cause" { MultipleSingleBit "multiple_single_bit", DoubleBit "double_bit" }
+    /// What of the GPU waits for its repair.
+    RepairPart "part" { Channel "channel", Tpc "tpc" }
     /// Kind of PCIe error as the GPU counts it (NVML fields 173 to 183).
     PcieError "error" {
         Correctable "correctable", NaksReceived "naks_received", Receiver "receiver", BadTlp "bad_tlp",
@@ -525,6 +528,8 @@ metrics! {
     gpu_retired_pages_pending: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
     /// 1 if memory has failed in a way that cannot be repaired.
     gpu_memory_unrepairable: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
+    /// 1 while a repair of the GPU by spare parts of its own (a memory channel, a texture processing cluster) waits for a reset.
+    gpu_repair_pending: Gauge<Gpu, (RepairPart,)>, None, Rare, "0.1.0", at most 1.0;
     /// 1 for what the driver asks for to bring the GPU back, 0 for the others (NVML field 230).
     gpu_recovery_action: Gauge<Gpu, (RecoveryAction,)>, None, Normal, "0.1.0";
     /// 1 while the driver's events of this GPU are waited for.

@@ -102,6 +102,15 @@ pub fn markdown() -> String {
             out.push('\n');
         }
     }
+    out.push_str(
+        "\n## Left out\n\n\
+         What NVML answers on a data-centre GPU and is no metric, with the reason. A test compares this and the \
+         calls the sampler makes with what real GPUs answered (`tests/data/nvml-answered.txt`). Field numbers \
+         are those of driver 580.82 and later.\n\n| NVML | why |\n|---|---|\n",
+    );
+    for left_out in super::left_out::LEFT_OUT {
+        let _ = writeln!(out, "| {} | {} |", left_out.what.names().join(", "), left_out.why);
+    }
     out
 }
 

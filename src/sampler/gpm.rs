@@ -39,6 +39,11 @@ const RATES: [(GpmMetricId, Wire, Direction); 4] = [
     (GpmMetricId::NvlinkTotalRxPerSec, Wire::NvLink, Direction::Rx),
 ];
 
+/// Ids of all GPM metrics that are read.
+pub fn metrics_read() -> impl Iterator<Item = u32> {
+    UNITS.iter().map(|(id, _)| id.as_c()).chain(RATES.iter().map(|(id, ..)| id.as_c()))
+}
+
 const MIB: f64 = 1_048_576.0;
 /// A unit can be measured a little more than always active, as numerator and denominator are not read at
 /// the same instant. More than this is no rounding.

@@ -39,6 +39,12 @@ const NANO: Scale = Scale::NANO;
 const KIBI: Scale = Scale::KIBI;
 const BITS: Scale = Scale::BITS;
 
+/// Ids of all fields that are read, by the numbers of the bindings.
+pub fn fields_read() -> impl Iterator<Item = u32> {
+    let tables = [&NORMAL_FIELDS[..], &SLOW_FIELDS, &pcie::FIELDS, &nvlink::TOTALS, &nvlink::OF_LINKS];
+    tables.into_iter().flatten().map(Field::id).chain(nvlink::ONE_BY_ONE)
+}
+
 /// Reads one tier.
 pub fn read(tier: Tier, v: &mut Visit<'_>) {
     match tier {

@@ -5,6 +5,7 @@
 
 mod config;
 mod control;
+mod coverage;
 mod driver;
 mod golden;
 mod hang;
@@ -12,3 +13,4 @@ mod http;
 mod node;
 mod prometheus;
 mod samplers;
+mod widen;

@@ -5,7 +5,7 @@ use nvml_wrapper::enum_wrappers::device::RetirementCause as NvmlCause;
 use super::ONE;
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{
-    self as m, EccCounter, Gpu, RecoveryAction, RetirementCause, SpareRows, SramError, SramUnit,
+    self as m, EccCounter, Gpu, RecoveryAction, RepairPart, RetirementCause, SpareRows, SramError, SramUnit,
 };
 use crate::sample::{Drop, Rows};
 use crate::sampler::raw::errors as raw;
@@ -65,7 +65,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// Retired pages (before Ampere), and memory beyond repair.
+/// Retired pages (before Ampere), what can be repaired and what cannot.
 pub(super) fn rare(v: &mut Visit<'_>) {
     for (cause, c) in [
         (NvmlCause::MultipleSingleBitEccErrors, RetirementCause::MultipleSingleBit),
@@ -84,6 +84,12 @@ pub(super) fn rare(v: &mut Visit<'_>) {
         ONE,
         raw::unrepairable_memory,
     );
+    const REPAIR: &str = "nvmlDeviceGetRepairStatus";
+    if let Some(status) = v.read(REPAIR, &[m::gpu_repair_pending.id()], raw::repair_status) {
+        let metric = &m::gpu_repair_pending;
+        v.put(REPAIR, metric, (RepairPart::Channel,), status.bChannelRepairPending, ONE);
+        v.put(REPAIR, metric, (RepairPart::Tpc,), status.bTpcRepairPending, ONE);
+    }
 }
 
 #[cfg(test)]

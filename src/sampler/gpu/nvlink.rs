@@ -16,7 +16,13 @@ const MOST: u32 = 36;
 
 const STATE: &str = "nvmlDeviceGetNvLinkState";
 const ERROR_COUNTER: &str = "nvmlDeviceGetNvLinkErrorCounter";
-const LINK_COUNT: (&str, u32) = ("nvmlDeviceGetFieldValues", field_id::NVML_FI_DEV_NVLINK_LINK_COUNT);
+const LINK_COUNT: (&str, u32) = ("nvmlDeviceGetFieldValues", COUNT);
+const COUNT: u32 = field_id::NVML_FI_DEV_NVLINK_LINK_COUNT;
+const SPEED: u32 = field_id::NVML_FI_DEV_NVLINK_GET_SPEED;
+const FAR_LINK: u32 = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
+
+/// Fields that are asked in calls of their own.
+pub(super) const ONE_BY_ONE: [u32; 3] = [COUNT, SPEED, FAR_LINK];
 
 /// A field of all links together: it counts KiB.
 macro_rules! total {
@@ -145,8 +151,7 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
 }
 
 fn count(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
-    let id = field_id::NVML_FI_DEV_NVLINK_LINK_COUNT;
-    let told = v.read(LINK_COUNT, metrics, |d| match values_at(d, &[(id, 0)])?.pop() {
+    let told = v.read(LINK_COUNT, metrics, |d| match values_at(d, &[(COUNT, 0)])?.pop() {
         Some(Ok(SampleValue::U32(links))) if links <= MOST => Ok(Some(links)),
         Some(Err(NvmlError::NotSupported)) | None => Ok(None),
         Some(Err(error)) => Err(error),
@@ -174,10 +179,9 @@ fn up(v: &mut Visit<'_>, link: u32, metrics: &[MetricId]) -> Option<bool> {
 
 /// Speed of the slowest of these links.
 fn speed(v: &mut Visit<'_>, links: &[u32]) {
-    let id = field_id::NVML_FI_DEV_NVLINK_GET_SPEED;
     let metric = &m::gpu_nvlink_speed_bytes_per_second;
-    let call = ("nvmlDeviceGetFieldValues", id);
-    let Some(told) = v.read(call, &[metric.id()], |d| one_field(d, id, links)) else { return };
+    let call = ("nvmlDeviceGetFieldValues", SPEED);
+    let Some(told) = v.read(call, &[metric.id()], |d| one_field(d, SPEED, links)) else { return };
     let slowest = told.into_iter().flatten().min();
     match slowest {
         Some(slowest) => v.put(call, metric, (), slowest, MEGA),
@@ -187,9 +191,8 @@ fn speed(v: &mut Visit<'_>, links: &[u32]) {
 
 /// Numbers of the links at the other ends, by position; empty where the driver does not tell.
 fn far_links(v: &mut Visit<'_>, links: &[u32]) -> Option<Vec<String>> {
-    let id = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
     let feeds = [m::gpu_nvlink_info.id()];
-    let told = v.read(("nvmlDeviceGetFieldValues", id), &feeds, |d| one_field(d, id, links))?;
+    let told = v.read(("nvmlDeviceGetFieldValues", FAR_LINK), &feeds, |d| one_field(d, FAR_LINK, links))?;
     Some(told.into_iter().map(|far| far.map(|n| n.to_string()).unwrap_or_default()).collect())
 }
 
@@ -285,12 +288,7 @@ mod tests {
 
     #[test]
     fn fields_of_parts_are_none_that_drivers_renumber() {
-        let own = [
-            field_id::NVML_FI_DEV_NVLINK_LINK_COUNT,
-            field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID,
-            field_id::NVML_FI_DEV_NVLINK_GET_SPEED,
-        ];
-        for id in TOTALS.iter().chain(&OF_LINKS).map(Field::id).chain(own) {
+        for id in TOTALS.iter().chain(&OF_LINKS).map(Field::id).chain(ONE_BY_ONE) {
             assert!(!RENUMBERED.contains(&id), "{id}");
         }
     }

@@ -40,6 +40,19 @@ pub fn row_remapper_histogram(
     Ok(values)
 }
 
+/// What waits for its repair.
+pub fn repair_status(device: &Device<'static>) -> Result<sys::nvmlRepairStatus_v1_t, NvmlError> {
+    let f = symbol(&device.nvml().lib().nvmlDeviceGetRepairStatus)?;
+    let mut status = sys::nvmlRepairStatus_v1_t {
+        version: struct_version::<sys::nvmlRepairStatus_v1_t>(1),
+        bChannelRepairPending: 0,
+        bTpcRepairPending: 0,
+    };
+    // SAFETY: as above.
+    nvml_try(unsafe { f(device.handle(), &mut status) })?;
+    Ok(status)
+}
+
 /// `nvmlUnrepairableMemoryStatus_v1_t`: newer than the bindings.
 #[repr(C)]
 struct UnrepairableMemory {
