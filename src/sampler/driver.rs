@@ -245,6 +245,50 @@ mod tests {
     }
 
     #[test]
+    fn every_return_code_of_the_header_has_its_meaning() {
+        use DriverError as D;
+        let meaning = |code: u32| match nvml_wrapper::error::nvml_try(code) {
+            Ok(()) => "fine".to_owned(),
+            Err(error) => match classify(&error) {
+                Failure::Unsupported => "unsupported".to_owned(),
+                Failure::Lost(..) => "lost".to_owned(),
+                Failure::DriverGone(..) => "gone".to_owned(),
+                Failure::Failed(kind, _) => format!("{:?}", kind.label()),
+            },
+        };
+        let failed = |kind: D| format!("{kind:?}");
+        for (code, wanted) in [
+            (3, "unsupported".to_owned()),
+            (13, "unsupported".to_owned()),
+            (26, "unsupported".to_owned()),
+            (15, "lost".to_owned()),
+            (16, "lost".to_owned()),
+            (9, "gone".to_owned()),
+            (2, failed(D::Argument)),
+            (4, failed(D::NoPermission)),
+            (6, failed(D::NotFound)),
+            (10, failed(D::Timeout)),
+            (11, failed(D::IrqIssue)),
+            (14, failed(D::CorruptedInforom)),
+            (17, failed(D::OperatingSystem)),
+            (19, failed(D::Busy)),
+            (20, failed(D::Resources)),
+            (23, failed(D::Resources)),
+            (24, failed(D::Unknown)),
+            (25, failed(D::Argument)),
+            (27, failed(D::Busy)),
+            (28, failed(D::NotFound)),
+            (29, failed(D::Busy)),
+            (30, failed(D::Unknown)),
+            (31, failed(D::Unknown)),
+            (999, failed(D::Unknown)),
+            (u32::MAX, failed(D::Unknown)),
+        ] {
+            assert_eq!(meaning(code), wanted, "{code}");
+        }
+    }
+
+    #[test]
     fn return_codes_are_sorted() {
         assert_eq!(classify(&NvmlError::NotSupported), Failure::Unsupported);
         assert!(matches!(classify(&NvmlError::GpuLost), Failure::Lost(..)));

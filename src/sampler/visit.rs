@@ -416,5 +416,8 @@ mod tests {
         assert_eq!((1u64 << 40).number(), Some((1u64 << 40) as f64));
         assert_eq!(0x7fff_fff0i32.number(), None);
         assert_eq!((-20i32).number(), Some(-20.0));
+        assert_eq!(SampleValue::U32(u32::MAX).number(), None);
+        assert_eq!(SampleValue::U64(u64::MAX).number(), None);
+        assert_eq!(SampleValue::I64(i64::MAX).number(), None);
     }
 }

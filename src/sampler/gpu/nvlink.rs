@@ -7,9 +7,10 @@ use nvml_wrapper_sys::bindings::{self as sys, field_id};
 
 use super::{KIBI, MEGA, ONE, pci_address};
 use crate::catalog::{self as m, Direction, Link, MetricId, NvLinkError, NvLinkInfo, NvLinkLaneError};
+use crate::sample::Drop;
 use crate::sampler::raw::fields::{ALL_PARTS, values_at};
 use crate::sampler::raw::links as raw_links;
-use crate::sampler::visit::{Field, Visit};
+use crate::sampler::visit::{Field, Number, Visit};
 
 /// NVML's most links of a GPU. Only asked up to here if the GPU does not tell how many it has.
 const MOST: u32 = 36;
@@ -269,14 +270,18 @@ fn errors(v: &mut Visit<'_>, links: u32) {
 fn lane_errors(v: &mut Visit<'_>, links: u32) {
     let metric = &m::gpu_nvlink_lane_errors_total;
     for (counter, error) in LANE_ERRORS {
-        let mut sum = Some(0u64);
+        let mut sum = Some(0.0);
         for link in 0..links {
             let call = (ERROR_COUNTER, [link, counter]);
-            let n = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter));
-            sum = sum.zip(n).and_then(|(sum, n)| sum.checked_add(n));
+            let told = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter));
+            let number = told.and_then(Number::number);
+            if told.is_some() && number.is_none() {
+                v.dropped(call, metric.id(), Drop::Blank);
+            }
+            sum = sum.zip(number).map(|(sum, n)| sum + n);
         }
         if let Some(sum) = sum {
-            v.put(ERROR_COUNTER, metric, (error,), sum, ONE);
+            v.put(ERROR_COUNTER, metric, (error,), SampleValue::F64(sum), ONE);
         }
     }
 }

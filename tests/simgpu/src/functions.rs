@@ -76,7 +76,7 @@ functions! {
     nvmlDeviceGetTotalEccErrors nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetDetailedEccErrors
     nvmlDeviceGetSramEccErrorStatus nvmlDeviceGetRemappedRows nvmlDeviceGetRowRemapperHistogram
     nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRetiredPagesPendingStatus
-    nvmlDeviceGetRepairStatus
+    nvmlDeviceGetRepairStatus nvmlDeviceGetUnrepairableMemoryFlag_v1
 
     nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth
     nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth
