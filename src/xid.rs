@@ -182,8 +182,7 @@ mod tests {
 
     #[test]
     fn an_unknown_code_is_a_ticket() {
-        for (severity, action) in
-            [(xid(9999).severity, xid(9999).action), (sxid(1).severity, sxid(1).action)]
+        for (severity, action) in [(xid(9999).severity, xid(9999).action), (sxid(1).severity, sxid(1).action)]
         {
             assert_eq!((severity, action), (Severity::Ticket, FaultAction::ContactSupport));
         }

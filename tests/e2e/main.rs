@@ -6,6 +6,7 @@
 mod config;
 mod control;
 mod driver;
+mod faults;
 mod golden;
 mod hang;
 mod http;
