@@ -544,7 +544,7 @@ metrics! {
     gpu_xid_errors_total: Counter<Gpu, (XidCode, Severity, FaultAction)>, None, Own, "0.1.0";
     /// When the newest Xid fault of this GPU came. `/api/v1/events` tells which it was.
     gpu_xid_last_event_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
-    /// Xid faults that only this source told of, though the other was open: the sources disagree.
+    /// Xid faults that only this source told of within 5 s, though the other was listening: the sources disagree.
     gpu_xid_unconfirmed_total: Counter<Gpu, (FaultSource,)>, None, Own, "0.1.0";
     /// Xid faults in the kernel log of a GPU that the driver does not list.
     gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Own, "0.1.0";
@@ -552,11 +552,11 @@ metrics! {
     gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Own, "0.1.0";
     /// When the newest event of any kind came: what `/api/v1/events` lists.
     gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
-    /// 1 while nothing is known that keeps the GPU from being relied on.
+    /// 1 while nothing is known that keeps the GPU from being relied on, 0 while something is. Absent while the driver is away, released or stuck as a whole, so that a driver upgrade is no broken GPU.
     gpu_healthy: Gauge<Gpu>, None, Own, "0.1.0";
-    /// 1 for each reason why the GPU cannot be relied on, 0 for the others.
+    /// 1 for each reason why the GPU cannot be relied on, 0 for the others: `lost` it answers with errors only, `stuck` a driver call on it does not return, `recovery_action` the driver asks for one, `fatal_xid` an Xid that pages since the last reset or driver load, `uncontained_ecc` Xid 95, or a memory error (48, 171, 172) that Xid 94 did not follow within 5 s, `row_remap_failure` a row of memory could not be replaced, `missing` the driver does not list it any more. Absent with `gpu_healthy`.
     gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Own, "0.1.0";
-    /// GPUs that are missing: expected (configured, or the most seen since the node booted) and not listed by the driver.
+    /// GPUs that are missing: expected (configured, or the most seen since the node booted) and not listed by the driver. Absent while the driver is away.
     gpu_devices_missing: Gauge<Node>, None, Own, "0.1.0";
 
     // --- NVLink and fabric ----------------------------------------------------------------------

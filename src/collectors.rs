@@ -1,6 +1,7 @@
 //! Who gathers batches in the serving process. Each collector is one file and one line in [`ALL`]; it has
 //! its own thread and cadence, never calls another, and speaks to the ledger alone.
 
+pub mod kmsg;
 pub mod nvml;
 pub mod process;
 
@@ -46,4 +47,5 @@ pub struct Collector {
 pub const ALL: &[Collector] = &[
     Collector { source: Source::Nvml, start: nvml::start },
     Collector { source: Source::Process, start: process::start },
+    Collector { source: Source::Kmsg, start: kmsg::start },
 ];

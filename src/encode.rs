@@ -3,6 +3,7 @@
 //! Every format is a pure function of a [`Snapshot`]. [`Renderings`] calls them on a thread of its own
 //! whenever the ledger publishes, so that a scrape sends bytes that are there already.
 
+pub mod events;
 mod gzip;
 mod json;
 mod negotiate;

@@ -1,11 +1,13 @@
 //! The HTTP server: read-only, bounded in every direction, and never in the way of the driver.
 //!
-//! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `doors` answers.
+//! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `doors` answers, `events`
+//! also as a stream.
 //! Everything runs in one thread's runtime: a handler looks at the [`crate::snapshot::Board`], sends
 //! bytes that are ready, and waits for nothing but the client.
 
 mod connection;
 mod doors;
+mod events;
 mod listen;
 mod stats;
 #[cfg(test)]
@@ -45,7 +47,9 @@ pub async fn serve(
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let clients = connection::Clients::new(doors::router(doors, stats.clone()), limits, stats, stop.clone());
+    let streams = events::Streams::new(limits.max_connections, stop.clone());
+    let router = doors::router(doors, streams, stats.clone());
+    let clients = connection::Clients::new(router, limits, stats, stop.clone());
     let mut accepting = JoinSet::new();
     for listener in listeners {
         listener.set_nonblocking(true)?;

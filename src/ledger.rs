@@ -10,10 +10,14 @@
 
 mod clock_events;
 mod counters;
+mod events;
 mod faults;
 mod flops;
 mod gpm;
+mod health;
 pub mod inbox;
+mod inventory;
+mod journal;
 mod publish;
 mod run;
 mod samples;
@@ -27,7 +31,7 @@ use crate::catalog::{
     TierLabel,
 };
 use crate::clock::Mono;
-use crate::fact::Fact;
+use crate::fact::{Fact, Teller, What, pci_address};
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use clock_events::ClockEvents;
@@ -35,6 +39,7 @@ use counters::DriverCounters;
 use faults::Faults;
 use gpm::GpmSums;
 use inbox::{Event, Stall};
+pub use inventory::Seen;
 pub use run::{Hooks, run};
 use samples::Samples;
 use tally::Tally;
@@ -56,8 +61,12 @@ pub struct Settings {
     /// Longest pause between two fast visits that is bridged when seconds are added up, and longest time
     /// after the end of a sampler in which the next one's first word is waited for.
     pub bridge: Duration,
-    /// Most GPUs seen before the daemon started, in this boot.
-    pub expected: usize,
+    /// GPUs seen before the daemon started, in this boot.
+    pub seen: Seen,
+    /// GPUs the node should have; 0: the most seen.
+    pub expected_gpus: usize,
+    /// Events kept in the list.
+    pub keep_events: usize,
     /// Release and source revision.
     pub build: m::BuildInfo,
 }
@@ -130,7 +139,10 @@ pub struct Ledger {
     faults: Faults,
     gpm: GpmSums,
     last_success: BTreeMap<Source, Mono>,
-    expected: usize,
+    /// Collectors that cannot work, and why.
+    hindered: BTreeMap<Source, String>,
+    seen: Seen,
+    seen_changed: bool,
     ready: bool,
     sequence: u64,
     publish_seconds: f64,
@@ -149,7 +161,10 @@ impl Ledger {
         tally.add(&m::gpu_exporter_events_lost_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), 0.0);
         Ledger {
-            expected: settings.expected,
+            faults: Faults::new(settings.keep_events, &settings.seen.gpus),
+            seen: settings.seen.clone(),
+            seen_changed: false,
+            hindered: BTreeMap::new(),
             settings,
             parts: BTreeMap::new(),
             gpus: BTreeMap::new(),
@@ -164,7 +179,6 @@ impl Ledger {
             calls: HashMap::new(),
             call_seconds: Histogram::new(&CALL_SECONDS),
             counters: DriverCounters::default(),
-            faults: Faults::default(),
             gpm: GpmSums::default(),
             last_success: BTreeMap::new(),
             ready: false,
@@ -174,9 +188,9 @@ impl Ledger {
         }
     }
 
-    /// The most GPUs seen in this boot.
-    pub fn expected(&self) -> usize {
-        self.expected
+    /// The GPUs seen in this boot, if there are others than when this was asked last.
+    pub fn newly_seen(&mut self) -> Option<Seen> {
+        std::mem::take(&mut self.seen_changed).then(|| self.seen.clone())
     }
 
     /// Folds one batch. Gives whether it began a new epoch, which is published at once.
@@ -233,13 +247,17 @@ impl Ledger {
             self.parts.retain(|part, _| part.gpu.as_ref() != Some(&old));
             self.counters.forget(&old.uuid);
             self.gpm.forget(&old);
+            if old.uuid != gpu.uuid {
+                self.faults.forget(&old.uuid);
+            }
             self.tally.forget(&Subject::Gpu(old));
         }
         self.tally.born(&m::gpu_exporter_driver_errors_total, gpu);
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
         self.tally.add(&m::gpu_exporter_readings_held_total, gpu, (), 0.0);
+        Faults::born(&mut self.tally, gpu);
         self.gpus.insert(gpu.clone(), GpuBook::default());
-        self.expected = self.expected.max(self.gpus.len());
+        self.seen_changed |= self.seen.count(self.gpus.len());
     }
 
     /// The book of the GPU with this index; a GPU that never told its UUID gets one without.
@@ -346,7 +364,16 @@ impl Ledger {
         }
         let listed = rows.groups().iter().flat_map(|(_, rows)| rows);
         let listed = listed.filter(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize);
-        self.expected = listed.fold(self.expected, usize::max);
+        for devices in listed {
+            self.seen_changed |= self.seen.count(devices);
+        }
+        if let Some(gpu) = part.gpu.as_ref().filter(|_| part.tier == Tier::Identity) {
+            let pci = inventory::pci(&rows).and_then(pci_address);
+            if let Some(pci) = &pci {
+                self.faults.place(pci.clone(), gpu);
+            }
+            self.seen_changed |= self.seen.note(gpu, pci);
+        }
         let lifetime = lifetime_nanos;
         let identity_lost = part.tier == Tier::Identity && rows.is_empty() && self.parts.contains_key(&part);
         if !identity_lost {
@@ -366,6 +393,10 @@ impl Ledger {
                 self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
                 self.answer = Answer::Away(text);
                 self.unanswered = None;
+                self.faults.listens(Teller::Nvml, None);
+                if error.label() == DriverError::DriverNotLoaded {
+                    self.faults.driver_reset();
+                }
                 self.floor = epoch;
                 self.void_driver();
                 // The driver's counters start anew when it is loaded again.
@@ -396,20 +427,36 @@ impl Ledger {
             }
             Event::SamplerEnded(reason, at) => {
                 self.unanswered.get_or_insert(at);
+                self.faults.listens(Teller::Nvml, None);
                 let reason: SamplerEnd = reason;
                 self.tally.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
             }
             Event::LateBatch => {
                 self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
             }
+            Event::Hindered(source, Some(why)) => {
+                self.hindered.insert(source, why);
+            }
+            Event::Hindered(source, None) => {
+                self.hindered.remove(&source);
+            }
+            Event::Listens(teller, since) => self.faults.listens(teller, since),
         }
     }
 
     /// Takes in a fact, told in this life of its teller.
-    pub fn fact(&mut self, life: u64, fact: Fact) {
+    pub fn fact(&mut self, life: u64, mut fact: Fact) {
         let missing = self.faults.missing(life, &fact);
         let lost = &m::gpu_exporter_facts_lost_total;
         self.tally.add(lost, &Node {}, (fact.teller.label(),), missing as f64);
+        if let What::Driver(told) = &mut fact.what {
+            // It may come before the first batch of its GPU, or under an index that is no longer its own.
+            match self.gpus.keys().find(|gpu| gpu.uuid == told.gpu.uuid) {
+                Some(known) => told.gpu = known.clone(),
+                None => self.seat(&told.gpu),
+            }
+        }
+        self.faults.take(&mut self.tally, fact, self.ready);
     }
 
     /// Counts events that found no room in the inbox.

@@ -3,7 +3,8 @@
 //! The modules in the order in which data flows through them:
 //!
 //! - [`config`]: what the operator wants · [`host`]: where files are read · [`clock`]: time · [`stop`]: when to end
-//! - [`catalog`]: every entity and metric, once · [`sample`]: what one visit learned
+//! - [`catalog`]: every entity and metric, once · [`xid`]: what fault codes mean
+//! - [`sample`]: what one visit learned · [`fact`]: what happened
 //! - [`sampler`]: the child process that talks to NVML · [`child`]: starting and ending child processes
 //! - [`collectors`]: who gathers batches, in the serving process
 //! - [`ledger`]: folds batches, keeps all mutable state, publishes · [`snapshot`]: what it publishes
@@ -30,3 +31,4 @@ pub mod serve;
 pub mod snapshot;
 pub mod state;
 pub mod stop;
+pub mod xid;

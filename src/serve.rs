@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,9 +17,9 @@ use crate::encode::Renderings;
 use crate::host::Host;
 use crate::http::{self, Doors, Limits};
 use crate::ledger::inbox::Inbox;
-use crate::ledger::{self, Hooks, Settings};
+use crate::ledger::{self, Hooks, Seen, Settings};
 use crate::snapshot::Board;
-use crate::state::{Inventory, Store};
+use crate::state::{Inventory, Keeper, Store};
 use crate::stop::Stop;
 use crate::{control, lifecycle};
 
@@ -57,12 +56,14 @@ pub fn run(config: Config) -> Result<(), Error> {
     let http_stats = Arc::new(http::Stats::default());
     let renderings = Renderings::start(Arc::clone(&board))?;
 
-    let (expected, remember) = inventory(&config);
+    let (seen, remember) = inventory(&config);
     let settings = Settings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
-        expected,
+        seen,
+        expected_gpus: config.health.expected_gpus as usize,
+        keep_events: config.events.keep as usize,
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
@@ -75,7 +76,7 @@ pub fn run(config: Config) -> Result<(), Error> {
                 lifecycle::notify(&[NotifyState::Watchdog]);
             }
         }),
-        expected: remember,
+        seen: remember,
     };
     let ledger = {
         let (inbox, board, interval) =
@@ -171,14 +172,14 @@ fn switched_off(config: &Config) -> HashSet<MetricId> {
         .collect()
 }
 
-type Remember = Box<dyn FnMut(usize) + Send>;
+type Remember = Box<dyn FnMut(Seen) + Send>;
 
-/// The most GPUs seen earlier in this boot, and how to remember more. Without a boot id or a usable folder
-/// the number is only kept while the daemon runs.
-fn inventory(config: &Config) -> (usize, Remember) {
-    let forgetful = |what: &str, error: io::Error| -> (usize, Remember) {
-        tracing::warn!(%error, "{what}: the number of GPUs is not kept over restarts");
-        (0, Box::new(|_| {}))
+/// The GPUs seen earlier in this boot, and how to remember others. Without a boot id or a usable folder they
+/// are only kept while the daemon runs.
+fn inventory(config: &Config) -> (Seen, Remember) {
+    let forgetful = |what: &str, error: io::Error| -> (Seen, Remember) {
+        tracing::warn!(%error, "{what}: the GPUs seen are not kept over restarts");
+        (Seen::default(), Box::new(|_| {}))
     };
     let boot_id = match Host::new(&config.host.root).boot_id() {
         Ok(id) => id,
@@ -186,17 +187,16 @@ fn inventory(config: &Config) -> (usize, Remember) {
     };
     let store = Store::new(&config.state.dir);
     let known = match store.load::<Inventory>() {
-        Ok(known) => known.filter(|i| i.boot_id == boot_id).map_or(0, |i| i.devices),
+        Ok(known) => known.filter(|i| i.boot_id == boot_id),
         Err(error) => return forgetful("state.dir cannot be read", error),
     };
-    let keeper: Sender<Inventory> = match store.keeper() {
+    let known = known.map(|i| Seen { devices: i.devices, gpus: i.gpus }).unwrap_or_default();
+    let keeper: Keeper<Inventory> = match store.keeper() {
         Ok(keeper) => keeper,
         Err(error) => return forgetful("no thread", error),
     };
-    let remember = move |devices| {
-        if keeper.send(Inventory { boot_id: boot_id.clone(), devices }).is_err() {
-            tracing::warn!("the thread that keeps the state has ended");
-        }
+    let remember = move |seen: Seen| {
+        keeper.save(Inventory { boot_id: boot_id.clone(), devices: seen.devices, gpus: seen.gpus });
     };
     (known, Box::new(remember))
 }

@@ -1,14 +1,18 @@
 //! One consistent view of the node, made by the ledger and read by every encoder. Never changed once made.
 
+mod event;
+
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{Gpu, MetricDef, Subject, Tier};
 use crate::clock::Mono;
 use crate::sample::Gap;
+pub use event::{Event, EventKind};
 
 /// One consistent view of the node.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub struct Snapshot {
     pub collectors: Vec<CollectorView>,
     /// Whether every collector has answered or been found absent.
     pub ready: bool,
+    /// The newest events, oldest first.
+    pub events: Arc<[Arc<Event>]>,
 }
 
 /// All series of one metric.
@@ -201,7 +207,13 @@ impl Snapshot {
             gpus: Vec::new(),
             collectors: Vec::new(),
             ready: false,
+            events: Arc::from([]),
         }
+    }
+
+    /// The newest revision of any event; 0 before the first.
+    pub fn events_revision(&self) -> u64 {
+        self.events.iter().map(|event| event.revision).max().unwrap_or(0)
     }
 
     /// All series of a metric; empty if it has none.
@@ -260,6 +272,7 @@ pub struct Board {
     current: ArcSwap<Snapshot>,
     sequence: Mutex<u64>,
     changed: Condvar,
+    events: watch::Sender<u64>,
 }
 
 impl Default for Board {
@@ -268,6 +281,7 @@ impl Default for Board {
             current: ArcSwap::from_pointee(Snapshot::empty()),
             sequence: Mutex::new(0),
             changed: Condvar::new(),
+            events: watch::Sender::new(0),
         }
     }
 }
@@ -275,10 +289,16 @@ impl Default for Board {
 impl Board {
     /// Puts up a new snapshot and wakes those in [`Board::wait_for_newer`].
     pub fn publish(&self, snapshot: Snapshot) {
-        let sequence = snapshot.sequence;
+        let (sequence, revision) = (snapshot.sequence, snapshot.events_revision());
         self.current.store(Arc::new(snapshot));
+        self.events.send_if_modified(|told| std::mem::replace(told, revision) != revision);
         *self.sequence.lock().unwrap_or_else(PoisonError::into_inner) = sequence;
         self.changed.notify_all();
+    }
+
+    /// Tells of each snapshot with new or changed events: gives their newest revision.
+    pub fn events(&self) -> watch::Receiver<u64> {
+        self.events.subscribe()
     }
 
     /// The newest snapshot. Never blocks.

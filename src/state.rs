@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -19,17 +20,45 @@ pub trait Document: Serialize + DeserializeOwned {
     const MAX_BYTES: usize;
 }
 
-/// How many GPUs this node has had since it booted.
+/// Which GPUs this node has had since it booted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// The boot the number belongs to.
+    /// The boot it belongs to.
     pub boot_id: String,
-    /// The most GPUs ever seen in it.
+    /// The most GPUs ever seen in it at the same time.
     pub devices: usize,
+    /// Every GPU seen in it, under its last index.
+    pub gpus: Vec<Identity>,
+}
+
+/// A GPU as it was last seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// NVML's index.
+    pub index: u32,
+    /// UUID.
+    pub uuid: String,
+    /// PCI address as `0000:06:00`; empty if it was not told.
+    pub pci: String,
 }
 
 impl Document for Inventory {
     const KIND: &'static str = "inventory";
+    const VERSION: u32 = 2;
+    const MAX_BYTES: usize = 64 * 1024;
+}
+
+/// How far the kernel log was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelLogPosition {
+    /// The boot that numbered the records.
+    pub boot_id: String,
+    /// Number of the newest record that was taken in.
+    pub sequence: u64,
+}
+
+impl Document for KernelLogPosition {
+    const KIND: &'static str = "kernel-log";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = 4096;
 }
@@ -107,18 +136,42 @@ impl Store {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// A thread that saves what it is given, so that a slow disk holds up nobody. It ends with the sender.
-    pub fn keeper<T: Document + Send + 'static>(&self) -> io::Result<Sender<T>> {
+    /// A thread that saves what it is given, so that a slow disk holds up nobody.
+    pub fn keeper<T: Document + Send + 'static>(&self) -> io::Result<Keeper<T>> {
         let (sender, documents) = channel::<T>();
         let store = self.clone();
-        std::thread::Builder::new().name("state".into()).stack_size(256 * 1024).spawn(move || {
+        let thread = std::thread::Builder::new().name("state".into()).stack_size(256 * 1024).spawn(move || {
             for document in documents {
                 if let Err(error) = store.save(&document) {
                     tracing::warn!(kind = T::KIND, dir = %store.dir.display(), %error, "could not be saved");
                 }
             }
         })?;
-        Ok(sender)
+        Ok(Keeper { sender, thread })
+    }
+}
+
+/// Saves documents in the background; ends when dropped, after the last one.
+#[derive(Debug)]
+pub struct Keeper<T> {
+    sender: Sender<T>,
+    thread: JoinHandle<()>,
+}
+
+impl<T: Document> Keeper<T> {
+    /// Has a document saved soon.
+    pub fn save(&self, document: T) {
+        if self.sender.send(document).is_err() {
+            tracing::warn!(kind = T::KIND, "the thread that keeps the state has ended");
+        }
+    }
+
+    /// Waits until all is saved.
+    pub fn finish(self) {
+        drop(self.sender);
+        if self.thread.join().is_err() {
+            tracing::warn!(kind = T::KIND, "the thread that keeps the state panicked");
+        }
     }
 }
 
@@ -144,7 +197,7 @@ mod tests {
     use super::*;
 
     fn inventory(devices: usize) -> Inventory {
-        Inventory { boot_id: "b".into(), devices }
+        Inventory { boot_id: "b".into(), devices, gpus: Vec::new() }
     }
 
     #[test]
@@ -169,6 +222,18 @@ mod tests {
             assert_eq!(fs::read(dir.path().join("inventory.corrupt")).unwrap(), bytes);
             assert!(!dir.path().join("inventory.json").exists());
         }
+    }
+
+    #[test]
+    fn a_keeper_that_was_waited_for_has_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        let keeper = store.keeper().unwrap();
+        for devices in 0..20 {
+            keeper.save(inventory(devices));
+        }
+        keeper.finish();
+        assert_eq!(store.load().unwrap(), Some(inventory(19)));
     }
 
     #[test]

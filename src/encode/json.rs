@@ -60,7 +60,7 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
 }
 
 /// The text of a label whose values are all known.
-fn known<L: KnownLabel>(label: L) -> &'static str {
+pub(super) fn known<L: KnownLabel>(label: L) -> &'static str {
     let values = L::DEF.values.unwrap_or_default();
     L::ALL.iter().position(|known| *known == label).and_then(|at| values.get(at).copied()).unwrap_or("")
 }

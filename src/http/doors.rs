@@ -12,11 +12,12 @@ use axum::http::header::{
     ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
     HeaderName, REFERRER_POLICY, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::map_response_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::events::{self, Streams};
 use super::stats::Stats;
 use crate::clock::Mono;
 use crate::encode::{Format, Renderings, accepted_encoding, accepted_metrics_format};
@@ -24,12 +25,13 @@ use crate::page::{self, words};
 use crate::snapshot::{Board, Snapshot};
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 5] = [
+pub const PATHS: [(&str, &str); 6] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/livez", "200 while the exporter itself works"),
     ("/readyz", "200 once every collector has answered or been found absent"),
     ("/api/v1/snapshot", "everything, as JSON"),
+    ("/api/v1/events", "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream"),
 ];
 
 /// What the handlers look at.
@@ -47,7 +49,7 @@ pub struct Doors {
 
 impl Doors {
     /// The newest snapshot, or in words why it must not be served: missing beats wrong.
-    fn fresh(&self) -> Result<Arc<Snapshot>, String> {
+    pub(super) fn fresh(&self) -> Result<Arc<Snapshot>, String> {
         let snapshot = self.board.current();
         if snapshot.sequence == 0 {
             return Err("No values have been published yet.\n".into());
@@ -87,13 +89,17 @@ impl Doors {
 }
 
 /// The paths, with what every answer carries.
-pub(super) fn router(doors: Arc<Doors>, stats: Arc<Stats>) -> Router {
+pub(super) fn router(doors: Arc<Doors>, streams: Streams, stats: Arc<Stats>) -> Router {
+    let list = move |State(doors): State<Arc<Doors>>, uri: Uri, headers: HeaderMap| {
+        events::answer(doors, streams.clone(), uri, headers)
+    };
     Router::new()
         .route("/", get(status_page))
         .route("/metrics", get(metrics))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/api/v1/snapshot", get(snapshot))
+        .route("/api/v1/events", get(list))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
         .layer(map_response_with_state(stats, finish))
@@ -151,7 +157,7 @@ async fn read_only() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD: everything here is read-only.\n").into_response()
 }
 
-fn unavailable(why: String) -> Response {
+pub(super) fn unavailable(why: String) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")], why).into_response()
 }
 
@@ -168,7 +174,7 @@ async fn finish(State(stats): State<Arc<Stats>>, mut response: Response) -> Resp
 }
 
 /// All values of a header as one list. What is not text says nothing we could use.
-fn joined(headers: &HeaderMap, name: HeaderName) -> String {
+pub(super) fn joined(headers: &HeaderMap, name: HeaderName) -> String {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     values.join(",")
 }

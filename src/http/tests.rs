@@ -54,6 +54,81 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap().1
 }
 
+/// A node with so many events.
+fn node_with_events(sequence: u64, count: u64) -> crate::snapshot::Snapshot {
+    use crate::catalog::{FaultAction, Severity};
+    use crate::snapshot::{Event, EventKind};
+    let event = |id| {
+        let event = Event::new(EventKind::Xid, 1.0, Severity::Page, FaultAction::ResetGpu);
+        Arc::new(Event { id, revision: id, code: Some(79), ..event })
+    };
+    let mut node = specimen::node_taken(sequence, Mono::now());
+    node.events = (1..=count).map(event).collect();
+    node
+}
+
+/// Reads until this text has come so many times.
+async fn read_until(stream: &mut TcpStream, text: &str, times: usize) -> String {
+    let mut got = Vec::new();
+    timeout(PATIENCE, async {
+        while String::from_utf8_lossy(&got).matches(text).count() < times {
+            assert!(stream.read_buf(&mut got).await.unwrap() > 0, "{}", String::from_utf8_lossy(&got));
+        }
+    })
+    .await
+    .expect("it comes");
+    String::from_utf8(got).unwrap()
+}
+
+const STREAM: &str = "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n";
+
+#[tokio::test]
+async fn events_can_be_asked_for_in_parts() {
+    let server = served(LIMITS);
+    server.board.publish(node_with_events(2, 5));
+    assert_eq!(server.get("/api/v1/events", "").await.matches("\"code\":79").count(), 5);
+    let answer = server.get("/api/v1/events?since=2&limit=2", "").await;
+    assert!(answer.contains("\"id\":3,") && answer.contains("\"id\":4,"), "{answer}");
+    assert_eq!(answer.matches("\"code\":79").count(), 2);
+    assert!(server.get("/api/v1/events?limit=x", "").await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn a_stream_brings_what_there_is_and_what_comes_and_ends_with_the_server() {
+    let server = served(LIMITS);
+    server.board.publish(node_with_events(2, 2));
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{STREAM}\r\n").as_bytes()).await.unwrap();
+    let begun = read_until(&mut stream, "\ndata: ", 2).await;
+    assert!(begun.contains("content-type: text/event-stream\r\n"), "{begun}");
+    server.board.publish(node_with_events(3, 3));
+    let more = read_until(&mut stream, "\ndata: ", 1).await;
+    assert!(more.contains("id: 3\nevent: xid\n") && !more.contains("id: 2\n"), "{more}");
+    server.stop.send(true).unwrap();
+    rest(&mut stream).await;
+    drop(stream);
+    timeout(DRAIN / 2, server.ended).await.expect("no stream holds it up").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_where_it_was_and_leaves_room_for_scrapers() {
+    let server = served(LIMITS);
+    server.board.publish(node_with_events(2, 5));
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{STREAM}Last-Event-ID: 3\r\n\r\n").as_bytes()).await.unwrap();
+    let begun = read_until(&mut stream, "\ndata: ", 2).await;
+    assert!(begun.contains("id: 4\n") && !begun.contains("id: 3\n"), "{begun}");
+    // Of four connections one may be a stream.
+    let refused = server.exchange(&format!("{STREAM}Connection: close\r\n\r\n")).await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after: 10"), "{refused}");
+    assert!(server.get("/metrics", "").await.starts_with("HTTP/1.1 200 "));
+    drop(stream);
+    until(|| server.stats.connections() == 0).await;
+    let mut again = server.connect().await;
+    again.write_all(format!("{STREAM}Last-Event-ID: 99\r\n\r\n").as_bytes()).await.unwrap();
+    read_until(&mut again, "\ndata: ", 5).await;
+}
+
 const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, write_timeout: PATIENCE };
 
 fn serve_with(limits: Limits, board: Board, stale_after: Duration) -> Served {
@@ -83,6 +158,7 @@ async fn each_path_answers() {
         ("/livez", "text/plain", "alive"),
         ("/readyz", "text/plain", "ready\n"),
         ("/api/v1/snapshot", "application/json", "\"taken_unix_seconds\""),
+        ("/api/v1/events", "application/json", "\"events\":[]"),
     ] {
         let answer = server.get(path, "").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
@@ -92,7 +168,7 @@ async fn each_path_answers() {
         assert!(answer.contains("x-content-type-options: nosniff"), "{path}");
         assert!(answer.contains("cache-control: no-store"), "{path}");
     }
-    assert_eq!(server.stats.answers(HttpStatus::C200), 5);
+    assert_eq!(server.stats.answers(HttpStatus::C200), 6);
 }
 
 #[tokio::test]

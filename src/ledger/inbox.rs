@@ -7,8 +7,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::catalog::{Gpu, SamplerEnd, Tier};
 use crate::clock::Mono;
-use crate::fact::Fact;
-use crate::sample::{Batch, ErrorKind, Part};
+use crate::fact::{Fact, Teller};
+use crate::sample::{Batch, ErrorKind, Part, Source};
 
 /// Events kept while the ledger is behind; far more than one second can hold.
 const MAX_EVENTS: usize = 4096;
@@ -64,6 +64,11 @@ pub enum Event {
     SamplerEnded(SamplerEnd, Mono),
     /// A batch came from a sampler that was already given up.
     LateBatch,
+    /// A collector has found that it cannot work, and why; or that it can (again).
+    Hindered(Source, Option<String>),
+    /// Since when a teller of facts listens, in seconds since 1970: it is expected to tell of every fault
+    /// from then on. `None`: it does not.
+    Listens(Teller, Option<f64>),
 }
 
 /// A driver call past its deadline.
@@ -192,7 +197,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{CallCost, Rows, Source};
+    use crate::sample::{CallCost, Rows};
 
     fn batch(epoch: u64, nanos: u64) -> Batch {
         Batch {

@@ -38,14 +38,20 @@ impl Subjects {
 }
 
 /// Collects series by metric.
-struct Builder<'a> {
+pub(super) struct Builder<'a> {
     subjects: &'a mut Subjects,
     off: &'a std::collections::HashSet<MetricId>,
     families: Vec<Vec<Series>>,
 }
 
 impl Builder<'_> {
-    fn put<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, value: f64) {
+    pub(super) fn put<E: Entity, L: LabelSet>(
+        &mut self,
+        metric: &Metric<E, L>,
+        entity: &E,
+        labels: L,
+        value: f64,
+    ) {
         self.row(&entity.subject(), metric.id(), labels.texts(), Value::Number(value));
     }
 
@@ -70,6 +76,7 @@ impl Ledger {
     /// Makes the snapshot of this moment.
     pub fn publish(&mut self, now: Mono, unix_seconds: f64) -> Snapshot {
         self.sequence += 1;
+        self.faults.settle(&mut self.tally, now, self.ready);
         let mut subjects = std::mem::take(&mut self.subjects);
         let off = std::mem::take(&mut self.settings.off);
         let mut b = Builder {
@@ -80,6 +87,8 @@ impl Ledger {
         let driver = self.driver(now);
         let states = self.states(now, &driver);
         self.put_parts(&mut b, now, &driver, &states);
+        self.put_health(&mut b, now, &driver, &states);
+        self.put_faults(&mut b);
         let gpus = self.put_gpus(&mut b, now, unix_seconds, states);
         let collectors = self.put_collectors(&mut b, now, unix_seconds, &driver, &gpus);
         self.put_node(&mut b, now, &driver);
@@ -99,6 +108,19 @@ impl Ledger {
             gpus,
             collectors,
             ready: self.ready,
+            events: self.faults.list(),
+        }
+    }
+
+    /// When faults and other events came.
+    fn put_faults(&self, b: &mut Builder<'_>) {
+        for gpu in self.gpus.keys() {
+            if let Some(at) = self.faults.book(gpu).and_then(|book| book.last_xid) {
+                b.put(&m::gpu_xid_last_event_timestamp_seconds, gpu, (), at);
+            }
+        }
+        if let Some(at) = self.faults.last_event() {
+            b.put(&m::gpu_last_event_timestamp_seconds, &Node {}, (), at);
         }
     }
 
@@ -308,11 +330,11 @@ impl Ledger {
             let age = self.last_success.get(&source).map(|at| now.since(*at));
             let text = match source {
                 Source::Nvml => self.nvml_trouble(driver, gpus),
-                _ => self
-                    .parts
-                    .iter()
-                    .find(|(part, held)| part.collector == source && held.expired(now))
-                    .map(|_| "its values are too old".to_owned()),
+                _ => self.hindered.get(&source).cloned().or_else(|| {
+                    let mut held = self.parts.iter().filter(|(part, _)| part.collector == source);
+                    let old = held.any(|(_, held)| held.expired(now));
+                    old.then(|| "its values are too old".to_owned())
+                }),
             };
             let up = age.is_some() && text.is_none();
             // Before the first answer there is nothing to say.
@@ -366,7 +388,7 @@ impl Ledger {
         }
         let stuck = *driver == DriverState::Stuck;
         b.put(&m::gpu_driver_stuck, &node, (), f64::from(u8::from(stuck)));
-        b.put(&m::gpu_devices_expected, &node, (), self.expected as f64);
+        b.put(&m::gpu_devices_expected, &node, (), self.seen.devices as f64);
         for stall in &self.stalls {
             let (call, seconds) = (Call(stall.call.as_str().into()), now.since(stall.since).as_secs_f64());
             match &stall.gpu {
@@ -424,10 +446,9 @@ impl Ledger {
                     })
             }
         };
-        let others = self
-            .collectors()
-            .filter(|(source, _)| *source != Source::Nvml)
-            .all(|(source, _)| self.last_success.contains_key(&source));
+        let others = self.collectors().filter(|(source, _)| *source != Source::Nvml).all(|(source, _)| {
+            self.last_success.contains_key(&source) || self.hindered.contains_key(&source)
+        });
         self.ready = nvml && others;
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::inbox::Inbox;
-use super::{Ledger, Settings};
+use super::{Ledger, Seen, Settings};
 use crate::clock::{Cadence, Mono, unix_seconds};
 use crate::snapshot::Board;
 
@@ -14,8 +14,8 @@ const SHORTEST: Duration = Duration::from_millis(100);
 pub struct Hooks {
     /// Called after each publication: feeds the watchdog.
     pub beat: Box<dyn FnMut() + Send>,
-    /// Called when more GPUs were seen than ever in this boot.
-    pub expected: Box<dyn FnMut(usize) + Send>,
+    /// Called when other GPUs were seen than before in this boot.
+    pub seen: Box<dyn FnMut(Seen) + Send>,
 }
 
 impl std::fmt::Debug for Hooks {
@@ -31,7 +31,6 @@ pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board,
     let mut beat = Cadence::new(interval, interval / 2);
     let mut last = Mono(0);
     let mut urgent = true;
-    let mut expected = ledger.expected();
     loop {
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
@@ -53,9 +52,8 @@ pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board,
             last = now;
             urgent = false;
             (hooks.beat)();
-            if ledger.expected() > expected {
-                expected = ledger.expected();
-                (hooks.expected)(expected);
+            if let Some(seen) = ledger.newly_seen() {
+                (hooks.seen)(seen);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::inbox::{Event, Stall};
-use super::{Ledger, Settings};
+use super::{Ledger, Seen, Settings};
 use crate::catalog::{self as m, Gpu, Node, Tier};
 use crate::clock::Mono;
 use crate::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
@@ -21,7 +21,9 @@ fn ledger() -> Ledger {
         max_series: 1000,
         off: HashSet::new(),
         bridge: Duration::from_secs(3),
-        expected: 0,
+        seen: Seen::default(),
+        expected_gpus: 0,
+        keep_events: 100,
         build: m::BuildInfo::default(),
     });
     ledger.event(Event::DriverUp);

@@ -7,6 +7,7 @@ mod config;
 mod control;
 mod coverage;
 mod driver;
+mod faults;
 mod golden;
 mod hang;
 mod http;

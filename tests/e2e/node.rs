@@ -93,6 +93,8 @@ impl Setup {
                 command.env_remove(name);
             }
         }
+        // The kernel log of the machine that runs the tests is none of theirs.
+        command.env("GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG", "false");
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }
@@ -245,6 +247,18 @@ impl Node {
                 );
             }
             pause();
+        }
+    }
+
+    /// Waits for a line of the journal with all of these in it.
+    pub fn wait_said(&self, parts: &[&str]) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("{parts:?} was not said"));
+            if parts.iter().all(|part| line.contains(part)) {
+                return;
+            }
         }
     }
 

@@ -1,0 +1,192 @@
+//! Which records of the kernel log are new, over restarts of the daemon: the kernel numbers them from its
+//! boot on, and the number of the newest one taken in is kept with the boot's id.
+
+use std::time::Duration;
+
+use crate::clock::Mono;
+use crate::host::Host;
+use crate::state::{Keeper, KernelLogPosition, Store};
+
+/// The position is saved at most this often,
+const EVERY: Duration = Duration::from_secs(5);
+/// and only after a line of ours or this many records: a chatty kernel does not wear the disk.
+const MANY: u64 = 1000;
+
+/// Whether a record is news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// It was taken in already.
+    Seen,
+    /// The daemon before took it in, or, if there was none in this boot, it was logged before this one
+    /// started.
+    Old,
+    /// It counts.
+    New,
+}
+
+/// Where the reading stands.
+#[derive(Debug)]
+pub struct Position {
+    started: Mono,
+    /// Number of the newest record that the daemon before this one took in.
+    before: Option<u64>,
+    /// Whether the end of the log was reached once.
+    caught_up: bool,
+    /// Number of the newest record taken in.
+    newest: Option<u64>,
+    /// The same when it was saved last, and when that was.
+    saved: Option<u64>,
+    saved_at: Mono,
+    ours: bool,
+    kept: Option<(String, Keeper<KernelLogPosition>)>,
+}
+
+impl Position {
+    /// The position after the daemon before this one. Without a boot id or a usable folder it is kept only
+    /// while the daemon runs.
+    pub fn new(host: &Host, store: &Store) -> Position {
+        let known = host.boot_id().and_then(|boot_id| {
+            let known = store.load::<KernelLogPosition>()?.filter(|known| known.boot_id == boot_id);
+            Ok((known.map(|known| known.sequence), boot_id, store.keeper()?))
+        });
+        match known {
+            Ok((before, boot_id, keeper)) => Position::at(Mono::now(), before, Some((boot_id, keeper))),
+            Err(error) => {
+                tracing::warn!(%error, "the position in the kernel log is not kept over restarts");
+                Position::at(Mono::now(), None, None)
+            }
+        }
+    }
+
+    fn at(started: Mono, before: Option<u64>, kept: Option<(String, Keeper<KernelLogPosition>)>) -> Position {
+        Position {
+            started,
+            before,
+            caught_up: false,
+            newest: None,
+            saved: before,
+            saved_at: Mono(0),
+            ours: false,
+            kept,
+        }
+    }
+
+    /// Notes a record, given its number and its time in microseconds since boot.
+    pub fn take(&mut self, sequence: u64, micros: u64) -> Age {
+        // A log that was opened anew is read from its start.
+        if self.newest.is_some_and(|newest| sequence <= newest) {
+            return Age::Seen;
+        }
+        self.newest = Some(sequence);
+        let old = match self.before {
+            Some(before) => sequence <= before,
+            None => !self.caught_up && micros.saturating_mul(1000) < self.started.0,
+        };
+        if old { Age::Old } else { Age::New }
+    }
+
+    /// Notes that the newest record was about GPUs.
+    pub fn ours(&mut self) {
+        self.ours = true;
+    }
+
+    /// Notes that the end of the log was reached.
+    pub fn caught_up(&mut self) {
+        if !self.caught_up {
+            self.caught_up = true;
+            // What is in the log now is old for the next daemon.
+            self.ours = true;
+        }
+    }
+
+    /// Saves the position if it is time to.
+    pub fn keep(&mut self, now: Mono) {
+        let far = self.newest.unwrap_or(0).saturating_sub(self.saved.unwrap_or(0)) >= MANY;
+        if (self.ours || far) && (self.saved_at == Mono(0) || now.since(self.saved_at) >= EVERY) {
+            self.save();
+            self.saved_at = now;
+        }
+    }
+
+    fn save(&mut self) {
+        self.ours = false;
+        let newest = self.newest.max(self.before);
+        let Some(sequence) = newest.filter(|_| newest != self.saved) else { return };
+        if let Some((boot_id, keeper)) = &self.kept {
+            keeper.save(KernelLogPosition { boot_id: boot_id.clone(), sequence });
+            self.saved = newest;
+        }
+    }
+
+    /// Saves the position for the next daemon and waits until that is done.
+    pub fn finish(mut self) {
+        self.save();
+        if let Some((_, keeper)) = self.kept.take() {
+            keeper.finish();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const START: Mono = Mono(1_000_000_000);
+
+    #[test]
+    fn at_the_first_start_what_was_logged_before_is_old() {
+        let mut position = Position::at(START, None, None);
+        assert_eq!(position.take(1, 999_999), Age::Old);
+        assert_eq!(position.take(2, 1_000_000), Age::New, "logged while the log was read");
+        position.caught_up();
+        assert_eq!(position.take(3, 10), Age::New, "whatever its time says");
+    }
+
+    #[test]
+    fn after_a_restart_what_was_not_taken_in_counts() {
+        let mut position = Position::at(START, Some(7), None);
+        assert_eq!([position.take(6, 1), position.take(7, 1)], [Age::Old, Age::Old]);
+        assert_eq!(position.take(8, 1), Age::New, "logged while no daemon ran");
+    }
+
+    #[test]
+    fn it_is_saved_seldom_and_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        let read = |store: &Store| store.load::<KernelLogPosition>().unwrap().map(|p| p.sequence);
+        let mut position = Position::at(START, None, Some(("b".into(), store.keeper().unwrap())));
+        position.take(1, 1);
+        position.keep(START);
+        assert_eq!(position.saved, None, "nothing of ours");
+        position.ours();
+        position.keep(START);
+        assert_eq!(position.saved, Some(1), "at once");
+        position.take(2, 1);
+        position.ours();
+        position.keep(START + Duration::from_secs(4));
+        assert_eq!(position.saved, Some(1), "not so soon again");
+        position.keep(START + Duration::from_secs(5));
+        assert_eq!(position.saved, Some(2));
+        position.take(3, 1);
+        position.keep(START + Duration::from_secs(60));
+        assert_eq!(position.saved, Some(2), "one record of others is not worth it");
+        position.finish();
+        assert_eq!(read(&store), Some(3));
+    }
+
+    proptest! {
+        #[test]
+        fn no_record_is_new_twice(mut numbers in prop::collection::vec(0u64..50, 1..80), cut in 0usize..80) {
+            // A log that is opened anew is read from its start.
+            numbers.sort_unstable();
+            numbers.dedup();
+            let mut position = Position::at(START, None, None);
+            position.caught_up();
+            let cut = cut.min(numbers.len());
+            let read = numbers[..cut].iter().chain(&numbers);
+            let new = read.filter(|number| position.take(**number, 0) == Age::New).count();
+            prop_assert_eq!(new, numbers.len());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Lines of the kernel log. /dev/kmsg gives one record a read and wakes poll(2); a regular file or a pipe
+//! (as tests have) is followed as it grows.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// The kernel's records are at most 8 KiB; one that finds no room is not given at all.
+const BUFFER: usize = 16 * 1024;
+/// Longest line of a file; what is longer is cut off there.
+const MAX_LINE: usize = 16 * 1024;
+/// How often a file is looked at.
+const FILE_LOOK: Duration = Duration::from_millis(100);
+
+/// What a read gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// Records.
+    Records,
+    /// The log ran over: records are lost, the next read goes on behind them.
+    Overrun,
+    /// There is nothing more now.
+    Nothing,
+}
+
+/// An open log.
+#[derive(Debug)]
+pub struct Reader {
+    file: File,
+    device: bool,
+    buffer: Vec<u8>,
+    lines: Lines,
+}
+
+impl Reader {
+    /// Opens the log at its start, never to wait on it.
+    pub fn open(path: &Path) -> io::Result<Reader> {
+        let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+        let device = file.metadata()?.file_type().is_char_device();
+        Ok(Reader { file, device, buffer: vec![0; BUFFER], lines: Lines::default() })
+    }
+
+    /// Reads once and gives each line that has ended, with whether it is whole.
+    pub fn next(&mut self, line: impl FnMut(&[u8], bool)) -> io::Result<Got> {
+        match self.file.read(&mut self.buffer) {
+            Ok(0) => Ok(Got::Nothing),
+            Ok(length) => {
+                self.lines.push(&self.buffer[..length], line);
+                Ok(Got::Records)
+            }
+            Err(error) => meaning(error),
+        }
+    }
+
+    /// Waits until there is more, `hang_up` hangs up, or the time is over.
+    pub fn wait(&self, hang_up: &PipeReader, at_most: Duration) -> io::Result<()> {
+        let mut watched = vec![PollFd::new(hang_up.as_fd(), PollFlags::POLLIN)];
+        let mut time = at_most;
+        if self.device {
+            watched.push(PollFd::new(self.file.as_fd(), PollFlags::POLLIN));
+        } else {
+            // A file is always ready, and so is a pipe that nobody writes to.
+            time = time.min(FILE_LOOK);
+        }
+        let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        match poll(&mut watched, time) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// What an error of a read means.
+fn meaning(error: io::Error) -> io::Result<Got> {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EAGAIN) => Ok(Got::Nothing),
+        Some(Errno::EINTR) => Ok(Got::Records),
+        Some(Errno::EPIPE) => Ok(Got::Overrun),
+        _ => Err(error),
+    }
+}
+
+/// Puts lines together from pieces, in bounded memory.
+#[derive(Debug, Default)]
+struct Lines {
+    begun: Vec<u8>,
+    cut: bool,
+}
+
+impl Lines {
+    /// Takes in a piece and gives each line that has ended with it, and whether it is whole.
+    fn push(&mut self, piece: &[u8], mut line: impl FnMut(&[u8], bool)) {
+        let mut pieces = piece.split(|b| *b == b'\n').peekable();
+        while let Some(part) = pieces.next() {
+            let ends = pieces.peek().is_some();
+            if ends && self.begun.is_empty() && !self.cut && part.len() <= MAX_LINE {
+                line(part, true);
+                continue;
+            }
+            let room = MAX_LINE - self.begun.len();
+            self.begun.extend_from_slice(&part[..part.len().min(room)]);
+            self.cut |= part.len() > room;
+            if ends {
+                line(&self.begun, !self.cut);
+                self.begun.clear();
+                self.cut = false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn lines_are_the_same_however_they_come(
+            text in "[a-c\n]{0,200}", sizes in prop::collection::vec(1usize..20, 1..100)
+        ) {
+            let bytes = text.as_bytes();
+            let (mut lines, mut got, mut at) = (Lines::default(), Vec::new(), 0);
+            for size in sizes.iter().cycle() {
+                if at >= bytes.len() {
+                    break;
+                }
+                let end = (at + size).min(bytes.len());
+                lines.push(&bytes[at..end], |line, whole| {
+                    assert!(whole);
+                    got.push(String::from_utf8(line.to_vec()).unwrap());
+                });
+                at = end;
+            }
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let expected: Vec<&str> = if text.contains('\n') { whole.split('\n').collect() } else { Vec::new() };
+            prop_assert_eq!(got, expected);
+        }
+    }
+
+    #[test]
+    fn an_overrun_is_no_failure() {
+        let meant = |errno: Errno| meaning(errno.into()).ok();
+        assert_eq!(meant(Errno::EPIPE), Some(Got::Overrun));
+        assert_eq!(meant(Errno::EAGAIN), Some(Got::Nothing));
+        assert_eq!((meant(Errno::EIO), meant(Errno::EINVAL)), (None, None));
+    }
+
+    #[test]
+    fn a_line_without_end_takes_bounded_memory() {
+        let mut lines = Lines::default();
+        let mut got = Vec::new();
+        for _ in 0..100 {
+            lines.push(&[b'x'; 10_000], |_, _| panic!("it has not ended"));
+            assert!(lines.begun.len() <= MAX_LINE);
+        }
+        lines.push(b"\nnext\n", |line, whole| got.push((line.len(), whole)));
+        assert_eq!(got, [(MAX_LINE, false), (4, true)]);
+    }
+}

@@ -1,0 +1,326 @@
+//! One record of /dev/kmsg: its header, and what its text says of GPUs. Pure.
+//!
+//! A fault is counted only if its line is whole up to the comma behind the code: a line that was cut off
+//! within the code would otherwise count as another code. Lines that a process wrote into the log do not
+//! count; the kernel marks them by their facility.
+
+use crate::fact::{KernelLine, pci_address};
+
+/// Longest text that is kept of a line, in bytes.
+const MAX_TEXT: usize = 1024;
+/// The part of the priority that is the level; what is above it is the facility, 0 for the kernel.
+const LEVELS: u32 = 8;
+
+/// A record of the kernel log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record<'a> {
+    /// Whether the kernel itself wrote it.
+    pub kernel: bool,
+    /// Its number: rises by one with each record since boot.
+    pub sequence: u64,
+    /// When it was written, in microseconds since boot.
+    pub micros: u64,
+    /// What it says.
+    pub text: &'a [u8],
+}
+
+/// What a line says to us.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// A fault or another thing that happened, and its text.
+    Told(KernelLine, String),
+    /// The driver's, but no event: a detail of one, or small talk.
+    Driver,
+    /// Begins like a fault and cannot be understood.
+    Malformed,
+    /// Not about GPUs.
+    NotOurs,
+}
+
+/// Takes a line `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];TEXT` apart. Lines that belong to the record
+/// before (they begin with a blank) and what is no record give `None`.
+pub fn parse(line: &[u8]) -> Option<Record<'_>> {
+    let end = line.iter().position(|b| *b == b';')?;
+    let (header, text) = (&line[..end], &line[end + 1..]);
+    let mut fields = std::str::from_utf8(header).ok()?.split(',');
+    let mut number = || fields.next().filter(|f| f.bytes().all(|b| b.is_ascii_digit()))?.parse::<u64>().ok();
+    let (priority, sequence, micros) = (number()?, number()?, number()?);
+    // The flags are of no use, but a header without them was cut off.
+    fields.next()?;
+    Some(Record { kernel: priority < u64::from(LEVELS), sequence, micros, text })
+}
+
+/// What the text of a record says.
+pub fn classify(text: &[u8]) -> Verdict {
+    // Most lines of a kernel log are somebody else's: they are told by their first bytes.
+    let ours = text.starts_with(b"NVRM:") || text.starts_with(b"nvidia-");
+    if !ours {
+        return Verdict::NotOurs;
+    }
+    let text = kept(text);
+    if let Some(rest) = text.strip_prefix("NVRM: Xid") {
+        return xid(rest).map_or(Verdict::Malformed, |line| Verdict::Told(line, text.clone()));
+    }
+    if let Some(rest) = text.strip_prefix("nvidia-nvswitch") {
+        return switch(rest, &text);
+    }
+    if let Some(rest) = text.strip_prefix("NVRM: loading NVIDIA UNIX ") {
+        return match version(rest) {
+            Some(version) => Verdict::Told(KernelLine::DriverLoaded { version }, text),
+            None => Verdict::Malformed,
+        };
+    }
+    // The last word of the kernel module when it is removed, also after it found no GPU to drive.
+    if text.starts_with("nvidia-nvlink: Unregistered") && text.contains("Nvlink Core") {
+        return Verdict::Told(KernelLine::DriverUnloaded, text);
+    }
+    Verdict::Driver
+}
+
+/// The text up to its bound, without bytes that are no text.
+fn kept(text: &[u8]) -> String {
+    let mut kept = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).replace('\0', " ");
+    kept.truncate(kept.trim_end().len());
+    kept
+}
+
+/// ` (PCI:0000:06:00): 79, pid=522, name=app, GPU has fallen off the bus.` Old drivers leave out `PCI:`, or
+/// name no process; with MIG the instances stand behind the address.
+fn xid(rest: &str) -> Option<KernelLine> {
+    let (place, rest) = rest.strip_prefix(" (")?.split_once(')')?;
+    let mut place = place.split(' ');
+    let address = place.next()?;
+    let pci = pci_address(address.strip_prefix("PCI:").unwrap_or(address))?;
+    let (mut gpu_instance, mut compute_instance) = (None, None);
+    for word in place {
+        if let Some(id) = word.strip_prefix("GPU-I:") {
+            gpu_instance = id.parse().ok();
+        } else if let Some(id) = word.strip_prefix("GPU-CI:") {
+            compute_instance = id.parse().ok();
+        }
+    }
+    let (code, rest) = code(rest.strip_prefix(": ")?)?;
+    let mut process = None;
+    let mut pid = None;
+    if let Some(rest) = rest.trim_start().strip_prefix("pid=") {
+        // Without its comma the number may have been cut off.
+        let (id, rest) = rest.split_once(',').unwrap_or(("", ""));
+        pid = unquoted(id).parse().ok();
+        if let Some(name) = rest.trim_start().strip_prefix("name=") {
+            let name = unquoted(name.split_once(", ").map_or(name, |(name, _)| name));
+            process = (!name.is_empty() && name != "<unknown>").then(|| name.to_owned());
+        }
+    }
+    Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance })
+}
+
+/// `3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up`. The driver logs each such fault with
+/// further lines of the same code for its severity and its data, which are no faults of their own.
+fn switch(rest: &str, text: &str) -> Verdict {
+    let Some((nvswitch, rest)) = rest.split_once(": ") else { return Verdict::Driver };
+    let Some(rest) = rest.strip_prefix("SXid") else { return Verdict::Driver };
+    let told = || {
+        let (place, rest) = rest.strip_prefix(" (")?.split_once(')')?;
+        let pci = pci_address(place.strip_prefix("PCI:").unwrap_or(place))?;
+        let (code, rest) = code(rest.strip_prefix(": ")?)?;
+        let numbered = !nvswitch.is_empty() && nvswitch.bytes().all(|b| b.is_ascii_digit());
+        let rest = rest.trim_start();
+        let detail = rest.starts_with("Data {") || rest.starts_with("Severity ");
+        let fatal = rest.starts_with("Fatal");
+        numbered.then(|| (detail, KernelLine::Sxid { nvswitch: nvswitch.to_owned(), pci, code, fatal }))
+    };
+    match told() {
+        Some((true, _)) => Verdict::Driver,
+        Some((false, line)) => Verdict::Told(line, text.to_owned()),
+        None => Verdict::Malformed,
+    }
+}
+
+/// A code and what is behind its comma.
+fn code(text: &str) -> Option<(u32, &str)> {
+    let (digits, rest) = text.split_once(',')?;
+    let whole = (1..=9).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+    Some((digits.parse().ok().filter(|_| whole)?, rest))
+}
+
+/// `x86_64 Kernel Module  580.159.04  Mon ...`, `Open Kernel Module for x86_64  580.159.04  Release Build ...`
+fn version(rest: &str) -> Option<String> {
+    let rest = &rest[rest.find("Kernel Module")?..];
+    let version = |word: &&str| {
+        let mut parts = word.split('.');
+        parts.clone().count() >= 2 && parts.all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
+    };
+    rest.split_whitespace().find(version).map(ToOwned::to_owned)
+}
+
+fn unquoted(text: &str) -> &str {
+    text.trim().trim_matches(['\'', '"'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn xid_of(text: &str) -> Option<(String, u32, Option<u32>, Option<String>)> {
+        match classify(text.as_bytes()) {
+            Verdict::Told(KernelLine::Xid { pci, code, pid, process, .. }, _) => {
+                Some((pci, code, pid, process))
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn records_are_taken_apart() {
+        let record = parse(b"4,1234,5678901,-,caller=T522;NVRM: a; b").unwrap();
+        assert_eq!((record.kernel, record.sequence, record.micros), (true, 1234, 5_678_901));
+        assert_eq!(record.text, b"NVRM: a; b");
+        assert!(!parse(b"12,1,2,-;NVRM: Xid (PCI:0000:06:00): 79, told by a process").unwrap().kernel);
+        for none in [
+            "",
+            " SUBSYSTEM=pci",
+            "4,1,2;cut",
+            "4,1,-;x",
+            ";x",
+            "4,-1,2,-;x",
+            "4,1,2,-",
+            "99999999999999999999,1,2,-;x",
+        ] {
+            assert_eq!(parse(none.as_bytes()), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn xid_lines_of_all_drivers_are_understood() {
+        let at = |code, pid, name: Option<&str>| {
+            Some(("0000:06:00".to_owned(), code, pid, name.map(ToOwned::to_owned)))
+        };
+        for (text, is) in [
+            (
+                "NVRM: Xid (PCI:0000:06:00): 31, pid=522, name=app, channel 0x0000000a, intr 00000000. MMU Fault",
+                at(31, Some(522), Some("app")),
+            ),
+            ("NVRM: Xid (PCI:0000:06:00): 79, GPU has fallen off the bus.", at(79, None, None)),
+            (
+                "NVRM: Xid (PCI:0000:06:00): 13, pid='<unknown>', name=<unknown>, Graphics SM",
+                at(13, None, None),
+            ),
+            (
+                "NVRM: Xid (PCI:0000:06:00): 43, pid=7, name=my app \"x\", Ch 1",
+                at(43, Some(7), Some("my app \"x")),
+            ),
+            ("NVRM: Xid (PCI:0000:06:00): 43, pid=7, Ch 1", at(43, Some(7), None)),
+            ("NVRM: Xid (PCI:0000:06:00): 45, pid=1, name='a b', Ch 1", at(45, Some(1), Some("a b"))),
+            ("NVRM: Xid (PCI:0000:06:00): 45, pid=1, name=last", at(45, Some(1), Some("last"))),
+            ("NVRM: Xid (0000:06:00): 31, Ch 00000003", at(31, None, None)),
+            ("NVRM: Xid (0006:00): 8, Channel 00000003", at(8, None, None)),
+            ("NVRM: Xid (PCI:0000:06:00.0): 8, x", at(8, None, None)),
+            ("NVRM: Xid (PCI:0000:06:00): 99999, never heard of", at(99999, None, None)),
+        ] {
+            assert_eq!(xid_of(text), is, "{text}");
+        }
+    }
+
+    #[test]
+    fn mig_instances_are_read() {
+        let text = b"NVRM: Xid (PCI:0000:06:00 GPU-I:05 GPU-CI:01): 43, pid=7, name=x, Ch 1";
+        let Verdict::Told(KernelLine::Xid { gpu_instance, compute_instance, .. }, _) = classify(text) else {
+            panic!()
+        };
+        assert_eq!((gpu_instance, compute_instance), (Some(5), Some(1)));
+    }
+
+    #[test]
+    fn what_looks_like_a_fault_and_is_not_whole_is_malformed() {
+        for text in [
+            "NVRM: Xid",
+            "NVRM: Xid (PCI:0000:06:00): 7",
+            "NVRM: Xid (PCI:0000:06:00): 79",
+            "NVRM: Xid (PCI:0000:06:00): ",
+            "NVRM: Xid (PCI:0000:06:0",
+            "NVRM: Xid (PCI:0000:06:00): NVRM: Xid (PCI:0000:07:00): 79, pid=1",
+            "NVRM: Xid (PCI:0000:06:00): -1, x",
+            "NVRM: Xid (PCI:0000:06:00): 99999999999, x",
+            "NVRM: Xid (): 31, x",
+            "nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 2003",
+            "NVRM: loading NVIDIA UNIX x86_64 Ker",
+        ] {
+            assert_eq!(classify(text.as_bytes()), Verdict::Malformed, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_switch_fault_is_one_line_of_several() {
+        let lines = [
+            "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion Link DLREQ interrupt",
+            "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44 Sub-engine instance 00",
+            "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002b, 0x0000002b}",
+        ];
+        let told: Vec<Verdict> = lines.iter().map(|line| classify(line.as_bytes())).collect();
+        let line =
+            KernelLine::Sxid { nvswitch: "3".into(), pci: "0000:04:00".into(), code: 22013, fatal: false };
+        assert_eq!(told, [Verdict::Told(line, lines[0].into()), Verdict::Driver, Verdict::Driver]);
+        let fatal =
+            classify(b"nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up");
+        assert!(matches!(fatal, Verdict::Told(KernelLine::Sxid { fatal: true, .. }, _)), "{fatal:?}");
+        assert_eq!(classify(b"nvidia-nvswitch0: using MSI"), Verdict::Driver);
+    }
+
+    #[test]
+    fn loads_and_removals_of_the_module_are_told() {
+        for text in [
+            "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon Jan  5 12:00:00 UTC 2026",
+            "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-H04-03-1)",
+        ] {
+            let Verdict::Told(KernelLine::DriverLoaded { version }, _) = classify(text.as_bytes()) else {
+                panic!("{text}")
+            };
+            assert_eq!(version, "580.159.04");
+        }
+        let gone = "nvidia-nvlink: Unregistered Nvlink Core, major device number 236";
+        assert_eq!(classify(gone.as_bytes()), Verdict::Told(KernelLine::DriverUnloaded, gone.into()));
+        assert_eq!(classify(b"nvidia-nvlink: Nvlink Core is being initialized"), Verdict::Driver);
+        assert_eq!(classify(b"NVRM: GPU at PCI:0000:06:00: GPU-12"), Verdict::Driver);
+        assert_eq!(classify(b"usb 1-1: NVRM: Xid (PCI:0000:06:00): 79, x"), Verdict::NotOurs);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_and_long_lines_do_no_harm() {
+        let mut line = b"NVRM: Xid (PCI:0000:06:00): 31, pid=5, name=\xff\x00\xfe, ".to_vec();
+        line.resize(10_240, b'x');
+        let Verdict::Told(KernelLine::Xid { code: 31, pid: Some(5), .. }, text) = classify(&line) else {
+            panic!()
+        };
+        assert!(text.len() <= MAX_TEXT * 3 && !text.contains('\0'));
+        line.resize(100_000, 0);
+        assert!(matches!(classify(&line), Verdict::Told(..)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(line in prop::collection::vec(any::<u8>(), 0..300)) {
+            parse(&line);
+            classify(&line);
+            classify(&[b"NVRM: Xid", line.as_slice()].concat());
+            classify(&[b"nvidia-nvswitch", line.as_slice()].concat());
+            classify(&[b"NVRM: loading NVIDIA UNIX ", line.as_slice()].concat());
+        }
+
+        #[test]
+        fn a_line_cut_anywhere_never_tells_another_code(code in 1u32..2000, cut in 0usize..90) {
+            let whole = format!("NVRM: Xid (PCI:0000:06:00): {code}, pid=1234, name=worker, channel 0x0000000a");
+            if let Some((pci, told, ..)) = xid_of(&whole[..cut.min(whole.len())]) {
+                prop_assert_eq!((pci.as_str(), told), ("0000:06:00", code));
+            }
+        }
+
+        #[test]
+        fn records_come_back(priority in 0u32..200, sequence: u64, micros: u64, text in "[ -~]{0,80}") {
+            let line = format!("{priority},{sequence},{micros},-;{text}");
+            let record = parse(line.as_bytes()).unwrap();
+            prop_assert_eq!((record.sequence, record.micros, record.text), (sequence, micros, text.as_bytes()));
+            prop_assert_eq!(record.kernel, priority < 8);
+        }
+    }
+}

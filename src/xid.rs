@@ -1,0 +1,198 @@
+//! What the codes of Xid (GPU) and SXid (NVSwitch) faults mean, and what to do first: the tables in `xid/`,
+//! which say where each row is from.
+
+use std::sync::LazyLock;
+
+use crate::catalog::schema::{KnownLabel, Label};
+use crate::catalog::{FaultAction, Severity};
+
+/// What the table says of one Xid code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xid {
+    /// The code.
+    pub code: u32,
+    /// NVIDIA's name of it; empty for a code that the table lacks.
+    pub mnemonic: &'static str,
+    /// How loud it is.
+    pub severity: Severity,
+    /// What to do first.
+    pub action: FaultAction,
+    /// Whether the program that runs on the GPU can cause it: `yes`, `possible`, `rare`, `no`; empty if
+    /// nobody knows.
+    pub app_can_cause: &'static str,
+    /// The document it is from; empty for a code that the table lacks.
+    pub source: &'static str,
+    /// What it means, in one or two sentences.
+    pub meaning: &'static str,
+}
+
+/// What the table says of one SXid code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sxid {
+    /// The code.
+    pub code: u32,
+    /// How loud it is.
+    pub severity: Severity,
+    /// What to do first.
+    pub action: FaultAction,
+    /// The document it is from; empty for a code that the table lacks.
+    pub source: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+static XIDS: LazyLock<Vec<Xid>> = LazyLock::new(|| rows(include_str!("xid/xid.psv"), xid_row));
+static SXIDS: LazyLock<Vec<Sxid>> = LazyLock::new(|| rows(include_str!("xid/sxid.psv"), sxid_row));
+
+/// The row of an Xid code. A code that the table lacks is a ticket: codes are added with every driver.
+pub fn xid(code: u32) -> Xid {
+    match XIDS.binary_search_by_key(&code, |row| row.code) {
+        Ok(at) => XIDS[at],
+        Err(_) => Xid {
+            code,
+            mnemonic: "",
+            severity: Severity::Ticket,
+            action: FaultAction::ContactSupport,
+            app_can_cause: "",
+            source: "",
+            meaning: "This code is not in the exporter's table.",
+        },
+    }
+}
+
+/// The row of an SXid code. A code that the table lacks is a ticket.
+pub fn sxid(code: u32) -> Sxid {
+    match SXIDS.binary_search_by_key(&code, |row| row.code) {
+        Ok(at) => SXIDS[at],
+        Err(_) => Sxid {
+            code,
+            severity: Severity::Ticket,
+            action: FaultAction::ContactSupport,
+            source: "",
+            meaning: "This code is not in the exporter's table.",
+        },
+    }
+}
+
+/// Every Xid code that pages, in order: their counters are there from the start.
+pub fn paging() -> impl Iterator<Item = &'static Xid> {
+    XIDS.iter().filter(|row| row.severity == Severity::Page)
+}
+
+/// Whether the code is told by the driver with its gravity in the text alone (NVLink of Blackwell), and the
+/// text calls it fatal.
+pub fn fatal_by_text(code: u32, text: &str) -> bool {
+    (144..=150).contains(&code) && text.split_whitespace().any(|word| word == "Fatal")
+}
+
+/// Whether the code tells of an uncorrectable memory error of which others (94, 95) tell whether it was
+/// contained.
+pub fn is_memory_error(code: u32) -> bool {
+    matches!(code, 48 | 171 | 172)
+}
+
+fn rows<T>(table: &'static str, row: fn(&'static str) -> Option<T>) -> Vec<T> {
+    table.lines().filter(|line| !line.starts_with('#')).filter_map(row).collect()
+}
+
+fn xid_row(line: &'static str) -> Option<Xid> {
+    let mut fields = line.split('|');
+    let mut next = || fields.next().map(str::trim);
+    Some(Xid {
+        code: next()?.parse().ok()?,
+        mnemonic: next()?,
+        severity: word(next()?)?,
+        action: word(next()?)?,
+        app_can_cause: next()?,
+        source: next()?,
+        meaning: next()?,
+    })
+}
+
+fn sxid_row(line: &'static str) -> Option<Sxid> {
+    let mut fields = line.split('|');
+    let mut next = || fields.next().map(str::trim);
+    Some(Sxid {
+        code: next()?.parse().ok()?,
+        severity: word(next()?)?,
+        action: word(next()?)?,
+        source: next()?,
+        meaning: next()?,
+    })
+}
+
+/// The label with this text.
+fn word<L: KnownLabel + Label>(text: &str) -> Option<L> {
+    let at = L::DEF.values?.iter().position(|value| *value == text)?;
+    L::ALL.get(at).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(table: &'static str) -> usize {
+        table.lines().filter(|line| !line.starts_with('#')).count()
+    }
+
+    #[test]
+    fn every_row_is_understood_and_codes_rise() {
+        assert_eq!(XIDS.len(), lines(include_str!("xid/xid.psv")));
+        assert_eq!(SXIDS.len(), lines(include_str!("xid/sxid.psv")));
+        assert!(XIDS.is_sorted_by(|a, b| a.code < b.code));
+        assert!(SXIDS.is_sorted_by(|a, b| a.code < b.code));
+        for row in XIDS.iter() {
+            assert!(row.meaning.ends_with('.') && !row.mnemonic.is_empty(), "{row:?}");
+            assert!(["yes", "possible", "rare", "no"].contains(&row.app_can_cause), "{row:?}");
+            assert!(["catalog-2025-10", "header-595.45"].contains(&row.source), "{row:?}");
+        }
+        for row in SXIDS.iter() {
+            assert!(row.meaning.ends_with('.') && row.source == "fabric-manager-guide", "{row:?}");
+        }
+    }
+
+    #[test]
+    fn severity_and_action_agree() {
+        for row in XIDS.iter() {
+            match row.severity {
+                // A page that asks for nothing would teach people to ignore pages.
+                Severity::Page => {
+                    let acts = [FaultAction::ResetGpu, FaultAction::RebootNode];
+                    assert!(acts.contains(&row.action), "{row:?}");
+                }
+                Severity::Info => {
+                    let acts = [FaultAction::ResetGpu, FaultAction::RebootNode, FaultAction::CheckHardware];
+                    assert!(!acts.contains(&row.action), "{row:?}");
+                }
+                Severity::Ticket => {}
+            }
+        }
+    }
+
+    #[test]
+    fn the_codes_that_page_are_those_of_the_fault_catalogue() {
+        let codes: Vec<u32> = paging().map(|row| row.code).collect();
+        for code in [46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 158, 167, 169, 173] {
+            assert!(codes.contains(&code), "{code}");
+        }
+        for code in [13, 31, 43, 45, 63, 92, 94, 109, 154] {
+            assert!(!codes.contains(&code), "{code}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_code_is_a_ticket() {
+        for (severity, action) in [(xid(9999).severity, xid(9999).action), (sxid(1).severity, sxid(1).action)]
+        {
+            assert_eq!((severity, action), (Severity::Ticket, FaultAction::ContactSupport));
+        }
+        assert_eq!((xid(9999).code, sxid(1).code), (9999, 1));
+    }
+
+    #[test]
+    fn the_text_tells_whether_a_link_error_of_blackwell_is_fatal() {
+        let fatal = "NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x1)";
+        assert!(fatal_by_text(149, fatal) && !fatal_by_text(31, fatal));
+        assert!(!fatal_by_text(144, "NVRM: Xid (PCI:0000:01:00): 144, SAW_MVB Nonfatal XC0 i0 Link 0"));
+    }
+}

@@ -1,0 +1,244 @@
+//! Faults in the kernel log: counted once, listed, kept over a restart; and what makes a GPU unhealthy.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::node::{Metrics, Node, PATIENCE, Setup};
+
+/// A folder that stands for the host, with a kernel log that tests write.
+struct Host {
+    root: TempDir,
+    sequence: u64,
+}
+
+impl Host {
+    fn new() -> Host {
+        let root = TempDir::new().unwrap();
+        fs::create_dir_all(root.path().join("proc/sys/kernel/random")).unwrap();
+        fs::create_dir_all(root.path().join("dev")).unwrap();
+        fs::write(root.path().join("proc/sys/kernel/random/boot_id"), "one-boot\n").unwrap();
+        let host = Host { root, sequence: 0 };
+        host.write(b"");
+        host
+    }
+
+    fn kmsg(&self) -> PathBuf {
+        self.root.path().join("dev/kmsg")
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        OpenOptions::new().create(true).append(true).open(self.kmsg()).unwrap().write_all(bytes).unwrap();
+    }
+
+    /// One record of the kernel, now.
+    fn record(&mut self, text: &str) -> String {
+        self.sequence += 1;
+        let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+        let micros = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000;
+        format!("4,{},{micros},-;{text}\n", self.sequence)
+    }
+
+    fn log(&mut self, text: &str) {
+        let record = self.record(text);
+        self.write(record.as_bytes());
+    }
+
+    fn setup(&self, scenario: &str) -> Setup {
+        Setup::new(scenario)
+            .with("HOST__ROOT", self.root.path().to_str().unwrap())
+            .with("EVENTS__KERNEL_LOG", "true")
+    }
+
+    /// A daemon that has read what is in the log.
+    fn start(&self, scenario: &str) -> Node {
+        self.watched(self.setup(scenario))
+    }
+
+    fn watched(&self, setup: Setup) -> Node {
+        let node = setup.start();
+        node.wait_ready();
+        node.wait_metrics("the kernel log is read", |m| {
+            m.value("gpu_exporter_collector_up", &[("collector", "kmsg")]) == Some(1.0)
+        });
+        node
+    }
+}
+
+const EIGHT: &str = "tests/scenarios/still-8xh200.toml";
+
+/// The PCI address of a GPU as the kernel log has it.
+fn pci(m: &Metrics, gpu: &str) -> String {
+    let info = m.0.iter().find(|(name, labels, _)| name == "gpu_info" && labels["gpu"] == gpu);
+    info.unwrap().1["pci_address"].rsplit_once('.').unwrap().0.to_owned()
+}
+
+fn events(node: &Node) -> Vec<serde_json::Value> {
+    let (status, body) = node.get("/api/v1/events");
+    assert_eq!(status, 200, "{body}");
+    let value: serde_json::Value = serde_json::from_str(&body).unwrap();
+    value["events"].as_array().unwrap().clone()
+}
+
+fn errors(m: &Metrics, gpu: &str, xid: &str) -> Option<f64> {
+    m.value("gpu_xid_errors_total", &[("gpu", gpu), ("xid", xid)])
+}
+
+#[test]
+fn a_fault_in_the_kernel_log_is_counted_once_and_told_in_full() {
+    let mut host = Host::new();
+    let node = host.start(EIGHT);
+    let m = node.metrics();
+    assert_eq!((errors(&m, "3", "79"), errors(&m, "3", "31")), (Some(0.0), None), "born at 0 if it pages");
+    assert_eq!(m.value("gpu_healthy", &[("gpu", "3")]), Some(1.0));
+    let at = pci(&m, "3");
+    host.log(&format!("NVRM: Xid (PCI:{at}): 79, pid=522, name=my app, GPU has fallen off the bus."));
+    let m = node.wait_metrics("the fault", |m| errors(m, "3", "79") == Some(1.0));
+    assert_eq!(m.value("gpu_xid_faults_total", &[("gpu", "3"), ("action", "reboot_node")]), Some(1.0));
+    assert_eq!(m.value("gpu_healthy", &[("gpu", "3")]), Some(0.0));
+    assert_eq!(m.value("gpu_unhealthy_reason", &[("gpu", "3"), ("reason", "fatal_xid")]), Some(1.0));
+    assert_eq!(m.all("gpu_healthy", &[]).iter().sum::<f64>(), 7.0);
+    assert!(m.value("gpu_xid_last_event_timestamp_seconds", &[("gpu", "3")]) > Some(1.7e9));
+    let all = events(&node);
+    let [event] = all.as_slice() else { panic!("{all:?}") };
+    assert_eq!((&event["gpu"], &event["code"], &event["pid"]), (&3.into(), &79.into(), &522.into()));
+    assert_eq!((&event["process"], &event["severity"]), (&"my app".into(), &"page".into()));
+    assert!(event["text"].as_str().unwrap().ends_with("fallen off the bus."));
+    node.wait_said(&["ERROR", "xid=79", "gpu=3", "pid=522", "action=\"reboot_node\"", "times=1"]);
+    node.hold("it counts once", Duration::from_millis(500), |n| errors(&n.metrics(), "3", "79") == Some(1.0));
+}
+
+#[test]
+fn unknown_codes_and_unknown_gpus_are_not_dropped() {
+    let mut host = Host::new();
+    let node = host.start(EIGHT);
+    let at = pci(&node.metrics(), "0");
+    host.log(&format!("NVRM: Xid (PCI:{at}): 4711, what is this"));
+    host.log("NVRM: Xid (PCI:00ff:1e:00): 79, GPU has fallen off the bus.");
+    host.log("nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up");
+    let m = node.wait_metrics("all three", |m| {
+        m.value("gpu_nvswitch_sxid_errors_total", &[("nvswitch", "3"), ("sxid", "20034")]) == Some(1.0)
+    });
+    let labels = [("xid", "4711"), ("severity", "ticket"), ("action", "contact_support")];
+    assert_eq!(m.value("gpu_xid_errors_total", &labels), Some(1.0));
+    assert_eq!(m.value("gpu_xid_unknown_gpu_total", &[("xid", "79")]), Some(1.0));
+    assert_eq!(events(&node).len(), 3);
+}
+
+#[test]
+fn a_burst_of_ten_thousand_lines_is_counted_to_the_last_one() {
+    let mut host = Host::new();
+    let node = host.start(EIGHT);
+    let at = pci(&node.metrics(), "1");
+    let mut burst = String::new();
+    for n in 0..10_000 {
+        let pid = 1 + n % 3;
+        burst +=
+            &host.record(&format!("NVRM: Xid (PCI:{at}): 13, pid={pid}, name=x, Graphics SM Warp Exception"));
+    }
+    let begun = Instant::now();
+    host.write(burst.as_bytes());
+    let m = node.wait_metrics("all", |m| errors(m, "1", "13") == Some(10_000.0));
+    println!("10,000 lines were counted after {:?}", begun.elapsed());
+    assert_eq!(m.value("gpu_exporter_facts_lost_total", &[("source", "kmsg")]), Some(0.0));
+    let all = events(&node);
+    let times: Vec<u64> = all.iter().map(|event| event["repeats"].as_u64().unwrap() + 1).collect();
+    assert_eq!((times.len(), times.iter().sum::<u64>()), (3, 10_000), "folded by process");
+}
+
+#[test]
+fn what_was_counted_before_a_restart_is_listed_and_not_counted_again() {
+    let mut host = Host::new();
+    host.write(b"4,0,1,-;NVRM: Xid (PCI:0000:00:00): 43, from before the first daemon\n");
+    let mut node = host.start(EIGHT);
+    let at = pci(&node.metrics(), "2");
+    host.log(&format!("NVRM: Xid (PCI:{at}): 119, pid=1, name=a, Timeout"));
+    node.wait_metrics("the fault", |m| errors(m, "2", "119") == Some(1.0));
+    assert!(node.terminate().0.success());
+    host.log(&format!("NVRM: Xid (PCI:{at}): 48, pid=1, name=a, while nobody watched"));
+    let again = host.watched(host.setup(EIGHT).with_state_of(&node));
+    let m = again.wait_metrics("what nobody saw", |m| errors(m, "2", "48") == Some(1.0));
+    assert_eq!(errors(&m, "2", "119"), Some(0.0));
+    let old: Vec<(u64, bool)> = events(&again)
+        .iter()
+        .map(|event| (event["code"].as_u64().unwrap(), event["old"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(old, [(43, true), (119, true), (48, false)]);
+}
+
+#[test]
+fn garbage_in_the_log_is_no_fault_and_hides_none() {
+    let mut host = Host::new();
+    let node = host.start(EIGHT);
+    let at = pci(&node.metrics(), "0");
+    let mut garbage = vec![0xff_u8; 10_240];
+    garbage.extend_from_slice(b"\n\0\0\n;;;;\n4,9999999999999999999999,1,-;x\n");
+    garbage.extend_from_slice(host.record(&format!("NVRM: Xid (PCI:{at}): 7")).as_bytes());
+    garbage.extend_from_slice(host.record(&format!("NVRM: Xid (PCI:{at}): NVRM: Xid (PC")).as_bytes());
+    garbage.extend_from_slice(host.record(&"NVRM: ".repeat(2000)).as_bytes());
+    host.write(&garbage);
+    host.log(&format!("NVRM: Xid (PCI:{at}): 31, Ch 00000003"));
+    let m = node.wait_metrics("the one fault", |m| errors(m, "0", "31") == Some(1.0));
+    assert_eq!(m.all("gpu_xid_faults_total", &[]).iter().sum::<f64>(), 1.0);
+    assert_eq!(events(&node).len(), 1);
+}
+
+#[test]
+fn a_node_without_a_kernel_log_is_ready_and_says_so() {
+    let host = Host::new();
+    fs::remove_file(host.kmsg()).unwrap();
+    let node = host.setup("tests/scenarios/still-1xh200.toml").start();
+    node.wait_ready();
+    assert!(node.get("/readyz").1.contains("there is no /dev/kmsg"), "{}", node.get("/readyz").1);
+    assert_eq!(node.metrics().value("gpu_exporter_collector_up", &[("collector", "kmsg")]), None);
+}
+
+#[test]
+fn a_gpu_that_is_missing_after_a_restart_is_named() {
+    let host = Host::new();
+    let mut node = host.start(EIGHT);
+    let file = node.state_dir().join("inventory.json");
+    node.wait_for("the inventory", |_| {
+        fs::read_to_string(&file).is_ok_and(|text| text.matches("\"uuid\"").count() == 8)
+    });
+    assert_eq!(node.metrics().value("gpu_devices_missing", &[]), Some(0.0));
+    assert!(node.terminate().0.success());
+    let other = host.watched(host.setup("tests/scenarios/still-1xh200.toml").with_state_of(&node));
+    let m = other.wait_metrics("they are missing", |m| m.value("gpu_devices_missing", &[]) == Some(7.0));
+    let missing = m.all("gpu_unhealthy_reason", &[("reason", "missing")]);
+    assert_eq!(missing.iter().sum::<f64>() as usize, missing.len() - 1, "all but the one that is there");
+    assert!(missing.len() >= 8);
+    assert_eq!(m.value("gpu_up", &[("gpu", "7")]), Some(0.0));
+}
+
+#[test]
+fn a_lost_gpu_is_unhealthy_and_its_neighbours_are_not() {
+    let node = Node::start("tests/scenarios/lost-gpu2.toml");
+    node.sim().open_gate("lost").unwrap();
+    let m = node.wait_metrics("it is lost", |m| m.value("gpu_healthy", &[("gpu", "2")]) == Some(0.0));
+    assert_eq!(m.value("gpu_unhealthy_reason", &[("gpu", "2"), ("reason", "lost")]), Some(1.0));
+    assert_eq!(m.all("gpu_healthy", &[]).iter().filter(|healthy| **healthy == 0.0).count(), 1);
+}
+
+#[test]
+fn a_stream_of_events_does_not_hold_up_the_end() {
+    let mut host = Host::new();
+    let mut node = host.start("tests/scenarios/still-1xh200.toml");
+    let mut stream = TcpStream::connect(node.addr()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n").unwrap();
+    let at = pci(&node.metrics(), "0");
+    host.log(&format!("NVRM: Xid (PCI:{at}): 31, pid=5, name=x, y"));
+    let (mut got, mut piece) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&got).contains("\"code\":31") {
+        let length = stream.read(&mut piece).unwrap();
+        assert!(length > 0, "{}", String::from_utf8_lossy(&got));
+        got.extend_from_slice(&piece[..length]);
+    }
+    let (status, took) = node.terminate();
+    assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
+}
