@@ -130,7 +130,7 @@ labels! {
     /// How the process uses the GPU.
     ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
     /// How often these values are read.
-    TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Once "once" }
+    TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Links "links", Once "once" }
     /// Part of the exporter that gathers values.
     CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module" }
     /// Which of the driver's own sample buffers.
@@ -237,6 +237,7 @@ impl TierLabel {
             Tier::Drain => TierLabel::Drain,
             Tier::Slow => TierLabel::Slow,
             Tier::Rare => TierLabel::Rare,
+            Tier::Links => TierLabel::Links,
             Tier::Once => TierLabel::Once,
             Tier::Identity => TierLabel::Identity,
             Tier::Own => return None,
@@ -430,26 +431,26 @@ metrics! {
 
     // --- the driver's own samples ---------------------------------------------------------------
     /// Power draw of the board in each of the driver's own samples (50 a second), as a distribution: shows bursts that no poll sees.
-    gpu_power_sample_watts: Histogram<Gpu>, Watts, Normal, "0.1.0";
+    gpu_power_sample_watts: Histogram<Gpu>, Watts, Drain, "0.1.0";
     /// Utilization in each of the driver's own samples (5 a second), as a distribution.
-    gpu_utilization_sample_ratio: Histogram<Gpu>, Ratio, Drain, "0.1.0";
+    gpu_utilization_sample_ratio: Histogram<Gpu>, Ratio, Slow, "0.1.0";
     /// Highest power sample of the last 60 s.
-    gpu_power_peak_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
+    gpu_power_peak_watts: Gauge<Gpu>, Watts, Drain, "0.1.0";
     /// Lowest power sample of the last 60 s.
-    gpu_power_minimum_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
+    gpu_power_minimum_watts: Gauge<Gpu>, Watts, Drain, "0.1.0";
     /// Highest utilization sample of the last 60 s.
-    gpu_utilization_peak_ratio: Gauge<Gpu>, Ratio, Drain, "0.1.0";
+    gpu_utilization_peak_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0";
     /// Lowest utilization sample of the last 60 s.
-    gpu_utilization_minimum_ratio: Gauge<Gpu>, Ratio, Drain, "0.1.0";
+    gpu_utilization_minimum_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0";
     /// Time in which at least one kernel ran: the driver's utilization samples added up. A rate of it is the average utilization of any range, whoever scrapes.
-    gpu_busy_seconds_total: Counter<Gpu>, Seconds, Drain, "0.1.0";
+    gpu_busy_seconds_total: Counter<Gpu>, Seconds, Slow, "0.1.0";
     /// Energy by the driver's power samples added up, each from the sample before it. Fresher than `gpu_energy_joules_total`; gaps in the samples are not filled.
-    gpu_energy_sampled_joules_total: Counter<Gpu>, Joules, Normal, "0.1.0";
+    gpu_energy_sampled_joules_total: Counter<Gpu>, Joules, Drain, "0.1.0";
 
     // --- GPM: what the units of the GPU did (Hopper and later) ----------------------------------
     /// 1 while the profiling counters are read; 0 while they are switched off or given to a profiler.
     gpu_gpm_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
-    /// Share of the last window (one slow interval) in which the unit was active, over all units of its kind (NVML GPM).
+    /// Share of the last window in which the unit was active, over all units of its kind (NVML GPM). A window is one slow interval; that of `graphics`, which is dear to compute, one rare interval.
     gpu_gpm_active_ratio: Gauge<Gpu, (GpmUnit,)>, Ratio, Slow, "0.1.0";
     /// Time the unit was active: the ratio times the length of each window, added up.
     gpu_gpm_active_seconds_total: Counter<Gpu, (GpmUnit,)>, Seconds, Slow, "0.1.0";
@@ -484,7 +485,7 @@ metrics! {
     /// Temperature limits of this device: never compare with a fixed number.
     gpu_temperature_threshold_celsius: Gauge<Gpu, (TemperatureThreshold,)>, Celsius, Once, "0.1.0";
     /// Degrees left until the GPU slows down for heat (NVML margin temperature).
-    gpu_temperature_margin_celsius: Gauge<Gpu>, Celsius, Slow, "0.1.0";
+    gpu_temperature_margin_celsius: Gauge<Gpu>, Celsius, Rare, "0.1.0";
 
     // --- clocks ---------------------------------------------------------------------------------
     /// Clock now.
@@ -567,11 +568,11 @@ metrics! {
     /// Speed of one link in each direction: of the slowest that is up, should they differ.
     gpu_nvlink_speed_bytes_per_second: Gauge<Gpu>, BytesPerSecond, Rare, "0.1.0";
     /// Data over the link (without protocol).
-    gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Rare, "0.1.0";
+    gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Links, "0.1.0";
     /// Errors of the link.
-    gpu_nvlink_errors_total: Counter<Link, (NvLinkError,)>, None, Rare, "0.1.0";
+    gpu_nvlink_errors_total: Counter<Link, (NvLinkError,)>, None, Links, "0.1.0";
     /// Errors on the lanes of all links of the GPU together, which the links corrected or made good. Healthy links have some; see how fast they grow.
-    gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Rare, "0.1.0";
+    gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Links, "0.1.0";
     /// Data over all links of the GPU together (without protocol).
     gpu_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
     /// Bytes over all links of the GPU together, with protocol.
@@ -579,7 +580,7 @@ metrics! {
     /// Links of the GPU.
     gpu_nvlink_links: Gauge<Gpu>, None, Once, "0.1.0", at most 64.0;
     /// Links of the GPU that are up.
-    gpu_nvlink_links_up: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
+    gpu_nvlink_links_up: Gauge<Gpu>, None, Rare, "0.1.0", at most 64.0;
     /// 1 for how far the GPU is with joining the NVLink fabric, 0 for the other states.
     gpu_fabric_state: Gauge<Gpu, (FabricState,)>, None, Slow, "0.1.0";
     /// 1 for each fault the fabric reports of this GPU, 0 for the others it can tell.
@@ -601,11 +602,11 @@ metrics! {
     /// PCIe lanes that GPU and slot can use together.
     gpu_pcie_link_max_width_lanes: Gauge<Gpu>, Lanes, Once, "0.1.0";
     /// PCIe packets sent again because of errors on the link.
-    gpu_pcie_replays_total: Counter<Gpu>, None, Slow, "0.1.0";
+    gpu_pcie_replays_total: Counter<Gpu>, None, Rare, "0.1.0";
     /// PCIe errors as the GPU counts them.
-    gpu_pcie_errors_total: Counter<Gpu, (PcieError,)>, None, Slow, "0.1.0";
+    gpu_pcie_errors_total: Counter<Gpu, (PcieError,)>, None, Rare, "0.1.0";
     /// Times the PCIe link left normal operation (L0) to recover.
-    gpu_pcie_recoveries_total: Counter<Gpu>, None, Slow, "0.1.0";
+    gpu_pcie_recoveries_total: Counter<Gpu>, None, Rare, "0.1.0";
     /// PCIe errors of the GPU's function as the host's kernel counts them (AER). Absent in virtual machines.
     gpu_pcie_aer_errors_total: Counter<Gpu, (AerSeverity,)>, None, Rare, "0.1.0";
 

@@ -142,7 +142,7 @@ pub struct Sampler {
     /// Interval of the normal tier. 10ms to 60s.
     #[serde(with = "humantime_serde")]
     pub normal_interval: Duration,
-    /// Interval of the drain tier. 10ms to 60s; the driver keeps some 10 s.
+    /// Interval of the drain tier. 10ms to 60s; the driver keeps some 2.4 s of power samples.
     #[serde(with = "humantime_serde")]
     pub drain_interval: Duration,
     /// Interval of the slow tier. 10ms to 10m.
@@ -151,6 +151,9 @@ pub struct Sampler {
     /// Interval of the rare tier. 10ms to 1h.
     #[serde(with = "humantime_serde")]
     pub rare_interval: Duration,
+    /// Interval of the links tier. 10ms to 1h.
+    #[serde(with = "humantime_serde")]
+    pub links_interval: Duration,
     /// A driver call that takes longer counts as stuck. 100ms to 60s.
     #[serde(with = "humantime_serde")]
     pub call_deadline: Duration,
@@ -174,9 +177,10 @@ impl Default for Sampler {
             nvml_library: PathBuf::new(),
             fast_interval: Duration::from_millis(100),
             normal_interval: Duration::from_secs(1),
-            drain_interval: Duration::from_secs(5),
+            drain_interval: Duration::from_secs(2),
             slow_interval: Duration::from_secs(10),
             rare_interval: Duration::from_secs(60),
+            links_interval: Duration::from_secs(300),
             call_deadline: Duration::from_secs(3),
             init_deadline: Duration::from_secs(20),
             driver_retry_interval: Duration::from_secs(5),

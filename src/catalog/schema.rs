@@ -133,12 +133,14 @@ pub enum Tier {
     Fast,
     /// Once a second.
     Normal,
-    /// Every 5 s: the driver's own sample buffers that hold more than 10 s.
+    /// Every 2 s: the driver's own power samples, of which it keeps some 2.4 s.
     Drain,
     /// Every 10 s: calls that cost up to a few ms.
     Slow,
     /// Every minute: calls that cost more.
     Rare,
+    /// Every 5 minutes: each NVLink's counters, some 70 ms a GPU.
+    Links,
     /// Once a handle: what cannot change while the handle lives.
     Once,
     /// Made by the exporter itself when it publishes.
@@ -155,6 +157,7 @@ impl Tier {
             Tier::Drain => "drain",
             Tier::Slow => "slow",
             Tier::Rare => "rare",
+            Tier::Links => "links",
             Tier::Once => "once",
             Tier::Own => "own",
         }

@@ -143,6 +143,7 @@ impl Supervisor {
                 drain: s.drain_interval,
                 slow: s.slow_interval,
                 rare: s.rare_interval,
+                links: s.links_interval,
             },
             call_deadline: s.call_deadline,
             init_deadline: s.init_deadline,

@@ -53,6 +53,7 @@ pub(super) const KEYS: &[(&str, Rule)] = &[
     ("sampler.drain_interval", Rule::Time(ms(10), minutes(1))),
     ("sampler.slow_interval", Rule::Time(ms(10), minutes(10))),
     ("sampler.rare_interval", Rule::Time(ms(10), minutes(60))),
+    ("sampler.links_interval", Rule::Time(ms(10), minutes(60))),
     ("sampler.call_deadline", Rule::Time(ms(100), minutes(1))),
     ("sampler.init_deadline", Rule::Time(ms(100), minutes(10))),
     ("sampler.driver_retry_interval", Rule::Time(ms(50), minutes(10))),

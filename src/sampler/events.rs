@@ -2,13 +2,14 @@
 //! next visit. GPUs are registered by their own workers, so that a sick one holds up nobody else.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
 use super::driver::Caller;
-use super::inflight::EVENTS_SLOT;
+use super::inflight::{EVENTS_SLOT, bit};
 use super::raw::events::{self, EventSet, RawEvent};
 use super::visit::Visit;
 use super::wire::FromSampler;
@@ -28,7 +29,19 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub struct Events {
     set: OnceLock<EventSet>,
     /// By the number of the device's handle.
-    gpus: Mutex<HashMap<usize, Gpu>>,
+    gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
+    /// Slots of GPUs whose MIG configuration has changed: bit n is slot n + 1.
+    mig: AtomicU64,
+}
+
+/// Bit of the event that says that the MIG configuration has changed: a hint to look, no fact of its own.
+const MIG_CONFIG_CHANGE: u64 = 0x100;
+
+impl Events {
+    /// Whether the GPU's MIG configuration has changed since this was last asked.
+    pub fn mig_changed(&self, slot: usize) -> bool {
+        self.mig.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
+    }
 }
 
 /// Whether the events of one GPU are asked for, for the life of its handle.
@@ -37,11 +50,11 @@ pub struct Registration(bool);
 
 impl Registration {
     /// Asks for the GPU's events, once, and tells whether they are asked for.
-    pub fn refresh(&mut self, v: &mut Visit<'_>, asked: &Events) {
+    pub fn refresh(&mut self, v: &mut Visit<'_>, asked: &Events, slot: usize) {
         let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
         let Some(set) = asked.set.get().copied() else { return };
         if !self.0 {
-            let wanted = EVENT_BITS.iter().fold(0, |all, bit| all | bit);
+            let wanted = EVENT_BITS.iter().fold(MIG_CONFIG_CHANGE, |all, bit| all | bit);
             const SUPPORTED: &str = "nvmlDeviceGetSupportedEventTypes";
             let Some(supported) = v.read(SUPPORTED, &feeds, events::supported) else { return };
             if supported & wanted == 0 {
@@ -51,7 +64,7 @@ impl Registration {
             let registered = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
                 // Known before the first event can come.
                 let number = events::handle_number(device);
-                asked.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(number, gpu);
+                asked.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(number, (gpu, slot));
                 events::register(device, supported & wanted, set)
             });
             self.0 = registered.is_some();
@@ -101,8 +114,7 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
         match events::wait(nvml, set, WAIT.as_millis() as u32) {
             Ok(None) => {}
             Ok(Some(event)) => {
-                number += 1;
-                tell(shared, number, &event);
+                number += u64::from(tell(shared, number + 1, &event));
             }
             Err(error) => match driver::classify(&error) {
                 driver::Failure::DriverGone(error, text) => return shared.driver_gone(error, text),
@@ -117,12 +129,18 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     }
 }
 
-fn tell(shared: &Shared, number: u64, event: &RawEvent) {
+/// Tells of an event under this number; gives whether it was told.
+fn tell(shared: &Shared, number: u64, event: &RawEvent) -> bool {
     let gpus = shared.events.gpus.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(gpu) = gpus.get(&event.device).cloned() else {
-        return tracing::warn!(?event, "an event of a GPU nobody asked for");
+    let Some((gpu, slot)) = gpus.get(&event.device).cloned() else {
+        tracing::warn!(?event, "an event of a GPU nobody asked for");
+        return false;
     };
     drop(gpus);
+    if event.bits == MIG_CONFIG_CHANGE {
+        shared.events.mig.fetch_or(bit(slot), Ordering::AcqRel);
+        return false;
+    }
     shared.send(&FromSampler::Fact(Fact {
         teller: Teller::Nvml,
         number,
@@ -136,4 +154,5 @@ fn tell(shared: &Shared, number: u64, event: &RawEvent) {
             compute_instance: event.compute_instance,
         }),
     }));
+    true
 }

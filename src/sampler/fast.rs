@@ -13,7 +13,7 @@ use std::time::Duration;
 use nvml_wrapper::Device;
 
 use super::driver::{Caller, Failure};
-use super::inflight::FAST_SLOT;
+use super::inflight::{FAST_SLOT, bit};
 use super::visit::{Memory, Visit};
 use super::worker::Learned;
 use super::{Shared, gpu};
@@ -133,11 +133,6 @@ fn run(shared: &Shared, changes: &Receiver<Change>) {
         slot.expect(cadence.next());
         shared.stop.wait_until(cadence.next());
     }
-}
-
-/// Slots of GPUs begin at 1, and there are at most 64.
-fn bit(slot: usize) -> u64 {
-    1u64.wrapping_shl((slot as u32).wrapping_sub(1))
 }
 
 fn take(seats: &mut Vec<Seat>, change: Change, shared: &Shared) {

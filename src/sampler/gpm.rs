@@ -1,7 +1,8 @@
 //! GPM: what the units of the GPU did between two samples of the driver's profiling counters (Hopper and
 //! later). The counters have one reader at a time, so they can be switched off, which frees the samples.
 //!
-//! Windows follow each other without a gap: the sample that ends one begins the next.
+//! Windows follow each other without a gap: the sample that ends one begins the next. NVML takes 1.9 ms to
+//! compute `graphics` and next to nothing for all others together (H200), so that one has longer windows.
 
 use std::collections::HashMap;
 
@@ -16,8 +17,7 @@ use crate::clock::Mono;
 use crate::sample::{Drained, Drop, GpmWindow, Missing, Row};
 
 /// Units of the GPU with their GPM metric, a percentage.
-const UNITS: [(GpmMetricId, GpmUnit); 12] = [
-    (GpmMetricId::GraphicsUtil, GpmUnit::Graphics),
+const UNITS: [(GpmMetricId, GpmUnit); 11] = [
     (GpmMetricId::SmUtil, GpmUnit::Sm),
     (GpmMetricId::SmOccupancy, GpmUnit::SmOccupancy),
     (GpmMetricId::IntegerUtil, GpmUnit::Integer),
@@ -30,6 +30,9 @@ const UNITS: [(GpmMetricId, GpmUnit); 12] = [
     (GpmMetricId::Fp32Util, GpmUnit::Fp32),
     (GpmMetricId::Fp16Util, GpmUnit::Fp16),
 ];
+
+/// The unit with longer windows.
+const GRAPHICS: [(GpmMetricId, GpmUnit); 1] = [(GpmMetricId::GraphicsUtil, GpmUnit::Graphics)];
 
 /// Links with their GPM metric, a rate in MiB a second.
 const RATES: [(GpmMetricId, Wire, Direction); 4] = [
@@ -69,6 +72,13 @@ impl<E: Entity + 'static> Family<E> {
     fn feeds(&self) -> [MetricId; 4] {
         [self.active.id(), self.seconds.id(), self.pcie.id(), self.nvlink.id()]
     }
+
+    fn bytes(&self, wire: Wire) -> &'static Metric<E, (Direction,)> {
+        match wire {
+            Wire::Pcie => self.pcie,
+            Wire::NvLink => self.nvlink,
+        }
+    }
 }
 
 const WHOLE: Family<m::Gpu> = Family {
@@ -85,120 +95,149 @@ const INSTANCE: Family<GpuInstance> = Family {
     nvlink: &m::gpu_mig_gpm_nvlink_bytes_total,
 };
 
-/// The newest sample of the GPU and of each of its GPU instances: the beginning of the next window.
+/// What is read of a window.
+struct Wanted {
+    units: &'static [(GpmMetricId, GpmUnit)],
+    rates: &'static [(GpmMetricId, Wire, Direction)],
+}
+
+const SLOW: Wanted = Wanted { units: &UNITS, rates: &RATES };
+const RARE: Wanted = Wanted { units: &GRAPHICS, rates: &[] };
+
+/// The newest sample of the GPU (`None`) and of each of its GPU instances: the beginning of the next window.
+type Begun = HashMap<Option<u32>, (GpmSample<'static>, Mono)>;
+
+/// The windows that are open.
 #[derive(Debug, Default)]
 pub struct Gpm {
-    begun: HashMap<Option<u32>, (GpmSample<'static>, Mono)>,
+    slow: Begun,
+    rare: Begun,
     supported: Option<bool>,
 }
 
 impl Gpm {
     /// Ends a window and begins the next, of the GPU and of its GPU instances. Switched off, it frees
     /// the samples.
-    pub fn read(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
-        const SUPPORT: &str = "nvmlGpmQueryDeviceSupport";
-        let feeds: Vec<MetricId> =
-            [m::gpu_gpm_enabled.id()].into_iter().chain(WHOLE.feeds()).chain(INSTANCE.feeds()).collect();
-        if !v.wants(&feeds) {
-            return;
+    pub fn slow(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+        if self.there(v) {
+            v.rows.of(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
+            windows(&mut self.slow, &SLOW, v, on, instances);
         }
-        if self.supported.is_none() {
-            self.supported = v.read(SUPPORT, &feeds, |d| d.gpm_support());
-        }
-        match self.supported {
-            Some(true) => {}
-            Some(false) => return v.gap(SUPPORT.into(), &feeds, Missing::Unsupported),
-            None => return,
-        }
-        v.rows.of(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
-        if !on {
-            self.begun.clear();
-            return;
-        }
-        self.begun.retain(|of, _| of.is_none_or(|id| instances.iter().any(|i| i.gpu_instance == id)));
-        if v.wants(&WHOLE.feeds()) {
-            let gpu = v.gpu.clone();
-            self.window(v, &gpu, None, &WHOLE);
-        }
-        if v.wants(&INSTANCE.feeds()) {
-            for instance in instances {
-                self.window(v, instance, Some(instance.gpu_instance), &INSTANCE);
-            }
+    }
+
+    /// The same for what has longer windows.
+    pub fn rare(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+        if self.there(v) {
+            windows(&mut self.rare, &RARE, v, on, instances);
         }
     }
 
     /// What was read under another MIG layout is void.
     pub fn forget(&mut self) {
-        self.begun.clear();
+        self.slow.clear();
+        self.rare.clear();
     }
 
-    fn window<E: Entity + 'static>(
-        &mut self,
-        v: &mut Visit<'_>,
-        entity: &E,
-        id: Option<u32>,
-        family: &Family<E>,
-    ) {
-        let feeds = family.feeds();
-        let sampled = match id {
-            None => v.read("nvmlGpmSampleGet", &feeds, |d| d.gpm_sample()),
-            Some(id) => v.read(("nvmlGpmMigSampleGet", id), &feeds, |d| d.gpm_mig_sample(id)),
-        };
-        // A sample that failed leaves the window open; one that is not supported leaves none.
-        let Some(sample) = sampled else { return };
-        let now = Mono::now();
-        let Some((begin, since)) = self.begun.get(&id) else {
-            // Counters begin at 0 with the first sample, before anything was measured.
-            v.drained.push(Drained::Gpm(born(entity.subject(), family)));
-            self.begun.insert(id, (sample, now));
-            return;
-        };
-        let seconds = now.since(*since).as_secs_f64();
-        let ids: Vec<GpmMetricId> =
-            UNITS.iter().map(|(id, _)| *id).chain(RATES.iter().map(|(id, ..)| *id)).collect();
-        let Some(values) = v.read(METRICS_GET, &feeds, |d| gpm_metrics_get(d.nvml(), begin, &sample, &ids))
-        else {
-            return;
-        };
-        self.begun.insert(id, (sample, now));
-        let mut values = values.into_iter().map(|value| value.map(|result| result.value));
-        let mut sums = Vec::new();
-        for ((metric, unit), value) in UNITS.iter().zip(&mut values) {
-            let call = (METRICS_GET, metric.as_c());
-            match value {
-                Ok(percent) => match ratio(percent) {
-                    Ok(ratio) => {
-                        let put = v.rows.of(entity).put(family.active, (*unit,), ratio);
-                        debug_assert!(put.is_ok());
-                        sums.push(row(family.seconds, unit.text(), ratio * seconds));
-                    }
-                    Err(drop) => v.gap(call.into(), &feeds[..2], Missing::Dropped(drop)),
-                },
-                Err(error) => v.gap(call.into(), &feeds[..2], super::driver::classify(&error).missing()),
-            }
+    fn there(&mut self, v: &mut Visit<'_>) -> bool {
+        const SUPPORT: &str = "nvmlGpmQueryDeviceSupport";
+        let feeds: Vec<MetricId> =
+            [m::gpu_gpm_enabled.id()].into_iter().chain(WHOLE.feeds()).chain(INSTANCE.feeds()).collect();
+        if !v.wants(&feeds) {
+            return false;
         }
-        for ((metric, wire, direction), value) in RATES.iter().zip(&mut values) {
-            let call = (METRICS_GET, metric.as_c());
-            let total = if *wire == Wire::Pcie { family.pcie } else { family.nvlink };
-            match value {
-                // 10 PB/s: no link is as fast.
-                Ok(rate) if (0.0..1e10).contains(&rate) => {
-                    sums.push(row(total, direction.text(), rate * MIB * seconds));
-                }
-                Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(Drop::OutOfRange)),
-                Err(error) => v.gap(call.into(), &[total.id()], super::driver::classify(&error).missing()),
-            }
+        if self.supported.is_none() {
+            self.supported = v.read(SUPPORT, &feeds, |d| d.gpm_support());
         }
-        v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));
+        if self.supported == Some(false) {
+            v.gap(SUPPORT.into(), &feeds, Missing::Unsupported);
+        }
+        self.supported == Some(true)
     }
 }
 
+fn windows(begun: &mut Begun, wanted: &Wanted, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+    begun.retain(|of, _| on && of.is_none_or(|id| instances.iter().any(|i| i.gpu_instance == id)));
+    if !on {
+        return;
+    }
+    if v.wants(&WHOLE.feeds()) {
+        let gpu = v.gpu.clone();
+        window(begun, wanted, v, &gpu, None, &WHOLE);
+    }
+    if v.wants(&INSTANCE.feeds()) {
+        for instance in instances {
+            window(begun, wanted, v, instance, Some(instance.gpu_instance), &INSTANCE);
+        }
+    }
+}
+
+fn window<E: Entity + 'static>(
+    begun: &mut Begun,
+    wanted: &Wanted,
+    v: &mut Visit<'_>,
+    entity: &E,
+    id: Option<u32>,
+    family: &Family<E>,
+) {
+    let feeds = family.feeds();
+    let sampled = match id {
+        None => v.read("nvmlGpmSampleGet", &feeds, |d| d.gpm_sample()),
+        Some(id) => v.read(("nvmlGpmMigSampleGet", id), &feeds, |d| d.gpm_mig_sample(id)),
+    };
+    // A sample that failed leaves the window open; one that is not supported leaves none.
+    let Some(sample) = sampled else { return };
+    let now = Mono::now();
+    let Some((begin, since)) = begun.get(&id) else {
+        // Counters begin at 0 with the first sample, before anything was measured.
+        v.drained.push(Drained::Gpm(born(entity.subject(), wanted, family)));
+        begun.insert(id, (sample, now));
+        return;
+    };
+    let seconds = now.since(*since).as_secs_f64();
+    let units = wanted.units.iter().map(|(id, _)| *id);
+    let ids: Vec<GpmMetricId> = units.chain(wanted.rates.iter().map(|(id, ..)| *id)).collect();
+    let Some(values) = v.read(METRICS_GET, &feeds, |d| gpm_metrics_get(d.nvml(), begin, &sample, &ids))
+    else {
+        return;
+    };
+    begun.insert(id, (sample, now));
+    let mut values = values.into_iter().map(|value| value.map(|result| result.value));
+    let mut sums = Vec::new();
+    for ((metric, unit), value) in wanted.units.iter().zip(&mut values) {
+        let call = (METRICS_GET, metric.as_c());
+        let ratio = match value {
+            Ok(percent) => ratio(percent).map_err(Missing::Dropped),
+            Err(error) => Err(super::driver::classify(&error).missing()),
+        };
+        let put = ratio.and_then(|ratio| {
+            let put = v.rows.of(entity).put(family.active, (*unit,), ratio);
+            put.map(|()| ratio).map_err(Missing::Dropped)
+        });
+        match put {
+            Ok(ratio) => sums.push(row(family.seconds, unit.text(), ratio * seconds)),
+            Err(missing) => v.gap(call.into(), &feeds[..2], missing),
+        }
+    }
+    for ((metric, wire, direction), value) in wanted.rates.iter().zip(&mut values) {
+        let call = (METRICS_GET, metric.as_c());
+        let total = family.bytes(*wire);
+        match value {
+            // 10 PB/s: no link is as fast.
+            Ok(rate) if (0.0..1e10).contains(&rate) => {
+                sums.push(row(total, direction.text(), rate * MIB * seconds));
+            }
+            Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(Drop::OutOfRange)),
+            Err(error) => v.gap(call.into(), &[total.id()], super::driver::classify(&error).missing()),
+        }
+    }
+    v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));
+}
+
 /// A window in which nothing was measured.
-fn born<E: Entity + 'static>(subject: Subject, family: &Family<E>) -> GpmWindow {
-    let units = UNITS.iter().map(|(_, unit)| row(family.seconds, unit.text(), 0.0));
-    let rates = RATES.iter().map(|(_, wire, direction)| {
-        row(if *wire == Wire::Pcie { family.pcie } else { family.nvlink }, direction.text(), 0.0)
-    });
+fn born<E: Entity + 'static>(subject: Subject, wanted: &Wanted, family: &Family<E>) -> GpmWindow {
+    let units = wanted.units.iter().map(|(_, unit)| row(family.seconds, unit.text(), 0.0));
+    let rates =
+        wanted.rates.iter().map(|(_, wire, direction)| row(family.bytes(*wire), direction.text(), 0.0));
     GpmWindow { subject, seconds: 0.0, sums: units.chain(rates).collect() }
 }
 

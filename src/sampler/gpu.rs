@@ -52,10 +52,10 @@ pub fn read(tier: Tier, v: &mut Visit<'_>) {
         Tier::Once => once(v),
         Tier::Fast => fast(v),
         Tier::Normal => normal(v),
-        Tier::Drain => {}
         Tier::Slow => slow(v),
         Tier::Rare => rare(v),
-        Tier::Own => {}
+        Tier::Links => nvlink::links_tier(v),
+        Tier::Drain | Tier::Own => {}
     }
 }
 
@@ -206,11 +206,6 @@ const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
 
 fn slow(v: &mut Visit<'_>) {
     v.fields(&SLOW_FIELDS);
-    v.fields(&pcie::FIELDS);
-    v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
-        raw::margin_temperature(d)
-    });
-
     let limit = &m::gpu_power_limit_watts;
     v.value("nvmlDeviceGetEnforcedPowerLimit", limit, (PowerLimit::Enforced,), MILLI, |d| {
         d.enforced_power_limit()
@@ -220,9 +215,6 @@ fn slow(v: &mut Visit<'_>) {
     });
     v.value("nvmlDeviceGetCurrPcieLinkWidth", &m::gpu_pcie_link_width_lanes, (), ONE, |d| {
         d.current_pcie_link_width()
-    });
-    v.value("nvmlDeviceGetPcieReplayCounter", &m::gpu_pcie_replays_total, (), ONE, |d| {
-        d.pcie_replay_counter()
     });
 
     for (counter, c) in
@@ -317,6 +309,14 @@ fn rare(v: &mut Visit<'_>) {
         v.put(ECC, &m::gpu_ecc_mode_pending_enabled, (), ecc.pending_enabled, ONE);
     }
 
+    // A margin of degrees follows from temperature and thresholds too, which cost next to nothing.
+    v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
+        raw::margin_temperature(d)
+    });
+    v.value("nvmlDeviceGetPcieReplayCounter", &m::gpu_pcie_replays_total, (), ONE, |d| {
+        d.pcie_replay_counter()
+    });
+    v.fields(&pcie::FIELDS);
     errors::rare(v);
     pcie::rare(v);
     fabric::rare(v);

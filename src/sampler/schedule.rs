@@ -8,8 +8,8 @@ use crate::clock::{Cadence, Mono};
 
 /// MIG mode (slow) and layout (normal) come first, because a change of them voids what was read before; who
 /// the GPU is comes before the rest.
-const ORDER: [Tier; 7] =
-    [Tier::Slow, Tier::Normal, Tier::Identity, Tier::Once, Tier::Fast, Tier::Drain, Tier::Rare];
+const ORDER: [Tier; 8] =
+    [Tier::Slow, Tier::Normal, Tier::Identity, Tier::Once, Tier::Fast, Tier::Drain, Tier::Rare, Tier::Links];
 
 /// When each tier of one GPU is due.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Schedule {
     pub fn new(intervals: &Intervals, n: u32) -> Schedule {
         let entry = |tier| {
             let interval = intervals.of(tier);
-            let cadence = interval.map(|interval| Cadence::new(interval, phase(tier, interval, n)));
+            let cadence = interval.map(|every| Cadence::new(every, phase(tier, every, intervals.normal, n)));
             Entry { tier, cadence, next: Mono(0) }
         };
         Schedule {
@@ -90,12 +90,13 @@ impl Schedule {
 
 /// Where in its interval a GPU's tier is read. Fast visits of all GPUs come together, so that the node
 /// wakes up once; normal ones go with a fast one, in the first half of the interval, so that they are
-/// fresh when the ledger publishes in its middle; dearer ones are spread, so that one GPU's slow calls do
+/// fresh when the ledger publishes in its middle; the samples are drained when a normal visit wakes the
+/// worker anyway; dearer ones are spread, so that one GPU's slow calls do
 /// not meet another's.
-fn phase(tier: Tier, interval: Duration, n: u32) -> Duration {
+fn phase(tier: Tier, interval: Duration, normal: Duration, n: u32) -> Duration {
     match tier {
         Tier::Fast => Duration::ZERO,
-        Tier::Normal => interval / 10 * (n % 5),
+        Tier::Normal | Tier::Drain => normal / 10 * (n % 5),
         _ => interval.mul_f64(0.1) + interval.mul_f64(0.053) * (n % 16),
     }
 }
@@ -109,9 +110,10 @@ mod tests {
         let intervals = Intervals {
             fast: ms(100),
             normal: ms(1000),
-            drain: ms(5000),
+            drain: ms(2000),
             slow: ms(10_000),
             rare: ms(60_000),
+            links: ms(300_000),
         };
         Schedule::new(&intervals, 0)
     }
@@ -130,7 +132,11 @@ mod tests {
         assert!(s.next(true).since(start) <= Duration::from_millis(100));
         assert_eq!(s.due(start + Duration::from_millis(100)), [Tier::Fast]);
         let later = s.due(start + Duration::from_secs(3600));
-        assert_eq!(later, [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Drain, Tier::Rare], "once is once");
+        assert_eq!(
+            later,
+            [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Drain, Tier::Rare, Tier::Links],
+            "once is once"
+        );
     }
 
     #[test]

@@ -238,6 +238,11 @@ impl<'a> Visit<'a> {
         None
     }
 
+    /// Whether a call is not known to be unsupported.
+    pub fn supports(&self, call: impl Into<CallName>) -> bool {
+        !self.memory.unsupported.contains(&call.into())
+    }
+
     /// Whether any of these metrics is to be published.
     pub fn wants(&self, metrics: &[MetricId]) -> bool {
         metrics.iter().any(|metric| !self.memory.off.contains(metric))

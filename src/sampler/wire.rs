@@ -116,6 +116,8 @@ pub struct Intervals {
     pub slow: Duration,
     /// Of the rare tier.
     pub rare: Duration,
+    /// Of the links tier.
+    pub links: Duration,
 }
 
 impl Intervals {
@@ -127,6 +129,7 @@ impl Intervals {
             Tier::Drain => Some(self.drain),
             Tier::Slow => Some(self.slow),
             Tier::Rare => Some(self.rare),
+            Tier::Links => Some(self.links),
             Tier::Identity | Tier::Once | Tier::Own => None,
         }
     }

@@ -225,17 +225,22 @@ impl Worker<'_> {
                 if !changed {
                     layout.read_slow(&mut visit);
                 }
-                kept.registered.refresh(&mut visit, &self.shared.events);
-                kept.gpm.read(&mut visit, true, &layout.gpu_instances(gpu));
+                kept.registered.refresh(&mut visit, &self.shared.events, self.slot_number);
+                kept.drains.utilization(&mut visit);
+                kept.gpm.slow(&mut visit, true, &layout.gpu_instances(gpu));
                 changed
             }
             Tier::Normal => {
-                let changed = layout.read(&mut visit);
-                kept.drains.power(&mut visit);
-                changed
+                // The driver says at once that MIG was reconfigured; the mode itself is looked at seldom.
+                let told = self.shared.events.mig_changed(self.slot_number);
+                told && layout.refresh_mode(&mut visit) || layout.read(&mut visit)
             }
             Tier::Drain => {
-                kept.drains.utilization(&mut visit);
+                kept.drains.power(&mut visit);
+                false
+            }
+            Tier::Rare => {
+                kept.gpm.rare(&mut visit, true, &layout.gpu_instances(gpu));
                 false
             }
             _ => false,
@@ -303,5 +308,5 @@ impl Learned {
 
 /// Whether a tier has calls of 1 ms and more, which hold up the cheap ones of every client.
 fn dear(tier: Tier) -> bool {
-    matches!(tier, Tier::Drain | Tier::Slow | Tier::Rare | Tier::Once)
+    matches!(tier, Tier::Slow | Tier::Rare | Tier::Links | Tier::Once)
 }

@@ -95,7 +95,7 @@ mod tests {
     fn the_health_mask_is_read_by_the_header() {
         use FabricFault as F;
         assert_eq!(faults(0), []);
-        let all_well = 0b0001_10_10_10_10;
+        let all_well = 0b0001_1010_1010;
         assert!(faults(all_well).iter().all(|(_, there)| !there));
         assert_eq!(faults(all_well).len(), FabricFault::ALL.len());
         assert_eq!(faults(0b01), [(F::DegradedBandwidth, true)]);

@@ -52,16 +52,33 @@ pub(super) static TOTALS: [Field; 4] = [
     total!(NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, gpu_nvlink_raw_bytes_total, Rx),
 ];
 
-pub(super) static OF_LINKS: [Field; 2] = [
+/// The driver reads bytes of one link in one go and its errors in another (0.9 ms each on an H200); a call for
+/// each error counter costs as much as the field for all three.
+pub(super) static OF_LINKS: [Field; 5] = [
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, gpu_nvlink_link_bytes_total, (Direction::Tx,), KIBI),
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, gpu_nvlink_link_bytes_total, (Direction::Rx,), KIBI),
+    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, gpu_nvlink_errors_total, (NvLinkError::Replay,), ONE),
+    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY, gpu_nvlink_errors_total, (NvLinkError::Recovery,), ONE),
+    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, gpu_nvlink_errors_total, (NvLinkError::CrcFlit,), ONE),
 ];
 
-/// Error counters of a link by their numbers in the header.
-const ERRORS: [(u32, NvLinkError); 3] = [
-    (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_REPLAY, NvLinkError::Replay),
-    (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_RECOVERY, NvLinkError::Recovery),
-    (sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_FLIT, NvLinkError::CrcFlit),
+/// Error counters of a link with their numbers in the header, for drivers that lack the field.
+const ERRORS: [(u32, NvLinkError, u32); 3] = [
+    (
+        sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_REPLAY,
+        NvLinkError::Replay,
+        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
+    ),
+    (
+        sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_RECOVERY,
+        NvLinkError::Recovery,
+        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+    ),
+    (
+        sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_FLIT,
+        NvLinkError::CrcFlit,
+        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
+    ),
 ];
 
 /// Error counters of its lanes.
@@ -78,39 +95,39 @@ pub(super) fn once(v: &mut Visit<'_>) {
     }
 }
 
-/// What all links carried, and how many are up.
+/// What all links carried.
 pub(super) fn slow(v: &mut Visit<'_>) {
-    let metrics =
-        [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id(), m::gpu_nvlink_links_up.id()];
-    let Some(links) = links(v, &metrics) else { return };
-    v.fields_of_parts(&TOTALS);
-    let states = (0..links).map(|link| up(v, link, &metrics[2..])).collect::<Option<Vec<bool>>>();
-    // A number that leaves out links whose state could not be read would be wrong.
-    if let Some(states) = states {
-        let up = states.iter().filter(|up| **up).count();
-        v.put(STATE, &m::gpu_nvlink_links_up, (), up, ONE);
+    let metrics = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
+    if links(v, &metrics).is_some() {
+        v.fields_of_parts(&TOTALS);
     }
 }
 
-/// Each link.
+/// Each link: whether it is up, its speed and its other end.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let metrics = [
         m::gpu_nvlink_up.id(),
+        m::gpu_nvlink_links_up.id(),
         m::gpu_nvlink_info.id(),
         m::gpu_nvlink_speed_bytes_per_second.id(),
-        m::gpu_nvlink_link_bytes_total.id(),
-        m::gpu_nvlink_errors_total.id(),
-        m::gpu_nvlink_lane_errors_total.id(),
     ];
     let Some(links) = links(v, &metrics) else { return };
     let mut working = Vec::new();
+    let mut unread = 0;
     for link in 0..links {
-        let Some(up) = up(v, link, &metrics[..3]) else { continue };
+        let Some(up) = up(v, link, &metrics) else {
+            unread += 1;
+            continue;
+        };
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
         v.put_for(&entity, (STATE, link), &m::gpu_nvlink_up, (), up, ONE);
         if up {
             working.push(entity);
         }
+    }
+    // A number that leaves out links whose state could not be read would be wrong.
+    if unread == 0 {
+        v.put(STATE, &m::gpu_nvlink_links_up, (), working.len(), ONE);
     }
     if !working.is_empty() {
         let numbers: Vec<u32> = working.iter().map(|link| link.link).collect();
@@ -121,10 +138,18 @@ pub(super) fn rare(v: &mut Visit<'_>) {
             }
         }
     }
-    let mut fields = Vec::new();
-    for field in OF_LINKS {
-        fields.extend((0..links).map(|link| field.of(link)));
-    }
+}
+
+/// Each link: what it carried, and its errors.
+pub(super) fn links_tier(v: &mut Visit<'_>) {
+    let metrics = [
+        m::gpu_nvlink_link_bytes_total.id(),
+        m::gpu_nvlink_errors_total.id(),
+        m::gpu_nvlink_lane_errors_total.id(),
+    ];
+    let Some(links) = links(v, &metrics) else { return };
+    let fields: Vec<Field> =
+        (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.of(link))).collect();
     v.fields_of_parts(&fields);
     errors(v, links);
     lane_errors(v, links);
@@ -257,7 +282,10 @@ fn errors(v: &mut Visit<'_>, links: u32) {
     let metric = &m::gpu_nvlink_errors_total;
     for link in 0..links {
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
-        for (counter, error) in ERRORS {
+        for (counter, error, field) in ERRORS {
+            if v.supports(("nvmlDeviceGetFieldValues", [field, link])) {
+                continue;
+            }
             let call = (ERROR_COUNTER, [link, counter]);
             if let Some(n) = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter)) {
                 v.put_for(&entity, call, metric, (error,), n, ONE);

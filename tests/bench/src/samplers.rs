@@ -94,9 +94,10 @@ fn start(
         intervals: Intervals {
             fast: Duration::from_millis(100),
             normal: Duration::from_secs(1),
-            drain: Duration::from_secs(5),
+            drain: Duration::from_secs(2),
             slow: Duration::from_secs(10),
             rare: Duration::from_secs(60),
+            links: Duration::from_secs(300),
         },
         call_deadline: Duration::from_secs(3),
         init_deadline: Duration::from_secs(20),
