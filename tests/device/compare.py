@@ -465,7 +465,7 @@ def calls_report(header: str, root: dict, nobody: dict, specs: list[Spec], pages
         return {name + "{" + ",".join(f'{k}="{v}"' for k, v in labels if k not in ("uuid", "version")) + "}"
                 for name, labels in page.series if not name.endswith("_info")}  # fmt: skip
 
-    functions = {user: set(cost.calls(page, "gpu_exporter_driver_calls_total")) for user, page in pages.items()}
+    functions = {user: set(cost.by_label(page, "gpu_exporter_driver_calls_total", "call")) for user, page in pages.items()}
     only = {"root": functions["root"] - functions["nobody"], "nobody": functions["nobody"] - functions["root"]}
     out.append(f"- NVML functions called: {len(functions['root'])} as root, {len(functions['nobody'])} as nobody"
                + "".join(f"; only as {u}: {', '.join(sorted(v))}" for u, v in only.items() if v))  # fmt: skip
