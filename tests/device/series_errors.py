@@ -9,7 +9,19 @@ from pathlib import Path
 import pynvml as n
 
 from series import (
-    NORMAL, RARE, SLOW, Smi, Spec, Unanswered, field_value, kernel_address, number, nvml, shared, smi_count, text,
+    NORMAL,
+    RARE,
+    SLOW,
+    Smi,
+    Spec,
+    Unanswered,
+    field_value,
+    kernel_address,
+    number,
+    nvml,
+    shared,
+    smi_count,
+    text,
 )  # fmt: skip
 
 # Fields 173 to 183, in their order.

@@ -7,7 +7,19 @@ from collections.abc import Callable
 import pynvml as n
 
 from series import (
-    RARE, SLOW, ONCE, Smi, Spec, Unanswered, field_number, field_value, kernel_address, nvml, number, shared, smi_count,
+    ONCE,
+    RARE,
+    SLOW,
+    Smi,
+    Spec,
+    Unanswered,
+    field_number,
+    field_value,
+    kernel_address,
+    number,
+    nvml,
+    shared,
+    smi_count,
     text,
 )  # fmt: skip
 

@@ -114,7 +114,12 @@ class Smi:
                     values[f"xml:{path}"] = found.strip()
         if links and self.links:
             for option in ("-s", "-gt d", "-e"):
-                for uuid, values in nvlink(self._run("nvlink", *option.split())).items():
+                try:
+                    said = self._run("nvlink", *option.split())
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    self.failures.append(str(error).strip()[:300])
+                    continue
+                for uuid, values in nvlink(said).items():
                     reading.fields.setdefault(uuid, {}).update(values)
         reading.end = now()
         return reading

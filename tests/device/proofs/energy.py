@@ -55,6 +55,8 @@ def run(env: Env, report: Report) -> None:
         raise RuntimeError("the two counters were not read in the same time")
     (begin, first), (end, last) = inside[0], inside[-1]
     counted = last - first
+    if counted <= 0:
+        raise RuntimeError(f"gpu_energy_joules_total stood still for {end - begin:.0f} s")
     added = interpolate(sampled, end) - interpolate(sampled, begin)
     report.judge("seconds compared", end - begin >= min(length, 120) - 10, end - begin, f"{min(length, 120):g} or so")
     report.near("gpu_energy_sampled_joules_total beside gpu_energy_joules_total, growth", added, counted,
