@@ -21,7 +21,12 @@ def quantile(values: list[float], q: float) -> float:
 
 
 def by_label(page: Page, name: str, label: str) -> dict[str, float]:
-    return {labels[label]: value for labels, value in page.all(name)}
+    """Sums of a metric's series by one of its labels."""
+    sums: dict[str, float] = {}
+    for labels, value in page.all(name):
+        if label in labels:
+            sums[labels[label]] = sums.get(labels[label], 0.0) + value
+    return sums
 
 
 @dataclass
@@ -176,7 +181,7 @@ def take(daemon: Daemon, seconds: float) -> Taken:
         elapsed=elapsed, span=span, processes=processes, replaced=sorted(set(before) ^ set(after)),
         counts=grown("gpu_exporter_driver_calls_total", "call"),
         spent=grown("gpu_exporter_driver_call_seconds_total", "call"),
-        tiers={k: v / span for k, v in grown("gpu_exporter_driver_tier_seconds_total", "tier").items()},
+        tiers={k: v / span for k, v in grown("gpu_exporter_driver_call_seconds_total", "tier").items()},
         per_gpu=per_gpu, series=len(page_after.series), first=first, latencies=latencies, wire=wire, plain=plain,
     )  # fmt: skip
 

@@ -400,6 +400,12 @@ def table() -> list[Spec]:
     info("pci_address", "nvmlDeviceGetPciInfo_v3",
          words("nvmlDeviceGetPciInfo", of=lambda p: kernel_address(text(p.busId))),
          Smi("pci.bus_id", lambda s: kernel_address(s.strip())))  # fmt: skip
+    for label, member, name in [
+        ("pci_device_id", "pciDeviceId", "pci.device_id"), ("pci_subsystem_id", "pciSubSystemId", "pci.sub_device_id"),
+    ]:  # fmt: skip
+        info(label, "nvmlDeviceGetPciInfo_v3",
+             words("nvmlDeviceGetPciInfo", of=lambda p, m=member: f"0x{getattr(p, m):08x}"),
+             Smi(name, lambda s: s.strip().lower()))  # fmt: skip
     info("serial", "nvmlDeviceGetSerial", words("nvmlDeviceGetSerial"), smi_text("serial"))
     info("board_part_number", "nvmlDeviceGetBoardPartNumber", words("nvmlDeviceGetBoardPartNumber"),
          smi_text("xml:board_part_number"))  # fmt: skip

@@ -41,7 +41,7 @@ def tell_cost(report: Report, title: str, taken: cost.Taken) -> None:
     for tier, seconds in sorted(taken.tiers.items(), key=lambda x: -x[1]):
         report.info(f"{title}: seconds in driver calls a second, tier {tier}", seconds)
     if not taken.tiers:
-        report.fail(f"{title}: gpu_exporter_driver_tier_seconds_total", "is not in /metrics")
+        report.fail(f"{title}: gpu_exporter_driver_call_seconds_total by tier", "is not in /metrics")
     for process in taken.processes:
         report.info(f"{title}: process {process.role}", f"{process.cpu:.2f} % of a core, {process.pss / 2**20:.1f} MiB",
                     text=f"{process.threads} threads")  # fmt: skip
