@@ -40,12 +40,15 @@ except ImportError:
 
 import cost
 import series
+import series_errors
+import series_links
 import smi
 from daemon import Daemon, Page
 from series import CLOCK_EVENTS, History, Spec, Unanswered, Value
 
-# How often NVML is read beside the exporter, in seconds, by tier.
-POLL = {"fast": 0.1, "normal": 0.1, "slow": 1.0, "rare": 1.0, "once": 10.0, "identity": 10.0}
+# How often NVML is read beside the exporter, in seconds, by tier. Links are dear (some 0.1 s a GPU): one GPU at a
+# time, with a pause after each.
+POLL = {"fast": 0.1, "normal": 0.1, "slow": 1.0, "rare": 1.0, "once": 10.0, "identity": 10.0, series_links.LINKS: 1.0}
 ROUND_SECONDS = 3.0
 OUR_SECONDS_TOLERANCE = 1.5  # of seconds added up by the exporter: one publication and one reading at each end
 
@@ -60,26 +63,39 @@ class Poller(threading.Thread):
         self.uuids = [series.text(n.nvmlDeviceGetUUID(h)) for h in self.handles]
         self.specs = specs
         self.history = {(gpu, spec): History() for gpu in range(count) for spec in specs}
-        self._lock = threading.Lock()
+        self._locks = {links: threading.Lock() for links in (True, False)}
         self._end = threading.Event()
+        self._links = threading.Thread(target=self._read_links, daemon=True)
 
     def read(self, tiers: set[str]) -> None:
         """Reads every series of these tiers on every GPU, now."""
-        with self._lock:
-            for gpu, handle in enumerate(self.handles):
-                for spec in self.specs:
-                    history = self.history[gpu, spec]
-                    if spec.tier not in tiers or history.unanswered:
-                        continue
-                    try:
-                        value = spec.read(handle)
-                        history.readings.append((time.time(), value))
-                    except Unanswered as why:
-                        if not history.readings:
-                            history.unanswered = str(why)
+        for links in (False, True):
+            for gpu in range(len(self.handles)):
+                self._read(gpu, {t for t in tiers if (t == series_links.LINKS) == links}, links)
+
+    def _read(self, gpu: int, tiers: set[str], links: bool) -> None:
+        # What is read by one thread waits for nothing that another reads.
+        with self._locks[links]:
+            for spec in self.specs:
+                history = self.history[gpu, spec]
+                if spec.poll not in tiers or history.unanswered:
+                    continue
+                try:
+                    value = spec.read(self.handles[gpu])
+                    history.readings.append((time.time(), value))
+                except Unanswered as why:
+                    if not history.readings:
+                        history.unanswered = str(why)
+
+    def _read_links(self) -> None:
+        gpu = 0
+        while not self._end.wait(POLL[series_links.LINKS]):
+            self._read(gpu, {series_links.LINKS}, True)
+            gpu = (gpu + 1) % len(self.handles)
 
     def run(self) -> None:
-        due = dict.fromkeys(POLL, 0.0)
+        self._links.start()
+        due = {tier: 0.0 for tier in POLL if tier != series_links.LINKS}
         while not self._end.is_set():
             now = time.monotonic()
             tiers = {tier for tier, at in due.items() if at <= now}
@@ -90,6 +106,7 @@ class Poller(threading.Thread):
     def stop(self) -> None:
         self._end.set()
         self.join()
+        self._links.join()
 
 
 @dataclass
@@ -167,7 +184,8 @@ def take_rounds(daemon: Daemon, poller: Poller, tool: smi.Smi, seconds: float, l
             poller.read({"fast", "normal"})
             at, page = time.time(), daemon.scrape()
             poller.read({"fast", "normal"})
-            reading = tool.try_read(time.time)
+            # nvidia-smi's links cost the driver as much as NVML's: in some rounds only.
+            reading = tool.try_read(time.time, links=len(rounds) % 5 == 0)
             rounds.append(Round(at, page, reading, loaded))
             if time.monotonic() + ROUND_SECONDS > end:
                 time.sleep(max(0.0, end - time.monotonic()))
@@ -197,7 +215,7 @@ def published(spec: Spec, page: Page, gpu: int, uuid: str) -> Value | None:
     """The exporter's value of a series."""
     if spec.info_label:
         for labels, _ in page.all(spec.metric):
-            if labels.get("uuid") == uuid:
+            if labels.get("uuid") == uuid and all(labels.get(k) == v for k, v in spec.labels):
                 return labels.get(spec.info_label)
         return None
     return page.get(spec.metric, gpu=str(gpu), uuid=uuid, **dict(spec.labels))
@@ -268,6 +286,7 @@ def compare_series(spec: Spec, gpu: int, uuid: str, rounds: list[Round], history
                 row.smi_unanswered = smi_shown = str(why)
         # Shown is the worst round; of rounds equally good, one under load.
         rank = 1e12 * (not ok) + 1e9 * (not smi_ok) + deviation + (1e-6 if r.loaded else 0.0)
+        rank += 2e-6 if smi_shown else 0.0
         if rank > worst:
             worst, row.exporter, row.nvml, row.smi = rank, value, shown, smi_shown
     if row.compared == 0:
@@ -431,8 +450,10 @@ def outcomes(snapshot: dict, specs: list[Spec]) -> dict[tuple[int, str, str], tu
             key = (index, spec.call, spec.metric)
             if key in result:
                 continue
-            if spec.info_label:
+            if spec.metric == "gpu_info":
                 there = bool(infos.get(uuid, {}).get(spec.info_label))
+            elif spec.info_label:
+                there = any(name == spec.metric and ("uuid", uuid) in labels for name, labels in have)
             else:
                 labels = dict(spec.labels) | {"gpu": str(index), "uuid": uuid}
                 there = (spec.metric, tuple(sorted(labels.items()))) in have
@@ -465,7 +486,7 @@ def calls_report(header: str, root: dict, nobody: dict, specs: list[Spec], pages
         return {name + "{" + ",".join(f'{k}="{v}"' for k, v in labels if k not in ("uuid", "version")) + "}"
                 for name, labels in page.series if not name.endswith("_info")}  # fmt: skip
 
-    functions = {user: set(cost.calls(page, "gpu_exporter_driver_calls_total")) for user, page in pages.items()}
+    functions = {user: set(cost.by_label(page, "gpu_exporter_driver_calls_total", "call")) for user, page in pages.items()}
     only = {"root": functions["root"] - functions["nobody"], "nobody": functions["nobody"] - functions["root"]}
     out.append(f"- NVML functions called: {len(functions['root'])} as root, {len(functions['nobody'])} as nobody"
                + "".join(f"; only as {u}: {', '.join(sorted(v))}" for u, v in only.items() if v))  # fmt: skip
@@ -524,17 +545,17 @@ def main(arguments: list[str]) -> int:
                         help="for the exporter; this script loads libnvidia-ml.so.1 as the loader finds it")  # fmt: skip
     options = parser.parse_args(arguments)
 
-    specs = series.table()
-    tool = smi.Smi(specs)
-    if not tool.path:
-        print("nvidia-smi not found")
-        if options.require_smi:
-            return 2
     try:
         n.nvmlInit()
     except n.NVMLError as error:
         print(f"NVML does not start: {error}")
         return 2
+    specs = series.table() + series_errors.table() + series_links.table(series_links.most_links())
+    tool = smi.Smi(specs)
+    if not tool.path:
+        print("nvidia-smi not found")
+        if options.require_smi:
+            return 2
     options.out.mkdir(parents=True, exist_ok=True)
     users = ["root", "nobody"] if os.geteuid() == 0 else [os.environ.get("USER", "user")]
     extra = ["--nvml-library", str(options.nvml_library.resolve())] if options.nvml_library else []

@@ -11,6 +11,7 @@ The tolerance widens that range.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -48,12 +49,20 @@ class Spec:
     misses: float = 0.0  # share of rounds in which a value may lie outside all the same
     smi: Smi | None = None
     info_label: str | None = None  # the value is this label of an info series
+    pace: str = ""  # how often NVML is read beside it, if not as its tier's: a name of POLL
+    recorded: bool = True  # whether an H200's answers, as recorded, hold one to this call
+
+    @property
+    def poll(self) -> str:
+        """How often NVML is read beside it: a name of POLL."""
+        return self.pace or self.tier
 
     @property
     def name(self) -> str:
         """The series as a person writes it, without gpu and uuid."""
         if self.info_label:
-            return f"{self.metric}{{{self.info_label}}}"
+            which = ",".join(f'{k}="{v}"' for k, v in self.labels)
+            return f"{self.metric}{{{which}{',' if which else ''}{self.info_label}}}"
         inner = ",".join(f'{k}="{v}"' for k, v in self.labels)
         return f"{self.metric}{{{inner}}}" if inner else self.metric
 
@@ -97,15 +106,39 @@ def number(function: str, *args: object, over: float = 1.0, times: float = 1.0, 
     return read
 
 
-def field_value(field_id: int, over: float = 1.0) -> Callable:
-    """A reader of one NVML field."""
+def field_number(answer: object) -> float:
+    """The number in an answer about one field."""
     members = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
+    if answer.nvmlReturn != 0:
+        raise Unanswered(str(n.NVMLError(answer.nvmlReturn)))
+    return float(getattr(answer.value, members[answer.valueType]))
+
+
+def field_value(field_id: int, over: float = 1.0, times: float = 1.0, scope: int | None = None) -> Callable:
+    """A reader of one NVML field."""
+    asked = field_id if scope is None else (field_id, scope)
 
     def read(handle: object) -> float:
-        answer = nvml("nvmlDeviceGetFieldValues", handle, [field_id])[0]
-        if answer.nvmlReturn != 0:
-            raise Unanswered(str(n.NVMLError(answer.nvmlReturn)))
-        return float(getattr(answer.value, members[answer.valueType])) / over
+        return field_number(nvml("nvmlDeviceGetFieldValues", handle, [asked])[0]) * times / over
+
+    return read
+
+
+def shared(ask: Callable[[object], object], seconds: float = 0.05) -> Callable[[object], object]:
+    """One answer for all series that come of one call: asked again when it is older than `seconds`."""
+    kept: dict[int, tuple[float, object]] = {}
+
+    def read(handle: object) -> object:
+        at, answer = kept.get(id(handle), (0.0, None))
+        if answer is None or time.monotonic() - at > seconds:
+            try:
+                answer = ask(handle)
+            except Unanswered as why:
+                answer = why
+            kept[id(handle)] = (time.monotonic(), answer)
+        if isinstance(answer, Unanswered):
+            raise answer
+        return answer
 
     return read
 
@@ -176,7 +209,7 @@ MEMORIES = ["l1_cache", "l2_cache", "dram", "register_file", "texture_memory", "
 def unanswered_on_h200(spec: Spec) -> bool:
     """What an H200 (driver 580.159.04, MIG off) was recorded not to answer. All else must be in /metrics."""
     memory = dict(spec.labels).get("memory")
-    return spec.metric == "gpu_ecc_errors" and memory not in ("dram", "sram")
+    return not spec.recorded or spec.metric == "gpu_ecc_errors" and memory not in ("dram", "sram")
 
 
 def event_seconds(field_id: int) -> Callable:
@@ -367,6 +400,12 @@ def table() -> list[Spec]:
     info("pci_address", "nvmlDeviceGetPciInfo_v3",
          words("nvmlDeviceGetPciInfo", of=lambda p: kernel_address(text(p.busId))),
          Smi("pci.bus_id", lambda s: kernel_address(s.strip())))  # fmt: skip
+    for label, member, name in [
+        ("pci_device_id", "pciDeviceId", "pci.device_id"), ("pci_subsystem_id", "pciSubSystemId", "pci.sub_device_id"),
+    ]:  # fmt: skip
+        info(label, "nvmlDeviceGetPciInfo_v3",
+             words("nvmlDeviceGetPciInfo", of=lambda p, m=member: f"0x{getattr(p, m):08x}"),
+             Smi(name, lambda s: s.strip().lower()))  # fmt: skip
     info("serial", "nvmlDeviceGetSerial", words("nvmlDeviceGetSerial"), smi_text("serial"))
     info("board_part_number", "nvmlDeviceGetBoardPartNumber", words("nvmlDeviceGetBoardPartNumber"),
          smi_text("xml:board_part_number"))  # fmt: skip

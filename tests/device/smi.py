@@ -37,6 +37,19 @@ class Reading:
             raise Unanswered(f"unexpected: {raw}") from None
 
 
+def nvlink(said: str) -> dict[str, dict[str, str]]:
+    """What `nvidia-smi nvlink` says of links, by GPU UUID and `nvlink:LINK/what`; the speed is its `-s`."""
+    found: dict[str, dict[str, str]] = {}
+    values: dict[str, str] = {}
+    for line in said.splitlines():
+        if gpu := re.search(r"^\s*GPU \d+:.*UUID: (\S+?)\)", line):
+            values = found.setdefault(gpu[1], {})
+        elif link := re.match(r"\s*Link (\d+): (?:([A-Za-z][A-Za-z ]*): )?(.+?)\s*$", line):
+            what = (link[2] or "speed").strip().lower().replace(" ", "_")
+            values[f"nvlink:{int(link[1])}/{what}"] = link[3]
+    return found
+
+
 class Smi:
     """nvidia-smi, if there is one."""
 
@@ -44,7 +57,8 @@ class Smi:
         self.path = shutil.which("nvidia-smi")
         wanted = dict.fromkeys(s.smi.name for s in specs if s.smi)
         self.paths = [name.removeprefix("xml:") for name in wanted if name.startswith("xml:")]
-        self.names = [name for name in wanted if not name.startswith("xml:")]
+        self.names = [name for name in wanted if not name.startswith(("xml:", "nvlink:"))]
+        self.links = any(name.startswith("nvlink:") for name in wanted)
         self.refused: list[str] = []
         if self.path:
             known = set(re.findall(r'"([a-z0-9_.]+)"', self._run("--help-query-gpu")))
@@ -65,12 +79,12 @@ class Smi:
             return found[1] if found and found[1] in self.names else None
         return None
 
-    def try_read(self, now) -> Reading | None:
+    def try_read(self, now, links: bool = False) -> Reading | None:
         """As `read`; a failed run is noted in `failures`."""
         if not self.path:
             return None
         try:
-            return self.read(now)
+            return self.read(now, links)
         except (RuntimeError, subprocess.TimeoutExpired, xml.ParseError) as error:
             self.failures.append(str(error).strip()[:300])
             return None
@@ -81,8 +95,8 @@ class Smi:
             raise RuntimeError(f"nvidia-smi {' '.join(arguments)[:80]}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def read(self, now) -> Reading:
-        """All GPUs, all fields; `now` is the clock."""
+    def read(self, now, links: bool = False) -> Reading:
+        """All GPUs, all fields, on demand all links; `now` is the clock."""
         begin = now()
         names = list(dict.fromkeys(["uuid", *self.names]))
         reading = Reading(begin, begin)
@@ -98,5 +112,14 @@ class Smi:
                 found = gpu.findtext(path)
                 if found is not None:
                     values[f"xml:{path}"] = found.strip()
+        if links and self.links:
+            for option in ("-s", "-gt d", "-e"):
+                try:
+                    said = self._run("nvlink", *option.split())
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    self.failures.append(str(error).strip()[:300])
+                    continue
+                for uuid, values in nvlink(said).items():
+                    reading.fields.setdefault(uuid, {}).update(values)
         reading.end = now()
         return reading

@@ -1,0 +1,1 @@
+"""The proofs of `prove.py`, a module each."""
