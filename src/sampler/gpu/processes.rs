@@ -26,11 +26,12 @@ const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
 /// Every process, up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let Some(most) = v.found().processes else { return };
-    let mut lists = Vec::new();
     // MPS first: its clients are in the list of compute processes too.
-    lists.push(("mps", v.read(MPS, &METRICS, |d| d.mps_running_compute_processes())));
-    lists.push(("compute", v.read(COMPUTE, &METRICS, |d| d.running_compute_processes())));
-    lists.push(("graphics", v.read(GRAPHICS, &METRICS, |d| d.running_graphics_processes())));
+    let lists = [
+        ("mps", v.read(MPS, &METRICS, |d| d.mps_running_compute_processes())),
+        ("compute", v.read(COMPUTE, &METRICS, |d| d.running_compute_processes())),
+        ("graphics", v.read(GRAPHICS, &METRICS, |d| d.running_graphics_processes())),
+    ];
     if lists.iter().all(|(_, list)| list.is_none()) {
         return;
     }
