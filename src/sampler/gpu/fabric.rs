@@ -95,13 +95,13 @@ mod tests {
     fn the_health_mask_is_read_by_the_header() {
         use FabricFault as F;
         assert_eq!(faults(0), []);
-        let all_well = 0b0001_1010_1010;
+        let all_well = 1 << 8 | 2 << 6 | 2 << 4 | 2 << 2 | 2;
         assert!(faults(all_well).iter().all(|(_, there)| !there));
         assert_eq!(faults(all_well).len(), FabricFault::ALL.len());
-        assert_eq!(faults(0b01), [(F::DegradedBandwidth, true)]);
-        assert_eq!(faults(0b01_00), [(F::RouteRecovery, true)]);
-        assert_eq!(faults(0b01_00_00), [(F::RouteUnhealthy, true)]);
-        assert_eq!(faults(0b01_00_00_00), [(F::AccessTimeoutRecovery, true)]);
+        assert_eq!(faults(1), [(F::DegradedBandwidth, true)]);
+        assert_eq!(faults(1 << 2), [(F::RouteRecovery, true)]);
+        assert_eq!(faults(1 << 4), [(F::RouteUnhealthy, true)]);
+        assert_eq!(faults(1 << 6), [(F::AccessTimeoutRecovery, true)]);
         assert_eq!(faults(0x200), [(F::IncorrectConfiguration, true)]);
         assert_eq!(faults(0x100), [(F::IncorrectConfiguration, false)]);
     }
