@@ -276,10 +276,10 @@ impl Faults {
         }
         let (kind, code, name, (severity, action, meaning)) = if event == DriverEvent::RecoveryAction {
             let wanted = usize::try_from(told.data).ok().and_then(|at| RecoveryAction::ALL.get(at).copied());
-            let name = wanted.map_or("", known);
+            let name = wanted.map_or("", |wanted| wanted.known());
             (EventKind::RecoveryAction, told.data, name, recovery(wanted))
         } else {
-            (EventKind::DriverEvent, told.bits, known(event), driver_event(event))
+            (EventKind::DriverEvent, told.bits, event.known(), driver_event(event))
         };
         let entry = Event {
             gpu: Some(told.gpu),
@@ -448,12 +448,6 @@ fn xid_event(row: &Xid, unix_seconds: f64) -> Event {
 
 fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
     Event::new(kind, unix_seconds, Severity::Info, FaultAction::Ignore)
-}
-
-/// The text of a label whose values are all known.
-fn known<L: KnownLabel>(label: L) -> &'static str {
-    let at = L::ALL.iter().position(|known| *known == label);
-    at.and_then(|at| L::DEF.values?.get(at).copied()).unwrap_or("")
 }
 
 /// How loud an event of the driver is, what to do, and what it means. Those that an Xid tells of as well are
