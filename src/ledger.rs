@@ -31,8 +31,8 @@ use crate::catalog::{
     TierLabel,
 };
 use crate::clock::Mono;
-use crate::fact::{Fact, Teller, What, pci_address};
-use crate::sample::{Batch, Drained, Gap, Missing, Part, Rows, Source};
+use crate::fact::{Fact, What, pci_address};
+use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use clock_events::ClockEvents;
 use counters::DriverCounters;
@@ -367,6 +367,12 @@ impl Ledger {
         for devices in listed {
             self.seen_changed |= self.seen.count(devices);
         }
+        let asks = |row: &Row| row.metric == m::gpu_driver_events_registered.id() && row.value > 0.0;
+        if let Some(gpu) = &part.gpu
+            && rows.groups().iter().any(|(_, rows)| rows.iter().any(asks))
+        {
+            self.faults.asks_events(gpu, taken);
+        }
         if let Some(gpu) = part.gpu.as_ref().filter(|_| part.tier == Tier::Identity) {
             let pci = inventory::pci(&rows).and_then(pci_address);
             if let Some(pci) = &pci {
@@ -393,7 +399,7 @@ impl Ledger {
                 self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
                 self.answer = Answer::Away(text);
                 self.unanswered = None;
-                self.faults.listens(Teller::Nvml, None);
+                self.faults.asks_no_events();
                 if error.label() == DriverError::DriverNotLoaded {
                     self.faults.driver_reset();
                 }
@@ -427,7 +433,7 @@ impl Ledger {
             }
             Event::SamplerEnded(reason, at) => {
                 self.unanswered.get_or_insert(at);
-                self.faults.listens(Teller::Nvml, None);
+                self.faults.asks_no_events();
                 let reason: SamplerEnd = reason;
                 self.tally.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
             }
@@ -440,7 +446,7 @@ impl Ledger {
             Event::Hindered(source, None) => {
                 self.hindered.remove(&source);
             }
-            Event::Listens(teller, since) => self.faults.listens(teller, since),
+            Event::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
         }
     }
 

@@ -301,6 +301,12 @@ pub trait Label {
 pub trait KnownLabel: Label + Copy + PartialEq + 'static {
     /// All values, in order.
     const ALL: &'static [Self];
+
+    /// The text of this value.
+    fn known(&self) -> &'static str {
+        let LabelText::Known(at) = self.text() else { return "" };
+        Self::DEF.values.and_then(|values| values.get(usize::from(at)).copied()).unwrap_or("")
+    }
 }
 
 /// The extra labels of a metric: a tuple of [`Label`]s, or a struct made by `info_labels!`.

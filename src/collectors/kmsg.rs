@@ -106,7 +106,7 @@ impl Watch {
                 hindered(&self.context, &why);
                 said = Some(why);
             }
-            self.context.inbox.event(Event::Listens(Teller::Kmsg, None));
+            self.context.inbox.event(Event::ReadsKernelLog(None));
             self.context.stop.wait_until(Mono::now() + RETRY);
         }
         Ok(())
@@ -122,7 +122,7 @@ impl Watch {
                 if !listening {
                     listening = true;
                     self.context.inbox.event(Event::Hindered(Source::Kmsg, None));
-                    self.context.inbox.event(Event::Listens(Teller::Kmsg, Some(unix_seconds())));
+                    self.context.inbox.event(Event::ReadsKernelLog(Some(Mono::now())));
                 }
             }
             let now = Mono::now();

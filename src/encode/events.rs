@@ -28,7 +28,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::json::known;
+use crate::catalog::schema::KnownLabel;
 use crate::snapshot::{Event, Snapshot};
 
 /// Which events are asked for.
@@ -138,8 +138,8 @@ fn listed(event: &Event) -> Listed<'_> {
         code: event.code,
         mnemonic: Some(event.mnemonic).filter(|name| !name.is_empty()),
         meaning: event.meaning,
-        severity: known(event.severity),
-        action: known(event.action),
+        severity: event.severity.known(),
+        action: event.action.known(),
         gpu_instance: event.gpu_instance,
         compute_instance: event.compute_instance,
         pid: event.pid,

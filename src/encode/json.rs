@@ -59,12 +59,6 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
     }
 }
 
-/// The text of a label whose values are all known.
-pub(super) fn known<L: KnownLabel>(label: L) -> &'static str {
-    let values = L::DEF.values.unwrap_or_default();
-    L::ALL.iter().position(|known| *known == label).and_then(|at| values.get(at).copied()).unwrap_or("")
-}
-
 /// An iterator as a JSON array, without a vector between.
 struct Seq<F>(F);
 
@@ -143,8 +137,8 @@ fn gap(gap: &Gap) -> impl Serialize {
     }
     let (missing, error, text) = match &gap.missing {
         Missing::Unsupported => ("unsupported", None, ""),
-        Missing::Failed { error, text } => ("failed", Some(known(error.label())), text.as_str()),
-        Missing::Dropped(drop) => (known(drop.label()), None, ""),
+        Missing::Failed { error, text } => ("failed", Some(error.label().known()), text.as_str()),
+        Missing::Dropped(drop) => (drop.label().known(), None, ""),
     };
     Missed {
         call: &gap.call,

@@ -38,8 +38,8 @@ struct Waiting {
     teller: Teller,
     heard: Mono,
     entry: u64,
-    /// Since when the other teller has been listening, if it was when this happened.
-    other: Option<f64>,
+    /// Since when the other teller has been listening, if it was when this was heard.
+    other: Option<Mono>,
 }
 
 /// What faults say about one GPU since it was last reset.
@@ -84,13 +84,29 @@ impl FaultBook {
     }
 }
 
+/// Since when each teller has been listening: it is expected to tell of every fault from then on.
+#[derive(Debug, Default)]
+struct Listening {
+    kmsg: Option<Mono>,
+    /// The driver's events are asked for GPU by GPU.
+    nvml: HashMap<Arc<str>, Mono>,
+}
+
+impl Listening {
+    fn since(&self, teller: Teller, gpu: &Gpu) -> Option<Mono> {
+        match teller {
+            Teller::Kmsg => self.kmsg,
+            Teller::Nvml => self.nvml.get(&gpu.uuid).copied(),
+        }
+    }
+}
+
 /// What is known of the facts told so far.
 #[derive(Debug)]
 pub struct Faults {
     /// The life of each teller and the number of its newest fact.
     told: HashMap<Teller, (u64, u64)>,
-    /// Since when each teller has been listening.
-    listens: HashMap<Teller, f64>,
+    listening: Listening,
     places: HashMap<String, Gpu>,
     books: BTreeMap<Arc<str>, FaultBook>,
     waiting: HashMap<(Arc<str>, u32), VecDeque<Waiting>>,
@@ -112,7 +128,7 @@ impl Faults {
         let places: HashMap<String, Gpu> = known.map(place).collect();
         Faults {
             told: HashMap::new(),
-            listens: HashMap::new(),
+            listening: Listening::default(),
             remembers: !places.is_empty(),
             places,
             books: BTreeMap::new(),
@@ -133,12 +149,19 @@ impl Faults {
         fact.number.saturating_sub(last + 1)
     }
 
-    /// Notes since when a teller listens, in seconds since 1970; `None`: no longer.
-    pub fn listens(&mut self, teller: Teller, since: Option<f64>) {
-        match since {
-            Some(since) => self.listens.insert(teller, since),
-            None => self.listens.remove(&teller),
-        };
+    /// Notes since when the kernel log is read; `None`: it is not.
+    pub fn reads_kernel_log(&mut self, since: Option<Mono>) {
+        self.listening.kmsg = since;
+    }
+
+    /// Notes that the driver's events of a GPU are asked for.
+    pub fn asks_events(&mut self, gpu: &Gpu, at: Mono) {
+        self.listening.nvml.entry(gpu.uuid.clone()).or_insert(at);
+    }
+
+    /// Nobody waits for the driver's events any more.
+    pub fn asks_no_events(&mut self) {
+        self.listening.nvml.clear();
     }
 
     /// Notes which GPU has a PCI address.
@@ -159,6 +182,7 @@ impl Faults {
     /// Forgets what is known of a GPU that another one has replaced.
     pub fn forget(&mut self, uuid: &Arc<str>) {
         self.books.remove(uuid);
+        self.listening.nvml.remove(uuid);
         self.waiting.retain(|(of, _), _| of != uuid);
         self.places.retain(|_, gpu| gpu.uuid != *uuid);
     }
@@ -218,9 +242,9 @@ impl Faults {
                 self.take(tally, fact, true);
             }
         }
-        let Faults { waiting, listens, .. } = self;
+        let Faults { waiting, listening, .. } = self;
         for queue in waiting.values_mut() {
-            expire(queue, listens, tally, now);
+            expire(queue, listening, tally, now);
         }
         waiting.retain(|_, queue| !queue.is_empty());
         self.events.settle(now);
@@ -252,10 +276,10 @@ impl Faults {
         }
         let (kind, code, name, (severity, action, meaning)) = if event == DriverEvent::RecoveryAction {
             let wanted = usize::try_from(told.data).ok().and_then(|at| RecoveryAction::ALL.get(at).copied());
-            let name = wanted.map_or("", known);
+            let name = wanted.map_or("", |wanted| wanted.known());
             (EventKind::RecoveryAction, told.data, name, recovery(wanted))
         } else {
-            (EventKind::DriverEvent, told.bits, known(event), driver_event(event))
+            (EventKind::DriverEvent, told.bits, event.known(), driver_event(event))
         };
         let entry = Event {
             gpu: Some(told.gpu),
@@ -356,7 +380,7 @@ impl Faults {
         book.fatal |= fatal;
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
         let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
-        expire(queue, &self.listens, tally, heard);
+        expire(queue, &self.listening, tally, heard);
         // All that wait are of one teller: whoever could be matched was.
         if queue.front().is_some_and(|first| first.teller != teller)
             && let Some(first) = queue.pop_front()
@@ -368,7 +392,7 @@ impl Faults {
         self.note_time(&gpu, entry.unix_seconds);
         tally.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
         tally.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
-        let other = self.listens.get(&other(teller)).copied().filter(|since| *since <= entry.unix_seconds);
+        let other = self.listening.since(other(teller), &gpu).filter(|since| *since <= heard);
         // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
         let wait = if teller == Teller::Nvml && other.is_some() { PATIENCE } else { Duration::ZERO };
         let entry = self.events.record(entry, heard, wait);
@@ -388,10 +412,10 @@ impl Faults {
 
 /// Ends the wait of faults of which nobody else told in time. If the other teller was listening all the
 /// while, the two disagree.
-fn expire(queue: &mut VecDeque<Waiting>, listens: &HashMap<Teller, f64>, tally: &mut Tally, now: Mono) {
+fn expire(queue: &mut VecDeque<Waiting>, listening: &Listening, tally: &mut Tally, now: Mono) {
     while queue.front().is_some_and(|first| now.since(first.heard) > WINDOW) {
         let Some(alone) = queue.pop_front() else { return };
-        if alone.other.is_some() && alone.other == listens.get(&other(alone.teller)).copied() {
+        if alone.other.is_some() && alone.other == listening.since(other(alone.teller), &alone.gpu) {
             let source: FaultSource = alone.teller.label();
             tally.add(&m::gpu_xid_unconfirmed_total, &alone.gpu, (source,), 1.0);
         }
@@ -424,12 +448,6 @@ fn xid_event(row: &Xid, unix_seconds: f64) -> Event {
 
 fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
     Event::new(kind, unix_seconds, Severity::Info, FaultAction::Ignore)
-}
-
-/// The text of a label whose values are all known.
-fn known<L: KnownLabel>(label: L) -> &'static str {
-    let at = L::ALL.iter().position(|known| *known == label);
-    at.and_then(|at| L::DEF.values?.get(at).copied()).unwrap_or("")
 }
 
 /// How loud an event of the driver is, what to do, and what it means. Those that an Xid tells of as well are

@@ -66,9 +66,9 @@ impl Bench {
         for index in 0..2 {
             bench.identify(index);
         }
-        for teller in [Teller::Nvml, Teller::Kmsg] {
-            bench.ledger.event(Event::Listens(teller, Some(1.0)));
-        }
+        bench.ledger.event(Event::ReadsKernelLog(Some(Mono(1))));
+        bench.ask_events(0);
+        bench.ask_events(1);
         bench
     }
 
@@ -80,6 +80,14 @@ impl Bench {
         });
         self.ledger.fold(identity);
         self.fast(index);
+    }
+
+    /// The driver's events of this GPU are asked for.
+    fn ask_events(&mut self, index: u32) {
+        let asked = batch(Some(gpu(index)), Tier::Slow, self.now, |rows| {
+            rows.of(&gpu(index)).flag(&m::gpu_driver_events_registered, (), true);
+        });
+        self.ledger.fold(asked);
     }
 
     /// A visit that shows that the GPU answers.
@@ -216,15 +224,14 @@ fn what_comes_too_late_or_of_another_gpu_or_code_is_another_fault() {
 #[test]
 fn nobody_disagrees_with_a_teller_that_did_not_listen() {
     let mut b = Bench::new();
-    b.ledger.event(Event::Listens(Teller::Nvml, None));
+    b.ledger.event(Event::SamplerEnded(m::SamplerEnd::Exited, Mono(b.now)));
     b.kmsg(0, 31);
     // One that listens only after the fault could not have heard it.
-    b.ledger.event(Event::Listens(Teller::Nvml, Some(2000.0)));
-    b.after(1.0).kmsg(0, 31);
+    b.after(1.0).ask_events(0);
     b.after(10.0);
-    assert_eq!((b.counted(0, 31), b.unconfirmed(0)), (Some(2.0), [0.0, 0.0]));
+    assert_eq!((b.counted(0, 31), b.unconfirmed(0)), (Some(1.0), [0.0, 0.0]));
     b.nvml(0, 31);
-    b.ledger.event(Event::Listens(Teller::Kmsg, None));
+    b.ledger.event(Event::ReadsKernelLog(None));
     b.after(10.0);
     assert_eq!(b.unconfirmed(0), [0.0, 0.0], "it ceased to listen before it could tell");
 }

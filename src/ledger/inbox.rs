@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::catalog::{Gpu, SamplerEnd, Tier};
 use crate::clock::Mono;
-use crate::fact::{Fact, Teller};
+use crate::fact::Fact;
 use crate::sample::{Batch, ErrorKind, Part, Source};
 
 /// Events kept while the ledger is behind; far more than one second can hold.
@@ -66,9 +66,8 @@ pub enum Event {
     LateBatch,
     /// A collector has found that it cannot work, and why; or that it can (again).
     Hindered(Source, Option<String>),
-    /// Since when a teller of facts listens, in seconds since 1970: it is expected to tell of every fault
-    /// from then on. `None`: it does not.
-    Listens(Teller, Option<f64>),
+    /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.
+    ReadsKernelLog(Option<Mono>),
 }
 
 /// A driver call past its deadline.

@@ -1,7 +1,7 @@
 //! Events as lines of the journal, one structured line each.
 
 use crate::catalog::Severity;
-use crate::catalog::schema::{KnownLabel, LabelText};
+use crate::catalog::schema::KnownLabel;
 use crate::snapshot::{Event, EventKind};
 
 /// Tells of an event that came so many times since it was told last.
@@ -9,7 +9,7 @@ pub fn tell(event: &Event, times: u64) {
     let xid = event.code.filter(|_| event.kind == EventKind::Xid);
     let code = event.code.filter(|_| event.kind != EventKind::Xid);
     let (gpu, uuid) = (event.gpu.as_ref().map(|g| g.gpu), event.gpu.as_ref().map(|g| &*g.uuid));
-    let action = name(event.action);
+    let action = event.action.known();
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
@@ -35,10 +35,4 @@ pub fn tell(event: &Event, times: u64) {
         Severity::Ticket => line!(warn),
         Severity::Info => line!(info),
     }
-}
-
-/// The text of a label whose values are all known.
-fn name<L: KnownLabel>(label: L) -> &'static str {
-    let LabelText::Known(at) = label.text() else { return "" };
-    L::DEF.values.and_then(|values| values.get(usize::from(at)).copied()).unwrap_or("")
 }

@@ -242,3 +242,39 @@ fn a_stream_of_events_does_not_hold_up_the_end() {
     let (status, took) = node.terminate();
     assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
 }
+
+#[test]
+fn a_fault_that_both_sources_tell_of_counts_once() {
+    let host = Host::new();
+    let setup = host.setup("tests/scenarios/xid-burst.toml").with_kernel_log(host.kmsg());
+    let node = setup.start();
+    node.wait_ready();
+    let m = node.wait_metrics("the last fault", |m| errors(m, "2", "199") == Some(1.0));
+    assert_eq!((errors(&m, "0", "31"), errors(&m, "1", "79")), (Some(10.0), Some(1.0)));
+    let m = node.wait_metrics("only the kernel log told of the last", |m| {
+        m.value("gpu_xid_unconfirmed_total", &[("gpu", "2"), ("source", "kmsg")]) == Some(1.0)
+    });
+    assert_eq!(m.all("gpu_xid_unconfirmed_total", &[]).iter().sum::<f64>(), 1.0);
+    assert_eq!(m.value("gpu_driver_events_total", &[("gpu", "0"), ("event", "xid")]), Some(10.0));
+    let all = events(&node);
+    let first = &all[0];
+    assert_eq!((&first["repeats"], &first["pid"]), (&9.into(), &522.into()), "{all:#?}");
+    assert_eq!(first["sources"], serde_json::json!(["nvml", "kmsg"]));
+    assert_eq!(all.len(), 3);
+}
+
+#[test]
+fn a_gpu_that_asks_for_a_reset_is_unhealthy_until_it_had_one() {
+    let node = Node::start("tests/scenarios/recovery.toml");
+    assert_eq!(node.metrics().all("gpu_healthy", &[]), [1.0, 1.0, 1.0]);
+    node.sim().open_gate("sick").unwrap();
+    let m = node.wait_metrics("two are sick", |m| m.all("gpu_healthy", &[]) == [0.0, 0.0, 1.0]);
+    assert_eq!(m.all("gpu_unhealthy_reason", &[("reason", "recovery_action")]), [1.0, 1.0, 0.0]);
+    node.sim().open_gate("reset").unwrap();
+    node.wait_metrics("one is well again", |m| m.all("gpu_healthy", &[]) == [1.0, 0.0, 1.0]);
+    node.wait_for("the events", |node| events(node).len() == 5);
+    let mut kinds: Vec<String> =
+        events(&node).iter().map(|e| e["mnemonic"].as_str().unwrap().into()).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["drain_and_reset", "dram_retirement", "fatal_poison", "gpu_reset", "none"]);
+}

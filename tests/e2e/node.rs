@@ -31,6 +31,7 @@ pub struct Setup {
     settings: BTreeMap<String, String>,
     library_present: bool,
     state_dir: Option<PathBuf>,
+    kernel_log: Option<PathBuf>,
 }
 
 impl Setup {
@@ -53,6 +54,7 @@ impl Setup {
             settings: fast.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             library_present: true,
             state_dir: None,
+            kernel_log: None,
         }
     }
 
@@ -71,6 +73,12 @@ impl Setup {
     /// With the state that another daemon left.
     pub fn with_state_of(mut self, other: &Node) -> Setup {
         self.state_dir = Some(other.state_dir());
+        self
+    }
+
+    /// With a driver that prints to this file.
+    pub fn with_kernel_log(mut self, file: PathBuf) -> Setup {
+        self.kernel_log = Some(file);
         self
     }
 
@@ -104,6 +112,7 @@ impl Setup {
             .arg("--state-dir")
             .arg(self.state_dir.unwrap_or_else(|| dir.path().join("state")))
             .env("GPU_NODE_EXPORTER__CONTROL__SOCKET", dir.path().join("control.sock"))
+            .envs(self.kernel_log.map(|file| ("GPU_SIM_KMSG", file)))
             .env("GPU_SIM_SCENARIO", &self.scenario)
             .env("GPU_SIM_STATE", dir.path().join("sim-state"))
             .stdin(Stdio::null())

@@ -72,7 +72,7 @@ impl Running {
             for event in letters.events {
                 match event {
                     Event::Hindered(Source::Kmsg, why) => self.hindered = why,
-                    Event::Listens(Teller::Kmsg, since) => self.listens = since.is_some(),
+                    Event::ReadsKernelLog(since) => self.listens = since.is_some(),
                     _ => {}
                 }
             }
