@@ -5,6 +5,7 @@
 //! (file, environment, flags). Nothing here binds a port, starts a thread or touches a driver.
 
 mod load;
+pub mod mig_layout;
 mod problems;
 mod rules;
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 mod clock_events;
 mod counters;
+mod declared;
 mod events;
 mod faults;
 mod flops;
@@ -31,6 +32,7 @@ use crate::catalog::{
     TierLabel,
 };
 use crate::clock::Mono;
+use crate::config::mig_layout::DeclaredLayout;
 use crate::fact::{Fact, What, pci_address};
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
@@ -67,6 +69,8 @@ pub struct Settings {
     pub expected_gpus: usize,
     /// Events kept in the list.
     pub keep_events: usize,
+    /// The MIG layout that the GPUs should have.
+    pub declared: Option<DeclaredLayout>,
     /// Release and source revision.
     pub build: m::BuildInfo,
 }

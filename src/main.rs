@@ -96,10 +96,7 @@ fn main() -> ExitCode {
     let overrides = &cli.overrides;
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => with_config(overrides, run),
-        Command::CheckConfig => with_config(overrides, |loaded| match loaded.to_toml() {
-            Ok(text) => print(text.as_bytes()),
-            Err(error) => fail(EXIT_FAILED, &error),
-        }),
+        Command::CheckConfig => with_config(overrides, check),
         Command::Metrics { format } => print(
             match format {
                 DocsFormat::Json => docs::json(),
@@ -122,18 +119,35 @@ fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> 
         config::load(overrides).and_then(|loaded| loaded.check_patterns(&catalog::names()).map(|()| loaded));
     match checked {
         Ok(loaded) => then(loaded),
-        Err(ConfigErrors(problems)) => {
-            for problem in problems {
-                eprintln!("gpu-node-exporter: {problem}");
-            }
-            ExitCode::from(EXIT_BAD_CONFIG)
-        }
+        Err(errors) => refuse(errors),
+    }
+}
+
+/// Says what is wrong with the configuration, a line a problem.
+fn refuse(ConfigErrors(problems): ConfigErrors) -> ExitCode {
+    for problem in problems {
+        eprintln!("gpu-node-exporter: {problem}");
+    }
+    ExitCode::from(EXIT_BAD_CONFIG)
+}
+
+fn check(loaded: Loaded) -> ExitCode {
+    if let Err(errors) = loaded.declared_layout() {
+        return refuse(errors);
+    }
+    match loaded.to_toml() {
+        Ok(text) => print(text.as_bytes()),
+        Err(error) => fail(EXIT_FAILED, &error),
     }
 }
 
 fn run(loaded: Loaded) -> ExitCode {
+    let declared = match loaded.declared_layout() {
+        Ok(declared) => declared,
+        Err(errors) => return refuse(errors),
+    };
     log_to_stderr(loaded.config.log.level.into());
-    match serve::run(loaded.config) {
+    match serve::run(loaded.config, declared) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, &error),
     }

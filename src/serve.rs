@@ -13,6 +13,7 @@ use crate::catalog::{BuildInfo, METRICS, MetricId};
 use crate::clock::Mono;
 use crate::collectors::{self, Context};
 use crate::config::Config;
+use crate::config::mig_layout::DeclaredLayout;
 use crate::encode::Renderings;
 use crate::host::Host;
 use crate::http::{self, Doors, Limits};
@@ -42,8 +43,8 @@ const END_DEADLINE: Duration = Duration::from_millis(4500);
 /// How often it is looked whether every part still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Serves until SIGTERM or SIGINT.
-pub fn run(config: Config) -> Result<(), Error> {
+/// Serves until SIGTERM or SIGINT. `declared` is the MIG layout the GPUs should have, if there is one.
+pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error> {
     let address = config.http.listen.to_string();
     let listeners = http::bind(&address).map_err(Error::Listen)?;
     let bound: Vec<String> =
@@ -64,6 +65,7 @@ pub fn run(config: Config) -> Result<(), Error> {
         seen,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.keep as usize,
+        declared,
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),

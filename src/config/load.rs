@@ -110,7 +110,8 @@ impl Loaded {
         Ok(out)
     }
 
-    fn origin(&self, key: &str) -> String {
+    /// Where the value of a key comes from.
+    pub(super) fn origin(&self, key: &str) -> String {
         self.origins.get(key).map_or_else(|| "default".into(), Clone::clone)
     }
 }

@@ -78,6 +78,15 @@ pub enum Problem {
         /// The metric whose name is nearest.
         nearest: Option<String>,
     },
+    /// The declared MIG layout cannot be used.
+    Layout {
+        /// The key.
+        key: &'static str,
+        /// Where it stands.
+        origin: String,
+        /// What is wrong, and what to do.
+        message: String,
+    },
     /// The environment cannot be read.
     Environment(String),
 }
@@ -125,6 +134,7 @@ impl fmt::Display for Problem {
                 }
                 f.write_str("`gpu-node-exporter metrics` lists them all")
             }
+            Self::Layout { key, origin, message } => write!(f, "{key} ({origin}): {message}"),
             Self::Environment(message) => f.write_str(message),
         }
     }

@@ -54,6 +54,7 @@ impl Bench {
             seen,
             expected_gpus: 0,
             keep_events: 100,
+            declared: None,
             build: m::BuildInfo::default(),
         });
         ledger.event(Event::DriverUp);

@@ -155,9 +155,18 @@ impl Ledger {
         let failure = book.no_handle.clone().or_else(|| newest.iter().find_map(|h| h.failure()));
         match failure {
             Some(text) => GpuState::Failing { text },
-            None if book.epoch == 0 => GpuState::Waiting,
+            None if book.epoch == 0 || self.begins(gpu) => GpuState::Waiting,
             None => GpuState::Failing { text: "nothing was read of it for too long".into() },
         }
+    }
+
+    /// Whether something was read in this epoch, all of it well, but neither of the two tiers yet: MIG mode is
+    /// looked at before them.
+    fn begins(&self, gpu: &Gpu) -> bool {
+        let own = |part: &Part| part.gpu.as_ref() == Some(gpu) && part.tier != Tier::Identity;
+        let mut own = self.parts.iter().filter(|(part, _)| own(part)).peekable();
+        own.peek().is_some()
+            && own.all(|(part, held)| held.answered && !matches!(part.tier, Tier::Fast | Tier::Normal))
     }
 
     /// The rows of every part that is not expired or withdrawn.
@@ -226,6 +235,11 @@ impl Ledger {
                 }
                 self.put_flops(b, &gpu, now);
             }
+            for (subject, rows) in self.declared_rows(&gpu, up, now).groups() {
+                b.rows(subject, rows);
+            }
+            // It is the ledger's own: absent without a declared layout.
+            unsupported.remove(&m::gpu_mig_layout_matches.id());
             for metric in unsupported.iter().filter_map(|id| m::def(*id)) {
                 let name = MetricName(metric.name.into());
                 b.put(&m::gpu_exporter_metric_unsupported, &gpu, (name,), 1.0);

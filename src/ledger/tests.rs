@@ -24,6 +24,7 @@ fn ledger() -> Ledger {
         seen: Seen::default(),
         expected_gpus: 0,
         keep_events: 100,
+        declared: None,
         build: m::BuildInfo::default(),
     });
     ledger.event(Event::DriverUp);
@@ -279,4 +280,25 @@ fn a_visit_that_asks_nothing_does_not_hide_that_every_call_fails() {
     normal.answered = false;
     l.fold(normal);
     assert_eq!(publish(&mut l, SECOND).number(&m::gpu_up, &g, ()), Some(0.0));
+}
+
+#[test]
+fn a_gpu_whose_mig_mode_alone_was_read_is_not_told_yet() {
+    let (mut l, g) = (ledger(), gpu(0));
+    let mode = |epoch| {
+        batch(&g, Tier::Slow, epoch, SECOND, |rows| rows.of(&g).flag(&m::gpu_mig_mode_enabled, (), true))
+    };
+    let up = |l: &mut Ledger| publish(l, SECOND).number(&m::gpu_up, &g, ());
+    l.fold(mode(1));
+    assert_eq!(up(&mut l), None);
+    l.fold(power(&g, 1, SECOND, 100.0));
+    assert_eq!(up(&mut l), Some(1.0));
+    l.fold(mode(2));
+    assert_eq!(up(&mut l), None, "switched: what was read before is void");
+    l.fold(power(&g, 2, SECOND, 100.0));
+    assert_eq!(up(&mut l), Some(1.0));
+    let mut lost = mode(3);
+    lost.answered = false;
+    l.fold(lost);
+    assert_eq!(up(&mut l), Some(0.0), "a GPU that was lost on the way");
 }

@@ -10,8 +10,8 @@ use crate::catalog::{
 use crate::sample::Missing;
 use crate::snapshot::{GpuState, GpuView, Snapshot};
 
-/// Parts that a GPU can be cut into at most.
-const SLICES: u32 = 7;
+/// Widest part of a strip that the style sheet knows.
+const WIDEST: u32 = 7;
 
 /// Appends the card of one GPU.
 pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, verdict: &Verdict) {
@@ -138,19 +138,20 @@ impl Card<'_> {
             return;
         }
         put!(out, "<h3>MIG instances</h3>\n<div class=\"strip\" aria-hidden=\"true\">");
-        let mut free = SLICES;
         for instance in &instances {
-            let slices = slices(&instance.profile).clamp(1, SLICES);
-            free = free.saturating_sub(slices);
+            let slices = slices(&instance.profile).clamp(1, WIDEST);
             put!(out, "<span class=\"w{slices}\">{slices}g</span>");
         }
-        if free > 0 {
-            put!(out, "<span class=\"w{free} free\">free</span>");
+        for (slices, name) in self.free_slices() {
+            put!(out, "<span class=\"w{} free\">{name}</span>", slices.min(WIDEST));
         }
         put!(out, "</div>\n<dl class=\"bars instances\">\n");
         for instance in &instances {
             let number = |metric| self.snapshot.number(metric, *instance, ());
-            let absent = || "not read yet".to_owned();
+            let absent = || match number(&m::gpu_mig_memory_total_bytes) {
+                None => "it has no compute instance to ask, or was not read yet".to_owned(),
+                Some(_) => "not read yet".to_owned(),
+            };
             let used = number(&m::gpu_mig_memory_used_bytes).ok_or_else(absent);
             let total = number(&m::gpu_mig_memory_total_bytes).ok_or_else(absent);
             let name = format!("{} #{}", instance.profile, instance.gpu_instance);
@@ -162,16 +163,30 @@ impl Card<'_> {
         put!(out, "</dl>\n");
     }
 
+    /// Compute slices that no instance has: those that could be given, and those that could not; none if
+    /// that is not known.
+    fn free_slices(&self) -> Vec<(u32, &'static str)> {
+        let number = |metric| self.snapshot.number(metric, &self.view.gpu, ());
+        let all = number(&m::gpu_mig_slices).zip(number(&m::gpu_mig_slices_used));
+        let Some(free) = all.map(|(all, used)| (all - used).max(0.0)) else { return Vec::new() };
+        let stranded = number(&m::gpu_mig_slices_unplaceable).unwrap_or(0.0).min(free);
+        let parts = [((free - stranded) as u32, "free"), (stranded as u32, "stranded")];
+        parts.into_iter().filter(|(slices, _)| *slices > 0).collect()
+    }
+
+    /// The GPU instances in the order of their places, those without compute instances too.
     fn instances(&self) -> Vec<&GpuInstance> {
-        let all = self.snapshot.series(&m::gpu_mig_memory_total_bytes).iter();
-        let mut own: Vec<&GpuInstance> = all
-            .filter_map(|series| match &series.subject.subject {
-                Subject::GpuInstance(instance) if instance.parent() == self.view.gpu => Some(instance),
-                _ => None,
-            })
-            .collect();
-        own.sort_by_key(|instance| instance.gpu_instance);
-        own
+        let metrics = [&m::gpu_mig_placement_start, &m::gpu_mig_memory_total_bytes];
+        let mut own: Vec<(u32, &GpuInstance)> = Vec::new();
+        for series in metrics.iter().flat_map(|metric| self.snapshot.series(metric)) {
+            let Subject::GpuInstance(instance) = &series.subject.subject else { continue };
+            if instance.parent() == self.view.gpu && own.iter().all(|(_, known)| *known != instance) {
+                let start = self.snapshot.number(&m::gpu_mig_placement_start, instance, ());
+                own.push((start.map_or(u32::MAX, |start| start as u32), instance));
+            }
+        }
+        own.sort_by_key(|(start, instance)| (*start, instance.gpu_instance));
+        own.into_iter().map(|(_, instance)| instance).collect()
     }
 }
 

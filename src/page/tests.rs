@@ -4,8 +4,10 @@ use base64::Engine;
 use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::catalog::{self as m, GpuInstance};
 use crate::encode::specimen;
-use crate::snapshot::DriverState;
+use crate::sample::Rows;
+use crate::snapshot::{DriverState, GpuState, GpuView};
 
 fn page(snapshot: &Snapshot) -> String {
     let mut out = String::new();
@@ -76,4 +78,29 @@ fn text_from_the_driver_is_never_markup() {
 fn a_node_without_driver_or_gpus_has_a_page() {
     let empty = page(&Snapshot::empty());
     assert!(empty.contains("Waiting for the driver") && !empty.contains("<article"));
+}
+
+#[test]
+fn a_gpu_of_four_slices_is_drawn_with_four() {
+    let gpu = specimen::gpu(0);
+    let mut rows = Rows::default();
+    for (metric, value) in
+        [(&m::gpu_mig_slices, 4.0), (&m::gpu_mig_slices_used, 2.0), (&m::gpu_mig_slices_unplaceable, 1.0)]
+    {
+        rows.of(&gpu).put(metric, (), value).unwrap();
+    }
+    // The second comes first on the board, and has no compute instance.
+    for (gpu_instance, start) in [(3, 3.0), (5, 0.0)] {
+        let (uuid, profile) = (gpu.uuid.clone(), "1g.6gb".into());
+        let instance = GpuInstance { gpu: gpu.gpu, uuid, gpu_instance, profile };
+        rows.of(&instance).put(&m::gpu_mig_placement_start, (), start).unwrap();
+    }
+    let mut snapshot = specimen::with_rows(&rows);
+    let (parts, gaps) = (Vec::new(), Vec::new());
+    snapshot.gpus = vec![GpuView { gpu, state: GpuState::Up, parts, gaps }];
+    let page = page(&snapshot);
+    let strip = "<span class=\"w1\">1g</span><span class=\"w1\">1g</span>\
+                 <span class=\"w1 free\">free</span><span class=\"w1 free\">stranded</span></div>";
+    assert!(page.contains(strip), "{page}");
+    assert!(page.find("1g.6gb #5").unwrap() < page.find("1g.6gb #3").unwrap());
 }

@@ -14,8 +14,8 @@ use self::look::{Look, MigHandle, Shape, look, noting};
 use self::privilege::Told;
 use super::raw::mig::{Placement, ProfileInfo};
 use super::visit::{Scale, Visit};
-use crate::catalog::{self as m, ComputeInstance, Gpu, GpuInstance, MetricId, MigInfo};
-use crate::sample::Missing;
+use crate::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
+use crate::sample::{ErrorKind, Missing};
 
 const MODE: &str = "nvmlDeviceGetMigMode";
 
@@ -112,14 +112,26 @@ impl Layout {
         let (rows, gaps) = (v.rows.clone(), v.gaps.len());
         let mut changed = false;
         for left in (0..TRIES).rev() {
-            let mut vanished = false;
-            changed |= self.refresh(v, &mut vanished, left == 0);
-            self.read_instances(v, &mut vanished);
-            if !vanished || v.ended.is_some() || left == 0 {
+            let (mut unsettled, mut vanished) = (false, false);
+            changed |= self.refresh(v, &mut unsettled);
+            if !unsettled {
+                self.read_instances(v, &mut vanished);
+            }
+            if !unsettled && !vanished || v.ended.is_some() {
                 break;
             }
-            v.rows = rows.clone();
-            v.gaps.truncate(gaps);
+            if left > 0 {
+                v.rows = rows.clone();
+                v.gaps.truncate(gaps);
+            } else if unsettled {
+                // What was seen last is no more, and what there is now is not known.
+                changed |= self.seen.take().is_some();
+                if v.gaps.len() == gaps {
+                    let text = "instances are being made or destroyed".to_owned();
+                    let missing = Missing::Failed { error: ErrorKind::new(DriverError::Busy), text };
+                    v.gap("nvmlDeviceGetMigDeviceHandleByIndex".into(), &METRICS, missing);
+                }
+            }
         }
         changed
     }
@@ -170,23 +182,28 @@ impl Layout {
         std::mem::replace(&mut self.enabled, enabled) != enabled
     }
 
-    /// Takes a look; gives whether mode or layout is another. A look at what was just changing counts only
-    /// if it is the `last` one.
-    fn refresh(&mut self, v: &mut Visit<'_>, vanished: &mut bool, last: bool) -> bool {
+    /// Takes a look; gives whether mode or layout is another. `unsettled` is set if it changes right now.
+    fn refresh(&mut self, v: &mut Visit<'_>, unsettled: &mut bool) -> bool {
         if self.profiles.is_empty() {
             self.profiles = profiles::read(v, &PROFILES).unwrap_or_default();
         }
-        let Some(found) = look(v, &self.profiles, &mut self.told, vanished) else {
-            if *vanished {
+        let Some(found) = look(v, &self.profiles, &mut self.told, unsettled) else {
+            if *unsettled {
                 return false;
             }
             // Perhaps the mode was switched off. The mode's own series are those of the slow tier.
             return self.read_mode(v).is_some_and(|mode| self.switched(&mode));
         };
-        if *vanished && !last || self.seen.as_ref().is_some_and(|seen| seen.shape == found.shape()) {
+        if self.seen.as_ref().is_some_and(|seen| seen.shape == found.shape()) {
             return false;
         }
-        match Seen::new(v, found, &self.profiles, vanished) {
+        // A look takes many calls. Only one that comes out the same again is no mixture of two layouts.
+        let Some(again) = look(v, &self.profiles, &mut self.told, unsettled) else { return false };
+        *unsettled |= again.shape() != found.shape();
+        if *unsettled {
+            return false;
+        }
+        match Seen::new(v, found, &self.profiles, unsettled) {
             Some(seen) => {
                 self.seen = Some(seen);
                 true

@@ -115,6 +115,38 @@ fn a_file_that_cannot_be_read_is_refused() {
 }
 
 #[test]
+fn a_declared_layout_that_cannot_be_used_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("layouts.yaml");
+    let path = file.to_str().unwrap();
+    let config = format!("[mig]\nlayout_file = '{path}'\nlayout = 'halfs'\n");
+    let lines = refused(&config, &[]);
+    assert_lines(&lines, &[&["mig.layout_file", "config.toml", path, "No such file", "correct the path"]]);
+    fs::write(&file, "version: v1\nmig-configs:\n  halves:\n  - devices: all\n    mig-enabeld: false\n")
+        .unwrap();
+    let lines = refused(&config, &[]);
+    assert_lines(
+        &lines,
+        &[&["mig.layout_file", path, "unknown field `mig-enabeld`", "line 5", "nvidia-mig-parted"]],
+    );
+    fs::write(&file, "version: v1\nmig-configs: {halves: [{devices: all, mig-enabled: false}]}").unwrap();
+    let lines = refused(&config, &[]);
+    assert_lines(&lines, &[&["mig.layout (", "config.toml", path, "did you mean \"halves\"?"]]);
+    let lines = refused("[mig]\nlayout = 'halves'\n", &[]);
+    assert_lines(&lines, &[&["mig.layout (", "\"halves\"", "set mig.layout_file too"]]);
+
+    // check-config says the same.
+    let config_file = dir.path().join("config.toml");
+    fs::write(&config_file, &config).unwrap();
+    let args = ["check-config", "--config", config_file.to_str().unwrap()];
+    let output = run(&args, &[]);
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert_eq!(text(&output.stdout), "");
+    let output = run(&args, &[("GPU_NODE_EXPORTER__MIG__LAYOUT", "halves")]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
 fn a_wrong_command_line_is_refused() {
     for (args, named) in
         [(&["--lisen", ":1"][..], "--lisen"), (&["metrics", "--format", "xml"], "xml"), (&["serv"], "serv")]

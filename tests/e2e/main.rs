@@ -11,6 +11,7 @@ mod faults;
 mod golden;
 mod hang;
 mod http;
+mod mig;
 mod node;
 mod prometheus;
 mod samplers;

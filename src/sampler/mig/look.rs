@@ -49,8 +49,8 @@ impl Look {
     }
 }
 
-/// Looks; `None` if a call failed. `vanished` is set if an instance went away meanwhile: then the look is of
-/// no moment, and another is worth taking.
+/// Looks; `None` if a call failed. `vanished` is set if an instance went away meanwhile: then another look is
+/// worth taking.
 pub fn look(
     v: &mut Visit<'_>,
     profiles: &[ProfileInfo],
@@ -63,9 +63,6 @@ pub fn look(
         true => None,
         false => placed(v, profiles, told, vanished)?,
     };
-    if let Some(placed) = &placed {
-        *vanished |= devices.iter().any(|d| placed.iter().all(|p| p.id != d.gpu_instance));
-    }
     Some(Look { devices, placed })
 }
 

@@ -1,0 +1,406 @@
+//! The declared MIG layout: a file in the form of nvidia-mig-parted (`version: v1`), and what it wants of a GPU.
+//!
+//! As there, the entries of a layout are taken in their order and the last one that covers a GPU decides; an
+//! entry covers the GPUs whose index is in `devices`, and of those the ones whose PCI ids pass `device-filter`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::load::Loaded;
+use super::problems::{ConfigErrors, Problem, nearest};
+
+/// MIG devices by profile, as `1g.18gb` or `1c.3g.71gb`.
+pub type Profiles = BTreeMap<String, u32>;
+
+/// Most MIG devices of one profile that can be declared: no GPU has as many slices.
+const MOST: u32 = 64;
+
+/// The layout that the operator has chosen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeclaredLayout {
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    /// Any of these; none: any GPU.
+    filter: Vec<PciFilter>,
+    /// NVML indexes; `None`: all.
+    devices: Option<Vec<u32>>,
+    /// `None`: MIG mode off.
+    profiles: Option<Profiles>,
+}
+
+/// PCI ids of a GPU: device in the upper half, vendor in the lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciIds {
+    /// Device and vendor.
+    pub device: u32,
+    /// The same of the subsystem, where the driver tells.
+    pub subsystem: Option<u32>,
+}
+
+/// `0x233510DE`, or `0x233510DE:0x18BE10DE` with the subsystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PciFilter {
+    device: u32,
+    subsystem: Option<u32>,
+}
+
+/// What is declared of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wanted<'a> {
+    /// Nothing.
+    Nothing,
+    /// That depends on its PCI ids, which are not known.
+    Unknown,
+    /// No MIG mode.
+    Off,
+    /// MIG mode, with these MIG devices and no others.
+    Devices(&'a Profiles),
+}
+
+impl DeclaredLayout {
+    /// What is declared of the GPU with this NVML index.
+    pub fn of(&self, index: u32, ids: Option<PciIds>) -> Wanted<'_> {
+        let covering = self.entries.iter().rev();
+        for entry in covering.filter(|e| e.devices.as_ref().is_none_or(|list| list.contains(&index))) {
+            let passes = match ids {
+                _ if entry.filter.is_empty() => true,
+                None => return Wanted::Unknown,
+                Some(ids) => entry.filter.iter().any(|filter| filter.passes(ids)),
+            };
+            if passes {
+                return entry.profiles.as_ref().map_or(Wanted::Off, Wanted::Devices);
+            }
+        }
+        Wanted::Nothing
+    }
+
+    /// The layout of this name in the text of a file; empty for the only one.
+    fn parse(text: &str, name: &str) -> Result<DeclaredLayout, Wrong> {
+        let file: File = yaml_serde::from_str(text).map_err(|e| Wrong::File(e.to_string()))?;
+        if file.version != "v1" {
+            return Err(Wrong::File(format!("version is \"v1\", not {:?}", file.version)));
+        }
+        let mut layouts = BTreeMap::new();
+        for (name, entries) in file.mig_configs {
+            if entries.is_empty() {
+                return Err(Wrong::File(format!("{name} has no entries")));
+            }
+            let checked: Result<Vec<Entry>, String> = entries.into_iter().map(RawEntry::check).collect();
+            let entries = checked.map_err(|e| Wrong::File(format!("{name}: {e}")))?;
+            layouts.insert(name, DeclaredLayout { entries });
+        }
+        let names: Vec<String> = layouts.keys().cloned().collect();
+        match (name, names.as_slice()) {
+            (_, []) => Err(Wrong::File("mig-configs is empty".into())),
+            ("", [only]) => Ok(layouts.remove(only).unwrap_or_default()),
+            ("", _) => {
+                Err(Wrong::Name(format!("it has several layouts; choose one of {}", names.join(", "))))
+            }
+            (name, _) => layouts.remove(name).ok_or_else(|| {
+                let said = match nearest(name, names.iter().map(String::as_str)) {
+                    Some(like) => format!("did you mean {like:?}?"),
+                    None => format!("it has {}", names.join(", ")),
+                };
+                Wrong::Name(format!("it has no layout {name:?}; {said}"))
+            }),
+        }
+    }
+}
+
+impl Loaded {
+    /// Reads the declared layout, if the operator has named a file.
+    pub fn declared_layout(&self) -> Result<Option<DeclaredLayout>, ConfigErrors> {
+        let mig = &self.config.mig;
+        let path: &Path = &mig.layout_file;
+        let problem = |key: &'static str, message: String| {
+            ConfigErrors(vec![Problem::Layout { key, origin: self.origin(key), message }])
+        };
+        if path.as_os_str().is_empty() {
+            return match mig.layout.as_str() {
+                "" => Ok(None),
+                name => Err(problem("mig.layout", format!("{name:?} of no file; set mig.layout_file too"))),
+            };
+        }
+        let file = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            let next = "correct the path, or leave it empty for no declared layout";
+            problem("mig.layout_file", format!("cannot read {file}: {e}; {next}"))
+        })?;
+        DeclaredLayout::parse(&text, &mig.layout).map(Some).map_err(|wrong| match wrong {
+            Wrong::File(what) => {
+                let next = "correct it; the form is that of nvidia-mig-parted";
+                problem("mig.layout_file", format!("{file}: {what}; {next}"))
+            }
+            Wrong::Name(what) => problem("mig.layout", format!("{file}: {what}")),
+        })
+    }
+}
+
+/// What is wrong with a file, or with the name of a layout in it.
+#[derive(Debug, PartialEq)]
+enum Wrong {
+    File(String),
+    Name(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    version: String,
+    mig_configs: BTreeMap<String, Vec<RawEntry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawEntry {
+    device_filter: Option<OneOrMany>,
+    devices: AllOrList,
+    mig_enabled: bool,
+    mig_devices: Option<Profiles>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "device-filter is a PCI id in quotes, such as \"0x233510DE\", or a list of such"
+)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "devices is \"all\", or a list of GPU indexes such as [0, 1]")]
+enum AllOrList {
+    Word(String),
+    List(Vec<u32>),
+}
+
+impl RawEntry {
+    fn check(self) -> Result<Entry, String> {
+        let filter = match self.device_filter {
+            None => Vec::new(),
+            Some(OneOrMany::One(text)) => vec![text],
+            Some(OneOrMany::Many(texts)) => texts,
+        };
+        let filter = filter.iter().filter(|text| !text.is_empty()).map(|text| PciFilter::parse(text));
+        let devices = match self.devices {
+            AllOrList::Word(word) if word == "all" => None,
+            AllOrList::Word(word) => return Err(format!("devices is \"all\" or a list, not {word:?}")),
+            AllOrList::List(list) => Some(list),
+        };
+        let profiles = match (self.mig_enabled, self.mig_devices) {
+            (true, Some(mut profiles)) => {
+                if let Some(wrong) = profiles.keys().find(|profile| !is_profile(profile)) {
+                    return Err(format!("{wrong:?} is no MIG profile such as \"3g.71gb\""));
+                }
+                if let Some((profile, count)) = profiles.iter().find(|(_, count)| **count > MOST) {
+                    return Err(format!("{count} of {profile}: no GPU has more than {MOST}"));
+                }
+                profiles.retain(|_, count| *count > 0);
+                Some(profiles)
+            }
+            (true, None) => return Err("mig-enabled is true, but mig-devices is missing".into()),
+            (false, None) => None,
+            (false, Some(profiles)) if profiles.is_empty() => None,
+            (false, Some(_)) => return Err("mig-enabled is false, but there are mig-devices".into()),
+        };
+        Ok(Entry { filter: filter.collect::<Result<_, _>>()?, devices, profiles })
+    }
+}
+
+impl PciFilter {
+    fn parse(text: &str) -> Result<PciFilter, String> {
+        let ids = match text.split_once(':') {
+            None => pci_id(text).map(|device| PciFilter { device, subsystem: None }),
+            Some((device, subsystem)) => pci_id(device)
+                .zip(pci_id(subsystem))
+                .map(|(device, subsystem)| PciFilter { device, subsystem: Some(subsystem) }),
+        };
+        ids.ok_or_else(|| format!("{text:?} is no PCI id such as \"0x233510DE\""))
+    }
+
+    fn passes(self, ids: PciIds) -> bool {
+        self.device == ids.device && self.subsystem.is_none_or(|own| ids.subsystem == Some(own))
+    }
+}
+
+/// The number of a PCI id as `0x233510DE`.
+pub fn pci_id(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
+    u32::from_str_radix(digits, 16).ok()
+}
+
+/// Whether a text has the form of a profile: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`, `1g.18gb-me`.
+fn is_profile(text: &str) -> bool {
+    let number = |text: &str, unit| {
+        let digits = text.strip_suffix(unit);
+        digits.is_some_and(|d: &str| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let (shape, engines) = match text.find(['+', '-']) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    };
+    let letters =
+        |e: &str| !e.is_empty() && e.bytes().all(|b| b.is_ascii_alphanumeric() || b".,".contains(&b));
+    let parts: Vec<&str> = shape.split('.').collect();
+    let right = match parts.as_slice() {
+        [slices, memory] => number(slices, "g") && number(memory, "gb"),
+        [compute, slices, memory] => number(compute, "c") && number(slices, "g") && number(memory, "gb"),
+        _ => false,
+    };
+    right && engines.is_none_or(letters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FILE: &str = r#"
+version: v1
+mig-configs:
+  all-disabled:
+    - devices: all
+      mig-enabled: false
+  all-enabled:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {}
+  all-balanced:
+    # H200 141GB
+    - device-filter: ["0x233510DE", "0x233610de"]
+      devices: all
+      mig-enabled: true
+      mig-devices:
+        "1g.18gb": 2
+        "2g.35gb": 1
+        "3g.71gb": 1
+    - device-filter: "0x20B210DE:0x146310DE"
+      devices: [0, 2]
+      mig-enabled: true
+      mig-devices: { 1g.10gb: 7, 1c.3g.40gb: 0 }
+  custom:
+    - devices: all
+      mig-enabled: true
+      mig-devices: { "7g.141gb": 1 }
+    - devices: [1]
+      mig-enabled: false
+"#;
+
+    const H200: Option<PciIds> = Some(PciIds { device: 0x2335_10de, subsystem: Some(0x18be_10de) });
+    const A100: Option<PciIds> = Some(PciIds { device: 0x20b2_10de, subsystem: Some(0x1463_10de) });
+
+    fn layout(name: &str) -> DeclaredLayout {
+        DeclaredLayout::parse(FILE, name).unwrap()
+    }
+
+    fn wrong(text: &str, name: &str) -> String {
+        match DeclaredLayout::parse(text, name).unwrap_err() {
+            Wrong::File(what) | Wrong::Name(what) => what,
+        }
+    }
+
+    fn profiles(list: &[(&str, u32)]) -> Profiles {
+        list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    }
+
+    #[test]
+    fn a_layout_says_what_it_wants_of_each_gpu() {
+        assert_eq!(layout("all-disabled").of(3, None), Wanted::Off);
+        assert_eq!(layout("all-enabled").of(3, None), Wanted::Devices(&Profiles::new()));
+        let balanced = layout("all-balanced");
+        let h200 = profiles(&[("1g.18gb", 2), ("2g.35gb", 1), ("3g.71gb", 1)]);
+        assert_eq!(balanced.of(7, H200), Wanted::Devices(&h200));
+        assert_eq!(balanced.of(2, A100), Wanted::Devices(&profiles(&[("1g.10gb", 7)])), "0 of one is none");
+        assert_eq!(balanced.of(1, A100), Wanted::Nothing, "not in the list");
+        let other = PciIds { device: 0x20b2_10de, subsystem: Some(0x147f_10de) };
+        assert_eq!(balanced.of(2, Some(other)), Wanted::Nothing, "another subsystem");
+        assert_eq!(balanced.of(2, None), Wanted::Unknown);
+    }
+
+    #[test]
+    fn the_last_entry_that_covers_a_gpu_decides() {
+        let custom = layout("custom");
+        assert_eq!(custom.of(0, None), Wanted::Devices(&profiles(&[("7g.141gb", 1)])));
+        assert_eq!(custom.of(1, None), Wanted::Off);
+    }
+
+    #[test]
+    fn the_only_layout_needs_no_name_and_one_of_several_does() {
+        let one = "version: v1\nmig-configs: {current: [{devices: all, mig-enabled: false}]}";
+        assert_eq!(DeclaredLayout::parse(one, "").unwrap().of(0, None), Wanted::Off);
+        assert_eq!(
+            wrong(FILE, ""),
+            "it has several layouts; choose one of all-balanced, all-disabled, all-enabled, custom"
+        );
+        assert_eq!(
+            wrong(FILE, "all-balance"),
+            "it has no layout \"all-balance\"; did you mean \"all-balanced\"?"
+        );
+        assert_eq!(wrong(one, "x"), "it has no layout \"x\"; it has current");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let entry = |entry: &str| format!("version: v1\nmig-configs: {{a: [{{{entry}}}]}}");
+        for (text, said) in [
+            (entry("devices: some, mig-enabled: false"), "a: devices is \"all\" or a list, not \"some\""),
+            (entry("devices: 1, mig-enabled: false"), "devices is \"all\", or a list of GPU indexes"),
+            (entry("devices: all, mig-enabled: true"), "a: mig-enabled is true, but mig-devices is missing"),
+            (
+                entry("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
+                "a: mig-enabled is false, but there are mig-devices",
+            ),
+            (
+                entry("devices: all, mig-enabled: true, mig-devices: {1g5gb: 1}"),
+                "a: \"1g5gb\" is no MIG profile such as \"3g.71gb\"",
+            ),
+            (entry("devices: all, mig-enabled: true, mig-devices: {1g.5gb: 99}"), "99 of 1g.5gb"),
+            (entry("devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}"), "-1"),
+            (
+                entry("device-filter: 0x233510DE, devices: all, mig-enabled: false"),
+                "device-filter is a PCI id in quotes",
+            ),
+            (
+                entry("device-filter: \"2335\", devices: all, mig-enabled: false"),
+                "a: \"2335\" is no PCI id such as \"0x233510DE\"",
+            ),
+            (entry("device: all, mig-enabled: false"), "unknown field `device`"),
+            ("version: v2\nmig-configs: {a: []}".into(), "version is \"v1\", not \"v2\""),
+            ("version: v1\nmig-configs: {a: []}".into(), "a has no entries"),
+            ("version: v1\nmig-configs: {}".into(), "mig-configs is empty"),
+            ("version: v1".into(), "missing field `mig-configs`"),
+            ("version: [".into(), "line 1"),
+        ] {
+            let what = wrong(&text, "");
+            assert!(what.contains(said), "{text:?}: {what:?} does not say {said:?}");
+        }
+    }
+
+    #[test]
+    fn profiles_have_a_form() {
+        for right in
+            ["1g.5gb", "7g.141gb", "1c.3g.71gb", "1g.10gb+me", "1g.12gb-me", "1g.24gb+me.all", "4g.96gb+gfx"]
+        {
+            assert!(is_profile(right), "{right}");
+        }
+        for wrong in ["", "1g", "g.5gb", "1g.gb", "1x.3g.71gb", "1g.5gb+", "1g.5gb+m e", "1g.5gb.1g", "+me"] {
+            assert!(!is_profile(wrong), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_much(text in "\\PC*", name in "\\PC{0,5}") {
+            let _ = DeclaredLayout::parse(&text, &name);
+            let _ = DeclaredLayout::parse(&format!("version: v1\nmig-configs: {text}"), &name);
+            let _ = is_profile(&text);
+        }
+    }
+}
