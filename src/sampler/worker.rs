@@ -233,7 +233,7 @@ impl Worker<'_> {
             Tier::Normal => {
                 // The driver says at once that MIG was reconfigured; the mode itself is looked at seldom.
                 let told = self.shared.events.mig_changed(self.slot_number);
-                told && layout.refresh_mode(&mut visit) || layout.read(&mut visit)
+                told && layout.mode_switched(&mut visit) || layout.read(&mut visit)
             }
             Tier::Drain => {
                 kept.drains.power(&mut visit);
