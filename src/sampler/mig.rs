@@ -102,6 +102,12 @@ impl Layout {
         self.switched(&mode)
     }
 
+    /// Looks at the mode alone, when it is said to have been switched. Gives whether it was. The mode's own
+    /// series are those of the slow tier, and stand nowhere else.
+    pub fn mode_switched(&mut self, v: &mut Visit<'_>) -> bool {
+        self.read_mode(v).is_some_and(|mode| self.switched(&mode))
+    }
+
     /// Looks at the layout and reads what is cheap of every instance, if the GPU is in MIG mode. Gives whether
     /// the layout changed, in which case every value that was read under the old one is void. While it cannot
     /// be read, the old one is kept.
@@ -191,8 +197,8 @@ impl Layout {
             if *unsettled {
                 return false;
             }
-            // Perhaps the mode was switched off. The mode's own series are those of the slow tier.
-            return self.read_mode(v).is_some_and(|mode| self.switched(&mode));
+            // Perhaps the mode was switched off.
+            return self.mode_switched(v);
         };
         if self.seen.as_ref().is_some_and(|seen| seen.shape == found.shape()) {
             return false;

@@ -233,7 +233,7 @@ impl Worker<'_> {
             Tier::Normal => {
                 // The driver says at once that MIG was reconfigured; the mode itself is looked at seldom.
                 let told = self.shared.events.mig_changed(self.slot_number);
-                told && layout.refresh_mode(&mut visit) || layout.read(&mut visit)
+                told && layout.mode_switched(&mut visit) || layout.read(&mut visit)
             }
             Tier::Drain => {
                 kept.drains.power(&mut visit);
@@ -251,12 +251,14 @@ impl Worker<'_> {
             // An identity with a hole would be another identity.
             learned.rows = Rows::default();
         }
-        if changed || matches!(ended, Some(Failure::Lost(..))) {
-            // Every value read before is void, those of the other tiers too.
-            self.epoch += 1;
+        // Every value read before is void then, those of the other tiers too.
+        let voids = changed || matches!(ended, Some(Failure::Lost(..)));
+        self.epoch += u64::from(voids);
+        self.send(gpu, tier, taken, learned);
+        if voids {
+            // Not before this batch has gone: a fast one ahead of it would be all that is published of the GPU.
             self.shared.fast.epoch(self.slot_number, self.epoch);
         }
-        self.send(gpu, tier, taken, learned);
         match ended {
             None if changed => Visited::LayoutChanged,
             None if failed => Visited::Failed,
