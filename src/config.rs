@@ -181,7 +181,7 @@ impl Default for Sampler {
             drain_interval: Duration::from_secs(2),
             slow_interval: Duration::from_secs(10),
             rare_interval: Duration::from_secs(60),
-            links_interval: Duration::from_secs(300),
+            links_interval: Duration::from_secs(600),
             call_deadline: Duration::from_secs(3),
             init_deadline: Duration::from_secs(20),
             driver_retry_interval: Duration::from_secs(5),

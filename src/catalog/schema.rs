@@ -139,7 +139,7 @@ pub enum Tier {
     Slow,
     /// Every minute: calls that cost more.
     Rare,
-    /// Every 5 minutes: each NVLink's counters, some 70 ms a GPU.
+    /// Every 10 minutes: each NVLink's counters, some 70 ms a GPU.
     Links,
     /// Once a handle: what cannot change while the handle lives.
     Once,

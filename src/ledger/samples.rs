@@ -9,13 +9,11 @@ use crate::sample::{Buffer, Drained};
 use crate::sampler::drain::STEP_MICROS;
 use crate::snapshot::Histogram;
 
-/// Bounds of the histogram of power samples, watts: steps of 50 W where boards work, wider above.
-const WATTS: [f64; 16] = [
-    50.0, 75.0, 100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 500.0, 600.0, 700.0, 800.0, 1000.0, 1200.0,
-    1500.0,
-];
+/// Bounds of the histogram of power samples, watts: closer where boards idle and bursts begin.
+const WATTS: [f64; 12] =
+    [75.0, 100.0, 150.0, 200.0, 250.0, 300.0, 400.0, 500.0, 600.0, 700.0, 1000.0, 1500.0];
 /// Bounds of the histogram of utilization samples.
-const RATIOS: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+const RATIOS: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0];
 /// How far back the extremes go.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Samples further apart than this many usual distances have a gap between them.

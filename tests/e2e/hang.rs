@@ -6,16 +6,16 @@ use super::node::{Node, Setup, alive};
 
 const UUID_3: &str = "GPU-00000000-0000-4000-8000-000000000004";
 
-/// Measured values of one GPU: everything but identity and the exporter's own words.
+/// Measured values of one GPU: everything but identity and what the exporter itself says or counts.
 fn measured(m: &super::node::Metrics, gpu: &str) -> usize {
-    m.0.iter()
-        .filter(|(name, labels, _)| {
-            labels.get("gpu").is_some_and(|g| g == gpu)
-                && !name.starts_with("gpu_exporter_")
-                && name != "gpu_info"
-                && name != "gpu_up"
-        })
-        .count()
+    use gpu_node_exporter::catalog::{METRICS, Tier};
+    let of_a_visit = |name: &str| {
+        let def = METRICS.iter().find(|def| name.starts_with(def.name));
+        def.is_some_and(|def| !matches!(def.tier, Tier::Own | Tier::Identity))
+    };
+    let about =
+        |labels: &std::collections::BTreeMap<String, String>| labels.get("gpu").is_some_and(|g| g == gpu);
+    m.0.iter().filter(|(name, labels, _)| about(labels) && of_a_visit(name)).count()
 }
 
 fn hang_gpu_3(node: &Node) {

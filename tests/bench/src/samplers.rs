@@ -97,7 +97,7 @@ fn start(
             drain: Duration::from_secs(2),
             slow: Duration::from_secs(10),
             rare: Duration::from_secs(60),
-            links: Duration::from_secs(300),
+            links: Duration::from_secs(600),
         },
         call_deadline: Duration::from_secs(3),
         init_deadline: Duration::from_secs(20),
