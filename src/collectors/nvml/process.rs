@@ -156,6 +156,14 @@ impl Sampler {
         }
     }
 
+    /// Tells it whether the profiling counters are to be read.
+    pub fn gpm(&mut self, read: bool) {
+        let Some(control) = &mut self.running.control else { return };
+        if let Err(error) = wire::write(control, &ToSampler::Gpm(read)) {
+            tracing::warn!(%error, "the sampler does not take orders");
+        }
+    }
+
     /// Gives it up: what it still sends is thrown away, and it is asked to end.
     pub fn give_up(&mut self) {
         self.given_up.store(true, Ordering::Release);
