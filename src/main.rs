@@ -8,9 +8,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use gpu_node_exporter::catalog::{self, docs};
-use gpu_node_exporter::config::{self, ConfigErrors, Loaded, Overrides};
+use gpu_node_exporter::config::{self, Config, ConfigErrors, Loaded, Overrides};
 use gpu_node_exporter::control::orders::{self, in_words};
-use gpu_node_exporter::{control, sampler, serve};
+use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
+use gpu_node_exporter::{control, doctor, sampler, serve};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -24,6 +25,8 @@ Examples:
   gpu-node-exporter check-config --config new.toml   try a configuration before it counts
   gpu-node-exporter snapshot --format json           what the running daemon publishes
   gpu-node-exporter metrics | less                   every metric, its labels and meaning
+  gpu-node-exporter doctor                           what works on this machine, and what mends the rest
+  gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter driver release                   before the driver is unloaded or upgraded
   gpu-node-exporter gpm off                          before a profiler such as Nsight runs
 
@@ -36,7 +39,8 @@ Configuration, the later stronger than the earlier:
 
 Served over HTTP: / (status page), /metrics, /livez, /readyz, /api/v1/...
 
-Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure";
+Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
+what `doctor` finds wrong";
 
 /// Prometheus exporter for NVIDIA GPU hosts that never hangs when the driver hangs
 #[derive(Parser)]
@@ -65,6 +69,21 @@ enum Command {
         /// How to print it
         #[arg(long, value_enum, default_value = "text")]
         format: SnapshotFormat,
+    },
+    /// Look at this machine: what works, what does not, and the command that mends it
+    ///
+    /// Asks the driver in a process of its own and never hangs; changes nothing; a daemon may run. Prints who
+    /// asks and with which capabilities, libraries, kernel module and device files, whether each metric works,
+    /// is unsupported, not permitted or fails, what each NVML call costs here, and access to the kernel log,
+    /// control groups and the kubelet. Exit code 0 if nothing is wrong, else 1.
+    Doctor {
+        /// How to print it
+        #[arg(long, value_enum, default_value = "text")]
+        format: ReportFormat,
+        /// Tell only whether programs built with this CUDA version run here, as `12.4`, and by which rule;
+        /// exit code 0 if they do, else 1
+        #[arg(long, value_name = "X.Y")]
+        cuda: Option<Cuda>,
     },
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
@@ -111,6 +130,12 @@ enum GpmOrder {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum ReportFormat {
+    Json,
+    Text,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum DocsFormat {
     Json,
     Markdown,
@@ -149,6 +174,13 @@ fn main() -> ExitCode {
             .as_bytes(),
         ),
         Command::Snapshot { format } => with_config(overrides, |loaded| snapshot(&loaded, format)),
+        Command::Doctor { format, cuda } => with_config(overrides, |loaded| {
+            log_to_stderr(tracing::Level::ERROR);
+            match cuda {
+                Some(wanted) => runs_cuda(&loaded.config, wanted, format),
+                None => examine(&loaded.config, format),
+            }
+        }),
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
                 DriverOrder::Release => orders::release(socket),
@@ -210,6 +242,36 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, &error),
     }
+}
+
+fn examine(config: &Config, format: ReportFormat) -> ExitCode {
+    let report = doctor::examine(config, &serve::switched_off(config));
+    let text = match format {
+        ReportFormat::Json => report.json(),
+        ReportFormat::Text => report.text(io::stdout().is_terminal()),
+    };
+    judged(report.well, &text)
+}
+
+fn runs_cuda(config: &Config, wanted: Cuda, format: ReportFormat) -> ExitCode {
+    let told = doctor::runs_cuda(config, wanted);
+    let text = match (format, told.answer) {
+        (ReportFormat::Json, _) => match serde_json::to_string(&told) {
+            Ok(text) => text,
+            Err(error) => return fail(EXIT_FAILED, &error),
+        },
+        (_, Answer::Yes) => format!("yes: {}", told.rule),
+        (_, Answer::MinorVersion) => format!("yes, by {}", told.rule),
+        (_, Answer::No) => format!("no: {}", told.rule),
+        (_, Answer::Unknown) => format!("unknown: {}", told.rule),
+    };
+    judged(matches!(told.answer, Answer::Yes | Answer::MinorVersion), &format!("{text}\n"))
+}
+
+/// Prints, and says by the exit code whether all is well.
+fn judged(well: bool, text: &str) -> ExitCode {
+    let printed = print(text.as_bytes());
+    if well { printed } else { ExitCode::from(EXIT_FAILED) }
 }
 
 /// Asks the daemon through its socket and prints what to say.

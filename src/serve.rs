@@ -171,7 +171,7 @@ async fn one_ended(parts: &[(&'static str, JoinHandle<()>)]) -> &'static str {
 }
 
 /// The metrics that are switched off.
-fn switched_off(config: &Config) -> HashSet<MetricId> {
+pub fn switched_off(config: &Config) -> HashSet<MetricId> {
     METRICS
         .iter()
         .enumerate()

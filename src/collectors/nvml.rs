@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::Context;
 use crate::catalog::{Gpu, MetricId, SamplerEnd};
-use crate::child;
+use crate::child::{self, Voice};
 use crate::clock::Mono;
 use crate::ledger::inbox::{Event, Pause, Stall};
 use crate::sampler::inflight::is_gpu;
@@ -194,7 +194,12 @@ impl Supervisor {
             init_deadline: s.init_deadline,
         };
         let program = child::this_program();
-        let start = Start { program: &program, generation: self.generation, log_level: &self.log_level };
+        let start = Start {
+            program: &program,
+            generation: self.generation,
+            log_level: &self.log_level,
+            voice: Voice::Log,
+        };
         match Sampler::start(start, orders, &self.context.inbox, &self.sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::policy::{self, GivenUp, Health};
 use crate::catalog::{self, SamplerEnd};
-use crate::child::{self, Running};
+use crate::child::{self, Running, Voice};
 use crate::clock::Mono;
 use crate::ledger::inbox::{Event, Inbox};
 use crate::sample::ErrorKind;
@@ -74,7 +74,7 @@ impl Sampler {
     ) -> io::Result<Sampler> {
         let table = Table::create()?;
         let args = ["sampler", "--log-level", start.log_level];
-        let (mut running, frames) = child::start(start.program, &args, table.descriptor())?;
+        let (mut running, frames) = child::start(start.program, &args, table.descriptor(), start.voice)?;
         let given_up = Arc::new(AtomicBool::new(false));
         let reader = Reader {
             generation: start.generation,
@@ -190,6 +190,8 @@ pub struct Start<'a> {
     pub generation: u64,
     /// What its log holds.
     pub log_level: &'a str,
+    /// Where that goes.
+    pub voice: Voice,
 }
 
 /// How long things may take.

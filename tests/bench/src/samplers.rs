@@ -86,7 +86,7 @@ fn start(
     avoid: Vec<usize>,
 ) -> Result<(Sampler, Vec<Seat>), Box<dyn Error>> {
     let table = Table::create()?;
-    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor())?;
+    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor(), Voice::Log)?;
     let orders = Orders {
         library: Some(library.to_owned()),
         known: known.to_vec(),
