@@ -6,14 +6,13 @@ use super::node::{Node, Setup, alive};
 
 const UUID_3: &str = "GPU-00000000-0000-4000-8000-000000000004";
 
-/// Measured values of one GPU: everything but identity and the exporter's own words.
+/// Measured values of one GPU: everything but identity and the exporter's own words and counts.
 fn measured(m: &super::node::Metrics, gpu: &str) -> usize {
     m.0.iter()
         .filter(|(name, labels, _)| {
             labels.get("gpu").is_some_and(|g| g == gpu)
                 && !name.starts_with("gpu_exporter_")
-                && name != "gpu_info"
-                && name != "gpu_up"
+                && !["gpu_info", "gpu_up", "gpu_resets_total"].contains(&name.as_str())
         })
         .count()
 }

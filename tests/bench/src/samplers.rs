@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::child::{self, Running};
+use gpu_node_exporter::child::{self, Running, Voice};
 use gpu_node_exporter::sampler::inflight::Table;
 use gpu_node_exporter::sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
 
@@ -90,6 +90,7 @@ fn start(
     let orders = Orders {
         library: Some(library.to_owned()),
         known: known.to_vec(),
+        gpm: false,
         avoid,
         intervals: Intervals {
             fast: Duration::from_millis(100),
