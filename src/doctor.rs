@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::control;
 use crate::control::orders;
 use crate::host::Host;
+use crate::sample::Source;
 use ask::{Asked, Known};
 use cuda::{Cuda, Judgement};
 use report::{Finding, Report, Verdict, costs};
@@ -157,12 +158,19 @@ impl Daemon {
         let state = config.control.path().and_then(|socket| orders::ask(socket, "driver status").ok());
         let state = state.map(|status| orders::in_words(&status)).unwrap_or_default();
         let mut findings = vec![Finding::new(topic, Verdict::Well, format!("runs. {state}"))];
-        let down = snapshot["collectors"].as_array().into_iter().flatten().filter(|c| c["up"] == false);
-        findings.extend(down.filter(|c| c["text"] != "").map(|collector| {
-            let text =
-                format!("its collector {}: {}", word(&collector["collector"]), word(&collector["text"]));
-            Finding::new(topic, Verdict::Wrong, text).mend("journalctl -u gpu-node-exporter -n 50".into())
-        }));
+        for collector in snapshot["collectors"].as_array().into_iter().flatten() {
+            let (name, trouble) = (word(&collector["collector"]), word(&collector["text"]));
+            let off = name == Source::Kmsg.name() && !config.events.kernel_log;
+            if collector["up"] == true || trouble.is_empty() || off {
+                continue;
+            }
+            let mend = match name == Source::Kmsg.name() {
+                true => "sudo sysctl -w kernel.dmesg_restrict=0",
+                false => "journalctl -u gpu-node-exporter -n 50",
+            };
+            let text = format!("its collector {name}: {trouble}");
+            findings.push(Finding::new(topic, Verdict::Wrong, text).mend(mend.into()));
+        }
         findings
     }
 

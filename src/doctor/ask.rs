@@ -16,12 +16,12 @@ use crate::collectors::nvml::process::{News, Sampler, Start, Times, What};
 use crate::config::Config;
 use crate::ledger::inbox::Inbox;
 use crate::sample::{Batch, Missing, Part, Rows};
-use crate::sampler::inflight::NODE_SLOT;
+use crate::sampler::inflight::is_gpu;
 use crate::sampler::wire::{Intervals, Orders, Seat};
 use crate::stop::Stop;
 
 /// Shortest time of asking, so that cheap calls are measured some ten times.
-const SHORTEST: Duration = Duration::from_secs(2);
+const SHORTEST: Duration = Duration::from_secs(3);
 /// What asking takes at most beside the deadlines of the calls: 64 GPUs, whose dear visits are made one at a
 /// time.
 const SPARE: Duration = Duration::from_secs(15);
@@ -30,8 +30,8 @@ const END: Duration = Duration::from_secs(5);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 /// Tiers of a GPU, of each of which one visit is waited for.
-const TIERS: [Tier; 7] =
-    [Tier::Identity, Tier::Once, Tier::Fast, Tier::Normal, Tier::Drain, Tier::Slow, Tier::Rare];
+const TIERS: [Tier; 8] =
+    [Tier::Identity, Tier::Once, Tier::Fast, Tier::Normal, Tier::Drain, Tier::Slow, Tier::Rare, Tier::Links];
 
 /// A GPU that another process is stuck on: its index, and who it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,14 +169,24 @@ pub fn ask(
         // Asking by index might touch others: with one stuck, each is asked for by its address.
         known: if avoid.is_empty() { Vec::new() } else { known.iter().map(seat).collect() },
         avoid: avoid.clone(),
-        off: off.iter().copied().collect(),
+        // The driver's events are for the daemon to hear.
+        off: off
+            .iter()
+            .copied()
+            .chain([m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()])
+            .collect(),
         gpm: config.gpm.enabled,
+        root: config.host.root.clone(),
+        processes: config.processes.per_process.then_some(config.processes.most),
         intervals: Intervals {
             fast: quick,
             normal: quick,
             drain: slow,
             slow,
-            rare: Duration::from_secs(3600),
+            // Some windows begin with one of these visits and end with the next.
+            rare: slow,
+            // Dear, and told by one visit.
+            links: Duration::from_secs(3600),
         },
         call_deadline: s.call_deadline,
         init_deadline: s.init_deadline,
@@ -241,6 +251,6 @@ fn slot(known: &Known) -> usize {
 }
 
 fn hung(stuck: &StuckCall) -> Hung {
-    let gpu = (stuck.slot != NODE_SLOT).then(|| u32::try_from(stuck.slot - 1).unwrap_or(u32::MAX));
+    let gpu = is_gpu(stuck.slot).then(|| u32::try_from(stuck.slot - 1).unwrap_or(u32::MAX));
     Hung { call: stuck.call.clone(), gpu }
 }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use serde::Serialize;
 
 use crate::catalog::{DriverError, METRICS, MetricId, Tier};
-use crate::sample::{Batch, Drained, Missing};
+use crate::sample::{Batch, Buffer, Drained, Missing};
+use crate::sampler::drain;
 
 /// How a metric family stands. Later ones weigh more where GPUs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -67,6 +68,15 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
             Drained::Gpm(window) => Some(&window.sums),
             Drained::Samples { .. } => None,
         });
+        for drained in &batch.drained {
+            // What the ledger makes of samples.
+            let made: &[MetricId] = match drained {
+                Drained::Samples { buffer: Buffer::Power, .. } => &drain::POWER,
+                Drained::Samples { buffer: Buffer::Utilization, .. } => &drain::UTILIZATION,
+                Drained::Gpm(_) => &[],
+            };
+            made.iter().for_each(|metric| note(*metric, Standing::Works, None));
+        }
         let rows = batch.rows.groups().iter().map(|(_, rows)| rows).chain(sums).flatten();
         for row in rows {
             note(row.metric, Standing::Works, None);
