@@ -535,7 +535,8 @@ impl Ledger {
         let What::Kernel(KernelFact { old, line, .. }) = &fact.what else { return };
         match line {
             KernelLine::DriverLoaded { .. } => {
-                if self.loads.line(*old, fact.taken, fact.unix_seconds) {
+                let counts = self.loads.line(*old, fact.taken, fact.unix_seconds);
+                if counts {
                     self.driver_loaded();
                 }
             }

@@ -193,7 +193,7 @@ fn run() -> std::io::Result<()> {
     let mut frames = frames;
     wire::write(&mut frames, &FromSampler::Hello { fingerprint: m::fingerprint() })?;
     let orders = match wire::read(&mut control).map_err(std::io::Error::other)? {
-        Some(ToSampler::Start(orders)) => orders,
+        Some(ToSampler::Start(orders)) => *orders,
         Some(other) => return Err(std::io::Error::other(format!("expected orders, got {other:?}"))),
         None => return Ok(()),
     };

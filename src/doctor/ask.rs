@@ -78,7 +78,7 @@ impl Asked {
     pub fn devices(&self) -> Option<usize> {
         let node = self.batches.iter().filter(|(part, _)| part.gpu.is_none()).map(|(_, batch)| batch);
         let rows = node.flat_map(|batch| batch.rows.groups()).flat_map(|(_, rows)| rows);
-        rows.filter(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize).last()
+        rows.filter(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize).next_back()
     }
 
     /// One label of `gpu_driver_info`.

@@ -57,7 +57,7 @@ pub enum FromSampler {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToSampler {
     /// First frame: how to work.
-    Start(Orders),
+    Start(Box<Orders>),
     /// A GPU that was to be left alone may be asked again.
     Include {
         /// Its slot.

@@ -91,7 +91,7 @@ impl Sampler {
         let avoids = orders.avoid.clone();
         if let Some(control) = &mut running.control {
             // A child that died at once makes this fail; its end is seen where ends are seen.
-            if let Err(error) = wire::write(control, &ToSampler::Start(orders)) {
+            if let Err(error) = wire::write(control, &ToSampler::Start(Box::new(orders))) {
                 tracing::warn!(%error, "the sampler did not take its orders");
             }
         }

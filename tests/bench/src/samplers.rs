@@ -106,7 +106,7 @@ fn start(
         ..Orders::default()
     };
     let control = running.control.as_mut().ok_or("no control pipe")?;
-    wire::write(control, &ToSampler::Start(orders))?;
+    wire::write(control, &ToSampler::Start(Box::new(orders)))?;
     let (sender, seated) = std::sync::mpsc::channel();
     std::thread::spawn(move || read(frames, &sender));
     let mut found = Vec::new();
