@@ -366,21 +366,21 @@ info_labels! {
 
 metrics! {
     // --- driver and inventory -------------------------------------------------------------------
-    /// 1 while the driver answers; 0 while it is absent, unloaded or answers nothing. Absent until the first attempt has ended.
+    /// 1 while the driver answers; 0 while it is absent, unloaded or answers nothing. Absent until the first attempt has ended, and while the driver is released on request (`gpu_driver_paused`), so that an upgrade raises no alarm.
     gpu_driver_up: Gauge<Node>, None, Own, "0.1.0";
     /// 1 while two sampler processes in a row hang in driver calls: the driver as a whole is stuck, no NVML value is published, and nothing more is started until one of them has ended.
     gpu_driver_stuck: Gauge<Node>, None, Own, "0.1.0";
     /// Versions of the driver and its library.
     gpu_driver_info: Info<Node, DriverInfo>, None, Identity, "0.1.0";
-    /// 1 while the driver is released: no process of the exporter holds it open, so that it can be unloaded. Nothing is measured then.
+    /// 1 while the driver is released on request (`gpu-node-exporter driver release`), so that it can be unloaded. Nothing is measured then, and `gpu_driver_up` and `gpu_up` are absent; a release that lasts too long is seen here.
     gpu_driver_paused: Gauge<Node>, None, Own, "0.1.0";
     /// Loads of the kernel module seen. A restart of the exporter or its sampler never counts.
     gpu_driver_loads_total: Counter<Node>, None, Own, "0.1.0";
-    /// When the kernel module was loaded.
+    /// When the kernel module was loaded, by the kernel log, the driver's kernel threads, or as it was seen to come. Absent if neither tells.
     gpu_driver_load_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
     /// 1 if the loaded kernel module has the version it is compared with: the one declared (`driver.version`), or that of the libnvidia-ml on disk.
     gpu_driver_version_matches: Gauge<Node, (VersionAgainst,)>, None, Own, "0.1.0", at most 1.0;
-    /// 1 while NVML refuses to work because library and kernel module differ in version.
+    /// 1 while NVML refuses to work because library and kernel module differ in version. Absent while the driver is not asked or stuck.
     gpu_driver_library_mismatch: Gauge<Node>, None, Own, "0.1.0", at most 1.0;
     /// Resets of the GPU seen, by the kernel log or by its return after it was lost.
     gpu_resets_total: Counter<Gpu>, None, Own, "0.1.0";

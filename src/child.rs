@@ -38,8 +38,18 @@ pub struct Running {
     pub pid: i32,
 }
 
+/// Where what a child says goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// To our own standard error.
+    Log,
+    /// Nowhere. A child that is left behind in a driver call then holds no pipe open that somebody reads from
+    /// us to its end.
+    Silent,
+}
+
 /// Starts `program args` with the three descriptors above. Gives the child and the reading end of its frames.
-pub fn start(program: &Path, args: &[&str], shared: impl AsFd) -> io::Result<(Running, File)> {
+pub fn start(program: &Path, args: &[&str], shared: impl AsFd, voice: Voice) -> io::Result<(Running, File)> {
     let (frames_read, frames_write) = io::pipe()?;
     let (control_read, control_write) = io::pipe()?;
     let shared = shared.as_fd().try_clone_to_owned()?;
@@ -53,8 +63,6 @@ pub fn start(program: &Path, args: &[&str], shared: impl AsFd) -> io::Result<(Ru
         .arg0("gpu-node-exporter")
         .args(args)
         .stdin(Stdio::null())
-        // A vendor library that prints must not reach anything but the log.
-        .stdout(io::stderr().as_fd().try_clone_to_owned()?)
         .process_group(0)
         // The notify socket and the watchdog belong to the serving process alone.
         .env_remove("NOTIFY_SOCKET")
@@ -62,6 +70,11 @@ pub fn start(program: &Path, args: &[&str], shared: impl AsFd) -> io::Result<(Ru
         .env_remove("WATCHDOG_PID")
         .fd_mappings(mappings)
         .map_err(io::Error::other)?;
+    match voice {
+        // A vendor library that prints must not reach anything but the log.
+        Voice::Log => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
+        Voice::Silent => command.stdout(Stdio::null()).stderr(Stdio::null()),
+    };
     let process = command.spawn()?;
     let pid = i32::try_from(process.id()).map_err(io::Error::other)?;
     // The command still owns the child's ends; they must close here, or the stream would never end.

@@ -2,6 +2,7 @@
 //! its own thread and cadence, never calls another, and speaks to the ledger alone.
 
 pub mod kmsg;
+pub mod module;
 pub mod nvml;
 pub mod process;
 
@@ -30,6 +31,8 @@ pub struct Context {
     pub stop: Arc<Stop>,
     /// Process ids of the samplers alive, kept by `nvml`, read by `process`.
     pub samplers: Arc<nvml::Pids>,
+    /// What people ask of `nvml` while the daemon runs; `module` tells it what it sees.
+    pub switch: Arc<nvml::switch::Switch>,
     /// What the HTTP server counts of itself.
     pub http: Arc<http::Stats>,
 }
@@ -48,4 +51,5 @@ pub const ALL: &[Collector] = &[
     Collector { source: Source::Nvml, start: nvml::start },
     Collector { source: Source::Process, start: process::start },
     Collector { source: Source::Kmsg, start: kmsg::start },
+    Collector { source: Source::Module, start: module::start },
 ];

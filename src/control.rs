@@ -4,6 +4,8 @@
 //! line `error: TEXT`; then the connection ends. Whatever changes the daemon's state goes through here
 //! and never through the network, so the file's mode (0660) decides who may.
 
+pub mod orders;
+
 use std::future::Future;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -185,7 +187,8 @@ pub async fn look(request: &str, board: &Board, renderings: &Arc<Renderings>) ->
         }
         _ => {
             return Err(format!(
-                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status"
+                "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
+                 driver release, driver resume, driver status, gpm off, gpm on"
             ));
         }
     };

@@ -19,7 +19,9 @@ mod health;
 pub mod inbox;
 mod inventory;
 mod journal;
+mod loads;
 mod publish;
+mod resets;
 mod run;
 mod samples;
 mod tally;
@@ -33,15 +35,17 @@ use crate::catalog::{
 };
 use crate::clock::Mono;
 use crate::config::mig_layout::DeclaredLayout;
-use crate::fact::{Fact, What, pci_address};
+use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use clock_events::ClockEvents;
 use counters::DriverCounters;
 use faults::Faults;
 use gpm::GpmSums;
-use inbox::{Event, Stall};
+use inbox::{Event, Pause, Stall};
 pub use inventory::Seen;
+use loads::Loads;
+use resets::Resets;
 pub use run::{Hooks, run};
 use samples::Samples;
 use tally::Tally;
@@ -118,6 +122,8 @@ enum Answer {
     Waiting,
     Up,
     Away(String),
+    /// Library and kernel module differ in version.
+    Mismatch(String),
 }
 
 /// The ledger.
@@ -132,6 +138,10 @@ pub struct Ledger {
     floor: u64,
     answer: Answer,
     stuck: bool,
+    /// The release of the driver, while it lasts.
+    paused: Option<Pause>,
+    loads: Loads,
+    resets: Resets,
     /// Since when no sampler has said that the driver answers.
     unanswered: Option<Mono>,
     stalls: Vec<Stall>,
@@ -164,6 +174,7 @@ impl Ledger {
         tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_events_lost_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), 0.0);
+        tally.add(&m::gpu_driver_loads_total, &Node {}, (), 0.0);
         Ledger {
             faults: Faults::new(settings.keep_events, &settings.seen.gpus),
             seen: settings.seen.clone(),
@@ -176,6 +187,9 @@ impl Ledger {
             floor: 0,
             answer: Answer::Waiting,
             stuck: false,
+            paused: None,
+            loads: Loads::default(),
+            resets: Resets::default(),
             unanswered: None,
             stalls: Vec::new(),
             samplers: 0,
@@ -217,6 +231,7 @@ impl Ledger {
             }
         }
         self.count_gaps(&batch);
+        self.count_return(&batch);
         self.keep(batch);
         new_epoch
     }
@@ -254,7 +269,11 @@ impl Ledger {
             if old.uuid != gpu.uuid {
                 self.faults.forget(&old.uuid);
             }
+            self.resets.forget(&old.uuid);
             self.tally.forget(&Subject::Gpu(old));
+        }
+        if !gpu.uuid.is_empty() {
+            self.tally.add(&m::gpu_resets_total, gpu, (), 0.0);
         }
         self.tally.born(&m::gpu_exporter_driver_errors_total, gpu);
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
@@ -313,15 +332,32 @@ impl Ledger {
                 Missing::Failed { error, .. } => {
                     let error: DriverError = error.label();
                     self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (error,), 1.0);
-                    if error == DriverError::GpuIsLost || error == DriverError::ResetRequired {
+                    if is_lost(error) {
                         // A lost GPU comes back only after a reset, and a reset clears its counters.
                         self.counters.forget(&gpu.uuid);
+                        self.resets.lost(&gpu.uuid, Some(batch.part.tier), batch.taken);
                     }
                 }
                 Missing::Dropped(drop) => {
                     self.tally.add(&m::gpu_exporter_readings_dropped_total, gpu, (drop.label(),), 1.0);
                 }
             }
+        }
+    }
+
+    /// Counts the reset of a GPU that was lost and answers again.
+    fn count_return(&mut self, batch: &Batch) {
+        let Some(gpu) = &batch.part.gpu else { return };
+        // Identity is told before anything was measured.
+        let measured = batch.part.tier != Tier::Identity && !batch.rows.is_empty();
+        let lost = batch.gaps.iter().any(|gap| match &gap.missing {
+            Missing::Failed { error, .. } => is_lost(error.label()),
+            Missing::Unsupported | Missing::Dropped(_) => false,
+        });
+        let tier = batch.part.tier;
+        if measured && batch.answered && !lost && self.resets.answers(&gpu.uuid, tier, batch.taken) {
+            self.faults.gpu_reset(gpu);
+            self.tally.add(&m::gpu_resets_total, gpu, (), 1.0);
         }
     }
 
@@ -401,7 +437,10 @@ impl Ledger {
             }
             Event::DriverAway { error, text, epoch } => {
                 self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
-                self.answer = Answer::Away(text);
+                self.answer = match error.label() {
+                    DriverError::LibRmVersionMismatch => Answer::Mismatch(text),
+                    _ => Answer::Away(text),
+                };
                 self.unanswered = None;
                 self.faults.asks_no_events();
                 if error.label() == DriverError::DriverNotLoaded {
@@ -419,7 +458,28 @@ impl Ledger {
                 if let Some((gpu, book)) = self.book_by_index(index) {
                     book.no_handle = Some(format!("no handle: {text}"));
                     let gpu = gpu.clone();
+                    if is_lost(error.label()) {
+                        self.resets.lost(&gpu.uuid, None, Mono::now());
+                    }
                     self.tally.add(&m::gpu_exporter_driver_errors_total, &gpu, (error.label(),), 1.0);
+                }
+            }
+            Event::Released(pause) => {
+                if self.paused.is_none() {
+                    self.floor = pause.epoch;
+                    self.void_driver();
+                }
+                self.unanswered = None;
+                self.faults.asks_no_events();
+                self.paused = Some(pause);
+            }
+            Event::Resumed => {
+                self.paused = None;
+                self.answer = Answer::Waiting;
+            }
+            Event::Module { sight, at, unix_seconds } => {
+                if self.loads.sight(&sight, at, unix_seconds) {
+                    self.driver_loaded();
                 }
             }
             Event::DriverStuck(stuck) => self.stuck = stuck,
@@ -466,7 +526,37 @@ impl Ledger {
                 None => self.seat(&told.gpu),
             }
         }
+        self.driver_line(&fact);
         self.faults.take(&mut self.tally, fact, self.ready);
+    }
+
+    /// What a line of the kernel log says of the driver: a load of its module, or a reset of a GPU.
+    fn driver_line(&mut self, fact: &Fact) {
+        let What::Kernel(KernelFact { old, line, .. }) = &fact.what else { return };
+        match line {
+            KernelLine::DriverLoaded { .. } => {
+                let counts = self.loads.line(*old, fact.taken, fact.unix_seconds);
+                if counts {
+                    self.driver_loaded();
+                }
+            }
+            KernelLine::GpuReset { pci } if !old => {
+                let Some(gpu) = self.faults.gpu_at(pci) else { return };
+                if self.resets.line(&gpu.uuid, fact.taken) {
+                    self.tally.add(&m::gpu_resets_total, &gpu, (), 1.0);
+                }
+                self.counters.forget(&gpu.uuid);
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a load of the kernel module. The driver's counters start anew with it.
+    fn driver_loaded(&mut self) {
+        self.tally.add(&m::gpu_driver_loads_total, &Node {}, (), 1.0);
+        self.counters.forget_all();
+        // Also where the kernel log cannot be read.
+        self.faults.driver_reset();
     }
 
     /// Counts events that found no room in the inbox.
@@ -483,10 +573,18 @@ impl Ledger {
 
     /// The driver as it is to be told.
     fn driver(&self, now: Mono) -> DriverState {
+        if let Some(pause) = &self.paused {
+            return DriverState::Paused {
+                since_unix_seconds: pause.unix_seconds,
+                age: now.since(pause.since),
+                holders: pause.holders.clone(),
+            };
+        }
         match &self.answer {
             _ if self.stuck => DriverState::Stuck,
             Answer::Waiting => DriverState::Waiting,
             Answer::Away(text) => DriverState::Away { text: text.clone() },
+            Answer::Mismatch(text) => DriverState::Mismatch { text: text.clone() },
             Answer::Up => match self.unanswered {
                 Some(since) if now.since(since) > self.settings.bridge => {
                     DriverState::Away { text: "no sampler answers".into() }
@@ -514,6 +612,11 @@ impl Ledger {
     fn collectors(&self) -> impl Iterator<Item = (Source, CollectorName)> {
         crate::collectors::ALL.iter().map(|c| (c.source, c.source.label()))
     }
+}
+
+/// Whether an error says that the GPU is of no use before it is reset.
+fn is_lost(error: DriverError) -> bool {
+    matches!(error, DriverError::GpuIsLost | DriverError::ResetRequired)
 }
 
 #[cfg(test)]

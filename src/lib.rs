@@ -10,6 +10,7 @@
 //! - [`ledger`]: folds batches, keeps all mutable state, publishes · [`snapshot`]: what it publishes
 //! - [`encode`]: bytes for each format · [`http`] and [`page`]: who asks for them
 //! - [`control`]: the local socket · [`state`]: files kept over restarts
+//! - [`doctor`]: what this machine lets the exporter do
 //! - [`lifecycle`]: signals and systemd · [`serve`]: wiring
 
 pub mod catalog;
@@ -18,6 +19,7 @@ pub mod clock;
 pub mod collectors;
 pub mod config;
 pub mod control;
+pub mod doctor;
 pub mod encode;
 pub mod fact;
 pub mod host;

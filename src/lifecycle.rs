@@ -5,9 +5,9 @@ use std::io;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Waits for SIGTERM or SIGINT. SIGHUP and SIGUSR1, whose default is to end the process, are only logged:
-/// nothing is reloaded by signal.
-pub async fn asked_to_end() -> io::Result<&'static str> {
+/// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`. SIGHUP, whose default is to end the process, is only
+/// logged: nothing is reloaded by signal.
+pub async fn asked_to_end(release: impl Fn()) -> io::Result<&'static str> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let mut hup = signal(SignalKind::hangup())?;
@@ -17,7 +17,7 @@ pub async fn asked_to_end() -> io::Result<&'static str> {
             _ = term.recv() => return Ok("SIGTERM"),
             _ = int.recv() => return Ok("SIGINT"),
             _ = hup.recv() => tracing::info!("SIGHUP has no meaning here; to change settings, restart"),
-            _ = usr1.recv() => tracing::info!("SIGUSR1 has no meaning here"),
+            _ = usr1.recv() => release(),
         }
     }
 }

@@ -3,12 +3,15 @@
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::os::linux::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use gpu_node_exporter::catalog::{self, docs};
-use gpu_node_exporter::config::{self, ConfigErrors, Loaded, Overrides};
-use gpu_node_exporter::{control, sampler, serve};
+use gpu_node_exporter::config::{self, Config, ConfigErrors, Loaded, Overrides};
+use gpu_node_exporter::control::orders::{self, in_words};
+use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
+use gpu_node_exporter::{control, doctor, sampler, serve};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -22,6 +25,10 @@ Examples:
   gpu-node-exporter check-config --config new.toml   try a configuration before it counts
   gpu-node-exporter snapshot --format json           what the running daemon publishes
   gpu-node-exporter metrics | less                   every metric, its labels and meaning
+  gpu-node-exporter doctor                           what works on this machine, and what mends the rest
+  gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
+  gpu-node-exporter driver release                   before the driver is unloaded or upgraded
+  gpu-node-exporter gpm off                          before a profiler such as Nsight runs
 
 Configuration, the later stronger than the earlier:
   1. built-in defaults
@@ -32,7 +39,8 @@ Configuration, the later stronger than the earlier:
 
 Served over HTTP: / (status page), /metrics, /livez, /readyz, /api/v1/...
 
-Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure";
+Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
+what `doctor` finds wrong";
 
 /// Prometheus exporter for NVIDIA GPU hosts that never hangs when the driver hangs
 #[derive(Parser)]
@@ -62,9 +70,69 @@ enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: SnapshotFormat,
     },
+    /// Look at this machine: what works, what does not, and the command that mends it
+    ///
+    /// Asks the driver in a process of its own and never hangs; changes nothing; a daemon may run. Prints who
+    /// asks and with which capabilities, libraries, kernel module and device files, whether each metric works,
+    /// is unsupported, not permitted or fails, what each NVML call costs here, and access to the kernel log,
+    /// control groups and the kubelet. Exit code 0 if nothing is wrong, else 1.
+    Doctor {
+        /// How to print it
+        #[arg(long, value_enum, default_value = "text")]
+        format: ReportFormat,
+        /// Tell only whether programs built with this CUDA version run here, as `12.4`, and by which rule;
+        /// exit code 0 if they do, else 1
+        #[arg(long, value_name = "X.Y")]
+        cuda: Option<Cuda>,
+    },
+    /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
+    ///
+    /// SIGUSR1 to the main process releases as well:
+    /// `systemctl kill --kill-whom=main -s USR1 gpu-node-exporter`
+    Driver {
+        #[command(subcommand)]
+        what: DriverOrder,
+    },
+    /// Leave the profiling counters (GPM) to a profiler such as Nsight for a while, and read them again
+    ///
+    /// The counters of Hopper and later have one reader at a time. After `gpm off` the values derived from
+    /// them are absent until `gpm on` or a restart of the daemon; `gpm.enabled = false` in the configuration
+    /// keeps them off.
+    Gpm {
+        #[command(subcommand)]
+        what: GpmOrder,
+    },
     /// The process that talks to NVML; started by `serve`
     #[command(hide = true)]
     Sampler,
+}
+
+#[derive(Clone, Copy, Subcommand)]
+enum DriverOrder {
+    /// End the process that has the driver open, and wait for its end
+    ///
+    /// No handle or device file stays open then. GPUs are still listed, nothing is measured, and
+    /// gpu_driver_paused is 1. It resumes by itself when the kernel module was unloaded and is loaded again.
+    /// Exit code 1 if the driver is still held after 10 s, as by a call that does not return.
+    Release,
+    /// Take the driver up again
+    Resume,
+    /// Tell whether the driver is in use, and by which process
+    Status,
+}
+
+#[derive(Clone, Copy, Subcommand)]
+enum GpmOrder {
+    /// Give the profiling counters up, so that a profiler can have them
+    Off,
+    /// Read the profiling counters again
+    On,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ReportFormat {
+    Json,
+    Text,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -106,6 +174,29 @@ fn main() -> ExitCode {
             .as_bytes(),
         ),
         Command::Snapshot { format } => with_config(overrides, |loaded| snapshot(&loaded, format)),
+        Command::Doctor { format, cuda } => with_config(overrides, |loaded| {
+            log_to_stderr(tracing::Level::ERROR);
+            match cuda {
+                Some(wanted) => runs_cuda(&loaded.config, wanted, format),
+                None => examine(&loaded.config, format),
+            }
+        }),
+        Command::Driver { what } => with_config(overrides, |loaded| {
+            with_socket(&loaded, |socket| match what {
+                DriverOrder::Release => orders::release(socket),
+                DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| in_words(&status)),
+                DriverOrder::Status => orders::ask(socket, "driver status").map(|status| in_words(&status)),
+            })
+        }),
+        Command::Gpm { what } => with_config(overrides, |loaded| {
+            let request = match what {
+                GpmOrder::Off => "gpm off",
+                GpmOrder::On => "gpm on",
+            };
+            with_socket(&loaded, |socket| {
+                orders::ask(socket, request).map(|status| orders::gpm_in_words(&status).to_owned())
+            })
+        }),
         Command::Sampler => {
             let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));
@@ -153,13 +244,58 @@ fn run(loaded: Loaded) -> ExitCode {
     }
 }
 
-fn snapshot(loaded: &Loaded, format: SnapshotFormat) -> ExitCode {
-    let Some(socket) = loaded.config.control.path() else {
+fn examine(config: &Config, format: ReportFormat) -> ExitCode {
+    let report = doctor::examine(config, &serve::switched_off(config));
+    let text = match format {
+        ReportFormat::Json => report.json(),
+        ReportFormat::Text => report.text(io::stdout().is_terminal()),
+    };
+    judged(report.well, &text)
+}
+
+fn runs_cuda(config: &Config, wanted: Cuda, format: ReportFormat) -> ExitCode {
+    let told = doctor::runs_cuda(config, wanted);
+    let text = match (format, told.answer) {
+        (ReportFormat::Json, _) => match serde_json::to_string(&told) {
+            Ok(text) => text,
+            Err(error) => return fail(EXIT_FAILED, &error),
+        },
+        (_, Answer::Yes) => format!("yes: {}", told.rule),
+        (_, Answer::MinorVersion) => format!("yes, by {}", told.rule),
+        (_, Answer::No) => format!("no: {}", told.rule),
+        (_, Answer::Unknown) => format!("unknown: {}", told.rule),
+    };
+    judged(matches!(told.answer, Answer::Yes | Answer::MinorVersion), &format!("{text}\n"))
+}
+
+/// Prints, and says by the exit code whether all is well.
+fn judged(well: bool, text: &str) -> ExitCode {
+    let printed = print(text.as_bytes());
+    if well { printed } else { ExitCode::from(EXIT_FAILED) }
+}
+
+/// Asks the daemon through its socket and prints what to say.
+fn with_socket(loaded: &Loaded, ask: impl FnOnce(&Path) -> io::Result<String>) -> ExitCode {
+    let Some(socket) = socket(loaded) else { return ExitCode::from(EXIT_FAILED) };
+    match ask(socket) {
+        Ok(text) => print(format!("{text}\n").as_bytes()),
+        Err(error) => fail(EXIT_FAILED, &error),
+    }
+}
+
+/// The daemon's socket. Without one, says so.
+fn socket(loaded: &Loaded) -> Option<&Path> {
+    let socket = loaded.config.control.path();
+    if socket.is_none() {
         eprintln!(
             "gpu-node-exporter: control.socket is empty, so there is no socket to ask the daemon through"
         );
-        return ExitCode::from(EXIT_FAILED);
-    };
+    }
+    socket
+}
+
+fn snapshot(loaded: &Loaded, format: SnapshotFormat) -> ExitCode {
+    let Some(socket) = socket(loaded) else { return ExitCode::from(EXIT_FAILED) };
     let request = match format {
         SnapshotFormat::Json => "snapshot json",
         SnapshotFormat::Text => "snapshot text",

@@ -22,6 +22,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -56,6 +57,9 @@ pub struct Shared {
     pub table: &'static Table,
     /// The right to make a dear call.
     pub token: &'static Token,
+    /// Whether the profiling counters (GPM) are to be read now. A worker that finds it false gives back what
+    /// it holds of them, so that a profiler can have them.
+    pub gpm: AtomicBool,
     /// Ends all threads.
     pub stop: Stop,
     frames: Mutex<Outbox>,
@@ -189,12 +193,13 @@ fn run() -> std::io::Result<()> {
     let mut frames = frames;
     wire::write(&mut frames, &FromSampler::Hello { fingerprint: m::fingerprint() })?;
     let orders = match wire::read(&mut control).map_err(std::io::Error::other)? {
-        Some(ToSampler::Start(orders)) => orders,
+        Some(ToSampler::Start(orders)) => *orders,
         Some(other) => return Err(std::io::Error::other(format!("expected orders, got {other:?}"))),
         None => return Ok(()),
     };
     let shared = Arc::new(Shared {
         off: orders.off.iter().copied().collect(),
+        gpm: AtomicBool::new(orders.gpm),
         orders,
         table,
         token: Box::leak(Box::default()),
@@ -214,6 +219,7 @@ fn run() -> std::io::Result<()> {
                         break;
                     }
                 }
+                Ok(Some(ToSampler::Gpm(read))) => listener.gpm.store(read, Ordering::Relaxed),
                 Ok(Some(ToSampler::Start(_))) => tracing::warn!("orders came twice"),
                 Ok(None) => break,
                 Err(error) => {

@@ -10,10 +10,12 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use crate::catalog::{BuildInfo, METRICS, MetricId};
-use crate::clock::Mono;
+use crate::clock::{Mono, unix_seconds};
+use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context};
 use crate::config::Config;
 use crate::config::mig_layout::DeclaredLayout;
+use crate::control::orders;
 use crate::encode::Renderings;
 use crate::host::Host;
 use crate::http::{self, Doors, Limits};
@@ -87,12 +89,15 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
             .name("ledger".into())
             .spawn(move || ledger::run(settings, interval, &inbox, &board, hooks))?
     };
+    let settle = config.sampler.driver_retry_interval;
+    let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
     let context = Context {
         config: Arc::clone(&config),
         off,
         inbox: Arc::clone(&inbox),
         stop: Arc::clone(&stop),
         samplers: Arc::default(),
+        switch: Arc::clone(&switch),
         http: Arc::clone(&http_stats),
     };
     let mut collecting = Vec::new();
@@ -125,9 +130,10 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
             tracing::info!("serving http://{address}/");
         }
         lifecycle::notify(&[NotifyState::Ready]);
-        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, stopped));
+        let released = Arc::clone(&switch);
+        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, stopped));
         let ended = tokio::select! {
-            signal = lifecycle::asked_to_end() => match signal {
+            signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
                     tracing::info!("{signal}: ending");
                     Ok(())
@@ -165,7 +171,7 @@ async fn one_ended(parts: &[(&'static str, JoinHandle<()>)]) -> &'static str {
 }
 
 /// The metrics that are switched off.
-fn switched_off(config: &Config) -> HashSet<MetricId> {
+pub fn switched_off(config: &Config) -> HashSet<MetricId> {
     METRICS
         .iter()
         .enumerate()
@@ -208,6 +214,7 @@ async fn serve_control(
     config: Arc<Config>,
     board: Arc<Board>,
     renderings: Arc<Renderings>,
+    switch: Arc<Switch>,
     stopped: watch::Receiver<bool>,
 ) {
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
@@ -215,11 +222,17 @@ async fn serve_control(
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
     let served = match opened.map_err(io::Error::other).and_then(|server| server) {
         Ok(server) => {
-            let look = move |request: String| {
+            let answer = move |request: String| {
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
-                async move { control::look(&request, &board, &renderings).await }
+                let obeyed = orders::obey(&request, &switch);
+                async move {
+                    match obeyed {
+                        Some(answer) => answer,
+                        None => control::look(&request, &board, &renderings).await,
+                    }
+                }
             };
-            server.serve(look, stopped).await
+            server.serve(answer, stopped).await
         }
         Err(error) => Err(error),
     };

@@ -131,6 +131,20 @@ pub enum DriverState {
         /// Why, in words.
         text: String,
     },
+    /// NVML refuses to work: library and kernel module differ in version.
+    Mismatch {
+        /// What NVML said.
+        text: String,
+    },
+    /// It is released, so that it can be unloaded: nothing is asked.
+    Paused {
+        /// Since when, in seconds since 1970.
+        since_unix_seconds: f64,
+        /// For how long.
+        age: Duration,
+        /// Processes of ours that still have it open.
+        holders: Vec<i32>,
+    },
 }
 
 /// One GPU as the status page and the JSON show it.
@@ -167,6 +181,8 @@ pub enum GpuState {
     },
     /// The driver is away or stuck as a whole.
     NoDriver,
+    /// The driver is released: nothing is asked.
+    Paused,
 }
 
 /// One tier of one GPU.

@@ -1,7 +1,8 @@
 //! The parent's side of the sampler: starts it, watches it, replaces it by the rules of [`policy`].
 
 pub mod policy;
-mod process;
+pub mod process;
+pub mod switch;
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,14 +12,15 @@ use std::time::Duration;
 
 use super::Context;
 use crate::catalog::{Gpu, MetricId, SamplerEnd};
-use crate::child;
+use crate::child::{self, Voice};
 use crate::clock::Mono;
-use crate::ledger::inbox::{Event, Stall};
+use crate::ledger::inbox::{Event, Pause, Stall};
 use crate::sampler::inflight::is_gpu;
 use crate::sampler::wire::{Intervals, Orders};
 use crate::stop::Stop;
 use policy::{Backoff, Decision, GivenUp, StuckCall};
 use process::{News, Sampler, Start, Times, What};
+use switch::{Holder, Released, StuckIn};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
 const LOOK: Duration = Duration::from_millis(250);
@@ -67,6 +69,11 @@ struct Supervisor {
     said_stalls: Vec<Stall>,
     said_stuck: bool,
     said_alive: Option<usize>,
+    said_pause: Option<Pause>,
+    /// Since when no sampler may run.
+    released: Option<Released>,
+    /// Whether samplers are to read the profiling counters.
+    gpm: bool,
 }
 
 impl Supervisor {
@@ -88,11 +95,15 @@ impl Supervisor {
             said_stalls: Vec::new(),
             said_stuck: false,
             said_alive: None,
+            said_pause: None,
+            released: None,
+            gpm: true,
         }
     }
 
     fn run(mut self, news: &Receiver<News>) {
         while !self.context.stop.stopped() {
+            self.obey();
             self.start_if_due();
             match news.recv_timeout(LOOK) {
                 Ok(first) => {
@@ -110,9 +121,42 @@ impl Supervisor {
         self.shut_down();
     }
 
+    /// Does what was asked for since the last look.
+    fn obey(&mut self) {
+        let wanted = self.context.switch.obey();
+        if wanted.gpm != self.gpm {
+            self.gpm = wanted.gpm;
+            tracing::info!(read = self.gpm, "profiling counters");
+            if let Some(serving) = &mut self.serving {
+                serving.gpm(self.gpm);
+            }
+        }
+        if wanted.released.is_some() == self.released.is_some() {
+            return;
+        }
+        self.released = wanted.released;
+        match &self.released {
+            Some(_) => {
+                tracing::info!("the driver is released: the sampler ends, and none is started");
+                self.give_up(None);
+                self.say_pause();
+            }
+            None => {
+                tracing::info!("the driver is taken up again");
+                self.next_start = Mono(0);
+                self.said_pause = None;
+                self.context.inbox.event(Event::Resumed);
+            }
+        }
+    }
+
     fn start_if_due(&mut self) {
         let now = Mono::now();
-        if self.serving.is_some() || self.given_up.len() > 1 || now < self.next_start {
+        if self.released.is_some()
+            || self.serving.is_some()
+            || self.given_up.len() > 1
+            || now < self.next_start
+        {
             return;
         }
         // GPUs that another process is stuck on are not touched by the new one, which goes by what that
@@ -137,6 +181,7 @@ impl Supervisor {
                 let processes = &self.context.config.processes;
                 processes.per_process.then_some(processes.most)
             },
+            gpm: self.gpm,
             intervals: Intervals {
                 fast: s.fast_interval,
                 normal: s.normal_interval,
@@ -149,7 +194,12 @@ impl Supervisor {
             init_deadline: s.init_deadline,
         };
         let program = child::this_program();
-        let start = Start { program: &program, generation: self.generation, log_level: &self.log_level };
+        let start = Start {
+            program: &program,
+            generation: self.generation,
+            log_level: &self.log_level,
+            voice: Voice::Log,
+        };
         match Sampler::start(start, orders, &self.context.inbox, &self.sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
@@ -262,6 +312,23 @@ impl Supervisor {
         self.say_stuck(driver_stuck);
         self.say_stalls(stuck);
         self.count();
+        if self.released.is_some() {
+            self.say_pause();
+        }
+    }
+
+    fn say_pause(&mut self) {
+        let Some(released) = &self.released else { return };
+        let pause = Pause {
+            since: released.since,
+            unix_seconds: released.unix_seconds,
+            epoch: first_epoch(self.generation + 1),
+            holders: self.given_up.iter().map(Sampler::pid).collect(),
+        };
+        if self.said_pause.as_ref() != Some(&pause) {
+            self.said_pause = Some(pause.clone());
+            self.context.inbox.event(Event::Released(pause));
+        }
     }
 
     fn say_stuck(&mut self, stuck: bool) {
@@ -301,6 +368,17 @@ impl Supervisor {
             self.context.inbox.event(Event::Samplers(pids.len()));
         }
         self.context.samplers.set(pids);
+        let now = Mono::now();
+        let holder = |sampler: &Sampler| {
+            let stuck = sampler.health(now, self.times).stuck.into_iter().min_by_key(|call| call.since);
+            let stuck = stuck.map(|call| stall(sampler, call)).map(|stall| StuckIn {
+                call: stall.call,
+                gpu: stall.gpu.map(|gpu| gpu.gpu),
+                seconds: now.since(stall.since).as_secs_f64(),
+            });
+            Holder { pid: sampler.pid(), stuck }
+        };
+        self.context.switch.held_by(self.serving.iter().chain(&self.given_up).map(holder).collect());
     }
 
     /// Ends every sampler that can be ended. One that is stuck in the driver is left: its control pipe

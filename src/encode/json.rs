@@ -6,8 +6,9 @@
 //! taken_unix_seconds  when the snapshot was made
 //! sequence            counts snapshots from 1
 //! ready               whether every collector has answered or been found absent
-//! driver              state: waiting, up, stuck or away; text: the same in words
-//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing or no_driver; text: the same in words
+//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the same in words
+//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same in
+//!                     words
 //!   parts[]           tier, age_seconds, duration_seconds, values (how many)
 //!   gaps[]            call, metrics (names); missing: unsupported, failed, blank or out_of_range;
 //!                     error (kind of a failed call), text (what the driver said)
@@ -80,6 +81,8 @@ fn driver(driver: &DriverState) -> State {
         DriverState::Up => "up",
         DriverState::Stuck => "stuck",
         DriverState::Away { .. } => "away",
+        DriverState::Mismatch { .. } => "library_mismatch",
+        DriverState::Paused { .. } => "paused",
     };
     State { state, text: words::driver_text(driver) }
 }
@@ -100,6 +103,7 @@ fn gpu(view: &GpuView) -> impl Serialize {
         GpuState::Stuck { .. } => "stuck",
         GpuState::Failing { .. } => "failing",
         GpuState::NoDriver => "no_driver",
+        GpuState::Paused => "paused",
     };
     Gpu {
         gpu: view.gpu.gpu,

@@ -199,6 +199,11 @@ impl Faults {
         }
     }
 
+    /// The GPU at a PCI address without function, as `0000:06:00`.
+    pub fn gpu_at(&self, pci: &str) -> Option<Gpu> {
+        self.places.get(pci).cloned()
+    }
+
     /// What faults say about a GPU.
     pub fn book(&self, gpu: &Gpu) -> Option<&FaultBook> {
         self.books.get(&gpu.uuid)

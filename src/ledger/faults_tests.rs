@@ -292,6 +292,7 @@ fn a_line_of_a_gpu_that_nobody_lists_is_told_as_such() {
     }
     b.ledger.event(Event::Hindered(Source::Kmsg, Some("x".into())));
     b.ledger.event(Event::Hindered(Source::Process, Some("x".into())));
+    b.ledger.event(Event::Hindered(Source::Module, Some("x".into())));
     b.ledger.event(Event::Samplers(1));
     assert!(b.publish().ready);
     b.kmsg(7, 79);

@@ -28,7 +28,7 @@ pub struct Findings {
 /// The reasons against a GPU in this state; `None`: nothing can be said of it now.
 pub fn judge(state: &GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> {
     let (stuck, silent) = match state {
-        GpuState::Waiting | GpuState::NoDriver => return None,
+        GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => return None,
         GpuState::Up => (false, false),
         GpuState::Stuck { .. } => (true, false),
         GpuState::Failing { .. } => (false, true),

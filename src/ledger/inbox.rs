@@ -7,6 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use crate::catalog::{Gpu, SamplerEnd, Tier};
 use crate::clock::Mono;
+use crate::collectors::module::Sight;
 use crate::fact::Fact;
 use crate::sample::{Batch, ErrorKind, Part, Source};
 
@@ -50,6 +51,19 @@ pub enum Event {
         /// Why, in words.
         text: String,
     },
+    /// The driver is released, or how far that is has changed; every measured value of it is void.
+    Released(Pause),
+    /// The driver is taken up again.
+    Resumed,
+    /// What was seen of the kernel module, where it differs from what was seen before.
+    Module {
+        /// What was seen.
+        sight: Sight,
+        /// When.
+        at: Mono,
+        /// The same in seconds since 1970.
+        unix_seconds: f64,
+    },
     /// The driver is stuck as a whole, or no longer.
     DriverStuck(bool),
     /// A GPU has a worker.
@@ -68,6 +82,19 @@ pub enum Event {
     Hindered(Source, Option<String>),
     /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
+}
+
+/// A release of the driver.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pause {
+    /// When it was asked for.
+    pub since: Mono,
+    /// The same in seconds since 1970.
+    pub unix_seconds: f64,
+    /// Batches of epochs below this are of samplers that were ended.
+    pub epoch: u64,
+    /// Processes that still have the driver open.
+    pub holders: Vec<i32>,
 }
 
 /// A driver call past its deadline.

@@ -134,6 +134,9 @@ impl Ledger {
         if let Some(stall) = self.stall_of(gpu) {
             return GpuState::Stuck { call: stall.call.clone(), age: now.since(stall.since) };
         }
+        if matches!(driver, DriverState::Paused { .. }) {
+            return GpuState::Paused;
+        }
         if *driver != DriverState::Up {
             return GpuState::NoDriver;
         }
@@ -198,7 +201,8 @@ impl Ledger {
         let mut views = Vec::with_capacity(states.len());
         for (gpu, state) in states {
             let up = state == GpuState::Up;
-            if state != GpuState::Waiting {
+            // What was released is not down: it is not asked.
+            if state != GpuState::Waiting && state != GpuState::Paused {
                 b.put(&m::gpu_up, &gpu, (), f64::from(u8::from(up)));
             }
             let mut view = GpuView { gpu: gpu.clone(), state, parts: Vec::new(), gaps: Vec::new() };
@@ -341,6 +345,12 @@ impl Ledger {
     ) -> Vec<CollectorView> {
         let mut views = Vec::new();
         for (source, label) in self.collectors() {
+            if source == Source::Nvml && matches!(driver, DriverState::Paused { .. }) {
+                // Neither up nor down: it has nothing to do.
+                let text = "paused: the driver is released".to_owned();
+                views.push(CollectorView { name: source.name(), up: true, age: None, text });
+                continue;
+            }
             let age = self.last_success.get(&source).map(|at| now.since(*at));
             let text = match source {
                 Source::Nvml => self.nvml_trouble(driver, gpus),
@@ -371,6 +381,8 @@ impl Ledger {
         match driver {
             DriverState::Away { text } => return Some(format!("the driver is away: {text}")),
             DriverState::Stuck => return Some("the driver is stuck".into()),
+            DriverState::Mismatch { text } => return Some(format!("the driver is away: {text}")),
+            DriverState::Paused { .. } => return None,
             DriverState::Waiting => return Some("waiting for the driver's first answer".into()),
             DriverState::Up if self.samplers == 0 => return Some("no sampler runs".into()),
             DriverState::Up => {}
@@ -378,7 +390,7 @@ impl Ledger {
         for view in gpus {
             let index = view.gpu.gpu;
             match &view.state {
-                GpuState::Up | GpuState::Waiting => {}
+                GpuState::Up | GpuState::Waiting | GpuState::Paused => {}
                 GpuState::Stuck { call, .. } => return Some(format!("GPU {index} is stuck in {call}")),
                 GpuState::Failing { text } => return Some(format!("GPU {index}: {text}")),
                 GpuState::NoDriver => return Some(format!("GPU {index}: no driver")),
@@ -396,9 +408,18 @@ impl Ledger {
 
     fn put_node(&self, b: &mut Builder<'_>, now: Mono, driver: &DriverState) {
         let node = Node {};
-        if *driver != DriverState::Waiting {
-            let up = *driver == DriverState::Up;
-            b.put(&m::gpu_driver_up, &node, (), f64::from(u8::from(up)));
+        let flag = |set: bool| f64::from(u8::from(set));
+        let paused = matches!(driver, DriverState::Paused { .. });
+        if *driver != DriverState::Waiting && !paused {
+            b.put(&m::gpu_driver_up, &node, (), flag(*driver == DriverState::Up));
+        }
+        b.put(&m::gpu_driver_paused, &node, (), flag(paused));
+        if matches!(driver, DriverState::Up | DriverState::Away { .. } | DriverState::Mismatch { .. }) {
+            let mismatch = matches!(driver, DriverState::Mismatch { .. });
+            b.put(&m::gpu_driver_library_mismatch, &node, (), flag(mismatch));
+        }
+        if let Some(loaded_at) = self.loads.loaded_at() {
+            b.put(&m::gpu_driver_load_timestamp_seconds, &node, (), loaded_at);
         }
         let stuck = *driver == DriverState::Stuck;
         b.put(&m::gpu_driver_stuck, &node, (), f64::from(u8::from(stuck)));
@@ -439,7 +460,10 @@ impl Ledger {
         }
         let nvml = match driver {
             DriverState::Waiting => false,
-            DriverState::Away { .. } | DriverState::Stuck => true,
+            DriverState::Away { .. }
+            | DriverState::Stuck
+            | DriverState::Mismatch { .. }
+            | DriverState::Paused { .. } => true,
             DriverState::Up => {
                 let listed = self.parts.iter().find_map(|(part, held)| {
                     let about_node = part.collector == Source::Nvml && part.gpu.is_none();

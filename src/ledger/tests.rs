@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::inbox::{Event, Stall};
+use super::inbox::{Event, Pause, Stall};
 use super::{Ledger, Seen, Settings};
 use crate::catalog::{self as m, Gpu, Node, Tier};
 use crate::clock::Mono;
+use crate::collectors::module::{Load, LoadId, Sight};
+use crate::fact::{Fact, KernelFact, KernelLine, Teller, What};
 use crate::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
 use crate::snapshot::{GpuState, Snapshot};
 
@@ -301,4 +303,63 @@ fn a_gpu_whose_mig_mode_alone_was_read_is_not_told_yet() {
     lost.answered = false;
     l.fold(lost);
     assert_eq!(up(&mut l), Some(0.0), "a GPU that was lost on the way");
+}
+
+#[test]
+fn a_load_told_by_folder_and_kernel_log_counts_once_and_clears_the_drivers_counters() {
+    let mut ledger = ledger();
+    let a = gpu(0);
+    let loads = |ledger: &mut Ledger, now| {
+        let snapshot = publish(ledger, now);
+        let number = |metric| snapshot.number(metric, &Node {}, ());
+        (number(&m::gpu_driver_loads_total), number(&m::gpu_driver_load_timestamp_seconds))
+    };
+    let seen = |inode, at, unix_seconds| {
+        let id = LoadId { boot: "b".into(), inode, made: None };
+        let load = Load { id, live: true, version: "580.1".into(), unix_seconds: None };
+        Event::Module { sight: Sight::Loaded(load), at: Mono(at), unix_seconds }
+    };
+    ledger.event(seen(1, SECOND, 1.0));
+    assert_eq!(loads(&mut ledger, SECOND), (Some(0.0), None), "it was there before us");
+    ledger.fold(energy(&a, 1, SECOND, 500.0));
+    let line = KernelLine::DriverLoaded { version: "580.1".into() };
+    let what = What::Kernel(KernelFact { old: false, line, text: "NVRM: loading".into() });
+    let fact = Fact { teller: Teller::Kmsg, number: 1, taken: Mono(20 * SECOND), unix_seconds: 19.5, what };
+    ledger.fact(1, fact);
+    ledger.event(seen(2, 25 * SECOND, 25.0));
+    assert_eq!(loads(&mut ledger, 25 * SECOND), (Some(1.0), Some(19.5)));
+    ledger.fold(energy(&a, 1, 26 * SECOND, 3.0));
+    ledger.fold(power(&a, 1, 26 * SECOND, 70.0));
+    let snapshot = publish(&mut ledger, 26 * SECOND);
+    assert_eq!(snapshot.number(&m::gpu_energy_joules_total, &a, ()), Some(3.0), "a step back is explained");
+}
+
+#[test]
+fn a_release_withdraws_what_was_measured_and_is_neither_up_nor_down() {
+    let mut ledger = ledger();
+    let a = gpu(0);
+    ledger.fold(identity(&a, 1));
+    ledger.fold(power(&a, 1, SECOND, 70.0));
+    let pause = |holders| Pause { since: Mono(SECOND), unix_seconds: 900.0, epoch: 5, holders };
+    ledger.event(Event::Released(pause(vec![77])));
+    // Was on its way when the sampler was ended.
+    ledger.fold(power(&a, 1, SECOND, 71.0));
+    let snapshot = publish(&mut ledger, SECOND);
+    assert!(snapshot.series(&m::gpu_driver_up).is_empty() && snapshot.series(&m::gpu_up).is_empty());
+    assert!(snapshot.series(&m::gpu_power_watts).is_empty());
+    assert_eq!(snapshot.series(&m::gpu_info).len(), 1);
+    assert_eq!(snapshot.number(&m::gpu_driver_paused, &Node {}, ()), Some(1.0));
+    assert!(crate::page::words::driver_text(&snapshot.driver).contains("still held by process 77"));
+    ledger.event(Event::Released(pause(Vec::new())));
+    ledger.event(Event::Resumed);
+    let snapshot = publish(&mut ledger, 2 * SECOND);
+    assert!(snapshot.series(&m::gpu_driver_up).is_empty(), "not asked yet");
+    ledger.event(Event::DriverUp);
+    ledger.fold(power(&a, 1, 2 * SECOND, 71.0));
+    let snapshot = publish(&mut ledger, 2 * SECOND);
+    assert!(snapshot.series(&m::gpu_power_watts).is_empty(), "of a sampler that was ended");
+    ledger.fold(power(&a, 6, 2 * SECOND, 72.0));
+    let snapshot = publish(&mut ledger, 2 * SECOND);
+    assert_eq!(snapshot.number(&m::gpu_power_watts, &a, ()), Some(72.0));
+    assert_eq!(snapshot.number(&m::gpu_driver_paused, &Node {}, ()), Some(0.0));
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::figures;
 use crate::catalog::{self as m, ClockEvent, EccCounter, EccError, Gpu, Node};
 use crate::sample::Missing;
 use crate::snapshot::{CollectorView, DriverState, GpuState, GpuView, Snapshot};
@@ -85,6 +86,7 @@ fn verdict(snapshot: &Snapshot, view: &GpuView) -> Verdict {
         GpuState::Stuck { .. } => (Weight::Bad, Some("stuck")),
         GpuState::Failing { .. } => (Weight::Bad, Some("failing")),
         GpuState::NoDriver => (Weight::Bad, Some("no driver")),
+        GpuState::Paused => (Weight::Note, Some("paused")),
     };
     if view.state != GpuState::Up {
         reasons.push(Remark { weight, text: gpu_text(&view.state) });
@@ -208,6 +210,14 @@ pub fn overall(snapshot: &Snapshot, verdicts: &[Verdict]) -> Remark {
             weight: Weight::Bad,
             text: format!("The driver is away: {}.{known}", text.trim_end_matches('.')),
         },
+        DriverState::Mismatch { text } => {
+            Remark { weight: Weight::Bad, text: format!("{}.{known}", capital(&mismatch(text))) }
+        }
+        DriverState::Paused { holders, .. } => {
+            // Deliberate; only a release that does not come to its end needs a look.
+            let weight = if holders.is_empty() { Weight::Note } else { Weight::Warn };
+            Remark { weight, text: format!("{}.{known}", capital(&driver_text(&snapshot.driver))) }
+        }
         DriverState::Up => of_gpus(snapshot, verdicts),
     }
 }
@@ -268,7 +278,34 @@ pub fn driver_text(driver: &DriverState) -> String {
         DriverState::Up => "up".into(),
         DriverState::Stuck => "stuck: calls into it do not return".into(),
         DriverState::Away { text } => format!("away: {text}"),
+        DriverState::Mismatch { text } => mismatch(text),
+        DriverState::Paused { since_unix_seconds, age, holders } => {
+            let (at, ago) = (figures::time_of_day(*since_unix_seconds), duration(*age));
+            let pids: Vec<String> = holders.iter().map(i32::to_string).collect();
+            let held = match pids.as_slice() {
+                [] => String::new(),
+                pids => format!(", but still held by process {}", pids.join(", ")),
+            };
+            format!(
+                "paused: driver released at {at}, {ago} ago{held}; resumes when the kernel module is loaded \
+                 again, or with `gpu-node-exporter driver resume`"
+            )
+        }
     }
+}
+
+/// Library and kernel module differ: what that means, and what NVML said.
+fn mismatch(text: &str) -> String {
+    format!(
+        "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a reload \
+         of the module: {}",
+        text.trim_end_matches('.')
+    )
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// A GPU's state in words.
@@ -279,6 +316,7 @@ pub fn gpu_text(state: &GpuState) -> String {
         GpuState::Stuck { call, age } => format!("{call} has not returned for {}", duration(*age)),
         GpuState::Failing { text } => format!("it answers with errors only: {text}"),
         GpuState::NoDriver => "the driver does not answer".into(),
+        GpuState::Paused => "the driver is released".into(),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::sample::{Buffer, Drained};
 pub const STEP_MICROS: i64 = 100_000;
 
 /// What feeds on the power samples.
-const POWER: [MetricId; 4] = [
+pub const POWER: [MetricId; 4] = [
     m::gpu_power_sample_watts.id(),
     m::gpu_power_peak_watts.id(),
     m::gpu_power_minimum_watts.id(),
@@ -23,7 +23,7 @@ const POWER: [MetricId; 4] = [
 ];
 
 /// What feeds on the utilization samples.
-const UTILIZATION: [MetricId; 4] = [
+pub const UTILIZATION: [MetricId; 4] = [
     m::gpu_utilization_sample_ratio.id(),
     m::gpu_utilization_peak_ratio.id(),
     m::gpu_utilization_minimum_ratio.id(),

@@ -57,7 +57,7 @@ pub enum FromSampler {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToSampler {
     /// First frame: how to work.
-    Start(Orders),
+    Start(Box<Orders>),
     /// A GPU that was to be left alone may be asked again.
     Include {
         /// Its slot.
@@ -65,6 +65,9 @@ pub enum ToSampler {
         /// What is known of it.
         seat: Option<Seat>,
     },
+    /// Whether the profiling counters (GPM) are to be read. They have one reader at a time: while they are
+    /// not, a profiler can have them.
+    Gpm(bool),
 }
 
 /// A GPU with its worker's slot.
@@ -95,6 +98,8 @@ pub struct Orders {
     pub root: std::path::PathBuf,
     /// Most processes of one GPU with rows of their own; `None`: none has.
     pub processes: Option<u32>,
+    /// Whether the profiling counters (GPM) are to be read; [`ToSampler::Gpm`] changes it.
+    pub gpm: bool,
     /// Cadences.
     pub intervals: Intervals,
     /// How long a call may take.

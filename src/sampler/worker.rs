@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nvml_wrapper::{Device, Nvml};
 
@@ -219,6 +220,7 @@ impl Worker<'_> {
         let mut visit = Visit::new(gpu, device, &mut self.caller, memory);
         gpu::read(tier, &mut visit);
         let layout = &mut kept.layout;
+        let gpm = self.shared.gpm.load(Ordering::Relaxed);
         let changed = match tier {
             Tier::Slow => {
                 let changed = layout.refresh_mode(&mut visit);
@@ -227,10 +229,14 @@ impl Worker<'_> {
                 }
                 kept.registered.refresh(&mut visit, &self.shared.events, self.slot_number);
                 kept.drains.utilization(&mut visit);
-                kept.gpm.slow(&mut visit, true, &layout.gpu_instances(gpu));
+                kept.gpm.slow(&mut visit, gpm, &layout.gpu_instances(gpu));
                 changed
             }
             Tier::Normal => {
+                if !gpm {
+                    // A profiler waits for them: not only when the next window would begin.
+                    kept.gpm.forget();
+                }
                 // The driver says at once that MIG was reconfigured; the mode itself is looked at seldom.
                 let told = self.shared.events.mig_changed(self.slot_number);
                 told && layout.mode_switched(&mut visit) || layout.read(&mut visit)
@@ -240,7 +246,7 @@ impl Worker<'_> {
                 false
             }
             Tier::Rare => {
-                kept.gpm.rare(&mut visit, true, &layout.gpu_instances(gpu));
+                kept.gpm.rare(&mut visit, gpm, &layout.gpu_instances(gpu));
                 false
             }
             _ => false,

@@ -20,12 +20,30 @@ const MOVING: &[&str] = &[
     "gpu_exporter_build_info",
     // Adds up while the still GPU is idle.
     "gpu_clock_event_seconds_total",
+    // Windows and samples add up however still the GPU is.
+    "gpu_gpm_active_seconds_total",
+    "gpu_gpm_pcie_bytes_total",
+    "gpu_gpm_nvlink_bytes_total",
+    "gpu_mig_gpm_active_seconds_total",
+    "gpu_mig_gpm_pcie_bytes_total",
+    "gpu_mig_gpm_nvlink_bytes_total",
+    "gpu_power_sample_watts_",
+    "gpu_utilization_sample_ratio_",
+    "gpu_busy_seconds_total",
+    "gpu_energy_sampled_joules_total",
+    "gpu_exporter_samples_total",
     // What the scenario drops, it drops at every visit.
     "gpu_exporter_readings_dropped_total",
 ];
 
 fn golden(scenario: &str) {
     let node = Node::start(&format!("tests/scenarios/{scenario}.toml"));
+    // A window needs two visits.
+    node.wait_metrics("windows of every length", |m| {
+        let there = m.all("gpu_gpm_enabled", &[]).len();
+        let of = |unit| m.all("gpu_gpm_active_ratio", &[("unit", unit)]).len();
+        of("dram") == there && of("graphics") == there
+    });
     let (status, page) = node.get("/metrics");
     assert_eq!(status, 200);
     let mut seen: String = page.lines().map(|line| still(line) + "\n").collect();

@@ -6,6 +6,7 @@
 mod config;
 mod control;
 mod coverage;
+mod doctor;
 mod driver;
 mod faults;
 mod golden;

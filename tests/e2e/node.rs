@@ -1,6 +1,7 @@
 //! A daemon on a simulated node, and its pages as tests read them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,6 +23,8 @@ pub struct Node {
     dir: TempDir,
     state: simgpu::State,
     lines: Receiver<String>,
+    /// What the daemon and its commands are configured with.
+    environment: Vec<(String, OsString)>,
     ended: bool,
 }
 
@@ -94,6 +97,7 @@ impl Setup {
         if self.library_present {
             install_library(dir.path());
         }
+        install_root(&dir.path().join("root"));
         let state = simgpu::State::open(dir.path().join("sim-state")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
         for (name, _) in std::env::vars_os() {
@@ -103,18 +107,24 @@ impl Setup {
         }
         // The kernel log of the machine that runs the tests is none of theirs.
         command.env("GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG", "false");
+        command.env("GPU_NODE_EXPORTER__HOST__ROOT", dir.path().join("root"));
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }
-        let mut process = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
-            .arg(library(dir.path()))
-            .arg("--state-dir")
-            .arg(self.state_dir.unwrap_or_else(|| dir.path().join("state")))
+        let state_dir = self.state_dir.unwrap_or_else(|| dir.path().join("state"));
+        command
+            .env("GPU_NODE_EXPORTER__STATE__DIR", &state_dir)
             .env("GPU_NODE_EXPORTER__CONTROL__SOCKET", dir.path().join("control.sock"))
             .envs(self.kernel_log.map(|file| ("GPU_SIM_KMSG", file)))
             .env("GPU_SIM_SCENARIO", &self.scenario)
-            .env("GPU_SIM_STATE", dir.path().join("sim-state"))
+            .env("GPU_SIM_STATE", dir.path().join("sim-state"));
+        let environment = command
+            .get_envs()
+            .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value?.to_owned())))
+            .collect();
+        let mut process = command
+            .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
+            .arg(library(dir.path()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -139,8 +149,17 @@ impl Setup {
             }
             said.push(line);
         };
-        Node { process, addr, dir, state, lines, ended: false }
+        Node { process, addr, dir, state, lines, environment, ended: false }
     }
+}
+
+/// The files of a simulated host: no kernel module of NVIDIA's, and the same boot for every node.
+fn install_root(root: &Path) {
+    for folder in ["proc/sys/kernel/random", "sys/module", "dev"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    fs::write(root.join("proc/stat"), "cpu 1 2 3 4\nbtime 1700000000\n").unwrap();
+    fs::write(root.join("proc/sys/kernel/random/boot_id"), "11111111-2222\n").unwrap();
 }
 
 fn library(dir: &Path) -> PathBuf {
@@ -173,6 +192,28 @@ impl Node {
     /// The control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.dir.path().join("control.sock")
+    }
+
+    /// The folder under which the simulated host's files are.
+    pub fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    /// A command of the product on this node, with this daemon's configuration.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
+        for (key, value) in &self.environment {
+            command.env(key, value);
+        }
+        command.arg("--nvml-library").arg(library(self.dir.path())).args(args).stdin(Stdio::null());
+        command
+    }
+
+    /// Brings the driver's library as a file of this version.
+    pub fn install_library_of_version(&self, version: &str) {
+        let file = library(self.dir.path()).with_file_name(format!("libnvidia-ml.so.{version}"));
+        fs::copy(simgpu::library_path().unwrap(), &file).unwrap();
+        symlink(file.file_name().unwrap(), library(self.dir.path())).unwrap();
     }
 
     /// The folder of the state files.

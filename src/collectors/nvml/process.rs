@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::policy::{self, GivenUp, Health};
 use crate::catalog::{self, SamplerEnd};
-use crate::child::{self, Running};
+use crate::child::{self, Running, Voice};
 use crate::clock::Mono;
 use crate::ledger::inbox::{Event, Inbox};
 use crate::sample::ErrorKind;
@@ -74,7 +74,7 @@ impl Sampler {
     ) -> io::Result<Sampler> {
         let table = Table::create()?;
         let args = ["sampler", "--log-level", start.log_level];
-        let (mut running, frames) = child::start(start.program, &args, table.descriptor())?;
+        let (mut running, frames) = child::start(start.program, &args, table.descriptor(), start.voice)?;
         let given_up = Arc::new(AtomicBool::new(false));
         let reader = Reader {
             generation: start.generation,
@@ -91,7 +91,7 @@ impl Sampler {
         let avoids = orders.avoid.clone();
         if let Some(control) = &mut running.control {
             // A child that died at once makes this fail; its end is seen where ends are seen.
-            if let Err(error) = wire::write(control, &ToSampler::Start(orders)) {
+            if let Err(error) = wire::write(control, &ToSampler::Start(Box::new(orders))) {
                 tracing::warn!(%error, "the sampler did not take its orders");
             }
         }
@@ -156,6 +156,14 @@ impl Sampler {
         }
     }
 
+    /// Tells it whether the profiling counters are to be read.
+    pub fn gpm(&mut self, read: bool) {
+        let Some(control) = &mut self.running.control else { return };
+        if let Err(error) = wire::write(control, &ToSampler::Gpm(read)) {
+            tracing::warn!(%error, "the sampler does not take orders");
+        }
+    }
+
     /// Gives it up: what it still sends is thrown away, and it is asked to end.
     pub fn give_up(&mut self) {
         self.given_up.store(true, Ordering::Release);
@@ -182,6 +190,8 @@ pub struct Start<'a> {
     pub generation: u64,
     /// What its log holds.
     pub log_level: &'a str,
+    /// Where that goes.
+    pub voice: Voice,
 }
 
 /// How long things may take.

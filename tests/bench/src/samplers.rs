@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::child::{self, Running};
+use gpu_node_exporter::child::{self, Running, Voice};
 use gpu_node_exporter::sampler::inflight::Table;
 use gpu_node_exporter::sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
 
@@ -86,10 +86,11 @@ fn start(
     avoid: Vec<usize>,
 ) -> Result<(Sampler, Vec<Seat>), Box<dyn Error>> {
     let table = Table::create()?;
-    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor())?;
+    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor(), Voice::Log)?;
     let orders = Orders {
         library: Some(library.to_owned()),
         known: known.to_vec(),
+        gpm: false,
         avoid,
         intervals: Intervals {
             fast: Duration::from_millis(100),
@@ -105,7 +106,7 @@ fn start(
         ..Orders::default()
     };
     let control = running.control.as_mut().ok_or("no control pipe")?;
-    wire::write(control, &ToSampler::Start(orders))?;
+    wire::write(control, &ToSampler::Start(Box::new(orders)))?;
     let (sender, seated) = std::sync::mpsc::channel();
     std::thread::spawn(move || read(frames, &sender));
     let mut found = Vec::new();

@@ -1,0 +1,285 @@
+//! The loaded kernel module, the library on disk and the host's boot, from files that ask no device.
+//!
+//! Which load of the module it is, is told by the inode of `/sys/module/nvidia`: the kernel numbers the
+//! entries of sysfs one by one and gives a number to no second one in the same boot (`kernfs_node.id`,
+//! Linux 5.5 and later; before, a number comes again only after some four thousand million others). The
+//! folder's times say nothing: they are those of the first look at it.
+
+pub mod library;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::Context;
+use crate::catalog::{self as m, Node, Tier, VersionAgainst};
+use crate::clock::{Cadence, Mono, unix_seconds};
+use crate::host::Host;
+use crate::ledger::inbox::Event;
+use crate::sample::{Batch, Part, Rows, Source};
+
+/// Longest time between two looks.
+const EVERY: Duration = Duration::from_secs(10);
+/// Longest time between two looks while the driver is released: it may be back any moment.
+const EVERY_PAUSED: Duration = Duration::from_secs(1);
+/// Kernel's name of the threads that the driver makes when its module is loaded, and ends when it is
+/// unloaded (open-gpu-kernel-modules, `nv_module_state_init`).
+const THREAD: &str = "nv_queue";
+/// Process id of the parent of all kernel threads.
+const KTHREADD: &str = "2";
+
+/// One load of the kernel module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadId {
+    /// The boot it belongs to; empty if the host does not tell.
+    pub boot: String,
+    /// Inode of the module's folder in sysfs.
+    pub inode: u64,
+    /// When that folder was made, in nanoseconds since 1970, on file systems that know (sysfs does not).
+    pub made: Option<u64>,
+}
+
+/// The module while it is loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Which load it is.
+    pub id: LoadId,
+    /// Whether it has come to the end of its start and is not about to go.
+    pub live: bool,
+    /// Its version; empty if it does not tell.
+    pub version: String,
+    /// When it was loaded, in seconds since 1970, where its kernel threads tell.
+    pub unix_seconds: Option<f64>,
+}
+
+/// What was seen of the module.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Sight {
+    /// There is no sysfs to look at.
+    #[default]
+    Unknown,
+    /// It is not loaded.
+    Absent,
+    /// It is.
+    Loaded(Load),
+}
+
+impl Sight {
+    /// The load, if it is loaded.
+    pub fn load(&self) -> Option<&Load> {
+        match self {
+            Sight::Loaded(load) => Some(load),
+            Sight::Unknown | Sight::Absent => None,
+        }
+    }
+}
+
+/// Starts the collector.
+pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("module".into()).stack_size(256 * 1024).spawn(move || {
+        let sampler = &context.config.sampler;
+        let every = EVERY.min(sampler.slow_interval);
+        let quick = EVERY_PAUSED.min(sampler.normal_interval);
+        let mut cadence = Cadence::new(every, Duration::ZERO);
+        let mut visitor = Visitor::new(&context);
+        while !context.stop.stopped() {
+            let now = Mono::now();
+            let paused = context.switch.is_released();
+            if cadence.take(now) || paused {
+                visitor.visit(every);
+            }
+            let next = if paused { cadence.next().min(now + quick) } else { cadence.next() };
+            context.stop.wait_until(next.min(now + EVERY_PAUSED));
+        }
+    })
+}
+
+struct Visitor<'a> {
+    context: &'a Context,
+    host: Host,
+    said: Option<Sight>,
+}
+
+impl<'a> Visitor<'a> {
+    fn new(context: &'a Context) -> Visitor<'a> {
+        Visitor { context, host: Host::new(&context.config.host.root), said: None }
+    }
+
+    fn visit(&mut self, every: Duration) {
+        let taken = Mono::now();
+        let known = self.said.as_ref().and_then(Sight::load);
+        let sight = look(&self.host, known);
+        self.context.switch.module(&sight, taken);
+        if self.said.as_ref() != Some(&sight) {
+            let seen = Event::Module { sight: sight.clone(), at: taken, unix_seconds: unix_seconds() };
+            self.context.inbox.event(seen);
+        }
+        let rows = self.rows(&sight);
+        self.said = Some(sight);
+        let lifetime = (every * 3).max(Duration::from_secs(3));
+        self.context.inbox.batch(Batch {
+            part: Part { collector: Source::Module, gpu: None, tier: Tier::Own },
+            epoch: 0,
+            taken,
+            nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
+            lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
+            // That there is no module is an answer.
+            answered: true,
+            rows,
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            calls: Vec::new(),
+        });
+    }
+
+    fn rows(&self, sight: &Sight) -> Rows {
+        let mut rows = Rows::default();
+        if let Some(boot) = boot_seconds(&self.host)
+            && rows.of(&Node {}).put(&m::gpu_host_boot_timestamp_seconds, (), boot).is_err()
+        {
+            tracing::warn!(boot, "the host's boot time cannot be true");
+        }
+        let version = sight.load().map_or("", |load| &load.version);
+        let declared = self.context.config.driver.version.trim();
+        let on_disk = library::only_version(&library::find(&self.host, &self.context.config));
+        let against =
+            [(VersionAgainst::Declared, Some(declared)), (VersionAgainst::Library, on_disk.as_deref())];
+        for (against, other) in against {
+            if let Some(matches) = same(version, other.unwrap_or("")) {
+                rows.of(&Node {}).flag(&m::gpu_driver_version_matches, (against,), matches);
+            }
+        }
+        rows
+    }
+}
+
+/// Whether two versions are the same; `None` if one is not known.
+fn same(loaded: &str, other: &str) -> Option<bool> {
+    (!loaded.is_empty() && !other.is_empty()).then_some(loaded == other)
+}
+
+/// Looks at the module. What is known of the same load is not searched for again.
+pub fn look(host: &Host, known: Option<&Load>) -> Sight {
+    if !host.path("/sys/module").is_dir() {
+        return Sight::Unknown;
+    }
+    let folder = host.path("/sys/module/nvidia");
+    let Ok(seen) = fs::metadata(&folder) else { return Sight::Absent };
+    let made = seen.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let id = LoadId {
+        boot: host.boot_id().unwrap_or_default(),
+        inode: seen.ino(),
+        made: made.and_then(|at| u64::try_from(at.as_nanos()).ok()),
+    };
+    let line = |name| fs::read_to_string(folder.join(name)).unwrap_or_default().trim().to_owned();
+    // Built-in modules and old kernels have no such file.
+    let state = line("initstate");
+    let live = state.is_empty() || state == "live";
+    let same = known.filter(|load| load.id == id && load.live == live);
+    let unix_seconds = match same {
+        Some(load) => load.unix_seconds,
+        None => threads_started(host),
+    };
+    Sight::Loaded(Load { id, live, version: line("version"), unix_seconds })
+}
+
+/// When the host booted, in seconds since 1970.
+fn boot_seconds(host: &Host) -> Option<f64> {
+    let stat = fs::read_to_string(host.path("/proc/stat")).ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("btime ")).and_then(|text| text.trim().parse().ok())
+}
+
+/// When the oldest of the driver's kernel threads started, in seconds since 1970.
+fn threads_started(host: &Host) -> Option<f64> {
+    let boot = boot_seconds(host)?;
+    let processes = fs::read_dir(host.path("/proc")).ok()?.flatten();
+    let of_processes = processes.filter(|entry| {
+        entry.file_name().to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+    });
+    let oldest = of_processes.filter_map(|entry| thread_ticks(&entry.path())).min()?;
+    Some(boot + oldest as f64 / procfs::ticks_per_second() as f64)
+}
+
+/// Start of a process in clock ticks since boot, if it is a kernel thread of the driver.
+fn thread_ticks(process: &Path) -> Option<u64> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let parent = fields.nth(1)?;
+    // Field 22 of the line; the two before the parent and the parent itself are taken.
+    let started = fields.nth(17)?;
+    if name != THREAD || parent != KTHREADD {
+        return None;
+    }
+    started.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(root: &Path, name: &str, text: &str) {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn absent_unknown_and_loaded_are_three_things() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(dir.path());
+        assert_eq!(look(&host, None), Sight::Unknown);
+        fs::create_dir_all(dir.path().join("sys/module")).unwrap();
+        assert_eq!(look(&host, None), Sight::Absent);
+        put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
+        put(dir.path(), "sys/module/nvidia/initstate", "coming\n");
+        put(dir.path(), "proc/sys/kernel/random/boot_id", "b\n");
+        let sight = look(&host, None);
+        let load = sight.load().unwrap();
+        assert_eq!((load.version.as_str(), load.live, load.unix_seconds), ("580.159.04", false, None));
+        assert_eq!(load.id.boot, "b");
+        put(dir.path(), "sys/module/nvidia/initstate", "live\n");
+        assert!(look(&host, None).load().unwrap().live);
+        assert_eq!(look(&host, None), look(&host, look(&host, None).load()), "the same load");
+        fs::remove_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
+        assert_eq!(look(&host, None), Sight::Absent);
+        put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
+        assert_ne!(look(&host, None).load().unwrap().id, load.id, "another load");
+    }
+
+    #[test]
+    fn the_oldest_kernel_thread_tells_when_the_module_was_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), "proc/stat", "cpu 1 2\nbtime 1700000000\nprocesses 9\n");
+        let thread = |pid: u32, name: &str, parent: u32, ticks: u64| {
+            let text = format!(
+                "{pid} ({name}) S {parent} 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 {ticks} 0 0 184467\n"
+            );
+            put(dir.path(), &format!("proc/{pid}/stat"), &text);
+        };
+        put(dir.path(), "sys/module/nvidia/version", "1.2\n");
+        let host = Host::new(dir.path());
+        assert_eq!(look(&host, None).load().unwrap().unix_seconds, None);
+        let hz = procfs::ticks_per_second();
+        thread(40, "nv_queue", 2, 90 * hz);
+        thread(41, "nv_queue", 2, 60 * hz);
+        // A program that took the name, and another thread.
+        thread(42, "nv_queue", 1, 5 * hz);
+        thread(43, "kworker (x) y", 2, 5 * hz);
+        assert_eq!(look(&host, None).load().unwrap().unix_seconds, Some(1_700_000_060.0));
+        assert_eq!(boot_seconds(&host), Some(1_700_000_000.0));
+    }
+
+    #[test]
+    fn versions_are_compared_only_if_both_are_known() {
+        assert_eq!(same("580.159.04", "580.159.04"), Some(true));
+        assert_eq!(same("580.159.04", "580.95.05"), Some(false));
+        assert_eq!(same("", "580.95.05"), None);
+        assert_eq!(same("580.95.05", ""), None);
+    }
+}

@@ -1,0 +1,331 @@
+//! What people ask of the supervisor while the daemon runs: to release the driver, to take it up again,
+//! to leave the profiling counters alone. Those who ask and the supervisor meet here; nobody waits.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Mono;
+use crate::collectors::module::{LoadId, Sight};
+
+/// The driver is released, or is to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Released {
+    /// Since when.
+    pub since: Mono,
+    /// The same in seconds since 1970.
+    pub unix_seconds: f64,
+    /// The load of the kernel module that the release is for, once it was seen.
+    load: Option<LoadId>,
+    /// Whether the module was seen gone since.
+    gone: bool,
+    /// Which load is back, and since when it is seen.
+    back: Option<(LoadId, Mono)>,
+}
+
+impl Released {
+    fn new(since: Mono, unix_seconds: f64) -> Released {
+        Released { since, unix_seconds, load: None, gone: false, back: None }
+    }
+
+    /// The module was looked at. Gives whether the driver may be taken up again: the module was gone, or is
+    /// of another load, and has been there for `settle` (installers load it for a trial and unload it).
+    fn sees(&mut self, sight: &Sight, now: Mono, settle: Duration) -> bool {
+        let load = match sight {
+            Sight::Unknown => return false,
+            Sight::Absent => {
+                (self.gone, self.back) = (true, None);
+                return false;
+            }
+            Sight::Loaded(load) => load,
+        };
+        let of_release = self.load.get_or_insert_with(|| load.id.clone());
+        let another = self.gone || *of_release != load.id;
+        if !another || !load.live {
+            self.back = None;
+            return false;
+        }
+        match &self.back {
+            Some((id, since)) if *id == load.id => now.since(*since) >= settle,
+            _ => {
+                self.back = Some((load.id.clone(), now));
+                settle.is_zero()
+            }
+        }
+    }
+}
+
+/// A process of ours that has the driver open.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Process id.
+    pub pid: i32,
+    /// The driver call in it that is past its deadline, if one is.
+    pub stuck: Option<StuckIn>,
+}
+
+/// A driver call past its deadline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StuckIn {
+    /// NVML function.
+    pub call: String,
+    /// NVML's index of the GPU; none for a call about no single GPU.
+    pub gpu: Option<u32>,
+    /// For how long, in seconds.
+    pub seconds: f64,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {}", self.pid)?;
+        let Some(stuck) = &self.stuck else { return Ok(()) };
+        write!(f, " is stuck in {}", stuck.call)?;
+        if let Some(gpu) = stuck.gpu {
+            write!(f, " on GPU {gpu}")?;
+        }
+        write!(f, " for {:.0} s", stuck.seconds)
+    }
+}
+
+/// Where the driver stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Use {
+    /// It is used, as far as it is there.
+    InUse,
+    /// It is to be released, and processes still hold it.
+    Releasing,
+    /// No process of ours holds it.
+    Released,
+}
+
+/// What is told of it all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Where the driver stands.
+    pub driver: Use,
+    /// Since when it is, or is to be, released, in seconds since 1970.
+    pub released_unix_seconds: Option<f64>,
+    /// For how long, in seconds.
+    pub released_seconds: Option<f64>,
+    /// Whether the kernel module is loaded; none if the host does not tell.
+    pub module_loaded: Option<bool>,
+    /// Processes of ours that have the driver open.
+    pub holders: Vec<Holder>,
+    /// Whether the profiling counters are read.
+    pub gpm: bool,
+}
+
+/// What the supervisor is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// Since when the driver is to be released, if it is.
+    pub released: Option<Released>,
+    /// Whether the profiling counters are to be read.
+    pub gpm: bool,
+}
+
+/// Where those who ask and the supervisor meet.
+#[derive(Debug)]
+pub struct Switch {
+    state: Mutex<State>,
+    /// How long a module must be back before the driver is taken up again.
+    settle: Duration,
+}
+
+#[derive(Debug)]
+struct State {
+    wanted: Wanted,
+    /// Whether the supervisor knows of the release, so that it starts nothing.
+    obeyed: bool,
+    sight: Sight,
+    holders: Vec<Holder>,
+}
+
+impl Default for Switch {
+    fn default() -> Switch {
+        Switch::new(true, Duration::ZERO)
+    }
+}
+
+impl Switch {
+    /// A driver in use.
+    pub fn new(gpm: bool, settle: Duration) -> Switch {
+        let wanted = Wanted { released: None, gpm };
+        let state = State { wanted, obeyed: false, sight: Sight::Unknown, holders: Vec::new() };
+        Switch { state: Mutex::new(state), settle }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for the driver's release. Asked again, it changes nothing.
+    pub fn release(&self, now: Mono, unix_seconds: f64) {
+        let mut state = self.state();
+        if state.wanted.released.is_none() {
+            let mut released = Released::new(now, unix_seconds);
+            released.sees(&state.sight, now, self.settle);
+            state.wanted.released = Some(released);
+        }
+    }
+
+    /// Asks for the driver to be taken up again.
+    pub fn resume(&self) {
+        self.state().wanted.released = None;
+    }
+
+    /// Asks for the profiling counters to be read, or left alone.
+    pub fn gpm(&self, read: bool) {
+        self.state().wanted.gpm = read;
+    }
+
+    /// The kernel module was looked at. Ends a release whose module is back.
+    pub fn module(&self, sight: &Sight, now: Mono) {
+        let mut state = self.state();
+        state.sight = sight.clone();
+        let settle = self.settle;
+        if state.wanted.released.as_mut().is_some_and(|released| released.sees(sight, now, settle)) {
+            tracing::info!("the kernel module is back: the driver is taken up again");
+            state.wanted.released = None;
+        }
+    }
+
+    /// Whether the driver is, or is to be, released.
+    pub fn is_released(&self) -> bool {
+        self.state().wanted.released.is_some()
+    }
+
+    /// What the supervisor is to do. From now on it counts as told.
+    pub fn obey(&self) -> Wanted {
+        let mut state = self.state();
+        state.obeyed = state.wanted.released.is_some();
+        state.wanted.clone()
+    }
+
+    /// Which processes have the driver open: all of them.
+    pub fn held_by(&self, holders: Vec<Holder>) {
+        self.state().holders = holders;
+    }
+
+    /// What is told of it all.
+    pub fn status(&self, now: Mono) -> Status {
+        let state = self.state();
+        let released = state.wanted.released.as_ref();
+        Status {
+            driver: match released {
+                None => Use::InUse,
+                Some(_) if state.obeyed && state.holders.is_empty() => Use::Released,
+                Some(_) => Use::Releasing,
+            },
+            released_unix_seconds: released.map(|released| released.unix_seconds),
+            released_seconds: released.map(|released| now.since(released.since).as_secs_f64()),
+            module_loaded: match state.sight {
+                Sight::Unknown => None,
+                Sight::Absent => Some(false),
+                Sight::Loaded(_) => Some(true),
+            },
+            holders: state.holders.clone(),
+            gpm: state.wanted.gpm,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collectors::module::Load;
+
+    const SETTLE: Duration = Duration::from_secs(5);
+
+    fn loaded(inode: u64, live: bool) -> Sight {
+        let id = LoadId { boot: "b".into(), inode, made: None };
+        Sight::Loaded(Load { id, live, version: "1".into(), unix_seconds: None })
+    }
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    fn released(sight: &Sight) -> Switch {
+        let switch = Switch::new(true, SETTLE);
+        switch.module(sight, at(1));
+        switch.release(at(10), 1000.0);
+        switch
+    }
+
+    #[test]
+    fn it_is_released_once_the_supervisor_knows_and_nobody_holds_it() {
+        let switch = Switch::new(true, SETTLE);
+        switch.held_by(vec![Holder { pid: 7, stuck: None }]);
+        assert_eq!(switch.status(at(1)).driver, Use::InUse);
+        switch.release(at(10), 1000.0);
+        switch.release(at(20), 1010.0);
+        let status = switch.status(at(30));
+        assert_eq!((status.driver, status.released_seconds), (Use::Releasing, Some(20.0)), "once");
+        switch.held_by(Vec::new());
+        assert_eq!(switch.status(at(30)).driver, Use::Releasing, "a start may be under way");
+        assert!(switch.obey().released.is_some());
+        assert_eq!(switch.status(at(30)).driver, Use::Released);
+        switch.resume();
+        assert!(switch.obey().released.is_none());
+        assert_eq!(switch.status(at(31)).driver, Use::InUse);
+    }
+
+    #[test]
+    fn it_resumes_when_the_module_was_gone_and_has_settled() {
+        let switch = released(&loaded(1, true));
+        for second in 11..20 {
+            switch.module(&loaded(1, true), at(second));
+        }
+        assert!(switch.is_released(), "the same load as before");
+        switch.module(&Sight::Absent, at(20));
+        switch.module(&loaded(2, false), at(21));
+        switch.module(&loaded(2, true), at(30));
+        switch.module(&loaded(2, true), at(34));
+        assert!(switch.is_released(), "not settled");
+        // A trial of the installer.
+        switch.module(&Sight::Absent, at(35));
+        switch.module(&loaded(3, true), at(36));
+        switch.module(&loaded(3, true), at(40));
+        assert!(switch.is_released());
+        switch.module(&loaded(3, true), at(41));
+        assert!(!switch.is_released());
+    }
+
+    #[test]
+    fn it_resumes_when_the_module_was_exchanged_between_two_looks() {
+        let switch = released(&loaded(1, true));
+        switch.module(&loaded(2, true), at(11));
+        switch.module(&loaded(3, true), at(15));
+        switch.module(&loaded(3, true), at(19));
+        assert!(switch.is_released(), "exchanged again");
+        switch.module(&loaded(3, true), at(20));
+        assert!(!switch.is_released());
+    }
+
+    #[test]
+    fn a_module_that_was_not_there_at_the_release_resumes_when_it_comes() {
+        for sight in [Sight::Absent, Sight::Unknown] {
+            let switch = released(&sight);
+            switch.module(&Sight::Absent, at(11));
+            switch.module(&loaded(1, true), at(12));
+            switch.module(&loaded(1, true), at(17));
+            assert!(!switch.is_released(), "{sight:?}");
+        }
+        let switch = released(&Sight::Unknown);
+        for second in 11..100 {
+            switch.module(&loaded(1, true), at(second));
+        }
+        assert!(switch.is_released(), "first seen after the release: it is that of the release");
+    }
+
+    #[test]
+    fn a_holder_is_told_in_words() {
+        let mut holder = Holder { pid: 7, stuck: None };
+        assert_eq!(holder.to_string(), "process 7");
+        holder.stuck = Some(StuckIn { call: "nvmlX".into(), gpu: Some(3), seconds: 12.3 });
+        assert_eq!(holder.to_string(), "process 7 is stuck in nvmlX on GPU 3 for 12 s");
+    }
+}

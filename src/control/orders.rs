@@ -1,0 +1,161 @@
+//! Requests on the local socket that change something, and the commands that make them:
+//! `driver release|resume|status` and `gpm off|on`.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::fetch;
+use crate::clock::{Mono, unix_seconds};
+use crate::collectors::nvml::switch::{Holder, Status, Switch, Use};
+use crate::page::words;
+use crate::stop::Stop;
+
+/// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
+/// Time between two looks while waiting.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Obeys a request that changes something, or tells how that stands; `None` if it is of another kind. The
+/// answer is the [`Status`] as JSON.
+pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
+    let words: Vec<&str> = request.split_whitespace().collect();
+    match words[..] {
+        ["driver", "release"] => switch.release(Mono::now(), unix_seconds()),
+        ["driver", "resume"] => switch.resume(),
+        ["driver", "status"] => {}
+        ["gpm", "off"] => switch.gpm(false),
+        ["gpm", "on"] => switch.gpm(true),
+        _ => return None,
+    }
+    let status = serde_json::to_vec(&switch.status(Mono::now())).map_err(|error| error.to_string());
+    Some(status.map(|mut bytes| {
+        bytes.push(b'\n');
+        bytes.into()
+    }))
+}
+
+/// Makes a request and reads the answer.
+pub fn ask(socket: &Path, request: &str) -> io::Result<Status> {
+    Ok(serde_json::from_slice(&fetch(socket, request)?)?)
+}
+
+/// Releases the driver and waits until no process of the daemon has it open. Gives what to say; an error
+/// says what still holds it.
+pub fn release(socket: &Path) -> io::Result<String> {
+    let mut status = ask(socket, "driver release")?;
+    let pause = Stop::default();
+    let (started, terminal) = (Mono::now(), io::stderr().is_terminal());
+    while status.driver == Use::Releasing {
+        let waited = Mono::now().since(started);
+        if waited > RELEASE_DEADLINE {
+            break;
+        }
+        if terminal {
+            eprint!("\rwaiting for the sampler to end: {:.0} s ", waited.as_secs_f64());
+            io::stderr().flush()?;
+        }
+        pause.wait_until(Mono::now() + LOOK);
+        status = ask(socket, "driver status")?;
+    }
+    if terminal {
+        eprint!("\r\x1b[K");
+    }
+    match status.driver {
+        Use::Released => Ok(format!("the driver is released. {RESUMES}")),
+        Use::Releasing => Err(io::Error::other(format!(
+            "the driver is not released yet: {}. A process in a driver call is never killed, because that \
+             can wedge a GPU; it ends when its call returns, or with the node. `gpu-node-exporter driver \
+             status` tells how it stands, `gpu-node-exporter driver resume` takes the release back",
+            holders(&status.holders)
+        ))),
+        Use::InUse => Err(io::Error::other("somebody else has taken the driver up again")),
+    }
+}
+
+const RESUMES: &str = "Nothing is measured until the kernel module was unloaded and is loaded again, or \
+    `gpu-node-exporter driver resume`.";
+
+/// The state of the driver's use in words.
+pub fn in_words(status: &Status) -> String {
+    let module = match status.module_loaded {
+        Some(true) => "The kernel module is loaded.",
+        Some(false) => "The kernel module is not loaded.",
+        None => "Whether the kernel module is loaded cannot be told.",
+    };
+    let since = status.released_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let since = since.map(words::duration).unwrap_or_default();
+    match status.driver {
+        Use::InUse if status.holders.is_empty() => {
+            format!("The driver is to be used, but no process has it open now. {module}")
+        }
+        Use::InUse => format!("The driver is in use: {}. {module}", holders(&status.holders)),
+        Use::Releasing => format!(
+            "The driver is not released yet, asked for {since} ago: {}. {module}",
+            holders(&status.holders)
+        ),
+        Use::Released => format!("The driver is released, asked for {since} ago. {module} {RESUMES}"),
+    }
+}
+
+/// Whether the profiling counters are read, in words.
+pub fn gpm_in_words(status: &Status) -> &'static str {
+    match status.gpm {
+        true => "The profiling counters are read again, where the GPU has them.",
+        false => {
+            "The profiling counters are given up within a second: a profiler can have them until \
+             `gpu-node-exporter gpm on`, or a restart of the daemon."
+        }
+    }
+}
+
+fn holders(holders: &[Holder]) -> String {
+    let each: Vec<String> = holders.iter().map(Holder::to_string).collect();
+    match each.is_empty() {
+        true => "the daemon has not said what holds it".into(),
+        false => each.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collectors::nvml::switch::StuckIn;
+
+    #[test]
+    fn requests_reach_the_switch_and_others_are_left_to_others() {
+        let switch = Switch::new(true, Duration::ZERO);
+        let ask = |request| -> Status {
+            serde_json::from_slice(&obey(request, &switch).unwrap().unwrap()).unwrap()
+        };
+        assert_eq!(ask("driver status").driver, Use::InUse);
+        assert_eq!(ask("driver  release").driver, Use::Releasing);
+        switch.obey();
+        assert_eq!(ask("driver status").driver, Use::Released);
+        assert_eq!(ask("driver resume").driver, Use::InUse);
+        assert!(!ask("gpm off").gpm && !switch.obey().gpm);
+        assert!(ask("gpm on").gpm && switch.obey().gpm);
+        for other in ["status", "driver", "driver fly", "gpm", "gpm off now"] {
+            assert!(obey(other, &switch).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_holds_the_driver_is_named() {
+        let stuck = StuckIn { call: "nvmlInit".into(), gpu: None, seconds: 61.0 };
+        let status = Status {
+            driver: Use::Releasing,
+            released_unix_seconds: Some(1.0),
+            released_seconds: Some(130.0),
+            module_loaded: Some(true),
+            holders: vec![Holder { pid: 5, stuck: Some(stuck) }],
+            gpm: true,
+        };
+        let text = in_words(&status);
+        assert!(text.contains("2 min ago: process 5 is stuck in nvmlInit for 61 s."), "{text}");
+        let free = Status { driver: Use::Released, holders: Vec::new(), module_loaded: None, ..status };
+        assert!(in_words(&free).contains("is released") && in_words(&free).contains("cannot be told"));
+    }
+}

@@ -1,0 +1,174 @@
+//! Whether programs built with a CUDA version run on a driver: NVIDIA's rules of compatibility, as pure
+//! functions. Source: "CUDA Compatibility" (docs.nvidia.com/deploy/cuda-compatibility), tables 1 and 2.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+/// A CUDA version, as `12.4`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Cuda {
+    /// Number before the point.
+    pub major: u32,
+    /// Number after it.
+    pub minor: u32,
+}
+
+/// The text is no CUDA version.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("not a CUDA version: write it as 12.4")]
+pub struct NotACudaVersion;
+
+impl FromStr for Cuda {
+    type Err = NotACudaVersion;
+
+    fn from_str(text: &str) -> Result<Cuda, NotACudaVersion> {
+        let (major, minor) = text.trim().split_once('.').ok_or(NotACudaVersion)?;
+        let number = |text: &str| text.parse().map_err(|_| NotACudaVersion);
+        Ok(Cuda { major: number(major)?, minor: number(minor)? })
+    }
+}
+
+impl fmt::Display for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// Oldest driver on which every minor version of a CUDA major version runs (Linux).
+const MINOR_VERSIONS_FROM: [(u32, &str); 3] = [(11, "450.80.02"), (12, "525.60.13"), (13, "580.65.06")];
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The driver supports that version itself.
+    Yes,
+    /// By minor-version compatibility.
+    MinorVersion,
+    /// It does not run.
+    No,
+    /// The driver did not tell enough.
+    Unknown,
+}
+
+/// The answer with its rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Judgement {
+    /// The answer.
+    pub answer: Answer,
+    /// The rule it follows from.
+    pub rule: String,
+}
+
+/// Judges by the driver's version and the newest CUDA version it supports, as far as they are known.
+pub fn judge(wanted: Cuda, driver: Option<&str>, supports: Option<Cuda>) -> Judgement {
+    let told = |answer, rule| Judgement { answer, rule };
+    let named = driver.unwrap_or("of unknown version");
+    if let Some(supports) = supports.filter(|supports| *supports >= wanted) {
+        let rule = format!(
+            "driver {named} supports CUDA up to {supports}, and drivers run programs of every older version"
+        );
+        return told(Answer::Yes, rule);
+    }
+    let from = MINOR_VERSIONS_FROM.iter().find(|(major, _)| *major == wanted.major).map(|(_, from)| *from);
+    let new_enough = from.zip(driver).and_then(|(from, driver)| at_least(driver, from));
+    match (from, new_enough) {
+        (Some(from), Some(true)) => {
+            let rule = format!(
+                "minor-version compatibility: programs of CUDA {}.x run on drivers from {from} on, this is \
+                 {named}; not for features that need a newer driver, nor for PTX compiled at run time",
+                wanted.major
+            );
+            told(Answer::MinorVersion, rule)
+        }
+        (from, known) if supports.is_some() || known.is_some() => {
+            let needs = match from {
+                Some(from) => format!("CUDA {}.x needs driver {from} or later", wanted.major),
+                None => format!("CUDA {} needs a driver that supports it itself", wanted),
+            };
+            let has = supports.map(|supports| format!(", which supports CUDA up to {supports}"));
+            let rule = format!(
+                "{needs}, this is {named}{}; on data-centre GPUs the package cuda-compat-{}-{} may help \
+                 (forward compatibility), else a newer driver",
+                has.unwrap_or_default(),
+                wanted.major,
+                wanted.minor
+            );
+            told(Answer::No, rule)
+        }
+        _ => told(
+            Answer::Unknown,
+            "the driver's version and the CUDA version it supports are not known".into(),
+        ),
+    }
+}
+
+/// Compares driver versions number by number; `None` for what is none.
+fn at_least(driver: &str, from: &str) -> Option<bool> {
+    let numbers = |text: &str| text.split('.').map(|n| n.parse().ok()).collect::<Option<Vec<u32>>>();
+    Some(numbers(driver)? >= numbers(from)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn answer(wanted: &str, driver: Option<&str>, supports: Option<&str>) -> Answer {
+        judge(wanted.parse().unwrap(), driver, supports.map(|s| s.parse().unwrap())).answer
+    }
+
+    #[test]
+    fn nvidias_table() {
+        for (wanted, driver, supports, answered) in [
+            ("13.0", "580.159.04", "13.0", Answer::Yes),
+            ("12.9", "580.159.04", "13.0", Answer::Yes),
+            ("10.2", "580.159.04", "13.0", Answer::Yes),
+            ("13.2", "580.159.04", "13.0", Answer::MinorVersion),
+            ("14.0", "580.159.04", "13.0", Answer::No),
+            ("12.8", "535.104.05", "12.2", Answer::MinorVersion),
+            ("12.8", "525.60.13", "12.0", Answer::MinorVersion),
+            ("12.8", "525.60.11", "12.0", Answer::No),
+            ("12.0", "470.82.01", "11.4", Answer::No),
+            ("11.8", "450.80.02", "11.0", Answer::MinorVersion),
+            ("11.8", "450.51.06", "11.0", Answer::No),
+            ("13.1", "580.65.06", "13.0", Answer::MinorVersion),
+            ("13.1", "580.65.05", "13.0", Answer::No),
+            ("10.2", "418.39", "10.1", Answer::No),
+        ] {
+            assert_eq!(answer(wanted, Some(driver), Some(supports)), answered, "{wanted} on {driver}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_guessed() {
+        assert_eq!(answer("12.0", None, None), Answer::Unknown);
+        assert_eq!(answer("10.2", Some("580.1"), None), Answer::Unknown);
+        assert_eq!(answer("12.4", Some("580.1"), None), Answer::MinorVersion, "the module alone is enough");
+        assert_eq!(answer("12.4", Some("470.1"), None), Answer::No);
+        assert_eq!(answer("12.4", Some("beta"), None), Answer::Unknown);
+        for text in ["", "12", "12.x", "12.4.1", "-1.2", "v12.4"] {
+            assert!(text.parse::<Cuda>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_rule_is_told() {
+        let told = judge("14.0".parse().unwrap(), Some("580.159.04"), Some("13.0".parse().unwrap()));
+        assert!(told.rule.contains("cuda-compat-14-0") && told.rule.contains("up to 13.0"), "{}", told.rule);
+    }
+
+    proptest! {
+        #[test]
+        fn a_newer_driver_never_runs_less(major in 9u32..15, minor in 0u32..10, a in 400u32..600, b in 400u32..600) {
+            let wanted = Cuda { major, minor };
+            let runs = |driver: u32| {
+                let driver = format!("{driver}.1.1");
+                matches!(judge(wanted, Some(&driver), None).answer, Answer::Yes | Answer::MinorVersion)
+            };
+            prop_assert!(!runs(a.min(b)) || runs(a.max(b)));
+        }
+    }
+}

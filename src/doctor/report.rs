@@ -1,0 +1,233 @@
+//! What the doctor found, as a document and as text for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::families::{Family, Standing};
+
+/// How a thing stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// As it should be.
+    Well,
+    /// Worth knowing; the exporter works all the same.
+    Note,
+    /// Something is missing that should be there.
+    Wrong,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is.
+    pub topic: &'static str,
+    /// How it stands.
+    pub verdict: Verdict,
+    /// In words.
+    pub text: String,
+    /// The one command that mends it, if there is one.
+    pub mend: Option<String>,
+}
+
+impl Finding {
+    /// A finding that no command mends.
+    pub fn new(topic: &'static str, verdict: Verdict, text: String) -> Finding {
+        Finding { topic, verdict, text, mend: None }
+    }
+
+    /// With the command that mends it.
+    pub fn mend(self, command: String) -> Finding {
+        Finding { mend: Some(command), ..self }
+    }
+}
+
+/// What one NVML function costs here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cost {
+    /// NVML function.
+    pub call: String,
+    /// How often it was called.
+    pub calls: usize,
+    /// Fastest call, in nanoseconds.
+    pub fastest_nanoseconds: u64,
+    /// Median, in nanoseconds.
+    pub median_nanoseconds: u64,
+}
+
+/// The costs of calls, dearest first.
+pub fn costs(calls: &BTreeMap<String, Vec<u64>>) -> Vec<Cost> {
+    let cost = |(call, nanos): (&String, &Vec<u64>)| {
+        let mut nanos = nanos.clone();
+        nanos.sort_unstable();
+        Some(Cost {
+            call: call.clone(),
+            calls: nanos.len(),
+            fastest_nanoseconds: *nanos.first()?,
+            median_nanoseconds: *nanos.get(nanos.len() / 2)?,
+        })
+    };
+    let mut costs: Vec<Cost> = calls.iter().filter_map(cost).collect();
+    costs.sort_by_key(|cost| std::cmp::Reverse(cost.median_nanoseconds));
+    costs
+}
+
+/// All that was found. Field names stay; fields may be added.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Release of the exporter.
+    pub version: &'static str,
+    /// Whether nothing is wrong.
+    pub well: bool,
+    /// What was looked at.
+    pub findings: Vec<Finding>,
+    /// Each metric that is read from the driver; empty if it could not be asked.
+    pub metrics: Vec<Family>,
+    /// What each NVML function costs here.
+    pub calls: Vec<Cost>,
+}
+
+impl Report {
+    /// Sums up.
+    pub fn new(findings: Vec<Finding>, metrics: Vec<Family>, calls: Vec<Cost>) -> Report {
+        let well = findings.iter().all(|finding| finding.verdict != Verdict::Wrong);
+        Report { version: env!("CARGO_PKG_VERSION"), well, findings, metrics, calls }
+    }
+
+    /// As one JSON document.
+    pub fn json(&self) -> String {
+        match serde_json::to_string_pretty(self) {
+            Ok(text) => text + "\n",
+            // Cannot be: there is nothing in it that JSON has no form for.
+            Err(error) => format!("{{\"error\":{:?}}}\n", error.to_string()),
+        }
+    }
+
+    /// For people.
+    pub fn text(&self, colours: bool) -> String {
+        let mut out = String::new();
+        let paint = Paint(colours);
+        for finding in &self.findings {
+            let mark = paint.mark(finding.verdict);
+            put(&mut out, format_args!("{mark} {:<17} {}\n", finding.topic, finding.text));
+            if let Some(mend) = &finding.mend {
+                put(&mut out, format_args!("  {:<17} -> {}\n", "", paint.bold(mend)));
+            }
+        }
+        if !self.metrics.is_empty() {
+            put(&mut out, format_args!("\n{}\n", paint.bold("Metrics read from the driver")));
+            self.put_metrics(&mut out);
+        }
+        if !self.calls.is_empty() {
+            let head = "What the calls cost here, in microseconds";
+            put(&mut out, format_args!("\n{}\n", paint.bold(head)));
+            put(&mut out, format_args!("  {:>10} {:>10} {:>6}  call\n", "fastest", "median", "calls"));
+            for cost in &self.calls {
+                let us = |nanos: u64| nanos as f64 / 1e3;
+                let (fastest, median) = (us(cost.fastest_nanoseconds), us(cost.median_nanoseconds));
+                put(
+                    &mut out,
+                    format_args!("  {fastest:>10.1} {median:>10.1} {:>6}  {}\n", cost.calls, cost.call),
+                );
+            }
+        }
+        let wrong = self.findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count();
+        let sum = match wrong {
+            0 => "Nothing is wrong.".to_owned(),
+            1 => "1 thing is wrong.".to_owned(),
+            n => format!("{n} things are wrong."),
+        };
+        put(&mut out, format_args!("\n{}\n", paint.bold(&sum)));
+        out
+    }
+
+    fn put_metrics(&self, out: &mut String) {
+        for standing in [
+            Standing::Works,
+            Standing::Failed,
+            Standing::NotPermitted,
+            Standing::Unsupported,
+            Standing::Nothing,
+            Standing::Off,
+        ] {
+            let of: Vec<&Family> = self.metrics.iter().filter(|family| family.standing == standing).collect();
+            if of.is_empty() {
+                continue;
+            }
+            put(out, format_args!("  {}: {}\n", standing.text(), of.len()));
+            for family in of {
+                let why = if family.why.is_empty() { String::new() } else { format!(" ({})", family.why) };
+                put(out, format_args!("    {}{why}\n", family.metric));
+            }
+        }
+    }
+}
+
+/// Appends; writing to a string cannot fail.
+fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let written = out.write_fmt(text);
+    debug_assert!(written.is_ok());
+}
+
+/// Colours, on a terminal alone. What they say is said by symbol and word as well.
+struct Paint(bool);
+
+impl Paint {
+    fn mark(&self, verdict: Verdict) -> String {
+        let (symbol, colour) = match verdict {
+            Verdict::Well => ("✓", 32),
+            Verdict::Note => ("i", 36),
+            Verdict::Wrong => ("✕", 31),
+        };
+        if self.0 { format!("\x1b[{colour}m{symbol}\x1b[0m") } else { symbol.to_owned() }
+    }
+
+    fn bold(&self, text: &str) -> String {
+        if self.0 { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let findings = vec![
+            Finding::new("user", Verdict::Well, "me".into()),
+            Finding::new("driver", Verdict::Wrong, "away".into()).mend("sudo modprobe nvidia".into()),
+        ];
+        let family = |metric, standing, why: &str| Family { metric, standing, why: why.into() };
+        let metrics = vec![
+            family("gpu_power_watts", Standing::Works, ""),
+            family("gpu_energy_joules_total", Standing::Unsupported, "nvmlX"),
+        ];
+        let calls: BTreeMap<String, Vec<u64>> =
+            [("cheap".into(), vec![3000, 1000, 2000]), ("dear".into(), vec![9_000_000])].into();
+        Report::new(findings, metrics, costs(&calls))
+    }
+
+    #[test]
+    fn the_command_that_mends_stands_below_what_is_wrong() {
+        let text = report().text(false);
+        assert!(
+            text.contains("✕ driver            away\n                    -> sudo modprobe nvidia\n"),
+            "{text}"
+        );
+        assert!(text.contains("unsupported: 1\n    gpu_energy_joules_total (nvmlX)\n"), "{text}");
+        assert!(text.contains("         1.0        2.0      3  cheap\n"), "{text}");
+        assert!(text.find("dear") < text.find("cheap"), "dearest first");
+        assert!(text.ends_with("1 thing is wrong.\n") && !text.contains('\x1b'), "{text}");
+        assert!(report().text(true).contains("\x1b[31m✕\x1b[0m"));
+    }
+
+    #[test]
+    fn the_document_says_the_same() {
+        let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+        assert_eq!(json["well"], false);
+        assert_eq!(json["findings"][1]["verdict"], "wrong");
+        assert_eq!(json["metrics"][1]["standing"], "unsupported");
+        assert_eq!(json["calls"][1]["median_nanoseconds"], 2000);
+    }
+}

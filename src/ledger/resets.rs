@@ -1,0 +1,99 @@
+//! Resets of GPUs: two witnesses (the kernel log, and the GPU's return after it was lost), one count.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::loads::WINDOW;
+use crate::catalog::Tier;
+use crate::clock::Mono;
+
+/// What is known of the resets of each GPU, by UUID.
+#[derive(Debug, Default)]
+pub struct Resets(HashMap<Arc<str>, Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    /// Since when it is lost, and the tier whose visit told so; none if there was no handle to visit it with.
+    lost: Option<(Mono, Option<Tier>)>,
+    /// When the kernel log told of a reset that no return has used up.
+    line: Option<Mono>,
+    /// When a return was counted of which the kernel log has not told.
+    returned: Option<Mono>,
+}
+
+impl Resets {
+    /// The GPU is lost, or asks for a reset.
+    pub fn lost(&mut self, uuid: &Arc<str>, tier: Option<Tier>, at: Mono) {
+        if !uuid.is_empty() {
+            self.0.entry(Arc::clone(uuid)).or_default().lost.get_or_insert((at, tier));
+        }
+    }
+
+    /// A visit was answered in full. Gives whether a reset is to be counted: the visit that told of the loss
+    /// must be answered again, because a GPU that asks for a reset may still answer others.
+    pub fn answers(&mut self, uuid: &Arc<str>, tier: Tier, at: Mono) -> bool {
+        let Some(book) = self.0.get_mut(uuid) else { return false };
+        let again = |(lost, of): &(Mono, Option<Tier>)| *lost < at && of.is_none_or(|of| of == tier);
+        let Some((lost, _)) = book.lost.filter(again) else { return false };
+        book.lost = None;
+        if book.line.take().is_some_and(|line| line + WINDOW >= lost) {
+            return false;
+        }
+        book.returned = Some(at);
+        true
+    }
+
+    /// The kernel log told of a reset. Gives whether it is to be counted.
+    pub fn line(&mut self, uuid: &Arc<str>, at: Mono) -> bool {
+        let book = self.0.entry(Arc::clone(uuid)).or_default();
+        if book.returned.take().is_some_and(|returned| at.since(returned) <= WINDOW) {
+            return false;
+        }
+        book.line = Some(at);
+        true
+    }
+
+    /// Forgets a GPU.
+    pub fn forget(&mut self, uuid: &Arc<str>) {
+        self.0.remove(uuid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn one_reset_counts_once_whoever_tells_first() {
+        let uuid: Arc<str> = "GPU-1".into();
+        let mut resets = Resets::default();
+        assert!(!resets.answers(&uuid, Tier::Slow, at(1)), "it was never lost");
+        resets.lost(&uuid, Some(Tier::Slow), at(10));
+        assert!(!resets.answers(&uuid, Tier::Slow, at(9)), "read before it was lost");
+        assert!(!resets.answers(&uuid, Tier::Fast, at(99)), "other calls may answer before a reset");
+        assert!(resets.answers(&uuid, Tier::Slow, at(100)));
+        assert!(!resets.line(&uuid, at(130)), "the log is read late");
+        assert!(!resets.answers(&uuid, Tier::Slow, at(131)));
+
+        resets.lost(&uuid, Some(Tier::Slow), at(1000));
+        resets.lost(&uuid, Some(Tier::Slow), at(1010));
+        assert!(resets.line(&uuid, at(1020)));
+        assert!(!resets.answers(&uuid, Tier::Slow, at(2000)), "it comes back when it is asked again");
+
+        assert!(resets.line(&uuid, at(3000)), "the log before the loss is noticed");
+        resets.lost(&uuid, Some(Tier::Slow), at(3005));
+        assert!(!resets.answers(&uuid, Tier::Slow, at(3065)));
+
+        assert!(resets.line(&uuid, at(4000)), "without a loss that was noticed");
+        resets.lost(&uuid, Some(Tier::Slow), at(5000));
+        assert!(resets.answers(&uuid, Tier::Slow, at(5060)), "another reset than that of the old line");
+        resets.lost(&uuid, None, at(5500));
+        assert!(resets.answers(&uuid, Tier::Fast, at(5560)), "any visit, where there was no handle");
+        resets.forget(&uuid);
+        assert!(resets.line(&uuid, at(5561)));
+    }
+}
