@@ -22,6 +22,8 @@ const CAPABILITIES: [(u32, &str); 6] = [
     (38, "CAP_PERFMON"),
 ];
 const CAP_SYSLOG: u32 = 34;
+/// The file whose readers may see MIG instances (its number is fixed: 1 is for those who change them).
+const MIG_MONITOR: &str = "nvidia-caps/nvidia-cap2";
 
 /// The name of the user, or the number.
 pub fn user_name() -> String {
@@ -60,32 +62,27 @@ pub fn device_files(dev: &Path, module_loaded: bool, answers: bool) -> Vec<Findi
             false => finding,
         }];
     }
-    let refused: Vec<&PathBuf> =
-        files.iter().filter(|file| eaccess(*file, AccessFlags::R_OK | AccessFlags::W_OK).is_err()).collect();
-    let names = |files: &[&PathBuf]| {
-        let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-        names.join(" ")
-    };
-    // Those under nvidia-caps guard single rights and are closed to most: they alone are no trouble.
-    let (caps, plain): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        refused.into_iter().partition(|file| file.starts_with(dev.join("nvidia-caps")));
-    let mut findings = Vec::new();
-    match plain.as_slice() {
+    let both = AccessFlags::R_OK | AccessFlags::W_OK;
+    let refused: Vec<String> = files
+        .iter()
+        .filter(|file| eaccess(*file, both).is_err())
+        .map(|file| file.display().to_string())
+        .collect();
+    let mut findings = vec![match refused.as_slice() {
         [] => {
-            let text =
-                format!("{} files, all open to this user but {} capabilities", files.len(), caps.len());
-            findings.push(Finding::new("device files", Verdict::Well, text));
+            Finding::new("device files", Verdict::Well, format!("{} files, open to this user", files.len()))
         }
-        refused => {
-            let text = format!("not open to this user: {}", names(refused));
-            let mend = may_use(refused[0]).unwrap_or_else(|| format!("sudo chmod a+rw {}", names(refused)));
-            findings.push(Finding::new("device files", trouble, text).mend(mend));
+        [first, ..] => {
+            let names = refused.join(" ");
+            let mend = may_use(Path::new(first)).unwrap_or_else(|| format!("sudo chmod a+rw {names}"));
+            Finding::new("device files", trouble, format!("not open to this user: {names}")).mend(mend)
         }
-    }
-    if !caps.is_empty() {
-        let text = format!("not open to this user, needed only to see MIG instances: {}", names(&caps));
+    }];
+    let monitor = dev.join(MIG_MONITOR);
+    if monitor.exists() && eaccess(&monitor, AccessFlags::R_OK).is_err() {
+        let text = format!("{} is not open to this user: MIG instances may stay hidden", monitor.display());
         let mend = "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor".to_owned();
-        findings.push(Finding::new("capability files", Verdict::Note, text).mend(mend));
+        findings.push(Finding::new("MIG monitoring", Verdict::Note, text).mend(mend));
     }
     findings
 }
@@ -103,18 +100,14 @@ fn is_gpu(file: &Path) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// `/dev/nvidia*` and what is in `/dev/nvidia-caps`, by name.
+/// `/dev/nvidia*`, by name.
 fn nvidia_files(dev: &Path) -> Vec<PathBuf> {
-    let listed = |folder: &Path| {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        entries.collect::<Vec<_>>()
-    };
     let named = |file: &PathBuf| {
         let name = file.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("nvidia")) && !file.is_dir()
     };
-    let mut files: Vec<PathBuf> = listed(dev).into_iter().filter(named).collect();
-    files.extend(listed(&dev.join("nvidia-caps")));
+    let entries = fs::read_dir(dev).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(named).collect();
     files.sort();
     files
 }
@@ -247,11 +240,12 @@ mod tests {
         put("nvidia-uvm", 0o666);
         assert_eq!(device_files(dev, true, false)[0].verdict, Verdict::Wrong, "no GPU");
         put("nvidia0", 0o666);
-        put("nvidia-caps/nvidia-cap1", 0o666);
+        put("nvidia-caps/nvidia-cap1", 0o400);
+        put("nvidia-caps/nvidia-cap2", 0o444);
         put("null", 0o000);
         let well = device_files(dev, true, false);
         assert_eq!((well.len(), well[0].verdict), (1, Verdict::Well), "{well:?}");
-        assert!(well[0].text.starts_with("4 files"), "{}", well[0].text);
+        assert!(well[0].text.starts_with("3 files"), "{}", well[0].text);
         if !Uid::effective().is_root() {
             put("nvidia0", 0o000);
             let closed = device_files(dev, true, false);
