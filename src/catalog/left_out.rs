@@ -161,10 +161,6 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "Answered with an empty value where there is no NVSwitch; `gpu_nvlink_info` tells of each link.",
     ),
     fields(
-        &[161..=163],
-        "NVLink errors by link as fields: the same counters as `nvmlDeviceGetNvLinkErrorCounter`, which has all five.",
-    ),
-    fields(
         &[167..=168, 200..=200, 223..=225],
         "Settings of the NVLinks' power saving, of link 0 as representative.",
     ),

@@ -44,7 +44,8 @@ const RATES: [(GpmMetricId, Wire, Direction); 4] = [
 
 /// Ids of all GPM metrics that are read.
 pub fn metrics_read() -> impl Iterator<Item = u32> {
-    UNITS.iter().map(|(id, _)| id.as_c()).chain(RATES.iter().map(|(id, ..)| id.as_c()))
+    let units = UNITS.iter().chain(&GRAPHICS).map(|(id, _)| id.as_c());
+    units.chain(RATES.iter().map(|(id, ..)| id.as_c()))
 }
 
 const MIB: f64 = 1_048_576.0;

@@ -38,8 +38,12 @@ const MOVING: &[&str] = &[
 
 fn golden(scenario: &str) {
     let node = Node::start(&format!("tests/scenarios/{scenario}.toml"));
-    // A window needs two visits.
+    // A window needs two visits, and the node is looked at last.
     node.wait_metrics("windows of every length", |m| {
+        let switches = [("call", "nvswitch/devices")];
+        if m.all("gpu_exporter_driver_calls_total", &switches).is_empty() {
+            return false;
+        }
         let there = m.all("gpu_gpm_enabled", &[]).len();
         let of = |unit| m.all("gpu_gpm_active_ratio", &[("unit", unit)]).len();
         of("dram") == there && of("graphics") == there
