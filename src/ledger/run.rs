@@ -24,12 +24,36 @@ impl std::fmt::Debug for Hooks {
     }
 }
 
+/// The wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
+/// drifted: the time of one visit is then the same number on every page.
+#[derive(Debug, Default)]
+struct Wall {
+    offset: Option<f64>,
+}
+
+impl Wall {
+    /// Drift that is not followed, seconds.
+    const STILL: f64 = 1e-3;
+
+    fn at(&mut self, now: Mono) -> f64 {
+        let monotonic = now.0 as f64 * 1e-9;
+        let offset = unix_seconds() - monotonic;
+        let kept = match self.offset {
+            Some(kept) if (kept - offset).abs() < Wall::STILL => kept,
+            _ => offset,
+        };
+        self.offset = Some(kept);
+        kept + monotonic
+    }
+}
+
 /// Runs until the inbox is closed.
 pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board, mut hooks: Hooks) {
     let mut ledger = Ledger::new(settings);
     // Half a beat after the samplers' normal tier begins, when its values have come.
     let mut beat = Cadence::new(interval, interval / 2);
     let mut last = Mono(0);
+    let mut wall = Wall::default();
     let mut urgent = true;
     loop {
         let soon = last + SHORTEST.min(interval);
@@ -48,7 +72,7 @@ pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board,
         ledger.lost(letters.lost);
         let now = Mono::now();
         if beat.take(now) || (urgent && now >= soon) {
-            board.publish(ledger.publish(now, unix_seconds()));
+            board.publish(ledger.publish(now, wall.at(now)));
             last = now;
             urgent = false;
             (hooks.beat)();
