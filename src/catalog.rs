@@ -569,8 +569,10 @@ metrics! {
     gpu_nvlink_speed_bytes_per_second: Gauge<Gpu>, BytesPerSecond, Rare, "0.1.0";
     /// Data over the link (without protocol).
     gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Links, "0.1.0";
-    /// Errors of the link.
-    gpu_nvlink_errors_total: Counter<Link, (NvLinkError,)>, None, Links, "0.1.0";
+    /// Errors of all links of the GPU together.
+    gpu_nvlink_errors_total: Counter<Gpu, (NvLinkError,)>, None, Links, "0.1.0";
+    /// Errors of the link. Only links that have had some: 54 zeros a GPU would tell nothing. Alert on `gpu_nvlink_errors_total`; this one tells which link.
+    gpu_nvlink_link_errors_total: Counter<Link, (NvLinkError,)>, None, Links, "0.1.0";
     /// Errors on the lanes of all links of the GPU together, which the links corrected or made good. Healthy links have some; see how fast they grow.
     gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Links, "0.1.0";
     /// Data over all links of the GPU together (without protocol).

@@ -238,6 +238,14 @@ impl Rows {
         self.groups.iter_mut().flat_map(|(subject, rows)| rows.iter_mut().map(|row| (&*subject, row)))
     }
 
+    /// Keeps the rows for which this holds.
+    pub fn retain(&mut self, keep: impl Fn(&Row) -> bool) {
+        for (_, rows) in &mut self.groups {
+            rows.retain(&keep);
+        }
+        self.groups.retain(|(_, rows)| !rows.is_empty());
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|(_, rows)| rows.len()).sum()

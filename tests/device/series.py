@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import pynvml as n
 
 Value = float | str
-FAST, NORMAL, SLOW, RARE, ONCE, IDENTITY = "fast", "normal", "slow", "rare", "once", "identity"
+FAST, NORMAL, SLOW, RARE, PER_LINK = "fast", "normal", "slow", "rare", "links"
+ONCE, IDENTITY = "once", "identity"
 
 
 class Unanswered(Exception):
@@ -283,7 +284,7 @@ def table() -> list[Spec]:
     add("gpu_temperature_celsius", "nvmlDeviceGetFieldValues(82)", field_value(82), NORMAL,
         smi_count("temperature.memory"), labels={"sensor": "memory"}, absolute=1)  # fmt: skip
     add("gpu_temperature_margin_celsius", "nvmlDeviceGetMarginTemperature",
-        number("nvmlDeviceGetMarginTemperature"), SLOW, smi_count("temperature.gpu.tlimit"), absolute=1,
+        number("nvmlDeviceGetMarginTemperature"), RARE, smi_count("temperature.gpu.tlimit"), absolute=1,
         window=1.5)  # fmt: skip
     # Clocks move in steps of 15 MHz, under load several times a second.
     for at, domain in enumerate(["graphics", "sm", "memory", "video"]):
@@ -328,7 +329,7 @@ def table() -> list[Spec]:
     for metric, field_id, name in [("gpu_row_remap_pending", 144, "pending"), ("gpu_row_remap_failure", 145, "failure")]:
         add(metric, f"nvmlDeviceGetFieldValues({field_id})", field_value(field_id), SLOW,
             Smi(f"xml:remapped_rows/remapped_row_{name}", _one_of("yes")), window=5.0)  # fmt: skip
-    add("gpu_pcie_replays_total", "nvmlDeviceGetPcieReplayCounter", number("nvmlDeviceGetPcieReplayCounter"), SLOW,
+    add("gpu_pcie_replays_total", "nvmlDeviceGetPcieReplayCounter", number("nvmlDeviceGetPcieReplayCounter"), RARE,
         smi_count("xml:pci/replay_counter"))  # fmt: skip
 
     # --- settings: exact -------------------------------------------------------------------------------------

@@ -128,9 +128,9 @@ def table() -> list[Spec]:
 
     # --- PCIe: counts that may move between two readings --------------------------------------------------------
     for at, error in enumerate(PCIE_ERRORS):
-        add("gpu_pcie_errors_total", f"nvmlDeviceGetFieldValues({173 + at})", field_value(173 + at), SLOW,
+        add("gpu_pcie_errors_total", f"nvmlDeviceGetFieldValues({173 + at})", field_value(173 + at), RARE,
             labels={"error": error}, window=1.5)  # fmt: skip
-    add("gpu_pcie_recoveries_total", "nvmlDeviceGetFieldValues(169)", field_value(169), SLOW, window=1.5)
+    add("gpu_pcie_recoveries_total", "nvmlDeviceGetFieldValues(169)", field_value(169), RARE, window=1.5)
     for severity, name in AER:
         add("gpu_pcie_aer_errors_total", name, lambda h, f=name: _aer(h, f), RARE, labels={"severity": severity},
             recorded=False, window=1.5)  # fmt: skip

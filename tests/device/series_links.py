@@ -8,7 +8,7 @@ import pynvml as n
 
 from series import (
     ONCE,
-    RARE,
+    PER_LINK, RARE,
     SLOW,
     Smi,
     Spec,
@@ -161,12 +161,16 @@ def table(links: int) -> list[Spec]:
                 field_value(field_id, times=KIB, scope=ALL_LINKS), SLOW, labels={"direction": direction},
                 window=1.5)  # fmt: skip
     add("gpu_nvlink_links", "nvmlDeviceGetFieldValues(91)", field_value(91), ONCE)
-    add("gpu_nvlink_links_up", "nvmlDeviceGetNvLinkState", lambda h: float(sum(_states(h))), SLOW, window=1.5)
+    add("gpu_nvlink_links_up", "nvmlDeviceGetNvLinkState", lambda h: float(sum(_states(h))), RARE, window=1.5)
     add("gpu_nvlink_speed_bytes_per_second", "nvmlDeviceGetFieldValues(164)", _slowest, RARE, pace=LINKS,
         smi=Smi("nvlink:0/speed", lambda said: float(said.split()[0]) * 1e9, 1e6))  # fmt: skip
     for counter, error in LANE_ERRORS:
         add("gpu_nvlink_lane_errors_total", "nvmlDeviceGetNvLinkErrorCounter", _lane_errors(counter, max(links, 1)),
-            RARE, labels={"error": error}, pace=LINKS)  # fmt: skip
+            PER_LINK, labels={"error": error}, pace=LINKS)  # fmt: skip
+
+    for counter, error, _ in ERRORS:
+        add("gpu_nvlink_errors_total", "nvmlDeviceGetNvLinkErrorCounter", _lane_errors(counter, max(links, 1)),
+            PER_LINK, labels={"error": error}, pace=LINKS)  # fmt: skip
 
     # --- the fabric: no recording tells what an H200 answers ------------------------------------------------
     info = shared(fabric, 0.2)
@@ -191,13 +195,9 @@ def table(links: int) -> list[Spec]:
             Smi(f"nvlink:{link}/speed", lambda said: float("inactive" not in said)), labels=of, pace=LINKS)  # fmt: skip
         for direction in DATA:
             add("gpu_nvlink_link_bytes_total", f"nvmlDeviceGetFieldValues({DATA[direction]},{link})",
-                lambda h, key=(direction, link): field_number(data(h)[key]) * KIB, RARE,
+                lambda h, key=(direction, link): field_number(data(h)[key]) * KIB, PER_LINK,
                 Smi(f"nvlink:{link}/data_{direction}", lambda said: float(said.split()[0]) * KIB),
                 labels=of | {"direction": direction}, pace=LINKS)  # fmt: skip
-        for counter, error, name in ERRORS:
-            add("gpu_nvlink_errors_total", f"nvmlDeviceGetNvLinkErrorCounter({link},{counter})",
-                number("nvmlDeviceGetNvLinkErrorCounter", link, counter), RARE, smi_count(f"nvlink:{link}/{name}"),
-                labels=of | {"error": error}, pace=LINKS)  # fmt: skip
         for label, call, read in [
             ("version", "nvmlDeviceGetNvLinkVersion",
              lambda h, k=link: str(nvml("nvmlDeviceGetNvLinkVersion", h, k))),

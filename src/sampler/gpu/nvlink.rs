@@ -6,8 +6,9 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{self as sys, field_id};
 
 use super::{KIBI, MEGA, ONE, pci_address};
+use crate::catalog::schema::{KnownLabel, Label};
 use crate::catalog::{self as m, Direction, Link, MetricId, NvLinkError, NvLinkInfo, NvLinkLaneError};
-use crate::sample::Drop;
+use crate::sample::{Drop, Row};
 use crate::sampler::raw::fields::{ALL_PARTS, values_at};
 use crate::sampler::raw::links as raw_links;
 use crate::sampler::visit::{Field, Number, Visit};
@@ -57,9 +58,14 @@ pub(super) static TOTALS: [Field; 4] = [
 pub(super) static OF_LINKS: [Field; 5] = [
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, gpu_nvlink_link_bytes_total, (Direction::Tx,), KIBI),
     of_link!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, gpu_nvlink_link_bytes_total, (Direction::Rx,), KIBI),
-    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, gpu_nvlink_errors_total, (NvLinkError::Replay,), ONE),
-    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY, gpu_nvlink_errors_total, (NvLinkError::Recovery,), ONE),
-    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, gpu_nvlink_errors_total, (NvLinkError::CrcFlit,), ONE),
+    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, gpu_nvlink_link_errors_total, (NvLinkError::Replay,), ONE),
+    of_link!(
+        NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+        gpu_nvlink_link_errors_total,
+        (NvLinkError::Recovery,),
+        ONE
+    ),
+    of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, gpu_nvlink_link_errors_total, (NvLinkError::CrcFlit,), ONE),
 ];
 
 /// Error counters of a link with their numbers in the header, for drivers that lack the field.
@@ -145,6 +151,7 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
     let metrics = [
         m::gpu_nvlink_link_bytes_total.id(),
         m::gpu_nvlink_errors_total.id(),
+        m::gpu_nvlink_link_errors_total.id(),
         m::gpu_nvlink_lane_errors_total.id(),
     ];
     let Some(links) = links(v, &metrics) else { return };
@@ -152,6 +159,7 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
         (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.of(link))).collect();
     v.fields_of_parts(&fields);
     errors(v, links);
+    sum_up(v, links);
     lane_errors(v, links);
 }
 
@@ -279,7 +287,7 @@ fn remote_address(bus_id: &str) -> String {
 }
 
 fn errors(v: &mut Visit<'_>, links: u32) {
-    let metric = &m::gpu_nvlink_errors_total;
+    let metric = &m::gpu_nvlink_link_errors_total;
     for link in 0..links {
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
         for (counter, error, field) in ERRORS {
@@ -294,7 +302,29 @@ fn errors(v: &mut Visit<'_>, links: u32) {
     }
 }
 
-/// A sum that leaves out a link would step back, so there is none then.
+/// Adds up the errors of the links, and leaves out links without any. A sum that leaves out a link would step
+/// back, so there is none then.
+fn sum_up(v: &mut Visit<'_>, links: u32) {
+    let of_links = m::gpu_nvlink_link_errors_total.id();
+    for error in NvLinkError::ALL {
+        let of = |row: &Row| row.metric == of_links && row.labels == [error.text()];
+        let told: Vec<f64> = v
+            .rows
+            .groups()
+            .iter()
+            .flat_map(|(_, rows)| rows)
+            .filter(|row| of(row))
+            .map(|row| row.value)
+            .collect();
+        if told.len() as u32 == links {
+            let sum = SampleValue::F64(told.iter().sum());
+            v.put(ERROR_COUNTER, &m::gpu_nvlink_errors_total, (*error,), sum, ONE);
+        }
+    }
+    v.rows.retain(|row| row.metric != of_links || row.value > 0.0);
+}
+
+/// As [`sum_up`], of the lanes.
 fn lane_errors(v: &mut Visit<'_>, links: u32) {
     let metric = &m::gpu_nvlink_lane_errors_total;
     for (counter, error) in LANE_ERRORS {

@@ -32,8 +32,8 @@ pub fn values_at(
             timestamp: 0,
             latencyUsec: 0,
             valueType: 0,
-            // A driver that leaves an entry alone has not answered it.
-            nvmlReturn: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+            // The driver passes over entries that come with an error (seen on 580.159).
+            nvmlReturn: sys::nvmlReturn_enum_NVML_SUCCESS,
             value: sys::nvmlValue_t { ullVal: 0 },
         })
         .collect();
@@ -44,6 +44,11 @@ pub fn values_at(
 
 fn outcome(entry: &sys::nvmlFieldValue_t) -> Result<SampleValue, NvmlError> {
     nvml_try(entry.nvmlReturn)?;
+    // SAFETY: as in `typed`.
+    if entry.timestamp == 0 && entry.valueType == 0 && unsafe { entry.value.ullVal } == 0 {
+        // As it was handed over: nobody answered it, and no value is not zero.
+        return Err(NvmlError::NotSupported);
+    }
     typed(entry.valueType, entry.value)
 }
 
@@ -90,5 +95,8 @@ mod tests {
         assert_eq!(outcome(&entry(6, all_ones, 0)).ok(), Some(SampleValue::U32(0xffff)));
         assert!(matches!(outcome(&entry(7, all_ones, 0)), Err(NvmlError::UnexpectedVariant(7))));
         assert!(matches!(outcome(&entry(3, all_ones, 3)), Err(NvmlError::NotSupported)));
+        let nothing = sys::nvmlValue_t { ullVal: 0 };
+        assert!(matches!(outcome(&entry(0, nothing, 0)), Err(NvmlError::NotSupported)), "left alone");
+        assert_eq!(outcome(&entry(1, nothing, 0)).ok(), Some(SampleValue::U32(0)), "zero is zero");
     }
 }

@@ -97,7 +97,7 @@ def judge(report: Report, gpu: Gpu, kind: str, windows: Windows, load: Load | No
             if kind == "fma":
                 row["want_fp32"] = row["rate"] / 2 / (sms * LANES * row["hertz"])
                 # One piece more or less lies in a window: the duty is known to a piece, the work to a tick.
-                row["want_sm"] = row["want_sm_occupancy"] = 1.0
+                row["want_sm"] = 1.0
             elif kind == "tensor":
                 row["want_tensor"] = row["rate"] / (sms * BF16_FLOP_PER_CYCLE * row["hertz"])
             elif kind == "copy":
@@ -113,7 +113,7 @@ def judge(report: Report, gpu: Gpu, kind: str, windows: Windows, load: Load | No
     def over(name: str) -> list[float]:
         return [r[name] for r in rows if r.get(name) is not None]
 
-    for unit in ("sm", "sm_occupancy", "fp32", "tensor", "dram"):
+    for unit in ("sm", "fp32", "tensor", "dram"):
         if not over(f"want_{unit}"):
             continue
         with report.part(f"{kind}: {unit}"):

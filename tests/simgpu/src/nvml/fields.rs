@@ -43,6 +43,10 @@ nvml! {
         let count = usize::try_from(count).map_err(|_| code::ERROR_INVALID_ARGUMENT)?;
         for i in 0..count {
             let entry = call::inout(values.wrapping_add(i))?;
+            // The real driver passes over entries that come with an error.
+            if entry.nvmlReturn != code::SUCCESS {
+                continue;
+            }
             let before = device.sim.now();
             match field(&device, entry.fieldId, entry.scopeId) {
                 Ok((kind, value)) => {
