@@ -321,6 +321,21 @@ info_labels! {
         /// Number of the link at the other end; empty where the driver does not tell.
         remote_link,
     }
+    /// Labels of `gpu_peer_info`.
+    PeerInfo {
+        /// NVML's index of the other GPU.
+        peer_gpu,
+        /// UUID of the other GPU.
+        peer_uuid,
+        /// What both are behind: `internal` (one board), `single` or `multiple` PCIe switches, `hostbridge`, `node`, `system`.
+        topology,
+        /// Whether it can read the other's memory (NVML P2P status).
+        read,
+        /// Whether it can write the other's memory.
+        write,
+        /// Whether NVLink connects them.
+        nvlink,
+    }
     /// Labels of `gpu_fabric_info`.
     FabricInfo {
         /// UUID of the NVLink cluster; empty on a node of its own.
@@ -583,6 +598,8 @@ metrics! {
     gpu_nvlink_links: Gauge<Gpu>, None, Once, "0.1.0", at most 64.0;
     /// Links of the GPU that are up.
     gpu_nvlink_links_up: Gauge<Gpu>, None, Rare, "0.1.0", at most 64.0;
+    /// How the GPU reaches each other GPU of the node: the peer-to-peer matrix. In the JSON alone.
+    gpu_peer_info: Info<Gpu, PeerInfo>, None, Once, "0.1.0", json only true;
     /// 1 for how far the GPU is with joining the NVLink fabric, 0 for the other states.
     gpu_fabric_state: Gauge<Gpu, (FabricState,)>, None, Slow, "0.1.0";
     /// 1 for each fault the fabric reports of this GPU, 0 for the others it can tell.

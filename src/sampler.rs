@@ -12,6 +12,7 @@ pub mod gpu;
 pub mod inflight;
 pub mod mig;
 pub mod nvswitch;
+pub mod peers;
 pub mod raw;
 pub mod schedule;
 pub mod visit;
@@ -68,6 +69,8 @@ pub struct Shared {
     pub events: events::Events,
     /// The thread that makes the fast visits.
     pub fast: fast::Fast,
+    /// Who the GPUs with handles are.
+    pub peers: peers::Peers,
 }
 
 impl Shared {
@@ -208,6 +211,7 @@ fn run() -> std::io::Result<()> {
         workers: Mutex::default(),
         events: events::Events::default(),
         fast: fast::Fast::default(),
+        peers: peers::Peers::default(),
     });
     let (included, more) = std::sync::mpsc::channel();
     let listener = Arc::clone(&shared);
@@ -264,7 +268,14 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
     shared.send(&FromSampler::DriverUp);
     events::start(shared, nvml);
     fast::start(shared);
-    let mut node = NodeWorker { shared, nvml, caller, taken: shared.orders.avoid.iter().copied().collect() };
+    let mut node = NodeWorker {
+        shared,
+        nvml,
+        caller,
+        taken: shared.orders.avoid.iter().copied().collect(),
+        listed: None,
+        matched: false,
+    };
     for seat in &shared.orders.known {
         if !shared.orders.avoid.contains(&seat.slot) {
             node.seat(seat.slot, Target::Seat(seat.clone()));
@@ -286,6 +297,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
             }
             node.devices();
         }
+        node.peers();
         if switches.take(Mono::now()) {
             node.switches();
         }
@@ -303,6 +315,10 @@ struct NodeWorker<'a> {
     caller: Caller,
     /// Slots in use, or to be left alone.
     taken: HashSet<usize>,
+    /// GPUs the driver lists, once asked.
+    listed: Option<usize>,
+    /// Whether the peer-to-peer matrix is known.
+    matched: bool,
 }
 
 impl NodeWorker<'_> {
@@ -314,6 +330,21 @@ impl NodeWorker<'_> {
         if let Err(error) = worker::spawn(self.shared, self.nvml, slot, target) {
             tracing::error!(slot, %error, "no thread for this GPU; tried again with the next look at the list");
             self.taken.remove(&slot);
+        }
+    }
+
+    /// The peer-to-peer matrix, once. Not while a GPU is left alone: asking about a pair asks both.
+    fn peers(&mut self) {
+        let off = self.shared.off.contains(&m::gpu_peer_info.id());
+        let alone = !self.shared.orders.avoid.is_empty();
+        let Some(count) = self.listed.filter(|count| !self.matched && !off && !alone && *count > 1) else {
+            return;
+        };
+        let taken = Mono::now();
+        let Some(_loan) = self.shared.token.borrow(taken, self.shared.orders.call_deadline) else { return };
+        if let Some((rows, gaps)) = self.shared.peers.matrix(count, &mut self.caller) {
+            self.matched = true;
+            self.send(Tier::Once, taken, rows, gaps);
         }
     }
 
@@ -369,6 +400,7 @@ impl NodeWorker<'_> {
                         Missing::Dropped(crate::sample::Drop::OutOfRange),
                     ));
                 }
+                self.listed = usize::try_from(count).ok();
                 for index in 0..count.min(MAX_GPUS as u32) {
                     let slot = index as usize + 1;
                     if !self.taken.contains(&slot) {

@@ -81,10 +81,6 @@ pub const LEFT_OUT: &[LeftOut] = &[
         "Where the GPU sits in the host: the kernel tells it of the PCI address.",
     ),
     functions(
-        &["nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor"],
-        "Pairs of GPUs: a matrix, no series. 1.8 ms a pair.",
-    ),
-    functions(
         &["nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetSupportedClocksThrottleReasons"],
         "Older names of the clocks event reasons.",
     ),

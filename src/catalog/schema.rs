@@ -194,6 +194,8 @@ pub struct MetricDef {
     pub since: &'static str,
     /// The largest value there can be, where it is below that of the unit.
     pub max: Option<f64>,
+    /// Whether it stands in the JSON alone: a table for people and programs that ask, too wide for a scrape.
+    pub json_only: bool,
     /// For a name on its way out: the name that replaces it, kept for two minor releases.
     pub deprecated: Option<&'static str>,
     /// One or more sentences for the reader of `/metrics`.
@@ -447,7 +449,7 @@ macro_rules! info_labels {
 
 /// Declares the metrics: typed handles named like the metric, and the table [`super::METRICS`].
 macro_rules! metrics {
-    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident<$entity:ident $(, $labels:ty)?>, $unit:ident, $tier:ident, $since:literal $(, at most $max:literal)? $(, deprecated $instead:literal)?;)+) => {
+    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident<$entity:ident $(, $labels:ty)?>, $unit:ident, $tier:ident, $since:literal $(, at most $max:literal)? $(, json only $json:literal)? $(, deprecated $instead:literal)?;)+) => {
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
         enum Position { $($name),+ }
@@ -466,6 +468,7 @@ macro_rules! metrics {
             tier: schema::Tier::$tier,
             since: $since,
             max: metrics!(@max $($max)?),
+            json_only: metrics!(@json $($json)?),
             deprecated: metrics!(@instead $($instead)?),
             help: concat!($($help),+),
         }),+];
@@ -474,6 +477,8 @@ macro_rules! metrics {
     (@labels $labels:ty) => { $labels };
     (@max) => { None };
     (@max $max:literal) => { Some($max) };
+    (@json) => { false };
+    (@json $json:literal) => { $json };
     (@instead) => { None };
     (@instead $instead:literal) => { Some($instead) };
 }

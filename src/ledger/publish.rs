@@ -497,7 +497,7 @@ impl Ledger {
         let mut dropped = 0;
         let mut families: Vec<Family> = Vec::new();
         for (def, mut series) in METRICS.iter().zip(builder.families) {
-            if def.entity != EntityKind::Node {
+            if def.entity != EntityKind::Node && !def.json_only {
                 // A histogram is many series on the page, and is left out as a whole.
                 series.retain(|one| {
                     let size = one.value.series();
@@ -512,7 +512,8 @@ impl Ledger {
             }
         }
         self.tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), dropped as f64);
-        let total: usize = families.iter().flat_map(|f| &f.series).map(|s| s.value.series()).sum();
+        let served = families.iter().filter(|f| !f.def.json_only);
+        let total: usize = served.flat_map(|f| &f.series).map(|s| s.value.series()).sum();
         let id = m::gpu_exporter_series.id();
         if !builder.off.contains(&id) {
             let def = m::gpu_exporter_series.def();

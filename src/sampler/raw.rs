@@ -8,6 +8,7 @@ pub mod fabric;
 pub mod fields;
 pub mod links;
 pub mod mig;
+pub mod peers;
 pub mod samples;
 pub mod vgpu;
 

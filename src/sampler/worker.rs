@@ -105,7 +105,9 @@ impl Worker<'_> {
                 // A new handle voids what was read with the last one.
                 self.epoch += 1;
                 self.shared.fast.join(self.slot_number, &gpu, &device, self.epoch);
+                self.shared.peers.join(self.slot_number, &gpu, &device);
                 self.work(&device, &gpu);
+                self.shared.peers.leave(self.slot_number);
                 self.shared.fast.leave(self.slot_number);
             }
             Err(Failure::DriverGone(error, text)) => self.shared.driver_gone(error, text),

@@ -251,3 +251,20 @@ fn a_recovery_action_comes_and_goes() {
     node.sim().open_gate("reset").unwrap();
     node.wait_metrics("well again", |m| action(m, "0", "none") == Some(1.0));
 }
+
+#[test]
+fn the_peer_to_peer_matrix_is_in_the_json_alone() {
+    let node = super::node::Node::start("tests/scenarios/still-8xh200.toml");
+    let pairs = |node: &super::node::Node| {
+        let json: serde_json::Value = serde_json::from_str(&node.get("/api/v1/snapshot").1).unwrap();
+        let of = |m: &&serde_json::Value| m["name"] == "gpu_peer_info";
+        json["metrics"].as_array().unwrap().iter().filter(of).cloned().collect::<Vec<_>>()
+    };
+    node.wait_for("the matrix", |node| pairs(node).len() == 8 * 7);
+    for pair in pairs(&node) {
+        let labels = &pair["labels"];
+        assert_ne!(labels["gpu"], labels["peer_gpu"]);
+        assert_eq!((&labels["read"], &labels["nvlink"]), (&"ok".into(), &"ok".into()), "{pair}");
+    }
+    assert!(node.metrics().all("gpu_peer_info", &[]).is_empty());
+}
