@@ -214,14 +214,18 @@ impl Ledger {
     /// Folds one batch. Gives whether it began a new epoch, which is published at once.
     pub fn fold(&mut self, batch: Batch) -> bool {
         self.count_calls(&batch);
-        self.take_drained(&batch);
         let mut new_epoch = false;
         if batch.part.collector == Source::Nvml {
             let held = match &batch.part.gpu {
                 Some(gpu) => self.gpus.get(gpu).map_or(0, |book| book.epoch),
                 None => self.node_epoch,
             };
-            if batch.epoch < held.max(self.floor) {
+            let older = batch.epoch < held.max(self.floor);
+            if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !older) {
+                self.seat(gpu);
+            }
+            self.take_drained(&batch);
+            if older {
                 self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
                 return false;
             }
@@ -232,13 +236,23 @@ impl Ledger {
         }
         self.count_gaps(&batch);
         self.count_return(&batch);
-        self.keep(batch);
+        if self.overtaken(&batch) {
+            self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
+        } else {
+            self.keep(batch);
+        }
         new_epoch
+    }
+
+    /// Whether a fast visit that began later has been folded: two threads of the sampler make them, each for
+    /// the other when that one hangs, and what was hung up comes late.
+    fn overtaken(&self, batch: &Batch) -> bool {
+        batch.part.tier == Tier::Fast
+            && self.parts.get(&batch.part).is_some_and(|held| batch.taken < held.taken)
     }
 
     /// Enters an epoch of a GPU; gives whether it is a new one that voids what is held.
     fn begin(&mut self, gpu: &Gpu, epoch: u64) -> bool {
-        self.seat(gpu);
         let Some(book) = self.gpus.get_mut(gpu) else { return false };
         book.no_handle = None;
         if epoch == book.epoch {
@@ -305,7 +319,6 @@ impl Ledger {
     /// they were measured under.
     fn take_drained(&mut self, batch: &Batch) {
         let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !batch.drained.is_empty()) else { return };
-        self.seat(gpu);
         let Some(book) = self.gpus.get_mut(gpu) else { return };
         let current = batch.epoch >= book.epoch;
         for drained in &batch.drained {

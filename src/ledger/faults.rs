@@ -142,6 +142,8 @@ impl Faults {
     /// Notes the number of a fact; gives how many are missing before it.
     pub fn missing(&mut self, life: u64, fact: &Fact) -> u64 {
         let last = match self.told.get(&fact.teller) {
+            // The last words of one that was replaced, behind the first ones of its successor.
+            Some((of, _)) if *of > life => return 0,
             Some((of, number)) if *of == life => *number,
             _ => 0,
         };

@@ -175,6 +175,29 @@ impl Bench {
 }
 
 #[test]
+fn the_last_words_of_a_sampler_that_was_replaced_are_no_loss() {
+    let mut bench = Bench::new();
+    let fact = |number| Fact {
+        teller: Teller::Nvml,
+        number,
+        taken: Mono(SECOND),
+        unix_seconds: 1.0,
+        what: What::Driver(DriverFact {
+            gpu: gpu(0),
+            bits: 8,
+            data: 31,
+            gpu_instance: None,
+            compute_instance: None,
+        }),
+    };
+    for (life, number) in [(7, 1), (7, 2), (8, 1), (7, 3), (8, 2), (8, 4)] {
+        bench.ledger.fact(life, fact(number));
+    }
+    let lost = bench.publish().number(&m::gpu_exporter_facts_lost_total, &Node {}, (FaultSource::Nvml,));
+    assert_eq!(lost, Some(1.0));
+}
+
+#[test]
 fn counters_that_alerts_need_are_there_before_the_first_fault() {
     let mut b = Bench::new();
     let s = b.publish();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Mono;
 use crate::sample::{Buffer, Drained};
-use crate::sampler::drain::STEP_MICROS;
+use crate::sampler::drain::{AHEAD_MICROS, STEP_MICROS};
 use crate::snapshot::Histogram;
 
 /// Bounds of the histogram of power samples, watts: closer where boards idle and bursts begin.
@@ -65,6 +65,8 @@ pub struct Series {
     newest: Option<(u64, i64, Mono)>,
     /// Usual distance, seconds.
     period: Option<f64>,
+    /// Distances, in microseconds, that were too few in one go to tell the usual one.
+    few: Vec<u64>,
     /// Lowest and highest by second.
     extremes: VecDeque<(Mono, f64, f64)>,
 }
@@ -79,6 +81,7 @@ impl Series {
             most,
             newest: None,
             period: None,
+            few: Vec::new(),
             extremes: VecDeque::new(),
         }
     }
@@ -94,7 +97,9 @@ impl Series {
         let cursor = match before {
             // The driver stamps with the wall clock, which was set meanwhile: of these samples it cannot
             // be told which were already counted. None is, and the time since the last is a gap.
-            Some((_, then, at)) if offset.abs_diff(then) > STEP_MICROS as u64 => {
+            Some((newest, then, at))
+                if offset.abs_diff(then) > STEP_MICROS as u64 || ahead(newest, taken, offset) =>
+            {
                 self.gaps += 1;
                 self.gap_seconds += taken.since(at).as_secs_f64();
                 return;
@@ -105,9 +110,7 @@ impl Series {
         let new = samples.iter().filter(|(at, _)| cursor.is_none_or(|cursor| *at > cursor));
         let mut stamps: Vec<u64> = cursor.into_iter().collect();
         stamps.extend(new.clone().map(|(at, _)| *at));
-        if let Some(period) = usual_distance(&stamps) {
-            self.period = Some(period);
-        }
+        self.learn(&stamps);
         let mut previous = cursor;
         for (at, value) in new {
             let value = *value;
@@ -136,6 +139,21 @@ impl Series {
         }
     }
 
+    /// Learns the usual distance of samples: the median of those of one go, or of several goes where each
+    /// brings few.
+    fn learn(&mut self, stamps: &[u64]) {
+        let distances = stamps.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+        if stamps.len() > FEWEST {
+            self.few.clear();
+        }
+        self.few.extend(distances);
+        if self.few.len() >= FEWEST {
+            self.few.sort_unstable();
+            self.period = self.few.get(self.few.len() / 2).map(|micros| *micros as f64 * 1e-6);
+            self.few.clear();
+        }
+    }
+
     fn note(&mut self, at: Mono, value: f64) {
         match self.extremes.back_mut() {
             Some((second, low, high)) if at.since(*second) < Duration::from_secs(1) => {
@@ -153,14 +171,11 @@ impl Series {
     }
 }
 
-/// The median distance of successive timestamps, in seconds.
-fn usual_distance(stamps: &[u64]) -> Option<f64> {
-    let mut distances: Vec<u64> = stamps.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
-    if distances.len() < FEWEST {
-        return None;
-    }
-    distances.sort_unstable();
-    Some(distances[distances.len() / 2] as f64 * 1e-6)
+/// Whether a sample's stamp is of a time that has not come at `taken`, by a wall clock that much ahead of the
+/// monotonic one.
+fn ahead(stamp: u64, taken: Mono, offset: i64) -> bool {
+    let wall = i128::from(taken.0 / 1000) + i128::from(offset);
+    i128::from(stamp) > wall + i128::from(AHEAD_MICROS)
 }
 
 #[cfg(test)]
@@ -213,6 +228,31 @@ mod tests {
         let newest = 1_500_000 + 59 * STEP;
         s.take(at(3.0), -500_000, &run(newest + STEP, 50, 100.0));
         assert_eq!(s.count(), 100);
+    }
+
+    #[test]
+    fn a_stamp_from_before_the_clock_was_set_back_does_not_hide_what_comes_after() {
+        let (mut s, hour) = (series(), 3_600_000_000);
+        let stamp = |seconds: f64| (seconds * 1e6) as u64 + hour;
+        s.take(at(1.0), hour as i64, &run(stamp(0.0), 50, 100.0));
+        // Set back by an hour, and no sample came since.
+        s.take(at(1.02), 0, &run(stamp(0.02), 50, 100.0));
+        s.take(at(2.0), 0, &run(1_020_000, 49, 100.0));
+        assert_eq!((s.count(), s.gaps), (50, 2));
+        s.take(at(3.0), 0, &run(2_000_000, 50, 100.0));
+        assert_eq!((s.count(), s.gaps), (100, 2));
+    }
+
+    #[test]
+    fn a_gap_is_seen_also_if_each_drain_brings_few_samples() {
+        let mut s = series();
+        for n in 0..20 {
+            s.take(at(n as f64), 0, &run((2 * n + 1) * STEP, 2, 100.0));
+        }
+        s.take(at(3600.0), 0, &run(3_600_000_000, 2, 100.0));
+        assert_eq!((s.count(), s.gaps), (42, 1));
+        assert!(s.integral < 41.0 * 0.02 * 100.0 + 1e-6, "{}", s.integral);
+        assert!(s.few.capacity() < 100);
     }
 
     #[test]

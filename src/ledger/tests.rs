@@ -9,7 +9,7 @@ use crate::catalog::{self as m, Gpu, Node, Tier};
 use crate::clock::Mono;
 use crate::collectors::module::{Load, LoadId, Sight};
 use crate::fact::{Fact, KernelFact, KernelLine, Teller, What};
-use crate::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
+use crate::sample::{Batch, Buffer, Drained, ErrorKind, Gap, Missing, Part, Rows, Source};
 use crate::snapshot::{GpuState, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
@@ -120,6 +120,40 @@ fn a_new_epoch_drops_what_was_read_before_but_not_who_the_gpu_is() {
     let s = publish(&mut l, SECOND);
     assert_eq!(s.number(&m::gpu_energy_joules_total, &g, ()), None, "a late batch is thrown away");
     assert_eq!(s.number(&m::gpu_exporter_batches_discarded_total, &Node {}, ()), Some(1.0));
+}
+
+#[test]
+fn a_fast_visit_that_was_hung_up_comes_too_late() {
+    let (mut l, g) = (ledger(), gpu(0));
+    let fast = |tenth: u64| {
+        batch(&g, Tier::Fast, 1, 10 * SECOND + tenth * SECOND / 10, |rows| {
+            rows.of(&g).flag(&m::gpu_clock_event_active, (m::ClockEvent::GpuIdle,), true);
+        })
+    };
+    l.fold(energy(&g, 1, 10 * SECOND, 1.0));
+    for tenth in [0, 10, 11, 1, 12] {
+        l.fold(fast(tenth));
+    }
+    let s = publish(&mut l, 12 * SECOND);
+    let idle = (m::ClockEvent::GpuIdle,);
+    let seconds = s.number(&m::gpu_clock_event_seconds_total, &g, idle).unwrap();
+    assert!((seconds - 1.2).abs() < 1e-9, "no time counts twice: {seconds}");
+    assert_eq!(s.number(&m::gpu_exporter_batches_discarded_total, &Node {}, ()), Some(1.0));
+}
+
+#[test]
+fn a_late_batch_of_a_gpu_that_was_replaced_does_not_bring_it_back() {
+    let mut l = ledger();
+    let (old, new) = (Gpu { gpu: 0, uuid: "old".into() }, Gpu { gpu: 0, uuid: "new".into() });
+    l.fold(power(&old, 1, SECOND, 100.0));
+    l.event(away());
+    l.event(Event::DriverUp);
+    l.fold(power(&new, 4, 2 * SECOND, 50.0));
+    let samples = vec![(1, 100.0)];
+    let drained = Drained::Samples { buffer: Buffer::Power, offset_micros: 0, samples };
+    l.fold(Batch { drained: vec![drained], ..power(&old, 1, 2 * SECOND, 100.0) });
+    let s = publish(&mut l, 2 * SECOND);
+    assert_eq!((watts(&s, &new), s.gpus.len()), (Some(50.0), 1));
 }
 
 #[test]

@@ -13,6 +13,8 @@ use crate::sample::{Buffer, Drained};
 /// How far wall clock and monotonic clock may move against each other between two reads before the
 /// driver's timestamps, which are the wall clock's, count as of another time.
 pub const STEP_MICROS: i64 = 100_000;
+/// No sample is of a time this far ahead: its stamp is of a wall clock that has been set back since.
+pub const AHEAD_MICROS: u64 = 60_000_000;
 
 /// What feeds on the power samples.
 pub const POWER: [MetricId; 4] = [
@@ -65,7 +67,11 @@ impl Cursor {
         let wall_micros = (unix_seconds() * 1e6) as u64;
         let offset = wall_micros as i64 - (Mono::now().0 / 1000) as i64;
         let since = match self.newest {
-            Some((newest, then)) if offset.abs_diff(then) <= STEP_MICROS as u64 => newest,
+            Some((newest, then))
+                if offset.abs_diff(then) <= STEP_MICROS as u64 && newest <= wall_micros + AHEAD_MICROS =>
+            {
+                newest
+            }
             _ => 0,
         };
         let call = (CALL, kind.code());
@@ -73,6 +79,10 @@ impl Cursor {
             Some(room) => room,
             None => {
                 let Some(room) = v.read(call, feeds, |d| samples::room(d, kind)) else { return };
+                if room == 0 {
+                    // There is no buffer yet: asked again with the next visit.
+                    return;
+                }
                 self.room = Some(room);
                 room
             }
