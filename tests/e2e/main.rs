@@ -16,4 +16,5 @@ mod mig;
 mod node;
 mod prometheus;
 mod samplers;
+mod samples;
 mod widen;

@@ -25,6 +25,8 @@ pub enum Load {
     Bursty,
     /// Nothing, but 20 ms at full power every 30 s: too short for what averages.
     Spikes,
+    /// The same every 2 s.
+    Flicker,
     /// The recorded values, unmoving.
     Still,
 }
@@ -44,9 +46,8 @@ impl Load {
         let wave = |period: f64| (TAU * t / period).sin();
         match self {
             Load::Idle | Load::Still => 0.0,
-            // Half a step before and after: the sums of steps are not exact.
-            Load::Spikes if (t % 30.0 - 15.0).abs() < SPIKE / 2.0 => 1.0,
-            Load::Spikes => 0.0,
+            Load::Spikes => spike(t, 30.0),
+            Load::Flicker => spike(t, 2.0),
             Load::Training if t % 60.0 > 56.0 => 0.08,
             Load::Training => 0.93 + 0.05 * wave(6.0),
             Load::Inference => 0.45 + 0.25 * wave(40.0) + 0.12 * wave(7.5),
@@ -58,7 +59,7 @@ impl Load {
     /// The part of the memory that the work holds.
     pub fn memory(self) -> f64 {
         match self {
-            Load::Idle | Load::Spikes | Load::Still => 0.0,
+            Load::Idle | Load::Spikes | Load::Flicker | Load::Still => 0.0,
             Load::Training => 0.86,
             Load::Inference => 0.61,
             Load::Bursty => 0.27,
@@ -66,7 +67,7 @@ impl Load {
     }
 
     fn step(self) -> f64 {
-        if self == Load::Spikes { SPIKE } else { STEP }
+        if matches!(self, Load::Spikes | Load::Flicker) { SPIKE } else { STEP }
     }
 
     /// How much it talks to the other GPUs, as part of the links' rate.
@@ -180,6 +181,12 @@ impl Curve {
     }
 }
 
+/// One sample at full power in the middle of every period.
+fn spike(t: f64, period: f64) -> f64 {
+    // Half a step before and after: the sums of steps are not exact.
+    f64::from(u8::from((t % period - period / 2.0).abs() < SPIKE / 2.0))
+}
+
 fn moment(load: Load, b: &Behaviour, limit: f64, t: f64) -> Point {
     let busy = load.busy(t).clamp(0.0, 1.0);
     let span = b.full_watts - b.idle_watts;
@@ -239,6 +246,16 @@ mod tests {
         }
         for second in 0..240 {
             assert!(curve.mean(f64::from(second), f64::from(second + 1)).watts < 91.0);
+        }
+    }
+
+    #[test]
+    fn a_flicker_is_one_sample_every_two_seconds() {
+        let curve = Curve::new(Load::Flicker, &H200, 700.0, 0);
+        for round in 0..120 {
+            let samples = (round * 100..(round + 1) * 100).map(|n| f64::from(n) * 0.02);
+            let high = samples.filter(|t| curve.mean(t - 0.02, *t).watts > 680.0).count();
+            assert_eq!(high, 1, "in round {round}");
         }
     }
 
