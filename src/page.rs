@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use html::{esc, put};
 use words::Weight;
 
-use crate::catalog::{self as m, Node, Subject};
+use crate::catalog::{self as m, Node, Severity, Subject};
 use crate::snapshot::{Snapshot, Value};
 
 const STYLE: &str = include_str!("page/style.css");
@@ -59,11 +59,13 @@ pub fn render(snapshot: &Snapshot, out: &mut String) {
     put!(out, "<div class=\"tables\">\n");
     put_stuck_calls(out, snapshot);
     put_collectors(out, snapshot);
+    put_events(out, snapshot);
     put!(out, "</div>\n</main>\n");
     put!(
         out,
         "<footer><nav aria-label=\"Other views\"><a href=\"/metrics\">/metrics</a> \
-         <a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> <a href=\"/livez\">/livez</a> \
+         <a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> \
+         <a href=\"/api/v1/events\">/api/v1/events</a> <a href=\"/livez\">/livez</a> \
          <a href=\"/readyz\">/readyz</a></nav></footer>\n</body>\n</html>\n"
     );
 }
@@ -133,6 +135,37 @@ fn put_collectors(out: &mut String, snapshot: &Snapshot) {
             esc(view.name),
             mark(weight),
             esc(&text)
+        );
+    }
+    put!(out, "</tbody>\n</table>\n");
+}
+
+/// The newest events, the newest first.
+fn put_events(out: &mut String, snapshot: &Snapshot) {
+    const MOST: usize = 8;
+    if snapshot.events.is_empty() {
+        return;
+    }
+    put!(
+        out,
+        "<table>\n<caption>Events</caption>\n<thead><tr><th scope=\"col\">UTC</th><th scope=\"col\">GPU</th>\
+         <th scope=\"col\">What</th></tr></thead>\n<tbody>\n"
+    );
+    for event in snapshot.events.iter().rev().take(MOST) {
+        let weight = match event.severity {
+            _ if event.old => Weight::Note,
+            Severity::Page => Weight::Bad,
+            Severity::Ticket => Weight::Warn,
+            Severity::Info => Weight::Note,
+        };
+        let gpu = event.gpu.as_ref().map(|gpu| gpu.gpu.to_string()).unwrap_or_default();
+        let times = if event.repeats > 0 { format!(" ({} times)", event.repeats + 1) } else { String::new() };
+        put!(
+            out,
+            "<tr><td>{}</td><td>{gpu}</td><td>{} {}{times}</td></tr>\n",
+            figures::time_of_day(event.last_unix_seconds).trim_end_matches(" UTC"),
+            mark(weight),
+            esc(&words::event_text(event))
         );
     }
     put!(out, "</tbody>\n</table>\n");

@@ -265,9 +265,14 @@ impl Snapshot {
         series.labels.get(at).map(|text| text.text(&L::DEFS[at]))
     }
 
-    /// Number of series, buckets of a histogram counted as Prometheus counts them.
+    /// The families that a scrape gets: all but those of the JSON alone.
+    pub fn scraped(&self) -> impl Iterator<Item = &Family> {
+        self.families.iter().filter(|family| !family.def.json_only)
+    }
+
+    /// Number of series a scrape gets, buckets of a histogram counted as Prometheus counts them.
     pub fn series_count(&self) -> usize {
-        self.families.iter().flat_map(|f| &f.series).map(|s| s.value.series()).sum()
+        self.scraped().flat_map(|f| &f.series).map(|s| s.value.series()).sum()
     }
 }
 

@@ -30,7 +30,7 @@ struct View(Arc<Snapshot>);
 
 impl Collector for View {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        for family in self.0.families.iter().filter(|f| !f.def.json_only) {
+        for family in self.0.scraped() {
             encode_family(&mut encoder, family)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::snapshot::{Histogram, Series, Snapshot, Value};
 
 /// Appends the snapshot.
 pub fn render(snapshot: &Snapshot, out: &mut String) {
-    for family in snapshot.families.iter().filter(|f| !f.def.json_only) {
+    for family in snapshot.scraped() {
         let def = family.def;
         let kind = match def.kind {
             Kind::Gauge | Kind::Info => "gauge",

@@ -110,7 +110,7 @@ fn check(snapshot: Snapshot) {
     let samples = samples(&text);
     assert_eq!(self::samples(&openmetrics), samples);
     assert_eq!(samples.len(), snapshot.series_count());
-    for family in &snapshot.families {
+    for family in snapshot.scraped() {
         assert!(text.contains(&format!("\n# TYPE {} ", family.def.name)), "{}", family.def.name);
     }
 }

@@ -155,7 +155,10 @@ impl Ledger {
         if told || !newest.is_empty() && newest.iter().all(|held| held.answered) {
             return GpuState::Up;
         }
-        let failure = book.no_handle.clone().or_else(|| newest.iter().find_map(|h| h.failure()));
+        // A lost GPU is left alone for a while: what it said last stays the reason.
+        let last = || [held(Tier::Normal), held(Tier::Fast)].into_iter().flatten().find_map(|h| h.failure());
+        let failure =
+            book.no_handle.clone().or_else(|| newest.iter().find_map(|h| h.failure())).or_else(last);
         match failure {
             Some(text) => GpuState::Failing { text },
             None if book.epoch == 0 || self.begins(gpu) => GpuState::Waiting,

@@ -5,9 +5,12 @@
 use std::time::Duration;
 
 use super::figures;
-use crate::catalog::{self as m, ClockEvent, EccCounter, EccError, Gpu, Node};
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{
+    self as m, ClockEvent, EccCounter, EccError, FaultAction, Gpu, Node, RecoveryAction, Severity,
+};
 use crate::sample::Missing;
-use crate::snapshot::{CollectorView, DriverState, GpuState, GpuView, Snapshot};
+use crate::snapshot::{CollectorView, DriverState, Event, EventKind, GpuState, GpuView, Snapshot};
 
 /// Degrees to the slowdown temperature from which on the page says so.
 const LITTLE_MARGIN: f64 = 5.0;
@@ -91,6 +94,7 @@ fn verdict(snapshot: &Snapshot, view: &GpuView) -> Verdict {
     if view.state != GpuState::Up {
         reasons.push(Remark { weight, text: gpu_text(&view.state) });
     }
+    faults(snapshot, &view.gpu, &mut reasons);
     memory(snapshot, &view.gpu, &mut reasons);
     clocks(snapshot, &view.gpu, &mut reasons);
     pcie(snapshot, &view.gpu, &mut reasons);
@@ -108,6 +112,49 @@ fn verdict(snapshot: &Snapshot, view: &GpuView) -> Verdict {
         Weight::Bad => "faulty",
     });
     Verdict { gpu: view.gpu.gpu, weight, word, reasons }
+}
+
+/// Faults of the last hour that are more than an application's, the newest of each code; and what the driver asks
+/// for.
+fn faults(snapshot: &Snapshot, gpu: &Gpu, reasons: &mut Vec<Remark>) {
+    const RECENT: f64 = 3600.0;
+    let mut told = Vec::new();
+    for event in snapshot.events.iter().rev().filter(|e| e.gpu.as_ref() == Some(gpu) && !e.old) {
+        let age = snapshot.unix_seconds - event.last_unix_seconds;
+        if event.severity == Severity::Info || age > RECENT || told.contains(&(event.kind, event.code)) {
+            continue;
+        }
+        told.push((event.kind, event.code));
+        let weight = if event.severity == Severity::Page { Weight::Bad } else { Weight::Warn };
+        reasons.push(Remark { weight, text: event_text(event) });
+    }
+    for action in RecoveryAction::ALL.iter().filter(|action| **action != RecoveryAction::None) {
+        if snapshot.number(&m::gpu_recovery_action, gpu, (*action,)) == Some(1.0) {
+            let text = format!("the driver asks for: {}", plain(action.known()));
+            reasons.push(Remark { weight: Weight::Bad, text });
+        }
+    }
+}
+
+/// An event in words: what it is, what it means, what to do first.
+pub fn event_text(event: &Event) -> String {
+    let code = event.code.map(|code| format!(" {code}")).unwrap_or_default();
+    let what = match event.kind {
+        EventKind::Xid => format!("Xid{code}: "),
+        EventKind::Sxid => format!("NVSwitch fault{code}: "),
+        _ => String::new(),
+    };
+    let meaning = if event.meaning.is_empty() { plain(event.kind.name()) } else { event.meaning.to_owned() };
+    let first = match event.action {
+        FaultAction::Ignore => String::new(),
+        action => format!(" First: {}.", plain(action.known())),
+    };
+    format!("{what}{meaning}{first}")
+}
+
+/// A label's value as words.
+fn plain(value: &str) -> String {
+    value.replace('_', " ")
 }
 
 fn memory(snapshot: &Snapshot, gpu: &Gpu, reasons: &mut Vec<Remark>) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
@@ -27,7 +27,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Where GPUs ask for events, and whose they are.
 #[derive(Debug, Default)]
 pub struct Events {
-    set: OnceLock<EventSet>,
+    /// With its number: a GPU that is lost spoils the set it is in, and another is made.
+    set: Mutex<Option<(u64, EventSet)>>,
     /// By the number of the device's handle.
     gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
     /// Slots of GPUs whose MIG configuration has changed: bit n is slot n + 1.
@@ -44,16 +45,17 @@ impl Events {
     }
 }
 
-/// Whether the events of one GPU are asked for, for the life of its handle.
+/// In which set the events of one GPU are asked for, for the life of its handle.
 #[derive(Debug, Default)]
-pub struct Registration(bool);
+pub struct Registration(Option<u64>);
 
 impl Registration {
     /// Asks for the GPU's events, once, and tells whether they are asked for.
     pub fn refresh(&mut self, v: &mut Visit<'_>, asked: &Events, slot: usize) {
         let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
-        let Some(set) = asked.set.get().copied() else { return };
-        if !self.0 {
+        let current = *asked.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((number, set)) = current else { return };
+        if self.0 != Some(number) {
             let wanted = EVENT_BITS.iter().fold(MIG_CONFIG_CHANGE, |all, bit| all | bit);
             const SUPPORTED: &str = "nvmlDeviceGetSupportedEventTypes";
             let Some(supported) = v.read(SUPPORTED, &feeds, events::supported) else { return };
@@ -63,13 +65,13 @@ impl Registration {
             let gpu = v.gpu.clone();
             let registered = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
                 // Known before the first event can come.
-                let number = events::handle_number(device);
-                asked.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(number, (gpu, slot));
+                let handle = events::handle_number(device);
+                asked.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, (gpu, slot));
                 events::register(device, supported & wanted, set)
             });
-            self.0 = registered.is_some();
+            self.0 = registered.map(|()| number);
         }
-        if self.0 {
+        if self.0.is_some() {
             v.rows.of(v.gpu).flag(&m::gpu_driver_events_registered, (), true);
         }
     }
@@ -92,13 +94,8 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     let slot = shared.table.writer(EVENTS_SLOT);
     slot.expect(Mono::now());
     let mut caller = Caller::new(slot, shared.orders.call_deadline);
-    let set = match caller.call("nvmlEventSetCreate".into(), || events::new_set(nvml)) {
-        Ok(set) => *shared.events.set.get_or_init(|| set),
-        Err(failure) => {
-            tracing::info!(reason = %failure.told().1, "the driver offers no events");
-            return;
-        }
-    };
+    let mut sets = 0;
+    let Some(mut set) = new_set(shared, nvml, &mut caller, &mut sets) else { return };
     let mut number = 0;
     while !shared.stop.stopped() {
         // Before a GPU is registered there is nothing to wait for.
@@ -118,6 +115,15 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
             }
             Err(error) => match driver::classify(&error) {
                 driver::Failure::DriverGone(error, text) => return shared.driver_gone(error, text),
+                // The others' events come no more through a set with a lost GPU in it: their workers ask for
+                // them anew with their next slow visits. The kernel log tells meanwhile.
+                driver::Failure::Lost(_, text) => {
+                    tracing::warn!(reason = %text, "a GPU is lost: the driver's events are asked for anew");
+                    match new_set(shared, nvml, &mut caller, &mut sets) {
+                        Some(new) => set = new,
+                        None => return,
+                    }
+                }
                 failure => {
                     tracing::warn!(reason = %failure.told().1, "waiting for the driver's events failed");
                     let next = Mono::now() + PAUSE;
@@ -125,6 +131,22 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
                     shared.stop.wait_until(next);
                 }
             },
+        }
+    }
+}
+
+/// Makes a set, in which no GPU is yet.
+fn new_set(shared: &Shared, nvml: &'static Nvml, caller: &mut Caller, sets: &mut u64) -> Option<EventSet> {
+    match caller.call("nvmlEventSetCreate".into(), || events::new_set(nvml)) {
+        Ok(set) => {
+            *sets += 1;
+            shared.events.gpus.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            *shared.events.set.lock().unwrap_or_else(PoisonError::into_inner) = Some((*sets, set));
+            Some(set)
+        }
+        Err(failure) => {
+            tracing::info!(reason = %failure.told().1, "the driver offers no events");
+            None
         }
     }
 }

@@ -159,8 +159,11 @@ fn active(m: &Metrics, name: &str, labels: &[(&str, &str)]) -> f64 {
 
 const SECONDS: &str = "gpu_gpm_active_seconds_total";
 const OF_INSTANCES: &str = "gpu_mig_gpm_active_seconds_total";
+/// Counter, labels, ratio, tier.
+type Profiled = (&'static str, [(&'static str, &'static str); 2], f64, &'static str);
+
 /// Counters of the steady scenario with the ratio that each follows, and the tier it is read in.
-const PROFILED: [(&str, [(&str, &str); 2], f64, &str); 4] = [
+const PROFILED: [Profiled; 4] = [
     (SECONDS, [GPU, ("unit", "sm")], 0.5, "slow"),
     (SECONDS, [GPU, ("unit", "graphics")], 0.4, "rare"),
     (SECONDS, [GPU, ("unit", "tensor")], 0.0, "slow"),
