@@ -5,6 +5,7 @@
 //! (`CONTRIBUTING.md` shows it). The doc comment of an entry is its help text.
 
 pub mod docs;
+pub mod joins;
 pub mod left_out;
 pub mod schema;
 
@@ -747,7 +748,7 @@ metrics! {
     gpu_exporter_sampler_starts_total: Counter<Node>, None, Own, "0.1.0";
     /// Sampler processes given up, by reason.
     gpu_exporter_sampler_ends_total: Counter<Node, (SamplerEnd,)>, None, Own, "0.1.0";
-    /// Batches thrown away because they belonged to an older state of their GPU or to a sampler already given up.
+    /// Batches thrown away because they belonged to an older state of their GPU or to a sampler already given up, or came behind a newer one.
     gpu_exporter_batches_discarded_total: Counter<Node>, None, Own, "0.1.0";
     /// Events of the exporter's own collectors that found no room while the ledger was behind.
     gpu_exporter_events_lost_total: Counter<Node>, None, Own, "0.1.0";

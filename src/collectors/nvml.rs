@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::{Gpu, MetricId, SamplerEnd};
+use crate::catalog::{Gpu, MetricId, SamplerEnd, joins};
 use crate::child::{self, Voice};
 use crate::clock::Mono;
 use crate::ledger::inbox::{Event, Pause, Stall};
@@ -83,7 +83,7 @@ impl Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
             times: Times { call: s.call_deadline, init: s.init_deadline },
             log_level: tracing::Level::from(context.config.log.level).to_string().to_lowercase(),
-            off: context.off.iter().copied().collect(),
+            off: joins::unread(&context.off),
             context,
             sender,
             serving: None,

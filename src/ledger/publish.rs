@@ -247,6 +247,8 @@ impl Ledger {
             }
             // It is the ledger's own: absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
+            // What is switched off may have been read for another metric.
+            unsupported.retain(|id| !b.off.contains(id));
             for metric in unsupported.iter().filter_map(|id| m::def(*id)) {
                 let name = MetricName(metric.name.into());
                 b.put(&m::gpu_exporter_metric_unsupported, &gpu, (name,), 1.0);

@@ -92,7 +92,7 @@ pub struct Orders {
     pub avoid: Vec<usize>,
     /// Epochs of this sampler are above this number.
     pub epoch: u64,
-    /// Metrics that are switched off: calls that serve no other are not made.
+    /// Metrics that are switched off and that nothing else is made of: calls that serve no other are not made.
     pub off: Vec<crate::catalog::MetricId>,
     /// Below which the host's files are.
     pub root: std::path::PathBuf,

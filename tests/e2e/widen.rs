@@ -268,3 +268,22 @@ fn the_peer_to_peer_matrix_is_in_the_json_alone() {
     }
     assert!(node.metrics().all("gpu_peer_info", &[]).is_empty());
 }
+
+#[test]
+fn what_is_left_off_the_page_is_read_where_another_metric_is_made_of_it() {
+    let off = "gpu_recovery_action,gpu_nvlink_link_*,gpu_info,gpu_clock_hertz,gpu_cuda_cores";
+    let node = Setup::new("tests/scenarios/recovery.toml").with("METRICS__EXCLUDE", off).start();
+    node.wait_ready();
+    node.wait_metrics("the links were summed up", |m| {
+        m.value("gpu_nvlink_errors_total", &[GPU, ("error", "dl_replay")]).is_some()
+    });
+    node.sim().open_gate("sick").unwrap();
+    let m = node.wait_metrics("the driver asks for a reset", |m| {
+        m.value("gpu_unhealthy_reason", &[GPU, ("reason", "recovery_action")]) == Some(1.0)
+    });
+    assert!(!m.all("gpu_flops_estimate", &[GPU]).is_empty());
+    for name in ["gpu_recovery_action", "gpu_nvlink_link_errors_total", "gpu_info", "gpu_clock_hertz"] {
+        assert!(m.all(name, &[]).is_empty(), "{name}");
+        assert!(m.all("gpu_exporter_metric_unsupported", &[("metric", name)]).is_empty(), "{name}");
+    }
+}

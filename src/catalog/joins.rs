@@ -1,0 +1,46 @@
+//! Metrics that others are made from. They are read also while they are not to be published, so that leaving
+//! one out of the page never changes what another one says.
+
+use std::collections::HashSet;
+
+use super::{self as m, MetricId};
+
+/// Metrics that are made of others, with those.
+const MADE_OF: [(&[MetricId], &[MetricId]); 3] = [
+    (
+        &[m::gpu_healthy.id(), m::gpu_unhealthy_reason.id()],
+        &[m::gpu_recovery_action.id(), m::gpu_row_remap_failure.id()],
+    ),
+    (
+        &[m::gpu_flops_estimate.id()],
+        &[m::gpu_gpm_active_ratio.id(), m::gpu_clock_hertz.id(), m::gpu_cuda_cores.id()],
+    ),
+    (&[m::gpu_nvlink_errors_total.id()], &[m::gpu_nvlink_link_errors_total.id()]),
+];
+
+/// What the list of events needs, which is no metric: whose a PCI address is, and the driver's events.
+const EVENTS: [MetricId; 2] = [m::gpu_info.id(), m::gpu_driver_events_total.id()];
+
+/// Of the metrics that are switched off, those that need not be read.
+pub fn unread(off: &HashSet<MetricId>) -> Vec<MetricId> {
+    let wanted = |made: &[MetricId]| made.iter().any(|id| !off.contains(id));
+    let needed = |id: &MetricId| {
+        EVENTS.contains(id) || MADE_OF.iter().any(|(made, of)| of.contains(id) && wanted(made))
+    };
+    off.iter().copied().filter(|id| !needed(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_metric_is_made_of_is_read() {
+        let (links, sum) = (m::gpu_nvlink_link_errors_total.id(), m::gpu_nvlink_errors_total.id());
+        assert_eq!(unread(&[links, m::gpu_info.id()].into()), []);
+        assert_eq!(unread(&[sum].into()), [sum]);
+        assert_eq!(unread(&[links, sum].into()).len(), 2);
+        let one_of_two = [m::gpu_recovery_action.id(), m::gpu_healthy.id()].into();
+        assert_eq!(unread(&one_of_two), [m::gpu_healthy.id()]);
+    }
+}
