@@ -398,7 +398,7 @@ metrics! {
     gpu_driver_version_matches: Gauge<Node, (VersionAgainst,)>, None, Own, "0.1.0", at most 1.0;
     /// 1 while NVML refuses to work because library and kernel module differ in version. Absent while the driver is not asked or stuck.
     gpu_driver_library_mismatch: Gauge<Node>, None, Own, "0.1.0", at most 1.0;
-    /// Resets of the GPU seen, by the kernel log or by its return after it was lost.
+    /// Resets of the GPU seen: it was lost and answers again, or the driver asked for a reset and asks no more.
     gpu_resets_total: Counter<Gpu>, None, Own, "0.1.0";
     /// When the node booted.
     gpu_host_boot_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";

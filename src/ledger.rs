@@ -29,9 +29,10 @@ mod tally;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use crate::catalog::schema::Label;
 use crate::catalog::{
-    self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, SamplerEnd, Subject, Tier,
-    TierLabel,
+    self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, RecoveryAction, SamplerEnd,
+    Subject, Tier, TierLabel,
 };
 use crate::clock::Mono;
 use crate::config::mig_layout::DeclaredLayout;
@@ -236,6 +237,7 @@ impl Ledger {
         }
         self.count_gaps(&batch);
         self.count_return(&batch);
+        self.note_recovery(&batch);
         if self.overtaken(&batch) {
             self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
         } else {
@@ -374,6 +376,22 @@ impl Ledger {
         }
     }
 
+    /// Counts the reset of a GPU for which the driver asked and asks no more.
+    fn note_recovery(&mut self, batch: &Batch) {
+        let Some(gpu) = &batch.part.gpu else { return };
+        let action = m::gpu_recovery_action.id();
+        let rows = batch.rows.groups().iter().flat_map(|(_, rows)| rows);
+        let Some(now) = rows.into_iter().find(|row| row.metric == action && row.value > 0.0) else { return };
+        use RecoveryAction as A;
+        let is = |action: A| now.labels == [action.text()];
+        let reset = [A::GpuReset, A::NodeReboot, A::DrainAndReset].into_iter().any(is);
+        // A drain of peers alone is no reset, and its end is none either.
+        if (reset || is(A::None)) && self.resets.asks(&gpu.uuid, reset, batch.taken) {
+            self.tally.add(&m::gpu_resets_total, gpu, (), 1.0);
+            self.faults.gpu_reset(gpu);
+        }
+    }
+
     fn keep(&mut self, batch: Batch) {
         let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, .. } = batch;
         let mut steps_back = 0;
@@ -456,7 +474,8 @@ impl Ledger {
                 };
                 self.unanswered = None;
                 self.faults.asks_no_events();
-                if error.label() == DriverError::DriverNotLoaded {
+                // Where the module is seen to stay, nothing was reset: only its library is missing.
+                if error.label() == DriverError::DriverNotLoaded && !self.loads.module_seen() {
                     self.faults.driver_reset();
                 }
                 self.floor = epoch;

@@ -379,6 +379,47 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
 }
 
 #[test]
+fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
+    use m::RecoveryAction as A;
+    let (mut b, g) = (Bench::new(), gpu(0));
+    let asks = |b: &mut Bench, action: A| {
+        let now = b.now;
+        b.ledger.fold(batch(Some(gpu(0)), Tier::Normal, now, |rows| {
+            rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
+        }));
+    };
+    asks(&mut b, A::None);
+    b.nvml(0, 119);
+    asks(&mut b, A::DrainP2p);
+    asks(&mut b, A::None);
+    assert_eq!(b.reasons(&g), Some(vec![UnhealthyReason::FatalXid]), "no reset");
+    asks(&mut b, A::DrainAndReset);
+    asks(&mut b, A::GpuReset);
+    assert_eq!(b.publish().number(&m::gpu_resets_total, &g, ()), Some(0.0));
+    asks(&mut b, A::None);
+    assert_eq!(b.reasons(&g), Some(vec![]));
+    assert_eq!(b.publish().number(&m::gpu_resets_total, &g, ()), Some(1.0));
+}
+
+#[test]
+fn a_library_that_is_missing_for_a_while_resets_no_gpu() {
+    use crate::collectors::module::{Load, LoadId, Sight};
+    for (there, healthy) in [(true, false), (false, true)] {
+        let mut b = Bench::new();
+        let id = LoadId { boot: "b".into(), inode: 1, made: None };
+        let load = Load { id, live: true, version: "1".into(), unix_seconds: None };
+        let sight = if there { Sight::Loaded(load) } else { Sight::Absent };
+        b.ledger.event(Event::Module { sight, at: Mono(b.now), unix_seconds: 1.0 });
+        b.nvml(0, 119);
+        let error = crate::sample::ErrorKind::new(m::DriverError::DriverNotLoaded);
+        b.ledger.event(Event::DriverAway { error, text: "no library".into(), epoch: 1 });
+        b.ledger.event(Event::DriverUp);
+        b.fast(0);
+        assert_eq!(b.reasons(&gpu(0)).unwrap().is_empty(), healthy);
+    }
+}
+
+#[test]
 fn a_memory_error_counts_against_a_gpu_unless_it_was_contained() {
     use UnhealthyReason::UncontainedEcc;
     let after = |codes: &[u32]| {

@@ -75,6 +75,11 @@ impl Loads {
         self.unix_seconds
     }
 
+    /// Whether the module was there when its folder was last looked at. Its next load will be seen then.
+    pub fn module_seen(&self) -> bool {
+        matches!(self.seen, Seen::Loaded(_))
+    }
+
     fn count(&mut self, witness: Witness, at: Mono) -> bool {
         self.waiting.retain(|(_, then)| at.since(*then) <= WINDOW);
         // The oldest load that this witness has not spoken of yet.

@@ -1,4 +1,5 @@
-//! Resets of GPUs: two witnesses (the kernel log, and the GPU's return after it was lost), one count.
+//! Resets of GPUs: three witnesses (the kernel log, the GPU's return after it was lost, and the driver that
+//! asked for a reset and asks for none any more), one count.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ struct Book {
     lost: Option<(Mono, Option<Tier>)>,
     /// When the kernel log told of a reset that no return has used up.
     line: Option<Mono>,
+    /// Whether the driver asks for what takes a reset.
+    asked: bool,
     /// When a return was counted of which the kernel log has not told.
     returned: Option<Mono>,
 }
@@ -37,6 +40,27 @@ impl Resets {
         let Some((lost, _)) = book.lost.filter(again) else { return false };
         book.lost = None;
         if book.line.take().is_some_and(|line| line + WINDOW >= lost) {
+            return false;
+        }
+        book.returned = Some(at);
+        true
+    }
+
+    /// The driver asks for a reset (or for what includes one), or asks for nothing. Gives whether a reset is to
+    /// be counted: one was asked for and is no more.
+    pub fn asks(&mut self, uuid: &Arc<str>, reset: bool, at: Mono) -> bool {
+        if reset {
+            self.0.entry(Arc::clone(uuid)).or_default().asked = true;
+            return false;
+        }
+        let Some(book) = self.0.get_mut(uuid) else { return false };
+        if !std::mem::take(&mut book.asked) {
+            return false;
+        }
+        // What was lost has returned by the same reset.
+        book.lost = None;
+        let told = book.line.take().is_some_and(|line| at.since(line) <= WINDOW);
+        if told || book.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
             return false;
         }
         book.returned = Some(at);
@@ -93,6 +117,16 @@ mod tests {
         assert!(resets.answers(&uuid, Tier::Slow, at(5060)), "another reset than that of the old line");
         resets.lost(&uuid, None, at(5500));
         assert!(resets.answers(&uuid, Tier::Fast, at(5560)), "any visit, where there was no handle");
+
+        resets.asks(&uuid, true, at(6000));
+        resets.lost(&uuid, Some(Tier::Slow), at(6001));
+        assert!(resets.asks(&uuid, false, at(6100)), "asked for, and asked for no more");
+        assert!(!resets.asks(&uuid, false, at(6101)));
+        assert!(!resets.answers(&uuid, Tier::Slow, at(6105)), "the same reset");
+        resets.asks(&uuid, true, at(7000));
+        resets.lost(&uuid, Some(Tier::Fast), at(7001));
+        assert!(resets.answers(&uuid, Tier::Fast, at(7100)));
+        assert!(!resets.asks(&uuid, false, at(7101)), "the same reset");
         resets.forget(&uuid);
         assert!(resets.line(&uuid, at(5561)));
     }
