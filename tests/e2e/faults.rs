@@ -278,3 +278,17 @@ fn a_gpu_that_asks_for_a_reset_is_unhealthy_until_it_had_one() {
     kinds.sort_unstable();
     assert_eq!(kinds, ["drain_and_reset", "dram_retirement", "fatal_poison", "gpu_reset", "none"]);
 }
+
+#[test]
+fn a_lost_gpu_does_not_keep_the_events_of_the_others_away() {
+    let node = Node::start("tests/scenarios/lost-then-fault.toml");
+    let registered = |m: &Metrics| m.value("gpu_driver_events_registered", &[("gpu", "0")]) == Some(1.0);
+    node.wait_metrics("events are asked for", registered);
+    node.sim().open_gate("lose").unwrap();
+    node.wait_metrics("GPU 1 is lost", |m| m.value("gpu_up", &[("gpu", "1")]) == Some(0.0));
+    node.wait_said(&["asked for anew"]);
+    node.sim().open_gate("fault").unwrap();
+    node.wait_metrics("a fault of GPU 0", |m| {
+        m.value("gpu_xid_errors_total", &[("gpu", "0"), ("xid", "43")]) >= Some(1.0)
+    });
+}
