@@ -23,6 +23,9 @@ use crate::sample::Missing;
 const WAIT: Duration = Duration::from_millis(500);
 /// Pause before waiting is tried again after it failed.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Most sets in a sampler's life. They are never freed, as a worker may be asking for events in one, and each
+/// holds descriptors.
+const MOST_SETS: u64 = 32;
 
 /// Where GPUs ask for events, and whose they are.
 #[derive(Debug, Default)]
@@ -117,7 +120,7 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
                 driver::Failure::DriverGone(error, text) => return shared.driver_gone(error, text),
                 // The others' events come no more through a set with a lost GPU in it: their workers ask for
                 // them anew with their next slow visits. The kernel log tells meanwhile.
-                driver::Failure::Lost(_, text) => {
+                driver::Failure::Lost(_, text) if sets < MOST_SETS => {
                     tracing::warn!(reason = %text, "a GPU is lost: the driver's events are asked for anew");
                     match new_set(shared, nvml, &mut caller, &mut sets) {
                         Some(new) => set = new,
