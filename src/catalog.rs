@@ -543,8 +543,6 @@ metrics! {
     gpu_retired_pages: Gauge<Gpu, (RetirementCause,)>, None, Rare, "0.1.0";
     /// 1 while pages wait for a reboot to be retired (before Ampere).
     gpu_retired_pages_pending: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
-    /// 1 if memory has failed in a way that cannot be repaired.
-    gpu_memory_unrepairable: Gauge<Gpu>, None, Rare, "0.1.0", at most 1.0;
     /// 1 while a repair of the GPU by spare parts of its own (a memory channel, a texture processing cluster) waits for a reset.
     gpu_repair_pending: Gauge<Gpu, (RepairPart,)>, None, Rare, "0.1.0", at most 1.0;
     /// 1 for what the driver asks for to bring the GPU back, 0 for the others (NVML field 230).

@@ -39,6 +39,10 @@ const fn gpm(ids: &'static [RangeInclusive<u32>], why: &'static str) -> LeftOut 
 /// Everything left out.
 pub const LEFT_OUT: &[LeftOut] = &[
     functions(
+        &["nvmlDeviceGetUnrepairableMemoryFlag"],
+        "Whether memory has failed beyond repair: the vendor's header and its Python bindings describe the struct differently (one word or two), and no GPU with such memory is at hand to tell. Missing beats wrong.",
+    ),
+    functions(
         &["nvmlDeviceGetAccountingBufferSize", "nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingPids"],
         "Accounting of ended processes: off by default, and switching it on changes a setting.",
     ),

@@ -118,8 +118,6 @@ def table() -> list[Spec]:
             smi_count(f"xml:retired_pages/{name}/retired_count"), labels={"cause": cause}, recorded=False)  # fmt: skip
     add("gpu_retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus",
         number("nvmlDeviceGetRetiredPagesPendingStatus"), RARE, recorded=False)  # fmt: skip
-    add("gpu_memory_unrepairable", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
-        number("nvmlDeviceGetUnrepairableMemoryFlag_v1"), RARE)  # fmt: skip
     action = shared(field_value(230))
     for at, (name, _) in enumerate(RECOVERY_ACTIONS):
         add("gpu_recovery_action", "nvmlDeviceGetFieldValues(230)", lambda h, a=at: float(action(h) == a), NORMAL,

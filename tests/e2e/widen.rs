@@ -102,7 +102,6 @@ fn errors_and_repairs_are_told() {
     }
     assert_eq!(m.all("gpu_ecc_sram_threshold_exceeded", &[]), [1.0, 0.0]);
     assert_eq!(m.value("gpu_row_remap_banks", &[GPU, ("spare_rows", "max")]), Some(3070.0));
-    assert_eq!(m.all("gpu_memory_unrepairable", &[]), [1.0, 0.0]);
     assert_eq!(m.all("gpu_repair_pending", &[("part", "tpc")]), [1.0, 0.0]);
     assert_eq!(m.value("gpu_recovery_action", &[GPU, ("recovery_action", "node_reboot")]), Some(1.0));
     assert_eq!(m.all("gpu_recovery_action", &[GPU]).iter().sum::<f64>(), 1.0);
@@ -173,7 +172,6 @@ fn answers_that_newer_drivers_or_no_driver_should_give_are_missing_with_their_re
         "gpu_fbc_sessions",
         "gpu_virtualization_mode",
         "gpu_temperature_margin_celsius",
-        "gpu_memory_unrepairable",
         "gpu_recovery_action",
         "gpu_nvlink_speed_bytes_per_second",
     ] {

@@ -65,7 +65,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// Retired pages (before Ampere), what can be repaired and what cannot.
+/// Retired pages (before Ampere), and what waits to be repaired.
 pub(super) fn rare(v: &mut Visit<'_>) {
     for (cause, c) in [
         (NvmlCause::MultipleSingleBitEccErrors, RetirementCause::MultipleSingleBit),
@@ -77,13 +77,6 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetRetiredPagesPendingStatus", &m::gpu_retired_pages_pending, (), ONE, |d| {
         d.are_pages_pending_retired()
     });
-    v.value(
-        "nvmlDeviceGetUnrepairableMemoryFlag_v1",
-        &m::gpu_memory_unrepairable,
-        (),
-        ONE,
-        raw::unrepairable_memory,
-    );
     const REPAIR: &str = "nvmlDeviceGetRepairStatus";
     if let Some(status) = v.read(REPAIR, &[m::gpu_repair_pending.id()], raw::repair_status) {
         let metric = &m::gpu_repair_pending;

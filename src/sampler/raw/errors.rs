@@ -52,36 +52,3 @@ pub fn repair_status(device: &Device<'static>) -> Result<sys::nvmlRepairStatus_v
     nvml_try(unsafe { f(device.handle(), &mut status) })?;
     Ok(status)
 }
-
-/// `nvmlUnrepairableMemoryStatus_v1_t`: newer than the bindings.
-#[repr(C)]
-struct UnrepairableMemory {
-    version: u32,
-    unrepairable: u32,
-}
-
-type GetUnrepairableMemory =
-    unsafe extern "C" fn(sys::nvmlDevice_t, *mut UnrepairableMemory) -> sys::nvmlReturn_t;
-
-/// Whether memory has failed beyond repair: 0 or 1. The function is newer than the bindings, so it is
-/// looked up by its name.
-pub fn unrepairable_memory(device: &Device<'static>) -> Result<u32, NvmlError> {
-    let library = &device.nvml().lib().__library;
-    // SAFETY: the type is that of the function of this name (driver 580, version word 0x0100_0008).
-    let f = unsafe { library.get::<GetUnrepairableMemory>(b"nvmlDeviceGetUnrepairableMemoryFlag_v1\0") }
-        .map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))?;
-    let mut status = UnrepairableMemory { version: struct_version::<UnrepairableMemory>(1), unrepairable: 0 };
-    // SAFETY: as above.
-    nvml_try(unsafe { f(device.handle(), &mut status) })?;
-    Ok(status.unrepairable)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_word_is_the_drivers() {
-        assert_eq!(struct_version::<UnrepairableMemory>(1), 0x0100_0008);
-    }
-}

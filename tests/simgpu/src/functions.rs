@@ -76,7 +76,7 @@ functions! {
     nvmlDeviceGetTotalEccErrors nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetDetailedEccErrors
     nvmlDeviceGetSramEccErrorStatus nvmlDeviceGetRemappedRows nvmlDeviceGetRowRemapperHistogram
     nvmlDeviceGetRetiredPages nvmlDeviceGetRetiredPages_v2 nvmlDeviceGetRetiredPagesPendingStatus
-    nvmlDeviceGetRepairStatus nvmlDeviceGetUnrepairableMemoryFlag_v1
+    nvmlDeviceGetRepairStatus
 
     nvmlDeviceGetCurrPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth
     nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth

@@ -11,13 +11,6 @@ use crate::value::Answer;
 
 numbers! { c_uint: nvmlDeviceGetRetiredPagesPendingStatus }
 
-/// `nvmlUnrepairableMemoryStatus_v1_t`: newer than the bindings and the header they were made from.
-#[repr(C)]
-pub(crate) struct UnrepairableMemory {
-    version: u32,
-    unrepairable: u32,
-}
-
 fn counter(device: sys::nvmlDevice_t, function: Function, args: &[u32]) -> Answer<u64> {
     Device::called(device, Key::new(function, args))?.value(function, args)?.u64(0)
 }
@@ -126,15 +119,6 @@ nvml! {
         let info = call::inout(out)?;
         call::expect_version::<sys::nvmlRepairStatus_t>(info.version, 1)?;
         (info.bChannelRepairPending, info.bTpcRepairPending) = (v.u32(0)?, v.u32(1)?);
-        Ok(())
-    }
-
-    fn nvmlDeviceGetUnrepairableMemoryFlag_v1(device: sys::nvmlDevice_t, out: *mut UnrepairableMemory) {
-        let function = Function::nvmlDeviceGetUnrepairableMemoryFlag_v1;
-        let v = Device::called(device, Key::new(function, &[]))?.value(function, &[])?;
-        let info = call::inout(out)?;
-        call::expect_version::<UnrepairableMemory>(info.version, 1)?;
-        info.unrepairable = v.u32(0)?;
         Ok(())
     }
 }
