@@ -46,6 +46,8 @@ use worker::Target;
 const PUT_BY: Duration = Duration::from_millis(250);
 /// How soon the node's worker notices that a GPU may be asked again.
 const INCLUDE: Duration = Duration::from_secs(1);
+/// A call that takes longer may hang: the dearest takes 80 ms.
+const LONG: Duration = Duration::from_millis(200);
 
 /// What all threads of the sampler share.
 #[derive(Debug)]
@@ -342,7 +344,11 @@ impl NodeWorker<'_> {
         };
         let taken = Mono::now();
         let Some(_loan) = self.shared.token.borrow(taken, self.shared.orders.call_deadline) else { return };
-        if let Some((rows, gaps)) = self.shared.peers.matrix(count, &mut self.caller) {
+        let long = |slot| {
+            let view = self.shared.table.views().into_iter().find(|view| view.slot == slot);
+            view.and_then(|view| view.call).is_some_and(|call| Mono::now().since(call.since) > LONG)
+        };
+        if let Some((rows, gaps)) = self.shared.peers.matrix(count, &mut self.caller, long) {
             self.matched = true;
             self.send(Tier::Once, taken, rows, gaps);
         }

@@ -38,12 +38,18 @@ impl Peers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
     }
 
-    /// The matrix of so many GPUs; `None` while they have not all a handle. A pair whose call failed is
-    /// left out.
-    pub fn matrix(&self, count: usize, caller: &mut Caller) -> Option<(Rows, Vec<Gap>)> {
+    /// The matrix of so many GPUs; `None` while they have not all a handle, or one of a pair is in a call that
+    /// takes `long`: it may hang, and would hang whoever asks about the pair. A pair whose call failed is left
+    /// out.
+    pub fn matrix(
+        &self,
+        count: usize,
+        caller: &mut Caller,
+        long: impl Fn(usize) -> bool,
+    ) -> Option<(Rows, Vec<Gap>)> {
         let known: Vec<_> = {
             let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            known.values().cloned().collect()
+            known.iter().map(|(slot, (gpu, device))| (gpu.clone(), Arc::clone(device), *slot)).collect()
         };
         if known.len() < count {
             return None;
@@ -51,6 +57,9 @@ impl Peers {
         let (mut rows, mut gaps) = (Rows::default(), Vec::new());
         for (i, a) in known.iter().enumerate() {
             for b in known.iter().skip(i + 1) {
+                if long(a.2) || long(b.2) {
+                    return None;
+                }
                 match pair(&a.1, &b.1, caller) {
                     Ok(info) => {
                         let towards = |of: &Gpu| PeerInfo {
