@@ -124,11 +124,6 @@ pub enum KernelLine {
     },
     /// The kernel module was removed.
     DriverUnloaded,
-    /// A GPU was reset.
-    GpuReset {
-        /// PCI address as `0000:06:00`.
-        pci: String,
-    },
 }
 
 /// A PCI address without its function, as `0000:06:00`: how the ledger compares those of NVML (with a

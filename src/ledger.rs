@@ -34,7 +34,7 @@ use crate::catalog::{
     self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, RecoveryAction, SamplerEnd,
     Subject, Tier, TierLabel,
 };
-use crate::clock::Mono;
+use crate::clock::{Mono, unix_seconds};
 use crate::config::mig_layout::DeclaredLayout;
 use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
@@ -371,9 +371,15 @@ impl Ledger {
         });
         let tier = batch.part.tier;
         if measured && batch.answered && !lost && self.resets.answers(&gpu.uuid, tier, batch.taken) {
-            self.faults.gpu_reset(gpu);
-            self.tally.add(&m::gpu_resets_total, gpu, (), 1.0);
+            self.count_reset(&gpu.clone(), batch.taken);
         }
+    }
+
+    /// Counts the reset of a GPU: its faults are done with.
+    fn count_reset(&mut self, gpu: &Gpu, at: Mono) {
+        self.tally.add(&m::gpu_resets_total, gpu, (), 1.0);
+        let age = Mono::now().since(at).as_secs_f64();
+        self.faults.gpu_reset(gpu, at, unix_seconds() - age);
     }
 
     /// Counts the reset of a GPU for which the driver asked and asks no more.
@@ -387,8 +393,7 @@ impl Ledger {
         let reset = [A::GpuReset, A::NodeReboot, A::DrainAndReset].into_iter().any(is);
         // A drain of peers alone is no reset, and its end is none either.
         if (reset || is(A::None)) && self.resets.asks(&gpu.uuid, reset, batch.taken) {
-            self.tally.add(&m::gpu_resets_total, gpu, (), 1.0);
-            self.faults.gpu_reset(gpu);
+            self.count_reset(&gpu.clone(), batch.taken);
         }
     }
 
@@ -562,24 +567,12 @@ impl Ledger {
         self.faults.take(&mut self.tally, fact, self.ready);
     }
 
-    /// What a line of the kernel log says of the driver: a load of its module, or a reset of a GPU.
+    /// What a line of the kernel log says of the driver: a load of its module.
     fn driver_line(&mut self, fact: &Fact) {
         let What::Kernel(KernelFact { old, line, .. }) = &fact.what else { return };
-        match line {
-            KernelLine::DriverLoaded { .. } => {
-                let counts = self.loads.line(*old, fact.taken, fact.unix_seconds);
-                if counts {
-                    self.driver_loaded();
-                }
-            }
-            KernelLine::GpuReset { pci } if !old => {
-                let Some(gpu) = self.faults.gpu_at(pci) else { return };
-                if self.resets.line(&gpu.uuid, fact.taken) {
-                    self.tally.add(&m::gpu_resets_total, &gpu, (), 1.0);
-                }
-                self.counters.forget(&gpu.uuid);
-            }
-            _ => {}
+        let loaded = matches!(line, KernelLine::DriverLoaded { .. });
+        if loaded && self.loads.line(*old, fact.taken, fact.unix_seconds) {
+            self.driver_loaded();
         }
     }
 

@@ -195,15 +195,13 @@ impl Faults {
     }
 
     /// A GPU was reset.
-    pub fn gpu_reset(&mut self, gpu: &Gpu) {
+    pub fn gpu_reset(&mut self, gpu: &Gpu, at: Mono, unix_seconds: f64) {
         if let Some(book) = self.books.get_mut(&gpu.uuid) {
             book.reset();
         }
-    }
-
-    /// The GPU at a PCI address without function, as `0000:06:00`.
-    pub fn gpu_at(&self, pci: &str) -> Option<Gpu> {
-        self.places.get(pci).cloned()
+        let event = quiet(EventKind::GpuReset, unix_seconds);
+        let event = Event { gpu: Some(gpu.clone()), meaning: "The GPU was reset.", ..event };
+        self.events.record(event, at, Duration::ZERO);
     }
 
     /// What faults say about a GPU.
@@ -262,7 +260,7 @@ impl Faults {
     fn waits(&self, fact: &Fact, behind: bool) -> bool {
         let What::Kernel(KernelFact { line, .. }) = &fact.what else { return false };
         let homeless = match line {
-            KernelLine::Xid { pci, .. } | KernelLine::GpuReset { pci } => !self.places.contains_key(pci),
+            KernelLine::Xid { pci, .. } => !self.places.contains_key(pci),
             _ => false,
         };
         if is_old(fact) { behind || homeless && !self.remembers } else { homeless }
@@ -367,14 +365,6 @@ impl Faults {
                 }
                 let meaning = "The kernel module was removed.";
                 Event { meaning, ..quiet(EventKind::DriverUnload, unix_seconds) }
-            }
-            KernelLine::GpuReset { pci } => {
-                let gpu = self.places.get(&pci).cloned();
-                if let Some(gpu) = gpu.as_ref().filter(|_| !old) {
-                    self.gpu_reset(gpu);
-                }
-                let meaning = "The GPU was reset.";
-                Event { gpu, pci: Some(pci), meaning, ..quiet(EventKind::GpuReset, unix_seconds) }
             }
         };
         self.events.record(Event { text, old, kmsg: true, ..entry }, heard, Duration::ZERO);

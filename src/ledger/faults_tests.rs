@@ -371,8 +371,8 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
     b.nvml(0, 119);
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
-    let line = KernelLine::GpuReset { pci: "0000:00:00".into() };
-    b.kernel(KernelFact { old: false, line, text: String::new() });
+    let now = b.now;
+    b.ledger.faults.gpu_reset(&gpu(0), Mono(now), 0.0);
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
     b.kmsg(0, 149);
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "its text says Fatal");

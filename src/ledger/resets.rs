@@ -1,5 +1,5 @@
-//! Resets of GPUs: three witnesses (the kernel log, the GPU's return after it was lost, and the driver that
-//! asked for a reset and asks for none any more), one count.
+//! Resets of GPUs: two witnesses (the GPU's return after it was lost, and the driver that asked for a reset and
+//! asks for none any more), one count. The driver logs no line that is surely a reset.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,11 +16,9 @@ pub struct Resets(HashMap<Arc<str>, Book>);
 struct Book {
     /// Since when it is lost, and the tier whose visit told so; none if there was no handle to visit it with.
     lost: Option<(Mono, Option<Tier>)>,
-    /// When the kernel log told of a reset that no return has used up.
-    line: Option<Mono>,
     /// Whether the driver asks for what takes a reset.
     asked: bool,
-    /// When a return was counted of which the kernel log has not told.
+    /// When a return was counted.
     returned: Option<Mono>,
 }
 
@@ -37,9 +35,7 @@ impl Resets {
     pub fn answers(&mut self, uuid: &Arc<str>, tier: Tier, at: Mono) -> bool {
         let Some(book) = self.0.get_mut(uuid) else { return false };
         let again = |(lost, of): &(Mono, Option<Tier>)| *lost < at && of.is_none_or(|of| of == tier);
-        let Some((lost, _)) = book.lost.filter(again) else { return false };
-        book.lost = None;
-        if book.line.take().is_some_and(|line| line + WINDOW >= lost) {
+        if book.lost.take_if(|lost| again(lost)).is_none() {
             return false;
         }
         book.returned = Some(at);
@@ -59,21 +55,10 @@ impl Resets {
         }
         // What was lost has returned by the same reset.
         book.lost = None;
-        let told = book.line.take().is_some_and(|line| at.since(line) <= WINDOW);
-        if told || book.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
+        if book.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
             return false;
         }
         book.returned = Some(at);
-        true
-    }
-
-    /// The kernel log told of a reset. Gives whether it is to be counted.
-    pub fn line(&mut self, uuid: &Arc<str>, at: Mono) -> bool {
-        let book = self.0.entry(Arc::clone(uuid)).or_default();
-        if book.returned.take().is_some_and(|returned| at.since(returned) <= WINDOW) {
-            return false;
-        }
-        book.line = Some(at);
         true
     }
 
@@ -100,21 +85,12 @@ mod tests {
         assert!(!resets.answers(&uuid, Tier::Slow, at(9)), "read before it was lost");
         assert!(!resets.answers(&uuid, Tier::Fast, at(99)), "other calls may answer before a reset");
         assert!(resets.answers(&uuid, Tier::Slow, at(100)));
-        assert!(!resets.line(&uuid, at(130)), "the log is read late");
         assert!(!resets.answers(&uuid, Tier::Slow, at(131)));
 
         resets.lost(&uuid, Some(Tier::Slow), at(1000));
         resets.lost(&uuid, Some(Tier::Slow), at(1010));
-        assert!(resets.line(&uuid, at(1020)));
-        assert!(!resets.answers(&uuid, Tier::Slow, at(2000)), "it comes back when it is asked again");
-
-        assert!(resets.line(&uuid, at(3000)), "the log before the loss is noticed");
-        resets.lost(&uuid, Some(Tier::Slow), at(3005));
-        assert!(!resets.answers(&uuid, Tier::Slow, at(3065)));
-
-        assert!(resets.line(&uuid, at(4000)), "without a loss that was noticed");
-        resets.lost(&uuid, Some(Tier::Slow), at(5000));
-        assert!(resets.answers(&uuid, Tier::Slow, at(5060)), "another reset than that of the old line");
+        assert!(resets.answers(&uuid, Tier::Slow, at(2000)), "told twice, lost once");
+        assert!(!resets.answers(&uuid, Tier::Slow, at(2001)));
         resets.lost(&uuid, None, at(5500));
         assert!(resets.answers(&uuid, Tier::Fast, at(5560)), "any visit, where there was no handle");
 
@@ -128,6 +104,6 @@ mod tests {
         assert!(resets.answers(&uuid, Tier::Fast, at(7100)));
         assert!(!resets.asks(&uuid, false, at(7101)), "the same reset");
         resets.forget(&uuid);
-        assert!(resets.line(&uuid, at(5561)));
+        assert!(!resets.answers(&uuid, Tier::Fast, at(7200)));
     }
 }
