@@ -30,7 +30,7 @@ static HOST: LazyLock<String> = LazyLock::new(|| match nix::unistd::gethostname(
 
 /// What a browser may load for the page: its one style sheet, known by its SHA-256, and nothing else.
 pub const fn content_security_policy() -> &'static str {
-    "default-src 'none'; style-src 'sha256-AJ+xbSHxY49c4Q1HQHMLu8uudYzHiedd0+QZ35mJ3NY='; img-src data:; base-uri 'none'; form-action 'none'; \
+    "default-src 'none'; style-src 'sha256-tMiZ8L9rFbmeNiWs6g/NnduQUkyzRGA9UUyjqU8rCk8='; img-src data:; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'"
 }
 
@@ -148,7 +148,7 @@ fn put_events(out: &mut String, snapshot: &Snapshot) {
     }
     put!(
         out,
-        "<table>\n<caption>Events</caption>\n<thead><tr><th scope=\"col\">UTC</th><th scope=\"col\">GPU</th>\
+        "<table class=\"events\">\n<caption>Events</caption>\n<thead><tr><th scope=\"col\">UTC</th><th scope=\"col\">GPU</th>\
          <th scope=\"col\">What</th></tr></thead>\n<tbody>\n"
     );
     for event in snapshot.events.iter().rev().take(MOST) {

@@ -170,7 +170,7 @@ impl Card<'_> {
         let all = number(&m::gpu_mig_slices).zip(number(&m::gpu_mig_slices_used));
         let Some(free) = all.map(|(all, used)| (all - used).max(0.0)) else { return Vec::new() };
         let stranded = number(&m::gpu_mig_slices_unplaceable).unwrap_or(0.0).min(free);
-        let parts = [((free - stranded) as u32, "free"), (stranded as u32, "stranded")];
+        let parts = [((free - stranded) as u32, "free"), (stranded as u32, "no fit")];
         parts.into_iter().filter(|(slices, _)| *slices > 0).collect()
     }
 

@@ -100,7 +100,7 @@ fn a_gpu_of_four_slices_is_drawn_with_four() {
     snapshot.gpus = vec![GpuView { gpu, state: GpuState::Up, parts, gaps }];
     let page = page(&snapshot);
     let strip = "<span class=\"w1\">1g</span><span class=\"w1\">1g</span>\
-                 <span class=\"w1 free\">free</span><span class=\"w1 free\">stranded</span></div>";
+                 <span class=\"w1 free\">free</span><span class=\"w1 free\">no fit</span></div>";
     assert!(page.contains(strip), "{page}");
     assert!(page.find("1g.6gb #5").unwrap() < page.find("1g.6gb #3").unwrap());
 }
