@@ -1,7 +1,7 @@
 # Everything a person or CI runs; `make` alone lists it. The work is in tests/tools.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench fmt clean
+.PHONY: help run test bench soak fmt clean
 MAKEFLAGS += --no-print-directory
 
 # A Rust fresh from rustup is not yet on the PATH of a shell that was open before.
@@ -30,6 +30,10 @@ test: ## Everything that a change can break; one line a stage, the output of a s
 bench: ## Measure what serving, folding and sampling cost
 	@tests/tools/ensure-tools.sh build
 	cargo run --release -p bench
+
+soak: ## Prove that memory stays flat: a simulated day of the ledger, and restarts of the driver (4 minutes)
+	@tests/tools/ensure-tools.sh build
+	cargo run --release -p bench -- soak
 
 fmt: ## Format the Rust code
 	cargo fmt --all

@@ -273,6 +273,14 @@ impl Rows {
     }
 }
 
+impl FromIterator<(Subject, Vec<Row>)> for Rows {
+    /// Each subject with its rows, as [`Rows::groups`] gives them; [`Rows::conform`] tells whether the catalogue
+    /// allows them.
+    fn from_iter<I: IntoIterator<Item = (Subject, Vec<Row>)>>(groups: I) -> Rows {
+        Rows { groups: groups.into_iter().collect() }
+    }
+}
+
 /// Adds rows about one entity of type `E`.
 #[derive(Debug)]
 pub struct RowsOf<'a, E> {

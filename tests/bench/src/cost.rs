@@ -12,10 +12,25 @@ pub fn cpu_seconds(pid: i32) -> Result<f64, Box<dyn Error>> {
 
 /// Proportional set size: private pages and its share of the others, in MiB.
 pub fn pss_mib(pid: i32) -> Result<f64, Box<dyn Error>> {
+    rollup_mib(pid, "Pss:")
+}
+
+/// Private pages that were written to: memory of its own, whoever else maps the same files, in MiB.
+pub fn own_mib(pid: i32) -> Result<f64, Box<dyn Error>> {
+    rollup_mib(pid, "Private_Dirty:")
+}
+
+fn rollup_mib(pid: i32, name: &str) -> Result<f64, Box<dyn Error>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = text.lines().find(|l| l.starts_with("Pss:")).ok_or("no Pss in smaps_rollup")?;
-    let kib: f64 = line.split_whitespace().nth(1).ok_or("no number after Pss")?.parse()?;
+    let line = text.lines().find(|l| l.starts_with(name)).ok_or("not in smaps_rollup")?;
+    let kib: f64 = line.split_whitespace().nth(1).ok_or("no number in smaps_rollup")?.parse()?;
     Ok(kib / 1024.0)
+}
+
+/// Resident set size, in MiB.
+pub fn rss_mib(pid: i32) -> Result<f64, Box<dyn Error>> {
+    let kib = Process::new(pid)?.status()?.vmrss.ok_or("no VmRSS")?;
+    Ok(kib as f64 / 1024.0)
 }
 
 /// Child processes.

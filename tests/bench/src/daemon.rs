@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A running daemon at default settings.
+/// A running daemon.
 pub struct Daemon {
     process: Child,
     /// Where it serves.
@@ -27,8 +27,17 @@ impl Drop for Daemon {
 }
 
 impl Daemon {
-    /// Starts it and waits until it serves.
+    /// Starts it at default settings and waits until it serves.
     pub fn start(scenario: &Path, binary: Option<&PathBuf>) -> Result<Daemon, Box<dyn Error>> {
+        Daemon::start_with(scenario, binary, &[])
+    }
+
+    /// The same with these settings, each as `SECTION__KEY` and value.
+    pub fn start_with(
+        scenario: &Path,
+        binary: Option<&PathBuf>,
+        settings: &[(&str, &str)],
+    ) -> Result<Daemon, Box<dyn Error>> {
         let dir = tempfile::tempdir()?;
         let library = dir.path().join("libnvidia-ml.so.1");
         symlink(simgpu::library_path().map_err(|e| e.to_string())?, &library)?;
@@ -39,6 +48,7 @@ impl Daemon {
             .arg("--state-dir")
             .arg(dir.path().join("state"))
             .env("GPU_NODE_EXPORTER__CONTROL__SOCKET", dir.path().join("control.sock"))
+            .envs(settings.iter().map(|(key, value)| (format!("GPU_NODE_EXPORTER__{key}"), *value)))
             .env("GPU_SIM_SCENARIO", scenario.canonicalize()?)
             .env("GPU_SIM_STATE", dir.path().join("sim"))
             .stderr(Stdio::piped())

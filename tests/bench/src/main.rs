@@ -1,11 +1,15 @@
 //! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, what a
-//! scraper sees while a driver call hangs, and the memory of one sampler with a worker a GPU against a process a GPU. Prints figures; nothing here passes or fails.
+//! scraper sees while a driver call hangs, and the memory of one sampler with a worker a GPU against a process a GPU.
+//! Prints figures; nothing there passes or fails. `soak` is a proof: it fails if memory grows.
 
 mod cost;
 mod daemon;
 mod hang;
+mod record;
+mod restarts;
 mod samplers;
 mod serve;
+mod soak;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -27,6 +31,8 @@ enum What {
     Hang(hang::Options),
     /// Memory of one sampler with a worker a GPU against a process a GPU
     Samplers(samplers::Options),
+    /// A day of the ledger on a simulated clock, then restarts of the driver: memory stays flat
+    Soak(soak::Options),
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,6 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(What::Serve(options)) => serve::run(&options),
         Some(What::Hang(options)) => hang::run(&options),
         Some(What::Samplers(options)) => samplers::run(&options),
+        Some(What::Soak(options)) => soak::run(&options),
     }
 }
 

@@ -28,7 +28,8 @@ pub struct Options {
     binary: Option<PathBuf>,
 }
 
-struct Sampler {
+/// A running sampler.
+pub struct Sampler {
     running: Running,
     _table: Table,
 }
@@ -39,7 +40,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let library = match &options.library {
         Some(path) => path.clone(),
-        None => simulated(dir.path())?,
+        None => simulated(dir.path(), "tests/scenarios/node-8xh200.toml")?,
     };
     let lasts = Duration::from_secs(options.seconds);
     println!("samplers: PSS after {} s at default cadences, {}", options.seconds, library.display());
@@ -66,10 +67,12 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn simulated(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
+/// The simulated library, on this scenario for every process started from here on. Only while this program
+/// has one thread.
+pub fn simulated(dir: &Path, scenario: &str) -> Result<PathBuf, Box<dyn Error>> {
     let library = dir.join("libnvidia-ml.so.1");
     symlink(simgpu::library_path().map_err(|e| e.to_string())?, &library)?;
-    let scenario = Path::new("tests/scenarios/node-8xh200.toml").canonicalize()?;
+    let scenario = Path::new(scenario).canonicalize()?;
     // SAFETY: no other thread of this program runs yet.
     unsafe {
         std::env::set_var("GPU_SIM_SCENARIO", scenario);
@@ -85,13 +88,25 @@ fn start(
     known: &[Seat],
     avoid: Vec<usize>,
 ) -> Result<(Sampler, Vec<Seat>), Box<dyn Error>> {
-    let table = Table::create()?;
-    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor(), Voice::Log)?;
-    let orders = Orders {
+    let orders = Orders { known: known.to_vec(), avoid, ..orders(library) };
+    let (sampler, frames) = launch(program, orders)?;
+    let (sender, seated) = std::sync::mpsc::channel();
+    std::thread::spawn(move || read(frames, &sender));
+    let mut found = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Ok(seat) = seated.recv_timeout(Duration::from_secs(2)) {
+        found.push(seat);
+        if Instant::now() > deadline {
+            return Err("GPUs keep coming".into());
+        }
+    }
+    Ok((sampler, found))
+}
+
+/// How a sampler works by default, without the profiling counters.
+pub fn orders(library: &Path) -> Orders {
+    Orders {
         library: Some(library.to_owned()),
-        known: known.to_vec(),
-        gpm: false,
-        avoid,
         intervals: Intervals {
             fast: Duration::from_millis(100),
             normal: Duration::from_secs(1),
@@ -104,20 +119,16 @@ fn start(
         init_deadline: Duration::from_secs(20),
         root: "/".into(),
         ..Orders::default()
-    };
+    }
+}
+
+/// Starts a sampler; its frames are to be read.
+pub fn launch(program: &Path, orders: Orders) -> Result<(Sampler, File), Box<dyn Error>> {
+    let table = Table::create()?;
+    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor(), Voice::Log)?;
     let control = running.control.as_mut().ok_or("no control pipe")?;
     wire::write(control, &ToSampler::Start(Box::new(orders)))?;
-    let (sender, seated) = std::sync::mpsc::channel();
-    std::thread::spawn(move || read(frames, &sender));
-    let mut found = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while let Ok(seat) = seated.recv_timeout(Duration::from_secs(2)) {
-        found.push(seat);
-        if Instant::now() > deadline {
-            return Err("GPUs keep coming".into());
-        }
-    }
-    Ok((Sampler { running, _table: table }, found))
+    Ok((Sampler { running, _table: table }, frames))
 }
 
 fn read(frames: File, seats: &std::sync::mpsc::Sender<Seat>) {
@@ -130,7 +141,8 @@ fn read(frames: File, seats: &std::sync::mpsc::Sender<Seat>) {
     }
 }
 
-fn end(samplers: Vec<Sampler>) -> Result<(), Box<dyn Error>> {
+/// Ends samplers.
+pub fn end(samplers: Vec<Sampler>) -> Result<(), Box<dyn Error>> {
     for mut sampler in samplers {
         sampler.running.ask_to_end();
         let deadline = Instant::now() + Duration::from_secs(10);
