@@ -75,6 +75,11 @@ impl Schedule {
         }
     }
 
+    /// A tier is due again at once.
+    pub fn again(&mut self, tier: Tier) {
+        self.change(tier, |e| e.next = Mono(0));
+    }
+
     /// When the next tier is due, the fast one counted or not.
     pub fn next(&self, fast: bool) -> Mono {
         let counted = self.entries.iter().filter(|e| fast || e.tier != Tier::Fast);

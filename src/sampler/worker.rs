@@ -168,7 +168,13 @@ impl Worker<'_> {
             Schedule::new(&self.shared.orders.intervals, u32::try_from(self.slot_number).unwrap_or(0));
         let token = self.shared.token;
         let fast = self.shared.orders.intervals.fast;
+        let mut gpm = self.shared.gpm.load(Ordering::Relaxed);
         while !self.shared.stop.stopped() {
+            if std::mem::replace(&mut gpm, self.shared.gpm.load(Ordering::Relaxed)) != gpm {
+                // What was read of the counters before they were given away does not wait for its tier to go.
+                schedule.again(Tier::Slow);
+                schedule.again(Tier::Rare);
+            }
             for tier in schedule.due(Mono::now()) {
                 let now = Mono::now();
                 if tier == Tier::Fast && self.shared.fast.leads(self.slot_number, now, fast) {
