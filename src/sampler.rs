@@ -30,11 +30,11 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-use crate::catalog::{self as m, DriverInfo, MetricId, Node, Tier};
+use crate::catalog::{self as m, DriverInfo, Gpu, MetricId, Node, Tier};
 use crate::child;
 use crate::clock::{Cadence, Mono};
 use crate::host::Host;
-use crate::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
+use crate::sample::{Batch, CallCost, ErrorKind, Gap, Missing, Part, Rows, Source};
 use crate::stop::Stop;
 use driver::{CallName, Caller, Failure, Token};
 use inflight::{MAX_GPUS, NODE_SLOT, Table};
@@ -110,12 +110,12 @@ impl Shared {
     /// Sends what a visit to a GPU's tier learned. Fast batches wait for company: see [`PUT_BY`].
     pub fn report(
         &self,
-        gpu: &crate::catalog::Gpu,
+        gpu: &Gpu,
         tier: Tier,
         epoch: u64,
         taken: Mono,
         learned: worker::Learned,
-        calls: Vec<crate::sample::CallCost>,
+        calls: Vec<CallCost>,
     ) {
         let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
         let answered = learned.answered;

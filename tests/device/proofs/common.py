@@ -299,23 +299,33 @@ class Load:
 SAME_VISIT = 0.05  # seconds
 
 
-class Follower:
-    """Scrapes all the time and keeps the pages, with when they came."""
+class Background:
+    """Runs `_run` in a thread until the end of the block."""
 
-    def __init__(self, daemon: Daemon, gpu: Gpu, every: float = 0.25) -> None:
-        self.daemon, self.gpu, self.every = daemon, gpu, every
-        self.pages: list[tuple[float, Page]] = []
-        self.failures: list[str] = []
+    def __init__(self) -> None:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Follower:
+    def __enter__(self):
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join(timeout=15)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Follower(Background):
+    """Scrapes all the time and keeps the pages, with when they came."""
+
+    def __init__(self, daemon: Daemon, gpu: Gpu, every: float = 0.25) -> None:
+        super().__init__()
+        self.daemon, self.gpu, self.every = daemon, gpu, every
+        self.pages: list[tuple[float, Page]] = []
+        self.failures: list[str] = []
 
     def _run(self) -> None:
         while not self._end.is_set():
@@ -355,22 +365,13 @@ def wait_visits(daemon: Daemon, gpu: Gpu, tier: str, after: float, visits: int, 
     raise RuntimeError(f"{len(seen)} of {visits} visits of tier {tier} within {seconds:.0f} s")
 
 
-class Clock:
+class Clock(Background):
     """NVML's clock of the multiprocessors and of the memory, read all the time."""
 
     def __init__(self, env: Env, gpu: Gpu, every: float = 0.05) -> None:
+        super().__init__()
         self.n, self.handle, self.every = env.nvml(), env.handle(gpu), every
         self.readings: list[tuple[float, float, float]] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Clock:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join(timeout=15)
 
     def _run(self) -> None:
         while not self._end.wait(self.every):
