@@ -133,7 +133,7 @@ labels! {
     /// How often these values are read.
     TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Links "links", Once "once" }
     /// Part of the exporter that gathers values.
-    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module" }
+    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary" }
     /// Which of the driver's own sample buffers.
     SampleBuffer "buffer" { Power "power", Utilization "utilization" }
     /// Which unit of the GPU was active (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
@@ -209,7 +209,7 @@ labels! {
     /// What became of a kernel log record.
     KmsgOutcome "outcome" { Fault "fault", Driver "driver", NotOurs "not_ours", Malformed "malformed", Old "old" }
     /// Which of the exporter's processes.
-    Role "role" { Serve "serve", Sampler "sampler" }
+    Role "role" { Serve "serve", Sampler "sampler", Canary "canary" }
     /// Kind of a failed driver call, by NVML's return code.
     DriverError "error" {
         NoPermission "no_permission", NotFound "not_found", InsufficientPower "insufficient_power",
@@ -225,6 +225,46 @@ labels! {
         Exited "exited", Garbage "garbage", Oversized "oversized", Truncated "truncated", Refused "refused",
         Stopped "stopped", Stuck "stuck",
     }
+    /// Check of the canary; what each proves is in `kernels/README.md`.
+    CanaryCheck "check" {
+        Init "init", SmRate "sm_rate", Tensor "tensor", SmSdc "sm_sdc", HbmRead "hbm_read", HbmWalk "hbm_walk",
+        L2 "l2", Pcie "pcie", Launch "launch", Overlap "overlap", Transform "transform", P2p "p2p",
+    }
+    /// What a check of the canary found. `contended`: somebody else used the GPU, the sample was thrown away. `slow`: below its rate for no nearer reason. `wrong_result_suspected`: seen once, not again.
+    CanaryVerdict "verdict" {
+        Ok "ok", Throttled "throttled", UnexplainedClockCap "unexplained_clock_cap", Contended "contended",
+        SlowSm "slow_sm", DegradedMemory "degraded_memory", NarrowedLink "narrowed_link", Slow "slow",
+        WrongResultSuspected "wrong_result_suspected", WrongResult "wrong_result", DriverFault "driver_fault",
+        Hung "hung", Skipped "skipped", CouldNotRun "could_not_run",
+    }
+    /// What a rate of the canary is compared with: this GPU's own earlier rates, what the hardware can do at most, or the other GPUs of the same model on the node.
+    RateAgainst "against" { Baseline "baseline", Roofline "roofline", Siblings "siblings" }
+    /// Step of a canary run: of the driver, or one of its checks.
+    CanaryStep "step" {
+        Load "load_library", Init "init", Device "device", Context "context", Module "module", FirstLaunch "first_launch",
+        SmRate "sm_rate", Tensor "tensor", SmSdc "sm_sdc", HbmRead "hbm_read", HbmWalk "hbm_walk", L2 "l2", Pcie "pcie",
+        Launch "launch", Overlap "overlap", Transform "transform", P2p "p2p", Destroy "destroy",
+    }
+    /// How a run of the canary ended.
+    CanaryEnd "end" {
+        Finished "finished", Abandoned "abandoned", DriverFault "driver_fault", Hung "hung", CouldNotRun "could_not_run",
+        Broken "broken",
+    }
+    /// Why a run of the canary was put off or could not be made.
+    CanarySkip "reason" {
+        Processes "processes", Busy "busy", Memory "memory", Claimed "claimed", ComputeMode "compute_mode",
+        RecentXid "recent_xid", Unhealthy "unhealthy", Maintenance "maintenance", Interlock "interlock", Duty "duty_budget",
+        Mps "mps", PersistenceOff "persistence_off", Unread "unread", Released "driver_released", ChildAlive "child_alive",
+        NoInstance "no_mig_instance", NoLibrary "no_cuda_library", ForeignLibrary "foreign_cuda_library",
+        OldDriver "old_driver", NoKernels "no_kernels", NoMemory "no_memory", NoPermission "no_permission",
+        DeviceUnavailable "device_unavailable", NoDevice "no_device", Environment "environment",
+    }
+    /// How a wrong result was wrong: all bits gone, or some changed.
+    MismatchKind "kind" { Zeroed "zeroed", Flipped "flipped" }
+    /// What is wrong with the multiprocessor.
+    BadSmKind "kind" { Slow "slow", Wrong "wrong" }
+    /// When the canary runs.
+    CanaryMode "mode" { Off "off", Idle "idle", AfterJob "after_job", OnDemand "on_demand" }
     /// Status class of the answer.
     HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
 }
@@ -257,6 +297,8 @@ text_labels! {
     SxidCode "sxid"
     /// Number of the NVSwitch as the driver logs it.
     SwitchName "nvswitch"
+    /// CUDA driver error code, as `719`.
+    CudaError "cuda_error"
     /// MIG profile, as `3g.71gb`.
     ProfileName "mig_profile"
 }
@@ -370,6 +412,13 @@ info_labels! {
         pci_address,
         /// Firmware (BIOS) version; empty where the driver does not tell.
         firmware_version,
+    }
+    /// Labels of `gpu_canary_bad_sm_info`.
+    BadSmInfo {
+        /// Number of the multiprocessor (`%smid`).
+        smid,
+        /// `slow` or `wrong`.
+        kind,
     }
     /// Labels of `gpu_exporter_build_info`.
     BuildInfo {
@@ -708,6 +757,58 @@ metrics! {
     gpu_mig_layout_declared: Gauge<Gpu, (ProfileName,)>, None, Own, "0.1.0", at most 64.0;
     /// 1 while the GPU is divided as declared. Absent without a declared layout.
     gpu_mig_layout_matches: Gauge<Gpu>, None, Own, "0.1.0", at most 1.0;
+
+    // --- canary ---------------------------------------------------------------------------------
+    /// What the newest judged run of this check found: 1 for its verdict. The series of `ok` is always there once the check was judged, that of another verdict from its first time on.
+    gpu_canary_verdict: Gauge<Gpu, (CanaryCheck, CanaryVerdict)>, None, Own, "0.1.0", at most 1.0;
+    /// Rate of the check in its newest valid run, compared.
+    gpu_canary_rate_ratio: Gauge<Gpu, (CanaryCheck, RateAgainst)>, Ratio, Own, "0.1.0", at most 100.0;
+    /// Clock of the multiprocessors while `sm_rate` ran: cycles counted by the GPU over its own time.
+    gpu_canary_sm_clock_hertz: Gauge<Gpu>, Hertz, Own, "0.1.0";
+    /// Multiply-adds (FMA) of one multiprocessor in one cycle, in the newest valid run.
+    gpu_canary_work_per_cycle: Gauge<Gpu, (CanaryCheck,)>, None, Own, "0.1.0";
+    /// Results that differed from what the CPU computed, or words that did not hold what was written.
+    gpu_canary_mismatches_total: Counter<Gpu, (MismatchKind,)>, None, Own, "0.1.0";
+    /// Multiprocessors that were slow or computed wrongly in the newest judged run; at most eight are named.
+    gpu_canary_bad_sm_info: Info<Gpu, BadSmInfo>, None, Own, "0.1.0";
+    /// CUDA driver errors that the canary met and that are no matter of its environment.
+    gpu_canary_cuda_errors_total: Counter<Gpu, (CudaError,)>, None, Own, "0.1.0";
+    /// Samples thrown away because somebody else used the GPU meanwhile.
+    gpu_canary_discarded_total: Counter<Gpu>, None, Own, "0.1.0";
+    /// When a run last ended, however it did.
+    gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    /// When a run last ended with every check `ok`.
+    gpu_canary_last_success_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    /// When the next run is due. Absent if none is planned.
+    gpu_canary_next_due_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    /// Time the canary has kept the GPU busy (kernels and copies).
+    gpu_canary_gpu_seconds_total: Counter<Gpu>, Seconds, Own, "0.1.0";
+    /// 1 while the canary's process hangs in this step.
+    gpu_canary_hung: Gauge<Gpu, (CanaryStep,)>, None, Own, "0.1.0", at most 1.0;
+    /// 1 for the mode the canary is in.
+    gpu_canary_mode: Gauge<Node, (CanaryMode,)>, None, Own, "0.1.0", at most 1.0;
+    /// Share of a GPU's time that the canary may use at most (`canary.duty`).
+    gpu_canary_duty_budget_ratio: Gauge<Node>, Ratio, Own, "0.1.0";
+    /// Runs of the canary, by how they ended.
+    gpu_canary_runs_total: Counter<Node, (CanaryEnd,)>, None, Own, "0.1.0";
+    /// Times a run that was due was put off or could not be made.
+    gpu_canary_skipped_total: Counter<Node, (CanarySkip,)>, None, Own, "0.1.0";
+    /// Canary processes alive, those stuck in the driver included. At most one a GPU.
+    gpu_canary_processes: Gauge<Node>, None, Own, "0.1.0";
+    /// Canary processes that had to be killed.
+    gpu_canary_kills_total: Counter<Node>, None, Own, "0.1.0";
+    /// How long the steps of runs took, of all GPUs.
+    gpu_canary_step_duration_seconds: Histogram<Node, (CanaryStep,)>, Seconds, Own, "0.1.0";
+    /// Rates of valid runs compared with the GPU's own baseline, of all GPUs.
+    gpu_canary_sample_rate_ratio: Histogram<Node, (CanaryCheck,)>, Ratio, Own, "0.1.0", at most 100.0;
+    /// As `gpu_canary_verdict`, of a GPU instance.
+    gpu_mig_canary_verdict: Gauge<GpuInstance, (CanaryCheck, CanaryVerdict)>, None, Own, "0.1.0", at most 1.0;
+    /// As `gpu_canary_rate_ratio`, of a GPU instance.
+    gpu_mig_canary_rate_ratio: Gauge<GpuInstance, (CanaryCheck, RateAgainst)>, Ratio, Own, "0.1.0", at most 100.0;
+    /// As `gpu_canary_last_run_timestamp_seconds`, of a GPU instance.
+    gpu_mig_canary_last_run_timestamp_seconds: Gauge<GpuInstance>, Seconds, Own, "0.1.0";
+    /// When the GPU was last seen at work, by its processes and utilization; the canary's own work is left out. Absent until it was.
+    gpu_last_busy_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
 
     // --- the exporter itself --------------------------------------------------------------------
     /// Build of the running exporter.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::{CanaryCheck, CanaryMode};
 pub use load::{DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use problems::{ConfigErrors, Problem};
 
@@ -41,6 +42,8 @@ pub struct Config {
     pub processes: Processes,
     /// `[events]`: faults and what else happens.
     pub events: Events,
+    /// `[canary]`: small CUDA programs that prove that a GPU computes.
+    pub canary: Canary,
     /// `[health]`: what a healthy node has.
     pub health: Health,
     /// `[driver]`: which driver the node should have.
@@ -240,6 +243,59 @@ pub struct Events {
 impl Default for Events {
     fn default() -> Self {
         Self { kernel_log: true, keep: 500 }
+    }
+}
+
+/// `[canary]`: small CUDA programs that prove that a GPU computes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Canary {
+    /// When it runs: `off`, `idle` (on each GPU now and then while nobody uses it), `after_job` (as `idle`,
+    /// and soon after a job has left), `on_demand` (only by `gpu-node-exporter canary`).
+    pub mode: CanaryMode,
+    /// Time between two runs on one GPU; each is moved by up to a fifth of it at random. 10s to 1day.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+    /// How long the GPU must have been without work. 1s to 1day.
+    #[serde(with = "humantime_serde")]
+    pub idle_for: Duration,
+    /// What is checked.
+    pub checks: Vec<CanaryCheck>,
+    /// Device memory used at most beside the context, in MiB; doubled where four times the L2 cache need it.
+    /// 8 to 4096.
+    pub memory_mib: u32,
+    /// Largest share of a GPU's time, in millionths. 1 to 100000.
+    pub duty_ppm: u32,
+    /// Longest time without progress before the run counts as hung. 1s to 10m.
+    #[serde(with = "humantime_serde")]
+    pub hung_after: Duration,
+    /// How long a canary process that was asked to end may take before it is killed. 1s to 1h.
+    #[serde(with = "humantime_serde")]
+    pub kill_after: Duration,
+    /// The CUDA driver library; empty for the loader's own search of `libcuda.so.1`. Its name must be
+    /// `libcuda.so.1` or `libcuda.so`.
+    pub cuda_library: PathBuf,
+    /// File that is locked (flock) while a canary runs. Who holds its lock keeps the canary away.
+    pub interlock: PathBuf,
+    /// File that keeps the canary away while it exists: touch it for a maintenance window.
+    pub maintenance_file: PathBuf,
+}
+
+impl Default for Canary {
+    fn default() -> Self {
+        use CanaryCheck::{HbmRead, HbmWalk, Init, L2, Launch, Pcie, SmRate, SmSdc, Tensor};
+        Self {
+            mode: CanaryMode::Idle,
+            interval: Duration::from_secs(30 * 60),
+            idle_for: Duration::from_secs(5 * 60),
+            checks: vec![Init, SmRate, Tensor, SmSdc, HbmRead, HbmWalk, L2, Pcie, Launch],
+            memory_mib: 256,
+            duty_ppm: 1000,
+            hung_after: Duration::from_secs(60),
+            kill_after: Duration::from_secs(5 * 60),
+            cuda_library: PathBuf::new(),
+            interlock: "/run/gpu-node-exporter/canary.lock".into(),
+            maintenance_file: "/run/gpu-node-exporter/maintenance".into(),
+        }
     }
 }
 

@@ -541,6 +541,7 @@ impl Ledger {
             Event::LateBatch => {
                 self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
             }
+            Event::Canary(_) => {}
             Event::Hindered(source, Some(why)) => {
                 self.hindered.insert(source, why);
             }

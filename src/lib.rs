@@ -13,6 +13,7 @@
 //! - [`doctor`]: what this machine lets the exporter do
 //! - [`lifecycle`]: signals and systemd · [`serve`]: wiring
 
+pub mod canary;
 pub mod catalog;
 pub mod child;
 pub mod clock;

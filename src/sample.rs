@@ -30,6 +30,8 @@ pub enum Source {
     Kmsg,
     /// The loaded kernel module and the library on disk.
     Module,
+    /// The canary.
+    Canary,
 }
 
 impl Source {
@@ -46,6 +48,7 @@ impl Source {
             Source::Process => CollectorName::Process,
             Source::Kmsg => CollectorName::Kmsg,
             Source::Module => CollectorName::Module,
+            Source::Canary => CollectorName::Canary,
         }
     }
 }

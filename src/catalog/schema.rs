@@ -401,8 +401,8 @@ macro_rules! labels {
     ($($(#[doc = $help:literal])+ $name:ident $label:literal { $($variant:ident $value:literal),+ $(,)? })+) => {
         $(
             $(#[doc = $help])+
-            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-            pub enum $name { $(#[doc = concat!("`", $value, "`")] $variant),+ }
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+            pub enum $name { $(#[doc = concat!("`", $value, "`")] #[serde(rename = $value)] $variant),+ }
             impl schema::Label for $name {
                 const DEF: schema::LabelDef = schema::LabelDef {
                     name: $label, help: concat!($($help),+), values: Some(&[$($value),+]) };

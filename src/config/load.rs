@@ -33,6 +33,9 @@ pub struct Overrides {
     /// NVML library [default: the loader's search of libnvidia-ml.so.1]
     #[arg(long, value_name = "PATH", global = true)]
     pub nvml_library: Option<String>,
+    /// CUDA driver library, for the canary [default: the loader's search of libcuda.so.1]
+    #[arg(long, value_name = "PATH", global = true)]
+    pub cuda_library: Option<String>,
     /// Folder for what is kept over restarts [default: /var/lib/gpu-node-exporter]
     #[arg(long, value_name = "DIR", global = true)]
     pub state_dir: Option<String>,
@@ -50,6 +53,7 @@ impl Overrides {
         [
             ("--listen", "http.listen", &self.listen),
             ("--nvml-library", "sampler.nvml_library", &self.nvml_library),
+            ("--cuda-library", "canary.cuda_library", &self.cuda_library),
             ("--state-dir", "state.dir", &self.state_dir),
             ("--root", "host.root", &self.root),
             ("--log-level", "log.level", &self.log_level),

@@ -6,6 +6,8 @@ use std::time::Duration;
 use ::config::{Value, ValueKind};
 
 use super::{Config, Listen};
+use crate::catalog::schema::Label;
+use crate::catalog::{CanaryCheck, CanaryMode};
 
 /// What one key may hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +26,10 @@ pub(super) enum Rule {
     OptionalPath,
     /// A Unix socket's path, or empty.
     Socket,
-    /// A log level.
-    Level,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// A list of these words.
+    Words(&'static [&'static str]),
     /// Yes or no.
     Flag,
     /// Any text, also none.
@@ -35,7 +39,17 @@ pub(super) enum Rule {
 /// Longest path the kernel takes for a Unix socket: `sun_path` less its final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
 
-const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
+const MODES: &[&str] = words::<CanaryMode>();
+const CHECKS: &[&str] = words::<CanaryCheck>();
+
+/// The texts of a label whose values are known.
+const fn words<L: Label>() -> &'static [&'static str] {
+    match L::DEF.values {
+        Some(values) => values,
+        None => &[],
+    }
+}
 
 /// Every key with its rule.
 pub(super) const KEYS: &[(&str, Rule)] = &[
@@ -66,12 +80,23 @@ pub(super) const KEYS: &[(&str, Rule)] = &[
     ("processes.most", Rule::Count(1, 1000)),
     ("events.kernel_log", Rule::Flag),
     ("events.keep", Rule::Count(10, 10_000)),
+    ("canary.mode", Rule::OneOf(MODES)),
+    ("canary.interval", Rule::Time(ms(10_000), minutes(24 * 60))),
+    ("canary.idle_for", Rule::Time(ms(1000), minutes(24 * 60))),
+    ("canary.checks", Rule::Words(CHECKS)),
+    ("canary.memory_mib", Rule::Count(8, 4096)),
+    ("canary.duty_ppm", Rule::Count(1, 100_000)),
+    ("canary.hung_after", Rule::Time(ms(1000), minutes(10))),
+    ("canary.kill_after", Rule::Time(ms(1000), minutes(60))),
+    ("canary.cuda_library", Rule::OptionalPath),
+    ("canary.interlock", Rule::Path),
+    ("canary.maintenance_file", Rule::Path),
     ("health.expected_gpus", Rule::Count(0, 64)),
     ("driver.version", Rule::Text),
     ("state.dir", Rule::Path),
     ("host.root", Rule::Path),
     ("control.socket", Rule::Socket),
-    ("log.level", Rule::Level),
+    ("log.level", Rule::OneOf(LEVELS)),
 ];
 
 /// Pairs of which the second must not be shorter than the first.
@@ -100,7 +125,7 @@ impl Rule {
     /// A list given as one text (the only way in an environment variable) becomes a list.
     pub(super) fn normalise(self, value: Value) -> Value {
         match (self, &value.kind) {
-            (Self::Patterns, ValueKind::String(text)) => {
+            (Self::Patterns | Self::Words(_), ValueKind::String(text)) => {
                 let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
                 Value::from(words.map(str::to_owned).collect::<Vec<_>>())
             }
@@ -118,6 +143,10 @@ impl Rule {
             (Self::Patterns, ValueKind::Array(items)) => items.iter().all(
                 |item| matches!(&item.kind, ValueKind::String(text) if glob::Pattern::new(text).is_ok()),
             ),
+            (Self::Words(known), ValueKind::Array(items)) => !items.is_empty()
+                && items.iter().all(
+                    |item| matches!(&item.kind, ValueKind::String(text) if known.contains(&text.as_str())),
+                ),
             (Self::Flag, ValueKind::Boolean(_)) => true,
             (_, ValueKind::String(text)) => self.allows_text(text),
             _ => false,
@@ -132,8 +161,8 @@ impl Rule {
             Self::OptionalPath | Self::Text => !text.contains('\0'),
             Self::Flag => matches!(text, "true" | "false"),
             Self::Socket => text.len() <= SOCKET_PATH_BYTES && !text.contains('\0'),
-            Self::Level => LEVELS.contains(&text),
-            Self::Count(..) | Self::Patterns => false,
+            Self::OneOf(known) => known.contains(&text),
+            Self::Count(..) | Self::Patterns | Self::Words(_) => false,
         }
     }
 }
@@ -154,7 +183,8 @@ impl fmt::Display for Rule {
             Self::Socket => {
                 write!(f, "a path of at most {SOCKET_PATH_BYTES} bytes, or an empty text for no socket")
             }
-            Self::Level => write!(f, "one of {}", LEVELS.join(", ")),
+            Self::OneOf(known) => write!(f, "one of {}", known.join(", ")),
+            Self::Words(known) => write!(f, "a list of at least one of {}", known.join(", ")),
         }
     }
 }

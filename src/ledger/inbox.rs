@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::canary::outcome::News;
 use crate::catalog::{Gpu, SamplerEnd, Tier};
 use crate::clock::Mono;
 use crate::collectors::module::Sight;
@@ -78,6 +79,8 @@ pub enum Event {
     SamplerEnded(SamplerEnd, Mono),
     /// A batch came from a sampler that was already given up.
     LateBatch,
+    /// News of the canary.
+    Canary(News),
     /// A collector has found that it cannot work, and why; or that it can (again).
     Hindered(Source, Option<String>),
     /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.

@@ -1,0 +1,121 @@
+//! What became of a run of the canary, as it is told to the ledger, the command line and the tests.
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::{
+    BadSmKind, CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Gpu, RateAgainst,
+};
+
+/// Where a run was made.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The GPU.
+    pub gpu: Gpu,
+    /// The MIG instance on it; `None`: the whole GPU.
+    pub instance: Option<Instance>,
+}
+
+/// A MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Instance {
+    /// NVML's GPU instance id.
+    pub gpu_instance: u32,
+    /// NVML's compute instance id.
+    pub compute_instance: u32,
+    /// Profile of the GPU instance.
+    pub profile: String,
+    /// UUID of the MIG device.
+    pub mig_uuid: String,
+}
+
+/// A run that was judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Where.
+    pub place: Place,
+    /// When it began, in seconds since 1970.
+    pub began: f64,
+    /// When it ended, likewise.
+    pub ended: f64,
+    /// How it ended.
+    pub end: CanaryEnd,
+    /// Why it could not be made, if so.
+    pub skip: Option<CanarySkip>,
+    /// In words: what failed where. Empty if it finished.
+    pub text: String,
+    /// Step it ended or hangs in, if it did not finish.
+    pub step: Option<CanaryStep>,
+    /// CUDA error, if one ended it.
+    pub cuda_error: Option<u32>,
+    /// Steps that ended well, and how long they took, seconds.
+    pub steps: Vec<(CanaryStep, f64)>,
+    /// Time in which its kernels and copies ran, seconds.
+    pub gpu_seconds: f64,
+    /// What each check found.
+    pub checks: Vec<Judged>,
+}
+
+/// A check that was judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// Which.
+    pub check: CanaryCheck,
+    /// What stands, after the rule of three of the last four.
+    pub verdict: CanaryVerdict,
+    /// What this run alone says.
+    pub sample: CanaryVerdict,
+    /// Why, in words, with figures; what to do first.
+    pub text: String,
+    /// Its rate, in the unit of the check.
+    pub rate: Option<Rate>,
+    /// The rate compared.
+    pub ratios: Vec<(RateAgainst, f64)>,
+    /// Clock of the multiprocessors, Hz.
+    pub sm_clock_hertz: Option<f64>,
+    /// Wrong results: all bits gone, some changed.
+    pub zeroed: u64,
+    /// See `zeroed`.
+    pub flipped: u64,
+    /// Multiprocessors that stand out, at most eight.
+    pub bad_sms: Vec<(u32, BadSmKind)>,
+}
+
+/// A rate with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "unit", content = "value")]
+pub enum Rate {
+    /// FMA of one multiprocessor in one cycle.
+    WorkPerCycle(f64),
+    /// Bytes a second.
+    BytesPerSecond(f64),
+    /// Bytes in one cycle of the SM clock (L2).
+    BytesPerCycle(f64),
+    /// Seconds of one: less is better.
+    Seconds(f64),
+}
+
+/// What the canary's collector tells the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// The mode it is in, and the largest share of a GPU's time it may use.
+    Mode {
+        /// The mode.
+        mode: CanaryMode,
+        /// The share.
+        duty: f64,
+    },
+    /// When the next run is due there, in seconds since 1970; `None`: none is planned.
+    Due(Place, Option<f64>),
+    /// A run that was due was put off.
+    Skipped(Place, CanarySkip),
+    /// A run begins: from now on the GPU's work is the canary's own.
+    Began(Place),
+    /// The process of a run hangs in this step; `None`: no longer.
+    Hung(Place, Option<CanaryStep>),
+    /// A run has ended and was judged.
+    Ended(Box<Outcome>),
+    /// A process had to be killed.
+    Killed,
+    /// Canary processes alive.
+    Alive(usize),
+}
