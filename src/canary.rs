@@ -3,7 +3,11 @@
 //!
 //! - [`abi`]: what kernels and host agree on · [`report`]: what parent and child say to each other
 //! - [`outcome`]: what became of a run
+//! - [`roofline`]: what the hardware can do · [`baseline`]: what it did before · [`judge`]: what it does now
 
 pub mod abi;
+pub mod baseline;
+pub mod judge;
 pub mod outcome;
 pub mod report;
+pub mod roofline;
