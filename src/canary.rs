@@ -3,7 +3,9 @@
 //!
 //! - [`abi`]: what kernels and host agree on · [`report`]: what parent and child say to each other
 //! - [`outcome`]: what became of a run
+//! - [`parent`]: starts the process of a run, watches it, ends it
 
 pub mod abi;
 pub mod outcome;
+pub mod parent;
 pub mod report;
