@@ -6,7 +6,6 @@ in the simulator.
 
 from __future__ import annotations
 
-import ctypes as c
 import json
 import os
 import statistics
