@@ -54,6 +54,8 @@ impl Bench {
             stop: Arc::new(Stop::default()),
             samplers: Arc::default(),
             switch: Arc::default(),
+            canary: Arc::default(),
+            board: Arc::default(),
             http: Arc::default(),
         };
         let thread = start(context.clone()).unwrap();
