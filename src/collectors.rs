@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::catalog::MetricId;
+use crate::child::Family;
 use crate::config::Config;
 use crate::http;
 use crate::ledger::inbox::Inbox;
@@ -33,6 +34,8 @@ pub struct Context {
     pub stop: Arc<Stop>,
     /// Process ids of the samplers alive, kept by `nvml`, read by `process`.
     pub samplers: Arc<nvml::Pids>,
+    /// The canary's processes: whoever starts one lets it join, `process` tells what they cost.
+    pub canaries: Arc<Family>,
     /// What people ask of `nvml` while the daemon runs; `module` tells it what it sees.
     pub switch: Arc<nvml::switch::Switch>,
     /// Where the canary's collector and those who ask about it meet.

@@ -99,6 +99,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         inbox: Arc::clone(&inbox),
         stop: Arc::clone(&stop),
         samplers: Arc::default(),
+        canaries: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::clone(&canary),
         board: Arc::clone(&board),

@@ -53,6 +53,7 @@ impl Bench {
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
             samplers: Arc::default(),
+            canaries: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
             board: Arc::default(),
