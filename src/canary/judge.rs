@@ -15,9 +15,9 @@ mod link;
 mod properties_tests;
 mod reasons;
 mod results;
-#[cfg(test)]
-mod runs_tests;
 mod sms;
+#[cfg(test)]
+pub mod specimen;
 mod standing;
 #[cfg(test)]
 mod tests;
