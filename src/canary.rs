@@ -3,7 +3,17 @@
 //!
 //! - [`abi`]: what kernels and host agree on · [`report`]: what parent and child say to each other
 //! - [`outcome`]: what became of a run
+//! - [`parent`]: starts the process of a run, watches it, ends it
+//! - [`gate`]: whether it may run now · [`interlock`]: what keeps it away by hand · [`schedule`]: when it is due
+//! - [`roofline`]: what the hardware can do · [`baseline`]: what it did before · [`judge`]: what it does now
 
 pub mod abi;
+pub mod baseline;
+pub mod gate;
+pub mod interlock;
+pub mod judge;
 pub mod outcome;
+pub mod parent;
 pub mod report;
+pub mod roofline;
+pub mod schedule;

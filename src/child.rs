@@ -5,6 +5,7 @@
 //! GPU (NVIDIA/dcgm-exporter issue 84), so a child is asked first, and killed only if it is in no driver
 //! call; a child stuck in the driver is left to end by itself when the call returns.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,8 +49,23 @@ pub enum Voice {
     Silent,
 }
 
+/// What a child's environment differs in from ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Variables whose names begin so are taken away.
+    pub without: Vec<&'static str>,
+    /// Variables that are set.
+    pub with: Vec<(OsString, OsString)>,
+}
+
 /// Starts `program args` with the three descriptors above. Gives the child and the reading end of its frames.
-pub fn start(program: &Path, args: &[&str], shared: impl AsFd, voice: Voice) -> io::Result<(Running, File)> {
+pub fn start(
+    program: &Path,
+    args: &[&str],
+    environment: &Environment,
+    shared: impl AsFd,
+    voice: Voice,
+) -> io::Result<(Running, File)> {
     let (frames_read, frames_write) = io::pipe()?;
     let (control_read, control_write) = io::pipe()?;
     let shared = shared.as_fd().try_clone_to_owned()?;
@@ -70,6 +86,12 @@ pub fn start(program: &Path, args: &[&str], shared: impl AsFd, voice: Voice) -> 
         .env_remove("WATCHDOG_PID")
         .fd_mappings(mappings)
         .map_err(io::Error::other)?;
+    for (name, _) in std::env::vars_os() {
+        if environment.without.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+            command.env_remove(name);
+        }
+    }
+    command.envs(environment.with.iter().map(|(name, value)| (name, value)));
     match voice {
         // A vendor library that prints must not reach anything but the log.
         Voice::Log => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
