@@ -204,6 +204,15 @@ pub fn ignore_signals() -> nix::Result<()> {
     Ok(())
 }
 
+/// Leaves the CPU to others where there is not enough of it. Also of threads that this one starts later.
+pub fn be_nice(by: i32) -> io::Result<()> {
+    // SAFETY: touches no memory; 0 is the calling thread, which is the whole process so far.
+    match unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, by) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The inherited descriptors of a child: frames, control, shared memory. Call once.
 pub fn inherited() -> io::Result<(File, File, File)> {
     use std::os::fd::FromRawFd;
