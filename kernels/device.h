@@ -37,9 +37,11 @@ enum { GROUP_THREADS = 128, GROUP_SUMS = 128, GROUP_M = 64, GROUP_N = 256, GROUP
 // A global `u32 name[]` that the host reads by its name.
 #define MODULE_WORDS(name, ...) extern "C" __device__ u32 name[] = {__VA_ARGS__}
 
-// In front of a function that kernels call, and in front of a loop of known length.
+// In front of a function that kernels call; of a loop of known length that is to become straight code; and of a
+// loop that is not.
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define KEEP_LOOP _Pragma("unroll 1")
 
 // --- where and when
 
@@ -79,7 +81,7 @@ DEVICE void barrier() { __syncthreads(); }
 
 // The block's dynamic shared memory.
 DEVICE u32 *block_memory() {
-    extern __shared__ __align__(1024) u32 shared_words[];
+    extern __shared__ __align__(128) u32 shared_words[];
     return shared_words;
 }
 
@@ -106,6 +108,10 @@ DEVICE void store_stream(Words *to, Words value) {
 // The old value.
 DEVICE u32 atomic_add(u32 *global, u32 value) { return atomicAdd(global, value); }
 DEVICE u32 atomic_add_block(u32 *shared, u32 value) { return atomicAdd(shared, value); }
+
+// The same value, of which the compiler cannot know that all threads have it: else it may have the work done once a
+// warp, by a unit beside the lanes (on sm_120 it does). On the CPU the value.
+DEVICE u32 own(u32 value) { return value + (threadIdx.x >= blockDim.x ? 1 : 0); }
 
 // --- arithmetic: rounded to nearest even, subnormals kept
 
