@@ -193,7 +193,7 @@ macro_rules! cuda {
             #[allow(unused_mut, unused_assignments)]
             let mut ordinal: Option<std::ffi::c_int> = None;
             $(ordinal = Some($ordinal);)?
-            $crate::call::run(function, || $crate::cuda::enter(function, ordinal, |$driver| {
+            $crate::call::run(function, || $crate::cuda::enter(function, ordinal, |$driver| -> $crate::value::Answer<()> {
                 // SAFETY: the caller keeps libcuda's contract: pointers are null or valid, and lengths are
                 // those of the buffers behind them.
                 unsafe { $body }

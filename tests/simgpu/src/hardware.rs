@@ -153,10 +153,10 @@ impl HardwareEntry {
             return Err("told goes with sm_clock".into());
         }
         let mut actions = Vec::new();
-        for sm in self.sm {
+        if let Some(sm) = self.sm {
             actions.push(Hardware::Sm(SlowSm { rate: part("sm.rate", sm.rate)?, ..sm }));
         }
-        for wrong in self.wrong {
+        if let Some(wrong) = self.wrong {
             let bits = if matches!(wrong.unit, Unit::Fp32 | Unit::Tensor) { 32 } else { 64 };
             bit("wrong.bit", wrong.bit, bits)?;
             if wrong.every == 0 || wrong.lane >= 1024 {
@@ -164,36 +164,36 @@ impl HardwareEntry {
             }
             actions.push(Hardware::Wrong(wrong));
         }
-        for stuck in self.memory_wrong {
+        if let Some(stuck) = self.memory_wrong {
             bit("memory_wrong.bit", stuck.bit, 64)?;
             if stuck.offset % 8 != 0 {
                 return Err("memory_wrong.offset is that of a 64-bit word".into());
             }
             actions.push(Hardware::Memory(stuck));
         }
-        for copied in self.copy_wrong {
+        if let Some(copied) = self.copy_wrong {
             bit("copy_wrong.bit", copied.bit, 64)?;
             actions.push(Hardware::Copy(copied));
         }
-        for rate in self.sm_clock {
+        if let Some(rate) = self.sm_clock {
             actions.push(Hardware::SmClock(part("sm_clock", rate)?, self.told));
         }
-        for rate in self.memory_rate {
+        if let Some(rate) = self.memory_rate {
             actions.push(Hardware::MemoryRate(part("memory_rate", rate)?));
         }
-        for link in self.pcie {
+        if let Some(link) = self.pcie {
             if !(1..=6).contains(&link.generation) || !(1..=32).contains(&link.width) {
                 return Err("pcie.generation is 1 to 6, and pcie.width 1 to 32".into());
             }
             actions.push(Hardware::Pcie(link));
         }
-        for rate in self.pcie_rate {
+        if let Some(rate) = self.pcie_rate {
             actions.push(Hardware::PcieRate(part("pcie_rate", rate)?));
         }
-        for job in self.job {
+        if let Some(job) = self.job {
             actions.push(Hardware::Job(job.read()?));
         }
-        for bytes in self.free_memory {
+        if let Some(bytes) = self.free_memory {
             actions.push(Hardware::FreeMemory(units::bytes(&bytes)?));
         }
         Ok(actions)

@@ -59,7 +59,9 @@ impl Device {
             (nvmlDeviceGetCurrPcieLinkGeneration, _) => {
                 return self.link().map(|link| Value::Int(link.generation.into()));
             }
-            (nvmlDeviceGetCurrPcieLinkWidth, _) => return self.link().map(|link| Value::Int(link.width.into())),
+            (nvmlDeviceGetCurrPcieLinkWidth, _) => {
+                return self.link().map(|link| Value::Int(link.width.into()));
+            }
             (nvmlDeviceGetPcieSpeed, _) => {
                 return self.link().map(|link| Value::Int(1000 * TRANSFERS[link.generation as usize]));
             }

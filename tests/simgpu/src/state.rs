@@ -289,7 +289,13 @@ impl State {
     // ---- CUDA
 
     /// Notes a context; nothing when there are too many.
-    pub(crate) fn add_context(&self, pid: u32, started: u64, gpu: usize, mig: Option<usize>) -> Option<usize> {
+    pub(crate) fn add_context(
+        &self,
+        pid: u32,
+        started: u64,
+        gpu: usize,
+        mig: Option<usize>,
+    ) -> Option<usize> {
         let free = |c: &ContextState| c.pid.compare_exchange(0, pid.into(), SeqCst, SeqCst).is_ok();
         let slot = self.shared().contexts.iter().position(free)?;
         let context = &self.shared().contexts[slot];

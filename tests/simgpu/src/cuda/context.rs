@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::device::{Handle, give};
+use super::device::{Handle, linked, put};
 use super::driver::{Driver, current, stack};
 use super::result::cu;
 use crate::call::cuda;
@@ -29,7 +29,7 @@ cuda! {
         };
         driver.primaries[ordinal].context = Some(context);
         driver.primaries[ordinal].retained += 1;
-        give(out, context)
+        put(out, context)
     }
 
     on ordinal fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) |driver| {
@@ -50,14 +50,14 @@ cuda! {
 
     on ordinal fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: *mut c_uint, active: *mut c_int) |driver| {
         let primary = &driver.primaries[driver.ordinal(ordinal)?];
-        give(flags, primary.flags)?;
-        give(active, c_int::from(primary.context.is_some()))
+        put(flags, primary.flags)?;
+        put(active, c_int::from(primary.context.is_some()))
     }
 
     on ordinal fn cuCtxCreate_v2(out: *mut Handle, _flags: c_uint, ordinal: c_int) |driver| {
         let context = driver.create(driver.ordinal(ordinal)?)?;
         stack(|stack| stack.push(context));
-        give(out, context)
+        put(out, context)
     }
 
     fn cuCtxDestroy_v2(context: Handle) |driver| {
@@ -77,9 +77,9 @@ cuda! {
         Ok(())
     }
 
-    fn cuCtxPopCurrent_v2(out: *mut Handle) |driver| {
+    fn cuCtxPopCurrent_v2(out: *mut Handle) |_driver| {
         let context = stack(|stack| stack.pop()).ok_or(cu::INVALID_CONTEXT)?;
-        if out.is_null() { Ok(()) } else { give(out, context) }
+        if out.is_null() { Ok(()) } else { put(out, context) }
     }
 
     fn cuCtxSetCurrent(context: Handle) |driver| {
@@ -95,12 +95,12 @@ cuda! {
         Ok(())
     }
 
-    fn cuCtxGetCurrent(out: *mut Handle) |driver| {
-        give(out, current().unwrap_or(std::ptr::null_mut()))
+    fn cuCtxGetCurrent(out: *mut Handle) |_driver| {
+        put(out, current().unwrap_or(std::ptr::null_mut()))
     }
 
     fn cuCtxGetDevice(out: *mut c_int) |driver| {
-        give(out, driver.contexts.get(current()?)?.device as c_int)
+        put(out, driver.contexts.get(current()?)?.device as c_int)
     }
 
     fn cuCtxSynchronize() |driver| {
@@ -111,14 +111,13 @@ cuda! {
 
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) |driver| {
         driver.here()?;
-        give(least, 0)?;
-        give(greatest, -5)
+        put(least, 0)?;
+        put(greatest, -5)
     }
 
     fn cuCtxEnablePeerAccess(peer: Handle, _flags: c_uint) |driver| {
         let (own, device) = driver.here()?;
         let other = driver.device(driver.contexts.get(peer)?.device)?;
-        let linked = |d: &crate::device::Device| d.mig.is_none() && d.gpu.model.behaviour.nvlink_bytes > 0.0;
         if own == peer || !linked(&device) || !linked(&other) {
             return Err(cu::PEER_ACCESS_UNSUPPORTED);
         }

@@ -11,8 +11,8 @@ use crate::functions::{Function, Key};
 use crate::sim;
 use crate::value::{Answer, Code};
 
-/// libcuda's code for what `call` refuses.
-fn put<T>(out: *mut T, value: T) -> Answer<()> {
+/// Writes a value to the caller, with libcuda's code for what `call` refuses.
+pub(super) fn put<T>(out: *mut T, value: T) -> Answer<()> {
     // SAFETY: the callers hand on what the exported functions were given: null or valid.
     unsafe { call::put(out, value) }.map_err(|_| cu::INVALID_VALUE)
 }
@@ -190,22 +190,18 @@ cuda! {
     }
 }
 
-/// Whether two devices reach each other's memory: GPUs with NVLink, without MIG.
+/// Whether two devices reach each other's memory.
 fn peers(driver: &Driver, from: c_int, to: c_int) -> Answer<bool> {
     let (from, to) = (driver.ordinal(from)?, driver.ordinal(to)?);
-    let linked = |n: usize| {
-        let device = driver.device(n)?;
-        Ok(device.mig.is_none() && device.gpu.model.behaviour.nvlink_bytes > 0.0)
-    };
-    Ok(from != to && linked(from)? && linked(to)?)
+    Ok(from != to && linked(&driver.device(from)?) && linked(&driver.device(to)?))
 }
 
-/// For the other files.
-pub(super) fn give<T>(out: *mut T, value: T) -> Answer<()> {
-    put(out, value)
+/// Whether a device reaches others' memory: a whole GPU with NVLink.
+pub(super) fn linked(device: &Device) -> bool {
+    device.mig.is_none() && device.gpu.model.behaviour.nvlink_bytes > 0.0
 }
 
-/// A handle or an address.
+/// A handle.
 pub(super) type Handle = *mut c_void;
 
 #[cfg(test)]

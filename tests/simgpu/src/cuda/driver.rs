@@ -1,6 +1,7 @@
 //! The driver as one process has it: devices, contexts, simulated time, and what every call goes through.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -87,6 +88,8 @@ pub struct Driver {
     epoch: u64,
     /// Launches and copies so far.
     pub works: u64,
+    /// Launches of each kernel so far.
+    pub launches: HashMap<&'static [u8], u64>,
     noise: Noise,
     /// What every call returns once a context is dead.
     dead: Option<Code>,
@@ -190,6 +193,7 @@ impl Driver {
             now: 0,
             epoch: os::wall_us() * 1000,
             works: 0,
+            launches: HashMap::new(),
             noise: Noise(runs).of(first),
             dead: None,
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use super::device::{Handle, give};
+use super::device::{Handle, put};
 use super::driver::{Driver, current, is_null};
 use super::result::cu;
 use crate::call::cuda;
@@ -35,7 +35,7 @@ fn add_stream(driver: &mut Driver, out: *mut Handle, flags: c_uint) -> Answer<()
     let (context, _) = driver.here()?;
     let blocking = flags & NON_BLOCKING == 0;
     let stream = driver.streams.add(Stream { context, end: 0, blocking });
-    give(out, stream)
+    put(out, stream)
 }
 
 /// When all that was given to a stream is done.
@@ -93,7 +93,7 @@ cuda! {
         let (context, _) = driver.here()?;
         let event = Event { context, at: None, timing: flags & DISABLE_TIMING == 0 };
         let event = driver.events.add(event);
-        give(out, event)
+        put(out, event)
     }
 
     fn cuEventDestroy_v2(event: Handle) |driver| {
@@ -129,6 +129,6 @@ cuda! {
         if driver.now < from.max(to) {
             return Err(cu::NOT_READY);
         }
-        give(out, ((to as f64 - from as f64) / 1e6) as f32)
+        put(out, ((to as f64 - from as f64) / 1e6) as f32)
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_uchar, c_uint, c_void};
 
 use memmap2::MmapRaw;
 
-use super::device::{Handle, give};
+use super::device::{Handle, put};
 use super::driver::{Driver, current};
 use super::engine::Unit;
 use super::rates;
@@ -36,6 +36,8 @@ struct Pinned {
 pub struct Memory {
     allocations: BTreeMap<u64, Allocation>,
     pinned: BTreeMap<u64, Pinned>,
+    /// Words of modules: how many bytes, and in which context.
+    words: BTreeMap<u64, (u64, Handle)>,
 }
 
 impl Memory {
@@ -49,9 +51,15 @@ impl Memory {
 
     /// The allocation that holds all of a range: its context, and how far into it the range begins.
     pub fn find(&self, address: u64, bytes: u64) -> Option<(Handle, u64)> {
-        let (base, allocation) = self.allocations.range(..=address).next_back()?;
-        let offset = address - base;
-        (offset.checked_add(bytes)? <= allocation.bytes).then_some((allocation.context, offset))
+        let allocated =
+            self.allocations.range(..=address).next_back().map(|(at, a)| (at, a.bytes, a.context));
+        let words =
+            self.words.range(..=address).next_back().map(|(at, (bytes, context))| (at, *bytes, *context));
+        let holds = |(base, length, context): (&u64, u64, Handle)| {
+            let offset = address - base;
+            (offset.checked_add(bytes)? <= length).then_some((context, offset))
+        };
+        allocated.and_then(holds).or_else(|| words.and_then(holds))
     }
 
     fn is_pinned(&self, address: u64, bytes: u64) -> bool {
@@ -59,9 +67,15 @@ impl Memory {
         below.is_some_and(|(base, pinned)| address - base + bytes <= pinned.bytes)
     }
 
+    /// Knows of words of a module, which are no allocation of anybody.
+    pub fn know(&mut self, context: Handle, address: u64, bytes: u64) {
+        self.words.insert(address, (bytes, context));
+    }
+
     /// Frees what a context holds.
     pub fn forget(&mut self, context: Handle) {
         self.allocations.retain(|_, a| a.context != context);
+        self.words.retain(|_, (_, owner)| *owner != context);
     }
 
     /// Lets stuck bits of a context's memory be what they are.
@@ -81,7 +95,12 @@ impl Memory {
 
 fn map(bytes: u64) -> Answer<MmapRaw> {
     let bytes = usize::try_from(bytes).map_err(|_| cu::OUT_OF_MEMORY)?;
-    memmap2::MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map(Into::into).map_err(|_| cu::OUT_OF_MEMORY)
+    memmap2::MmapOptions::new()
+        .len(bytes)
+        .no_reserve_swap()
+        .map_anon()
+        .map(Into::into)
+        .map_err(|_| cu::OUT_OF_MEMORY)
 }
 
 impl Driver {
@@ -120,7 +139,14 @@ impl Driver {
     }
 
     /// A copy between host and device in a stream.
-    unsafe fn copy(&mut self, to: u64, from: u64, bytes: usize, way: Direction, stream: Handle) -> Answer<u64> {
+    unsafe fn copy(
+        &mut self,
+        to: u64,
+        from: u64,
+        bytes: usize,
+        way: Direction,
+        stream: Handle,
+    ) -> Answer<u64> {
         let (host, device) = if way == Direction::ToGpu { (from, to) } else { (to, from) };
         let context = self.range(device, bytes)?;
         if host == 0 && bytes > 0 {
@@ -188,7 +214,7 @@ fn allocate_host(driver: &mut Driver, out: *mut Handle, bytes: usize) -> Answer<
     let map = map(bytes as u64)?;
     let address = map.as_mut_ptr();
     driver.memory.pinned.insert(address as u64, Pinned { bytes: bytes as u64, _map: Some(map) });
-    give(out, address.cast::<c_void>())
+    put(out, address.cast::<c_void>())
 }
 
 cuda! {
@@ -197,8 +223,8 @@ cuda! {
         let info = device.memory(crate::functions::Function::nvmlDeviceGetMemoryInfo_v2);
         let info = info.map_err(|_| cu::UNKNOWN)?;
         let member = |i| info.u64(i).map_err(|_| cu::UNKNOWN);
-        give(free, driver.free_bytes(&device) as usize)?;
-        give(total, (member(0)? - member(1)?) as usize)
+        put(free, driver.free_bytes(&device) as usize)?;
+        put(total, (member(0)? - member(1)?) as usize)
     }
 
     fn cuMemAlloc_v2(out: *mut u64, bytes: usize) |driver| {
@@ -215,7 +241,7 @@ cuda! {
         driver.memory.allocations.insert(address, Allocation { bytes, context, _map: map });
         driver.tell_memory(context)?;
         driver.stick(context)?;
-        give(out, address)
+        put(out, address)
     }
 
     fn cuMemFree_v2(address: u64) |driver| {

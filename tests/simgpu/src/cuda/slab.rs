@@ -58,11 +58,6 @@ impl<T> Slab<T> {
         self.items.iter().flatten()
     }
 
-    /// See `iter`.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.items.iter_mut().flatten()
-    }
-
     /// Takes out all but those that are to stay.
     pub fn retain(&mut self, mut stay: impl FnMut(&T) -> bool) {
         for item in &mut self.items {

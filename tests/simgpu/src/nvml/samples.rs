@@ -61,9 +61,10 @@ fn samples(device: &Device, kind: c_uint, since: u64) -> Answer<Vec<sys::nvmlSam
         // MIG: power is the board's, utilization is nobody's.
         Err(code) if member > 0 || kind != 0 => return Err(code),
         // What kernels do now is no part of what was before.
-        Ok(_) if device.worked(device.sim.now() - 0.2, device.sim.now()) > 0.0 => {
-            device.recorded(&Key::new(function, &[])).ok_or(code::ERROR_NOT_SUPPORTED).and_then(|v| v.u64(member))
-        }
+        Ok(_) if device.worked(device.sim.now() - 0.2, device.sim.now()) > 0.0 => device
+            .recorded(&Key::new(function, &[]))
+            .ok_or(code::ERROR_NOT_SUPPORTED)
+            .and_then(|v| v.u64(member)),
         other => other.and_then(|v| v.u64(member)),
     };
     let newest = (device.sim.now() / buffer.period).floor() as i64;
