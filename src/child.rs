@@ -253,7 +253,8 @@ mod tests {
         let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
         let shared = File::open("/dev/null").unwrap();
         let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", script], shared, Voice::Silent).unwrap();
+            start(Path::new("/bin/sh"), &["-c", script], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
         running.join(&family);
         assert_eq!(family.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![running.pid], Duration::ZERO));
         let (pause, deadline) = (Stop::default(), Mono::now() + Duration::from_secs(60));
@@ -275,7 +276,8 @@ mod tests {
         let family = Arc::new(Family::default());
         let shared = File::open("/dev/null").unwrap();
         let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", "sleep 600"], shared, Voice::Silent).unwrap();
+            start(Path::new("/bin/sh"), &["-c", "sleep 600"], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
         running.join(&family);
         running.end_at_once();
         assert!(family.look(|alive, _| alive.is_empty()));

@@ -103,6 +103,7 @@ impl Collector {
                 return (*run, None);
             }
         };
+        active.join(&self.context.canaries);
         let pid = active.pid();
         tracing::debug!(pid, place = places::name(place), "a canary runs");
         self.count(Some((place, pid)));

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::canary::gate::facts::{Facts, Told};
 use crate::canary::gate::Since;
+use crate::canary::gate::facts::{Facts, Told};
 use crate::canary::outcome::Place;
 use crate::catalog::schema::Metric;
 use crate::catalog::{self as m, Gpu};
