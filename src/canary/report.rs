@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{CanaryCheck, CanarySkip, CanaryStep};
 
+/// The hidden command that the canary's process is started with: by it the sampler knows whose it is on a GPU.
+pub const COMMAND: &str = "canary-child";
+
 /// Longest line either side accepts; a longer one is garbage.
 pub const MAX_LINE: usize = 256 * 1024;
 

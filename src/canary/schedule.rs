@@ -4,7 +4,7 @@
 //! the budget of GPU time.
 
 mod budget;
-mod dice;
+pub mod dice;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
