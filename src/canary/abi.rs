@@ -108,6 +108,10 @@ pub const SM_RATE_THREADS: u32 = 1024;
 pub const SM_RATE_CHAINS: u32 = 8;
 /// FMA of one chain in one turn of `sm_rate`.
 pub const SM_RATE_CHAIN_FMA: u32 = 64;
+/// A step of a chain of `sm_rate` is `x = fma(x, SM_RATE_A, SM_RATE_B)`.
+pub const SM_RATE_A: f32 = -0.9999999;
+/// See [`SM_RATE_A`].
+pub const SM_RATE_B: f32 = 1.2345;
 
 /// Arguments of `sm_rate`.
 #[repr(C)]
@@ -145,6 +149,9 @@ pub struct TensorArgs {
     pub reserved: u32,
 }
 
+/// Dynamic shared memory that `tensor` needs at least, bytes.
+pub const TENSOR_SHARED_BYTES: u32 = 10240;
+
 /// What the module's global `tensor_shape` holds: the kernel's shape differs by architecture.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,6 +170,19 @@ pub struct TensorShape {
 pub const SDC_THREADS: usize = 256;
 /// Units that `sm_sdc` tries, in the order of their results.
 pub const SDC_UNITS: usize = 7;
+/// Names of the units, as in a mismatch.
+pub const SDC_UNIT_NAMES: [&str; SDC_UNITS] =
+    ["int32", "fp32", "fp64", "tensor", "shared", "shuffle", "atomic"];
+/// Rounds that one launch of `sm_sdc` should do; more is gained by other seeds.
+pub const SDC_ROUNDS: u32 = 8;
+/// Up to which the sums of its tensor unit are exact.
+pub const SDC_MAX_ROUNDS: u32 = 256;
+/// Words of its shared memory that are written and read.
+pub const SDC_SHARED_WORDS: usize = 8192;
+/// Its counters in shared memory.
+pub const SDC_COUNTERS: usize = 64;
+/// Dynamic shared memory that it needs at least, bytes.
+pub const SDC_SHARED_BYTES: u32 = 4 * (SDC_SHARED_WORDS + SDC_COUNTERS) as u32;
 
 /// Arguments of `sm_sdc`.
 #[repr(C)]
@@ -178,8 +198,10 @@ pub struct SmSdcArgs {
     pub seed: u32,
 }
 
-/// Threads of a block of `hbm_read` and `l2`.
+/// Threads of a block of `hbm_read` and `l2`, a power of two.
 pub const READ_THREADS: u32 = 1024;
+/// Dynamic shared memory that they need at least, bytes.
+pub const READ_SHARED_BYTES: u32 = 8 * READ_THREADS;
 
 /// Arguments of `hbm_read` and `l2`.
 #[repr(C)]
@@ -261,6 +283,10 @@ pub struct CheckArgs {
 
 /// Threads of a block of `overlap`.
 pub const OVERLAP_THREADS: u32 = 256;
+/// A step of `overlap` is `x = fma(x, OVERLAP_A, OVERLAP_B)`.
+pub const OVERLAP_A: f32 = SM_RATE_A;
+/// See [`OVERLAP_A`].
+pub const OVERLAP_B: f32 = SM_RATE_B;
 
 /// Arguments of `overlap`.
 #[repr(C)]
@@ -293,6 +319,14 @@ pub struct TransformArgs {
     pub count: u64,
 }
 
+/// Arguments of `launch`, which does nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LaunchArgs {
+    /// Zero.
+    pub reserved: u64,
+}
+
 plain!(u8, u32, u64, f32, SmStamp, BadLane, BadLanes, BadWord, BadWords, TensorShape);
 
 const _: () = {
@@ -303,5 +337,5 @@ const _: () = {
     assert!(size_of::<SmSdcArgs>() == 24 && size_of::<ReadArgs>() == 40);
     assert!(size_of::<FillArgs>() == 40 && size_of::<CheckArgs>() == 48);
     assert!(size_of::<OverlapArgs>() == 32 && size_of::<TransformArgs>() == 24);
-    assert!(size_of::<TensorShape>() == 16);
+    assert!(size_of::<TensorShape>() == 16 && size_of::<LaunchArgs>() == 8);
 };
