@@ -86,11 +86,6 @@ impl<W: Write> Reports<W> {
             self.broken = true;
         }
     }
-
-    /// Whether a report could not be sent: then nobody wants the rest.
-    pub fn broken(&self) -> bool {
-        self.broken
-    }
 }
 
 /// A report as it is sent.
@@ -154,7 +149,8 @@ mod tests {
 
     #[test]
     fn the_largest_gpu_fits_in_a_report() {
-        let sm = Sm { smid: 4_000_000_000, work_per_cycle: 127.999_999_999_9, clock_hertz: 1_979_999_999.123_4 };
+        let sm =
+            Sm { smid: 4_000_000_000, work_per_cycle: 127.999_999_999_9, clock_hertz: 1_979_999_999.123_4 };
         let report = Report::Measured(Box::new(Measured {
             check: CanaryCheck::SmRate,
             gpu_seconds: 0.0,
@@ -171,7 +167,7 @@ mod tests {
         let mut reports = Reports::new(Vec::new());
         reports.send(&Report::Done { gpu_seconds: 0.5 });
         reports.send(&Report::Abandoned { text: "x".repeat(MAX_LINE), pids: Vec::new() });
-        assert!(reports.broken());
+        assert!(reports.broken);
         assert_eq!(reports.pipe, b"{\"done\":{\"gpu_seconds\":0.5}}\n");
     }
 

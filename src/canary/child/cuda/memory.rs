@@ -45,9 +45,9 @@ impl<T: Plain> Slice<T> {
         (end <= memory.bytes).then_some(Slice { address: memory.address + offset, count, of: PhantomData })
     }
 
-    /// The first elements of it.
-    pub fn first(self, count: usize) -> Slice<T> {
-        Slice { count: self.count.min(count), ..self }
+    /// Its first bytes.
+    pub fn as_bytes(self, count: usize) -> Slice<u8> {
+        Slice { address: self.address, count: count.min(self.bytes() as usize), of: PhantomData }
     }
 
     /// Its length in bytes.
@@ -142,15 +142,6 @@ impl Cuda {
         self.call("cuMemFreeHost", || unsafe { (self.f.host_free)(pinned.start.cast()) })
     }
 
-    /// Copies to the device and waits for it. What does not fit is left out.
-    pub fn copy_in<T: Plain>(&self, to: Slice<T>, from: &[T]) -> Done<()> {
-        let bytes = size_of_val(&from[..from.len().min(to.count)]);
-        // SAFETY: both hold that much, and the call returns when the host's part was read.
-        self.call("cuMemcpyHtoD_v2", || unsafe {
-            (self.f.copy_in)(to.address, from.as_ptr().cast(), bytes)
-        })
-    }
-
     /// Copies from the device and waits for it.
     pub fn copy_out<T: Plain>(&self, from: Slice<T>) -> Done<Vec<T>> {
         let mut to = vec![T::default(); from.count];
@@ -189,14 +180,7 @@ impl Cuda {
         let bytes = to.bytes().min(from.bytes()) as usize;
         // SAFETY: both hold that much, in the contexts named.
         self.call("cuMemcpyPeerAsync", || unsafe {
-            (self.f.copy_peer_async)(
-                to.address,
-                to_context.0,
-                from.address,
-                from_context.0,
-                bytes,
-                stream.0,
-            )
+            (self.f.copy_peer_async)(to.address, to_context.0, from.address, from_context.0, bytes, stream.0)
         })
     }
 }
