@@ -2,6 +2,7 @@
 //! It uses the same gate, process and judge as the daemon, asks the driver in a process of its own, and only
 //! looks at what the daemon remembers.
 
+pub mod arguments;
 mod confirm;
 mod devices;
 mod one;

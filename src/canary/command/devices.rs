@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Failed;
 use crate::canary::gate::{Condition, Facts};
 use crate::canary::outcome::{Instance, Place};
-use crate::catalog::schema::{Label, LabelDef, LabelSet, LabelText};
+use crate::catalog::schema::{LabelDef, LabelSet, LabelText};
 use crate::catalog::{self as m, Gpu, GpuInfo, METRICS, MetricId, MigInfo, Subject};
 use crate::clock::Mono;
 use crate::config::Config;
@@ -219,17 +219,6 @@ fn text(row: &Row, defs: &'static [LabelDef], name: &str) -> String {
     found.map(|(text, def): (&LabelText, _)| text.text(def).to_owned()).unwrap_or_default()
 }
 
-/// The checks of this name: one, or `all`.
-pub fn checks_of(name: &str) -> Option<Vec<crate::catalog::CanaryCheck>> {
-    use crate::catalog::CanaryCheck;
-    use crate::catalog::schema::KnownLabel;
-    if name == "all" {
-        return Some(CanaryCheck::ALL.to_vec());
-    }
-    let at = CanaryCheck::DEF.values?.iter().position(|value| *value == name)?;
-    CanaryCheck::ALL.get(at).map(|check| vec![*check])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,13 +253,5 @@ mod tests {
         let refused = chosen(&["all", "7"]).unwrap_err().to_string();
         assert!(refused.contains("no GPU 7") && refused.contains("GPU 10 GPU-10"), "{refused}");
         assert!(choose(&[], &[]).is_err());
-    }
-
-    #[test]
-    fn checks_have_the_names_of_the_catalogue() {
-        use crate::catalog::CanaryCheck;
-        assert_eq!(checks_of("sm_rate"), Some(vec![CanaryCheck::SmRate]));
-        assert_eq!(checks_of("all").map(|all| all.len()), Some(12));
-        assert_eq!(checks_of("smrate"), None);
     }
 }
