@@ -3,13 +3,14 @@
 //!
 //! - [`abi`]: what kernels and host agree on · [`report`]: what parent and child say to each other
 //! - [`code`]: the kernels' machine code · [`mod@reference`]: what the CPU expects of them
-//! - [`outcome`]: what became of a run
+//! - [`child`]: the process of a run, the only one that loads libcuda · [`outcome`]: what became of a run
 //! - [`parent`]: starts the process of a run, watches it, ends it
 //! - [`gate`]: whether it may run now · [`interlock`]: what keeps it away by hand · [`schedule`]: when it is due
 //! - [`roofline`]: what the hardware can do · [`baseline`]: what it did before · [`judge`]: what it does now
 
 pub mod abi;
 pub mod baseline;
+pub mod child;
 pub mod code;
 pub mod gate;
 pub mod interlock;

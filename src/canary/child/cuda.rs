@@ -6,7 +6,7 @@
 
 mod memory;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr;
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub struct Cuda {
     slot: SlotWriter,
     /// The fault after which no call is made any more.
     dead: Cell<Option<CudaError>>,
+    /// Devices whose contexts were made and not given back.
+    held: RefCell<Vec<DeviceId>>,
 }
 
 /// A device by its ordinal among those this process sees.
@@ -75,7 +77,7 @@ impl Cuda {
         slot.enter("dlsym", ALLOWED);
         let f = Functions::load();
         slot.exit();
-        Ok(Cuda { f: f?, slot, dead: Cell::new(None) })
+        Ok(Cuda { f: f?, slot, dead: Cell::new(None), held: RefCell::default() })
     }
 
     /// Does what may hang like a driver call, noted like one.
@@ -181,9 +183,8 @@ impl Cuda {
         })?;
         let mut context = ptr::null_mut();
         // SAFETY: writes one pointer.
-        self.call("cuDevicePrimaryCtxRetain", || unsafe {
-            (self.f.context_retain)(&mut context, device.0)
-        })?;
+        self.call("cuDevicePrimaryCtxRetain", || unsafe { (self.f.context_retain)(&mut context, device.0) })?;
+        self.held.borrow_mut().push(device);
         self.make_current(Context(context))?;
         Ok(Context(context))
     }
@@ -200,11 +201,17 @@ impl Cuda {
         self.call("cuCtxEnablePeerAccess", || unsafe { (self.f.context_peer)(peer.0, 0) })
     }
 
-    /// Destroys the device's primary context.
+    /// Devices whose contexts are to be given back.
+    pub fn held(&self) -> Vec<DeviceId> {
+        self.held.borrow().clone()
+    }
+
+    /// Destroys the device's primary context, and with it all that was made there.
     pub fn release(&self, device: DeviceId) -> Done<()> {
-        // SAFETY: no pointers; nothing of the context is used any more.
+        self.held.borrow_mut().retain(|held| *held != device);
+        // SAFETY: no context.
         self.call("cuCtxSetCurrent", || unsafe { (self.f.context_current)(ptr::null_mut()) })?;
-        // SAFETY: no pointers.
+        // SAFETY: no pointers; handles of the context are used no more, or refused by the driver.
         self.call("cuDevicePrimaryCtxRelease_v2", || unsafe { (self.f.context_release)(device.0) })
     }
 

@@ -27,7 +27,8 @@ pub fn find(cuda: &Cuda, ordinal: i32, ordered: &str) -> Try<DeviceId> {
     let device = cuda.device(ordinal)?;
     let uuid = uuid(ordered, cuda.device_uuid(device)?);
     if uuid != ordered {
-        let text = format!("CUDA's device {ordinal} is {uuid}, not {ordered}: CUDA_VISIBLE_DEVICES is another's");
+        let text =
+            format!("CUDA's device {ordinal} is {uuid}, not {ordered}: CUDA_VISIBLE_DEVICES is another's");
         return Err(Ended::Unable(CanarySkip::NoDevice, text));
     }
     Ok(device)
@@ -55,13 +56,19 @@ pub fn check_version(version: u32) -> Try<()> {
     Err(Ended::Unable(CanarySkip::OldDriver, text))
 }
 
+/// Its compute capability.
+pub fn capability(cuda: &Cuda, device: DeviceId) -> Try<(u32, u32)> {
+    let attribute = |attribute| cuda.attribute(device, attribute);
+    Ok((
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
+}
+
 /// All that is known of the device before its context is made.
 pub fn describe(cuda: &Cuda, device: DeviceId, facts: &Facts, version: u32) -> Try<(Device, Shape)> {
     let attribute = |attribute| cuda.attribute(device, attribute);
-    let capability = (
-        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-    );
+    let capability = capability(cuda, device)?;
     let bus = match facts.bus_width_bits {
         0 => attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).unwrap_or(0),
         bits => bits,
@@ -154,7 +161,8 @@ mod tests {
 
     #[test]
     fn the_memory_of_an_h200_moves_4_8_terabytes_a_second() {
-        let device = Device { max_memory_clock_hertz: 3.201e9, bus_width_bytes: 6016 / 8, ..Device::default() };
+        let device =
+            Device { max_memory_clock_hertz: 3.201e9, bus_width_bytes: 6016 / 8, ..Device::default() };
         assert!((memory_rate(&device) - 4.814e12).abs() < 1e9);
     }
 }

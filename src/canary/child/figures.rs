@@ -122,7 +122,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn stamp(smid: u32, cycles: u64, ns: u64) -> SmStamp {
-        SmStamp { smid, threads: 1024, begin_cycles: 50, end_cycles: 50 + cycles, begin_ns: 9, end_ns: 9 + ns }
+        SmStamp {
+            smid,
+            threads: 1024,
+            begin_cycles: 50,
+            end_cycles: 50 + cycles,
+            begin_ns: 9,
+            end_ns: 9 + ns,
+        }
     }
 
     #[test]

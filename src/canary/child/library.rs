@@ -18,8 +18,9 @@ pub fn find(wanted: &Path) -> Try<PathBuf> {
         return Err(Ended::Unable(CanarySkip::NoLibrary, ABSENT.to_owned()));
     }
     let foreign = |text| Ended::Unable(CanarySkip::ForeignLibrary, text);
-    let maps = std::fs::read_to_string("/proc/self/maps")
-        .map_err(|error| foreign(format!("which libcuda was loaded cannot be seen: /proc/self/maps: {error}")))?;
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| {
+        foreign(format!("which libcuda was loaded cannot be seen: /proc/self/maps: {error}"))
+    })?;
     let mapped = files(&maps);
     match wanted.as_os_str().is_empty() {
         true => Ok(mapped.into_iter().find(|file| is_libcuda(file)).unwrap_or_default()),
@@ -55,8 +56,8 @@ fn judge(
     wanted: &Path,
     real: impl Fn(&Path) -> io::Result<PathBuf>,
 ) -> Result<PathBuf, String> {
-    let file =
-        real(wanted).map_err(|error| format!("the CUDA library {} cannot be read: {error}", wanted.display()))?;
+    let file = real(wanted)
+        .map_err(|error| format!("the CUDA library {} cannot be read: {error}", wanted.display()))?;
     if let Some(other) = mapped.iter().find(|path| is_libcuda(path) && **path != file) {
         return Err(format!("{} was asked for, but the loader took {}", wanted.display(), other.display()));
     }

@@ -15,6 +15,11 @@ fn namespaces(status: &str) -> BTreeSet<u32> {
     line.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
+/// Whether a process of this number is seen from here.
+pub fn seen(pid: u32) -> bool {
+    std::path::Path::new("/proc").join(pid.to_string()).exists()
+}
+
 /// A number by which NVML must mean this process, although nothing here knows it: in a container without the
 /// host's pids NVML may still tell those of the host. It is the only one that came when the context was made,
 /// our own numbers are not listed, and no process of that number is seen here. `seen` tells of the last.

@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn the_largest_gpu_fits_in_a_report() {
-        let sm = Sm { smid: 4_000_000_000, work_per_cycle: 127.999_999_999_9, clock_hertz: 1_979_999_999.123_4 };
+        let sm =
+            Sm { smid: 4_000_000_000, work_per_cycle: 127.999_999_999_9, clock_hertz: 1_979_999_999.123_4 };
         let report = Report::Measured(Box::new(Measured {
             check: CanaryCheck::SmRate,
             gpu_seconds: 0.0,

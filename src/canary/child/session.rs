@@ -7,8 +7,8 @@ use super::errors::{CudaError, Ended, Try};
 use super::figures;
 use super::poll::Poll;
 use super::tally::Wrong;
-use crate::canary::abi::{BadLanes, BadWords, CheckArgs, FillArgs, Pattern, Plain, SmStamp, TensorShape};
 use crate::canary::abi::WALK_THREADS;
+use crate::canary::abi::{BadLanes, BadWords, CheckArgs, FillArgs, Pattern, Plain, SmStamp, TensorShape};
 use crate::canary::report::{Device, Order};
 use crate::catalog::CanarySkip;
 use crate::clock::Mono;
@@ -207,10 +207,8 @@ impl Session<'_> {
         self.cuda.zero(stamps)?;
         let began = Mono::now();
         self.poll.watch.working(true);
-        let done = self
-            .cuda
-            .launch(kernel, grid, &self.stream, args)
-            .and_then(|()| self.cuda.wait(&self.stream));
+        let done =
+            self.cuda.launch(kernel, grid, &self.stream, args).and_then(|()| self.cuda.wait(&self.stream));
         self.poll.watch.working(false);
         done?;
         let wall = Mono::now().since(began).as_secs_f64();
@@ -257,7 +255,8 @@ impl Session<'_> {
     pub fn one_each(&self, kernel: Function, threads: u32, least: u32) -> Try<Grid> {
         let fixed = self.cuda.static_shared(kernel)?;
         let Shape { shared_of_multiprocessor, shared_of_block, .. } = self.shape;
-        let shared = figures::whole_multiprocessor(shared_of_multiprocessor, shared_of_block, fixed).max(least);
+        let shared =
+            figures::whole_multiprocessor(shared_of_multiprocessor, shared_of_block, fixed).max(least);
         self.cuda.allow_shared(kernel, shared)?;
         Ok(Grid { blocks: self.multiprocessors(), threads, shared })
     }
@@ -269,12 +268,7 @@ pub fn fill_args(data: Slice<u64>, pattern: Pattern, a: u64, b: u64) -> FillArgs
 }
 
 /// Arguments of `check`.
-pub fn check_args(
-    data: Slice<u64>,
-    bad: Slice<BadWords>,
-    pattern: Pattern,
-    (a, b): (u64, u64),
-) -> CheckArgs {
+pub fn check_args(data: Slice<u64>, bad: Slice<BadWords>, pattern: Pattern, (a, b): (u64, u64)) -> CheckArgs {
     let (data, words) = (data.address, data.count as u64);
     CheckArgs { data, words, a, b, bad: bad.address, pattern: pattern as u32, reserved: 0 }
 }

@@ -62,9 +62,11 @@ pub fn overlap(s: &mut Session<'_>) -> Try<Finding> {
     let mut tally = Tally::default();
     let mut told = Overlap { batches: BATCHES as u32, bytes, ..Overlap::default() };
     told.stages = stages(s, &space)?;
-    for (way, seconds) in
-        [(ways::SERIAL, &mut told.serial), (ways::ROTATING, &mut told.rotating), (ways::SEPARATE, &mut told.separate)]
-    {
+    for (way, seconds) in [
+        (ways::SERIAL, &mut told.serial),
+        (ways::ROTATING, &mut told.rotating),
+        (ways::SEPARATE, &mut told.separate),
+    ] {
         space.forget();
         *seconds = ways::take(s, &space, way)?;
         tally.add(BATCHES as u64 * bytes / 4, space.verify());
@@ -82,7 +84,8 @@ fn stages(s: &mut Session<'_>, space: &Space) -> Try<[f64; 3]> {
         times[0].push(s.timed(|cuda, queue| cuda.queue_in(batch.x, Part(&space.host, batch.host.0), queue))?);
         let (grid, args) = (GRID, space.args(batch));
         times[1].push(s.run(s.kernels.overlap, grid, &args)?);
-        times[2].push(s.timed(|cuda, queue| cuda.queue_out(Part(&space.host, batch.host.1), batch.y, queue))?);
+        times[2]
+            .push(s.timed(|cuda, queue| cuda.queue_out(Part(&space.host, batch.host.1), batch.y, queue))?);
     }
     Ok(times.map(|times| figures::median(&times)))
 }

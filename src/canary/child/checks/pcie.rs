@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Finding, launch};
 use crate::canary::abi::{BadWords, Pattern};
 use crate::canary::child::cuda::{Part, Pinned, Slice};
-use crate::canary::child::errors::Try;
+use crate::canary::child::errors::{CudaError, Try};
 use crate::canary::child::figures;
 use crate::canary::child::near::{self, Node};
 use crate::canary::child::session::Session;
@@ -50,7 +50,7 @@ pub fn pcie(s: &mut Session<'_>) -> Try<Finding> {
     let (host, there) = near::on(node.as_ref(), || {
         let host = cuda.pin(gpu.bytes())?;
         write(&host, inwards);
-        Ok::<_, crate::canary::child::errors::CudaError>(host)
+        Ok::<_, CudaError>(host)
     });
     let space = Space { host: host?, gpu, bad, inwards, outwards };
     let mut tally = Tally::default();
@@ -81,8 +81,7 @@ pub fn pcie(s: &mut Session<'_>) -> Try<Finding> {
     s.cuda.unpin(space.host)?;
     let numa_node = node.filter(|_| there).map(|node| node.number);
     let bytes = gpu.bytes();
-    let found =
-        Found::Copied { bytes, to_gpu, to_host, latency, link_generation, link_width, numa_node };
+    let found = Found::Copied { bytes, to_gpu, to_host, latency, link_generation, link_width, numa_node };
     Ok(Finding { found, mismatches: tally.told() })
 }
 

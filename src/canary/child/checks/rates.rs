@@ -6,7 +6,7 @@ use crate::canary::abi::{
     TensorArgs,
 };
 use crate::canary::child::cuda::{Function, Grid, Slice};
-use crate::canary::child::errors::Try;
+use crate::canary::child::errors::{Ended, Try};
 use crate::canary::child::figures::{self, Rates};
 use crate::canary::child::session::Session;
 use crate::canary::child::tally::Tally;
@@ -103,7 +103,7 @@ fn measure<A: Copy>(s: &mut Session<'_>, kind: &Kind<'_, A>) -> Try<Finding> {
         s.cuda.zero(bad)?;
         let told = s.stamped(kind.kernel, kind.grid, &(kind.args)(turns, stamps, bad), stamps)?;
         tally.add(compared, s.bad_lanes(bad, kind.unit)?);
-        Ok((told, tally.wants_more()))
+        Ok::<_, Ended>((told, tally.wants_more()))
     };
 
     let most = figures::turns(LAUNCH, s.shape.clock_hertz, kind.rate, kind.work, kind.most);

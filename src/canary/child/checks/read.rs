@@ -88,8 +88,7 @@ fn measure(s: &mut Session<'_>, kernel: Function, space: &Space, passes: u32) ->
             break;
         }
     }
-    let found =
-        Found::Read { bytes: data.bytes(), seconds, sm_clock_hertz: figures::median(&clocks) };
+    let found = Found::Read { bytes: data.bytes(), seconds, sm_clock_hertz: figures::median(&clocks) };
     Ok(Finding { found, mismatches: tally.told() })
 }
 

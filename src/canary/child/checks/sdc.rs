@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Finding;
-use crate::canary::abi::{
-    SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNITS, SmSdcArgs, SmStamp,
-};
+use crate::canary::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNITS, SmSdcArgs, SmStamp};
 use crate::canary::child::cuda::{Grid, Slice};
 use crate::canary::child::errors::Try;
 use crate::canary::child::figures;

@@ -45,9 +45,9 @@ impl<T: Plain> Slice<T> {
         (end <= memory.bytes).then_some(Slice { address: memory.address + offset, count, of: PhantomData })
     }
 
-    /// The first elements of it.
-    pub fn first(self, count: usize) -> Slice<T> {
-        Slice { count: self.count.min(count), ..self }
+    /// Its first bytes.
+    pub fn as_bytes(self, count: usize) -> Slice<u8> {
+        Slice { address: self.address, count: count.min(self.bytes() as usize), of: PhantomData }
     }
 
     /// Its length in bytes.
@@ -146,9 +146,7 @@ impl Cuda {
     pub fn copy_in<T: Plain>(&self, to: Slice<T>, from: &[T]) -> Done<()> {
         let bytes = size_of_val(&from[..from.len().min(to.count)]);
         // SAFETY: both hold that much, and the call returns when the host's part was read.
-        self.call("cuMemcpyHtoD_v2", || unsafe {
-            (self.f.copy_in)(to.address, from.as_ptr().cast(), bytes)
-        })
+        self.call("cuMemcpyHtoD_v2", || unsafe { (self.f.copy_in)(to.address, from.as_ptr().cast(), bytes) })
     }
 
     /// Copies from the device and waits for it.
@@ -189,14 +187,7 @@ impl Cuda {
         let bytes = to.bytes().min(from.bytes()) as usize;
         // SAFETY: both hold that much, in the contexts named.
         self.call("cuMemcpyPeerAsync", || unsafe {
-            (self.f.copy_peer_async)(
-                to.address,
-                to_context.0,
-                from.address,
-                from_context.0,
-                bytes,
-                stream.0,
-            )
+            (self.f.copy_peer_async)(to.address, to_context.0, from.address, from_context.0, bytes, stream.0)
         })
     }
 }

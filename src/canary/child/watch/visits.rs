@@ -72,7 +72,8 @@ fn watch(shared: &Shared, gpu: &Gpu, caller: &mut Caller) {
                     break;
                 }
                 // Woken by whoever changes something; while a check runs also by time.
-                let left = if state.watching.is_some() { often.since(now) } else { Duration::from_secs(3600) };
+                let left =
+                    if state.watching.is_some() { often.since(now) } else { Duration::from_secs(3600) };
                 state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             }
             (state.watching, (state.asked > state.made).then_some(state.asked))
@@ -212,8 +213,9 @@ impl Gpu {
         let d = &self.device;
         // First those that are dear: who came meanwhile is seen by the last.
         let fields = REASONS.map(FieldId);
-        let values =
-            caller.call("nvmlDeviceGetFieldValues".into(), || d.field_values_for(&fields)).unwrap_or_default();
+        let values = caller
+            .call("nvmlDeviceGetFieldValues".into(), || d.field_values_for(&fields))
+            .unwrap_or_default();
         let mut reason_ns = [None; 5];
         for (told, value) in reason_ns.iter_mut().zip(values) {
             *told = value.and_then(|sample| sample.value).ok().and_then(unsigned);
@@ -255,15 +257,13 @@ impl Gpu {
             return None;
         }
         for d in devices {
-            let compute = caller.call("nvmlDeviceGetComputeRunningProcesses_v3".into(), || {
-                d.running_compute_processes()
-            });
+            let compute = caller
+                .call("nvmlDeviceGetComputeRunningProcesses_v3".into(), || d.running_compute_processes());
             let mps = caller.call("nvmlDeviceGetMPSComputeRunningProcesses_v3".into(), || {
                 d.mps_running_compute_processes()
             });
-            let graphics = caller.call("nvmlDeviceGetGraphicsRunningProcesses_v3".into(), || {
-                d.running_graphics_processes()
-            });
+            let graphics = caller
+                .call("nvmlDeviceGetGraphicsRunningProcesses_v3".into(), || d.running_graphics_processes());
             for list in [Some(compute.ok()?), mps.ok(), graphics.ok()].into_iter().flatten() {
                 pids.extend(list.into_iter().map(|process| process.pid));
             }
