@@ -91,7 +91,7 @@ struct SmSdcArgs {
 };
 
 // --- hbm_read and l2: sums of 64-bit words, read 16 bytes at a time, over and over, by all blocks together.
-// Threads of a block: a power of two.
+// A block has exactly READ_THREADS threads; the sum of all blocks' sums is what counts.
 enum { READ_THREADS = 1024, READ_SHARED_BYTES = 8 * READ_THREADS }; // dynamic shared memory, at least
 struct ReadArgs {
     u64 data;

@@ -29,8 +29,9 @@ enum { GROUP_THREADS = 128, GROUP_SUMS = 128, GROUP_M = 64, GROUP_N = 256, GROUP
 #include "cpu.h"
 #else
 
+// One block may have a multiprocessor to itself, so its threads may have all registers.
 #define KERNEL(name, Args, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const Args args)
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const Args args)
 #define RATE_KERNEL KERNEL
 #define SHARE_KERNEL KERNEL
 

@@ -88,9 +88,15 @@ mod tests {
 
     use super::*;
 
+    // Known answers are those of the kernels' own sources, compiled for a CPU.
     #[test]
     fn rates_bits_are_known_and_go_on_changing() {
-        assert_eq!(sm_rate(0, 0), 0);
+        assert_eq!(sm_rate(7, 1200), 0x00c1_be48);
+        assert_eq!(
+            (overlap(1e-3, 50).to_bits(), overlap(100_000.0 * 1e-3, 50).to_bits()),
+            (0x3a83_78ef, 0x42c7_ffb6)
+        );
+        assert_eq!(arithmetic_sum(5, 0x9e37_79b9_7f4a_7c15, 1_000_002, 3), 0xa54f_c9cc_dbfd_42bd);
         let some: Vec<u32> = (0..5).map(|turns| sm_rate(7, turns * 400)).collect();
         let mut different = some.clone();
         different.sort_unstable();
