@@ -18,6 +18,7 @@ const MOVING: &[&str] = &[
     "gpu_exporter_sample_timestamp_seconds",
     "gpu_exporter_visit_duration_seconds",
     "gpu_exporter_driver_call_duration_seconds",
+    "gpu_canary_next_due_timestamp_seconds",
     "gpu_exporter_publication",
     "gpu_exporter_publish_duration_seconds",
     "gpu_exporter_http_",
