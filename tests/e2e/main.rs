@@ -14,6 +14,7 @@ mod hang;
 mod http;
 mod mig;
 mod node;
+mod own;
 mod prometheus;
 mod samplers;
 mod samples;
