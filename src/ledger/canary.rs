@@ -120,6 +120,8 @@ impl Canary {
                 self.duty = possible(&m::gpu_canary_duty_budget_ratio, duty);
             }
             News::Alive(alive) => self.processes = Some(alive),
+            // The ledger keeps its time apart, which is all there is to it.
+            News::Borrowed(..) => {}
             News::Killed => tally.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
             News::Due(place, at) => {
                 let at = at.and_then(|at| possible(&m::gpu_canary_next_due_timestamp_seconds, at));

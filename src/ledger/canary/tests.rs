@@ -374,6 +374,7 @@ fn an_instance_that_is_gone_has_no_series() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::Init, V::Ok)]));
     bench.divided(2, &[(1, "MIG-a"), (2, "MIG-b")]);
+    bench.news(News::Due(whole(), Some(3000.0)));
     let low = Judged { ratios: vec![(RateAgainst::Baseline, 0.9)], ..judged(C::SmRate, V::Slow) };
     bench.ended(outcome(instance(1, "MIG-a"), vec![judged(C::SmRate, V::Ok)]));
     bench.ended(outcome(instance(2, "MIG-b"), vec![low]));
@@ -385,7 +386,9 @@ fn an_instance_that_is_gone_has_no_series() {
     let of = (C::SmRate, RateAgainst::Baseline);
     assert_eq!(s.number(&m::gpu_mig_canary_rate_ratio, &part(2), of), Some(0.9));
     assert_eq!(s.number(&m::gpu_mig_canary_last_run_timestamp_seconds, &part(1), ()), Some(100.0));
-    assert_eq!(s.canary.places.len(), 2);
+    assert_eq!(s.canary.places.len(), 3);
+    assert_eq!(s.canary.places[0].due, Some(3000.0), "what is planned is told of the whole");
+    assert!(s.canary.places[0].checks.is_empty());
     // A new handle: what there is now was not read yet.
     bench.visit(Tier::Slow, 3, 1, |rows| rows.of(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
     assert!(bench.publish().series(&m::gpu_mig_canary_verdict).is_empty());
@@ -511,6 +514,18 @@ fn work_is_seen_by_processes_and_by_utilization_and_remembered() {
     assert_eq!(last(&bench.publish_at(60)), ago(0.0));
 }
 
+#[test]
+fn a_gpu_at_the_other_end_of_copies_is_not_at_work() {
+    let mut bench = Bench::new();
+    bench.news_at(News::Borrowed(gpu(), true), 100);
+    bench.news_at(News::Borrowed(gpu(), false), 110);
+    bench.drain(Tier::Slow, 1, 110, samples(110, 0.7), |_| ());
+    let s = bench.publish_at(110);
+    assert!(s.series(&m::gpu_busy_seconds_total).is_empty());
+    assert!(s.series(&m::gpu_last_busy_timestamp_seconds).is_empty());
+    assert!(s.canary.places.is_empty(), "no run of its own");
+}
+
 fn any_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
     prop::sample::select(all)
 }
@@ -554,6 +569,7 @@ fn any_news() -> impl Strategy<Value = News> {
         (place(), prop::option::of(any_float())).prop_map(|(place, at)| News::Due(place, at)),
         (place(), any_of(CanarySkip::ALL)).prop_map(|(place, skip)| News::Skipped(place, skip)),
         place().prop_map(News::Began),
+        any::<bool>().prop_map(|takes_part| News::Borrowed(gpu(), takes_part)),
         (place(), prop::option::of(any_of(CanaryStep::ALL)))
             .prop_map(|(place, step)| News::Hung(place, step)),
         ended.prop_map(News::Ended),
