@@ -48,9 +48,12 @@ struct BadWords {
     BadWord words[BAD_WORDS];
 };
 
-// --- sm_rate: FP32 FMA. Chain c of every thread starts at sm_rate_start(seed, c) and takes
+// --- sm_rate: FP32 FMA. Chain c of every thread starts at 1 + c / 16 + (seed mod 65536) / 2^20 and takes
 // SM_RATE_CHAIN_FMA steps x = fma(x, SM_RATE_A, SM_RATE_B) a turn; the chains' bits are joined by xor.
+// The values swing around 0.617 and come nearer to it so slowly that bits change for eight million steps; a
+// slope of almost 1 keeps a wrong bit from being forgotten.
 enum { SM_RATE_THREADS = 1024, SM_RATE_CHAINS = 8, SM_RATE_CHAIN_FMA = 64 };
+constexpr float SM_RATE_A = -0.9999999f, SM_RATE_B = 1.2345f;
 struct SmRateArgs {
     u64 stamps; // SmStamp a block
     u64 bad;    // BadLanes
@@ -72,9 +75,13 @@ struct TensorArgs {
 };
 // FMA of one block in one turn, and its threads: by architecture, read from the module's global
 // `u32 tensor_shape[4]` = { threads, FMA a turn (low), FMA a turn (high), depth: k summed a turn }.
+enum { TENSOR_SHARED_BYTES = 10240 }; // dynamic shared memory that it needs at least
 
-// --- sm_sdc: every unit's result of every thread, the same in all blocks.
-enum { SDC_THREADS = 256, SDC_UNITS = 7 };
+// --- sm_sdc: every unit's result of every thread, the same in all blocks. SDC_ROUNDS is what one launch should
+// do: sums of the tensor unit are exact up to SDC_MAX_ROUNDS; more is gained by other seeds.
+enum { SDC_THREADS = 256, SDC_UNITS = 7, SDC_ROUNDS = 8, SDC_MAX_ROUNDS = 256 };
+enum { SDC_SHARED_WORDS = 8192, SDC_COUNTERS = 64 };
+enum { SDC_SHARED_BYTES = 4 * (SDC_SHARED_WORDS + SDC_COUNTERS) }; // dynamic shared memory, at least
 enum SdcUnit { SDC_INT32, SDC_FP32, SDC_FP64, SDC_TENSOR, SDC_SHARED, SDC_SHUFFLE, SDC_ATOMIC };
 struct SmSdcArgs {
     u64 results; // u64 [block][SDC_UNITS][SDC_THREADS]
@@ -83,8 +90,9 @@ struct SmSdcArgs {
     u32 seed;
 };
 
-// --- hbm_read and l2: sums of 64-bit words, read 16 bytes at a time, over and over.
-enum { READ_THREADS = 1024 };
+// --- hbm_read and l2: sums of 64-bit words, read 16 bytes at a time, over and over, by all blocks together.
+// A block has exactly READ_THREADS threads; the sum of all blocks' sums is what counts.
+enum { READ_THREADS = 1024, READ_SHARED_BYTES = 8 * READ_THREADS }; // dynamic shared memory, at least
 struct ReadArgs {
     u64 data;
     u64 words;  // 16-byte words
@@ -124,6 +132,7 @@ struct CheckArgs {
 
 // --- overlap: y[i] = x[i] after `turns` steps x = fma(x, OVERLAP_A, OVERLAP_B).
 enum { OVERLAP_THREADS = 256 };
+constexpr float OVERLAP_A = SM_RATE_A, OVERLAP_B = SM_RATE_B;
 struct OverlapArgs {
     u64 x; // f32
     u64 y; // f32
@@ -138,4 +147,9 @@ struct TransformArgs {
     u64 x; // f32
     u64 y; // f32
     u64 count;
+};
+
+// --- launch: does nothing.
+struct LaunchArgs {
+    u64 reserved;
 };

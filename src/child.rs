@@ -5,6 +5,7 @@
 //! GPU (NVIDIA/dcgm-exporter issue 84), so a child is asked first, and killed only if it is in no driver
 //! call; a child stuck in the driver is left to end by itself when the call returns.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -72,8 +73,23 @@ pub enum Voice {
     Silent,
 }
 
+/// What a child's environment differs in from ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Variables whose names begin so are taken away.
+    pub without: Vec<&'static str>,
+    /// Variables that are set.
+    pub with: Vec<(OsString, OsString)>,
+}
+
 /// Starts `program args` with the three descriptors above. Gives the child and the reading end of its frames.
-pub fn start(program: &Path, args: &[&str], shared: impl AsFd, voice: Voice) -> io::Result<(Running, File)> {
+pub fn start(
+    program: &Path,
+    args: &[&str],
+    environment: &Environment,
+    shared: impl AsFd,
+    voice: Voice,
+) -> io::Result<(Running, File)> {
     let (frames_read, frames_write) = io::pipe()?;
     let (control_read, control_write) = io::pipe()?;
     let shared = shared.as_fd().try_clone_to_owned()?;
@@ -94,6 +110,12 @@ pub fn start(program: &Path, args: &[&str], shared: impl AsFd, voice: Voice) -> 
         .env_remove("WATCHDOG_PID")
         .fd_mappings(mappings)
         .map_err(io::Error::other)?;
+    for (name, _) in std::env::vars_os() {
+        if environment.without.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+            command.env_remove(name);
+        }
+    }
+    command.envs(environment.with.iter().map(|(name, value)| (name, value)));
     match voice {
         // A vendor library that prints must not reach anything but the log.
         Voice::Log => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
@@ -182,6 +204,15 @@ pub fn ignore_signals() -> nix::Result<()> {
     Ok(())
 }
 
+/// Leaves the CPU to others where there is not enough of it. Also of threads that this one starts later.
+pub fn be_nice(by: i32) -> io::Result<()> {
+    // SAFETY: touches no memory; 0 is the calling thread, which is the whole process so far.
+    match unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, by) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The inherited descriptors of a child: frames, control, shared memory. Call once.
 pub fn inherited() -> io::Result<(File, File, File)> {
     use std::os::fd::FromRawFd;
@@ -222,7 +253,8 @@ mod tests {
         let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
         let shared = File::open("/dev/null").unwrap();
         let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", script], shared, Voice::Silent).unwrap();
+            start(Path::new("/bin/sh"), &["-c", script], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
         running.join(&family);
         assert_eq!(family.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![running.pid], Duration::ZERO));
         let (pause, deadline) = (Stop::default(), Mono::now() + Duration::from_secs(60));
@@ -244,7 +276,8 @@ mod tests {
         let family = Arc::new(Family::default());
         let shared = File::open("/dev/null").unwrap();
         let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", "sleep 600"], shared, Voice::Silent).unwrap();
+            start(Path::new("/bin/sh"), &["-c", "sleep 600"], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
         running.join(&family);
         running.end_at_once();
         assert!(family.look(|alive, _| alive.is_empty()));

@@ -11,7 +11,7 @@ use gpu_node_exporter::catalog::{self, docs};
 use gpu_node_exporter::config::{self, Config, ConfigErrors, Loaded, Overrides};
 use gpu_node_exporter::control::orders::{self, in_words};
 use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
-use gpu_node_exporter::{control, doctor, sampler, serve};
+use gpu_node_exporter::{canary, control, doctor, sampler, serve};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -105,6 +105,9 @@ enum Command {
     /// The process that talks to NVML; started by `serve`
     #[command(hide = true)]
     Sampler,
+    /// The process that talks to CUDA; started for each run of the canary
+    #[command(hide = true)]
+    CanaryChild,
 }
 
 #[derive(Clone, Copy, Subcommand)]
@@ -201,6 +204,11 @@ fn main() -> ExitCode {
             let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));
             sampler::main()
+        }
+        Command::CanaryChild => {
+            let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
+            log_to_stderr(level.unwrap_or(tracing::Level::INFO));
+            canary::child::main()
         }
     }
 }

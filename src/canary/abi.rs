@@ -108,6 +108,10 @@ pub const SM_RATE_THREADS: u32 = 1024;
 pub const SM_RATE_CHAINS: u32 = 8;
 /// FMA of one chain in one turn of `sm_rate`.
 pub const SM_RATE_CHAIN_FMA: u32 = 64;
+/// A step of a chain of `sm_rate` is `x = fma(x, SM_RATE_A, SM_RATE_B)`.
+pub const SM_RATE_A: f32 = -0.9999999;
+/// See [`SM_RATE_A`].
+pub const SM_RATE_B: f32 = 1.2345;
 
 /// Arguments of `sm_rate`.
 #[repr(C)]
@@ -145,6 +149,9 @@ pub struct TensorArgs {
     pub reserved: u32,
 }
 
+/// Dynamic shared memory that `tensor` needs at least, bytes.
+pub const TENSOR_SHARED_BYTES: u32 = 10240;
+
 /// What the module's global `tensor_shape` holds: the kernel's shape differs by architecture.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,6 +170,19 @@ pub struct TensorShape {
 pub const SDC_THREADS: usize = 256;
 /// Units that `sm_sdc` tries, in the order of their results.
 pub const SDC_UNITS: usize = 7;
+/// Names of the units, as in a mismatch.
+pub const SDC_UNIT_NAMES: [&str; SDC_UNITS] =
+    ["int32", "fp32", "fp64", "tensor", "shared", "shuffle", "atomic"];
+/// Rounds that one launch of `sm_sdc` should do; more is gained by other seeds.
+pub const SDC_ROUNDS: u32 = 8;
+/// Up to which the sums of its tensor unit are exact.
+pub const SDC_MAX_ROUNDS: u32 = 256;
+/// Words of its shared memory that are written and read.
+pub const SDC_SHARED_WORDS: usize = 8192;
+/// Its counters in shared memory.
+pub const SDC_COUNTERS: usize = 64;
+/// Dynamic shared memory that it needs at least, bytes.
+pub const SDC_SHARED_BYTES: u32 = 4 * (SDC_SHARED_WORDS + SDC_COUNTERS) as u32;
 
 /// Arguments of `sm_sdc`.
 #[repr(C)]
@@ -178,8 +198,10 @@ pub struct SmSdcArgs {
     pub seed: u32,
 }
 
-/// Threads of a block of `hbm_read` and `l2`.
+/// Threads of a block of `hbm_read` and `l2`, exactly.
 pub const READ_THREADS: u32 = 1024;
+/// Dynamic shared memory that they need at least, bytes.
+pub const READ_SHARED_BYTES: u32 = 8 * READ_THREADS;
 
 /// Arguments of `hbm_read` and `l2`.
 #[repr(C)]
@@ -261,6 +283,10 @@ pub struct CheckArgs {
 
 /// Threads of a block of `overlap`.
 pub const OVERLAP_THREADS: u32 = 256;
+/// A step of `overlap` is `x = fma(x, OVERLAP_A, OVERLAP_B)`.
+pub const OVERLAP_A: f32 = SM_RATE_A;
+/// See [`OVERLAP_A`].
+pub const OVERLAP_B: f32 = SM_RATE_B;
 
 /// Arguments of `overlap`.
 #[repr(C)]
@@ -293,6 +319,14 @@ pub struct TransformArgs {
     pub count: u64,
 }
 
+/// Arguments of `launch`, which does nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LaunchArgs {
+    /// Zero.
+    pub reserved: u64,
+}
+
 plain!(u8, u32, u64, f32, SmStamp, BadLane, BadLanes, BadWord, BadWords, TensorShape);
 
 const _: () = {
@@ -303,5 +337,163 @@ const _: () = {
     assert!(size_of::<SmSdcArgs>() == 24 && size_of::<ReadArgs>() == 40);
     assert!(size_of::<FillArgs>() == 40 && size_of::<CheckArgs>() == 48);
     assert!(size_of::<OverlapArgs>() == 32 && size_of::<TransformArgs>() == 24);
-    assert!(size_of::<TensorShape>() == 16);
+    assert!(size_of::<TensorShape>() == 16 && size_of::<LaunchArgs>() == 8);
 };
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    const CPP: &str = include_str!("../../kernels/abi.h");
+    const RUST: &str = include_str!("abi.rs");
+
+    /// What stands between the two, behind the start.
+    fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<(&'a str, &'a str)> {
+        let (_, rest) = text.split_once(start)?;
+        rest.split_once(end)
+    }
+
+    /// Without what follows `//` in each line.
+    fn without_comments(text: &str) -> String {
+        text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Structures with their fields in order: name, type, elements (empty: no array).
+    type Structures = BTreeMap<String, Vec<(String, String, String)>>;
+
+    fn cpp_structures() -> Structures {
+        let text = without_comments(CPP);
+        let mut rest = text.as_str();
+        let mut found = Structures::new();
+        while let Some((name, after)) = between(rest, "struct ", " {") {
+            let (body, after) = after.split_once("};").unwrap();
+            let fields =
+                body.split(';').filter_map(|field| field.trim().split_once(' ')).map(|(kind, field)| {
+                    let (field, count) = field.split_once('[').unwrap_or((field, ""));
+                    (field.to_owned(), kind.to_owned(), count.trim_end_matches(']').to_owned())
+                });
+            found.insert(name.to_owned(), fields.collect());
+            rest = after;
+        }
+        found
+    }
+
+    fn rust_structures() -> Structures {
+        let text = without_comments(RUST.split("#[cfg(test)]").next().unwrap());
+        let mut rest = text.as_str();
+        let mut found = Structures::new();
+        while let Some((name, after)) = between(rest, "pub struct ", " {") {
+            let (body, after) = after.split_once("\n}").unwrap();
+            let fields =
+                body.split(",\n").filter_map(|field| field.trim().split_once(": ")).map(|(field, kind)| {
+                    let kind = kind.trim_end_matches(',');
+                    let (kind, count) = match kind.strip_prefix('[').and_then(|kind| kind.split_once("; ")) {
+                        Some((kind, count)) => (kind, count.trim_end_matches(']')),
+                        None => (kind, ""),
+                    };
+                    (field.trim_start_matches("pub ").to_owned(), kind.to_owned(), count.to_owned())
+                });
+            found.insert(name.to_owned(), fields.collect());
+            rest = after;
+        }
+        found
+    }
+
+    /// Both lay out fields by C's rules, so the same fields in the same order are at the same offsets.
+    #[test]
+    fn structures_are_the_same_in_both() {
+        let (cpp, mut rust) = (cpp_structures(), rust_structures());
+        // A plain array in C++.
+        assert!(rust.remove("TensorShape").is_some());
+        assert!(cpp.len() >= 13 && cpp.values().all(|fields| !fields.is_empty()), "{cpp:?}");
+        assert_eq!(cpp, rust);
+    }
+
+    /// Numbers by name, as in C++: of enumerations, and of constants.
+    fn cpp_numbers() -> BTreeMap<String, f64> {
+        let text = without_comments(CPP);
+        let mut found = BTreeMap::new();
+        let mut rest = text.as_str();
+        while let Some((head, after)) = between(rest, "enum ", "{") {
+            let (body, after) = after.split_once('}').unwrap();
+            for (i, item) in body.split(',').map(str::trim).filter(|item| !item.is_empty()).enumerate() {
+                let (name, value) = item.split_once(" = ").unwrap_or((item, ""));
+                let value = if value.is_empty() { i as f64 } else { worth(value, &found) };
+                found.insert(name.to_owned(), value);
+            }
+            assert!(head.len() < 40, "{head}");
+            rest = after;
+        }
+        for line in text.lines().filter_map(|line| line.strip_prefix("constexpr float ")) {
+            for (name, value) in
+                line.trim_end_matches(';').split(", ").filter_map(|item| item.split_once(" = "))
+            {
+                let value = worth(value.trim_end_matches('f'), &found);
+                found.insert(name.to_owned(), value);
+            }
+        }
+        found
+    }
+
+    /// A number, a name, or `n * (a + b)` or `n * a` of these.
+    fn worth(text: &str, known: &BTreeMap<String, f64>) -> f64 {
+        let text = text.trim().trim_matches(['(', ')']);
+        if let Some((left, right)) = text.split_once('*') {
+            return worth(left, known) * worth(right, known);
+        }
+        if let Some((left, right)) = text.split_once('+') {
+            return worth(left, known) + worth(right, known);
+        }
+        known.get(text).copied().unwrap_or_else(|| text.parse().unwrap())
+    }
+
+    #[test]
+    fn numbers_are_the_same_in_both() {
+        use super::*;
+        let cpp = cpp_numbers();
+        macro_rules! rust {
+            ($($name:ident),+ $(,)?) => { BTreeMap::from([$((stringify!($name).to_owned(), f64::from($name as f32))),+]) };
+        }
+        let mut rust = rust![
+            BAD_LANES,
+            BAD_WORDS,
+            SM_RATE_THREADS,
+            SM_RATE_CHAINS,
+            SM_RATE_CHAIN_FMA,
+            SM_RATE_A,
+            SM_RATE_B,
+            TENSOR_SHARED_BYTES,
+            SDC_THREADS,
+            SDC_UNITS,
+            SDC_ROUNDS,
+            SDC_MAX_ROUNDS,
+            SDC_SHARED_WORDS,
+            SDC_COUNTERS,
+            SDC_SHARED_BYTES,
+            READ_THREADS,
+            READ_SHARED_BYTES,
+            WALK_THREADS,
+            OVERLAP_THREADS,
+            OVERLAP_A,
+            OVERLAP_B,
+            TRANSFORM_THREADS,
+        ];
+        for (name, pattern) in [
+            ("PATTERN_ARITHMETIC", Pattern::Arithmetic),
+            ("PATTERN_CONSTANT", Pattern::Constant),
+            ("PATTERN_ADDRESS", Pattern::Address),
+            ("PATTERN_NOT_ADDRESS", Pattern::NotAddress),
+            ("PATTERN_RANDOM", Pattern::Random),
+            ("PATTERN_NOT_RANDOM", Pattern::NotRandom),
+        ] {
+            rust.insert(name.to_owned(), f64::from(pattern as u32));
+        }
+        for (i, unit) in SDC_UNIT_NAMES.into_iter().enumerate() {
+            rust.insert(format!("SDC_{}", unit.to_uppercase()), i as f64);
+        }
+        let single = |numbers: BTreeMap<String, f64>| -> BTreeMap<String, f32> {
+            numbers.into_iter().map(|(name, value)| (name, value as f32)).collect()
+        };
+        assert_eq!(single(cpp), single(rust));
+    }
+}

@@ -55,6 +55,8 @@ impl Bench {
             samplers: Arc::default(),
             canaries: Arc::default(),
             switch: Arc::default(),
+            canary: Arc::default(),
+            board: Arc::default(),
             http: Arc::default(),
         };
         let thread = start(context.clone()).unwrap();

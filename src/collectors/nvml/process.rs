@@ -74,7 +74,9 @@ impl Sampler {
     ) -> io::Result<Sampler> {
         let table = Table::create()?;
         let args = ["sampler", "--log-level", start.log_level];
-        let (mut running, frames) = child::start(start.program, &args, table.descriptor(), start.voice)?;
+        let as_ours = child::Environment::default();
+        let (mut running, frames) =
+            child::start(start.program, &args, &as_ours, table.descriptor(), start.voice)?;
         let given_up = Arc::new(AtomicBool::new(false));
         let reader = Reader {
             generation: start.generation,

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::child::{self, Running, Voice};
+use gpu_node_exporter::child::{self, Environment, Running, Voice};
 use gpu_node_exporter::sampler::inflight::Table;
 use gpu_node_exporter::sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
 
@@ -125,7 +125,8 @@ pub fn orders(library: &Path) -> Orders {
 /// Starts a sampler; its frames are to be read.
 pub fn launch(program: &Path, orders: Orders) -> Result<(Sampler, File), Box<dyn Error>> {
     let table = Table::create()?;
-    let (mut running, frames) = child::start(program, &["sampler"], table.descriptor(), Voice::Log)?;
+    let (mut running, frames) =
+        child::start(program, &["sampler"], &Environment::default(), table.descriptor(), Voice::Log)?;
     let control = running.control.as_mut().ok_or("no control pipe")?;
     wire::write(control, &ToSampler::Start(Box::new(orders)))?;
     Ok((Sampler { running, _table: table }, frames))

@@ -181,3 +181,25 @@ pub(crate) const fn version<T>(number: u32) -> u32 {
 pub(crate) fn expect_version<T>(given: u32, number: u32) -> Answer<()> {
     if given == version::<T>(number) { Ok(()) } else { Err(code::ERROR_ARGUMENT_VERSION_MISMATCH) }
 }
+
+/// Declares exported functions of libcuda, which pass the gauntlet before their body runs. `on` names the
+/// argument that says which device the call is about; without, it is about the current one.
+macro_rules! cuda {
+    ($($(on $ordinal:ident)? fn $name:ident($($arg:ident: $ty:ty),* $(,)?) |$driver:ident| $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $crate::value::Code {
+            let function = $crate::functions::Function::$name;
+            #[allow(unused_mut, unused_assignments)]
+            let mut ordinal: Option<std::ffi::c_int> = None;
+            $(ordinal = Some($ordinal);)?
+            $crate::call::run(function, || $crate::cuda::enter(function, ordinal, |$driver| -> $crate::value::Answer<()> {
+                // SAFETY: the caller keeps libcuda's contract: pointers are null or valid, and lengths are
+                // those of the buffers behind them.
+                unsafe { $body }
+            }))
+        }
+    )*};
+}
+
+pub(crate) use cuda;

@@ -1,8 +1,9 @@
 //! A GPU or a MIG device as a call sees it: its handle, who it is, and what it answers.
 
 use crate::functions::{Function, Function::*, Key};
+use crate::hardware::Hardware;
 use crate::mig::{ComputeInstance, GpuInstance};
-use crate::scenario::Gpu;
+use crate::scenario::{Gpu, Process};
 use crate::sim::{self, Sim};
 use crate::step::Action;
 use crate::value::{Answer, Value, code};
@@ -195,9 +196,15 @@ impl Device {
                 (v2.u64(0)?, v2.u64(1)?)
             }
         };
+        let taken = self.hardware().filter_map(|h| match h {
+            Hardware::FreeMemory(free) => Some((total - reserved).saturating_sub(*free)),
+            _ => None,
+        });
+        let taken = taken.max().unwrap_or(0);
         // The host sets all memory of a vGPU aside, whatever the virtual machine uses of it.
         let vgpus: u64 = self.gpu.vgpus.iter().map(|v| v.kind.memory).sum();
-        let held = vgpus + self.processes()?.iter().map(|p| p.memory).sum::<u64>();
+        let of = |list: Vec<Process>| list.iter().map(|p| p.memory).sum::<u64>();
+        let held = (vgpus + of(self.settled()?)).max(taken) + of(self.contexts());
         let used = held.min(total - reserved);
         let free = total - reserved - used;
         Ok(match function {

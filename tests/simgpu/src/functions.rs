@@ -3,9 +3,9 @@
 
 macro_rules! functions {
     ($($name:ident)*) => {
-        /// An NVML function that the library exports, under its versioned symbol name.
+        /// A function that the library exports, under its versioned symbol name: NVML's, then libcuda's.
         #[allow(non_camel_case_types, missing_docs)]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u16)]
         pub enum Function { $($name),* }
 
@@ -110,9 +110,34 @@ functions! {
 
     nvmlGpmQueryDeviceSupport nvmlGpmSampleAlloc nvmlGpmSampleFree nvmlGpmSampleGet
     nvmlGpmMigSampleGet nvmlGpmMetricsGet
+
+    cuInit cuDriverGetVersion cuDeviceGetCount cuDeviceGet cuDeviceGetByPCIBusId cuDeviceGetName
+    cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceTotalMem_v2 cuDeviceGetAttribute cuDeviceGetPCIBusId
+    cuDeviceCanAccessPeer cuDeviceGetP2PAttribute
+    cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset_v2
+    cuDevicePrimaryCtxSetFlags_v2 cuDevicePrimaryCtxGetState
+    cuCtxCreate_v2 cuCtxDestroy_v2 cuCtxPushCurrent_v2 cuCtxPopCurrent_v2 cuCtxSetCurrent
+    cuCtxGetCurrent cuCtxGetDevice cuCtxSynchronize cuCtxGetStreamPriorityRange
+    cuCtxEnablePeerAccess cuCtxDisablePeerAccess
+    cuModuleLoadData cuModuleUnload cuModuleGetFunction cuModuleGetGlobal_v2
+    cuFuncGetAttribute cuFuncSetAttribute cuOccupancyMaxActiveBlocksPerMultiprocessor
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuLaunchKernel
+    cuMemGetInfo_v2 cuMemAlloc_v2 cuMemFree_v2 cuMemAllocHost_v2 cuMemHostAlloc cuMemFreeHost
+    cuMemHostRegister_v2 cuMemHostUnregister
+    cuMemsetD8_v2 cuMemsetD8Async cuMemsetD32_v2 cuMemsetD32Async
+    cuMemcpyHtoD_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2
+    cuMemcpyDtoD_v2 cuMemcpyDtoDAsync_v2 cuMemcpyPeer cuMemcpyPeerAsync
+    cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamSynchronize cuStreamQuery
+    cuStreamWaitEvent cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventQuery
+    cuEventSynchronize cuEventElapsedTime
 }
 
 impl Function {
+    /// Whether it is one of libcuda's, and answers its codes.
+    pub fn is_cuda(self) -> bool {
+        self >= Function::cuInit
+    }
+
     /// The function of that symbol name.
     pub fn from_name(name: &str) -> Option<Function> {
         Function::ALL.iter().copied().find(|f| f.name() == name)

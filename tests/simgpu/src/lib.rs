@@ -1,20 +1,23 @@
-//! A simulated libnvidia-ml: the NVML functions that an exporter calls, answered from a scenario
+//! A simulated libnvidia-ml and libcuda: the functions that an exporter calls, answered from a scenario
 //! file. See the crate's README for the scenario's format.
 //!
 //! The dynamic library is what a process under test loads. The Rust library is the other side: a
 //! test reads scenarios ([`Scenario`]), opens gates and reads the account ([`State`]).
 
 mod call;
+mod cuda;
 mod curve;
 mod device;
 mod error;
 mod functions;
+mod hardware;
 mod kmsg;
 mod live;
 mod mig;
 mod model;
 mod nvml;
 mod os;
+mod presence;
 mod scenario;
 mod sim;
 mod state;

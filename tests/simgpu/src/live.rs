@@ -3,6 +3,8 @@
 use crate::curve::{Curve, Point};
 use crate::device::Device;
 use crate::functions::{Function::*, Key};
+use crate::hardware::{Hardware, Link};
+use crate::presence;
 use crate::scenario::Process;
 use crate::sim::Window;
 use crate::step::Action;
@@ -10,6 +12,8 @@ use crate::value::{Answer, Value};
 
 /// Fields 74 to 81 tell what these policies of the violation status tell.
 const POLICY_FIELDS: [u32; 8] = [0, 1, 2, 3, 4, 5, 10, 11];
+/// Billion transfers a second of one lane, by PCIe generation.
+const TRANSFERS: [i64; 7] = [0, 2, 5, 8, 16, 32, 64];
 const HARDWARE: u64 = 0x8 | 0x40 | 0x80;
 
 /// A clock held down by a step.
@@ -45,9 +49,31 @@ impl Device {
                 return int(base() + self.seconds_held(reason) * 1e9);
             }
             (nvmlDeviceGetMemoryInfo | nvmlDeviceGetMemoryInfo_v2, _) => {
-                let still =
-                    self.gpu.curve.is_none() && self.gpu.processes.is_empty() && self.gpu.vgpus.is_empty();
+                let still = self.gpu.curve.is_none()
+                    && self.gpu.processes.is_empty()
+                    && self.gpu.vgpus.is_empty()
+                    && !self.hardware().any(|h| matches!(h, Hardware::FreeMemory(_)))
+                    && !self.worked_on();
                 return if still { None } else { self.memory(key.function).ok() };
+            }
+            (nvmlDeviceGetCurrPcieLinkGeneration, _) => {
+                return self.link().map(|link| Value::Int(link.generation.into()));
+            }
+            (nvmlDeviceGetCurrPcieLinkWidth, _) => {
+                return self.link().map(|link| Value::Int(link.width.into()));
+            }
+            (nvmlDeviceGetPcieSpeed, _) => {
+                return self.link().map(|link| Value::Int(1000 * TRANSFERS[link.generation as usize]));
+            }
+            (nvmlDeviceGetUtilizationRates, _) if self.worked(t - 0.2, t) > 0.0 => {
+                let own = self.gpu.curve.as_ref().map_or(0.0, |c| c.mean(t - 0.2, t).busy);
+                let busy = (own + self.worked(t - 0.2, t)).min(1.0);
+                return Some(Value::list([percent(busy), percent(busy * 0.62)]));
+            }
+            (nvmlDeviceGetClockInfo, [0 | 1]) if self.worked_on() => {
+                let own = self.gpu.curve.as_ref().map(|c| c.at(t)).filter(|now| now.busy > 0.02);
+                let mhz = own.map_or(self.gpu.model.behaviour.max_mhz, |now| now.mhz);
+                return int(clock(mhz * self.left().1));
             }
             _ => {}
         }
@@ -90,6 +116,15 @@ impl Device {
         }
     }
 
+    /// The PCIe link that a step brought.
+    fn link(&self) -> Option<Link> {
+        let links = self.hardware().filter_map(|h| match h {
+            Hardware::Pcie(link) => Some(*link),
+            _ => None,
+        });
+        links.last()
+    }
+
     /// NVLinks of the GPU.
     fn links(&self) -> Option<f64> {
         let count = self.recorded(&Key::new(nvmlDeviceGetFieldValues, &[91]))?.f64(0).ok()?;
@@ -112,8 +147,12 @@ impl Device {
     }
 
     fn left(&self) -> (f64, f64) {
-        let lasting = self.holds().into_iter().filter(|h| h.lasts);
-        lasting.map(|h| h.left()).fold((1.0, 1.0), |a, b| (a.0 * b.0, a.1 * b.1))
+        let lasting = self.holds().into_iter().filter(|h| h.lasts).map(|h| h.left());
+        let told = self.hardware().filter_map(|h| match h {
+            Hardware::SmClock(rate, true) => Some((1.0, *rate)),
+            _ => None,
+        });
+        lasting.chain(told).fold((1.0, 1.0), |a, b| (a.0 * b.0, a.1 * b.1))
     }
 
     /// The energy is the integral of the power, what steps held back left out.
@@ -133,6 +172,7 @@ impl Device {
             Some(Point { busy, .. }) if busy <= 0.02 => 0x1,
             Some(_) => 0,
         };
+        let own = if own & 1 != 0 && self.worked_on() { own & !1 } else { own };
         let held = self.holds().iter().filter(|h| h.lasts).fold(0, |mask, h| mask | h.reasons);
         Some(Value::Int(if held == 0 { own } else { own & !1 | held } as i64))
     }
@@ -162,15 +202,29 @@ impl Device {
     }
 
     /// The processes on the device.
-    pub(crate) fn processes(&self) -> Answer<Vec<&'static Process>> {
+    pub(crate) fn processes(&self) -> Answer<Vec<Process>> {
+        let mut list = self.settled()?;
+        list.extend(self.contexts());
+        Ok(list)
+    }
+
+    /// Those of them that have a CUDA context of this library.
+    pub(crate) fn contexts(&self) -> Vec<Process> {
+        let mut list = presence::processes(self.sim, self.index);
+        list.retain(|p| self.mig.is_none() || p.instance == self.mig);
+        list
+    }
+
+    /// Those of them that the scenario puts there.
+    pub(crate) fn settled(&self) -> Answer<Vec<Process>> {
         let devices = self.sim.layout(self.index)?.1.devices().count();
-        let here = |p: &&'static Process| match (self.mig, p.instance) {
+        let here = |p: &Process| match (self.mig, p.instance) {
             (Some(mig), Some(instance)) => mig == instance,
             (Some(_), None) => false,
             (None, Some(instance)) => instance < devices,
             (None, None) => true,
         };
-        Ok(self.gpu.processes.iter().filter(here).collect())
+        Ok(self.gpu.processes.iter().cloned().chain(self.jobs()).filter(here).collect())
     }
 }
 

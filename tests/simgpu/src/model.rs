@@ -71,12 +71,48 @@ pub struct MigProfile {
     pub first_id: u32,
 }
 
+/// What CUDA tells of a GPU, and how fast its parts work. Rates are those of a GPU that is well.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compute {
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of L2 cache.
+    pub l2_bytes: u64,
+    /// Bytes of shared memory of a multiprocessor, and what a block can have of it.
+    pub shared_bytes: u32,
+    /// See `shared_bytes`.
+    pub shared_bytes_of_block: u32,
+    /// Threads of a multiprocessor.
+    pub threads: u32,
+    /// FP32 FMA of a multiprocessor in a cycle, and the part of them that a kernel gets.
+    pub fp32_fma: f64,
+    /// See `fp32_fma`.
+    pub fp32_part: f64,
+    /// Half-precision FMA of a multiprocessor's tensor cores in a cycle, and the part that a kernel gets.
+    pub tensor_fma: f64,
+    /// See `tensor_fma`.
+    pub tensor_part: f64,
+    /// The part of twice the memory clock times the bus that a kernel gets of buffers of 256 MiB, and of
+    /// buffers of 1 GiB and more.
+    pub memory_part: [f64; 2],
+    /// Bytes that L2 gives all multiprocessors together in a cycle.
+    pub l2_bytes_per_cycle: f64,
+    /// The part of the PCIe link's raw rate that a copy gets.
+    pub pcie_part: f64,
+    /// The part of all NVLinks that a copy between two GPUs gets.
+    pub nvlink_part: f64,
+    /// Device memory that a context takes, in MiB.
+    pub context_mib: u64,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     pci_device_id: u32,
     pci_subsystem_id: u32,
     behaviour: Behaviour,
+    compute: Compute,
     calls: toml::Table,
     #[serde(default)]
     per_gpu: toml::Table,
@@ -119,6 +155,8 @@ pub struct Model {
     pub pci_subsystem_id: u32,
     /// How it moves under load.
     pub behaviour: Behaviour,
+    /// What CUDA tells of it, and how fast it works.
+    pub compute: Compute,
     /// Its GPU instance profiles; empty without MIG.
     pub mig_profiles: Vec<MigProfile>,
     calls: HashMap<Key, Vec<Value>>,
@@ -178,6 +216,7 @@ impl Model {
             pci_device_id: file.pci_device_id,
             pci_subsystem_id: file.pci_subsystem_id,
             behaviour: file.behaviour,
+            compute: file.compute,
             mig_profiles: file.mig_profile,
             calls,
             field_types,

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::functions::{Function, Key};
 use crate::mig::Layout;
 use crate::model::Model;
-use crate::state::{MAX_GATES, MAX_STEPS};
+use crate::state::{MAX_GATES, MAX_GPUS, MAX_STEPS};
 use crate::step::{Action, Step, StepEntry, read_set};
 use crate::units;
 use crate::value::Value;
@@ -20,9 +20,6 @@ use crate::value::Value;
 pub const SESSION_FPS: u32 = 30;
 /// See `SESSION_FPS`.
 pub const SESSION_LATENCY_US: u32 = 5000;
-
-/// More than any node has.
-const MAX_GPUS: usize = 64;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,6 +34,8 @@ struct File {
     #[serde(default)]
     still: bool,
     latency: Option<String>,
+    #[serde(default)]
+    paced: bool,
     #[serde(default)]
     gpu: Vec<GpuEntry>,
     #[serde(default)]
@@ -75,14 +74,23 @@ struct GpuEntry {
     set: toml::Table,
 }
 
+/// A process as the file has it.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ProcessEntry {
+pub struct ProcessEntry {
     pid: u32,
     memory: String,
     #[serde(rename = "type", default)]
     kind: ProcessKind,
     instance: Option<usize>,
+}
+
+impl ProcessEntry {
+    /// The process.
+    pub fn read(&self) -> Result<Process, String> {
+        let memory = units::bytes(&self.memory)?;
+        Ok(Process { pid: self.pid, memory, kind: self.kind, instance: self.instance })
+    }
 }
 
 /// What a process uses the GPU for.
@@ -203,6 +211,8 @@ pub struct Scenario {
     pub library_present: bool,
     /// Whether dear calls take what they took when recorded.
     pub recorded_latency: bool,
+    /// Whether work on a GPU takes its simulated time in earnest.
+    pub paced: bool,
     /// The GPUs by index.
     pub gpus: Vec<Gpu>,
     /// What happens.
@@ -259,6 +269,7 @@ impl Scenario {
             cuda: file.cuda,
             library_present: file.library_present,
             recorded_latency,
+            paced: file.paced,
             gpus,
             steps,
             gates,
@@ -279,11 +290,8 @@ fn read_gpu(entry: &GpuEntry, still: bool, index: usize) -> Result<Gpu, String> 
         None => Layout::default(),
         Some(profiles) => Layout::new(&model, profiles)?,
     };
-    let mut processes = Vec::new();
-    for p in &entry.processes {
-        let memory = units::bytes(&p.memory)?;
-        processes.push(Process { pid: p.pid, memory, kind: p.kind, instance: p.instance });
-    }
+    let mut processes: Vec<Process> =
+        entry.processes.iter().map(ProcessEntry::read).collect::<Result<_, _>>()?;
     let limit = entry.power_limit.unwrap_or(model.behaviour.full_watts * 1.02);
     let curve = (load != Load::Still).then(|| Curve::new(load, &model.behaviour, limit, index));
     if processes.is_empty() && load.memory() > 0.0 {

@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
+use crate::cuda::result::cu;
 use crate::functions::{Function, Key};
+use crate::hardware::Hardware;
 use crate::kmsg::{self, KernelLog};
 use crate::mig::Layout;
 use crate::os;
@@ -200,6 +202,14 @@ impl Sim {
         last.1
     }
 
+    /// What steps do to a GPU's hardware now.
+    pub(crate) fn hardware(&'static self, gpu: usize) -> impl Iterator<Item = &'static Hardware> {
+        self.active_steps().filter_map(move |(_, step)| match &step.action {
+            Action::Hardware(hardware) if step.gpu == Some(gpu) => Some(hardware),
+            _ => None,
+        })
+    }
+
     /// Whether a GPU has fallen off the bus.
     pub(crate) fn lost(&self, gpu: usize) -> bool {
         self.active_steps().any(|(_, s)| matches!(s.action, Action::Lost) && s.gpu.is_none_or(|g| g == gpu))
@@ -223,7 +233,11 @@ impl Sim {
     pub(crate) fn pass(&self, gpu: Option<usize>, call: Key) -> Answer<()> {
         self.wait_for_lock();
         if self.driver_gone() && call.function != Function::nvmlShutdown {
-            return Err(code::ERROR_DRIVER_NOT_LOADED);
+            return Err(match call.function {
+                Function::cuInit => cu::NO_DEVICE,
+                f if f.is_cuda() => cu::UNKNOWN,
+                _ => code::ERROR_DRIVER_NOT_LOADED,
+            });
         }
         self.take_time(gpu, Key::new(call.function, &[]));
         self.meet(gpu, &call, |_| true)
@@ -257,7 +271,7 @@ impl Sim {
         }
         for (i, step) in self.scenario.steps.iter().enumerate() {
             if about(step.function.as_ref()) && step.covers(gpu, call) && self.active(i) {
-                self.act(i, step, gpu)?;
+                self.act(i, step, gpu, call.function.is_cuda())?;
             }
         }
         Ok(())
@@ -268,9 +282,12 @@ impl Sim {
         if step.every_process { !self.happened[i].swap(true, SeqCst) } else { self.state.consume(i, 1) }
     }
 
-    fn act(&self, i: usize, step: &Step, gpu: Option<usize>) -> Answer<()> {
+    fn act(&self, i: usize, step: &Step, gpu: Option<usize>, cuda: bool) -> Answer<()> {
+        let again = || step.times.is_none_or(|times| self.state.consume(i, times));
         match &step.action {
-            Action::Error(error) => return Err(*error),
+            Action::Error(error) if !cuda && again() => return Err(*error),
+            Action::CudaError(error) if cuda && again() => return Err(*error),
+            Action::Lost if gpu.is_some() && cuda => return Err(cu::UNKNOWN),
             Action::Lost if gpu.is_some() => return Err(code::ERROR_GPU_IS_LOST),
             Action::Hang => self.state.hold_until(|| !self.active(i)),
             Action::HangLock => {

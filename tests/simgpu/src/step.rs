@@ -6,7 +6,10 @@ use std::time::Duration;
 use nvml_wrapper_sys::bindings as sys;
 use serde::Deserialize;
 
+use crate::cuda::result;
 use crate::functions::{Function, Key};
+use crate::hardware::{CopiedBit, Hardware, HardwareEntry, Link, SlowSm, StuckBit, Wrong};
+use crate::scenario::ProcessEntry;
 use crate::units;
 use crate::value::{Code, Value, code_of};
 
@@ -26,8 +29,10 @@ pub enum When {
 pub enum Action {
     /// Calls answer these values.
     Set(HashMap<Key, Value>),
-    /// Calls return this code.
+    /// NVML's calls return this code.
     Error(Code),
+    /// libcuda's calls return this code.
+    CudaError(Code),
     /// Every call on the GPU says that it is lost.
     Lost,
     /// Calls do not return while the step lasts.
@@ -58,6 +63,8 @@ pub enum Action {
     Xid(Xid),
     /// Lines of the kernel log.
     Kmsg(Vec<String>),
+    /// The GPU's hardware is not as it was.
+    Hardware(Hardware),
 }
 
 /// An event about a GPU.
@@ -144,6 +151,8 @@ pub struct Step {
     pub function: Option<Key>,
     /// What it does.
     pub action: Action,
+    /// How often an error is returned; as long as the step lasts when absent.
+    pub times: Option<u64>,
     /// How often an event or a line of the kernel log comes.
     pub repeat: u64,
     /// How far apart; at once when zero.
@@ -174,6 +183,28 @@ struct AfterCalls {
 enum ErrorEntry {
     Name(String),
     Number(Code),
+}
+
+impl ErrorEntry {
+    /// A name says whose code it is; a number is libcuda's if the step names a function of libcuda.
+    fn read(self, function: Option<Key>) -> Result<Action, String> {
+        let cuda = function.map(|key| key.function.is_cuda());
+        let action = match self {
+            ErrorEntry::Number(code) if cuda == Some(true) => Action::CudaError(code),
+            ErrorEntry::Number(code) => Action::Error(code),
+            ErrorEntry::Name(name) if name.starts_with("CUDA_") => {
+                let code = result::code_of(&name);
+                Action::CudaError(code.ok_or_else(|| format!("'{name}' is no return code of libcuda"))?)
+            }
+            ErrorEntry::Name(name) => {
+                Action::Error(code_of(&name).ok_or_else(|| format!("'{name}' is no NVML return code"))?)
+            }
+        };
+        if cuda.is_some_and(|cuda| cuda != matches!(action, Action::CudaError(_))) {
+            return Err("that function returns other codes than this".into());
+        }
+        Ok(action)
+    }
 }
 
 #[derive(Deserialize)]
@@ -262,6 +293,19 @@ pub struct StepEntry {
     kmsg: Option<Lines>,
     repeat: Option<u64>,
     every: Option<String>,
+    times: Option<u64>,
+    sm: Option<SlowSm>,
+    wrong: Option<Wrong>,
+    memory_wrong: Option<StuckBit>,
+    copy_wrong: Option<CopiedBit>,
+    sm_clock: Option<f64>,
+    #[serde(default)]
+    told: bool,
+    memory_rate: Option<f64>,
+    pcie: Option<Link>,
+    pcie_rate: Option<f64>,
+    job: Option<ProcessEntry>,
+    free_memory: Option<String>,
 }
 
 impl StepEntry {
@@ -284,6 +328,7 @@ impl StepEntry {
             (None, None, Some(c)) => When::Calls(Key::parse(&c.function)?, in_range(c.gpu)?, c.count),
             _ => return Err("more than one of at, gate and after_calls".into()),
         };
+        let function = self.function.as_deref().map(Key::parse).transpose()?;
         let mut actions = Vec::new();
         let mut flag = |on: bool, action: Action| actions.extend(on.then_some(action));
         flag(self.lost, Action::Lost);
@@ -307,12 +352,7 @@ impl StepEntry {
             actions.push(Action::Set(read_set(&table)?));
         }
         if let Some(error) = self.error {
-            actions.push(Action::Error(match error {
-                ErrorEntry::Number(code) => code,
-                ErrorEntry::Name(name) => {
-                    code_of(&name).ok_or_else(|| format!("'{name}' is no NVML return code"))?
-                }
-            }));
+            actions.push(error.read(function)?);
         }
         if let Some(slow) = self.slow {
             actions.push(Action::Slow(units::duration(&slow)?));
@@ -336,13 +376,30 @@ impl StepEntry {
         if let Some(write) = self.write_fd {
             actions.push(Action::Write(write.fd, foreign_bytes(&write.bytes)?));
         }
+        let hardware = HardwareEntry {
+            sm: self.sm,
+            wrong: self.wrong,
+            memory_wrong: self.memory_wrong,
+            copy_wrong: self.copy_wrong,
+            sm_clock: self.sm_clock,
+            told: self.told,
+            memory_rate: self.memory_rate,
+            pcie: self.pcie,
+            pcie_rate: self.pcie_rate,
+            job: self.job,
+            free_memory: self.free_memory,
+        };
+        actions.extend(hardware.read()?.into_iter().map(Action::Hardware));
         if actions.len() > 1 {
             return Err("more than one action; write a step for each".into());
         }
         let action = actions.pop().ok_or("no action")?;
         let gpu = in_range(self.gpu)?;
-        if gpu.is_none() && matches!(action, Action::Xid(_) | Action::Event(_)) {
-            return Err("an xid or event needs its gpu".into());
+        if gpu.is_none() && matches!(action, Action::Xid(_) | Action::Event(_) | Action::Hardware(_)) {
+            return Err("an xid, an event or a fault of the hardware needs its gpu".into());
+        }
+        if self.times.is_some() && !matches!(action, Action::Error(_) | Action::CudaError(_)) {
+            return Err("times goes with error".into());
         }
         let repeats = matches!(action, Action::Xid(_) | Action::Event(_) | Action::Kmsg(_));
         if (self.repeat.is_some() || self.every.is_some()) && !repeats {
@@ -360,8 +417,9 @@ impl StepEntry {
             until_gate: self.until_gate.map(gate),
             lasts: self.lasts.as_deref().map(units::duration).transpose()?,
             gpu,
-            function: self.function.as_deref().map(Key::parse).transpose()?,
+            function,
             action,
+            times: self.times,
             repeat: self.repeat.unwrap_or(1),
             every: self.every.as_deref().map(units::duration).transpose()?.unwrap_or_default(),
             every_process: self.every_process,

@@ -21,7 +21,7 @@ fn running(
 ) -> Answer<Vec<sys::nvmlProcessInfo_t>> {
     let device = Device::called(device, Key::new(function, &[]))?;
     let processes = device.processes()?.into_iter().filter(|p| p.kind == kind);
-    processes.map(|p| info(&device, p)).collect()
+    processes.map(|p| info(&device, &p)).collect()
 }
 
 fn info(device: &Device, process: &Process) -> Answer<sys::nvmlProcessInfo_t> {
@@ -78,7 +78,7 @@ nvml! {
         }
         let share = busy / processes.len() as f64;
         let (smUtil, memUtil) = (percent(share) as u32, percent(share * 0.62) as u32);
-        let sample = |p: &&Process| sys::nvmlProcessUtilizationSample_t {
+        let sample = |p: &Process| sys::nvmlProcessUtilizationSample_t {
             pid: p.pid, timeStamp, smUtil, memUtil, encUtil: 0, decUtil: 0,
         };
         let samples: Vec<_> = processes.iter().map(sample).collect();

@@ -46,6 +46,11 @@ fn buffer(kind: c_uint) -> Answer<Buffer> {
     }
 }
 
+/// What the GPU did by itself, and the kernels' share of its time besides.
+fn worked(device: &Device, point: Point, from: f64, to: f64) -> Point {
+    Point { busy: (point.busy + device.worked(from + 1e-6, to - 1e-6)).min(1.0), ..point }
+}
+
 /// The samples newer than `since`. A sample has its number on the scenario's clock, so every
 /// process sees the same ones.
 fn samples(device: &Device, kind: c_uint, since: u64) -> Answer<Vec<sys::nvmlSample_t>> {
@@ -55,6 +60,11 @@ fn samples(device: &Device, kind: c_uint, since: u64) -> Answer<Vec<sys::nvmlSam
     let still = match device.value(function, &[]) {
         // MIG: power is the board's, utilization is nobody's.
         Err(code) if member > 0 || kind != 0 => return Err(code),
+        // What kernels do now is no part of what was before.
+        Ok(_) if device.worked(device.sim.now() - 0.2, device.sim.now()) > 0.0 => device
+            .recorded(&Key::new(function, &[]))
+            .ok_or(code::ERROR_NOT_SUPPORTED)
+            .and_then(|v| v.u64(member)),
         other => other.and_then(|v| v.u64(member)),
     };
     let newest = (device.sim.now() / buffer.period).floor() as i64;
@@ -65,8 +75,8 @@ fn samples(device: &Device, kind: c_uint, since: u64) -> Answer<Vec<sys::nvmlSam
         if timeStamp > since {
             let value = match (&set, &device.gpu.curve) {
                 (Ok(set), _) => *set,
-                (_, Some(curve)) => (buffer.value)(curve.mean(from, to)) as u64,
-                (_, None) => still?,
+                (_, Some(curve)) => (buffer.value)(worked(device, curve.mean(from, to), from, to)) as u64,
+                (_, None) => still? + (buffer.value)(worked(device, Point::default(), from, to)) as u64,
             };
             let mut sampleValue = sys::nvmlValue_t { ullVal: 0 };
             sampleValue.uiVal = value as u32;

@@ -101,6 +101,10 @@ nvml! {
     fn nvmlSystemGetProcessName(pid: c_uint, out: *mut c_char, length: c_uint) {
         let sim = called(Function::nvmlSystemGetProcessName)?;
         let known = sim.scenario.gpus.iter().flat_map(|g| &g.processes).any(|p| p.pid == pid);
+        let own = sim.state.contexts().iter().any(|c| c.pid == pid);
+        if let (true, Ok(exe)) = (own, std::fs::read_link(format!("/proc/{pid}/exe"))) {
+            return call::put_text(out, length, &exe.to_string_lossy());
+        }
         if !known {
             return Err(code::ERROR_NOT_FOUND);
         }

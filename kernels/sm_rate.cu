@@ -1,0 +1,29 @@
+// sm_rate: does every multiprocessor do its FP32 work at its rate, and at which clock?
+//
+// Proves: FMA a cycle of each multiprocessor, its true clock (cycles over nanoseconds), and that all of its
+//   lanes computed the right bits. A throttled or capped clock, a slow multiprocessor, a neighbour on it.
+// Cost: about 2.5 ms with the turns that the host chooses; a few KiB.
+// Roofline: FP32 lanes of the multiprocessor (64 or 128) FMA a cycle.
+//
+// Eight chains and 32 warps hide the latency of an FMA many times over. A turn is straight code of 512 FMA and
+// some four instructions of the loop, so that these cost under 1 %. Both constants are operands that take no
+// register bank.
+#include "parts.h"
+
+RATE_KERNEL(sm_rate, SmRateArgs, SM_RATE_THREADS) {
+    const u32 seed = own(args.seed);
+    float x[SM_RATE_CHAINS];
+    UNROLL for (u32 c = 0; c < SM_RATE_CHAINS; c++) {
+        x[c] = 1.0f + (float)c / 16.0f + (float)(seed & 0xffff) / 1048576.0f;
+    }
+    const Stopwatch watch = start_watch();
+    KEEP_LOOP for (u32 turn = 0; turn < args.turns; turn++) {
+        UNROLL for (u32 step = 0; step < SM_RATE_CHAIN_FMA; step++) {
+            UNROLL for (u32 c = 0; c < SM_RATE_CHAINS; c++) x[c] = fma32(x[c], SM_RATE_A, SM_RATE_B);
+        }
+    }
+    stop_watch(args.stamps, watch);
+    u32 joined = 0;
+    UNROLL for (u32 c = 0; c < SM_RATE_CHAINS; c++) joined ^= bits(x[c]);
+    if (joined != args.expected) note_bad_lane(args.bad, args.expected, joined);
+}

@@ -1,0 +1,10 @@
+// All kernels, for one module an architecture.
+#include "sm_rate.cu"
+#include "tensor.cu"
+#include "sm_sdc.cu"
+#include "hbm_read.cu"
+#include "hbm_walk.cu"
+#include "l2.cu"
+#include "overlap.cu"
+#include "transform.cu"
+#include "launch.cu"

@@ -1,0 +1,113 @@
+//! `sm_sdc`: every unit of every multiprocessor, bit for bit.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use crate::canary::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNITS, SmSdcArgs, SmStamp};
+use crate::canary::child::cuda::{Grid, Slice};
+use crate::canary::child::errors::Try;
+use crate::canary::child::figures;
+use crate::canary::child::session::Session;
+use crate::canary::child::tally::{RERUNS, Tally, Wrong};
+use crate::canary::reference;
+use crate::canary::report::{Found, Mismatch};
+
+/// Launches, each with a seed of its own.
+const LAUNCHES: u64 = 4;
+/// Most launches, if some multiprocessor is not met.
+const MOST_LAUNCHES: u64 = 12;
+/// Results of a block.
+const RESULTS: usize = SDC_UNITS * SDC_THREADS;
+/// Units by number, as they are told.
+const UNITS: [&str; SDC_UNITS] = ["int32", "fp32", "fp64", "tensor", "shared", "shuffle", "atomic"];
+
+/// Runs it on every multiprocessor.
+pub fn sm_sdc(s: &mut Session<'_>) -> Try<Finding> {
+    let grid = s.one_each(s.kernels.sm_sdc, SDC_THREADS as u32, SDC_SHARED_BYTES)?;
+    let stamps = s.arena.take::<SmStamp>(grid.blocks as usize)?;
+    let results = s.arena.take::<u64>(grid.blocks as usize * RESULTS)?;
+    let mut tally = Tally::default();
+    let mut covered = BTreeSet::new();
+    for launch in 0..MOST_LAUNCHES {
+        let seed = figures::seed(s.order.seed, 0x5dc0 + launch) as u32;
+        let (wrong, smids) = run(s, grid, stamps, results, seed)?;
+        covered.extend(smids);
+        let failed = wrong.count > 0;
+        tally.add(results.count as u64, wrong);
+        if failed {
+            // Again with the same numbers, and once with others.
+            for again in 0..=RERUNS {
+                let seed = if again < RERUNS { seed } else { seed ^ 0x5555_5555 };
+                let (wrong, smids) = run(s, grid, stamps, results, seed)?;
+                covered.extend(smids);
+                tally.add(0, wrong);
+            }
+        }
+        let all = covered.len() >= s.multiprocessors() as usize;
+        if failed || (all && launch + 1 >= LAUNCHES) {
+            break;
+        }
+    }
+    Ok(Finding { found: Found::Covered(covered.into_iter().collect()), mismatches: tally.told() })
+}
+
+/// One launch: what was wrong, and where it ran.
+fn run(
+    s: &mut Session<'_>,
+    grid: Grid,
+    stamps: Slice<SmStamp>,
+    results: Slice<u64>,
+    seed: u32,
+) -> Try<(Wrong, Vec<u32>)> {
+    let args = SmSdcArgs { results: results.address, stamps: stamps.address, rounds: SDC_ROUNDS, seed };
+    s.cuda.zero(results)?;
+    let told = s.stamped(s.kernels.sm_sdc, grid, &args, stamps)?;
+    let got = s.cuda.copy_out(results)?;
+    let smids: Vec<u32> = told.iter().map(|stamp| stamp.smid).collect();
+    Ok((compare(&reference::sm_sdc(seed, SDC_ROUNDS), &got, &smids), smids))
+}
+
+/// Compares the results of all blocks, each as `[unit][thread]`, with those of one; `smids` by block.
+fn compare(expected: &[u64], got: &[u64], smids: &[u32]) -> Wrong {
+    let mut wrong = Wrong::default();
+    for (block, results) in got.chunks_exact(RESULTS).enumerate() {
+        if results == expected {
+            continue;
+        }
+        for (at, (got, expected)) in results.iter().zip(expected).enumerate() {
+            if got != expected {
+                let thread = (at % SDC_THREADS) as u32;
+                wrong.add(Mismatch {
+                    smid: smids.get(block).copied(),
+                    unit: UNITS[at / SDC_THREADS].to_owned(),
+                    warp_lane: Some((thread / 32, thread % 32)),
+                    offset: None,
+                    expected: *expected,
+                    got: *got,
+                });
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_result_names_multiprocessor_unit_warp_and_lane() {
+        let expected: Vec<u64> = (1..=RESULTS as u64).collect();
+        let mut got = expected.repeat(3);
+        assert_eq!(compare(&expected, &got, &[4, 17, 9]), Wrong::default());
+        let at = RESULTS + SDC_THREADS + 69;
+        got[at] ^= 1 << 12;
+        got[2 * RESULTS] = 0;
+        let wrong = compare(&expected, &got, &[4, 17, 9]);
+        assert_eq!((wrong.count, wrong.zeroed), (2, 1));
+        let first = &wrong.first[0];
+        assert_eq!((first.smid, first.unit.as_str(), first.warp_lane), (Some(17), "fp32", Some((2, 5))));
+        assert_eq!(first.expected ^ first.got, 1 << 12);
+        assert_eq!((wrong.first[1].smid, wrong.first[1].unit.as_str()), (Some(9), "int32"));
+    }
+}

@@ -1,0 +1,301 @@
+//! A GPU ready for checks: its context, kernels and memory, and the ways in which checks use it. Each way looks
+//! first whether to go on, marks the time in which the GPU works, and adds up that time.
+
+use super::cuda::{Context, Cuda, DeviceId, Event, Function, Grid, Memory, Module, Slice, Stream};
+use super::device::Shape;
+use super::errors::{CudaError, Ended, Try};
+use super::figures;
+use super::poll::Poll;
+use super::tally::Wrong;
+use crate::canary::abi::WALK_THREADS;
+use crate::canary::abi::{BadLanes, BadWords, CheckArgs, FillArgs, Pattern, Plain, SmStamp, TensorShape};
+use crate::canary::report::{Device, Order};
+use crate::catalog::CanarySkip;
+use crate::clock::Mono;
+
+/// The least device memory with which checks make sense.
+const LEAST_MEMORY: u64 = 8 << 20;
+/// Where parts of the arena begin: no two share a line of a cache.
+const ALIGNMENT: u64 = 512;
+
+/// The kernels by name.
+#[derive(Debug)]
+pub struct Kernels {
+    /// FP32 work.
+    pub sm_rate: Function,
+    /// Tensor work.
+    pub tensor: Function,
+    /// Its shape.
+    pub tensor_shape: TensorShape,
+    /// All units, bit for bit.
+    pub sm_sdc: Function,
+    /// Reads from device memory.
+    pub hbm_read: Function,
+    /// Reads from L2.
+    pub l2: Function,
+    /// Writes a pattern.
+    pub fill: Function,
+    /// Reads it back.
+    pub check: Function,
+    /// Work to hide copies behind.
+    pub overlap: Function,
+    /// `sqrt(x) * sin(x) / log(x + 1)`.
+    pub transform: Function,
+    /// Nothing.
+    pub launch: Function,
+}
+
+impl Kernels {
+    /// Those of a module.
+    pub fn of(cuda: &Cuda, module: &Module) -> Result<Kernels, CudaError> {
+        let named = |name| cuda.function(module, name);
+        Ok(Kernels {
+            sm_rate: named("sm_rate")?,
+            tensor: named("tensor")?,
+            tensor_shape: cuda.global(module, "tensor_shape")?,
+            sm_sdc: named("sm_sdc")?,
+            hbm_read: named("hbm_read")?,
+            l2: named("l2")?,
+            fill: named("fill")?,
+            check: named("check")?,
+            overlap: named("overlap")?,
+            transform: named("transform")?,
+            launch: named("launch")?,
+        })
+    }
+}
+
+/// All device memory of a run, in one piece that checks divide anew.
+#[derive(Debug)]
+pub struct Arena {
+    memory: Memory,
+    used: u64,
+}
+
+impl Arena {
+    /// As much as wanted, or less where there is less.
+    pub fn new(cuda: &Cuda, device: &Device, order: &Order) -> Try<Arena> {
+        let mut bytes = wanted(order.memory_bytes, device.l2_bytes, cuda.free_memory()?);
+        while bytes >= LEAST_MEMORY {
+            match cuda.alloc(bytes) {
+                Ok(memory) => return Ok(Arena { memory, used: 0 }),
+                Err(CudaError { code: 2, .. }) => bytes /= 2,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let text = format!("less than {} MiB of device memory can be had", LEAST_MEMORY >> 20);
+        Err(Ended::Unable(CanarySkip::NoMemory, text))
+    }
+
+    /// Gives all back to the next check.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> u64 {
+        self.memory.bytes - self.used
+    }
+
+    /// A part of it.
+    pub fn take<T: Plain>(&mut self, count: usize) -> Try<Slice<T>> {
+        let Some(slice) = Slice::of(&self.memory, self.used, count) else {
+            let text = format!("{} MiB of device memory are too few", self.memory.bytes >> 20);
+            return Err(Ended::Unable(CanarySkip::NoMemory, text));
+        };
+        self.used = (self.used + slice.bytes()).next_multiple_of(ALIGNMENT).min(self.memory.bytes);
+        Ok(slice)
+    }
+}
+
+/// How much memory to use: what is allowed, and where four times the L2 cache need it up to twice that, so that
+/// nothing read from it is still in the cache; never more than half of what is free.
+fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
+    allowed.max((4 * l2).min(2 * allowed)).min(free / 2) & !0xffff
+}
+
+/// Time that work took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// As the GPU tells it, seconds.
+    pub gpu: f64,
+    /// As the host saw it, seconds.
+    pub wall: f64,
+}
+
+/// A GPU ready for checks.
+pub struct Session<'a> {
+    /// The driver.
+    pub cuda: &'a Cuda,
+    /// Whether to go on.
+    pub poll: Poll<'a>,
+    /// What was ordered.
+    pub order: &'a Order,
+    /// Who the device is.
+    pub device: Device,
+    /// What kernels need to know of it.
+    pub shape: Shape,
+    /// Its handle.
+    pub id: DeviceId,
+    /// Its context.
+    pub context: Context,
+    /// Its kernels.
+    pub kernels: Kernels,
+    /// Its memory.
+    pub arena: Arena,
+    /// The queue of all checks but those that need several.
+    pub stream: Stream,
+    /// Around timed work.
+    pub events: (Event, Event),
+    /// Time spent by this check.
+    pub spent: Spent,
+    /// GPU time of the whole run, seconds.
+    pub gpu_seconds: f64,
+}
+
+impl Session<'_> {
+    /// Blocks that occupy each multiprocessor once.
+    pub fn multiprocessors(&self) -> u32 {
+        self.device.multiprocessors.max(1)
+    }
+
+    /// Adds to the time spent.
+    pub fn spend(&mut self, gpu: f64, wall: f64) {
+        self.spent.gpu += gpu;
+        self.spent.wall += wall;
+        self.gpu_seconds += gpu;
+    }
+
+    /// Does work between the two events and waits for it. Gives the time between them.
+    pub fn timed(&mut self, work: impl FnOnce(&Cuda, &Stream) -> Result<(), CudaError>) -> Try<f64> {
+        self.poll.go_on()?;
+        let began = Mono::now();
+        self.poll.watch.working(true);
+        let done = self.between_events(work);
+        self.poll.watch.working(false);
+        let seconds = done?;
+        self.spend(seconds, Mono::now().since(began).as_secs_f64());
+        Ok(seconds)
+    }
+
+    fn between_events(
+        &self,
+        work: impl FnOnce(&Cuda, &Stream) -> Result<(), CudaError>,
+    ) -> Result<f64, CudaError> {
+        self.cuda.record(&self.events.0, &self.stream)?;
+        work(self.cuda, &self.stream)?;
+        self.cuda.record(&self.events.1, &self.stream)?;
+        self.cuda.wait(&self.stream)?;
+        self.cuda.elapsed(&self.events.0, &self.events.1)
+    }
+
+    /// Runs a kernel and waits for it. Gives its time.
+    pub fn run<A: Copy>(&mut self, kernel: Function, grid: Grid, args: &A) -> Try<f64> {
+        self.timed(|cuda, stream| cuda.launch(kernel, grid, stream, args))
+    }
+
+    /// Runs a kernel whose blocks note where and when they ran, and waits for it. Its time is what they say:
+    /// what others had of the GPU meanwhile is in the wall time alone.
+    pub fn stamped<A: Copy>(
+        &mut self,
+        kernel: Function,
+        grid: Grid,
+        args: &A,
+        stamps: Slice<SmStamp>,
+    ) -> Try<Vec<SmStamp>> {
+        self.poll.go_on()?;
+        self.cuda.zero(stamps)?;
+        let began = Mono::now();
+        self.poll.watch.working(true);
+        let done =
+            self.cuda.launch(kernel, grid, &self.stream, args).and_then(|()| self.cuda.wait(&self.stream));
+        self.poll.watch.working(false);
+        done?;
+        let wall = Mono::now().since(began).as_secs_f64();
+        let mut told = self.cuda.copy_out(stamps)?;
+        told.retain(|stamp| stamp.threads > 0);
+        self.spend(figures::span(&told), wall);
+        Ok(told)
+    }
+
+    /// Writes a pattern.
+    pub fn fill(&mut self, data: Slice<u64>, pattern: Pattern, a: u64, b: u64) -> Try<f64> {
+        let args = fill_args(data, pattern, a, b);
+        self.run(self.kernels.fill, self.walk_grid(), &args)
+    }
+
+    /// Reads a pattern back. Gives what was wrong.
+    pub fn check(
+        &mut self,
+        (data, bad): (Slice<u64>, Slice<BadWords>),
+        pattern: Pattern,
+        (a, b): (u64, u64),
+        unit: &str,
+    ) -> Try<Wrong> {
+        self.cuda.zero(bad)?;
+        let args = check_args(data, bad, pattern, (a, b));
+        self.run(self.kernels.check, self.walk_grid(), &args)?;
+        let told = self.cuda.copy_out(bad)?;
+        Ok(told.first().map(|bad| Wrong::of_words(bad, unit)).unwrap_or_default())
+    }
+
+    /// Threads for `fill` and `check`.
+    pub fn walk_grid(&self) -> Grid {
+        Grid { blocks: 4 * self.multiprocessors(), threads: WALK_THREADS, shared: 0 }
+    }
+
+    /// What a rate kernel noted as wrong.
+    pub fn bad_lanes(&self, bad: Slice<BadLanes>, unit: &str) -> Try<Wrong> {
+        let told = self.cuda.copy_out(bad)?;
+        Ok(told.first().map(|bad| Wrong::of_lanes(bad, unit)).unwrap_or_default())
+    }
+
+    /// A grid of one block a multiprocessor: each takes more than half of its shared memory, at least `least`
+    /// bytes of it dynamic.
+    pub fn one_each(&self, kernel: Function, threads: u32, least: u32) -> Try<Grid> {
+        let fixed = self.cuda.static_shared(kernel)?;
+        let Shape { shared_of_multiprocessor, shared_of_block, .. } = self.shape;
+        let shared =
+            figures::whole_multiprocessor(shared_of_multiprocessor, shared_of_block, fixed).max(least);
+        self.cuda.allow_shared(kernel, shared)?;
+        Ok(Grid { blocks: self.multiprocessors(), threads, shared })
+    }
+}
+
+/// Arguments of `fill`.
+pub fn fill_args(data: Slice<u64>, pattern: Pattern, a: u64, b: u64) -> FillArgs {
+    FillArgs { data: data.address, words: data.count as u64, a, b, pattern: pattern as u32, reserved: 0 }
+}
+
+/// Arguments of `check`.
+pub fn check_args(data: Slice<u64>, bad: Slice<BadWords>, pattern: Pattern, (a, b): (u64, u64)) -> CheckArgs {
+    let (data, words) = (data.address, data.count as u64);
+    CheckArgs { data, words, a, b, bad: bad.address, pattern: pattern as u32, reserved: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_is_doubled_only_where_the_cache_needs_it() {
+        let free = 140_000 * MIB;
+        assert_eq!(wanted(256 * MIB, 50 * MIB, free), 256 * MIB, "H200");
+        assert_eq!(wanted(256 * MIB, 126 * MIB, free), 504 * MIB, "B200");
+        assert_eq!(wanted(64 * MIB, 50 * MIB, free), 128 * MIB);
+        assert_eq!(wanted(256 * MIB, 50 * MIB, 100 * MIB), 50 * MIB);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_allowed_twice_or_half_of_what_is_free(
+            allowed in 0u64..1 << 33, l2 in 0u64..1 << 30, free in 0u64..1 << 38,
+        ) {
+            let bytes = wanted(allowed, l2, free);
+            prop_assert!(bytes <= 2 * allowed && bytes <= free / 2);
+        }
+    }
+}

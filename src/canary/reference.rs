@@ -1,0 +1,166 @@
+//! What the CPU expects of the kernels, bit for bit: the arithmetic of `kernels/*.cu` once more, in Rust. FMA is
+//! defined by IEEE 754 and everything else is integers, so there is one right answer on every GPU.
+
+mod sdc;
+
+pub use sdc::sm_sdc;
+
+use super::abi::{
+    OVERLAP_A, OVERLAP_B, Pattern, SM_RATE_A, SM_RATE_B, SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, TensorShape,
+};
+
+/// The bits of all chains of a thread of `sm_rate` joined by xor; the same for every thread.
+pub fn sm_rate(seed: u32, turns: u32) -> u32 {
+    let mut chains: [f32; SM_RATE_CHAINS as usize] =
+        std::array::from_fn(|chain| 1.0 + chain as f32 / 16.0 + (seed & 0xffff) as f32 / 1_048_576.0);
+    for _ in 0..u64::from(turns) * u64::from(SM_RATE_CHAIN_FMA) {
+        for x in &mut chains {
+            *x = x.mul_add(SM_RATE_A, SM_RATE_B);
+        }
+    }
+    chains.iter().fold(0, |joined, x| joined ^ x.to_bits())
+}
+
+/// Turns of `tensor` up to which its sums are exact: integers of 24 bits.
+pub fn tensor_turns_at_most(shape: &TensorShape, a: u32, b: u32) -> u32 {
+    let turn = u64::from(a) * u64::from(b) * u64::from(shape.depth);
+    u32::try_from((1_u64 << 24).checked_div(turn).unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
+/// Every element of the sum of `tensor`; exact up to [`tensor_turns_at_most`].
+pub fn tensor_sum(shape: &TensorShape, a: u32, b: u32, turns: u32) -> f32 {
+    a.wrapping_mul(b).wrapping_mul(shape.depth).wrapping_mul(turns) as f32
+}
+
+/// FMA of one block of `tensor` in one turn.
+pub fn tensor_fma(shape: &TensorShape) -> u64 {
+    u64::from(shape.fma_high) << 32 | u64::from(shape.fma_low)
+}
+
+/// First number of the generator SplitMix64 whose state is `x`.
+fn splitmix64(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What 64-bit word `i` of a buffer holds.
+pub fn pattern(kind: Pattern, i: u64, a: u64, b: u64) -> u64 {
+    match kind {
+        Pattern::Arithmetic => a.wrapping_add(i.wrapping_mul(b)),
+        Pattern::Constant => a,
+        Pattern::Address => a.wrapping_add(i.wrapping_mul(8)),
+        Pattern::NotAddress => !a.wrapping_add(i.wrapping_mul(8)),
+        Pattern::Random => splitmix64(a.wrapping_add(i)),
+        Pattern::NotRandom => !splitmix64(a.wrapping_add(i)),
+    }
+}
+
+/// Sum modulo 2^64 of `words` 64-bit words of [`Pattern::Arithmetic`], each read `passes` times: of all blocks of
+/// `hbm_read` or `l2` together. `words` here counts 8 bytes each, not 16.
+pub fn arithmetic_sum(a: u64, b: u64, words: u64, passes: u32) -> u64 {
+    let pairs = u128::from(words) * u128::from(words.saturating_sub(1)) / 2;
+    // Modulo 2^64 is what is wanted.
+    let once = words.wrapping_mul(a).wrapping_add((pairs as u64).wrapping_mul(b));
+    once.wrapping_mul(u64::from(passes))
+}
+
+/// What `overlap` makes of an element.
+pub fn overlap(x: f32, turns: u32) -> f32 {
+    (0..turns).fold(x, |x, _| x.mul_add(OVERLAP_A, OVERLAP_B))
+}
+
+/// What `transform` should make of an element: in double precision, against which both results are measured.
+pub fn transform(x: f32) -> f64 {
+    let x = f64::from(x);
+    x.sqrt() * x.sin() / (x + 1.0).ln()
+}
+
+/// What one thread of the CPU makes of it in single precision.
+pub fn transform_single(x: f32) -> f32 {
+    x.sqrt() * x.sin() / (x + 1.0).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // Known answers are those of the kernels' own sources, compiled for a CPU.
+    #[test]
+    fn rates_bits_are_known_and_go_on_changing() {
+        assert_eq!(sm_rate(7, 1200), 0x00c1_be48);
+        assert_eq!(
+            (overlap(1e-3, 50).to_bits(), overlap(100_000.0 * 1e-3, 50).to_bits()),
+            (0x3a83_78ef, 0x42c7_ffb6)
+        );
+        assert_eq!(arithmetic_sum(5, 0x9e37_79b9_7f4a_7c15, 1_000_002, 3), 0xa54f_c9cc_dbfd_42bd);
+        let some: Vec<u32> = (0..5).map(|turns| sm_rate(7, turns * 400)).collect();
+        let mut different = some.clone();
+        different.sort_unstable();
+        different.dedup();
+        assert_eq!(different.len(), some.len(), "{some:x?}");
+        assert_ne!(sm_rate(1, 100), sm_rate(2, 100));
+        // Only the lower half of the seed counts, as in the kernel.
+        assert_eq!(sm_rate(1, 100), sm_rate(0x1_0001, 100));
+    }
+
+    #[test]
+    fn a_wrong_bit_is_not_forgotten() {
+        // The slope of a step is almost 1: of a changed last bit something is left after a whole run.
+        let mut right = 1.25_f32;
+        let mut wrong = f32::from_bits(right.to_bits() ^ 1);
+        for _ in 0..100_000 {
+            right = right.mul_add(SM_RATE_A, SM_RATE_B);
+            wrong = wrong.mul_add(SM_RATE_A, SM_RATE_B);
+            assert!(right.is_normal() && wrong.is_normal());
+        }
+        assert_ne!(right.to_bits(), wrong.to_bits());
+    }
+
+    #[test]
+    fn splitmix_is_the_published_one() {
+        assert_eq!(splitmix64(0), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(splitmix64(0x9e37_79b9_7f4a_7c15), 0x6e78_9e6a_a1b9_65f4);
+    }
+
+    #[test]
+    fn tensor_sums_are_exact_as_far_as_told() {
+        let shape = TensorShape { threads: 256, fma_low: 1, fma_high: 2, depth: 256 };
+        assert_eq!(tensor_fma(&shape), 0x2_0000_0001);
+        let most = tensor_turns_at_most(&shape, 3, 3);
+        assert_eq!(most, 7281);
+        assert_eq!(f64::from(tensor_sum(&shape, 3, 3, most)), f64::from(9 * 256 * most));
+        assert_eq!(tensor_turns_at_most(&TensorShape::default(), 1, 1), 0);
+    }
+
+    #[test]
+    fn transform_has_known_values() {
+        assert!((transform(1.0) - 1.213_986_016_834).abs() < 1e-9, "{}", transform(1.0));
+        assert!((f64::from(transform_single(1.0)) - transform(1.0)).abs() < 1e-6);
+    }
+
+    proptest! {
+        #[test]
+        fn sums_are_those_of_the_words(a: u64, b: u64, words in 0_u64..300, passes in 0_u32..4) {
+            let once = (0..words).fold(0_u64, |sum, i| sum.wrapping_add(pattern(Pattern::Arithmetic, i, a, b)));
+            prop_assert_eq!(arithmetic_sum(a, b, words, passes), once.wrapping_mul(u64::from(passes)));
+        }
+
+        #[test]
+        fn complements_differ_in_every_bit(a: u64, b: u64, i: u64) {
+            prop_assert_eq!(!pattern(Pattern::Address, i, a, b), pattern(Pattern::NotAddress, i, a, b));
+            prop_assert_eq!(!pattern(Pattern::Random, i, a, b), pattern(Pattern::NotRandom, i, a, b));
+            prop_assert_eq!(pattern(Pattern::Constant, i, a, b), a);
+        }
+
+        #[test]
+        fn rates_values_stay_normal(seed: u32, turns in 0_u32..200) {
+            // Between the largest start and what it swings to around 0.617.
+            let last = overlap(1.0 + (seed & 0xffff) as f32 / 1_048_576.0 + 7.0 / 16.0, turns);
+            prop_assert!(last.is_normal() && (-0.3..1.6).contains(&last));
+        }
+    }
+}

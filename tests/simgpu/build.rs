@@ -1,0 +1,23 @@
+//! Compiles the kernels for the CPU.
+
+fn main() {
+    println!("cargo:rerun-if-changed=../../kernels");
+    println!("cargo:rerun-if-changed=cuda");
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").cpp_link_stdlib(None).include("cuda").include("../../kernels");
+    build.files(["cuda/machine.cpp", "cuda/kernels.cpp"]);
+    // Fast also in debug builds, and with no other rounding than the sources ask for.
+    build.opt_level(2).debug(false).warnings(true).extra_warnings(true).pic(true);
+    for flag in ["-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"] {
+        build.flag(flag);
+    }
+    // Fibres jump between stacks, which neither guards nor shadow stacks would follow.
+    for flag in ["-U_FORTIFY_SOURCE", "-fvisibility=hidden", "-fcf-protection=none", "-Wno-unknown-pragmas"] {
+        build.flag_if_supported(flag);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("fma") {
+        build.flag("-mfma");
+    }
+    build.compile("simgpu_cuda");
+}

@@ -1,0 +1,98 @@
+//! The numbers of codes and attributes are the vendor's, as cudarc has them.
+
+use cudarc::driver::sys::{
+    CUdevice_P2PAttribute, CUdevice_attribute as A, CUfunction_attribute as F, CUresult as R,
+};
+
+use crate::cuda::Cuda;
+use crate::kernels::H200;
+
+#[test]
+fn codes_have_the_vendors_numbers_and_names() {
+    let cuda = Cuda::load(H200);
+    let codes = [
+        R::CUDA_SUCCESS,
+        R::CUDA_ERROR_INVALID_VALUE,
+        R::CUDA_ERROR_OUT_OF_MEMORY,
+        R::CUDA_ERROR_NOT_INITIALIZED,
+        R::CUDA_ERROR_STUB_LIBRARY,
+        R::CUDA_ERROR_DEVICE_UNAVAILABLE,
+        R::CUDA_ERROR_NO_DEVICE,
+        R::CUDA_ERROR_INVALID_DEVICE,
+        R::CUDA_ERROR_INVALID_IMAGE,
+        R::CUDA_ERROR_INVALID_CONTEXT,
+        R::CUDA_ERROR_NO_BINARY_FOR_GPU,
+        R::CUDA_ERROR_ECC_UNCORRECTABLE,
+        R::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+        R::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+        R::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+        R::CUDA_ERROR_OPERATING_SYSTEM,
+        R::CUDA_ERROR_INVALID_HANDLE,
+        R::CUDA_ERROR_NOT_FOUND,
+        R::CUDA_ERROR_NOT_READY,
+        R::CUDA_ERROR_ILLEGAL_ADDRESS,
+        R::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+        R::CUDA_ERROR_LAUNCH_TIMEOUT,
+        R::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+        R::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        R::CUDA_ERROR_ASSERT,
+        R::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+        R::CUDA_ERROR_HARDWARE_STACK_ERROR,
+        R::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+        R::CUDA_ERROR_MISALIGNED_ADDRESS,
+        R::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+        R::CUDA_ERROR_INVALID_PC,
+        R::CUDA_ERROR_LAUNCH_FAILED,
+        R::CUDA_ERROR_NOT_PERMITTED,
+        R::CUDA_ERROR_NOT_SUPPORTED,
+        R::CUDA_ERROR_SYSTEM_NOT_READY,
+        R::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+        R::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+        R::CUDA_ERROR_MPS_CONNECTION_FAILED,
+        R::CUDA_ERROR_EXTERNAL_DEVICE,
+        R::CUDA_ERROR_UNKNOWN,
+    ];
+    for code in codes {
+        assert_eq!(cuda.error_name(code as u32), format!("{code:?}"));
+    }
+    // Those that a driver of today returns and cudarc's list for CUDA 12.0 does not have.
+    assert_eq!(cuda.error_name(226), "CUDA_ERROR_CONTAINED");
+    assert_eq!(cuda.error_name(721), "CUDA_ERROR_TENSOR_MEMORY_LEAK");
+    assert_eq!(cuda.error_name(810), "CUDA_ERROR_MPS_CLIENT_TERMINATED");
+}
+
+#[test]
+fn attributes_have_the_vendors_numbers() {
+    let cuda = Cuda::with_context(H200);
+    let expected = [
+        (A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
+        (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49_152),
+        (A::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
+        (A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1_980_000),
+        (A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132),
+        (A::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, 0),
+        (A::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1),
+        (A::CU_DEVICE_ATTRIBUTE_ECC_ENABLED, 1),
+        (A::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0),
+        (A::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 6),
+        (A::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0),
+        (A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3_201_000),
+        (A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 6016),
+        (A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 62_914_560),
+        (A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048),
+        (A::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3),
+        (A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
+        (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9),
+        (A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
+        (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233_472),
+        (A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65_536),
+        (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232_448),
+        (A::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32),
+    ];
+    for (attribute, value) in expected {
+        assert_eq!(cuda.attribute(attribute as u32), value, "{attribute:?}");
+    }
+    assert_eq!(F::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32, 8);
+    assert_eq!(F::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as u32, 0);
+    assert_eq!(CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED as u32, 2);
+}
