@@ -36,6 +36,8 @@ const MOVING: &[&str] = &[
     "gpu_power_sample_watts_",
     "gpu_utilization_sample_ratio_",
     "gpu_busy_seconds_total",
+    "gpu_last_busy_timestamp_seconds",
+    "gpu_canary_next_due_timestamp_seconds",
     "gpu_energy_sampled_joules_total",
     "gpu_exporter_samples_total",
     // On a busy machine two threads may make the same fast visit; the older of the two is thrown away.

@@ -15,6 +15,7 @@ mod hang;
 mod http;
 mod mig;
 mod node;
+mod own;
 mod prometheus;
 mod samplers;
 mod samples;
