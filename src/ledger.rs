@@ -613,16 +613,17 @@ impl Ledger {
 
     /// Takes in news of the canary.
     fn canary_news(&mut self, news: News, at: Mono, unix_seconds: f64) {
-        let place = news.place();
-        let gpu = place.and_then(|place| self.gpus.keys().find(|gpu| gpu.uuid == place.gpu.uuid));
-        if let (Some(gpu), Some(place)) = (gpu, place) {
-            let (uuid, instance) = (&gpu.uuid, place.ids());
+        let gpu = news.gpu().and_then(|about| self.gpus.keys().find(|gpu| gpu.uuid == about.uuid));
+        if let Some(uuid) = gpu.map(|gpu| &gpu.uuid) {
+            let busy = &mut self.busy;
             match &news {
-                News::Began(_) => self.busy.began(uuid, instance, at),
-                News::Hung(_, Some(_)) => self.busy.hangs(uuid, instance),
-                News::Hung(_, None) => self.busy.ended(uuid, instance, at),
+                News::Began(place) => busy.began(uuid, place.ids(), at),
+                News::Borrowed(_, true) => busy.began(uuid, None, at),
+                News::Borrowed(_, false) => busy.ended(uuid, None, at),
+                News::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
+                News::Hung(place, None) => busy.ended(uuid, place.ids(), at),
                 // A process that hangs may still keep the GPU busy: the run ends with it.
-                News::Ended(outcome) if outcome.end != CanaryEnd::Hung => self.busy.ended(uuid, instance, at),
+                News::Ended(run) if run.end != CanaryEnd::Hung => busy.ended(uuid, run.place.ids(), at),
                 _ => {}
             }
         }

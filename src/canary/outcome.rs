@@ -118,6 +118,9 @@ pub enum News {
     Skipped(Place, CanarySkip),
     /// A run begins: from now on the GPU's work is the canary's own. Told before its process is started.
     Began(Place),
+    /// Another GPU takes part in a run, at the other end of its copies: its work is the canary's own too. `false`: no
+    /// longer.
+    Borrowed(Gpu, bool),
     /// The process of a run hangs in this step; `None`: no longer, it has ended. Until then the GPU's work may be
     /// the canary's own.
     Hung(Place, Option<CanaryStep>),
@@ -131,14 +134,21 @@ pub enum News {
 }
 
 impl News {
-    /// The place it is about.
+    /// The place whose run it is about.
     pub fn place(&self) -> Option<&Place> {
         match self {
-            News::Mode { .. } | News::Killed | News::Alive(_) => None,
-            News::Due(place, _) | News::Skipped(place, _) | News::Began(place) | News::Hung(place, _) => {
-                Some(place)
-            }
+            News::Mode { .. } | News::Borrowed(..) | News::Killed | News::Alive(_) => None,
+            News::Due(place, _) | News::Skipped(place, _) => Some(place),
+            News::Began(place) | News::Hung(place, _) => Some(place),
             News::Ended(outcome) => Some(&outcome.place),
+        }
+    }
+
+    /// The GPU it is about.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match self {
+            News::Borrowed(gpu, _) => Some(gpu),
+            _ => self.place().map(|place| &place.gpu),
         }
     }
 }

@@ -22,9 +22,10 @@ use crate::canary::outcome::{News, Place};
 use crate::canary::parent::Remains;
 use crate::canary::schedule::dice::Dice;
 use crate::canary::schedule::{Due, Settings};
-use crate::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu};
+use crate::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu, Tier};
 use crate::clock::{Mono, unix_seconds};
 use crate::ledger::inbox::Event;
+use crate::sample::{Batch, Part, Rows, Source};
 use crate::snapshot::Snapshot;
 use crate::state::{Keeper, Store};
 use desk::{Desk, Left};
@@ -48,6 +49,8 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
         let mode = context.config.canary.mode;
         context.inbox.event(Event::Canary(News::Mode { mode, duty }));
         if mode == CanaryMode::Off {
+            let text = "switched off (canary.mode)".to_owned();
+            context.inbox.event(Event::Hindered(Source::Canary, Some(text)));
             while !context.stop.stopped() {
                 context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
             }
@@ -118,6 +121,7 @@ impl Collector {
             _ => PACE.min(self.context.config.canary.interval / 4),
         };
         while !self.context.stop.stopped() {
+            self.beat();
             self.tend(None);
             let snapshot = self.context.board.current();
             self.look(&snapshot);
@@ -132,6 +136,22 @@ impl Collector {
 
     fn tell(&self, news: News) {
         self.context.inbox.event(Event::Canary(news));
+    }
+
+    /// Says that we live: there are no values, but the ledger and `/readyz` know the collector by it.
+    fn beat(&self) {
+        self.context.inbox.batch(Batch {
+            part: Part { collector: Source::Canary, gpu: None, tier: Tier::Own },
+            epoch: 0,
+            taken: Mono::now(),
+            nanos: 0,
+            lifetime_nanos: None,
+            answered: true,
+            rows: Rows::default(),
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            calls: Vec::new(),
+        });
     }
 
     /// Takes in what is published.

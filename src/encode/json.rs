@@ -284,6 +284,44 @@ fn distribution(histogram: &crate::snapshot::Histogram) -> impl Serialize {
 mod tests {
     use super::*;
     use crate::encode::specimen;
+    use crate::snapshot::CheckView;
+
+    #[test]
+    fn a_gpu_tells_how_it_stands_with_the_canary() {
+        let mut snapshot = specimen::node_taken(1, crate::clock::Mono(1));
+        let check = CheckView {
+            check: CanaryCheck::HbmRead,
+            verdict: CanaryVerdict::DegradedMemory,
+            text: "80 % of its rate".into(),
+            rate: Some(Rate::BytesPerSecond(3.5e12)),
+        };
+        snapshot.canary.places = vec![PlaceView {
+            gpu: specimen::gpu(2),
+            instance: None,
+            running: false,
+            hung: None,
+            last_run: Some(1_795_000_000.0),
+            due: None,
+            skipped: Some(CanarySkip::Processes),
+            end: Some(CanaryEnd::Finished),
+            text: String::new(),
+            checks: vec![check],
+        }];
+        let mut text = String::new();
+        render(&std::sync::Arc::new(snapshot), &mut text);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let place = &document["gpus"][2]["canary"][0];
+        assert_eq!(
+            (&place["instance"], &place["hung"]),
+            (&serde_json::Value::Null, &serde_json::Value::Null)
+        );
+        assert_eq!((&place["skipped"], &place["end"]), (&"processes".into(), &"finished".into()));
+        let check = serde_json::json!({
+            "check": "hbm_read", "verdict": "degraded_memory", "text": "80 % of its rate",
+            "rate": { "unit": "bytes_per_second", "value": 3.5e12 },
+        });
+        assert_eq!(place["checks"][0], check);
+    }
 
     #[test]
     fn the_document_says_who_what_and_why_not() {
@@ -306,6 +344,7 @@ mod tests {
         assert_eq!(well["gaps"][0]["error"], serde_json::Value::Null);
         assert_eq!(well["gaps"][0]["metrics"][0], "gpu_encoder_utilization_ratio");
 
+        assert_eq!(well["canary"], serde_json::json!([]));
         let metrics = document["metrics"].as_array().unwrap();
         let find = |name: &str| metrics.iter().find(|m| m["name"] == name).unwrap();
         assert_eq!(find("gpu_power_watts")["labels"]["gpu"], "0");

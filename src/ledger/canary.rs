@@ -120,6 +120,8 @@ impl Canary {
                 self.duty = possible(&m::gpu_canary_duty_budget_ratio, duty);
             }
             News::Alive(alive) => self.processes = Some(alive),
+            // The ledger keeps its time apart, which is all there is to it.
+            News::Borrowed(..) => {}
             News::Killed => tally.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
             News::Due(place, at) => {
                 let at = at.and_then(|at| possible(&m::gpu_canary_next_due_timestamp_seconds, at));
@@ -139,7 +141,7 @@ impl Canary {
                 }
             }
             News::Hung(place, step) => return self.hung(gpu, &place, step, unix_seconds),
-            News::Ended(outcome) => return self.ended(tally, gpu, *outcome),
+            News::Ended(outcome) => return self.ended(tally, gpu, *outcome, unix_seconds),
         }
         Vec::new()
     }
@@ -168,7 +170,7 @@ impl Canary {
         }
     }
 
-    fn ended(&mut self, tally: &mut Tally, gpu: Option<&Gpu>, outcome: Outcome) -> Vec<Event> {
+    fn ended(&mut self, tally: &mut Tally, gpu: Option<&Gpu>, outcome: Outcome, now: f64) -> Vec<Event> {
         self.count(tally, gpu, &outcome);
         let Some(book) = self.book(gpu, &outcome.place) else { return Vec::new() };
         let Some(gpu) = gpu else { return Vec::new() };
@@ -185,7 +187,7 @@ impl Canary {
         for judged in outcome.checks.iter().chain(&unjudged) {
             let standing = book.checks.entry(judged.check).or_insert_with(|| Standing::new(judged.verdict));
             standing.take(judged);
-            if let Some(event) = tell::change(gpu, &outcome, judged, standing.told) {
+            if let Some(event) = tell::change(gpu, &outcome, judged, standing.told, at.unwrap_or(now)) {
                 standing.told = judged.verdict;
                 events.push(event);
             }

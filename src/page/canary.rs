@@ -46,7 +46,10 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<Remark> {
 
 /// How all places of a GPU stand: the worst first, and a count of those that are well if there are several.
 fn state(places: &[&PlaceView]) -> Remark {
-    let states: Vec<Remark> = places.iter().map(|place| of_place(place)).collect();
+    // Of a GPU that is divided its instances stand for it.
+    let divided = places.iter().any(|place| place.instance.is_some());
+    let own = places.iter().filter(|place| place.instance.is_some() == divided || place.hung.is_some());
+    let states: Vec<Remark> = own.map(|place| of_place(place)).collect();
     let Some(worst) = states.iter().max_by_key(|state| state.weight).cloned() else {
         return Remark { weight: Weight::Note, text: "never ran".into() };
     };
@@ -224,6 +227,9 @@ mod tests {
         let at = |id, place| PlaceView { instance: Some(instance(id)), ..place };
         let well = vec![at(1, ran(CanaryVerdict::Ok, "")), at(2, ran(CanaryVerdict::Ok, ""))];
         assert_eq!(says(CanaryMode::Idle, well.clone()).1, "all 2 instances ok, 12 min ago; next in 18 min");
+        let mut planned = well.clone();
+        planned.push(PlaceView { due: Some(NOW + 60.0), ..place() });
+        assert_eq!(says(CanaryMode::Idle, planned).1, "all 2 instances ok, 12 min ago; next in 60 s");
         let mut ill = well;
         ill.push(at(5, ran(CanaryVerdict::SlowSm, "SM 3 is 2 % slow.")));
         let (weight, text) = says(CanaryMode::Idle, ill.clone());

@@ -44,6 +44,13 @@ pub struct PlaceView {
     pub checks: Vec<CheckView>,
 }
 
+impl PlaceView {
+    /// What is planned there, and that something hangs, without what was found.
+    pub fn planned(self) -> PlaceView {
+        PlaceView { last_run: None, end: None, text: String::new(), checks: Vec::new(), ..self }
+    }
+}
+
 /// What stands of one check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckView {

@@ -3,6 +3,7 @@
 //! `node` starts a daemon on a scenario and reads its pages; the other modules are the tests. Golden files
 //! are rewritten with `UPDATE=1 cargo test --test e2e` and reviewed as a diff.
 
+mod canary_daemon;
 mod config;
 mod control;
 mod coverage;
@@ -14,6 +15,7 @@ mod hang;
 mod http;
 mod mig;
 mod node;
+mod own;
 mod prometheus;
 mod samplers;
 mod samples;

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,9 @@ use crate::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
 use crate::clock::{Mono, unix_seconds};
 use crate::config::Config;
 use crate::snapshot::Snapshot;
+
+/// Values of this age count as fresh, however short the intervals are.
+const FRESH: Duration = Duration::from_secs(3);
 
 /// The meeting place.
 #[derive(Debug, Default)]
@@ -153,6 +157,7 @@ impl State {
         now: Mono,
     ) -> Facts {
         let fresh_for = config.sampler.slow_interval * 2 + config.ledger.publish_interval * 2;
+        let fresh_for = fresh_for.max(FRESH);
         let mut facts = Facts::read(snapshot, place, fresh_for);
         self.watch.tell(&mut facts, place, now);
         facts.released = released;

@@ -66,11 +66,15 @@ impl Ledger {
                 self.put_canary_instances(b, gpu, devices);
             }
             let own = self.canary.books.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid);
-            // What was found of the whole GPU before it was divided is no news of what is there now.
             let own = own.filter(|((_, instance), book)| {
-                book.hung.is_some() || if instance.is_some() { devices.is_some() } else { !mig }
+                instance.is_none() || devices.is_some() || book.hung.is_some()
             });
-            view.places.extend(own.map(|((_, instance), book)| book.view(gpu, instance.clone())));
+            view.places.extend(own.map(|((_, instance), book)| {
+                let view = book.view(gpu, instance.clone());
+                // What was found of the whole GPU before it was divided is no news of what is there now; what is
+                // planned is told of the GPU as a whole.
+                if mig && instance.is_none() { view.planned() } else { view }
+            }));
         }
         view
     }

@@ -7,14 +7,14 @@ use crate::snapshot::{Event, EventKind};
 
 /// The event that a judged check is, if it is one: its verdict is another than the list has last, which was `told`.
 /// That a sample was thrown away or a check was left out changes nothing that stands.
-pub fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, told: CanaryVerdict) -> Option<Event> {
+pub fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, told: CanaryVerdict, at: f64) -> Option<Event> {
     if judged.verdict == told || matches!(judged.verdict, CanaryVerdict::Contended | CanaryVerdict::Skipped) {
         return None;
     }
     let severity = loudness(judged.verdict).unwrap_or(Severity::Info);
     let (action, meaning) = first(judged.verdict);
     let code = outcome.cuda_error.filter(|_| judged.verdict == CanaryVerdict::DriverFault);
-    let event = event(gpu, &outcome.place, outcome.ended, severity, action);
+    let event = event(gpu, &outcome.place, at, severity, action);
     Some(Event {
         code: code.map(u64::from),
         mnemonic: judged.verdict.known(),
@@ -36,13 +36,11 @@ pub fn hangs_no_more(gpu: &Gpu, place: &Place, step: CanaryStep, unix_seconds: f
 
 fn event(gpu: &Gpu, place: &Place, unix_seconds: f64, severity: Severity, action: FaultAction) -> Event {
     let instance = place.instance.as_ref();
-    // A clock that was set to nonsense must not reach the list.
-    let at = if unix_seconds.is_finite() { unix_seconds.max(0.0) } else { 0.0 };
     Event {
         gpu: Some(gpu.clone()),
         gpu_instance: instance.map(|instance| instance.gpu_instance),
         compute_instance: instance.map(|instance| instance.compute_instance),
-        ..Event::new(EventKind::Canary, at, severity, action)
+        ..Event::new(EventKind::Canary, unix_seconds, severity, action)
     }
 }
 

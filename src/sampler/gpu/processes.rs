@@ -27,10 +27,10 @@ const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
 /// How many processes there are, and each one up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let most = v.found().processes;
-    // MPS first: its clients are in the list of compute processes too.
-    let mps = others(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
     let compute = others(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
     let graphics = others(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
+    let mps = others(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
+    // MPS first: its clients are in the list of compute processes too.
     let lists = [("mps", mps), ("compute", compute), ("graphics", graphics)];
     let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
     let lists = lists.into_iter().map(|(kind, list)| (kind, list.unwrap_or_default()));
