@@ -288,6 +288,44 @@ fn each_failure_of_the_driver_is_told_with_its_step_and_code() {
 }
 
 #[test]
+fn every_code_is_a_fault_or_a_matter_of_the_environment() {
+    const FAULTS: [u32; 22] = [
+        214, 220, 226, 304, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 802, 803, 911, 916, 999, 3, 400,
+    ];
+    const ENVIRONMENT: [u32; 10] = [2, 34, 36, 46, 209, 221, 800, 801, 804, 805];
+    let said = |code: u32| {
+        let error = step(&format!("function = \"cuLaunchKernel\"\nerror = {code}"));
+        Bench::new(1, &error).json(&["--check", "init"])
+    };
+    for code in FAULTS {
+        let said = said(code);
+        let fault = vec![triple("init", "driver_fault", "driver_fault")];
+        assert_eq!((said.code, said.found(0)), (Some(2), fault), "{code}: {} {}", said.out, said.err);
+        assert_eq!(said.json()["runs"][0]["outcome"]["cuda_error"], code);
+    }
+    for code in ENVIRONMENT {
+        let said = said(code);
+        assert!(matches!(said.code, Some(0 | 3)), "{code}: {} {}", said.out, said.err);
+        assert!(said.json()["runs"][0]["outcome"]["skip"].is_string(), "{code}: {}", said.out);
+    }
+}
+
+#[test]
+fn a_gpu_that_the_driver_wants_reset_is_not_run_and_not_well() {
+    let said = Bench::new(1, &step("recovery_action = \"gpu_reset\"")).json(&["--check", "init", "--force"]);
+    let outcome = said.json()["runs"][0]["outcome"].clone();
+    assert_eq!((said.code, &outcome["skip"]), (Some(2), &"unhealthy".into()), "{outcome}");
+    assert!(outcome["text"].as_str().unwrap().contains("gpu_reset"), "{outcome}");
+}
+
+#[test]
+fn clocks_that_had_not_risen_are_no_verdict() {
+    let idle = step("sm_clock = 0.3\ntold = true") + &step("throttle = [\"gpu_idle\"]");
+    let said = Bench::new(1, &idle).json(&["--check", "sm_rate"]);
+    assert_eq!((said.code, said.found(0)), (Some(0), vec![triple("sm_rate", "skipped", "skipped")]), "{}", said.out);
+}
+
+#[test]
 fn a_call_that_does_not_return_is_named_and_not_waited_for() {
     let hang = step("function = \"cuDevicePrimaryCtxRetain\"\nhang = true\nuntil_gate = \"end\"");
     let bench = Bench::new(2, &hang).with("CANARY__HUNG_AFTER", "1s");
@@ -314,7 +352,7 @@ fn a_gpu_in_use_is_left_alone_and_by_force_nothing_is_judged() {
         "{outcome}"
     );
     let said = bench.say(&["--gpu", "0", "--check", "sm_rate"]);
-    assert!(said.out.contains("not run (processes)"), "{}", said.out);
+    assert!(said.out.contains("✓ not run (processes)"), "{}", said.out);
     let said = bench.json(&["--gpu", "0", "--check", "sm_rate", "--force"]);
     let contended = triple("sm_rate", "contended", "contended");
     assert_eq!((said.code, said.found(0)), (Some(0), vec![contended]), "{} {}", said.out, said.err);
