@@ -159,10 +159,10 @@ impl Collector {
         let now = Mono::now();
         let due = self.desk.with(|state| {
             state.devices = places::of(snapshot, &state.devices);
+            state.schedule.devices(now, &state.devices);
             for (place, works) in state.watch.look(snapshot, &state.devices, now) {
                 state.schedule.working(now, &place, works);
             }
-            state.schedule.devices(now, &state.devices);
             let of = |gpu: &Gpu| (gpu.clone(), state.schedule.next_due(gpu));
             state.devices.keys().map(of).collect::<BTreeMap<_, _>>()
         });

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::{Collector, Process, places, take_interlock};
 use crate::canary::gate;
-use crate::canary::interlock;
 use crate::canary::judge::{judge, worth_another_try};
 use crate::canary::outcome::{News, Outcome, Place};
 use crate::canary::parent::{Active, Remains, Start};
 use crate::canary::report::{End, Order, Report, Run};
+use crate::canary::{interlock, stray};
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
 use crate::child::{self, Voice};
@@ -29,6 +29,10 @@ impl Collector {
         };
         if let Err(text) = take_interlock(&mut self.interlock, &self.context.config.canary.interlock) {
             return self.put_off(place, CanarySkip::Interlock, &text);
+        }
+        if let Some(pid) = self.stray(place) {
+            self.interlock = None;
+            return self.put_off(place, CanarySkip::ChildAlive, &format!("process {pid} of another canary"));
         }
         if !self.context.switch.begin_canary() {
             self.interlock = None;
@@ -50,6 +54,13 @@ impl Collector {
         self.conclude(place, run);
         self.left.extend(remains.map(|remains| Process { place: place.clone(), peer, remains, said: None }));
         self.tend(None);
+    }
+
+    /// A process of another daemon's or command's canary on the GPU.
+    fn stray(&self, place: &Place) -> Option<i32> {
+        let own: Vec<i32> = self.left.iter().map(|process| process.remains.pid()).collect();
+        let places = self.desk.with(|state| state.devices.get(&place.gpu).cloned()).flatten();
+        stray::on(&stray::uuids(&places.unwrap_or_default()), &own)
     }
 
     fn put_off(&self, place: &Place, reason: CanarySkip, text: &str) {
