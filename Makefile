@@ -28,11 +28,11 @@ test: ## Everything that a change can break; one line a stage, the output of a s
 	$(STAGE) 'systemd unit' tests/tools/verify-unit.sh $(TARGET)/debug/gpu-node-exporter
 
 bench: ## Measure what serving, folding and sampling cost
-	@tests/tools/ensure-tools.sh build
+	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench
 
 soak: ## Prove that memory stays flat: a simulated day of the ledger, and restarts of the driver (4 minutes)
-	@tests/tools/ensure-tools.sh build
+	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
 prove: ## What takes longer or more tools: the committed machine code is what the kernels' sources give

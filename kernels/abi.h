@@ -77,8 +77,8 @@ struct TensorArgs {
 // `u32 tensor_shape[4]` = { threads, FMA a turn (low), FMA a turn (high), depth: k summed a turn }.
 enum { TENSOR_SHARED_BYTES = 10240 }; // dynamic shared memory that it needs at least
 
-// --- sm_sdc: every unit's result of every thread, the same in all blocks. SDC_ROUNDS is what one launch should
-// do: sums of the tensor unit are exact up to SDC_MAX_ROUNDS; more is gained by other seeds.
+// --- sm_sdc: every unit's result of every thread, the same in all blocks. SDC_ROUNDS is what one launch
+// should do: sums of the tensor unit are exact up to SDC_MAX_ROUNDS; more is gained by other seeds.
 enum { SDC_THREADS = 256, SDC_UNITS = 7, SDC_ROUNDS = 8, SDC_MAX_ROUNDS = 256 };
 enum { SDC_SHARED_WORDS = 8192, SDC_COUNTERS = 64 };
 enum { SDC_SHARED_BYTES = 4 * (SDC_SHARED_WORDS + SDC_COUNTERS) }; // dynamic shared memory, at least

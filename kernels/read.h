@@ -5,8 +5,8 @@
 
 typedef Words (*Load)(const Words *);
 
-// How far a lane's next word is. A number known to the compiler, so that the reads of a batch have one address
-// and fixed distances from it: it then has the registers to start them all before it needs the first.
+// How far a lane's next word is. A number known to the compiler, so that the reads of a batch have one
+// address and fixed distances from it: it then has the registers to start them all before it needs the first.
 #ifdef __CUDACC__
 enum { READ_STEP = READ_THREADS };
 #else

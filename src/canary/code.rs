@@ -1,8 +1,9 @@
 //! The kernels' machine code, made ahead by `kernels/build.py`, and which of it a GPU takes.
 //!
-//! Machine code of one architecture runs on GPUs of the same major and the same or a higher minor number; names
-//! that end in `a` on exactly one. GPUs for which there is none get PTX, which their driver compiles: that takes
-//! the driver some time, and no kernel is slower for it but `tensor`, which uses the oldest of its instructions.
+//! Machine code of one architecture runs on GPUs of the same major and the same or a higher minor number;
+//! names that end in `a` on exactly one. GPUs for which there is none get PTX, which their driver compiles:
+//! that takes the driver some time, and no kernel is slower for it but `tensor`, which uses the oldest of its
+//! instructions.
 
 /// A module that the CUDA driver can load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,12 +174,13 @@ mod tests {
         contents((0..count).find(|index| name(*index) == wanted.as_bytes()).unwrap())
     }
 
-    /// All threads of `sm_rate` do the same, which must not lead a compiler to have it done elsewhere than in the
-    /// lanes, or to leave some of it out: the rate is counted from the work that was asked for.
+    /// All threads of `sm_rate` do the same, which must not lead a compiler to have it done elsewhere than in
+    /// the lanes, or to leave some of it out: the rate is counted from the work that was asked for.
     #[test]
     fn rates_work_is_done_by_the_lanes() {
         use crate::canary::abi::{SM_RATE_CHAIN_FMA, SM_RATE_CHAINS};
-        // FFMA of registers with an immediate addend; instructions have 16 bytes since compute capability 7.0.
+        // FFMA of registers with an immediate addend; instructions have 16 bytes since compute capability
+        // 7.0.
         const FFMA: u16 = 0x423;
         for made in &CUBINS {
             let instructions = section(made.code.image, ".text.sm_rate").chunks_exact(16);

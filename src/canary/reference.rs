@@ -1,5 +1,5 @@
-//! What the CPU expects of the kernels, bit for bit: the arithmetic of `kernels/*.cu` once more, in Rust. FMA is
-//! defined by IEEE 754 and everything else is integers, so there is one right answer on every GPU.
+//! What the CPU expects of the kernels, bit for bit: the arithmetic of `kernels/*.cu` once more, in Rust. FMA
+//! is defined by IEEE 754 and everything else is integers, so there is one right answer on every GPU.
 
 mod sdc;
 
@@ -57,8 +57,8 @@ pub fn pattern(kind: Pattern, i: u64, a: u64, b: u64) -> u64 {
     }
 }
 
-/// Sum modulo 2^64 of `words` 64-bit words of [`Pattern::Arithmetic`], each read `passes` times: of all blocks of
-/// `hbm_read` or `l2` together. `words` here counts 8 bytes each, not 16.
+/// Sum modulo 2^64 of `words` 64-bit words of [`Pattern::Arithmetic`], each read `passes` times: of all
+/// blocks of `hbm_read` or `l2` together. `words` here counts 8 bytes each, not 16.
 pub fn arithmetic_sum(a: u64, b: u64, words: u64, passes: u32) -> u64 {
     let pairs = u128::from(words) * u128::from(words.saturating_sub(1)) / 2;
     // Modulo 2^64 is what is wanted.
@@ -145,7 +145,8 @@ mod tests {
     proptest! {
         #[test]
         fn sums_are_those_of_the_words(a: u64, b: u64, words in 0_u64..300, passes in 0_u32..4) {
-            let once = (0..words).fold(0_u64, |sum, i| sum.wrapping_add(pattern(Pattern::Arithmetic, i, a, b)));
+            let word = |i| pattern(Pattern::Arithmetic, i, a, b);
+            let once = (0..words).map(word).fold(0_u64, u64::wrapping_add);
             prop_assert_eq!(arithmetic_sum(a, b, words, passes), once.wrapping_mul(u64::from(passes)));
         }
 

@@ -182,7 +182,15 @@ fn cuda_library(dir: &Path) -> PathBuf {
 
 fn install_library(dir: &Path) {
     fs::create_dir_all(dir.join("lib")).unwrap();
-    symlink(simgpu::library_path().unwrap(), library(dir)).unwrap();
+    let simulated = simgpu::library_path().unwrap();
+    symlink(&simulated, library(dir)).unwrap();
+    // CUDA's driver library is there as long as the node is.
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        let file = library(dir).with_file_name(name);
+        if !file.is_symlink() {
+            symlink(&simulated, file).unwrap();
+        }
+    }
 }
 
 impl Node {

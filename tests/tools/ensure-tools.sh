@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what is needed is here; quiet unless something has to be done.
 #   ensure-tools.sh build   a recent enough Rust, a C linker
+#   ensure-tools.sh sim     a C++ compiler, for the kernels of the simulated node
 #   ensure-tools.sh test    rustfmt, clippy, promtool and prometheus
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -55,6 +56,14 @@ ensure_linker() {
 	fi
 }
 
+# The simulated node runs the kernels' own sources on the CPU.
+ensure_cpp() {
+	local probe='#include <ucontext.h>'
+	if ! c++ -x c++ -std=c++17 -fsyntax-only - <<<"$probe" 2>/dev/null; then
+		install_packages g++ libc6-dev
+	fi
+}
+
 ensure_rust_components() {
 	if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
 		command -v rustup >/dev/null || die "rustfmt and clippy are needed; install them with the Rust you have"
@@ -97,8 +106,12 @@ for purpose in "$@"; do
 		ensure_rust
 		ensure_linker
 		;;
+	sim)
+		ensure_cpp
+		;;
 	test)
 		ensure_rust_components
+		ensure_cpp
 		ensure_prometheus
 		;;
 	*) die "unknown purpose: $purpose" ;;

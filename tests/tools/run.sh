@@ -38,6 +38,7 @@ else
 	fi
 	what="a SIMULATED node, $scenario ($why)"
 	packages=(-p gpu-node-exporter -p simgpu)
+	tests/tools/ensure-tools.sh sim
 fi
 
 GNE_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)

@@ -74,7 +74,6 @@ functions! {
     memory_set = "cuMemsetD8_v2"(Address, u8, usize);
     host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     host_free = "cuMemFreeHost"(*mut c_void);
-    copy_in = "cuMemcpyHtoD_v2"(Address, *const c_void, usize);
     copy_out = "cuMemcpyDtoH_v2"(*mut c_void, Address, usize);
     copy_in_async = "cuMemcpyHtoDAsync_v2"(Address, *const c_void, usize, Stream);
     copy_out_async = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Stream);

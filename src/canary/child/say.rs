@@ -86,11 +86,6 @@ impl<W: Write> Reports<W> {
             self.broken = true;
         }
     }
-
-    /// Whether a report could not be sent: then nobody wants the rest.
-    pub fn broken(&self) -> bool {
-        self.broken
-    }
 }
 
 /// A report as it is sent.
@@ -172,7 +167,7 @@ mod tests {
         let mut reports = Reports::new(Vec::new());
         reports.send(&Report::Done { gpu_seconds: 0.5 });
         reports.send(&Report::Abandoned { text: "x".repeat(MAX_LINE), pids: Vec::new() });
-        assert!(reports.broken());
+        assert!(reports.broken);
         assert_eq!(reports.pipe, b"{\"done\":{\"gpu_seconds\":0.5}}\n");
     }
 

@@ -130,9 +130,8 @@ mod tests {
     fn bad_lanes_beyond_those_told_are_counted() {
         let mut bad = BadLanes { count: 1000, ..BadLanes::default() };
         bad.lanes[0] = BadLane { smid: 17, thread: 69, expected: 5, got: 0 };
-        for lane in &mut bad.lanes[1..] {
-            *lane = BadLane { got: 1, ..bad.lanes[0] };
-        }
+        let others = BadLane { got: 1, ..bad.lanes[0] };
+        bad.lanes[1..].fill(others);
         let wrong = Wrong::of_lanes(&bad, "fp32");
         assert_eq!((wrong.count, wrong.zeroed, wrong.first.len()), (1000, 1, FIRST));
         assert_eq!((wrong.first[0].smid, wrong.first[0].warp_lane), (Some(17), Some((2, 5))));

@@ -142,13 +142,6 @@ impl Cuda {
         self.call("cuMemFreeHost", || unsafe { (self.f.host_free)(pinned.start.cast()) })
     }
 
-    /// Copies to the device and waits for it. What does not fit is left out.
-    pub fn copy_in<T: Plain>(&self, to: Slice<T>, from: &[T]) -> Done<()> {
-        let bytes = size_of_val(&from[..from.len().min(to.count)]);
-        // SAFETY: both hold that much, and the call returns when the host's part was read.
-        self.call("cuMemcpyHtoD_v2", || unsafe { (self.f.copy_in)(to.address, from.as_ptr().cast(), bytes) })
-    }
-
     /// Copies from the device and waits for it.
     pub fn copy_out<T: Plain>(&self, from: Slice<T>) -> Done<Vec<T>> {
         let mut to = vec![T::default(); from.count];

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use crate::abi::*;
-use crate::cuda::Cuda;
+use crate::cuda::{Cuda, out};
 
 pub const H200: &str = "still = true\n[[gpu]]\nmodel = 'H200'\n";
 
@@ -238,4 +238,18 @@ fn noise_is_as_small_as_was_measured_and_never_twice_the_same() {
     let mean = rates.iter().sum::<f64>() / 20.0;
     assert!(rates.iter().all(|r| (r / mean - 1.0).abs() < 1e-4), "{rates:?}");
     assert!(rates.windows(2).any(|w| w[0] != w[1]));
+}
+
+#[test]
+fn a_block_that_asks_for_too_much_does_not_fit() {
+    let cuda = Cuda::with_context(H200);
+    let kernel = cuda.kernel(c"sm_rate");
+    let at_once = |shared| {
+        out(0, |out| cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(out, kernel, 256, shared))
+            .expect("a number")
+    };
+    assert_eq!((at_once(0), at_once(100 << 10), at_once(ALONE as usize)), (4, 2, 1));
+    assert_eq!(cuda.cuFuncSetAttribute(kernel, 8, 230 << 10), Err(1));
+    let args = SmRateArgs::default();
+    assert_eq!(cuda.run(kernel, 1, 2048, 0, &args), Err(700), "no addresses");
 }
