@@ -8,11 +8,13 @@
 //! - [`gate`]: whether it may run now · [`interlock`]: what keeps it away by hand · [`schedule`]: when it is due
 //! - [`stray`]: what another daemon or command has left behind
 //! - [`roofline`]: what the hardware can do · [`baseline`]: what it did before · [`judge`]: what it does now
+//! - [`command`]: all of this on command
 
 pub mod abi;
 pub mod baseline;
 pub mod child;
 pub mod code;
+pub mod command;
 pub mod gate;
 pub mod interlock;
 pub mod judge;

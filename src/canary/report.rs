@@ -146,7 +146,7 @@ pub struct Measured {
     pub check: CanaryCheck,
     /// Time in which its kernels or copies ran, seconds.
     pub gpu_seconds: f64,
-    /// Wall time of the same, seconds.
+    /// The same with what passed while the GPU was somebody else's, seconds.
     pub wall_seconds: f64,
     /// What it found.
     pub found: Found,

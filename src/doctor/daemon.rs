@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::ask::{self, Aim, Asked, Known};
 use super::host;
 use super::report::{Finding, Verdict};
-use crate::catalog::{Gpu, MetricId};
+use crate::catalog::{self as m, Gpu, MetricId};
 use crate::config::Config;
 use crate::control;
 use crate::control::orders;
@@ -127,6 +127,12 @@ impl Daemon {
     /// Its word for the driver's state.
     fn driver_state(&self) -> Option<String> {
         Some(self.snapshot.as_ref()?["driver"]["state"].as_str()?.to_owned())
+    }
+
+    /// A process of its canary that hangs on this GPU.
+    pub fn canary_stuck_on(&self, uuid: &str) -> bool {
+        let mut hung = self.metrics().filter(|metric| metric["name"] == m::gpu_canary_hung.def().name);
+        hung.any(|metric| metric["labels"]["uuid"] == uuid && metric["value"] == 1.0)
     }
 
     /// Its metrics.

@@ -119,8 +119,10 @@ fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
 pub struct Spent {
     /// As the GPU tells it, seconds.
     pub gpu: f64,
-    /// As the host saw it, seconds.
+    /// The same with what passed while the GPU was not ours, as far as it is known, seconds.
     pub wall: f64,
+    /// When the newest launch whose blocks note it had ended, by the GPU's clock.
+    last_end_ns: Option<u64>,
 }
 
 /// A GPU ready for checks.
@@ -169,12 +171,11 @@ impl Session<'_> {
     /// Does work between the two events and waits for it. Gives the time between them.
     pub fn timed(&mut self, work: impl FnOnce(&Cuda, &Stream) -> Result<(), CudaError>) -> Try<f64> {
         self.poll.go_on()?;
-        let began = Mono::now();
         self.poll.watch.working(true);
         let done = self.between_events(work);
         self.poll.watch.working(false);
         let seconds = done?;
-        self.spend(seconds, Mono::now().since(began).as_secs_f64());
+        self.spend(seconds, seconds);
         Ok(seconds)
     }
 
@@ -214,7 +215,12 @@ impl Session<'_> {
         let wall = Mono::now().since(began).as_secs_f64();
         let mut told = self.cuda.copy_out(stamps)?;
         told.retain(|stamp| stamp.threads > 0);
-        self.spend(figures::span(&told), wall);
+        let span = figures::span(&told);
+        // Whoever had the GPU in between made the host wait, and shows on the GPU's own clock since the launch
+        // before. A host that is late shows in the first alone, and one that did something else in the second.
+        let passed = figures::since(self.spent.last_end_ns, &told).unwrap_or(span);
+        self.spent.last_end_ns = figures::last_end(&told);
+        self.spend(span, wall.min(passed).max(span));
         Ok(told)
     }
 

@@ -46,10 +46,8 @@ pub fn check_of(step: CanaryStep) -> CanaryCheck {
 pub fn is_left_alone(reason: CanarySkip) -> bool {
     use CanarySkip::*;
     match reason {
-        Processes | Busy | Memory | Claimed | ComputeMode | RecentXid | Unhealthy | Maintenance
-        | Interlock | Duty | Mps | PersistenceOff | Released | ChildAlive | NoMemory | DeviceUnavailable => {
-            true
-        }
+        Processes | Busy | Memory | Claimed | ComputeMode | RecentXid | Maintenance | Interlock | Duty
+        | Mps | PersistenceOff | Released | NoMemory | DeviceUnavailable => true,
         Unread | Unhealthy | ChildAlive | NoInstance | NoLibrary | ForeignLibrary | OldDriver | NoKernels
         | NoPermission | NoDevice | Environment => false,
     }
