@@ -44,6 +44,7 @@ impl Collector {
         }
         self.desk.with(|state| state.schedule.began(Mono::now(), place));
         self.tell(News::Began(place.clone()));
+        self.borrow(peer.as_ref(), true);
         let (mut run, mut remains) = self.run_once(place, &order);
         if worth_another_try(&run) && remains.is_none() && self.still_free(place) {
             tracing::info!(place = places::name(place), end = ?run.end, "a canary failed and is tried once more");
@@ -52,6 +53,7 @@ impl Collector {
             run.gpu_seconds += spent;
         }
         self.conclude(place, run);
+        self.borrow(peer.as_ref(), false);
         self.left.extend(remains.map(|remains| Process { place: place.clone(), peer, remains, said: None }));
         self.tend(None);
     }
@@ -61,6 +63,12 @@ impl Collector {
         let own: Vec<i32> = self.left.iter().map(|process| process.remains.pid()).collect();
         let places = self.desk.with(|state| state.devices.get(&place.gpu).cloned()).flatten();
         stray::on(&stray::uuids(&places.unwrap_or_default()), &own)
+    }
+
+    fn borrow(&self, peer: Option<&Gpu>, takes_part: bool) {
+        if let Some(peer) = peer {
+            self.tell(News::Borrowed(peer.clone(), takes_part));
+        }
     }
 
     fn put_off(&self, place: &Place, reason: CanarySkip, text: &str) {
