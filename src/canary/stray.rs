@@ -7,15 +7,28 @@ use std::path::Path;
 
 use super::report::COMMAND;
 use crate::canary::outcome::Place;
+use crate::host::Host;
 
 /// The begin of an environment that is looked at, bytes.
 const ENVIRONMENT: u64 = 256 * 1024;
 const DEVICES: &[u8] = b"CUDA_VISIBLE_DEVICES=";
 
-/// A process of another's canary on this GPU, but those in `own`. `uuids`: the GPU's and its instances'. One that
-/// does not tell where it is may be on any.
-pub fn on(uuids: &[String], own: &[i32]) -> Option<i32> {
-    on_in(Path::new("/proc"), uuids, own)
+/// A canary's process on this GPU, by the host's list of processes; `uuids` are the GPU's and its instances'. One
+/// that does not tell where it is may be on any. For when none of our own is on it.
+pub fn on(host: &Host, uuids: &[String]) -> Option<i32> {
+    for entry in fs::read_dir(host.path("/proc")).ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        if !is_canarys(&entry.path()) {
+            continue;
+        }
+        match devices(&entry.path()) {
+            Some(devices) if !devices.split(',').any(|device| uuids.iter().any(|uuid| uuid == device)) => {}
+            _ => return Some(pid),
+        }
+    }
+    None
 }
 
 /// The UUIDs by which CUDA may know the GPU of these places.
@@ -25,22 +38,6 @@ pub fn uuids(places: &[Place]) -> Vec<String> {
         [Some(place.gpu.uuid.to_string()), instance].into_iter().flatten()
     };
     places.iter().flat_map(of).collect()
-}
-
-fn on_in(proc: &Path, uuids: &[String], own: &[i32]) -> Option<i32> {
-    for entry in fs::read_dir(proc).ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        if own.contains(&pid) || !is_canarys(&entry.path()) {
-            continue;
-        }
-        match devices(&entry.path()) {
-            Some(devices) if !devices.split(',').any(|device| uuids.iter().any(|uuid| uuid == device)) => {}
-            _ => return Some(pid),
-        }
-    }
-    None
 }
 
 /// A process that has ended and was not waited for has no command line any more.
@@ -65,9 +62,11 @@ mod tests {
 
     #[test]
     fn only_canaries_of_others_on_this_gpu_are_found() {
-        let proc = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let proc = root.path().join("proc");
+        fs::create_dir(&proc).unwrap();
         let process = |pid: i32, cmdline: &[u8], environ: &[u8]| {
-            let folder = proc.path().join(pid.to_string());
+            let folder = proc.join(pid.to_string());
             fs::create_dir(&folder).unwrap();
             fs::write(folder.join("cmdline"), cmdline).unwrap();
             fs::write(folder.join("environ"), environ).unwrap();
@@ -76,10 +75,10 @@ mod tests {
         process(1, b"gpu-node-exporter\0serve\0", b"CUDA_VISIBLE_DEVICES=GPU-0\0");
         process(2, b"", b"");
         process(3, canary, b"A=b\0CUDA_VISIBLE_DEVICES=GPU-1,GPU-2\0");
-        fs::create_dir(proc.path().join("self")).unwrap();
-        let on = |uuid: &str, own: &[i32]| on_in(proc.path(), &[uuid.to_owned()], own);
-        assert_eq!((on("GPU-0", &[]), on("GPU-2", &[]), on("GPU-1", &[3])), (None, Some(3), None));
+        fs::create_dir(proc.join("self")).unwrap();
+        let on = |uuid: &str| super::on(&Host::new(root.path()), &[uuid.to_owned()]);
+        assert_eq!((on("GPU-0"), on("GPU-2"), on("GPU-1")), (None, Some(3), Some(3)));
         process(4, canary, b"A=b\0");
-        assert_eq!(on("GPU-0", &[3]), Some(4), "it may be there");
+        assert_eq!(on("GPU-0"), Some(4), "it may be there");
     }
 }

@@ -292,7 +292,6 @@ fn a_job_that_leaves_is_followed_by_a_run() {
     // Time for the canary to see it: it looks every 2 s.
     node.hold("no run", Duration::from_secs(3), |node| all_runs(&node.metrics()) == 0.0);
     node.sim().close_gate("job").unwrap();
-    let t=std::time::Instant::now(); node.wait_for("dbg", |n| { let s=status(n); let c:Vec<_>=s.gpus[0].places[0].conditions.iter().map(|c| format!("{:?} {} {}", c.allows, c.what, c.found)).filter(|c| !c.starts_with("Yes")).collect(); eprintln!("{:?} {:?} {:?}", t.elapsed(), s.gpus[0].next_due, c); last_run(&n.metrics(), "0") > 0.0});
     let m = node.wait_metrics("a run", |m| verdict(m, "0", "init", "ok") == Some(1.0));
     assert_eq!(last_run(&m, "1"), 0.0);
 }

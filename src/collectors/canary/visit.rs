@@ -14,6 +14,7 @@ use crate::catalog::schema::KnownLabel;
 use crate::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
 use crate::child::{self, Voice};
 use crate::clock::{Mono, unix_seconds};
+use crate::host::Host;
 use crate::snapshot::{DriverState, GpuState};
 
 /// Time between two looks at a run and at what may end it.
@@ -60,9 +61,9 @@ impl Collector {
 
     /// A process of another daemon's or command's canary on the GPU.
     fn stray(&self, place: &Place) -> Option<i32> {
-        let own: Vec<i32> = self.left.iter().map(|process| process.remains.pid()).collect();
         let places = self.desk.with(|state| state.devices.get(&place.gpu).cloned()).flatten();
-        stray::on(&stray::uuids(&places.unwrap_or_default()), &own)
+        let host = Host::new(&self.context.config.host.root);
+        stray::on(&host, &stray::uuids(&places.unwrap_or_default()))
     }
 
     fn borrow(&self, peer: Option<&Gpu>, takes_part: bool) {
@@ -98,7 +99,7 @@ impl Collector {
             cuda_library: config.canary.cuda_library.clone(),
             checks,
             memory_bytes: u64::from(config.canary.memory_mib) * MIB,
-            seed: self.dice.next(),
+            seed: self.dice.number(),
             yields: true,
             known_pids: Vec::new(),
         })
