@@ -99,7 +99,7 @@ impl Collector {
         };
         let mut dice = Dice::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
         let desk = Arc::clone(&context.canary);
-        desk.open(settings, dice.next(), context.off.as_ref().clone());
+        desk.open(settings, dice.number(), context.off.as_ref().clone());
         let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
         Collector {
             context,
@@ -159,10 +159,10 @@ impl Collector {
         let now = Mono::now();
         let due = self.desk.with(|state| {
             state.devices = places::of(snapshot, &state.devices);
+            state.schedule.devices(now, &state.devices);
             for (place, works) in state.watch.look(snapshot, &state.devices, now) {
                 state.schedule.working(now, &place, works);
             }
-            state.schedule.devices(now, &state.devices);
             let of = |gpu: &Gpu| (gpu.clone(), state.schedule.next_due(gpu));
             state.devices.keys().map(of).collect::<BTreeMap<_, _>>()
         });

@@ -253,6 +253,50 @@ fn the_daemon_ends_in_time_whatever_a_run_does() {
 }
 
 #[test]
+fn one_failure_is_tried_again_and_two_are_a_fault() {
+    let node = start();
+    node.wait_metrics("a run", |m| last_run(m, "0") > 0.0);
+    node.sim().open_gate("once").unwrap();
+    node.wait_said(&["tried once more"]);
+    let m = node.wait_metrics("more runs", |m| runs(m, "finished") >= 4.0);
+    assert_eq!((runs(&m, "driver_fault"), m.value("gpu_healthy", &[("gpu", "0")])), (0.0, Some(1.0)));
+    node.sim().open_gate("sick").unwrap();
+    let m = node.wait_metrics("the fault", |m| m.value("gpu_healthy", &[("gpu", "0")]) == Some(0.0));
+    assert!(runs(&m, "driver_fault") >= 1.0);
+    other_gpu_goes_on(&node);
+    // What the canary found itself keeps it not from looking again.
+    let before = last_run(&node.metrics(), "0");
+    node.wait_metrics("another look", |m| last_run(m, "0") > before);
+}
+
+#[test]
+fn instances_take_turns() {
+    let node = setup("tests/scenarios/canary-mig.toml").start();
+    node.wait_metrics("both are judged", |m| {
+        let ok = |instance| {
+            let labels = [("gpu_instance", instance), ("check", "init"), ("verdict", "ok")];
+            m.value("gpu_mig_canary_verdict", &labels) == Some(1.0)
+        };
+        ok("1") && ok("2")
+    });
+    assert_eq!(status(&node).gpus[0].places.len(), 2);
+}
+
+#[test]
+fn a_job_that_leaves_is_followed_by_a_run() {
+    let long = setup(SCENARIO).with("CANARY__MODE", "after_job").with("CANARY__INTERVAL", "1h");
+    let node = long.with("CANARY__IDLE_FOR", "10m").start();
+    node.sim().open_gate("job").unwrap();
+    let job = |m: &Metrics| m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]);
+    node.wait_metrics("the job", |m| job(m) == Some(1.0));
+    // Time for the canary to see it: it looks every 2 s.
+    node.hold("no run", Duration::from_secs(3), |node| all_runs(&node.metrics()) == 0.0);
+    node.sim().close_gate("job").unwrap();
+    let m = node.wait_metrics("a run", |m| verdict(m, "0", "init", "ok") == Some(1.0));
+    assert_eq!(last_run(&m, "1"), 0.0);
+}
+
+#[test]
 fn off_is_off() {
     let node = setup(SCENARIO).with("CANARY__MODE", "off").start();
     node.wait_ready();

@@ -1,11 +1,12 @@
 //! The canary's own process on a GPU is nobody's work.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::node::Setup;
+use super::node::{Metrics, Setup};
 
 /// A host on which one process is the canary's, and others are not.
 fn host() -> TempDir {
@@ -57,4 +58,33 @@ fn what_tells_when_a_gpu_was_busy_is_read_also_if_it_is_not_to_be_published() {
         .start();
     let m = node.wait_metrics("who was busy", |m| m.all("gpu_last_busy_timestamp_seconds", &[]).len() == 2);
     assert!(m.all("gpu_processes", &[]).is_empty());
+}
+
+#[test]
+fn a_run_of_the_canary_is_nobodys_work() {
+    // The process is a real one here, as the kernel shows it.
+    let node = Setup::new("tests/scenarios/canary.toml")
+        .with("HOST__ROOT", "/")
+        .with("CANARY__INTERVAL", "1s")
+        .with("CANARY__IDLE_FOR", "1s")
+        .with("CANARY__CHECKS", "init,launch,pcie")
+        .with("CANARY__DUTY_PPM", "100000")
+        .start();
+    let worked = |m: &Metrics| m.value("gpu_canary_gpu_seconds_total", &[("gpu", "0")]).unwrap_or(0.0);
+    let samples = |m: &Metrics| {
+        m.value("gpu_exporter_samples_total", &[("gpu", "0"), ("buffer", "utilization")]).unwrap_or(0.0)
+    };
+    let most = Cell::new(0.0);
+    let m = node.wait_metrics("runs, and samples after them", |m| {
+        let processes = m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]);
+        most.set(f64::max(most.get(), processes.unwrap_or(0.0)));
+        let runs = m.value("gpu_canary_runs_total", &[("end", "finished")]);
+        runs >= Some(4.0) && worked(m) > 0.0 && samples(m) > 0.0
+    });
+    assert_eq!(most.get(), 0.0, "its process is nobody's");
+    assert_eq!(m.value("gpu_busy_seconds_total", &[("gpu", "0")]), Some(0.0));
+    assert!(m.all("gpu_last_busy_timestamp_seconds", &[]).is_empty(), "nobody was at work");
+    assert!(m.value("gpu_exporter_cpu_seconds_total", &[("role", "canary")]) > Some(0.0), "but it cost");
+    let (_, page) = node.get("/");
+    assert!(page.contains("<dt>Canary</dt>") && page.contains("ok, "), "{page}");
 }

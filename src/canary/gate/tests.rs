@@ -48,7 +48,8 @@ fn a_free_gpu_is_free_and_claims_are_listed_as_not_checked() {
 #[test]
 fn each_condition_keeps_it_away_by_its_name() {
     let seconds = Duration::from_secs;
-    let cases: Vec<(CanarySkip, Box<dyn FnOnce(&mut Facts)>)> = vec![
+    type Change = Box<dyn FnOnce(&mut Facts)>;
+    let cases: Vec<(CanarySkip, Change)> = vec![
         (CanarySkip::Released, Box::new(|f| f.released = true)),
         (CanarySkip::Unhealthy, Box::new(|f| f.state = Some((CanarySkip::Unhealthy, "stuck".into())))),
         (CanarySkip::Unread, Box::new(|f| f.age = None)),

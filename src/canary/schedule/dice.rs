@@ -11,7 +11,7 @@ impl Dice {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,7 @@ impl Dice {
 
     /// A number from 0 up to 1, without it.
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -33,7 +33,7 @@ mod tests {
     fn the_dice_fall_as_published() {
         // First outputs of splitmix64 for the seed 1234567 (Rosetta Code, "Pseudo-random numbers/Splitmix64").
         let mut dice = Dice::new(1_234_567);
-        assert_eq!([dice.next(), dice.next()], [6457827717110365317, 3203168211198807973]);
+        assert_eq!([dice.number(), dice.number()], [6457827717110365317, 3203168211198807973]);
         assert!((0..1000).all(|_| (0.0..1.0).contains(&dice.unit())));
     }
 }

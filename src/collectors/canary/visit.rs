@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use super::{Collector, Process, places, take_interlock};
 use crate::canary::gate;
-use crate::canary::interlock;
 use crate::canary::judge::{judge, worth_another_try};
 use crate::canary::outcome::{News, Outcome, Place};
 use crate::canary::parent::{Active, Remains, Start};
 use crate::canary::report::{End, Order, Report, Run};
+use crate::canary::{interlock, stray};
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
 use crate::child::{self, Voice};
 use crate::clock::{Mono, unix_seconds};
+use crate::host::Host;
 use crate::snapshot::{DriverState, GpuState};
 
 /// Time between two looks at a run and at what may end it.
@@ -30,6 +31,10 @@ impl Collector {
         if let Err(text) = take_interlock(&mut self.interlock, &self.context.config.canary.interlock) {
             return self.put_off(place, CanarySkip::Interlock, &text);
         }
+        if let Some(pid) = self.stray(place) {
+            self.interlock = None;
+            return self.put_off(place, CanarySkip::ChildAlive, &format!("process {pid} of another canary"));
+        }
         if !self.context.switch.begin_canary() {
             self.interlock = None;
             return self.put_off(place, CanarySkip::Released, "");
@@ -40,6 +45,7 @@ impl Collector {
         }
         self.desk.with(|state| state.schedule.began(Mono::now(), place));
         self.tell(News::Began(place.clone()));
+        self.borrow(peer.as_ref(), true);
         let (mut run, mut remains) = self.run_once(place, &order);
         if worth_another_try(&run) && remains.is_none() && self.still_free(place) {
             tracing::info!(place = places::name(place), end = ?run.end, "a canary failed and is tried once more");
@@ -48,8 +54,22 @@ impl Collector {
             run.gpu_seconds += spent;
         }
         self.conclude(place, run);
+        self.borrow(peer.as_ref(), false);
         self.left.extend(remains.map(|remains| Process { place: place.clone(), peer, remains, said: None }));
         self.tend(None);
+    }
+
+    /// A process of another daemon's or command's canary on the GPU.
+    fn stray(&self, place: &Place) -> Option<i32> {
+        let places = self.desk.with(|state| state.devices.get(&place.gpu).cloned()).flatten();
+        let host = Host::new(&self.context.config.host.root);
+        stray::on(&host, &stray::uuids(&places.unwrap_or_default()))
+    }
+
+    fn borrow(&self, peer: Option<&Gpu>, takes_part: bool) {
+        if let Some(peer) = peer {
+            self.tell(News::Borrowed(peer.clone(), takes_part));
+        }
     }
 
     fn put_off(&self, place: &Place, reason: CanarySkip, text: &str) {
@@ -79,7 +99,7 @@ impl Collector {
             cuda_library: config.canary.cuda_library.clone(),
             checks,
             memory_bytes: u64::from(config.canary.memory_mib) * MIB,
-            seed: self.dice.next(),
+            seed: self.dice.number(),
             yields: true,
             known_pids: Vec::new(),
         })
