@@ -39,9 +39,9 @@ struct Space {
 
 /// Copies.
 pub fn pcie(s: &mut Session<'_>) -> Try<Finding> {
-    let bad = s.arena.take::<BadWords>(1)?;
-    let words = (BYTES.min(s.order.memory_bytes).min(s.arena.left()) / 8) as usize;
-    let gpu = s.arena.take::<u64>(words)?;
+    let bad = s.arena.results::<BadWords>(1)?;
+    let words = (BYTES.min(s.order.memory_bytes).min(s.arena.left()) / 512 * 64) as usize;
+    let gpu = s.arena.data::<u64>(words)?;
     let folder = Path::new("/sys/bus/pci/devices").join(pci_address(&s.order.pci_address));
     let node = Node::of(&folder);
     let seed = |of| figures::seed(s.order.seed, of);

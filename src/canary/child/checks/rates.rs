@@ -95,8 +95,8 @@ pub fn tensor(s: &mut Session<'_>) -> Try<Finding> {
 /// Launches until every multiprocessor was met and every launch is counted. The first warms up, and tells how
 /// long the others are to be: a GPU that is held back takes as long as one that is not.
 fn measure<A: Copy>(s: &mut Session<'_>, kind: &Kind<'_, A>) -> Try<Finding> {
-    let stamps = s.arena.take::<SmStamp>(kind.grid.blocks as usize)?;
-    let bad = s.arena.take::<BadLanes>(1)?;
+    let stamps = s.arena.results::<SmStamp>(kind.grid.blocks as usize)?;
+    let bad = s.arena.results::<BadLanes>(1)?;
     let compared = u64::from(kind.grid.blocks) * u64::from(kind.grid.threads);
     let mut tally = Tally::default();
     let mut launch = |s: &mut Session<'_>, turns: u32| {
