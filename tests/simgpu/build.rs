@@ -15,9 +15,12 @@ fn main() {
     for flag in ["-U_FORTIFY_SOURCE", "-fvisibility=hidden", "-fcf-protection=none", "-Wno-unknown-pragmas"] {
         build.flag_if_supported(flag);
     }
+    // What is built here runs here. Without the instruction, an FMA is a call that gives the same bits.
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("fma") {
-        build.flag("-mfma");
+    if std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("bmi2") {
+        for flag in ["-mfma", "-mpopcnt", "-mbmi2"] {
+            build.flag(flag);
+        }
     }
     build.compile("simgpu_cuda");
 }

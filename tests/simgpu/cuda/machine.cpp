@@ -138,13 +138,13 @@ static u32 busy_sms(const SimLaunch *launch) { return launch->blocks < launch->s
 
 // Begins a block: what one of each costs it. Blocks that are on a multiprocessor at once share it, and those of
 // all share memory and L2. A thread that stands for its block does what all threads do. Elsewhere an FMA costs as
-// much as 16: programs make such kernels as long as they need by what they measure, and the CPU has less to do.
+// much as 64: programs make such kernels as long as they need by what they measure, and the CPU has less to do.
 static void begin_block(const SimLaunch *launch, u32 block, u32 kind, u64 begin) {
     const u32 sm = block % launch->sms;
     const u32 on_sm = (launch->blocks - sm + launch->sms - 1) / launch->sms;
     const double beside = on_sm < launch->blocks_of_sm ? on_sm : launch->blocks_of_sm;
     const double part = launch->sm_parts[sm] / beside;
-    const double times = kind == SIM_RATE ? launch->threads : 16;
+    const double times = kind == SIM_RATE ? launch->threads : 64;
     const double products = kind == SIM_RATE ? launch->threads : 1;
     const double all = beside * busy_sms(launch);
     sim_cpu.smid = sm;

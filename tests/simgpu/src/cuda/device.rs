@@ -60,7 +60,7 @@ fn attribute(device: &Device, number: u32) -> u64 {
     let (bus, slot) = pci_bus_device(device.index);
     let share = rates::share(device);
     match number {
-        1 | 2 | 3 => 1024,
+        1..=3 => 1024,
         4 => 64,
         5 => 0x7fff_ffff,
         6 | 7 => 65_535,

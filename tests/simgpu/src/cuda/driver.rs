@@ -203,6 +203,11 @@ impl Driver {
     fn took(&mut self, call: Key) {
         let gpu = self.devices.first().and_then(|d| self.sim.scenario.gpus.get(d.gpu));
         self.now += gpu.and_then(|g| g.model.latency_us(&call)).unwrap_or(0) * 1000;
+        self.pace();
+    }
+
+    /// Lets simulated time go at least as fast as real time, if the scenario wants that.
+    fn pace(&mut self) {
         if self.sim.scenario.paced {
             self.now = self.now.max((os::wall_us() * 1000).saturating_sub(self.epoch));
         }
@@ -310,6 +315,8 @@ impl Driver {
     /// Gives work to a stream of the current context: when it begins and ends.
     pub fn work(&mut self, stream: *mut c_void, unit: Unit, ns: u64) -> Answer<(u64, u64)> {
         let (handle, device) = self.here()?;
+        // What the CPU took for it is no part of it: the work begins now.
+        self.pace();
         self.now += HAND_OVER_NS;
         let sms = super::rates::share(&device).sms;
         let ordinal = self.contexts.get(handle)?.device;

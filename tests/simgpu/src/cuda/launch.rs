@@ -70,7 +70,7 @@ impl Driver {
         *number += 1;
         let number = *number - 1;
         device.hardware().find_map(|h| match h {
-            Hardware::Wrong(wrong) if number % u64::from(wrong.every) == 0 => Some(*wrong),
+            Hardware::Wrong(wrong) if number.is_multiple_of(u64::from(wrong.every)) => Some(*wrong),
             _ => None,
         })
     }

@@ -185,7 +185,7 @@ impl Driver {
     unsafe fn fill<T: Copy>(&mut self, to: u64, value: T, count: usize, stream: Handle) -> Answer<u64> {
         let bytes = count.checked_mul(size_of::<T>()).ok_or(cu::INVALID_VALUE)?;
         let context = self.range(to, bytes)?;
-        if to % size_of::<T>() as u64 != 0 {
+        if !to.is_multiple_of(size_of::<T>() as u64) {
             return Err(cu::INVALID_VALUE);
         }
         let noise = self.next_work();

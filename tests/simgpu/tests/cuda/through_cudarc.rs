@@ -1,41 +1,91 @@
 //! The library as cudarc finds and calls it, in a process of its own: all symbols, with their signatures.
 
-use std::path::Path;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
 use crate::abi::LaunchArgs;
-use crate::cuda::scratch;
+use crate::cuda::{Cuda, scratch};
 use crate::kernels::H200;
 
-/// Runs a test of this program in a process that finds the library as a driver is found.
-fn in_a_process(test: &str) -> String {
+/// A folder with the library under the names of a driver, and a node.
+fn node() -> PathBuf {
     let folder = scratch("driver");
     std::fs::create_dir_all(&folder).expect("a folder");
     let library = simgpu::library_path().expect("the library is built");
     for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
         std::os::unix::fs::symlink(&library, folder.join(name)).expect("a link");
     }
-    let scenario = folder.join("scenario.toml");
-    std::fs::write(&scenario, H200).expect("a scenario can be written");
-    let output = Command::new(std::env::current_exe().expect("this program"))
+    std::fs::write(folder.join("scenario.toml"), H200).expect("a scenario can be written");
+    folder
+}
+
+/// A test of this program, to run in a process that finds the library as a driver is found.
+fn process(folder: &Path, test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
         .args(["--exact", test, "--ignored", "--nocapture"])
-        .env("LD_LIBRARY_PATH", &folder)
-        .env("GPU_SIM_SCENARIO", &scenario)
+        .env("LD_LIBRARY_PATH", folder)
+        .env("GPU_SIM_SCENARIO", folder.join("scenario.toml"))
         .env("GPU_SIM_STATE", folder.join("state"))
-        .env("CUDA_VISIBLE_DEVICES", "GPU-00000000-0000-4000-8000-000000000001")
-        .output()
-        .expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let _ = std::fs::remove_dir_all(Path::new(&folder));
-    said
+        .env("CUDA_VISIBLE_DEVICES", "GPU-00000000-0000-4000-8000-000000000001");
+    command
 }
 
 #[test]
 fn cudarc_finds_and_calls_it() {
-    assert!(in_a_process("through_cudarc::a_program_through_cudarc").contains("1 passed"));
+    let folder = node();
+    let output = process(&folder, "through_cudarc::a_program_through_cudarc").output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{complained}");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
+fn a_process_that_dies_leaves_no_context() {
+    let folder = node();
+    let mut process = process(&folder, "through_cudarc::a_program_that_waits_with_its_context");
+    let mut process = process
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+    assert!(lines.any(|line| line.is_ok_and(|line| line.contains("a context is here"))));
+    let watcher = Cuda::join(&folder.join("scenario.toml"), &folder.join("state"), None);
+    let listed = || {
+        let gpu = watcher.nvml.device_by_index(0).expect("a device");
+        gpu.running_compute_processes().expect("processes").into_iter().map(|p| p.pid).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(), [process.id()]);
+    assert!(watcher.nvml.sys_process_name(process.id(), 64).is_ok());
+    process.kill().expect("killed");
+    // Gone with its death, also before its parent has asked for its end.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !listed().is_empty() {
+        assert!(Instant::now() < deadline, "it is still there");
+        std::thread::yield_now();
+    }
+    process.wait().expect("it has ended");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
+#[ignore = "run in a process of its own"]
+fn a_program_that_waits_with_its_context() {
+    // SAFETY: a driver's library is there.
+    unsafe {
+        result::init().expect("initialised");
+        let device = result::device::get(0).expect("a device");
+        result::primary_ctx::retain(device).expect("a context");
+    }
+    println!("a context is here");
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 #[test]
