@@ -113,7 +113,7 @@ impl Plan {
 
     fn run(self) -> Canary {
         let mut canary = self.start();
-        canary.to_the_end();
+        canary.hear_out();
         canary
     }
 }
@@ -160,7 +160,7 @@ impl Canary {
     }
 
     /// Hears the rest, up to the process's end.
-    fn to_the_end(&mut self) {
+    fn hear_out(&mut self) {
         self.until("last word", |report| matches!(report, Report::Done { .. }));
         self.wait("an end", |canary| canary.running.ended().unwrap().is_some());
         assert!(self.running.ended().unwrap().unwrap().success());
@@ -172,6 +172,12 @@ impl Canary {
             assert!(Instant::now() < deadline, "no {what}; it said {:#?}", self.heard);
             std::thread::yield_now();
         }
+    }
+
+    /// Whether the table says that it is in this call.
+    fn in_call(&self, name: &str) -> bool {
+        let view = self.table.views().into_iter().find(|view| view.slot == NODE_SLOT);
+        view.and_then(|view| view.call).is_some_and(|call| call.name == name)
     }
 
     fn measured(&self, check: CanaryCheck) -> &Measured {
@@ -336,9 +342,9 @@ fn what_is_no_fault_of_the_gpu_is_told_as_such() {
 fn an_initialisation_that_fails_once_is_tried_again() {
     let step = "[[step]]\nfunction = \"cuInit\"\nerror = 999\nuntil_gate = \"well\"\n";
     let mut canary = Plan::new("L4", step).start();
-    canary.wait("first try", |canary| canary.state.calls_of("cuInit") == 1);
+    canary.wait("pause after the first try", |canary| canary.in_call("pause before cuInit"));
     canary.state.open_gate("well").unwrap();
-    canary.to_the_end();
+    canary.hear_out();
     assert!(canary.gave_back(), "{:#?}", canary.heard);
     assert_eq!(canary.state.calls_of("cuInit"), 2);
 }
@@ -348,14 +354,11 @@ fn a_hang_has_step_and_call_and_ends_between_kernels_once_it_is_over() {
     let step = "[[step]]\nfunction = \"cuDevicePrimaryCtxRetain\"\nhang = true\nuntil_gate = \"over\"\n";
     let mut canary = Plan::new("L4", step).start();
     canary.until_step(CanaryStep::Context);
-    canary.wait("call in the table", |canary| {
-        let view = canary.table.views().into_iter().find(|view| view.slot == NODE_SLOT);
-        view.and_then(|view| view.call).is_some_and(|call| call.name == "cuDevicePrimaryCtxRetain")
-    });
+    canary.wait("call in the table", |canary| canary.in_call("cuDevicePrimaryCtxRetain"));
     canary.running.ask_to_end();
     assert!(canary.running.ended().unwrap().is_none(), "it ends in no driver call");
     canary.state.open_gate("over").unwrap();
-    canary.to_the_end();
+    canary.hear_out();
     assert_eq!(canary.abandoned().1, [0; 0]);
     assert!(canary.gave_back());
 }
@@ -365,7 +368,7 @@ fn a_parent_that_hangs_up_ends_it_between_two_kernels() {
     let mut canary = Plan::new("L4", "").checks(&PERIODIC).start();
     canary.until_step(CanaryStep::SmRate);
     canary.running.ask_to_end();
-    canary.to_the_end();
+    canary.hear_out();
     assert_eq!(canary.abandoned(), ("it was asked to end", &[0; 0][..]));
     assert!(canary.gave_back());
     assert!(!canary.steps().contains(&(CanaryStep::Launch, true)), "it did not go on");
@@ -395,7 +398,7 @@ fn a_process_that_comes_ends_it_between_two_kernels() {
     let mut canary = Plan::new("L4", job).checks(&PERIODIC).start();
     canary.until_step(CanaryStep::SmRate);
     canary.state.open_gate("job").unwrap();
-    canary.to_the_end();
+    canary.hear_out();
     assert_eq!(canary.abandoned().1, [4242]);
     assert!(canary.gave_back());
 }
@@ -469,9 +472,8 @@ fn nvml_that_hangs_ends_the_run_but_not_the_process() {
 fn a_wrong_result_is_named_and_tried_again() {
     // Rate kernels are simulated by the first thread of each block alone.
     for (check, lane, place) in [(CanaryCheck::SmRate, 0, (0, 0)), (CanaryCheck::SmSdc, 69, (2, 5))] {
-        let wrong = format!(
-            "[[step]]\ngpu = 0\nwrong = {{ sm = 17, unit = \"fp32\", lane = {lane}, bit = 21 }}\n"
-        );
+        let wrong =
+            format!("[[step]]\ngpu = 0\nwrong = {{ sm = 17, unit = \"fp32\", lane = {lane}, bit = 21 }}\n");
         let canary = Plan::new("L4", &wrong).checks(&[check]).run();
         let told = &canary.measured(check).mismatches;
         assert_eq!((told.wrong, told.zeroed), (1, 0), "{told:?}");

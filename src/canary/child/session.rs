@@ -120,7 +120,7 @@ impl Arena {
     /// The bytes of so many, if there is room.
     fn room<T: Plain>(&self, count: usize) -> Try<u64> {
         let bytes = (count * size_of::<T>()) as u64;
-        match bytes + ALIGNMENT <= self.left() || (bytes <= self.left() && bytes % ALIGNMENT == 0) {
+        match bytes + ALIGNMENT <= self.left() || (bytes <= self.left() && bytes.is_multiple_of(ALIGNMENT)) {
             true => Ok(bytes),
             false => Err(self.too_small()),
         }

@@ -20,8 +20,9 @@ const LAUNCH: f64 = 2.5e-3;
 const LAUNCHES: u32 = 3;
 /// Most launches, if some multiprocessor is not met.
 const MOST_LAUNCHES: u32 = 8;
-/// Half-precision FMA a cycle where the architecture's figure is not known: for the length of a launch only.
-const SOME_TENSOR_FMA: f64 = 1024.0;
+/// Half-precision FMA a cycle where the architecture's figure is not known, for the length of a launch only: the
+/// most of any. The warm-up tells what it is really.
+const SOME_TENSOR_FMA: f64 = 4096.0;
 /// Sums are exact in FP32 up to this.
 const EXACT: u32 = 1 << 24;
 
