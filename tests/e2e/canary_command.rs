@@ -290,7 +290,8 @@ fn each_failure_of_the_driver_is_told_with_its_step_and_code() {
 #[test]
 fn every_code_is_a_fault_or_a_matter_of_the_environment() {
     const FAULTS: [u32; 22] = [
-        214, 220, 226, 304, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 802, 803, 911, 916, 999, 3, 400,
+        214, 220, 226, 304, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 802, 803, 911, 916, 999,
+        3, 400,
     ];
     const ENVIRONMENT: [u32; 10] = [2, 34, 36, 46, 209, 221, 800, 801, 804, 805];
     let said = |code: u32| {
@@ -322,7 +323,12 @@ fn a_gpu_that_the_driver_wants_reset_is_not_run_and_not_well() {
 fn clocks_that_had_not_risen_are_no_verdict() {
     let idle = step("sm_clock = 0.3\ntold = true") + &step("throttle = [\"gpu_idle\"]");
     let said = Bench::new(1, &idle).json(&["--check", "sm_rate"]);
-    assert_eq!((said.code, said.found(0)), (Some(0), vec![triple("sm_rate", "skipped", "skipped")]), "{}", said.out);
+    assert_eq!(
+        (said.code, said.found(0)),
+        (Some(0), vec![triple("sm_rate", "skipped", "skipped")]),
+        "{}",
+        said.out
+    );
 }
 
 #[test]
