@@ -1,7 +1,7 @@
 # Everything a person or CI runs; `make` alone lists it. The work is in tests/tools.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench soak fmt clean
+.PHONY: help run test bench soak prove kernels fmt clean
 MAKEFLAGS += --no-print-directory
 
 # A Rust fresh from rustup is not yet on the PATH of a shell that was open before.
@@ -13,7 +13,7 @@ STAGE := @tests/tools/stage.sh
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\): ## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
-		printf '  make %-6s %s\n' "$$name" "$$text"; done
+		printf '  make %-7s %s\n' "$$name" "$$text"; done
 
 run: ## Build and serve this machine's GPUs, else a simulated node [LISTEN=127.0.0.1:9500] [SCENARIO=FILE]
 	@tests/tools/ensure-tools.sh build
@@ -34,6 +34,12 @@ bench: ## Measure what serving, folding and sampling cost
 soak: ## Prove that memory stays flat: a simulated day of the ledger, and restarts of the driver (4 minutes)
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
+
+prove: ## What takes longer or more tools: the committed machine code is what the kernels' sources give
+	$(STAGE) 'kernels' kernels/build.py --check
+
+kernels: ## Compile the CUDA kernels to kernels/bin (fetches the compilers; wants no GPU)
+	@kernels/build.py
 
 fmt: ## Format the Rust code
 	cargo fmt --all

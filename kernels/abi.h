@@ -77,8 +77,8 @@ struct TensorArgs {
 // `u32 tensor_shape[4]` = { threads, FMA a turn (low), FMA a turn (high), depth: k summed a turn }.
 enum { TENSOR_SHARED_BYTES = 10240 }; // dynamic shared memory that it needs at least
 
-// --- sm_sdc: every unit's result of every thread, the same in all blocks. SDC_ROUNDS is what one launch should
-// do: sums of the tensor unit are exact up to SDC_MAX_ROUNDS; more is gained by other seeds.
+// --- sm_sdc: every unit's result of every thread, the same in all blocks. SDC_ROUNDS is what one launch
+// should do: sums of the tensor unit are exact up to SDC_MAX_ROUNDS; more is gained by other seeds.
 enum { SDC_THREADS = 256, SDC_UNITS = 7, SDC_ROUNDS = 8, SDC_MAX_ROUNDS = 256 };
 enum { SDC_SHARED_WORDS = 8192, SDC_COUNTERS = 64 };
 enum { SDC_SHARED_BYTES = 4 * (SDC_SHARED_WORDS + SDC_COUNTERS) }; // dynamic shared memory, at least
@@ -91,7 +91,7 @@ struct SmSdcArgs {
 };
 
 // --- hbm_read and l2: sums of 64-bit words, read 16 bytes at a time, over and over, by all blocks together.
-// Threads of a block: a power of two.
+// A block has exactly READ_THREADS threads; the sum of all blocks' sums is what counts.
 enum { READ_THREADS = 1024, READ_SHARED_BYTES = 8 * READ_THREADS }; // dynamic shared memory, at least
 struct ReadArgs {
     u64 data;

@@ -168,7 +168,8 @@ def build(output):
         assemble(ptx)
     names = [file_name(target) for targets in BUILDS.values() for target in targets]
     sums = {name: hashlib.sha256(text).hexdigest() for name, text in sources().items()}
-    sums |= {f"bin/{name}": hashlib.sha256((output / name).read_bytes()).hexdigest() for name in sorted(names)}
+    for name in sorted(names):
+        sums[f"bin/{name}"] = hashlib.sha256((output / name).read_bytes()).hexdigest()
     lines = [f"{sha256}  {name}\n" for name, sha256 in sums.items()]
     (output / "SHA256SUMS").write_text("".join(lines))
     return sorted(names) + ["SHA256SUMS"]
@@ -189,7 +190,7 @@ def main():
                 if (kept / name).read_bytes() != (output / name).read_bytes():
                     wrong.append(name)
             if wrong:
-                die(f"kernels/bin is not what the sources give (make kernels rebuilds it): {', '.join(wrong)}")
+                die(f"not what the sources give, `make kernels` rebuilds them: {', '.join(wrong)}")
             say(f"kernels/bin is what the sources give: {len(names)} files")
             return
         kept.mkdir(exist_ok=True)

@@ -4,12 +4,12 @@
 // Three kinds of kernels; on the GPU they are the same:
 // - KERNEL: threads work together (barriers, shuffles, shared memory, mma). On the CPU all threads of a block
 //   run, by turns.
-// - RATE_KERNEL: every thread does the same work and none needs another's results. On the CPU only thread 0 of
-//   each block runs, alone, and stands for all: `barrier()` does nothing, and what it does through `fma32`,
-//   `mma_*` and `warpgroup_mma` counts as often as the block has threads. Of an mma each thread of the warp
-//   (of a warpgroup_mma: each of its 128 threads) is given an equal part of its operations.
-// - SHARE_KERNEL: a block's work is divided among its threads by `lane()` and `lanes()`. On the CPU thread 0 of
-//   each block runs alone as the only lane, and so does all of the block's work: what it does counts once.
+// - RATE_KERNEL: every thread does the same work and none needs another's results. On the CPU only thread 0
+//   of each block runs, alone, and stands for all: `barrier()` does nothing, and what it does through
+//   `fma32`, `mma_*` and `warpgroup_mma` counts as often as the block has threads. Of an mma each thread of
+//   the warp (of a warpgroup_mma: each of its 128 threads) is given an equal part of its operations.
+// - SHARE_KERNEL: a block's work is divided among its threads by `lane()` and `lanes()`. On the CPU thread 0
+//   of each block runs alone as the only lane, and so does all of the block's work: what it does counts once.
 //
 // NAME(kernel, Args, threads of a block at most) { ... args.field ... }
 #pragma once
@@ -29,16 +29,17 @@ enum { GROUP_THREADS = 128, GROUP_SUMS = 128, GROUP_M = 64, GROUP_N = 256, GROUP
 #include "cpu.h"
 #else
 
+// One block may have a multiprocessor to itself, so its threads may have all registers.
 #define KERNEL(name, Args, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const Args args)
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const Args args)
 #define RATE_KERNEL KERNEL
 #define SHARE_KERNEL KERNEL
 
 // A global `u32 name[]` that the host reads by its name.
 #define MODULE_WORDS(name, ...) extern "C" __device__ u32 name[] = {__VA_ARGS__}
 
-// In front of a function that kernels call; of a loop of known length that is to become straight code; and of a
-// loop that is not.
+// In front of a function that kernels call; of a loop of known length that is to become straight code; and of
+// a loop that is not.
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
 #define KEEP_LOOP _Pragma("unroll 1")
@@ -109,8 +110,8 @@ DEVICE void store_stream(Words *to, Words value) {
 DEVICE u32 atomic_add(u32 *global, u32 value) { return atomicAdd(global, value); }
 DEVICE u32 atomic_add_block(u32 *shared, u32 value) { return atomicAdd(shared, value); }
 
-// The same value, of which the compiler cannot know that all threads have it: else it may have the work done once a
-// warp, by a unit beside the lanes (on sm_120 it does). On the CPU the value.
+// The same value, of which the compiler cannot know that all threads have it: else it may have the work done
+// once a warp, by a unit beside the lanes (on sm_120 it does). On the CPU the value.
 DEVICE u32 own(u32 value) { return value + (threadIdx.x >= blockDim.x ? 1 : 0); }
 
 // --- arithmetic: rounded to nearest even, subnormals kept
@@ -156,10 +157,10 @@ DEVICE void mma_16x8x16_bf16(float d[4], const u32 a[4], const u32 b[2]) {
 
 // --- warpgroups: four warps of a block, from a multiple of four on; only on sm_90a, and on the CPU
 //
-// `warpgroup_mma` adds a * b to d for 128 threads: 64x256 = 64x16 * 16x256, bfloat16 multiplied, summed in FP32;
-// each thread has 128 elements of the sum. `a` and `b` are tiles in shared memory with 64 * 16 and 16 * 256
-// elements, two in a u32. All elements of a tile are the same, so that their order is of no concern, and the
-// CPU may read the first alone. What a thread wrote into a tile is seen after its `tiles_written()` and a
+// `warpgroup_mma` adds a * b to d for 128 threads: 64x256 = 64x16 * 16x256, bfloat16 multiplied, summed in
+// FP32; each thread has 128 elements of the sum. `a` and `b` are tiles in shared memory with 64 * 16 and 16 *
+// 256 elements, two in a u32. All elements of a tile are the same, so that their order is of no concern, and
+// the CPU may read the first alone. What a thread wrote into a tile is seen after its `tiles_written()` and a
 // barrier. Products may be under way from `warpgroup_begin` to `warpgroup_end`: only then may `d` be read.
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -21,7 +21,9 @@ SHARE_KERNEL(fill, FillArgs, WALK_THREADS) {
     const u64 pairs = args.words / 2;
     for (u64 tile = block(); tile < tiles_of(pairs); tile += blocks()) {
         const u64 end = tile_end(tile, pairs);
-        for (u64 i = tile * TILE + lane(); i < end; i += lanes()) store_stream(data + i, pattern_words(args, i));
+        for (u64 i = tile * TILE + lane(); i < end; i += lanes()) {
+            store_stream(data + i, pattern_words(args, i));
+        }
     }
     const u64 last = args.words - 1;
     if (args.words % 2 == 1 && block() == 0 && lane() == 0) {

@@ -1,7 +1,8 @@
-// overlap: work to stand between a copy in and a copy out, long enough to be hidden behind them or to hide them.
+// overlap: work to stand between a copy in and a copy out, long enough to be hidden behind them or to hide
+// them.
 //
-// Proves: together with the host's streams, that copies and kernels run at the same time, and independent kernels
-//   as well.
+// Proves: together with the host's streams, that copies and kernels run at the same time, and independent
+//   kernels as well.
 // Cost: as long as the host chooses by `turns`; the host's buffers.
 // Roofline: the longest of the three stages, times their number.
 #include "parts.h"

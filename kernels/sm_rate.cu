@@ -5,9 +5,9 @@
 // Cost: about 2.5 ms with the turns that the host chooses; a few KiB.
 // Roofline: FP32 lanes of the multiprocessor (64 or 128) FMA a cycle.
 //
-// Eight chains and 32 warps hide the latency of an FMA many times over. A turn is straight code of 512 FMA and
-// some four instructions of the loop, so that these cost under 1 %. Both constants are operands that take no
-// register bank.
+// Eight chains and 32 warps hide the latency of an FMA many times over. A turn is straight code of 512 FMA
+// and some four instructions of the loop, so that these cost under 1 %. Both constants are operands that take
+// no register bank.
 #include "parts.h"
 
 RATE_KERNEL(sm_rate, SmRateArgs, SM_RATE_THREADS) {

@@ -1,13 +1,13 @@
 // sm_sdc: does every multiprocessor compute the right bits?
 //
-// Proves: seven units, each with a result of each thread, the same in all blocks; the host has the same bits from
-//   its own arithmetic (src/canary/reference.rs), which IEEE 754 and integers define completely.
+// Proves: seven units, each with a result of each thread, the same in all blocks; the host has the same bits
+//   from its own arithmetic (src/canary/reference.rs), which IEEE 754 and integers define completely.
 // Cost: some 0.05 ms for SDC_ROUNDS on an H200, and 14 KiB a block; more by more launches with other seeds.
 // Roofline: none; any wrong bit is a fault.
 //
-// One block a multiprocessor: the host gives it more than half of the shared memory. Inputs follow from the seed,
-// the thread and the round. No unit takes another's results, but all take numbers from integer arithmetic, so an
-// integer unit that fails shows in all.
+// One block a multiprocessor: the host gives it more than half of the shared memory. Inputs follow from the
+// seed, the thread and the round. No unit takes another's results, but all take numbers from integer
+// arithmetic, so an integer unit that fails shows in all.
 #include "parts.h"
 
 // A number for one use by one thread in one round.
@@ -35,8 +35,8 @@ DEVICE void integers(u32 &a, u32 &b) {
     }
 }
 
-// --- SDC_FP32, SDC_FP64: the two FMA of a step together multiply by almost -1, so that values stay small and normal
-// and a wrong bit is not forgotten. Each round takes other factors, which also tries division.
+// --- SDC_FP32, SDC_FP64: the two FMA of a step together multiply by almost -1, so that values stay small and
+// normal and a wrong bit is not forgotten. Each round takes other factors, which also tries division.
 
 enum { FP32_STEPS = 65, FP64_STEPS = 33 };
 

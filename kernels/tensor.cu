@@ -1,14 +1,16 @@
 // tensor: do the tensor cores of every multiprocessor work at their rate?
 //
-// Proves: FMA a cycle of the tensor cores of each multiprocessor and its clock meanwhile; that the sums are right.
+// Proves: FMA a cycle of the tensor cores of each multiprocessor and its clock meanwhile; that the sums are
+//   right.
 // Cost: about 2.5 ms with the turns that the host chooses; 10 KiB of shared memory a block.
-// Roofline: dense half-precision FMA a cycle by architecture (1024 on 8.0, 512 on 7.5, 8.6 and 8.9, 2048 on 9.0).
+// Roofline: dense half-precision FMA a cycle by architecture (1024 on 8.0, 512 on 7.5, 8.6 and 8.9, 2048 on
+//   9.0).
 //
-// All elements of a matrix are the same small integer. So sums are exact, in whatever order the hardware adds,
-// where elements lie is of no concern, and the power drawn is that of a light load: the clock stays.
-// Hopper's full rate needs products of a warpgroup (wgmma) out of shared memory; two warpgroups take turns, so
-// that one works while the other waits for its sums. Elsewhere products of a warp (mma), eight sums at once;
-// on Blackwell these reach only a part of what its tensor cores can do.
+// All elements of a matrix are the same small integer. So sums are exact, in whatever order the hardware
+// adds, where elements lie is of no concern, and the power drawn is that of a light load: the clock stays.
+// Hopper's full rate needs products of a warpgroup (wgmma) out of shared memory; two warpgroups take turns,
+// so that one works while the other waits for its sums. Elsewhere products of a warp (mma), eight sums at
+// once; on Blackwell these reach only a part of what its tensor cores can do.
 #include "parts.h"
 
 enum { TENSOR_THREADS = 256 };

@@ -1,7 +1,7 @@
 // transform: sqrt(x) * sin(x) / log(x + 1) of an array.
 //
-// Proves: that a plain numeric program gives the same on the GPU as on the CPU, within a stated error; and what
-//   copies and kernel take against one thread of the CPU.
+// Proves: that a plain numeric program gives the same on the GPU as on the CPU, within a stated error; and
+//   what copies and kernel take against one thread of the CPU.
 // Cost: 4 Mi elements: 32 MiB, under 0.1 ms.
 // Roofline: memory: 8 bytes an element.
 #include "parts.h"

@@ -198,7 +198,7 @@ pub struct SmSdcArgs {
     pub seed: u32,
 }
 
-/// Threads of a block of `hbm_read` and `l2`, a power of two.
+/// Threads of a block of `hbm_read` and `l2`, exactly.
 pub const READ_THREADS: u32 = 1024;
 /// Dynamic shared memory that they need at least, bytes.
 pub const READ_SHARED_BYTES: u32 = 8 * READ_THREADS;
@@ -339,3 +339,6 @@ const _: () = {
     assert!(size_of::<OverlapArgs>() == 32 && size_of::<TransformArgs>() == 24);
     assert!(size_of::<TensorShape>() == 16 && size_of::<LaunchArgs>() == 8);
 };
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! The kernels' machine code, made ahead by `kernels/build.py`, and which of it a GPU takes.
 //!
-//! Machine code of one architecture runs on GPUs of the same major and the same or a higher minor number; names
-//! that end in `a` on exactly one. GPUs for which there is none get PTX, which their driver compiles: that takes
-//! the driver some time, and no kernel is slower for it but `tensor`, which uses the oldest of its instructions.
+//! Machine code of one architecture runs on GPUs of the same major and the same or a higher minor number;
+//! names that end in `a` on exactly one. GPUs for which there is none get PTX, which their driver compiles:
+//! that takes the driver some time, and no kernel is slower for it but `tensor`, which uses the oldest of its
+//! instructions.
 
 /// A module that the CUDA driver can load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +154,42 @@ mod tests {
             }
             assert!(text.contains("tensor_shape"), "{}", code.name);
         }
+    }
+
+    /// Contents of a section of a 64-bit ELF file.
+    fn section<'a>(image: &'a [u8], wanted: &str) -> &'a [u8] {
+        let number = |at: usize, bytes: usize| {
+            image[at..at + bytes].iter().rev().fold(0, |all, byte| all << 8 | usize::from(*byte))
+        };
+        let (headers, count, names) = (number(0x28, 8), number(0x3c, 2), number(0x3e, 2));
+        let of = |index: usize| headers + 64 * index;
+        let contents = |index: usize| {
+            let (begin, size) = (number(of(index) + 24, 8), number(of(index) + 32, 8));
+            &image[begin..begin + size]
+        };
+        let name = |index: usize| {
+            let from = &contents(names)[number(of(index), 4)..];
+            from.split(|byte| *byte == 0).next().unwrap_or_default()
+        };
+        contents((0..count).find(|index| name(*index) == wanted.as_bytes()).unwrap())
+    }
+
+    /// All threads of `sm_rate` do the same, which must not lead a compiler to have it done elsewhere than in
+    /// the lanes, or to leave some of it out: the rate is counted from the work that was asked for.
+    #[test]
+    fn rates_work_is_done_by_the_lanes() {
+        use crate::canary::abi::{SM_RATE_CHAIN_FMA, SM_RATE_CHAINS};
+        // FFMA of registers with an immediate addend; instructions have 16 bytes since compute capability
+        // 7.0.
+        const FFMA: u16 = 0x423;
+        for made in &CUBINS {
+            let instructions = section(made.code.image, ".text.sm_rate").chunks_exact(16);
+            let opcodes = instructions.map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]) & 0xfff);
+            let found = opcodes.filter(|opcode| *opcode == FFMA).count();
+            assert_eq!(found, (SM_RATE_CHAINS * SM_RATE_CHAIN_FMA) as usize, "{}", made.code.name);
+        }
+        let fma = std::str::from_utf8(PTX.image).unwrap().split(".entry tensor(").next().unwrap();
+        assert_eq!(fma.matches("fma.rn.f32").count(), (SM_RATE_CHAINS * SM_RATE_CHAIN_FMA) as usize);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What the CPU expects of the kernels, bit for bit: the arithmetic of `kernels/*.cu` once more, in Rust. FMA is
-//! defined by IEEE 754 and everything else is integers, so there is one right answer on every GPU.
+//! What the CPU expects of the kernels, bit for bit: the arithmetic of `kernels/*.cu` once more, in Rust. FMA
+//! is defined by IEEE 754 and everything else is integers, so there is one right answer on every GPU.
 
 mod sdc;
 
@@ -57,8 +57,8 @@ pub fn pattern(kind: Pattern, i: u64, a: u64, b: u64) -> u64 {
     }
 }
 
-/// Sum modulo 2^64 of `words` 64-bit words of [`Pattern::Arithmetic`], each read `passes` times: of all blocks of
-/// `hbm_read` or `l2` together. `words` here counts 8 bytes each, not 16.
+/// Sum modulo 2^64 of `words` 64-bit words of [`Pattern::Arithmetic`], each read `passes` times: of all
+/// blocks of `hbm_read` or `l2` together. `words` here counts 8 bytes each, not 16.
 pub fn arithmetic_sum(a: u64, b: u64, words: u64, passes: u32) -> u64 {
     let pairs = u128::from(words) * u128::from(words.saturating_sub(1)) / 2;
     // Modulo 2^64 is what is wanted.
@@ -88,9 +88,15 @@ mod tests {
 
     use super::*;
 
+    // Known answers are those of the kernels' own sources, compiled for a CPU.
     #[test]
     fn rates_bits_are_known_and_go_on_changing() {
-        assert_eq!(sm_rate(0, 0), 0);
+        assert_eq!(sm_rate(7, 1200), 0x00c1_be48);
+        assert_eq!(
+            (overlap(1e-3, 50).to_bits(), overlap(100_000.0 * 1e-3, 50).to_bits()),
+            (0x3a83_78ef, 0x42c7_ffb6)
+        );
+        assert_eq!(arithmetic_sum(5, 0x9e37_79b9_7f4a_7c15, 1_000_002, 3), 0xa54f_c9cc_dbfd_42bd);
         let some: Vec<u32> = (0..5).map(|turns| sm_rate(7, turns * 400)).collect();
         let mut different = some.clone();
         different.sort_unstable();
@@ -139,7 +145,8 @@ mod tests {
     proptest! {
         #[test]
         fn sums_are_those_of_the_words(a: u64, b: u64, words in 0_u64..300, passes in 0_u32..4) {
-            let once = (0..words).fold(0_u64, |sum, i| sum.wrapping_add(pattern(Pattern::Arithmetic, i, a, b)));
+            let word = |i| pattern(Pattern::Arithmetic, i, a, b);
+            let once = (0..words).map(word).fold(0_u64, u64::wrapping_add);
             prop_assert_eq!(arithmetic_sum(a, b, words, passes), once.wrapping_mul(u64::from(passes)));
         }
 

@@ -8,6 +8,7 @@
   burst   20 ms of work after a pause must show in the power samples
   xid     an illegal write: how soon it is counted and listed, and that it counts once
   cost    CPU, memory, driver time, series; cheap calls beside the exporter
+  canary  its rates, spread and costs; that it yields to a job and judges nothing beside one
   doctor  `doctor` as root and as nobody; a record of page and machine at default settings
 
 Each runs in a process of its own and is bounded in time; one that fails hides no other. Writes into --out:
@@ -38,6 +39,7 @@ from proofs.common import FAIL, INFO, PASS, SKIP, Env, Report, Skip, table
 CHECKS = {
     "gpm": ("gpm", 200), "nvlink": ("nvlink", 50), "xid": ("xid", 50), "doctor": ("doctor", 60),
     "burst": ("burst", 180), "energy": ("energy", 160), "pcie": ("pcie", 190), "cost": ("budget", 320),
+    "canary": ("canary", 500),
 }  # fmt: skip
 
 
@@ -200,6 +202,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--cost-seconds", type=float, default=120.0, help="cost: seconds idle (120)")
     add("--load-seconds", type=float, default=60.0, help="cost: seconds under load (60)")
     add("--latency-seconds", type=float, default=60.0, help="cost: seconds of cheap calls without, and with (60)")
+    add("--canary-processes", type=int, default=100, help="canary: processes whose spread is measured (100)")
+    add("--canary-contended", type=int, default=10, help="canary: runs beside a burning neighbour (10)")
+    add("--canary-jobs", type=int, default=20, help="canary: jobs that start during a run (20)")
+    add("--canary-runs", type=int, default=500, help="canary: runs of the whole suite, on all GPUs together (500)")
+    add("--canary-seconds", type=float, default=240.0, help="canary: most seconds for them (240)")
     add("--one", choices=list(CHECKS), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     unknown = [name for name in (options.only or "").split(",") if name and name not in CHECKS]

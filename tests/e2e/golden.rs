@@ -51,6 +51,10 @@ fn golden(scenario: &str) {
         if m.all("gpu_exporter_driver_calls_total", &switches).is_empty() {
             return false;
         }
+        let fast = m.all("gpu_exporter_sample_timestamp_seconds", &[("tier", "fast")]).len();
+        if fast < m.all("gpu_up", &[]).len() {
+            return false;
+        }
         let there = m.all("gpu_gpm_enabled", &[]).len();
         let of = |unit| m.all("gpu_gpm_active_ratio", &[("unit", unit)]).len();
         of("dram") == there && of("graphics") == there
