@@ -42,7 +42,10 @@ pub fn judge(
         let thrown_away = thrown_away(&outcome);
         if let Some(device) = device.filter(|_| !thrown_away.is_empty()) {
             let name = format!("{}, again", device.name());
-            take_over(&mut outcome, judged(&made.place, &runner.run(device, None, &thrown_away, &name, progress)));
+            take_over(
+                &mut outcome,
+                judged(&made.place, &runner.run(device, None, &thrown_away, &name, progress)),
+            );
         }
         let checks = again(&outcome);
         if let Some(device) = device.filter(|_| !checks.is_empty()) {
