@@ -19,19 +19,19 @@ Examples:
   gpu-node-exporter canary --explain               what would keep it away, and nothing is run
   gpu-node-exporter canary --format json | jq '.runs[].outcome.checks[] | select(.verdict != \"ok\")'
 
-In a Slurm prolog, which drains the node when it fails (Prolog= in slurm.conf):
-  gpu-node-exporter canary --gpu \"${SLURM_JOB_GPUS:-all}\" --check sm_rate --check sm_sdc --check hbm_read
-  case $? in 1|2) exit 1 ;; esac      # degraded or broken; what could not be run (3) lets the job begin
+In a Slurm prolog (Prolog= in slurm.conf), which drains the node when it fails:
+  gpu-node-exporter canary --gpu \"${SLURM_JOB_GPUS:-all}\" --check sm_rate,sm_sdc,hbm_read
+  case $? in 1|2) exit 1 ;; esac    # degraded or broken; with 3, not run, the job begins
 
-In an init container of a Kubernetes pod with the GPU: the same command; the pod does not start if it fails.
+In an init container of a Kubernetes pod with the GPU: the same command; it keeps the pod from starting.
 
-Nothing is changed on the GPU: about half a GiB of its memory is used for a second. A GPU that is in use is left
-alone unless --force is given, and then what was measured beside others is thrown away, not judged. A rate that
-is low is measured twice more before it counts. While it runs, the daemon's own canary stays away (canary.interlock
-is locked), and what the daemon has learned is read from state.dir and never written.
+Nothing is changed on the GPU: half a GiB and some of its memory is used for a second. A GPU that is in use \
+is left alone unless --force is given, and then what was measured beside others is thrown away, not judged. A \
+rate that is low is measured twice more before it counts. While it runs, the daemon's own canary stays away \
+(canary.interlock is locked). What the daemon has learned is read from state.dir and never written.
 
-Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver itself
-holds the GPU for unwell; 3 could not be run; 64 wrong configuration or command line";
+Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver \
+itself holds the GPU for unwell; 3 could not be run; 64 wrong configuration or command line";
 
 /// What can be given.
 #[derive(Clone, Debug, Args)]
