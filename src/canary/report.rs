@@ -61,7 +61,7 @@ pub enum Report {
     Device(Box<Device>),
     /// What a check measured. Before its step's end.
     Measured(Box<Measured>),
-    /// The driver's error in a step, which is the last one but `Destroy`.
+    /// The driver's error in a step. Nothing more is asked of the driver; only `Done` follows.
     Fault {
         /// In which step.
         step: CanaryStep,
@@ -72,14 +72,15 @@ pub enum Report {
         /// The driver function.
         call: String,
     },
-    /// The run cannot be made here, for no fault of the GPU. Nothing follows but `Done`.
+    /// The run cannot be made here, for no fault of the GPU. Only `Destroy` and `Done` follow.
     Unable {
         /// Why.
         reason: CanarySkip,
         /// The same in words, with what was found and what would help.
         text: String,
     },
-    /// Stopped between two kernels because somebody else came, or because it was asked to.
+    /// Stopped between two kernels because somebody else came, or because it was asked to. What follows is as
+    /// after `Unable`.
     Abandoned {
         /// In words.
         text: String,
@@ -146,7 +147,7 @@ pub struct Measured {
     pub check: CanaryCheck,
     /// Time in which its kernels or copies ran, seconds.
     pub gpu_seconds: f64,
-    /// The same with what passed while the GPU was somebody else's, seconds.
+    /// Wall time of the same, from when the work was handed over to the driver until its end was seen, seconds.
     pub wall_seconds: f64,
     /// What it found.
     pub found: Found,

@@ -1,6 +1,8 @@
 //! A GPU ready for checks: its context, kernels and memory, and the ways in which checks use it. Each way looks
 //! first whether to go on, marks the time in which the GPU works, and adds up that time.
 
+use std::ops::Range;
+
 use super::cuda::{Context, Cuda, DeviceId, Event, Function, Grid, Memory, Module, Slice, Stream};
 use super::device::Shape;
 use super::errors::{CudaError, Ended, Try};
@@ -65,11 +67,12 @@ impl Kernels {
     }
 }
 
-/// All device memory of a run, in one piece that checks divide anew.
+/// All device memory of a run, in one piece that checks divide anew: data from the front, results from the end.
 #[derive(Debug)]
 pub struct Arena {
     memory: Memory,
-    used: u64,
+    /// What is not taken.
+    free: Range<u64>,
 }
 
 impl Arena {
@@ -78,7 +81,7 @@ impl Arena {
         let mut bytes = wanted(order.memory_bytes, device.l2_bytes, cuda.free_memory()?);
         while bytes >= LEAST_MEMORY {
             match cuda.alloc(bytes) {
-                Ok(memory) => return Ok(Arena { memory, used: 0 }),
+                Ok(memory) => return Ok(Arena { memory, free: 0..bytes }),
                 Err(CudaError { code: 2, .. }) => bytes /= 2,
                 Err(error) => return Err(error.into()),
             }
@@ -89,22 +92,47 @@ impl Arena {
 
     /// Gives all back to the next check.
     pub fn clear(&mut self) {
-        self.used = 0;
+        self.free = 0..self.memory.bytes;
     }
 
     /// Bytes that are left.
     pub fn left(&self) -> u64 {
-        self.memory.bytes - self.used
+        self.free.end - self.free.start
     }
 
-    /// A part of it.
-    pub fn take<T: Plain>(&mut self, count: usize) -> Try<Slice<T>> {
-        let Some(slice) = Slice::of(&self.memory, self.used, count) else {
-            let text = format!("{} MiB of device memory are too few", self.memory.bytes >> 20);
-            return Err(Ended::Unable(CanarySkip::NoMemory, text));
-        };
-        self.used = (self.used + slice.bytes()).next_multiple_of(ALIGNMENT).min(self.memory.bytes);
-        Ok(slice)
+    /// Room for data.
+    pub fn data<T: Plain>(&mut self, count: usize) -> Try<Slice<T>> {
+        let bytes = self.room::<T>(count)?;
+        let begin = self.free.start;
+        self.free.start = (begin + bytes).next_multiple_of(ALIGNMENT).min(self.free.end);
+        self.slice(begin, count)
+    }
+
+    /// Room for results.
+    pub fn results<T: Plain>(&mut self, count: usize) -> Try<Slice<T>> {
+        let bytes = self.room::<T>(count)?;
+        self.free.end = (self.free.end - bytes) / ALIGNMENT * ALIGNMENT;
+        let begin = self.free.end;
+        self.free.start = self.free.start.min(begin);
+        self.slice(begin, count)
+    }
+
+    /// The bytes of so many, if there is room.
+    fn room<T: Plain>(&self, count: usize) -> Try<u64> {
+        let bytes = (count * size_of::<T>()) as u64;
+        match bytes + ALIGNMENT <= self.left() || (bytes <= self.left() && bytes.is_multiple_of(ALIGNMENT)) {
+            true => Ok(bytes),
+            false => Err(self.too_small()),
+        }
+    }
+
+    fn slice<T: Plain>(&self, begin: u64, count: usize) -> Try<Slice<T>> {
+        Slice::of(&self.memory, begin, count).ok_or_else(|| self.too_small())
+    }
+
+    fn too_small(&self) -> Ended {
+        let text = format!("{} MiB of device memory are too few", self.memory.bytes >> 20);
+        Ended::Unable(CanarySkip::NoMemory, text)
     }
 }
 
@@ -119,10 +147,8 @@ fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
 pub struct Spent {
     /// As the GPU tells it, seconds.
     pub gpu: f64,
-    /// The same with what passed while the GPU was not ours, as far as it is known, seconds.
+    /// As the host saw it, from when the work was handed over, seconds.
     pub wall: f64,
-    /// When the newest launch whose blocks note it had ended, by the GPU's clock.
-    last_end_ns: Option<u64>,
 }
 
 /// A GPU ready for checks.
@@ -174,20 +200,22 @@ impl Session<'_> {
         self.poll.watch.working(true);
         let done = self.between_events(work);
         self.poll.watch.working(false);
-        let seconds = done?;
-        self.spend(seconds, seconds);
-        Ok(seconds)
+        let spent = done?;
+        self.spend(spent.gpu, spent.wall);
+        Ok(spent.gpu)
     }
 
     fn between_events(
         &self,
         work: impl FnOnce(&Cuda, &Stream) -> Result<(), CudaError>,
-    ) -> Result<f64, CudaError> {
+    ) -> Result<Spent, CudaError> {
         self.cuda.record(&self.events.0, &self.stream)?;
         work(self.cuda, &self.stream)?;
         self.cuda.record(&self.events.1, &self.stream)?;
+        let handed_over = Mono::now();
         self.cuda.wait(&self.stream)?;
-        self.cuda.elapsed(&self.events.0, &self.events.1)
+        let wall = Mono::now().since(handed_over).as_secs_f64();
+        Ok(Spent { gpu: self.cuda.elapsed(&self.events.0, &self.events.1)?, wall })
     }
 
     /// Runs a kernel and waits for it. Gives its time.
@@ -206,22 +234,22 @@ impl Session<'_> {
     ) -> Try<Vec<SmStamp>> {
         self.poll.go_on()?;
         self.cuda.zero(stamps)?;
-        let began = Mono::now();
         self.poll.watch.working(true);
-        let done =
-            self.cuda.launch(kernel, grid, &self.stream, args).and_then(|()| self.cuda.wait(&self.stream));
+        let done = self.launch_and_wait(kernel, grid, args);
         self.poll.watch.working(false);
-        done?;
-        let wall = Mono::now().since(began).as_secs_f64();
+        let wall = done?;
         let mut told = self.cuda.copy_out(stamps)?;
         told.retain(|stamp| stamp.threads > 0);
-        let span = figures::span(&told);
-        // Whoever had the GPU in between made the host wait, and shows on the GPU's own clock since the launch
-        // before. A host that is late shows in the first alone, and one that did something else in the second.
-        let passed = figures::since(self.spent.last_end_ns, &told).unwrap_or(span);
-        self.spent.last_end_ns = figures::last_end(&told);
-        self.spend(span, wall.min(passed).max(span));
+        self.spend(figures::span(&told), wall);
         Ok(told)
+    }
+
+    /// Gives the time from handing over to the end, seconds.
+    fn launch_and_wait<A: Copy>(&self, kernel: Function, grid: Grid, args: &A) -> Result<f64, CudaError> {
+        self.cuda.launch(kernel, grid, &self.stream, args)?;
+        let handed_over = Mono::now();
+        self.cuda.wait(&self.stream)?;
+        Ok(Mono::now().since(handed_over).as_secs_f64())
     }
 
     /// Writes a pattern.
@@ -296,6 +324,25 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn parts_of_the_arena_lie_within_it_and_apart(
+            bytes in 0u64..1 << 20, parts in prop::collection::vec((any::<bool>(), 0usize..1 << 15), 0..12),
+        ) {
+            let memory = Memory { address: 1 << 40, bytes: bytes / ALIGNMENT * ALIGNMENT };
+            let mut arena = Arena { free: 0..memory.bytes, memory };
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for (front, count) in parts {
+                let part = if front { arena.data::<u64>(count) } else { arena.results::<u64>(count) };
+                let Ok(part) = part else { continue };
+                let (begin, end) = (part.address, part.address + part.bytes());
+                prop_assert!(begin % ALIGNMENT == 0 && begin >= 1 << 40 && end <= (1 << 40) + bytes);
+                prop_assert!(taken.iter().all(|(b, e)| end <= *b || begin >= *e));
+                taken.push((begin, end));
+            }
+            let all = arena.left();
+            prop_assert!(arena.data::<u8>(all as usize).is_ok(), "what is left can be had");
+        }
+
         #[test]
         fn never_more_than_allowed_twice_or_half_of_what_is_free(
             allowed in 0u64..1 << 33, l2 in 0u64..1 << 30, free in 0u64..1 << 38,

@@ -23,10 +23,16 @@ pub fn init(cuda: &Cuda, poll: &Poll<'_>, minor: Option<u32>) -> Try<()> {
         left -= 1;
         match cuda.init() {
             Ok(()) => return Ok(()),
-            Err(error) if left > 0 && may_pass(error.code) => poll.wait(BETWEEN)?,
+            Err(error) if left > 0 && may_pass(error.code) => pause(cuda, poll)?,
             Err(error) => return Err(judged(cuda, error, minor)),
         }
     }
+}
+
+/// Waits in small parts, each of which shows as progress.
+fn pause(cuda: &Cuda, poll: &Poll<'_>) -> Try<()> {
+    const PARTS: u32 = 10;
+    (0..PARTS).try_for_each(|_| cuda.noting("pause before cuInit", || poll.wait(BETWEEN / PARTS)))
 }
 
 /// Whether an error of the initialisation may be gone at the next try.
@@ -36,7 +42,7 @@ fn may_pass(code: u32) -> bool {
 
 /// An error of the first steps: a fault, unless the device is merely kept from this process, as in a container
 /// that lost its access.
-pub fn judged(cuda: &Cuda, error: CudaError, minor: Option<u32>) -> Ended {
+fn judged(cuda: &Cuda, error: CudaError, minor: Option<u32>) -> Ended {
     const LIKE_NO_ACCESS: [u32; 5] = [3, 100, 101, 304, 999];
     if LIKE_NO_ACCESS.contains(&error.code)
         && let Some((reason, text)) = cuda.noting("open", || kept_away(Path::new("/"), minor, open))

@@ -30,8 +30,8 @@ alone unless --force is given, and then what was measured beside others is throw
 is low is measured twice more before it counts. While it runs, the daemon's own canary stays away (canary.interlock
 is locked), and what the daemon has learned is read from state.dir and never written.
 
-Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs; 3 could not be run;
-64 wrong configuration or command line";
+Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver itself
+holds the GPU for unwell; 3 could not be run; 64 wrong configuration or command line";
 
 /// What can be given.
 #[derive(Clone, Debug, Args)]

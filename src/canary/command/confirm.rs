@@ -9,7 +9,7 @@ use crate::canary::baseline::{Memory, Model, Quantity, Siblings};
 use crate::canary::judge::{self, Judgement};
 use crate::canary::outcome::{Outcome, Place};
 use crate::canary::report::Run;
-use crate::catalog::CanaryCheck;
+use crate::catalog::{CanaryCheck, CanaryEnd, CanaryVerdict};
 use crate::clock::unix_seconds;
 
 /// Runs that confirm.
@@ -38,8 +38,13 @@ pub fn judge(
     for made in made.iter_mut().filter(|made| made.outcome.is_none()) {
         let Some(run) = &made.run else { continue };
         let mut outcome = judged(&made.place, run);
-        let checks = again(&outcome);
         let device = devices.iter().find(|device| device.place == made.place);
+        let thrown_away = thrown_away(&outcome);
+        if let Some(device) = device.filter(|_| !thrown_away.is_empty()) {
+            let name = format!("{}, again", device.name());
+            take_over(&mut outcome, judged(&made.place, &runner.run(device, None, &thrown_away, &name, progress)));
+        }
+        let checks = again(&outcome);
         if let Some(device) = device.filter(|_| !checks.is_empty()) {
             let more: Vec<Outcome> = (1..=AGAIN)
                 .map(|nth| {
@@ -53,14 +58,43 @@ pub fn judge(
     }
 }
 
+/// Checks whose sample was thrown away for a reason that passes, as clocks that had not risen yet. Who was seen
+/// on the GPU is likely to be there still.
+fn thrown_away(outcome: &Outcome) -> Vec<CanaryCheck> {
+    if outcome.end != CanaryEnd::Finished {
+        return Vec::new();
+    }
+    let skipped = outcome.checks.iter().filter(|judged| judged.sample == CanaryVerdict::Skipped);
+    let mut checks: Vec<CanaryCheck> = skipped.map(|judged| judged.check).collect();
+    with_clock(outcome, &mut checks);
+    checks
+}
+
+/// Puts what another run says in the place of what was thrown away.
+fn take_over(outcome: &mut Outcome, again: Outcome) {
+    for judged in again.checks {
+        let thrown_away = outcome
+            .checks
+            .iter_mut()
+            .find(|old| old.check == judged.check && old.sample == CanaryVerdict::Skipped);
+        if let Some(old) = thrown_away {
+            *old = judged;
+        }
+    }
+}
+
 /// What is to be run again: what was low, and the clock that it is judged by.
 fn again(outcome: &Outcome) -> Vec<CanaryCheck> {
     let mut checks = judge::unconfirmed(outcome);
+    with_clock(outcome, &mut checks);
+    checks
+}
+
+fn with_clock(outcome: &Outcome, checks: &mut Vec<CanaryCheck>) {
     let had_clock = outcome.checks.iter().any(|judged| judged.check == CanaryCheck::SmRate);
     if !checks.is_empty() && had_clock && !checks.contains(&CanaryCheck::SmRate) {
         checks.insert(0, CanaryCheck::SmRate);
     }
-    checks
 }
 
 fn figures(made: &[Made], memory: &Memory) -> Vec<Figures> {

@@ -6,7 +6,7 @@ use super::devices::Device;
 use crate::canary::gate::Condition;
 use crate::canary::outcome::{Outcome, Place};
 use crate::canary::report::Run;
-use crate::catalog::{CanaryEnd, CanaryVerdict};
+use crate::catalog::{CanaryEnd, CanarySkip, CanaryVerdict};
 
 /// What the exit code of the command says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -18,7 +18,7 @@ pub enum Exit {
     CouldNotRun,
     /// Something is slow, narrow, or may have computed wrongly.
     Degraded,
-    /// Something computes wrongly, fails or hangs.
+    /// Something computes wrongly, fails or hangs, or the driver says that the GPU is not well.
     Fault,
 }
 
@@ -76,8 +76,10 @@ impl Made {
     pub fn exit(&self) -> Exit {
         let Some(outcome) = &self.outcome else { return Exit::Healthy };
         let checks = outcome.checks.iter().map(|judged| Exit::of(judged.verdict));
-        let end = match outcome.end {
-            CanaryEnd::Broken => Exit::CouldNotRun,
+        let end = match (outcome.end, outcome.skip) {
+            // A call of the driver does not return there, it gives no handle, or asks for a reset.
+            (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,
+            (CanaryEnd::Broken, _) => Exit::CouldNotRun,
             _ => Exit::Healthy,
         };
         checks.chain([end]).max().unwrap_or(Exit::Healthy)

@@ -71,7 +71,10 @@ fn device(out: &mut String, paint: &Paint, runs: &[Made]) {
         let (end, text) = (outcome.end.known(), &outcome.text);
         match (outcome.end, outcome.skip) {
             (CanaryEnd::Finished, _) => {}
-            (_, Some(reason)) => put(out, format_args!("  not run ({}): {text}\n", reason.known())),
+            (_, Some(reason)) => {
+                let (mark, reason) = (paint.mark(first.exit()), reason.known());
+                put(out, format_args!("  {mark} not run ({reason}): {text}\n"));
+            }
             _ => put(out, format_args!("  {end}: {text}\n")),
         }
     }
@@ -109,7 +112,7 @@ fn line(out: &mut String, paint: &Paint, all: &[&Judged], several: bool) {
     let ratio = |against: RateAgainst| {
         let of =
             |judged: &&Judged| judged.ratios.iter().find(|(of, _)| *of == against).map(|(_, ratio)| *ratio);
-        let ratio = statistics::median(all.iter().filter_map(|judged| of(judged)));
+        let ratio = statistics::median(all.iter().filter_map(of));
         ratio.map_or_else(|| "-".to_owned(), words::percent)
     };
     let times = all.iter().filter(|judged| judged.verdict == worst.verdict).count();

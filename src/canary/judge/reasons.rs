@@ -37,7 +37,8 @@ impl Reasons {
     /// All that were seen, and those of which the driver's own counters of time moved, which sees what falls
     /// between two looks. `None` if NVML told nothing at all, which is not the same as no reason.
     pub fn seen(device: &Device, around: &Around) -> Option<Reasons> {
-        if !(around.sm_clock_hertz > 0.0) {
+        // What is no number is not told either.
+        if around.sm_clock_hertz.is_nan() || around.sm_clock_hertz <= 0.0 {
             return None;
         }
         let counted = [POWER_CAP, SYNC_BOOST, SW_THERMAL, HW_THERMAL, HW_BRAKE];

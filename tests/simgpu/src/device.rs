@@ -3,7 +3,8 @@
 use crate::functions::{Function, Function::*, Key};
 use crate::hardware::Hardware;
 use crate::mig::{ComputeInstance, GpuInstance};
-use crate::scenario::{Gpu, Process};
+use crate::process::Process;
+use crate::scenario::Gpu;
 use crate::sim::{self, Sim};
 use crate::step::Action;
 use crate::value::{Answer, Value, code};

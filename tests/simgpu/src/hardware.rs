@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use crate::scenario::{Process, ProcessEntry};
+use crate::process::{Process, ProcessEntry};
 use crate::units;
 
 /// What is wrong with a GPU.

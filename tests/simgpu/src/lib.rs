@@ -18,6 +18,7 @@ mod model;
 mod nvml;
 mod os;
 mod presence;
+mod process;
 mod scenario;
 mod sim;
 mod state;

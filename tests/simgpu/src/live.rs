@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::functions::{Function::*, Key};
 use crate::hardware::{Hardware, Link};
 use crate::presence;
-use crate::scenario::Process;
+use crate::process::Process;
 use crate::sim::Window;
 use crate::step::Action;
 use crate::value::{Answer, Value};

@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::device::Device;
 use crate::hardware::Hardware;
-use crate::scenario::{Process, ProcessKind};
+use crate::process::{Process, ProcessKind};
 use crate::sim::Sim;
 
 /// When a process started, in the kernel's ticks: with its number, it names the process for good. Nothing

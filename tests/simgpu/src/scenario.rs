@@ -11,7 +11,9 @@ use crate::error::Error;
 use crate::functions::{Function, Key};
 use crate::mig::Layout;
 use crate::model::Model;
-use crate::state::{MAX_GATES, MAX_GPUS, MAX_STEPS};
+use crate::process::{Process, ProcessEntry, ProcessKind};
+use crate::state::work::MAX_GPUS;
+use crate::state::{MAX_GATES, MAX_STEPS};
 use crate::step::{Action, Step, StepEntry, read_set};
 use crate::units;
 use crate::value::Value;
@@ -72,51 +74,6 @@ struct GpuEntry {
     vgpus: Vec<VgpuEntry>,
     #[serde(default)]
     set: toml::Table,
-}
-
-/// A process as the file has it.
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProcessEntry {
-    pid: u32,
-    memory: String,
-    #[serde(rename = "type", default)]
-    kind: ProcessKind,
-    instance: Option<usize>,
-}
-
-impl ProcessEntry {
-    /// The process.
-    pub fn read(&self) -> Result<Process, String> {
-        let memory = units::bytes(&self.memory)?;
-        Ok(Process { pid: self.pid, memory, kind: self.kind, instance: self.instance })
-    }
-}
-
-/// What a process uses the GPU for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ProcessKind {
-    /// CUDA.
-    #[default]
-    Compute,
-    /// OpenGL, Vulkan.
-    Graphics,
-    /// CUDA through the MPS server.
-    Mps,
-}
-
-/// A process on a GPU.
-#[derive(Clone, Debug)]
-pub struct Process {
-    /// Its process id.
-    pub pid: u32,
-    /// What it holds.
-    pub memory: u64,
-    /// What it does.
-    pub kind: ProcessKind,
-    /// The index of its MIG device.
-    pub instance: Option<usize>,
 }
 
 #[derive(Deserialize)]

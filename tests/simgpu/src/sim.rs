@@ -204,8 +204,8 @@ impl Sim {
 
     /// What steps do to a GPU's hardware now.
     pub(crate) fn hardware(&'static self, gpu: usize) -> impl Iterator<Item = &'static Hardware> {
-        self.active_steps().filter_map(move |(_, step)| match &step.action {
-            Action::Hardware(hardware) if step.gpu == Some(gpu) => Some(hardware),
+        self.scenario.steps.iter().enumerate().filter_map(move |(i, step)| match &step.action {
+            Action::Hardware(hardware) if step.gpu == Some(gpu) && self.active(i) => Some(hardware),
             _ => None,
         })
     }

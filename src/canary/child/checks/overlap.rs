@@ -100,7 +100,7 @@ impl Space {
         let mut batches = Vec::new();
         for batch in 0..BATCHES {
             let begin = 2 * batch * words;
-            let (x, y) = (s.arena.take(floats)?, s.arena.take(floats)?);
+            let (x, y) = (s.arena.data(floats)?, s.arena.data(floats)?);
             batches.push(Batch { host: (begin, begin + words), x, y });
             for word in 0..words {
                 host.set(begin + word, pair(input(2 * word), input(2 * word + 1)));

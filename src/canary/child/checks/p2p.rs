@@ -29,8 +29,8 @@ struct Peer {
 /// Copies. `None` if no other GPU was ordered.
 pub fn p2p(s: &mut Session<'_>) -> Try<Option<Finding>> {
     let Some(uuid) = s.order.peer.clone() else { return Ok(None) };
-    let words = (BYTES.min(s.order.memory_bytes / 2).min(s.arena.left()) / 8) as usize;
-    let data = s.arena.take::<u64>(words)?;
+    let words = (BYTES.min(s.order.memory_bytes / 2).min(s.arena.left()) / 512 * 64) as usize;
+    let data = s.arena.data::<u64>(words)?;
     let peer = Peer::open(s, &uuid, words)?;
     let access = s.cuda.can_access(s.id, peer.id)?;
     s.cuda.make_current(s.context)?;

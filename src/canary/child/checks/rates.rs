@@ -20,8 +20,9 @@ const LAUNCH: f64 = 2.5e-3;
 const LAUNCHES: u32 = 3;
 /// Most launches, if some multiprocessor is not met.
 const MOST_LAUNCHES: u32 = 8;
-/// Half-precision FMA a cycle where the architecture's figure is not known: for the length of a launch only.
-const SOME_TENSOR_FMA: f64 = 1024.0;
+/// Half-precision FMA a cycle where the architecture's figure is not known, for the length of a launch only: the
+/// most of any. The warm-up tells what it is really.
+const SOME_TENSOR_FMA: f64 = 4096.0;
 /// Sums are exact in FP32 up to this.
 const EXACT: u32 = 1 << 24;
 
@@ -95,8 +96,8 @@ pub fn tensor(s: &mut Session<'_>) -> Try<Finding> {
 /// Launches until every multiprocessor was met and every launch is counted. The first warms up, and tells how
 /// long the others are to be: a GPU that is held back takes as long as one that is not.
 fn measure<A: Copy>(s: &mut Session<'_>, kind: &Kind<'_, A>) -> Try<Finding> {
-    let stamps = s.arena.take::<SmStamp>(kind.grid.blocks as usize)?;
-    let bad = s.arena.take::<BadLanes>(1)?;
+    let stamps = s.arena.results::<SmStamp>(kind.grid.blocks as usize)?;
+    let bad = s.arena.results::<BadLanes>(1)?;
     let compared = u64::from(kind.grid.blocks) * u64::from(kind.grid.threads);
     let mut tally = Tally::default();
     let mut launch = |s: &mut Session<'_>, turns: u32| {

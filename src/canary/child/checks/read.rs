@@ -52,11 +52,11 @@ impl Space {
     /// With this much to read, or all that is left.
     fn new(s: &mut Session<'_>, bytes: u64) -> Try<Space> {
         let grid = Grid { blocks: s.multiprocessors(), threads: READ_THREADS, shared: READ_SHARED_BYTES };
-        let stamps = s.arena.take(grid.blocks as usize)?;
-        let sums = s.arena.take(grid.blocks as usize)?;
+        let stamps = s.arena.results(grid.blocks as usize)?;
+        let sums = s.arena.results(grid.blocks as usize)?;
         // Whole words of 16 bytes.
-        let words = (bytes.min(s.arena.left()) / 8) & !1;
-        let data = s.arena.take(words as usize)?;
+        let words = (bytes.min(s.arena.left()) & !0x1ff) / 8;
+        let data = s.arena.data(words as usize)?;
         Ok(Space { grid, stamps, sums, data })
     }
 }

@@ -1,6 +1,7 @@
 //! `sm_sdc`: every unit of every multiprocessor, bit for bit.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::Finding;
 use crate::canary::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNITS, SmSdcArgs, SmStamp};
@@ -11,11 +12,14 @@ use crate::canary::child::session::Session;
 use crate::canary::child::tally::{RERUNS, Tally, Wrong};
 use crate::canary::reference;
 use crate::canary::report::{Found, Mismatch};
+use crate::clock::Mono;
 
-/// Launches, each with a seed of its own.
-const LAUNCHES: u64 = 4;
-/// Most launches, if some multiprocessor is not met.
-const MOST_LAUNCHES: u64 = 12;
+/// Launches, each with a seed of its own: as many as come to an end within a while (the copies and the CPU's
+/// share take most of it), but one at least, and more if some multiprocessor was not met.
+const LAUNCHES: u64 = 16;
+const A_WHILE: Duration = Duration::from_millis(20);
+/// Launches at most until every multiprocessor was met, if they take longer than a while.
+const MOST_TRIES: u64 = 4;
 /// Results of a block.
 const RESULTS: usize = SDC_UNITS * SDC_THREADS;
 /// Units by number, as they are told.
@@ -24,11 +28,12 @@ const UNITS: [&str; SDC_UNITS] = ["int32", "fp32", "fp64", "tensor", "shared", "
 /// Runs it on every multiprocessor.
 pub fn sm_sdc(s: &mut Session<'_>) -> Try<Finding> {
     let grid = s.one_each(s.kernels.sm_sdc, SDC_THREADS as u32, SDC_SHARED_BYTES)?;
-    let stamps = s.arena.take::<SmStamp>(grid.blocks as usize)?;
-    let results = s.arena.take::<u64>(grid.blocks as usize * RESULTS)?;
+    let stamps = s.arena.results::<SmStamp>(grid.blocks as usize)?;
+    let results = s.arena.results::<u64>(grid.blocks as usize * RESULTS)?;
     let mut tally = Tally::default();
     let mut covered = BTreeSet::new();
-    for launch in 0..MOST_LAUNCHES {
+    let began = Mono::now();
+    for launch in 0..LAUNCHES {
         let seed = figures::seed(s.order.seed, 0x5dc0 + launch) as u32;
         let (wrong, smids) = run(s, grid, stamps, results, seed)?;
         covered.extend(smids);
@@ -44,7 +49,8 @@ pub fn sm_sdc(s: &mut Session<'_>) -> Try<Finding> {
             }
         }
         let all = covered.len() >= s.multiprocessors() as usize;
-        if failed || (all && launch + 1 >= LAUNCHES) {
+        let late = Mono::now().since(began) >= A_WHILE;
+        if failed || (late && (all || launch + 1 >= MOST_TRIES)) {
             break;
         }
     }

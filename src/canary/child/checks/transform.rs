@@ -19,8 +19,8 @@ const TIMES: usize = 3;
 
 /// Computes both.
 pub fn transform(s: &mut Session<'_>) -> Try<Finding> {
-    let count = COUNT.min((s.arena.left() / 16) as usize) & !1;
-    let (x, y): (Slice<f32>, Slice<f32>) = (s.arena.take(count)?, s.arena.take(count)?);
+    let count = COUNT.min((s.arena.left() / 16) as usize) & !0x7f;
+    let (x, y): (Slice<f32>, Slice<f32>) = (s.arena.data(count)?, s.arena.data(count)?);
     let seed = figures::seed(s.order.seed, 10);
     let inputs: Vec<f32> = (0..count as u64).map(|at| input(figures::seed(seed, at))).collect();
     let host = s.cuda.pin(x.bytes())?;

@@ -13,8 +13,8 @@ const STRIPES: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 /// Writes and reads back.
 pub fn hbm_walk(s: &mut Session<'_>) -> Try<Finding> {
-    let bad = s.arena.take::<BadWords>(1)?;
-    let data = s.arena.take::<u64>((s.arena.left() / 8) as usize)?;
+    let bad = s.arena.results::<BadWords>(1)?;
+    let data = s.arena.data::<u64>((s.arena.left() / 512 * 64) as usize)?;
     let random = figures::seed(s.order.seed, 5);
     let patterns = [
         (Pattern::Address, data.address, "address"),

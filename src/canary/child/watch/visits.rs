@@ -161,10 +161,7 @@ impl Gpu {
                 nvml.device_by_pci_bus_id(order.pci_address.as_str())
             })
             .map_err(told("NVML does not know the GPU"))?;
-        let shared_with = match order.instance {
-            None => None,
-            Some((gpu_instance, _)) => Some(mig_devices(caller, &device, gpu_instance)),
-        };
+        let shared_with = order.instance.map(|(gpu_instance, _)| mig_devices(caller, &device, gpu_instance));
         Ok(Gpu { nvml, device, shared_with })
     }
 

@@ -8,7 +8,7 @@ use crate::call::{self, nvml};
 use crate::device::Device;
 use crate::functions::{Function, Key};
 use crate::live::percent;
-use crate::scenario::{Process, ProcessKind};
+use crate::process::{Process, ProcessKind};
 use crate::value::{Answer, code};
 
 /// What NVML answers for the instance ids of a process on a GPU without MIG.

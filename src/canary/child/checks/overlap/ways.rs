@@ -3,7 +3,7 @@
 use super::{BATCHES, Batch, GRID, QUEUES, Space};
 use crate::canary::child::cuda::{Part, Stream};
 use crate::canary::child::errors::{CudaError, Try};
-use crate::canary::child::session::Session;
+use crate::canary::child::session::{Session, Spent};
 use crate::clock::Mono;
 
 type Done = Result<(), CudaError>;
@@ -32,19 +32,18 @@ pub(super) const EVENTS: usize = 2 * BATCHES + QUEUES;
 /// Takes a way: seconds from the begin of the first queue to the end of the last.
 pub(super) fn take(s: &mut Session<'_>, space: &Space, way: Way) -> Try<f64> {
     s.poll.go_on()?;
-    let began = Mono::now();
     s.poll.watch.working(true);
     let done = queue(s, space, way);
     s.poll.watch.working(false);
-    let seconds = done?;
-    s.spend(seconds, Mono::now().since(began).as_secs_f64());
-    Ok(seconds)
+    let Spent { gpu, wall } = done?;
+    s.spend(gpu, wall);
+    Ok(gpu)
 }
 
-fn queue(s: &Session<'_>, space: &Space, way: Way) -> Result<f64, CudaError> {
+fn queue(s: &Session<'_>, space: &Space, way: Way) -> Result<Spent, CudaError> {
     let (begin, end) = (&s.events.0, &s.events.1);
     let queues = &space.queues[..way.queues.min(space.queues.len())];
-    let Some((first, others)) = queues.split_first() else { return Ok(0.0) };
+    let Some((first, others)) = queues.split_first() else { return Ok(Spent::default()) };
     s.cuda.record(begin, first)?;
     for other in others {
         s.cuda.wait_for(other, begin)?;
@@ -55,8 +54,10 @@ fn queue(s: &Session<'_>, space: &Space, way: Way) -> Result<f64, CudaError> {
         s.cuda.wait_for(first, event)?;
     }
     s.cuda.record(end, first)?;
+    let handed_over = Mono::now();
     s.cuda.wait(first)?;
-    s.cuda.elapsed(begin, end)
+    let wall = Mono::now().since(handed_over).as_secs_f64();
+    Ok(Spent { gpu: s.cuda.elapsed(begin, end)?, wall })
 }
 
 fn copy_in(s: &Session<'_>, space: &Space, batch: &Batch, queue: &Stream) -> Done {
