@@ -159,6 +159,8 @@ impl State {
         let fresh_for = config.sampler.slow_interval * 2 + config.ledger.publish_interval * 2;
         let fresh_for = fresh_for.max(FRESH);
         let mut facts = Facts::read(snapshot, place, fresh_for);
+        // What is published has aged since.
+        facts.age = facts.age.map(|age| age + now.since(snapshot.taken));
         self.watch.tell(&mut facts, place, now);
         facts.released = released;
         let on = |left: &&Left| left.place.gpu == place.gpu || left.peer.as_ref() == Some(&place.gpu);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Collector, Process, places, take_interlock};
-use crate::canary::gate;
+use crate::canary::gate::{self, Allows};
 use crate::canary::judge::{judge, worth_another_try};
 use crate::canary::outcome::{News, Outcome, Place};
 use crate::canary::parent::{Active, Remains, Start};
@@ -178,9 +178,14 @@ impl Collector {
         let snapshot = self.context.board.current();
         let config = &self.context.config;
         let facts = self.desk.with(|state| state.facts(config, false, &snapshot, place, Mono::now()));
-        // Its own failure is what made the fault.
-        let passes = |reason| matches!(reason, None | Some(CanarySkip::RecentXid));
-        facts.is_some_and(|facts| passes(gate::refusal(&gate::conditions(&facts, Duration::ZERO))))
+        // What the first try has left behind in the values is none of anybody else's.
+        let ours = |allows: &Allows| {
+            use CanarySkip::{Busy, Memory, RecentXid};
+            matches!(allows, Allows::Yes | Allows::NotChecked(_) | Allows::No(RecentXid | Busy | Memory))
+        };
+        facts.is_some_and(|facts| {
+            gate::conditions(&facts, Duration::ZERO).iter().all(|condition| ours(&condition.allows))
+        })
     }
 
     /// Judges a run, remembers what it taught, and tells.
