@@ -31,11 +31,10 @@ mod tally;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use crate::canary::outcome::News;
 use crate::catalog::schema::Label;
 use crate::catalog::{
-    self as m, Call, CanaryEnd, CollectorName, DriverError, Gpu, Kind, MetricId, Node, RecoveryAction,
-    SamplerEnd, Subject, Tier, TierLabel,
+    self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, RecoveryAction, SamplerEnd,
+    Subject, Tier, TierLabel,
 };
 use crate::clock::{Mono, unix_seconds};
 use crate::config::mig_layout::DeclaredLayout;
@@ -609,27 +608,6 @@ impl Ledger {
     fn driver_reset(&mut self) {
         self.faults.driver_reset();
         self.canary.reset(None);
-    }
-
-    /// Takes in news of the canary.
-    fn canary_news(&mut self, news: News, at: Mono, unix_seconds: f64) {
-        let gpu = news.gpu().and_then(|about| self.gpus.keys().find(|gpu| gpu.uuid == about.uuid));
-        if let Some(uuid) = gpu.map(|gpu| &gpu.uuid) {
-            let busy = &mut self.busy;
-            match &news {
-                News::Began(place) => busy.began(uuid, place.ids(), at),
-                News::Borrowed(_, true) => busy.began(uuid, None, at),
-                News::Borrowed(_, false) => busy.ended(uuid, None, at),
-                News::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
-                News::Hung(place, None) => busy.ended(uuid, place.ids(), at),
-                // A process that hangs may still keep the GPU busy: the run ends with it.
-                News::Ended(run) if run.end != CanaryEnd::Hung => busy.ended(uuid, run.place.ids(), at),
-                _ => {}
-            }
-        }
-        for event in self.canary.take(&mut self.tally, gpu, news, unix_seconds) {
-            self.faults.note(event, at);
-        }
     }
 
     /// Counts events that found no room in the inbox.

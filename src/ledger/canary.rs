@@ -11,6 +11,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::Ledger;
 use super::tally::Tally;
 use crate::canary::outcome::{Instance, Judged, News, Outcome, Place, Rate};
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
@@ -18,6 +19,7 @@ use crate::catalog::{
     self as m, BadSmKind, CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict,
     CudaError, Gpu, MismatchKind, Node, RateAgainst,
 };
+use crate::clock::Mono;
 use crate::snapshot::{Event, Histogram};
 
 /// Bounds of the histogram of step times, seconds: three a decade, from a launch to a context that hardly comes.
@@ -265,6 +267,29 @@ impl Canary {
     /// Keeps of a GPU's MIG instances those that there are.
     fn retain(&mut self, gpu: &Gpu, there: impl Fn(&Instance) -> bool) {
         self.books.retain(|(uuid, instance), _| *uuid != gpu.uuid || instance.as_ref().is_none_or(&there));
+    }
+}
+
+impl Ledger {
+    /// Takes in news of the canary.
+    pub(super) fn canary_news(&mut self, news: News, at: Mono, unix_seconds: f64) {
+        let gpu = news.gpu().and_then(|about| self.gpus.keys().find(|gpu| gpu.uuid == about.uuid));
+        if let Some(uuid) = gpu.map(|gpu| &gpu.uuid) {
+            let busy = &mut self.busy;
+            match &news {
+                News::Began(place) => busy.began(uuid, place.ids(), at),
+                News::Borrowed(_, true) => busy.began(uuid, None, at),
+                News::Borrowed(_, false) => busy.ended(uuid, None, at),
+                News::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
+                News::Hung(place, None) => busy.ended(uuid, place.ids(), at),
+                // A process that hangs may still keep the GPU busy: the run ends with it.
+                News::Ended(run) if run.end != CanaryEnd::Hung => busy.ended(uuid, run.place.ids(), at),
+                _ => {}
+            }
+        }
+        for event in self.canary.take(&mut self.tally, gpu, news, unix_seconds) {
+            self.faults.note(event, at);
+        }
     }
 }
 
