@@ -27,8 +27,8 @@ const INPUTS: usize = 256;
 /// Turns with which the kernel's time is learned, and the most that are made.
 const TRIAL: u32 = 64;
 const MOST_TURNS: u32 = 1 << 16;
-/// Blocks of a kernel: so few that two fit on any GPU at once.
-const BLOCKS: u32 = 16;
+/// Threads of a block: few, so that a kernel that lasts long does little.
+const THREADS: u32 = OVERLAP_THREADS / 8;
 /// Times that each stage is measured alone.
 const TIMES: usize = 3;
 
@@ -46,6 +46,10 @@ struct Space {
     batches: Vec<Batch>,
     queues: Vec<Stream>,
     events: Vec<Event>,
+    /// A block on every multiprocessor that leaves no room for another: kernels of two batches take turns.
+    whole: Grid,
+    /// A quarter of the multiprocessors: two such kernels have room beside each other.
+    quarter: Grid,
     turns: u32,
 }
 
@@ -82,15 +86,12 @@ fn stages(s: &mut Session<'_>, space: &Space) -> Try<[f64; 3]> {
     let mut times = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..TIMES {
         times[0].push(s.timed(|cuda, queue| cuda.queue_in(batch.x, Part(&space.host, batch.host.0), queue))?);
-        let (grid, args) = (GRID, space.args(batch));
-        times[1].push(s.run(s.kernels.overlap, grid, &args)?);
+        times[1].push(s.run(s.kernels.overlap, space.whole, &space.args(batch))?);
         times[2]
             .push(s.timed(|cuda, queue| cuda.queue_out(Part(&space.host, batch.host.1), batch.y, queue))?);
     }
     Ok(times.map(|times| figures::median(&times)))
 }
-
-const GRID: Grid = Grid { blocks: BLOCKS, threads: OVERLAP_THREADS, shared: 0 };
 
 impl Space {
     fn new(s: &mut Session<'_>) -> Try<Space> {
@@ -108,7 +109,9 @@ impl Space {
         }
         let queues = (0..QUEUES).map(|_| s.cuda.stream()).collect::<Result<_, CudaError>>()?;
         let events = (0..ways::EVENTS).map(|_| s.cuda.event()).collect::<Result<_, CudaError>>()?;
-        Ok(Space { host, batches, queues, events, turns: TRIAL })
+        let whole = s.one_each(s.kernels.overlap, THREADS, 0)?;
+        let quarter = Grid { blocks: (whole.blocks / 4).max(1), shared: 0, ..whole };
+        Ok(Space { host, batches, queues, events, whole, quarter, turns: TRIAL })
     }
 
     fn give_back(self, s: &Session<'_>) -> Try<()> {

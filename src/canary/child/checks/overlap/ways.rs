@@ -1,7 +1,7 @@
 //! How batches are queued.
 
-use super::{BATCHES, Batch, GRID, QUEUES, Space};
-use crate::canary::child::cuda::{Part, Stream};
+use super::{BATCHES, Batch, QUEUES, Space};
+use crate::canary::child::cuda::{Grid, Part, Stream};
 use crate::canary::child::errors::{CudaError, Try};
 use crate::canary::child::session::{Session, Spent};
 use crate::clock::Mono;
@@ -64,8 +64,8 @@ fn copy_in(s: &Session<'_>, space: &Space, batch: &Batch, queue: &Stream) -> Don
     s.cuda.queue_in(batch.x, Part(&space.host, batch.host.0), queue)
 }
 
-fn work(s: &Session<'_>, space: &Space, batch: &Batch, queue: &Stream) -> Done {
-    s.cuda.launch(s.kernels.overlap, GRID, queue, &space.args(batch))
+fn work(s: &Session<'_>, space: &Space, batch: &Batch, queue: &Stream, grid: Grid) -> Done {
+    s.cuda.launch(s.kernels.overlap, grid, queue, &space.args(batch))
 }
 
 fn copy_out(s: &Session<'_>, space: &Space, batch: &Batch, queue: &Stream) -> Done {
@@ -75,7 +75,7 @@ fn copy_out(s: &Session<'_>, space: &Space, batch: &Batch, queue: &Stream) -> Do
 fn by_turns(s: &Session<'_>, space: &Space, queues: usize) -> Done {
     for (batch, queue) in space.batches.iter().zip(space.queues[..queues].iter().cycle()) {
         copy_in(s, space, batch, queue)?;
-        work(s, space, batch, queue)?;
+        work(s, space, batch, queue, space.whole)?;
         copy_out(s, space, batch, queue)?;
     }
     Ok(())
@@ -87,7 +87,7 @@ fn separate(s: &Session<'_>, space: &Space) -> Done {
         copy_in(s, space, batch, inwards)?;
         s.cuda.record(&events[0], inwards)?;
         s.cuda.wait_for(compute, &events[0])?;
-        work(s, space, batch, compute)?;
+        work(s, space, batch, compute, space.whole)?;
         s.cuda.record(&events[1], compute)?;
         s.cuda.wait_for(outwards, &events[1])?;
         copy_out(s, space, batch, outwards)?;
@@ -97,7 +97,7 @@ fn separate(s: &Session<'_>, space: &Space) -> Done {
 
 fn two_kernels(s: &Session<'_>, space: &Space, queues: usize) -> Done {
     for (batch, queue) in space.batches.iter().take(2).zip(space.queues[..queues].iter().cycle()) {
-        work(s, space, batch, queue)?;
+        work(s, space, batch, queue, space.quarter)?;
     }
     Ok(())
 }
