@@ -199,6 +199,7 @@ labels! {
     UnhealthyReason "reason" {
         Lost "lost", Stuck "stuck", RecoveryAction "recovery_action", FatalXid "fatal_xid",
         UncontainedEcc "uncontained_ecc", RowRemapFailure "row_remap_failure", Missing "missing",
+        Canary "canary",
     }
     /// What the loaded kernel module's version is compared with.
     VersionAgainst "against" { Declared "declared", Library "library" }
@@ -465,7 +466,7 @@ metrics! {
     gpu_memory_bus_width_bytes: Gauge<Gpu>, Bytes, Once, "0.1.0";
 
     // --- utilization ----------------------------------------------------------------------------
-    /// Share of the driver's last sample period in which at least one kernel ran. Not how full the GPU was. Absent in MIG mode.
+    /// Share of the driver's last sample period in which at least one kernel ran, the canary's included. Not how full the GPU was. Absent in MIG mode.
     gpu_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
     /// Share of the driver's last sample period in which device memory was read or written. Absent in MIG mode.
     gpu_memory_utilization_ratio: Gauge<Gpu>, Ratio, Normal, "0.1.0";
@@ -497,17 +498,17 @@ metrics! {
     // --- the driver's own samples ---------------------------------------------------------------
     /// Power draw of the board in each of the driver's own samples (50 a second), as a distribution: shows bursts that no poll sees.
     gpu_power_sample_watts: Histogram<Gpu>, Watts, Drain, "0.1.0";
-    /// Utilization in each of the driver's own samples (5 a second), as a distribution.
+    /// Utilization in each of the driver's own samples (5 a second), as a distribution. Samples taken while the canary ran are left out.
     gpu_utilization_sample_ratio: Histogram<Gpu>, Ratio, Slow, "0.1.0";
     /// Highest power sample of the last 60 s.
     gpu_power_peak_watts: Gauge<Gpu>, Watts, Drain, "0.1.0";
     /// Lowest power sample of the last 60 s.
     gpu_power_minimum_watts: Gauge<Gpu>, Watts, Drain, "0.1.0";
-    /// Highest utilization sample of the last 60 s.
+    /// Highest utilization sample of the last 60 s, the canary's left out.
     gpu_utilization_peak_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0";
-    /// Lowest utilization sample of the last 60 s.
+    /// Lowest utilization sample of the last 60 s, the canary's left out.
     gpu_utilization_minimum_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0";
-    /// Time in which at least one kernel ran: the driver's utilization samples added up. A rate of it is the average utilization of any range, whoever scrapes.
+    /// Time in which at least one kernel ran: the driver's utilization samples added up. A rate of it is the average utilization of any range, whoever scrapes. Time in which the canary ran is missing here, neither busy nor idle: it is in `gpu_canary_gpu_seconds_total`.
     gpu_busy_seconds_total: Counter<Gpu>, Seconds, Slow, "0.1.0";
     /// Energy by the driver's power samples added up, each from the sample before it. Fresher than `gpu_energy_joules_total`; gaps in the samples are not filled.
     gpu_energy_sampled_joules_total: Counter<Gpu>, Joules, Drain, "0.1.0";
@@ -618,7 +619,7 @@ metrics! {
     gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
     /// 1 while nothing is known that keeps the GPU from being relied on, 0 while something is. Absent while the driver is away, released or stuck as a whole, so that a driver upgrade is no broken GPU.
     gpu_healthy: Gauge<Gpu>, None, Own, "0.1.0";
-    /// 1 for each reason why the GPU cannot be relied on, 0 for the others: `lost` it answers with errors only, `stuck` a driver call on it does not return, `recovery_action` the driver asks for one, `fatal_xid` an Xid that pages since the last reset or driver load, `uncontained_ecc` Xid 95, or a memory error (48, 171, 172) that Xid 94 did not follow within 5 s, `row_remap_failure` a row of memory could not be replaced, `missing` the driver does not list it any more. Absent with `gpu_healthy`.
+    /// 1 for each reason why the GPU cannot be relied on, 0 for the others: `lost` it answers with errors only, `stuck` a driver call on it does not return, `recovery_action` the driver asks for one, `fatal_xid` an Xid that pages since the last reset or driver load, `uncontained_ecc` Xid 95, or a memory error (48, 171, 172) that Xid 94 did not follow within 5 s, `row_remap_failure` a row of memory could not be replaced, `missing` the driver does not list it any more, `canary` the newest run of a check of the canary ended with `wrong_result`, `driver_fault` or `hung` (the latter two until a reset or driver load), or its process hangs now. Absent with `gpu_healthy`.
     gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Own, "0.1.0";
     /// GPUs that are missing: expected (configured, or the most seen since the node booted) and not listed by the driver. Absent while the driver is away.
     gpu_devices_missing: Gauge<Node>, None, Own, "0.1.0";
@@ -682,7 +683,7 @@ metrics! {
     gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 for the compute mode the GPU is in, 0 for the others.
     gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0";
-    /// Processes on the GPU.
+    /// Processes on the GPU. The canary's own is not counted.
     gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Slow, "0.1.0";
     /// 1 while the GPU is in MIG mode.
     gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
@@ -692,7 +693,7 @@ metrics! {
     gpu_virtualization_mode: Gauge<Gpu, (VirtualizationMode,)>, None, Rare, "0.1.0";
 
     // --- processes, one by one (opt-in) ---------------------------------------------------------
-    /// A process on the GPU.
+    /// A process on the GPU, other than the canary's own.
     gpu_process_info: Info<Process, ProcessInfo>, None, Slow, "0.1.0";
     /// Device memory of the process.
     gpu_process_memory_used_bytes: Gauge<Process>, Bytes, Slow, "0.1.0";
@@ -741,7 +742,7 @@ metrics! {
     gpu_mig_multiprocessors: Gauge<GpuInstance>, None, Normal, "0.1.0";
     /// Share of the GPU instance's multiprocessors that the compute instance has.
     gpu_mig_compute_sm_share_ratio: Gauge<ComputeInstance>, Ratio, Normal, "0.1.0";
-    /// Processes on the compute instance.
+    /// Processes on the compute instance. The canary's own is not counted.
     gpu_mig_compute_processes: Gauge<ComputeInstance>, None, Slow, "0.1.0";
     /// GPU instances of this profile that could be made now.
     gpu_mig_profile_free: Gauge<Gpu, (ProfileName,)>, None, Slow, "0.1.0", at most 64.0;
@@ -759,7 +760,7 @@ metrics! {
     gpu_mig_layout_matches: Gauge<Gpu>, None, Own, "0.1.0", at most 1.0;
 
     // --- canary ---------------------------------------------------------------------------------
-    /// What the newest judged run of this check found: 1 for its verdict. The series of `ok` is always there once the check was judged, that of another verdict from its first time on.
+    /// What the newest judged run of this check found: 1 for its verdict. The series of `ok` is always there once the check was judged, that of another verdict from its first time on. Absent while the GPU does not answer or is in MIG mode, where `gpu_mig_canary_verdict` tells.
     gpu_canary_verdict: Gauge<Gpu, (CanaryCheck, CanaryVerdict)>, None, Own, "0.1.0", at most 1.0;
     /// Rate of the check in its newest valid run, compared.
     gpu_canary_rate_ratio: Gauge<Gpu, (CanaryCheck, RateAgainst)>, Ratio, Own, "0.1.0", at most 100.0;
@@ -775,15 +776,15 @@ metrics! {
     gpu_canary_cuda_errors_total: Counter<Gpu, (CudaError,)>, None, Own, "0.1.0";
     /// Samples thrown away because somebody else used the GPU meanwhile.
     gpu_canary_discarded_total: Counter<Gpu>, None, Own, "0.1.0";
-    /// When a run last ended, however it did.
+    /// When a run last ended, however it did; on a GPU in MIG mode, of any instance.
     gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
-    /// When a run last ended with every check `ok`.
+    /// When a run last ended with every check `ok`; on a GPU in MIG mode, of any instance.
     gpu_canary_last_success_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
-    /// When the next run is due. Absent if none is planned.
+    /// When the next run is due; on a GPU in MIG mode, the first of its instances. Absent if none is planned.
     gpu_canary_next_due_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
     /// Time the canary has kept the GPU busy (kernels and copies).
     gpu_canary_gpu_seconds_total: Counter<Gpu>, Seconds, Own, "0.1.0";
-    /// 1 while the canary's process hangs in this step.
+    /// 1 while the canary's process hangs in this step; there from the first time on.
     gpu_canary_hung: Gauge<Gpu, (CanaryStep,)>, None, Own, "0.1.0", at most 1.0;
     /// 1 for the mode the canary is in.
     gpu_canary_mode: Gauge<Node, (CanaryMode,)>, None, Own, "0.1.0", at most 1.0;
@@ -801,13 +802,13 @@ metrics! {
     gpu_canary_step_duration_seconds: Histogram<Node, (CanaryStep,)>, Seconds, Own, "0.1.0";
     /// Rates of valid runs compared with the GPU's own baseline, of all GPUs.
     gpu_canary_sample_rate_ratio: Histogram<Node, (CanaryCheck,)>, Ratio, Own, "0.1.0", at most 100.0;
-    /// As `gpu_canary_verdict`, of a GPU instance.
+    /// As `gpu_canary_verdict`, of a GPU instance; if it has several compute instances, the worst of theirs.
     gpu_mig_canary_verdict: Gauge<GpuInstance, (CanaryCheck, CanaryVerdict)>, None, Own, "0.1.0", at most 1.0;
-    /// As `gpu_canary_rate_ratio`, of a GPU instance.
+    /// As `gpu_canary_rate_ratio`, of a GPU instance; if it has several compute instances, the lowest of theirs.
     gpu_mig_canary_rate_ratio: Gauge<GpuInstance, (CanaryCheck, RateAgainst)>, Ratio, Own, "0.1.0", at most 100.0;
     /// As `gpu_canary_last_run_timestamp_seconds`, of a GPU instance.
     gpu_mig_canary_last_run_timestamp_seconds: Gauge<GpuInstance>, Seconds, Own, "0.1.0";
-    /// When the GPU was last seen at work, by its processes and utilization; the canary's own work is left out. Absent until it was.
+    /// When the GPU was last seen at work: with a process, or with a utilization above 0 while no canary ran (in MIG mode by processes alone). The canary's own process is not counted. Absent until it was.
     gpu_last_busy_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
 
     // --- the exporter itself --------------------------------------------------------------------
@@ -851,7 +852,7 @@ metrics! {
     gpu_exporter_batches_discarded_total: Counter<Node>, None, Own, "0.1.0";
     /// Events of the exporter's own collectors that found no room while the ledger was behind.
     gpu_exporter_events_lost_total: Counter<Node>, None, Own, "0.1.0";
-    /// Samples taken from the driver's buffers.
+    /// Samples taken from the driver's buffers; utilization samples of the canary's runs are left out.
     gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";
     /// Gaps between samples of the driver's buffers: what was overwritten before it could be read, or never sampled.
     gpu_exporter_sample_gaps_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";

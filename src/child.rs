@@ -9,13 +9,16 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{SigHandler, Signal, killpg, signal};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use std::os::unix::process::CommandExt;
 
 /// Descriptor on which a child writes frames.
 pub const FRAMES_FD: i32 = 3;
@@ -29,10 +32,31 @@ pub fn this_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
 
+/// The children of one kind: those alive, and the CPU time of those that have ended.
+#[derive(Debug, Default)]
+pub struct Family(Mutex<Kin>);
+
+#[derive(Debug, Default)]
+struct Kin {
+    alive: Vec<i32>,
+    ended_cpu: Duration,
+}
+
+impl Family {
+    /// Looks at the process ids of those alive and at the CPU time of those that have ended. None ends in between:
+    /// what is known of all children together is one with it.
+    pub fn look<T>(&self, look: impl FnOnce(&[i32], Duration) -> T) -> T {
+        let kin = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        look(&kin.alive, kin.ended_cpu)
+    }
+}
+
 /// A running child with its ends of the pipes.
 #[derive(Debug)]
 pub struct Running {
-    process: Child,
+    /// How it has ended, once it was waited for.
+    status: Option<ExitStatus>,
+    family: Arc<Family>,
     /// Orders to the child. Dropping it asks the child to end.
     pub control: Option<File>,
     /// The child's CPU time is read with this.
@@ -102,7 +126,8 @@ pub fn start(
     // The command still owns the child's ends; they must close here, or the stream would never end.
     drop(command);
     let control = Some(File::from(OwnedFd::from(control_write)));
-    Ok((Running { process, control, pid }, File::from(OwnedFd::from(frames_read))))
+    let running = Running { status: None, family: Arc::default(), control, pid };
+    Ok((running, File::from(OwnedFd::from(frames_read))))
 }
 
 impl Running {
@@ -111,15 +136,31 @@ impl Running {
         self.control = None;
     }
 
+    /// Makes it one of a family, which then knows of its life and cost. Call once, at its start.
+    pub fn join(&mut self, family: &Arc<Family>) {
+        self.family = Arc::clone(family);
+        family.0.lock().unwrap_or_else(PoisonError::into_inner).alive.push(self.pid);
+    }
+
     /// The exit status, if it has ended. Never waits.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.process.try_wait()
+        if self.status.is_some() {
+            return Ok(self.status);
+        }
+        // Its time passes to the family in the same moment in which the kernel adds it to that of all children.
+        let mut kin = self.family.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((status, cpu)) = wait4(self.pid)? else { return Ok(None) };
+        kin.alive.retain(|pid| *pid != self.pid);
+        kin.ended_cpu += cpu;
+        self.status = Some(status);
+        Ok(self.status)
     }
 
     /// Ends a child that was only just started, and waits for its end.
     pub fn end_at_once(mut self) {
         self.kill();
-        if let Err(error) = self.process.wait() {
+        let waited = waitid(Id::Pid(Pid::from_raw(self.pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+        if let Err(error) = waited.map_err(io::Error::from).and_then(|_| self.ended()) {
             tracing::warn!(pid = self.pid, %error, "could not wait for the process");
         }
     }
@@ -130,6 +171,27 @@ impl Running {
             tracing::warn!(pid = self.pid, %error, "could not kill the process");
         }
     }
+}
+
+/// How a child has ended and what CPU time it has used, if it has ended. Never waits.
+fn wait4(pid: i32) -> io::Result<Option<(ExitStatus, Duration)>> {
+    let mut status = 0;
+    let mut usage = std::mem::MaybeUninit::<nix::libc::rusage>::zeroed();
+    // SAFETY: both pointers are to memory of the right size that lives over the call.
+    let ended = unsafe { nix::libc::wait4(pid, &mut status, nix::libc::WNOHANG, usage.as_mut_ptr()) };
+    if ended < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if ended == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the call has filled it in; zeroed, it was valid before.
+    let usage = unsafe { usage.assume_init() };
+    let time = |t: nix::libc::timeval| {
+        let (seconds, micros) = (u64::try_from(t.tv_sec), u64::try_from(t.tv_usec));
+        Duration::from_secs(seconds.unwrap_or(0)) + Duration::from_micros(micros.unwrap_or(0))
+    };
+    Ok(Some((ExitStatus::from_raw(status), time(usage.ru_utime) + time(usage.ru_stime))))
 }
 
 /// What a child does first: it outlives the signals that are meant for the daemon or its terminal, and is
@@ -177,4 +239,47 @@ pub fn all_stopped(pid: i32) -> bool {
         }
     }
     any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Mono;
+    use crate::stop::Stop;
+
+    #[test]
+    fn a_family_knows_who_lives_and_what_those_have_used_who_ended() {
+        let family = Arc::new(Family::default());
+        let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
+        let shared = File::open("/dev/null").unwrap();
+        let (mut running, _frames) =
+            start(Path::new("/bin/sh"), &["-c", script], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
+        running.join(&family);
+        assert_eq!(family.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![running.pid], Duration::ZERO));
+        let (pause, deadline) = (Stop::default(), Mono::now() + Duration::from_secs(60));
+        let status = loop {
+            if let Some(status) = running.ended().unwrap() {
+                break status;
+            }
+            assert!(Mono::now() < deadline, "it ends");
+            pause.wait_until(Mono::now() + Duration::from_millis(5));
+        };
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(running.ended().unwrap(), Some(status), "asked again");
+        let (alive, cpu) = family.look(|alive, cpu| (alive.to_vec(), cpu));
+        assert!(alive.is_empty() && cpu > Duration::ZERO, "{cpu:?}");
+    }
+
+    #[test]
+    fn a_child_that_is_ended_at_once_is_waited_for() {
+        let family = Arc::new(Family::default());
+        let shared = File::open("/dev/null").unwrap();
+        let (mut running, _frames) =
+            start(Path::new("/bin/sh"), &["-c", "sleep 600"], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
+        running.join(&family);
+        running.end_at_once();
+        assert!(family.look(|alive, _| alive.is_empty()));
+    }
 }

@@ -1,6 +1,7 @@
 //! Who gathers batches in the serving process. Each collector is one file and one line in [`ALL`]; it has
 //! its own thread and cadence, never calls another, and speaks to the ledger alone.
 
+pub mod canary;
 pub mod kmsg;
 pub mod module;
 pub mod nvml;
@@ -12,10 +13,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::catalog::MetricId;
+use crate::child::Family;
 use crate::config::Config;
 use crate::http;
 use crate::ledger::inbox::Inbox;
 use crate::sample::Source;
+use crate::snapshot::Board;
 use crate::stop::Stop;
 
 /// What a collector is given.
@@ -31,8 +34,14 @@ pub struct Context {
     pub stop: Arc<Stop>,
     /// Process ids of the samplers alive, kept by `nvml`, read by `process`.
     pub samplers: Arc<nvml::Pids>,
+    /// The canary's processes: whoever starts one lets it join, `process` tells what they cost.
+    pub canaries: Arc<Family>,
     /// What people ask of `nvml` while the daemon runs; `module` tells it what it sees.
     pub switch: Arc<nvml::switch::Switch>,
+    /// Where the canary's collector and those who ask about it meet.
+    pub canary: Arc<canary::desk::Desk>,
+    /// What is published.
+    pub board: Arc<Board>,
     /// What the HTTP server counts of itself.
     pub http: Arc<http::Stats>,
 }
@@ -52,4 +61,5 @@ pub const ALL: &[Collector] = &[
     Collector { source: Source::Process, start: process::start },
     Collector { source: Source::Kmsg, start: kmsg::start },
     Collector { source: Source::Module, start: module::start },
+    Collector { source: Source::Canary, start: canary::start },
 ];

@@ -252,7 +252,7 @@ pub struct Canary {
     /// When it runs: `off`, `idle` (on each GPU now and then while nobody uses it), `after_job` (as `idle`,
     /// and soon after a job has left), `on_demand` (only by `gpu-node-exporter canary`).
     pub mode: CanaryMode,
-    /// Time between two runs on one GPU; each is moved by up to a fifth of it at random. 10s to 1day.
+    /// Time between two runs on one GPU; each is moved by up to a fifth of it at random. 1s to 1day.
     #[serde(with = "humantime_serde")]
     pub interval: Duration,
     /// How long the GPU must have been without work. 1s to 1day.

@@ -4,30 +4,22 @@
 
 pub mod ask;
 pub mod cuda;
+pub mod daemon;
 pub mod families;
 pub mod host;
 pub mod report;
 
 use std::collections::HashSet;
-use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::catalog::{DriverError, Gpu, MetricId};
+use crate::catalog::{DriverError, MetricId};
 use crate::collectors::module::{self, Sight, library};
 use crate::config::Config;
-use crate::control;
-use crate::control::orders;
 use crate::host::Host;
-use crate::sample::Source;
-use ask::{Asked, Known};
+use ask::Asked;
 use cuda::{Cuda, Judgement};
+use daemon::Daemon;
 use report::{Finding, Report, Verdict, costs};
-
-/// From when on it is said what is waited for.
-const LONG: Duration = Duration::from_secs(1);
 
 /// Looks at everything.
 pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
@@ -36,7 +28,7 @@ pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
     findings.extend(daemon.findings(config));
     let host = Host::new(&config.host.root);
     let sight = module::look(&host, None);
-    let asked = ask_driver(config, off, &daemon);
+    let asked = daemon.ask_driver(config, off, ask::ALL);
     let answers = matches!(&asked, Ok(asked) if asked.up && asked.away.is_none());
     findings.push(kernel_module(&sight, answers));
     findings.extend(libraries(&host, config, &sight, answers));
@@ -69,139 +61,13 @@ pub fn runs_cuda(config: &Config, wanted: Cuda) -> Judgement {
     let (mut driver, mut supports) =
         (daemon.driver_info("driver_version"), daemon.driver_info("cuda_version"));
     if supports.is_none()
-        && let Ok(asked) = ask_driver(config, &HashSet::new(), &daemon)
+        && let Ok(asked) = daemon.ask_driver(config, &HashSet::new(), ask::ALL)
     {
         driver = asked.driver_info("driver_version").or(driver);
         supports = asked.driver_info("cuda_version");
     }
     let supports = supports.and_then(|text| text.parse().ok());
     cuda::judge(wanted, driver.or(version).as_deref(), supports)
-}
-
-/// Why the driver was not asked.
-struct NotAsked {
-    verdict: Verdict,
-    text: String,
-}
-
-/// Asks the driver, unless that could do harm; says on a terminal that it takes long.
-fn ask_driver(config: &Config, off: &HashSet<MetricId>, daemon: &Daemon) -> Result<Asked, NotAsked> {
-    match daemon.driver_state().as_deref() {
-        Some("paused") => {
-            let text = "not asked: the daemon has released it, so that it can be unloaded".to_owned();
-            return Err(NotAsked { verdict: Verdict::Note, text });
-        }
-        Some("stuck") => {
-            let text = "not asked: the daemon finds it stuck, and one more process would be stuck as well; \
-                 nothing but a reboot is known to help"
-                .to_owned();
-            return Err(NotAsked { verdict: Verdict::Wrong, text });
-        }
-        _ => {}
-    }
-    let terminal = io::stderr().is_terminal();
-    let mut shown = false;
-    let asked = ask::ask(config, off, &daemon.gpus(), |waited, heard, listed| {
-        if terminal && waited > LONG {
-            shown = true;
-            eprint!("\rasking the driver: {:.0} s, {heard} of {listed} GPUs \x1b[K", waited.as_secs_f64());
-            // A line of progress that does not come is no loss.
-            let _ = io::stderr().flush();
-        }
-    });
-    if shown {
-        eprint!("\r\x1b[K");
-    }
-    let failed = |error: io::Error| NotAsked {
-        verdict: Verdict::Wrong,
-        text: format!("not asked: no process could be started: {error}"),
-    };
-    asked.map_err(failed)
-}
-
-/// The running daemon, as far as it answers this user.
-struct Daemon {
-    /// What it publishes, as JSON.
-    snapshot: Option<Value>,
-    /// Why there is none.
-    trouble: Option<io::Error>,
-}
-
-impl Daemon {
-    fn ask(config: &Config) -> Daemon {
-        let Some(socket) = config.control.path() else { return Daemon { snapshot: None, trouble: None } };
-        let asked = control::fetch(socket, "snapshot json");
-        match asked.and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other)) {
-            Ok(snapshot) => Daemon { snapshot: Some(snapshot), trouble: None },
-            Err(error) => Daemon { snapshot: None, trouble: Some(error) },
-        }
-    }
-
-    fn findings(&self, config: &Config) -> Vec<Finding> {
-        let topic = "daemon";
-        let Some(snapshot) = &self.snapshot else {
-            let finding = match &self.trouble {
-                None => Finding::new(topic, Verdict::Note, "not asked: control.socket is empty".into()),
-                Some(error) => {
-                    let mend = match error.kind() {
-                        io::ErrorKind::PermissionDenied => {
-                            format!("sudo usermod -aG gpu-node-exporter {}", host::user_name())
-                        }
-                        _ => "sudo systemctl start gpu-node-exporter".to_owned(),
-                    };
-                    Finding::new(topic, Verdict::Note, format!("does not answer: {error}")).mend(mend)
-                }
-            };
-            return vec![finding];
-        };
-        let word = |value: &Value| value.as_str().unwrap_or("").to_owned();
-        let state = config.control.path().and_then(|socket| orders::ask(socket, "driver status").ok());
-        let state = state.map(|status| orders::in_words(&status)).unwrap_or_default();
-        let mut findings = vec![Finding::new(topic, Verdict::Well, format!("runs. {state}"))];
-        for collector in snapshot["collectors"].as_array().into_iter().flatten() {
-            let (name, trouble) = (word(&collector["collector"]), word(&collector["text"]));
-            let off = name == Source::Kmsg.name() && !config.events.kernel_log;
-            if collector["up"] == true || trouble.is_empty() || off {
-                continue;
-            }
-            let mend = match name == Source::Kmsg.name() {
-                true => "sudo sysctl -w kernel.dmesg_restrict=0",
-                false => "journalctl -u gpu-node-exporter -n 50",
-            };
-            let text = format!("its collector {name}: {trouble}");
-            findings.push(Finding::new(topic, Verdict::Wrong, text).mend(mend.into()));
-        }
-        findings
-    }
-
-    /// Its word for the driver's state.
-    fn driver_state(&self) -> Option<String> {
-        Some(self.snapshot.as_ref()?["driver"]["state"].as_str()?.to_owned())
-    }
-
-    fn metrics(&self) -> impl Iterator<Item = &Value> {
-        self.snapshot.iter().filter_map(|snapshot| snapshot["metrics"].as_array()).flatten()
-    }
-
-    fn driver_info(&self, label: &str) -> Option<String> {
-        let info = self.metrics().find(|metric| metric["name"] == "gpu_driver_info")?;
-        info["labels"][label].as_str().filter(|text| !text.is_empty()).map(str::to_owned)
-    }
-
-    /// The GPUs it knows by their PCI address.
-    fn gpus(&self) -> Vec<Known> {
-        let gpus = self.snapshot.iter().filter_map(|snapshot| snapshot["gpus"].as_array()).flatten();
-        let known = gpus.filter_map(|gpu| {
-            let (index, uuid) = (u32::try_from(gpu["gpu"].as_u64()?).ok()?, gpu["uuid"].as_str()?);
-            let info = self.metrics().find(|m| m["name"] == "gpu_info" && m["labels"]["uuid"] == uuid);
-            let pci_address = info.and_then(|m| m["labels"]["pci_address"].as_str()).unwrap_or("").to_owned();
-            let stuck = gpu["state"] == "stuck";
-            // One without an address can only be left alone.
-            let usable = stuck || !pci_address.is_empty();
-            usable.then(|| Known { gpu: Gpu { gpu: index, uuid: uuid.into() }, pci_address, stuck })
-        });
-        known.collect()
-    }
 }
 
 fn kernel_module(sight: &Sight, answers: bool) -> Finding {

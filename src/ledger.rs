@@ -8,6 +8,8 @@
 //! - what was measured of a GPU is served only while the GPU answers: a stall, a loss, a driver that is away
 //!   or stuck, or no sampler at all withdraws everything but the identity.
 
+mod busy;
+mod canary;
 mod clock_events;
 mod counters;
 mod declared;
@@ -29,16 +31,19 @@ mod tally;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use crate::canary::outcome::News;
 use crate::catalog::schema::Label;
 use crate::catalog::{
-    self as m, Call, CollectorName, DriverError, Gpu, Kind, MetricId, Node, RecoveryAction, SamplerEnd,
-    Subject, Tier, TierLabel,
+    self as m, Call, CanaryEnd, CollectorName, DriverError, Gpu, Kind, MetricId, Node, RecoveryAction,
+    SamplerEnd, Subject, Tier, TierLabel,
 };
 use crate::clock::{Mono, unix_seconds};
 use crate::config::mig_layout::DeclaredLayout;
 use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
+use busy::Busy;
+use canary::Canary;
 use clock_events::ClockEvents;
 use counters::DriverCounters;
 use faults::Faults;
@@ -153,6 +158,8 @@ pub struct Ledger {
     counters: DriverCounters,
     faults: Faults,
     gpm: GpmSums,
+    busy: Busy,
+    canary: Canary,
     last_success: BTreeMap<Source, Mono>,
     /// Collectors that cannot work, and why.
     hindered: BTreeMap<Source, String>,
@@ -176,6 +183,7 @@ impl Ledger {
         tally.add(&m::gpu_exporter_events_lost_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_driver_loads_total, &Node {}, (), 0.0);
+        Canary::born(&mut tally);
         Ledger {
             faults: Faults::new(settings.keep_events, &settings.seen.gpus),
             seen: settings.seen.clone(),
@@ -199,6 +207,8 @@ impl Ledger {
             call_seconds: Histogram::new(&CALL_SECONDS),
             counters: DriverCounters::default(),
             gpm: GpmSums::default(),
+            busy: Busy::default(),
+            canary: Canary::default(),
             last_success: BTreeMap::new(),
             ready: false,
             sequence: 0,
@@ -284,6 +294,8 @@ impl Ledger {
             self.gpm.forget(&old);
             if old.uuid != gpu.uuid {
                 self.faults.forget(&old.uuid);
+                self.busy.forget(&old.uuid);
+                self.canary.forget(&old.uuid);
             }
             self.resets.forget(&old.uuid);
             self.tally.forget(&Subject::Gpu(old));
@@ -295,6 +307,7 @@ impl Ledger {
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
         self.tally.add(&m::gpu_exporter_readings_held_total, gpu, (), 0.0);
         Faults::born(&mut self.tally, gpu);
+        Canary::seated(&mut self.tally, gpu);
         self.gpus.insert(gpu.clone(), GpuBook::default());
         self.seen_changed |= self.seen.count(self.gpus.len());
     }
@@ -325,7 +338,12 @@ impl Ledger {
         let current = batch.epoch >= book.epoch;
         for drained in &batch.drained {
             match drained {
-                Drained::Samples { .. } => book.samples.take(batch.taken, drained),
+                Drained::Samples { .. } => {
+                    book.samples.take(batch.taken, drained, |at| self.busy.canarys(&gpu.uuid, at));
+                    if let Some(at) = book.samples.utilization.above_zero {
+                        self.busy.seen(&gpu.uuid, at);
+                    }
+                }
                 Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
                     self.gpm.add(window);
                 }
@@ -380,6 +398,7 @@ impl Ledger {
         self.tally.add(&m::gpu_resets_total, gpu, (), 1.0);
         let age = Mono::now().since(at).as_secs_f64();
         self.faults.gpu_reset(gpu, at, unix_seconds() - age);
+        self.canary.reset(Some(gpu));
     }
 
     /// Counts the reset of a GPU for which the driver asked and asks no more.
@@ -398,6 +417,7 @@ impl Ledger {
     }
 
     fn keep(&mut self, batch: Batch) {
+        self.busy.look(&batch);
         let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, .. } = batch;
         let mut steps_back = 0;
         if part.collector == Source::Nvml {
@@ -481,7 +501,7 @@ impl Ledger {
                 self.faults.asks_no_events();
                 // Where the module is seen to stay, nothing was reset: only its library is missing.
                 if error.label() == DriverError::DriverNotLoaded && !self.loads.module_seen() {
-                    self.faults.driver_reset();
+                    self.driver_reset();
                 }
                 self.floor = epoch;
                 self.void_driver();
@@ -541,7 +561,7 @@ impl Ledger {
             Event::LateBatch => {
                 self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
             }
-            Event::Canary(_) => {}
+            Event::Canary(news) => self.canary_news(news, Mono::now(), unix_seconds()),
             Event::Hindered(source, Some(why)) => {
                 self.hindered.insert(source, why);
             }
@@ -582,7 +602,34 @@ impl Ledger {
         self.tally.add(&m::gpu_driver_loads_total, &Node {}, (), 1.0);
         self.counters.forget_all();
         // Also where the kernel log cannot be read.
+        self.driver_reset();
+    }
+
+    /// What was wrong with the GPUs before is over, or is told again.
+    fn driver_reset(&mut self) {
         self.faults.driver_reset();
+        self.canary.reset(None);
+    }
+
+    /// Takes in news of the canary.
+    fn canary_news(&mut self, news: News, at: Mono, unix_seconds: f64) {
+        let gpu = news.gpu().and_then(|about| self.gpus.keys().find(|gpu| gpu.uuid == about.uuid));
+        if let Some(uuid) = gpu.map(|gpu| &gpu.uuid) {
+            let busy = &mut self.busy;
+            match &news {
+                News::Began(place) => busy.began(uuid, place.ids(), at),
+                News::Borrowed(_, true) => busy.began(uuid, None, at),
+                News::Borrowed(_, false) => busy.ended(uuid, None, at),
+                News::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
+                News::Hung(place, None) => busy.ended(uuid, place.ids(), at),
+                // A process that hangs may still keep the GPU busy: the run ends with it.
+                News::Ended(run) if run.end != CanaryEnd::Hung => busy.ended(uuid, run.place.ids(), at),
+                _ => {}
+            }
+        }
+        for event in self.canary.take(&mut self.tally, gpu, news, unix_seconds) {
+            self.faults.note(event, at);
+        }
     }
 
     /// Counts events that found no room in the inbox.

@@ -1,9 +1,12 @@
 //! Signals and systemd: when to end, and telling the service manager how things are.
 
 use std::io;
+use std::sync::Arc;
 
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::stop::Stop;
 
 /// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`. SIGHUP, whose default is to end the process, is only
 /// logged: nothing is reloaded by signal.
@@ -20,6 +23,27 @@ pub async fn asked_to_end(release: impl Fn()) -> io::Result<&'static str> {
             _ = usr1.recv() => release(),
         }
     }
+}
+
+/// Stops at the first SIGTERM or SIGINT: for a command, which has no runtime of its own.
+pub fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    // The handlers are in place when this returns.
+    let asked = {
+        let _in_runtime = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+    let wait = move || {
+        let (mut term, mut int) = asked;
+        runtime.block_on(async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        });
+        stop.stop();
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
 /// Tells systemd, if it started us.

@@ -5,13 +5,17 @@ use std::io::{self, IsTerminal, Write};
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use gpu_node_exporter::canary::command::Exit;
+use gpu_node_exporter::canary::command::arguments::{Arguments, Format};
 use gpu_node_exporter::catalog::{self, docs};
 use gpu_node_exporter::config::{self, Config, ConfigErrors, Loaded, Overrides};
 use gpu_node_exporter::control::orders::{self, in_words};
 use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
-use gpu_node_exporter::{canary, control, doctor, sampler, serve};
+use gpu_node_exporter::stop::Stop;
+use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -27,6 +31,7 @@ Examples:
   gpu-node-exporter metrics | less                   every metric, its labels and meaning
   gpu-node-exporter doctor                           what works on this machine, and what mends the rest
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
+  gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
   gpu-node-exporter driver release                   before the driver is unloaded or upgraded
   gpu-node-exporter gpm off                          before a profiler such as Nsight runs
 
@@ -40,7 +45,7 @@ Configuration, the later stronger than the earlier:
 Served over HTTP: / (status page), /metrics, /livez, /readyz, /api/v1/...
 
 Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
-what `doctor` finds wrong";
+what `doctor` finds wrong; `canary --help` has its own";
 
 /// Prometheus exporter for NVIDIA GPU hosts that never hangs when the driver hangs
 #[derive(Parser)]
@@ -85,6 +90,12 @@ enum Command {
         #[arg(long, value_name = "X.Y")]
         cuda: Option<Cuda>,
     },
+    /// Run small CUDA programs that prove that GPUs compute rightly, at their rate, now
+    ///
+    /// For a drained node or the prolog of a job. Tells a throttled, slow, narrowed, lying or dying GPU from a
+    /// healthy one, and says which it is and what to do first.
+    #[command(after_help = canary::command::arguments::AFTER_HELP)]
+    Canary(canary::command::arguments::Arguments),
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
     /// SIGUSR1 to the main process releases as well:
@@ -184,6 +195,10 @@ fn main() -> ExitCode {
                 None => examine(&loaded.config, format),
             }
         }),
+        Command::Canary(arguments) => with_config(overrides, |loaded| {
+            log_to_stderr(tracing::Level::WARN);
+            prove(&loaded.config, &arguments)
+        }),
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
                 DriverOrder::Release => orders::release(socket),
@@ -280,6 +295,33 @@ fn runs_cuda(config: &Config, wanted: Cuda, format: ReportFormat) -> ExitCode {
 fn judged(well: bool, text: &str) -> ExitCode {
     let printed = print(text.as_bytes());
     if well { printed } else { ExitCode::from(EXIT_FAILED) }
+}
+
+/// Runs the canary, and says by the exit code what came of it.
+fn prove(config: &Config, arguments: &Arguments) -> ExitCode {
+    let stop = Arc::new(Stop::default());
+    if let Err(error) = lifecycle::stop_at_signals(Arc::clone(&stop)) {
+        return fail(Exit::CouldNotRun.code(), &error);
+    }
+    let terminal = io::stderr().is_terminal();
+    let mut progress = |text: &str| {
+        if terminal {
+            eprint!("\r{text}\x1b[K");
+        }
+    };
+    let report = match canary::command::run(config, &arguments.wish(), &stop, &mut progress) {
+        Ok(report) => report,
+        Err(error) => return fail(Exit::CouldNotRun.code(), &error),
+    };
+    let text = match arguments.format {
+        Format::Json => report.json(),
+        Format::Table => report.text(io::stdout().is_terminal()),
+    };
+    let printed = print(text.as_bytes());
+    match report.result {
+        Exit::Healthy => printed,
+        result => ExitCode::from(result.code()),
+    }
 }
 
 /// Asks the daemon through its socket and prints what to say.

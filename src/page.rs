@@ -1,9 +1,10 @@
 //! The status page `/`: what a person sees first. One HTML document without script, drawn here from a
 //! snapshot; it asks for itself again every few seconds.
 //!
-//! `words` says what is wrong, `card` draws a GPU, `figures` writes numbers for people, `html` keeps
+//! `words` says what is wrong, `canary` what the canary found, `card` draws a GPU, `figures` writes numbers for people, `html` keeps
 //! every text from being taken for markup.
 
+mod canary;
 mod card;
 mod figures;
 mod html;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::catalog::{BuildInfo, METRICS, MetricId};
 use crate::clock::{Mono, unix_seconds};
+use crate::collectors::canary::desk::Desk;
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context};
 use crate::config::Config;
@@ -91,13 +92,17 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
+    let canary = Arc::new(Desk::default());
     let context = Context {
         config: Arc::clone(&config),
         off,
         inbox: Arc::clone(&inbox),
         stop: Arc::clone(&stop),
         samplers: Arc::default(),
+        canaries: Arc::default(),
         switch: Arc::clone(&switch),
+        canary: Arc::clone(&canary),
+        board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
     };
     let mut collecting = Vec::new();
@@ -131,7 +136,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, stopped));
+        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, canary, stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -215,6 +220,7 @@ async fn serve_control(
     board: Arc<Board>,
     renderings: Arc<Renderings>,
     switch: Arc<Switch>,
+    canary: Arc<Desk>,
     stopped: watch::Receiver<bool>,
 ) {
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
@@ -224,7 +230,8 @@ async fn serve_control(
         Ok(server) => {
             let answer = move |request: String| {
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
-                let obeyed = orders::obey(&request, &switch);
+                let obeyed = orders::obey(&request, &switch)
+                    .or_else(|| orders::canary(&request, &config, &canary, &switch, &board));
                 async move {
                     match obeyed {
                         Some(answer) => answer,

@@ -1,5 +1,6 @@
 //! One consistent view of the node, made by the ledger and read by every encoder. Never changed once made.
 
+mod canary;
 mod event;
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{Gpu, MetricDef, Subject, Tier};
 use crate::clock::Mono;
 use crate::sample::Gap;
+pub use canary::{CanaryView, CheckView, PlaceView};
 pub use event::{Event, EventKind};
 
 /// One consistent view of the node.
@@ -35,6 +37,8 @@ pub struct Snapshot {
     pub ready: bool,
     /// The newest events, oldest first.
     pub events: Arc<[Arc<Event>]>,
+    /// The canary.
+    pub canary: CanaryView,
 }
 
 /// All series of one metric.
@@ -224,6 +228,7 @@ impl Snapshot {
             collectors: Vec::new(),
             ready: false,
             events: Arc::from([]),
+            canary: CanaryView::default(),
         }
     }
 

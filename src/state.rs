@@ -96,23 +96,34 @@ impl Store {
     /// Reads a document; `None` if there is none. One that cannot be understood is renamed to
     /// `KIND.corrupt` and is none either.
     pub fn load<T: Document>(&self) -> io::Result<Option<T>> {
-        let path = self.path(T::KIND, "json");
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = Vec::new();
-        file.take(T::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        match parse(&bytes) {
-            Ok(document) => Ok(Some(document)),
-            Err(why) => {
-                let aside = self.path(T::KIND, "corrupt");
+        match self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes)) {
+            None => Ok(None),
+            Some(Ok(document)) => Ok(Some(document)),
+            Some(Err(why)) => {
+                let (path, aside) = (self.path(T::KIND, "json"), self.path(T::KIND, "corrupt"));
                 tracing::warn!(file = %path.display(), %why, "set aside as {}", aside.display());
                 fs::rename(&path, aside)?;
                 Ok(None)
             }
         }
+    }
+
+    /// Reads a document and changes nothing: for who is not its owner. One that cannot be understood is an error.
+    pub fn look<T: Document>(&self) -> io::Result<Option<T>> {
+        let parsed = self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes));
+        parsed.transpose().map_err(io::Error::other)
+    }
+
+    /// The bytes of a file, and one more than it may have at most.
+    fn read(&self, kind: &str, most: usize) -> io::Result<Option<Vec<u8>>> {
+        let file = match File::open(self.path(kind, "json")) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        file.take(most as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
     }
 
     /// Writes a document: to a new file beside it, to the disk, then in its place.
@@ -218,6 +229,7 @@ mod tests {
         let huge = vec![b' '; Inventory::MAX_BYTES + 1];
         for bytes in [b"{".as_slice(), b"\xff\x00", other_version.as_bytes(), &huge] {
             fs::write(dir.path().join("inventory.json"), bytes).unwrap();
+            assert!(store.look::<Inventory>().is_err(), "who only looks leaves it where it is");
             assert_eq!(store.load::<Inventory>().unwrap(), None);
             assert_eq!(fs::read(dir.path().join("inventory.corrupt")).unwrap(), bytes);
             assert!(!dir.path().join("inventory.json").exists());

@@ -91,6 +91,11 @@ impl Siblings {
         siblings
     }
 
+    /// Whether there are enough of them for any comparison.
+    pub fn is_enough(&self) -> bool {
+        self.0.values().any(|values| values.len() >= SIBLINGS)
+    }
+
     /// Their median, if there are enough of them.
     pub fn median(&self, quantity: Quantity) -> Option<f64> {
         let values = self.0.get(&quantity).filter(|values| values.len() >= SIBLINGS)?;

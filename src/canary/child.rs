@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use crate::canary::report::Report;
 use crate::catalog::CanarySkip;
 use crate::child;
+use crate::clock::Mono;
 use crate::sampler::inflight::{NODE_SLOT, Table};
 use flow::Flow;
 use poll::Poll;
@@ -75,6 +76,8 @@ fn run() -> io::Result<()> {
         }
     };
     let slot = table.writer(NODE_SLOT);
+    // From now on its calls are seen.
+    slot.expect(Mono::now());
     let poll = Poll { control: &control, watch: &watch, yields: order.yields };
     Flow::new(&order, poll, &mut reports).run(slot);
     slot.leave();

@@ -15,9 +15,9 @@ mod link;
 mod properties_tests;
 mod reasons;
 mod results;
-#[cfg(test)]
-mod runs_tests;
 mod sms;
+#[cfg(test)]
+pub mod specimen;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -29,11 +29,11 @@ pub mod words;
 use super::baseline::{Configuration, Lesson, Memory, Model, NEEDED, Quantity, Siblings, Spot};
 use super::outcome::{Judged, Outcome, Place};
 use super::report::{Found, Measured, Run};
-use crate::catalog::schema::Label;
+use crate::catalog::schema::KnownLabel;
 use crate::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
 use clocks::Clock;
 pub use ends::{is_left_alone, worth_another_try};
-pub use host::{overlap_bound, step_name};
+pub use host::overlap_bound;
 pub use results::TRANSFORM_LIMIT;
 use standing::{is_rate, is_valid};
 use view::{Sample, View};
@@ -157,16 +157,6 @@ pub fn confirm(outcome: &mut Outcome, again: &[Outcome]) {
     }
 }
 
-/// A check's name.
-pub fn check_name(check: CanaryCheck) -> &'static str {
-    CanaryCheck::DEF.values.and_then(|names| names.get(check as usize).copied()).unwrap_or("")
-}
-
-/// A verdict's name.
-pub fn verdict_name(verdict: CanaryVerdict) -> &'static str {
-    CanaryVerdict::DEF.values.and_then(|names| names.get(verdict as usize).copied()).unwrap_or("")
-}
-
 /// The clock in this run, by which rates that follow it are judged: of `sm_rate`, which measures it.
 fn clock(view: &View<'_>, run: &Run) -> Clock {
     let told = run.measured.iter().find_map(|measured| match &measured.found {
@@ -285,7 +275,7 @@ fn conclude(
     } else if is_rate(sample.verdict) && verdict == CanaryVerdict::Ok {
         text.push_str("; not yet in three of the last four runs over ten minutes");
     } else if is_rate(verdict) && !is_rate(sample.verdict) {
-        text.push_str(&format!("; {} in three of the last four valid runs", verdict_name(verdict)));
+        text.push_str(&format!("; {} in three of the last four valid runs", verdict.known()));
     }
     let known = view
         .zip(sample.figures.first())

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{
     BadSmKind, CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Gpu, RateAgainst,
+    Severity,
 };
 
 /// Where a run was made.
@@ -13,6 +14,13 @@ pub struct Place {
     pub gpu: Gpu,
     /// The MIG instance on it; `None`: the whole GPU.
     pub instance: Option<Instance>,
+}
+
+impl Place {
+    /// Ids of GPU and compute instance, if it is a MIG instance.
+    pub fn ids(&self) -> Option<(u32, u32)> {
+        self.instance.as_ref().map(|instance| (instance.gpu_instance, instance.compute_instance))
+    }
 }
 
 /// A MIG instance.
@@ -108,14 +116,56 @@ pub enum News {
     Due(Place, Option<f64>),
     /// A run that was due was put off.
     Skipped(Place, CanarySkip),
-    /// A run begins: from now on the GPU's work is the canary's own.
+    /// A run begins: from now on the GPU's work is the canary's own. Told before its process is started.
     Began(Place),
-    /// The process of a run hangs in this step; `None`: no longer.
+    /// Another GPU takes part in a run, at the other end of its copies: its work is the canary's own too. `false`: no
+    /// longer.
+    Borrowed(Gpu, bool),
+    /// The process of a run hangs in this step; `None`: no longer, it has ended. Until then the GPU's work may be
+    /// the canary's own.
     Hung(Place, Option<CanaryStep>),
-    /// A run has ended and was judged.
+    /// A run has ended and was judged. So has its process, unless it hangs.
     Ended(Box<Outcome>),
     /// A process had to be killed.
     Killed,
-    /// Canary processes alive.
+    /// Canary processes alive. What they cost is no news: each joins `Context::canaries` at its start
+    /// ([`crate::child::Running::join`]), where `collectors/process.rs` reads it.
     Alive(usize),
+}
+
+impl News {
+    /// The place whose run it is about.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            News::Mode { .. } | News::Borrowed(..) | News::Killed | News::Alive(_) => None,
+            News::Due(place, _) | News::Skipped(place, _) => Some(place),
+            News::Began(place) | News::Hung(place, _) => Some(place),
+            News::Ended(outcome) => Some(&outcome.place),
+        }
+    }
+
+    /// The GPU it is about.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match self {
+            News::Borrowed(gpu, _) => Some(gpu),
+            _ => self.place().map(|place| &place.gpu),
+        }
+    }
+}
+
+/// How loud a verdict is; `None`: there is nothing to say.
+pub fn loudness(verdict: CanaryVerdict) -> Option<Severity> {
+    use CanaryVerdict as V;
+    match verdict {
+        V::Ok | V::Contended | V::Skipped => None,
+        V::CouldNotRun => Some(Severity::Info),
+        V::Throttled
+        | V::UnexplainedClockCap
+        | V::SlowSm
+        | V::DegradedMemory
+        | V::NarrowedLink
+        | V::Slow
+        | V::WrongResultSuspected => Some(Severity::Ticket),
+        V::WrongResult | V::DriverFault | V::Hung => Some(Severity::Page),
+    }
 }

@@ -10,13 +10,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-use crate::canary::report::{End, Order, Report, Run};
+use crate::canary::report::{COMMAND, End, Order, Report, Run};
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{CanarySkip, CanaryStep};
-use crate::child::{self, Running, Voice};
+use crate::child::{self, Family, Running, Voice};
 use crate::clock::{Mono, unix_seconds};
 use crate::sampler::inflight::Table;
 use crate::stop::Stop;
@@ -25,9 +26,6 @@ use lines::Line;
 pub use remains::{Call, Look, Remains, may_kill};
 use surroundings::EmptyFolder;
 use transcript::Transcript;
-
-/// The hidden command of this program that is the canary's process.
-pub const COMMAND: &str = "canary-child";
 
 /// Time without progress after which the log says so.
 const SLOW: Duration = Duration::from_secs(10);
@@ -158,6 +156,11 @@ impl Active {
             asked: None,
             looked: now,
         })
+    }
+
+    /// Makes its process one of a family, which then knows what it costs. Call once, at its start.
+    pub fn join(&mut self, family: &Arc<Family>) {
+        self.running.join(family);
     }
 
     /// Process id.

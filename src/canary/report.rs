@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{CanaryCheck, CanarySkip, CanaryStep};
 
+/// The hidden command that the canary's process is started with: by it the sampler knows whose it is on a GPU.
+pub const COMMAND: &str = "canary-child";
+
 /// Longest line either side accepts; a longer one is garbage.
 pub const MAX_LINE: usize = 256 * 1024;
 
@@ -144,7 +147,7 @@ pub struct Measured {
     pub check: CanaryCheck,
     /// Time in which its kernels or copies ran, seconds.
     pub gpu_seconds: f64,
-    /// Wall time of the same, from when the work was handed over to the driver until its end was seen, seconds.
+    /// The same with what passed while the GPU was somebody else's, seconds.
     pub wall_seconds: f64,
     /// What it found.
     pub found: Found,

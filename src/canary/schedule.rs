@@ -4,7 +4,7 @@
 //! the budget of GPU time.
 
 mod budget;
-mod dice;
+pub mod dice;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -181,7 +181,8 @@ impl Schedule {
     pub fn refused(&mut self, now: Mono, gpu: &Gpu, reason: CanarySkip) -> bool {
         let interval = self.settings.interval;
         let Some(plan) = self.plans.get_mut(gpu) else { return false };
-        plan.look = now + LOOK_AGAIN.min(interval / 4);
+        let again = if plan.left.is_some() { LOOK_AGAIN / 10 } else { LOOK_AGAIN };
+        plan.look = now + again.min(interval / 4);
         let round = |rounds| now + interval * pause(rounds);
         let refused = plan.refused.get_or_insert_with(|| Refused {
             counted: BTreeSet::new(),

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::{self as m, MetricId};
 
 /// Metrics that are made of others, with those.
-const MADE_OF: [(&[MetricId], &[MetricId]); 3] = [
+const MADE_OF: [(&[MetricId], &[MetricId]); 4] = [
     (
         &[m::gpu_healthy.id(), m::gpu_unhealthy_reason.id()],
         &[m::gpu_recovery_action.id(), m::gpu_row_remap_failure.id()],
@@ -16,6 +16,15 @@ const MADE_OF: [(&[MetricId], &[MetricId]); 3] = [
         &[m::gpu_gpm_active_ratio.id(), m::gpu_clock_hertz.id(), m::gpu_cuda_cores.id()],
     ),
     (&[m::gpu_nvlink_errors_total.id()], &[m::gpu_nvlink_link_errors_total.id()]),
+    (
+        &[m::gpu_last_busy_timestamp_seconds.id()],
+        &[
+            m::gpu_processes.id(),
+            m::gpu_mig_compute_processes.id(),
+            m::gpu_utilization_ratio.id(),
+            m::gpu_busy_seconds_total.id(),
+        ],
+    ),
 ];
 
 /// What the list of events needs, which is no metric: whose a PCI address is, and the driver's events.

@@ -192,7 +192,7 @@ pub struct MetricDef {
     pub tier: Tier,
     /// The release that brought it.
     pub since: &'static str,
-    /// The largest value there can be, where it is below that of the unit.
+    /// The largest value there can be, where it is another than that of the unit.
     pub max: Option<f64>,
     /// Whether it stands in the JSON alone: a table for people and programs that ask, too wide for a scrape.
     pub json_only: bool,
@@ -213,14 +213,14 @@ impl MetricDef {
         self.name.strip_suffix(suffix).unwrap_or(self.name)
     }
 
-    /// What is possible: the unit's limits, or a tighter upper one.
+    /// What is possible: the unit's limits, or an upper one of its own.
     pub fn limits(&self) -> RangeInclusive<f64> {
         let unit = match (self.kind, self.unit) {
             // 64-bit counters of KiB: a GPU's NVLinks fill the limit of a size in hours.
             (Kind::Counter, Unit::Bytes) => 0.0..=2e22,
             (_, unit) => unit.limits(),
         };
-        *unit.start()..=self.max.map_or(*unit.end(), |max| max.min(*unit.end()))
+        *unit.start()..=self.max.unwrap_or(*unit.end())
     }
 
     /// The help text as one line.

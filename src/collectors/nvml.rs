@@ -323,7 +323,10 @@ impl Supervisor {
             since: released.since,
             unix_seconds: released.unix_seconds,
             epoch: first_epoch(self.generation + 1),
-            holders: self.given_up.iter().map(Sampler::pid).collect(),
+            holders: {
+                let samplers = self.given_up.iter().map(Sampler::pid);
+                samplers.chain(self.context.switch.canaries()).collect()
+            },
         };
         if self.said_pause.as_ref() != Some(&pause) {
             self.said_pause = Some(pause.clone());

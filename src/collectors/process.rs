@@ -22,23 +22,31 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("process".into()).stack_size(256 * 1024).spawn(move || {
         let every = EVERY.min(context.config.ledger.publish_interval * 5);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut children_cpu = 0.0;
+        let mut told = Told::default();
         while !context.stop.stopped() {
             if cadence.take(Mono::now()) {
-                visit(&context, every, &mut children_cpu);
+                visit(&context, every, &mut told);
             }
             context.stop.wait_until(cadence.next());
         }
     })
 }
 
-fn visit(context: &Context, every: Duration, children_cpu: &mut f64) {
+/// CPU time that was told of each kind of children. One that ends between two looks is in neither for a moment, so
+/// none is ever told lower than before.
+#[derive(Debug, Default)]
+struct Told {
+    samplers: f64,
+    canaries: f64,
+}
+
+fn visit(context: &Context, every: Duration, told: &mut Told) {
     let taken = Mono::now();
     let mut rows = Rows::default();
     if let Err(error) = serve(&mut rows) {
         tracing::warn!(%error, "cannot read /proc of this process");
     }
-    children(&context.samplers.get(), &mut rows, children_cpu);
+    children(context, &mut rows, told);
     doors(&context.http, &mut rows);
     let lifetime = (every * 3).max(Duration::from_secs(3));
     context.inbox.batch(Batch {
@@ -78,30 +86,39 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     Ok(())
 }
 
-/// The samplers alive, and the CPU time of those that have ended. A sampler that ends between two looks is
-/// in neither for a moment, so the sum is never told lower than before.
-fn children(samplers: &[i32], rows: &mut Rows, told: &mut f64) {
-    let ended = match getrusage(UsageWho::RUSAGE_CHILDREN) {
-        Ok(usage) => [usage.user_time(), usage.system_time()]
-            .iter()
-            .map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6)
-            .sum(),
-        Err(error) => {
-            tracing::warn!(%error, "cannot tell the CPU time of ended samplers");
-            return;
+/// The children alive, and the CPU time of those that have ended: of canaries what each was seen to have used, of
+/// samplers the rest.
+fn children(context: &Context, rows: &mut Rows, told: &mut Told) {
+    let (ended, canaries, ended_canaries) = context.canaries.look(|alive, cpu| {
+        let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
+            let times = [usage.user_time(), usage.system_time()];
+            times.iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum::<f64>()
+        });
+        (ended, alive.to_vec(), cpu.as_secs_f64())
+    });
+    match ended {
+        Ok(ended) => {
+            let ended = (ended - ended_canaries).max(0.0);
+            family(rows, Role::Sampler, &context.samplers.get(), ended, &mut told.samplers);
         }
-    };
-    let mut cpu: f64 = ended;
+        Err(error) => tracing::warn!(%error, "cannot tell the CPU time of ended samplers"),
+    }
+    family(rows, Role::Canary, &canaries, ended_canaries, &mut told.canaries);
+}
+
+/// Children of one kind: process ids of those alive, CPU seconds of the others.
+fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, told: &mut f64) {
+    let mut cpu = ended;
     let mut resident = 0.0;
-    for pid in samplers {
-        // A sampler that ended between listing and looking counts with the ended ones next time.
+    for pid in alive {
+        // One that ended between listing and looking counts with the ended ones next time.
         let Ok(stat) = Process::new(*pid).and_then(|p| p.stat()) else { continue };
         cpu += cpu_seconds(&stat);
         resident += (stat.rss * procfs::page_size()) as f64;
     }
     *told = cpu.max(*told);
-    tell(rows, &m::gpu_exporter_cpu_seconds_total, (Role::Sampler,), *told);
-    tell(rows, &m::gpu_exporter_resident_memory_bytes, (Role::Sampler,), resident);
+    tell(rows, &m::gpu_exporter_cpu_seconds_total, (role,), *told);
+    tell(rows, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
 }
 
 /// The HTTP server.

@@ -81,7 +81,7 @@ pub(super) const KEYS: &[(&str, Rule)] = &[
     ("events.kernel_log", Rule::Flag),
     ("events.keep", Rule::Count(10, 10_000)),
     ("canary.mode", Rule::OneOf(MODES)),
-    ("canary.interval", Rule::Time(ms(10_000), minutes(24 * 60))),
+    ("canary.interval", Rule::Time(ms(1000), minutes(24 * 60))),
     ("canary.idle_for", Rule::Time(ms(1000), minutes(24 * 60))),
     ("canary.checks", Rule::Words(CHECKS)),
     ("canary.memory_mib", Rule::Count(8, 4096)),

@@ -6,11 +6,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 
 use super::fetch;
 use crate::clock::{Mono, unix_seconds};
+use crate::collectors::canary::desk::{Desk, Status as CanaryStatus};
 use crate::collectors::nvml::switch::{Holder, Status, Switch, Use};
+use crate::config::Config;
 use crate::page::words;
+use crate::snapshot::Board;
 use crate::stop::Stop;
 
 /// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
@@ -30,11 +34,33 @@ pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
         ["gpm", "on"] => switch.gpm(true),
         _ => return None,
     }
-    let status = serde_json::to_vec(&switch.status(Mono::now())).map_err(|error| error.to_string());
-    Some(status.map(|mut bytes| {
-        bytes.push(b'\n');
-        bytes.into()
-    }))
+    Some(json(&switch.status(Mono::now())))
+}
+
+/// Tells how the canary stands: `canary status`; `None` if the request is of another kind. The answer is
+/// [`crate::collectors::canary::desk::Status`] as JSON.
+pub fn canary(
+    request: &str,
+    config: &Config,
+    desk: &Desk,
+    switch: &Switch,
+    board: &Board,
+) -> Option<Result<Bytes, String>> {
+    let words: Vec<&str> = request.split_whitespace().collect();
+    let ["canary", "status"] = words[..] else { return None };
+    let status = desk.status(config, switch.is_released(), &board.current());
+    Some(json(&status))
+}
+
+fn json(told: &impl Serialize) -> Result<Bytes, String> {
+    let mut bytes = serde_json::to_vec(told).map_err(|error| error.to_string())?;
+    bytes.push(b'\n');
+    Ok(bytes.into())
+}
+
+/// How the running daemon's canary stands.
+pub fn ask_canary(socket: &Path) -> io::Result<CanaryStatus> {
+    Ok(serde_json::from_slice(&fetch(socket, "canary status")?)?)
 }
 
 /// Makes a request and reads the answer.

@@ -1,4 +1,4 @@
-//! Asks the driver everything once or more, in a sampler of the doctor's own: this process loads no NVIDIA
+//! Asks the driver once or more, in a sampler of the asking command's own: this process loads no NVIDIA
 //! library and waits for no call. A call that does not return is named, and its process left behind.
 
 use std::collections::{BTreeMap, HashSet};
@@ -20,8 +20,6 @@ use crate::sampler::inflight::is_gpu;
 use crate::sampler::wire::{Intervals, Orders, Seat};
 use crate::stop::Stop;
 
-/// Shortest time of asking, so that cheap calls are measured some ten times.
-const SHORTEST: Duration = Duration::from_secs(3);
 /// What asking takes at most beside the deadlines of the calls: 64 GPUs, whose dear visits are made one at a
 /// time.
 const SPARE: Duration = Duration::from_secs(15);
@@ -29,9 +27,33 @@ const SPARE: Duration = Duration::from_secs(15);
 const END: Duration = Duration::from_secs(5);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
-/// Tiers of a GPU, of each of which one visit is waited for.
-const TIERS: [Tier; 8] =
-    [Tier::Identity, Tier::Once, Tier::Fast, Tier::Normal, Tier::Drain, Tier::Slow, Tier::Rare, Tier::Links];
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Aim {
+    /// Tiers of a GPU, of each of which one visit is waited for.
+    pub tiers: &'static [Tier],
+    /// Shortest time of asking.
+    pub shortest: Duration,
+}
+
+/// All that can be told, and cheap calls measured some ten times.
+pub const ALL: Aim = Aim {
+    tiers: &[
+        Tier::Identity,
+        Tier::Once,
+        Tier::Fast,
+        Tier::Normal,
+        Tier::Drain,
+        Tier::Slow,
+        Tier::Rare,
+        Tier::Links,
+    ],
+    shortest: Duration::from_secs(3),
+};
+
+/// Who the GPUs are and who uses them, as soon as that is known.
+pub const BRIEF: Aim = Aim { tiers: &[Tier::Identity, Tier::Normal, Tier::Slow], shortest: Duration::ZERO };
 
 /// A GPU that another process is stuck on: its index, and who it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,25 +115,25 @@ impl Asked {
     }
 
     /// GPUs of which all was heard that will be.
-    fn heard(&self, avoid: &[usize]) -> usize {
+    fn heard(&self, avoid: &[usize], tiers: &[Tier]) -> usize {
         let Some(devices) = self.devices() else { return 0 };
         let heard = |slot: &usize| {
             let index = u32::try_from(slot - 1).unwrap_or(u32::MAX);
             avoid.contains(slot)
                 || self.no_handle.contains_key(&index)
                 || self.hung.iter().any(|hung| hung.gpu == Some(index))
-                || self.seated.get(slot).is_some_and(|gpu| self.all_of(gpu))
+                || self.seated.get(slot).is_some_and(|gpu| self.all_of(gpu, tiers))
         };
         (1..=devices).filter(heard).count()
     }
 
-    fn all_of(&self, gpu: &Gpu) -> bool {
+    fn all_of(&self, gpu: &Gpu, tiers: &[Tier]) -> bool {
         let of = |(part, batch): &(&Part, &Batch)| part.gpu.as_ref() == Some(gpu) && !batch.answered;
         let lost = self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps).any(|gap| {
             matches!(&gap.missing, Missing::Failed { error, .. }
                 if matches!(error.label(), DriverError::GpuIsLost | DriverError::ResetRequired))
         });
-        lost || TIERS
+        lost || tiers
             .iter()
             .all(|tier| self.batches.keys().any(|part| part.gpu.as_ref() == Some(gpu) && part.tier == *tier))
     }
@@ -153,6 +175,7 @@ impl Asked {
 pub fn ask(
     config: &Config,
     off: &HashSet<MetricId>,
+    aim: Aim,
     known: &[Known],
     mut progress: impl FnMut(Duration, usize, usize),
 ) -> io::Result<Asked> {
@@ -212,11 +235,11 @@ pub fn ask(
         let now = Mono::now();
         let health = sampler.health(now, times);
         asked.hung = health.stuck.iter().map(hung).collect();
-        let heard = asked.heard(&avoid);
+        let heard = asked.heard(&avoid, aim.tiers);
         let listed = asked.devices();
         progress(now.since(started), heard, listed.unwrap_or(0));
         let node_hangs = asked.hung.iter().any(|hung| hung.gpu.is_none());
-        let complete = listed == Some(heard) && now.since(started) >= SHORTEST;
+        let complete = listed == Some(heard) && now.since(started) >= aim.shortest;
         // Stopped or starved: it will say nothing.
         let silent = health.well == 0 && health.late > 0;
         if silent && asked.hung.is_empty() {

@@ -13,15 +13,17 @@
 //!   last_time, last_unix_seconds  when it happened last
 //!   repeats           how many more times it happened in one burst, after the first
 //!   old               true: from before the exporter watched, in no counter
-//!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset
+//!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset, canary
 //!   gpu, uuid         the GPU; null for what concerns none, or one that the driver does not list
 //!   pci, nvswitch     PCI address; number of the NVSwitch
-//!   code, mnemonic    Xid or SXid code and the vendor's name of it; number and name of a driver event
+//!   code, mnemonic    Xid or SXid code and the vendor's name of it; number and name of a driver event; CUDA
+//!                     error and verdict of the canary
+//!   check             check of the canary
 //!   meaning, severity, action     what it means; page, ticket or info; what to do first
 //!   gpu_instance, compute_instance, pid, process
 //!   owner             whose work ran there; null while nobody tells
-//!   text              line of the kernel log; empty if only the driver told
-//!   sources[]         nvml, kmsg
+//!   text              line of the kernel log, or the canary's words; empty if only the driver told
+//!   sources[]         nvml, kmsg, canary
 //! ```
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -29,7 +31,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::catalog::schema::KnownLabel;
-use crate::snapshot::{Event, Snapshot};
+use crate::snapshot::{Event, EventKind, Snapshot};
 
 /// Which events are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +109,7 @@ struct Listed<'a> {
     nvswitch: Option<&'a str>,
     code: Option<u64>,
     mnemonic: Option<&'static str>,
+    check: Option<&'static str>,
     meaning: &'static str,
     severity: &'static str,
     action: &'static str,
@@ -120,7 +123,8 @@ struct Listed<'a> {
 }
 
 fn listed(event: &Event) -> Listed<'_> {
-    let sources = [(event.nvml, "nvml"), (event.kmsg, "kmsg")];
+    let canary = event.kind == EventKind::Canary;
+    let sources = [(event.nvml, "nvml"), (event.kmsg, "kmsg"), (canary, "canary")];
     Listed {
         id: event.id,
         revision: event.revision,
@@ -137,6 +141,7 @@ fn listed(event: &Event) -> Listed<'_> {
         nvswitch: event.nvswitch.as_deref(),
         code: event.code,
         mnemonic: Some(event.mnemonic).filter(|name| !name.is_empty()),
+        check: event.check,
         meaning: event.meaning,
         severity: event.severity.known(),
         action: event.action.known(),
@@ -163,7 +168,6 @@ mod tests {
 
     use super::*;
     use crate::catalog::{FaultAction, Gpu, Severity};
-    use crate::snapshot::EventKind;
 
     fn snapshot() -> Snapshot {
         let event = |id, revision| {

@@ -10,6 +10,10 @@
 //! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same in
 //!                     words
 //!   parts[]           tier, age_seconds, duration_seconds, values (how many)
+//!   canary[]          places where the canary runs: instance (null: the whole GPU; else gpu_instance,
+//!                     compute_instance, profile, mig_uuid), running, hung (step), last_run_unix_seconds,
+//!                     next_due_unix_seconds, skipped (why it was put off), end (how the last run ended), text
+//!     checks[]        check, verdict, text, rate (unit and value)
 //!   gaps[]            call, metrics (names); missing: unsupported, failed, blank or out_of_range;
 //!                     error (kind of a failed call), text (what the driver said)
 //! collectors[]        collector, up, age_seconds, text (what is wrong; empty if nothing is)
@@ -20,11 +24,14 @@
 use serde::{Serialize, Serializer};
 
 use super::number::whole;
+use crate::canary::outcome::{Instance, Rate};
 use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self, MetricDef};
+use crate::catalog::{self, CanaryCheck, CanaryEnd, CanarySkip, CanaryStep, CanaryVerdict, MetricDef};
 use crate::page::words;
 use crate::sample::{Gap, Missing};
-use crate::snapshot::{CollectorView, DriverState, GpuState, GpuView, PartView, Series, Snapshot, Value};
+use crate::snapshot::{
+    CanaryView, CollectorView, DriverState, GpuState, GpuView, PartView, PlaceView, Series, Snapshot, Value,
+};
 
 /// Appends the document and a newline.
 pub fn render(snapshot: &Snapshot, out: &mut String) {
@@ -49,12 +56,13 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
         collectors: C,
         metrics: M,
     }
+    let canary = &snapshot.canary;
     Document {
         taken_unix_seconds: snapshot.unix_seconds,
         sequence: snapshot.sequence,
         ready: snapshot.ready,
         driver: driver(&snapshot.driver),
-        gpus: Seq(|| snapshot.gpus.iter().map(gpu)),
+        gpus: Seq(|| snapshot.gpus.iter().map(|view| gpu(view, canary))),
         collectors: Seq(|| snapshot.collectors.iter().map(collector)),
         metrics: Seq(|| snapshot.families.iter().flat_map(|f| f.series.iter().map(|s| metric(f.def, s)))),
     }
@@ -87,14 +95,15 @@ fn driver(driver: &DriverState) -> State {
     State { state, text: words::driver_text(driver) }
 }
 
-fn gpu(view: &GpuView) -> impl Serialize {
+fn gpu<'a>(view: &'a GpuView, canary: &'a CanaryView) -> impl Serialize + 'a {
     #[derive(Serialize)]
-    struct Gpu<'a, P: Serialize, G: Serialize> {
+    struct Gpu<'a, P: Serialize, C: Serialize, G: Serialize> {
         gpu: u32,
         uuid: &'a str,
         #[serde(flatten)]
         state: State,
         parts: P,
+        canary: C,
         gaps: G,
     }
     let state = match view.state {
@@ -110,7 +119,48 @@ fn gpu(view: &GpuView) -> impl Serialize {
         uuid: &view.gpu.uuid,
         state: State { state, text: words::gpu_text(&view.state) },
         parts: Seq(|| view.parts.iter().map(part)),
+        canary: Seq(|| canary.of(&view.gpu).map(place)),
         gaps: Seq(|| view.gaps.iter().map(gap)),
+    }
+}
+
+fn place(place: &PlaceView) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Place<'a, C: Serialize> {
+        instance: Option<&'a Instance>,
+        running: bool,
+        hung: Option<CanaryStep>,
+        last_run_unix_seconds: Option<f64>,
+        next_due_unix_seconds: Option<f64>,
+        skipped: Option<CanarySkip>,
+        end: Option<CanaryEnd>,
+        text: &'a str,
+        checks: C,
+    }
+    #[derive(Serialize)]
+    struct Check<'a> {
+        check: CanaryCheck,
+        verdict: CanaryVerdict,
+        text: &'a str,
+        rate: Option<Rate>,
+    }
+    Place {
+        instance: place.instance.as_ref(),
+        running: place.running,
+        hung: place.hung,
+        last_run_unix_seconds: place.last_run,
+        next_due_unix_seconds: place.due,
+        skipped: place.skipped,
+        end: place.end,
+        text: &place.text,
+        checks: Seq(|| {
+            place.checks.iter().map(|c| Check {
+                check: c.check,
+                verdict: c.verdict,
+                text: &c.text,
+                rate: c.rate,
+            })
+        }),
     }
 }
 
@@ -234,6 +284,44 @@ fn distribution(histogram: &crate::snapshot::Histogram) -> impl Serialize {
 mod tests {
     use super::*;
     use crate::encode::specimen;
+    use crate::snapshot::CheckView;
+
+    #[test]
+    fn a_gpu_tells_how_it_stands_with_the_canary() {
+        let mut snapshot = specimen::node_taken(1, crate::clock::Mono(1));
+        let check = CheckView {
+            check: CanaryCheck::HbmRead,
+            verdict: CanaryVerdict::DegradedMemory,
+            text: "80 % of its rate".into(),
+            rate: Some(Rate::BytesPerSecond(3.5e12)),
+        };
+        snapshot.canary.places = vec![PlaceView {
+            gpu: specimen::gpu(2),
+            instance: None,
+            running: false,
+            hung: None,
+            last_run: Some(1_795_000_000.0),
+            due: None,
+            skipped: Some(CanarySkip::Processes),
+            end: Some(CanaryEnd::Finished),
+            text: String::new(),
+            checks: vec![check],
+        }];
+        let mut text = String::new();
+        render(&std::sync::Arc::new(snapshot), &mut text);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let place = &document["gpus"][2]["canary"][0];
+        assert_eq!(
+            (&place["instance"], &place["hung"]),
+            (&serde_json::Value::Null, &serde_json::Value::Null)
+        );
+        assert_eq!((&place["skipped"], &place["end"]), (&"processes".into(), &"finished".into()));
+        let check = serde_json::json!({
+            "check": "hbm_read", "verdict": "degraded_memory", "text": "80 % of its rate",
+            "rate": { "unit": "bytes_per_second", "value": 3.5e12 },
+        });
+        assert_eq!(place["checks"][0], check);
+    }
 
     #[test]
     fn the_document_says_who_what_and_why_not() {
@@ -256,6 +344,7 @@ mod tests {
         assert_eq!(well["gaps"][0]["error"], serde_json::Value::Null);
         assert_eq!(well["gaps"][0]["metrics"][0], "gpu_encoder_utilization_ratio");
 
+        assert_eq!(well["canary"], serde_json::json!([]));
         let metrics = document["metrics"].as_array().unwrap();
         let find = |name: &str| metrics.iter().find(|m| m["name"] == name).unwrap();
         assert_eq!(find("gpu_power_watts")["labels"]["gpu"], "0");

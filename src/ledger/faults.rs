@@ -204,6 +204,13 @@ impl Faults {
         self.events.record(event, at, Duration::ZERO);
     }
 
+    /// Takes in an event that is no fault of the two tellers.
+    pub fn note(&mut self, event: Event, heard: Mono) {
+        let at = event.unix_seconds;
+        self.last_event = Some(self.last_event.map_or(at, |last| last.max(at)));
+        self.events.record(event, heard, Duration::ZERO);
+    }
+
     /// What faults say about a GPU.
     pub fn book(&self, gpu: &Gpu) -> Option<&FaultBook> {
         self.books.get(&gpu.uuid)

@@ -313,9 +313,9 @@ fn a_line_of_a_gpu_that_nobody_lists_is_told_as_such() {
             b.ledger.fold(batch(Some(gpu(index)), tier, b.now, |_| {}));
         }
     }
-    b.ledger.event(Event::Hindered(Source::Kmsg, Some("x".into())));
-    b.ledger.event(Event::Hindered(Source::Process, Some("x".into())));
-    b.ledger.event(Event::Hindered(Source::Module, Some("x".into())));
+    for collector in crate::collectors::ALL.iter().filter(|collector| collector.source != Source::Nvml) {
+        b.ledger.event(Event::Hindered(collector.source, Some("x".into())));
+    }
     b.ledger.event(Event::Samplers(1));
     assert!(b.publish().ready);
     b.kmsg(7, 79);

@@ -23,6 +23,8 @@ pub struct Findings {
     pub uncontained_ecc: bool,
     /// A row of its memory could not be replaced.
     pub row_remap_failure: bool,
+    /// The canary found it to compute wrongly, to fail, or to hang.
+    pub canary: bool,
 }
 
 /// The reasons against a GPU in this state; `None`: nothing can be said of it now.
@@ -41,6 +43,7 @@ pub fn judge(state: &GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> 
         UnhealthyReason::UncontainedEcc => found.uncontained_ecc,
         UnhealthyReason::RowRemapFailure => found.row_remap_failure,
         UnhealthyReason::Missing => silent && found.missing,
+        UnhealthyReason::Canary => found.canary,
     };
     Some(UnhealthyReason::ALL.iter().copied().filter(holds).collect())
 }
@@ -70,6 +73,7 @@ impl Ledger {
                 fatal_xid: book.is_some_and(|book| book.fatal),
                 uncontained_ecc: book.is_some_and(|book| book.uncontained(now)),
                 row_remap_failure: self.any(gpu, Tier::Slow, now, m::gpu_row_remap_failure.id(), |_| true),
+                canary: self.canary.faulty(gpu),
             };
             if let Some(reasons) = judge(state, found) {
                 put(b, gpu, &reasons);
@@ -140,6 +144,7 @@ mod tests {
             (&GpuState::Up, Findings { fatal_xid: true, ..none }, vec![R::FatalXid]),
             (&GpuState::Up, Findings { uncontained_ecc: true, ..none }, vec![R::UncontainedEcc]),
             (&GpuState::Up, Findings { row_remap_failure: true, ..none }, vec![R::RowRemapFailure]),
+            (&GpuState::Up, Findings { canary: true, ..none }, vec![R::Canary]),
             (&stuck, Findings { fatal_xid: true, ..none }, vec![R::Stuck, R::FatalXid]),
         ] {
             assert_eq!(judge(state, found), Some(reasons), "{state:?} {found:?}");

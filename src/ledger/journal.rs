@@ -10,6 +10,8 @@ pub fn tell(event: &Event, times: u64) {
     let code = event.code.filter(|_| event.kind != EventKind::Xid);
     let (gpu, uuid) = (event.gpu.as_ref().map(|g| g.gpu), event.gpu.as_ref().map(|g| &*g.uuid));
     let action = event.action.known();
+    let verdict =
+        Some(event.mnemonic).filter(|verdict| event.kind == EventKind::Canary && !verdict.is_empty());
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
@@ -20,6 +22,8 @@ pub fn tell(event: &Event, times: u64) {
                 nvswitch = event.nvswitch.as_deref(),
                 xid,
                 code,
+                check = event.check,
+                verdict,
                 action,
                 pid = event.pid,
                 process = event.process.as_deref(),

@@ -55,7 +55,7 @@ impl Builder<'_> {
         self.row(&entity.subject(), metric.id(), labels.texts(), Value::Number(value));
     }
 
-    fn row(&mut self, subject: &Subject, metric: MetricId, labels: Vec<LabelText>, value: Value) {
+    pub(super) fn row(&mut self, subject: &Subject, metric: MetricId, labels: Vec<LabelText>, value: Value) {
         if self.off.contains(&metric) {
             return;
         }
@@ -89,6 +89,7 @@ impl Ledger {
         self.put_parts(&mut b, now, &driver, &states);
         self.put_health(&mut b, now, &driver, &states);
         self.put_faults(&mut b);
+        let canary = self.put_canary(&mut b, now, &states);
         let gpus = self.put_gpus(&mut b, now, unix_seconds, states);
         let collectors = self.put_collectors(&mut b, now, unix_seconds, &driver, &gpus);
         self.put_node(&mut b, now, &driver);
@@ -109,6 +110,7 @@ impl Ledger {
             collectors,
             ready: self.ready,
             events: self.faults.list(),
+            canary,
         }
     }
 
@@ -225,6 +227,10 @@ impl Ledger {
                     let seconds = duration.as_secs_f64();
                     b.put(&m::gpu_exporter_visit_duration_seconds, &gpu, (tier,), seconds);
                 }
+            }
+            if let Some(at) = self.busy.last(&gpu) {
+                let at = unix_seconds - now.since(at).as_secs_f64();
+                b.put(&m::gpu_last_busy_timestamp_seconds, &gpu, (), at);
             }
             let book = self.gpus.get(&gpu).filter(|_| up);
             for (event, seconds) in book.iter().flat_map(|book| book.clock_events.ours()) {

@@ -2,7 +2,7 @@
 
 use super::html::{esc, put};
 use super::words::{self, Verdict};
-use super::{figures, mark};
+use super::{canary, figures, mark};
 use crate::catalog::schema::{LabelSet, Metric};
 use crate::catalog::{
     self as m, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor, Subject,
@@ -116,8 +116,13 @@ impl Card<'_> {
              <div><dt>ECC errors</dt>\
              <dd>{uncorrected} <small>uncorrected</small> · {corrected} <small>corrected</small></dd></div>\n\
              <div><dt>PCIe</dt><dd><small>gen</small> {generation} · {lanes} <small>lanes</small></dd></div>\n\
-             <div><dt>Processes</dt><dd>{processes}</dd></div>\n</dl>\n"
+             <div><dt>Processes</dt><dd>{processes}</dd></div>\n"
         );
+        if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
+            let text = esc(&line.text).to_string();
+            put!(out, "<div><dt>Canary</dt><dd>{} {text}</dd></div>\n", mark(line.weight));
+        }
+        put!(out, "</dl>\n");
     }
 
     /// Processes of all kinds; a kind that is not told apart counts as none if another is there.

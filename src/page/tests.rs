@@ -4,10 +4,10 @@ use base64::Engine;
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::catalog::{self as m, GpuInstance};
+use crate::catalog::{self as m, CanaryMode, FaultAction, GpuInstance};
 use crate::encode::specimen;
 use crate::sample::Rows;
-use crate::snapshot::{DriverState, GpuState, GpuView};
+use crate::snapshot::{CanaryView, DriverState, Event, EventKind, GpuState, GpuView};
 
 fn page(snapshot: &Snapshot) -> String {
     let mut out = String::new();
@@ -44,6 +44,28 @@ fn every_gpu_has_a_card_that_says_how_it_is() {
     ] {
         assert!(page.contains(text), "{text}");
     }
+}
+
+#[test]
+fn a_card_says_how_the_gpu_stands_with_the_canary() {
+    let mut snapshot = specimen::node_taken(1, crate::clock::Mono(1));
+    assert!(!page(&snapshot).contains("Canary"), "there is none");
+    snapshot.canary = CanaryView { mode: Some(CanaryMode::Idle), places: Vec::new() };
+    assert_eq!(page(&snapshot).matches("<dt>Canary</dt>").count(), 8);
+    assert_eq!(page(&snapshot).matches("never ran").count(), 8);
+    let event = Event {
+        gpu: Some(specimen::gpu(0)),
+        check: Some("sm_sdc"),
+        text: "SM 17 <computes> wrongly.".into(),
+        ..Event::new(EventKind::Canary, snapshot.unix_seconds, Severity::Page, FaultAction::CheckHardware)
+    };
+    snapshot.events = std::sync::Arc::from([std::sync::Arc::new(event)]);
+    let page = page(&snapshot);
+    assert_eq!(
+        page.matches("canary, sm_sdc: SM 17 &lt;computes&gt; wrongly.").count(),
+        1,
+        "in the list alone"
+    );
 }
 
 #[test]

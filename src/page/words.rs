@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::figures;
+use super::{canary, figures};
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{
     self as m, ClockEvent, EccCounter, EccError, FaultAction, Gpu, Node, RecoveryAction, Severity,
@@ -95,6 +95,7 @@ fn verdict(snapshot: &Snapshot, view: &GpuView) -> Verdict {
         reasons.push(Remark { weight, text: gpu_text(&view.state) });
     }
     faults(snapshot, &view.gpu, &mut reasons);
+    canary::reasons(snapshot, &view.gpu, &mut reasons);
     memory(snapshot, &view.gpu, &mut reasons);
     clocks(snapshot, &view.gpu, &mut reasons);
     pcie(snapshot, &view.gpu, &mut reasons);
@@ -121,7 +122,12 @@ fn faults(snapshot: &Snapshot, gpu: &Gpu, reasons: &mut Vec<Remark>) {
     let mut told = Vec::new();
     for event in snapshot.events.iter().rev().filter(|e| e.gpu.as_ref() == Some(gpu) && !e.old) {
         let age = snapshot.unix_seconds - event.last_unix_seconds;
-        if event.severity == Severity::Info || age > RECENT || told.contains(&(event.kind, event.code)) {
+        // What the canary found stands until it finds something else, and is told by what stands.
+        if event.kind == EventKind::Canary
+            || event.severity == Severity::Info
+            || age > RECENT
+            || told.contains(&(event.kind, event.code))
+        {
             continue;
         }
         told.push((event.kind, event.code));
@@ -142,6 +148,12 @@ pub fn event_text(event: &Event) -> String {
     let what = match event.kind {
         EventKind::Xid => format!("Xid{code}: "),
         EventKind::Sxid => format!("NVSwitch fault{code}: "),
+        EventKind::Canary => {
+            let check = event.check.map(|check| format!(", {check}")).unwrap_or_default();
+            // Its own words say what to do first.
+            let text = if event.text.is_empty() { event.meaning } else { &event.text };
+            return format!("canary{check}: {text}");
+        }
         _ => String::new(),
     };
     let meaning = if event.meaning.is_empty() { plain(event.kind.name()) } else { event.meaning.to_owned() };
@@ -153,7 +165,7 @@ pub fn event_text(event: &Event) -> String {
 }
 
 /// A label's value as words.
-fn plain(value: &str) -> String {
+pub fn plain(value: &str) -> String {
     value.replace('_', " ")
 }
 

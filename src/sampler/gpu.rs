@@ -27,7 +27,7 @@ use super::visit::{Field, Scale, Visit};
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{
     self as m, ClockDomain, ClockEvent, ComputeMode, EccCounter, EccError, EccMemory, GpuInfo, PowerLimit,
-    ProcessType, RemapCause, Sensor, TemperatureThreshold, Tier,
+    RemapCause, Sensor, TemperatureThreshold, Tier,
 };
 
 const ONE: Scale = Scale::ONE;
@@ -230,24 +230,6 @@ fn slow(v: &mut Visit<'_>) {
             }
         }
     }
-
-    v.value(
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-        &m::gpu_processes,
-        (ProcessType::Compute,),
-        ONE,
-        |d| d.running_compute_processes_count(),
-    );
-    v.value(
-        "nvmlDeviceGetGraphicsRunningProcesses_v3",
-        &m::gpu_processes,
-        (ProcessType::Graphics,),
-        ONE,
-        |d| d.running_graphics_processes_count(),
-    );
-    v.value("nvmlDeviceGetMPSComputeRunningProcesses_v3", &m::gpu_processes, (ProcessType::Mps,), ONE, |d| {
-        d.mps_running_compute_processes().map(|list| list.len())
-    });
 
     errors::slow(v);
     fabric::slow(v);

@@ -151,13 +151,13 @@ impl Layout {
         for mig in &seen.devices {
             let call = (PROCESSES, [mig.handle.gpu_instance, mig.handle.compute_instance]);
             // An instance that has gone since the last look has no processes; the next look tells.
-            let count = v.read(call, &[processes.id()], |_| {
-                match mig.handle.device.running_compute_processes_count() {
+            let list =
+                v.read(call, &[processes.id()], |_| match mig.handle.device.running_compute_processes() {
                     Err(NvmlError::InvalidArg | NvmlError::NotFound) => Ok(None),
                     other => other.map(Some),
-                }
-            });
-            if let Some(Some(count)) = count {
+                });
+            if let Some(Some(list)) = list {
+                let count = list.iter().filter(|process| !v.found().is_canary(process.pid)).count();
                 v.put_for(&seen.compute_instance(v.gpu, mig), call, processes, (), count, Scale::ONE);
             }
         }

@@ -235,6 +235,7 @@ impl Worker<'_> {
                 if !changed {
                     layout.read_slow(&mut visit);
                 }
+                visit.found().own.visited();
                 kept.registered.refresh(&mut visit, &self.shared.events, self.slot_number);
                 kept.drains.utilization(&mut visit);
                 kept.gpm.slow(&mut visit, gpm, &layout.gpu_instances(gpu));

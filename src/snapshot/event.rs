@@ -19,6 +19,8 @@ pub enum EventKind {
     DriverUnload,
     /// A GPU was reset.
     GpuReset,
+    /// The canary has found something, or finds it no more.
+    Canary,
 }
 
 impl EventKind {
@@ -32,6 +34,7 @@ impl EventKind {
             EventKind::DriverLoad => "driver_load",
             EventKind::DriverUnload => "driver_unload",
             EventKind::GpuReset => "gpu_reset",
+            EventKind::Canary => "canary",
         }
     }
 }
@@ -59,10 +62,13 @@ pub struct Event {
     pub pci: Option<String>,
     /// Number of the NVSwitch.
     pub nvswitch: Option<String>,
-    /// Xid or SXid code, or the driver's number of the event.
+    /// Xid or SXid code, the driver's number of the event, or the CUDA error that the canary met.
     pub code: Option<u64>,
-    /// The vendor's name of the code, or the name of the driver's event; empty if there is none.
+    /// The vendor's name of the code, the name of the driver's event, or the canary's verdict; empty if there is
+    /// none.
     pub mnemonic: &'static str,
+    /// Check of the canary.
+    pub check: Option<&'static str>,
     /// What it means.
     pub meaning: &'static str,
     /// How loud it is.
@@ -77,7 +83,7 @@ pub struct Event {
     pub pid: Option<u32>,
     /// Its name.
     pub process: Option<String>,
-    /// The line of the kernel log; empty if only the driver told.
+    /// The line of the kernel log, or the canary's words; empty if only the driver told.
     pub text: String,
     /// Whether the driver's events told of it.
     pub nvml: bool,
@@ -101,6 +107,7 @@ impl Event {
             nvswitch: None,
             code: None,
             mnemonic: "",
+            check: None,
             meaning: "",
             severity,
             action,

@@ -18,6 +18,7 @@ const MOVING: &[&str] = &[
     "gpu_exporter_sample_timestamp_seconds",
     "gpu_exporter_visit_duration_seconds",
     "gpu_exporter_driver_call_duration_seconds",
+    "gpu_canary_next_due_timestamp_seconds",
     "gpu_exporter_publication",
     "gpu_exporter_publish_duration_seconds",
     "gpu_exporter_http_",
@@ -35,6 +36,8 @@ const MOVING: &[&str] = &[
     "gpu_power_sample_watts_",
     "gpu_utilization_sample_ratio_",
     "gpu_busy_seconds_total",
+    "gpu_last_busy_timestamp_seconds",
+    "gpu_canary_next_due_timestamp_seconds",
     "gpu_energy_sampled_joules_total",
     "gpu_exporter_samples_total",
     // On a busy machine two threads may make the same fast visit; the older of the two is thrown away.

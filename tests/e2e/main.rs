@@ -4,6 +4,7 @@
 //! are rewritten with `UPDATE=1 cargo test --test e2e` and reviewed as a diff.
 
 mod canary_child;
+mod canary_daemon;
 mod config;
 mod control;
 mod coverage;
@@ -15,6 +16,7 @@ mod hang;
 mod http;
 mod mig;
 mod node;
+mod own;
 mod prometheus;
 mod samplers;
 mod samples;

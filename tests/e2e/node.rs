@@ -98,6 +98,7 @@ impl Setup {
             install_library(dir.path());
         }
         install_root(&dir.path().join("root"));
+        install_cuda(dir.path());
         let state = simgpu::State::open(dir.path().join("sim-state")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
         for (name, _) in std::env::vars_os() {
@@ -108,6 +109,10 @@ impl Setup {
         // The kernel log of the machine that runs the tests is none of theirs.
         command.env("GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG", "false");
         command.env("GPU_NODE_EXPORTER__HOST__ROOT", dir.path().join("root"));
+        // Nor are its CUDA driver and what keeps canaries away from its GPUs.
+        command.env("GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY", cuda_library(dir.path()));
+        command.env("GPU_NODE_EXPORTER__CANARY__INTERLOCK", dir.path().join("canary.lock"));
+        command.env("GPU_NODE_EXPORTER__CANARY__MAINTENANCE_FILE", dir.path().join("maintenance"));
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }
@@ -162,8 +167,17 @@ fn install_root(root: &Path) {
     fs::write(root.join("proc/sys/kernel/random/boot_id"), "11111111-2222\n").unwrap();
 }
 
+fn install_cuda(dir: &Path) {
+    fs::create_dir_all(dir.join("cuda")).unwrap();
+    symlink(simgpu::library_path().unwrap(), cuda_library(dir)).unwrap();
+}
+
 fn library(dir: &Path) -> PathBuf {
     dir.join("lib/libnvidia-ml.so.1")
+}
+
+fn cuda_library(dir: &Path) -> PathBuf {
+    dir.join("cuda/libcuda.so.1")
 }
 
 fn install_library(dir: &Path) {

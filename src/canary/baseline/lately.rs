@@ -87,7 +87,8 @@ impl Lately {
             self.configuration = Some(configuration);
             self.model = Some(model);
         }
-        self.newest.extend(lesson.newest.iter().map(|(quantity, value)| (*quantity, *value as f32)));
+        let newest = lesson.newest.iter().map(|(quantity, value)| (*quantity, *value as f32));
+        self.newest.extend(newest.filter(|(_, value)| value.is_finite() && *value > 0.0));
         for (check, sample) in lesson.samples {
             self.results(check, sample, lesson.at);
             let recent = self.recent.entry(check).or_default();

@@ -6,7 +6,7 @@ use crate::canary::outcome::Place;
 use crate::catalog::schema::{Entity, LabelSet, Metric};
 use crate::catalog::{
     self as m, CanarySkip, ComputeInstance, ComputeMode, Gpu, GpuInstance, MetricId, ProcessType,
-    RecoveryAction, Subject, Tier,
+    RecoveryAction, Subject, Tier, UnhealthyReason,
 };
 use crate::doctor::ask::Asked;
 use crate::sample::Missing;
@@ -283,6 +283,8 @@ impl Values for Snapshot {
         if healthy <= 0.0 && names.is_empty() {
             names.push("it is not healthy".into());
         }
+        // What the canary found keeps it not from looking again: else it could never take that back.
+        names.retain(|name| name != UnhealthyReason::Canary.known());
         Some(names)
     }
 }

@@ -1,8 +1,8 @@
 //! How runs end other than well, in words.
 
-use super::host::step_name;
 use super::words::seconds;
 use crate::canary::report::{End, Run};
+use crate::catalog::schema::KnownLabel;
 use crate::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryStep, CanaryVerdict};
 
 /// An end, for the outcome.
@@ -42,16 +42,14 @@ pub fn check_of(step: CanaryStep) -> CanaryCheck {
 }
 
 /// Whether a run could not be made because the GPU is somebody's or is to be left alone; else something is
-/// missing here.
+/// missing or wrong here.
 pub fn is_left_alone(reason: CanarySkip) -> bool {
     use CanarySkip::*;
     match reason {
-        Processes | Busy | Memory | Claimed | ComputeMode | RecentXid | Unhealthy | Maintenance
-        | Interlock | Duty | Mps | PersistenceOff | Released | ChildAlive | NoMemory | DeviceUnavailable => {
-            true
-        }
-        Unread | NoInstance | NoLibrary | ForeignLibrary | OldDriver | NoKernels | NoPermission
-        | NoDevice | Environment => false,
+        Processes | Busy | Memory | Claimed | ComputeMode | RecentXid | Maintenance | Interlock | Duty
+        | Mps | PersistenceOff | Released | NoMemory | DeviceUnavailable => true,
+        Unread | Unhealthy | ChildAlive | NoInstance | NoLibrary | ForeignLibrary | OldDriver | NoKernels
+        | NoPermission | NoDevice | Environment => false,
     }
 }
 
@@ -85,7 +83,7 @@ pub fn ending(run: &Run) -> Ending {
                 CanaryEnd::DriverFault,
                 &format!(
                     "{call} failed in step {} with {name} ({code}); {}",
-                    step_name(*step),
+                    step.known(),
                     after_fault(*code)
                 ),
             )
@@ -100,7 +98,7 @@ pub fn ending(run: &Run) -> Ending {
             let text = format!(
                 "no progress in step {}{call} for {}; look for Xid and `NVRM` lines in `dmesg`; drain the node: \
                  a reset or reboot is likely to be needed",
-                step_name(*step),
+                step.known(),
                 seconds(*waited)
             );
             Ending {

@@ -6,6 +6,7 @@ use super::words::{percent, seconds};
 use crate::canary::baseline::{Quantity, statistics};
 use crate::canary::outcome::Rate;
 use crate::canary::report::Overlap;
+use crate::catalog::schema::KnownLabel;
 use crate::catalog::{CanaryStep, CanaryVerdict, RateAgainst};
 
 /// Share of the possible gain by overlapping below which something keeps copies and kernels apart.
@@ -44,7 +45,7 @@ pub fn steps(view: &View<'_>, steps: &[(CanaryStep, f64)]) -> Option<Sample> {
         sample.figures.push((quantity, *took));
         if standing.low.is_some() {
             let usual = figure(quantity, took * standing.baseline.unwrap_or(1.0));
-            let name = step_name(step);
+            let name = step.known();
             let text = format!(
                 "the step {name} took {}, usually {usual}: the driver or the GPU's system processor is slow; \
                  look for Xid 119 and 120 in `dmesg`",
@@ -57,12 +58,6 @@ pub fn steps(view: &View<'_>, steps: &[(CanaryStep, f64)]) -> Option<Sample> {
     sample.rate = Some(Rate::Seconds(all));
     sample.text.insert(0, format!("{} until the first kernel had run", seconds(all)));
     Some(sample)
-}
-
-/// A step's name.
-pub fn step_name(step: CanaryStep) -> &'static str {
-    use crate::catalog::schema::Label;
-    CanaryStep::DEF.values.and_then(|names| names.get(step as usize).copied()).unwrap_or("")
 }
 
 /// What overlapping can gain at most: batches that take `stages` one after another (copy in, kernel, copy out),

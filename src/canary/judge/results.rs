@@ -4,6 +4,7 @@ use super::view::{Sample, View};
 use super::words::{counted, listed, seconds};
 use crate::canary::outcome::Rate;
 use crate::canary::report::{Measured, Mismatch, Transform};
+use crate::catalog::schema::KnownLabel;
 use crate::catalog::{BadSmKind, CanaryCheck, CanaryVerdict};
 
 /// Multiprocessors that are named.
@@ -67,7 +68,7 @@ fn earlier(view: &View<'_>, this: CanaryCheck) -> Option<&'static str> {
     let wrong = view.memory.wrong(view.spot).iter().filter(|wrong| wrong.counts(view.now));
     // This check first: it says most.
     let wrong = wrong.max_by_key(|wrong| wrong.check == this)?;
-    Some(super::check_name(wrong.check))
+    Some(wrong.check.known())
 }
 
 fn smids(mismatches: &[Mismatch]) -> Vec<u32> {

@@ -53,7 +53,10 @@ impl Bench {
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
             samplers: Arc::default(),
+            canaries: Arc::default(),
             switch: Arc::default(),
+            canary: Arc::default(),
+            board: Arc::default(),
             http: Arc::default(),
         };
         let thread = start(context.clone()).unwrap();

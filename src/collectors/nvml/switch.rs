@@ -141,6 +141,10 @@ struct State {
     obeyed: bool,
     sight: Sight,
     holders: Vec<Holder>,
+    /// The canary's.
+    canaries: Vec<Holder>,
+    /// Whether a canary's process is being started.
+    starting: bool,
 }
 
 impl Default for Switch {
@@ -153,7 +157,14 @@ impl Switch {
     /// A driver in use.
     pub fn new(gpm: bool, settle: Duration) -> Switch {
         let wanted = Wanted { released: None, gpm };
-        let state = State { wanted, obeyed: false, sight: Sight::Unknown, holders: Vec::new() };
+        let state = State {
+            wanted,
+            obeyed: false,
+            sight: Sight::Unknown,
+            holders: Vec::new(),
+            canaries: Vec::new(),
+            starting: false,
+        };
         Switch { state: Mutex::new(state), settle }
     }
 
@@ -204,7 +215,26 @@ impl Switch {
         state.wanted.clone()
     }
 
-    /// Which processes have the driver open: all of them.
+    /// Which of the canary's processes have the driver open: all of them.
+    pub fn held_by_canary(&self, canaries: Vec<Holder>) {
+        let mut state = self.state();
+        (state.canaries, state.starting) = (canaries, false);
+    }
+
+    /// Whether a canary may be started. If so, it counts as holding the driver from now on, until
+    /// [`Switch::held_by_canary`] tells of it.
+    pub fn begin_canary(&self) -> bool {
+        let mut state = self.state();
+        state.starting = state.wanted.released.is_none();
+        state.starting
+    }
+
+    /// Process ids of the canary's processes that have the driver open.
+    pub fn canaries(&self) -> Vec<i32> {
+        self.state().canaries.iter().map(|holder| holder.pid).collect()
+    }
+
+    /// Which samplers have the driver open: all of them.
     pub fn held_by(&self, holders: Vec<Holder>) {
         self.state().holders = holders;
     }
@@ -216,7 +246,7 @@ impl Switch {
         Status {
             driver: match released {
                 None => Use::InUse,
-                Some(_) if state.obeyed && state.holders.is_empty() => Use::Released,
+                Some(_) if state.obeyed && state.nobody_holds() => Use::Released,
                 Some(_) => Use::Releasing,
             },
             released_unix_seconds: released.map(|released| released.unix_seconds),
@@ -226,9 +256,15 @@ impl Switch {
                 Sight::Absent => Some(false),
                 Sight::Loaded(_) => Some(true),
             },
-            holders: state.holders.clone(),
+            holders: state.holders.iter().chain(&state.canaries).cloned().collect(),
             gpm: state.wanted.gpm,
         }
+    }
+}
+
+impl State {
+    fn nobody_holds(&self) -> bool {
+        self.holders.is_empty() && self.canaries.is_empty() && !self.starting
     }
 }
 
@@ -271,6 +307,23 @@ mod tests {
         switch.resume();
         assert!(switch.obey().released.is_none());
         assert_eq!(switch.status(at(31)).driver, Use::InUse);
+    }
+
+    #[test]
+    fn a_canary_holds_it_too_and_none_begins_once_it_is_to_be_released() {
+        let switch = Switch::new(true, SETTLE);
+        assert!(switch.begin_canary());
+        switch.release(at(10), 1000.0);
+        switch.obey();
+        assert_eq!(switch.status(at(11)).driver, Use::Releasing, "one is being started");
+        switch.held_by_canary(vec![Holder { pid: 9, stuck: None }]);
+        let status = switch.status(at(12));
+        assert_eq!((status.driver, status.holders.len(), switch.canaries()), (Use::Releasing, 1, vec![9]));
+        switch.held_by_canary(Vec::new());
+        assert!(!switch.begin_canary());
+        assert_eq!(switch.status(at(13)).driver, Use::Released);
+        switch.resume();
+        assert!(switch.begin_canary());
     }
 
     #[test]

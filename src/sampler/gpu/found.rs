@@ -1,6 +1,7 @@
 //! What is kept of a GPU from visit to visit, for the life of one handle.
 
 use crate::host::Host;
+use crate::sampler::own::Own;
 use crate::sampler::wire::Orders;
 
 /// What was found out of the GPU, and how it is to be looked at.
@@ -8,6 +9,8 @@ use crate::sampler::wire::Orders;
 pub struct Found {
     /// Where the host's files are.
     pub host: Host,
+    /// The canary's processes on it.
+    pub own: Own,
     /// Most processes with rows of their own; `None`: none has.
     pub processes: Option<usize>,
     /// Number of NVLinks; `None` while not known.
@@ -21,10 +24,16 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether a process on it is the canary's.
+    pub fn is_canary(&mut self, pid: u32) -> bool {
+        self.own.is_canary(&self.host, pid)
+    }
+
     /// Nothing is known yet.
     pub fn new(orders: &Orders) -> Found {
         Found {
             host: Host::new(&orders.root),
+            own: Own::default(),
             processes: orders.processes.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
             links: None,
             pci_address: None,

@@ -1,14 +1,15 @@
-//! Processes one by one, where they are asked for: those with the most memory, so that the number of series
-//! is bounded.
+//! Processes: how many there are, and where it is asked for, one by one those with the most memory, so that the
+//! number of series is bounded. The canary's own are left out.
 
 use std::collections::BTreeMap;
 
+use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::{ProcessInfo as NvmlProcess, ProcessUtilizationSample};
 
 use super::{ONE, PERCENT};
-use crate::catalog::{self as m, Engine, MetricId, Process, ProcessInfo};
+use crate::catalog::{self as m, Engine, MetricId, Process, ProcessInfo, ProcessType};
 use crate::host::Host;
 use crate::sampler::visit::Visit;
 
@@ -23,18 +24,15 @@ const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 const GRAPHICS: &str = "nvmlDeviceGetGraphicsRunningProcesses_v3";
 const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
 
-/// Every process, up to the configured number.
+/// How many processes there are, and each one up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
-    let Some(most) = v.found().processes else { return };
+    let most = v.found().processes;
+    let compute = others(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
+    let graphics = others(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
+    let mps = others(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
     // MPS first: its clients are in the list of compute processes too.
-    let lists = [
-        ("mps", v.read(MPS, &METRICS, |d| d.mps_running_compute_processes())),
-        ("compute", v.read(COMPUTE, &METRICS, |d| d.running_compute_processes())),
-        ("graphics", v.read(GRAPHICS, &METRICS, |d| d.running_graphics_processes())),
-    ];
-    if lists.iter().all(|(_, list)| list.is_none()) {
-        return;
-    }
+    let lists = [("mps", mps), ("compute", compute), ("graphics", graphics)];
+    let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
     let lists = lists.into_iter().map(|(kind, list)| (kind, list.unwrap_or_default()));
     let (kept, left_out) = bounded(merged(lists), most);
     v.put(COMPUTE, &m::gpu_process_dropped, (), left_out, ONE);
@@ -66,6 +64,25 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             v.put_for(&process, UTILIZATION, metric, (engine,), percent, PERCENT);
         }
     }
+}
+
+/// The processes of one list but the canary's, and their number as a row. A list that is empty, as on most GPUs most
+/// of the time, takes one call.
+fn others(
+    v: &mut Visit<'_>,
+    call: &'static str,
+    kind: ProcessType,
+    read: impl FnOnce(&Device<'static>) -> Result<Vec<NvmlProcess>, NvmlError>,
+) -> Option<Vec<NvmlProcess>> {
+    let count = &m::gpu_processes;
+    let mut feeds = vec![count.id()];
+    if v.found().processes.is_some() {
+        feeds.extend(METRICS);
+    }
+    let mut list = v.read(call, &feeds, read)?;
+    list.retain(|process| !v.found().is_canary(process.pid));
+    v.put(call, count, (kind,), list.len(), ONE);
+    Some(list)
 }
 
 /// What one process holds.

@@ -1,0 +1,151 @@
+//! One run after the other, and what is left of their processes.
+
+use std::time::Duration;
+
+use super::devices::Device;
+use super::{Progress, Wish};
+use crate::canary::judge::worth_another_try;
+use crate::canary::outcome::Place;
+use crate::canary::parent::{self, Remains, Start};
+use crate::canary::report::{End, Order, Report, Run};
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{self, CanaryCheck, CanarySkip};
+use crate::child::{self, Voice};
+use crate::clock::{Mono, unix_seconds};
+use crate::config::Config;
+use crate::stop::Stop;
+
+/// How long a process that is done, or was asked to end, is waited for before the next begins.
+const GOING: Duration = Duration::from_secs(5);
+const MIB: u64 = 1024 * 1024;
+
+/// Makes runs.
+pub struct Runner<'a> {
+    config: &'a Config,
+    stop: &'a Stop,
+    force: bool,
+    /// Processes that have not ended.
+    left: Vec<(Place, Remains)>,
+    seed: u64,
+}
+
+impl<'a> Runner<'a> {
+    /// One that has made none.
+    pub fn new(config: &'a Config, wish: &Wish, stop: &'a Stop) -> Runner<'a> {
+        let seed = unix_seconds().to_bits() ^ (u64::from(std::process::id()) << 32);
+        Runner { config, stop, force: wish.force, left: Vec::new(), seed }
+    }
+
+    /// Whether a process of an earlier run is still there: never a second on one GPU.
+    pub fn is_occupied(&self, place: &Place) -> bool {
+        self.left.iter().any(|(of, _)| of.gpu == place.gpu)
+    }
+
+    /// Makes a run, and tells its progress under this name. After a failure that may be somebody else's, one more
+    /// in a fresh process.
+    pub fn run(
+        &mut self,
+        device: &Device,
+        peer: Option<&Device>,
+        checks: &[CanaryCheck],
+        name: &str,
+        progress: Progress<'_>,
+    ) -> Run {
+        let run = self.once(device, peer, checks, name, progress);
+        if !worth_another_try(&run) || self.stop.stopped() || self.is_occupied(&device.place) {
+            return run;
+        }
+        tracing::info!(device = name, end = ?run.end, "the run failed and is tried once more");
+        let spent = run.gpu_seconds;
+        let mut again = self.once(device, peer, checks, name, progress);
+        again.gpu_seconds += spent;
+        again
+    }
+
+    fn once(
+        &mut self,
+        device: &Device,
+        peer: Option<&Device>,
+        checks: &[CanaryCheck],
+        name: &str,
+        progress: Progress<'_>,
+    ) -> Run {
+        if self.is_occupied(&device.place) {
+            let text = "the process of an earlier run has not ended".to_owned();
+            return unable(CanarySkip::ChildAlive, text);
+        }
+        let order = self.order(device, peer, checks);
+        let program = child::this_program();
+        let canary = &self.config.canary;
+        let start = Start {
+            program: &program,
+            order: &order,
+            hung_after: canary.hung_after,
+            kill_after: canary.kill_after,
+            voice: Voice::Silent,
+        };
+        progress(name);
+        let (run, remains) = parent::run(start, self.stop, &mut |report| {
+            if let Report::Begin(step) = report {
+                progress(&format!("{name}: {}", step.known()));
+            }
+        });
+        if let Some(mut remains) = remains
+            && (matches!(run.end, End::Hung { .. }) || remains.end_by(Mono::now() + GOING).alive)
+        {
+            self.left.push((device.place.clone(), remains));
+        }
+        run
+    }
+
+    fn order(&mut self, device: &Device, peer: Option<&Device>, checks: &[CanaryCheck]) -> Order {
+        let (config, canary) = (self.config, &self.config.canary);
+        let mut checks = if checks.is_empty() { canary.checks.clone() } else { checks.to_vec() };
+        let peer = peer.filter(|_| checks.contains(&CanaryCheck::P2p));
+        if peer.is_none() {
+            checks.retain(|check| *check != CanaryCheck::P2p);
+        }
+        // Other inputs in each run: by the golden ratio, which comes back last.
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        Order {
+            fingerprint: catalog::fingerprint(),
+            device: device.cuda().to_owned(),
+            pci_address: device.pci_address.clone(),
+            instance: device.place.instance.as_ref().map(|i| (i.gpu_instance, i.compute_instance)),
+            peer: peer.map(|peer| peer.cuda().to_owned()),
+            nvml_library: config.sampler.nvml_library.clone(),
+            cuda_library: canary.cuda_library.clone(),
+            checks,
+            memory_bytes: u64::from(canary.memory_mib) * MIB,
+            seed: self.seed,
+            yields: !self.force,
+            // Whoever is there makes samples worthless, also for who runs by force.
+            known_pids: Vec::new(),
+        }
+    }
+
+    /// Says which processes are left behind in driver calls. They end when their calls return.
+    pub fn end(&mut self, progress: Progress<'_>) {
+        for (place, remains) in &mut self.left {
+            if remains.look(Mono::now()).alive {
+                let (gpu, pid) = (place.gpu.gpu, remains.pid());
+                tracing::warn!(gpu, pid, call = ?remains.call(), "a canary's process is left in a driver call");
+            }
+        }
+        progress("");
+    }
+}
+
+/// A run that was not begun.
+fn unable(reason: CanarySkip, text: String) -> Run {
+    let now = unix_seconds();
+    Run {
+        began: now,
+        ended: now,
+        steps: Vec::new(),
+        device: None,
+        measured: Vec::new(),
+        gpu_seconds: 0.0,
+        end: End::Unable { reason, text },
+    }
+}

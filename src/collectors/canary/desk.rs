@@ -1,0 +1,180 @@
+//! Where the canary's collector and those who ask about it meet: its plan, what it has seen, and how the last runs
+//! ended. Nobody holds it while a run is made.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::watch::Watch;
+use crate::canary::gate::{self, Condition, Facts, Since};
+use crate::canary::interlock;
+use crate::canary::outcome::{Outcome, Place};
+use crate::canary::schedule::{Schedule, Settings};
+use crate::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
+use crate::clock::{Mono, unix_seconds};
+use crate::config::Config;
+use crate::snapshot::Snapshot;
+
+/// Values of this age count as fresh, however short the intervals are.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// The meeting place.
+#[derive(Debug, Default)]
+pub struct Desk(Mutex<Option<State>>);
+
+/// What lies on it.
+#[derive(Debug)]
+pub struct State {
+    /// When runs are due.
+    pub schedule: Schedule,
+    /// What only time tells.
+    pub watch: Watch,
+    /// Where runs can be made.
+    pub devices: BTreeMap<Gpu, Vec<Place>>,
+    /// The run under way.
+    pub running: Option<Place>,
+    /// Processes of earlier runs that have not ended.
+    pub left: Vec<Left>,
+    /// How the last run ended at each place.
+    pub last: BTreeMap<Place, Outcome>,
+    /// Whether we hold the interlock ourselves.
+    pub interlocked: bool,
+    /// Metrics that are switched off.
+    pub off: HashSet<MetricId>,
+}
+
+/// A process that has not ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Left {
+    /// The place of its run.
+    pub place: Place,
+    /// The other GPU it used, if it did.
+    pub peer: Option<Gpu>,
+    /// Its process id.
+    pub pid: i32,
+    /// The step it hangs in, if it does.
+    pub hangs: Option<CanaryStep>,
+}
+
+/// What is told on the control socket: `canary status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// When the canary runs.
+    pub mode: CanaryMode,
+    /// The run under way.
+    pub running: Option<Place>,
+    /// Processes of earlier runs that have not ended.
+    pub left: Vec<Left>,
+    /// Every GPU.
+    pub gpus: Vec<GpuStatus>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// The GPU.
+    pub gpu: Gpu,
+    /// When the next run is due, in seconds since 1970; in the past: it is put off.
+    pub next_due: Option<f64>,
+    /// The places on it; none in MIG mode without an instance.
+    pub places: Vec<PlaceStatus>,
+}
+
+/// One place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlaceStatus {
+    /// The place.
+    pub place: Place,
+    /// Whether the canary may run there now.
+    pub conditions: Vec<Condition>,
+    /// How its last run ended.
+    pub last: Option<Outcome>,
+}
+
+impl Desk {
+    /// Lays the first things on it.
+    pub fn open(&self, settings: Settings, seed: u64, off: HashSet<MetricId>) {
+        *self.lock() = Some(State {
+            schedule: Schedule::new(settings, seed),
+            watch: Watch::default(),
+            devices: BTreeMap::new(),
+            running: None,
+            left: Vec::new(),
+            last: BTreeMap::new(),
+            interlocked: false,
+            off,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works with what lies there; `None` before it was opened.
+    pub fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+        self.lock().as_mut().map(work)
+    }
+
+    /// How things stand.
+    pub fn status(&self, config: &Config, released: bool, snapshot: &Snapshot) -> Status {
+        let now = Mono::now();
+        let mode = config.canary.mode;
+        let told = self.with(|state| {
+            let gpus = state.devices.iter().map(|(gpu, places)| GpuStatus {
+                gpu: gpu.clone(),
+                next_due: state.schedule.next_due(gpu).map(|due| unix(due, now)),
+                places: places.iter().map(|place| state.place(config, released, snapshot, place)).collect(),
+            });
+            Status { mode, running: state.running.clone(), left: state.left.clone(), gpus: gpus.collect() }
+        });
+        told.unwrap_or(Status { mode, running: None, left: Vec::new(), gpus: Vec::new() })
+    }
+}
+
+impl State {
+    fn place(&self, config: &Config, released: bool, snapshot: &Snapshot, place: &Place) -> PlaceStatus {
+        let now = Mono::now();
+        let mut facts = self.facts(config, released, snapshot, place, now);
+        if !self.interlocked {
+            facts.interlock = interlock::free(&config.canary.interlock).err();
+        }
+        PlaceStatus {
+            place: place.clone(),
+            conditions: gate::conditions(&facts, config.canary.idle_for),
+            last: self.last.get(place).cloned(),
+        }
+    }
+
+    /// What the gate goes by; the interlock is left out, because looking at it means to hold it for a moment.
+    pub fn facts(
+        &self,
+        config: &Config,
+        released: bool,
+        snapshot: &Snapshot,
+        place: &Place,
+        now: Mono,
+    ) -> Facts {
+        let fresh_for = config.sampler.slow_interval * 2 + config.ledger.publish_interval * 2;
+        let fresh_for = fresh_for.max(FRESH);
+        let mut facts = Facts::read(snapshot, place, fresh_for);
+        self.watch.tell(&mut facts, place, now);
+        facts.released = released;
+        let on = |left: &&Left| left.place.gpu == place.gpu || left.peer.as_ref() == Some(&place.gpu);
+        facts.child = self.left.iter().find(on).map(|left| left.pid);
+        facts.duty_wait = self.schedule.budget_wait(&place.gpu, now);
+        facts.maintenance = interlock::maintenance(&config.canary.maintenance_file);
+        if self.off.contains(&m::gpu_xid_last_event_timestamp_seconds.id()) {
+            let why = "gpu_xid_last_event_timestamp_seconds is switched off";
+            facts.xid = Since::Unknown(why.into());
+        }
+        facts
+    }
+}
+
+/// A moment in seconds since 1970.
+pub fn unix(moment: Mono, now: Mono) -> f64 {
+    let distance = moment.since(now).as_secs_f64() - now.since(moment).as_secs_f64();
+    unix_seconds() + distance
+}

@@ -1,0 +1,191 @@
+//! What only time tells: for how long a place has had no work and a GPU no fault, and the least memory ever seen
+//! in use. Times are taken from the monotonic clock as values change, so that a clock that is set loses nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::canary::gate::Since;
+use crate::canary::gate::facts::{Facts, Told};
+use crate::canary::outcome::Place;
+use crate::catalog::schema::Metric;
+use crate::catalog::{self as m, Gpu};
+use crate::clock::Mono;
+use crate::snapshot::{GpuState, Snapshot};
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct Watch {
+    gpus: HashMap<Gpu, Seen>,
+    places: HashMap<Place, Quiet>,
+}
+
+/// Of a GPU.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Since when it answers without a break.
+    up: Option<Mono>,
+    busy: Option<Moment>,
+    xid: Option<Moment>,
+}
+
+/// Of a place.
+#[derive(Debug, Default)]
+struct Quiet {
+    /// Since when it has no process.
+    since: Option<Mono>,
+    least: Option<f64>,
+}
+
+/// A published moment, and when that was by our own clock.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    unix_seconds: f64,
+    at: Mono,
+}
+
+impl Moment {
+    /// What the newest published value says, after what was known.
+    fn next(known: Option<Moment>, told: Option<f64>, snapshot: &Snapshot, now: Mono) -> Option<Moment> {
+        let Some(unix_seconds) = told else { return known };
+        match known {
+            Some(known) if known.unix_seconds == unix_seconds => Some(known),
+            // It has moved since the last look, whatever the wall clock says of it.
+            Some(_) => Some(Moment { unix_seconds, at: now }),
+            None => {
+                let age =
+                    Duration::try_from_secs_f64(snapshot.unix_seconds - unix_seconds).unwrap_or_default();
+                let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+                Some(Moment { unix_seconds, at: Mono(now.0.saturating_sub(nanos)) })
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// Takes in what is published. Gives of each place whether it is at work, where that is known.
+    pub fn look(
+        &mut self,
+        snapshot: &Snapshot,
+        devices: &BTreeMap<Gpu, Vec<Place>>,
+        now: Mono,
+    ) -> Vec<(Place, bool)> {
+        self.gpus.retain(|gpu, _| devices.contains_key(gpu));
+        self.places.retain(|place, _| devices.get(&place.gpu).is_some_and(|of| of.contains(place)));
+        let mut working = Vec::new();
+        for (gpu, places) in devices {
+            let up = snapshot.gpus.iter().any(|view| view.gpu == *gpu && view.state == GpuState::Up);
+            let seen = self.gpus.entry(gpu.clone()).or_default();
+            seen.up = if up { seen.up.or(Some(now)) } else { None };
+            let told = |metric: &Metric<Gpu, ()>| snapshot.number(metric, gpu, ());
+            seen.busy = Moment::next(seen.busy, told(&m::gpu_last_busy_timestamp_seconds), snapshot, now);
+            seen.xid = Moment::next(seen.xid, told(&m::gpu_xid_last_event_timestamp_seconds), snapshot, now);
+            for place in places {
+                let facts = Facts::read(snapshot, place, Duration::ZERO);
+                let quiet = self.places.entry(place.clone()).or_default();
+                let used = facts.memory.map(|memory| memory.used);
+                quiet.least = [quiet.least, used].into_iter().flatten().reduce(f64::min);
+                match facts.processes {
+                    Told::Value(0) if up => quiet.since = quiet.since.or(Some(now)),
+                    _ => quiet.since = None,
+                }
+                if let Told::Value(n) = facts.processes {
+                    working.push((place.clone(), n > 0));
+                }
+            }
+        }
+        working
+    }
+
+    /// For how long the place has had no work. Of a part of a GPU only its own processes tell.
+    fn idle(&self, place: &Place, now: Mono) -> Duration {
+        let Some(seen) = self.gpus.get(&place.gpu) else { return Duration::ZERO };
+        let quiet = self.places.get(place).and_then(|quiet| quiet.since);
+        let (Some(up), Some(quiet)) = (seen.up, quiet) else { return Duration::ZERO };
+        let busy = seen.busy.filter(|_| place.instance.is_none()).map(|busy| busy.at);
+        let since = [Some(up), Some(quiet), busy].into_iter().flatten().max().unwrap_or(now);
+        now.since(since)
+    }
+
+    /// Fills in what only time tells.
+    pub fn tell(&self, facts: &mut Facts, place: &Place, now: Mono) {
+        facts.idle = Some(self.idle(place, now));
+        facts.xid = match self.gpus.get(&place.gpu).and_then(|seen| seen.xid) {
+            Some(xid) => Since::Ago(now.since(xid.at)),
+            None => Since::Never,
+        };
+        let least = self.places.get(place).and_then(|quiet| quiet.least);
+        if let Some(memory) = &mut facts.memory {
+            memory.least = least;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::schema::Entity;
+    use crate::snapshot::{DriverState, Family, GpuView, Series, SubjectText, Value};
+    use std::sync::Arc;
+
+    fn gpu() -> Gpu {
+        Gpu { gpu: 0, uuid: "GPU-0".into() }
+    }
+
+    fn place() -> Place {
+        Place { gpu: gpu(), instance: None }
+    }
+
+    /// A GPU with so many processes that was last busy then.
+    fn snapshot(unix_seconds: f64, up: bool, processes: f64, busy: Option<f64>) -> Snapshot {
+        use m::schema::LabelSet;
+        let subject = Arc::new(SubjectText { subject: gpu().subject(), values: Vec::new() });
+        let series = |labels: Vec<m::schema::LabelText>, value| Series {
+            subject: Arc::clone(&subject),
+            labels,
+            value: Value::Number(value),
+        };
+        let kinds = [m::ProcessType::Compute, m::ProcessType::Graphics, m::ProcessType::Mps];
+        let mut families = vec![Family {
+            def: m::gpu_processes.def(),
+            series: kinds.map(|kind| series((kind,).texts(), processes)).into(),
+        }];
+        if let Some(busy) = busy {
+            let def = m::gpu_last_busy_timestamp_seconds.def();
+            families.push(Family { def, series: vec![series(Vec::new(), busy)] });
+        }
+        let state = if up { GpuState::Up } else { GpuState::Failing { text: String::new() } };
+        let view = GpuView { gpu: gpu(), state, parts: Vec::new(), gaps: Vec::new() };
+        Snapshot { unix_seconds, families, driver: DriverState::Up, gpus: vec![view], ..Snapshot::empty() }
+    }
+
+    fn idle_after(looks: &[(u64, Snapshot)]) -> u64 {
+        let mut watch = Watch::default();
+        let devices = [(gpu(), vec![place()])].into();
+        let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        for (seconds, snapshot) in looks {
+            watch.look(snapshot, &devices, at(*seconds));
+        }
+        watch.idle(&place(), at(looks.last().unwrap().0)).as_secs()
+    }
+
+    #[test]
+    fn a_gpu_is_idle_since_it_is_watched_or_since_it_was_busy() {
+        let free = |unix| snapshot(unix, true, 0.0, None);
+        assert_eq!(idle_after(&[(1000, free(1.0)), (1010, free(11.0))]), 10);
+        let busy = |unix, busy| snapshot(unix, true, 0.0, Some(busy));
+        assert_eq!(idle_after(&[(1000, busy(500.0, 100.0)), (1010, busy(510.0, 100.0))]), 10, "not watched");
+        let moved = [(1000, busy(500.0, 100.0)), (1010, busy(510.0, 507.0)), (1015, busy(515.0, 507.0))];
+        assert_eq!(idle_after(&moved), 5);
+        // The wall clock was set back by a day.
+        let set = [(1000, busy(9e4, 8.9e4)), (1010, busy(3.6e3, 3.59e3)), (1020, busy(3.61e3, 3.59e3))];
+        assert_eq!(idle_after(&set), 10);
+    }
+
+    #[test]
+    fn processes_and_silence_of_the_gpu_begin_the_count_anew() {
+        let look = |seconds, up, processes| (seconds, snapshot(0.0, up, processes, None));
+        assert_eq!(idle_after(&[look(10, true, 0.0), look(20, true, 1.0), look(30, true, 0.0)]), 0);
+        assert_eq!(idle_after(&[look(10, true, 0.0), look(20, false, 0.0), look(32, true, 0.0)]), 0);
+        assert_eq!(idle_after(&[look(10, true, 1.0)]), 0);
+    }
+}

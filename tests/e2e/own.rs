@@ -1,0 +1,90 @@
+//! The canary's own process on a GPU is nobody's work.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::node::{Metrics, Setup};
+
+/// A host on which one process is the canary's, and others are not.
+fn host() -> TempDir {
+    let root = TempDir::new().unwrap();
+    let write = |path: &Path, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    for (pid, name, line) in [
+        (4300001, "exe", "gpu-node-exporter\0canary-child\0"),
+        (4300002, "exe", "gpu-node-exporter\0canary\0"),
+        (4300003, "trainer", "trainer\0"),
+    ] {
+        let folder = Path::new("proc").join(pid.to_string());
+        write(&folder.join("comm"), &format!("{name}\n"));
+        write(&folder.join("cmdline"), line);
+    }
+    write(Path::new("proc/sys/kernel/random/boot_id"), "11111111-2222-4333-8444-555555555555\n");
+    root
+}
+
+#[test]
+fn the_canarys_process_is_not_counted_and_keeps_no_gpu_busy() {
+    let root = host();
+    let node = Setup::new("tests/scenarios/canary-own.toml")
+        .with("HOST__ROOT", root.path().to_str().unwrap())
+        .with("PROCESSES__PER_PROCESS", "true")
+        .start();
+    let m = node.wait_metrics("the processes of all", |m| {
+        m.all("gpu_processes", &[("type", "compute")]).len() == 3
+            && m.all("gpu_mig_compute_processes", &[]).len() == 2
+            && m.all("gpu_last_busy_timestamp_seconds", &[]).len() == 2
+    });
+    assert_eq!(m.all("gpu_processes", &[("type", "compute")]), [1.0, 1.0, 0.0]);
+    assert_eq!(m.all("gpu_mig_compute_processes", &[]), [0.0, 1.0]);
+    assert!(m.all("gpu_process_memory_used_bytes", &[("pid", "4300001")]).is_empty());
+    assert_eq!(m.all("gpu_process_memory_used_bytes", &[]).len(), 2);
+    assert!(m.all("gpu_last_busy_timestamp_seconds", &[("gpu", "2")]).is_empty(), "nobody was at work there");
+    assert_eq!(m.all("gpu_process_dropped", &[]), [0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn what_tells_when_a_gpu_was_busy_is_read_also_if_it_is_not_to_be_published() {
+    let root = host();
+    let node = Setup::new("tests/scenarios/canary-own.toml")
+        .with("HOST__ROOT", root.path().to_str().unwrap())
+        .with("METRICS__EXCLUDE", "gpu_processes,gpu_mig_compute_processes")
+        .start();
+    let m = node.wait_metrics("who was busy", |m| m.all("gpu_last_busy_timestamp_seconds", &[]).len() == 2);
+    assert!(m.all("gpu_processes", &[]).is_empty());
+}
+
+#[test]
+fn a_run_of_the_canary_is_nobodys_work() {
+    // The process is a real one here, as the kernel shows it.
+    let node = Setup::new("tests/scenarios/canary.toml")
+        .with("HOST__ROOT", "/")
+        .with("CANARY__INTERVAL", "1s")
+        .with("CANARY__IDLE_FOR", "1s")
+        .with("CANARY__CHECKS", "init,launch,pcie")
+        .with("CANARY__DUTY_PPM", "100000")
+        .start();
+    let worked = |m: &Metrics| m.value("gpu_canary_gpu_seconds_total", &[("gpu", "0")]).unwrap_or(0.0);
+    let samples = |m: &Metrics| {
+        m.value("gpu_exporter_samples_total", &[("gpu", "0"), ("buffer", "utilization")]).unwrap_or(0.0)
+    };
+    let most = Cell::new(0.0);
+    let m = node.wait_metrics("runs, and samples after them", |m| {
+        let processes = m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]);
+        most.set(f64::max(most.get(), processes.unwrap_or(0.0)));
+        let runs = m.value("gpu_canary_runs_total", &[("end", "finished")]);
+        runs >= Some(4.0) && worked(m) > 0.0 && samples(m) > 0.0
+    });
+    assert_eq!(most.get(), 0.0, "its process is nobody's");
+    assert_eq!(m.value("gpu_busy_seconds_total", &[("gpu", "0")]), Some(0.0));
+    assert!(m.all("gpu_last_busy_timestamp_seconds", &[]).is_empty(), "nobody was at work");
+    assert!(m.value("gpu_exporter_cpu_seconds_total", &[("role", "canary")]) > Some(0.0), "but it cost");
+    let (_, page) = node.get("/");
+    assert!(page.contains("<dt>Canary</dt>") && page.contains("ok, "), "{page}");
+}
