@@ -628,7 +628,7 @@ metrics! {
     /// 1 while the link is up.
     gpu_nvlink_up: Gauge<Link>, None, Rare, "0.1.0", at most 1.0;
     /// A link that is up and its other end.
-    gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Rare, "0.1.0";
+    gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Rare, "0.1.0", json only true;
     /// Speed of one link in each direction: of the slowest that is up, should they differ.
     gpu_nvlink_speed_bytes_per_second: Gauge<Gpu>, BytesPerSecond, Rare, "0.1.0";
     /// Data over the link (without protocol).
@@ -820,8 +820,6 @@ metrics! {
     gpu_exporter_collector_last_success_timestamp_seconds: Gauge<Node, (CollectorName,)>, Seconds, Own, "0.1.0";
     /// When the values of this tier of this GPU were read.
     gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (TierLabel,)>, Seconds, Own, "0.1.0";
-    /// How long the newest visit of this tier of this GPU took.
-    gpu_exporter_visit_duration_seconds: Gauge<Gpu, (TierLabel,)>, Seconds, Own, "0.1.0";
     /// How long the driver call that is stuck on this GPU has not returned. Absent while none is stuck.
     gpu_exporter_driver_call_stuck_seconds: Gauge<Gpu, (Call,)>, Seconds, Own, "0.1.0";
     /// How long the driver call that is stuck and concerns no single GPU (loading the library, listing GPUs) has not returned. Absent while none is stuck.

@@ -232,7 +232,6 @@ fn put_every_label(rows: &mut Rows, gpu: &Gpu) {
     }
     for tier in TierLabel::ALL {
         of.put(&m::gpu_exporter_sample_timestamp_seconds, (*tier,), 1_795_000_000.123).unwrap();
-        of.put(&m::gpu_exporter_visit_duration_seconds, (*tier,), 0.00123).unwrap();
     }
     for error in DriverError::ALL {
         of.put(&m::gpu_exporter_driver_errors_total, (*error,), 0.0).unwrap();

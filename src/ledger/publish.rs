@@ -224,8 +224,6 @@ impl Ledger {
                 if let Some(tier) = sampled {
                     let timestamp = unix_seconds - age.as_secs_f64();
                     b.put(&m::gpu_exporter_sample_timestamp_seconds, &gpu, (tier,), timestamp);
-                    let seconds = duration.as_secs_f64();
-                    b.put(&m::gpu_exporter_visit_duration_seconds, &gpu, (tier,), seconds);
                 }
             }
             if let Some(at) = self.busy.last(&gpu) {

@@ -16,7 +16,6 @@ const MOVING: &[&str] = &[
     "gpu_exporter_resident_memory_bytes",
     "gpu_exporter_collector_last_success_timestamp_seconds",
     "gpu_exporter_sample_timestamp_seconds",
-    "gpu_exporter_visit_duration_seconds",
     "gpu_exporter_driver_call_duration_seconds",
     "gpu_canary_next_due_timestamp_seconds",
     "gpu_exporter_publication",

@@ -44,14 +44,17 @@ const GPU: (&str, &str) = ("gpu", "0");
 #[test]
 fn links_and_fabric_are_told_with_what_is_wrong() {
     let root = host();
-    let m = widened(root.path()).metrics();
+    let node = widened(root.path());
+    let m = node.metrics();
     assert_eq!(m.all("gpu_nvlink_links", &[]), [18.0, 18.0]);
     assert_eq!(m.all("gpu_nvlink_links_up", &[]), [17.0, 18.0]);
     assert_eq!(m.value("gpu_nvlink_up", &[GPU, ("link", "5")]), Some(0.0));
     assert_eq!(m.all("gpu_nvlink_up", &[GPU]).iter().sum::<f64>(), 17.0);
     let info = [GPU, ("link", "3"), ("version", "6"), ("remote_type", "switch"), ("remote_link", "9")];
-    assert_eq!(m.value("gpu_nvlink_info", &info), Some(1.0));
-    assert_eq!(m.all("gpu_nvlink_info", &[GPU]).len(), 17, "a link that is down has no other end");
+    let ends = json_alone(&node, "gpu_nvlink_info");
+    let of_first = |end: &&serde_json::Value| end["gpu"] == "0";
+    assert!(ends.iter().any(|end| info.iter().all(|(name, value)| end[*name] == *value)), "{ends:?}");
+    assert_eq!(ends.iter().filter(of_first).count(), 17, "a link that is down has no other end");
     assert_eq!(m.value("gpu_nvlink_speed_bytes_per_second", &[GPU]), Some(12.5e9), "the slowest");
     assert_eq!(m.value("gpu_nvlink_speed_bytes_per_second", &[("gpu", "1")]), Some(26.562e9));
     for (error, count) in [("dl_replay", 7.0), ("dl_recovery", 2.0), ("dl_crc_flit", 11.0)] {
@@ -198,8 +201,9 @@ fn answers_that_newer_drivers_or_no_driver_should_give_are_missing_with_their_re
     assert_eq!(m.all("gpu_nvlink_errors_total", &[GPU]).len(), 2, "no sum without a link");
     let lanes = |error| m.value("gpu_nvlink_lane_errors_total", &[GPU, ("error", error)]);
     assert!(lanes("dl_crc_data").is_none() && lanes("dl_ecc_data").is_some(), "no sum without a link");
-    assert!(m.value("gpu_nvlink_info", &[GPU, ("link", "4")]).is_none(), "no identity with a hole");
-    assert_eq!(m.all("gpu_nvlink_info", &[GPU]).len(), 17);
+    let ends = json_alone(&node, "gpu_nvlink_info");
+    let links: Vec<_> = ends.iter().filter(|end| end["gpu"] == "0").map(|end| &end["link"]).collect();
+    assert!(links.len() == 17 && !links.contains(&&"4".into()), "no identity with a hole: {links:?}");
 
     // A state that cannot be read leaves its link out, and the number of links that are up.
     let second = ("gpu", "2");
@@ -253,18 +257,19 @@ fn a_recovery_action_comes_and_goes() {
 #[test]
 fn the_peer_to_peer_matrix_is_in_the_json_alone() {
     let node = super::node::Node::start("tests/scenarios/still-8xh200.toml");
-    let pairs = |node: &super::node::Node| {
-        let json: serde_json::Value = serde_json::from_str(&node.get("/api/v1/snapshot").1).unwrap();
-        let of = |m: &&serde_json::Value| m["name"] == "gpu_peer_info";
-        json["metrics"].as_array().unwrap().iter().filter(of).cloned().collect::<Vec<_>>()
-    };
-    node.wait_for("the matrix", |node| pairs(node).len() == 8 * 7);
-    for pair in pairs(&node) {
-        let labels = &pair["labels"];
+    node.wait_for("the matrix", |node| json_alone(node, "gpu_peer_info").len() == 8 * 7);
+    for labels in json_alone(&node, "gpu_peer_info") {
         assert_ne!(labels["gpu"], labels["peer_gpu"]);
-        assert_eq!((&labels["read"], &labels["nvlink"]), (&"ok".into(), &"ok".into()), "{pair}");
+        assert_eq!((&labels["read"], &labels["nvlink"]), (&"ok".into(), &"ok".into()), "{labels}");
     }
-    assert!(node.metrics().all("gpu_peer_info", &[]).is_empty());
+}
+
+/// Labels of all series of a metric that is in the JSON and on no page.
+fn json_alone(node: &Node, metric: &str) -> Vec<serde_json::Value> {
+    assert!(node.metrics().all(metric, &[]).is_empty(), "{metric} is on the page");
+    let json: serde_json::Value = serde_json::from_str(&node.get("/api/v1/snapshot").1).unwrap();
+    let series = json["metrics"].as_array().unwrap().iter().filter(|m| m["name"] == metric);
+    series.map(|m| m["labels"].clone()).collect()
 }
 
 #[test]
