@@ -147,7 +147,7 @@ pub struct Measured {
     pub check: CanaryCheck,
     /// Time in which its kernels or copies ran, seconds.
     pub gpu_seconds: f64,
-    /// Wall time of the same, from when the work was handed over to the driver until its end was seen, seconds.
+    /// The same with what passed while the GPU was somebody else's, seconds.
     pub wall_seconds: f64,
     /// What it found.
     pub found: Found,

@@ -34,6 +34,16 @@ pub fn span(stamps: &[SmStamp]) -> f64 {
     end.saturating_sub(begin) as f64 / 1e9
 }
 
+/// When the last block ended, nanoseconds by the GPU's clock.
+pub fn last_end(stamps: &[SmStamp]) -> Option<u64> {
+    stamps.iter().map(|stamp| stamp.end_ns).max()
+}
+
+/// From the end of an earlier launch to the last block's end, seconds.
+pub fn since(earlier: Option<u64>, stamps: &[SmStamp]) -> Option<f64> {
+    Some(last_end(stamps)?.saturating_sub(earlier?) as f64 / 1e9)
+}
+
 /// The SM clock while these blocks ran, Hz: the median.
 pub fn clock(stamps: &[SmStamp]) -> f64 {
     let clocks: Vec<f64> = stamps.iter().filter_map(|stamp| Some(cycles(stamp)? / seconds(stamp)?)).collect();

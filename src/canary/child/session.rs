@@ -147,8 +147,10 @@ fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
 pub struct Spent {
     /// As the GPU tells it, seconds.
     pub gpu: f64,
-    /// As the host saw it, from when the work was handed over, seconds.
+    /// The same with what passed while the GPU was not ours, as far as it is known, seconds.
     pub wall: f64,
+    /// When the newest launch whose blocks note it had ended, by the GPU's clock.
+    last_end_ns: Option<u64>,
 }
 
 /// A GPU ready for checks.
@@ -200,22 +202,20 @@ impl Session<'_> {
         self.poll.watch.working(true);
         let done = self.between_events(work);
         self.poll.watch.working(false);
-        let spent = done?;
-        self.spend(spent.gpu, spent.wall);
-        Ok(spent.gpu)
+        let seconds = done?;
+        self.spend(seconds, seconds);
+        Ok(seconds)
     }
 
     fn between_events(
         &self,
         work: impl FnOnce(&Cuda, &Stream) -> Result<(), CudaError>,
-    ) -> Result<Spent, CudaError> {
+    ) -> Result<f64, CudaError> {
         self.cuda.record(&self.events.0, &self.stream)?;
         work(self.cuda, &self.stream)?;
         self.cuda.record(&self.events.1, &self.stream)?;
-        let handed_over = Mono::now();
         self.cuda.wait(&self.stream)?;
-        let wall = Mono::now().since(handed_over).as_secs_f64();
-        Ok(Spent { gpu: self.cuda.elapsed(&self.events.0, &self.events.1)?, wall })
+        self.cuda.elapsed(&self.events.0, &self.events.1)
     }
 
     /// Runs a kernel and waits for it. Gives its time.
@@ -240,7 +240,12 @@ impl Session<'_> {
         let wall = done?;
         let mut told = self.cuda.copy_out(stamps)?;
         told.retain(|stamp| stamp.threads > 0);
-        self.spend(figures::span(&told), wall);
+        let span = figures::span(&told);
+        // Whoever had the GPU in between made the host wait, and shows on the GPU's own clock since the launch
+        // before. A host that is late shows in the first alone, and one that did something else in the second.
+        let passed = figures::since(self.spent.last_end_ns, &told).unwrap_or(span);
+        self.spent.last_end_ns = figures::last_end(&told);
+        self.spend(span, wall.min(passed).max(span));
         Ok(told)
     }
 

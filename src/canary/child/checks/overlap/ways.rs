@@ -3,8 +3,7 @@
 use super::{BATCHES, Batch, QUEUES, Space};
 use crate::canary::child::cuda::{Grid, Part, Stream};
 use crate::canary::child::errors::{CudaError, Try};
-use crate::canary::child::session::{Session, Spent};
-use crate::clock::Mono;
+use crate::canary::child::session::Session;
 
 type Done = Result<(), CudaError>;
 
@@ -35,15 +34,15 @@ pub(super) fn take(s: &mut Session<'_>, space: &Space, way: Way) -> Try<f64> {
     s.poll.watch.working(true);
     let done = queue(s, space, way);
     s.poll.watch.working(false);
-    let Spent { gpu, wall } = done?;
-    s.spend(gpu, wall);
-    Ok(gpu)
+    let seconds = done?;
+    s.spend(seconds, seconds);
+    Ok(seconds)
 }
 
-fn queue(s: &Session<'_>, space: &Space, way: Way) -> Result<Spent, CudaError> {
+fn queue(s: &Session<'_>, space: &Space, way: Way) -> Result<f64, CudaError> {
     let (begin, end) = (&s.events.0, &s.events.1);
     let queues = &space.queues[..way.queues.min(space.queues.len())];
-    let Some((first, others)) = queues.split_first() else { return Ok(Spent::default()) };
+    let Some((first, others)) = queues.split_first() else { return Ok(0.0) };
     s.cuda.record(begin, first)?;
     for other in others {
         s.cuda.wait_for(other, begin)?;
@@ -54,10 +53,8 @@ fn queue(s: &Session<'_>, space: &Space, way: Way) -> Result<Spent, CudaError> {
         s.cuda.wait_for(first, event)?;
     }
     s.cuda.record(end, first)?;
-    let handed_over = Mono::now();
     s.cuda.wait(first)?;
-    let wall = Mono::now().since(handed_over).as_secs_f64();
-    Ok(Spent { gpu: s.cuda.elapsed(begin, end)?, wall })
+    s.cuda.elapsed(begin, end)
 }
 
 fn copy_in(s: &Session<'_>, space: &Space, batch: &Batch, queue: &Stream) -> Done {
