@@ -16,12 +16,13 @@ use std::time::Duration;
 use crate::canary::baseline::Memory;
 use crate::canary::gate::{self, Allows, Condition, Facts};
 use crate::canary::interlock::{self, Held};
-use crate::canary::judge;
 use crate::canary::outcome::Place;
+use crate::canary::{judge, stray};
 use crate::catalog::{CanaryCheck, CanarySkip};
 use crate::clock::{Mono, unix_seconds};
 use crate::config::Config;
 use crate::doctor::daemon::Daemon;
+use crate::host::Host;
 use crate::state::Store;
 use crate::stop::Stop;
 use devices::{Device, Listed};
@@ -85,7 +86,8 @@ pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) ->
         let conditions = listed.conditions(config, device);
         let refused = refused(&conditions, wish.force).or_else(|| {
             progress("waiting for the interlock");
-            lock(config, &mut held, stop).err().map(|text| (CanarySkip::Interlock, text))
+            let locked = lock(config, &mut held, stop).map_err(|text| (CanarySkip::Interlock, text));
+            locked.and_then(|()| alone(config, &chosen, &device.place, stop)).err()
         });
         if let Some((reason, text)) = refused {
             let outcome = judge::not_run(&device.place, reason, text, unix_seconds());
@@ -147,6 +149,32 @@ fn lock(config: &Config, held: &mut Option<Held>, stop: &Stop) -> Result<(), Str
         }
     }
     Ok(())
+}
+
+/// Waits until no process of another canary is left on the GPU. The interlock is ours: one that is about to end has
+/// ended soon, and one that does not hangs.
+fn alone(
+    config: &Config,
+    devices: &[Device],
+    place: &Place,
+    stop: &Stop,
+) -> Result<(), (CanarySkip, String)> {
+    let host = Host::new(&config.host.root);
+    let of_gpu = devices.iter().map(|device| &device.place).filter(|of| of.gpu == place.gpu);
+    let uuids = stray::uuids(&of_gpu.cloned().collect::<Vec<_>>());
+    let deadline = Mono::now() + INTERLOCK;
+    loop {
+        match stray::on(&host, &uuids) {
+            None => return Ok(()),
+            Some(pid) if Mono::now() >= deadline || stop.stopped() => {
+                return Err((
+                    CanarySkip::ChildAlive,
+                    format!("process {pid} of an earlier canary hangs on it"),
+                ));
+            }
+            Some(_) => stop.wait_until(Mono::now() + PAUSE),
+        }
+    }
 }
 
 /// What the daemon remembers, if it may be read.

@@ -59,6 +59,8 @@ impl Bench {
         for name in ["libnvidia-ml.so.1", "libcuda.so.1", "libcuda.so"] {
             symlink(simgpu::library_path().unwrap(), dir.path().join("lib").join(name)).unwrap();
         }
+        // Canaries of other tests, whose GPUs have the same names, are not on this host.
+        fs::create_dir_all(dir.path().join("root/proc")).unwrap();
         Bench { dir, settings: Vec::new() }
     }
 
@@ -86,6 +88,7 @@ impl Bench {
             .env(set("CANARY__CUDA_LIBRARY"), self.path("lib/libcuda.so.1"))
             .env(set("SAMPLER__NVML_LIBRARY"), self.path("lib/libnvidia-ml.so.1"))
             .env(set("STATE__DIR"), self.path("state"))
+            .env(set("HOST__ROOT"), self.path("root"))
             .env("GPU_SIM_SCENARIO", self.path("scenario.toml"))
             .env("GPU_SIM_STATE", self.path("sim-state"));
         for (key, value) in &self.settings {
@@ -390,6 +393,19 @@ fn who_holds_the_interlock_keeps_it_away() {
     assert!(outcome["text"].as_str().unwrap().contains("is locked by process"), "{outcome}");
     drop(held);
     assert_eq!(bench.json(&["--check", "init"]).found(0), vec![]);
+}
+
+#[test]
+fn never_a_second_canary_beside_one_that_another_has_left() {
+    let bench = Bench::new(1, "");
+    let left = bench.path("root/proc/77");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("cmdline"), "gpu-node-exporter\0canary-child\0").unwrap();
+    fs::write(left.join("environ"), "A=b\0").unwrap();
+    let said = bench.json(&["--check", "init", "--force"]);
+    let outcome = said.json()["runs"][0]["outcome"].clone();
+    assert_eq!((said.code, &outcome["skip"]), (Some(2), &"child_alive".into()), "{outcome}");
+    assert!(outcome["text"].as_str().unwrap().contains("process 77"), "{outcome}");
 }
 
 #[test]

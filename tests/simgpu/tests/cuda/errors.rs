@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use simgpu::Scenario;
 
-use crate::abi::LaunchArgs;
 use crate::cuda::{Cuda, NULL, out};
 use crate::kernels::H200;
+use gpu_node_exporter::canary::abi::LaunchArgs;
+use gpu_node_exporter::canary::code;
 
 fn node(step: &str) -> Cuda {
     Cuda::load(&format!("{H200}[[step]]\n{step}\n"))
@@ -56,7 +57,7 @@ fn an_error_that_is_no_end_is_none() {
 #[test]
 fn a_kernel_that_is_given_a_wrong_address_ends_its_context() {
     let cuda = Cuda::with_context(H200);
-    let args = crate::abi::FillArgs { data: 0x1000, words: 1, ..Default::default() };
+    let args = gpu_node_exporter::canary::abi::FillArgs { data: 0x1000, words: 1, ..Default::default() };
     assert_eq!(cuda.run(cuda.kernel(c"fill"), 1, 32, 0, &args), Err(700));
     assert_eq!(cuda.cuCtxSynchronize(), Err(700));
 }
@@ -136,4 +137,22 @@ fn mistakes_in_steps_are_named() {
     assert!(refused("gpu = 0\npcie = { generation = 9, width = 8 }").contains("1 to 6"));
     assert!(refused("gpu = 0\nmemory_wrong = { offset = 3, bit = 1 }").contains("64-bit word"));
     assert!(refused("gpu = 0\njob = { pid = 1, memory = 'much' }").contains("no size"));
+}
+
+#[test]
+fn the_committed_machine_code_is_taken_where_it_belongs() {
+    let models = [("H200", (9, 0)), ("A100", (8, 0)), ("L4", (8, 9))];
+    for (model, capability) in models {
+        let cuda = Cuda::with_context(&format!("still = true\n[[gpu]]\nmodel = '{model}'\n"));
+        for (_, other) in models {
+            let code = code::choose(other).expect("machine code");
+            let loaded = out(NULL, |out| cuda.cuModuleLoadData(out, code.image.as_ptr().cast()));
+            let fits = other.0 == capability.0 && other.1 <= capability.1;
+            assert_eq!(loaded.is_ok(), fits, "{} on {model}", code.name);
+        }
+        // For a GPU of which nothing is known yet.
+        let ptx = code::choose((99, 0)).expect("PTX");
+        let loaded = out(NULL, |out| cuda.cuModuleLoadData(out, ptx.image.as_ptr().cast()));
+        assert!(loaded.is_ok(), "{} on {model}", ptx.name);
+    }
 }

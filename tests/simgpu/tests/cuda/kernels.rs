@@ -2,8 +2,9 @@
 
 use std::ffi::CStr;
 
-use crate::abi::*;
 use crate::cuda::{Cuda, out};
+use gpu_node_exporter::canary::abi::*;
+use gpu_node_exporter::canary::reference;
 
 pub const H200: &str = "still = true\n[[gpu]]\nmodel = 'H200'\n";
 
@@ -34,17 +35,6 @@ pub fn median(mut list: Vec<f64>) -> f64 {
     list[list.len() / 2]
 }
 
-pub fn sm_rate_expected(seed: u32, turns: u32) -> u32 {
-    let chain = |c: u32| {
-        let mut x = 1.0 + c as f32 / 16.0 + (seed & 0xffff) as f32 / 1_048_576.0;
-        for _ in 0..turns * SM_RATE_CHAIN_FMA {
-            x = x.mul_add(SM_RATE_A, SM_RATE_B);
-        }
-        x.to_bits()
-    };
-    (0..SM_RATE_CHAINS).fold(0, |joined, c| joined ^ chain(c))
-}
-
 fn launch(
     cuda: &Cuda,
     name: &CStr,
@@ -69,7 +59,7 @@ fn launch(
 
 pub fn sm_rate(cuda: &Cuda, turns: u32) -> Rate {
     let sms = cuda.attribute(16) as u32;
-    let expected = sm_rate_expected(5, turns);
+    let expected = reference::sm_rate(5, turns);
     let args = |stamps, bad| vec![stamps, bad, u64::from(turns) | 5 << 32, u64::from(expected)];
     let rate = launch(cuda, c"sm_rate", SM_RATE_THREADS, ALONE, sms, args);
     let work = f64::from(turns * SM_RATE_CHAINS * SM_RATE_CHAIN_FMA * SM_RATE_THREADS);
@@ -148,7 +138,7 @@ fn sm_rate_notes_lanes_that_are_not_as_expected() {
     cuda.run(cuda.kernel(c"sm_rate"), 4, SM_RATE_THREADS, 0, &args).expect("it runs");
     let bad = cuda.download::<BadLanes>(bad, 1)[0];
     assert_eq!((bad.count, bad.lanes[3].smid, bad.lanes[3].expected), (4, 3, 0x1234));
-    assert_eq!(bad.lanes[0].got as u32, sm_rate_expected(1, 2));
+    assert_eq!(bad.lanes[0].got as u32, reference::sm_rate(1, 2));
 }
 
 #[test]
@@ -161,11 +151,12 @@ fn tensor_shows_its_rate_and_right_sums() {
 }
 
 #[test]
-fn sm_sdc_has_the_same_bits_in_all_blocks_and_other_bits_with_another_seed() {
+fn sm_sdc_has_the_expected_bits_in_all_blocks_and_other_bits_with_another_seed() {
     let cuda = Cuda::with_context(H200);
     let (first, smids) = sm_sdc(&cuda, 7);
     assert_eq!(smids, (0..132).collect::<Vec<u32>>());
-    assert!(first.iter().all(|block| *block == first[0]));
+    let expected = reference::sm_sdc(7, SDC_ROUNDS);
+    assert!(first.iter().all(|block| *block == expected));
     let (again, _) = sm_sdc(&cuda, 7);
     assert_eq!(first, again);
     let (other, _) = sm_sdc(&cuda, 8);
@@ -186,7 +177,7 @@ fn patterns_are_written_and_found_again() {
         assert_eq!(check(&cuda, data, words as u64, pattern, 77, 3).count, 0, "{pattern:?}");
     }
     fill(&cuda, data, words as u64, Arithmetic, 77, 3);
-    let expected: Vec<u64> = (0..words as u64).map(|i| 77 + 3 * i).collect();
+    let expected: Vec<u64> = (0..words as u64).map(|i| reference::pattern(Arithmetic, i, 77, 3)).collect();
     assert_eq!(cuda.download::<u64>(data, words), expected);
     cuda.cuMemcpyHtoD_v2(data + 8 * 5, [0u64].as_ptr().cast(), 8).expect("a copy");
     let bad = check(&cuda, data, words as u64, Arithmetic, 77, 3);
@@ -201,8 +192,7 @@ fn memory_and_l2_are_read_at_their_rates() {
     let bytes = 16 << 20;
     let data = cuda.allocate(bytes);
     fill(&cuda, data, bytes as u64 / 8, Pattern::Arithmetic, 1, 3);
-    let n = bytes as u64 / 8;
-    let expected = (n + 3 * (n * (n - 1) / 2)).wrapping_mul(u64::from(PASSES));
+    let expected = reference::arithmetic_sum(1, 3, bytes as u64 / 8, PASSES);
     let (rate, sum) = read(&cuda, c"hbm_read", data, bytes, PASSES);
     assert_eq!(sum, expected);
     // Twice the memory clock times the bus, and a little less for a small buffer.
@@ -220,14 +210,12 @@ fn overlap_and_transform_compute() {
     let (from, to) = (cuda.upload(&x), cuda.allocate(4000));
     let args = OverlapArgs { x: from, y: to, count: 1000, turns: 3, reserved: 0 };
     cuda.run(cuda.kernel(c"overlap"), 4, OVERLAP_THREADS, 0, &args).expect("it runs");
-    let steps = |x: f32| (0..3).fold(x, |x, _| x.mul_add(OVERLAP_A, OVERLAP_B));
-    assert_eq!(cuda.download::<f32>(to, 1000), x.iter().copied().map(steps).collect::<Vec<_>>());
+    let expected: Vec<f32> = x.iter().map(|x| reference::overlap(*x, 3)).collect();
+    assert_eq!(cuda.download::<f32>(to, 1000), expected);
     let args = TransformArgs { x: from, y: to, count: 1000 };
     cuda.run(cuda.kernel(c"transform"), 4, TRANSFORM_THREADS, 0, &args).expect("it runs");
     for (x, y) in x.iter().zip(cuda.download::<f32>(to, 1000)) {
-        let x = f64::from(*x);
-        let exact = x.sqrt() * x.sin() / (x + 1.0).ln();
-        assert!((f64::from(y) - exact).abs() < 1e-5, "{x}");
+        assert!((f64::from(y) - reference::transform(*x)).abs() < 1e-5, "{x}");
     }
 }
 

@@ -1,9 +1,6 @@
 //! The library as libcuda: the functions that a program calls through cudarc, the kernels, and the steps of
 //! a scenario that are about hardware.
 
-#[allow(dead_code, missing_docs)]
-#[path = "../../../../src/canary/abi.rs"]
-mod abi;
 mod calls;
 mod company;
 mod cuda;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
-use crate::abi::LaunchArgs;
 use crate::cuda::{Cuda, scratch};
 use crate::kernels::H200;
+use gpu_node_exporter::canary::abi::LaunchArgs;
 
 /// A folder with the library under the names of a driver, and a node.
 fn node() -> PathBuf {

@@ -1,8 +1,8 @@
 //! Simulated time: what a launch, a copy and several streams at once take.
 
-use crate::abi::*;
 use crate::cuda::{Cuda, Handle, NULL, out};
 use crate::kernels::H200;
+use gpu_node_exporter::canary::abi::*;
 
 fn pinned(cuda: &Cuda, bytes: usize) -> Handle {
     out(NULL, |out| cuda.cuMemHostAlloc(out, bytes, 0)).expect("pinned memory")
