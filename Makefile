@@ -36,9 +36,11 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	cargo run --release -p bench -- soak
 
 prove: ## What takes longer or more tools: the committed machine code is what the kernels' sources give
+	@tests/tools/ensure-tools.sh kernels
 	$(STAGE) 'kernels' kernels/build.py --check
 
 kernels: ## Compile the CUDA kernels to kernels/bin (fetches the compilers; wants no GPU)
+	@tests/tools/ensure-tools.sh kernels
 	@kernels/build.py
 
 fmt: ## Format the Rust code

@@ -2,6 +2,7 @@
 # Makes sure that what is needed is here; quiet unless something has to be done.
 #   ensure-tools.sh build   a recent enough Rust, a C linker
 #   ensure-tools.sh sim     a C++ compiler, for the kernels of the simulated node
+#   ensure-tools.sh kernels Python with pip, which fetches the compilers of the kernels
 #   ensure-tools.sh test    rustfmt, clippy, promtool and prometheus
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -64,6 +65,10 @@ ensure_cpp() {
 	fi
 }
 
+ensure_pip() {
+	python3 -m pip --version >/dev/null 2>&1 || install_packages python3 python3-pip
+}
+
 ensure_rust_components() {
 	if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
 		command -v rustup >/dev/null || die "rustfmt and clippy are needed; install them with the Rust you have"
@@ -108,6 +113,9 @@ for purpose in "$@"; do
 		;;
 	sim)
 		ensure_cpp
+		;;
+	kernels)
+		ensure_pip
 		;;
 	test)
 		ensure_rust_components

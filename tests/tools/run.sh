@@ -45,7 +45,8 @@ GNE_REVISION=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 export GNE_REVISION
 cargo build --release "${packages[@]}"
 
-mkdir -p .run/state
+mkdir -p .run
+state=.run/state
 if [ -z "$nvml" ]; then
 	# One library under all the names by which the daemon looks for a driver.
 	rm -rf .run/simgpu
@@ -64,6 +65,12 @@ if [ -z "$nvml" ]; then
 	export GPU_NODE_EXPORTER__HOST__ROOT=$root GPU_SIM_KMSG=$root/dev/kmsg
 	export GPU_SIM_SCENARIO=$scenario GPU_SIM_STATE=$PWD/.run/simgpu/state
 	nvml=$PWD/.run/simgpu/libnvidia-ml.so.1
+	# Its kernel log begins anew each time, so nothing is to be known of an earlier one.
+	state=.run/simgpu/kept
+	# Sooner than anybody wants it on real GPUs, so that there is something to see within a minute.
+	export GPU_NODE_EXPORTER__CANARY__INTERVAL=1m GPU_NODE_EXPORTER__CANARY__IDLE_FOR=5s
+	export GPU_NODE_EXPORTER__CANARY__DUTY_PPM=10000
+	export GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY=$PWD/.run/simgpu/libcuda.so.1
 fi
 
 # ":9408" and "[::]:9408" are all addresses: as a target, this host.
@@ -84,6 +91,8 @@ For prometheus.yml:
 Ctrl-C ends it.
 
 END
+export GPU_NODE_EXPORTER__CANARY__INTERLOCK=$PWD/.run/canary.lock
+export GPU_NODE_EXPORTER__CANARY__MAINTENANCE_FILE=$PWD/.run/maintenance
 # A relative path, because a socket's path may be 107 bytes long and no more.
 export GPU_NODE_EXPORTER__CONTROL__SOCKET=.run/control.sock
-exec "$built/gpu-node-exporter" serve --listen "$listen" --nvml-library "$nvml" --state-dir .run/state
+exec "$built/gpu-node-exporter" serve --listen "$listen" --nvml-library "$nvml" --state-dir "$state"
