@@ -264,6 +264,20 @@ fn a_healthy_gpu_passes_all_checks_of_the_suite() {
 }
 
 #[test]
+fn a_clock_is_given_time_to_rise_before_it_is_measured() {
+    let made = |steps: &str| {
+        let canary = Plan::new("H200", steps).checks(&[CanaryCheck::SmRate]).run();
+        let Found::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
+        (canary.state.calls_of("cuLaunchKernel"), sms[0].clock_hertz)
+    };
+    // The driver's first, one to warm up, and three that are measured.
+    assert_eq!(made("").0, 5);
+    let (launches, clock) = made("[[step]]\ngpu = 0\nsm_clock = 0.5\n");
+    assert!(launches > 5, "{launches}");
+    assert!((clock / 0.99e9 - 1.0).abs() < 0.01, "one that does not rise is measured as it is: {clock}");
+}
+
+#[test]
 fn checks_on_demand_are_made_too() {
     let checks = [CanaryCheck::Overlap, CanaryCheck::Transform];
     let canary = Plan::new("L4", "").checks(&checks).run();
