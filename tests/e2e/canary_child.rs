@@ -59,7 +59,6 @@ impl Plan {
             memory_bytes: 16 << 20,
             seed: 7,
             yields: true,
-            known_pids: Vec::new(),
         };
         let scenario = format!("still = true\n[[gpu]]\nmodel = \"{model}\"\n{steps}");
         Plan { dir, scenario, order, visible: GPU.into(), libraries: LIBRARIES.to_vec() }
@@ -399,11 +398,6 @@ fn a_process_that_is_there_keeps_cuda_untouched() {
     forced.order.yields = false;
     let canary = forced.run();
     assert_eq!(canary.measured(CanaryCheck::Launch).around.others, [4242]);
-
-    let mut known = Plan::new("L4", job).checks(&[CanaryCheck::Launch]);
-    known.order.known_pids = vec![4242];
-    let canary = known.run();
-    assert_eq!(canary.measured(CanaryCheck::Launch).around.others, [0; 0]);
 }
 
 #[test]

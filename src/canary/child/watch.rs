@@ -113,7 +113,7 @@ struct State {
     /// Whether NVML is to be asked over and over, and for the link too.
     watching: Option<Watching>,
     notes: Notes,
-    /// Processes that may be there: our own, and those we were told of.
+    /// Numbers by which NVML may mean us.
     friends: BTreeSet<u32>,
     /// Others that were seen during this check, and in the whole run.
     others: BTreeSet<u32>,
@@ -158,7 +158,7 @@ impl Watch {
     /// Starts the thread.
     pub fn start(order: &Order, table: &'static Table) -> io::Result<Watch> {
         let shared = Arc::new(Shared::default());
-        shared.lock().friends = own::pids().into_iter().chain(order.known_pids.iter().copied()).collect();
+        shared.lock().friends = own::pids();
         let (theirs, order) = (Arc::clone(&shared), order.clone());
         let slot = table.writer(EVENTS_SLOT);
         let thread = std::thread::Builder::new()
@@ -192,7 +192,7 @@ impl Watch {
         })?
     }
 
-    /// Lets a process be there.
+    /// Takes a process for this one.
     pub fn befriend(&self, pid: u32) {
         let mut state = self.shared.lock();
         state.friends.insert(pid);
