@@ -189,9 +189,8 @@ def neighbour(env: Env, gpu: Gpu, report: Report) -> None:
         status, runs, _ = canary.run(checks=["sm_rate"])
         report.judge("neighbour: without --force it stays away", status == 0 and runs[0]["outcome"]["skip"] is not None,
                      f"{status}, {runs[0]['outcome']['skip']}", "0, skipped")  # fmt: skip
-        for _ in range(env.options.canary_contended):
-            _, runs, _ = canary.run("--force", checks=["sm_rate", "hbm_read", "launch"])
-            verdicts += [j["sample"] for j in runs[0]["outcome"]["checks"] if j["check"] != "init"]
+        _, runs, _ = canary.run("--force", checks=["sm_rate", "hbm_read", "launch"], repeat=env.options.canary_contended)
+        verdicts += [j["sample"] for one in runs for j in one["outcome"]["checks"] if j["check"] != "init"]
     report.data["neighbour"] = verdicts
     judged_all = [v for v in verdicts if v != "contended"]
     report.judge(f"neighbour: samples of {len(verdicts)} that were judged", not judged_all and bool(verdicts),
