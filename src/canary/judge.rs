@@ -13,7 +13,7 @@ mod host;
 mod link;
 #[cfg(test)]
 mod properties_tests;
-mod reasons;
+pub mod reasons;
 mod results;
 mod sms;
 #[cfg(test)]

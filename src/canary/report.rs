@@ -38,10 +38,9 @@ pub struct Order {
     pub memory_bytes: u64,
     /// From which all inputs follow.
     pub seed: u64,
-    /// Stop as soon as another process is on the device. Not for a run that an operator asked for by force.
+    /// Stop as soon as another process is on the device. Not for a run that an operator asked for by force: there
+    /// whoever is seen makes samples worthless.
     pub yields: bool,
-    /// Processes that are on the device and may be: none but for a forced run.
-    pub known_pids: Vec<u32>,
 }
 
 /// What the process reports.

@@ -130,6 +130,9 @@ impl From<CudaError> for Ended {
 /// A skip in words, with what helps.
 fn in_words(error: CudaError, reason: CanarySkip) -> String {
     let hint = match (reason, error.code) {
+        (CanarySkip::NoMemory, _) if error.call == "cuMemHostAlloc" => {
+            "not enough host memory that the GPU can reach; see this process's memory limit (cgroup)"
+        }
         (CanarySkip::NoMemory, _) => "not enough free device memory; see canary.memory_mib",
         (CanarySkip::DeviceUnavailable, _) => {
             "another process has the GPU for itself, or its compute mode is not DEFAULT (nvidia-smi -c DEFAULT)"
@@ -205,6 +208,16 @@ mod tests {
             assert_eq!(sort(code), Meaning::Fault, "{code}");
             assert_eq!(name(code), format!("CUDA_ERROR_{code}"));
         }
+    }
+
+    #[test]
+    fn whose_memory_is_short_is_told() {
+        let text = |call| match Ended::from(CudaError { code: 2, call }) {
+            Ended::Unable(CanarySkip::NoMemory, text) => text,
+            other => panic!("{other:?}"),
+        };
+        assert!(text("cuMemHostAlloc").contains("host memory"));
+        assert!(text("cuMemAlloc_v2").contains("canary.memory_mib"));
     }
 
     #[test]

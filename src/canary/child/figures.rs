@@ -50,6 +50,12 @@ pub fn clock(stamps: &[SmStamp]) -> f64 {
     median(&clocks)
 }
 
+/// Whether a clock is about as high as it gets; also if that is not known. Both in Hz.
+pub fn has_risen(hertz: f64, highest: f64) -> bool {
+    const ABOUT: f64 = 0.98;
+    highest <= 0.0 || hertz >= ABOUT * highest
+}
+
 /// What launches of a rate kernel noted: of each, the work of one block, and the stamps of all.
 #[derive(Debug, Default)]
 pub struct Rates(BTreeMap<u32, (Vec<f64>, Vec<f64>)>);
@@ -160,6 +166,12 @@ mod tests {
         rates.add(1.0, &[stamp(3, 0, 5), stamp(4, 5, 0), SmStamp { begin_cycles: 9, ..SmStamp::default() }]);
         assert!(rates.sms().iter().all(|sm| sm.work_per_cycle == 0.0 && sm.clock_hertz == 0.0));
         assert_eq!(clock(&[stamp(3, 0, 5)]), 0.0);
+    }
+
+    #[test]
+    fn a_clock_has_risen_once_it_is_about_the_highest() {
+        assert!(has_risen(1.9798e9, 1.98e9) && has_risen(0.4e9, 0.0));
+        assert!(!has_risen(0.405e9, 1.98e9) && !has_risen(0.0, 1.98e9));
     }
 
     #[test]

@@ -172,6 +172,7 @@ impl<'a> Flow<'a> {
                 events: (cuda.event()?, cuda.event()?),
                 spent: Spent::default(),
                 gpu_seconds: 0.0,
+                rising: true,
                 device,
             };
             let grid = Grid { blocks: 1, threads: 32, shared: 0 };

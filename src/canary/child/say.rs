@@ -117,7 +117,6 @@ mod tests {
             memory_bytes: 1 << 28,
             seed: 7,
             yields: true,
-            known_pids: Vec::new(),
         }
     }
 

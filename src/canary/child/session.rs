@@ -181,6 +181,8 @@ pub struct Session<'a> {
     pub spent: Spent,
     /// GPU time of the whole run, seconds.
     pub gpu_seconds: f64,
+    /// Whether its clock may still be on its way up from idle.
+    pub rising: bool,
 }
 
 impl Session<'_> {

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::own;
+use crate::canary::judge::reasons::IDLE;
 use crate::canary::report::{Around, Order};
 use crate::clock::Mono;
 use crate::sampler::inflight::{EVENTS_SLOT, Table};
@@ -67,14 +68,23 @@ pub struct Look {
 /// What was noted during a check.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Reasons seen while the GPU worked.
-    reasons: u64,
+    /// Reasons seen while the GPU worked; idleness only if every look at it told that.
+    reasons: Option<u64>,
     /// SM clock, told last while the GPU worked, Hz.
     sm_clock: f64,
     /// Memory clock, likewise.
     memory_clock: f64,
     /// PCIe generation and lanes, told last while the GPU worked.
     pub link: Option<(u32, u32)>,
+}
+
+impl Notes {
+    /// Adds the reasons of one look. One made just as work began or ended still tells that the GPU is idle, which is
+    /// no reason for the clock of that work.
+    fn add_reasons(&mut self, seen: u64) {
+        let before = self.reasons.unwrap_or(seen);
+        self.reasons = Some((before | seen) & !IDLE | before & seen & IDLE);
+    }
 }
 
 /// The CUDA thread's end.
@@ -103,7 +113,7 @@ struct State {
     /// Whether NVML is to be asked over and over, and for the link too.
     watching: Option<Watching>,
     notes: Notes,
-    /// Processes that may be there: our own, and those we were told of.
+    /// Numbers by which NVML may mean us.
     friends: BTreeSet<u32>,
     /// Others that were seen during this check, and in the whole run.
     others: BTreeSet<u32>,
@@ -148,7 +158,7 @@ impl Watch {
     /// Starts the thread.
     pub fn start(order: &Order, table: &'static Table) -> io::Result<Watch> {
         let shared = Arc::new(Shared::default());
-        shared.lock().friends = own::pids().into_iter().chain(order.known_pids.iter().copied()).collect();
+        shared.lock().friends = own::pids();
         let (theirs, order) = (Arc::clone(&shared), order.clone());
         let slot = table.writer(EVENTS_SLOT);
         let thread = std::thread::Builder::new()
@@ -182,7 +192,7 @@ impl Watch {
         })?
     }
 
-    /// Lets a process be there.
+    /// Takes a process for this one.
     pub fn befriend(&self, pid: u32) {
         let mut state = self.shared.lock();
         state.friends.insert(pid);
@@ -249,7 +259,7 @@ fn around(before: Option<&Look>, notes: &Notes, after: Option<&Look>, others: Ve
         _ => 0,
     };
     Around {
-        reasons: notes.reasons,
+        reasons: notes.reasons.unwrap_or(0),
         reason_ns: std::array::from_fn(|i| grown(&|look| look.reason_ns[i])),
         sm_clock_hertz: notes.sm_clock,
         memory_clock_hertz: notes.memory_clock,
@@ -272,13 +282,27 @@ mod tests {
     fn counters_are_told_as_growth_and_only_where_both_looks_have_them() {
         let before = look([Some(5), Some(9), None, Some(7), Some(1)], Some(100));
         let after = look([Some(8), Some(9), Some(4), None, Some(0)], Some(103));
-        let notes = Notes { reasons: 0x24, sm_clock: 1e9, memory_clock: 2e9, link: None };
+        let notes = Notes { reasons: Some(0x24), sm_clock: 1e9, memory_clock: 2e9, link: None };
         let around = super::around(Some(&before), &notes, Some(&after), vec![7]);
         assert_eq!(around.reason_ns, [3, 0, 0, 0, 0], "a counter that went back has not grown");
         assert_eq!((around.corrected_errors, around.pcie_replays), (3, 0));
         assert_eq!((around.reasons, around.temperature_celsius, around.others), (0x24, 41.0, vec![7]));
         let blind = super::around(None, &Notes::default(), Some(&after), vec![]);
         assert_eq!(blind.reason_ns, [0; 5]);
+    }
+
+    #[test]
+    fn idleness_counts_only_if_it_was_told_all_the_while() {
+        let notes = |seen: &[u64]| {
+            let mut notes = Notes::default();
+            seen.iter().for_each(|reasons| notes.add_reasons(*reasons));
+            notes.reasons
+        };
+        assert_eq!(notes(&[]), None);
+        assert_eq!(notes(&[0x1, 0x1]), Some(0x1));
+        assert_eq!(notes(&[0x1, 0x0]), Some(0x0));
+        assert_eq!(notes(&[0x0, 0x1, 0x1]), Some(0x0));
+        assert_eq!(notes(&[0x1, 0x4, 0x21]), Some(0x24), "all others add up");
     }
 
     #[test]

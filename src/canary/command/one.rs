@@ -119,8 +119,6 @@ impl<'a> Runner<'a> {
             memory_bytes: u64::from(canary.memory_mib) * MIB,
             seed: self.seed,
             yields: !self.force,
-            // Whoever is there makes samples worthless, also for who runs by force.
-            known_pids: Vec::new(),
         }
     }
 

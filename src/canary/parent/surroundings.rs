@@ -43,6 +43,8 @@ pub fn environment(order: &Order, no_mps: &Path) -> Environment {
         ("CUDA_MPS_PIPE_DIRECTORY".into(), no_mps.into()),
         ("CUDA_MPS_LOG_DIRECTORY".into(), no_mps.into()),
         ("CUDA_CACHE_DISABLE".into(), "1".into()),
+        // All kernels at once: else the driver loads each when it is first asked for, in the midst of a measurement.
+        ("CUDA_MODULE_LOADING".into(), "EAGER".into()),
     ];
     if let Some(folder) = folder(&order.cuda_library) {
         let search = search_path(folder, std::env::var_os("LD_LIBRARY_PATH").as_deref());

@@ -71,7 +71,6 @@ fn order() -> Order {
         memory_bytes: 1,
         seed: 2,
         yields: true,
-        known_pids: Vec::new(),
     }
 }
 

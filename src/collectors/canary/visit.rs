@@ -101,7 +101,6 @@ impl Collector {
             memory_bytes: u64::from(config.canary.memory_mib) * MIB,
             seed: self.dice.number(),
             yields: true,
-            known_pids: Vec::new(),
         })
     }
 

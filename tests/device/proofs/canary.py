@@ -35,19 +35,28 @@ class Canary:
         self.variables = os.environ | {prefix + k: v for k, v in (own | (settings or {})).items()}
         self.state = folder / "state"
 
-    def run(self, *arguments: str, checks: list[str] = (), seconds: float = 120) -> tuple[int, list[dict], float]:
-        """Exit status, what was told of each run, wall seconds."""
+    def run(self, *arguments: str, checks: list[str] = (), repeat: int = 1) -> tuple[int, list[dict], float]:
+        """Exit status, what was told of each run, wall seconds. Each run is a process of its own; several are asked
+        for at once, because a command by itself stays away while the GPU's utilization tells of the one before."""
+        self.settle()
         command = [str(self.env.binary), "canary", "--state-dir", str(self.state), "--gpu", self.gpu.uuid,
-                   "--format", "json", *arguments]  # fmt: skip
+                   "--format", "json", "--repeat", str(repeat), *arguments]  # fmt: skip
         for check in checks:
             command += ["--check", check]
         began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=self.variables)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120 + 5 * repeat, env=self.variables)
         wall = time.monotonic() - began
         try:
             return done.returncode, json.loads(done.stdout)["runs"], wall
         except (ValueError, KeyError) as problem:
             raise RuntimeError(f"{problem}; status {done.returncode}: {done.stdout[-400:]} {done.stderr[-800:]}") from None
+
+    def settle(self) -> None:
+        """Until NVML tells no utilization any more, if that comes soon."""
+        end = time.monotonic() + 5
+        nvml = self.env.nvml()
+        while nvml.nvmlDeviceGetUtilizationRates(self.env.handle(self.gpu)).gpu > 0 and time.monotonic() < end:
+            time.sleep(0.05)
 
 
 def judged(run: dict, check: str) -> dict:
@@ -58,7 +67,10 @@ def judged(run: dict, check: str) -> dict:
 
 
 def measured(run: dict, check: str) -> dict:
-    return next(m for m in run["run"]["measured"] if m["check"] == check)
+    found = [m for m in (run["run"] or {"measured": []})["measured"] if m["check"] == check]
+    if not found:
+        raise RuntimeError(f"{check} was not measured: {run['outcome']['end']}: {run['outcome']['text']}")
+    return found[0]
 
 
 def ratio(one: dict, against: str) -> float | None:
@@ -127,12 +139,11 @@ def spread(env: Env, gpu: Gpu, report: Report) -> None:
     """`sm_rate` in so many processes, one after another."""
     number = env.options.canary_processes
     canary, work, clocks, off = Canary(env, gpu), [], [], []
-    for _ in range(number):
-        _, runs, _ = canary.run(checks=["sm_rate"])
-        told = judged(runs[0], "sm_rate")
+    for one in canary.run(checks=["sm_rate"], repeat=number)[1]:
+        told = judged(one, "sm_rate")
         work.append(told["rate"]["value"])
         clocks.append(told["sm_clock_hertz"])
-        nvml = measured(runs[0], "sm_rate")["around"]["sm_clock_hertz"]
+        nvml = measured(one, "sm_rate")["around"]["sm_clock_hertz"]
         off.append(abs(told["sm_clock_hertz"] / nvml - 1) if nvml else float("nan"))
     report.data["spread"] = {"work_per_cycle": work, "clock_hertz": clocks}
     middle = statistics.median(work)
@@ -146,9 +157,8 @@ def memory(env: Env, gpu: Gpu, report: Report) -> None:
     """`hbm_read` at the default size and at 1 GiB, repeated."""
     for name, settings, least in (("default", {}, 0.88), ("1 GiB", {"MEMORY_MIB": "1024"}, 0.92)):
         canary, shares = Canary(env, gpu, settings), []
-        for _ in range(10):
-            _, runs, _ = canary.run(checks=["hbm_read"])
-            share = ratio(judged(runs[0], "hbm_read"), "roofline")
+        for one in canary.run(checks=["hbm_read"], repeat=10)[1]:
+            share = ratio(judged(one, "hbm_read"), "roofline")
             shares.append(share if share is not None else float("nan"))
         report.data[f"hbm_read {name}"] = shares
         report.judge(f"hbm_read, {name}: share of the roofline, median of 10", statistics.median(shares) >= least,
@@ -158,27 +168,14 @@ def memory(env: Env, gpu: Gpu, report: Report) -> None:
 
 
 def pcie(env: Env, gpu: Gpu, report: Report) -> None:
-    """The copies beside a plain loop of pinned copies of the same size, made right before and after."""
-    from cuda_driver import Device, Driver
-
+    """The copies beside a plain loop of pinned copies of the same size, made right after."""
     _, runs, _ = Canary(env, gpu).run(checks=["pcie"])
     found = measured(runs[0], "pcie")["found"]["copied"]
-    driver = Driver()
-    device = Device(driver, driver.ordinal(gpu.uuid))
     size = int(found["bytes"])
-    host, there, stream = device.pinned(size), device.alloc(size), device.stream()
-    plain = {"to_gpu": [], "to_host": []}
-    for _ in range(20):
-        for way, copy in (("to_gpu", lambda: device.to_device(there, host, size, stream)),
-                          ("to_host", lambda: device.to_host(host, there, size, stream))):  # fmt: skip
-            begin, end = device.event(), device.event()
-            device.record(begin, stream)
-            copy()
-            device.record(end, stream)
-            device.wait(end)
-            plain[way].append(size / device.seconds(begin, end))
+    # In a process of its own: a context that stays would keep every later canary away.
+    plain = program("copy_loop.py", gpu.uuid, str(size))
     for way, loop in plain.items():
-        own = size / statistics.median(found[way])
+        own, loop = size / statistics.median(found[way]), [size / seconds for seconds in loop]
         report.judge(f"pcie, {way}: over a plain loop", own >= 0.98 * statistics.median(loop),
                      own / statistics.median(loop), "at least 0.98",
                      f"{own / 1e9:.2f} GB/s and {statistics.median(loop) / 1e9:.2f} GB/s, {size >> 20} MiB")  # fmt: skip
@@ -192,31 +189,34 @@ def neighbour(env: Env, gpu: Gpu, report: Report) -> None:
         status, runs, _ = canary.run(checks=["sm_rate"])
         report.judge("neighbour: without --force it stays away", status == 0 and runs[0]["outcome"]["skip"] is not None,
                      f"{status}, {runs[0]['outcome']['skip']}", "0, skipped")  # fmt: skip
-        for _ in range(env.options.canary_contended):
-            _, runs, _ = canary.run("--force", checks=["sm_rate", "hbm_read", "launch"])
-            verdicts += [j["sample"] for j in runs[0]["outcome"]["checks"] if j["check"] != "init"]
+        _, runs, _ = canary.run("--force", checks=["sm_rate", "hbm_read", "launch"], repeat=env.options.canary_contended)
+        verdicts += [j["sample"] for one in runs for j in one["outcome"]["checks"] if j["check"] != "init"]
     report.data["neighbour"] = verdicts
     judged_all = [v for v in verdicts if v != "contended"]
     report.judge(f"neighbour: samples of {len(verdicts)} that were judged", not judged_all and bool(verdicts),
                  len(judged_all), 0, ", ".join(sorted(set(verdicts))))  # fmt: skip
 
 
-def start_job(env: Env, gpu: Gpu) -> dict:
-    done = subprocess.run([sys.executable, str(HERE / "job_start.py"), gpu.uuid], capture_output=True, text=True,
-                          timeout=120, check=True)  # fmt: skip
+def program(name: str, *arguments: str) -> dict:
+    """What a program of this folder prints as JSON."""
+    done = subprocess.run([sys.executable, str(HERE / name), *arguments], capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name} ended with status {done.returncode}: {done.stderr[-800:]}")
     return json.loads(done.stdout)
 
 
 def job(env: Env, gpu: Gpu, report: Report) -> None:
     """A job that starts while a canary runs, beside one that starts alone."""
     canary, alone, beside, ends = Canary(env, gpu), [], [], []
+    _, _, whole = canary.run(checks=PERIODIC)
     for at in range(env.options.canary_jobs):
-        alone.append(start_job(env, gpu))
+        alone.append(program("job_start.py", gpu.uuid))
+        canary.settle()
         with ThreadPoolExecutor(1) as pool:
             # The suite takes the same way again and again; the job comes at another place of it each time.
             running = pool.submit(canary.run, checks=PERIODIC)
-            time.sleep(0.2 + 1.6 * at / env.options.canary_jobs)
-            beside.append(start_job(env, gpu))
+            time.sleep(whole * at / env.options.canary_jobs)
+            beside.append(program("job_start.py", gpu.uuid))
             _, runs, _ = running.result()
             ends.append(runs[0]["outcome"]["end"])
     report.data["job"] = {"alone": alone, "beside": beside, "ends": ends}
@@ -239,8 +239,9 @@ def many(env: Env, report: Report) -> None:
         canary, seen = Canary(env, gpu), []
         end = time.monotonic() + env.options.canary_seconds
         while len(seen) < -(-number // len(gpus)) and time.monotonic() < end:
-            _, runs, wall = canary.run(checks=PERIODIC)
-            seen.append({"gpu": gpu.index, "wall": wall, "outcome": runs[0]["outcome"]})
+            for one in canary.run(checks=PERIODIC, repeat=10)[1]:
+                outcome = one["outcome"]
+                seen.append({"gpu": gpu.index, "wall": outcome["ended"] - outcome["began"], "outcome": outcome})
         return seen
 
     with ThreadPoolExecutor(len(gpus)) as pool:

@@ -1,5 +1,7 @@
 //! `sm_rate` and `tensor`: work of every multiprocessor in a cycle, and its true clock.
 
+use std::time::Duration;
+
 use super::Finding;
 use crate::canary::abi::{
     BadLanes, SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, SM_RATE_THREADS, SmRateArgs, SmStamp, TENSOR_SHARED_BYTES,
@@ -12,6 +14,7 @@ use crate::canary::child::session::Session;
 use crate::canary::child::tally::Tally;
 use crate::canary::reference;
 use crate::canary::report::Found;
+use crate::clock::Mono;
 
 /// How long a launch takes at the highest clock: long against the step of the GPU's nanosecond clock (1 us on
 /// some), short for whoever waits for the GPU.
@@ -23,8 +26,9 @@ const MOST_LAUNCHES: u32 = 8;
 /// Half-precision FMA a cycle where the architecture's figure is not known, for the length of a launch only: the
 /// most of any. The warm-up tells what it is really.
 const SOME_TENSOR_FMA: f64 = 4096.0;
-/// Sums are exact in FP32 up to this.
-const EXACT: u32 = 1 << 24;
+/// How long clocks are given to rise from idle, and the pause between two looks at them.
+const RISING: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// One of the two.
 struct Kind<'a, A> {
@@ -78,9 +82,9 @@ pub fn tensor(s: &mut Session<'_>) -> Try<Finding> {
         kernel,
         grid: s.one_each(kernel, shape.threads, TENSOR_SHARED_BYTES)?,
         unit: "tensor",
-        work: (u64::from(shape.fma_high) << 32 | u64::from(shape.fma_low)) as f64,
+        work: reference::tensor_fma(&shape) as f64,
         rate,
-        most: EXACT / (a * b * shape.depth.max(1)),
+        most: reference::tensor_turns_at_most(&shape, a, b),
         args: &|turns, stamps, bad| TensorArgs {
             stamps: stamps.address,
             bad: bad.address,
@@ -93,7 +97,7 @@ pub fn tensor(s: &mut Session<'_>) -> Try<Finding> {
     measure(s, &kind)
 }
 
-/// Launches until every multiprocessor was met and every launch is counted. The first warms up, and tells how
+/// Launches until every multiprocessor was met and every launch is counted. The first warm up, and tell how
 /// long the others are to be: a GPU that is held back takes as long as one that is not.
 fn measure<A: Copy>(s: &mut Session<'_>, kind: &Kind<'_, A>) -> Try<Finding> {
     let stamps = s.arena.results::<SmStamp>(kind.grid.blocks as usize)?;
@@ -109,7 +113,14 @@ fn measure<A: Copy>(s: &mut Session<'_>, kind: &Kind<'_, A>) -> Try<Finding> {
 
     let most = figures::turns(LAUNCH, s.shape.clock_hertz, kind.rate, kind.work, kind.most);
     let warm_up = (most / 4).max(1);
-    let (warm, _) = launch(s, warm_up)?;
+    let (mut warm, mut wrong) = launch(s, warm_up)?;
+    let began = Mono::now();
+    while !wrong && s.rising && !figures::has_risen(figures::clock(&warm), s.shape.clock_hertz) {
+        // Held down, or never reached by this part: it is measured as it is, and not waited for again.
+        s.rising = Mono::now().since(began) < RISING;
+        s.poll.wait(PAUSE)?;
+        (warm, wrong) = launch(s, warm_up)?;
+    }
     let turns = figures::scaled(most, warm_up, figures::span(&warm), LAUNCH);
     let mut rates = Rates::default();
     for made in 1..=MOST_LAUNCHES {

@@ -115,7 +115,9 @@ fn visit(shared: &Shared, gpu: &Gpu, caller: &mut Caller, watching: Watching, al
             let notes = &mut state.notes;
             notes.sm_clock = sm_clock.unwrap_or(notes.sm_clock);
             notes.memory_clock = memory_clock.unwrap_or(notes.memory_clock);
-            notes.reasons |= reasons.unwrap_or(0);
+            if let Some(reasons) = reasons {
+                notes.add_reasons(reasons);
+            }
             notes.link = link.or(notes.link);
         }
     }

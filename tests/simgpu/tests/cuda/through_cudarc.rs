@@ -23,11 +23,16 @@ fn node() -> PathBuf {
     folder
 }
 
-/// A test of this program, to run in a process that finds the library as a driver is found.
+/// Set for a process that a test starts: it finds the library as a driver is found, and is the other half of the
+/// test.
+const STARTED: &str = "SIMGPU_STARTED_BY_TEST";
+
+/// A test of this program once more, in such a process.
 fn process(folder: &Path, test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args(["--exact", test, "--ignored", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
+        .env(STARTED, test)
         .env("LD_LIBRARY_PATH", folder)
         .env("GPU_SIM_SCENARIO", folder.join("scenario.toml"))
         .env("GPU_SIM_STATE", folder.join("state"))
@@ -35,20 +40,32 @@ fn process(folder: &Path, test: &str) -> Command {
     command
 }
 
+fn is_started() -> bool {
+    std::env::var_os(STARTED).is_some()
+}
+
 #[test]
 fn cudarc_finds_and_calls_it() {
+    if is_started() {
+        call_through_cudarc();
+        println!("all was called");
+        return;
+    }
     let folder = node();
-    let output = process(&folder, "through_cudarc::a_program_through_cudarc").output().expect("it starts");
+    let output = process(&folder, "through_cudarc::cudarc_finds_and_calls_it").output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}{complained}");
+    assert!(output.status.success() && said.contains("all was called"), "{said}{complained}");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
 #[test]
 fn a_process_that_dies_leaves_no_context() {
+    if is_started() {
+        return wait_with_a_context();
+    }
     let folder = node();
-    let mut process = process(&folder, "through_cudarc::a_program_that_waits_with_its_context");
+    let mut process = process(&folder, "through_cudarc::a_process_that_dies_leaves_no_context");
     let mut process = process
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -75,9 +92,7 @@ fn a_process_that_dies_leaves_no_context() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-#[test]
-#[ignore = "run in a process of its own"]
-fn a_program_that_waits_with_its_context() {
+fn wait_with_a_context() {
     // SAFETY: a driver's library is there.
     unsafe {
         result::init().expect("initialised");
@@ -88,9 +103,7 @@ fn a_program_that_waits_with_its_context() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-#[test]
-#[ignore = "run in a process of its own"]
-fn a_program_through_cudarc() {
+fn call_through_cudarc() {
     // SAFETY: a driver's library is there; handles and pointers are what the calls before gave.
     unsafe {
         assert!(sys::is_culib_present());
