@@ -289,10 +289,14 @@ impl Active {
                 text: format!("the process was stopped by a signal in step {}", step.known()),
             };
         }
-        match self.call() {
+        // Another thread asks NVML now and then: such a call has only just begun.
+        match self.call().filter(|call| Mono::now().since(call.since) > self.hung_after / 2) {
             Some(call) => End::Hung { step, call: Some(call.name), seconds },
             None => End::Broken {
-                text: format!("no progress for {seconds:.0} s in step {}, in no driver call", step.known()),
+                text: format!(
+                    "no progress for {seconds:.0} s in step {}, in no driver call that lasts",
+                    step.known()
+                ),
             },
         }
     }

@@ -101,9 +101,9 @@ impl Remains {
     }
 
     /// The step it hangs in, if it does: the run was given up for that, or it was asked to end and has not for
-    /// as long as a run may go without progress.
+    /// as long as a run may go without progress, being in a driver call or not even ended by a kill.
     pub fn hangs(&self, now: Mono) -> Option<CanaryStep> {
-        let overdue = now.since(self.asked) > self.hung_after && !child::all_stopped(self.pid());
+        let overdue = now.since(self.asked) > self.hung_after && (self.killed || self.in_call());
         (self.hung || overdue).then_some(self.step)
     }
 

@@ -183,7 +183,7 @@ fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
     let asked = remains.asked;
     assert_eq!(remains.look(asked + Duration::from_secs(29)), Look { alive: true, killed: false });
     assert_eq!(remains.hangs(asked + Duration::from_secs(5)), None);
-    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), Some(CanaryStep::L2));
+    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), None, "it is in no call");
     // In a call it gets all of kill_after.
     let table: &'static Table = Box::leak(Box::new(
         Table::open(File::from(remains.table.descriptor().try_clone_to_owned().unwrap())).unwrap(),
@@ -192,6 +192,8 @@ fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
     writer.enter("cuCtxSynchronize", Duration::from_secs(1));
     writer.expect(Mono::now());
     assert_eq!(remains.call().map(|call| call.name).as_deref(), Some("cuCtxSynchronize"));
+    assert_eq!(remains.hangs(asked + Duration::from_secs(9)), None);
+    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), Some(CanaryStep::L2));
     assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: false });
     writer.exit();
     assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: true });
