@@ -38,7 +38,12 @@ impl<'a> Runner<'a> {
 
     /// Whether a process of an earlier run is still there: never a second on one GPU.
     pub fn is_occupied(&self, place: &Place) -> bool {
-        self.left.iter().any(|(of, _)| of.gpu == place.gpu)
+        self.left.iter().any(|(of, _)| of.gpu.uuid == place.gpu.uuid)
+    }
+
+    /// Processes of earlier runs that are still there.
+    pub fn left(&self) -> Vec<i32> {
+        self.left.iter().map(|(_, remains)| remains.pid()).collect()
     }
 
     /// Makes a run, and tells its progress under this name. After a failure that may be somebody else's, one more
@@ -73,6 +78,9 @@ impl<'a> Runner<'a> {
         if self.is_occupied(&device.place) {
             let text = "the process of an earlier run has not ended".to_owned();
             return unable(CanarySkip::ChildAlive, text);
+        }
+        if self.stop.stopped() {
+            return unable(CanarySkip::Environment, "the command was asked to end".to_owned());
         }
         let order = self.order(device, peer, checks);
         let program = child::this_program();
