@@ -346,7 +346,7 @@ impl Active {
             asked: self.asked.map_or(now, |(asked, _)| asked),
             hung_after: self.hung_after,
             kill_after: self.kill_after,
-            killed: false,
+            killed: None,
         };
         (run, Some(remains))
     }

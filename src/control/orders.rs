@@ -9,10 +9,13 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::fetch;
+use crate::canary::outcome::News;
+use crate::catalog::Gpu;
 use crate::clock::{Mono, unix_seconds};
 use crate::collectors::canary::desk::{Desk, Status as CanaryStatus};
 use crate::collectors::nvml::switch::{Holder, Status, Switch, Use};
 use crate::config::Config;
+use crate::ledger::inbox::{Event, Inbox};
 use crate::page::words;
 use crate::snapshot::Board;
 use crate::stop::Stop;
@@ -50,6 +53,27 @@ pub fn canary(
     let ["canary", "status"] = words[..] else { return None };
     let status = desk.status(config, switch.is_released(), &board.current());
     Some(json(&status))
+}
+
+/// A canary on command tells when it has a GPU: `canary has|left UUID`; `None` if the request is of another kind. The
+/// GPU's work is nobody's meanwhile.
+pub fn guest(request: &str, inbox: &Inbox) -> Option<Result<Bytes, String>> {
+    let words: Vec<&str> = request.split_whitespace().collect();
+    let (uuid, has) = match words[..] {
+        ["canary", "has", uuid] => (uuid, true),
+        ["canary", "left", uuid] => (uuid, false),
+        _ => return None,
+    };
+    // The ledger knows GPUs by their UUID alone.
+    let gpu = Gpu { gpu: 0, uuid: uuid.into() };
+    inbox.event(Event::Canary(News::Borrowed(gpu, has)));
+    Some(Ok(Bytes::new()))
+}
+
+/// Tells the running daemon that a canary on command has a GPU, or has it no longer.
+pub fn tell_guest(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
+    let word = if has { "has" } else { "left" };
+    fetch(socket, &format!("canary {word} {uuid}")).map(drop)
 }
 
 fn json(told: &impl Serialize) -> Result<Bytes, String> {

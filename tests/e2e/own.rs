@@ -88,3 +88,24 @@ fn a_run_of_the_canary_is_nobodys_work() {
     let (_, page) = node.get("/");
     assert!(page.contains("<dt>Canary</dt>") && page.contains("ok, "), "{page}");
 }
+
+#[test]
+fn a_run_by_hand_is_nobodys_work_either() {
+    let node = Setup::new("tests/scenarios/canary.toml")
+        .with("HOST__ROOT", "/")
+        .with("CANARY__MODE", "on_demand")
+        .with("CANARY__CHECKS", "init,launch,pcie")
+        .start();
+    node.wait_ready();
+    let samples = |m: &Metrics| {
+        m.value("gpu_exporter_samples_total", &[("gpu", "0"), ("buffer", "utilization")]).unwrap_or(0.0)
+    };
+    let output = node.command(&["canary", "--repeat", "4", "--format", "json"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("\"finished\""), "{said}");
+    let before = samples(&node.metrics());
+    let m = node.wait_metrics("samples after them", |m| samples(m) > before);
+    assert_eq!(m.value("gpu_busy_seconds_total", &[("gpu", "0")]), Some(0.0));
+    assert!(m.all("gpu_last_busy_timestamp_seconds", &[]).is_empty(), "nobody was at work");
+}

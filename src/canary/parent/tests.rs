@@ -197,6 +197,8 @@ fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
     assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: false });
     writer.exit();
     assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: true });
+    assert_eq!(remains.hangs(asked + Duration::from_secs(60)), None, "it is given time to die");
+    assert_eq!(remains.hangs(asked + Duration::from_secs(65)), Some(CanaryStep::L2));
     assert!(!remains.end_by(Mono::now() + PATIENCE).killed, "once");
     gone(Some(remains));
 }
