@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -91,21 +93,21 @@ fn a_run_of_the_canary_is_nobodys_work() {
 
 #[test]
 fn a_run_by_hand_is_nobodys_work_either() {
-    let node = Setup::new("tests/scenarios/canary.toml")
+    let node = Setup::new("tests/scenarios/canary-by-hand.toml")
         .with("HOST__ROOT", "/")
         .with("CANARY__MODE", "on_demand")
-        .with("CANARY__CHECKS", "init,launch,pcie")
+        .with("CANARY__CHECKS", "init,launch")
         .start();
     node.wait_ready();
-    let samples = |m: &Metrics| {
-        m.value("gpu_exporter_samples_total", &[("gpu", "0"), ("buffer", "utilization")]).unwrap_or(0.0)
-    };
-    let output = node.command(&["canary", "--repeat", "4", "--format", "json"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("\"finished\""), "{said}");
-    let before = samples(&node.metrics());
-    let m = node.wait_metrics("samples after them", |m| samples(m) > before);
-    assert_eq!(m.value("gpu_busy_seconds_total", &[("gpu", "0")]), Some(0.0));
-    assert!(m.all("gpu_last_busy_timestamp_seconds", &[]).is_empty(), "nobody was at work");
+    node.sim().open_gate("slow").unwrap();
+    let mut command = node.command(&["canary"]).stdout(Stdio::null()).spawn().unwrap();
+    node.wait_for("a kernel", |node| node.sim().calls_of("cuLaunchKernel") > 1);
+    node.sim().open_gate("working").unwrap();
+    node.wait_metrics("work", |m| m.value("gpu_utilization_ratio", &[("gpu", "0")]) == Some(0.9));
+    let busy = |m: &Metrics| m.value("gpu_last_busy_timestamp_seconds", &[("gpu", "0")]).is_some();
+    node.hold("nobody is at work", Duration::from_secs(2), |node| !busy(&node.metrics()));
+    assert!(command.try_wait().unwrap().is_none(), "it is still at it");
+    node.sim().close_gate("slow").unwrap();
+    assert!(command.wait().unwrap().success());
+    node.wait_metrics("somebody else is", busy);
 }
