@@ -32,6 +32,15 @@ impl Search {
     /// A canary's process on a GPU, by the host's list of processes; `uuids` are the GPU's and its instances'. One
     /// that does not tell where it is may be on any. Processes in `ours` are passed over: they are known.
     pub fn on(&self, host: &Host, uuids: Vec<String>, ours: Vec<i32>) -> Option<i32> {
+        self.find(host, Some(uuids), ours)
+    }
+
+    /// A canary's process of anybody on any GPU.
+    pub fn anywhere(&self, host: &Host) -> Option<i32> {
+        self.find(host, None, Vec::new())
+    }
+
+    fn find(&self, host: &Host, uuids: Option<Vec<String>>, ours: Vec<i32>) -> Option<i32> {
         // One that did not answer earlier still does not: no thread is spent on it again.
         if let Some(silent) = self.asked() {
             return Some(silent);
@@ -40,7 +49,7 @@ impl Search {
         let (asking, host) = (Arc::clone(&self.asking), host.clone());
         let look = move || {
             // Nobody may listen any more.
-            let _ = sender.send(scan(&host, &uuids, &ours, &asking));
+            let _ = sender.send(scan(&host, uuids.as_deref(), &ours, &asking));
         };
         if let Err(error) = std::thread::Builder::new().name("canary-strays".into()).spawn(look) {
             tracing::warn!(%error, "no thread to look for canaries of others");
@@ -64,7 +73,7 @@ impl Search {
     }
 }
 
-fn scan(host: &Host, uuids: &[String], ours: &[i32], asking: &AtomicI32) -> Option<i32> {
+fn scan(host: &Host, uuids: Option<&[String]>, ours: &[i32], asking: &AtomicI32) -> Option<i32> {
     for entry in fs::read_dir(host.path("/proc")).ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
@@ -73,10 +82,8 @@ fn scan(host: &Host, uuids: &[String], ours: &[i32], asking: &AtomicI32) -> Opti
             continue;
         }
         asking.store(pid, Ordering::Release);
-        let there = own::is_canary(host, pid.unsigned_abs())
-            && devices(host, pid).is_none_or(|devices| {
-                devices.split(',').any(|device| uuids.iter().any(|uuid| uuid == device))
-            });
+        let there =
+            own::is_canary(host, pid.unsigned_abs()) && uuids.is_none_or(|uuids| is_on(host, pid, uuids));
         asking.store(0, Ordering::Release);
         if there {
             return Some(pid);
@@ -92,6 +99,11 @@ pub fn uuids<'a>(places: impl IntoIterator<Item = &'a Place>) -> Vec<String> {
         [Some(place.gpu.uuid.to_string()), instance].into_iter().flatten()
     };
     places.into_iter().flat_map(of).collect()
+}
+
+fn is_on(host: &Host, pid: i32, uuids: &[String]) -> bool {
+    devices(host, pid)
+        .is_none_or(|seen| seen.split(',').any(|device| uuids.iter().any(|uuid| uuid == device)))
 }
 
 /// What it was told to see, where we may look.
@@ -144,6 +156,7 @@ mod tests {
         let on = |uuid: &str, ours: &[i32]| search.on(&proc.host(), vec![uuid.to_owned()], ours.to_vec());
         assert_eq!((on("GPU-0", &[]), on("GPU-2", &[]), on("GPU-1", &[])), (None, Some(3), Some(3)));
         assert_eq!(on("GPU-1", &[3]), None, "ours are known");
+        assert_eq!(search.anywhere(&proc.host()), Some(3));
         proc.process(4, "exe", CANARY, b"A=b\0");
         assert_eq!(on("GPU-0", &[]), Some(4), "it may be there");
     }
