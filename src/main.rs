@@ -14,6 +14,7 @@ use gpu_node_exporter::catalog::{self, docs};
 use gpu_node_exporter::config::{self, Config, ConfigErrors, Loaded, Overrides};
 use gpu_node_exporter::control::orders::{self, in_words};
 use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
+use gpu_node_exporter::host::Host;
 use gpu_node_exporter::stop::Stop;
 use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve};
 
@@ -201,7 +202,7 @@ fn main() -> ExitCode {
         }),
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
-                DriverOrder::Release => orders::release(socket),
+                DriverOrder::Release => orders::release(socket, &Host::new(&loaded.config.host.root)),
                 DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| in_words(&status)),
                 DriverOrder::Status => orders::ask(socket, "driver status").map(|status| in_words(&status)),
             })

@@ -12,7 +12,7 @@ pub mod gpu;
 pub mod inflight;
 pub mod mig;
 pub mod nvswitch;
-mod own;
+pub mod own;
 pub mod peers;
 pub mod raw;
 pub mod schedule;

@@ -136,7 +136,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, canary, stopped));
+        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, canary, Arc::clone(&inbox), stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -221,6 +221,7 @@ async fn serve_control(
     renderings: Arc<Renderings>,
     switch: Arc<Switch>,
     canary: Arc<Desk>,
+    inbox: Arc<Inbox>,
     stopped: watch::Receiver<bool>,
 ) {
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
@@ -231,7 +232,8 @@ async fn serve_control(
             let answer = move |request: String| {
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
                 let obeyed = orders::obey(&request, &switch)
-                    .or_else(|| orders::canary(&request, &config, &canary, &switch, &board));
+                    .or_else(|| orders::canary(&request, &config, &canary, &switch, &board))
+                    .or_else(|| orders::guest(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,

@@ -16,8 +16,9 @@ use std::time::Duration;
 use crate::canary::baseline::Memory;
 use crate::canary::gate::{self, Allows, Condition, Facts};
 use crate::canary::interlock::{self, Held};
+use crate::canary::judge;
 use crate::canary::outcome::Place;
-use crate::canary::{judge, stray};
+use crate::canary::stray::Search;
 use crate::catalog::{CanaryCheck, CanarySkip};
 use crate::clock::{Mono, unix_seconds};
 use crate::config::Config;
@@ -76,25 +77,39 @@ pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) ->
     let mut held: Option<Held> = None;
     let mut made: Vec<Made> = Vec::new();
     for device in &chosen {
+        let not_run = |conditions, (reason, text)| {
+            let outcome = judge::not_run(&device.place, reason, text, unix_seconds());
+            Made::new(device, conditions, None, Some(outcome))
+        };
         if stop.stopped() {
-            break;
+            made.push(not_run(Vec::new(), (CanarySkip::Environment, "the command was asked to end".into())));
+            continue;
         }
         if listed.age() > FRESH {
             progress("asking the driver");
-            listed = Listed::ask(config)?;
+            match Listed::ask(config) {
+                Ok(again) => listed = again,
+                // What was found so far is told all the same: a GPU on which a run hangs may be why.
+                Err(Failed(text)) => {
+                    made.push(not_run(Vec::new(), (CanarySkip::Unread, text)));
+                    continue;
+                }
+            }
         }
         let conditions = listed.conditions(config, device);
         let refused = refused(&conditions, wish.force).or_else(|| {
             progress("waiting for the interlock");
             let locked = lock(config, &mut held, stop).map_err(|text| (CanarySkip::Interlock, text));
-            locked.and_then(|()| alone(config, &chosen, &device.place, stop)).err()
+            locked.and_then(|()| alone(config, &listed.uuids(device), &runner, stop)).err()
         });
-        if let Some((reason, text)) = refused {
-            let outcome = judge::not_run(&device.place, reason, text, unix_seconds());
-            made.push(Made::new(device, conditions, None, Some(outcome)));
+        if let Some(why) = refused {
+            made.push(not_run(conditions, why));
             continue;
         }
-        let peer = listed.peer(config, device, wish.force);
+        let peer = listed.peer(config, device, wish.force).filter(|peer| {
+            let host = Host::new(&config.host.root);
+            Search::default().on(&host, listed.uuids(peer), runner.left()).is_none()
+        });
         for nth in 0..wish.repeat.max(1) {
             let name = format!("{}{}", device.name(), of(nth, wish.repeat));
             let run = runner.run(device, peer.as_ref(), &wish.checks, &name, progress);
@@ -151,20 +166,18 @@ fn lock(config: &Config, held: &mut Option<Held>, stop: &Stop) -> Result<(), Str
     Ok(())
 }
 
-/// Waits until no process of another canary is left on the GPU. The interlock is ours: one that is about to end has
+/// Waits until no process of another canary is left on these GPUs. The interlock is ours: one that is about to end has
 /// ended soon, and one that does not hangs.
 fn alone(
     config: &Config,
-    devices: &[Device],
-    place: &Place,
+    uuids: &[String],
+    runner: &Runner<'_>,
     stop: &Stop,
 ) -> Result<(), (CanarySkip, String)> {
-    let host = Host::new(&config.host.root);
-    let of_gpu = devices.iter().map(|device| &device.place).filter(|of| of.gpu == place.gpu);
-    let uuids = stray::uuids(&of_gpu.cloned().collect::<Vec<_>>());
+    let (host, search) = (Host::new(&config.host.root), Search::default());
     let deadline = Mono::now() + INTERLOCK;
     loop {
-        match stray::on(&host, &uuids) {
+        match search.on(&host, uuids.to_vec(), runner.left()) {
             None => return Ok(()),
             Some(pid) if Mono::now() >= deadline || stop.stopped() => {
                 return Err((

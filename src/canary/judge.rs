@@ -136,24 +136,29 @@ pub fn unconfirmed(outcome: &Outcome) -> Vec<CanaryCheck> {
 }
 
 /// Confirms at once what was low in this run: by further runs in which it must be low too, each of them. For
-/// who cannot wait for ten minutes to pass.
+/// who cannot wait for ten minutes to pass. Runs that measured nothing neither confirm nor clear.
 pub fn confirm(outcome: &mut Outcome, again: &[Outcome]) {
     for check in unconfirmed(outcome) {
-        let low = |outcome: &&Outcome| {
-            outcome.checks.iter().any(|judged| judged.check == check && is_rate(judged.sample))
+        let of_check = |outcome: &Outcome| -> Option<CanaryVerdict> {
+            outcome.checks.iter().find(|judged| judged.check == check).map(|judged| judged.sample)
         };
-        let times = again.iter().filter(low).count();
+        let valid: Vec<CanaryVerdict> =
+            again.iter().filter_map(of_check).filter(|sample| is_valid(*sample)).collect();
+        let low = valid.iter().filter(|sample| is_rate(**sample)).count();
         let Some(judged) = outcome.checks.iter_mut().find(|judged| judged.check == check) else { continue };
-        if !again.is_empty() && times == again.len() {
-            judged.verdict = judged.sample;
-            judged.text.push_str(&format!("; so in {} of {} runs", times + 1, again.len() + 1));
-        } else {
-            judged.text.push_str(&format!(
-                "; seen in {} of {} runs, so it does not count",
-                times + 1,
-                again.len() + 1
-            ));
-        }
+        let (times, all) = (low + 1, valid.len() + 1);
+        judged.text.push_str(&match (low == valid.len(), valid.len() == again.len() && !again.is_empty()) {
+            (true, true) => {
+                judged.verdict = judged.sample;
+                format!("; so in {times} of {all} runs")
+            }
+            (true, false) => format!(
+                "; measured again in {} of {} further runs only, so it does not count yet: run it again",
+                valid.len(),
+                again.len()
+            ),
+            (false, _) => format!("; seen in {times} of {all} runs, so it does not count"),
+        });
     }
 }
 

@@ -289,10 +289,14 @@ impl Active {
                 text: format!("the process was stopped by a signal in step {}", step.known()),
             };
         }
-        match self.call() {
+        // Another thread asks NVML now and then: such a call has only just begun.
+        match self.call().filter(|call| Mono::now().since(call.since) > self.hung_after / 2) {
             Some(call) => End::Hung { step, call: Some(call.name), seconds },
             None => End::Broken {
-                text: format!("no progress for {seconds:.0} s in step {}, in no driver call", step.known()),
+                text: format!(
+                    "no progress for {seconds:.0} s in step {}, in no driver call that lasts",
+                    step.known()
+                ),
             },
         }
     }
@@ -342,7 +346,7 @@ impl Active {
             asked: self.asked.map_or(now, |(asked, _)| asked),
             hung_after: self.hung_after,
             kill_after: self.kill_after,
-            killed: false,
+            killed: None,
         };
         (run, Some(remains))
     }

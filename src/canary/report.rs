@@ -111,6 +111,8 @@ pub struct Device {
     pub l2_bytes: u64,
     /// Bytes of device memory.
     pub memory_bytes: u64,
+    /// Bytes of it that the checks use: rates depend on it.
+    pub used_bytes: u64,
     /// Memory bus, bytes moved in one transfer; 0 if the driver does not tell.
     pub bus_width_bytes: u32,
     /// Highest SM clock, Hz; 0 if the driver does not tell.

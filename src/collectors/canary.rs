@@ -22,6 +22,7 @@ use crate::canary::outcome::{News, Place};
 use crate::canary::parent::Remains;
 use crate::canary::schedule::dice::Dice;
 use crate::canary::schedule::{Due, Settings};
+use crate::canary::stray::Search;
 use crate::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu, Tier};
 use crate::clock::{Mono, unix_seconds};
 use crate::ledger::inbox::Event;
@@ -61,7 +62,8 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 }
 
 fn duty(context: &Context) -> f64 {
-    f64::from(context.config.canary.duty_ppm) * 1e-6
+    // By division: a thousandth is told as 0.001 then, and not as the number beside it.
+    f64::from(context.config.canary.duty_ppm) / 1e6
 }
 
 struct Collector {
@@ -74,10 +76,13 @@ struct Collector {
     left: Vec<Process>,
     /// Held while a run is made, and until its process has ended or is known to hang.
     interlock: Option<Held>,
+    strays: Search,
     /// Of copies between two GPUs, which had its turn last.
     last_peer: Option<Gpu>,
     said_due: BTreeMap<Gpu, Option<Mono>>,
     said_alive: usize,
+    /// When we were asked to end, as far as that was seen.
+    ending: Option<Mono>,
 }
 
 /// A process that has outlived its run.
@@ -109,9 +114,11 @@ impl Collector {
             keeper,
             left: Vec::new(),
             interlock: None,
+            strays: Search::default(),
             last_peer: None,
             said_due: BTreeMap::new(),
             said_alive: 0,
+            ending: None,
         }
     }
 
@@ -238,7 +245,8 @@ impl Collector {
                 news.push(News::Killed);
             }
             let hangs = process.remains.hangs(now).filter(|_| look.alive);
-            if hangs != process.said {
+            // Also one that had ended before it was told to hang: its run is over now.
+            if hangs != process.said || !look.alive {
                 news.push(News::Hung(process.place.clone(), hangs));
                 process.said = hangs;
             }
@@ -279,7 +287,7 @@ impl Collector {
     /// Ends every process that can be ended. One in a driver call is left: its control pipe closes with us, and
     /// it ends when its call returns.
     fn shut_down(mut self) {
-        let deadline = Mono::now() + SHUTDOWN;
+        let deadline = self.ending.unwrap_or_else(Mono::now) + SHUTDOWN;
         for process in &mut self.left {
             let look = process.remains.end_by(deadline);
             if look.killed {

@@ -9,10 +9,15 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::fetch;
+use crate::canary::outcome::News;
+use crate::canary::stray::Search;
+use crate::catalog::Gpu;
 use crate::clock::{Mono, unix_seconds};
 use crate::collectors::canary::desk::{Desk, Status as CanaryStatus};
 use crate::collectors::nvml::switch::{Holder, Status, Switch, Use};
 use crate::config::Config;
+use crate::host::Host;
+use crate::ledger::inbox::{Event, Inbox};
 use crate::page::words;
 use crate::snapshot::Board;
 use crate::stop::Stop;
@@ -52,6 +57,27 @@ pub fn canary(
     Some(json(&status))
 }
 
+/// A canary on command tells when it has a GPU: `canary has|left UUID`; `None` if the request is of another kind. The
+/// GPU's work is nobody's meanwhile.
+pub fn guest(request: &str, inbox: &Inbox) -> Option<Result<Bytes, String>> {
+    let words: Vec<&str> = request.split_whitespace().collect();
+    let (uuid, has) = match words[..] {
+        ["canary", "has", uuid] => (uuid, true),
+        ["canary", "left", uuid] => (uuid, false),
+        _ => return None,
+    };
+    // The ledger knows GPUs by their UUID alone.
+    let gpu = Gpu { gpu: 0, uuid: uuid.into() };
+    inbox.event(Event::Canary(News::Borrowed(gpu, has)));
+    Some(Ok(Bytes::new()))
+}
+
+/// Tells the running daemon that a canary on command has a GPU, or has it no longer.
+pub fn tell_guest(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
+    let word = if has { "has" } else { "left" };
+    fetch(socket, &format!("canary {word} {uuid}")).map(drop)
+}
+
 fn json(told: &impl Serialize) -> Result<Bytes, String> {
     let mut bytes = serde_json::to_vec(told).map_err(|error| error.to_string())?;
     bytes.push(b'\n');
@@ -70,11 +96,14 @@ pub fn ask(socket: &Path, request: &str) -> io::Result<Status> {
 
 /// Releases the driver and waits until no process of the daemon has it open. Gives what to say; an error
 /// says what still holds it.
-pub fn release(socket: &Path) -> io::Result<String> {
+pub fn release(socket: &Path, host: &Host) -> io::Result<String> {
     let mut status = ask(socket, "driver release")?;
+    let canaries = Search::default();
+    // Of the daemon's own it tells itself; one by hand has the driver open as well.
+    let mut guest = canaries.anywhere(host);
     let pause = Stop::default();
     let (started, terminal) = (Mono::now(), io::stderr().is_terminal());
-    while status.driver == Use::Releasing {
+    while status.driver == Use::Releasing || guest.is_some() {
         let waited = Mono::now().since(started);
         if waited > RELEASE_DEADLINE {
             break;
@@ -85,11 +114,17 @@ pub fn release(socket: &Path) -> io::Result<String> {
         }
         pause.wait_until(Mono::now() + LOOK);
         status = ask(socket, "driver status")?;
+        guest = canaries.anywhere(host);
     }
     if terminal {
         eprint!("\r\x1b[K");
     }
     match status.driver {
+        Use::Released if guest.is_some() => Err(io::Error::other(format!(
+            "the daemon has released the driver, but process {} of a canary has it open; wait for its end, and look \
+             for `gpu-node-exporter canary` that still runs",
+            guest.unwrap_or_default()
+        ))),
         Use::Released => Ok(format!("the driver is released. {RESUMES}")),
         Use::Releasing => Err(io::Error::other(format!(
             "the driver is not released yet: {}. A process in a driver call is never killed, because that \

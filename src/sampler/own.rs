@@ -45,9 +45,15 @@ impl Own {
     }
 }
 
-fn is_canary(host: &Host, pid: u32) -> bool {
+/// Whether a process has the name of a canary: asking takes no lock.
+pub fn may_be_canary(host: &Host, pid: u32) -> bool {
     let name = std::fs::read(host.path(format!("/proc/{pid}/comm"))).unwrap_or_default();
-    if !NAMES.iter().any(|known| name.trim_ascii_end() == known.as_bytes()) {
+    NAMES.iter().any(|known| name.trim_ascii_end() == known.as_bytes())
+}
+
+/// Whether a process is a canary's, of this daemon or of anybody.
+pub fn is_canary(host: &Host, pid: u32) -> bool {
+    if !may_be_canary(host, pid) {
         return false;
     }
     let mut line = Vec::new();

@@ -98,6 +98,15 @@ impl Bench {
         command
     }
 
+    /// Waits until a command holds the interlock: it is at work then.
+    fn wait_until_begun(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while gpu_node_exporter::canary::interlock::free(&self.path("canary.lock")).is_ok() {
+            assert!(Instant::now() < deadline, "it does not begin");
+            std::thread::yield_now();
+        }
+    }
+
     fn say(&self, args: &[&str]) -> Said {
         let Output { status, stdout, stderr } = self.command(args).output().expect("it starts");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -349,6 +358,35 @@ fn a_call_that_does_not_return_is_named_and_not_waited_for() {
 }
 
 #[test]
+fn what_was_found_is_told_though_the_driver_then_fails() {
+    let hang =
+        "[[step]]\ngpu = 0\nfunction = \"cuDevicePrimaryCtxRetain\"\nhang = true\nuntil_gate = \"end\"\n";
+    let gone = "[[step]]\ngate = \"gone\"\nfunction = \"nvmlInitWithFlags\"\nerror = \"NVML_ERROR_LIB_RM_VERSION_MISMATCH\"\n";
+    // Longer than what was asked of the driver at first counts.
+    let bench = Bench::new(2, &format!("{hang}{gone}")).with("CANARY__HUNG_AFTER", "11s");
+    let command = bench
+        .command(&["--check", "init", "--format", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    bench.wait_until_begun();
+    let state = simgpu::State::open(bench.path("sim-state")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while state.calls_of("cuDevicePrimaryCtxRetain") == 0 {
+        assert!(Instant::now() < deadline, "it does not come to the context");
+        std::thread::yield_now();
+    }
+    state.open_gate("gone").unwrap();
+    let Output { status, stdout, .. } = command.wait_with_output().unwrap();
+    state.open_gate("end").unwrap();
+    let json: Value = serde_json::from_slice(&stdout).unwrap();
+    assert_eq!((status.code(), &json["result"]), (Some(2), &"fault".into()), "{json:#}");
+    assert_eq!(json["runs"][0]["outcome"]["end"], "hung");
+    assert_eq!(json["runs"][1]["outcome"]["skip"], "unread", "{json:#}");
+}
+
+#[test]
 fn a_gpu_in_use_is_left_alone_and_by_force_nothing_is_judged() {
     let bench = Bench::new(2, &step("job = { pid = 4711, memory = \"20GiB\" }"));
     let said = bench.json(&["--check", "sm_rate"]);
@@ -400,6 +438,7 @@ fn never_a_second_canary_beside_one_that_another_has_left() {
     let bench = Bench::new(1, "");
     let left = bench.path("root/proc/77");
     fs::create_dir(&left).unwrap();
+    fs::write(left.join("comm"), "exe\n").unwrap();
     fs::write(left.join("cmdline"), "gpu-node-exporter\0canary-child\0").unwrap();
     fs::write(left.join("environ"), "A=b\0").unwrap();
     let said = bench.json(&["--check", "init", "--force"]);
@@ -472,15 +511,10 @@ fn repeated_runs_are_summed_up_and_a_stop_ends_them() {
     // A second GPU's run would never come.
     let child =
         bench.command(&["--check", "launch", "--repeat", "10000"]).stdout(Stdio::piped()).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    // It holds the interlock once it is at work.
-    while gpu_node_exporter::canary::interlock::free(&bench.path("canary.lock")).is_ok() {
-        assert!(Instant::now() < deadline, "it does not begin");
-        std::thread::yield_now();
-    }
+    bench.wait_until_begun();
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.code().is_some(), "it ends by itself: {:?}", output.status);
-    assert!(Instant::now() < deadline);
+    // What was asked for was not done.
+    assert_eq!(output.status.code(), Some(3), "it ends by itself: {:?}", output.status);
 }

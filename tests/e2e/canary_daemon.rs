@@ -81,6 +81,7 @@ fn it_runs_by_itself_on_idle_gpus_and_says_what_it_found() {
         ["0", "1"].iter().all(|gpu| verdict(m, gpu, "init", "ok") == Some(1.0)) && runs(m, "finished") >= 3.0
     });
     assert_eq!(m.value("gpu_canary_mode", &[("mode", "idle")]), Some(1.0));
+    assert_eq!(m.value("gpu_canary_duty_budget_ratio", &[]), Some(0.1));
     assert_eq!(runs(&m, "broken") + runs(&m, "hung") + runs(&m, "driver_fault"), 0.0);
     assert_eq!(m.all("gpu_canary_next_due_timestamp_seconds", &[]).len(), 2);
     let status = status(&node);

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -87,4 +89,41 @@ fn a_run_of_the_canary_is_nobodys_work() {
     assert!(m.value("gpu_exporter_cpu_seconds_total", &[("role", "canary")]) > Some(0.0), "but it cost");
     let (_, page) = node.get("/");
     assert!(page.contains("<dt>Canary</dt>") && page.contains("ok, "), "{page}");
+}
+
+#[test]
+fn a_run_by_hand_is_nobodys_work_either() {
+    let node = Setup::new("tests/scenarios/canary-by-hand.toml")
+        .with("HOST__ROOT", "/")
+        .with("CANARY__MODE", "on_demand")
+        .with("CANARY__CHECKS", "init,launch")
+        .start();
+    node.wait_ready();
+    node.sim().open_gate("slow").unwrap();
+    let mut command = node.command(&["canary"]).stdout(Stdio::null()).spawn().unwrap();
+    node.wait_for("a kernel", |node| node.sim().calls_of("cuLaunchKernel") > 1);
+    node.sim().open_gate("working").unwrap();
+    node.wait_metrics("work", |m| m.value("gpu_utilization_ratio", &[("gpu", "0")]) == Some(0.9));
+    let busy = |m: &Metrics| m.value("gpu_last_busy_timestamp_seconds", &[("gpu", "0")]).is_some();
+    node.hold("nobody is at work", Duration::from_secs(2), |node| !busy(&node.metrics()));
+    assert!(command.try_wait().unwrap().is_none(), "it is still at it");
+    node.sim().close_gate("slow").unwrap();
+    assert!(command.wait().unwrap().success());
+    node.wait_metrics("somebody else is", busy);
+}
+
+#[test]
+fn the_driver_is_not_free_while_a_canary_by_hand_has_it() {
+    let root = host();
+    let node = Setup::new("tests/scenarios/canary-own.toml")
+        .with("HOST__ROOT", root.path().to_str().unwrap())
+        .with("CANARY__MODE", "off")
+        .start();
+    node.wait_ready();
+    let release = || node.command(&["driver", "release"]).output().unwrap();
+    let output = release();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("process 4300001 of a canary has it open"), "{said}");
+    fs::remove_dir_all(root.path().join("proc/4300001")).unwrap();
+    assert!(release().status.success());
 }

@@ -48,6 +48,8 @@ pub struct Configuration {
     pub max_memory_clock_hertz: u64,
     /// Generation and lanes that GPU and slot can do together.
     pub max_link: (u32, u32),
+    /// Device memory that the checks use, as the power of two below it in bytes: rates depend on it.
+    pub used_power: u32,
 }
 
 impl Configuration {
@@ -64,6 +66,7 @@ impl Configuration {
             max_sm_clock_hertz: device.max_sm_clock_hertz as u64,
             max_memory_clock_hertz: device.max_memory_clock_hertz as u64,
             max_link: (device.max_link_generation, device.max_link_width),
+            used_power: used_power(device),
         }
     }
 }
@@ -79,6 +82,8 @@ pub struct Model {
     pub power_limit_milliwatts: u64,
     /// Checksum of the kernels' code.
     pub code_checksum: u32,
+    /// Device memory that the checks use, likewise.
+    pub used_power: u32,
 }
 
 impl Model {
@@ -89,6 +94,12 @@ impl Model {
             profile: place.instance.as_ref().map(|i| i.profile.clone()).unwrap_or_default(),
             power_limit_milliwatts: device.power_limit_milliwatts,
             code_checksum: device.code_checksum,
+            used_power: used_power(device),
         }
     }
+}
+
+/// By whole powers: how much there is to use differs a little from run to run where memory is scarce.
+fn used_power(device: &Device) -> u32 {
+    device.used_bytes.checked_ilog2().unwrap_or(0)
 }

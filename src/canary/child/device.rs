@@ -102,6 +102,7 @@ pub fn describe(cuda: &Cuda, device: DeviceId, facts: &Facts, version: u32) -> T
         ecc: facts.ecc,
         code: String::new(),
         code_checksum: 0,
+        used_bytes: 0,
     };
     Ok((device, shape))
 }

@@ -159,6 +159,8 @@ impl<'a> Flow<'a> {
         })?;
         let (kernels, device) = self.step(CanaryStep::Module, |_| kernels(cuda, device))?;
         let mut session = self.step(CanaryStep::FirstLaunch, |flow| {
+            let arena = Arena::new(cuda, &device, flow.order)?;
+            let device = Device { used_bytes: arena.left(), ..device };
             let mut session = Session {
                 cuda,
                 poll,
@@ -167,7 +169,7 @@ impl<'a> Flow<'a> {
                 id,
                 context,
                 kernels,
-                arena: Arena::new(cuda, &device, flow.order)?,
+                arena,
                 stream: cuda.stream()?,
                 events: (cuda.event()?, cuda.event()?),
                 spent: Spent::default(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Failed;
 use crate::canary::gate::{Condition, Facts};
 use crate::canary::outcome::{Instance, Place};
+use crate::canary::stray;
 use crate::catalog::schema::{LabelDef, LabelSet, LabelText};
 use crate::catalog::{self as m, Gpu, GpuInfo, METRICS, MetricId, MigInfo, Subject};
 use crate::clock::Mono;
@@ -110,6 +111,12 @@ impl Listed {
     pub fn conditions(&self, config: &Config, device: &Device) -> Vec<Condition> {
         let facts = Facts::read(&self.asked, &device.place, FRESH_FOR);
         super::conditions(config, &self.daemon, device, facts)
+    }
+
+    /// The UUIDs by which CUDA may know the GPU of a device: with all that is on it.
+    pub fn uuids(&self, device: &Device) -> Vec<String> {
+        let places = self.devices.iter().map(|of| &of.place);
+        stray::uuids(places.filter(|place| place.gpu.uuid == device.place.gpu.uuid))
     }
 
     /// The other end of copies between GPUs: the next one that a run may use.

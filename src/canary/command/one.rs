@@ -1,5 +1,6 @@
 //! One run after the other, and what is left of their processes.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::devices::Device;
@@ -13,6 +14,7 @@ use crate::catalog::{self, CanaryCheck, CanarySkip};
 use crate::child::{self, Voice};
 use crate::clock::{Mono, unix_seconds};
 use crate::config::Config;
+use crate::control::orders;
 use crate::stop::Stop;
 
 /// How long a process that is done, or was asked to end, is waited for before the next begins.
@@ -27,18 +29,25 @@ pub struct Runner<'a> {
     /// Processes that have not ended.
     left: Vec<(Place, Remains)>,
     seed: u64,
+    /// The daemon's socket, while it answers there.
+    daemon: Option<&'a Path>,
 }
 
 impl<'a> Runner<'a> {
     /// One that has made none.
     pub fn new(config: &'a Config, wish: &Wish, stop: &'a Stop) -> Runner<'a> {
         let seed = unix_seconds().to_bits() ^ (u64::from(std::process::id()) << 32);
-        Runner { config, stop, force: wish.force, left: Vec::new(), seed }
+        Runner { config, stop, force: wish.force, left: Vec::new(), seed, daemon: config.control.path() }
     }
 
     /// Whether a process of an earlier run is still there: never a second on one GPU.
     pub fn is_occupied(&self, place: &Place) -> bool {
-        self.left.iter().any(|(of, _)| of.gpu == place.gpu)
+        self.left.iter().any(|(of, _)| of.gpu.uuid == place.gpu.uuid)
+    }
+
+    /// Processes of earlier runs that are still there.
+    pub fn left(&self) -> Vec<i32> {
+        self.left.iter().map(|(_, remains)| remains.pid()).collect()
     }
 
     /// Makes a run, and tells its progress under this name. After a failure that may be somebody else's, one more
@@ -74,6 +83,9 @@ impl<'a> Runner<'a> {
             let text = "the process of an earlier run has not ended".to_owned();
             return unable(CanarySkip::ChildAlive, text);
         }
+        if self.stop.stopped() {
+            return unable(CanarySkip::Environment, "the command was asked to end".to_owned());
+        }
         let order = self.order(device, peer, checks);
         let program = child::this_program();
         let canary = &self.config.canary;
@@ -85,6 +97,9 @@ impl<'a> Runner<'a> {
             voice: Voice::Silent,
         };
         progress(name);
+        let gpus = [Some(device), peer.filter(|_| order.peer.is_some())];
+        let gpus: Vec<&str> = gpus.into_iter().flatten().map(|device| &*device.place.gpu.uuid).collect();
+        self.tell_daemon(&gpus, true);
         let (run, remains) = parent::run(start, self.stop, &mut |report| {
             if let Report::Begin(step) = report {
                 progress(&format!("{name}: {}", step.known()));
@@ -95,7 +110,22 @@ impl<'a> Runner<'a> {
         {
             self.left.push((device.place.clone(), remains));
         }
+        if !self.is_occupied(&device.place) {
+            self.tell_daemon(&gpus, false);
+        }
         run
+    }
+
+    /// Says that the work of GPUs is the canary's, or no longer is.
+    fn tell_daemon(&mut self, uuids: &[&str], has: bool) {
+        for uuid in uuids {
+            let Some(socket) = self.daemon else { return };
+            if let Err(error) = orders::tell_guest(socket, uuid, has) {
+                // There is none, or it does not listen to this user: it may take the run for a job.
+                tracing::debug!(%error, "no daemon was told of the run");
+                self.daemon = None;
+            }
+        }
     }
 
     fn order(&mut self, device: &Device, peer: Option<&Device>, checks: &[CanaryCheck]) -> Order {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::devices::Device;
 use crate::canary::gate::Condition;
 use crate::canary::outcome::{Outcome, Place};
-use crate::canary::report::Run;
+use crate::canary::report::{End, Run};
 use crate::catalog::{CanaryEnd, CanarySkip, CanaryVerdict};
 
 /// What the exit code of the command says.
@@ -80,9 +80,15 @@ impl Made {
             // A call of the driver does not return there, it gives no handle, or asks for a reset.
             (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,
             (CanaryEnd::Broken, _) => Exit::CouldNotRun,
+            // Nobody came: the command itself was asked to end.
+            (CanaryEnd::Abandoned, _) if self.nobody_came() => Exit::CouldNotRun,
             _ => Exit::Healthy,
         };
         checks.chain([end]).max().unwrap_or(Exit::Healthy)
+    }
+
+    fn nobody_came(&self) -> bool {
+        matches!(&self.run, Some(Run { end: End::Abandoned { pids, .. }, .. }) if pids.is_empty())
     }
 }
 

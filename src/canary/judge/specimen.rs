@@ -36,6 +36,7 @@ pub fn device() -> Device {
         tensor_fma: 2048,
         l2_bytes: 60 << 20,
         memory_bytes: 141 << 30,
+        used_bytes: 256 << 20,
         bus_width_bytes: 752,
         max_sm_clock_hertz: 1980e6,
         max_memory_clock_hertz: 3201e6,

@@ -2,7 +2,7 @@
 
 use super::specimen::{device, healthy, judged, measured, memory, of, part, place, sms, verdict};
 use super::*;
-use crate::canary::report::{Around, End, Mismatch, Mismatches, Sm};
+use crate::canary::report::{Around, Device, End, Mismatch, Mismatches, Sm};
 use crate::catalog::{BadSmKind, CanaryStep, RateAgainst};
 use CanaryVerdict::*;
 
@@ -356,9 +356,30 @@ fn low_rates_are_confirmed_at_once_by_more_runs_on_command() {
     confirm(&mut chance, &[outcome(&slow), outcome(&healthy())]);
     assert_eq!(chance.checks[1].verdict, Ok);
     assert!(chance.checks[1].text.contains("seen in 2 of 3 runs"), "{}", chance.checks[1].text);
-    let mut alone = first;
+    let mut alone = first.clone();
     confirm(&mut alone, &[]);
     assert_eq!(alone.checks[1].verdict, Ok);
+    // A run that a job ended says nothing: neither that it was chance nor that it was not.
+    let mut cut_short = first;
+    let abandoned = Run {
+        measured: Vec::new(),
+        end: End::Abandoned { text: "a job".into(), pids: vec![7] },
+        ..healthy()
+    };
+    confirm(&mut cut_short, &[outcome(&slow), outcome(&abandoned)]);
+    assert_eq!(cut_short.checks[1].verdict, Ok);
+    let text = &cut_short.checks[1].text;
+    assert!(text.contains("measured again in 1 of 2 further runs only"), "{text}");
+}
+
+#[test]
+fn rates_with_another_amount_of_memory_are_not_compared() {
+    let mut run = healthy();
+    slow_read(&mut run, HbmRead, 0.8);
+    let memory = memory(30, NOW);
+    assert_eq!(samples(&judged(&run, &memory, NOW)), vec![(HbmRead, DegradedMemory)]);
+    run.device = Some(Device { used_bytes: 32 << 20, ..device() });
+    assert_eq!(samples(&judged(&run, &memory, NOW)), vec![]);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Sample {
         Sample { verdict, text: vec![why], ..Sample::new() }
     }
 
-    /// Sets the verdict unless a graver one stands already, and says why.
+    /// Sets the verdict unless one stands already, and says why. What tells the cause comes first.
     pub fn find(&mut self, verdict: CanaryVerdict, why: String) {
         if self.verdict == CanaryVerdict::Ok {
             self.verdict = verdict;

@@ -15,6 +15,8 @@ use super::surroundings::EmptyFolder;
 const END_DEADLINE: Duration = Duration::from_secs(30);
 /// The same while we end ourselves.
 const HURRIED_END_DEADLINE: Duration = Duration::from_secs(2);
+/// How long one that was killed may take to end.
+const DYING: Duration = Duration::from_secs(5);
 /// Time between two looks at the end of our own process.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -58,7 +60,7 @@ pub struct Remains {
     pub(super) asked: Mono,
     pub(super) hung_after: Duration,
     pub(super) kill_after: Duration,
-    pub(super) killed: bool,
+    pub(super) killed: Option<Mono>,
 }
 
 /// What a look at it showed.
@@ -86,11 +88,11 @@ impl Remains {
             return Look { alive: false, killed: false };
         }
         let asked = now.since(self.asked);
-        let kill = !self.killed && may_kill(asked, self.in_call(), patience, self.kill_after);
+        let kill = self.killed.is_none() && may_kill(asked, self.in_call(), patience, self.kill_after);
         if kill {
             tracing::warn!(pid = self.pid(), step = ?self.step, ?asked, call = ?self.call(), "a canary's process is killed");
             self.running.kill();
-            self.killed = true;
+            self.killed = Some(now);
         }
         Look { alive: true, killed: kill }
     }
@@ -101,9 +103,10 @@ impl Remains {
     }
 
     /// The step it hangs in, if it does: the run was given up for that, or it was asked to end and has not for
-    /// as long as a run may go without progress.
+    /// as long as a run may go without progress, being in a driver call or not even ended by a kill.
     pub fn hangs(&self, now: Mono) -> Option<CanaryStep> {
-        let overdue = now.since(self.asked) > self.hung_after && !child::all_stopped(self.pid());
+        let undying = self.killed.is_some_and(|at| now.since(at) > DYING);
+        let overdue = now.since(self.asked) > self.hung_after && (undying || self.in_call());
         (self.hung || overdue).then_some(self.step)
     }
 

@@ -19,7 +19,12 @@ impl EmptyFolder {
     /// Makes one.
     pub fn make() -> io::Result<EmptyFolder> {
         // mkdtemp(3) makes it with mode 0700.
-        Ok(EmptyFolder(mkdtemp(&std::env::temp_dir().join("gpu-node-exporter-canary-XXXXXX"))?))
+        let folder = std::env::temp_dir();
+        let made = mkdtemp(&folder.join("gpu-node-exporter-canary-XXXXXX"));
+        made.map(EmptyFolder).map_err(|error| {
+            let text = format!("no folder in {}: {error}; name another one in TMPDIR", folder.display());
+            io::Error::other(text)
+        })
     }
 
     /// Where it is.

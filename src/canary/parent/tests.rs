@@ -182,7 +182,7 @@ fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
     let asked = remains.asked;
     assert_eq!(remains.look(asked + Duration::from_secs(29)), Look { alive: true, killed: false });
     assert_eq!(remains.hangs(asked + Duration::from_secs(5)), None);
-    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), Some(CanaryStep::L2));
+    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), None, "it is in no call");
     // In a call it gets all of kill_after.
     let table: &'static Table = Box::leak(Box::new(
         Table::open(File::from(remains.table.descriptor().try_clone_to_owned().unwrap())).unwrap(),
@@ -191,9 +191,13 @@ fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
     writer.enter("cuCtxSynchronize", Duration::from_secs(1));
     writer.expect(Mono::now());
     assert_eq!(remains.call().map(|call| call.name).as_deref(), Some("cuCtxSynchronize"));
+    assert_eq!(remains.hangs(asked + Duration::from_secs(9)), None);
+    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), Some(CanaryStep::L2));
     assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: false });
     writer.exit();
     assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: true });
+    assert_eq!(remains.hangs(asked + Duration::from_secs(60)), None, "it is given time to die");
+    assert_eq!(remains.hangs(asked + Duration::from_secs(65)), Some(CanaryStep::L2));
     assert!(!remains.end_by(Mono::now() + PATIENCE).killed, "once");
     gone(Some(remains));
 }

@@ -163,7 +163,11 @@ impl State {
         facts.age = facts.age.map(|age| age + now.since(snapshot.taken));
         self.watch.tell(&mut facts, place, now);
         facts.released = released;
-        let on = |left: &&Left| left.place.gpu == place.gpu || left.peer.as_ref() == Some(&place.gpu);
+        // By UUID: an index may pass on to another GPU while a process hangs.
+        let uuid = &place.gpu.uuid;
+        let on = |left: &&Left| {
+            left.place.gpu.uuid == *uuid || left.peer.as_ref().is_some_and(|peer| peer.uuid == *uuid)
+        };
         facts.child = self.left.iter().find(on).map(|left| left.pid);
         facts.duty_wait = self.schedule.budget_wait(&place.gpu, now);
         facts.maintenance = interlock::maintenance(&config.canary.maintenance_file);

@@ -31,7 +31,7 @@ impl Collector {
         if let Err(text) = take_interlock(&mut self.interlock, &self.context.config.canary.interlock) {
             return self.put_off(place, CanarySkip::Interlock, &text);
         }
-        if let Some(pid) = self.stray(place) {
+        if let Some(pid) = self.stray(place, peer.as_ref()) {
             self.interlock = None;
             return self.put_off(place, CanarySkip::ChildAlive, &format!("process {pid} of another canary"));
         }
@@ -47,23 +47,37 @@ impl Collector {
         self.tell(News::Began(place.clone()));
         self.borrow(peer.as_ref(), true);
         let (mut run, mut remains) = self.run_once(place, &order);
-        if worth_another_try(&run) && remains.is_none() && self.still_free(place) {
+        if worth_another_try(&run)
+            && remains.is_none()
+            && self.still_free(place)
+            && self.context.switch.begin_canary()
+        {
             tracing::info!(place = places::name(place), end = ?run.end, "a canary failed and is tried once more");
             let spent = run.gpu_seconds;
             (run, remains) = self.run_once(place, &order);
             run.gpu_seconds += spent;
         }
+        let over = remains.is_none();
         self.conclude(place, run);
+        if over {
+            // What was told to hang may have ended at the same moment.
+            self.tell(News::Hung(place.clone(), None));
+        }
         self.borrow(peer.as_ref(), false);
         self.left.extend(remains.map(|remains| Process { place: place.clone(), peer, remains, said: None }));
         self.tend(None);
     }
 
-    /// A process of another daemon's or command's canary on the GPU.
-    fn stray(&self, place: &Place) -> Option<i32> {
-        let places = self.desk.with(|state| state.devices.get(&place.gpu).cloned()).flatten();
+    /// A process of another daemon's or command's canary on one of the GPUs.
+    fn stray(&self, place: &Place, peer: Option<&Place>) -> Option<i32> {
+        let gpus = [Some(&place.gpu), peer.map(|peer| &peer.gpu)];
+        let uuids = self.desk.with(|state| {
+            let of = |gpu: &Gpu| state.devices.get(gpu).into_iter().flatten();
+            stray::uuids(gpus.into_iter().flatten().flat_map(of))
+        });
+        let ours = self.left.iter().map(|process| process.remains.pid()).collect();
         let host = Host::new(&self.context.config.host.root);
-        stray::on(&host, &stray::uuids(&places.unwrap_or_default()))
+        self.strays.on(&host, uuids.unwrap_or_default(), ours)
     }
 
     fn borrow(&self, peer: Option<&Gpu>, takes_part: bool) {
@@ -127,6 +141,9 @@ impl Collector {
         tracing::debug!(pid, place = places::name(place), "a canary runs");
         self.count(Some((place, pid)));
         loop {
+            if self.context.stop.stopped() {
+                self.ending.get_or_insert_with(Mono::now);
+            }
             if let Some(why) = self.why_end(place) {
                 active.ask_to_end(&why);
             }
