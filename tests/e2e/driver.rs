@@ -314,6 +314,8 @@ fn a_released_driver_is_taken_up_when_the_module_was_gone_and_is_back() {
 #[test]
 fn a_driver_in_a_hung_call_cannot_be_released_and_the_call_is_named() {
     let node = Node::start("tests/scenarios/hang-gpu3.toml");
+    // Else the look at pairs of GPUs, which is the node's, may be what hangs.
+    node.wait_for("the look at pairs", |node| node.get("/api/v1/snapshot").1.contains("gpu_peer_info"));
     node.sim().open_gate("hang").unwrap();
     node.wait_metrics("the stall", |m| m.value("gpu_up", &[("gpu", "3")]) == Some(0.0));
     let started = std::time::Instant::now();
