@@ -291,7 +291,7 @@ fn a_job_that_leaves_is_followed_by_a_run() {
     let job = |m: &Metrics| m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]);
     node.wait_metrics("the job", |m| job(m) == Some(1.0));
     // Time for the canary to see it: it looks every 2 s.
-    node.hold("no run", Duration::from_secs(3), |node| all_runs(&node.metrics()) == 0.0);
+    node.hold("no run", Duration::from_secs(6), |node| all_runs(&node.metrics()) == 0.0);
     node.sim().close_gate("job").unwrap();
     let m = node.wait_metrics("a run", |m| verdict(m, "0", "init", "ok") == Some(1.0));
     assert_eq!(last_run(&m, "1"), 0.0);
