@@ -17,7 +17,6 @@ use crate::canary::baseline::Memory;
 use crate::canary::gate::{self, Allows, Condition, Facts};
 use crate::canary::interlock::{self, Held};
 use crate::canary::judge;
-use crate::canary::outcome::Place;
 use crate::canary::stray::Search;
 use crate::catalog::{CanaryCheck, CanarySkip};
 use crate::clock::{Mono, unix_seconds};
@@ -111,7 +110,7 @@ pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) ->
             Search::default().on(&host, listed.uuids(peer), runner.left()).is_none()
         });
         for nth in 0..wish.repeat.max(1) {
-            let name = format!("{}{}", device.name(), of(nth, wish.repeat));
+            let name = format!("{}{}", device.place, of(nth, wish.repeat));
             let run = runner.run(device, peer.as_ref(), &wish.checks, &name, progress);
             made.push(Made::new(device, conditions.clone(), Some(run), None));
             if stop.stopped() || runner.is_occupied(&device.place) {
@@ -209,15 +208,4 @@ fn conditions(config: &Config, daemon: &Daemon, device: &Device, mut facts: Fact
         facts.state = Some((CanarySkip::ChildAlive, "a canary of the daemon's hangs on it".into()));
     }
     gate::conditions(&facts, Duration::ZERO)
-}
-
-/// A place in few words.
-fn name_of(place: &Place) -> String {
-    match &place.instance {
-        Some(instance) => format!(
-            "GPU {} instance {}/{} ({})",
-            place.gpu.gpu, instance.gpu_instance, instance.compute_instance, instance.profile
-        ),
-        None => format!("GPU {}", place.gpu.gpu),
-    }
 }

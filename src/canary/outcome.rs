@@ -1,5 +1,7 @@
 //! What became of a run of the canary, as it is told to the ledger, the command line and the tests.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{
@@ -20,6 +22,24 @@ impl Place {
     /// Ids of GPU and compute instance, if it is a MIG instance.
     pub fn ids(&self) -> Option<(u32, u32)> {
         self.instance.as_ref().map(|instance| (instance.gpu_instance, instance.compute_instance))
+    }
+
+    /// UUID of the GPU or MIG device, as CUDA takes it.
+    pub fn device(&self) -> &str {
+        self.instance.as_ref().map_or(&*self.gpu.uuid, |instance| &instance.mig_uuid)
+    }
+}
+
+impl fmt::Display for Place {
+    /// As `GPU 3`, or `GPU 7 instance 1/0 (3g.71gb)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GPU {}", self.gpu.gpu)?;
+        match &self.instance {
+            Some(Instance { gpu_instance, compute_instance, profile, .. }) => {
+                write!(f, " instance {gpu_instance}/{compute_instance} ({profile})")
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -231,7 +231,7 @@ impl Collector {
 
     /// A run that was due is put off, and that is to be told.
     fn refused(&self, place: &Place, reason: CanarySkip, text: &str) {
-        tracing::debug!(place = places::name(place), ?reason, text, "a canary is put off");
+        tracing::debug!(%place, ?reason, text, "a canary is put off");
         self.tell(News::Skipped(place.clone(), reason));
     }
 

@@ -41,7 +41,7 @@ pub fn judge(
         let device = devices.iter().find(|device| device.place == made.place);
         let thrown_away = thrown_away(&outcome);
         if let Some(device) = device.filter(|_| !thrown_away.is_empty()) {
-            let name = format!("{}, again", device.name());
+            let name = format!("{}, again", device.place);
             take_over(
                 &mut outcome,
                 judged(&made.place, &runner.run(device, None, &thrown_away, &name, progress)),
@@ -51,7 +51,7 @@ pub fn judge(
         if let Some(device) = device.filter(|_| !checks.is_empty()) {
             let more: Vec<Outcome> = (1..=AGAIN)
                 .map(|nth| {
-                    let name = format!("{}, again ({nth} of {AGAIN})", device.name());
+                    let name = format!("{}, again ({nth} of {AGAIN})", device.place);
                     judged(&made.place, &runner.run(device, None, &checks, &name, progress))
                 })
                 .collect();

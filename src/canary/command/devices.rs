@@ -51,21 +51,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// In few words.
-    pub fn name(&self) -> String {
-        super::name_of(&self.place)
-    }
-
-    /// UUID of the device, as CUDA takes it.
-    pub fn cuda(&self) -> &str {
-        self.place.instance.as_ref().map_or(&*self.place.gpu.uuid, |instance| &instance.mig_uuid)
-    }
-
     /// Whether it is meant: by the index or UUID of its GPU, its own UUID, or the only one that begins so.
     fn is(&self, word: &str) -> bool {
         let gpu = &self.place.gpu;
         word == gpu.gpu.to_string()
-            || [&*gpu.uuid, self.cuda()].iter().any(|uuid| uuid.eq_ignore_ascii_case(word))
+            || [&*gpu.uuid, self.place.device()].iter().any(|uuid| uuid.eq_ignore_ascii_case(word))
     }
 }
 
@@ -149,7 +139,7 @@ fn choose(devices: &[Device], words: &[String]) -> Result<Vec<Device>, Failed> {
         };
         if of_word.is_empty() {
             let known: Vec<String> =
-                devices.iter().map(|device| format!("{} {}", device.name(), device.cuda())).collect();
+                devices.iter().map(|device| format!("{} {}", device.place, device.place.device())).collect();
             return Err(Failed(format!("there is no GPU {word}; there are: {}", known.join(", "))));
         }
         chosen.extend(of_word.into_iter().cloned());
@@ -248,7 +238,8 @@ mod tests {
     fn chosen(words: &[&str]) -> Result<Vec<String>, Failed> {
         let devices = [device(0, None), device(1, Some("MIG-a")), device(1, Some("MIG-b")), device(10, None)];
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        choose(&devices, &words).map(|chosen| chosen.iter().map(|device| device.cuda().to_owned()).collect())
+        choose(&devices, &words)
+            .map(|chosen| chosen.iter().map(|device| device.place.device().to_owned()).collect())
     }
 
     #[test]

@@ -139,10 +139,10 @@ impl<'a> Runner<'a> {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         Order {
             fingerprint: catalog::fingerprint(),
-            device: device.cuda().to_owned(),
+            device: device.place.device().to_owned(),
             pci_address: device.pci_address.clone(),
             instance: device.place.instance.as_ref().map(|i| (i.gpu_instance, i.compute_instance)),
-            peer: peer.map(|peer| peer.cuda().to_owned()),
+            peer: peer.map(|peer| peer.place.device().to_owned()),
             nvml_library: config.sampler.nvml_library.clone(),
             cuda_library: canary.cuda_library.clone(),
             checks,

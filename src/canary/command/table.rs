@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use super::name_of;
 use super::report::{Exit, Made, Report};
 use crate::canary::baseline::statistics;
 use crate::canary::gate::Allows;
@@ -60,7 +59,7 @@ pub fn text(report: &Report, colours: bool) -> String {
 /// All runs on one device.
 fn device(out: &mut String, paint: &Paint, runs: &[Made]) {
     let Some(first) = runs.first() else { return };
-    let title = [name_of(&first.place), first.model.clone(), uuid(&first.place)].join("  ");
+    let title = [first.place.to_string(), first.model.clone(), uuid(&first.place)].join("  ");
     put(out, format_args!("{}\n", paint.bold(title.trim_end())));
     let outcomes: Vec<_> = runs.iter().filter_map(|made| made.outcome.as_ref()).collect();
     if outcomes.is_empty() {

@@ -4,6 +4,7 @@ use super::report::Made;
 use super::*;
 use crate::canary::baseline::Siblings;
 use crate::canary::judge::specimen::{healthy, memory, of, part, place};
+use crate::canary::outcome::Place;
 use crate::canary::report::{End, Found, Run};
 use crate::catalog::CanaryStep;
 

@@ -51,22 +51,3 @@ fn instances(snapshot: &Snapshot, gpu: &Gpu) -> Vec<Place> {
     places.sort();
     places
 }
-
-/// UUID of the device, as CUDA takes it.
-pub fn cuda_device(place: &Place) -> String {
-    match &place.instance {
-        Some(instance) => instance.mig_uuid.clone(),
-        None => place.gpu.uuid.to_string(),
-    }
-}
-
-/// A place in words, for the log.
-pub fn name(place: &Place) -> String {
-    match &place.instance {
-        Some(instance) => format!(
-            "GPU {} instance {}/{} ({})",
-            place.gpu.gpu, instance.gpu_instance, instance.compute_instance, instance.profile
-        ),
-        None => format!("GPU {}", place.gpu.gpu),
-    }
-}

@@ -52,7 +52,7 @@ impl Collector {
             && self.still_free(place)
             && self.context.switch.begin_canary()
         {
-            tracing::info!(place = places::name(place), end = ?run.end, "a canary failed and is tried once more");
+            tracing::info!(%place, end = ?run.end, "a canary failed and is tried once more");
             let spent = run.gpu_seconds;
             (run, remains) = self.run_once(place, &order);
             run.gpu_seconds += spent;
@@ -105,10 +105,10 @@ impl Collector {
         }
         Ok(Order {
             fingerprint: m::fingerprint(),
-            device: places::cuda_device(place),
+            device: place.device().to_owned(),
             pci_address: pci.ok_or(CanarySkip::Unread)?.to_owned(),
             instance: place.instance.as_ref().map(|i| (i.gpu_instance, i.compute_instance)),
-            peer: peer.map(places::cuda_device),
+            peer: peer.map(|peer| peer.device().to_owned()),
             nvml_library: config.sampler.nvml_library.clone(),
             cuda_library: config.canary.cuda_library.clone(),
             checks,
@@ -138,7 +138,7 @@ impl Collector {
         };
         active.join(&self.context.canaries);
         let pid = active.pid();
-        tracing::debug!(pid, place = places::name(place), "a canary runs");
+        tracing::debug!(pid, %place, "a canary runs");
         self.count(Some((place, pid)));
         loop {
             if self.context.stop.stopped() {
@@ -228,22 +228,22 @@ impl Collector {
 
 /// One line of the log for what is worth it.
 fn say(outcome: &Outcome, end: &End) {
-    let place = places::name(&outcome.place);
+    let place = &outcome.place;
     match end {
         End::Finished | End::Abandoned { .. } => {
-            tracing::debug!(place, end = outcome.end.known(), text = outcome.text, "a canary has ended");
+            tracing::debug!(%place, end = outcome.end.known(), text = outcome.text, "a canary has ended");
         }
         End::Unable { .. } => {
-            tracing::info!(place, text = outcome.text, "a canary could not be run");
+            tracing::info!(%place, text = outcome.text, "a canary could not be run");
         }
         End::Fault { .. } | End::Hung { .. } | End::Broken { .. } => {
-            tracing::warn!(place, end = outcome.end.known(), text = outcome.text, "a canary has failed");
+            tracing::warn!(%place, end = outcome.end.known(), text = outcome.text, "a canary has failed");
         }
     }
     let quiet =
         |verdict| matches!(verdict, CanaryVerdict::Ok | CanaryVerdict::Contended | CanaryVerdict::Skipped);
     for judged in outcome.checks.iter().filter(|judged| *end == End::Finished && !quiet(judged.verdict)) {
         let (check, verdict) = (judged.check.known(), judged.verdict.known());
-        tracing::warn!(place, check, verdict, text = judged.text, "a canary has found something");
+        tracing::warn!(%place, check, verdict, text = judged.text, "a canary has found something");
     }
 }
