@@ -73,9 +73,10 @@ impl Quantity {
     /// How much worse it may be. `steady`: the GPU is of a kind that holds its highest clock when nothing told
     /// keeps it from it; others move it with temperature and voltage and tell no reason.
     ///
-    /// On an H200 work per cycle repeats to 0.001 % and the clock to 0.02 %, so 0.5 % and 0.3 % are hundreds
-    /// and fifteen standard deviations away (`judge/thresholds_tests.rs` has the sum); memory and copies repeat
-    /// to 1 %, and 5 % is the field's rule; times depend on the host, and only a multiple tells of the GPU.
+    /// On an H200 work per cycle repeats to 0.001 % and the clock, as far as it was measured, to 0.02 %, so 0.5 %
+    /// and 0.3 % are hundreds and fifteen standard deviations away (`judge/thresholds_tests.rs` has the sums and
+    /// what they rest on); memory and copies are taken to repeat to 1 %, and 5 % is the field's rule; times depend
+    /// on the host, and only a multiple tells of the GPU.
     pub fn tolerance(self, steady: bool) -> Tolerance {
         use Quantity::*;
         let (share, at_least) = match self {
