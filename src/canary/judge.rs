@@ -93,7 +93,7 @@ pub fn judge(place: &Place, run: &Run, memory: &Memory, siblings: &Siblings, now
     if let Some((check, verdict)) = ending.judged {
         // The check that failed has no other word.
         checks.retain(|judged| judged.check != check);
-        checks.push(plain(check, verdict, ending.text.clone()));
+        checks.push(Judged::plain(check, verdict, ending.text.clone()));
     }
     let outcome = Outcome {
         place: place.clone(),
@@ -119,7 +119,7 @@ pub fn not_run(place: &Place, reason: CanarySkip, text: String, now: f64) -> Out
         ended: now,
         end: CanaryEnd::CouldNotRun,
         skip: Some(reason),
-        checks: vec![plain(CanaryCheck::Init, ends::of_skip(reason), text.clone())],
+        checks: vec![Judged::plain(CanaryCheck::Init, ends::of_skip(reason), text.clone())],
         text,
         step: None,
         cuda_error: None,
@@ -315,20 +315,5 @@ fn remember(lesson: &mut Lesson, judged: &Judged, sample: &Sample) {
     if judged.sample == CanaryVerdict::Ok && judged.verdict == CanaryVerdict::Ok {
         let clean = sample.figures.iter().filter(|(quantity, _)| !sample.unusual.contains(quantity));
         lesson.clean.extend(clean);
-    }
-}
-
-fn plain(check: CanaryCheck, verdict: CanaryVerdict, text: String) -> Judged {
-    Judged {
-        check,
-        verdict,
-        sample: verdict,
-        text,
-        rate: None,
-        ratios: Vec::new(),
-        sm_clock_hertz: None,
-        zeroed: 0,
-        flipped: 0,
-        bad_sms: Vec::new(),
     }
 }

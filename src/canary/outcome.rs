@@ -108,6 +108,24 @@ pub struct Judged {
     pub bad_sms: Vec<(u32, BadSmKind)>,
 }
 
+impl Judged {
+    /// A check of which nothing was measured.
+    pub fn plain(check: CanaryCheck, verdict: CanaryVerdict, text: String) -> Judged {
+        Judged {
+            check,
+            verdict,
+            sample: verdict,
+            text,
+            rate: None,
+            ratios: Vec::new(),
+            sm_clock_hertz: None,
+            zeroed: 0,
+            flipped: 0,
+            bad_sms: Vec::new(),
+        }
+    }
+}
+
 /// A rate with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "unit", content = "value")]

@@ -328,18 +328,7 @@ fn unjudged(outcome: &Outcome) -> Option<Judged> {
     }
     let step = outcome.step.map_or("", |step| step.known());
     let check = CanaryCheck::ALL.iter().find(|check| check.known() == step);
-    Some(Judged {
-        check: check.copied().unwrap_or(CanaryCheck::Init),
-        verdict,
-        sample: verdict,
-        text: outcome.text.clone(),
-        rate: None,
-        ratios: Vec::new(),
-        sm_clock_hertz: None,
-        zeroed: 0,
-        flipped: 0,
-        bad_sms: Vec::new(),
-    })
+    Some(Judged::plain(check.copied().unwrap_or(CanaryCheck::Init), verdict, outcome.text.clone()))
 }
 
 /// Whether a verdict says that the GPU cannot be relied on.
