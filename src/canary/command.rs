@@ -81,7 +81,7 @@ pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) ->
             Made::new(device, conditions, None, Some(outcome))
         };
         if stop.stopped() {
-            made.push(not_run(Vec::new(), (CanarySkip::Environment, "the command was asked to end".into())));
+            made.push(not_run(Vec::new(), asked_to_end()));
             continue;
         }
         if listed.age() > FRESH {
@@ -110,10 +110,15 @@ pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) ->
             Search::default().on(&host, listed.uuids(peer), runner.left()).is_none()
         });
         for nth in 0..wish.repeat.max(1) {
+            // A stop between two runs is told like one during a run: what was asked for was not done.
+            if stop.stopped() {
+                made.push(not_run(conditions, asked_to_end()));
+                break;
+            }
             let name = format!("{}{}", device.place, of(nth, wish.repeat));
             let run = runner.run(device, peer.as_ref(), &wish.checks, &name, progress);
             made.push(Made::new(device, conditions.clone(), Some(run), None));
-            if stop.stopped() || runner.is_occupied(&device.place) {
+            if runner.is_occupied(&device.place) {
                 break;
             }
         }
@@ -121,6 +126,11 @@ pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) ->
     confirm::judge(&mut made, &memory, &chosen, &mut runner, progress);
     runner.end(progress);
     Ok(Report::new(made))
+}
+
+/// Why a run is not made after a signal to stop.
+fn asked_to_end() -> (CanarySkip, String) {
+    (CanarySkip::Environment, "the command was asked to end".to_owned())
 }
 
 /// Which of several runs.
