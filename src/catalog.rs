@@ -123,15 +123,15 @@ metrics! {
     // --- power and energy -----------------------------------------------------------------------
     /// Power draw of the board as the driver averages it (over 1 s on Ampere and later).
     gpu_power_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
-    /// Power draw of the board now, not averaged (NVML field 186).
-    gpu_power_instant_watts: Gauge<Gpu>, Watts, Normal, "0.1.0";
+    /// Power draw of the board now, not averaged (NVML field 186). What it was between two readings is in the driver's samples.
+    gpu_power_instant_watts: Gauge<Gpu>, Watts, Slow, "0.1.0";
     /// Power limits of the board. The enforced one is read every 10 s, the others once a minute.
     gpu_power_limit_watts: Gauge<Gpu, (PowerLimit,)>, Watts, Rare, "0.1.0";
     /// Energy the board has used since the driver was loaded, as the driver counts it. Read once a minute, because the call costs the driver 5 ms: take rates over five minutes and more.
     gpu_energy_joules_total: Counter<Gpu>, Joules, Rare, "0.1.0";
 
     // --- temperature ----------------------------------------------------------------------------
-    /// Temperature of the GPU core or of its memory.
+    /// Temperature of the GPU core, read every second, or of its memory, read every 10 s.
     gpu_temperature_celsius: Gauge<Gpu, (Sensor,)>, Celsius, Normal, "0.1.0";
     /// Temperature limits of this device: never compare with a fixed number.
     gpu_temperature_threshold_celsius: Gauge<Gpu, (TemperatureThreshold,)>, Celsius, Once, "0.1.0";
@@ -181,7 +181,7 @@ metrics! {
     /// 1 while a repair of the GPU by spare parts of its own (a memory channel, a texture processing cluster) waits for a reset.
     gpu_repair_pending: Gauge<Gpu, (RepairPart,)>, None, Rare, "0.1.0", at most 1.0;
     /// 1 for what the driver asks for to bring the GPU back, 0 for the others (NVML field 230).
-    gpu_recovery_action: Gauge<Gpu, (RecoveryAction,)>, None, Normal, "0.1.0";
+    gpu_recovery_action: Gauge<Gpu, (RecoveryAction,)>, None, Slow, "0.1.0";
     /// 1 while the driver's events of this GPU are waited for.
     gpu_driver_events_registered: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// Events the driver has sent for this GPU. Single-bit ECC and clock changes are not asked for: they are in counters.

@@ -384,7 +384,7 @@ fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
     let (mut b, g) = (Bench::new(), gpu(0));
     let asks = |b: &mut Bench, action: A| {
         let now = b.now;
-        b.ledger.fold(batch(Some(gpu(0)), Tier::Normal, now, |rows| {
+        b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {
             rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
         }));
     };
@@ -443,14 +443,12 @@ fn what_the_driver_reports_of_itself_counts_against_a_gpu() {
     let mut b = Bench::new();
     let g = gpu(0);
     let now = b.now;
-    b.ledger.fold(batch(Some(g.clone()), Tier::Normal, now, |rows| {
+    b.ledger.fold(batch(Some(g.clone()), Tier::Slow, now, |rows| {
         rows.of(&g).state(&m::gpu_recovery_action, m::RecoveryAction::None);
     }));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
-    b.ledger.fold(batch(Some(g.clone()), Tier::Normal, now, |rows| {
-        rows.of(&g).state(&m::gpu_recovery_action, m::RecoveryAction::GpuReset);
-    }));
     b.ledger.fold(batch(Some(g.clone()), Tier::Slow, now, |rows| {
+        rows.of(&g).state(&m::gpu_recovery_action, m::RecoveryAction::GpuReset);
         rows.of(&g).flag(&m::gpu_row_remap_failure, (), true);
     }));
     let both = vec![UnhealthyReason::RecoveryAction, UnhealthyReason::RowRemapFailure];

@@ -67,7 +67,7 @@ impl Ledger {
             let book = self.faults.book(gpu);
             let found = Findings {
                 missing: some_missing && self.gpus.get(gpu).is_some_and(|book| book.no_handle.is_none()),
-                recovery_action: self.any(gpu, Tier::Normal, now, m::gpu_recovery_action.id(), |row| {
+                recovery_action: self.any(gpu, Tier::Slow, now, m::gpu_recovery_action.id(), |row| {
                     row.labels != [RecoveryAction::None.text()]
                 }),
                 fatal_xid: book.is_some_and(|book| book.fatal),

@@ -41,7 +41,7 @@ const BITS: Scale = Scale::BITS;
 
 /// Ids of all fields that are read, by the numbers of the bindings.
 pub fn fields_read() -> impl Iterator<Item = u32> {
-    let tables = [&NORMAL_FIELDS[..], &SLOW_FIELDS, &pcie::FIELDS, &nvlink::TOTALS, &nvlink::OF_LINKS];
+    let tables = [&SLOW_FIELDS[..], &pcie::FIELDS, &nvlink::TOTALS, &nvlink::OF_LINKS];
     tables.into_iter().flatten().map(Field::id).chain(nvlink::ONE_BY_ONE)
 }
 
@@ -68,7 +68,8 @@ macro_rules! field {
     };
 }
 
-static NORMAL_FIELDS: [Field; 3] = [
+/// What a driver reads in one call of half a millisecond and more, so not once a second.
+static SLOW_FIELDS: [Field; 12] = [
     Field::new(
         field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
         m::gpu_recovery_action.id(),
@@ -77,9 +78,6 @@ static NORMAL_FIELDS: [Field; 3] = [
     ),
     field!(field_id::NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE),
     field!(field_id::NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI),
-];
-
-static SLOW_FIELDS: [Field; 9] = [
     field!(field_id::NVML_FI_DEV_REMAPPED_COR, gpu_remapped_rows, (RemapCause::Correctable,), ONE),
     field!(field_id::NVML_FI_DEV_REMAPPED_UNC, gpu_remapped_rows, (RemapCause::Uncorrectable,), ONE),
     field!(field_id::NVML_FI_DEV_REMAPPED_PENDING, gpu_row_remap_pending, (), ONE),
@@ -143,7 +141,6 @@ fn normal(v: &mut Visit<'_>) {
     v.value(("nvmlDeviceGetTemperature", 0), &m::gpu_temperature_celsius, (Sensor::Gpu,), ONE, |d| {
         d.temperature(TemperatureSensor::Gpu)
     });
-    v.fields(&NORMAL_FIELDS);
     for (clock, domain) in DOMAINS {
         let call = ("nvmlDeviceGetClockInfo", clock.as_c());
         v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock));
