@@ -396,6 +396,78 @@ metrics! {
     /// When the GPU was last seen at work: with a process, or with a utilization above 0 while no canary ran (in MIG mode by processes alone). The canary's own process is not counted. Absent until it was.
     gpu_last_busy_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
 
+    // --- the host around the GPUs ---------------------------------------------------------------
+    /// Parts of the machine, as hwloc counts them.
+    gpu_host_objects: Gauge<Node, (HostObject,)>, None, Own, "0.1.0";
+    /// Where the GPU sits: the NUMA node and CPUs near it, the PCIe path, and its fair share of CPUs. `gpu-node-exporter topology` draws it.
+    gpu_host_topology_info: Info<Gpu, TopologyInfo>, None, Own, "0.1.0";
+    /// The same for a MIG compute instance: its share of the CPUs of its GPU.
+    gpu_mig_host_topology_info: Info<ComputeInstance, MigTopologyInfo>, None, Own, "0.1.0";
+    /// 1 if the machine is as it was when first seen, or as declared: packages, NUMA nodes, memory (to 2 %), and which GPUs and network devices sit where, with which links. `/api/v1/topology` says what differs.
+    gpu_host_topology_matches: Gauge<Node, (TopologyAgainst,)>, None, Own, "0.1.0", at most 1.0;
+    /// Fastest PCIe generation of the port (slot, switch) above the GPU. That of the GPU itself is in `gpu_pcie_link_max_generation`.
+    gpu_host_pcie_port_max_generation: Gauge<Gpu>, None, Own, "0.1.0";
+    /// Most lanes of the port above the GPU.
+    gpu_host_pcie_port_max_width_lanes: Gauge<Gpu>, Lanes, Own, "0.1.0";
+    /// 1 if the link runs as GPU and port could both run it. The width must match always; the generation is lower at rest on some models and is compared with the best seen since the daemon started.
+    gpu_host_pcie_link_matches: Gauge<Gpu, (LinkAspect,)>, None, Own, "0.1.0", at most 1.0;
+    /// The network device nearest the GPU. With node_exporter: `node_network_transmit_bytes_total * on (instance, device) group_left (gpu, uuid) gpu_host_nic_info`.
+    gpu_host_nic_info: Info<Gpu, NicInfo>, None, Own, "0.1.0";
+    /// 1 while the network device nearest some GPU can carry traffic.
+    gpu_host_nic_up: Gauge<Node, (Nic,)>, None, Own, "0.1.0", at most 1.0;
+    /// Rate of its link, one way.
+    gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Own, "0.1.0";
+    /// Events counted on the CPUs, all processes and the kernel together, scaled where the counters were shared. Only events that can be counted here (`gpu_host_cpu_event_state`).
+    gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Slow, "0.1.0";
+    /// Whether each configured event can be counted here.
+    gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Slow, "0.1.0", at most 1.0;
+    /// Share of the last interval in which the event was counted; what is published is scaled by it. 1: the counters were not shared.
+    gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Slow, "0.1.0";
+
+    // --- owners ---------------------------------------------------------------------------------
+    /// Whose work is on the GPU: join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.keep` after its end.
+    gpu_owner_info: Info<OwnedGpu, OwnerInfo>, None, Own, "0.1.0";
+    /// Processes the owner has on the GPU; 0 after its end.
+    gpu_owner_processes: Gauge<OwnedGpu>, None, Own, "0.1.0";
+    /// Device memory that the owner's processes hold.
+    gpu_owner_memory_used_bytes: Gauge<OwnedGpu>, Bytes, Own, "0.1.0";
+    /// GPU time the owner had: seconds with a process on the GPU, divided by the number of owners on it. On a MIG instance times its share of the GPU's compute slices.
+    gpu_owner_allocated_seconds_total: Counter<OwnedGpu>, Seconds, Own, "0.1.0";
+    /// Seconds in which the GPU worked for the owner: of the driver's utilization samples (on a MIG instance, of GPM), divided equally among owners on it at the time. The canary's work is not in it.
+    gpu_owner_busy_seconds_total: Counter<OwnedGpu>, Seconds, Own, "0.1.0";
+    /// Energy of the GPU while the owner had it, from the driver's power samples, divided as the busy time (while nobody works, as the allocated time). Of a MIG instance its share of the GPU's compute slices.
+    gpu_owner_energy_joules_total: Counter<OwnedGpu>, Joules, Own, "0.1.0";
+    /// Share of the owner's GPU processes' CPUs that are not near the GPU: of those its processes were last seen on over the last minute, else of those they may run on. Absent where the machine does not tell what is near.
+    gpu_owner_cpu_remote_ratio: Gauge<OwnedGpu>, Ratio, Own, "0.1.0";
+    /// Share of the owner's memory on the host that is not on the NUMA node near the GPU.
+    gpu_owner_memory_remote_ratio: Gauge<OwnedGpu>, Ratio, Own, "0.1.0";
+    /// 1 for what holds the owner's work on the GPU back, 0 for the others. `docs/BOTTLENECKS.md` has each cause's formula and the series that prove it.
+    gpu_bottleneck: Gauge<OwnedGpu, (Cause,)>, None, Own, "0.1.0", at most 1.0;
+    /// Times the owner ended with its GPU's memory at least 98 % full at the last look. NVML does not tell of CUDA allocations that failed: this is a suspicion, not a count of them.
+    gpu_owner_ended_at_full_memory_total: Counter<OwnedGpu>, None, Own, "0.1.0";
+    /// A hint: the smallest MIG profile that would have held the owner's 95th percentiles of memory and of active multiprocessors. Only after 24 hours of data; formula in `docs/OWNERS.md`.
+    gpu_owner_mig_profile_hint_info: Info<OwnedGpu, (ProfileName,)>, None, Own, "0.1.0";
+    /// Processes of the owner that the kernel killed for want of host memory in its control group.
+    gpu_owner_host_oom_kills_total: Counter<Owner>, None, Own, "0.1.0";
+    /// Events counted on the CPUs for the owner's control group (`cpu.per_owner`).
+    gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Slow, "0.1.0";
+    /// Seconds from a process's start to its first context on a GPU (seen once a second) and to its first work there (utilization samples of 200 ms, seen every 2 to 5 s).
+    gpu_owner_start_seconds: Histogram<Node, (StartPhase,)>, Seconds, Own, "0.1.0";
+    /// Devices that the kubelet can give out, by resource.
+    gpu_allocatable: Gauge<Node, (Resource,)>, None, Slow, "0.1.0";
+    /// Devices that the kubelet has given out, by resource. A device that is shared in time counts once a share, as in `gpu_allocatable`.
+    gpu_allocated: Gauge<Node, (Resource,)>, None, Slow, "0.1.0";
+
+    // --- planned work ---------------------------------------------------------------------------
+    /// 1 while a window of this kind is open. Alerts are muted by it: `unless on (instance) gpu_window_active{kind="maintenance"} == 1`.
+    gpu_window_active: Gauge<Node, (WindowKind,)>, None, Own, "0.1.0", at most 1.0;
+    /// A window of planned work: open, to come, or ended within the last hour.
+    gpu_window_info: Info<Window, WindowInfo>, None, Own, "0.1.0";
+    /// When it begins.
+    gpu_window_start_timestamp_seconds: Gauge<Window>, Seconds, Own, "0.1.0";
+    /// When it ends.
+    gpu_window_end_timestamp_seconds: Gauge<Window>, Seconds, Own, "0.1.0";
+
     // --- the exporter itself --------------------------------------------------------------------
     /// Build of the running exporter.
     gpu_exporter_build_info: Info<Node, BuildInfo>, None, Own, "0.1.0";
@@ -435,6 +507,12 @@ metrics! {
     gpu_exporter_batches_discarded_total: Counter<Node>, None, Own, "0.1.0";
     /// Events of the exporter's own collectors that found no room while the ledger was behind.
     gpu_exporter_events_lost_total: Counter<Node>, None, Own, "0.1.0";
+    /// Processes of which it was asked whom they work for, by what became of it: `gone` before it could be read, `refused`, `late` (past `owners.read_deadline`), `malformed`.
+    gpu_exporter_owner_lookups_total: Counter<Node, (OwnerLookup,)>, None, Own, "0.1.0";
+    /// Owners without series of their own, because `owners.most` have some.
+    gpu_exporter_owners_dropped: Gauge<Node>, None, Own, "0.1.0";
+    /// Requests to the kubelet that brought nothing.
+    gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Slow, "0.1.0";
     /// Samples taken from the driver's buffers; utilization samples of the canary's runs are left out.
     gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";
     /// Gaps between samples of the driver's buffers: what was overwritten before it could be read, or never sampled.

@@ -2,21 +2,28 @@
 //! its own thread and cadence, never calls another, and speaks to the ledger alone.
 
 pub mod canary;
+pub mod cpu;
 pub mod kmsg;
+pub mod kubelet;
 pub mod module;
 pub mod nvml;
+pub mod owners;
 pub mod process;
+pub mod topology;
+pub mod windows;
 
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::catalog::MetricId;
 use crate::child::Family;
+use crate::clock::Mono;
 use crate::config::Config;
 use crate::http;
-use crate::ledger::inbox::Inbox;
+use crate::ledger::inbox::{Event, Inbox};
 use crate::sample::Source;
 use crate::snapshot::Board;
 use crate::stop::Stop;
@@ -62,4 +69,17 @@ pub const ALL: &[Collector] = &[
     Collector { source: Source::Kmsg, start: kmsg::start },
     Collector { source: Source::Module, start: module::start },
     Collector { source: Source::Canary, start: canary::start },
+    Collector { source: Source::Topology, start: topology::start },
+    Collector { source: Source::Owners, start: owners::start },
+    Collector { source: Source::Kubelet, start: kubelet::start },
+    Collector { source: Source::Cpu, start: cpu::start },
+    Collector { source: Source::Windows, start: windows::start },
 ];
+
+/// The thread of a collector that is switched off: says so and waits for the end.
+fn switched_off(context: &Context, source: Source, key: &str) {
+    context.inbox.event(Event::Hindered(source, Some(format!("switched off ({key})"))));
+    while !context.stop.stopped() {
+        context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
+    }
+}

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::{CanaryCheck, CanaryMode};
+use crate::catalog::{CanaryCheck, CanaryMode, PerfEvent};
 pub use load::{DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use problems::{ConfigErrors, Problem};
 
@@ -44,6 +44,14 @@ pub struct Config {
     pub events: Events,
     /// `[canary]`: small CUDA programs that prove that a GPU computes.
     pub canary: Canary,
+    /// `[topology]`: the machine around the GPUs.
+    pub topology: Topology,
+    /// `[owners]`: whose work is on the GPUs.
+    pub owners: Owners,
+    /// `[cpu]`: events counted on the CPUs.
+    pub cpu: Cpu,
+    /// `[windows]`: planned work.
+    pub windows: Windows,
     /// `[health]`: what a healthy node has.
     pub health: Health,
     /// `[driver]`: which driver the node should have.
@@ -296,6 +304,108 @@ impl Default for Canary {
             interlock: "/run/gpu-node-exporter/canary.lock".into(),
             maintenance_file: "/run/gpu-node-exporter/maintenance".into(),
         }
+    }
+}
+
+/// `[topology]`: the machine around the GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Topology {
+    /// Whether the machine is looked at, by a process of its own.
+    pub enabled: bool,
+    /// Time between two looks at links and network devices; the rest is looked at again when GPUs come or go.
+    /// 1s to 1day.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+    /// File with the topology the machine should have (`gpu-node-exporter topology --format json`); empty for
+    /// none.
+    pub declared: PathBuf,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        Self { enabled: true, interval: Duration::from_secs(60), declared: PathBuf::new() }
+    }
+}
+
+/// `[owners]`: whose work is on the GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Owners {
+    /// Whether it is asked whom the processes on the GPUs work for.
+    pub enabled: bool,
+    /// The kubelet's pod-resources socket; empty if it is not to be asked.
+    pub kubelet_socket: PathBuf,
+    /// How long the counters of an owner stay after its end, so that every scraper sees their last value. 1s to
+    /// 1day.
+    #[serde(with = "humantime_serde")]
+    pub keep: Duration,
+    /// Most owners with series of their own, 1 to 1000.
+    pub most: u32,
+    /// Longest wait for what a process or the kubelet says. 10ms to 1m.
+    #[serde(with = "humantime_serde")]
+    pub read_deadline: Duration,
+}
+
+impl Default for Owners {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            kubelet_socket: "/var/lib/kubelet/pod-resources/kubelet.sock".into(),
+            keep: Duration::from_secs(15 * 60),
+            most: 64,
+            read_deadline: Duration::from_secs(1),
+        }
+    }
+}
+
+/// `[cpu]`: events counted on the CPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Whether they are counted.
+    pub enabled: bool,
+    /// Time between two readings, 1s to 10m.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+    /// What is counted, where it can be.
+    pub events: Vec<PerfEvent>,
+    /// Whether they are counted for the control group of each owner too.
+    pub per_owner: bool,
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        use PerfEvent::*;
+        Self {
+            enabled: true,
+            interval: Duration::from_secs(10),
+            events: vec![
+                ContextSwitches,
+                CpuMigrations,
+                PageFaults,
+                MajorFaults,
+                Cycles,
+                Instructions,
+                LlcMisses,
+                BranchMisses,
+            ],
+            per_owner: false,
+        }
+    }
+}
+
+/// `[windows]`: planned work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Windows {
+    /// Folder of drop-in files, one a window (`NAME.toml`); empty for none. Those made by
+    /// `gpu-node-exporter window` are in `state.dir`.
+    pub dir: PathBuf,
+    /// Longest window; what is planned longer ends then. 1m to 28days.
+    #[serde(with = "humantime_serde")]
+    pub longest: Duration,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Self { dir: "/etc/gpu-node-exporter/windows.d".into(), longest: Duration::from_secs(7 * 24 * 3600) }
     }
 }
 

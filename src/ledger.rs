@@ -22,11 +22,14 @@ pub mod inbox;
 mod inventory;
 mod journal;
 mod loads;
+mod owners;
 mod publish;
 mod resets;
 mod run;
 mod samples;
 mod tally;
+mod topology;
+mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -159,6 +162,9 @@ pub struct Ledger {
     gpm: GpmSums,
     busy: Busy,
     canary: Canary,
+    topology: topology::Topology,
+    owners: owners::Owners,
+    windows: windows::Windows,
     last_success: BTreeMap<Source, Mono>,
     /// Collectors that cannot work, and why.
     hindered: BTreeMap<Source, String>,
@@ -208,6 +214,9 @@ impl Ledger {
             gpm: GpmSums::default(),
             busy: Busy::default(),
             canary: Canary::default(),
+            topology: topology::Topology::default(),
+            owners: owners::Owners::default(),
+            windows: windows::Windows::default(),
             last_success: BTreeMap::new(),
             ready: false,
             sequence: 0,
@@ -561,6 +570,9 @@ impl Ledger {
                 self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
             }
             Event::Canary(news) => self.canary_news(news, Mono::now(), unix_seconds()),
+            Event::Topology(news) => self.topology.take(news),
+            Event::Owners(news) => self.owners.take(news),
+            Event::Windows(windows) => self.windows.take(windows),
             Event::Hindered(source, Some(why)) => {
                 self.hindered.insert(source, why);
             }

@@ -6,6 +6,8 @@
 //! - [`catalog`]: every entity and metric, once · [`xid`]: what fault codes mean
 //! - [`sample`]: what one visit learned · [`fact`]: what happened
 //! - [`sampler`]: the child process that talks to NVML · [`child`]: starting and ending child processes
+//! - [`topology`]: the machine around the GPUs · [`owners`]: whose work is on them · [`windows`]: planned work
+//! - [`cpus`]: sets of CPUs
 //! - [`collectors`]: who gathers batches, in the serving process
 //! - [`ledger`]: folds batches, keeps all mutable state, publishes · [`snapshot`]: what it publishes
 //! - [`encode`]: bytes for each format · [`http`] and [`page`]: who asks for them
@@ -20,6 +22,7 @@ pub mod clock;
 pub mod collectors;
 pub mod config;
 pub mod control;
+pub mod cpus;
 pub mod doctor;
 pub mod encode;
 pub mod fact;
@@ -27,6 +30,7 @@ pub mod host;
 pub mod http;
 pub mod ledger;
 pub mod lifecycle;
+pub mod owners;
 pub mod page;
 pub mod sample;
 pub mod sampler;
@@ -34,4 +38,6 @@ pub mod serve;
 pub mod snapshot;
 pub mod state;
 pub mod stop;
+pub mod topology;
+pub mod windows;
 pub mod xid;

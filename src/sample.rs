@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
 use crate::catalog::{self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, Subject, Tier};
 use crate::clock::Mono;
+use crate::owners::GpuProcess;
 
 /// The part of the node a batch is about. Its rows replace all earlier rows of the same part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,6 +33,16 @@ pub enum Source {
     Module,
     /// The canary.
     Canary,
+    /// The machine around the GPUs.
+    Topology,
+    /// Owners of processes.
+    Owners,
+    /// The kubelet.
+    Kubelet,
+    /// Events counted on the CPUs.
+    Cpu,
+    /// Windows of planned work.
+    Windows,
 }
 
 impl Source {
@@ -49,6 +60,11 @@ impl Source {
             Source::Kmsg => CollectorName::Kmsg,
             Source::Module => CollectorName::Module,
             Source::Canary => CollectorName::Canary,
+            Source::Topology => CollectorName::Topology,
+            Source::Owners => CollectorName::Owners,
+            Source::Kubelet => CollectorName::Kubelet,
+            Source::Cpu => CollectorName::Cpu,
+            Source::Windows => CollectorName::Windows,
         }
     }
 }
@@ -192,6 +208,9 @@ pub struct Batch {
     pub gaps: Vec<Gap>,
     /// Readings of which each counts.
     pub drained: Vec<Drained>,
+    /// Processes on the GPU, the canary's own left out; `None` if this visit does not list them. The ledger
+    /// unites what the parts of a GPU list.
+    pub processes: Option<Vec<GpuProcess>>,
     /// The driver calls made.
     pub calls: Vec<CallCost>,
 }

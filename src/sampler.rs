@@ -130,6 +130,7 @@ impl Shared {
             rows: learned.rows,
             gaps: learned.gaps,
             drained: learned.drained,
+            processes: None,
             calls,
         });
         match tier {
@@ -445,6 +446,7 @@ impl NodeWorker<'_> {
             rows,
             gaps,
             drained: Vec::new(),
+            processes: None,
             calls: self.caller.take_costs(),
         }));
     }

@@ -2,6 +2,7 @@
 
 mod canary;
 mod event;
+mod host;
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,9 +13,12 @@ use tokio::sync::watch;
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{Gpu, MetricDef, Subject, Tier};
 use crate::clock::Mono;
+use crate::owners::GpuProcess;
 use crate::sample::Gap;
+use crate::windows::Window;
 pub use canary::{CanaryView, CheckView, PlaceView};
 pub use event::{Event, EventKind};
+pub use host::{OwnerView, TopologyView};
 
 /// One consistent view of the node.
 #[derive(Debug)]
@@ -39,6 +43,12 @@ pub struct Snapshot {
     pub events: Arc<[Arc<Event>]>,
     /// The canary.
     pub canary: CanaryView,
+    /// The machine around the GPUs.
+    pub topology: TopologyView,
+    /// Owners with processes on GPUs, or whose counters are still kept.
+    pub owners: Vec<OwnerView>,
+    /// Windows of planned work: open, to come, or ended within the last hour.
+    pub windows: Arc<[Window]>,
 }
 
 /// All series of one metric.
@@ -162,6 +172,8 @@ pub struct GpuView {
     pub parts: Vec<PartView>,
     /// What could not be read, and why.
     pub gaps: Vec<Gap>,
+    /// Processes on it, the canary's own left out.
+    pub processes: Vec<GpuProcess>,
 }
 
 /// Whether a GPU answers.
@@ -229,6 +241,9 @@ impl Snapshot {
             ready: false,
             events: Arc::from([]),
             canary: CanaryView::default(),
+            topology: TopologyView::default(),
+            owners: Vec::new(),
+            windows: Arc::from([]),
         }
     }
 

@@ -56,6 +56,34 @@ entities! {
         /// Process id, as the host sees it.
         pid: u32
     }
+    /// A group of CPUs: those of one NUMA node that share a last-level cache. The sum over either label is that of the NUMA node or of the cache.
+    CpuGroup {
+        /// The kernel's number of the NUMA node.
+        numa_node: Arc<str>,
+        /// Number of the last-level cache, counted in the order of the first CPU.
+        l3: Arc<str>
+    }
+    /// One owner of GPU work on this node.
+    Owner {
+        /// Who it is; `gpu_owner_info` has the parts.
+        owner: Arc<str>
+    }
+    /// What one owner has of one GPU or MIG GPU instance. Such series come and go with the owners.
+    OwnedGpu {
+        /// NVML's index of the GPU.
+        gpu: u32,
+        /// UUID of the GPU.
+        uuid: Arc<str>,
+        /// NVML's GPU instance id; empty on a whole GPU.
+        gpu_instance: Arc<str>,
+        /// Who it is; `gpu_owner_info` has the parts.
+        owner: Arc<str>
+    }
+    /// One window of planned work.
+    Window {
+        /// Name of the window.
+        window: Arc<str>
+    }
     /// One virtual GPU on a virtualization host.
     Vgpu {
         /// NVML's index of the GPU.
@@ -78,10 +106,11 @@ impl Subject {
     /// The GPU this is, or is a part of.
     pub fn gpu(&self) -> Option<(u32, &Arc<str>)> {
         match self {
-            Subject::Node(_) => None,
+            Subject::Node(_) | Subject::CpuGroup(_) | Subject::Owner(_) | Subject::Window(_) => None,
             Subject::Gpu(g) => Some((g.gpu, &g.uuid)),
             Subject::GpuInstance(g) => Some((g.gpu, &g.uuid)),
             Subject::ComputeInstance(g) => Some((g.gpu, &g.uuid)),
+            Subject::OwnedGpu(o) => Some((o.gpu, &o.uuid)),
             Subject::Link(l) => Some((l.gpu, &l.uuid)),
             Subject::Process(p) => Some((p.gpu, &p.uuid)),
             Subject::Vgpu(v) => Some((v.gpu, &v.uuid)),
@@ -123,7 +152,7 @@ labels! {
     /// How often these values are read.
     TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Links "links", Once "once" }
     /// Part of the exporter that gathers values.
-    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary" }
+    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows" }
     /// Which of the driver's own sample buffers.
     SampleBuffer "buffer" { Power "power", Utilization "utilization" }
     /// Which unit of the GPU was active (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
@@ -256,6 +285,42 @@ labels! {
     BadSmKind "kind" { Slow "slow", Wrong "wrong" }
     /// When the canary runs.
     CanaryMode "mode" { Off "off", Idle "idle", AfterJob "after_job", OnDemand "on_demand" }
+    /// Part of the machine that hwloc tells.
+    HostObject "object" {
+        Package "package", NumaNode "numa_node", L3 "l3", Core "core", Cpu "cpu", Gpu "gpu", Nvswitch "nvswitch",
+        Network "network", Storage "storage",
+    }
+    /// What the topology is compared with: the first one seen on this machine, kept over restarts, or the one declared (`topology.declared`).
+    TopologyAgainst "against" { FirstSeen "first_seen", Declared "declared" }
+    /// What of a PCIe link is compared.
+    LinkAspect "aspect" { Generation "generation", Width "width" }
+    /// Event that is counted on the CPUs. The first four the kernel counts by itself, the others need a CPU with counters (PMU). `fp_*`: floating-point operations' instructions retired, by width in bits, on Intel alone.
+    PerfEvent "event" {
+        ContextSwitches "context_switches", CpuMigrations "cpu_migrations", PageFaults "page_faults",
+        MajorFaults "major_faults", Cycles "cycles", Instructions "instructions", LlcMisses "llc_misses",
+        BranchMisses "branch_misses", RefCycles "ref_cycles", LlcReferences "llc_references",
+        Branches "branches", StalledFrontend "stalled_cycles_frontend", StalledBackend "stalled_cycles_backend",
+        NodeLoads "node_loads", NodeLoadMisses "node_load_misses", FpScalar "fp_scalar", Fp128 "fp_128",
+        Fp256 "fp_256", Fp512 "fp_512",
+    }
+    /// Whether an event can be counted here: `works`; `no_pmu` the CPU or virtual machine has no such counter; `not_permitted` (perf_event_paranoid, capability, seccomp); `unknown` the kernel refused for another reason, or it was not tried.
+    PerfState "state" { Works "works", NoPmu "no_pmu", NotPermitted "not_permitted", Unknown "unknown" }
+    /// What kind of owner it is.
+    OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown" }
+    /// What became of asking whom a process works for.
+    OwnerLookup "outcome" { Found "found", Gone "gone", Refused "refused", Late "late", Malformed "malformed" }
+    /// Why a request to the kubelet brought nothing.
+    KubeletError "error" { NoSocket "no_socket", Refused "refused", Late "late", Malformed "malformed", TooLarge "too_large" }
+    /// How far a process had come: it had its first context on a GPU, or did its first work there.
+    StartPhase "phase" { FirstContext "first_context", FirstBusy "first_busy" }
+    /// What holds the work on a GPU back; each cause's formula is in `docs/BOTTLENECKS.md`. `none`: none of the others, or nothing is known to be slow.
+    Cause "cause" {
+        None "none", PowerCapped "power_capped", ThermallyThrottled "thermally_throttled", Contended "contended",
+        HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
+        MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies",
+    }
+    /// What a window is for: `maintenance` mutes every alert of the node and keeps the canary away; `training` mutes tickets about high utilization and memory only.
+    WindowKind "kind" { Maintenance "maintenance", Training "training" }
     /// Status class of the answer.
     HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
 }
@@ -292,9 +357,82 @@ text_labels! {
     CudaError "cuda_error"
     /// MIG profile, as `3g.71gb`.
     ProfileName "mig_profile"
+    /// Network device, as `mlx5_0` or, without RDMA, the interface.
+    Nic "nic"
+    /// Name of an extended resource of Kubernetes, as `nvidia.com/gpu`.
+    Resource "resource"
 }
 
 info_labels! {
+    /// Labels of `gpu_host_topology_info`.
+    TopologyInfo {
+        /// NUMA node near the GPU; empty where the machine does not tell (a guest).
+        numa_node,
+        /// CPUs near it, as `0-7,16-23`.
+        cpus,
+        /// Last-level cache of its share of CPUs, by number.
+        l3,
+        /// Package (socket) of its NUMA node.
+        package,
+        /// PCI address of the root port above it.
+        root_port,
+        /// PCI address of the lowest switch above it; empty without one.
+        pcie_switch,
+        /// CPUs that are its share where those near it are divided fairly among the GPUs.
+        share,
+    }
+    /// Labels of `gpu_mig_host_topology_info`.
+    MigTopologyInfo {
+        /// UUID of the MIG device, as CUDA_VISIBLE_DEVICES takes it.
+        mig_uuid,
+        /// NUMA node near it; empty where the machine does not tell.
+        numa_node,
+        /// CPUs that are its share of those of its GPU.
+        share,
+    }
+    /// Labels of `gpu_host_nic_info`: the network device nearest the GPU.
+    NicInfo {
+        /// Network device, as `mlx5_0` or, without RDMA, the interface.
+        nic,
+        /// Name of the interface, as node_exporter's label `device` has it.
+        device,
+        /// PCI address.
+        pci_address,
+        /// How near: `switch` (below the same switch), `root_port`, `numa_node`, or `system`.
+        path,
+    }
+    /// Labels of `gpu_owner_info`. What does not apply is empty.
+    OwnerInfo {
+        /// What kind of owner it is: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`.
+        kind,
+        /// Namespace of the pod.
+        namespace,
+        /// Name of the pod.
+        pod,
+        /// UID of the pod.
+        pod_uid,
+        /// Name of the container.
+        container,
+        /// Id of the container.
+        container_id,
+        /// Who runs the container: `docker`, `podman`, `containerd`, `cri-o`.
+        runtime,
+        /// Slurm job id.
+        job,
+        /// Slurm step.
+        step,
+        /// systemd unit.
+        unit,
+        /// Login name of the user, or the number if it has none here.
+        user,
+    }
+    /// Labels of `gpu_window_info`.
+    WindowInfo {
+        /// What it mutes: `maintenance` or `training`.
+        kind,
+        /// Why, in the words of who planned it.
+        reason,
+    }
     /// Labels of `gpu_info`.
     GpuInfo {
         /// Product name.

@@ -157,6 +157,7 @@ impl Collector {
             rows: Rows::default(),
             gaps: Vec::new(),
             drained: Vec::new(),
+            processes: None,
             calls: Vec::new(),
         });
     }

@@ -234,6 +234,7 @@ impl Watch {
             rows,
             gaps: Vec::new(),
             drained: Vec::new(),
+            processes: None,
             calls: Vec::new(),
         });
         (self.told, self.changed) = (now, false);

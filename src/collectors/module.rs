@@ -133,6 +133,7 @@ impl<'a> Visitor<'a> {
             rows,
             gaps: Vec::new(),
             drained: Vec::new(),
+            processes: None,
             calls: Vec::new(),
         });
     }

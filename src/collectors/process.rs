@@ -51,6 +51,7 @@ fn visit(context: &Context, every: Duration, told: &mut Told) {
     let lifetime = (every * 3).max(Duration::from_secs(3));
     context.inbox.batch(Batch {
         drained: Vec::new(),
+        processes: None,
         part: Part { collector: Source::Process, gpu: None, tier: Tier::Own },
         epoch: 0,
         taken,

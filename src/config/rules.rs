@@ -7,7 +7,7 @@ use ::config::{Value, ValueKind};
 
 use super::{Config, Listen};
 use crate::catalog::schema::Label;
-use crate::catalog::{CanaryCheck, CanaryMode};
+use crate::catalog::{CanaryCheck, CanaryMode, PerfEvent};
 
 /// What one key may hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +42,7 @@ const SOCKET_PATH_BYTES: usize = 107;
 const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 const MODES: &[&str] = words::<CanaryMode>();
 const CHECKS: &[&str] = words::<CanaryCheck>();
+const EVENTS: &[&str] = words::<PerfEvent>();
 
 /// The texts of a label whose values are known.
 const fn words<L: Label>() -> &'static [&'static str] {
@@ -91,6 +92,20 @@ pub(super) const KEYS: &[(&str, Rule)] = &[
     ("canary.cuda_library", Rule::OptionalPath),
     ("canary.interlock", Rule::Path),
     ("canary.maintenance_file", Rule::Path),
+    ("topology.enabled", Rule::Flag),
+    ("topology.interval", Rule::Time(ms(1000), minutes(24 * 60))),
+    ("topology.declared", Rule::OptionalPath),
+    ("owners.enabled", Rule::Flag),
+    ("owners.kubelet_socket", Rule::Socket),
+    ("owners.keep", Rule::Time(ms(1000), minutes(24 * 60))),
+    ("owners.most", Rule::Count(1, 1000)),
+    ("owners.read_deadline", Rule::Time(ms(10), minutes(1))),
+    ("cpu.enabled", Rule::Flag),
+    ("cpu.interval", Rule::Time(ms(1000), minutes(10))),
+    ("cpu.events", Rule::Words(EVENTS)),
+    ("cpu.per_owner", Rule::Flag),
+    ("windows.dir", Rule::OptionalPath),
+    ("windows.longest", Rule::Time(minutes(1), minutes(28 * 24 * 60))),
     ("health.expected_gpus", Rule::Count(0, 64)),
     ("driver.version", Rule::Text),
     ("state.dir", Rule::Path),

@@ -132,6 +132,7 @@ mod tests {
             rows,
             gaps,
             drained: Vec::new(),
+            processes: None,
             calls: Vec::new(),
         }
     }

@@ -93,6 +93,7 @@ fn view(index: usize) -> GpuView {
             metrics: vec![m::gpu_encoder_utilization_ratio.id()],
             missing: Missing::Unsupported,
         }],
+        processes: Vec::new(),
     }
 }
 

@@ -41,6 +41,7 @@ fn batch(gpu: Option<Gpu>, tier: Tier, taken: u64, fill: impl FnOnce(&mut Rows))
         rows,
         gaps: Vec::new(),
         drained: Vec::new(),
+        processes: None,
         calls: Vec::new(),
     }
 }

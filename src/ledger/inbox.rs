@@ -11,6 +11,8 @@ use crate::clock::Mono;
 use crate::collectors::module::Sight;
 use crate::fact::Fact;
 use crate::sample::{Batch, ErrorKind, Part, Source};
+use crate::windows::Window;
+use crate::{owners, topology};
 
 /// Events kept while the ledger is behind; far more than one second can hold.
 const MAX_EVENTS: usize = 4096;
@@ -81,6 +83,12 @@ pub enum Event {
     LateBatch,
     /// News of the canary.
     Canary(News),
+    /// The topology of the machine.
+    Topology(topology::News),
+    /// News of owners.
+    Owners(owners::News),
+    /// Every window that is open, to come, or ended within the last hour.
+    Windows(Vec<Window>),
     /// A collector has found that it cannot work, and why; or that it can (again).
     Hindered(Source, Option<String>),
     /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.
@@ -238,6 +246,7 @@ mod tests {
             rows: Rows::default(),
             gaps: Vec::new(),
             drained: Vec::new(),
+            processes: None,
             answered: true,
             calls: vec![CallCost { call: "x".into(), nanos }],
         }

@@ -90,6 +90,9 @@ impl Ledger {
         self.put_health(&mut b, now, &driver, &states);
         self.put_faults(&mut b);
         let canary = self.put_canary(&mut b, now, &states);
+        let topology = self.put_topology(&mut b, now);
+        let owners = self.put_owners(&mut b, now, unix_seconds);
+        let windows = self.put_windows(&mut b, unix_seconds);
         let gpus = self.put_gpus(&mut b, now, unix_seconds, states);
         let collectors = self.put_collectors(&mut b, now, unix_seconds, &driver, &gpus);
         self.put_node(&mut b, now, &driver);
@@ -111,6 +114,9 @@ impl Ledger {
             ready: self.ready,
             events: self.faults.list(),
             canary,
+            topology,
+            owners,
+            windows,
         }
     }
 
@@ -210,7 +216,13 @@ impl Ledger {
             if state != GpuState::Waiting && state != GpuState::Paused {
                 b.put(&m::gpu_up, &gpu, (), f64::from(u8::from(up)));
             }
-            let mut view = GpuView { gpu: gpu.clone(), state, parts: Vec::new(), gaps: Vec::new() };
+            let mut view = GpuView {
+                gpu: gpu.clone(),
+                state,
+                parts: Vec::new(),
+                gaps: Vec::new(),
+                processes: Vec::new(),
+            };
             let mut unsupported = BTreeSet::new();
             for (part, held) in self.parts.iter().filter(|(p, _)| p.gpu.as_ref() == Some(&gpu)) {
                 view.gaps.extend(held.gaps.iter().cloned());

@@ -46,6 +46,7 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
         lifetime_nanos: (tier != Tier::Once && tier != Tier::Identity).then_some(3 * SECOND),
         rows,
         drained: Vec::new(),
+        processes: None,
         gaps: Vec::new(),
         calls: Vec::new(),
     }

@@ -161,7 +161,8 @@ mod tests {
     fn snapshot(mode: CanaryMode, places: Vec<PlaceView>) -> Snapshot {
         let canary = CanaryView { mode: Some(mode), places };
         let (parts, gaps) = (Vec::new(), Vec::new());
-        let gpus = vec![GpuView { gpu: specimen::gpu(0), state: GpuState::Up, parts, gaps }];
+        let gpus =
+            vec![GpuView { gpu: specimen::gpu(0), state: GpuState::Up, parts, gaps, processes: Vec::new() }];
         Snapshot { unix_seconds: NOW, gpus, canary, ..Snapshot::empty() }
     }
 

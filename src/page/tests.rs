@@ -119,7 +119,7 @@ fn a_gpu_of_four_slices_is_drawn_with_four() {
     }
     let mut snapshot = specimen::with_rows(&rows);
     let (parts, gaps) = (Vec::new(), Vec::new());
-    snapshot.gpus = vec![GpuView { gpu, state: GpuState::Up, parts, gaps }];
+    snapshot.gpus = vec![GpuView { gpu, state: GpuState::Up, parts, gaps, processes: Vec::new() }];
     let page = page(&snapshot);
     let strip = "<span class=\"w1\">1g</span><span class=\"w1\">1g</span>\
                  <span class=\"w1 free\">free</span><span class=\"w1 free\">no fit</span></div>";

@@ -11,7 +11,13 @@ fn on(put: impl FnOnce(&mut Rows, &Gpu)) -> Verdict {
     let mut rows = Rows::default();
     put(&mut rows, &gpu);
     let mut snapshot = specimen::with_rows(&rows);
-    snapshot.gpus = vec![GpuView { gpu, state: GpuState::Up, parts: Vec::new(), gaps: Vec::new() }];
+    snapshot.gpus = vec![GpuView {
+        gpu,
+        state: GpuState::Up,
+        parts: Vec::new(),
+        gaps: Vec::new(),
+        processes: Vec::new(),
+    }];
     verdicts(&snapshot).remove(0)
 }
 
@@ -112,7 +118,13 @@ fn a_failed_call_is_told_and_an_unsupported_one_is_not() {
         Missing::Failed { error: ErrorKind::new(DriverError::Unknown), text: "an unknown error".into() };
     let mut snapshot = specimen::with_rows(&Rows::default());
     let gaps = vec![gap(Missing::Unsupported), gap(failed.clone()), gap(failed)];
-    snapshot.gpus = vec![GpuView { gpu: specimen::gpu(0), state: GpuState::Up, parts: Vec::new(), gaps }];
+    snapshot.gpus = vec![GpuView {
+        gpu: specimen::gpu(0),
+        state: GpuState::Up,
+        parts: Vec::new(),
+        gaps,
+        processes: Vec::new(),
+    }];
     let verdict = verdicts(&snapshot).remove(0);
     assert_eq!(said(&verdict), [(Weight::Warn, "nvmlDeviceGetX failed: an unknown error, and 1 more")]);
 }
@@ -125,6 +137,7 @@ fn sentence(driver: DriverState, states: &[GpuState]) -> Remark {
         state: state.clone(),
         parts: Vec::new(),
         gaps: Vec::new(),
+        processes: Vec::new(),
     };
     snapshot.gpus = states.iter().enumerate().map(view).collect();
     let verdicts = verdicts(&snapshot);

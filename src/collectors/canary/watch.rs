@@ -154,7 +154,7 @@ mod tests {
             families.push(Family { def, series: vec![series(Vec::new(), busy)] });
         }
         let state = if up { GpuState::Up } else { GpuState::Failing { text: String::new() } };
-        let view = GpuView { gpu: gpu(), state, parts: Vec::new(), gaps: Vec::new() };
+        let view = GpuView { gpu: gpu(), state, parts: Vec::new(), gaps: Vec::new(), processes: Vec::new() };
         Snapshot { unix_seconds, families, driver: DriverState::Up, gpus: vec![view], ..Snapshot::empty() }
     }
 

@@ -78,6 +78,7 @@ impl Bench {
             lifetime_nanos: None,
             rows,
             drained,
+            processes: None,
             gaps: Vec::new(),
             calls: Vec::new(),
         });

@@ -1,0 +1,147 @@
+//! Sets of CPUs in the kernel's list format, as in `/proc/PID/status` and `cpuset.cpus`: `0-7,16-23`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Highest number taken for a CPU; the kernel's own limit (`CONFIG_NR_CPUS`) is 8192.
+const MOST: u32 = 65_535;
+
+/// A set of CPUs (or of NUMA nodes) by their kernel numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CpuSet(BTreeSet<u32>);
+
+/// The text is no list of CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a list of CPUs as 0-7,16-23")]
+pub struct NotCpus;
+
+impl CpuSet {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether this one is among them.
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.contains(&cpu)
+    }
+
+    /// In rising order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Adds one.
+    pub fn insert(&mut self, cpu: u32) {
+        self.0.insert(cpu);
+    }
+
+    /// Those in both.
+    pub fn and(&self, other: &CpuSet) -> CpuSet {
+        CpuSet(self.0.intersection(&other.0).copied().collect())
+    }
+
+    /// Those in either.
+    pub fn or(&self, other: &CpuSet) -> CpuSet {
+        CpuSet(self.0.union(&other.0).copied().collect())
+    }
+
+    /// Those of this set that are not in the other.
+    pub fn without(&self, other: &CpuSet) -> CpuSet {
+        CpuSet(self.0.difference(&other.0).copied().collect())
+    }
+
+    /// Whether all of these are in the other.
+    pub fn is_within(&self, other: &CpuSet) -> bool {
+        self.0.is_subset(&other.0)
+    }
+}
+
+impl FromIterator<u32> for CpuSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> CpuSet {
+        CpuSet(cpus.into_iter().collect())
+    }
+}
+
+impl FromStr for CpuSet {
+    type Err = NotCpus;
+
+    fn from_str(text: &str) -> Result<CpuSet, NotCpus> {
+        let mut set = BTreeSet::new();
+        for range in text.trim().split(',').filter(|range| !range.is_empty()) {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n <= MOST).ok_or(NotCpus);
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(NotCpus);
+            }
+            set.extend(first..=last);
+        }
+        Ok(CpuSet(set))
+    }
+}
+
+impl TryFrom<String> for CpuSet {
+    type Error = NotCpus;
+
+    fn try_from(text: String) -> Result<CpuSet, NotCpus> {
+        text.parse()
+    }
+}
+
+impl From<CpuSet> for String {
+    fn from(cpus: CpuSet) -> String {
+        cpus.to_string()
+    }
+}
+
+impl fmt::Display for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut cpus = self.iter().peekable();
+        let mut separator = "";
+        while let Some(first) = cpus.next() {
+            let mut last = first;
+            while let Some(next) = cpus.next_if_eq(&(last + 1)) {
+                last = next;
+            }
+            match last - first {
+                0 => write!(f, "{separator}{first}")?,
+                _ => write!(f, "{separator}{first}-{last}")?,
+            }
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        for text in ["x", "1-", "-1", "7-3", "0-4294967295", "1,,x"] {
+            assert_eq!(text.parse::<CpuSet>(), Err(NotCpus), "{text}");
+        }
+        assert!("".parse::<CpuSet>().unwrap().is_empty() && "\n".parse::<CpuSet>().unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_is_what_its_text_says(cpus in prop::collection::btree_set(0u32..300, 0..100)) {
+            let set: CpuSet = cpus.iter().copied().collect();
+            prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set.clone());
+            prop_assert_eq!(set.iter().collect::<Vec<_>>(), cpus.into_iter().collect::<Vec<_>>());
+        }
+    }
+}

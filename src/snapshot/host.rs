@@ -1,0 +1,29 @@
+//! The host around the GPUs, as the status page, the JSON and other collectors see it.
+
+use std::sync::Arc;
+
+use crate::catalog::{Cause, Gpu};
+use crate::owners::Owner;
+use crate::topology::News;
+
+/// The topology.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TopologyView {
+    /// What was told last; `None` before that.
+    pub news: Option<Arc<News>>,
+}
+
+/// What one owner has of one GPU or MIG GPU instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnerView {
+    /// Who it is.
+    pub owner: Arc<Owner>,
+    /// The GPU.
+    pub gpu: Gpu,
+    /// MIG GPU instance, if it is on one.
+    pub gpu_instance: Option<u32>,
+    /// Its processes there now; none after its end.
+    pub processes: Vec<u32>,
+    /// What holds its work back; `None` while that is not known.
+    pub cause: Option<Cause>,
+}
