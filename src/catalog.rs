@@ -268,8 +268,8 @@ metrics! {
     gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 for the compute mode the GPU is in, 0 for the others.
     gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0";
-    /// Processes on the GPU. The canary's own is not counted.
-    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Slow, "0.1.0";
+    /// Processes on the GPU: those that compute listed every second, the others every 10 s. The canary's own is not counted.
+    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Normal, "0.1.0";
     /// 1 while the GPU is in MIG mode.
     gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 if the GPU will be in MIG mode after the next reset.

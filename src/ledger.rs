@@ -23,6 +23,7 @@ mod inventory;
 mod journal;
 mod loads;
 mod owners;
+mod processes;
 mod publish;
 mod resets;
 mod run;
@@ -42,6 +43,7 @@ use crate::catalog::{
 use crate::clock::{Mono, unix_seconds};
 use crate::config::mig_layout::DeclaredLayout;
 use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
+use crate::owners::GpuProcess;
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use busy::Busy;
@@ -97,6 +99,8 @@ struct Held {
     nanos: u64,
     lifetime: Option<u64>,
     answered: bool,
+    /// Processes it listed; `None` if it listed none.
+    processes: Option<Vec<GpuProcess>>,
 }
 
 impl Held {
@@ -426,7 +430,7 @@ impl Ledger {
 
     fn keep(&mut self, batch: Batch) {
         self.busy.look(&batch);
-        let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, .. } = batch;
+        let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, processes, .. } = batch;
         let mut steps_back = 0;
         if part.collector == Source::Nvml {
             for (subject, row) in rows.iter_mut() {
@@ -487,7 +491,7 @@ impl Ledger {
         let lifetime = lifetime_nanos;
         let identity_lost = part.tier == Tier::Identity && rows.is_empty() && self.parts.contains_key(&part);
         if !identity_lost {
-            let held = Held { rows, gaps, unsupported, taken, nanos, lifetime, answered };
+            let held = Held { rows, gaps, unsupported, taken, nanos, lifetime, answered, processes };
             self.parts.insert(part, held);
         }
     }

@@ -221,7 +221,7 @@ impl Ledger {
                 state,
                 parts: Vec::new(),
                 gaps: Vec::new(),
-                processes: Vec::new(),
+                processes: up.then(|| self.processes_of(&gpu, now)).flatten().unwrap_or_default(),
             };
             let mut unsupported = BTreeSet::new();
             for (part, held) in self.parts.iter().filter(|(p, _)| p.gpu.as_ref() == Some(&gpu)) {

@@ -8,7 +8,7 @@ mod fabric;
 mod found;
 mod nvlink;
 mod pcie;
-mod processes;
+pub(super) mod processes;
 mod vgpu;
 mod video;
 
@@ -160,6 +160,8 @@ fn normal(v: &mut Visit<'_>) {
     });
     v.value("nvmlDeviceGetJpgUtilization", &m::gpu_jpeg_utilization_ratio, (), PERCENT, raw::jpg_utilization);
     v.value("nvmlDeviceGetOfaUtilization", &m::gpu_ofa_utilization_ratio, (), PERCENT, raw::ofa_utilization);
+
+    processes::normal(v);
 
     const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
     let feeds = [
