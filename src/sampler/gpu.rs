@@ -302,7 +302,6 @@ fn rare(v: &mut Visit<'_>) {
     pcie::rare(v);
     fabric::rare(v);
     nvlink::rare(v);
-    video::rare(v);
 }
 
 fn once(v: &mut Visit<'_>) {
@@ -360,6 +359,7 @@ fn identity(v: &mut Visit<'_>) {
         vbios_version: text(v, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version()),
         inforom_version: text(v, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version()),
         gsp_firmware_version: text(v, "nvmlDeviceGetGspFirmwareVersion", |d| d.gsp_firmware_version()),
+        virtualization_mode: text(v, "nvmlDeviceGetVirtualizationMode", video::virtualization),
     };
     v.rows.of(v.gpu).info(&m::gpu_info, info);
 }
