@@ -2,8 +2,15 @@
 //! says of a process. These are the facts as they travel from the collector to the ledger, which joins them.
 
 pub mod cgroup;
+pub mod environ;
+pub mod identify;
+pub mod names;
 pub mod pods;
-mod text;
+pub mod proc;
+pub mod reader;
+pub mod text;
+pub mod usage;
+pub mod users;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! Text from outside as the value of a label: bounded, printable, and still telling apart what differs.
 
-use std::sync::Arc;
-
 /// Longest value of a label that is taken from a process, a path or the kubelet, in bytes.
 pub const MOST_BYTES: usize = 128;
 
@@ -10,12 +8,12 @@ const KEPT: usize = MOST_BYTES - 17;
 
 /// The text as a label: what cannot be printed becomes `_`. A longer one than [`MOST_BYTES`] is cut, and ends in
 /// `~` and a hash of all of it, so that two long ones stay two.
-pub fn label(text: &str) -> Arc<str> {
+pub fn label(text: &str) -> String {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '_' } else { c };
     if text.len() <= MOST_BYTES {
         let clean: String = text.chars().map(plain).collect();
         if clean.len() <= MOST_BYTES {
-            return clean.into();
+            return clean;
         }
     }
     let mut cut = String::with_capacity(MOST_BYTES);
@@ -25,7 +23,7 @@ pub fn label(text: &str) -> Arc<str> {
         }
         cut.push(c);
     }
-    format!("{cut}~{:016x}", fnv1a(text.as_bytes())).into()
+    format!("{cut}~{:016x}", fnv1a(text.as_bytes()))
 }
 
 /// Marks that turn the direction of writing or are not seen: they would make one name look like another.
@@ -47,7 +45,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_printed_is_replaced_and_what_differs_stays_apart() {
-        assert_eq!(&*label("a\nb\"c\\\u{7f}\u{202e}"), "a_b\"c\\__");
+        assert_eq!(label("a\nb\"c\\\u{7f}\u{202e}"), "a_b\"c\\__");
         let (one, other) = ("x".repeat(4096), "x".repeat(4095));
         assert_ne!(label(&one), label(&other));
         assert_eq!((label(&one).len(), label(&"y".repeat(MOST_BYTES)).len()), (MOST_BYTES, MOST_BYTES));
