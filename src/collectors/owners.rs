@@ -240,8 +240,8 @@ impl Owners {
             let host = Arc::clone(&self.host);
             match self.reader.read(MOST_ENVIRONMENTS, move || lookup::environment(&host, pid)) {
                 Ok(found) => job = found,
-                Err(Unread::Late) => outcome = OwnerLookup::Late,
-                Err(Unread::NotTried) => {}
+                // Not tried because others are late: it is not known what it would have said.
+                Err(Unread::Late | Unread::NotTried) => outcome = OwnerLookup::Late,
             }
         }
         let names = match self.names(&membership) {
@@ -385,3 +385,5 @@ fn listed(snapshot: &Snapshot) -> Listed {
     }
     listed
 }
+#[cfg(test)]
+mod tests;
