@@ -14,13 +14,13 @@ use std::time::Duration;
 use super::Context;
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{self as m, Gpu, Node, OwnerLookup, Tier};
-use crate::clock::{Cadence, Mono};
+use crate::clock::{Cadence, Mono, boot_unix_seconds};
 use crate::host::Host;
 use crate::ledger::inbox::Event;
 use crate::owners::identify::{Found, owner};
 use crate::owners::names::Names;
 use crate::owners::reader::{MOST_GIVEN_UP, Reader, Unread};
-use crate::owners::users::Users;
+use crate::owners::users::{self, Users};
 use crate::owners::{Attribution, News, Owner, cgroup, environ};
 use crate::sample::{Batch, Part, Rows, Source};
 use crate::snapshot::Snapshot;
@@ -78,10 +78,10 @@ struct Owners {
     /// Owners of the processes known, by identity.
     owners: HashMap<Arc<str>, Arc<Owner>>,
     users: Arc<Users>,
-    /// Seconds since 1970 when the machine was started.
-    boot: Option<f64>,
     lookups: [u64; OwnerLookup::ALL.len()],
     told: Option<[u64; OwnerLookup::ALL.len()]>,
+    /// Whether so many readings do not return that no more are tried.
+    stuck: bool,
     /// Counts readings, so that those of whom there are too many take turns.
     turn: usize,
     every: Duration,
@@ -99,9 +99,9 @@ impl Owners {
             names: HashMap::new(),
             owners: HashMap::new(),
             users: Arc::default(),
-            boot: None,
             lookups: [0; OwnerLookup::ALL.len()],
             told: None,
+            stuck: false,
             turn: 0,
             asks_kubelet: !config.owners.kubelet_socket.as_os_str().is_empty(),
             every: READ_EVERY.min(config.ledger.publish_interval * 10),
@@ -130,18 +130,18 @@ impl Owners {
                     self.context.inbox.event(Event::Owners(News::Read(readings)));
                 }
             }
+            self.tell_stuck();
             if due || self.told != Some(self.lookups) {
                 self.tell_lookups(now);
             }
         }
     }
 
-    /// Reads again what belongs to the host as a whole.
+    /// Reads the names of users again if they have changed.
     fn refresh(&mut self) {
-        let (host, users) = (Arc::clone(&self.host), Arc::clone(&self.users));
-        if let Ok((boot, users)) = self.reader.read(MOST_GIVEN_UP, move || lookup::host(&host, &users)) {
-            self.boot = boot.or(self.boot);
-            self.users = users.map_or_else(|| Arc::clone(&self.users), Arc::new);
+        let (host, known) = (Arc::clone(&self.host), Arc::clone(&self.users));
+        if let Ok(Some(newer)) = self.reader.read(MOST_GIVEN_UP, move || users::newer(&host, &known)) {
+            self.users = Arc::new(newer);
         }
     }
 
@@ -219,7 +219,7 @@ impl Owners {
         let known = Known { started, owner: Arc::clone(&owner), unlisted: None, threads: HashMap::new() };
         self.known.insert(pid, known);
         let ticks = procfs::ticks_per_second() as f64;
-        let started = self.boot.zip(started).map(|(boot, started)| boot + started as f64 / ticks);
+        let started = started.map(|started| boot_unix_seconds() + started as f64 / ticks);
         Some(Attribution { pid, started, owner })
     }
 
@@ -323,6 +323,16 @@ impl Owners {
             named = Some(names);
         }
         named
+    }
+
+    /// Says when so many readings do not return that no more are tried, and when they do again.
+    fn tell_stuck(&mut self) {
+        let stuck = self.reader.given_up() >= MOST_GIVEN_UP;
+        if std::mem::replace(&mut self.stuck, stuck) != stuck {
+            let why = "reading processes does not return: no more are tried until it does";
+            let why = stuck.then(|| why.to_owned());
+            self.context.inbox.event(Event::Hindered(Source::Owners, why));
+        }
     }
 
     /// Forgets what belongs to nobody any more.

@@ -45,12 +45,6 @@ pub fn status(text: &[u8]) -> (Option<u32>, Option<CpuSet>) {
     (user, cpus.filter(|cpus| !cpus.is_empty()))
 }
 
-/// Seconds since 1970 when the machine was started, of `/proc/stat`.
-pub fn boot_time(text: &[u8]) -> Option<f64> {
-    let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"btime "))?;
-    str::from_utf8(line).ok()?.trim().parse().ok()
-}
-
 /// Reads a file up to a bound.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -95,7 +89,6 @@ mod tests {
         assert_eq!(stat(b"42 (x) S 1"), None);
         let (user, cpus) = status(b"Name:\tx\nUid:\t1000\t0\t0\t0\nCpus_allowed_list:\t0-3,8\n");
         assert_eq!((user, cpus.map(|cpus| cpus.to_string())), (Some(1000), Some("0-3,8".into())));
-        assert_eq!(boot_time(b"cpu 1\nbtime 1700000000\n"), Some(1.7e9));
     }
 
     #[test]
@@ -112,7 +105,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = (stat(&bytes), status(&bytes), boot_time(&bytes));
+            let _ = (stat(&bytes), status(&bytes));
         }
     }
 }

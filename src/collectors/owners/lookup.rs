@@ -7,14 +7,11 @@ use crate::catalog::schema::LabelSet;
 use crate::catalog::{self as m, Gpu, MigInfo, Subject};
 use crate::host::Host;
 use crate::owners::cgroup::{Job, Membership, membership};
-use crate::owners::users::{self, Users};
 use crate::owners::{environ, proc, usage};
 use crate::snapshot::Snapshot;
 
 /// Most bytes read of `/proc/PID/cgroup`.
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
-/// Most bytes read of `/proc/stat`, which has a line for each CPU and a long one for interrupts.
-const MOST_STAT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// What was seen of a process.
 #[derive(Debug)]
@@ -75,12 +72,6 @@ pub(super) fn process(host: &Host, pid: u32) -> Result<Seen, Failed> {
 pub(super) fn environment(host: &Host, pid: u32) -> Option<Job> {
     let path = folder(host, pid).join("environ");
     environ::job(&proc::read(&path, environ::MOST_BYTES as u64).ok()?)
-}
-
-/// When the machine was started, and the users if they have changed.
-pub(super) fn host(host: &Host, known: &Users) -> (Option<f64>, Option<Users>) {
-    let stat = proc::read(&host.path("/proc/stat"), MOST_STAT_BYTES).ok();
-    (stat.and_then(|text| proc::boot_time(&text)), users::newer(host, known))
 }
 
 /// What a device plugin may call the place a process is on: the UUID of its MIG device, or of its GPU and the GPU's
