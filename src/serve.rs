@@ -103,6 +103,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         canaries: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::clone(&canary),
+        pods: Arc::default(),
         board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
     };
