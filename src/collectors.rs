@@ -47,6 +47,8 @@ pub struct Context {
     pub switch: Arc<nvml::switch::Switch>,
     /// Where the canary's collector and those who ask about it meet.
     pub canary: Arc<canary::desk::Desk>,
+    /// Windows of planned work: `windows` looks after them, people order them over the control socket.
+    pub windows: Arc<crate::windows::desk::Desk>,
     /// What is published.
     pub board: Arc<Board>,
     /// What the HTTP server counts of itself.
