@@ -24,6 +24,7 @@ use crate::clock::Mono;
 use crate::config::Config;
 use crate::http;
 use crate::ledger::inbox::{Event, Inbox};
+use crate::owners::pods::Pods;
 use crate::sample::Source;
 use crate::snapshot::Board;
 use crate::stop::Stop;
@@ -49,6 +50,8 @@ pub struct Context {
     pub canary: Arc<canary::desk::Desk>,
     /// Windows of planned work: `windows` looks after them, people order them over the control socket.
     pub windows: Arc<crate::windows::desk::Desk>,
+    /// What the kubelet has given out, kept by `kubelet`; `owners` and `canary` look at it.
+    pub pods: Arc<Pods>,
     /// What is published.
     pub board: Arc<Board>,
     /// What the HTTP server counts of itself.

@@ -1,6 +1,8 @@
 //! Who the work on the GPUs belongs to: pods, containers, batch jobs, units and users, found from what the host
 //! says of a process. These are the facts as they travel from the collector to the ledger, which joins them.
 
+pub mod pods;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

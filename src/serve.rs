@@ -104,6 +104,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         switch: Arc::clone(&switch),
         canary: Arc::clone(&canary),
         windows: Arc::clone(&windows),
+        pods: Arc::default(),
         board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
     };

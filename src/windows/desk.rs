@@ -334,7 +334,9 @@ mod tests {
         assert!(bench.names(NOW + 3611.0).is_empty());
         let error = bench.desk.end(Some("disk"), &bench.inbox, NOW + 20.0).unwrap_err();
         assert!(error.contains("no window disk") && error.contains("there is none"), "{error}");
-        assert!(bench.order("disk", NOW + 20.0, 60.0).is_ok(), "the name is free again");
+        let plan = Plan { kind: WindowKind::Training, reason: String::new(), start: NOW, end: NOW + 60.0 };
+        let order = Order { name: Some("disk".into()), plan };
+        assert!(bench.desk.start(order, &bench.inbox, NOW + 20.0).is_ok(), "the name is free again");
     }
 
     #[test]

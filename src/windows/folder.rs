@@ -120,7 +120,7 @@ impl Folder {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.files.remove(&name);
                 }
-                Err(error) if self.files.contains_key(&name) => {
+                Err(error) if self.files.get(&name).is_some_and(|known| known.said.is_ok()) => {
                     problems.push(format!("{}: {error}", path.display()));
                 }
                 Err(error) => {

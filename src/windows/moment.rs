@@ -38,9 +38,8 @@ pub fn of(datetime: &Datetime) -> Result<f64, String> {
 
 /// Seconds since 1970 as RFC 3339 in UTC, to the second.
 pub fn write(unix_seconds: f64) -> String {
-    let since = Duration::try_from_secs_f64(unix_seconds.max(0.0)).unwrap_or_default();
     // Past the year 9999 there is no such text.
-    let since = since.min(Duration::from_secs(253_402_300_799));
+    let since = Duration::try_from_secs_f64(unix_seconds.clamp(0.0, 253_402_300_799.0)).unwrap_or_default();
     humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }
 

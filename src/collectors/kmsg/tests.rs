@@ -57,6 +57,7 @@ impl Bench {
             switch: Arc::default(),
             windows: Arc::new(crate::windows::desk::Desk::new(&Config::default())),
             canary: Arc::default(),
+            pods: Arc::default(),
             board: Arc::default(),
             http: Arc::default(),
         };
