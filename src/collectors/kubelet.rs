@@ -24,8 +24,8 @@ use client::{Answer, Failure};
 
 /// Time between two visits.
 const EVERY: Duration = Duration::from_secs(10);
-/// Longest time between two tries while it does not answer.
-const EVERY_FAILING: Duration = Duration::from_secs(60);
+/// Longest time between two tries while it does not answer, in visits.
+const MOST_PAUSED: u32 = 6;
 /// So long after its last answer, what it told counts no more.
 const FORGOTTEN: Duration = Duration::from_secs(35);
 
@@ -177,7 +177,7 @@ impl<'a> Visitor<'a> {
 fn pause(failed: u32, every: Duration) -> Duration {
     match failed {
         0 => Duration::ZERO,
-        n => (every * 2u32.saturating_pow(n - 1)).min(EVERY_FAILING.max(every)),
+        n => (every * 2u32.saturating_pow(n - 1)).min(every * MOST_PAUSED),
     }
 }
 

@@ -82,7 +82,11 @@ fn gpus(text: &str) -> Option<Vec<u32>> {
     let mut gpus = Vec::new();
     for line in text.lines() {
         let mut words = line.split_whitespace();
-        let (kind, numbers) = (words.next()?, words.next()?);
+        let (kind, numbers, access) = (words.next()?, words.next()?, words.next()?);
+        // To make a device file is not to open it.
+        if !access.contains(['r', 'w']) {
+            continue;
+        }
         let (major, minor) = numbers.split_once(':')?;
         let ours = major == "*" || major.parse() == Ok(MAJOR);
         match (kind, ours, minor) {
