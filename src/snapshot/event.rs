@@ -23,6 +23,8 @@ pub enum EventKind {
     GpuReset,
     /// The canary has found something, or finds it no more.
     Canary,
+    /// A window of planned work has begun or ended.
+    Window,
 }
 
 impl EventKind {
@@ -37,6 +39,7 @@ impl EventKind {
             EventKind::DriverUnload => "driver_unload",
             EventKind::GpuReset => "gpu_reset",
             EventKind::Canary => "canary",
+            EventKind::Window => "window",
         }
     }
 }
@@ -87,7 +90,7 @@ pub struct Event {
     pub process: Option<String>,
     /// Whose work ran there: that of the process, or of the only owner on the GPU or GPU instance.
     pub owner: Option<Arc<str>>,
-    /// The line of the kernel log, or the canary's words; empty if only the driver told.
+    /// The line of the kernel log, the canary's words, or the window; empty if only the driver told.
     pub text: String,
     /// Whether the driver's events told of it.
     pub nvml: bool,
