@@ -3,6 +3,7 @@
 //! (`ask`), and not at all while the daemon has released it or finds it stuck.
 
 pub mod ask;
+pub mod cpu;
 pub mod cuda;
 pub mod daemon;
 pub mod families;
@@ -39,6 +40,7 @@ pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
     }
     let reached = daemon.snapshot.is_some();
     findings.push(host::kernel_log(&host, config, reached));
+    findings.extend(cpu::events(&host, config, &daemon));
     findings.push(host::control_groups(&host));
     findings.push(host::kubelet(&host));
     findings.push(host::state_folder(config, reached));

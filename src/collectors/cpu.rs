@@ -96,7 +96,9 @@ impl<'a, K: Kernel> Collector<'a, K> {
 
     /// Whether the names of the groups are known: the topology is there, or is not to come.
     fn knows_groups(&self, waited: bool) -> bool {
-        waited || !self.context.config.topology.enabled || self.context.board.current().topology.news.is_some()
+        waited
+            || !self.context.config.topology.enabled
+            || self.context.board.current().topology.news.is_some()
     }
 
     fn visit(&mut self) {

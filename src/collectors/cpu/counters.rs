@@ -38,7 +38,12 @@ impl<G> Default for Counters<G> {
 impl<G: Group> Counters<G> {
     /// Opens these events on one CPU and starts them; what was open there is closed. Events of the kernel's own go
     /// into one group, which never shares counters; those of the hardware into groups that fit.
-    pub fn open<K: Kernel<Group = G>>(&mut self, kernel: &K, place: Place<'_>, events: &[PerfEvent]) -> Outcomes {
+    pub fn open<K: Kernel<Group = G>>(
+        &mut self,
+        kernel: &K,
+        place: Place<'_>,
+        events: &[PerfEvent],
+    ) -> Outcomes {
         self.cpus.remove(&place.cpu);
         let mut outcomes = Outcomes::new();
         let mut groups: Vec<Open<G>> = Vec::new();

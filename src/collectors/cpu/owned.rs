@@ -55,7 +55,14 @@ impl<K: Kernel> Default for Owned<K> {
 impl<K: Kernel> Owned<K> {
     /// Adds up what was counted, forgets owners that are not wanted any more, closes those that have ended, and opens
     /// the others as far as there is room: an open counter keeps the kernel's remains of an ended group alive.
-    pub fn step(&mut self, kernel: &K, cpus: &CpuSet, events: &[PerfEvent], wanted: &Wanted, room: usize) -> Left {
+    pub fn step(
+        &mut self,
+        kernel: &K,
+        cpus: &CpuSet,
+        events: &[PerfEvent],
+        wanted: &Wanted,
+        room: usize,
+    ) -> Left {
         let mut left = Left::default();
         self.owners.retain(|id, _| wanted.contains_key(id));
         for owner in self.owners.values_mut() {
@@ -91,7 +98,9 @@ impl<K: Kernel> Owned<K> {
 
     /// What was counted, by owner and event.
     pub fn sums(&self) -> impl Iterator<Item = (&Arc<str>, PerfEvent, u128)> {
-        self.owners.iter().flat_map(|(id, owner)| owner.sums.iter().map(move |(event, sum)| (id, *event, *sum)))
+        self.owners
+            .iter()
+            .flat_map(|(id, owner)| owner.sums.iter().map(move |(event, sum)| (id, *event, *sum)))
     }
 
     /// Open counters.

@@ -127,9 +127,7 @@ impl Perf {
         let mut builder = match self.processor.config(event)? {
             Config::Software(event) => Builder::new(event),
             Config::Hardware(event) => Builder::new(event),
-            Config::Cache(which, result) => {
-                Builder::new(Cache { which, operation: CacheOp::READ, result })
-            }
+            Config::Cache(which, result) => Builder::new(Cache { which, operation: CacheOp::READ, result }),
             Config::Raw(config) => Builder::new(Raw::new(config)),
         };
         builder.include_kernel().one_cpu(usize::try_from(place.cpu).unwrap_or(usize::MAX));

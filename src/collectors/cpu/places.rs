@@ -77,9 +77,8 @@ fn last_level(host: &Host, cpu: u32) -> Option<CpuSet> {
     let caches = host.path(format!("/sys/devices/system/cpu/cpu{cpu}/cache"));
     // Levels have their index in this order nearly everywhere; the file of the level says it.
     let at = [3, 2, 4].into_iter().map(|index| caches.join(format!("index{index}")));
-    let mut third = at.filter(|cache| {
-        std::fs::read_to_string(cache.join("level")).is_ok_and(|level| level.trim() == "3")
-    });
+    let mut third = at
+        .filter(|cache| std::fs::read_to_string(cache.join("level")).is_ok_and(|level| level.trim() == "3"));
     read(&third.next()?.join("shared_cpu_list"))
 }
 
