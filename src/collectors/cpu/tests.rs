@@ -380,6 +380,38 @@ fn the_running_kernel_counts_or_says_why_not() {
     assert!(machine.ratios().filter(|(event, _)| *event == PageFaults).all(|(_, ratio)| ratio == 1.0));
 }
 
+#[test]
+fn the_running_kernel_counts_for_a_control_group() {
+    let host = Host::new("/");
+    let kernel = Perf::new(Processor::of_host(&host));
+    let cpus = super::places::online(&host).unwrap();
+    // This process's own group of version 2, where events are counted for those; else there is nothing to try.
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return };
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(std::path::Path::new);
+    let Some(root) = roots.into_iter().find(|root| root.join("cgroup.controllers").exists()) else { return };
+    if fs::exists("/sys/fs/cgroup/perf_event/cgroup.procs").unwrap() {
+        return;
+    }
+    let wanted: Wanted = [("own".into(), Folder::Alive(root.join(own)))].into();
+    let mut owned: Owned<Perf> = Owned::default();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let left = owned.step(&kernel, &cpus, &[PageFaults, ContextSwitches], &wanted, 1000);
+        if let Some((_, refusal)) = left.refused.first() {
+            let state = refusal.state();
+            assert!(matches!(state, PerfState::NotPermitted | PerfState::Unknown), "{refusal:?}");
+            return;
+        }
+        if owned.sums().any(|(_, event, sum)| event == PageFaults && sum >= 100) {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "no page fault was counted");
+        std::hint::black_box(vec![1u8; 4 << 20]);
+    }
+    assert_eq!(owned.open_counters(), 2 * cpus.len());
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Work(u64),
