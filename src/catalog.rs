@@ -416,11 +416,11 @@ metrics! {
     /// Rate of its link, one way.
     gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Own, "0.1.0";
     /// Events counted on the CPUs, all processes and the kernel together, scaled where the counters were shared. Only events that can be counted here (`gpu_host_cpu_event_state`).
-    gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Slow, "0.1.0";
+    gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;
     /// Whether each configured event can be counted here.
-    gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Slow, "0.1.0", at most 1.0;
+    gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Own, "0.1.0", at most 1.0;
     /// Share of the last interval in which the event was counted; what is published is scaled by it. 1: the counters were not shared.
-    gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Slow, "0.1.0";
+    gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Own, "0.1.0";
 
     // --- owners ---------------------------------------------------------------------------------
     /// Whose work is on the GPU: join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.keep` after its end.
@@ -448,7 +448,7 @@ metrics! {
     /// Processes of the owner that the kernel killed for want of host memory in its control group.
     gpu_owner_host_oom_kills_total: Counter<Owner>, None, Own, "0.1.0";
     /// Events counted on the CPUs for the owner's control group (`cpu.per_owner`).
-    gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Slow, "0.1.0";
+    gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;
     /// Seconds from a process's start to its first context on a GPU (seen once a second) and to its first work there (utilization samples of 200 ms, seen every 2 to 5 s).
     gpu_owner_start_seconds: Histogram<Node, (StartPhase,)>, Seconds, Own, "0.1.0";
     /// Devices that the kubelet can give out, by resource.

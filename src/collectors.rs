@@ -81,9 +81,12 @@ pub const ALL: &[Collector] = &[
     Collector { source: Source::Windows, start: windows::start },
 ];
 
+/// How the word of a collector begins that is switched off.
+pub const SWITCHED_OFF: &str = "switched off";
+
 /// The thread of a collector that is switched off: says so and waits for the end.
 fn switched_off(context: &Context, source: Source, key: &str) {
-    context.inbox.event(Event::Hindered(source, Some(format!("switched off ({key})"))));
+    context.inbox.event(Event::Hindered(source, Some(format!("{SWITCHED_OFF} ({key})"))));
     while !context.stop.stopped() {
         context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
     }

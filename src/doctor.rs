@@ -3,6 +3,7 @@
 //! (`ask`), and not at all while the daemon has released it or finds it stuck.
 
 pub mod ask;
+pub mod cpu;
 pub mod cuda;
 pub mod daemon;
 pub mod families;
@@ -41,6 +42,7 @@ pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
     let reached = daemon.snapshot.is_some();
     findings.push(host::kernel_log(&host, config, reached));
     findings.extend(owners::findings(&host, config));
+    findings.extend(cpu::events(&host, config, &daemon));
     findings.push(host::state_folder(config, reached));
     match asked {
         Ok(asked) if asked.up => {

@@ -25,7 +25,7 @@ use crate::ledger::{self, Hooks, Seen, Settings};
 use crate::snapshot::Board;
 use crate::state::{Inventory, Keeper, Store};
 use crate::stop::Stop;
-use crate::{control, lifecycle, windows};
+use crate::{child, control, lifecycle, windows};
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT. `declared` is the MIG layout the GPUs should have, if there is one.
 pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error> {
+    child::keep_privileges();
     let address = config.http.listen.to_string();
     let listeners = http::bind(&address).map_err(Error::Listen)?;
     let bound: Vec<String> =

@@ -22,6 +22,10 @@ const CAPABILITIES: [(u32, &str); 6] = [
     (38, "CAP_PERFMON"),
 ];
 const CAP_SYSLOG: u32 = 34;
+/// Number of CAP_SYS_ADMIN.
+pub(super) const CAP_SYS_ADMIN: u32 = 21;
+/// Number of CAP_PERFMON.
+pub(super) const CAP_PERFMON: u32 = 38;
 /// The file whose readers may see MIG instances (its number is fixed: 1 is for those who change them).
 const MIG_MONITOR: &str = "nvidia-caps/nvidia-cap2";
 
@@ -39,6 +43,11 @@ pub fn user() -> Finding {
     let held = if held.is_empty() { "none that matter here".to_owned() } else { held.join(", ") };
     let text = format!("{} (uid {}), capabilities: {held}", user_name(), Uid::effective());
     Finding::new("user", Verdict::Well, text)
+}
+
+/// Whether this process has this capability.
+pub(super) fn holds(capability: u32) -> bool {
+    effective_capabilities() >> capability & 1 == 1
 }
 
 fn effective_capabilities() -> u64 {
@@ -131,7 +140,7 @@ pub fn kernel_log(host: &Host, config: &Config, daemon: bool) -> Finding {
         });
     let restricted =
         fs::read_to_string(host.path("/proc/sys/kernel/dmesg_restrict")).is_ok_and(|text| text.trim() != "0");
-    let syslog = effective_capabilities() >> CAP_SYSLOG & 1 == 1;
+    let syslog = holds(CAP_SYSLOG);
     match tried {
         Ok(()) => Finding::new(topic, Verdict::Well, format!("{} can be read", path.display())),
         Err(error) => {

@@ -9,6 +9,7 @@ mod canary_daemon;
 mod config;
 mod control;
 mod coverage;
+mod cpu;
 mod doctor;
 mod driver;
 mod faults;
