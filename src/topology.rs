@@ -1,6 +1,8 @@
 //! The machine around the GPUs: packages, NUMA nodes, L3 groups, cores, the PCI tree, network and storage by
 //! locality. [`model`] is what was found, as plain data; who finds it (hwloc) runs in a process of its own.
 
+pub mod answer;
+pub mod discover;
 pub mod model;
 
 use std::sync::Arc;
