@@ -2,9 +2,7 @@
 
 use hwlocality::Topology as Hwloc;
 use hwlocality::object::TopologyObject;
-use hwlocality::object::attributes::{
-    ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes,
-};
+use hwlocality::object::attributes::{ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes};
 use hwlocality::object::types::{OSDeviceType, ObjectType};
 use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
 use hwlocality::topology::export::xml::XMLExportFlags;
@@ -54,7 +52,8 @@ fn topology(hwloc: &Hwloc) -> Topology {
     if l3_groups.is_empty() {
         notes.push("the machine tells of no level 3 cache".to_owned());
     }
-    let mut numa_nodes: Vec<NumaNode> = hwloc.objects_with_type(ObjectType::NUMANode).map(numa_node).collect();
+    let mut numa_nodes: Vec<NumaNode> =
+        hwloc.objects_with_type(ObjectType::NUMANode).map(numa_node).collect();
     numa_nodes.retain(|node| !node.cpus.is_empty() || node.memory_bytes > 0);
     numa_nodes.sort_by_key(|node| node.index);
     let mut packages: Vec<Package> = hwloc.objects_with_type(ObjectType::Package).map(package).collect();
@@ -62,7 +61,8 @@ fn topology(hwloc: &Hwloc) -> Topology {
     let mut devices: Vec<Device> = hwloc.pci_devices().filter_map(device).collect();
     devices.sort_by(|a, b| a.address.cmp(&b.address));
     let root = hwloc.root_object();
-    let name = [info(root, "DMISysVendor"), info(root, "DMIProductName")].join(" ");
+    let (vendor, product) = (info(root, "DMISysVendor"), info(root, "DMIProductName"));
+    let name = if product.starts_with(&vendor) { product } else { format!("{vendor} {product}") };
     Topology {
         machine: name.trim().to_owned(),
         cpus: cpus(Some(root)),
@@ -159,7 +159,8 @@ fn device(object: &TopologyObject) -> Option<Device> {
     let mut bridges: Vec<String> = object.ancestors().filter_map(bridge).collect();
     bridges.reverse();
     let named = names(object);
-    let first = |kind| named.iter().find(|(of, _)| *of == kind).map(|(_, name)| name.clone()).unwrap_or_default();
+    let first =
+        |kind| named.iter().find(|(of, _)| *of == kind).map(|(_, name)| name.clone()).unwrap_or_default();
     let network = (kind == DeviceKind::Network).then(|| Network {
         interface: first(OSDeviceType::Network),
         rdma: first(OSDeviceType::OpenFabrics),

@@ -133,7 +133,9 @@ fn generation(text: &str) -> Option<u8> {
 /// The first interface and the first RDMA device of a PCI device. Those of virtio hang one folder lower.
 fn network(host: &Host, folder: &Path) -> Network {
     let mut places = vec![folder.to_owned()];
-    places.extend(children(folder).into_iter().filter(|name| name.starts_with("virtio")).map(|n| folder.join(n)));
+    places.extend(
+        children(folder).into_iter().filter(|name| name.starts_with("virtio")).map(|n| folder.join(n)),
+    );
     let first = |class: &str| {
         let mut names = places.iter().flat_map(|place| children(&place.join(class)));
         names.next().unwrap_or_default()
