@@ -10,6 +10,7 @@ pub mod families;
 pub mod host;
 mod owners;
 pub mod report;
+pub mod topology;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -43,6 +44,7 @@ pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
     findings.push(host::kernel_log(&host, config, reached));
     findings.extend(owners::findings(&host, config));
     findings.extend(cpu::events(&host, config, &daemon));
+    findings.push(topology::look(config));
     findings.push(host::state_folder(config, reached));
     match asked {
         Ok(asked) if asked.up => {

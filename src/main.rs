@@ -17,7 +17,7 @@ use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
 use gpu_node_exporter::host::Host;
 use gpu_node_exporter::stop::Stop;
 use gpu_node_exporter::windows::orders as window;
-use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve};
+use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve, topology};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -130,6 +130,9 @@ enum Command {
     /// The process that talks to CUDA; started for each run of the canary
     #[command(hide = true)]
     CanaryChild,
+    /// The process that looks at the machine around the GPUs; started by `serve` and `topology`
+    #[command(hide = true)]
+    TopologyChild(topology::child::Arguments),
 }
 
 #[derive(Clone, Copy, Subcommand)]
@@ -239,6 +242,7 @@ fn main() -> ExitCode {
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));
             canary::child::main()
         }
+        Command::TopologyChild(arguments) => topology::child::main(&arguments),
     }
 }
 

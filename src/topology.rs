@@ -1,7 +1,17 @@
 //! The machine around the GPUs: packages, NUMA nodes, L3 groups, cores, the PCI tree, network and storage by
 //! locality. [`model`] is what was found, as plain data; who finds it (hwloc) runs in a process of its own.
+//! [`place`] says where each GPU sits in it, [`divide`] which CPUs are whose.
 
+pub mod answer;
+pub mod ask;
+pub mod child;
+pub mod compare;
+pub mod discover;
+pub mod divide;
 pub mod model;
+pub mod place;
+#[cfg(test)]
+pub(crate) mod specimen;
 
 use std::sync::Arc;
 
