@@ -3,8 +3,10 @@
 //! [`place`] says where each GPU sits in it, [`divide`] which CPUs are whose; [`map`] joins both with what the driver
 //! knows, and [`command`] shows it.
 
+pub mod answer;
 pub mod bind;
 pub mod command;
+pub mod discover;
 pub mod divide;
 pub mod latency;
 pub mod map;
@@ -13,6 +15,8 @@ pub mod place;
 #[cfg(test)]
 mod specimen;
 pub mod svg;
+#[cfg(test)]
+mod tests;
 pub mod text;
 mod tree;
 mod words;

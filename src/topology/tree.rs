@@ -75,11 +75,9 @@ fn branch(part: Part<'_>, cpus: CpuSet) -> Branch<'_> {
 
 impl<'a> Branch<'a> {
     fn put(&mut self, part: Part<'a>, cpus: &CpuSet) {
-        let holds = |branch: &Branch<'_>| match (part, branch.part) {
+        let holds = |branch: &Branch<'_>| match part {
             // Memory alone is in its package, if it is told.
-            (Part::Node(node), Part::Package(package)) if cpus.is_empty() => {
-                node.package == Some(package.index)
-            }
+            Part::Node(node) if cpus.is_empty() => branch.has_package(node.package),
             _ => !cpus.is_empty() && cpus.is_within(&branch.cpus),
         };
         match self.branches.iter_mut().find(|branch| holds(branch)) {

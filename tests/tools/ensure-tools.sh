@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that what is needed is here; quiet unless something has to be done.
-#   ensure-tools.sh build   a recent enough Rust, a C linker
+#   ensure-tools.sh build   a recent enough Rust, a C linker, hwloc as a static library in .tools/hwloc
 #   ensure-tools.sh sim     a C++ compiler, for the kernels of the simulated node
 #   ensure-tools.sh kernels Python with pip, which fetches the compilers of the kernels
 #   ensure-tools.sh test    rustfmt, clippy, promtool and prometheus
@@ -57,6 +57,95 @@ ensure_linker() {
 	fi
 }
 
+# hwloc as a static library, so that the program starts where no hwloc is installed. The distribution's
+# library wants others (libudev, libxml2); so it is built from the distribution's source, without plugins.
+# `.cargo/config.toml` points pkg-config there.
+ensure_hwloc() {
+	local dir=.tools/hwloc
+	[ ! -e $dir/lib/pkgconfig/hwloc.pc ] || return 0
+	local need=() tool
+	for tool in pkg-config make bzip2 xz; do
+		command -v $tool >/dev/null || need+=("${tool/#xz/xz-utils}")
+	done
+	[ ${#need[@]} = 0 ] || install_packages "${need[@]}"
+	mkdir -p .tools
+	local work
+	work=$(mktemp -d "$PWD/.tools/hwloc-build.XXXXXX")
+	if command -v apt-get >/dev/null && download_hwloc "$work"; then
+		echo "building hwloc into $dir"
+		(build_hwloc "$work") >"$work/log" 2>&1 || die "hwloc does not build; the log is $work/log"
+		# Another one may have been as quick; either is as good.
+		mv -T "$work/root/usr" $dir 2>/dev/null || [ -e $dir/lib/pkgconfig/hwloc.pc ]
+	elif pkg-config --atleast-version=$HWLOC_LEAST hwloc; then
+		echo "hwloc: no source to build it from, so this machine's own library is used:" \
+			"the program will need libhwloc.so.15 where it runs"
+		mkdir -p $dir/lib/pkgconfig
+		cp "$(pkg-config --variable=pcfiledir hwloc)/hwloc.pc" $dir/lib/pkgconfig/
+	else
+		rm -rf "$work"
+		die "hwloc $HWLOC_LEAST or later is needed. Its source could not be downloaded with apt-get" \
+			"(apt-get source hwloc), and pkg-config finds no installed one. Install it:" \
+			"  apt-get install libhwloc-dev     or: dnf install hwloc-devel"
+	fi
+	rm -rf "$work"
+}
+
+# The oldest hwloc that has what the program asks for (Debian 11's), and the one that it is tested with.
+HWLOC_LEAST=2.4.0
+HWLOC_TESTED=2.9.0
+
+# Downloads the source package, its signatures checked by apt, with package lists of our own: those of the
+# system seldom list sources, and stay as they are. Needs no root.
+download_hwloc() {
+	local work=$1 file version
+	mkdir -p "$work"/{sources.d,lists/partial,archives/partial}
+	for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+		[ ! -r "$file" ] || sed -nE 's/^[[:space:]]*deb(-src)?([[:space:]].*)$/deb-src\2/p' "$file"
+	done | sort -u >"$work/sources.list"
+	for file in /etc/apt/sources.list.d/*.sources; do
+		[ ! -r "$file" ] ||
+			sed -E 's/^Types:.*/Types: deb-src/I' "$file" >"$work/sources.d/$(basename "$file")"
+	done
+	local apt=(env LC_ALL=C apt-get -q -o "Dir::Etc::SourceList=$work/sources.list"
+		-o "Dir::Etc::SourceParts=$work/sources.d" -o "Dir::State::Lists=$work/lists"
+		-o "Dir::Cache::Archives=$work/archives" -o Dir::Cache::PkgCache= -o Dir::Cache::SrcPkgCache=
+		-o "APT::Sandbox::User=$(id -un)" -o Debug::NoLocking=1)
+	# A list that cannot be had may be one that is not needed.
+	"${apt[@]}" update >"$work/update.log" 2>&1 || true
+	(
+		cd "$work"
+		"${apt[@]}" source --download-only hwloc=$HWLOC_TESTED-1 || "${apt[@]}" source --download-only hwloc
+	) >"$work/source.log" 2>&1 || return 1
+	file=$(compgen -G "$work/hwloc_*.orig.tar.*" | grep -v '\.asc$' | head -n1) || return 1
+	version=${file##*/hwloc_}
+	version=${version%.orig.tar.*}
+	# As 2.10.0~rc1 or 2.10.0+dfsg.
+	version=${version%%[~+]*}
+	[ "$(printf '%s\n' $HWLOC_LEAST "$version" | sort -V | head -n1)" = $HWLOC_LEAST ]
+}
+
+# PCI through sysfs (no libpciaccess), so that it needs nothing but the C library. The paths in it are
+# those of a system; its pkg-config file finds the library beside itself, wherever the folder is.
+build_hwloc() {
+	local work=$1 to=$1/root/usr
+	mkdir "$work/source" &&
+		tar -xf "$work"/hwloc_*.orig.tar.[bgx]z* -C "$work/source" --strip-components=1 &&
+		cd "$work/source" &&
+		unset CDPATH MAKEFLAGS &&
+		./configure --prefix=/usr --libdir=/usr/lib --localstatedir=/var --enable-static --disable-shared \
+			--disable-plugins --disable-libudev --disable-libxml2 --disable-cairo --disable-opencl \
+			--disable-cuda --disable-nvml --disable-rsmi --disable-levelzero --disable-gl \
+			PKG_CONFIG=false ac_cv_header_pciaccess_h=no CFLAGS="-O2 -fPIC" &&
+		grep -q 'define HWLOC_HAVE_LINUXPCI 1' include/private/autogen/config.h &&
+		make -j"$(nproc)" -C include DESTDIR="$work/root" install &&
+		make -j"$(nproc)" -C hwloc DESTDIR="$work/root" install &&
+		mkdir -p "$to/lib/pkgconfig" &&
+		sed -E 's|^prefix=.*|prefix=${pcfiledir}/../..|; s|^libdir=.*|libdir=${prefix}/lib|' \
+			hwloc.pc >"$to/lib/pkgconfig/hwloc.pc" &&
+		# BSD licence: it goes with what is built from it.
+		cp COPYING "$to/"
+}
+
 # The simulated node runs the kernels' own sources on the CPU.
 ensure_cpp() {
 	local probe='#include <ucontext.h>'
@@ -110,6 +199,7 @@ for purpose in "$@"; do
 	build)
 		ensure_rust
 		ensure_linker
+		ensure_hwloc
 		;;
 	sim)
 		ensure_cpp

@@ -1,0 +1,62 @@
+//! Finding out what the machine is: hwloc for packages, NUMA nodes, caches, cores and the PCI tree, sysfs for the
+//! links and network devices. Only for a process of its own: a file of a sick device can hang whoever reads it.
+//!
+//! The only module that uses hwloc ([`machine`]) is here.
+
+mod machine;
+mod sysfs;
+
+use std::path::PathBuf;
+
+use super::answer::Links;
+use super::model::Topology;
+use crate::host::Host;
+
+/// Where a topology comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The machine whose files are below this root.
+    Live(PathBuf),
+    /// A file that hwloc wrote (`lstopo machine.xml`).
+    Xml(PathBuf),
+    /// A description in hwloc's words: `package:2 l3:3 core:8 pu:1`.
+    Synthetic(String),
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The machine.
+    pub topology: Topology,
+    /// The same in hwloc's own format.
+    pub xml: String,
+}
+
+/// Why nothing was found.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(String);
+
+/// Looks at all of it. The environment has to be that of [`super::ask`], which tells hwloc of the root.
+pub fn discover(origin: &Origin) -> Result<Found, Error> {
+    if let Origin::Live(root) = origin {
+        let cpus = Host::new(root).path("/sys/devices/system/cpu");
+        // Without it hwloc makes a machine up: one CPU.
+        if !cpus.is_dir() {
+            return Err(Error(format!("no folder {}", cpus.display())));
+        }
+    }
+    let mut found = machine::read(origin).map_err(Error)?;
+    if let Origin::Live(root) = origin {
+        sysfs::complete(&Host::new(root), &mut found.topology);
+    }
+    Ok(found)
+}
+
+/// Looks at links and network devices alone.
+pub fn links(root: &std::path::Path) -> Links {
+    sysfs::links(&Host::new(root))
+}
+
+#[cfg(test)]
+mod tests;
