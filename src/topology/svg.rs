@@ -12,7 +12,7 @@ use super::map::Map;
 use super::text::title;
 use super::tree::{self, Branch, Part};
 use super::words;
-use block::{Block, escape, fit, label, rect, width_of};
+use block::{Block, bold_width, escape, fit, label, rect};
 use cores::Shares;
 
 /// Space inside a box and between boxes.
@@ -26,7 +26,7 @@ const WIDE: f64 = 500.0;
 pub fn svg(map: &Map) -> String {
     let shares = Shares::new(map);
     let tree = tree::of(&map.topology);
-    let parts: Vec<Block> = tree.branches.iter().map(|branch| draw(branch, &shares, map)).collect();
+    let parts = alike(&tree.branches, &shares, map);
     let columns = match parts.len() {
         few @ 0..=3 => few.max(1),
         many => (1..=many).find(|columns| columns * columns >= many).unwrap_or(many),
@@ -37,7 +37,7 @@ pub fn svg(map: &Map) -> String {
         rows.push(shares.grid(&tree.cores, WIDE));
     }
     if !tree.pci.is_empty() {
-        rows.push(pci::unplaced(&tree.pci, map, &shares));
+        rows.push(pci::unplaced(&tree.pci, map, &shares, rows[0].width));
     }
     let wide = rows.iter().map(|row| row.width).fold(620.0, f64::max);
     rows.push(legend::draw(map, &shares, wide));
@@ -62,12 +62,18 @@ pub fn svg(map: &Map) -> String {
     )
 }
 
-/// A package, NUMA node or cache with all that is in it.
-fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map) -> Block {
+/// Branches, all as wide as the widest of them.
+fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map) -> Vec<Block> {
+    let natural = branches.iter().map(|branch| draw(branch, shares, map, 0.0).width);
+    let least = natural.fold(0.0, f64::max);
+    branches.iter().map(|branch| draw(branch, shares, map, least)).collect()
+}
+
+/// A package, NUMA node or cache with all that is in it, at least as wide as told.
+fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map, least: f64) -> Block {
     let mut rows = Vec::new();
-    let inner: Vec<Block> = branch.branches.iter().map(|branch| draw(branch, shares, map)).collect();
-    if !inner.is_empty() {
-        rows.push(Block::flow(inner, WIDE, PAD));
+    if !branch.branches.is_empty() {
+        rows.push(Block::flow(alike(&branch.branches, shares, map), WIDE, PAD));
     }
     if !branch.cores.is_empty() {
         rows.push(shares.grid(&branch.cores, WIDE));
@@ -77,9 +83,12 @@ fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map) -> Block {
     }
     let content = Block::column(rows, PAD);
     let (class, names) = names(branch);
-    // The first form of the label that fits; a box is made wider for its shortest form.
-    let room = content.width.max(names.last().map_or(0.0, |name| width_of(name, 12.0)));
-    let name = names.iter().find(|name| width_of(name, 12.0) <= room).or(names.last());
+    // The longest form of the label that fits; a cache is made wide enough for its size.
+    let shortest = if class == "cache" { names.len().checked_sub(2) } else { None };
+    let shortest = shortest.and_then(|at| names.get(at)).or(names.last());
+    let needed = shortest.map_or(0.0, |name| bold_width(name, 12.0));
+    let room = content.width.max(needed).max(least - 2.0 * PAD);
+    let name = names.iter().find(|name| bold_width(name, 12.0) <= room).or(shortest);
     let (width, height) = (room + 2.0 * PAD, HEAD + content.height + 1.5 * PAD);
     let mut body = rect(class, 0.0, 0.0, width, height, 6.0);
     body.push_str(&label("name", PAD, 17.0, name.map_or("", String::as_str)));

@@ -149,3 +149,69 @@ fn two_sockets_in_four_clusters_each() {
         })
     }));
 }
+
+#[test]
+fn a_board_of_eight() {
+    use super::model::{DeviceKind::*, Link, LinkCapability, Network};
+    use super::specimen::device;
+    let mut topology = made_up("package:2 numa:1 l3:12 core:8 pu:2");
+    topology.machine = "Example HGX H200".into();
+    for package in &mut topology.packages {
+        package.model = "AMD EPYC 9654 96-Core Processor".into();
+    }
+    let of = |generation, lanes| LinkCapability { generation, lanes };
+    let mut known = Vec::new();
+    for at in 0..8u32 {
+        let node = at / 4;
+        let near = topology.numa_nodes[node as usize].cpus.to_string();
+        let (rp, up) = (format!("0000:{at}0:01.1"), format!("0000:{at}1:00.0"));
+        let bridges = [rp.as_str(), up.as_str(), "down"];
+        let mut gpu = device(Gpu, &format!("0000:{at}5:00.0"), Some(node), &near, &bridges);
+        let now = if at == 2 { of(5, 8) } else { of(5, 16) };
+        gpu.link = Some(Link { most: of(5, 16), now });
+        gpu.port = Some(of(5, 16));
+        let mut nic = device(
+            super::model::DeviceKind::Network,
+            &format!("0000:{at}6:00.0"),
+            Some(node),
+            &near,
+            &bridges,
+        );
+        nic.names = vec![format!("mlx5_{at}"), format!("ibp{at}s0")];
+        nic.link = Some(Link { most: of(5, 16), now: of(5, 16) });
+        nic.network = Some(Network {
+            interface: format!("ibp{at}s0"),
+            rdma: format!("mlx5_{at}"),
+            up: Some(at != 5),
+            bytes_per_second: Some(50e9),
+        });
+        let mut disk = device(Storage, &format!("0000:{at}7:00.0"), Some(node), &near, &bridges);
+        disk.names = vec![format!("nvme{at}n1")];
+        disk.link = Some(Link { most: of(4, 4), now: of(4, 4) });
+        topology.devices.extend([gpu, nic, disk]);
+        let slice = |n: u32, profile: &str| super::map::KnownSlice {
+            uuid: format!("MIG-{n}"),
+            profile: profile.into(),
+            gpu_instance: n,
+            compute_instance: 0,
+        };
+        known.push(super::map::Known {
+            index: at,
+            uuid: format!("GPU-{at}"),
+            model: "NVIDIA H200".into(),
+            pci_address: format!("00000000:{at}5:00.0"),
+            minor: Some(at),
+            slices: if at == 7 {
+                vec![slice(1, "3g.71gb"), slice(2, "2g.35gb"), slice(3, "1g.18gb"), slice(4, "1g.18gb")]
+            } else {
+                vec![]
+            },
+        });
+    }
+    let map = Map::new(topology, &known);
+    std::fs::write("/tmp/map-hgx.svg", svg::svg(&map)).unwrap();
+    println!("{}", text::text(&map, false));
+    for binder in [super::bind::Binder::Docker, super::bind::Binder::Slurm, super::bind::Binder::Kubernetes] {
+        println!("{}", super::bind::lines(&map, binder));
+    }
+}

@@ -81,6 +81,11 @@ pub fn width_of(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.56
 }
 
+/// Likewise of bold text.
+pub fn bold_width(text: &str, size: f64) -> f64 {
+    width_of(text, size) * 1.14
+}
+
 /// Text cut to about this width.
 pub fn fit(text: &str, size: f64, width: f64) -> String {
     if width_of(text, size) <= width {

@@ -75,7 +75,11 @@ impl<'a> Shares<'a> {
         body.push_str(&match owners.as_slice() {
             [] => String::new(),
             [(number, taker)] => text(taker.label(), colour(*number).1),
-            many => text(&format!("÷{}", many.len()), "#000"),
+            // On a plate of its own: stripes of many colours are behind it.
+            many => {
+                let plate = "<rect x=\"4\" y=\"4\" width=\"20\" height=\"14\" rx=\"3\" fill=\"#fff\"/>";
+                plate.to_owned() + &text(&format!("÷{}", many.len()), "#000")
+            }
         });
         body.push_str("</g>");
         Block { width, height, body }

@@ -27,10 +27,10 @@ pub fn draw(map: &Map, shares: &Shares<'_>, width: f64) -> Block {
         let columns = ((width / WIDTH) as usize).max(1);
         rows.push(Block::table(by_column(entries, columns), columns, 0.0));
     }
-    rows.push(line(
-        "A square is a core: its colour and number say whose share it is. ÷4: four share it, as there are fewer cores \
-         than GPUs.",
-    ));
+    rows.push(line("A square is a core: its colour and number say whose share it is."));
+    if shares.takers().any(|(_, taker)| taker.share().shared) {
+        rows.push(line("÷N: N of them share the core, as there are fewer cores than GPUs or MIG devices."));
+    }
     if !map.left_over.is_empty() {
         rows.push(line(&format!("Empty squares are near no GPU: CPUs {}", map.left_over)));
     }

@@ -1,6 +1,6 @@
 //! The PCI tree: bridges and devices one below the other, joined by lines with what the links do.
 
-use super::block::{Block, fit, label, rect, width_of};
+use super::block::{Block, bold_width, fit, label, rect, width_of};
 use super::cores::Shares;
 use super::{HEAD, PAD, WIDE};
 use crate::topology::map::{Gpu, Map};
@@ -11,7 +11,7 @@ use crate::topology::words;
 /// How far what is below a bridge is moved to the right.
 const STEP: f64 = 22.0;
 /// Room for the words about a link on the line to a device.
-const LINK: f64 = 92.0;
+const LINK: f64 = 104.0;
 /// Between rows.
 const GAP: f64 = 6.0;
 /// Height of a row of one line.
@@ -28,10 +28,10 @@ pub fn draw(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>) -> Block {
 }
 
 /// Devices of which the machine does not tell the node.
-pub fn unplaced(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>) -> Block {
+pub fn unplaced(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, least: f64) -> Block {
     let tree = draw(pci, map, shares);
     let name = "The machine does not tell which NUMA node these are near";
-    let width = tree.width.max(width_of(name, 12.0)).max(WIDE) + 2.0 * PAD;
+    let width = (tree.width.max(bold_width(name, 12.0)) + 2.0 * PAD).max(least);
     let height = tree.height + HEAD + 1.5 * PAD;
     let mut body = rect("node", 0.0, 0.0, width, height, 6.0);
     body.push_str(&label("name", PAD, 17.0, name));
@@ -67,7 +67,7 @@ fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f6
                     false => ("line", "link"),
                 };
                 all.body.push_str(&format!("<path class=\"{class}\" d=\"M{x:.1} {middle:.1}h{LINK:.1}\"/>"));
-                let link = fit(&words::link(one), 9.5, LINK - 8.0);
+                let link = fit(&words::link(one), 9.5, LINK - 7.0);
                 all.body.push_str(&label(words, x + 5.0, middle - 3.0, &link));
                 all.put(&row, x + LINK, y);
             }
@@ -128,7 +128,7 @@ fn device(
         DeviceKind::Storage => "storage",
         _ => "nvswitch",
     };
-    let width = width_of(&text, 11.0) + 14.0;
+    let width = bold_width(&text, 11.0) + 14.0;
     let down = device.network.as_ref().is_some_and(|network| network.up == Some(false));
     let words = if down { "small lack" } else { "small" };
     let body = rect(class, 0.0, 0.0, width, ROW, 4.0) + &label(words, 7.0, 15.0, &text);
@@ -141,7 +141,7 @@ fn card(gpu: &Gpu, shares: &Shares<'_>, widest: f64) -> Block {
         Some(_) => format!("{} · {}", gpu.name(), short(&gpu.place.address)),
         None => gpu.name(),
     };
-    let title = fit(&name, 12.0, widest - 16.0);
+    let title = fit(&name, 12.0 * 1.14, widest - 16.0);
     let mut rows: Vec<(Block, String)> = Vec::new();
     for (number, taker) in shares.takers().filter(|(_, taker)| std::ptr::eq(taker.gpu, gpu)) {
         let profile = taker.slice.map(|slice| format!("MIG {} → ", slice.profile)).unwrap_or_default();
@@ -150,7 +150,7 @@ fn card(gpu: &Gpu, shares: &Shares<'_>, widest: f64) -> Block {
         rows.push((shares.mark(number, taker.label()), fit(&text, 11.0, widest - 60.0)));
     }
     let text = rows.iter().map(|(_, text)| width_of(text, 11.0) + 52.0).fold(0.0, f64::max);
-    let width = text.max(width_of(&title, 12.0) + 16.0);
+    let width = text.max(bold_width(&title, 12.0) + 16.0);
     let height = 28.0 + rows.len() as f64 * 26.0;
     let mut body = rect("gpu", 0.0, 0.0, width, height, 5.0);
     body.push_str(&label("name", 8.0, 19.0, &title));
