@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod families;
 pub mod host;
 pub mod report;
+pub mod topology;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -41,6 +42,7 @@ pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
     findings.push(host::kernel_log(&host, config, reached));
     findings.push(host::control_groups(&host));
     findings.push(host::kubelet(&host));
+    findings.push(topology::look(config));
     findings.push(host::state_folder(config, reached));
     match asked {
         Ok(asked) if asked.up => {

@@ -16,7 +16,7 @@ use gpu_node_exporter::control::orders::{self, in_words};
 use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
 use gpu_node_exporter::host::Host;
 use gpu_node_exporter::stop::Stop;
-use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve};
+use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve, topology};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -33,6 +33,8 @@ Examples:
   gpu-node-exporter doctor                           what works on this machine, and what mends the rest
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
+  gpu-node-exporter topology                         where each GPU sits, and its fair share of CPUs
+  gpu-node-exporter topology --bind docker           lines that bind work on each GPU to it
   gpu-node-exporter driver release                   before the driver is unloaded or upgraded
   gpu-node-exporter gpm off                          before a profiler such as Nsight runs
 
@@ -97,6 +99,12 @@ enum Command {
     /// healthy one, and says which it is and what to do first.
     #[command(after_help = canary::command::arguments::AFTER_HELP)]
     Canary(canary::command::arguments::Arguments),
+    /// Draw the machine around the GPUs, and say how to bind work to the CPUs near each
+    ///
+    /// Packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest each GPU, and each
+    /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
+    #[command(after_help = topology::command::AFTER_HELP)]
+    Topology(topology::command::Arguments),
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
     /// SIGUSR1 to the main process releases as well:
@@ -120,6 +128,9 @@ enum Command {
     /// The process that talks to CUDA; started for each run of the canary
     #[command(hide = true)]
     CanaryChild,
+    /// The process that looks at the machine around the GPUs; started by `serve` and `topology`
+    #[command(hide = true)]
+    TopologyChild(topology::child::Arguments),
 }
 
 #[derive(Clone, Copy, Subcommand)]
@@ -200,6 +211,13 @@ fn main() -> ExitCode {
             log_to_stderr(tracing::Level::WARN);
             prove(&loaded.config, &arguments)
         }),
+        Command::Topology(arguments) => with_config(overrides, |loaded| {
+            log_to_stderr(tracing::Level::ERROR);
+            match topology::command::run(&loaded.config, &arguments) {
+                Ok(text) => print(text.as_bytes()),
+                Err(error) => fail(EXIT_FAILED, &error),
+            }
+        }),
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
                 DriverOrder::Release => orders::release(socket, &Host::new(&loaded.config.host.root)),
@@ -226,6 +244,7 @@ fn main() -> ExitCode {
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));
             canary::child::main()
         }
+        Command::TopologyChild(arguments) => topology::child::main(&arguments),
     }
 }
 

@@ -4,8 +4,11 @@
 //! knows, and [`command`] shows it.
 
 pub mod answer;
+pub mod ask;
 pub mod bind;
+pub mod child;
 pub mod command;
+pub mod compare;
 pub mod discover;
 pub mod divide;
 pub mod latency;
@@ -13,7 +16,7 @@ pub mod map;
 pub mod model;
 pub mod place;
 #[cfg(test)]
-mod specimen;
+pub(crate) mod specimen;
 pub mod svg;
 #[cfg(test)]
 mod tests;

@@ -25,13 +25,14 @@ use crate::page::{self, words};
 use crate::snapshot::{Board, Snapshot};
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 6] = [
+pub const PATHS: [(&str, &str); 7] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/livez", "200 while the exporter itself works"),
     ("/readyz", "200 once every collector has answered or been found absent"),
     ("/api/v1/snapshot", "everything, as JSON"),
     ("/api/v1/events", "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream"),
+    ("/api/v1/topology", "the machine around the GPUs and what has changed of it, as JSON"),
 ];
 
 /// What the handlers look at.
@@ -100,6 +101,7 @@ pub(super) fn router(doors: Arc<Doors>, streams: Streams, stats: Arc<Stats>) -> 
         .route("/readyz", get(readyz))
         .route("/api/v1/snapshot", get(snapshot))
         .route("/api/v1/events", get(list))
+        .route("/api/v1/topology", get(topology))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
         .layer(map_response_with_state(stats, finish))
@@ -116,6 +118,23 @@ async fn metrics(State(doors): State<Arc<Doors>>, headers: HeaderMap) -> Respons
 
 async fn snapshot(State(doors): State<Arc<Doors>>, headers: HeaderMap) -> Response {
     doors.show(Format::Json, &headers).await
+}
+
+/// Made for each request: nobody asks for it often.
+async fn topology(State(doors): State<Arc<Doors>>) -> Response {
+    let snapshot = match doors.fresh() {
+        Ok(snapshot) => snapshot,
+        Err(why) => return unavailable(why),
+    };
+    let rendered = tokio::task::spawn_blocking(move || crate::encode::topology::render(&snapshot)).await;
+    match rendered {
+        Ok(Some(text)) => ([(CONTENT_TYPE, Format::Json.content_type())], text).into_response(),
+        Ok(None) => unavailable("Nothing is known of the topology; /readyz tells why.\n".into()),
+        Err(error) => {
+            tracing::error!(%error, "the topology cannot be rendered");
+            (StatusCode::INTERNAL_SERVER_ERROR, "The topology could not be rendered.\n").into_response()
+        }
+    }
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.

@@ -90,7 +90,7 @@ impl Ledger {
         self.put_health(&mut b, now, &driver, &states);
         self.put_faults(&mut b);
         let canary = self.put_canary(&mut b, now, &states);
-        let topology = self.put_topology(&mut b, now);
+        let topology = self.put_topology(&mut b, now, &states);
         let owners = self.put_owners(&mut b, now, unix_seconds);
         let windows = self.put_windows(&mut b, unix_seconds);
         let gpus = self.put_gpus(&mut b, now, unix_seconds, states);

@@ -45,10 +45,9 @@ pub struct DeviceState {
 }
 
 impl Links {
-    /// Whether these are the devices of the topology: none came, none went.
-    pub fn are_of(&self, topology: &Topology) -> bool {
-        let known = topology.devices.iter().map(|device| device.address.as_str());
-        known.eq(self.0.iter().map(|state| state.address.as_str()))
+    /// Which devices there are, in order.
+    pub fn addresses(&self) -> Vec<String> {
+        self.0.iter().map(|state| state.address.clone()).collect()
     }
 
     /// Brings the devices of a topology up to date.

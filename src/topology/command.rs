@@ -4,17 +4,21 @@
 mod driver;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use super::ask::Asker;
 use super::bind::{self, Binder};
+use super::discover::Origin;
 use super::latency;
 use super::map::Map;
 use super::model::Topology;
 use super::{svg, text};
+use crate::child::Voice;
 use crate::config::Config;
 use crate::host::Host;
+use crate::stop::Stop;
 
 /// Examples for `--help`.
 pub const AFTER_HELP: &str = "\
@@ -120,7 +124,20 @@ fn join(config: &Config, arguments: &Arguments, mut topology: Topology) -> Map {
     Map::new(topology, &known)
 }
 
-/// Looks at the machine, in a process of its own.
-fn look(_config: &Config, _arguments: &Arguments) -> Result<(Topology, String), Failed> {
-    Err(Failed("the machine cannot be looked at yet".into()))
+/// Looks at the machine, in a process of its own: the topology, and hwloc's own format of it if that is wanted.
+fn look(config: &Config, arguments: &Arguments) -> Result<(Topology, String), Failed> {
+    let origin = match (&arguments.input, &arguments.synthetic) {
+        (Some(file), _) => Origin::Xml(absolute(file)?),
+        (_, Some(words)) => Origin::Synthetic(words.clone()),
+        _ => Origin::Live(config.host.root.clone()),
+    };
+    let xml = arguments.format == Format::Xml;
+    let found = Asker::new(Voice::Silent).all(&origin, xml, &Stop::default());
+    let found = found.map_err(|error| Failed(error.to_string()))?;
+    Ok((found.topology, found.xml.unwrap_or_default()))
+}
+
+/// The process that reads it has a working directory of its own.
+fn absolute(file: &Path) -> Result<PathBuf, Failed> {
+    std::path::absolute(file).map_err(|error| Failed(format!("{}: {error}", file.display())))
 }

@@ -6,7 +6,7 @@
 mod machine;
 mod sysfs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::answer::Links;
 use super::model::Topology;
@@ -54,7 +54,7 @@ pub fn discover(origin: &Origin) -> Result<Found, Error> {
 }
 
 /// Looks at links and network devices alone.
-pub fn links(root: &std::path::Path) -> Links {
+pub fn links(root: &Path) -> Links {
     sysfs::links(&Host::new(root))
 }
 

@@ -61,7 +61,8 @@ fn topology(hwloc: &Hwloc) -> Topology {
     let mut devices: Vec<Device> = hwloc.pci_devices().filter_map(device).collect();
     devices.sort_by(|a, b| a.address.cmp(&b.address));
     let root = hwloc.root_object();
-    let name = [info(root, "DMISysVendor"), info(root, "DMIProductName")].join(" ");
+    let (vendor, product) = (info(root, "DMISysVendor"), info(root, "DMIProductName"));
+    let name = if product.starts_with(&vendor) { product } else { format!("{vendor} {product}") };
     Topology {
         machine: name.trim().to_owned(),
         cpus: cpus(Some(root)),

@@ -1,0 +1,62 @@
+//! The topology that the machine should have, from a file.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::topology::Topology;
+
+/// Longest file.
+const MOST: u64 = 8 << 20;
+
+/// What `gpu-node-exporter topology --format json` prints and `/api/v1/topology` serves, or the topology in it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Document {
+    Whole { topology: Topology },
+    Bare(Topology),
+}
+
+/// Reads it. `None`: none is declared.
+pub(super) fn read(file: &Path) -> Result<Option<Topology>, String> {
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let said = |why: &dyn std::fmt::Display| format!("topology.declared {}: {why}", file.display());
+    let mut bytes = Vec::new();
+    let opened = File::open(file).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes));
+    opened.map_err(|error| said(&error))?;
+    if bytes.len() as u64 > MOST {
+        return Err(said(&format!("longer than {MOST} bytes")));
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(Document::Whole { topology } | Document::Bare(topology)) => Ok(Some(topology)),
+        Err(_) => Err(said(&"not a topology as `gpu-node-exporter topology --format json` prints it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::specimen::machine;
+
+    #[test]
+    fn both_forms_are_read_and_other_files_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("declared.json");
+        assert_eq!(read(Path::new("")), Ok(None));
+        assert!(read(&file).unwrap_err().contains("declared.json"));
+        let machine = machine(&[("0-3", &["0-3"])]);
+        let bare = serde_json::to_value(&machine).unwrap();
+        for text in [bare.to_string(), serde_json::json!({"gpus": [], "topology": bare}).to_string()] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(read(&file), Ok(Some(machine.clone())));
+        }
+        for text in ["", "{}", "[1]", "\u{0}"] {
+            std::fs::write(&file, text).unwrap();
+            assert!(read(&file).unwrap_err().contains("not a topology"), "{text}");
+        }
+    }
+}
