@@ -137,7 +137,14 @@ fn look(config: &Config, arguments: &Arguments) -> Result<(Topology, String), Fa
     Ok((found.topology, found.xml.unwrap_or_default()))
 }
 
-/// The process that reads it has a working directory of its own.
+/// The process that reads the file has a working directory of its own. A file that cannot be read is told here.
 fn absolute(file: &Path) -> Result<PathBuf, Failed> {
-    std::path::absolute(file).map_err(|error| Failed(format!("{}: {error}", file.display())))
+    let failed = |error: io::Error| Failed(format!("{}: {error}", file.display()));
+    let path = std::path::absolute(file).map_err(failed)?;
+    // Opening a pipe would wait for who writes it.
+    if !std::fs::metadata(&path).map_err(failed)?.is_file() {
+        return Err(Failed(format!("{}: not a file", file.display())));
+    }
+    std::fs::File::open(&path).map_err(failed)?;
+    Ok(path)
 }

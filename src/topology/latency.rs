@@ -31,6 +31,8 @@ const SHARE: u64 = 4;
 pub struct Latency {
     /// Size of the buffer, in bytes.
     pub buffer_bytes: u64,
+    /// Size of the largest last-level cache; a buffer of less than twice as much is partly in it.
+    pub cache_bytes: u64,
     /// Each node's CPUs with each node's memory.
     pub pairs: Vec<Pair>,
 }
@@ -73,7 +75,7 @@ pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str))
             pairs.push(Pair { cpu_node: cpus.index, memory_node: memory.index, nanoseconds, why });
         }
     }
-    Latency { buffer_bytes: bytes, pairs }
+    Latency { buffer_bytes: bytes, cache_bytes: cache, pairs }
 }
 
 /// A buffer in the memory of a node.
@@ -181,6 +183,10 @@ impl Latency {
         }
         let size = words::size(self.buffer_bytes);
         out.push_str(&format!("  One load after the other at random addresses of {size}.\n"));
+        if self.buffer_bytes / 2 < self.cache_bytes {
+            let cache = words::size(self.cache_bytes);
+            out.push_str(&format!("  The L3 cache has {cache}: part of the loads came from there.\n"));
+        }
         let mut told: Vec<(u32, &str)> = Vec::new();
         for pair in &self.pairs {
             if let Some(why) = &pair.why

@@ -20,13 +20,13 @@ const PAD: f64 = 10.0;
 /// Room for the label of a box.
 const HEAD: f64 = 20.0;
 /// Widest content of a NUMA node before it is wrapped.
-const WIDE: f64 = 500.0;
+const WIDE: f64 = 560.0;
 
 /// All of it.
 pub fn svg(map: &Map) -> String {
     let shares = Shares::new(map);
     let tree = tree::of(&map.topology);
-    let parts = alike(&tree.branches, &shares, map);
+    let parts = alike(&tree.branches, &shares, map, 0.0);
     let columns = match parts.len() {
         few @ 0..=3 => few.max(1),
         many => (1..=many).find(|columns| columns * columns >= many).unwrap_or(many),
@@ -62,10 +62,11 @@ pub fn svg(map: &Map) -> String {
     )
 }
 
-/// Branches, all as wide as the widest of them.
-fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map) -> Vec<Block> {
+/// Branches, all as wide as the widest of them; one alone at least as wide as told.
+fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map, least: f64) -> Vec<Block> {
     let natural = branches.iter().map(|branch| draw(branch, shares, map, 0.0).width);
-    let least = natural.fold(0.0, f64::max);
+    let alone = matches!(branches, [one] if !matches!(one.part, Part::L3(_)));
+    let least = natural.fold(if alone { least } else { 0.0 }, f64::max);
     branches.iter().map(|branch| draw(branch, shares, map, least)).collect()
 }
 
@@ -73,7 +74,8 @@ fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map) -> Vec<Block> 
 fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map, least: f64) -> Block {
     let mut rows = Vec::new();
     if !branch.branches.is_empty() {
-        rows.push(Block::flow(alike(&branch.branches, shares, map), WIDE, PAD));
+        let inner = alike(&branch.branches, shares, map, least - 2.0 * PAD);
+        rows.push(Block::flow(inner, WIDE, PAD));
     }
     if !branch.cores.is_empty() {
         rows.push(shares.grid(&branch.cores, WIDE));

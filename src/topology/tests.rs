@@ -1,11 +1,14 @@
-//! Real machines and made-up ones, as hwloc tells them: answers derived by hand from their descriptions.
+//! Real machines and made-up ones, as hwloc tells them: answers derived by hand from their descriptions, and what must
+//! hold of every picture of them.
 
 use std::path::Path;
 
+use super::bind::{self, Binder};
 use super::discover::{Origin, discover};
-use super::map::Map;
-use super::model::Topology;
-use super::place;
+use super::map::{Gpu, Known, KnownSlice, Map};
+use super::model::{DeviceKind, Link, LinkCapability, Network, Topology};
+use super::place::Path as Nearness;
+use super::specimen::device;
 use super::{svg, text};
 
 fn file(name: &str) -> Topology {
@@ -19,26 +22,49 @@ fn made_up(words: &str) -> Topology {
 
 /// For each GPU: bus, NUMA node, root port, lowest switch, share.
 fn told(map: &Map) -> Vec<String> {
-    let of = |gpu: &super::map::Gpu| {
+    let of = |gpu: &Gpu| {
         let place = &gpu.place;
         let or = |text: &Option<String>| text.clone().unwrap_or_default().replace("0000:", "");
-        format!(
-            "{} node{} {} {} {}",
-            &place.address[5..7],
-            place.numa_node.map_or_else(String::new, |node| node.to_string()),
-            or(&place.root_port),
-            or(&place.switch),
-            gpu.share.cpus
-        )
+        let node = place.numa_node.map_or_else(String::new, |node| node.to_string());
+        let (root, switch) = (or(&place.root_port), or(&place.switch));
+        format!("{} node{node} {root} {switch} {}", &place.address[5..7], gpu.share.cpus)
     };
     map.gpus.iter().map(of).collect()
+}
+
+fn shares(map: &Map) -> Vec<String> {
+    map.takers().iter().map(|taker| taker.share().cpus.to_string()).collect()
+}
+
+/// Draws it in every way, and checks what must hold of each.
+fn drawn(map: &Map) {
+    for line in text::text(map, false).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    let picture = svg::svg(map);
+    let mut open = Vec::new();
+    for tag in picture.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag that ends");
+        match tag.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name)),
+            None if tag.ends_with('/') => {}
+            None => open.push(tag.split_whitespace().next().unwrap()),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    let number = |name: &str| -> f64 {
+        let rest = picture.split_once(&format!(" {name}=\"")).unwrap().1;
+        rest.split_once('"').unwrap().0.parse().unwrap()
+    };
+    assert!(number("width") <= 1400.0 && number("height") <= 2200.0, "{:?}", picture.get(..200));
+    // Every core is drawn, and each taker twice: on its card and in the legend.
+    let marks = picture.matches("class=\"core\"").count();
+    assert_eq!(marks, map.topology.cores.len() + 2 * map.takers().len());
 }
 
 #[test]
 fn dgx_2() {
     let map = Map::new(file("nvidia-dgx2.xml"), &[]);
-    std::fs::write("/tmp/map-dgx2.svg", svg::svg(&map)).unwrap();
-    println!("{}", text::text(&map, false));
     assert_eq!(
         told(&map),
         [
@@ -61,44 +87,81 @@ fn dgx_2() {
         ]
     );
     assert!(map.gpus.iter().all(|gpu| gpu.share.shared), "two cores a socket may be used");
+    assert!(map.gpus.iter().all(|gpu| gpu.place.nic.is_none()), "the file has none");
+    drawn(&map);
 }
 
 #[test]
-fn four_sockets() {
-    let topology = file("4-socket-pci.xml");
+fn four_times_four_sockets() {
+    let mut topology = file("4-socket-pci.xml");
+    let map = Map::new(topology.clone(), &[]);
+    assert_eq!((map.gpus.len(), map.left_over.len()), (0, 96));
+    drawn(&map);
+    // Two GPUs put near node 2: its cores are those of packages 8 to 11, whose CPUs take turns, 48 first.
+    let near = topology.numa_nodes[2].cpus.to_string();
+    for (address, bridges) in [("0000:65:00.0", &["0000:60:1c.0"]), ("0000:66:00.0", &["0000:60:1f.0"])] {
+        topology.devices.push(device(DeviceKind::Gpu, address, Some(2), &near, bridges));
+    }
     let map = Map::new(topology, &[]);
-    std::fs::write("/tmp/map-4s.svg", svg::svg(&map)).unwrap();
-    println!("{}", text::text(&map, false));
-    assert!(map.gpus.is_empty());
-    assert_eq!(map.left_over.len(), 96);
+    assert_eq!(
+        shares(&map),
+        ["48-49,52-53,56-57,60-61,64-65,68-69".to_owned(), "50-51,54-55,58-59,62-63,66-67,70-71".to_owned()],
+        "two packages each"
+    );
+    let nic = |at: usize| map.gpus[at].place.nic.clone().map(|near| (near.address, near.path));
+    assert_eq!(nic(0), Some(("0000:62:00.0".into(), Nearness::RootPort)), "beside eth4, below its root port");
+    assert_eq!(nic(1), Some(("0000:62:00.1".into(), Nearness::NumaNode)), "eth5, as eth4 has a GPU");
+    assert_eq!(map.gpus[0].place.storage.clone().unwrap().address, "0000:64:00.0", "sdb of the node");
+    assert!(bind::lines(&map, Binder::Slurm).contains("its cores: 48-59\n"), "Slurm counts by package");
+    drawn(&map);
 }
 
-#[test]
-fn a_guest_with_three_caches() {
-    let mut topology = made_up("package:1 numa:1 l3:3 core:8 pu:1");
-    let mut gpu = super::specimen::device(super::model::DeviceKind::Gpu, "0000:06:00.0", None, "", &[]);
-    gpu.cpus = topology.cpus.clone();
-    topology.devices = vec![gpu];
-    let slice = |n: u32| super::map::KnownSlice {
-        uuid: format!("MIG-{n}"),
-        profile: "2g.35gb".into(),
-        gpu_instance: n,
+fn slices(profiles: &[&str]) -> Vec<KnownSlice> {
+    let slice = |(at, profile): (u32, &&str)| KnownSlice {
+        uuid: format!("MIG-{at}"),
+        profile: (*profile).into(),
+        gpu_instance: at,
         compute_instance: 0,
     };
-    let known = super::map::Known {
-        index: 0,
-        uuid: "GPU-0".into(),
+    (1..).zip(profiles).map(slice).collect()
+}
+
+fn known(index: u32, address: &str, profiles: &[&str]) -> Known {
+    Known {
+        index,
+        uuid: format!("GPU-{index}"),
         model: "NVIDIA H200".into(),
-        pci_address: "00000000:06:00.0".into(),
-        minor: Some(0),
-        slices: vec![slice(1), slice(2), slice(3)],
-    };
-    let map = Map::new(topology, &[known]);
-    std::fs::write("/tmp/map-mig.svg", svg::svg(&map)).unwrap();
-    println!("{}", text::text(&map, false));
-    let shares: Vec<String> = map.takers().iter().map(|taker| taker.share().cpus.to_string()).collect();
-    assert_eq!(shares, ["0-7", "8-15", "16-23"]);
-    assert_eq!(place::gpus(&map.topology)[0].l3, [0, 1, 2]);
+        pci_address: address.into(),
+        minor: Some(index),
+        slices: slices(profiles),
+    }
+}
+
+#[test]
+fn a_guest_with_three_caches_and_three_slices() {
+    let mut topology = made_up("package:1 numa:1 l3:3 core:8 pu:1");
+    // A guest reports node -1: all CPUs are near.
+    topology.devices = vec![device(DeviceKind::Gpu, "0000:06:00.0", None, "0-23", &[])];
+    let map = Map::new(topology, &[known(0, "00000000:06:00.0", &["2g.35gb"; 3])]);
+    assert_eq!(shares(&map), ["0-7", "8-15", "16-23"]);
+    assert_eq!(map.gpus[0].place.l3, [0, 1, 2]);
+    assert!(
+        bind::lines(&map, Binder::Docker)
+            .contains("\ndocker run --gpus '\"device=MIG-3\"' --cpuset-cpus=16-23 --cpuset-mems=0 IMAGE\n")
+    );
+    drawn(&map);
+}
+
+#[test]
+fn a_guest_of_two_nodes_that_does_not_tell_them() {
+    let mut topology = made_up("package:2 numa:1 l3:1 core:8 pu:2");
+    topology.devices =
+        (1..=8).map(|bus| device(DeviceKind::Gpu, &format!("0000:0{bus}:00.0"), None, "0-31", &[])).collect();
+    let map = Map::new(topology, &[]);
+    assert_eq!(shares(&map), ["0-3", "4-7", "8-11", "12-15", "16-19", "20-23", "24-27", "28-31"]);
+    assert_eq!(map.gpus[7].share.memory_nodes.to_string(), "1", "that of its CPUs");
+    assert!(map.left_over.is_empty());
+    drawn(&map);
 }
 
 #[test]
@@ -106,112 +169,68 @@ fn two_sockets_in_four_clusters_each() {
     let mut topology = made_up("package:2 numa:4 l3:1 core:14 pu:2");
     for (at, node) in [0u32, 0, 2, 3, 4, 4, 6, 7].into_iter().enumerate() {
         let near = topology.numa_nodes[node as usize].cpus.to_string();
-        let rp = format!("0000:{at}0:01.0");
-        let up = format!("0000:{at}1:00.0");
-        let bridges = [rp.as_str(), up.as_str(), "down"];
-        topology.devices.push(super::specimen::device(
-            super::model::DeviceKind::Gpu,
-            &format!("0000:{at}8:00.0"),
-            Some(node),
-            &near,
-            &bridges,
-        ));
-        let mut nic = super::specimen::device(
-            super::model::DeviceKind::Network,
-            &format!("0000:{at}9:00.0"),
-            Some(node),
-            &near,
-            &bridges,
-        );
-        nic.names = vec![format!("mlx5_{at}"), format!("ib{at}")];
-        nic.network = Some(super::model::Network {
-            interface: format!("ib{at}"),
-            rdma: format!("mlx5_{at}"),
-            up: Some(at != 3),
-            bytes_per_second: Some(50e9),
-        });
-        topology.devices.push(nic);
+        let (root, up) = (format!("0000:{at}0:01.0"), format!("0000:{at}1:00.0"));
+        let of = |kind, number| {
+            let address = format!("0000:{at}{number}:00.0");
+            device(kind, &address, Some(node), &near, &[root.as_str(), up.as_str(), "down"])
+        };
+        topology.devices.extend([of(DeviceKind::Gpu, 8), of(DeviceKind::Network, 9)]);
     }
-    let of = |generation, lanes| super::model::LinkCapability { generation, lanes };
-    for (at, device) in topology.devices.iter_mut().enumerate() {
-        let now = if at == 4 { of(5, 8) } else { of(5, 16) };
-        device.link = Some(super::model::Link { most: of(5, 16), now });
-    }
-    topology.machine = "Example SNC-4".into();
     let map = Map::new(topology, &[]);
-    std::fs::write("/tmp/map-snc.svg", svg::svg(&map)).unwrap();
-    println!("{}", text::text(&map, false));
-    let shares: Vec<String> = map.gpus.iter().map(|gpu| gpu.share.cpus.to_string()).collect();
-    assert_eq!(shares[..3], ["0-13", "14-27", "56-83"]);
-    assert!(map.gpus.iter().enumerate().all(|(at, gpu)| {
-        gpu.place.nic.as_ref().is_some_and(|near| {
-            near.address == format!("0000:{at}9:00.0") && near.path == place::Path::Switch
-        })
-    }));
+    assert_eq!(
+        shares(&map),
+        ["0-13", "14-27", "56-83", "84-111", "112-125", "126-139", "168-195", "196-223"],
+        "28 CPUs a node, two threads a core, and half of it where two GPUs are near"
+    );
+    assert_eq!(map.left_over.to_string(), "28-55,140-167", "nodes 1 and 5");
+    for (at, gpu) in map.gpus.iter().enumerate() {
+        let near = gpu.place.nic.clone().unwrap();
+        assert_eq!((near.address, near.path), (format!("0000:{at}9:00.0"), Nearness::Switch));
+    }
+    drawn(&map);
 }
 
 #[test]
-fn a_board_of_eight() {
-    use super::model::{DeviceKind::*, Link, LinkCapability, Network};
-    use super::specimen::device;
+fn a_board_of_eight_with_slices_and_a_narrow_link() {
     let mut topology = made_up("package:2 numa:1 l3:12 core:8 pu:2");
-    topology.machine = "Example HGX H200".into();
-    for package in &mut topology.packages {
-        package.model = "AMD EPYC 9654 96-Core Processor".into();
-    }
     let of = |generation, lanes| LinkCapability { generation, lanes };
-    let mut known = Vec::new();
     for at in 0..8u32 {
         let node = at / 4;
         let near = topology.numa_nodes[node as usize].cpus.to_string();
-        let (rp, up) = (format!("0000:{at}0:01.1"), format!("0000:{at}1:00.0"));
-        let bridges = [rp.as_str(), up.as_str(), "down"];
-        let mut gpu = device(Gpu, &format!("0000:{at}5:00.0"), Some(node), &near, &bridges);
-        let now = if at == 2 { of(5, 8) } else { of(5, 16) };
-        gpu.link = Some(Link { most: of(5, 16), now });
-        gpu.port = Some(of(5, 16));
-        let mut nic = device(
-            super::model::DeviceKind::Network,
-            &format!("0000:{at}6:00.0"),
-            Some(node),
-            &near,
-            &bridges,
-        );
-        nic.names = vec![format!("mlx5_{at}"), format!("ibp{at}s0")];
-        nic.link = Some(Link { most: of(5, 16), now: of(5, 16) });
-        nic.network = Some(Network {
-            interface: format!("ibp{at}s0"),
-            rdma: format!("mlx5_{at}"),
-            up: Some(at != 5),
-            bytes_per_second: Some(50e9),
-        });
-        let mut disk = device(Storage, &format!("0000:{at}7:00.0"), Some(node), &near, &bridges);
-        disk.names = vec![format!("nvme{at}n1")];
-        disk.link = Some(Link { most: of(4, 4), now: of(4, 4) });
-        topology.devices.extend([gpu, nic, disk]);
-        let slice = |n: u32, profile: &str| super::map::KnownSlice {
-            uuid: format!("MIG-{n}"),
-            profile: profile.into(),
-            gpu_instance: n,
-            compute_instance: 0,
+        let (root, up) = (format!("0000:{at}0:01.1"), format!("0000:{at}1:00.0"));
+        let mut device = |kind, number, name: String, lanes| {
+            let address = format!("0000:{at}{number}:00.0");
+            let mut device = device(kind, &address, Some(node), &near, &[root.as_str(), up.as_str(), "down"]);
+            device.names.push(name);
+            device.link = Some(Link { most: of(5, 16), now: of(5, lanes) });
+            topology.devices.push(device);
         };
-        known.push(super::map::Known {
-            index: at,
-            uuid: format!("GPU-{at}"),
-            model: "NVIDIA H200".into(),
-            pci_address: format!("00000000:{at}5:00.0"),
-            minor: Some(at),
-            slices: if at == 7 {
-                vec![slice(1, "3g.71gb"), slice(2, "2g.35gb"), slice(3, "1g.18gb"), slice(4, "1g.18gb")]
-            } else {
-                vec![]
-            },
-        });
+        device(DeviceKind::Gpu, 5, String::new(), if at == 2 { 8 } else { 16 });
+        device(DeviceKind::Network, 6, format!("mlx5_{at}"), 16);
+        device(DeviceKind::Storage, 7, format!("nvme{at}n1"), 16);
     }
+    topology.devices[1].network = Some(Network {
+        interface: String::new(),
+        rdma: "mlx5_0".into(),
+        up: Some(false),
+        bytes_per_second: Some(50e9),
+    });
+    let mig = ["3g.71gb", "2g.35gb", "1g.18gb", "1g.18gb"];
+    let known: Vec<Known> = (0..8)
+        .map(|at| known(at, &format!("00000000:{at}5:00.0"), if at == 7 { &mig } else { &[] }))
+        .collect();
     let map = Map::new(topology, &known);
-    std::fs::write("/tmp/map-hgx.svg", svg::svg(&map)).unwrap();
-    println!("{}", text::text(&map, false));
-    for binder in [super::bind::Binder::Docker, super::bind::Binder::Slurm, super::bind::Binder::Kubernetes] {
-        println!("{}", super::bind::lines(&map, binder));
-    }
+    // Three caches of eight cores a GPU; of the last 24 cores 10.3, 6.9, 3.4 and 3.4.
+    assert_eq!(
+        shares(&map),
+        [
+            "0-47", "48-95", "96-143", "144-191", "192-239", "240-287", "288-335", "336-355", "356-369",
+            "370-377", "378-383"
+        ]
+    );
+    let said = text::text(&map, false);
+    assert!(said.contains("GPU 2 NVIDIA H200  0000:25:00.0  PCIe 5 x8 of x16  → CPUs 96-143\n"), "{said}");
+    assert!(said.contains("mlx5_0  0000:06:00.0  PCIe 5 x16  down, 400 Gb/s\n"), "{said}");
+    assert!(text::text(&map, true).contains("\u{1b}[33m"), "colours say it too");
+    drawn(&map);
 }

@@ -44,10 +44,7 @@ pub fn text(map: &Map, colours: bool) -> String {
         put(&mut out, format_args!("\n{}\n{}", paint.bold("Memory latency"), latency.text()));
     }
     for note in &map.topology.notes {
-        put(&mut out, format_args!("\n{} {}", paint.with(33, "!"), shown(note)));
-    }
-    if !map.topology.notes.is_empty() {
-        out.push('\n');
+        put(&mut out, format_args!("\n{} {}\n", paint.with(33, "!"), wrap(&shown(note), COLUMNS - 2, "  ")));
     }
     out
 }
@@ -264,6 +261,25 @@ fn dash(set: &CpuSet) -> String {
 /// Without what would move the cursor of a terminal.
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// In lines of so many columns, broken between words.
+fn wrap(text: &str, columns: usize, before: &str) -> String {
+    let mut out = String::new();
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let long = word.chars().count();
+        if used > 0 && used + 1 + long > columns {
+            put(&mut out, format_args!("\n{before}"));
+            used = 0;
+        } else if used > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += long;
+    }
+    out
 }
 
 /// Cut to so many columns.

@@ -15,6 +15,7 @@ mod faults;
 mod golden;
 mod hang;
 mod http;
+mod map;
 mod mig;
 mod node;
 mod own;
