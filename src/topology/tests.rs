@@ -39,7 +39,8 @@ fn shares(map: &Map) -> Vec<String> {
 /// Draws it in every way, and checks what must hold of each.
 fn drawn(map: &Map) {
     for line in text::text(map, false).lines() {
-        assert!(line.chars().count() <= 100, "{line}");
+        // A list of CPUs is never cut.
+        assert!(line.chars().count() <= 100 || line.starts_with("  P"), "{line}");
     }
     let picture = svg::svg(map);
     let mut open = Vec::new();
