@@ -14,6 +14,7 @@ mod driver;
 mod faults;
 mod golden;
 mod hang;
+mod host_topology;
 mod http;
 mod map;
 mod mig;

@@ -1,5 +1,9 @@
 //! What hwloc finds, in our words.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
 use hwlocality::Topology as Hwloc;
 use hwlocality::object::TopologyObject;
 use hwlocality::object::attributes::{ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes};
@@ -11,6 +15,8 @@ use super::{Found, Origin};
 use crate::cpus::CpuSet;
 use crate::topology::model::{Device, DeviceKind, L3Group, Network, NumaNode, Package, Topology};
 
+/// Longest file that is read.
+const MOST: u64 = 16 << 20;
 /// NVIDIA's PCI vendor number.
 const NVIDIA: u16 = 0x10de;
 
@@ -25,8 +31,9 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
     let builder = TopologyBuilder::new();
     let builder = match origin {
         Origin::Live(_) => builder,
+        // Read by us: the binding panics at files that are not there.
         Origin::Xml(file) => builder
-            .from_xml_file(file)
+            .from_xml(&text(file)?)
             .map_err(|error| format!("{}: not hwloc's XML: {error}", file.display()))?,
         Origin::Synthetic(text) => builder
             .from_synthetic(text)
@@ -44,6 +51,14 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
         .map_err(|e| failed(&e))?
         .build()
         .map_err(|e| format!("hwloc finds no topology: {e}"))
+}
+
+/// A file's text, within bounds.
+fn text(file: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = File::open(file).and_then(|file| file.take(MOST).read_to_string(&mut text));
+    read.map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(text)
 }
 
 fn topology(hwloc: &Hwloc) -> Topology {
