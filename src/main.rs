@@ -34,6 +34,8 @@ Examples:
   gpu-node-exporter doctor                           what works on this machine, and what mends the rest
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
+  gpu-node-exporter topology                         where each GPU sits, and its fair share of CPUs
+  gpu-node-exporter topology --bind docker           lines that bind work on each GPU to it
   gpu-node-exporter driver release                   before the driver is unloaded or upgraded
   gpu-node-exporter window start --for 2h --reason X mute alerts for planned work
   gpu-node-exporter gpm off                          before a profiler such as Nsight runs
@@ -99,6 +101,12 @@ enum Command {
     /// healthy one, and says which it is and what to do first.
     #[command(after_help = canary::command::arguments::AFTER_HELP)]
     Canary(canary::command::arguments::Arguments),
+    /// Draw the machine around the GPUs, and say how to bind work to the CPUs near each
+    ///
+    /// Packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest each GPU, and each
+    /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
+    #[command(after_help = topology::command::AFTER_HELP)]
+    Topology(topology::command::Arguments),
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
     /// SIGUSR1 to the main process releases as well:
@@ -212,6 +220,13 @@ fn main() -> ExitCode {
         Command::Canary(arguments) => with_config(overrides, |loaded| {
             log_to_stderr(tracing::Level::WARN);
             prove(&loaded.config, &arguments)
+        }),
+        Command::Topology(arguments) => with_config(overrides, |loaded| {
+            log_to_stderr(tracing::Level::ERROR);
+            match topology::command::run(&loaded.config, &arguments) {
+                Ok(text) => print(text.as_bytes()),
+                Err(error) => fail(EXIT_FAILED, &error),
+            }
         }),
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {

@@ -69,8 +69,8 @@ struct Watcher<'a> {
 /// What was found.
 struct Known {
     topology: Topology,
-    /// Devices at the first look at links after it.
-    devices: Option<Vec<String>>,
+    /// Devices that a look at links sees.
+    devices: Vec<String>,
 }
 
 impl<'a> Watcher<'a> {
@@ -136,11 +136,9 @@ impl<'a> Watcher<'a> {
                 return Err(error);
             }
         };
-        let devices = links.addresses();
-        if known.devices.as_ref().is_some_and(|before| *before != devices) {
+        if links.addresses() != known.devices {
             return self.all(Some(known));
         }
-        known.devices = Some(devices);
         links.apply(&mut known.topology);
         self.known = Some(known);
         Ok(())
@@ -151,7 +149,7 @@ impl<'a> Watcher<'a> {
         let origin = Origin::Live(self.context.config.host.root.clone());
         match self.asker.all(&origin, false, &self.context.stop) {
             Ok(all) => {
-                self.known = Some(Known { topology: all.topology, devices: None });
+                self.known = Some(Known { topology: all.topology, devices: all.devices });
                 Ok(())
             }
             Err(error) => {

@@ -4,7 +4,7 @@ use super::report::{Finding, Verdict};
 use crate::child::Voice;
 use crate::config::Config;
 use crate::stop::Stop;
-use crate::topology::ask::Asker;
+use crate::topology::ask::{Asker, Unanswered};
 use crate::topology::discover::Origin;
 use crate::topology::model::{DeviceKind, Topology};
 
@@ -18,6 +18,8 @@ pub fn look(config: &Config) -> Finding {
     let origin = Origin::Live(config.host.root.clone());
     match Asker::new(Voice::Silent).all(&origin, false, &Stop::default()) {
         Ok(all) => found(&all.topology),
+        // A container without the host's files, as a rule.
+        Err(error @ Unanswered::Told(_)) => Finding::new(TOPIC, Verdict::Note, error.to_string()),
         Err(error) => Finding::new(TOPIC, Verdict::Wrong, error.to_string()),
     }
 }

@@ -23,6 +23,8 @@ pub enum What {
 pub struct All {
     /// What was found.
     pub topology: Topology,
+    /// Devices that a look at links sees, so that the next such look tells whether one came or went.
+    pub devices: Vec<String>,
     /// The same in hwloc's own format, if it was asked for.
     pub xml: Option<String>,
 }

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 
 use super::answer::{All, COMMAND, Links, What};
-use super::discover::Origin;
+use super::discover::{self, Origin};
 use crate::child::{self, Environment, Running, Voice};
 use crate::clock::Mono;
 use crate::stop::Stop;
@@ -82,6 +82,10 @@ impl Asker {
         what: What,
         stop: &Stop,
     ) -> Result<T, Unanswered> {
+        if let Origin::Live(root) = origin {
+            // Not worth a process.
+            discover::check(root).map_err(|error| Unanswered::Told(error.to_string()))?;
+        }
         let arguments = arguments(origin, what)?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.ask_with(&arguments, &environment(origin), stop)

@@ -58,8 +58,12 @@ fn run(arguments: &Arguments) -> io::Result<()> {
         return answer(answers, &Ok(discover::links(&arguments.files)));
     }
     let xml = arguments.what == What::Xml;
+    let devices = match &origin {
+        Origin::Live(root) => discover::links(root).addresses(),
+        Origin::Xml(_) | Origin::Synthetic(_) => Vec::new(),
+    };
     let found = discover::discover(&origin)
-        .map(|Found { topology, xml: text }| All { topology, xml: xml.then_some(text) })
+        .map(|Found { topology, xml: text }| All { topology, devices, xml: xml.then_some(text) })
         .map_err(|error| error.to_string());
     answer(answers, &found)
 }

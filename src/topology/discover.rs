@@ -40,17 +40,19 @@ pub struct Error(String);
 /// Looks at all of it. The environment has to be that of [`super::ask`], which tells hwloc of the root.
 pub fn discover(origin: &Origin) -> Result<Found, Error> {
     if let Origin::Live(root) = origin {
-        let cpus = Host::new(root).path("/sys/devices/system/cpu");
-        // Without it hwloc makes a machine up: one CPU.
-        if !cpus.is_dir() {
-            return Err(Error(format!("no folder {}", cpus.display())));
-        }
+        check(root)?;
     }
     let mut found = machine::read(origin).map_err(Error)?;
     if let Origin::Live(root) = origin {
         sysfs::complete(&Host::new(root), &mut found.topology);
     }
     Ok(found)
+}
+
+/// Whether there is a machine below this root at all: without its files hwloc makes one up, of one CPU.
+pub(super) fn check(root: &Path) -> Result<(), Error> {
+    let cpus = Host::new(root).path("/sys/devices/system/cpu");
+    if cpus.is_dir() { Ok(()) } else { Err(Error(format!("no folder {}", cpus.display()))) }
 }
 
 /// Looks at links and network devices alone.

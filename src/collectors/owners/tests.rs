@@ -73,6 +73,7 @@ impl Machine {
     fn start(&self) -> Running {
         let mut config = self.config.clone();
         config.host.root = self.root.path().into();
+        let windows = Arc::new(crate::windows::desk::Desk::new(&config));
         let context = Context {
             config: Arc::new(config),
             off: Arc::default(),
@@ -82,6 +83,7 @@ impl Machine {
             canaries: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
+            windows,
             pods: Arc::default(),
             board: Arc::default(),
             http: Arc::default(),
