@@ -176,3 +176,16 @@ fn the_canary_stays_away_from_a_gpu_that_a_pod_was_given() {
     let found = found.iter().find(|c| c.what == "no job claims the GPU").unwrap();
     assert!(found.found.contains("Slurm job 42"), "{found:?}");
 }
+
+#[test]
+fn the_daemon_ends_in_time_while_it_hangs() {
+    let mut node =
+        Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_DEADLINE", "1m").start();
+    node.wait_ready();
+    let kubelet = one_gpu(&node);
+    kubelet.now(|script| script.manner = Manner::Hung);
+    let asked = kubelet.asked();
+    node.wait_for("it is asked", |_| kubelet.asked() > asked);
+    let (status, took) = node.terminate();
+    assert!(status.success() && took < Duration::from_secs(5), "{status} after {took:?}");
+}
