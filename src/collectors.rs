@@ -48,6 +48,8 @@ pub struct Context {
     pub switch: Arc<nvml::switch::Switch>,
     /// Where the canary's collector and those who ask about it meet.
     pub canary: Arc<canary::desk::Desk>,
+    /// Windows of planned work: `windows` looks after them, people order them over the control socket.
+    pub windows: Arc<crate::windows::desk::Desk>,
     /// What the kubelet has given out, kept by `kubelet`; `owners` and `canary` look at it.
     pub pods: Arc<Pods>,
     /// What is published.

@@ -13,6 +13,7 @@ mod renderings;
 #[cfg(test)]
 pub(crate) mod specimen;
 mod text;
+pub mod windows;
 #[cfg(test)]
 mod wire_tests;
 

@@ -16,6 +16,7 @@ use gpu_node_exporter::control::orders::{self, in_words};
 use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
 use gpu_node_exporter::host::Host;
 use gpu_node_exporter::stop::Stop;
+use gpu_node_exporter::windows::orders as window;
 use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
@@ -34,6 +35,7 @@ Examples:
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
   gpu-node-exporter driver release                   before the driver is unloaded or upgraded
+  gpu-node-exporter window start --for 2h --reason X mute alerts for planned work
   gpu-node-exporter gpm off                          before a profiler such as Nsight runs
 
 Configuration, the later stronger than the earlier:
@@ -113,6 +115,14 @@ enum Command {
     Gpm {
         #[command(subcommand)]
         what: GpmOrder,
+    },
+    /// Mark planned work, so that alerts are muted and the canary stays away
+    ///
+    /// Windows are published with start and end (gpu_window_*), for alerts to be muted by.
+    #[command(after_help = window::AFTER_HELP)]
+    Window {
+        #[command(subcommand)]
+        what: window::Ask,
     },
     /// The process that talks to NVML; started by `serve`
     #[command(hide = true)]
@@ -216,6 +226,9 @@ fn main() -> ExitCode {
                 orders::ask(socket, request).map(|status| orders::gpm_in_words(&status).to_owned())
             })
         }),
+        Command::Window { what } => {
+            with_config(overrides, |loaded| with_socket(&loaded, |socket| window::ask(socket, &what)))
+        }
         Command::Sampler => {
             let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));

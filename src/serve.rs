@@ -11,7 +11,6 @@ use tokio::sync::watch;
 
 use crate::catalog::{BuildInfo, METRICS, MetricId};
 use crate::clock::{Mono, unix_seconds};
-use crate::collectors::canary::desk::Desk;
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context};
 use crate::config::Config;
@@ -25,7 +24,7 @@ use crate::ledger::{self, Hooks, Seen, Settings};
 use crate::snapshot::Board;
 use crate::state::{Inventory, Keeper, Store};
 use crate::stop::Stop;
-use crate::{control, lifecycle};
+use crate::{control, lifecycle, windows};
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +91,6 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
-    let canary = Arc::new(Desk::default());
     let context = Context {
         config: Arc::clone(&config),
         off,
@@ -101,7 +99,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         samplers: Arc::default(),
         canaries: Arc::default(),
         switch: Arc::clone(&switch),
-        canary: Arc::clone(&canary),
+        canary: Arc::default(),
+        windows: Arc::new(windows::desk::Desk::new(&config)),
         pods: Arc::default(),
         board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
@@ -137,7 +136,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, canary, Arc::clone(&inbox), stopped));
+        let control = tokio::spawn(serve_control(context, renderings, stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -216,15 +215,8 @@ fn inventory(config: &Config) -> (Seen, Remember) {
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
-async fn serve_control(
-    config: Arc<Config>,
-    board: Arc<Board>,
-    renderings: Arc<Renderings>,
-    switch: Arc<Switch>,
-    canary: Arc<Desk>,
-    inbox: Arc<Inbox>,
-    stopped: watch::Receiver<bool>,
-) {
+async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: watch::Receiver<bool>) {
+    let Context { config, switch, canary, windows, inbox, board, .. } = context;
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
     // Opening asks whether another daemon answers on it, which may take that one a while.
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
@@ -232,12 +224,19 @@ async fn serve_control(
         Ok(server) => {
             let answer = move |request: String| {
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
+                let (windows, inbox) = (Arc::clone(&windows), Arc::clone(&inbox));
                 let obeyed = orders::obey(&request, &switch)
                     .or_else(|| orders::canary(&request, &config, &canary, &switch, &board))
                     .or_else(|| orders::guest(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,
+                        None if windows::orders::is_ours(&request) => {
+                            // It reads and writes files: a slow disk must hold up nobody else.
+                            let obey = move || windows::orders::obey(&request, &windows, &inbox);
+                            let obeyed = tokio::task::spawn_blocking(obey).await;
+                            obeyed.unwrap_or_else(|error| Err(error.to_string()))
+                        }
                         None => control::look(&request, &board, &renderings).await,
                     }
                 }

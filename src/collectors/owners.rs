@@ -19,6 +19,7 @@ use crate::host::Host;
 use crate::ledger::inbox::Event;
 use crate::owners::identify::{Found, owner};
 use crate::owners::names::Names;
+use crate::owners::pods::Standing;
 use crate::owners::reader::{MOST_GIVEN_UP, Reader, Unread};
 use crate::owners::users::{self, Users};
 use crate::owners::{Attribution, News, Owner, cgroup, environ};
@@ -85,7 +86,6 @@ struct Owners {
     /// Counts readings, so that those of whom there are too many take turns.
     turn: usize,
     every: Duration,
-    asks_kubelet: bool,
 }
 
 impl Owners {
@@ -103,7 +103,6 @@ impl Owners {
             told: None,
             stuck: false,
             turn: 0,
-            asks_kubelet: !config.owners.kubelet_socket.as_os_str().is_empty(),
             every: READ_EVERY.min(config.ledger.publish_interval * 10),
             context,
         }
@@ -248,8 +247,10 @@ impl Owners {
             Some(names) => Some(names),
             None if membership.innermost == cgroup::Innermost::Pod => {
                 let claimed = self.claimed(places, listed, snapshot, &membership);
+                // The kubelet tells of a new pod at its next visit.
+                let may_come = matches!(self.context.pods.standing(), Standing::Unasked | Standing::Answers);
                 let since = *self.waiting.entry(pid).or_insert(now);
-                if claimed.is_none() && self.asks_kubelet && now.since(since) < NAMES_WITHIN {
+                if claimed.is_none() && may_come && now.since(since) < NAMES_WITHIN {
                     return None;
                 }
                 claimed

@@ -211,6 +211,11 @@ impl Faults {
         self.events.record(event, heard, Duration::ZERO);
     }
 
+    /// Takes in an event that is nothing wrong: for the list alone.
+    pub fn mention(&mut self, event: Event, heard: Mono) {
+        self.events.record(event, heard, Duration::ZERO);
+    }
+
     /// What faults say about a GPU.
     pub fn book(&self, gpu: &Gpu) -> Option<&FaultBook> {
         self.books.get(&gpu.uuid)

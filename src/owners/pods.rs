@@ -59,16 +59,43 @@ pub fn device_id(id: &str) -> &str {
     id.split_once("::").map_or(id, |(device, _)| device)
 }
 
+/// How it stands with the kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It was not asked yet.
+    #[default]
+    Unasked,
+    /// It is not to be asked.
+    Off,
+    /// There is none on this machine.
+    Absent,
+    /// It answers.
+    Answers,
+    /// It does not answer, and why.
+    Silent(String),
+}
+
 /// Where the claims hang.
 #[derive(Debug, Default)]
 pub struct Pods {
     claims: Mutex<Arc<Claims>>,
+    standing: Mutex<Standing>,
 }
 
 impl Pods {
     /// Puts up what the kubelet told; [`Claims::default`] if it no longer answers.
     pub fn put(&self, claims: Claims) {
         *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(claims);
+    }
+
+    /// Says how it stands with the kubelet.
+    pub fn stand(&self, standing: Standing) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+    }
+
+    /// How it stands with the kubelet.
+    pub fn standing(&self) -> Standing {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the kubelet told last.

@@ -21,6 +21,8 @@ pub enum EventKind {
     GpuReset,
     /// The canary has found something, or finds it no more.
     Canary,
+    /// A window of planned work has begun or ended.
+    Window,
 }
 
 impl EventKind {
@@ -35,6 +37,7 @@ impl EventKind {
             EventKind::DriverUnload => "driver_unload",
             EventKind::GpuReset => "gpu_reset",
             EventKind::Canary => "canary",
+            EventKind::Window => "window",
         }
     }
 }
@@ -83,7 +86,7 @@ pub struct Event {
     pub pid: Option<u32>,
     /// Its name.
     pub process: Option<String>,
-    /// The line of the kernel log, or the canary's words; empty if only the driver told.
+    /// The line of the kernel log, the canary's words, or the window; empty if only the driver told.
     pub text: String,
     /// Whether the driver's events told of it.
     pub nvml: bool,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::claims::Claimed;
 use crate::canary::outcome::Place;
 use crate::catalog::schema::{Entity, LabelSet, Metric};
 use crate::catalog::{
@@ -13,6 +14,9 @@ use crate::sample::Missing;
 use crate::snapshot::{DriverState, GpuState, Snapshot};
 
 use crate::catalog::schema::KnownLabel;
+
+/// Why claims are left out where only the daemon knows whose they are.
+const CALLER: &str = "only the daemon asks: in a prolog or a pod, the claim is that of who calls";
 
 /// A value that the driver is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +74,10 @@ pub struct Facts {
     pub processes: Told<u32>,
     /// Of these, those of MPS.
     pub mps: Told<u32>,
+    /// Pods that were given it.
+    pub pod: Claimed,
+    /// Jobs that were given it.
+    pub job: Claimed,
     /// Who may use the GPU.
     pub compute_mode: Told<ComputeMode>,
     /// Whether the driver keeps the GPU initialised.
@@ -122,6 +130,8 @@ impl Facts {
             no_instance: false,
             processes: processes(values, place),
             mps: count(values, gpu, &m::gpu_processes, (ProcessType::Mps,)),
+            pod: Claimed::Unasked(CALLER.into()),
+            job: Claimed::Unasked(CALLER.into()),
             compute_mode: state(values, gpu, &m::gpu_compute_mode),
             persistence: told(values, gpu, &m::gpu_persistence_mode_enabled, ()).map(|on| on > 0.0),
             utilization: match place.instance {

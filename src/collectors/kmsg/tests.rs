@@ -55,6 +55,7 @@ impl Bench {
             samplers: Arc::default(),
             canaries: Arc::default(),
             switch: Arc::default(),
+            windows: Arc::new(crate::windows::desk::Desk::new(&Config::default())),
             canary: Arc::default(),
             pods: Arc::default(),
             board: Arc::default(),

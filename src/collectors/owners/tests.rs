@@ -74,7 +74,7 @@ impl Machine {
         let mut config = self.config.clone();
         config.host.root = self.root.path().into();
         let context = Context {
-            config: Arc::new(config),
+            config: Arc::new(config.clone()),
             off: Arc::default(),
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
@@ -82,6 +82,7 @@ impl Machine {
             canaries: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
+            windows: Arc::new(crate::windows::desk::Desk::new(&config)),
             pods: Arc::default(),
             board: Arc::default(),
             http: Arc::default(),
