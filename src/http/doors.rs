@@ -20,18 +20,19 @@ use axum::routing::get;
 use super::events::{self, Streams};
 use super::stats::Stats;
 use crate::clock::Mono;
-use crate::encode::{Format, Renderings, accepted_encoding, accepted_metrics_format};
+use crate::encode::{self, Format, Renderings, accepted_encoding, accepted_metrics_format};
 use crate::page::{self, words};
 use crate::snapshot::{Board, Snapshot};
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 6] = [
+pub const PATHS: [(&str, &str); 7] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/livez", "200 while the exporter itself works"),
     ("/readyz", "200 once every collector has answered or been found absent"),
     ("/api/v1/snapshot", "everything, as JSON"),
     ("/api/v1/events", "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream"),
+    ("/api/v1/owners", "whose work is on the GPUs, and what holds it back, as JSON"),
 ];
 
 /// What the handlers look at.
@@ -100,6 +101,7 @@ pub(super) fn router(doors: Arc<Doors>, streams: Streams, stats: Arc<Stats>) -> 
         .route("/readyz", get(readyz))
         .route("/api/v1/snapshot", get(snapshot))
         .route("/api/v1/events", get(list))
+        .route("/api/v1/owners", get(owners))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
         .layer(map_response_with_state(stats, finish))
@@ -116,6 +118,20 @@ async fn metrics(State(doors): State<Arc<Doors>>, headers: HeaderMap) -> Respons
 
 async fn snapshot(State(doors): State<Arc<Doors>>, headers: HeaderMap) -> Response {
     doors.show(Format::Json, &headers).await
+}
+
+async fn owners(State(doors): State<Arc<Doors>>) -> Response {
+    let snapshot = match doors.fresh() {
+        Ok(snapshot) => snapshot,
+        Err(why) => return unavailable(why),
+    };
+    match encode::owners::document(&snapshot) {
+        Ok(bytes) => events::typed("application/json", Body::from(bytes)),
+        Err(error) => {
+            tracing::error!(%error, "no list of owners");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.
