@@ -8,6 +8,7 @@
 //! - what was measured of a GPU is served only while the GPU answers: a stall, a loss, a driver that is away
 //!   or stuck, or no sampler at all withdraws everything but the identity.
 
+mod bottleneck;
 mod busy;
 mod canary;
 mod clock_events;
@@ -41,7 +42,7 @@ use crate::catalog::{
     Subject, Tier, TierLabel,
 };
 use crate::clock::{Mono, unix_seconds};
-use crate::config::mig_layout::DeclaredLayout;
+use crate::config::{self, mig_layout::DeclaredLayout};
 use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
 use crate::owners::GpuProcess;
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
@@ -83,6 +84,8 @@ pub struct Settings {
     pub expected_gpus: usize,
     /// Events kept in the list.
     pub keep_events: usize,
+    /// Whose work is on the GPUs.
+    pub owners: config::Owners,
     /// The MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,
     /// Release and source revision.
@@ -198,7 +201,6 @@ impl Ledger {
             seen: settings.seen.clone(),
             seen_changed: false,
             hindered: BTreeMap::new(),
-            settings,
             parts: BTreeMap::new(),
             gpus: BTreeMap::new(),
             node_epoch: 0,
@@ -219,9 +221,10 @@ impl Ledger {
             busy: Busy::default(),
             canary: Canary::default(),
             topology: topology::Topology::default(),
-            owners: owners::Owners::default(),
+            owners: owners::Owners::new(settings.owners.clone()),
             windows: windows::Windows::default(),
             last_success: BTreeMap::new(),
+            settings,
             ready: false,
             sequence: 0,
             publish_seconds: 0.0,
@@ -263,7 +266,11 @@ impl Ledger {
         if self.overtaken(&batch) {
             self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
         } else {
+            let listed = batch.processes.is_some().then(|| batch.clone());
             self.keep(batch);
+            if let Some(batch) = listed {
+                self.look_at_owners(&batch);
+            }
         }
         new_epoch
     }
@@ -304,6 +311,7 @@ impl Ledger {
             self.parts.retain(|part, _| part.gpu.as_ref() != Some(&old));
             self.counters.forget(&old.uuid);
             self.gpm.forget(&old);
+            self.owners.forget(&old);
             if old.uuid != gpu.uuid {
                 self.faults.forget(&old.uuid);
                 self.busy.forget(&old.uuid);
@@ -351,13 +359,17 @@ impl Ledger {
         for drained in &batch.drained {
             match drained {
                 Drained::Samples { .. } => {
-                    book.samples.take(batch.taken, drained, |at| self.busy.canarys(&gpu.uuid, at));
+                    let tell = |buffer, at, seconds, amount| {
+                        self.owners.sampled(gpu, buffer, at, seconds, amount);
+                    };
+                    book.samples.take(batch.taken, drained, |at| self.busy.canarys(&gpu.uuid, at), tell);
                     if let Some(at) = book.samples.utilization.above_zero {
                         self.busy.seen(&gpu.uuid, at);
                     }
                 }
                 Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
                     self.gpm.add(window);
+                    self.owners.gpm(gpu, window, batch.taken);
                 }
                 Drained::Gpm(_) => {}
             }
@@ -606,7 +618,8 @@ impl Ledger {
             }
         }
         self.driver_line(&fact);
-        self.faults.take(&mut self.tally, fact, self.ready);
+        let owner = self.owner_of_fact(&fact);
+        self.faults.take(&mut self.tally, fact, self.ready, owner);
     }
 
     /// What a line of the kernel log says of the driver: a load of its module.

@@ -67,6 +67,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.keep as usize,
+        owners: config.owners.clone(),
         declared,
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),

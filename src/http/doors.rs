@@ -25,7 +25,7 @@ use crate::page::{self, words};
 use crate::snapshot::{Board, Snapshot};
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 7] = [
+pub const PATHS: [(&str, &str); 8] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/livez", "200 while the exporter itself works"),
@@ -33,6 +33,7 @@ pub const PATHS: [(&str, &str); 7] = [
     ("/api/v1/snapshot", "everything, as JSON"),
     ("/api/v1/events", "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream"),
     ("/api/v1/windows", "windows of planned work, as JSON"),
+    ("/api/v1/owners", "whose work is on the GPUs, and what holds it back, as JSON"),
 ];
 
 /// What the handlers look at.
@@ -102,6 +103,7 @@ pub(super) fn router(doors: Arc<Doors>, streams: Streams, stats: Arc<Stats>) -> 
         .route("/api/v1/snapshot", get(snapshot))
         .route("/api/v1/events", get(list))
         .route("/api/v1/windows", get(windows))
+        .route("/api/v1/owners", get(owners))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
         .layer(map_response_with_state(stats, finish))
@@ -130,6 +132,20 @@ async fn windows(State(doors): State<Arc<Doors>>) -> Response {
             }
         },
         Err(why) => unavailable(why),
+    }
+}
+
+async fn owners(State(doors): State<Arc<Doors>>) -> Response {
+    let snapshot = match doors.fresh() {
+        Ok(snapshot) => snapshot,
+        Err(why) => return unavailable(why),
+    };
+    match encode::owners::document(&snapshot) {
+        Ok(bytes) => events::typed("application/json", Body::from(bytes)),
+        Err(error) => {
+            tracing::error!(%error, "no list of owners");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
     }
 }
 

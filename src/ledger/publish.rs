@@ -91,7 +91,7 @@ impl Ledger {
         self.put_faults(&mut b);
         let canary = self.put_canary(&mut b, now, &states);
         let topology = self.put_topology(&mut b, now);
-        let owners = self.put_owners(&mut b, now, unix_seconds);
+        let owners = self.put_owners(&mut b, now, unix_seconds, &states);
         let windows = self.put_windows(&mut b, now, unix_seconds);
         let gpus = self.put_gpus(&mut b, now, unix_seconds, states);
         let collectors = self.put_collectors(&mut b, now, unix_seconds, &driver, &gpus);

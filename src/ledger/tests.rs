@@ -26,6 +26,7 @@ fn ledger() -> Ledger {
         seen: Seen::default(),
         expected_gpus: 0,
         keep_events: 100,
+        owners: crate::config::Owners::default(),
         declared: None,
         build: m::BuildInfo::default(),
     });
