@@ -9,6 +9,7 @@ mod json;
 mod negotiate;
 mod number;
 mod openmetrics;
+pub mod owners;
 mod renderings;
 #[cfg(test)]
 pub(crate) mod specimen;

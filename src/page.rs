@@ -8,6 +8,7 @@ mod canary;
 mod card;
 mod figures;
 mod html;
+mod owners;
 pub mod words;
 
 use std::sync::LazyLock;
@@ -66,7 +67,8 @@ pub fn render(snapshot: &Snapshot, out: &mut String) {
         out,
         "<footer><nav aria-label=\"Other views\"><a href=\"/metrics\">/metrics</a> \
          <a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> \
-         <a href=\"/api/v1/events\">/api/v1/events</a> <a href=\"/api/v1/windows\">/api/v1/windows</a> <a href=\"/livez\">/livez</a> \
+         <a href=\"/api/v1/events\">/api/v1/events</a> <a href=\"/api/v1/windows\">/api/v1/windows</a> \
+         <a href=\"/api/v1/owners\">/api/v1/owners</a> <a href=\"/livez\">/livez</a> \
          <a href=\"/readyz\">/readyz</a></nav></footer>\n</body>\n</html>\n"
     );
 }

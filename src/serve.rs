@@ -11,7 +11,6 @@ use tokio::sync::watch;
 
 use crate::catalog::{BuildInfo, METRICS, MetricId};
 use crate::clock::{Mono, unix_seconds};
-use crate::collectors::canary::desk::Desk;
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context};
 use crate::config::Config;
@@ -94,8 +93,6 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
-    let canary = Arc::new(Desk::default());
-    let windows = Arc::new(windows::desk::Desk::new(&config));
     let context = Context {
         config: Arc::clone(&config),
         off,
@@ -104,8 +101,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         samplers: Arc::default(),
         canaries: Arc::default(),
         switch: Arc::clone(&switch),
-        canary: Arc::clone(&canary),
-        windows: Arc::clone(&windows),
+        canary: Arc::default(),
+        windows: Arc::new(windows::desk::Desk::new(&config)),
         pods: Arc::default(),
         board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
@@ -141,7 +138,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, canary, windows, Arc::clone(&inbox), stopped));
+        let control = tokio::spawn(serve_control(context, renderings, stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -220,16 +217,8 @@ fn inventory(config: &Config) -> (Seen, Remember) {
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
-async fn serve_control(
-    config: Arc<Config>,
-    board: Arc<Board>,
-    renderings: Arc<Renderings>,
-    switch: Arc<Switch>,
-    canary: Arc<Desk>,
-    windows: Arc<windows::desk::Desk>,
-    inbox: Arc<Inbox>,
-    stopped: watch::Receiver<bool>,
-) {
+async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: watch::Receiver<bool>) {
+    let Context { config, switch, canary, windows, inbox, board, .. } = context;
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
     // Opening asks whether another daemon answers on it, which may take that one a while.
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;

@@ -6,7 +6,48 @@ use std::collections::HashSet;
 use super::{self as m, MetricId};
 
 /// Metrics that are made of others, with those.
-const MADE_OF: [(&[MetricId], &[MetricId]); 4] = [
+const MADE_OF: [(&[MetricId], &[MetricId]); 7] = [
+    (
+        // Who is there; all the rest hangs on it.
+        &[
+            m::gpu_owner_info.id(),
+            m::gpu_owner_processes.id(),
+            m::gpu_owner_memory_used_bytes.id(),
+            m::gpu_owner_allocated_seconds_total.id(),
+            m::gpu_owner_busy_seconds_total.id(),
+            m::gpu_owner_energy_joules_total.id(),
+            m::gpu_owner_cpu_remote_ratio.id(),
+            m::gpu_owner_memory_remote_ratio.id(),
+            m::gpu_owner_ended_at_full_memory_total.id(),
+            m::gpu_owner_mig_profile_hint_info.id(),
+            m::gpu_owner_host_oom_kills_total.id(),
+            m::gpu_owner_start_seconds.id(),
+            m::gpu_bottleneck.id(),
+        ],
+        &[
+            m::gpu_processes.id(),
+            m::gpu_mig_compute_processes.id(),
+            m::gpu_mig_info.id(),
+            m::gpu_memory_total_bytes.id(),
+            m::gpu_mig_memory_total_bytes.id(),
+            m::gpu_mig_slices.id(),
+            m::gpu_mig_profile_capacity.id(),
+        ],
+    ),
+    (
+        &[m::gpu_owner_busy_seconds_total.id(), m::gpu_owner_start_seconds.id(), m::gpu_bottleneck.id()],
+        &[
+            m::gpu_busy_seconds_total.id(),
+            m::gpu_clock_event_active.id(),
+            m::gpu_gpm_active_seconds_total.id(),
+            m::gpu_gpm_pcie_bytes_total.id(),
+            m::gpu_mig_gpm_active_seconds_total.id(),
+            m::gpu_mig_gpm_pcie_bytes_total.id(),
+            m::gpu_pcie_link_generation.id(),
+            m::gpu_pcie_link_width_lanes.id(),
+        ],
+    ),
+    (&[m::gpu_owner_energy_joules_total.id()], &[m::gpu_energy_sampled_joules_total.id()]),
     (
         &[m::gpu_healthy.id(), m::gpu_unhealthy_reason.id()],
         &[m::gpu_recovery_action.id(), m::gpu_row_remap_failure.id()],

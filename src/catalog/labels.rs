@@ -102,6 +102,18 @@ impl GpuInstance {
     }
 }
 
+impl OwnedGpu {
+    /// What an owner has of a GPU, or of one of its GPU instances.
+    pub fn new(gpu: &Gpu, gpu_instance: Option<u32>, owner: &Arc<str>) -> OwnedGpu {
+        OwnedGpu {
+            gpu: gpu.gpu,
+            uuid: Arc::clone(&gpu.uuid),
+            gpu_instance: gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
+            owner: Arc::clone(owner),
+        }
+    }
+}
+
 impl Subject {
     /// The GPU this is, or is a part of.
     pub fn gpu(&self) -> Option<(u32, &Arc<str>)> {
@@ -415,10 +427,10 @@ info_labels! {
         container_id,
         /// Who runs the container: `docker`, `podman`, `containerd`, `cri-o`.
         runtime,
-        /// Slurm job id.
-        job,
+        /// Slurm job id; not `job`, which Prometheus gives the scrape job's name.
+        slurm_job,
         /// Slurm step.
-        step,
+        slurm_step,
         /// systemd unit.
         unit,
         /// Login name of the user, or the number if it has none here.

@@ -20,12 +20,15 @@ use crate::host::Host;
 use crate::ledger::inbox::Event;
 use crate::owners::pods::{Claims, Standing};
 use crate::sample::{Batch, Part, Rows, Source};
+use crate::stop::Stop;
 use client::{Answer, Failure};
 
 /// Time between two visits.
 const EVERY: Duration = Duration::from_secs(10);
 /// Longest time between two tries while it does not answer, in visits.
 const MOST_PAUSED: u32 = 6;
+/// Time between two looks whether it is time to end.
+const LOOK: Duration = Duration::from_millis(100);
 /// So long after its last answer, what it told counts no more.
 const FORGOTTEN: Duration = Duration::from_secs(35);
 
@@ -54,6 +57,8 @@ struct Visitor<'a> {
     /// Tries in a row that failed.
     failed: u32,
     hindered: Option<String>,
+    /// How long the last visit took.
+    took: Duration,
 }
 
 impl<'a> Visitor<'a> {
@@ -68,6 +73,7 @@ impl<'a> Visitor<'a> {
             answer: None,
             failed: 0,
             hindered: None,
+            took: Duration::ZERO,
         }
     }
 
@@ -79,6 +85,7 @@ impl<'a> Visitor<'a> {
             if cadence.take(now) {
                 if now >= again {
                     self.visit();
+                    self.took = Mono::now().since(now);
                     again = Mono::now() + pause(self.failed, self.every);
                 }
                 self.tell();
@@ -97,8 +104,16 @@ impl<'a> Visitor<'a> {
                 return self.hinder(None);
             }
             Ok(true) => {
-                let ask = client::ask(&self.socket, self.context.config.owners.read_deadline);
-                self.runtime.block_on(ask)
+                let (socket, deadline) = (&self.socket, self.context.config.owners.read_deadline);
+                let stop = &self.context.stop;
+                let asked = self.runtime.block_on(async {
+                    tokio::select! {
+                        answer = client::ask(socket, deadline) => Some(answer),
+                        () = stopped(stop) => None,
+                    }
+                });
+                let Some(answer) = asked else { return };
+                answer
             }
             Err(failure) => Err(failure),
         };
@@ -160,7 +175,7 @@ impl<'a> Visitor<'a> {
             part: Part { collector: Source::Kubelet, gpu: None, tier: Tier::Slow },
             epoch: 0,
             taken: now,
-            nanos: 0,
+            nanos: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
             lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
             // That there is no kubelet is an answer.
             answered: self.failed == 0,
@@ -170,6 +185,13 @@ impl<'a> Visitor<'a> {
             processes: None,
             calls: Vec::new(),
         });
+    }
+}
+
+/// Resolves when it is time to end. Looked at only while the kubelet is waited for.
+async fn stopped(stop: &Stop) {
+    while !stop.stopped() {
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use super::Context;
 use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, Gpu, Node, OwnerLookup, Tier};
+use crate::catalog::{self as m, Gpu, Node, OwnerInfo, OwnerLookup, Tier};
 use crate::clock::{Cadence, Mono, boot_unix_seconds};
 use crate::host::Host;
 use crate::ledger::inbox::Event;
 use crate::owners::identify::{Found, owner};
 use crate::owners::names::Names;
+use crate::owners::pods::Standing;
 use crate::owners::reader::{MOST_GIVEN_UP, Reader, Unread};
 use crate::owners::users::{self, Users};
 use crate::owners::{Attribution, News, Owner, cgroup, environ};
@@ -85,7 +86,6 @@ struct Owners {
     /// Counts readings, so that those of whom there are too many take turns.
     turn: usize,
     every: Duration,
-    asks_kubelet: bool,
 }
 
 impl Owners {
@@ -103,7 +103,6 @@ impl Owners {
             told: None,
             stuck: false,
             turn: 0,
-            asks_kubelet: !config.owners.kubelet_socket.as_os_str().is_empty(),
             every: READ_EVERY.min(config.ledger.publish_interval * 10),
             context,
         }
@@ -248,8 +247,10 @@ impl Owners {
             Some(names) => Some(names),
             None if membership.innermost == cgroup::Innermost::Pod => {
                 let claimed = self.claimed(places, listed, snapshot, &membership);
+                // The kubelet tells of a new pod at its next visit.
+                let may_come = matches!(self.context.pods.standing(), Standing::Unasked | Standing::Answers);
                 let since = *self.waiting.entry(pid).or_insert(now);
-                if claimed.is_none() && self.asks_kubelet && now.since(since) < NAMES_WITHIN {
+                if claimed.is_none() && may_come && now.since(since) < NAMES_WITHIN {
                     return None;
                 }
                 claimed
@@ -264,10 +265,14 @@ impl Owners {
         Some((outcome, self.shared(owner)))
     }
 
-    /// The owner as it is known already, so that one with many processes is kept once.
+    /// The owner as it is known already, so that one with many processes is kept once. Processes of different users
+    /// can work for one unit or job: the first one's user stays.
     fn shared(&mut self, owner: Owner) -> Arc<Owner> {
-        if let Some(known) = self.owners.get(&owner.id).filter(|known| ***known == owner) {
-            return Arc::clone(known);
+        if let Some(known) = self.owners.get(&owner.id) {
+            let info = OwnerInfo { user: known.info.user.clone(), ..owner.info.clone() };
+            if **known == (Owner { info, ..owner.clone() }) {
+                return Arc::clone(known);
+            }
         }
         let owner = Arc::new(owner);
         self.owners.insert(Arc::clone(&owner.id), Arc::clone(&owner));
@@ -368,12 +373,16 @@ impl Owners {
     }
 }
 
-/// What tells one container of a pod from another; `None`: the kubelet does not know it.
+/// What tells one container of a pod from another; `None`: the kubelet does not know it. A container whose pod's
+/// group is not seen may be the kubelet's all the same, but not one that a user has made, nor what only people start.
 fn container_key(membership: &cgroup::Membership) -> Option<String> {
-    let seen_beside = membership.innermost == cgroup::Innermost::Container && membership.relative;
-    let of_pod = membership.innermost >= cgroup::Innermost::Job && membership.pod_uid.is_some();
+    use cgroup::{Innermost, Runtime};
+    let runtime = membership.container.as_ref().and_then(|container| container.runtime);
+    let peoples = matches!(runtime, Some(Runtime::Podman | Runtime::Lxc)) || membership.user.is_some();
+    let may_be = membership.innermost == Innermost::Container && !peoples;
+    let of_pod = membership.innermost >= Innermost::Job && membership.pod_uid.is_some();
     let id = membership.container.as_ref().map_or("", |container| container.id.as_str());
-    (of_pod || seen_beside).then(|| format!("{}/{id}", membership.pod_uid.as_deref().unwrap_or("")))
+    (of_pod || may_be).then(|| format!("{}/{id}", membership.pod_uid.as_deref().unwrap_or("")))
 }
 
 /// The same, of an owner.

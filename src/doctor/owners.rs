@@ -95,15 +95,18 @@ fn kubelet(host: &Host, socket: &Path) -> Finding {
             let mend = format!("sudo setfacl -m u:{}:rw {}", user_name(), socket.display());
             Finding::new(topic, Verdict::Note, text).mend(mend)
         }
-        Ok(_) => match fs::read_dir(host.path("/var/log/pods")) {
+        // Either folder names pods; the first is open to everybody as the kubelet makes it.
+        Ok(_) => match fs::read_dir(host.path("/var/log/containers"))
+            .or_else(|_| fs::read_dir(host.path("/var/log/pods")))
+        {
             Ok(_) => {
                 let text = format!("{} is open to this user, and its logs name the pods", socket.display());
                 Finding::new(topic, Verdict::Well, text)
             }
             Err(error) => {
                 let text = format!(
-                    "{} is open to this user, but /var/log/pods is not ({error}): pods that share a GPU have \
-                     no names",
+                    "{} is open to this user, but neither /var/log/containers nor /var/log/pods is ({error}): \
+                     pods that share a GPU have no names",
                     socket.display()
                 );
                 Finding::new(topic, Verdict::Note, text)

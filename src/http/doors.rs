@@ -34,6 +34,7 @@ pub const PATHS: [(&str, &str); 8] = [
     ("/api/v1/events", "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream"),
     ("/api/v1/topology", "the machine around the GPUs and what has changed of it, as JSON"),
     ("/api/v1/windows", "windows of planned work, as JSON"),
+    ("/api/v1/owners", "whose work is on the GPUs, and what holds it back, as JSON"),
 ];
 
 /// What the handlers look at.
@@ -120,6 +121,7 @@ pub(super) fn router(doors: Arc<Doors>, streams: Streams, stats: Arc<Stats>) -> 
         .route("/api/v1/events", get(list))
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/windows", get(windows))
+        .route("/api/v1/owners", get(owners))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
         .layer(map_response_with_state(stats, finish))
@@ -145,6 +147,20 @@ async fn topology(State(doors): State<Arc<Doors>>) -> Response {
 
 async fn windows(State(doors): State<Arc<Doors>>) -> Response {
     doors.document(encode::windows::document).await
+}
+
+async fn owners(State(doors): State<Arc<Doors>>) -> Response {
+    let snapshot = match doors.fresh() {
+        Ok(snapshot) => snapshot,
+        Err(why) => return unavailable(why),
+    };
+    match encode::owners::document(&snapshot) {
+        Ok(bytes) => events::typed("application/json", Body::from(bytes)),
+        Err(error) => {
+            tracing::error!(%error, "no list of owners");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.

@@ -134,7 +134,7 @@ impl hyper::body::Body for Chunks {
     }
 }
 
-fn typed(content_type: &'static str, body: Body) -> Response {
+pub(super) fn typed(content_type: &'static str, body: Body) -> Response {
     let mut response = body.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response

@@ -159,6 +159,7 @@ async fn each_path_answers() {
         ("/readyz", "text/plain", "ready\n"),
         ("/api/v1/snapshot", "application/json", "\"taken_unix_seconds\""),
         ("/api/v1/events", "application/json", "\"events\":[]"),
+        ("/api/v1/owners", "application/json", "\"owners\":[]"),
     ] {
         let answer = server.get(path, "").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");

@@ -120,6 +120,21 @@ pub fn membership(bytes: &[u8]) -> Membership {
     best.map(|(_, found)| found).unwrap_or_default()
 }
 
+/// Where the group of a path that began with `..` may be: what is missing in front follows from systemd's rule that
+/// `a-b.slice` is in `a.slice` (systemd.slice(5)), or is the kubelet's own. Whoever asks looks which one is there.
+pub fn absolute(path: &str) -> Vec<String> {
+    let mut all = vec![path.to_owned()];
+    let first = path.split('/').nth(1).unwrap_or("");
+    if let Some(name) = first.strip_suffix(".slice") {
+        let above = name.match_indices('-').map(|(at, _)| format!("/{}.slice", &name[..at]));
+        all.push(format!("{}{path}", above.take(MOST_PARTS).collect::<String>()));
+    }
+    all.extend(
+        ["/kubepods", "/kubepods/burstable", "/kubepods/besteffort"].map(|above| format!("{above}{path}")),
+    );
+    all
+}
+
 /// Which of several lines that say the same is taken: the one whose path figures are read from.
 fn preference(controllers: &[u8]) -> u8 {
     let has = |name: &[u8]| controllers.split(|byte| *byte == b',').any(|one| one == name);

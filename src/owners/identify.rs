@@ -38,7 +38,7 @@ pub fn owner(found: &Found) -> Owner {
         info.runtime = text(runtime.map(|runtime| runtime.name()));
     }
     if let Some(Job { id, step }) = job.as_ref().or(hinted) {
-        (info.job, info.step) = (label(id), text(step.as_deref()));
+        (info.slurm_job, info.slurm_step) = (label(id), text(step.as_deref()));
     }
     info.unit = text(unit.as_deref());
     // A container's own numbers of users are none of the host's.
@@ -87,9 +87,9 @@ fn pod(found: &Found, info: &mut OwnerInfo) -> (OwnerKind, String) {
 }
 
 fn slurm(info: &OwnerInfo) -> String {
-    match &*info.step {
-        "" => format!("slurm/{}", info.job),
-        step => format!("slurm/{}.{step}", info.job),
+    match &*info.slurm_step {
+        "" => format!("slurm/{}", info.slurm_job),
+        step => format!("slurm/{}.{step}", info.slurm_job),
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         let in_slurmd = owner(&Found { job: job.clone(), ..found("/system.slice/slurmd.service") });
         assert_eq!((&*in_slurmd.id, &*in_slurmd.cgroup), ("slurm/42", ""));
         let session = owner(&Found { job, ..found("/user.slice/user-1000.slice/session-1.scope") });
-        assert_eq!((&*session.id, &*session.info.job), ("user/alice", ""));
+        assert_eq!((&*session.id, &*session.info.slurm_job), ("user/alice", ""));
     }
 
     proptest! {
@@ -192,7 +192,7 @@ mod tests {
             let owner = owner(&Found { names, user, ..found(&path) });
             let i = &owner.info;
             let labels = [&owner.id.to_string(), &i.kind, &i.namespace, &i.pod, &i.pod_uid, &i.container, &i.container_id,
-                &i.runtime, &i.job, &i.step, &i.unit, &i.user];
+                &i.runtime, &i.slurm_job, &i.slurm_step, &i.unit, &i.user];
             for label in labels {
                 prop_assert!(label.len() <= MOST_BYTES && !label.chars().any(char::is_control), "{:?}", label);
             }

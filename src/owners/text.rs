@@ -11,10 +11,7 @@ const KEPT: usize = MOST_BYTES - 17;
 pub fn label(text: &str) -> String {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '_' } else { c };
     if text.len() <= MOST_BYTES {
-        let clean: String = text.chars().map(plain).collect();
-        if clean.len() <= MOST_BYTES {
-            return clean;
-        }
+        return text.chars().map(plain).collect();
     }
     let mut cut = String::with_capacity(MOST_BYTES);
     for c in text.chars().map(plain) {

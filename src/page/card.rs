@@ -2,7 +2,7 @@
 
 use super::html::{esc, put};
 use super::words::{self, Verdict};
-use super::{canary, figures, mark};
+use super::{canary, figures, mark, owners};
 use crate::catalog::schema::{LabelSet, Metric};
 use crate::catalog::{
     self as m, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor, Subject,
@@ -118,6 +118,7 @@ impl Card<'_> {
              <div><dt>PCIe</dt><dd><small>gen</small> {generation} · {lanes} <small>lanes</small></dd></div>\n\
              <div><dt>Processes</dt><dd>{processes}</dd></div>\n"
         );
+        owners::put(out, self.snapshot, &self.view.gpu);
         if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
             let text = esc(&line.text).to_string();
             put!(out, "<div><dt>Canary</dt><dd>{} {text}</dd></div>\n", mark(line.weight));

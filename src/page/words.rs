@@ -7,13 +7,29 @@ use std::time::Duration;
 use super::{canary, figures};
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{
-    self as m, ClockEvent, EccCounter, EccError, FaultAction, Gpu, Node, RecoveryAction, Severity,
+    self as m, Cause, ClockEvent, EccCounter, EccError, FaultAction, Gpu, Node, RecoveryAction, Severity,
 };
 use crate::sample::Missing;
 use crate::snapshot::{CollectorView, DriverState, Event, EventKind, GpuState, GpuView, Snapshot};
 
 /// Degrees to the slowdown temperature from which on the page says so.
 const LITTLE_MARGIN: f64 = 5.0;
+
+/// What holds the work on a GPU back.
+pub fn cause_text(cause: Cause) -> &'static str {
+    match cause {
+        Cause::None => "nothing known holds it back",
+        Cause::PowerCapped => "its clocks are held down by the power cap",
+        Cause::ThermallyThrottled => "its clocks are held down by heat",
+        Cause::Contended => "it shares a busy GPU with others",
+        Cause::HostCpuBound => "its program on the CPU is the limit",
+        Cause::RemoteNuma => "it moves data from far CPUs or memory",
+        Cause::PcieBound => "PCIe is full",
+        Cause::MemoryBound => "device memory is the limit",
+        Cause::Underfilled => "many small kernels: most multiprocessors idle",
+        Cause::SerialCopies => "copies and kernels seem to take turns",
+    }
+}
 
 /// How much something matters. Later ones matter more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

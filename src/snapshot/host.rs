@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::catalog::{Cause, Gpu};
+use crate::catalog::{Cause, Gpu, OwnedGpu};
 use crate::owners::Owner;
 use crate::topology::News;
 
@@ -26,4 +26,11 @@ pub struct OwnerView {
     pub processes: Vec<u32>,
     /// What holds its work back; `None` while that is not known.
     pub cause: Option<Cause>,
+}
+
+impl OwnerView {
+    /// As the catalogue knows it.
+    pub fn entity(&self) -> OwnedGpu {
+        OwnedGpu::new(&self.gpu, self.gpu_instance, &self.owner.id)
+    }
 }

@@ -321,7 +321,9 @@ mod tests {
         let bench = Bench::new();
         let window = bench.order("disk", NOW, 600.0).unwrap();
         assert_eq!((window.end, window.cut, window.ordered), (NOW + 600.0, false, true));
-        assert!(matches!(&bench.told()[..], [Event::Windows(windows)] if windows == &[window.clone()]));
+        assert!(
+            matches!(&bench.told()[..], [Event::Windows(windows)] if windows == std::slice::from_ref(&window))
+        );
         bench.desk.look(&bench.inbox, NOW + 1.0);
         assert!(bench.told().is_empty(), "what has not changed is not told again");
 

@@ -85,9 +85,10 @@ pub struct Start {
 
 /// `window end`.
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
 pub struct End {
     /// Its name
-    #[arg(required_unless_present = "all", conflicts_with = "all", value_parser = name)]
+    #[arg(value_parser = name)]
     name: Option<String>,
     /// Every window that was made with `start`
     #[arg(long)]

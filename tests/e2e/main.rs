@@ -3,6 +3,7 @@
 //! `node` starts a daemon on a scenario and reads its pages; the other modules are the tests. Golden files
 //! are rewritten with `UPDATE=1 cargo test --test e2e` and reviewed as a diff.
 
+mod accounts;
 mod canary_child;
 mod canary_command;
 mod canary_daemon;

@@ -73,12 +73,17 @@ impl Machine {
 
     /// A daemon on it.
     pub fn start(&self) -> Node {
+        self.start_with(&[])
+    }
+
+    /// The same with other settings.
+    pub fn start_with(&self, settings: &[(&str, &str)]) -> Node {
         let file = self.folder.path().join("scenario.toml");
         fs::write(&file, &self.scenario).unwrap();
-        let node = Setup::new(file.to_str().unwrap())
+        let setup = Setup::new(file.to_str().unwrap())
             .with("HOST__ROOT", self.root().to_str().unwrap())
-            .with("OWNERS__READ_DEADLINE", "200ms")
-            .start();
+            .with("OWNERS__READ_DEADLINE", "200ms");
+        let node = settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value)).start();
         node.wait_ready();
         node
     }
@@ -162,7 +167,8 @@ fn owners_of_every_kind_are_on_the_page() {
     machine.write(&format!("var/log/containers/trainer-0_ml_main-{ID}.log"), "");
     let job = "7:memory:/slurm/uid_1000/job_42/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n";
     machine.process(5_000_002, job);
-    machine.process(5_000_003, format!("0::/system.slice/docker-{ID}.scope\n"));
+    let docker = "d".repeat(64);
+    machine.process(5_000_003, format!("0::/system.slice/docker-{docker}.scope\n"));
     machine.process(5_000_004, "0::/system.slice/vllm.service\n");
     machine.process(5_000_005, "0::/user.slice/user-1000.slice/session-1.scope\n");
     machine.gpu(5_000_001..5_000_003);
@@ -175,8 +181,11 @@ fn owners_of_every_kind_are_on_the_page() {
         ("ml", UID, "containerd")
     );
     let job = info(&node, "slurm/42.0");
-    assert_eq!((job["job"].as_str(), job["step"].as_str(), job["user"].as_str()), ("42", "0", "alice"));
-    assert_eq!(info(&node, &format!("docker/{ID}"))["runtime"], "docker");
+    assert_eq!(
+        (job["slurm_job"].as_str(), job["slurm_step"].as_str(), job["user"].as_str()),
+        ("42", "0", "alice")
+    );
+    assert_eq!(info(&node, &format!("docker/{docker}"))["runtime"], "docker");
     assert_eq!(info(&node, "unit/vllm.service")["unit"], "vllm.service");
     assert_eq!(info(&node, "user/alice")["kind"], "user");
 }

@@ -43,6 +43,8 @@ pub struct Script {
     pub manner: Manner,
     pub pods: ListResponse,
     pub allocatable: AllocatableResponse,
+    /// Connections taken.
+    asked: usize,
 }
 
 /// A running kubelet. Its socket stays behind when it goes, as that of one that was killed.
@@ -78,6 +80,7 @@ impl Kubelet {
             manner: Manner::Well,
             pods: ListResponse { pod_resources: pods },
             allocatable: AllocatableResponse { devices: allocatable },
+            asked: 0,
         }));
         let (end, ended) = tokio::sync::oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -98,6 +101,11 @@ impl Kubelet {
         Kubelet { script, end: Some(end), thread: Some(thread) }
     }
 
+    /// Connections it has taken.
+    pub fn asked(&self) -> usize {
+        self.script.lock().unwrap().asked
+    }
+
     /// Changes what it does.
     pub fn now(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.script.lock().unwrap());
@@ -115,7 +123,11 @@ async fn serve(listener: UnixListener, script: Arc<Mutex<Script>>) {
     while let Ok((stream, _)) = listener.accept().await {
         let script = Arc::clone(&script);
         tokio::spawn(async move {
-            let manner = script.lock().unwrap().manner;
+            let manner = {
+                let mut script = script.lock().unwrap();
+                script.asked += 1;
+                script.manner
+            };
             if manner == Manner::Garbage {
                 garbage(stream).await;
                 return;

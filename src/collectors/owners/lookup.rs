@@ -7,7 +7,7 @@ use crate::catalog::schema::LabelSet;
 use crate::catalog::{self as m, Gpu, MigInfo, Subject};
 use crate::host::Host;
 use crate::owners::cgroup::{Job, Membership, membership};
-use crate::owners::{environ, proc, usage};
+use crate::owners::{cgroup, environ, proc, usage};
 use crate::snapshot::Snapshot;
 
 /// Most bytes read of `/proc/PID/cgroup`.
@@ -58,11 +58,15 @@ pub(super) fn folder(host: &Host, pid: u32) -> PathBuf {
 pub(super) fn process(host: &Host, pid: u32) -> Result<Seen, Failed> {
     let folder = folder(host, pid);
     let before = proc::read_stat(&folder)?;
-    let membership = membership(&proc::read(&folder.join("cgroup"), MOST_CGROUP_BYTES)?);
+    let mut membership = membership(&proc::read(&folder.join("cgroup"), MOST_CGROUP_BYTES)?);
     let (user, _) = proc::read_status(&folder)?;
     // Another process may have got the number meanwhile.
     if proc::read_stat(&folder)?.started != before.started {
         return Err(Failed::Gone);
+    }
+    if membership.relative && !membership.path.is_empty() {
+        let mut maybe = cgroup::absolute(&membership.path).into_iter();
+        membership.path = maybe.find(|path| usage::exists(host, path)).unwrap_or_default();
     }
     let group_exists = !membership.path.is_empty() && usage::exists(host, &membership.path);
     Ok(Seen { started: before.started, membership, group_exists, user })

@@ -73,9 +73,8 @@ impl Machine {
     fn start(&self) -> Running {
         let mut config = self.config.clone();
         config.host.root = self.root.path().into();
-        let windows = Arc::new(crate::windows::desk::Desk::new(&config));
         let context = Context {
-            config: Arc::new(config),
+            config: Arc::new(config.clone()),
             off: Arc::default(),
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
@@ -83,7 +82,7 @@ impl Machine {
             canaries: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
-            windows,
+            windows: Arc::new(crate::windows::desk::Desk::new(&config)),
             pods: Arc::default(),
             board: Arc::default(),
             http: Arc::default(),
@@ -176,7 +175,8 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
         300,
         "7:memory:/slurm/uid_1000/job_42/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n",
     );
-    machine.process(4, 400, &format!("0::/system.slice/docker-{ID}.scope\n"));
+    let docker = "d".repeat(64);
+    machine.process(4, 400, &format!("0::/system.slice/docker-{docker}.scope\n"));
     machine.process(5, 500, "0::/system.slice/vllm.service\n");
     machine.process(6, 600, "0::/user.slice/user-1000.slice/session-1.scope\n");
     machine.process(7, 700, "0::/system.slice/slurmd.service\n");
@@ -186,7 +186,7 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
     let mut running = machine.start();
     running.until("owners", &listed, |r| r.count(OwnerLookup::Found) == 8.0 && r.attributed.len() == 8);
     let ids: Vec<String> = (1..=8).map(|pid| running.id(pid)).collect();
-    let docker = format!("docker/{ID}");
+    let docker = format!("docker/{docker}");
     let expected = [
         "pod/ml/trainer-0/main",
         "pod/shop/web-1/nginx",
@@ -297,6 +297,34 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
     running.until("the other", &listed, |r| !r.id(2).is_empty());
     assert_eq!(running.id(2), format!("pod/{UID}/{OTHER}"), "two claims name nobody");
     assert!(started.elapsed() >= NAMES_WITHIN, "its names might have come");
+    running.end();
+}
+
+#[test]
+fn a_pod_seen_from_another_container_is_named_and_its_group_is_found() {
+    let mut machine = Machine::new();
+    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    let slice = format!("kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
+    let scope = format!("{slice}/cri-containerd-{ID}.scope");
+    machine.process(1, 100, &format!("0::/../../{scope}\n"));
+    machine.write(&format!("var/log/containers/trainer-0_ml_main-{ID}.log"), "");
+    let group = format!("kubepods.slice/kubepods-burstable.slice/{scope}");
+    machine.write(&format!("sys/fs/cgroup/{group}/memory.events"), "oom_kill 1\n");
+    // Of the same pod as the exporter: its pod's group is not seen at all.
+    machine.process(2, 100, &format!("0::/../cri-containerd-{OTHER}.scope\n"));
+    machine.write(&format!("var/log/containers/trainer-0_ml_side-{OTHER}.log"), "");
+    // A user has made a group with the name of that container.
+    machine.process(3, 100, &format!("0::/user.slice/user-1000.slice/user@1000.service/docker-{ID}.scope\n"));
+    let mut running = machine.start();
+    let listed = [(0, 1), (0, 2), (1, 3)];
+    running.until("all", &listed, |r| r.attributed.len() == 3 && r.readings.len() == 3);
+    assert_eq!(
+        (running.id(1), running.id(2)),
+        ("pod/ml/trainer-0/main".into(), "pod/ml/trainer-0/side".into())
+    );
+    assert_eq!(&*running.owner(1).unwrap().cgroup, format!("/{group}"));
+    assert!(running.readings.iter().any(|one| one.oom_kills == Some(1)));
+    assert_eq!(running.owner(3).unwrap().kind, OwnerKind::Container);
     running.end();
 }
 

@@ -28,12 +28,7 @@ pub struct Key {
 impl Key {
     /// As the catalogue knows it.
     pub fn entity(&self) -> OwnedGpu {
-        OwnedGpu {
-            gpu: self.gpu.gpu,
-            uuid: Arc::clone(&self.gpu.uuid),
-            gpu_instance: self.place.map(|id| id.to_string()).unwrap_or_default().into(),
-            owner: Arc::clone(&self.owner),
-        }
+        OwnedGpu::new(&self.gpu, self.place, &self.owner)
     }
 }
 

@@ -54,6 +54,16 @@ fn a_group_whose_name_is_no_text_has_no_path() {
     assert_eq!(membership(b"no colon\n::\n0::\n"), Membership::default());
 }
 
+#[test]
+fn what_is_missing_in_front_of_a_relative_path_is_known() {
+    let pod = format!("/kubepods-burstable-podx.slice/cri-containerd-{}.scope", "a".repeat(64));
+    let whole = format!("/kubepods.slice/kubepods-burstable.slice{pod}");
+    assert!(absolute(&pod).contains(&whole));
+    assert!(absolute("/burstable/podx/y").contains(&"/kubepods/burstable/podx/y".to_owned()));
+    assert!(absolute("/podx/y").contains(&"/kubepods/besteffort/podx/y".to_owned()));
+    assert_eq!(absolute("/system.slice/a.service")[0], "/system.slice/a.service");
+}
+
 /// Bytes that are made of the words paths are made of.
 fn wordy() -> impl Strategy<Value = Vec<u8>> {
     let id = "a".repeat(64);
