@@ -23,6 +23,7 @@ mod inventory;
 mod journal;
 mod loads;
 mod owners;
+mod processes;
 mod publish;
 mod resets;
 mod run;
@@ -42,6 +43,7 @@ use crate::catalog::{
 use crate::clock::{Mono, unix_seconds};
 use crate::config::mig_layout::DeclaredLayout;
 use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
+use crate::owners::GpuProcess;
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use busy::Busy;
@@ -97,6 +99,8 @@ struct Held {
     nanos: u64,
     lifetime: Option<u64>,
     answered: bool,
+    /// Processes it listed; `None` if it listed none.
+    processes: Option<Vec<GpuProcess>>,
 }
 
 impl Held {
@@ -181,7 +185,7 @@ impl Ledger {
     pub fn new(settings: Settings) -> Ledger {
         let mut tally = Tally::default();
         tally.born(&m::gpu_exporter_sampler_ends_total, &Node {});
-        tally.born(&m::gpu_exporter_node_errors_total, &Node {});
+        tally.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
         tally.born(&m::gpu_exporter_facts_lost_total, &Node {});
         tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 0.0);
@@ -311,7 +315,7 @@ impl Ledger {
         if !gpu.uuid.is_empty() {
             self.tally.add(&m::gpu_resets_total, gpu, (), 0.0);
         }
-        self.tally.born(&m::gpu_exporter_driver_errors_total, gpu);
+        self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (), 0.0);
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
         self.tally.add(&m::gpu_exporter_readings_held_total, gpu, (), 0.0);
         Faults::born(&mut self.tally, gpu);
@@ -360,19 +364,25 @@ impl Ledger {
         }
     }
 
+    /// Counts a driver call that failed.
+    fn count_error(&mut self, gpu: Option<&Gpu>, error: DriverError) {
+        self.tally.add(&m::gpu_exporter_driver_error_kinds_total, &Node {}, (error,), 1.0);
+        if let Some(gpu) = gpu {
+            self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (), 1.0);
+        }
+    }
+
     fn count_gaps(&mut self, batch: &Batch) {
         for gap in &batch.gaps {
-            let Some(gpu) = &batch.part.gpu else {
-                if let Missing::Failed { error, .. } = &gap.missing {
-                    self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
-                }
-                continue;
-            };
+            let gpu = batch.part.gpu.as_ref();
+            if let Missing::Failed { error, .. } = &gap.missing {
+                self.count_error(gpu, error.label());
+            }
+            let Some(gpu) = gpu else { continue };
             match &gap.missing {
                 Missing::Unsupported => {}
                 Missing::Failed { error, .. } => {
                     let error: DriverError = error.label();
-                    self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (error,), 1.0);
                     if is_lost(error) {
                         // A lost GPU comes back only after a reset, and a reset clears its counters.
                         self.counters.forget(&gpu.uuid);
@@ -426,7 +436,7 @@ impl Ledger {
 
     fn keep(&mut self, batch: Batch) {
         self.busy.look(&batch);
-        let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, .. } = batch;
+        let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, processes, .. } = batch;
         let mut steps_back = 0;
         if part.collector == Source::Nvml {
             for (subject, row) in rows.iter_mut() {
@@ -487,7 +497,7 @@ impl Ledger {
         let lifetime = lifetime_nanos;
         let identity_lost = part.tier == Tier::Identity && rows.is_empty() && self.parts.contains_key(&part);
         if !identity_lost {
-            let held = Held { rows, gaps, unsupported, taken, nanos, lifetime, answered };
+            let held = Held { rows, gaps, unsupported, taken, nanos, lifetime, answered, processes };
             self.parts.insert(part, held);
         }
     }
@@ -500,7 +510,7 @@ impl Ledger {
                 self.unanswered = None;
             }
             Event::DriverAway { error, text, epoch } => {
-                self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
+                self.count_error(None, error.label());
                 self.answer = match error.label() {
                     DriverError::LibRmVersionMismatch => Answer::Mismatch(text),
                     _ => Answer::Away(text),
@@ -526,7 +536,7 @@ impl Ledger {
                     if is_lost(error.label()) {
                         self.resets.lost(&gpu.uuid, None, Mono::now());
                     }
-                    self.tally.add(&m::gpu_exporter_driver_errors_total, &gpu, (error.label(),), 1.0);
+                    self.count_error(Some(&gpu), error.label());
                 }
             }
             Event::Released(pause) => {

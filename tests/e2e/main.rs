@@ -19,6 +19,7 @@ mod kubelet;
 mod mig;
 mod node;
 mod own;
+mod owners;
 mod podresources;
 mod prometheus;
 mod samplers;
