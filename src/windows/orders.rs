@@ -21,14 +21,14 @@ use crate::ledger::inbox::Inbox;
 pub const AFTER_HELP: &str = "\
 Examples:
   gpu-node-exporter window start --for 2h --reason 'new power supply'    from now on
-  gpu-node-exporter window start --name firmware --for 1h --at 2026-11-22T08:00:00+01:00 --reason 'firmware'
-  gpu-node-exporter window start --kind training --for 3days --reason 'run 17'
+  gpu-node-exporter window start --for 1h --at 2026-11-22T08:00:00+01:00 --name fw --reason 'firmware'
+  gpu-node-exporter window start --for 3days --kind training --reason 'run 17'
   gpu-node-exporter window list
-  gpu-node-exporter window end firmware
+  gpu-node-exporter window end fw
 
-A window of kind `maintenance` (what it is if nothing is said) mutes every alert of the node and keeps the canary
-away; `training` mutes tickets about high utilization and memory only. The daemon must run; windows are kept over its
-restarts, and are cut to `windows.longest`. Who may use the control socket may make windows.
+A window of kind `maintenance` (what it is if nothing is said) mutes every alert of the node and keeps the \
+canary away; `training` mutes tickets about high utilization and memory only. The daemon must run; windows are \
+kept over its restarts, and are cut to `windows.longest`. Who may use the control socket may make windows.
 
 Without the daemon, or by configuration management: drop a file NAME.toml into `windows.dir`
 (/etc/gpu-node-exporter/windows.d), which is looked at every 2 s:
