@@ -266,10 +266,10 @@ impl Ledger {
         if self.overtaken(&batch) {
             self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
         } else {
-            let listed = batch.processes.is_some().then(|| batch.clone());
+            let look = owners::Glance::of(&batch);
             self.keep(batch);
-            if let Some(batch) = listed {
-                self.look_at_owners(&batch);
+            if let Some(look) = look {
+                self.look_at_owners(look);
             }
         }
         new_epoch

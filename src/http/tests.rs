@@ -169,7 +169,7 @@ async fn each_path_answers() {
         assert!(answer.contains("x-content-type-options: nosniff"), "{path}");
         assert!(answer.contains("cache-control: no-store"), "{path}");
     }
-    assert_eq!(server.stats.answers(HttpStatus::C200), 6);
+    assert_eq!(server.stats.answers(HttpStatus::C200), 7);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ mod tenants;
 mod timeline;
 mod tracks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::Ledger;
@@ -53,8 +53,8 @@ pub struct Owners {
     kills: HashMap<Arc<str>, Kills>,
     tracks: BTreeMap<(Gpu, Place), Tracks>,
     /// Places of which it was ever told how much they work, and GPUs of which power was.
-    works: BTreeMap<(Gpu, Place), bool>,
-    powered: BTreeMap<Gpu, bool>,
+    works: BTreeSet<(Gpu, Place)>,
+    powered: BTreeSet<Gpu>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
@@ -86,8 +86,8 @@ impl Owners {
             readings: HashMap::new(),
             kills: HashMap::new(),
             tracks: BTreeMap::new(),
-            works: BTreeMap::new(),
-            powered: BTreeMap::new(),
+            works: BTreeSet::new(),
+            powered: BTreeSet::new(),
             starts: starts.collect(),
             offset: crate::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
@@ -139,11 +139,11 @@ impl Owners {
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
         let what = match buffer {
             Buffer::Power => {
-                self.powered.insert(gpu.clone(), true);
+                self.powered.insert(gpu.clone());
                 What::Joules
             }
             Buffer::Utilization => {
-                self.works.insert((gpu.clone(), None), true);
+                self.works.insert((gpu.clone(), None));
                 self.tracks(gpu, None).busy.add(at, seconds, amount);
                 What::Busy(None)
             }
@@ -178,7 +178,7 @@ impl Owners {
                 tracks.pcie[1].add(at, window.seconds, row.value);
             } else if unit(GpmUnit::Graphics) && place.is_some() {
                 tracks.busy.add(at, window.seconds, row.value);
-                self.works.insert((gpu.clone(), place), true);
+                self.works.insert((gpu.clone(), place));
                 let from = Mono(at.0.saturating_sub((window.seconds * 1e9) as u64));
                 if let Some(line) = self.lines.get_mut(gpu) {
                     line.measured(Amount { what: What::Busy(place), from, to: at, amount: row.value });
@@ -279,7 +279,7 @@ impl Owners {
         self.lines.remove(gpu);
         self.accounts.forget(gpu);
         self.tracks.retain(|(of, _), _| of != gpu);
-        self.works.retain(|(of, _), _| of != gpu);
+        self.works.retain(|(of, _)| of != gpu);
         self.powered.remove(gpu);
     }
 }
@@ -288,16 +288,28 @@ fn look_time(lines: &BTreeMap<Gpu, Timeline>, gpu: &Gpu) -> Option<Mono> {
     lines.get(gpu)?.newest().map(|(at, _)| *at)
 }
 
+/// A visit that tells who is on a GPU, once it is folded.
+#[derive(Debug)]
+pub(super) struct Glance {
+    gpu: Gpu,
+    taken: Mono,
+    full: Vec<Place>,
+}
+
+impl Glance {
+    /// Of a visit, if it is one.
+    pub fn of(batch: &Batch) -> Option<Glance> {
+        let gpu = batch.part.gpu.as_ref().filter(|_| batch.part.tier == m::Tier::Normal)?;
+        Some(Glance { gpu: gpu.clone(), taken: batch.taken, full: full(batch) })
+    }
+}
+
 impl Ledger {
-    /// Takes in who is on a GPU, with each visit that lists processes.
-    pub(super) fn look_at_owners(&mut self, batch: &Batch) {
-        let Some(gpu) = batch.part.gpu.as_ref().filter(|_| batch.part.tier == m::Tier::Normal) else {
-            return;
-        };
-        // As of this visit: it is folded already.
-        if let Some(processes) = self.processes_of(gpu, batch.taken) {
-            let full = full(batch);
-            self.owners.look(gpu, batch.taken, &processes, full);
+    /// Takes in who is on a GPU.
+    pub(super) fn look_at_owners(&mut self, glance: Glance) {
+        let Glance { gpu, taken, full } = glance;
+        if let Some(processes) = self.processes_of(&gpu, taken) {
+            self.owners.look(&gpu, taken, &processes, full);
         }
     }
 

@@ -1,11 +1,12 @@
 //! What is told of owners.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::accounts::{Account, Key};
 use super::remote::Readings;
 use super::sketch::{Need, PERCENTILE, smallest};
-use super::timeline::{Place, Present};
+use super::timeline::{Look, Place, Present};
 use super::tracks::{Tracks, link_rate};
 use super::{Ledger, Owners};
 use crate::catalog::schema::{Entity, KnownLabel, Label};
@@ -126,24 +127,28 @@ impl Ledger {
 }
 
 impl Owners {
+    /// Ids of the processes of each owner at each place.
+    fn pids(&self, look: &Look, now: Mono) -> BTreeMap<(Place, Arc<str>), Vec<u32>> {
+        let mut all: BTreeMap<(Place, Arc<str>), BTreeSet<u32>> = BTreeMap::new();
+        for seat in &look.seats {
+            let owner = self.tenants.owner(seat.tenant, now, &self.unknown);
+            if let (Some(owner), Some(tenant)) = (owner, self.tenants.get(seat.tenant)) {
+                all.entry((seat.place, Arc::clone(&owner.id))).or_default().insert(tenant.pid);
+            }
+        }
+        all.into_iter().map(|(key, pids)| (key, pids.into_iter().collect())).collect()
+    }
+
     /// The accounts of one GPU.
     fn put_gpu(&mut self, b: &mut Builder<'_>, about: &About, now: Mono) -> Vec<OwnerView> {
         let look = self.lines.get(&about.gpu).and_then(|line| line.newest());
         let present = look.map(|(_, look)| self.present(look, now)).unwrap_or_default();
-        let seats: Vec<_> = look.map(|(_, look)| look.seats.clone()).unwrap_or_default();
-        let Owners { accounts, tenants, unknown, readings, tracks, works, powered, .. } = self;
+        let pids = look.filter(|_| about.up).map(|(_, look)| self.pids(look, now)).unwrap_or_default();
+        let Owners { accounts, readings, tracks, works, powered, .. } = self;
         let mut views = Vec::new();
         for (key, account) in accounts.seated().filter(|(key, _)| key.gpu == about.gpu) {
             let here = present.iter().find(|p| p.place == key.place && p.owner.id == key.owner);
-            let mut pids: Vec<u32> = Vec::new();
-            if about.up && here.is_some() {
-                let own = seats.iter().filter(|seat| seat.place == key.place);
-                let own =
-                    own.filter(|s| tenants.owner(s.tenant, now, unknown).is_some_and(|o| o.id == key.owner));
-                pids.extend(own.filter_map(|seat| tenants.get(seat.tenant)).map(|tenant| tenant.pid));
-                pids.sort_unstable();
-                pids.dedup();
-            }
+            let pids = pids.get(&(key.place, Arc::clone(&key.owner))).cloned().unwrap_or_default();
             let entity = key.entity();
             let place = (key.gpu.clone(), key.place);
             b.put(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);
@@ -157,10 +162,10 @@ impl Owners {
             if key.place.is_none_or(|instance| about.share(instance).is_some()) || account.allocated > 0.0 {
                 b.put(&m::gpu_owner_allocated_seconds_total, &entity, (), account.allocated);
             }
-            if works.contains_key(&place) {
+            if works.contains(&place) {
                 b.put(&m::gpu_owner_busy_seconds_total, &entity, (), account.busy);
             }
-            if powered.contains_key(&key.gpu) {
+            if powered.contains(&key.gpu) {
                 b.put(&m::gpu_owner_energy_joules_total, &entity, (), account.joules);
             }
             b.put(&m::gpu_owner_ended_at_full_memory_total, &entity, (), account.ended_full);
@@ -215,7 +220,7 @@ fn evidence(
     place: Place,
     here: &Present,
     read: Option<&Readings>,
-    tracks: &std::collections::BTreeMap<(Gpu, Place), Tracks>,
+    tracks: &BTreeMap<(Gpu, Place), Tracks>,
     now: Mono,
 ) -> Evidence {
     let whole = tracks.get(&(about.gpu.clone(), None));
