@@ -268,14 +268,12 @@ metrics! {
     gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 for the compute mode the GPU is in, 0 for the others.
     gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0";
-    /// Processes on the GPU. The canary's own is not counted.
-    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Slow, "0.1.0";
+    /// Processes on the GPU: those that compute listed every second, the others every 10 s. The canary's own is not counted.
+    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Normal, "0.1.0";
     /// 1 while the GPU is in MIG mode.
     gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 if the GPU will be in MIG mode after the next reset.
     gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
-    /// 1 for the virtualization mode the GPU is in, 0 for the others.
-    gpu_virtualization_mode: Gauge<Gpu, (VirtualizationMode,)>, None, Rare, "0.1.0";
 
     // --- processes, one by one (opt-in) ---------------------------------------------------------
     /// A process on the GPU, other than the canary's own.
@@ -487,14 +485,14 @@ metrics! {
     gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, TierLabel)>, Seconds, Own, "0.1.0";
     /// Wall time of single driver calls.
     gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Own, "0.1.0";
-    /// Driver calls that failed (not: that the device does not support).
-    gpu_exporter_driver_errors_total: Counter<Gpu, (DriverError,)>, None, Own, "0.1.0";
-    /// Driver calls about no single GPU that failed: loading the library, listing GPUs.
-    gpu_exporter_node_errors_total: Counter<Node, (DriverError,)>, None, Own, "0.1.0";
+    /// Driver calls about this GPU that failed (not: that the device does not support). `gpu_exporter_driver_error_kinds_total` tells how they failed.
+    gpu_exporter_driver_errors_total: Counter<Gpu>, None, Own, "0.1.0";
+    /// Driver calls that failed, by kind: those about a GPU, and those about none, as loading the library and listing GPUs.
+    gpu_exporter_driver_error_kinds_total: Counter<Node, (DriverError,)>, None, Own, "0.1.0";
     /// Values the driver gave that cannot be true: "blank" sentinels and values outside what is physically possible.
     gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Own, "0.1.0";
-    /// 1 for each metric this GPU or driver does not support. Such a metric has no series; neither zero nor a failure.
-    gpu_exporter_metric_unsupported: Gauge<Gpu, (MetricName,)>, None, Own, "0.1.0";
+    /// Number of GPUs that do not support the metric, or whose driver does not. Such a metric has no series there; neither zero nor a failure. `/api/v1/snapshot` tells which GPUs.
+    gpu_exporter_metric_unsupported: Gauge<Node, (MetricName,)>, None, Own, "0.1.0";
     /// Readings of driver counters that went backwards without a reason: the older value was held.
     gpu_exporter_readings_held_total: Counter<Gpu>, None, Own, "0.1.0";
     /// Sampler processes alive, those stuck in the driver included. Never more than two.

@@ -24,6 +24,7 @@ use crate::clock::Mono;
 use crate::config::Config;
 use crate::http;
 use crate::ledger::inbox::{Event, Inbox};
+use crate::owners::pods::Pods;
 use crate::sample::Source;
 use crate::snapshot::Board;
 use crate::stop::Stop;
@@ -47,6 +48,8 @@ pub struct Context {
     pub switch: Arc<nvml::switch::Switch>,
     /// Where the canary's collector and those who ask about it meet.
     pub canary: Arc<canary::desk::Desk>,
+    /// What the kubelet has given out, kept by `kubelet`; `owners` and `canary` look at it.
+    pub pods: Arc<Pods>,
     /// What is published.
     pub board: Arc<Board>,
     /// What the HTTP server counts of itself.

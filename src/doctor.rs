@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod daemon;
 pub mod families;
 pub mod host;
+mod owners;
 pub mod report;
 
 use std::collections::HashSet;
@@ -41,8 +42,7 @@ pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
     let reached = daemon.snapshot.is_some();
     findings.push(host::kernel_log(&host, config, reached));
     findings.extend(cpu::events(&host, config, &daemon));
-    findings.push(host::control_groups(&host));
-    findings.push(host::kubelet(&host));
+    findings.extend(owners::findings(&host, config));
     findings.push(host::state_folder(config, reached));
     match asked {
         Ok(asked) if asked.up => {

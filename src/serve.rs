@@ -69,6 +69,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.keep as usize,
+        owners: config.owners.clone(),
         declared,
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -103,6 +104,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         canaries: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::clone(&canary),
+        pods: Arc::default(),
         board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
     };

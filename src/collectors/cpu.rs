@@ -177,7 +177,8 @@ impl<'a, K: Kernel> Collector<'a, K> {
         let mut refused: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for (event, outcome) in &self.said.0 {
             if let Err(refusal) = outcome {
-                refused.entry(refusal.to_string()).or_default().push(event.known());
+                let why = format!("{}: {refusal}", refusal.state().known());
+                refused.entry(why).or_default().push(event.known());
             }
         }
         let counted: Vec<&str> = self.machine.working().into_iter().map(|event| event.known()).collect();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::libc::O_NONBLOCK;
@@ -164,44 +164,6 @@ pub fn kernel_log(host: &Host, config: &Config, daemon: bool) -> Finding {
     }
 }
 
-/// Which control groups the host has.
-pub fn control_groups(host: &Host) -> Finding {
-    let topic = "control groups";
-    let root = host.path("/sys/fs/cgroup");
-    let readable = fs::read_dir(&root).is_ok();
-    let text = match (root.join("cgroup.controllers").exists(), readable) {
-        (true, true) => "version 2, can be read".to_owned(),
-        (_, true) => "version 1 or both, can be read".to_owned(),
-        (_, false) => format!("{} cannot be read", root.display()),
-    };
-    Finding::new(topic, if readable { Verdict::Well } else { Verdict::Note }, text)
-}
-
-/// The kubelet's socket that tells which pod has which device.
-pub fn kubelet(host: &Host) -> Finding {
-    let topic = "kubelet";
-    let socket = host.path("/var/lib/kubelet/pod-resources/kubelet.sock");
-    match fs::metadata(&socket) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Finding::new(topic, Verdict::Well, "there is none here".into())
-        }
-        Err(error) => Finding::new(topic, Verdict::Note, format!("{}: {error}", socket.display()))
-            .mend("sudo gpu-node-exporter doctor".into()),
-        Ok(file) if !file.file_type().is_socket() => {
-            Finding::new(topic, Verdict::Note, format!("{} is no socket", socket.display()))
-        }
-        Ok(_) if eaccess(&socket, AccessFlags::R_OK | AccessFlags::W_OK).is_err() => {
-            let text = format!("{} is not open to this user", socket.display());
-            Finding::new(topic, Verdict::Note, text).mend(format!(
-                "sudo setfacl -m u:{}:rw {}",
-                user_name(),
-                socket.display()
-            ))
-        }
-        Ok(_) => Finding::new(topic, Verdict::Well, format!("{} is open to this user", socket.display())),
-    }
-}
-
 /// Whether what is kept over restarts can be written. `daemon`: whether the daemon answers, which has rights
 /// of its own.
 pub fn state_folder(config: &Config, daemon: bool) -> Finding {
@@ -269,17 +231,11 @@ mod tests {
         let host = Host::new(dir.path());
         let mut config = Config::default();
         assert_eq!(kernel_log(&host, &config, false).verdict, Verdict::Wrong);
-        assert_eq!(control_groups(&host).verdict, Verdict::Note);
-        assert_eq!(kubelet(&host).verdict, Verdict::Well, "a node without a kubelet is well");
         fs::create_dir_all(dir.path().join("dev")).unwrap();
         fs::write(dir.path().join("dev/kmsg"), "").unwrap();
         assert_eq!(kernel_log(&host, &config, false).verdict, Verdict::Well);
         config.events.kernel_log = false;
         assert!(kernel_log(&host, &config, false).text.contains("not read"));
-        fs::create_dir_all(dir.path().join("sys/fs/cgroup")).unwrap();
-        assert!(control_groups(&host).text.contains("version 1"));
-        fs::write(dir.path().join("sys/fs/cgroup/cgroup.controllers"), "cpu").unwrap();
-        assert!(control_groups(&host).text.contains("version 2"));
         config.state.dir = dir.path().join("not/yet/there");
         assert_eq!(state_folder(&config, false).verdict, Verdict::Well);
     }

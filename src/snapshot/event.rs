@@ -1,5 +1,7 @@
 //! One entry of the list of events: a fault, or something else that happened, as it is published.
 
+use std::sync::Arc;
+
 use crate::catalog::{FaultAction, Gpu, Severity};
 
 /// What kind of event it is.
@@ -83,6 +85,8 @@ pub struct Event {
     pub pid: Option<u32>,
     /// Its name.
     pub process: Option<String>,
+    /// Whose work ran there: that of the process, or of the only owner on the GPU or GPU instance.
+    pub owner: Option<Arc<str>>,
     /// The line of the kernel log, or the canary's words; empty if only the driver told.
     pub text: String,
     /// Whether the driver's events told of it.
@@ -115,6 +119,7 @@ impl Event {
             compute_instance: None,
             pid: None,
             process: None,
+            owner: None,
             text: String::new(),
             nvml: false,
             kmsg: false,

@@ -19,6 +19,7 @@ mod http;
 mod mig;
 mod node;
 mod own;
+mod owners;
 mod prometheus;
 mod samplers;
 mod samples;

@@ -96,6 +96,10 @@ pub trait Values {
     fn unsupported(&self, gpu: &Gpu, metric: MetricId) -> bool;
     /// Why nothing can be said of the GPU, if so.
     fn state(&self, gpu: &Gpu) -> Option<(CanarySkip, String)>;
+    /// Processes listed on a MIG instance, its GPU and compute instance given; also where the metric is older.
+    fn listed(&self, _gpu: &Gpu, _instance: (u32, u32)) -> usize {
+        0
+    }
     /// Age of the older of the two tiers that processes and utilization are read in.
     fn age(&self, gpu: &Gpu) -> Option<Duration>;
     /// What is known against the GPU; `None`: nobody knows.
@@ -171,7 +175,10 @@ fn state<S: KnownLabel>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, (S
 fn processes(values: &impl Values, place: &Place) -> Told<u32> {
     if let Some(instance) = compute_instance(place) {
         return match values.value(&m::gpu_mig_compute_processes, &instance, ()) {
-            Some(n) => Told::Value(n as u32),
+            Some(n) => {
+                let ids = (instance.gpu_instance, instance.compute_instance);
+                Told::Value((n as u32).max(values.listed(&place.gpu, ids) as u32))
+            }
             None => Told::Unread,
         };
     }
@@ -260,6 +267,11 @@ impl Values for Snapshot {
             }
             None => Some((CanarySkip::NoDevice, "it is gone".into())),
         }
+    }
+
+    fn listed(&self, gpu: &Gpu, instance: (u32, u32)) -> usize {
+        let views = self.gpus.iter().filter(|view| view.gpu == *gpu);
+        views.flat_map(|view| &view.processes).filter(|one| one.instance == Some(instance)).count()
     }
 
     fn age(&self, gpu: &Gpu) -> Option<Duration> {

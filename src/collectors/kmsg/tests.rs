@@ -56,6 +56,7 @@ impl Bench {
             canaries: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
+            pods: Arc::default(),
             board: Arc::default(),
             http: Arc::default(),
         };
