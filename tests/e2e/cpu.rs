@@ -241,7 +241,9 @@ fn events_are_counted_for_the_control_group_of_an_owner() {
     let mut machine = Machine::new();
     machine.process(4242, format!("0::/{name}\n"));
     machine.gpu([4242]);
-    symlink(&group.root, machine.root().join("sys/fs/cgroup/unified")).unwrap();
+    let groups = machine.root().join("sys/fs/cgroup");
+    fs::remove_dir_all(&groups).unwrap();
+    symlink(&group.root, &groups).unwrap();
     let node = counting(machine.setup()).with("CPU__PER_OWNER", "true").start();
     let owner = format!("docker/{id}");
     let faults =
