@@ -26,10 +26,12 @@ use super::Context;
 use crate::catalog::schema::{KnownLabel, LabelSet, Metric};
 use crate::catalog::{self as m, Node, Owner, PerfState, Tier};
 use crate::clock::{Cadence, Mono};
+use crate::cpus::CpuSet;
 use crate::host::Host;
 use crate::ledger::inbox::Event;
 use crate::sample::{Batch, Part, Rows, Source};
 use crate::snapshot::Snapshot;
+use crate::topology::Topology;
 use counters::Outcomes;
 use kernel::Kernel;
 use machine::{Machine, state};
@@ -74,6 +76,9 @@ struct Collector<'a, K: Kernel> {
     kernel: K,
     machine: Machine<K>,
     owned: Owned<K>,
+    groups: Groups,
+    /// What the groups were made of.
+    grouped: Option<(CpuSet, Option<Arc<Topology>>)>,
     retried: Mono,
     /// What was said last, so that it is said once.
     said: (Outcomes, Left),
@@ -88,6 +93,8 @@ impl<'a, K: Kernel> Collector<'a, K> {
             kernel,
             machine: Machine::new(&context.config.cpu.events),
             owned: Owned::default(),
+            groups: Groups::default(),
+            grouped: None,
             retried: Mono::now(),
             said: (Outcomes::new(), Left::default()),
             hindered: false,
@@ -113,16 +120,13 @@ impl<'a, K: Kernel> Collector<'a, K> {
             self.context.inbox.event(Event::Hindered(Source::Cpu, None));
         }
         let snapshot = self.context.board.current();
-        let groups = match &snapshot.topology.news {
-            Some(news) => Groups::of_topology(&news.topology),
-            None => Groups::of_host(&self.host, &cpus),
-        };
+        self.group(&cpus, snapshot.topology.news.as_ref().map(|news| &news.topology));
         if taken.since(self.retried) >= RETRY {
             self.retried = taken;
             self.machine.retry(&self.kernel, &cpus);
         }
         let room = room::descriptors();
-        self.machine.step(&self.kernel, &cpus, &groups, room);
+        self.machine.step(&self.kernel, &cpus, &self.groups, room);
         if self.context.config.cpu.per_owner {
             let wanted = wanted(&self.host, &snapshot);
             let room = room::for_owners(room, self.machine.open_counters());
@@ -132,6 +136,21 @@ impl<'a, K: Kernel> Collector<'a, K> {
         }
         self.say_outcomes();
         self.send(taken);
+    }
+
+    /// Finds which CPUs belong together, where that may have changed.
+    fn group(&mut self, cpus: &CpuSet, topology: Option<&Arc<Topology>>) {
+        let same = |(known, of): &(CpuSet, Option<Arc<Topology>>)| {
+            known == cpus && of.as_ref().map(Arc::as_ptr) == topology.map(Arc::as_ptr)
+        };
+        if self.grouped.as_ref().is_some_and(same) {
+            return;
+        }
+        self.groups = match topology {
+            Some(topology) => Groups::of_topology(topology),
+            None => Groups::of_host(&self.host, cpus),
+        };
+        self.grouped = Some((cpus.clone(), topology.cloned()));
     }
 
     fn send(&self, taken: Mono) {
@@ -177,7 +196,8 @@ impl<'a, K: Kernel> Collector<'a, K> {
         let mut refused: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for (event, outcome) in &self.said.0 {
             if let Err(refusal) = outcome {
-                refused.entry(refusal.to_string()).or_default().push(event.known());
+                let why = format!("{}: {refusal}", refusal.state().known());
+                refused.entry(why).or_default().push(event.known());
             }
         }
         let counted: Vec<&str> = self.machine.working().into_iter().map(|event| event.known()).collect();

@@ -3,12 +3,16 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Instant;
 
 use nix::libc;
 
-use super::node::{Metrics, Node, Setup};
+use super::node::{Metrics, Node, PATIENCE, Setup, pause};
+use super::owners::Machine;
 
 const SCENARIO: &str = "tests/scenarios/still-8xh200.toml";
 const SOFTWARE: [&str; 4] = ["context_switches", "cpu_migrations", "page_faults", "major_faults"];
@@ -17,10 +21,12 @@ const CAP_SYS_ADMIN: libc::c_ulong = 21;
 const CAP_PERFMON: libc::c_ulong = 38;
 
 fn setup() -> Setup {
-    Setup::new(SCENARIO)
-        .with("CPU__ENABLED", "true")
-        .with("CPU__INTERVAL", "1s")
-        .with("TOPOLOGY__ENABLED", "false")
+    counting(Setup::new(SCENARIO))
+}
+
+/// Counting often, and not waiting for a topology.
+fn counting(setup: Setup) -> Setup {
+    setup.with("CPU__ENABLED", "true").with("CPU__INTERVAL", "1s").with("TOPOLOGY__ENABLED", "false")
 }
 
 /// The state of an event: the one that is 1.
@@ -187,4 +193,60 @@ fn switched_off_nothing_is_counted_and_nothing_is_wrong() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("not counted: cpu.enabled is false"), "{said}");
     assert!(!said.contains("its collector cpu"), "{said}");
+}
+
+/// A control group of version 2 of the machine that runs the tests, with a process at work in it.
+struct Group {
+    root: PathBuf,
+    folder: PathBuf,
+    work: Child,
+}
+
+impl Group {
+    /// `None` where none can be made, or events are not counted for those of version 2.
+    fn new(name: &str) -> Option<Group> {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
+        let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
+        let folder = root.join(name);
+        if Path::new("/sys/fs/cgroup/perf_event/cgroup.procs").exists() || fs::create_dir(&folder).is_err() {
+            return None;
+        }
+        // It joins the group itself, so that all it does counts there.
+        let script = format!("echo $$ > '{}/cgroup.procs' && while :; do /bin/true; done", folder.display());
+        let work = Command::new("/bin/sh").args(["-c", &script]).spawn().expect("it starts");
+        Some(Group { root, folder, work })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = self.work.kill();
+        let _ = self.work.wait();
+        // The last program that it started may still be ending.
+        let deadline = Instant::now() + PATIENCE;
+        while fs::remove_dir(&self.folder).is_err() && Instant::now() < deadline {
+            pause();
+        }
+    }
+}
+
+#[test]
+fn events_are_counted_for_the_control_group_of_an_owner() {
+    let id = format!("{:064x}", std::process::id());
+    let name = format!("docker-{id}.scope");
+    let Some(group) = Group::new(&name).filter(|_| permitted()) else {
+        eprintln!("no control group can be made here");
+        return;
+    };
+    let mut machine = Machine::new();
+    machine.process(4242, format!("0::/{name}\n"));
+    machine.gpu([4242]);
+    let groups = machine.root().join("sys/fs/cgroup");
+    fs::remove_dir_all(&groups).unwrap();
+    symlink(&group.root, &groups).unwrap();
+    let node = counting(machine.setup()).with("CPU__PER_OWNER", "true").start();
+    let owner = format!("docker/{id}");
+    let faults =
+        |m: &Metrics| m.value("gpu_owner_cpu_events_total", &[("owner", &owner), ("event", "page_faults")]);
+    node.wait_metrics("page faults of the owner", |m| faults(m) > Some(100.0));
 }

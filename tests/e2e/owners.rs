@@ -32,7 +32,8 @@ impl Machine {
         machine
     }
 
-    fn root(&self) -> PathBuf {
+    /// The folder of its files.
+    pub fn root(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
@@ -71,19 +72,23 @@ impl Machine {
         self.scenario.push_str("]\n");
     }
 
-    /// A daemon on it.
+    /// How a daemon on it is started.
+    pub fn setup(&self) -> Setup {
+        let file = self.folder.path().join("scenario.toml");
+        fs::write(&file, &self.scenario).unwrap();
+        Setup::new(file.to_str().unwrap())
+            .with("HOST__ROOT", self.root().to_str().unwrap())
+            .with("OWNERS__READ_DEADLINE", "200ms")
+    }
+
+    /// A daemon on it, ready.
     pub fn start(&self) -> Node {
         self.start_with(&[])
     }
 
     /// The same with other settings.
     pub fn start_with(&self, settings: &[(&str, &str)]) -> Node {
-        let file = self.folder.path().join("scenario.toml");
-        fs::write(&file, &self.scenario).unwrap();
-        let setup = Setup::new(file.to_str().unwrap())
-            .with("HOST__ROOT", self.root().to_str().unwrap())
-            .with("OWNERS__READ_DEADLINE", "200ms");
-        let node = settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value)).start();
+        let node = settings.iter().fold(self.setup(), |setup, (key, value)| setup.with(key, value)).start();
         node.wait_ready();
         node
     }
