@@ -268,14 +268,12 @@ metrics! {
     gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 for the compute mode the GPU is in, 0 for the others.
     gpu_compute_mode: Gauge<Gpu, (ComputeMode,)>, None, Slow, "0.1.0";
-    /// Processes on the GPU. The canary's own is not counted.
-    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Slow, "0.1.0";
+    /// Processes on the GPU: those that compute listed every second, the others every 10 s. The canary's own is not counted.
+    gpu_processes: Gauge<Gpu, (ProcessType,)>, None, Normal, "0.1.0";
     /// 1 while the GPU is in MIG mode.
     gpu_mig_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// 1 if the GPU will be in MIG mode after the next reset.
     gpu_mig_mode_pending_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
-    /// 1 for the virtualization mode the GPU is in, 0 for the others.
-    gpu_virtualization_mode: Gauge<Gpu, (VirtualizationMode,)>, None, Rare, "0.1.0";
 
     // --- processes, one by one (opt-in) ---------------------------------------------------------
     /// A process on the GPU, other than the canary's own.
@@ -418,11 +416,11 @@ metrics! {
     /// Rate of its link, one way.
     gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Own, "0.1.0";
     /// Events counted on the CPUs, all processes and the kernel together, scaled where the counters were shared. Only events that can be counted here (`gpu_host_cpu_event_state`).
-    gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Slow, "0.1.0";
+    gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;
     /// Whether each configured event can be counted here.
-    gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Slow, "0.1.0", at most 1.0;
+    gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Own, "0.1.0", at most 1.0;
     /// Share of the last interval in which the event was counted; what is published is scaled by it. 1: the counters were not shared.
-    gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Slow, "0.1.0";
+    gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Own, "0.1.0";
 
     // --- owners ---------------------------------------------------------------------------------
     /// Whose work is on the GPU: join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.keep` after its end.
@@ -450,7 +448,7 @@ metrics! {
     /// Processes of the owner that the kernel killed for want of host memory in its control group.
     gpu_owner_host_oom_kills_total: Counter<Owner>, None, Own, "0.1.0";
     /// Events counted on the CPUs for the owner's control group (`cpu.per_owner`).
-    gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Slow, "0.1.0";
+    gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;
     /// Seconds from a process's start to its first context on a GPU (seen once a second) and to its first work there (utilization samples of 200 ms, seen every 2 to 5 s).
     gpu_owner_start_seconds: Histogram<Node, (StartPhase,)>, Seconds, Own, "0.1.0";
     /// Devices that the kubelet can give out, by resource.
@@ -487,14 +485,14 @@ metrics! {
     gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, TierLabel)>, Seconds, Own, "0.1.0";
     /// Wall time of single driver calls.
     gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Own, "0.1.0";
-    /// Driver calls that failed (not: that the device does not support).
-    gpu_exporter_driver_errors_total: Counter<Gpu, (DriverError,)>, None, Own, "0.1.0";
-    /// Driver calls about no single GPU that failed: loading the library, listing GPUs.
-    gpu_exporter_node_errors_total: Counter<Node, (DriverError,)>, None, Own, "0.1.0";
+    /// Driver calls about this GPU that failed (not: that the device does not support). `gpu_exporter_driver_error_kinds_total` tells how they failed.
+    gpu_exporter_driver_errors_total: Counter<Gpu>, None, Own, "0.1.0";
+    /// Driver calls that failed, by kind: those about a GPU, and those about none, as loading the library and listing GPUs.
+    gpu_exporter_driver_error_kinds_total: Counter<Node, (DriverError,)>, None, Own, "0.1.0";
     /// Values the driver gave that cannot be true: "blank" sentinels and values outside what is physically possible.
     gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Own, "0.1.0";
-    /// 1 for each metric this GPU or driver does not support. Such a metric has no series; neither zero nor a failure.
-    gpu_exporter_metric_unsupported: Gauge<Gpu, (MetricName,)>, None, Own, "0.1.0";
+    /// Number of GPUs that do not support the metric, or whose driver does not. Such a metric has no series there; neither zero nor a failure. `/api/v1/snapshot` tells which GPUs.
+    gpu_exporter_metric_unsupported: Gauge<Node, (MetricName,)>, None, Own, "0.1.0";
     /// Readings of driver counters that went backwards without a reason: the older value was held.
     gpu_exporter_readings_held_total: Counter<Gpu>, None, Own, "0.1.0";
     /// Sampler processes alive, those stuck in the driver included. Never more than two.

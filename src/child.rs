@@ -27,6 +27,18 @@ pub const CONTROL_FD: i32 = 4;
 /// Descriptor of the memory shared with the parent.
 pub const SHARED_FD: i32 = 5;
 
+/// Keeps the privileges that systemd has given this process (ambient capabilities) from the processes it starts: those
+/// load the vendor's libraries, and none of them reads the kernel log or counts events on CPUs. This process keeps its
+/// own. To be called before there are threads, because each has a set.
+pub fn keep_privileges() {
+    let clear = nix::libc::PR_CAP_AMBIENT_CLEAR_ALL as nix::libc::c_ulong;
+    // SAFETY: takes numbers alone and changes nothing but the calling thread's set of ambient capabilities.
+    if unsafe { nix::libc::prctl(nix::libc::PR_CAP_AMBIENT, clear, 0, 0, 0) } != 0 {
+        let error = io::Error::last_os_error();
+        tracing::warn!(%error, "children may inherit ambient capabilities");
+    }
+}
+
 /// This very program, also if the file on disk was replaced meanwhile.
 pub fn this_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")

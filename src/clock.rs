@@ -37,6 +37,15 @@ pub fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_secs_f64()).unwrap_or(0.0)
 }
 
+/// When the machine was started, in seconds since 1970, by the clocks as they stand now. `btime` of `/proc/stat` is the
+/// same, cut to whole seconds.
+pub fn boot_unix_seconds() -> f64 {
+    let since = clock_gettime(ClockId::CLOCK_BOOTTIME)
+        .map(|t| t.tv_sec() as f64 + t.tv_nsec() as f64 * 1e-9)
+        .unwrap_or(0.0);
+    unix_seconds() - since
+}
+
 /// A fixed rhythm on the monotonic clock: ticks at `phase + k * interval`. Ticks that were missed are
 /// skipped, never made up for, so a slow driver is not asked more often.
 #[derive(Clone, Copy, Debug)]

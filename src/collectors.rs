@@ -24,6 +24,7 @@ use crate::clock::Mono;
 use crate::config::Config;
 use crate::http;
 use crate::ledger::inbox::{Event, Inbox};
+use crate::owners::pods::Pods;
 use crate::sample::Source;
 use crate::snapshot::Board;
 use crate::stop::Stop;
@@ -49,6 +50,10 @@ pub struct Context {
     pub switch: Arc<nvml::switch::Switch>,
     /// Where the canary's collector and those who ask about it meet.
     pub canary: Arc<canary::desk::Desk>,
+    /// Windows of planned work: `windows` looks after them, people order them over the control socket.
+    pub windows: Arc<crate::windows::desk::Desk>,
+    /// What the kubelet has given out, kept by `kubelet`; `owners` and `canary` look at it.
+    pub pods: Arc<Pods>,
     /// What is published.
     pub board: Arc<Board>,
     /// What the HTTP server counts of itself.
@@ -78,9 +83,12 @@ pub const ALL: &[Collector] = &[
     Collector { source: Source::Windows, start: windows::start },
 ];
 
+/// How the word of a collector begins that is switched off.
+pub const SWITCHED_OFF: &str = "switched off";
+
 /// The thread of a collector that is switched off: says so and waits for the end.
 fn switched_off(context: &Context, source: Source, key: &str) {
-    context.inbox.event(Event::Hindered(source, Some(format!("switched off ({key})"))));
+    context.inbox.event(Event::Hindered(source, Some(format!("{SWITCHED_OFF} ({key})"))));
     while !context.stop.stopped() {
         context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
     }

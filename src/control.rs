@@ -188,7 +188,7 @@ pub async fn look(request: &str, board: &Board, renderings: &Arc<Renderings>) ->
         _ => {
             return Err(format!(
                 "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
-                 driver release, driver resume, driver status, gpm off, gpm on, canary status"
+                 driver release, driver resume, driver status, gpm off, gpm on, canary status, window"
             ));
         }
     };

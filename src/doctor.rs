@@ -3,10 +3,12 @@
 //! (`ask`), and not at all while the daemon has released it or finds it stuck.
 
 pub mod ask;
+pub mod cpu;
 pub mod cuda;
 pub mod daemon;
 pub mod families;
 pub mod host;
+mod owners;
 pub mod report;
 pub mod topology;
 
@@ -40,8 +42,8 @@ pub fn examine(config: &Config, off: &HashSet<MetricId>) -> Report {
     }
     let reached = daemon.snapshot.is_some();
     findings.push(host::kernel_log(&host, config, reached));
-    findings.push(host::control_groups(&host));
-    findings.push(host::kubelet(&host));
+    findings.extend(owners::findings(&host, config));
+    findings.extend(cpu::events(&host, config, &daemon));
     findings.push(topology::look(config));
     findings.push(host::state_folder(config, reached));
     match asked {

@@ -14,6 +14,7 @@ mod renderings;
 pub(crate) mod specimen;
 mod text;
 pub mod topology;
+pub mod windows;
 #[cfg(test)]
 mod wire_tests;
 

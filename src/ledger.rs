@@ -8,6 +8,7 @@
 //! - what was measured of a GPU is served only while the GPU answers: a stall, a loss, a driver that is away
 //!   or stuck, or no sampler at all withdraws everything but the identity.
 
+mod bottleneck;
 mod busy;
 mod canary;
 mod clock_events;
@@ -23,6 +24,7 @@ mod inventory;
 mod journal;
 mod loads;
 mod owners;
+mod processes;
 mod publish;
 mod resets;
 mod run;
@@ -40,8 +42,9 @@ use crate::catalog::{
     Subject, Tier, TierLabel,
 };
 use crate::clock::{Mono, unix_seconds};
-use crate::config::mig_layout::DeclaredLayout;
+use crate::config::{self, mig_layout::DeclaredLayout};
 use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
+use crate::owners::GpuProcess;
 use crate::sample::{Batch, Drained, Gap, Missing, Part, Row, Rows, Source};
 use crate::snapshot::{DriverState, Histogram};
 use busy::Busy;
@@ -81,6 +84,8 @@ pub struct Settings {
     pub expected_gpus: usize,
     /// Events kept in the list.
     pub keep_events: usize,
+    /// Whose work is on the GPUs.
+    pub owners: config::Owners,
     /// The MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,
     /// Release and source revision.
@@ -97,6 +102,8 @@ struct Held {
     nanos: u64,
     lifetime: Option<u64>,
     answered: bool,
+    /// Processes it listed; `None` if it listed none.
+    processes: Option<Vec<GpuProcess>>,
 }
 
 impl Held {
@@ -181,7 +188,7 @@ impl Ledger {
     pub fn new(settings: Settings) -> Ledger {
         let mut tally = Tally::default();
         tally.born(&m::gpu_exporter_sampler_ends_total, &Node {});
-        tally.born(&m::gpu_exporter_node_errors_total, &Node {});
+        tally.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
         tally.born(&m::gpu_exporter_facts_lost_total, &Node {});
         tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 0.0);
@@ -194,7 +201,6 @@ impl Ledger {
             seen: settings.seen.clone(),
             seen_changed: false,
             hindered: BTreeMap::new(),
-            settings,
             parts: BTreeMap::new(),
             gpus: BTreeMap::new(),
             node_epoch: 0,
@@ -215,9 +221,10 @@ impl Ledger {
             busy: Busy::default(),
             canary: Canary::default(),
             topology: topology::Topology::default(),
-            owners: owners::Owners::default(),
+            owners: owners::Owners::new(settings.owners.clone()),
             windows: windows::Windows::default(),
             last_success: BTreeMap::new(),
+            settings,
             ready: false,
             sequence: 0,
             publish_seconds: 0.0,
@@ -259,7 +266,11 @@ impl Ledger {
         if self.overtaken(&batch) {
             self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
         } else {
+            let listed = batch.processes.is_some().then(|| batch.clone());
             self.keep(batch);
+            if let Some(batch) = listed {
+                self.look_at_owners(&batch);
+            }
         }
         new_epoch
     }
@@ -300,6 +311,7 @@ impl Ledger {
             self.parts.retain(|part, _| part.gpu.as_ref() != Some(&old));
             self.counters.forget(&old.uuid);
             self.gpm.forget(&old);
+            self.owners.forget(&old);
             if old.uuid != gpu.uuid {
                 self.faults.forget(&old.uuid);
                 self.busy.forget(&old.uuid);
@@ -311,7 +323,7 @@ impl Ledger {
         if !gpu.uuid.is_empty() {
             self.tally.add(&m::gpu_resets_total, gpu, (), 0.0);
         }
-        self.tally.born(&m::gpu_exporter_driver_errors_total, gpu);
+        self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (), 0.0);
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
         self.tally.add(&m::gpu_exporter_readings_held_total, gpu, (), 0.0);
         Faults::born(&mut self.tally, gpu);
@@ -347,32 +359,42 @@ impl Ledger {
         for drained in &batch.drained {
             match drained {
                 Drained::Samples { .. } => {
-                    book.samples.take(batch.taken, drained, |at| self.busy.canarys(&gpu.uuid, at));
+                    let tell = |buffer, at, seconds, amount| {
+                        self.owners.sampled(gpu, buffer, at, seconds, amount);
+                    };
+                    book.samples.take(batch.taken, drained, |at| self.busy.canarys(&gpu.uuid, at), tell);
                     if let Some(at) = book.samples.utilization.above_zero {
                         self.busy.seen(&gpu.uuid, at);
                     }
                 }
                 Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
                     self.gpm.add(window);
+                    self.owners.gpm(gpu, window, batch.taken);
                 }
                 Drained::Gpm(_) => {}
             }
         }
     }
 
+    /// Counts a driver call that failed.
+    fn count_error(&mut self, gpu: Option<&Gpu>, error: DriverError) {
+        self.tally.add(&m::gpu_exporter_driver_error_kinds_total, &Node {}, (error,), 1.0);
+        if let Some(gpu) = gpu {
+            self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (), 1.0);
+        }
+    }
+
     fn count_gaps(&mut self, batch: &Batch) {
         for gap in &batch.gaps {
-            let Some(gpu) = &batch.part.gpu else {
-                if let Missing::Failed { error, .. } = &gap.missing {
-                    self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
-                }
-                continue;
-            };
+            let gpu = batch.part.gpu.as_ref();
+            if let Missing::Failed { error, .. } = &gap.missing {
+                self.count_error(gpu, error.label());
+            }
+            let Some(gpu) = gpu else { continue };
             match &gap.missing {
                 Missing::Unsupported => {}
                 Missing::Failed { error, .. } => {
                     let error: DriverError = error.label();
-                    self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (error,), 1.0);
                     if is_lost(error) {
                         // A lost GPU comes back only after a reset, and a reset clears its counters.
                         self.counters.forget(&gpu.uuid);
@@ -426,7 +448,7 @@ impl Ledger {
 
     fn keep(&mut self, batch: Batch) {
         self.busy.look(&batch);
-        let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, .. } = batch;
+        let Batch { part, taken, nanos, lifetime_nanos, answered, mut rows, gaps, processes, .. } = batch;
         let mut steps_back = 0;
         if part.collector == Source::Nvml {
             for (subject, row) in rows.iter_mut() {
@@ -487,7 +509,7 @@ impl Ledger {
         let lifetime = lifetime_nanos;
         let identity_lost = part.tier == Tier::Identity && rows.is_empty() && self.parts.contains_key(&part);
         if !identity_lost {
-            let held = Held { rows, gaps, unsupported, taken, nanos, lifetime, answered };
+            let held = Held { rows, gaps, unsupported, taken, nanos, lifetime, answered, processes };
             self.parts.insert(part, held);
         }
     }
@@ -500,7 +522,7 @@ impl Ledger {
                 self.unanswered = None;
             }
             Event::DriverAway { error, text, epoch } => {
-                self.tally.add(&m::gpu_exporter_node_errors_total, &Node {}, (error.label(),), 1.0);
+                self.count_error(None, error.label());
                 self.answer = match error.label() {
                     DriverError::LibRmVersionMismatch => Answer::Mismatch(text),
                     _ => Answer::Away(text),
@@ -526,7 +548,7 @@ impl Ledger {
                     if is_lost(error.label()) {
                         self.resets.lost(&gpu.uuid, None, Mono::now());
                     }
-                    self.tally.add(&m::gpu_exporter_driver_errors_total, &gpu, (error.label(),), 1.0);
+                    self.count_error(Some(&gpu), error.label());
                 }
             }
             Event::Released(pause) => {
@@ -596,7 +618,8 @@ impl Ledger {
             }
         }
         self.driver_line(&fact);
-        self.faults.take(&mut self.tally, fact, self.ready);
+        let owner = self.owner_of_fact(&fact);
+        self.faults.take(&mut self.tally, fact, self.ready, owner);
     }
 
     /// What a line of the kernel log says of the driver: a load of its module.

@@ -16,6 +16,7 @@ use gpu_node_exporter::control::orders::{self, in_words};
 use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
 use gpu_node_exporter::host::Host;
 use gpu_node_exporter::stop::Stop;
+use gpu_node_exporter::windows::orders as window;
 use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve, topology};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
@@ -33,7 +34,10 @@ Examples:
   gpu-node-exporter doctor                           what works on this machine, and what mends the rest
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
+  gpu-node-exporter topology                         where each GPU sits, and its fair share of CPUs
+  gpu-node-exporter topology --bind docker           lines that bind work on each GPU to it
   gpu-node-exporter driver release                   before the driver is unloaded or upgraded
+  gpu-node-exporter window start --for 2h --reason X mute alerts for planned work
   gpu-node-exporter gpm off                          before a profiler such as Nsight runs
 
 Configuration, the later stronger than the earlier:
@@ -97,6 +101,12 @@ enum Command {
     /// healthy one, and says which it is and what to do first.
     #[command(after_help = canary::command::arguments::AFTER_HELP)]
     Canary(canary::command::arguments::Arguments),
+    /// Draw the machine around the GPUs, and say how to bind work to the CPUs near each
+    ///
+    /// Packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest each GPU, and each
+    /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
+    #[command(after_help = topology::command::AFTER_HELP)]
+    Topology(topology::command::Arguments),
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
     /// SIGUSR1 to the main process releases as well:
@@ -113,6 +123,14 @@ enum Command {
     Gpm {
         #[command(subcommand)]
         what: GpmOrder,
+    },
+    /// Mark planned work, so that alerts are muted and the canary stays away
+    ///
+    /// Windows are published with start and end (gpu_window_*), for alerts to be muted by.
+    #[command(after_help = window::AFTER_HELP)]
+    Window {
+        #[command(subcommand)]
+        what: window::Ask,
     },
     /// The process that talks to NVML; started by `serve`
     #[command(hide = true)]
@@ -203,6 +221,13 @@ fn main() -> ExitCode {
             log_to_stderr(tracing::Level::WARN);
             prove(&loaded.config, &arguments)
         }),
+        Command::Topology(arguments) => with_config(overrides, |loaded| {
+            log_to_stderr(tracing::Level::ERROR);
+            match topology::command::run(&loaded.config, &arguments) {
+                Ok(text) => print(text.as_bytes()),
+                Err(error) => fail(EXIT_FAILED, &error),
+            }
+        }),
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
                 DriverOrder::Release => orders::release(socket, &Host::new(&loaded.config.host.root)),
@@ -219,6 +244,9 @@ fn main() -> ExitCode {
                 orders::ask(socket, request).map(|status| orders::gpm_in_words(&status).to_owned())
             })
         }),
+        Command::Window { what } => {
+            with_config(overrides, |loaded| with_socket(&loaded, |socket| window::ask(socket, &what)))
+        }
         Command::Sampler => {
             let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));

@@ -1,6 +1,17 @@
 //! Who the work on the GPUs belongs to: pods, containers, batch jobs, units and users, found from what the host
 //! says of a process. These are the facts as they travel from the collector to the ledger, which joins them.
 
+pub mod cgroup;
+pub mod environ;
+pub mod identify;
+pub mod names;
+pub mod pods;
+pub mod proc;
+pub mod reader;
+pub mod text;
+pub mod usage;
+pub mod users;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

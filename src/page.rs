@@ -66,7 +66,7 @@ pub fn render(snapshot: &Snapshot, out: &mut String) {
         out,
         "<footer><nav aria-label=\"Other views\"><a href=\"/metrics\">/metrics</a> \
          <a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> \
-         <a href=\"/api/v1/events\">/api/v1/events</a> <a href=\"/livez\">/livez</a> \
+         <a href=\"/api/v1/events\">/api/v1/events</a> <a href=\"/api/v1/windows\">/api/v1/windows</a> <a href=\"/livez\">/livez</a> \
          <a href=\"/readyz\">/readyz</a></nav></footer>\n</body>\n</html>\n"
     );
 }
@@ -88,11 +88,20 @@ fn put_header(out: &mut String, snapshot: &Snapshot, overall: &words::Remark) {
     put!(out, " · values of {}</p>\n", figures::time_of_day(snapshot.unix_seconds));
     put!(
         out,
-        "<p class=\"overall {}\" role=\"status\">{} {}</p>\n</header>\n",
+        "<p class=\"overall {}\" role=\"status\">{} {}</p>\n",
         overall.weight.class(),
         mark(overall.weight),
         esc(&overall.text)
     );
+    put_windows(out, snapshot);
+    put!(out, "</header>\n");
+}
+
+/// Planned work: what lasts, and what comes next.
+fn put_windows(out: &mut String, snapshot: &Snapshot) {
+    for text in words::windows(snapshot) {
+        put!(out, "<p class=\"facts\">{} {}</p>\n", mark(Weight::Note), esc(&text));
+    }
 }
 
 /// Driver calls that have not returned, those first that are out longest.

@@ -187,6 +187,9 @@ pub struct GpmWindow {
     pub sums: Vec<Row>,
 }
 
+/// Most processes of one GPU that travel: a frame holds them, and no node runs more work than that.
+pub const MAX_PROCESSES: usize = 8192;
+
 /// What one visit learned about one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
@@ -220,6 +223,7 @@ impl Batch {
     /// with this.
     pub fn conform(&self) -> bool {
         self.rows.conform()
+            && self.processes.as_ref().is_none_or(|list| list.len() <= MAX_PROCESSES)
             && self.drained.iter().all(|drained| match drained {
                 Drained::Samples { .. } => true,
                 Drained::Gpm(window) => {

@@ -130,7 +130,7 @@ impl Shared {
             rows: learned.rows,
             gaps: learned.gaps,
             drained: learned.drained,
-            processes: None,
+            processes: learned.processes,
             calls,
         });
         match tier {

@@ -25,7 +25,7 @@ use crate::ledger::{self, Hooks, Seen, Settings};
 use crate::snapshot::Board;
 use crate::state::{Inventory, Keeper, Store};
 use crate::stop::Stop;
-use crate::{control, lifecycle};
+use crate::{child, control, lifecycle, windows};
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Serves until SIGTERM or SIGINT. `declared` is the MIG layout the GPUs should have, if there is one.
 pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error> {
+    child::keep_privileges();
     let address = config.http.listen.to_string();
     let listeners = http::bind(&address).map_err(Error::Listen)?;
     let bound: Vec<String> =
@@ -68,6 +69,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.keep as usize,
+        owners: config.owners.clone(),
         declared,
         build: BuildInfo {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -93,6 +95,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
     let canary = Arc::new(Desk::default());
+    let windows = Arc::new(windows::desk::Desk::new(&config));
     let context = Context {
         config: Arc::clone(&config),
         off,
@@ -103,6 +106,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         lookers: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::clone(&canary),
+        windows: Arc::clone(&windows),
+        pods: Arc::default(),
         board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
     };
@@ -137,7 +142,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, canary, Arc::clone(&inbox), stopped));
+        let control = tokio::spawn(serve_control(Arc::clone(&config), board, renderings, switch, canary, windows, Arc::clone(&inbox), stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -222,6 +227,7 @@ async fn serve_control(
     renderings: Arc<Renderings>,
     switch: Arc<Switch>,
     canary: Arc<Desk>,
+    windows: Arc<windows::desk::Desk>,
     inbox: Arc<Inbox>,
     stopped: watch::Receiver<bool>,
 ) {
@@ -232,12 +238,19 @@ async fn serve_control(
         Ok(server) => {
             let answer = move |request: String| {
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
+                let (windows, inbox) = (Arc::clone(&windows), Arc::clone(&inbox));
                 let obeyed = orders::obey(&request, &switch)
                     .or_else(|| orders::canary(&request, &config, &canary, &switch, &board))
                     .or_else(|| orders::guest(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,
+                        None if windows::orders::is_ours(&request) => {
+                            // It reads and writes files: a slow disk must hold up nobody else.
+                            let obey = move || windows::orders::obey(&request, &windows, &inbox);
+                            let obeyed = tokio::task::spawn_blocking(obey).await;
+                            obeyed.unwrap_or_else(|error| Err(error.to_string()))
+                        }
                         None => control::look(&request, &board, &renderings).await,
                     }
                 }

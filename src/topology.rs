@@ -1,17 +1,28 @@
 //! The machine around the GPUs: packages, NUMA nodes, L3 groups, cores, the PCI tree, network and storage by
 //! locality. [`model`] is what was found, as plain data; who finds it (hwloc) runs in a process of its own.
-//! [`place`] says where each GPU sits in it, [`divide`] which CPUs are whose.
+//! [`place`] says where each GPU sits in it, [`divide`] which CPUs are whose; [`map`] joins both with what the driver
+//! knows, and [`command`] shows it.
 
 pub mod answer;
 pub mod ask;
+pub mod bind;
 pub mod child;
+pub mod command;
 pub mod compare;
 pub mod discover;
 pub mod divide;
+pub mod latency;
+pub mod map;
 pub mod model;
 pub mod place;
 #[cfg(test)]
 pub(crate) mod specimen;
+pub mod svg;
+#[cfg(test)]
+mod tests;
+pub mod text;
+mod tree;
+mod words;
 
 use std::sync::Arc;
 

@@ -25,6 +25,7 @@ use crate::doctor::daemon::Daemon;
 use crate::host::Host;
 use crate::state::Store;
 use crate::stop::Stop;
+use crate::windows;
 use devices::{Device, Listed};
 use one::Runner;
 pub use report::{Exit, Made, Report};
@@ -213,7 +214,10 @@ fn remembered(config: &Config) -> Memory {
 /// Conditions for a run there now, by what was asked.
 fn conditions(config: &Config, daemon: &Daemon, device: &Device, mut facts: Facts) -> Vec<Condition> {
     facts.no_instance = device.no_instance;
-    facts.maintenance = interlock::maintenance(&config.canary.maintenance_file);
+    facts.maintenance = interlock::maintenance(&config.canary.maintenance_file).or_else(|| {
+        let now = unix_seconds();
+        windows::maintenance(&windows::desk::Desk::new(config).list(now).0, now)
+    });
     if facts.state.is_none() && daemon.canary_stuck_on(&device.place.gpu.uuid) {
         facts.state = Some((CanarySkip::ChildAlive, "a canary of the daemon's hangs on it".into()));
     }

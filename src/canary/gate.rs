@@ -1,7 +1,9 @@
 //! Whether the canary may run on a GPU now: a list of conditions, each with what was found. Pure; what it goes
 //! by is gathered in [`facts`]. When something is in doubt the answer is no, and says so.
 
+pub mod claims;
 pub mod facts;
+pub mod slurm;
 
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{CanarySkip, ComputeMode};
+pub use claims::Claimed;
 pub use facts::{Facts, Since, Told};
 
 /// A GPU with more utilization than this is at work.
@@ -66,25 +69,29 @@ pub fn conditions(facts: &Facts, idle_for: Duration) -> Vec<Condition> {
         mps(facts),
         processes(facts),
     ];
-    list.extend(UNCHECKED.map(|(what, why)| condition(what, "", Allows::NotChecked(why.into()))));
     list.extend([
+        claimed("no pod claims the GPU", &facts.pod),
+        claimed("no job claims the GPU", &facts.job),
         compute_mode(facts),
         persistence(facts),
         utilization(facts),
         idle(facts, idle_for),
         memory(facts),
-        kept_away("no maintenance", CanarySkip::Maintenance, &facts.maintenance, "no maintenance file"),
+        kept_away("no maintenance", CanarySkip::Maintenance, &facts.maintenance, "none"),
         duty(facts),
         kept_away("the interlock is free", CanarySkip::Interlock, &facts.interlock, "free"),
     ]);
     list
 }
 
-/// Claims that no collector tells of yet.
-const UNCHECKED: [(&str, &str); 2] = [
-    ("no pod claims the GPU", "the kubelet is not asked"),
-    ("no job claims the GPU", "the batch system is not asked"),
-];
+fn claimed(what: &str, by: &Claimed) -> Condition {
+    match by {
+        Claimed::Nobody(how) => condition(what, how.as_str(), Allows::Yes),
+        Claimed::By(whom) => condition(what, whom.as_str(), Allows::No(CanarySkip::Claimed)),
+        Claimed::Unknown(why) => condition(what, why.as_str(), Allows::No(CanarySkip::Unread)),
+        Claimed::Unasked(why) => condition(what, "", Allows::NotChecked(why.clone())),
+    }
+}
 
 fn condition(what: &str, found: impl Into<String>, allows: Allows) -> Condition {
     Condition { what: what.into(), found: found.into(), allows }

@@ -222,8 +222,6 @@ labels! {
     }
     /// What the loaded kernel module's version is compared with.
     VersionAgainst "against" { Declared "declared", Library "library" }
-    /// What the driver offers virtual machines (NVML virtualization mode).
-    VirtualizationMode "mode" { None "none", Passthrough "passthrough", Vgpu "vgpu", HostVgpu "host_vgpu", HostVsga "host_vsga" }
     /// Engine of the GPU.
     Engine "engine" { Sm "sm", Memory "memory", Encoder "encoder", Decoder "decoder" }
     /// What became of a kernel log record.
@@ -461,6 +459,8 @@ info_labels! {
         inforom_version,
         /// GSP firmware version; empty without GSP.
         gsp_firmware_version,
+        /// `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty where the driver does not tell.
+        virtualization_mode,
     }
     /// Labels of `gpu_driver_info`.
     DriverInfo {

@@ -104,7 +104,7 @@ impl Collector {
         };
         let mut dice = Dice::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
         let desk = Arc::clone(&context.canary);
-        desk.open(settings, dice.number(), context.off.as_ref().clone());
+        desk.open(settings, dice.number(), context.off.as_ref().clone(), Arc::clone(&context.pods));
         let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
         Collector {
             context,

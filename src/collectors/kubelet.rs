@@ -1,14 +1,193 @@
-//! What the kubelet has given out: pods and containers with their devices.
+//! What the kubelet has given out: devices by resource, and which pods have them. Asked every 10 s over its
+//! pod-resources socket; where it does not answer, ever less often. Nobody waits for it.
+
+pub mod api;
+pub mod client;
+pub mod tell;
 
 use std::io;
+use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
 
 use super::Context;
-use crate::sample::Source;
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{self as m, KubeletError, Node, Tier};
+use crate::clock::{Cadence, Mono};
+use crate::host::Host;
+use crate::ledger::inbox::Event;
+use crate::owners::pods::{Claims, Standing};
+use crate::sample::{Batch, Part, Rows, Source};
+use client::{Answer, Failure};
+
+/// Time between two visits.
+const EVERY: Duration = Duration::from_secs(10);
+/// Longest time between two tries while it does not answer, in visits.
+const MOST_PAUSED: u32 = 6;
+/// So long after its last answer, what it told counts no more.
+const FORGOTTEN: Duration = Duration::from_secs(35);
 
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("kubelet".into())
-        .spawn(move || super::switched_off(&context, Source::Kubelet, "owners.kubelet_socket"))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("kubelet".into()).stack_size(1024 * 1024).spawn(move || {
+        let socket = &context.config.owners.kubelet_socket;
+        if socket.as_os_str().is_empty() {
+            context.pods.stand(Standing::Off);
+            return super::switched_off(&context, Source::Kubelet, "owners.kubelet_socket");
+        }
+        let socket = Host::new(&context.config.host.root).path(socket);
+        Visitor::new(&context, runtime, socket).run();
+    })
+}
+
+struct Visitor<'a> {
+    context: &'a Context,
+    runtime: Runtime,
+    socket: PathBuf,
+    every: Duration,
+    errors: [u64; KubeletError::ALL.len()],
+    /// The last answer, and when it came.
+    answer: Option<(Answer, Mono)>,
+    /// Tries in a row that failed.
+    failed: u32,
+    hindered: Option<String>,
+}
+
+impl<'a> Visitor<'a> {
+    fn new(context: &'a Context, runtime: Runtime, socket: PathBuf) -> Visitor<'a> {
+        let every = EVERY.min(context.config.sampler.slow_interval);
+        Visitor {
+            context,
+            runtime,
+            socket,
+            every,
+            errors: [0; KubeletError::ALL.len()],
+            answer: None,
+            failed: 0,
+            hindered: None,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut cadence = Cadence::new(self.every, Duration::ZERO);
+        let mut again = Mono::default();
+        while !self.context.stop.stopped() {
+            let now = Mono::now();
+            if cadence.take(now) {
+                if now >= again {
+                    self.visit();
+                    again = Mono::now() + pause(self.failed, self.every);
+                }
+                self.tell();
+            }
+            self.context.stop.wait_until(cadence.next());
+        }
+    }
+
+    /// Asks, and takes in what came of it.
+    fn visit(&mut self) {
+        let outcome = match client::look(&self.socket) {
+            Ok(false) => {
+                (self.answer, self.failed) = (None, 0);
+                self.context.pods.put(Claims::default());
+                self.context.pods.stand(Standing::Absent);
+                return self.hinder(None);
+            }
+            Ok(true) => {
+                let ask = client::ask(&self.socket, self.context.config.owners.read_deadline);
+                self.runtime.block_on(ask)
+            }
+            Err(failure) => Err(failure),
+        };
+        match outcome {
+            Ok(answer) => {
+                self.failed = 0;
+                let trouble = answer.allocatable.as_ref().err().and_then(|failure| self.count(failure));
+                self.hinder(trouble);
+                let now = Mono::now();
+                self.context.pods.put(Claims { told: Some(now), all: tell::claims(&answer.pods) });
+                self.context.pods.stand(Standing::Answers);
+                self.answer = Some((answer, now));
+            }
+            Err(failure) => {
+                self.failed = self.failed.saturating_add(1);
+                // Also one that does not know the request: of this list it must.
+                let known = Failure { error: failure.error.or(Some(KubeletError::Refused)), ..failure };
+                let text = self.count(&known).unwrap_or(known.text);
+                self.context.pods.stand(Standing::Silent(text.clone()));
+                self.hinder(Some(text));
+            }
+        }
+    }
+
+    /// Counts a failure; gives it in words, unless it is none.
+    fn count(&mut self, failure: &Failure) -> Option<String> {
+        let error = failure.error?;
+        let at = KubeletError::ALL.iter().position(|known| *known == error)?;
+        self.errors[at] += 1;
+        Some(format!("{}: {}", self.socket.display(), failure.text))
+    }
+
+    fn hinder(&mut self, why: Option<String>) {
+        if self.hindered != why {
+            if let Some(why) = &why {
+                tracing::warn!(%why, "the kubelet");
+            }
+            self.context.inbox.event(Event::Hindered(Source::Kubelet, why.clone()));
+            self.hindered = why;
+        }
+    }
+
+    fn tell(&mut self) {
+        let now = Mono::now();
+        if self.answer.as_ref().is_some_and(|(_, at)| now.since(*at) > FORGOTTEN.max(self.every * 3)) {
+            self.answer = None;
+            self.context.pods.put(Claims::default());
+        }
+        let mut rows = Rows::default();
+        for (error, count) in KubeletError::ALL.iter().zip(self.errors) {
+            let _ = rows.of(&Node {}).put(&m::gpu_exporter_kubelet_errors_total, (*error,), count as f64);
+        }
+        if let Some((answer, _)) = &self.answer {
+            tell::rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
+        }
+        let lifetime =
+            (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_deadline * 3;
+        self.context.inbox.batch(Batch {
+            part: Part { collector: Source::Kubelet, gpu: None, tier: Tier::Slow },
+            epoch: 0,
+            taken: now,
+            nanos: 0,
+            lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
+            // That there is no kubelet is an answer.
+            answered: self.failed == 0,
+            rows,
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            processes: None,
+            calls: Vec::new(),
+        });
+    }
+}
+
+/// How long it is left alone after so many failures in a row.
+fn pause(failed: u32, every: Duration) -> Duration {
+    match failed {
+        0 => Duration::ZERO,
+        n => (every * 2u32.saturating_pow(n - 1)).min(every * MOST_PAUSED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelet_that_does_not_answer_is_asked_ever_less_often() {
+        let pauses: Vec<u64> = [0, 1, 2, 3, 4, 40].map(|n| pause(n, EVERY).as_secs()).into();
+        assert_eq!(pauses, [0, 10, 20, 40, 60, 60]);
+    }
 }

@@ -1,14 +1,399 @@
-//! Whom the processes on the GPUs work for, and what their hosts say of them.
+//! Whom the processes on the GPUs work for, and what their hosts say of them. Each process is looked up once, when
+//! it is first listed; every ten seconds it is read what the owners use. Everything that could wait is read by
+//! helper threads with a deadline ([`crate::owners::reader`]), so neither this thread nor anybody else waits.
 
+mod lookup;
+mod round;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::Context;
-use crate::sample::Source;
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{self as m, Gpu, Node, OwnerLookup, Tier};
+use crate::clock::{Cadence, Mono, boot_unix_seconds};
+use crate::host::Host;
+use crate::ledger::inbox::Event;
+use crate::owners::identify::{Found, owner};
+use crate::owners::names::Names;
+use crate::owners::reader::{MOST_GIVEN_UP, Reader, Unread};
+use crate::owners::users::{self, Users};
+use crate::owners::{Attribution, News, Owner, cgroup, environ};
+use crate::sample::{Batch, Part, Rows, Source};
+use crate::snapshot::Snapshot;
+use lookup::{Failed, Seen};
+
+/// Time between two readings of what owners use.
+const READ_EVERY: Duration = Duration::from_secs(10);
+/// How long a process that is no longer listed stays known: a visit to a GPU may fail.
+const KEEP: Duration = Duration::from_secs(60);
+/// How long a pod may wait for its names: less than the ledger waits before it takes a process for nobody's.
+const NAMES_WITHIN: Duration = Duration::from_secs(3);
+/// Helpers that environments may hold up: they are what can hang, and must leave others for the rest.
+const MOST_ENVIRONMENTS: usize = 2;
+/// Most attributions in one event.
+const MOST_TOLD: usize = 1000;
+/// How long it is waited for a snapshot before it is looked whether it is time to end.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("owners".into())
-        .spawn(move || super::switched_off(&context, Source::Owners, "owners.enabled"))
+    std::thread::Builder::new().name("owners".into()).spawn(move || {
+        if !context.config.owners.enabled {
+            return super::switched_off(&context, Source::Owners, "owners.enabled");
+        }
+        Owners::new(context).run();
+    })
 }
+
+/// Where a process is: a GPU, or MIG GPU and compute instance of it.
+type Place = (Gpu, Option<(u32, u32)>);
+/// Every process that the GPUs list, and where it is.
+type Listed = BTreeMap<u32, Vec<Place>>;
+
+/// A process that was looked up.
+#[derive(Debug)]
+struct Known {
+    /// When it was started, in clock ticks; `None`: it was gone, or could not be read.
+    started: Option<u64>,
+    owner: Arc<Owner>,
+    /// Since when no GPU lists it.
+    unlisted: Option<Mono>,
+    /// CPU time of its threads at the last reading, by thread id.
+    threads: HashMap<u32, u64>,
+}
+
+struct Owners {
+    context: Context,
+    host: Arc<Host>,
+    reader: Reader,
+    known: HashMap<u32, Known>,
+    /// Pods whose names may still come, each since when.
+    waiting: HashMap<u32, Mono>,
+    /// Names of containers that have processes here; a container keeps the ones its first process got.
+    names: HashMap<String, Option<Names>>,
+    /// Owners of the processes known, by identity.
+    owners: HashMap<Arc<str>, Arc<Owner>>,
+    users: Arc<Users>,
+    lookups: [u64; OwnerLookup::ALL.len()],
+    told: Option<[u64; OwnerLookup::ALL.len()]>,
+    /// Whether so many readings do not return that no more are tried.
+    stuck: bool,
+    /// Counts readings, so that those of whom there are too many take turns.
+    turn: usize,
+    every: Duration,
+    asks_kubelet: bool,
+}
+
+impl Owners {
+    fn new(context: Context) -> Owners {
+        let config = &context.config;
+        Owners {
+            host: Arc::new(Host::new(&config.host.root)),
+            reader: Reader::new("owners-reader", config.owners.read_deadline, Arc::clone(&context.stop)),
+            known: HashMap::new(),
+            waiting: HashMap::new(),
+            names: HashMap::new(),
+            owners: HashMap::new(),
+            users: Arc::default(),
+            lookups: [0; OwnerLookup::ALL.len()],
+            told: None,
+            stuck: false,
+            turn: 0,
+            asks_kubelet: !config.owners.kubelet_socket.as_os_str().is_empty(),
+            every: READ_EVERY.min(config.ledger.publish_interval * 10),
+            context,
+        }
+    }
+
+    fn run(mut self) {
+        let mut cadence = Cadence::new(self.every, Duration::ZERO);
+        let mut seen = 0;
+        while !self.context.stop.stopped() {
+            let snapshot = self.context.board.wait_for_newer(seen, LOOK);
+            let now = Mono::now();
+            let due = cadence.take(now);
+            if due {
+                self.refresh();
+            }
+            if snapshot.sequence > seen {
+                seen = snapshot.sequence;
+                self.attribute(&snapshot, now);
+            }
+            if due {
+                self.forget();
+                let readings = self.round();
+                if !readings.is_empty() {
+                    self.context.inbox.event(Event::Owners(News::Read(readings)));
+                }
+            }
+            self.tell_stuck();
+            if due || self.told != Some(self.lookups) {
+                self.tell_lookups(now);
+            }
+        }
+    }
+
+    /// Reads the names of users again if they have changed.
+    fn refresh(&mut self) {
+        let (host, known) = (Arc::clone(&self.host), Arc::clone(&self.users));
+        if let Ok(Some(newer)) = self.reader.read(MOST_GIVEN_UP, move || users::newer(&host, &known)) {
+            self.users = Arc::new(newer);
+        }
+    }
+
+    /// Finds out whom the processes work for that were not listed before.
+    fn attribute(&mut self, snapshot: &Snapshot, now: Mono) {
+        let listed = listed(snapshot);
+        for (pid, known) in &mut self.known {
+            if !listed.contains_key(pid) {
+                known.unlisted.get_or_insert(now);
+            }
+        }
+        self.known.retain(|_, known| known.unlisted.is_none_or(|since| now.since(since) < KEEP));
+        self.waiting.retain(|pid, _| listed.contains_key(pid));
+        let mut found = Vec::new();
+        for (pid, places) in &listed {
+            if self.known.get(pid).is_some_and(|known| known.unlisted.is_none()) {
+                continue;
+            }
+            if self.context.stop.stopped() {
+                return;
+            }
+            let Some(attribution) = self.look_up(*pid, places, &listed, snapshot, now) else { continue };
+            found.push(attribution);
+            if found.len() == MOST_TOLD {
+                self.tell(&mut found);
+            }
+        }
+        self.tell(&mut found);
+    }
+
+    fn tell(&self, found: &mut Vec<Attribution>) {
+        if !found.is_empty() {
+            self.context.inbox.event(Event::Owners(News::Attributed(std::mem::take(found))));
+        }
+    }
+
+    /// Looks one process up; `None` if that is to be tried again.
+    fn look_up(
+        &mut self,
+        pid: u32,
+        places: &[Place],
+        listed: &Listed,
+        snapshot: &Snapshot,
+        now: Mono,
+    ) -> Option<Attribution> {
+        let host = Arc::clone(&self.host);
+        let before = self.known.get(&pid).map(|known| (known.started, Arc::clone(&known.owner)));
+        let (outcome, started, owner) =
+            match self.reader.read(MOST_GIVEN_UP, move || lookup::process(&host, pid)) {
+                Err(Unread::NotTried) => return None,
+                Err(Unread::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
+                Ok(Err(failed)) => {
+                    let outcome = match failed {
+                        Failed::Gone => OwnerLookup::Gone,
+                        Failed::Refused => OwnerLookup::Refused,
+                        Failed::Malformed => OwnerLookup::Malformed,
+                    };
+                    // Gone since it was looked up: it still works for whom it did.
+                    let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
+                    (outcome, started, owner)
+                }
+                Ok(Ok(seen)) => {
+                    let started = Some(seen.started);
+                    match before {
+                        Some((known, owner)) if known == started => (OwnerLookup::Found, started, owner),
+                        _ => {
+                            let (outcome, owner) = self.identify(pid, seen, places, listed, snapshot, now)?;
+                            (outcome, started, owner)
+                        }
+                    }
+                }
+            };
+        self.lookups[outcome as usize] += 1;
+        self.waiting.remove(&pid);
+        let known = Known { started, owner: Arc::clone(&owner), unlisted: None, threads: HashMap::new() };
+        self.known.insert(pid, known);
+        let ticks = procfs::ticks_per_second() as f64;
+        let started = started.map(|started| boot_unix_seconds() + started as f64 / ticks);
+        Some(Attribution { pid, started, owner })
+    }
+
+    /// Whom a process works for; `None` if its pod's names may still come.
+    fn identify(
+        &mut self,
+        pid: u32,
+        seen: Seen,
+        places: &[Place],
+        listed: &Listed,
+        snapshot: &Snapshot,
+        now: Mono,
+    ) -> Option<(OwnerLookup, Arc<Owner>)> {
+        let mut outcome = OwnerLookup::Found;
+        let Seen { membership, group_exists, user, .. } = seen;
+        let mut job = None;
+        if environ::is_asked(&membership) {
+            let host = Arc::clone(&self.host);
+            match self.reader.read(MOST_ENVIRONMENTS, move || lookup::environment(&host, pid)) {
+                Ok(found) => job = found,
+                // Not tried because others are late: it is not known what it would have said.
+                Err(Unread::Late | Unread::NotTried) => outcome = OwnerLookup::Late,
+            }
+        }
+        let names = match self.names(&membership) {
+            Some(names) => Some(names),
+            None if membership.innermost == cgroup::Innermost::Pod => {
+                let claimed = self.claimed(places, listed, snapshot, &membership);
+                let since = *self.waiting.entry(pid).or_insert(now);
+                if claimed.is_none() && self.asks_kubelet && now.since(since) < NAMES_WITHIN {
+                    return None;
+                }
+                claimed
+            }
+            None => None,
+        };
+        if let Some(key) = container_key(&membership) {
+            self.names.entry(key).or_insert_with(|| names.clone());
+        }
+        let user = membership.user.or(user).map(|user| self.users.name(user));
+        let owner = owner(&Found { membership, job, names, user, group_exists });
+        Some((outcome, self.shared(owner)))
+    }
+
+    /// The owner as it is known already, so that one with many processes is kept once.
+    fn shared(&mut self, owner: Owner) -> Arc<Owner> {
+        if let Some(known) = self.owners.get(&owner.id).filter(|known| ***known == owner) {
+            return Arc::clone(known);
+        }
+        let owner = Arc::new(owner);
+        self.owners.insert(Arc::clone(&owner.id), Arc::clone(&owner));
+        owner
+    }
+
+    /// Names of the pod and container, from what is known or from the kubelet's logs.
+    fn names(&mut self, membership: &cgroup::Membership) -> Option<Names> {
+        let key = container_key(membership)?;
+        if let Some(known) = self.names.get(&key) {
+            return known.clone();
+        }
+        let host = Arc::clone(&self.host);
+        let (uid, id) = (membership.pod_uid.clone(), membership.container.as_ref().map(|c| c.id.clone()));
+        let looked = self
+            .reader
+            .read(MOST_GIVEN_UP, move || crate::owners::names::look(&host, uid.as_deref(), id.as_deref()));
+        looked.ok().flatten()
+    }
+
+    /// Names by the kubelet's list: of the one container that has the process's device. Only if no other pod has a
+    /// process there: a pod may use a device that it was not given.
+    fn claimed(
+        &self,
+        places: &[Place],
+        listed: &Listed,
+        snapshot: &Snapshot,
+        membership: &cgroup::Membership,
+    ) -> Option<Names> {
+        let claims = self.context.pods.claims();
+        if claims.all.is_empty() {
+            return None;
+        }
+        let uid = membership.pod_uid.as_deref()?;
+        let mut named: Option<Names> = None;
+        for place in places {
+            let others = listed.iter().filter(|(_, at)| at.contains(place));
+            let mut pods = others.filter_map(|(pid, _)| self.known.get(pid)).map(|known| &known.owner.info);
+            if pods.any(|info| info.pod_uid != uid) {
+                return None;
+            }
+            let devices = lookup::devices(snapshot, &place.0, place.1);
+            let claim = devices.iter().find_map(|device| claims.only_one_on(device))?;
+            let names = Names {
+                namespace: claim.namespace.to_string(),
+                pod: claim.pod.to_string(),
+                container: Some(claim.container.to_string()),
+                uid: Some(uid.to_owned()),
+            };
+            if named.as_ref().is_some_and(|before| *before != names) {
+                return None;
+            }
+            named = Some(names);
+        }
+        named
+    }
+
+    /// Says when so many readings do not return that no more are tried, and when they do again.
+    fn tell_stuck(&mut self) {
+        let stuck = self.reader.given_up() >= MOST_GIVEN_UP;
+        if std::mem::replace(&mut self.stuck, stuck) != stuck {
+            let why = "reading processes does not return: no more are tried until it does";
+            let why = stuck.then(|| why.to_owned());
+            self.context.inbox.event(Event::Hindered(Source::Owners, why));
+        }
+    }
+
+    /// Forgets what belongs to nobody any more.
+    fn forget(&mut self) {
+        self.owners.retain(|_, owner| Arc::strong_count(owner) > 1);
+        let keys: HashSet<String> = self.known.values().map(|known| key_of(&known.owner)).collect();
+        self.names.retain(|key, _| keys.contains(key));
+    }
+
+    fn tell_lookups(&mut self, taken: Mono) {
+        self.told = Some(self.lookups);
+        let mut rows = Rows::default();
+        for outcome in OwnerLookup::ALL {
+            let count = self.lookups[*outcome as usize] as f64;
+            if rows.of(&Node {}).put(&m::gpu_exporter_owner_lookups_total, (*outcome,), count).is_err() {
+                tracing::warn!(count, "cannot be true");
+            }
+        }
+        let lifetime = (self.every * 3).max(Duration::from_secs(3));
+        self.context.inbox.batch(Batch {
+            part: Part { collector: Source::Owners, gpu: None, tier: Tier::Own },
+            epoch: 0,
+            taken,
+            nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
+            lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
+            answered: true,
+            rows,
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            processes: None,
+            calls: Vec::new(),
+        });
+    }
+}
+
+/// What tells one container of a pod from another; `None`: the kubelet does not know it.
+fn container_key(membership: &cgroup::Membership) -> Option<String> {
+    let seen_beside = membership.innermost == cgroup::Innermost::Container && membership.relative;
+    let of_pod = membership.innermost >= cgroup::Innermost::Job && membership.pod_uid.is_some();
+    let id = membership.container.as_ref().map_or("", |container| container.id.as_str());
+    (of_pod || seen_beside).then(|| format!("{}/{id}", membership.pod_uid.as_deref().unwrap_or("")))
+}
+
+/// The same, of an owner.
+fn key_of(owner: &Owner) -> String {
+    format!("{}/{}", owner.info.pod_uid, owner.info.container_id)
+}
+
+/// The processes that the GPUs list.
+fn listed(snapshot: &Snapshot) -> Listed {
+    let mut listed = Listed::new();
+    for view in &snapshot.gpus {
+        for process in &view.processes {
+            let place = (view.gpu.clone(), process.instance);
+            let places = listed.entry(process.pid).or_default();
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+    }
+    listed
+}
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,45 @@
-//! Windows of planned work.
+//! Windows of planned work: looks at the folders of windows, and tells the ledger what has changed.
 
 use std::io;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::Context;
-use crate::sample::Source;
+use crate::catalog::Tier;
+use crate::clock::{Cadence, Mono, unix_seconds};
+use crate::sample::{Batch, Part, Rows, Source};
+
+/// Time between two looks; what is ordered over the control socket is told at once.
+const EVERY: Duration = Duration::from_secs(2);
 
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("windows".into())
-        .spawn(move || super::switched_off(&context, Source::Windows, "windows.dir"))
+    std::thread::Builder::new().name("windows".into()).stack_size(512 * 1024).spawn(move || {
+        let mut cadence = Cadence::new(EVERY, Duration::ZERO);
+        while !context.stop.stopped() {
+            if cadence.take(Mono::now()) {
+                visit(&context);
+            }
+            context.stop.wait_until(cadence.next());
+        }
+    })
+}
+
+fn visit(context: &Context) {
+    let taken = Mono::now();
+    context.windows.look(&context.inbox, unix_seconds());
+    // There are no values: the ledger and `/readyz` know by it that folders are looked at.
+    context.inbox.batch(Batch {
+        part: Part { collector: Source::Windows, gpu: None, tier: Tier::Own },
+        epoch: 0,
+        taken,
+        nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
+        lifetime_nanos: u64::try_from((EVERY * 5).as_nanos()).ok(),
+        answered: true,
+        rows: Rows::default(),
+        gaps: Vec::new(),
+        drained: Vec::new(),
+        processes: None,
+        calls: Vec::new(),
+    });
 }

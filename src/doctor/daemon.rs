@@ -1,6 +1,6 @@
 //! What a running daemon knows, and asking the driver beside it without doing harm.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -9,7 +9,9 @@ use serde_json::Value;
 use super::ask::{self, Aim, Asked, Known};
 use super::host;
 use super::report::{Finding, Verdict};
-use crate::catalog::{self as m, Gpu, MetricId};
+use crate::catalog::schema::KnownLabel;
+use crate::catalog::{self as m, Gpu, MetricId, PerfEvent, PerfState};
+use crate::collectors::SWITCHED_OFF;
 use crate::config::Config;
 use crate::control;
 use crate::control::orders;
@@ -71,7 +73,9 @@ impl Daemon {
         let mut findings = vec![Finding::new(topic, Verdict::Well, format!("runs. {state}"))];
         for collector in snapshot["collectors"].as_array().into_iter().flatten() {
             let (name, trouble) = (word(&collector["collector"]), word(&collector["text"]));
-            let off = name == Source::Kmsg.name() && !config.events.kernel_log;
+            // Who switched it off knows.
+            let off =
+                name == Source::Kmsg.name() && !config.events.kernel_log || trouble.starts_with(SWITCHED_OFF);
             if collector["up"] == true || trouble.is_empty() || off {
                 continue;
             }
@@ -127,6 +131,19 @@ impl Daemon {
     /// Its word for the driver's state.
     fn driver_state(&self) -> Option<String> {
         Some(self.snapshot.as_ref()?["driver"]["state"].as_str()?.to_owned())
+    }
+
+    /// The state of each event that it counts on the CPUs; none without a daemon that does.
+    pub fn cpu_events(&self) -> BTreeMap<PerfEvent, PerfState> {
+        let name = m::gpu_host_cpu_event_state.def().name;
+        let states = self.metrics().filter(|metric| metric["name"] == name && metric["value"] == 1.0);
+        let known = |metric: &Value| {
+            let (event, state) = (&metric["labels"]["event"], &metric["labels"]["state"]);
+            let event = PerfEvent::ALL.iter().find(|known| event == known.known())?;
+            let state = PerfState::ALL.iter().find(|known| state == known.known())?;
+            Some((*event, *state))
+        };
+        states.filter_map(known).collect()
     }
 
     /// A process of its canary that hangs on this GPU.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::libc::O_NONBLOCK;
@@ -22,6 +22,10 @@ const CAPABILITIES: [(u32, &str); 6] = [
     (38, "CAP_PERFMON"),
 ];
 const CAP_SYSLOG: u32 = 34;
+/// Number of CAP_SYS_ADMIN.
+pub(super) const CAP_SYS_ADMIN: u32 = 21;
+/// Number of CAP_PERFMON.
+pub(super) const CAP_PERFMON: u32 = 38;
 /// The file whose readers may see MIG instances (its number is fixed: 1 is for those who change them).
 const MIG_MONITOR: &str = "nvidia-caps/nvidia-cap2";
 
@@ -39,6 +43,11 @@ pub fn user() -> Finding {
     let held = if held.is_empty() { "none that matter here".to_owned() } else { held.join(", ") };
     let text = format!("{} (uid {}), capabilities: {held}", user_name(), Uid::effective());
     Finding::new("user", Verdict::Well, text)
+}
+
+/// Whether this process has this capability.
+pub(super) fn holds(capability: u32) -> bool {
+    effective_capabilities() >> capability & 1 == 1
 }
 
 fn effective_capabilities() -> u64 {
@@ -131,7 +140,7 @@ pub fn kernel_log(host: &Host, config: &Config, daemon: bool) -> Finding {
         });
     let restricted =
         fs::read_to_string(host.path("/proc/sys/kernel/dmesg_restrict")).is_ok_and(|text| text.trim() != "0");
-    let syslog = effective_capabilities() >> CAP_SYSLOG & 1 == 1;
+    let syslog = holds(CAP_SYSLOG);
     match tried {
         Ok(()) => Finding::new(topic, Verdict::Well, format!("{} can be read", path.display())),
         Err(error) => {
@@ -152,44 +161,6 @@ pub fn kernel_log(host: &Host, config: &Config, daemon: bool) -> Finding {
                 _ => finding.mend("export GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG=false".into()),
             }
         }
-    }
-}
-
-/// Which control groups the host has.
-pub fn control_groups(host: &Host) -> Finding {
-    let topic = "control groups";
-    let root = host.path("/sys/fs/cgroup");
-    let readable = fs::read_dir(&root).is_ok();
-    let text = match (root.join("cgroup.controllers").exists(), readable) {
-        (true, true) => "version 2, can be read".to_owned(),
-        (_, true) => "version 1 or both, can be read".to_owned(),
-        (_, false) => format!("{} cannot be read", root.display()),
-    };
-    Finding::new(topic, if readable { Verdict::Well } else { Verdict::Note }, text)
-}
-
-/// The kubelet's socket that tells which pod has which device.
-pub fn kubelet(host: &Host) -> Finding {
-    let topic = "kubelet";
-    let socket = host.path("/var/lib/kubelet/pod-resources/kubelet.sock");
-    match fs::metadata(&socket) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Finding::new(topic, Verdict::Well, "there is none here".into())
-        }
-        Err(error) => Finding::new(topic, Verdict::Note, format!("{}: {error}", socket.display()))
-            .mend("sudo gpu-node-exporter doctor".into()),
-        Ok(file) if !file.file_type().is_socket() => {
-            Finding::new(topic, Verdict::Note, format!("{} is no socket", socket.display()))
-        }
-        Ok(_) if eaccess(&socket, AccessFlags::R_OK | AccessFlags::W_OK).is_err() => {
-            let text = format!("{} is not open to this user", socket.display());
-            Finding::new(topic, Verdict::Note, text).mend(format!(
-                "sudo setfacl -m u:{}:rw {}",
-                user_name(),
-                socket.display()
-            ))
-        }
-        Ok(_) => Finding::new(topic, Verdict::Well, format!("{} is open to this user", socket.display())),
     }
 }
 
@@ -260,17 +231,11 @@ mod tests {
         let host = Host::new(dir.path());
         let mut config = Config::default();
         assert_eq!(kernel_log(&host, &config, false).verdict, Verdict::Wrong);
-        assert_eq!(control_groups(&host).verdict, Verdict::Note);
-        assert_eq!(kubelet(&host).verdict, Verdict::Well, "a node without a kubelet is well");
         fs::create_dir_all(dir.path().join("dev")).unwrap();
         fs::write(dir.path().join("dev/kmsg"), "").unwrap();
         assert_eq!(kernel_log(&host, &config, false).verdict, Verdict::Well);
         config.events.kernel_log = false;
         assert!(kernel_log(&host, &config, false).text.contains("not read"));
-        fs::create_dir_all(dir.path().join("sys/fs/cgroup")).unwrap();
-        assert!(control_groups(&host).text.contains("version 1"));
-        fs::write(dir.path().join("sys/fs/cgroup/cgroup.controllers"), "cpu").unwrap();
-        assert!(control_groups(&host).text.contains("version 2"));
         config.state.dir = dir.path().join("not/yet/there");
         assert_eq!(state_folder(&config, false).verdict, Verdict::Well);
     }

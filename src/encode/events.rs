@@ -149,7 +149,7 @@ fn listed(event: &Event) -> Listed<'_> {
         compute_instance: event.compute_instance,
         pid: event.pid,
         process: event.process.as_deref(),
-        owner: None,
+        owner: event.owner.as_deref(),
         text: &event.text,
         sources: sources.iter().filter(|(told, _)| *told).map(|(_, name)| *name).collect(),
     }

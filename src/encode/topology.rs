@@ -31,9 +31,10 @@ struct Gpu<'a> {
     share: &'a Share,
 }
 
-/// The document and a newline; `None` while nothing was found.
-pub fn render(snapshot: &Snapshot) -> Option<String> {
-    let News { topology, against_first_seen, against_declared } = &**snapshot.topology.news.as_ref()?;
+/// The document; `null` while nothing was found.
+pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
+    let Some(news) = &snapshot.topology.news else { return serde_json::to_vec(&()) };
+    let News { topology, against_first_seen, against_declared } = &**news;
     let places = place::gpus(topology);
     let near: Vec<_> = places.iter().map(|place| place.cpus.clone()).collect();
     let shares = divide::among_gpus(topology, &near);
@@ -45,11 +46,5 @@ pub fn render(snapshot: &Snapshot) -> Option<String> {
         Some(Gpu { gpu: view.gpu.gpu, uuid: &view.gpu.uuid, place, share })
     });
     let document = Document { topology, gpus: gpus.collect(), against_first_seen, against_declared };
-    match serde_json::to_string(&document) {
-        Ok(text) => Some(text + "\n"),
-        Err(error) => {
-            tracing::error!(%error, "the topology cannot be rendered");
-            None
-        }
-    }
+    serde_json::to_vec(&document)
 }

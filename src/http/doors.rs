@@ -20,12 +20,12 @@ use axum::routing::get;
 use super::events::{self, Streams};
 use super::stats::Stats;
 use crate::clock::Mono;
-use crate::encode::{Format, Renderings, accepted_encoding, accepted_metrics_format};
+use crate::encode::{self, Format, Renderings, accepted_encoding, accepted_metrics_format};
 use crate::page::{self, words};
 use crate::snapshot::{Board, Snapshot};
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 7] = [
+pub const PATHS: [(&str, &str); 8] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/livez", "200 while the exporter itself works"),
@@ -33,6 +33,7 @@ pub const PATHS: [(&str, &str); 7] = [
     ("/api/v1/snapshot", "everything, as JSON"),
     ("/api/v1/events", "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream"),
     ("/api/v1/topology", "the machine around the GPUs and what has changed of it, as JSON"),
+    ("/api/v1/windows", "windows of planned work, as JSON"),
 ];
 
 /// What the handlers look at.
@@ -63,6 +64,22 @@ impl Doors {
             ));
         }
         Ok(snapshot)
+    }
+
+    /// A document made of the newest snapshot, away from the thread that serves.
+    async fn document(&self, make: fn(&Snapshot) -> Result<Vec<u8>, serde_json::Error>) -> Response {
+        let snapshot = match self.fresh() {
+            Ok(snapshot) => snapshot,
+            Err(why) => return unavailable(why),
+        };
+        let made = tokio::task::spawn_blocking(move || make(&snapshot)).await;
+        match made.map_err(|e| e.to_string()).and_then(|made| made.map_err(|e| e.to_string())) {
+            Ok(bytes) => ([(CONTENT_TYPE, Format::Json.content_type())], bytes).into_response(),
+            Err(error) => {
+                tracing::error!(error, "a document cannot be made");
+                (StatusCode::INTERNAL_SERVER_ERROR, "The document could not be made.\n").into_response()
+            }
+        }
     }
 
     async fn show(&self, format: Format, headers: &HeaderMap) -> Response {
@@ -102,6 +119,7 @@ pub(super) fn router(doors: Arc<Doors>, streams: Streams, stats: Arc<Stats>) -> 
         .route("/api/v1/snapshot", get(snapshot))
         .route("/api/v1/events", get(list))
         .route("/api/v1/topology", get(topology))
+        .route("/api/v1/windows", get(windows))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
         .layer(map_response_with_state(stats, finish))
@@ -120,21 +138,13 @@ async fn snapshot(State(doors): State<Arc<Doors>>, headers: HeaderMap) -> Respon
     doors.show(Format::Json, &headers).await
 }
 
-/// Made for each request: nobody asks for it often.
+/// Documents that nobody asks for often are made for each request.
 async fn topology(State(doors): State<Arc<Doors>>) -> Response {
-    let snapshot = match doors.fresh() {
-        Ok(snapshot) => snapshot,
-        Err(why) => return unavailable(why),
-    };
-    let rendered = tokio::task::spawn_blocking(move || crate::encode::topology::render(&snapshot)).await;
-    match rendered {
-        Ok(Some(text)) => ([(CONTENT_TYPE, Format::Json.content_type())], text).into_response(),
-        Ok(None) => unavailable("Nothing is known of the topology; /readyz tells why.\n".into()),
-        Err(error) => {
-            tracing::error!(%error, "the topology cannot be rendered");
-            (StatusCode::INTERNAL_SERVER_ERROR, "The topology could not be rendered.\n").into_response()
-        }
-    }
+    doors.document(encode::topology::document).await
+}
+
+async fn windows(State(doors): State<Arc<Doors>>) -> Response {
+    doors.document(encode::windows::document).await
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.

@@ -98,12 +98,13 @@ impl Busy {
             });
             groups.flat_map(|(_, rows)| rows).any(|row| row.metric == metric && row.value > 0.0)
         };
+        // Those that compute are listed in the one tier, the others in the other.
+        let processes = || above(m::gpu_processes.id(), true);
         let busy = match batch.part.tier {
-            Tier::Slow => {
-                above(m::gpu_processes.id(), true) || above(m::gpu_mig_compute_processes.id(), false)
-            }
+            Tier::Slow => processes() || above(m::gpu_mig_compute_processes.id(), false),
             Tier::Normal => {
-                above(m::gpu_utilization_ratio.id(), true) && !self.covered(&gpu.uuid, batch.taken, POLLED)
+                let works = above(m::gpu_utilization_ratio.id(), true);
+                processes() || works && !self.covered(&gpu.uuid, batch.taken, POLLED)
             }
             _ => false,
         };

@@ -58,6 +58,11 @@ impl ClockEvents {
         self.driver_counts = Some(counts);
     }
 
+    /// Seconds of one reason by our own count, whether the driver counts it too.
+    pub fn seconds(&self, event: ClockEvent) -> f64 {
+        self.seconds.get(event as usize).copied().unwrap_or(0.0)
+    }
+
     /// Reasons and seconds that we count. None before it is known what the driver counts: a series that
     /// changed from our seconds to the driver's would jump.
     pub fn ours(&self) -> impl Iterator<Item = (ClockEvent, f64)> {

@@ -115,7 +115,16 @@ mod tests {
     fn held(rows: Rows, gaps: Vec<Gap>) -> Held {
         let unsupported = gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);
         let unsupported = unsupported.flat_map(|gap| gap.metrics.clone()).collect();
-        Held { rows, unsupported, gaps, taken: Mono(1), nanos: 1, lifetime: None, answered: true }
+        Held {
+            rows,
+            unsupported,
+            gaps,
+            taken: Mono(1),
+            nanos: 1,
+            lifetime: None,
+            answered: true,
+            processes: None,
+        }
     }
 
     fn gap(metric: MetricId, missing: Missing) -> Gap {

@@ -220,6 +220,11 @@ fn merge(into: &mut Event, from: Event) {
     into.pci = into.pci.take().or(from.pci);
     into.pid = into.pid.or(from.pid);
     into.process = into.process.take().or(from.process);
+    // Who names the process knows the owner better.
+    into.owner = match from.pid {
+        Some(_) => from.owner.or(into.owner.take()),
+        None => into.owner.take().or(from.owner),
+    };
     into.gpu_instance = into.gpu_instance.or(from.gpu_instance);
     into.compute_instance = into.compute_instance.or(from.compute_instance);
     if into.text.is_empty() {

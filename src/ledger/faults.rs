@@ -171,6 +171,11 @@ impl Faults {
         self.places.insert(pci, gpu.clone());
     }
 
+    /// The GPU with this PCI address.
+    pub fn gpu_at(&self, pci: &str) -> Option<&Gpu> {
+        self.places.get(pci)
+    }
+
     /// Makes the counters of a GPU.
     pub fn born(tally: &mut Tally, gpu: &Gpu) {
         tally.born(&m::gpu_xid_faults_total, gpu);
@@ -211,6 +216,11 @@ impl Faults {
         self.events.record(event, heard, Duration::ZERO);
     }
 
+    /// Takes in an event that is nothing wrong: for the list alone.
+    pub fn mention(&mut self, event: Event, heard: Mono) {
+        self.events.record(event, heard, Duration::ZERO);
+    }
+
     /// What faults say about a GPU.
     pub fn book(&self, gpu: &Gpu) -> Option<&FaultBook> {
         self.books.get(&gpu.uuid)
@@ -228,7 +238,8 @@ impl Faults {
 
     /// Takes in a fact. `complete`: every GPU that can be known is known; before that a line of the kernel
     /// log about an address that nobody has may wait.
-    pub fn take(&mut self, tally: &mut Tally, fact: Fact, complete: bool) {
+    /// `owner`: whose work it is about, if that is known.
+    pub fn take(&mut self, tally: &mut Tally, fact: Fact, complete: bool, owner: Option<Arc<str>>) {
         if !complete && self.homeless.len() < MAX_HOMELESS {
             let behind = self.homeless.iter().any(is_old);
             if self.waits(&fact, behind) {
@@ -238,8 +249,8 @@ impl Faults {
         let Fact { taken, unix_seconds, what, .. } = fact;
         self.last_event = Some(self.last_event.map_or(unix_seconds, |last| last.max(unix_seconds)));
         match what {
-            What::Driver(told) => self.driver(tally, told, taken, unix_seconds),
-            What::Kernel(told) => self.kernel(tally, told, taken, unix_seconds),
+            What::Driver(told) => self.driver(tally, told, taken, unix_seconds, owner),
+            What::Kernel(told) => self.kernel(tally, told, taken, unix_seconds, owner),
         }
     }
 
@@ -251,7 +262,7 @@ impl Faults {
                 behind |= is_old(&fact);
                 self.homeless.push_back(fact);
             } else {
-                self.take(tally, fact, true);
+                self.take(tally, fact, true, None);
             }
         }
         let Faults { waiting, listening, .. } = self;
@@ -273,7 +284,14 @@ impl Faults {
         if is_old(fact) { behind || homeless && !self.remembers } else { homeless }
     }
 
-    fn driver(&mut self, tally: &mut Tally, told: DriverFact, heard: Mono, unix_seconds: f64) {
+    fn driver(
+        &mut self,
+        tally: &mut Tally,
+        told: DriverFact,
+        heard: Mono,
+        unix_seconds: f64,
+        owner: Option<Arc<str>>,
+    ) {
         let event = told.event();
         tally.add(&m::gpu_driver_events_total, &told.gpu, (event,), 1.0);
         if event == DriverEvent::Xid {
@@ -281,6 +299,7 @@ impl Faults {
             let entry = Event {
                 gpu_instance: told.gpu_instance,
                 compute_instance: told.compute_instance,
+                owner,
                 nvml: true,
                 ..xid_event(&row, unix_seconds)
             };
@@ -300,13 +319,21 @@ impl Faults {
             meaning,
             gpu_instance: told.gpu_instance,
             compute_instance: told.compute_instance,
+            owner,
             nvml: true,
             ..Event::new(kind, unix_seconds, severity, action)
         };
         self.events.record(entry, heard, Duration::ZERO);
     }
 
-    fn kernel(&mut self, tally: &mut Tally, told: KernelFact, heard: Mono, unix_seconds: f64) {
+    fn kernel(
+        &mut self,
+        tally: &mut Tally,
+        told: KernelFact,
+        heard: Mono,
+        unix_seconds: f64,
+        owner: Option<Arc<str>>,
+    ) {
         let KernelFact { old, line, text } = told;
         let entry = match line {
             KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance } => {
@@ -318,6 +345,7 @@ impl Faults {
                     process,
                     gpu_instance,
                     compute_instance,
+                    owner,
                     ..xid_event(&row, unix_seconds)
                 };
                 if xid::fatal_by_text(code, &text) {

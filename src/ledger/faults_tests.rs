@@ -55,6 +55,7 @@ impl Bench {
             seen,
             expected_gpus: 0,
             keep_events: 100,
+            owners: crate::config::Owners::default(),
             declared: None,
             build: m::BuildInfo::default(),
         });

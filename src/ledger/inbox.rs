@@ -26,6 +26,9 @@ const MAX_DRAINED: usize = 256;
 /// Fast batches kept; more than two seconds of eight GPUs at ten a second, and of 64 GPUs at five.
 const MAX_FAST: usize = 256;
 
+/// Batches kept because they list other processes than the next one of their part.
+const MAX_LISTED: usize = 64;
+
 /// Something that is no value of a part.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
@@ -144,6 +147,7 @@ struct Waiting {
     letters: Letters,
     at: HashMap<Part, usize>,
     fast: usize,
+    listed: usize,
     closed: bool,
 }
 
@@ -151,7 +155,7 @@ impl Inbox {
     /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
     pub fn batch(&self, mut batch: Batch) {
         let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Waiting { letters, at, fast, .. } = &mut *waiting;
+        let Waiting { letters, at, fast, listed, .. } = &mut *waiting;
         if batch.part.tier == Tier::Fast && *fast < MAX_FAST {
             *fast += 1;
             at.insert(batch.part.clone(), letters.batches.len());
@@ -161,6 +165,16 @@ impl Inbox {
         match at.get(&batch.part).copied() {
             // A new epoch voids what was read before it, so it must not be folded before that.
             Some(known) if batch.epoch > letters.batches[known].epoch => {
+                at.insert(batch.part.clone(), letters.batches.len());
+                letters.batches.push(batch);
+            }
+            // Who was there for a second counts for whom it worked for.
+            Some(known)
+                if letters.batches[known].processes.is_some()
+                    && letters.batches[known].processes != batch.processes
+                    && *listed < MAX_LISTED =>
+            {
+                *listed += 1;
                 at.insert(batch.part.clone(), letters.batches.len());
                 letters.batches.push(batch);
             }
@@ -223,7 +237,7 @@ impl Inbox {
             let urgent = !waiting.letters.events.is_empty() || !waiting.letters.facts.is_empty();
             if urgent || left.is_zero() {
                 waiting.at.clear();
-                waiting.fast = 0;
+                (waiting.fast, waiting.listed) = (0, 0);
                 return Some(std::mem::take(&mut waiting.letters));
             }
             waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -234,6 +248,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::owners::GpuProcess;
     use crate::sample::{CallCost, Rows};
 
     fn batch(epoch: u64, nanos: u64) -> Batch {
@@ -290,6 +305,20 @@ mod tests {
         inbox.batch(batch(2, 3));
         let epochs: Vec<u64> = inbox.take(Mono(0)).unwrap().batches.iter().map(|b| b.epoch).collect();
         assert_eq!(epochs, [1, 1, 2]);
+    }
+
+    #[test]
+    fn a_list_of_processes_that_differs_from_the_next_is_kept() {
+        let (inbox, on) = (Inbox::default(), |pid| GpuProcess { pid, instance: None, memory: None });
+        for (n, list) in [vec![], vec![on(7)], vec![on(7)], vec![]].into_iter().enumerate() {
+            inbox.batch(Batch { processes: Some(list), ..batch(1, n as u64) });
+        }
+        let lists: Vec<_> = inbox.take(Mono(0)).unwrap().batches.into_iter().map(|b| b.processes).collect();
+        assert_eq!(lists, [Some(vec![]), Some(vec![on(7)]), Some(vec![])]);
+        for pid in 0..MAX_LISTED as u32 + 10 {
+            inbox.batch(Batch { processes: Some(vec![on(pid)]), ..batch(1, 1) });
+        }
+        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), MAX_LISTED + 1, "up to a bound");
     }
 
     #[test]

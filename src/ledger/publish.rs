@@ -1,6 +1,6 @@
 //! Making a snapshot of what the ledger holds: joins, ages, states, and the cap on series.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,8 +91,8 @@ impl Ledger {
         self.put_faults(&mut b);
         let canary = self.put_canary(&mut b, now, &states);
         let topology = self.put_topology(&mut b, now, &states);
-        let owners = self.put_owners(&mut b, now, unix_seconds);
-        let windows = self.put_windows(&mut b, unix_seconds);
+        let owners = self.put_owners(&mut b, now, unix_seconds, &states);
+        let windows = self.put_windows(&mut b, now, unix_seconds);
         let gpus = self.put_gpus(&mut b, now, unix_seconds, states);
         let collectors = self.put_collectors(&mut b, now, unix_seconds, &driver, &gpus);
         self.put_node(&mut b, now, &driver);
@@ -210,6 +210,7 @@ impl Ledger {
         states: Vec<(Gpu, GpuState)>,
     ) -> Vec<GpuView> {
         let mut views = Vec::with_capacity(states.len());
+        let mut lacking: BTreeMap<MetricId, u32> = BTreeMap::new();
         for (gpu, state) in states {
             let up = state == GpuState::Up;
             // What was released is not down: it is not asked.
@@ -221,7 +222,7 @@ impl Ledger {
                 state,
                 parts: Vec::new(),
                 gaps: Vec::new(),
-                processes: Vec::new(),
+                processes: up.then(|| self.processes_of(&gpu, now)).flatten().unwrap_or_default(),
             };
             let mut unsupported = BTreeSet::new();
             for (part, held) in self.parts.iter().filter(|(p, _)| p.gpu.as_ref() == Some(&gpu)) {
@@ -265,11 +266,15 @@ impl Ledger {
             unsupported.remove(&m::gpu_mig_layout_matches.id());
             // What is switched off may have been read for another metric.
             unsupported.retain(|id| !b.off.contains(id));
-            for metric in unsupported.iter().filter_map(|id| m::def(*id)) {
-                let name = MetricName(metric.name.into());
-                b.put(&m::gpu_exporter_metric_unsupported, &gpu, (name,), 1.0);
+            for metric in unsupported {
+                *lacking.entry(metric).or_insert(0u32) += 1;
             }
             views.push(view);
+        }
+        for (metric, gpus) in lacking {
+            let Some(def) = m::def(metric) else { continue };
+            let name = MetricName(def.name.into());
+            b.put(&m::gpu_exporter_metric_unsupported, &Node {}, (name,), f64::from(gpus));
         }
         views
     }

@@ -37,12 +37,25 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Takes what was drained at `taken`. Utilization of a time that is the canary's counts nowhere.
-    pub fn take(&mut self, taken: Mono, drained: &Drained, canarys: impl Fn(Mono) -> bool) {
+    /// Takes what was drained at `taken`. Utilization of a time that is the canary's counts nowhere. `tell` is told
+    /// of each that adds to an integral: which buffer, when it was taken, the seconds that it is about, what it adds.
+    pub fn take(
+        &mut self,
+        taken: Mono,
+        drained: &Drained,
+        canarys: impl Fn(Mono) -> bool,
+        mut tell: impl FnMut(Buffer, Mono, f64, f64),
+    ) {
         if let Drained::Samples { buffer, offset_micros, samples } = drained {
             match buffer {
-                Buffer::Power => self.power.take(taken, *offset_micros, samples, |_| false),
-                Buffer::Utilization => self.utilization.take(taken, *offset_micros, samples, canarys),
+                Buffer::Power => {
+                    let tell = |at, seconds, amount| tell(Buffer::Power, at, seconds, amount);
+                    self.power.take(taken, *offset_micros, samples, |_| false, tell);
+                }
+                Buffer::Utilization => {
+                    let tell = |at, seconds, amount| tell(Buffer::Utilization, at, seconds, amount);
+                    self.utilization.take(taken, *offset_micros, samples, canarys, tell);
+                }
             }
         }
     }
@@ -94,7 +107,14 @@ impl Series {
     }
 
     /// `left_out` says of which times nothing counts, as if there were no samples, but no gap either.
-    fn take(&mut self, taken: Mono, offset: i64, samples: &[(u64, f64)], left_out: impl Fn(Mono) -> bool) {
+    fn take(
+        &mut self,
+        taken: Mono,
+        offset: i64,
+        samples: &[(u64, f64)],
+        left_out: impl Fn(Mono) -> bool,
+        mut tell: impl FnMut(Mono, f64, f64),
+    ) {
         let Some((last_at, _)) = samples.last().copied() else { return };
         let before = self.newest.replace((last_at, offset, taken));
         let cursor = match before {
@@ -131,7 +151,10 @@ impl Series {
                     self.gaps += 1;
                     self.gap_seconds += missing;
                 }
-                self.integral += if good && !out { value * held } else { 0.0 };
+                if good && !out {
+                    self.integral += value * held;
+                    tell(sampled, held, value * held);
+                }
             }
             if good && !out {
                 if value > 0.0 {
@@ -214,8 +237,8 @@ mod tests {
     #[test]
     fn overlapping_drains_count_each_sample_once() {
         let mut s = series();
-        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false);
-        s.take(at(1.5), 0, &run(26 * STEP, 50, 100.0), |_| false);
+        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.take(at(1.5), 0, &run(26 * STEP, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.count(), 75);
         assert!((s.integral - 74.0 * 0.02 * 100.0).abs() < 1e-6, "{}", s.integral);
         assert_eq!((s.gaps, s.gap_seconds), (0, 0.0));
@@ -224,8 +247,8 @@ mod tests {
     #[test]
     fn what_was_overwritten_is_a_gap_and_is_not_filled() {
         let mut s = series();
-        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false);
-        s.take(at(5.0), 0, &run(150 * STEP, 50, 100.0), |_| false);
+        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.take(at(5.0), 0, &run(150 * STEP, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.gaps, 1);
         assert!((s.gap_seconds - 99.0 * 0.02).abs() < 1e-6, "{}", s.gap_seconds);
         assert!((s.integral - 99.0 * 0.02 * 100.0).abs() < 1e-6, "one usual distance before the gap's end");
@@ -234,13 +257,13 @@ mod tests {
     #[test]
     fn after_the_clock_was_set_nothing_is_counted_twice() {
         let mut s = series();
-        s.take(at(1.0), 0, &run(1_000_000, 50, 100.0), |_| false);
+        s.take(at(1.0), 0, &run(1_000_000, 50, 100.0), |_| false, |_, _, _| ());
         // Set back by half a second: the buffer holds old samples again, under timestamps that seem new.
-        s.take(at(2.0), -500_000, &run(1_500_000, 60, 100.0), |_| false);
+        s.take(at(2.0), -500_000, &run(1_500_000, 60, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.count(), 50);
         assert_eq!((s.gaps, s.gap_seconds), (1, 1.0));
         let newest = 1_500_000 + 59 * STEP;
-        s.take(at(3.0), -500_000, &run(newest + STEP, 50, 100.0), |_| false);
+        s.take(at(3.0), -500_000, &run(newest + STEP, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!(s.count(), 100);
     }
 
@@ -248,12 +271,12 @@ mod tests {
     fn a_stamp_from_before_the_clock_was_set_back_does_not_hide_what_comes_after() {
         let (mut s, hour) = (series(), 3_600_000_000);
         let stamp = |seconds: f64| (seconds * 1e6) as u64 + hour;
-        s.take(at(1.0), hour as i64, &run(stamp(0.0), 50, 100.0), |_| false);
+        s.take(at(1.0), hour as i64, &run(stamp(0.0), 50, 100.0), |_| false, |_, _, _| ());
         // Set back by an hour, and no sample came since.
-        s.take(at(1.02), 0, &run(stamp(0.02), 50, 100.0), |_| false);
-        s.take(at(2.0), 0, &run(1_020_000, 49, 100.0), |_| false);
+        s.take(at(1.02), 0, &run(stamp(0.02), 50, 100.0), |_| false, |_, _, _| ());
+        s.take(at(2.0), 0, &run(1_020_000, 49, 100.0), |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (50, 2));
-        s.take(at(3.0), 0, &run(2_000_000, 50, 100.0), |_| false);
+        s.take(at(3.0), 0, &run(2_000_000, 50, 100.0), |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (100, 2));
     }
 
@@ -261,9 +284,9 @@ mod tests {
     fn a_gap_is_seen_also_if_each_drain_brings_few_samples() {
         let mut s = series();
         for n in 0..20 {
-            s.take(at(n as f64), 0, &run((2 * n + 1) * STEP, 2, 100.0), |_| false);
+            s.take(at(n as f64), 0, &run((2 * n + 1) * STEP, 2, 100.0), |_| false, |_, _, _| ());
         }
-        s.take(at(3600.0), 0, &run(3_600_000_000, 2, 100.0), |_| false);
+        s.take(at(3600.0), 0, &run(3_600_000_000, 2, 100.0), |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (42, 1));
         assert!(s.integral < 41.0 * 0.02 * 100.0 + 1e-6, "{}", s.integral);
         assert!(s.few.capacity() < 100);
@@ -274,9 +297,9 @@ mod tests {
         let mut s = series();
         let mut samples = run(STEP, 50, 80.0);
         samples[20].1 = 600.0;
-        s.take(at(100.0), 0, &samples, |_| false);
+        s.take(at(100.0), 0, &samples, |_| false, |_, _, _| ());
         assert_eq!(s.extremes(at(100.0)), Some((80.0, 600.0)));
-        s.take(at(150.0), 0, &run(50 * STEP + 50_000_000, 50, 80.0), |_| false);
+        s.take(at(150.0), 0, &run(50 * STEP + 50_000_000, 50, 80.0), |_| false, |_, _, _| ());
         assert_eq!(s.extremes(at(150.0)), Some((80.0, 600.0)));
         assert_eq!(s.extremes(at(162.0)), Some((80.0, 80.0)));
         assert_eq!(s.extremes(at(300.0)), None);
@@ -289,7 +312,7 @@ mod tests {
         let mut samples = run(STEP, 10, 100.0);
         samples[4].1 = f64::NAN;
         samples[5].1 = -1.0;
-        s.take(at(1.0), 0, &samples, |_| false);
+        s.take(at(1.0), 0, &samples, |_| false, |_, _, _| ());
         assert_eq!((s.count(), s.gaps), (8, 2));
         assert!((s.integral - 7.0 * 0.02 * 100.0).abs() < 1e-6);
     }
@@ -303,13 +326,13 @@ mod tests {
         }
         // The twenty-first is stamped 0.42 s.
         let out = |at: Mono| (at.0 / 1_000_000).abs_diff(500) <= 100;
-        s.take(at(1.0), 0, &samples, out);
+        s.take(at(1.0), 0, &samples, out, |_, _, _| ());
         assert_eq!((s.count(), s.integral, s.gaps), (39, 0.0, 0));
         assert_eq!((s.above_zero, s.extremes(at(1.0))), (None, Some((0.0, 0.0))));
         let offset = 3_600_000_000;
         let samples = [(51 * STEP + offset, 0.5), (52 * STEP + offset, 0.5)];
         let mut s = Series::new(&RATIOS, 1.0);
-        s.take(at(1.04), offset as i64, &samples, |at| at.0 < 1_030_000_000);
+        s.take(at(1.04), offset as i64, &samples, |at| at.0 < 1_030_000_000, |_, _, _| ());
         assert_eq!((s.count(), s.above_zero), (1, Some(at(1.04))), "times are those of the monotonic clock");
     }
 
@@ -322,14 +345,14 @@ mod tests {
             let stream: Vec<(u64, f64)> =
                 values.iter().enumerate().map(|(n, v)| ((n as u64 + 1) * STEP, *v)).collect();
             let mut whole = series();
-            whole.take(at(100.0), 0, &stream, |_| false);
+            whole.take(at(100.0), 0, &stream, |_| false, |_, _, _| ());
             let (mut cut, mut end) = (series(), 0);
             let mut step = 0;
             while end < stream.len() {
                 end = (end + cuts[step % cuts.len()]).min(stream.len());
                 step += 1;
                 // The driver's buffer: up to 50 samples, the newest last.
-                cut.take(at(step as f64), 0, &stream[end.saturating_sub(50)..end], |_| false);
+                cut.take(at(step as f64), 0, &stream[end.saturating_sub(50)..end], |_| false, |_, _, _| ());
             }
             prop_assert_eq!(&whole.histogram.counts, &cut.histogram.counts);
             prop_assert!((whole.integral - cut.integral).abs() < 1e-6);

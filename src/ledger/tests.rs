@@ -26,6 +26,7 @@ fn ledger() -> Ledger {
         seen: Seen::default(),
         expected_gpus: 0,
         keep_events: 100,
+        owners: crate::config::Owners::default(),
         declared: None,
         build: m::BuildInfo::default(),
     });
@@ -249,8 +250,7 @@ fn a_gpu_without_a_handle_is_told_by_its_index_until_it_has_one() {
     let s = publish(&mut l, SECOND);
     let unknown = Gpu { gpu: 4, uuid: "".into() };
     assert_eq!(s.number(&m::gpu_up, &unknown, ()), Some(0.0));
-    let errors = &m::gpu_exporter_driver_errors_total;
-    assert_eq!(s.number(errors, &unknown, (m::DriverError::GpuIsLost,)), Some(1.0));
+    assert_eq!(s.number(&m::gpu_exporter_driver_errors_total, &unknown, ()), Some(1.0));
     l.fold(power(&g, 1, SECOND, 100.0));
     let s = publish(&mut l, SECOND);
     assert_eq!((s.gpus.len(), s.number(&m::gpu_up, &g, ())), (1, Some(1.0)));
@@ -275,11 +275,12 @@ fn a_failed_call_is_counted_by_kind_and_an_unsupported_one_is_listed() {
     ];
     l.fold(b);
     let s = publish(&mut l, SECOND);
-    let errors = &m::gpu_exporter_driver_errors_total;
-    assert_eq!(s.number(errors, &g, (m::DriverError::Timeout,)), Some(1.0));
-    assert_eq!(s.number(errors, &g, (m::DriverError::Unknown,)), Some(0.0), "born at 0");
+    assert_eq!(s.number(&m::gpu_exporter_driver_errors_total, &g, ()), Some(1.0));
+    let kinds = &m::gpu_exporter_driver_error_kinds_total;
+    assert_eq!(s.number(kinds, &Node {}, (m::DriverError::Timeout,)), Some(1.0));
+    assert_eq!(s.number(kinds, &Node {}, (m::DriverError::Unknown,)), Some(0.0), "born at 0");
     let listed =
-        |name: &str| s.number(&m::gpu_exporter_metric_unsupported, &g, (m::MetricName(name.into()),));
+        |name: &str| s.number(&m::gpu_exporter_metric_unsupported, &Node {}, (m::MetricName(name.into()),));
     assert_eq!(listed("gpu_ofa_utilization_ratio"), Some(1.0));
     assert_eq!(listed("gpu_power_watts"), None, "it has a value from elsewhere");
     let up = s.number(&m::gpu_exporter_collector_up, &Node {}, (m::CollectorName::Nvml,));

@@ -71,6 +71,13 @@ impl Topology {
     }
 }
 
+impl Topology {
+    /// What was told last.
+    pub fn newest(&self) -> Option<&News> {
+        self.news.as_deref()
+    }
+}
+
 impl Ledger {
     /// Everything about the topology.
     pub(super) fn put_topology(

@@ -154,6 +154,7 @@ pub fn event_text(event: &Event) -> String {
             let text = if event.text.is_empty() { event.meaning } else { &event.text };
             return format!("canary{check}: {text}");
         }
+        EventKind::Window => return format!("{} {}", event.meaning, event.text),
         _ => String::new(),
     };
     let meaning = if event.meaning.is_empty() { plain(event.kind.name()) } else { event.meaning.to_owned() };
@@ -162,6 +163,18 @@ pub fn event_text(event: &Event) -> String {
         action => format!(" First: {}.", plain(action.known())),
     };
     format!("{what}{meaning}{first}")
+}
+
+/// Planned work in words: every window that lasts, and the next one to come.
+pub fn windows(snapshot: &Snapshot) -> Vec<String> {
+    let now = snapshot.unix_seconds;
+    let open = snapshot.windows.iter().filter(|window| window.is_open(now));
+    let mut texts: Vec<String> = open.map(|window| capital(&window.in_words())).collect();
+    let coming = snapshot.windows.iter().filter(|window| now < window.start);
+    if let Some(next) = coming.min_by(|a, b| a.start.total_cmp(&b.start)) {
+        texts.push(format!("Next, from {}: {}", crate::windows::moment::write(next.start), next.in_words()));
+    }
+    texts
 }
 
 /// A label's value as words.

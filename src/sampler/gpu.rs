@@ -8,7 +8,7 @@ mod fabric;
 mod found;
 mod nvlink;
 mod pcie;
-mod processes;
+pub(super) mod processes;
 mod vgpu;
 mod video;
 
@@ -161,6 +161,8 @@ fn normal(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetJpgUtilization", &m::gpu_jpeg_utilization_ratio, (), PERCENT, raw::jpg_utilization);
     v.value("nvmlDeviceGetOfaUtilization", &m::gpu_ofa_utilization_ratio, (), PERCENT, raw::ofa_utilization);
 
+    processes::normal(v);
+
     const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
     let feeds = [
         m::gpu_memory_total_bytes.id(),
@@ -300,7 +302,6 @@ fn rare(v: &mut Visit<'_>) {
     pcie::rare(v);
     fabric::rare(v);
     nvlink::rare(v);
-    video::rare(v);
 }
 
 fn once(v: &mut Visit<'_>) {
@@ -358,6 +359,7 @@ fn identity(v: &mut Visit<'_>) {
         vbios_version: text(v, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version()),
         inforom_version: text(v, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version()),
         gsp_firmware_version: text(v, "nvmlDeviceGetGspFirmwareVersion", |d| d.gsp_firmware_version()),
+        virtualization_mode: text(v, "nvmlDeviceGetVirtualizationMode", video::virtualization),
     };
     v.rows.of(v.gpu).info(&m::gpu_info, info);
 }

@@ -12,9 +12,11 @@ use nvml_wrapper::structs::device::MigMode;
 use self::capacity::Capacity;
 use self::look::{Look, MigHandle, Shape, look, noting};
 use self::privilege::Told;
+use super::gpu::processes::{list_processes, plain};
 use super::raw::mig::{Placement, ProfileInfo};
 use super::visit::{Scale, Visit};
 use crate::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
+use crate::owners::GpuProcess;
 use crate::sample::{ErrorKind, Missing};
 
 const MODE: &str = "nvmlDeviceGetMigMode";
@@ -142,6 +144,16 @@ impl Layout {
         changed
     }
 
+    /// In MIG mode a list of processes that does not say on which instances they are is no use: then those of
+    /// [`Layout::read_slow`] count.
+    pub fn place_processes(&self, v: &mut Visit<'_>) {
+        let homeless = v.processes.iter().flatten().any(|process| process.instance.is_none());
+        if self.enabled && homeless {
+            v.processes = None;
+            v.found().compute = None;
+        }
+    }
+
     /// Reads what is dearer: processes, and what still fits.
     pub fn read_slow(&mut self, v: &mut Visit<'_>) {
         // The first look at a layout counts as a change of it: then this tier comes again, with the instances.
@@ -156,9 +168,13 @@ impl Layout {
                     Err(NvmlError::InvalidArg | NvmlError::NotFound) => Ok(None),
                     other => other.map(Some),
                 });
-            if let Some(Some(list)) = list {
-                let count = list.iter().filter(|process| !v.found().is_canary(process.pid)).count();
-                v.put_for(&seen.compute_instance(v.gpu, mig), call, processes, (), count, Scale::ONE);
+            if let Some(Some(mut list)) = list {
+                list.retain(|process| !v.found().is_canary(process.pid));
+                let compute = seen.compute_instance(v.gpu, mig);
+                v.put_for(&compute, call, processes, (), list.len(), Scale::ONE);
+                let instance = Some((mig.handle.gpu_instance, mig.handle.compute_instance));
+                let list = list.iter().map(|process| GpuProcess { instance, ..plain(process) });
+                list_processes(v, list);
             }
         }
         let instances = seen.complete.then_some(seen.instances.as_slice());

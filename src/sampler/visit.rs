@@ -13,6 +13,7 @@ use super::raw;
 use super::wire::Orders;
 use crate::catalog::schema::{Entity, LabelSet, Metric};
 use crate::catalog::{Gpu, MetricId};
+use crate::owners::GpuProcess;
 use crate::sample::{Drained, Drop, Gap, Missing, Rows};
 
 /// What a worker remembers of its GPU between visits, for the life of one handle.
@@ -57,6 +58,8 @@ pub struct Visit<'a> {
     pub gaps: Vec<Gap>,
     /// Readings of which each counts.
     pub drained: Vec<Drained>,
+    /// Processes on the GPU, the canary's own left out; `None`: they were not listed.
+    pub processes: Option<Vec<GpuProcess>>,
     /// Set when GPU or driver turned out to be gone; nothing more is asked then.
     pub ended: Option<Failure>,
     asked: u32,
@@ -199,6 +202,7 @@ impl<'a> Visit<'a> {
             rows: Rows::default(),
             gaps: Vec::new(),
             drained: Vec::new(),
+            processes: None,
             ended: None,
             asked: 0,
             succeeded: 0,

@@ -251,6 +251,29 @@ mod tests {
     }
 
     #[test]
+    fn the_most_processes_fit_in_a_frame_and_more_are_refused() {
+        use crate::owners::GpuProcess;
+        use crate::sample::{MAX_PROCESSES, Part, Rows, Source};
+        let widest =
+            GpuProcess { pid: u32::MAX, instance: Some((u32::MAX, u32::MAX)), memory: Some(u64::MAX) };
+        let batch = |count| Batch {
+            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Normal },
+            epoch: 0,
+            taken: crate::clock::Mono(0),
+            nanos: 0,
+            lifetime_nanos: None,
+            answered: true,
+            rows: Rows::default(),
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            processes: Some(vec![widest; count]),
+            calls: Vec::new(),
+        };
+        assert!(batch(MAX_PROCESSES).conform() && !batch(MAX_PROCESSES + 1).conform());
+        assert!(encode(&FromSampler::Batch(batch(MAX_PROCESSES))).unwrap().len() < MAX_PAYLOAD / 2);
+    }
+
+    #[test]
     fn an_oversized_frame_is_refused_before_memory_is_taken() {
         let mut frame = encode(&seat(1)).unwrap();
         frame[4..8].copy_from_slice(&(MAX_PAYLOAD as u32 + 1).to_le_bytes());

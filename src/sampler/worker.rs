@@ -18,6 +18,7 @@ use super::wire::{FromSampler, Seat};
 use super::{gpu, inflight::SlotWriter};
 use crate::catalog::{self as m, Gpu, Tier};
 use crate::clock::Mono;
+use crate::owners::GpuProcess;
 use crate::sample::{Drained, Gap, Rows};
 
 /// How a worker finds its GPU.
@@ -248,7 +249,9 @@ impl Worker<'_> {
                 }
                 // The driver says at once that MIG was reconfigured; the mode itself is looked at seldom.
                 let told = self.shared.events.mig_changed(self.slot_number);
-                told && layout.mode_switched(&mut visit) || layout.read(&mut visit)
+                let changed = told && layout.mode_switched(&mut visit) || layout.read(&mut visit);
+                layout.place_processes(&mut visit);
+                changed
             }
             Tier::Drain => {
                 kept.drains.power(&mut visit);
@@ -312,14 +315,16 @@ pub struct Learned {
     pub gaps: Vec<Gap>,
     /// Readings of which each counts.
     pub drained: Vec<Drained>,
+    /// Processes on the GPU; `None`: they were not listed.
+    pub processes: Option<Vec<GpuProcess>>,
 }
 
 impl Learned {
     /// What this visit learned, and whether GPU or driver turned out to be gone.
     pub fn of(visit: Visit<'_>) -> (Learned, Option<Failure>) {
         let answered = visit.answered();
-        let Visit { rows, gaps, drained, ended, .. } = visit;
-        (Learned { answered, rows, gaps, drained }, ended)
+        let Visit { rows, gaps, drained, processes, ended, .. } = visit;
+        (Learned { answered, rows, gaps, drained, processes }, ended)
     }
 }
 

@@ -1,5 +1,7 @@
 //! One entry of the list of events: a fault, or something else that happened, as it is published.
 
+use std::sync::Arc;
+
 use crate::catalog::{FaultAction, Gpu, Severity};
 
 /// What kind of event it is.
@@ -21,6 +23,8 @@ pub enum EventKind {
     GpuReset,
     /// The canary has found something, or finds it no more.
     Canary,
+    /// A window of planned work has begun or ended.
+    Window,
 }
 
 impl EventKind {
@@ -35,6 +39,7 @@ impl EventKind {
             EventKind::DriverUnload => "driver_unload",
             EventKind::GpuReset => "gpu_reset",
             EventKind::Canary => "canary",
+            EventKind::Window => "window",
         }
     }
 }
@@ -83,7 +88,9 @@ pub struct Event {
     pub pid: Option<u32>,
     /// Its name.
     pub process: Option<String>,
-    /// The line of the kernel log, or the canary's words; empty if only the driver told.
+    /// Whose work ran there: that of the process, or of the only owner on the GPU or GPU instance.
+    pub owner: Option<Arc<str>>,
+    /// The line of the kernel log, the canary's words, or the window; empty if only the driver told.
     pub text: String,
     /// Whether the driver's events told of it.
     pub nvml: bool,
@@ -115,6 +122,7 @@ impl Event {
             compute_instance: None,
             pid: None,
             process: None,
+            owner: None,
             text: String::new(),
             nvml: false,
             kmsg: false,

@@ -186,6 +186,9 @@ def smi_text(name: str) -> Smi:
     return Smi(name, str.strip)
 
 
+# In the order of NVML's numbers, with nvidia-smi's words.
+VIRTUALIZATION = [("none", "none"), ("passthrough", "pass-through"), ("vgpu", "vgpu"), ("host_vgpu", "host vgpu"),
+                  ("host_vsga", "host vsga")]  # fmt: skip
 ARCHITECTURES = {2: "kepler", 3: "maxwell", 4: "pascal", 5: "volta", 6: "turing", 7: "ampere", 8: "ada",
                  9: "hopper", 10: "blackwell"}  # fmt: skip
 
@@ -417,6 +420,10 @@ def table() -> list[Spec]:
          smi_text("inforom.img"))  # fmt: skip
     info("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", words("nvmlDeviceGetGspFirmwareVersion"),
          smi_text("xml:gsp_firmware_version"))  # fmt: skip
+    info("virtualization_mode", "nvmlDeviceGetVirtualizationMode",
+         words("nvmlDeviceGetVirtualizationMode", of=lambda mode: VIRTUALIZATION[mode][0]),
+         Smi("xml:gpu_virtualization_mode/virtualization_mode",
+             lambda s: {word: mode for mode, word in VIRTUALIZATION}[s.strip().lower()]))  # fmt: skip
     return t
 
 

@@ -35,8 +35,6 @@ SRAM_UNITS = [("l2", "L2", "sram_l2"), ("sm", "Sm", "sram_sm"), ("mcu", "Mcu", "
 # In the order of NVML's numbers, with nvidia-smi's words.
 RECOVERY_ACTIONS = [("none", "none"), ("gpu_reset", "reset"), ("node_reboot", "reboot"), ("drain_p2p", "drain p2p"),
                     ("drain_and_reset", "drain and reset")]  # fmt: skip
-VIRTUALIZATION = [("none", "none"), ("passthrough", "pass-through"), ("vgpu", "vgpu"), ("host_vgpu", "host vgpu"),
-                  ("host_vsga", "host vsga")]  # fmt: skip
 RETIRED = [("multiple_single_bit", 0, "multiple_single_bit_retirement"), ("double_bit", 1, "double_bit_retirement")]
 AER = [("correctable", "aer_dev_correctable"), ("non_fatal", "aer_dev_nonfatal"), ("fatal", "aer_dev_fatal")]
 
@@ -134,11 +132,6 @@ def table() -> list[Spec]:
             recorded=False, window=1.5)  # fmt: skip
 
     # --- modes and video ----------------------------------------------------------------------------------------
-    for at, (mode, _) in enumerate(VIRTUALIZATION):
-        add("gpu_virtualization_mode", "nvmlDeviceGetVirtualizationMode",
-            number("nvmlDeviceGetVirtualizationMode", of=lambda m, i=at: float(m == i)), RARE,
-            Smi("xml:gpu_virtualization_mode/virtualization_mode", _word(VIRTUALIZATION, mode)),
-            labels={"mode": mode})  # fmt: skip
     for prefix, call, name, sessions, frames, latency in [
         ("gpu_encoder", "nvmlDeviceGetEncoderStats", "encoder_stats", lambda s: s[0], lambda s: s[1], lambda s: s[2]),
         ("gpu_fbc", "nvmlDeviceGetFBCStats", "fbc_stats", lambda s: s.sessionsCount, lambda s: s.averageFPS,

@@ -413,7 +413,7 @@ fn explain_lists_what_was_found_and_what_was_not_looked_at() {
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
     assert!(said.out.contains("keeps it away (processes)"), "{}", said.out);
     assert!(said.out.contains("keeps it away (maintenance)"), "{}", said.out);
-    assert!(said.out.contains("not checked: the kubelet is not asked"), "{}", said.out);
+    assert!(said.out.contains("not checked: only the daemon asks"), "{}", said.out);
     assert!(said.out.contains("✓ persistence mode on"), "{}", said.out);
     let json = bench.json(&["--explain"]).json();
     assert!(json["runs"][0]["outcome"].is_null() && json["runs"][0]["conditions"].is_array());

@@ -48,9 +48,8 @@ fn a_lost_gpu_has_no_values_but_a_reason_and_the_others_are_well() {
     let m = node.wait_metrics("GPU 2 is down", |m| m.value("gpu_up", &[("gpu", "2")]) == Some(0.0));
     assert!(m.value("gpu_power_watts", &[("gpu", "2")]).is_none());
     assert!(m.value("gpu_info", &[("gpu", "2")]).is_some());
-    assert!(
-        m.value("gpu_exporter_driver_errors_total", &[("gpu", "2"), ("error", "gpu_is_lost")]) >= Some(1.0)
-    );
+    assert!(m.value("gpu_exporter_driver_errors_total", &[("gpu", "2")]) >= Some(1.0));
+    assert!(m.value("gpu_exporter_driver_error_kinds_total", &[("error", "gpu_is_lost")]) >= Some(1.0));
     assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "nvml")]), Some(0.0));
     for gpu in ["0", "1", "3"] {
         assert_eq!(m.value("gpu_up", &[("gpu", gpu)]), Some(1.0));
@@ -140,7 +139,7 @@ fn a_layout_that_cannot_be_read_is_kept_and_nothing_stands_twice() {
     let node = Node::start("tests/scenarios/mig-unreadable.toml");
     node.sim().open_gate("fails").unwrap();
     let errors = |m: &super::node::Metrics| {
-        m.value("gpu_exporter_driver_errors_total", &[("error", "timeout")]).unwrap_or(0.0)
+        m.value("gpu_exporter_driver_error_kinds_total", &[("error", "timeout")]).unwrap_or(0.0)
     };
     let m = node.wait_metrics("some failures", |m| errors(m) >= 3.0);
     assert_eq!(m.all("gpu_mig_info", &[]).len(), 2);

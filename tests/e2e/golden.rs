@@ -81,7 +81,7 @@ fn still(line: &str) -> String {
     }
 }
 
-fn compare(path: &Path, seen: &str) {
+pub fn compare(path: &Path, seen: &str) {
     if std::env::var_os("UPDATE").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, seen).unwrap();

@@ -119,7 +119,7 @@ fn what_is_not_permitted_is_left_out_and_no_failure() {
         assert!(m.all(name, &[]).is_empty(), "{name}");
         assert_eq!(m.value("gpu_exporter_metric_unsupported", &[("metric", name)]), Some(1.0), "{name}");
     }
-    assert_eq!(m.value("gpu_exporter_driver_errors_total", &[("error", "no_permission")]), Some(0.0));
+    assert_eq!(m.value("gpu_exporter_driver_error_kinds_total", &[("error", "no_permission")]), Some(0.0));
     assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "nvml")]), Some(1.0));
     assert!(node.sim().calls_of("nvmlDeviceGetGpuInstances") < 10, "asked again after changes alone");
 }

@@ -35,6 +35,7 @@ pub struct Setup {
     library_present: bool,
     state_dir: Option<PathBuf>,
     kernel_log: Option<PathBuf>,
+    restrain: Option<fn(&mut Command)>,
 }
 
 impl Setup {
@@ -58,7 +59,14 @@ impl Setup {
             library_present: true,
             state_dir: None,
             kernel_log: None,
+            restrain: None,
         }
+    }
+
+    /// With what the daemon may not do: a change to how it is started.
+    pub fn restrained(mut self, restrain: fn(&mut Command)) -> Setup {
+        self.restrain = Some(restrain);
+        self
     }
 
     /// With this setting, as `SECTION__KEY`.
@@ -109,6 +117,8 @@ impl Setup {
         // The kernel log of the machine that runs the tests is none of theirs.
         command.env("GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG", "false");
         command.env("GPU_NODE_EXPORTER__HOST__ROOT", dir.path().join("root"));
+        // Nor is what its CPUs do.
+        command.env("GPU_NODE_EXPORTER__CPU__ENABLED", "false");
         // Nor are its CUDA driver and what keeps canaries away from its GPUs.
         command.env("GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY", cuda_library(dir.path()));
         command.env("GPU_NODE_EXPORTER__CANARY__INTERLOCK", dir.path().join("canary.lock"));
@@ -127,6 +137,9 @@ impl Setup {
             .get_envs()
             .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value?.to_owned())))
             .collect();
+        if let Some(restrain) = self.restrain {
+            restrain(&mut command);
+        }
         let mut process = command
             .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
             .arg(library(dir.path()))

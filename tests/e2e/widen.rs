@@ -115,7 +115,7 @@ fn errors_and_repairs_are_told() {
         assert_eq!(m.value("gpu_pcie_aer_errors_total", &[GPU, ("severity", severity)]), Some(count));
     }
     assert!(m.all("gpu_pcie_aer_errors_total", &[("gpu", "1")]).is_empty(), "no files, no counts");
-    assert_eq!(m.value("gpu_virtualization_mode", &[GPU, ("mode", "passthrough")]), Some(1.0));
+    assert_eq!(m.value("gpu_info", &[GPU, ("virtualization_mode", "passthrough")]), Some(1.0));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn answers_that_newer_drivers_or_no_driver_should_give_are_missing_with_their_re
         "gpu_repair_pending",
         "gpu_encoder_sessions",
         "gpu_fbc_sessions",
-        "gpu_virtualization_mode",
+        "gpu_persistence_mode_enabled",
         "gpu_temperature_margin_celsius",
         "gpu_recovery_action",
         "gpu_nvlink_speed_bytes_per_second",
@@ -182,10 +182,10 @@ fn answers_that_newer_drivers_or_no_driver_should_give_are_missing_with_their_re
         assert!(!m.all(name, &[("gpu", "1")]).is_empty(), "{name} of the GPU that is well");
     }
     for error in ["resources", "unknown", "argument", "busy", "not_found", "timeout"] {
-        let count = m.value("gpu_exporter_driver_errors_total", &[GPU, ("error", error)]);
+        let count = m.value("gpu_exporter_driver_error_kinds_total", &[("error", error)]);
         assert!(count >= Some(1.0), "{error}: {count:?}");
     }
-    let unsupported = |metric| m.value("gpu_exporter_metric_unsupported", &[GPU, ("metric", metric)]);
+    let unsupported = |metric| m.value("gpu_exporter_metric_unsupported", &[("metric", metric)]);
     assert_eq!(unsupported("gpu_encoder_sessions"), Some(1.0), "deprecated is unsupported");
     assert_eq!(unsupported("gpu_fbc_sessions"), None, "not ready is a failure");
 

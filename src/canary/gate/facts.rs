@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::claims::Claimed;
 use crate::canary::outcome::Place;
 use crate::catalog::schema::{Entity, LabelSet, Metric};
 use crate::catalog::{
@@ -13,6 +14,9 @@ use crate::sample::Missing;
 use crate::snapshot::{DriverState, GpuState, Snapshot};
 
 use crate::catalog::schema::KnownLabel;
+
+/// Why claims are left out where only the daemon knows whose they are.
+const CALLER: &str = "only the daemon asks: in a prolog or a pod, the claim is that of who calls";
 
 /// A value that the driver is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +74,10 @@ pub struct Facts {
     pub processes: Told<u32>,
     /// Of these, those of MPS.
     pub mps: Told<u32>,
+    /// Pods that were given it.
+    pub pod: Claimed,
+    /// Jobs that were given it.
+    pub job: Claimed,
     /// Who may use the GPU.
     pub compute_mode: Told<ComputeMode>,
     /// Whether the driver keeps the GPU initialised.
@@ -96,6 +104,10 @@ pub trait Values {
     fn unsupported(&self, gpu: &Gpu, metric: MetricId) -> bool;
     /// Why nothing can be said of the GPU, if so.
     fn state(&self, gpu: &Gpu) -> Option<(CanarySkip, String)>;
+    /// Processes listed on a MIG instance, its GPU and compute instance given; also where the metric is older.
+    fn listed(&self, _gpu: &Gpu, _instance: (u32, u32)) -> usize {
+        0
+    }
     /// Age of the older of the two tiers that processes and utilization are read in.
     fn age(&self, gpu: &Gpu) -> Option<Duration>;
     /// What is known against the GPU; `None`: nobody knows.
@@ -118,6 +130,8 @@ impl Facts {
             no_instance: false,
             processes: processes(values, place),
             mps: count(values, gpu, &m::gpu_processes, (ProcessType::Mps,)),
+            pod: Claimed::Unasked(CALLER.into()),
+            job: Claimed::Unasked(CALLER.into()),
             compute_mode: state(values, gpu, &m::gpu_compute_mode),
             persistence: told(values, gpu, &m::gpu_persistence_mode_enabled, ()).map(|on| on > 0.0),
             utilization: match place.instance {
@@ -171,7 +185,10 @@ fn state<S: KnownLabel>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, (S
 fn processes(values: &impl Values, place: &Place) -> Told<u32> {
     if let Some(instance) = compute_instance(place) {
         return match values.value(&m::gpu_mig_compute_processes, &instance, ()) {
-            Some(n) => Told::Value(n as u32),
+            Some(n) => {
+                let ids = (instance.gpu_instance, instance.compute_instance);
+                Told::Value((n as u32).max(values.listed(&place.gpu, ids) as u32))
+            }
             None => Told::Unread,
         };
     }
@@ -260,6 +277,11 @@ impl Values for Snapshot {
             }
             None => Some((CanarySkip::NoDevice, "it is gone".into())),
         }
+    }
+
+    fn listed(&self, gpu: &Gpu, instance: (u32, u32)) -> usize {
+        let views = self.gpus.iter().filter(|view| view.gpu == *gpu);
+        views.flat_map(|view| &view.processes).filter(|one| one.instance == Some(instance)).count()
     }
 
     fn age(&self, gpu: &Gpu) -> Option<Duration> {

@@ -2,20 +2,23 @@
 //! ended. Nobody holds it while a run is made.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::watch::Watch;
-use crate::canary::gate::{self, Condition, Facts, Since};
+use crate::canary::gate::{self, Claimed, Condition, Facts, Since, claims, slurm};
 use crate::canary::interlock;
 use crate::canary::outcome::{Outcome, Place};
 use crate::canary::schedule::{Schedule, Settings};
 use crate::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
 use crate::clock::{Mono, unix_seconds};
 use crate::config::Config;
+use crate::host::Host;
+use crate::owners::pods::Pods;
 use crate::snapshot::Snapshot;
+use crate::windows;
 
 /// Values of this age count as fresh, however short the intervals are.
 const FRESH: Duration = Duration::from_secs(3);
@@ -43,6 +46,8 @@ pub struct State {
     pub interlocked: bool,
     /// Metrics that are switched off.
     pub off: HashSet<MetricId>,
+    /// What the kubelet has given out.
+    pub pods: Arc<Pods>,
 }
 
 /// A process that has not ended.
@@ -95,7 +100,7 @@ pub struct PlaceStatus {
 
 impl Desk {
     /// Lays the first things on it.
-    pub fn open(&self, settings: Settings, seed: u64, off: HashSet<MetricId>) {
+    pub fn open(&self, settings: Settings, seed: u64, off: HashSet<MetricId>, pods: Arc<Pods>) {
         *self.lock() = Some(State {
             schedule: Schedule::new(settings, seed),
             watch: Watch::default(),
@@ -105,6 +110,7 @@ impl Desk {
             last: BTreeMap::new(),
             interlocked: false,
             off,
+            pods,
         });
     }
 
@@ -170,13 +176,32 @@ impl State {
         };
         facts.child = self.left.iter().find(on).map(|left| left.pid);
         facts.duty_wait = self.schedule.budget_wait(&place.gpu, now);
-        facts.maintenance = interlock::maintenance(&config.canary.maintenance_file);
+        facts.maintenance = maintenance(config, snapshot);
+        facts.pod = self.pod(snapshot, place);
+        facts.job = slurm::claimed(&Host::new(&config.host.root), minor(snapshot, &place.gpu));
         if self.off.contains(&m::gpu_xid_last_event_timestamp_seconds.id()) {
             let why = "gpu_xid_last_event_timestamp_seconds is switched off";
             facts.xid = Since::Unknown(why.into());
         }
         facts
     }
+
+    /// Whether a pod was given the place.
+    pub fn pod(&self, snapshot: &Snapshot, place: &Place) -> Claimed {
+        let (standing, claims) = (self.pods.standing(), self.pods.claims());
+        claims::by_pod(&standing, &claims, place, minor(snapshot, &place.gpu))
+    }
+}
+
+/// Why maintenance keeps the canary away, if so: the file, or a window that is open.
+pub fn maintenance(config: &Config, snapshot: &Snapshot) -> Option<String> {
+    let by_file = interlock::maintenance(&config.canary.maintenance_file);
+    by_file.or_else(|| windows::maintenance(&snapshot.windows, unix_seconds()))
+}
+
+/// The minor number of a GPU's device file.
+fn minor(snapshot: &Snapshot, gpu: &Gpu) -> Option<u32> {
+    snapshot.info(&m::gpu_info, gpu, "minor_number")?.parse().ok()
 }
 
 /// A moment in seconds since 1970.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Collector, Process, places, take_interlock};
-use crate::canary::gate::{self, Allows};
+use super::{Collector, Process, desk, places, take_interlock};
+use crate::canary::gate::{self, Allows, Claimed};
 use crate::canary::judge::{judge, worth_another_try};
 use crate::canary::outcome::{News, Outcome, Place};
 use crate::canary::parent::{Active, Remains, Start};
 use crate::canary::report::{End, Order, Report, Run};
-use crate::canary::{interlock, stray};
+use crate::canary::stray;
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
 use crate::child::{self, Voice};
@@ -169,10 +169,13 @@ impl Collector {
         if self.context.switch.is_released() {
             return Some("the driver is to be released".into());
         }
-        if let Some(text) = interlock::maintenance(&self.context.config.canary.maintenance_file) {
+        let snapshot = self.context.board.current();
+        if let Some(text) = desk::maintenance(&self.context.config, &snapshot) {
             return Some(format!("maintenance: {text}"));
         }
-        let snapshot = self.context.board.current();
+        if let Some(Claimed::By(whom)) = self.desk.with(|state| state.pod(&snapshot, place)) {
+            return Some(format!("the GPU is given to {whom}"));
+        }
         if snapshot.driver != DriverState::Up {
             return Some("the driver is away or stuck".into());
         }

@@ -56,7 +56,9 @@ impl Bench {
             canaries: Arc::default(),
             lookers: Arc::default(),
             switch: Arc::default(),
+            windows: Arc::new(crate::windows::desk::Desk::new(&Config::default())),
             canary: Arc::default(),
+            pods: Arc::default(),
             board: Arc::default(),
             http: Arc::default(),
         };

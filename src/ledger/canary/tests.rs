@@ -42,6 +42,7 @@ impl Bench {
             seen: Seen::default(),
             expected_gpus: 0,
             keep_events: 100,
+            owners: crate::config::Owners::default(),
             declared: None,
             build: m::BuildInfo::default(),
         });

@@ -46,6 +46,7 @@ impl Bench {
             seen: Seen::default(),
             expected_gpus: 0,
             keep_events: 100,
+            owners: Default::default(),
             declared: None,
             build: m::BuildInfo::default(),
         });

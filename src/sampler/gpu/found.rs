@@ -1,5 +1,7 @@
 //! What is kept of a GPU from visit to visit, for the life of one handle.
 
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+
 use crate::host::Host;
 use crate::sampler::own::Own;
 use crate::sampler::wire::Orders;
@@ -13,6 +15,8 @@ pub struct Found {
     pub own: Own,
     /// Most processes with rows of their own; `None`: none has.
     pub processes: Option<usize>,
+    /// Its processes that compute, as listed last, without the canary's; `None` if that failed or was not tried.
+    pub compute: Option<Vec<ProcessInfo>>,
     /// Number of NVLinks; `None` while not known.
     pub links: Option<u32>,
     /// PCI address as the kernel spells it; `None` while not known.
@@ -35,6 +39,7 @@ impl Found {
             host: Host::new(&orders.root),
             own: Own::default(),
             processes: orders.processes.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            compute: None,
             links: None,
             pci_address: None,
             processes_seen: 0,
@@ -45,5 +50,6 @@ impl Found {
     /// What a change of the MIG layout may have changed is found out again.
     pub fn forget(&mut self) {
         self.links = None;
+        self.compute = None;
     }
 }

@@ -1,7 +1,10 @@
-//! Processes: how many there are, and where it is asked for, one by one those with the most memory, so that the
-//! number of series is bounded. The canary's own are left out.
+//! Processes: who they are, how many there are, and where it is asked for, one by one those with the most memory,
+//! so that the number of series is bounded. The canary's own are left out.
+//!
+//! Those that compute are listed once a second (20 to 45 us a GPU): in MIG mode the GPU's own list names the
+//! instance of each. Graphics and MPS ones are listed every slow visit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -11,6 +14,8 @@ use nvml_wrapper::struct_wrappers::device::{ProcessInfo as NvmlProcess, ProcessU
 use super::{ONE, PERCENT};
 use crate::catalog::{self as m, Engine, MetricId, Process, ProcessInfo, ProcessType};
 use crate::host::Host;
+use crate::owners::GpuProcess;
+use crate::sample::MAX_PROCESSES;
 use crate::sampler::visit::Visit;
 
 const METRICS: [MetricId; 4] = [
@@ -24,12 +29,31 @@ const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 const GRAPHICS: &str = "nvmlDeviceGetGraphicsRunningProcesses_v3";
 const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
 
-/// How many processes there are, and each one up to the configured number.
+/// The processes that compute.
+pub(super) fn normal(v: &mut Visit<'_>) {
+    let compute = others(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
+    if let Some(list) = &compute {
+        list_processes(v, list.iter().map(plain));
+    }
+    v.found().compute = compute;
+}
+
+/// How many other processes there are, and each one up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let most = v.found().processes;
-    let compute = others(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
     let graphics = others(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
     let mps = others(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
+    let compute = match v.found().compute.clone() {
+        // Not listed yet, or that failed.
+        None if most.is_some() => listed(v, COMPUTE, &METRICS, |d| d.running_compute_processes()),
+        known => known,
+    };
+    // One that computes too is in the newer list, and leaves it when it ends.
+    let computing: HashSet<u32> = compute.iter().flatten().map(|one| one.pid).collect();
+    if graphics.is_some() || mps.is_some() {
+        let rest = [&graphics, &mps].into_iter().flatten().flatten();
+        list_processes(v, rest.filter(|one| !computing.contains(&one.pid)).map(plain));
+    }
     // MPS first: its clients are in the list of compute processes too.
     let lists = [("mps", mps), ("compute", compute), ("graphics", graphics)];
     let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
@@ -79,10 +103,47 @@ fn others(
     if v.found().processes.is_some() {
         feeds.extend(METRICS);
     }
-    let mut list = v.read(call, &feeds, read)?;
-    list.retain(|process| !v.found().is_canary(process.pid));
+    let list = listed(v, call, &feeds, read)?;
     v.put(call, count, (kind,), list.len(), ONE);
     Some(list)
+}
+
+/// The processes of one list but the canary's.
+fn listed(
+    v: &mut Visit<'_>,
+    call: &'static str,
+    feeds: &[MetricId],
+    read: impl FnOnce(&Device<'static>) -> Result<Vec<NvmlProcess>, NvmlError>,
+) -> Option<Vec<NvmlProcess>> {
+    let mut list = v.read(call, feeds, read)?;
+    list.retain(|process| !v.found().is_canary(process.pid));
+    Some(list)
+}
+
+/// Adds to the processes that this visit lists, up to a bound: those with the most memory stay.
+pub(in crate::sampler) fn list_processes(v: &mut Visit<'_>, more: impl Iterator<Item = GpuProcess>) {
+    let list = v.processes.get_or_insert_default();
+    list.extend(more);
+    list.sort_unstable();
+    // A process may be told twice, as of two lists.
+    list.dedup_by_key(|one| (one.pid, one.instance));
+    if list.len() > MAX_PROCESSES {
+        list.sort_by_key(|one| (std::cmp::Reverse(one.memory), one.pid));
+        list.truncate(MAX_PROCESSES);
+    }
+}
+
+/// A process as it travels.
+pub(in crate::sampler) fn plain(process: &NvmlProcess) -> GpuProcess {
+    let memory = match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    GpuProcess {
+        pid: process.pid,
+        instance: process.gpu_instance_id.zip(process.compute_instance_id),
+        memory,
+    }
 }
 
 /// What one process holds.
@@ -102,10 +163,7 @@ fn merged(lists: impl Iterator<Item = (&'static str, Vec<NvmlProcess>)>) -> BTre
     for (kind, list) in lists {
         let mut of_list: BTreeMap<u32, Holding> = BTreeMap::new();
         for process in list {
-            let memory = match process.used_gpu_memory {
-                UsedGpuMemory::Used(bytes) => Some(bytes),
-                UsedGpuMemory::Unavailable => None,
-            };
+            let memory = plain(&process).memory;
             let instance = (process.gpu_instance_id, process.compute_instance_id);
             let entry =
                 of_list.entry(process.pid).or_insert(Holding { kind, memory: None, instances: vec![] });

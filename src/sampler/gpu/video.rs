@@ -1,9 +1,11 @@
 //! Video sessions, and what the GPU offers virtual machines.
 
+use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::GpuVirtualizationMode as NvmlMode;
+use nvml_wrapper::error::NvmlError;
 
 use super::{MICRO, ONE};
-use crate::catalog::{self as m, VirtualizationMode};
+use crate::catalog as m;
 use crate::sampler::visit::Visit;
 
 /// Encoder and capture sessions. An average of no sessions is no latency, so there is none then.
@@ -34,17 +36,14 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// What the GPU offers virtual machines.
-pub(super) fn rare(v: &mut Visit<'_>) {
-    let feeds = [m::gpu_virtualization_mode.id()];
-    if let Some(mode) = v.read("nvmlDeviceGetVirtualizationMode", &feeds, |d| d.virtualization_mode()) {
-        let mode = match mode {
-            NvmlMode::Bare => VirtualizationMode::None,
-            NvmlMode::PassThrough => VirtualizationMode::Passthrough,
-            NvmlMode::Vgpu => VirtualizationMode::Vgpu,
-            NvmlMode::HostVgpu => VirtualizationMode::HostVgpu,
-            NvmlMode::HostVsga => VirtualizationMode::HostVsga,
-        };
-        v.rows.of(v.gpu).state(&m::gpu_virtualization_mode, mode);
-    }
+/// Whether the GPU is in a virtual machine, or offered to some.
+pub(super) fn virtualization(device: &Device<'static>) -> Result<String, NvmlError> {
+    let mode = match device.virtualization_mode()? {
+        NvmlMode::Bare => "none",
+        NvmlMode::PassThrough => "passthrough",
+        NvmlMode::Vgpu => "vgpu",
+        NvmlMode::HostVgpu => "host_vgpu",
+        NvmlMode::HostVsga => "host_vsga",
+    };
+    Ok(mode.to_owned())
 }

@@ -1,8 +1,9 @@
 //! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, what a
-//! scraper sees while a driver call hangs, and the memory of one sampler with a worker a GPU against a process a GPU.
+//! scraper sees while a driver call hangs, and the memory of one sampler with a worker a GPU against a process a GPU; and counting events on the CPUs.
 //! Prints figures; nothing there passes or fails. `soak` is a proof: it fails if memory grows.
 
 mod cost;
+mod cpu;
 mod daemon;
 mod hang;
 mod record;
@@ -33,6 +34,8 @@ enum What {
     Samplers(samplers::Options),
     /// A day of the ledger on a simulated clock, then restarts of the driver: memory stays flat
     Soak(soak::Options),
+    /// System calls, descriptors and time of counting events on the CPUs
+    Cpu(cpu::Options),
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -46,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(What::Hang(options)) => hang::run(&options),
         Some(What::Samplers(options)) => samplers::run(&options),
         Some(What::Soak(options)) => soak::run(&options),
+        Some(What::Cpu(options)) => cpu::run(&options),
     }
 }
 

@@ -189,7 +189,7 @@ fn subject(of: &Subject, layouts: u32, round: u64) -> Subject {
         Subject::GpuInstance(instance) => instance.gpu_instance += layouts * 16,
         Subject::ComputeInstance(instance) => instance.gpu_instance += layouts * 16,
         Subject::Process(process) => process.pid += round as u32 * 64,
-        Subject::Node(_) | Subject::Gpu(_) | Subject::Link(_) | Subject::Vgpu(_) => {}
+        _ => {}
     }
     of
 }

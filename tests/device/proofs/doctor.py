@@ -43,7 +43,7 @@ def run(env: Env, report: Report) -> None:
         report.info("series", float(len(page.series)))
         gone = {labels["metric"] for labels, _ in page.all("gpu_exporter_metric_unsupported")}
         report.info("metrics listed as unsupported", float(len(gone)), text=", ".join(sorted(gone)))
-        wrong = {labels["error"]: v for labels, v in page.all("gpu_exporter_driver_errors_total") if v}
+        wrong = {labels["error"]: v for labels, v in page.all("gpu_exporter_driver_error_kinds_total") if v}
         report.info("failed driver calls", ", ".join(f"{k}: {v:g}" for k, v in wrong.items()) or "none")
     smi = shutil.which("nvidia-smi")
     for name, arguments in NVIDIA_SMI:

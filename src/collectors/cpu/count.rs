@@ -1,0 +1,134 @@
+//! From two readings of a group to what is added: the arithmetic, and nothing else.
+
+use super::kernel::Reading;
+
+/// What was counted between two readings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Nanoseconds in which the group should have counted.
+    pub enabled: u64,
+    /// Nanoseconds in which it did, never more than the others.
+    pub running: u64,
+    /// What each counter counted, scaled to the whole time.
+    pub values: Vec<u64>,
+}
+
+/// What was counted from `before` to `now`. Where the group had its turn for a part of the time only, its counts are
+/// taken to have gone on at the same rate. Without any turn nothing is known and nothing is added: the share, 0, says
+/// so. Where no time is told (the root control group) the counts stand as they are.
+pub fn between(before: &Reading, now: &Reading) -> Counted {
+    let enabled = now.enabled.saturating_sub(before.enabled);
+    let running = now.running.saturating_sub(before.running).min(enabled);
+    let raw = now.values.iter().zip(before.values.iter().chain(std::iter::repeat(&0)));
+    let raw = raw.map(|(now, before)| now.saturating_sub(*before));
+    let values = match (enabled, running) {
+        (0, _) => raw.collect(),
+        (_, 0) => raw.map(|_| 0).collect(),
+        _ => raw.map(|count| scaled(count, enabled, running)).collect(),
+    };
+    Counted { enabled, running, values }
+}
+
+/// `count * enabled / running`, rounded; `running` is at most `enabled` and not 0.
+fn scaled(count: u64, enabled: u64, running: u64) -> u64 {
+    let (enabled, running) = (u128::from(enabled), u128::from(running.max(1)));
+    u64::try_from((u128::from(count) * enabled + running / 2) / running).unwrap_or(u64::MAX)
+}
+
+/// Time in which an event should have been counted and was, of all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    enabled: u128,
+    running: u128,
+}
+
+impl Share {
+    /// Adds one CPU's.
+    pub fn add(&mut self, counted: &Counted) {
+        self.enabled += u128::from(counted.enabled);
+        self.running += u128::from(counted.running);
+    }
+
+    /// The share of the time in which it was counted; `None` where no time was told.
+    pub fn ratio(self) -> Option<f64> {
+        (self.enabled > 0).then(|| (self.running as f64 / self.enabled as f64).clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reading(enabled: u64, running: u64, value: u64) -> Reading {
+        Reading { enabled, running, values: vec![value] }
+    }
+
+    #[test]
+    fn what_had_half_a_turn_counts_twice() {
+        let counted = between(&reading(1000, 1000, 50), &reading(3000, 2000, 150));
+        assert_eq!(counted, Counted { enabled: 2000, running: 1000, values: vec![200] });
+        let mut share = Share::default();
+        share.add(&counted);
+        assert_eq!(share.ratio(), Some(0.5));
+        share.add(&between(&reading(0, 0, 0), &reading(2000, 2000, 1)));
+        assert_eq!(share.ratio(), Some(0.75));
+    }
+
+    #[test]
+    fn without_a_turn_nothing_is_added_and_without_times_all_is() {
+        assert_eq!(between(&reading(0, 0, 7), &reading(10, 0, 7)).values, [0]);
+        let untimed = between(&reading(0, 0, 7), &reading(0, 0, 12));
+        assert_eq!(untimed.values, [5]);
+        let mut share = Share::default();
+        share.add(&untimed);
+        assert_eq!(share.ratio(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_ever_added_below_what_was_counted(
+            before in (any::<u64>(), any::<u64>(), any::<u64>()),
+            now in (any::<u64>(), any::<u64>(), any::<u64>()),
+        ) {
+            let before = reading(before.0, before.1, before.2);
+            let now = reading(now.0, now.1, now.2);
+            let counted = between(&before, &now);
+            prop_assert!(counted.running <= counted.enabled);
+            let raw = now.values[0].saturating_sub(before.values[0]);
+            if counted.running > 0 || counted.enabled == 0 {
+                prop_assert!(counted.values[0] >= raw);
+            } else {
+                prop_assert_eq!(counted.values[0], 0);
+            }
+        }
+
+        #[test]
+        fn a_steady_rate_is_found_again_whatever_the_turns(
+            rate in 1u64..1000, turns in prop::collection::vec((1u64..1_000_000, 1u64..=100), 1..50)
+        ) {
+            let (mut last, mut sum, mut time) = (Reading::default(), 0u64, 0u64);
+            for (running, times) in &turns {
+                let now = reading(last.enabled + running * times, last.running + running,
+                    last.values.first().unwrap_or(&0) + rate * running);
+                sum += between(&last, &now).values[0];
+                time += running * times;
+                last = now;
+            }
+            prop_assert_eq!(sum, rate * time);
+        }
+
+        #[test]
+        fn without_sharing_every_count_is_added_once(
+            steps in prop::collection::vec((0u64..1_000_000_000, 0u64..1_000_000), 0..50)
+        ) {
+            let (mut last, mut sum) = (reading(0, 0, 0), 0);
+            for (time, count) in &steps {
+                let now = reading(last.enabled + time + 1, last.running + time + 1, last.values[0] + count);
+                sum += between(&last, &now).values[0];
+                last = now;
+            }
+            prop_assert_eq!(sum, last.values[0]);
+        }
+    }
+}

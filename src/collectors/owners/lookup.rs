@@ -1,0 +1,96 @@
+//! What is read of a process to find out whom it works for. Everything here may wait: it runs in a helper thread.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::catalog::schema::LabelSet;
+use crate::catalog::{self as m, Gpu, MigInfo, Subject};
+use crate::host::Host;
+use crate::owners::cgroup::{Job, Membership, membership};
+use crate::owners::{environ, proc, usage};
+use crate::snapshot::Snapshot;
+
+/// Most bytes read of `/proc/PID/cgroup`.
+const MOST_CGROUP_BYTES: u64 = 64 * 1024;
+
+/// What was seen of a process.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// When it was started, in clock ticks since boot.
+    pub(super) started: u64,
+    /// What its control groups say.
+    pub(super) membership: Membership,
+    /// Whether the group is there to be read.
+    pub(super) group_exists: bool,
+    /// The user it runs as.
+    pub(super) user: Option<u32>,
+}
+
+/// Why nothing was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// There is no such process any more.
+    Gone,
+    /// It may not be read.
+    Refused,
+    /// What was read makes no sense.
+    Malformed,
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        match error.kind() {
+            io::ErrorKind::NotFound => Failed::Gone,
+            io::ErrorKind::PermissionDenied => Failed::Refused,
+            // A process that ends while it is read: ESRCH.
+            _ if error.raw_os_error() == Some(nix::libc::ESRCH) => Failed::Gone,
+            _ => Failed::Malformed,
+        }
+    }
+}
+
+/// The folder of a process.
+pub(super) fn folder(host: &Host, pid: u32) -> PathBuf {
+    host.path(format!("/proc/{pid}"))
+}
+
+/// Looks at a process.
+pub(super) fn process(host: &Host, pid: u32) -> Result<Seen, Failed> {
+    let folder = folder(host, pid);
+    let before = proc::read_stat(&folder)?;
+    let membership = membership(&proc::read(&folder.join("cgroup"), MOST_CGROUP_BYTES)?);
+    let (user, _) = proc::read_status(&folder)?;
+    // Another process may have got the number meanwhile.
+    if proc::read_stat(&folder)?.started != before.started {
+        return Err(Failed::Gone);
+    }
+    let group_exists = !membership.path.is_empty() && usage::exists(host, &membership.path);
+    Ok(Seen { started: before.started, membership, group_exists, user })
+}
+
+/// The Slurm job that a process's environment names. Reading it takes the lock of the process's memory map.
+pub(super) fn environment(host: &Host, pid: u32) -> Option<Job> {
+    let path = folder(host, pid).join("environ");
+    environ::job(&proc::read(&path, environ::MOST_BYTES as u64).ok()?)
+}
+
+/// What a device plugin may call the place a process is on: the UUID of its MIG device, or of its GPU and the GPU's
+/// number.
+pub(super) fn devices(snapshot: &Snapshot, gpu: &Gpu, instance: Option<(u32, u32)>) -> Vec<String> {
+    let Some((gpu_instance, compute_instance)) = instance else {
+        return vec![gpu.uuid.to_string(), gpu.gpu.to_string(), format!("nvidia{}", gpu.gpu)];
+    };
+    let uuid_at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid");
+    let mut uuids =
+        snapshot.series(&m::gpu_mig_info).iter().filter_map(|series| match &series.subject.subject {
+            Subject::ComputeInstance(mig)
+                if mig.uuid == gpu.uuid
+                    && (mig.gpu_instance, mig.compute_instance) == (gpu_instance, compute_instance) =>
+            {
+                let at = uuid_at?;
+                Some(series.labels.get(at)?.text(&MigInfo::DEFS[at]).to_owned())
+            }
+            _ => None,
+        });
+    uuids.next().into_iter().collect()
+}

@@ -1,0 +1,223 @@
+//! What the owners use, read every ten seconds. The work is bounded: of very many processes and threads some are
+//! read each time, in turn.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::{Known, Owners, lookup};
+use crate::catalog::OwnerKind;
+use crate::clock::Mono;
+use crate::cpus::CpuSet;
+use crate::owners::proc::{self, Stat};
+use crate::owners::reader::MOST_GIVEN_UP;
+use crate::owners::usage::{self, Usage};
+use crate::owners::{Owner, Reading};
+
+/// Most processes read at a time, of all owners.
+const MOST_PROCESSES: usize = 512;
+/// Most processes read at a time of one owner.
+const MOST_OF_OWNER: usize = 64;
+/// Most threads read at a time, of all processes; about 10 us of CPU each.
+const MOST_THREADS: usize = 2048;
+/// Most threads read of one process, and fewest.
+const MOST_OF_PROCESS: usize = 256;
+const FEWEST_OF_PROCESS: usize = 4;
+/// Threads of a process, the busiest first, whose CPUs count as those it ran on.
+const BUSIEST: usize = 16;
+
+/// What was read of one process.
+struct Process {
+    stat: Stat,
+    allowed: Option<CpuSet>,
+    threads: Vec<(u32, Stat)>,
+}
+
+impl Owners {
+    /// Reads what owners use whose turn it is.
+    pub(super) fn round(&mut self) -> Vec<Reading> {
+        self.turn = self.turn.wrapping_add(1);
+        let mut owners: BTreeMap<Arc<str>, (Arc<Owner>, Vec<u32>)> = BTreeMap::new();
+        for (pid, known) in &self.known {
+            if known.unlisted.is_none() && known.started.is_some() && known.owner.kind != OwnerKind::Unknown {
+                let of = || (Arc::clone(&known.owner), Vec::new());
+                owners.entry(Arc::clone(&known.owner.id)).or_insert_with(of).1.push(*pid);
+            }
+        }
+        let mut chosen = Vec::new();
+        let mut processes = 0;
+        let all: Vec<(Arc<Owner>, Vec<u32>)> = owners.into_values().collect();
+        for (owner, mut pids) in in_turn(all, self.turn, MOST_PROCESSES) {
+            pids.sort_unstable();
+            let complete = pids.len() <= MOST_OF_OWNER;
+            let pids: Vec<u32> = in_turn(pids, self.turn, MOST_OF_OWNER).collect();
+            if processes + pids.len() > MOST_PROCESSES {
+                break;
+            }
+            processes += pids.len();
+            chosen.push((owner, pids, complete));
+        }
+        let threads = (MOST_THREADS / processes.max(1)).clamp(FEWEST_OF_PROCESS, MOST_OF_PROCESS);
+        let mut readings = Vec::new();
+        for (owner, pids, complete) in chosen {
+            if self.context.stop.stopped() {
+                break;
+            }
+            readings.push(self.read_owner(&owner, &pids, complete, threads));
+        }
+        readings
+    }
+
+    fn read_owner(&mut self, owner: &Owner, pids: &[u32], complete: bool, threads: usize) -> Reading {
+        let mut sum = Sum { complete, ..Sum::default() };
+        for pid in pids {
+            match self.read_process(*pid, threads) {
+                Some(process) => {
+                    if let Some(known) = self.known.get_mut(pid) {
+                        sum.add(known, &process);
+                    }
+                }
+                None => sum.complete = false,
+            }
+        }
+        let usage = self.read_group(&owner.cgroup);
+        let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
+        let own = sum.complete.then(|| seconds(sum.ticks));
+        Reading {
+            owner: Arc::clone(&owner.id),
+            taken: Mono::now(),
+            allowed_cpus: sum.allowed,
+            ran_on: sum.ran_on,
+            memory_by_node: usage.memory_by_node,
+            cpu_seconds: usage.cpu_seconds.or(own.filter(|_| owner.cgroup.is_empty())),
+            cpu_limit: usage.cpu_limit,
+            busiest_thread: sum.busiest.map(|busy| (busy.thread, seconds(busy.ticks))),
+            oom_kills: usage.oom_kills,
+        }
+    }
+
+    /// Reads one process. One that is another by now, under the same number, is to be looked up again.
+    fn read_process(&mut self, pid: u32, most: usize) -> Option<Process> {
+        let folder = lookup::folder(&self.host, pid);
+        let read = self.reader.read(MOST_GIVEN_UP, move || {
+            let stat = proc::read_stat(&folder).ok()?;
+            let (_, allowed) = proc::read_status(&folder).ok()?;
+            Some(Process { stat, allowed, threads: proc::read_threads(&folder, most) })
+        });
+        let process = read.ok().flatten()?;
+        if self.known.get(&pid)?.started != Some(process.stat.started) {
+            self.known.remove(&pid);
+            return None;
+        }
+        Some(process)
+    }
+
+    fn read_group(&mut self, group: &Arc<str>) -> Usage {
+        if group.is_empty() {
+            return Usage::default();
+        }
+        let (host, group) = (Arc::clone(&self.host), Arc::clone(group));
+        self.reader.read(MOST_GIVEN_UP, move || usage::look(&host, &group)).unwrap_or_default()
+    }
+}
+
+/// At most so many of them, beginning elsewhere each turn if there are more.
+fn in_turn<T>(mut all: Vec<T>, turn: usize, most: usize) -> impl Iterator<Item = T> {
+    if all.len() > most {
+        let first = turn.wrapping_mul(most) % all.len();
+        all.rotate_left(first);
+    }
+    all.into_iter().take(most)
+}
+
+/// The busiest thread so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Busy {
+    worked: u64,
+    thread: u32,
+    ticks: u64,
+}
+
+/// What the processes of an owner add up to.
+#[derive(Debug, Default)]
+struct Sum {
+    allowed: Option<CpuSet>,
+    ran_on: BTreeMap<u32, u32>,
+    ticks: u64,
+    complete: bool,
+    busiest: Option<Busy>,
+}
+
+impl Sum {
+    fn add(&mut self, known: &mut Known, process: &Process) {
+        self.ticks = self.ticks.saturating_add(process.stat.ticks);
+        if let Some(allowed) = &process.allowed {
+            self.allowed = Some(self.allowed.take().map_or_else(|| allowed.clone(), |all| all.or(allowed)));
+        }
+        let mut now = HashMap::new();
+        let mut worked = Vec::new();
+        for (thread, stat) in &process.threads {
+            now.insert(*thread, stat.ticks);
+            // Of one seen for the first time all of its time counts.
+            let before = known.threads.get(thread).copied().unwrap_or(0);
+            let busy = Busy { worked: stat.ticks.saturating_sub(before), thread: *thread, ticks: stat.ticks };
+            worked.push((busy, stat.cpu));
+        }
+        known.threads = now;
+        worked.sort_by_key(|(busy, _)| (std::cmp::Reverse(busy.worked), busy.thread));
+        for (busy, cpu) in worked.iter().filter(|(busy, _)| busy.worked > 0).take(BUSIEST) {
+            if let Some(cpu) = cpu {
+                *self.ran_on.entry(*cpu).or_default() += 1;
+            }
+            if self.busiest.is_none_or(|busiest| busy.worked > busiest.worked) {
+                self.busiest = Some(*busy);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Known {
+        let owner = Arc::new(Owner::unknown());
+        Known { started: Some(1), owner, unlisted: None, threads: HashMap::new() }
+    }
+
+    fn process(allowed: &str, threads: &[(u32, u64, u32)]) -> Process {
+        let stat = |ticks, cpu| Stat { started: 1, ticks, cpu: Some(cpu) };
+        let ticks = threads.iter().map(|(_, ticks, _)| ticks).sum();
+        let threads = threads.iter().map(|(tid, ticks, cpu)| (*tid, stat(*ticks, *cpu))).collect();
+        Process { stat: stat(ticks, 0), allowed: allowed.parse().ok(), threads }
+    }
+
+    #[test]
+    fn threads_that_did_not_work_since_the_last_reading_ran_nowhere() {
+        let mut one = known();
+        let mut first = Sum::default();
+        first.add(&mut one, &process("0-3", &[(10, 500, 0), (11, 900, 2), (12, 0, 7)]));
+        assert_eq!(first.ran_on, [(0, 1), (2, 1)].into());
+        assert_eq!(first.busiest.map(|busy| busy.thread), Some(11));
+        let mut second = Sum::default();
+        second.add(&mut one, &process("0-3", &[(10, 600, 1), (11, 900, 2), (12, 0, 7)]));
+        second.add(&mut known(), &process("8", &[(20, 3, 8)]));
+        assert_eq!((second.ran_on, second.ticks), ([(1, 1), (8, 1)].into(), 1503));
+        let busiest = Busy { worked: 100, thread: 10, ticks: 600 };
+        assert_eq!(
+            (second.busiest, second.allowed.map(|a| a.to_string())),
+            (Some(busiest), Some("0-3,8".into()))
+        );
+    }
+
+    #[test]
+    fn everybody_gets_a_turn() {
+        let mut seen = std::collections::BTreeSet::new();
+        for turn in 0..4 {
+            let some: Vec<u32> = in_turn((0..10).collect(), turn, 3).collect();
+            assert_eq!(some.len(), 3);
+            seen.extend(some);
+        }
+        assert_eq!(seen.len(), 10);
+        assert_eq!(in_turn(vec![1, 2], 7, 3).count(), 2);
+    }
+}

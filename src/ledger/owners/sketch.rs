@@ -1,0 +1,125 @@
+//! Percentiles of a share by time, in bins of a fixed width, and the MIG profile that would have been enough.
+
+/// Bins between 0 and 1.
+const BINS: usize = 128;
+/// Less time than this tells nothing of a day's work, in seconds.
+pub const ENOUGH: f64 = 24.0 * 3600.0;
+/// The percentile that a profile has to hold.
+pub const PERCENTILE: f64 = 0.95;
+/// Of the memory that a profile's name tells (as 71 of `3g.71gb`, in 10^9 bytes), so much can be used: names are
+/// rounded up, and the driver keeps some.
+const USABLE: f64 = 0.9;
+
+/// For how long a share was how large.
+#[derive(Clone, Debug, Default)]
+pub struct Sketch {
+    /// Seconds by share; empty until there are some.
+    bins: Vec<f64>,
+    seconds: f64,
+}
+
+impl Sketch {
+    /// It was so large for so long. What is no share tells nothing.
+    pub fn add(&mut self, share: f64, seconds: f64) {
+        if !(0.0..=1.0).contains(&share) || !(0.0..=1e9).contains(&seconds) {
+            return;
+        }
+        self.bins.resize(BINS, 0.0);
+        // Upwards: what is told is never less than what there was by more than nothing.
+        let at = ((share * BINS as f64).ceil() as usize).clamp(1, BINS) - 1;
+        if let Some(bin) = self.bins.get_mut(at) {
+            *bin += seconds;
+            self.seconds += seconds;
+        }
+    }
+
+    /// The share that was not exceeded for this part of the time; to 1/128, rounded up. `None` before there is
+    /// enough.
+    pub fn percentile(&self, part: f64) -> Option<f64> {
+        if self.seconds < ENOUGH {
+            return None;
+        }
+        let mut left = self.seconds * part;
+        for (at, seconds) in self.bins.iter().enumerate() {
+            left -= seconds;
+            if left <= 0.0 {
+                return Some((at + 1) as f64 / BINS as f64);
+            }
+        }
+        Some(1.0)
+    }
+}
+
+/// What was needed of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Need {
+    /// Device memory, in bytes.
+    pub memory: f64,
+    /// Share of the GPU's multiprocessors.
+    pub multiprocessors: f64,
+}
+
+/// The smallest of these profiles that holds it, of a GPU with so many compute slices. Profiles with extras in
+/// their names (`+me`) are for special needs.
+pub fn smallest<'a>(
+    profiles: impl Iterator<Item = &'a str>,
+    slices_of_gpu: f64,
+    need: Need,
+) -> Option<&'a str> {
+    let known = profiles.filter_map(|name| parts(name).map(|(slices, memory)| (slices, memory, name)));
+    let fits = known.filter(|(slices, memory, _)| {
+        *memory >= need.memory && f64::from(*slices) / slices_of_gpu >= need.multiprocessors
+    });
+    fits.min_by(|a, b| (a.0, a.1).partial_cmp(&(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal)).map(|f| f.2)
+}
+
+/// Compute slices and usable memory of `3g.71gb`.
+fn parts(name: &str) -> Option<(u32, f64)> {
+    let (slices, rest) = name.split_once("g.")?;
+    let gigabytes: f64 = rest.strip_suffix("gb")?.parse().ok()?;
+    Some((slices.parse().ok().filter(|n| *n > 0)?, gigabytes * 1e9 * USABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nothing_is_said_before_a_day_is_over() {
+        let mut sketch = Sketch::default();
+        sketch.add(0.5, ENOUGH - 1.0);
+        assert_eq!(sketch.percentile(0.95), None);
+        sketch.add(0.9, 1.0);
+        assert_eq!(sketch.percentile(0.95), Some(0.5));
+    }
+
+    #[test]
+    fn the_smallest_profile_that_holds_both_is_named() {
+        let names = ["7g.141gb", "1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb"];
+        let need = |gib: f64, multiprocessors| Need { memory: gib * 1073741824.0, multiprocessors };
+        let of = |need| smallest(names.into_iter(), 7.0, need);
+        assert_eq!(of(need(10.0, 0.1)), Some("1g.18gb"));
+        assert_eq!(of(need(20.0, 0.1)), Some("1g.35gb"), "one with more memory");
+        assert_eq!(of(need(20.0, 0.2)), Some("2g.35gb"));
+        assert_eq!(of(need(20.0, 0.8)), Some("7g.141gb"));
+        assert_eq!(of(need(200.0, 0.8)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_percentile_is_that_of_the_sorted_shares_to_a_bin(
+            shares in prop::collection::vec(0f64..=1.0, 20..200), part in 0.01f64..1.0,
+        ) {
+            let mut sketch = Sketch::default();
+            shares.iter().for_each(|share| sketch.add(*share, ENOUGH));
+            let mut sorted = shares.clone();
+            sorted.sort_by(f64::total_cmp);
+            let rank = ((shares.len() as f64 * part).ceil() as usize).clamp(1, shares.len());
+            let found = sketch.percentile(part).unwrap();
+            // Of equal seconds the bin of the ranked share, or that of a neighbour by rounding.
+            let (low, high) = (sorted[rank.saturating_sub(2)], sorted[rank.min(shares.len() - 1)]);
+            prop_assert!(found >= low - 1e-9 && found <= high + 1.0 / BINS as f64 + 1e-9);
+        }
+    }
+}

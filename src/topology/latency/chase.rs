@@ -1,0 +1,127 @@
+//! A buffer whose lines point to each other in one random ring, and the walk through it.
+
+use std::hint::black_box;
+use std::io;
+use std::time::Instant;
+
+use memmap2::{Advice, MmapMut};
+
+use super::bound;
+
+/// Distance of two lines, in bytes: no line is in what a prefetch brings with another.
+const LINE: usize = 256;
+/// Loads of a walk.
+const LOADS: u32 = 1 << 18;
+/// Walks, the fastest of which counts: the others were held up.
+const WALKS: u32 = 4;
+
+/// The buffer.
+pub struct Buffer(MmapMut);
+
+impl Buffer {
+    /// Of so many bytes, in the memory of this node, if one is given.
+    pub fn new(bytes: usize, node: Option<u32>) -> io::Result<Buffer> {
+        let mut memory = MmapMut::map_anon(bytes)?;
+        // Fewer TLB misses in what is measured; without large pages it is measured with them.
+        let _ = memory.advise(Advice::HugePage);
+        if let Some(node) = node {
+            bound::bind(&mut memory, node)?;
+        }
+        let mut buffer = Buffer(memory);
+        buffer.link();
+        if let Some(node) = node {
+            buffer.is_on(node)?;
+        }
+        Ok(buffer)
+    }
+
+    /// Makes one ring of all lines (Sattolo's shuffle).
+    fn link(&mut self) {
+        let lines = self.0.len() / LINE;
+        for line in 0..lines {
+            self.set(line, line);
+        }
+        // xorshift64: the order has to be without pattern, no more.
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        for line in (1..lines).rev() {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let other = usize::try_from(random % line as u64).unwrap_or(0);
+            let (one, two) = (self.next(line), self.next(other));
+            self.set(line, two);
+            self.set(other, one);
+        }
+    }
+
+    fn set(&mut self, line: usize, next: usize) {
+        let to = u32::try_from(next).unwrap_or(0).to_ne_bytes();
+        if let Some(bytes) = self.0.get_mut(line * LINE..line * LINE + to.len()) {
+            bytes.copy_from_slice(&to);
+        }
+    }
+
+    /// The line this one points to.
+    fn next(&self, line: usize) -> usize {
+        let bytes = self.0.get(line * LINE..).and_then(|bytes| bytes.first_chunk::<4>());
+        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes) as usize)
+    }
+
+    /// Whether its pages are on this node, by some of them.
+    fn is_on(&self, node: u32) -> io::Result<()> {
+        for at in [0, self.0.len() / 2, self.0.len() - 1] {
+            let Some(byte) = self.0.get(at) else { continue };
+            let found = bound::node_of(byte)?;
+            if found != node {
+                return Err(io::Error::other(format!("the kernel gave memory of node {found}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Time of one load, by the calling thread.
+    pub fn nanoseconds(&self) -> f64 {
+        let mut fastest = f64::INFINITY;
+        let mut line = 0;
+        for _ in 0..WALKS {
+            let started = Instant::now();
+            for _ in 0..LOADS {
+                line = self.next(line);
+            }
+            line = black_box(line);
+            fastest = fastest.min(started.elapsed().as_nanos() as f64 / f64::from(LOADS));
+        }
+        fastest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_lines_are_one_ring_and_a_load_takes_time() {
+        let buffer = Buffer::new(1 << 20, None).unwrap();
+        let (mut line, mut steps) = (0, 0);
+        loop {
+            line = buffer.next(line);
+            steps += 1;
+            if line == 0 {
+                break;
+            }
+        }
+        assert_eq!(steps, (1 << 20) / LINE);
+        let nanoseconds = buffer.nanoseconds();
+        assert!(nanoseconds > 0.1 && nanoseconds < 100_000.0, "{nanoseconds}");
+    }
+
+    #[test]
+    fn memory_of_a_node_is_on_it_or_refused() {
+        // A container may not bind memory; a node that is not there is refused everywhere.
+        if let Ok(buffer) = Buffer::new(1 << 20, Some(0)) {
+            assert_eq!(bound::node_of(&buffer.0[0]).unwrap(), 0);
+        }
+        assert!(Buffer::new(1 << 20, Some(900)).is_err());
+        assert!(Buffer::new(1 << 20, Some(u32::MAX)).is_err());
+    }
+}

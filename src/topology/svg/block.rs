@@ -1,0 +1,117 @@
+//! Drawn parts with their sizes, put beside and below each other.
+
+use std::fmt::Write;
+
+/// A drawn part, from its upper left corner.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// In pixels.
+    pub width: f64,
+    /// In pixels.
+    pub height: f64,
+    /// SVG.
+    pub body: String,
+}
+
+impl Block {
+    /// Its SVG with the corner there.
+    pub fn at(&self, x: f64, y: f64) -> String {
+        format!("<g transform=\"translate({x:.1} {y:.1})\">{}</g>\n", self.body)
+    }
+
+    /// Adds another with its corner there.
+    pub fn put(&mut self, other: &Block, x: f64, y: f64) {
+        self.body.push_str(&other.at(x, y));
+        self.width = self.width.max(x + other.width);
+        self.height = self.height.max(y + other.height);
+    }
+
+    /// One below the other.
+    pub fn column(blocks: Vec<Block>, gap: f64) -> Block {
+        let mut all = Block::default();
+        for block in &blocks {
+            let y = if all.height > 0.0 { all.height + gap } else { 0.0 };
+            all.put(block, 0.0, y);
+        }
+        all
+    }
+
+    /// One beside the other, in rows no wider than this if they can be.
+    pub fn flow(blocks: Vec<Block>, widest: f64, gap: f64) -> Block {
+        let mut all = Block::default();
+        let (mut x, mut y) = (0.0, 0.0);
+        for block in &blocks {
+            if x > 0.0 && x + block.width > widest {
+                (x, y) = (0.0, all.height + gap);
+            }
+            all.put(block, x, y);
+            x += block.width + gap;
+        }
+        all
+    }
+
+    /// So many in a row.
+    pub fn table(blocks: Vec<Block>, columns: usize, gap: f64) -> Block {
+        let row = |row: &[Block]| {
+            let mut all = Block::default();
+            for block in row {
+                let x = if all.width > 0.0 { all.width + gap } else { 0.0 };
+                all.put(block, x, 0.0);
+            }
+            all
+        };
+        Block::column(blocks.chunks(columns.max(1)).map(row).collect(), gap)
+    }
+}
+
+/// A rectangle.
+pub fn rect(class: &str, x: f64, y: f64, width: f64, height: f64, round: f64) -> String {
+    format!(
+        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"{round}\"/>"
+    )
+}
+
+/// A line of text; the text is escaped.
+pub fn label(class: &str, x: f64, y: f64, text: &str) -> String {
+    format!("<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(text))
+}
+
+/// About how wide text of this size is drawn. Generous: fonts differ.
+pub fn width_of(text: &str, size: f64) -> f64 {
+    text.chars().count() as f64 * size * 0.56
+}
+
+/// Likewise of bold text.
+pub fn bold_width(text: &str, size: f64) -> f64 {
+    width_of(text, size) * 1.14
+}
+
+/// Text cut to about this width.
+pub fn fit(text: &str, size: f64, width: f64) -> String {
+    if width_of(text, size) <= width {
+        return text.to_owned();
+    }
+    let most = (width / (size * 0.56)).max(1.0) as usize;
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Text as it may stand in XML, in an element or an attribute. Characters that XML has no form for are left out.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\u{fffe}' | '\u{ffff}' => {}
+            c if c.is_control() => out.push(' '),
+            c => {
+                let written = out.write_char(c);
+                debug_assert!(written.is_ok());
+            }
+        }
+    }
+    out
+}

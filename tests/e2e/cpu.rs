@@ -1,0 +1,190 @@
+//! Events counted on the CPUs: the kernel's own for real, permitted, refused by missing privileges, and refused by a
+//! filter of system calls.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::libc;
+
+use super::node::{Metrics, Node, Setup};
+
+const SCENARIO: &str = "tests/scenarios/still-8xh200.toml";
+const SOFTWARE: [&str; 4] = ["context_switches", "cpu_migrations", "page_faults", "major_faults"];
+const HARDWARE: [&str; 4] = ["cycles", "instructions", "llc_misses", "branch_misses"];
+const CAP_SYS_ADMIN: libc::c_ulong = 21;
+const CAP_PERFMON: libc::c_ulong = 38;
+
+fn setup() -> Setup {
+    Setup::new(SCENARIO)
+        .with("CPU__ENABLED", "true")
+        .with("CPU__INTERVAL", "1s")
+        .with("TOPOLOGY__ENABLED", "false")
+}
+
+/// The state of an event: the one that is 1.
+fn state(metrics: &Metrics, event: &str) -> Option<String> {
+    let mut states = metrics.0.iter().filter(|(name, labels, value)| {
+        name == "gpu_host_cpu_event_state" && labels["event"] == event && *value == 1.0
+    });
+    let state = states.next().map(|(_, labels, _)| labels["state"].clone());
+    assert!(states.next().is_none(), "one state an event");
+    state
+}
+
+fn sum(metrics: &Metrics, event: &str) -> Option<f64> {
+    let series = metrics.0.iter().filter(|(name, labels, _)| {
+        name == "gpu_host_cpu_events_total" && labels.get("event").is_some_and(|known| known == event)
+    });
+    let values: Vec<f64> = series.map(|(.., value)| *value).collect();
+    (!values.is_empty()).then(|| values.iter().sum())
+}
+
+/// Whether everything on a CPU may be counted by somebody without privileges.
+fn open_to_all() -> bool {
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+    paranoid.trim().parse::<i32>().unwrap() <= 0
+}
+
+fn permitted() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let held = u64::from_str_radix(held.trim(), 16).unwrap();
+    held >> CAP_PERFMON & 1 == 1 || held >> CAP_SYS_ADMIN & 1 == 1 || open_to_all()
+}
+
+/// Takes the privileges away that perf_event_open(2) asks for, for good.
+fn without_privileges(command: &mut Command) {
+    let drop = || {
+        for capability in [CAP_SYS_ADMIN, CAP_PERFMON] {
+            // SAFETY: takes numbers alone. It fails where there is nothing to take away.
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec nothing but system calls is made.
+    unsafe { command.pre_exec(drop) };
+}
+
+/// Has a filter of system calls refuse perf_event_open(2), as the profiles of containers do.
+fn under_a_filter(command: &mut Command) {
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let program = [
+        // The number of the call is the first field of seccomp_data.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_perf_event_open as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, refused),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = move || {
+        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+        let at = std::ptr::from_ref(&filter) as libc::c_ulong;
+        let mode = libc::SECCOMP_MODE_FILTER as libc::c_ulong;
+        // SAFETY: the kernel copies the program, which lives until both calls have returned.
+        let refused = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+                || libc::prctl(libc::PR_SET_SECCOMP, mode, at, 0, 0) != 0
+        };
+        if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: between fork and exec nothing but system calls is made.
+    unsafe { command.pre_exec(filter) };
+}
+
+fn doctor(node: &Node, restrain: fn(&mut Command)) -> String {
+    let mut command = node.command(&["doctor"]);
+    // It is to look for itself, not to ask the daemon.
+    command.env("GPU_NODE_EXPORTER__CONTROL__SOCKET", "");
+    restrain(&mut command);
+    String::from_utf8(command.output().expect("it starts").stdout).unwrap()
+}
+
+#[test]
+fn events_of_the_kernel_are_counted_and_those_of_the_hardware_where_there_is_a_pmu() {
+    if !permitted() {
+        eprintln!("not permitted here: see the tests of refusals");
+        return;
+    }
+    let node = setup().start();
+    let switches = |m: &Metrics| sum(m, "context_switches");
+    let first = node.wait_metrics("counters", |m| switches(m).is_some());
+    let before = switches(&first).unwrap();
+    let metrics = node.wait_metrics("context switches", |m| switches(m) > Some(before));
+    for event in SOFTWARE {
+        assert_eq!(state(&metrics, event).as_deref(), Some("works"), "{event}");
+        assert!(sum(&metrics, event).is_some(), "{event}");
+        let ratio = metrics.value("gpu_host_cpu_event_running_ratio", &[("event", event)]);
+        assert_eq!(ratio, Some(1.0), "{event} is never shared");
+    }
+    let pmu = ["cpu", "cpu_core"]
+        .iter()
+        .any(|name| fs::exists(format!("/sys/bus/event_source/devices/{name}")).unwrap());
+    for event in HARDWARE {
+        let known = state(&metrics, event);
+        if !pmu {
+            assert_eq!(known.as_deref(), Some("no_pmu"), "{event}");
+        }
+        assert_eq!(sum(&metrics, event).is_some(), known.as_deref() == Some("works"), "{event}");
+    }
+    // The simulated host tells no topology.
+    let groups = metrics.0.iter().filter(|(name, ..)| name == "gpu_host_cpu_events_total");
+    assert!(
+        groups.into_iter().all(|(_, labels, _)| labels["numa_node"].is_empty() && labels["l3"].is_empty())
+    );
+    let said = doctor(&node, |_| {});
+    assert!(said.contains("CPU events") && said.contains("counted by this user: context_switches"), "{said}");
+}
+
+#[test]
+fn without_privileges_the_state_says_so_and_all_else_goes_on() {
+    let node = setup().restrained(without_privileges).start();
+    node.wait_ready();
+    let expected = if open_to_all() { "works" } else { "not_permitted" };
+    let metrics = node.wait_metrics("states", |m| state(m, "page_faults").is_some());
+    assert!(SOFTWARE.iter().all(|event| state(&metrics, event).as_deref() == Some(expected)), "{metrics:?}");
+    assert_eq!(metrics.value("gpu_exporter_collector_up", &[("collector", "cpu")]), Some(1.0));
+    if expected == "not_permitted" {
+        assert!(
+            SOFTWARE.iter().chain(&HARDWARE).all(|event| sum(&metrics, event).is_none()),
+            "no series, not 0"
+        );
+        let said = doctor(&node, without_privileges);
+        assert!(said.contains("not permitted, by this user: context_switches"), "{said}");
+        let mended = ["sysctl kernel.perf_event_paranoid=0", "--cap-add PERFMON"];
+        assert!(said.contains("no CAP_PERFMON") && mended.iter().any(|mend| said.contains(mend)), "{said}");
+        let output = node.command(&["doctor"]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains("not permitted, by the daemon") && said.contains("systemctl edit"), "{said}");
+    }
+}
+
+#[test]
+fn a_filter_of_system_calls_that_refuses_is_told() {
+    let node = setup().restrained(under_a_filter).start();
+    node.wait_ready();
+    let metrics = node.wait_metrics("states", |m| state(m, "page_faults").is_some());
+    for event in SOFTWARE.iter().chain(&HARDWARE) {
+        assert_eq!(state(&metrics, event).as_deref(), Some("not_permitted"), "{event}");
+        assert_eq!(sum(&metrics, event), None);
+    }
+    assert!(metrics.value("gpu_power_watts", &[("gpu", "0")]).is_some(), "all else goes on");
+    let said = doctor(&node, under_a_filter);
+    assert!(said.contains("seccomp") && said.contains("--cap-add PERFMON"), "{said}");
+}
+
+#[test]
+fn switched_off_nothing_is_counted_and_nothing_is_wrong() {
+    let node = Setup::new(SCENARIO).with("CPU__ENABLED", "false").start();
+    node.wait_ready();
+    let metrics = node.metrics();
+    assert!(metrics.0.iter().all(|(name, ..)| !name.starts_with("gpu_host_cpu_")));
+    let fds = fs::read_dir(format!("/proc/{}/fd", node.pid())).unwrap().flatten();
+    let mut targets = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
+    assert!(!targets.any(|target| target.to_string_lossy().contains("perf_event")));
+    let output = node.command(&["doctor"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("not counted: cpu.enabled is false"), "{said}");
+    assert!(!said.contains("its collector cpu"), "{said}");
+}

@@ -1,0 +1,221 @@
+//! Whom the processes on simulated GPUs work for, on hosts made of files.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::stat::Mode;
+use tempfile::TempDir;
+
+use super::node::{Metrics, Node, Setup};
+
+const ID: &str = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961";
+const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+/// A host made of files, and a scenario with processes on its GPUs.
+pub struct Machine {
+    folder: TempDir,
+    scenario: String,
+}
+
+impl Machine {
+    /// A host without processes.
+    pub fn new() -> Machine {
+        let machine = Machine { folder: TempDir::new().unwrap(), scenario: "still = true\n".to_owned() };
+        machine.write("proc/sys/kernel/random/boot_id", "11111111-2222\n");
+        machine.write("proc/stat", "cpu 1 2 3 4\nbtime 1700000000\n");
+        machine.write("etc/passwd", "root:x:0:0\nalice:x:1000:1000\n");
+        machine.write("sys/fs/cgroup/cgroup.controllers", "cpu memory");
+        machine
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    /// Writes one of its files.
+    pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        let path = self.root().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A process of user 1000, started a second after the machine, and what its control groups are.
+    pub fn process(&self, pid: u32, cgroup: impl AsRef<[u8]>) {
+        let stat = format!(
+            "{pid} (x) S 1 1 1 0 -1 0 0 0 0 0 9 0 0 0 20 0 1 0 100 1 1 1 1 1 1 1 1 0 0 0 0 0 0 0 17 5 0\n"
+        );
+        self.write(&format!("proc/{pid}/stat"), &stat);
+        self.write(&format!("proc/{pid}/task/{pid}/stat"), &stat);
+        self.write(&format!("proc/{pid}/status"), "Uid:\t1000\t0\t0\t0\nCpus_allowed_list:\t0-3\n");
+        self.write(&format!("proc/{pid}/comm"), "x\n");
+        self.write(&format!("proc/{pid}/cgroup"), cgroup);
+    }
+
+    /// A file that nobody writes to: opening it waits for ever.
+    pub fn hangs(&self, path: &str) {
+        let path = self.root().join(path);
+        let _ = fs::remove_file(&path);
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+    }
+
+    /// A GPU with these processes.
+    pub fn gpu(&mut self, pids: impl IntoIterator<Item = u32>) {
+        self.scenario.push_str("[[gpu]]\nmodel = \"H200\"\nprocesses = [\n");
+        for pid in pids {
+            writeln!(self.scenario, "{{ pid = {pid}, memory = \"1MiB\", type = \"compute\" }},").unwrap();
+        }
+        self.scenario.push_str("]\n");
+    }
+
+    /// A daemon on it.
+    pub fn start(&self) -> Node {
+        let file = self.folder.path().join("scenario.toml");
+        fs::write(&file, &self.scenario).unwrap();
+        let node = Setup::new(file.to_str().unwrap())
+            .with("HOST__ROOT", self.root().to_str().unwrap())
+            .with("OWNERS__READ_DEADLINE", "200ms")
+            .start();
+        node.wait_ready();
+        node
+    }
+}
+
+fn lookups(metrics: &Metrics, outcome: &str) -> f64 {
+    metrics.value("gpu_exporter_owner_lookups_total", &[("outcome", outcome)]).unwrap_or(-1.0)
+}
+
+#[test]
+fn lookups_are_counted_by_what_became_of_them_and_born_at_zero() {
+    let mut machine = Machine::new();
+    machine.process(5_000_001, "0::/system.slice/vllm.service\n");
+    machine.process(5_000_002, "0::/system.slice/slurmd.service\n");
+    machine.hangs("proc/5000002/environ");
+    machine.process(5_000_003, "");
+    machine.write("proc/5000003/stat", "no stat file");
+    machine.gpu([5_000_001, 5_000_002]);
+    machine.gpu([5_000_003, 5_000_004]);
+    let node = machine.start();
+    let m = node.wait_metrics("all four", |m| {
+        ["found", "late", "malformed", "gone"].iter().all(|outcome| lookups(m, outcome) == 1.0)
+    });
+    assert_eq!(lookups(&m, "refused"), 0.0);
+    assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "owners")]), Some(1.0));
+    node.hold("nobody is asked twice", Duration::from_secs(1), |node| {
+        lookups(&node.metrics(), "found") == 1.0
+    });
+}
+
+#[test]
+fn attribution_delays_neither_scrapes_nor_samples() {
+    let mut machine = Machine::new();
+    // Processes of which nothing can be read hang every helper there may be; thousands of others wait behind them.
+    for pid in 5_000_001..5_000_009 {
+        machine.process(pid, "");
+        machine.hangs(&format!("proc/{pid}/cgroup"));
+    }
+    for pid in 5_010_000..5_014_000 {
+        machine.process(pid, format!("0::/system.slice/unit-{}.service\n", pid % 50));
+    }
+    machine.gpu(5_000_001..5_000_009);
+    machine.gpu(5_010_000..5_012_000);
+    machine.gpu(5_012_000..5_014_000);
+    let node = machine.start();
+    node.wait_metrics("what hangs is late", |m| lookups(m, "late") >= 4.0);
+    node.wait_metrics("it says so", |m| {
+        m.value("gpu_exporter_collector_up", &[("collector", "owners")]) == Some(0.0)
+    });
+    let newest = |m: &Metrics| {
+        m.value("gpu_exporter_collector_last_success_timestamp_seconds", &[("collector", "nvml")])
+    };
+    let mut before = newest(&node.metrics()).unwrap();
+    for _ in 0..5 {
+        let (status, _, took) = node.get_timed("/metrics");
+        assert!(status == 200 && took < Duration::from_secs(2), "{status} after {took:?}");
+        let m = node.wait_metrics("newer samples", |m| newest(m) > Some(before));
+        before = newest(&m).unwrap();
+        assert_eq!(m.all("gpu_up", &[]), [1.0, 1.0, 1.0]);
+    }
+    let mut node = node;
+    let (_, took) = node.terminate();
+    assert!(took < Duration::from_secs(5), "it ends in {took:?}");
+}
+
+/// Labels of the one `gpu_owner_info` of this owner.
+fn info(node: &Node, owner: &str) -> std::collections::BTreeMap<String, String> {
+    let metrics = node.metrics();
+    let mut of =
+        metrics.0.iter().filter(|(name, labels, _)| name == "gpu_owner_info" && labels["owner"] == owner);
+    let (_, labels, _) = of.next().unwrap_or_else(|| panic!("no {owner}: {}", node.get("/metrics").1));
+    labels.clone()
+}
+
+#[test]
+fn owners_of_every_kind_are_on_the_page() {
+    let mut machine = Machine::new();
+    let slice = format!("kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
+    let scope = format!("/kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-{ID}.scope");
+    machine.process(5_000_001, format!("0::{scope}\n"));
+    machine.write(&format!("var/log/containers/trainer-0_ml_main-{ID}.log"), "");
+    let job = "7:memory:/slurm/uid_1000/job_42/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n";
+    machine.process(5_000_002, job);
+    machine.process(5_000_003, format!("0::/system.slice/docker-{ID}.scope\n"));
+    machine.process(5_000_004, "0::/system.slice/vllm.service\n");
+    machine.process(5_000_005, "0::/user.slice/user-1000.slice/session-1.scope\n");
+    machine.gpu(5_000_001..5_000_003);
+    machine.gpu(5_000_003..5_000_006);
+    let node = machine.start();
+    node.wait_metrics("five owners", |m| m.all("gpu_owner_info", &[]).len() == 5);
+    let pod = info(&node, "pod/ml/trainer-0/main");
+    assert_eq!(
+        (pod["namespace"].as_str(), pod["pod_uid"].as_str(), pod["runtime"].as_str()),
+        ("ml", UID, "containerd")
+    );
+    let job = info(&node, "slurm/42.0");
+    assert_eq!((job["job"].as_str(), job["step"].as_str(), job["user"].as_str()), ("42", "0", "alice"));
+    assert_eq!(info(&node, &format!("docker/{ID}"))["runtime"], "docker");
+    assert_eq!(info(&node, "unit/vllm.service")["unit"], "vllm.service");
+    assert_eq!(info(&node, "user/alice")["kind"], "user");
+}
+
+#[test]
+fn hostile_names_are_whole_on_the_wire() {
+    let mut machine = Machine::new();
+    let long = "x".repeat(4000);
+    let names: [&[u8]; 5] = [
+        b"a\"b\\c{}=,.service",
+        b"caf\xe9\xff.service",
+        "\u{202e}gnp.\u{7f}\r\t.service".as_bytes(),
+        b" 1 # EOF.service",
+        b"\"} 1e9.service",
+    ];
+    for (pid, name) in (5_000_001..).zip(names) {
+        machine.process(pid, [b"0::/system.slice/", name, b"\n"].concat());
+    }
+    machine.process(5_000_006, format!("0::/system.slice/{long}.service\n"));
+    machine.gpu(5_000_001..5_000_007);
+    let node = machine.start();
+    node.wait_for("six owners", |node| {
+        node.get("/metrics").1.lines().filter(|line| line.starts_with("gpu_owner_info{")).count() == 6
+    });
+    let page = node.get("/metrics").1;
+    for line in page.lines().filter(|line| line.starts_with("gpu_owner_info{")) {
+        assert!(line.ends_with("} 1") && line.len() < 1000, "{line}");
+        assert!(!line.contains('\u{202e}') && !line.chars().any(char::is_control), "{line:?}");
+    }
+    assert!(page.contains(r#"unit="a\"b\\c{}=,.service""#), "escaped, not changed");
+    let promtool = std::env::var("PROMTOOL").expect("PROMTOOL is not set");
+    let mut check = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    check.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let said = check.wait_with_output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+}
