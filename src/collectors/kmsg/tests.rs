@@ -54,6 +54,7 @@ impl Bench {
             stop: Arc::new(Stop::default()),
             samplers: Arc::default(),
             canaries: Arc::default(),
+            lookers: Arc::default(),
             switch: Arc::default(),
             windows: Arc::new(crate::windows::desk::Desk::new(&Config::default())),
             canary: Arc::default(),
