@@ -43,6 +43,8 @@ pub struct Context {
     pub samplers: Arc<nvml::Pids>,
     /// The canary's processes: whoever starts one lets it join, `process` tells what they cost.
     pub canaries: Arc<Family>,
+    /// The topology's processes, likewise.
+    pub lookers: Arc<Family>,
     /// What people ask of `nvml` while the daemon runs; `module` tells it what it sees.
     pub switch: Arc<nvml::switch::Switch>,
     /// Where the canary's collector and those who ask about it meet.

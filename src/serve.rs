@@ -100,6 +100,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         stop: Arc::clone(&stop),
         samplers: Arc::default(),
         canaries: Arc::default(),
+        lookers: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::clone(&canary),
         board: Arc::clone(&board),

@@ -229,7 +229,7 @@ labels! {
     /// What became of a kernel log record.
     KmsgOutcome "outcome" { Fault "fault", Driver "driver", NotOurs "not_ours", Malformed "malformed", Old "old" }
     /// Which of the exporter's processes.
-    Role "role" { Serve "serve", Sampler "sampler", Canary "canary" }
+    Role "role" { Serve "serve", Sampler "sampler", Canary "canary", Topology "topology" }
     /// Kind of a failed driver call, by NVML's return code.
     DriverError "error" {
         NoPermission "no_permission", NotFound "not_found", InsufficientPower "insufficient_power",

@@ -38,6 +38,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 struct Told {
     samplers: f64,
     canaries: f64,
+    lookers: f64,
 }
 
 fn visit(context: &Context, every: Duration, told: &mut Told) {
@@ -87,24 +88,30 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     Ok(())
 }
 
-/// The children alive, and the CPU time of those that have ended: of canaries what each was seen to have used, of
-/// samplers the rest.
+/// The children alive, and the CPU time of those that have ended: of canaries and topology processes what each was seen
+/// to have used, of samplers the rest.
 fn children(context: &Context, rows: &mut Rows, told: &mut Told) {
-    let (ended, canaries, ended_canaries) = context.canaries.look(|alive, cpu| {
-        let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
-            let times = [usage.user_time(), usage.system_time()];
-            times.iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum::<f64>()
+    let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
+    let (ended, (canaries, ended_canaries), (lookers, ended_lookers)) =
+        context.canaries.look(|alive, cpu| {
+            let canaries = known(alive, cpu);
+            context.lookers.look(|alive, cpu| {
+                let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
+                    let times = [usage.user_time(), usage.system_time()];
+                    times.iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum::<f64>()
+                });
+                (ended, canaries, known(alive, cpu))
+            })
         });
-        (ended, alive.to_vec(), cpu.as_secs_f64())
-    });
     match ended {
         Ok(ended) => {
-            let ended = (ended - ended_canaries).max(0.0);
+            let ended = (ended - ended_canaries - ended_lookers).max(0.0);
             family(rows, Role::Sampler, &context.samplers.get(), ended, &mut told.samplers);
         }
         Err(error) => tracing::warn!(%error, "cannot tell the CPU time of ended samplers"),
     }
     family(rows, Role::Canary, &canaries, ended_canaries, &mut told.canaries);
+    family(rows, Role::Topology, &lookers, ended_lookers, &mut told.lookers);
 }
 
 /// Children of one kind: process ids of those alive, CPU seconds of the others.

@@ -77,7 +77,7 @@ impl<'a> Watcher<'a> {
     fn new(context: &'a Context) -> Watcher<'a> {
         Watcher {
             context,
-            asker: Asker::new(Voice::Log),
+            asker: Asker::new(Voice::Log).of(&context.lookers),
             first_seen: FirstSeen::load(&context.config),
             known: None,
             present: BTreeSet::new(),

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::answer::{All, COMMAND, Links, What};
 use super::discover::{self, Origin};
-use crate::child::{self, Environment, Running, Voice};
+use crate::child::{self, Environment, Family, Running, Voice};
 use crate::clock::Mono;
 use crate::stop::Stop;
 
@@ -57,13 +58,25 @@ pub struct Asker {
     program: PathBuf,
     voice: Voice,
     deadline: Duration,
+    family: Arc<Family>,
     left: Option<Running>,
 }
 
 impl Asker {
     /// Asks this very program. `voice`: where what it says beside its answer goes.
     pub fn new(voice: Voice) -> Asker {
-        Asker { program: child::this_program(), voice, deadline: DEADLINE, left: None }
+        Asker {
+            program: child::this_program(),
+            voice,
+            deadline: DEADLINE,
+            family: Arc::default(),
+            left: None,
+        }
+    }
+
+    /// Its processes are of this family, which then knows what they cost.
+    pub fn of(self, family: &Arc<Family>) -> Asker {
+        Asker { family: Arc::clone(family), ..self }
     }
 
     /// The whole machine; with hwloc's own format of it if `xml`.
@@ -107,6 +120,7 @@ impl Asker {
         let nothing = File::open("/dev/null")?;
         let (mut running, mut answers) =
             child::start(&self.program, arguments, environment, nothing, self.voice)?;
+        running.join(&self.family);
         let heard = hear(&mut answers, Mono::now() + self.deadline, self.deadline, stop);
         running.ask_to_end();
         if heard.is_err() {

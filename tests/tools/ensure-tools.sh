@@ -68,14 +68,15 @@ ensure_hwloc() {
 		command -v $tool >/dev/null || need+=("${tool/#xz/xz-utils}")
 	done
 	[ ${#need[@]} = 0 ] || install_packages "${need[@]}"
-	mkdir -p .tools
-	local work
-	work=$(mktemp -d "$PWD/.tools/hwloc-build.XXXXXX")
+	local work fresh=$dir.$$
+	work=$(mktemp -d)
 	if command -v apt-get >/dev/null && download_hwloc "$work"; then
 		echo "building hwloc into $dir"
 		(build_hwloc "$work") >"$work/log" 2>&1 || die "hwloc does not build; the log is $work/log"
+		mkdir -p .tools
+		cp -r "$work/root/usr" "$fresh"
 		# Another one may have been as quick; either is as good.
-		mv -T "$work/root/usr" $dir 2>/dev/null || [ -e $dir/lib/pkgconfig/hwloc.pc ]
+		mv -T "$fresh" $dir 2>/dev/null || rm -rf "$fresh"
 	elif pkg-config --atleast-version=$HWLOC_LEAST hwloc; then
 		echo "hwloc: no source to build it from, so this machine's own library is used:" \
 			"the program will need libhwloc.so.15 where it runs"
@@ -135,7 +136,7 @@ build_hwloc() {
 		./configure --prefix=/usr --libdir=/usr/lib --localstatedir=/var --enable-static --disable-shared \
 			--disable-plugins --disable-libudev --disable-libxml2 --disable-cairo --disable-opencl \
 			--disable-cuda --disable-nvml --disable-rsmi --disable-levelzero --disable-gl \
-			PKG_CONFIG=false ac_cv_header_pciaccess_h=no CFLAGS="-O2 -fPIC" &&
+			PKG_CONFIG=false ac_cv_header_pciaccess_h=no CFLAGS="-O2 -fPIC -ffile-prefix-map=$work/source=hwloc" &&
 		grep -q 'define HWLOC_HAVE_LINUXPCI 1' include/private/autogen/config.h &&
 		make -j"$(nproc)" -C include DESTDIR="$work/root" install &&
 		make -j"$(nproc)" -C hwloc DESTDIR="$work/root" install &&

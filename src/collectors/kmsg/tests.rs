@@ -54,6 +54,7 @@ impl Bench {
             stop: Arc::new(Stop::default()),
             samplers: Arc::default(),
             canaries: Arc::default(),
+            lookers: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
             board: Arc::default(),

@@ -6,7 +6,7 @@ fn ask(asker: &mut Asker, script: &str) -> Result<Links, Unanswered> {
 }
 
 fn shell(deadline: Duration) -> Asker {
-    Asker { program: "/bin/sh".into(), voice: Voice::Silent, deadline, left: None }
+    Asker { program: "/bin/sh".into(), voice: Voice::Silent, deadline, family: Arc::default(), left: None }
 }
 
 const PATIENT: Duration = Duration::from_secs(60);
