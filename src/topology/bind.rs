@@ -12,7 +12,7 @@ use super::map::{Map, Taker};
 /// Who binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Binder {
-    /// `docker run`, also Podman's
+    /// `docker run`
     Docker,
     /// A drop-in of a unit
     Systemd,

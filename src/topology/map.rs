@@ -164,8 +164,7 @@ impl Map {
             }
         }
         joined.extend(rest.into_iter().map(|place| (None, place)));
-        let near: Vec<CpuSet> = joined.iter().map(|(_, place)| place.cpus.clone()).collect();
-        let shares = divide::among_gpus(&topology, &near);
+        let shares = shares(&topology, &joined);
         let left_over = divide::left_over(&topology, &shares);
         let mut unlisted = 0;
         let gpu = |((known, place), share): ((Option<&Known>, Place), Share)| {
@@ -208,6 +207,18 @@ impl Gpu {
     fn slice(&self, at: usize) -> Option<&Slice> {
         self.slices.get(at)
     }
+}
+
+/// The share of each, divided in the order of addresses, as the daemon does: it is the same whoever lists the GPUs.
+fn shares(topology: &Topology, joined: &[(Option<&Known>, Place)]) -> Vec<Share> {
+    let mut order: Vec<usize> = (0..joined.len()).collect();
+    order.sort_by_key(|at| &joined[*at].1.address);
+    let near: Vec<CpuSet> = order.iter().map(|at| joined[*at].1.cpus.clone()).collect();
+    let mut shares = vec![Share::default(); joined.len()];
+    for (at, share) in order.into_iter().zip(divide::among_gpus(topology, &near)) {
+        shares[at] = share;
+    }
+    shares
 }
 
 /// Where a GPU sits that no PCI tree shows.
@@ -268,7 +279,8 @@ mod tests {
             device(DeviceKind::Gpu, "0000:86:00.0", Some(1), "24-31", &[]),
             device(DeviceKind::Gpu, "0000:87:00.0", Some(1), "24-31", &[]),
         ];
-        let told = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:86:00.0", &[])];
+        // The driver need not count as the PCI tree does.
+        let told = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:87:00.0", &[])];
         let map = Map::new(topology.clone(), &told);
         let shares: Vec<(String, String)> = map
             .takers()
@@ -278,9 +290,9 @@ mod tests {
         let of = |label: &str, cpus: &str| (label.to_owned(), cpus.to_owned());
         assert_eq!(
             shares,
-            [of("0", "24-27"), of("1.1", "0-7"), of("1.2", "8-15"), of("1.3", "16-23"), of("P1", "28-31")]
+            [of("0", "28-31"), of("1.1", "0-7"), of("1.2", "8-15"), of("1.3", "16-23"), of("P1", "24-27")]
         );
-        assert_eq!(map.topology.notes, ["the driver does not list the GPU at 0000:87:00.0"]);
+        assert_eq!(map.topology.notes, ["the driver does not list the GPU at 0000:86:00.0"]);
         assert_eq!(map.left_over.to_string(), "");
         let json = serde_json::to_string(&map).unwrap();
         let again: Topology = serde_json::from_str(&json).unwrap();

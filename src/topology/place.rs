@@ -129,13 +129,13 @@ fn nearest(topology: &Topology, gpus: &[&Device], devices: &[&Device]) -> Vec<Op
     let mut devices = devices.to_vec();
     devices.sort_by(|a, b| a.address.cmp(&b.address));
     let mut given = vec![0u32; devices.len()];
-    let mut near = |gpu: &&Device| {
+    let near = |gpu: &&Device| {
         let far = |device: &Device| far(topology, gpu, device);
         let at = (0..devices.len()).min_by_key(|at| (far(devices[*at]), given[*at], *at))?;
         given[at] += 1;
         Some(Near { address: devices[at].address.clone(), path: far(devices[at]).0 })
     };
-    gpus.iter().map(|gpu| near(gpu)).collect()
+    gpus.iter().map(near).collect()
 }
 
 /// How far apart two devices are: by what they share, and below one root port by the bridges they do not share.

@@ -68,6 +68,23 @@ pub fn names(device: &Device) -> String {
     .to_owned()
 }
 
+/// How many of what, for devices of which one is as the other; the name alone for one.
+pub fn many(devices: &[&Device]) -> String {
+    match devices {
+        [] => String::new(),
+        [one] => names(one),
+        [first, ..] => format!("{} × {}", devices.len(), names(first)),
+    }
+}
+
+/// Addresses of such devices: the first and the last.
+pub fn addresses<'a>(mut addresses: impl Iterator<Item = &'a str>) -> String {
+    match (addresses.next(), addresses.last()) {
+        (Some(first), Some(last)) => format!("{first} … {last}"),
+        (first, _) => first.unwrap_or_default().to_owned(),
+    }
+}
+
 /// State of a network device, as `up, 400 Gb/s`; empty for others and if it is not told.
 pub fn network(device: &Device) -> String {
     let Some(network) = &device.network else { return String::new() };

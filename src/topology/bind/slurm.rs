@@ -9,13 +9,13 @@ use crate::topology::tree;
 pub fn lines(out: &mut String, map: &Map) {
     comment(
         out,
-        "For gres.conf. Cores= are Slurm's logical core ids (Core L# of `lstopo -l`), neither CPUs nor the",
+        "For gres.conf. Cores= are Slurm's logical core ids (Core L# of `lstopo -l`), neither CPUs nor",
     );
     comment(
         out,
-        "kernel's core ids; they count all cores of the machine. A job on a GPU gets its cores first;",
+        "the kernel's core ids; they count all cores of the machine. With --gres-flags=enforce-binding a job",
     );
-    comment(out, "with --gres-flags=enforce-binding it gets no others.");
+    comment(out, "gets no cores but these; one that wants more of them needs --gres-flags=disable-binding.");
     if map.takers().iter().any(|taker| taker.share().shared) {
         comment(out, "Where GPUs share cores, only as many jobs run at one time as there are cores.");
     }

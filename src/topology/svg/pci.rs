@@ -59,7 +59,7 @@ fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f6
                 all.body.push_str(&format!("<path class=\"line\" d=\"M{inner:.1} {from:.1}V{to:.1}\"/>"));
             }
             Pci::Device(one) => {
-                let (row, middle) = device(one, alike, &rest[..alike], map, shares, x + LINK);
+                let (row, middle) = device(one, &rest[..alike], map, shares, x + LINK);
                 let middle = y + middle;
                 lines.push(middle);
                 let (class, words) = match words::is_narrow(one) {
@@ -101,26 +101,16 @@ fn bridge(root: bool, addresses: &[&str], x: f64) -> Block {
 }
 
 /// The row of a device, and where in it the line to it ends.
-fn device(
-    device: &Device,
-    alike: usize,
-    same: &[Pci<'_>],
-    map: &Map,
-    shares: &Shares<'_>,
-    x: f64,
-) -> (Block, f64) {
+fn device(device: &Device, same: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f64) -> (Block, f64) {
     if let Some(gpu) = map.gpu(&device.address) {
         return (card(gpu, shares, WIDE - x), 16.0);
     }
-    let addresses = same.iter().filter_map(|pci| match pci {
-        Pci::Device(device) => Some(short(&device.address)),
-        Pci::Bridge { .. } => None,
-    });
-    let name = match alike {
-        1 => words::names(device),
-        many => format!("{many} × {}", words::names(device)),
-    };
-    let mut parts = vec![name, addresses.collect::<Vec<_>>().join(" "), words::network(device)];
+    let same: Vec<&Device> = same
+        .iter()
+        .filter_map(|pci| if let Pci::Device(device) = pci { Some(*device) } else { None })
+        .collect();
+    let addresses = words::addresses(same.iter().map(|device| short(&device.address)));
+    let mut parts = vec![words::many(&same), addresses, words::network(device)];
     parts.retain(|part| !part.is_empty());
     let text = fit(&parts.join(" · "), 11.0, WIDE - x - 14.0);
     let class = match device.kind {
@@ -163,6 +153,6 @@ fn card(gpu: &Gpu, shares: &Shares<'_>, widest: f64) -> Block {
 }
 
 /// An address without the domain that nearly all have.
-fn short(address: &str) -> String {
-    address.strip_prefix("0000:").unwrap_or(address).to_owned()
+fn short(address: &str) -> &str {
+    address.strip_prefix("0000:").unwrap_or(address)
 }
