@@ -25,7 +25,7 @@ use crate::page::{self, words};
 use crate::snapshot::{Board, Snapshot};
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 8] = [
+pub const PATHS: [(&str, &str); 9] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/livez", "200 while the exporter itself works"),
@@ -150,17 +150,7 @@ async fn windows(State(doors): State<Arc<Doors>>) -> Response {
 }
 
 async fn owners(State(doors): State<Arc<Doors>>) -> Response {
-    let snapshot = match doors.fresh() {
-        Ok(snapshot) => snapshot,
-        Err(why) => return unavailable(why),
-    };
-    match encode::owners::document(&snapshot) {
-        Ok(bytes) => events::typed("application/json", Body::from(bytes)),
-        Err(error) => {
-            tracing::error!(%error, "no list of owners");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+    doors.document(encode::owners::document).await
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.

@@ -80,6 +80,7 @@ impl Machine {
             stop: Arc::new(Stop::default()),
             samplers: Arc::default(),
             canaries: Arc::default(),
+            lookers: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
             windows: Arc::new(crate::windows::desk::Desk::new(&config)),
