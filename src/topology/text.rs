@@ -118,10 +118,8 @@ impl Lines<'_> {
             }
             Item::Pci(Pci::Device(device)) => self.device(device, room),
             Item::Alike(devices) => {
-                let addresses: Vec<&str> = devices.iter().map(|device| &*device.address).collect();
-                let many =
-                    format!("{} × {}  {}", devices.len(), words::names(devices[0]), addresses.join(" "));
-                fit(&many, room)
+                let addresses = words::addresses(devices.iter().map(|device| &*device.address));
+                fit(&format!("{}  {addresses}", words::many(devices)), room)
             }
         }
     }
