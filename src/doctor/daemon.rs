@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::control;
 use crate::control::orders;
 use crate::sample::Source;
+use crate::topology::discover::NO_MACHINE;
 
 /// From when on it is said what is waited for.
 const LONG: Duration = Duration::from_secs(1);
@@ -77,6 +78,10 @@ impl Daemon {
             let off =
                 name == Source::Kmsg.name() && !config.events.kernel_log || trouble.starts_with(SWITCHED_OFF);
             if collector["up"] == true || trouble.is_empty() || off {
+                continue;
+            }
+            if name == Source::Topology.name() && trouble.starts_with(NO_MACHINE) {
+                // A container without the host's files, as a rule; the line on the topology says it.
                 continue;
             }
             let mend = match name == Source::Kmsg.name() {

@@ -23,6 +23,9 @@ pub enum Origin {
     Synthetic(String),
 }
 
+/// How it begins to say that there is no machine to look at.
+pub const NO_MACHINE: &str = "no folder";
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
@@ -52,7 +55,7 @@ pub fn discover(origin: &Origin) -> Result<Found, Error> {
 /// Whether there is a machine below this root at all: without its files hwloc makes one up, of one CPU.
 pub(super) fn check(root: &Path) -> Result<(), Error> {
     let cpus = Host::new(root).path("/sys/devices/system/cpu");
-    if cpus.is_dir() { Ok(()) } else { Err(Error(format!("no folder {}", cpus.display()))) }
+    if cpus.is_dir() { Ok(()) } else { Err(Error(format!("{NO_MACHINE} {}", cpus.display()))) }
 }
 
 /// Looks at links and network devices alone.
