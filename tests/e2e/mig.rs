@@ -238,7 +238,12 @@ fn shape(m: &Metrics) -> Shape {
     };
     let instances = of("gpu_mig_placement_start", "gpu_instance", "profile");
     let devices = of("gpu_mig_info", "gpu_instance", "compute_instance");
-    for (name, labels, _) in m.0.iter().filter(|(_, labels, _)| labels.contains_key("gpu_instance")) {
+    // What an owner had of an instance is told for a while after it.
+    let of_instances = m
+        .0
+        .iter()
+        .filter(|(name, labels, _)| labels.contains_key("gpu_instance") && !name.starts_with("gpu_owner_"));
+    for (name, labels, _) in of_instances {
         let instance = (labels["gpu_instance"].clone(), labels["profile"].clone());
         assert!(instances.contains(&instance), "{name}{labels:?} is of no instance on the page");
         if let Some(compute) = labels.get("compute_instance") {

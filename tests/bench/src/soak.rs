@@ -125,6 +125,7 @@ impl<'a> Day<'a> {
             seen: Seen::default(),
             expected_gpus: 0,
             keep_events: 500,
+            owners: Default::default(),
             declared: None,
             build: m::BuildInfo::default(),
         });
