@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::node::Node;
+use super::node::Setup;
 
 /// Series that come as they come: which tier of which GPU is first to find out something depends on who gets
 /// the right to make dear calls first.
