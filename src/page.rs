@@ -32,7 +32,7 @@ static HOST: LazyLock<String> = LazyLock::new(|| match nix::unistd::gethostname(
 
 /// What a browser may load for the page: its one style sheet, known by its SHA-256, and nothing else.
 pub const fn content_security_policy() -> &'static str {
-    "default-src 'none'; style-src 'sha256-tMiZ8L9rFbmeNiWs6g/NnduQUkyzRGA9UUyjqU8rCk8='; img-src data:; base-uri 'none'; form-action 'none'; \
+    "default-src 'none'; style-src 'sha256-KQbl8l8TgMACAKW933hUftHYQZDCKr0CP6xGZtWEOMI='; img-src data:; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'"
 }
 

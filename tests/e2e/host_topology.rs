@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 
 use nix::sys::stat::Mode;
 use tempfile::TempDir;
@@ -11,115 +10,31 @@ use super::node::{Metrics, Node, Setup};
 
 const SCENARIO: &str = "tests/scenarios/still-8xh200.toml";
 
-/// A host of two packages with 16 CPUs each, in L3 groups of eight; four GPUs and a network device near each.
-struct Host(TempDir);
+/// The simulated node's host.
+struct Host {
+    files: simgpu::host::Host,
+    _folder: TempDir,
+}
 
 impl Host {
     fn new() -> Host {
-        let host = Host(TempDir::new().unwrap());
-        host.write("proc/stat", "cpu 1 2 3 4\nbtime 1700000000");
-        host.write("proc/sys/kernel/random/boot_id", "11111111-2222");
-        host.write("etc/machine-id", "00112233445566778899aabbccddeeff");
-        for file in ["online", "possible", "present"] {
-            host.write(&format!("sys/devices/system/cpu/{file}"), "0-31");
-        }
-        for cpu in 0..32 {
-            host.cpu(cpu);
-        }
-        for file in ["online", "possible", "has_cpu", "has_memory"] {
-            host.write(&format!("sys/devices/system/node/{file}"), "0-1");
-        }
-        for node in 0..2u32 {
-            let folder = format!("sys/devices/system/node/node{node}");
-            host.write(&format!("{folder}/cpumap"), &mask(16 * node, 16));
-            host.write(&format!("{folder}/distance"), if node == 0 { "10 21" } else { "21 10" });
-            let memory = format!("Node {node} MemTotal:       67108864 kB\nNode {node} MemFree:  1 kB");
-            host.write(&format!("{folder}/meminfo"), &memory);
-        }
-        for gpu in 0..8u32 {
-            host.pci(&format!("0000:00:{:02x}.0", 6 + gpu), "0x030200", "0x10de", gpu / 4);
-        }
-        for node in 0..2 {
-            let address = format!("0000:00:{:02x}.0", 1 + node);
-            host.pci(&address, "0x020700", "0x15b3", node);
-            let device = host.device(&address);
-            fs::create_dir_all(device.join(format!("infiniband/mlx5_{node}"))).unwrap();
-            let port = format!("sys/class/infiniband/mlx5_{node}/ports/1");
-            host.write(&format!("{port}/link_layer"), "InfiniBand");
-            host.write(&format!("{port}/rate"), "400 Gb/sec (4X NDR)");
-            host.write(&format!("{port}/state"), if node == 0 { "4: ACTIVE" } else { "1: DOWN" });
-        }
-        host
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{text}\n")).unwrap();
-    }
-
-    fn cpu(&self, cpu: u32) {
-        let folder = format!("sys/devices/system/cpu/cpu{cpu}");
-        for (file, text) in [
-            ("topology/physical_package_id", (cpu / 16).to_string()),
-            ("topology/core_id", (cpu % 16).to_string()),
-            ("topology/core_cpus", mask(cpu, 1)),
-            ("topology/thread_siblings", mask(cpu, 1)),
-            ("topology/package_cpus", mask(cpu / 16 * 16, 16)),
-            ("topology/core_siblings", mask(cpu / 16 * 16, 16)),
-            ("cache/index0/level", "3".into()),
-            ("cache/index0/type", "Unified".into()),
-            ("cache/index0/size", "32768K".into()),
-            ("cache/index0/shared_cpu_map", mask(cpu / 8 * 8, 8)),
-        ] {
-            self.write(&format!("{folder}/{file}"), &text);
-        }
-    }
-
-    /// A device in a port of its own, both of generation 5 with 16 lanes.
-    fn pci(&self, address: &str, class: &str, vendor: &str, node: u32) {
-        let port = format!("sys/devices/pci0000:00/port-of-{address}");
-        let folder = format!("{port}/{address}");
-        for folder in [&port, &folder] {
-            self.write(&format!("{folder}/vendor"), vendor);
-            for (file, text) in [("speed", "32.0 GT/s PCIe"), ("width", "16")] {
-                self.write(&format!("{folder}/max_link_{file}"), text);
-                self.write(&format!("{folder}/current_link_{file}"), text);
-            }
-        }
-        for (file, text) in [
-            ("class", class.to_owned()),
-            ("device", "0x2335".to_owned()),
-            ("subsystem_vendor", vendor.to_owned()),
-            ("subsystem_device", "0x0001".to_owned()),
-            ("numa_node", node.to_string()),
-            ("local_cpus", mask(16 * node, 16)),
-        ] {
-            self.write(&format!("{folder}/{file}"), &text);
-        }
-        fs::create_dir_all(self.path("sys/bus/pci/devices")).unwrap();
-        let target = Path::new("../../../..").join(&folder);
-        symlink(target, self.path("sys/bus/pci/devices").join(address)).unwrap();
-    }
-
-    fn device(&self, address: &str) -> PathBuf {
-        self.path("sys/bus/pci/devices").join(address)
+        let folder = TempDir::new().unwrap();
+        Host { files: simgpu::host::Host::make(folder.path()).unwrap(), _folder: folder }
     }
 
     fn setup(&self) -> Setup {
         Setup::new(SCENARIO)
-            .with("HOST__ROOT", self.0.path().to_str().unwrap())
+            .with("HOST__ROOT", self.files.root().to_str().unwrap())
             .with("TOPOLOGY__INTERVAL", "1s")
     }
 }
 
-/// So many CPUs from the first on, as the kernel writes a mask.
-fn mask(first: u32, count: u32) -> String {
-    format!("{:08x}", ((1u64 << count) - 1) << first)
+impl std::ops::Deref for Host {
+    type Target = simgpu::host::Host;
+
+    fn deref(&self) -> &simgpu::host::Host {
+        &self.files
+    }
 }
 
 /// One label of the only series of this name with these labels.
@@ -199,7 +114,7 @@ fn a_change_is_told_at_once_and_after_a_restart() {
     again.wait_metrics("it still is not", |m| matches_first(m) == Some(0.0));
     assert!(changed(&again));
     // A NIC at its old place, and a link that has lost lanes.
-    host.write("sys/devices/pci0000:00/port-of-0000:00:06.0/0000:00:06.0/current_link_width", "8");
+    host.write("sys/devices/pci0000:00/port-of-0000:00:06.0/0000:00:06.0/current_link_width", "8").unwrap();
     let target = "../../../devices/pci0000:00/port-of-0000:00:02.0/0000:00:02.0";
     symlink(target, host.device("0000:00:02.0")).unwrap();
     again.wait_for("only the lanes are told", |node| {

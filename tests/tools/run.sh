@@ -56,13 +56,16 @@ if [ -z "$nvml" ]; then
 	done
 	# A host of its own: a kernel log that the scenario writes to, and a kernel module.
 	root=$PWD/.run/simgpu/root
-	mkdir -p "$root/dev" "$root/proc/sys/kernel/random" "$root/sys/module/nvidia"
+	"$built/simhost" "$root" "$(cut -d' ' -f1 /proc/uptime)"
+	mkdir -p "$root/dev" "$root/sys/module/nvidia"
 	touch "$root/dev/kmsg"
 	cp /proc/stat "$root/proc/stat"
 	cp /proc/sys/kernel/random/boot_id "$root/proc/sys/kernel/random/boot_id"
 	echo 580.159.04 >"$root/sys/module/nvidia/version"
 	echo live >"$root/sys/module/nvidia/initstate"
 	export GPU_NODE_EXPORTER__HOST__ROOT=$root GPU_SIM_KMSG=$root/dev/kmsg
+	# Its CPUs are files: nothing can be counted on them.
+	export GPU_NODE_EXPORTER__CPU__ENABLED=false
 	export GPU_SIM_SCENARIO=$scenario GPU_SIM_STATE=$PWD/.run/simgpu/state
 	nvml=$PWD/.run/simgpu/libnvidia-ml.so.1
 	# Its kernel log begins anew each time, so nothing is to be known of an earlier one.

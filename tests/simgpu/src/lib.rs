@@ -11,6 +11,7 @@ mod device;
 mod error;
 mod functions;
 mod hardware;
+pub mod host;
 mod kmsg;
 mod live;
 mod mig;
