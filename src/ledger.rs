@@ -593,7 +593,7 @@ impl Ledger {
             }
             Event::Canary(news) => self.canary_news(news, Mono::now(), unix_seconds()),
             Event::Topology(news) => self.topology.take(news),
-            Event::Owners(news) => self.owners.take(news),
+            Event::Owners(news) => self.owners.take(news, Mono::now()),
             Event::Windows(windows) => self.windows.take(windows),
             Event::Hindered(source, Some(why)) => {
                 self.hindered.insert(source, why);

@@ -93,12 +93,12 @@ impl Owners {
         }
     }
 
-    /// Takes in what was told.
-    pub fn take(&mut self, news: News) {
+    /// Takes in what was told now.
+    pub fn take(&mut self, news: News, now: Mono) {
         match news {
             News::Attributed(list) => {
                 for one in &list {
-                    self.tenants.attribute(one, self.offset);
+                    self.tenants.attribute(one, self.offset, now);
                 }
             }
             News::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
