@@ -144,6 +144,16 @@ impl Tenants {
         self.all.get(self.current.get(&pid)?.last()?)?.owner.as_ref()
     }
 
+    /// Whom a process works for that had this id, or else one in this control group or below it.
+    pub fn owner_in(&self, group: &str, pid: u32) -> Option<Arc<str>> {
+        let within = |owner: &&Arc<Owner>| {
+            let below = (!owner.cgroup.is_empty()).then(|| group.strip_prefix(&*owner.cgroup)).flatten();
+            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let in_group = || self.all.values().filter_map(|tenant| tenant.owner.as_ref()).find(within);
+        self.owner_of_pid(pid).or_else(in_group).map(|owner| Arc::clone(&owner.id))
+    }
+
     /// Forgets those long gone.
     pub fn forget(&mut self, now: Mono) {
         self.early.retain(|_, (_, told)| now.since(*told) <= RETURN);
