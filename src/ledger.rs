@@ -618,7 +618,9 @@ impl Ledger {
             }
         }
         self.driver_line(&fact);
-        if let What::Kernel(KernelFact { old: false, line: KernelLine::OomKill { group, pid }, .. }) = &fact.what {
+        if let What::Kernel(KernelFact { old: false, line: KernelLine::OomKill { group, pid }, .. }) =
+            &fact.what
+        {
             self.owners.killed(group, *pid);
         }
         let owner = self.owner_of_fact(&fact);

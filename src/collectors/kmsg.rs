@@ -174,7 +174,9 @@ impl Watch {
         }
         match record::classify(record.text) {
             // What was before is nobody's any more.
-            Verdict::Told(crate::fact::KernelLine::OomKill { .. }, _) if old => self.count(KmsgOutcome::NotOurs),
+            Verdict::Told(crate::fact::KernelLine::OomKill { .. }, _) if old => {
+                self.count(KmsgOutcome::NotOurs)
+            }
             Verdict::Told(what @ crate::fact::KernelLine::OomKill { .. }, text) => {
                 self.count(KmsgOutcome::NotOurs);
                 self.fact(record.micros, KernelFact { old, line: what, text });

@@ -258,6 +258,25 @@ fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
 }
 
 #[test]
+fn one_that_was_late_is_looked_up_again_when_nothing_hangs_any_more() {
+    let mut machine = Machine::new();
+    machine.config.owners.read_deadline = Duration::from_millis(500);
+    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.process(1, 100, "");
+    machine.hangs("proc/1/cgroup");
+    let mut running = machine.start();
+    running.until("it is late", &[(0, 1)], |r| r.count(OwnerLookup::Late) == 1.0 && r.attributed.len() == 1);
+    assert_eq!(running.id(1), "unknown");
+    let hung = machine.path("proc/1/cgroup");
+    let held = fs::File::options().write(true).open(&hung).unwrap();
+    fs::remove_file(&hung).unwrap();
+    machine.process(1, 100, "0::/system.slice/a.service\n");
+    drop(held);
+    running.until("its owner", &[(0, 1)], |r| r.id(1) == "unit/a.service");
+    running.end();
+}
+
+#[test]
 fn a_process_that_is_gone_keeps_its_owner_and_a_number_used_again_gets_another() {
     let mut machine = Machine::new();
     machine.config.ledger.publish_interval = Duration::from_millis(20);
@@ -379,6 +398,11 @@ fn five_thousand_processes_are_all_attributed_and_the_reading_stays_bounded() {
     assert_eq!(owners.len(), 100, "an owner is kept once");
     let visited = running.readings.len() * 50;
     assert!(visited <= 512 + 50, "{visited}");
+    let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    running.until("everybody has a turn", &listed, |r| {
+        read.borrow_mut().extend(r.readings.iter().map(|one| Arc::clone(&one.owner)));
+        read.borrow().len() == 100
+    });
     running.end();
 }
 

@@ -163,9 +163,8 @@ impl Owners {
                 }
             }
             // Without its share of the GPU nothing of an instance can be counted.
-            let counted = |sum: f64| {
-                sum > 0.0 || key.place.is_none_or(|instance| about.share(instance).is_some())
-            };
+            let counted =
+                |sum: f64| sum > 0.0 || key.place.is_none_or(|instance| about.share(instance).is_some());
             if counted(account.allocated) {
                 b.put(&m::gpu_owner_allocated_seconds_total, &entity, (), account.allocated);
             }

@@ -335,11 +335,13 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
     };
     assert_eq!(read(0), Some(0.0), "born at 0");
     assert_eq!(read(1), Some(1.0));
-    for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate() {
+    for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
+    {
         let line = KernelLine::OomKill { group: group.into(), pid };
         let what = Told::Kernel(KernelFact { old: false, line, text: String::new() });
         let at = mono(bench.now);
-        let fact = Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, what };
+        let fact =
+            Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, what };
         bench.ledger.fact(1, fact);
     }
     let s = bench.publish();
