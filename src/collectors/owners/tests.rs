@@ -214,7 +214,7 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
 #[test]
 fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(50);
+    machine.config.owners.read_deadline = Duration::from_millis(1500);
     for pid in 1..=6 {
         machine.process(pid, 100, "0::/system.slice/slurmd.service\n");
         machine.hangs(&format!("proc/{pid}/environ"));
@@ -236,7 +236,7 @@ fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
 #[test]
 fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(50);
+    machine.config.owners.read_deadline = Duration::from_millis(1500);
     machine.process(1, 100, "");
     machine.hangs("proc/1/cgroup");
     machine.process(2, 100, "0::/system.slice/a.service\n");
@@ -260,7 +260,7 @@ fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
 #[test]
 fn one_that_was_late_is_looked_up_again_when_nothing_hangs_any_more() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(500);
+    machine.config.owners.read_deadline = Duration::from_millis(1500);
     machine.config.ledger.publish_interval = Duration::from_millis(20);
     machine.process(1, 100, "");
     machine.hangs("proc/1/cgroup");

@@ -30,7 +30,7 @@ struct About {
     slices: Option<f64>,
     /// Compute slices of each GPU instance.
     instances: Vec<(u32, f64)>,
-    /// Rate of the PCIe link, bytes a second one way.
+    /// Highest rate of the PCIe link of late, bytes a second one way.
     link: Option<f64>,
     /// Where it sits.
     device: Option<Device>,
@@ -58,9 +58,9 @@ impl Ledger {
         if !self.settings.owners.enabled {
             return Vec::new();
         }
-        let about: Vec<About> =
+        let mut about: Vec<About> =
             states.iter().map(|(gpu, state)| self.about(gpu, *state == GpuState::Up, now)).collect();
-        for one in &about {
+        for one in &mut about {
             let held = |events: [ClockEvent; 2]| -> Option<f64> {
                 let book = self.gpus.get(&one.gpu).filter(|_| one.up)?;
                 Some(events.iter().map(|event| book.clock_events.seconds(*event)).sum())
@@ -68,6 +68,7 @@ impl Ledger {
             let power = held([ClockEvent::SwPowerCap, ClockEvent::HwPowerBrakeSlowdown]);
             let heat = held([ClockEvent::SwThermalSlowdown, ClockEvent::HwThermalSlowdown]);
             let tracks = self.owners.tracks(&one.gpu, None);
+            one.link = tracks.link(now, one.link);
             if let (Some(power), Some(heat)) = (power, heat) {
                 tracks.power_held.total(now, power);
                 tracks.heat_held.total(now, heat);
