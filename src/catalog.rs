@@ -431,7 +431,7 @@ metrics! {
     gpu_owner_memory_used_bytes: Gauge<OwnedGpu>, Bytes, Own, "0.1.0";
     /// GPU time the owner had: seconds with a process on the GPU, divided by the number of owners on it. On a MIG instance times its share of the GPU's compute slices.
     gpu_owner_allocated_seconds_total: Counter<OwnedGpu>, Seconds, Own, "0.1.0";
-    /// Seconds in which the GPU worked for the owner: of the driver's utilization samples (on a MIG instance, of GPM), divided equally among owners on it at the time. The canary's work is not in it.
+    /// Seconds in which the GPU worked for the owner: of the driver's utilization samples (on a MIG instance, of GPM, times its share of the GPU's compute slices), divided equally among owners on it at the time. At most the allocated seconds. The canary's work is not in it.
     gpu_owner_busy_seconds_total: Counter<OwnedGpu>, Seconds, Own, "0.1.0";
     /// Energy of the GPU while the owner had it, from the driver's power samples, divided as the busy time (while nobody works, as the allocated time). Of a MIG instance its share of the GPU's compute slices.
     gpu_owner_energy_joules_total: Counter<OwnedGpu>, Joules, Own, "0.1.0";
@@ -445,7 +445,7 @@ metrics! {
     gpu_owner_ended_at_full_memory_total: Counter<OwnedGpu>, None, Own, "0.1.0";
     /// A hint: the smallest MIG profile that would have held the owner's 95th percentiles of memory and of active multiprocessors. Only after 24 hours of data; formula in `docs/OWNERS.md`.
     gpu_owner_mig_profile_hint_info: Info<OwnedGpu, (ProfileName,)>, None, Own, "0.1.0";
-    /// Processes of the owner that the kernel killed for want of host memory in its control group.
+    /// Processes of the owner that the kernel killed for want of host memory, by its control group's count or the kernel log, whichever tells of more.
     gpu_owner_host_oom_kills_total: Counter<Owner>, None, Own, "0.1.0";
     /// Events counted on the CPUs for the owner's control group (`cpu.per_owner`).
     gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;

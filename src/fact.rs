@@ -124,6 +124,14 @@ pub enum KernelLine {
     },
     /// The kernel module was removed.
     DriverUnloaded,
+    /// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/a/b,task=app,pid=522,uid=0`: a process was killed for want
+    /// of host memory.
+    OomKill {
+        /// Its control group, from the root of the hierarchy.
+        group: String,
+        /// The process, as the host sees it.
+        pid: u32,
+    },
 }
 
 /// A PCI address without its function, as `0000:06:00`: how the ledger compares those of NVML (with a

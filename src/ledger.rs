@@ -593,7 +593,7 @@ impl Ledger {
             }
             Event::Canary(news) => self.canary_news(news, Mono::now(), unix_seconds()),
             Event::Topology(news) => self.topology.take(news),
-            Event::Owners(news) => self.owners.take(news),
+            Event::Owners(news) => self.owners.take(news, Mono::now()),
             Event::Windows(windows) => self.windows.take(windows),
             Event::Hindered(source, Some(why)) => {
                 self.hindered.insert(source, why);
@@ -618,6 +618,11 @@ impl Ledger {
             }
         }
         self.driver_line(&fact);
+        if let What::Kernel(KernelFact { old: false, line: KernelLine::OomKill { group, pid }, .. }) =
+            &fact.what
+        {
+            self.owners.killed(group, *pid);
+        }
         let owner = self.owner_of_fact(&fact);
         self.faults.take(&mut self.tally, fact, self.ready, owner);
     }

@@ -173,6 +173,14 @@ impl Watch {
             return self.count(KmsgOutcome::NotOurs);
         }
         match record::classify(record.text) {
+            // What was before is nobody's any more.
+            Verdict::Told(crate::fact::KernelLine::OomKill { .. }, _) if old => {
+                self.count(KmsgOutcome::NotOurs)
+            }
+            Verdict::Told(what @ crate::fact::KernelLine::OomKill { .. }, text) => {
+                self.count(KmsgOutcome::NotOurs);
+                self.fact(record.micros, KernelFact { old, line: what, text });
+            }
             Verdict::Told(what, text) => {
                 self.count(match (old, &what) {
                     (true, _) => KmsgOutcome::Old,

@@ -31,6 +31,9 @@ const MOST_PAUSED: u32 = 6;
 const LOOK: Duration = Duration::from_millis(100);
 /// So long after its last answer, what it told counts no more.
 const FORGOTTEN: Duration = Duration::from_secs(35);
+/// So long after its last answer a kubelet without a socket may be one that is being replaced: pods keep what they
+/// were given meanwhile.
+const REPLACED: Duration = Duration::from_secs(600);
 
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
@@ -54,6 +57,8 @@ struct Visitor<'a> {
     errors: [u64; KubeletError::ALL.len()],
     /// The last answer, and when it came.
     answer: Option<(Answer, Mono)>,
+    /// When it answered last.
+    answered: Option<Mono>,
     /// Tries in a row that failed.
     failed: u32,
     hindered: Option<String>,
@@ -71,6 +76,7 @@ impl<'a> Visitor<'a> {
             every,
             errors: [0; KubeletError::ALL.len()],
             answer: None,
+            answered: None,
             failed: 0,
             hindered: None,
             took: Duration::ZERO,
@@ -100,7 +106,7 @@ impl<'a> Visitor<'a> {
             Ok(false) => {
                 (self.answer, self.failed) = (None, 0);
                 self.context.pods.put(Claims::default());
-                self.context.pods.stand(Standing::Absent);
+                self.context.pods.stand(absent(self.answered, Mono::now()));
                 return self.hinder(None);
             }
             Ok(true) => {
@@ -126,6 +132,7 @@ impl<'a> Visitor<'a> {
                 self.context.pods.put(Claims { told: Some(now), all: tell::claims(&answer.pods) });
                 self.context.pods.stand(Standing::Answers);
                 self.answer = Some((answer, now));
+                self.answered = Some(now);
             }
             Err(failure) => {
                 self.failed = self.failed.saturating_add(1);
@@ -195,6 +202,14 @@ async fn stopped(stop: &Stop) {
     }
 }
 
+/// What it means that there is no socket, by when the kubelet answered last.
+fn absent(answered: Option<Mono>, now: Mono) -> Standing {
+    match answered {
+        Some(at) if now.since(at) <= REPLACED => Standing::Silent("its socket is gone".into()),
+        _ => Standing::Absent,
+    }
+}
+
 /// How long it is left alone after so many failures in a row.
 fn pause(failed: u32, every: Duration) -> Duration {
     match failed {
@@ -206,6 +221,14 @@ fn pause(failed: u32, every: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_whose_socket_went_away_lately_may_come_back() {
+        let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        assert_eq!(absent(None, at(1)), Standing::Absent);
+        assert!(matches!(absent(Some(at(1)), at(600)), Standing::Silent(_)));
+        assert_eq!(absent(Some(at(1)), at(602)), Standing::Absent);
+    }
 
     #[test]
     fn a_kubelet_that_does_not_answer_is_asked_ever_less_often() {

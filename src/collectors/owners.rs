@@ -35,6 +35,8 @@ const KEEP: Duration = Duration::from_secs(60);
 const NAMES_WITHIN: Duration = Duration::from_secs(3);
 /// Helpers that environments may hold up: they are what can hang, and must leave others for the rest.
 const MOST_ENVIRONMENTS: usize = 2;
+/// A process whose reading was late is looked up again after so many readings of what owners use.
+const LATE_AGAIN: u32 = 6;
 /// Most attributions in one event.
 const MOST_TOLD: usize = 1000;
 /// How long it is waited for a snapshot before it is looked whether it is time to end.
@@ -63,6 +65,8 @@ struct Known {
     owner: Arc<Owner>,
     /// Since when no GPU lists it.
     unlisted: Option<Mono>,
+    /// When it is looked up again, if that was late: a machine may be slow for a moment only.
+    again: Option<Mono>,
     /// CPU time of its threads at the last reading, by thread id.
     threads: HashMap<u32, u64>,
 }
@@ -85,6 +89,8 @@ struct Owners {
     stuck: bool,
     /// Counts readings, so that those of whom there are too many take turns.
     turn: usize,
+    /// The owner that was read last, if not all could be: those behind it are next.
+    after: Option<Arc<str>>,
     every: Duration,
 }
 
@@ -103,6 +109,7 @@ impl Owners {
             told: None,
             stuck: false,
             turn: 0,
+            after: None,
             every: READ_EVERY.min(config.ledger.publish_interval * 10),
             context,
         }
@@ -155,8 +162,11 @@ impl Owners {
         self.known.retain(|_, known| known.unlisted.is_none_or(|since| now.since(since) < KEEP));
         self.waiting.retain(|pid, _| listed.contains_key(pid));
         let mut found = Vec::new();
+        // Not while one still hangs: it may be this one.
+        let idle = self.reader.given_up() == 0;
         for (pid, places) in &listed {
-            if self.known.get(pid).is_some_and(|known| known.unlisted.is_none()) {
+            let again = |known: &Known| idle && known.again.is_some_and(|at| now >= at);
+            if self.known.get(pid).is_some_and(|known| known.unlisted.is_none() && !again(known)) {
                 continue;
             }
             if self.context.stop.stopped() {
@@ -187,35 +197,40 @@ impl Owners {
         now: Mono,
     ) -> Option<Attribution> {
         let host = Arc::clone(&self.host);
+        let late = self.known.get(&pid).is_some_and(|known| known.again.is_some());
         let before = self.known.get(&pid).map(|known| (known.started, Arc::clone(&known.owner)));
-        let (outcome, started, owner) =
-            match self.reader.read(MOST_GIVEN_UP, move || lookup::process(&host, pid)) {
-                Err(Unread::NotTried) => return None,
-                Err(Unread::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
-                Ok(Err(failed)) => {
-                    let outcome = match failed {
-                        Failed::Gone => OwnerLookup::Gone,
-                        Failed::Refused => OwnerLookup::Refused,
-                        Failed::Malformed => OwnerLookup::Malformed,
-                    };
-                    // Gone since it was looked up: it still works for whom it did.
-                    let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
-                    (outcome, started, owner)
-                }
-                Ok(Ok(seen)) => {
-                    let started = Some(seen.started);
-                    match before {
-                        Some((known, owner)) if known == started => (OwnerLookup::Found, started, owner),
-                        _ => {
-                            let (outcome, owner) = self.identify(pid, seen, places, listed, snapshot, now)?;
-                            (outcome, started, owner)
-                        }
+        let (outcome, started, owner) = match self
+            .reader
+            .read(MOST_GIVEN_UP, move || lookup::process(&host, pid))
+        {
+            Err(Unread::NotTried) => return None,
+            Err(Unread::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
+            Ok(Err(failed)) => {
+                let outcome = match failed {
+                    Failed::Gone => OwnerLookup::Gone,
+                    Failed::Refused => OwnerLookup::Refused,
+                    Failed::Malformed => OwnerLookup::Malformed,
+                };
+                // Gone since it was looked up: it still works for whom it did.
+                let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
+                (outcome, started, owner)
+            }
+            Ok(Ok(seen)) => {
+                let started = Some(seen.started);
+                match before {
+                    Some((known, owner)) if known == started && !late => (OwnerLookup::Found, started, owner),
+                    _ => {
+                        let (outcome, owner) = self.identify(pid, seen, places, listed, snapshot, now)?;
+                        (outcome, started, owner)
                     }
                 }
-            };
+            }
+        };
         self.lookups[outcome as usize] += 1;
         self.waiting.remove(&pid);
-        let known = Known { started, owner: Arc::clone(&owner), unlisted: None, threads: HashMap::new() };
+        let again = (outcome == OwnerLookup::Late).then(|| now + self.every * LATE_AGAIN);
+        let known =
+            Known { started, owner: Arc::clone(&owner), unlisted: None, again, threads: HashMap::new() };
         self.known.insert(pid, known);
         let ticks = procfs::ticks_per_second() as f64;
         let started = started.map(|started| boot_unix_seconds() + started as f64 / ticks);

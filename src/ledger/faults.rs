@@ -394,6 +394,8 @@ impl Faults {
                     ..quiet(EventKind::DriverLoad, unix_seconds)
                 }
             }
+            // Of the host's memory: no fault of a GPU.
+            KernelLine::OomKill { .. } => return,
             KernelLine::DriverUnloaded => {
                 if !old {
                     self.driver_reset();

@@ -63,8 +63,19 @@ pub struct Owners {
 /// Processes of an owner that the kernel killed for want of memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kills {
-    last: u64,
+    /// The control group's count at the last reading.
+    last: Option<u64>,
+    /// What it has risen by.
     counted: f64,
+    /// What the kernel log told of: a container's group is gone at once when its first process is killed.
+    logged: f64,
+}
+
+impl Kills {
+    /// Both tell of the same ones, and each may miss some.
+    fn sum(&self) -> f64 {
+        self.counted.max(self.logged)
+    }
 }
 
 impl Default for Owners {
@@ -93,12 +104,12 @@ impl Owners {
         }
     }
 
-    /// Takes in what was told.
-    pub fn take(&mut self, news: News) {
+    /// Takes in what was told now.
+    pub fn take(&mut self, news: News, now: Mono) {
         match news {
             News::Attributed(list) => {
                 for one in &list {
-                    self.tenants.attribute(one, self.offset);
+                    self.tenants.attribute(one, self.offset, now);
                 }
             }
             News::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
@@ -111,12 +122,18 @@ impl Owners {
         }
         if let Some(kills) = reading.oom_kills {
             // What was before the first reading, or in an older control group of the same name, is not this work's.
-            let known =
-                self.kills.entry(Arc::clone(&reading.owner)).or_insert(Kills { last: kills, counted: 0.0 });
-            known.counted += kills.saturating_sub(known.last) as f64;
-            known.last = kills;
+            let known = self.kills.entry(Arc::clone(&reading.owner)).or_default();
+            known.counted += kills.saturating_sub(known.last.unwrap_or(kills)) as f64;
+            known.last = Some(kills);
         }
         self.readings.entry(Arc::clone(&reading.owner)).or_default().take(reading);
+    }
+
+    /// Takes in that the kernel log tells of a process killed for want of host memory, and its control group.
+    pub(super) fn killed(&mut self, group: &str, pid: u32) {
+        if let Some(owner) = self.tenants.owner_in(group, pid).filter(|owner| **owner != *self.unknown.id) {
+            self.kills.entry(owner).or_default().logged += 1.0;
+        }
     }
 
     /// Takes in who is on a GPU.

@@ -61,3 +61,12 @@ fn promtool_accepts_the_recording_rules() {
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && said.contains("10 rules found"), "{said}");
 }
+
+#[test]
+fn the_recording_rules_say_what_a_pod_had() {
+    let promtool = std::env::var("PROMTOOL").expect("PROMTOOL is not set: run the tests with `make test`");
+    let output =
+        Command::new(promtool).args(["test", "rules", "tests/data/owners.rules.test.yml"]).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+}

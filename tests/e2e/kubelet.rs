@@ -13,8 +13,9 @@ use super::podresources::{Kubelet, Manner, devices, pod, socket};
 /// A scrape takes milliseconds; this leaves room for a machine under load.
 const SCRAPE: Duration = Duration::from_secs(1);
 
-fn start() -> Node {
-    Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_DEADLINE", "150ms").start()
+/// A node that gives its kubelet this long for an answer.
+fn start(deadline: &str) -> Node {
+    Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_DEADLINE", deadline).start()
 }
 
 fn allocated(m: &Metrics, resource: &str) -> Option<f64> {
@@ -40,7 +41,7 @@ fn one_gpu(node: &Node) -> Kubelet {
 
 #[test]
 fn a_node_without_a_kubelet_lacks_nothing() {
-    let node = start();
+    let node = start("20s");
     let m = node.wait_metrics("the collector has looked", |m| up(m) == Some(1.0));
     assert!(m.all("gpu_allocatable", &[]).is_empty() && m.all("gpu_allocated", &[]).is_empty());
     let counted = m.all("gpu_exporter_kubelet_errors_total", &[]);
@@ -49,7 +50,7 @@ fn a_node_without_a_kubelet_lacks_nothing() {
 
 #[test]
 fn devices_of_three_hundred_pods_are_counted_by_resource() {
-    let node = start();
+    let node = start("20s");
     let mut pods: Vec<_> = (0..300)
         .map(|n| match n % 3 {
             0 => pod(&format!("mig-{n}"), vec![devices("nvidia.com/mig-1g.18gb", [format!("MIG-{n}")])]),
@@ -84,7 +85,7 @@ fn devices_of_three_hundred_pods_are_counted_by_resource() {
 
 #[test]
 fn it_comes_back_after_a_restart() {
-    let node = start();
+    let node = start("20s");
     let kubelet = one_gpu(&node);
     node.wait_metrics("the device", |m| allocated(m, "nvidia.com/gpu") == Some(1.0));
     drop(kubelet);
@@ -101,7 +102,7 @@ fn it_comes_back_after_a_restart() {
 
 #[test]
 fn whatever_it_does_is_counted_and_scrapes_do_not_wait() {
-    let node = start();
+    let node = start("150ms");
     node.wait_ready();
     let kubelet = one_gpu(&node);
     let bad = |what: &str, error: &str, before: f64| {

@@ -8,6 +8,8 @@ use crate::fact::{KernelLine, pci_address};
 
 /// Longest text that is kept of a line, in bytes.
 const MAX_TEXT: usize = 1024;
+/// What a line about a process that was killed for want of memory begins with.
+const OOM_KILL: &[u8] = b"oom-kill:";
 /// The part of the priority that is the level; what is above it is the facility, 0 for the kernel.
 const LEVELS: u32 = 8;
 
@@ -53,6 +55,9 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 /// What the text of a record says.
 pub fn classify(text: &[u8]) -> Verdict {
     // Most lines of a kernel log are somebody else's: they are told by their first bytes.
+    if text.starts_with(OOM_KILL) {
+        return oom_kill(text).map_or(Verdict::NotOurs, |line| Verdict::Told(line, kept(text)));
+    }
     let ours = text.starts_with(b"NVRM:") || text.starts_with(b"nvidia-");
     if !ours {
         return Verdict::NotOurs;
@@ -75,6 +80,18 @@ pub fn classify(text: &[u8]) -> Verdict {
         return Verdict::Told(KernelLine::DriverUnloaded, text);
     }
     Verdict::Driver
+}
+
+/// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
+/// `dump_oom_summary`). The name can hold anything but is followed by the numbers, so these are read from the end.
+fn oom_kill(text: &[u8]) -> Option<KernelLine> {
+    let text = String::from_utf8_lossy(text);
+    let (_, rest) = text.split_once(",task_memcg=")?;
+    let (group, rest) = rest.split_once(",task=")?;
+    let (rest, user) = rest.trim_end().rsplit_once(",uid=")?;
+    let (_, pid) = rest.rsplit_once(",pid=")?;
+    user.parse::<u32>().ok()?;
+    Some(KernelLine::OomKill { group: group.to_owned(), pid: pid.parse().ok()? })
 }
 
 /// The text up to its bound, without bytes that are no text.
@@ -188,6 +205,25 @@ mod tests {
             "99999999999999999999,1,2,-;x",
         ] {
             assert_eq!(parse(none.as_bytes()), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn who_was_killed_for_want_of_memory_is_understood_whatever_its_name() {
+        let line = |name: &str| {
+            format!(
+                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x.scope,mems_allowed=0-1,\
+                 oom_memcg=/kubepods.slice,task_memcg=/kubepods.slice/x.scope,task={name},pid=522,uid=1000"
+            )
+        };
+        let killed = KernelLine::OomKill { group: "/kubepods.slice/x.scope".into(), pid: 522 };
+        for name in ["python3", "a,pid=1,uid=0", "x,task=y", ""] {
+            let told = classify(line(name).as_bytes());
+            assert!(matches!(&told, Verdict::Told(line, _) if *line == killed), "{told:?}");
+        }
+        let whole = line("python3");
+        for cut in ["oom-kill:", &whole[..whole.len() - 9], "oom-kill:task_memcg=/a,task=b,pid=1"] {
+            assert_eq!(classify(cut.as_bytes()), Verdict::NotOurs, "{cut}");
         }
     }
 

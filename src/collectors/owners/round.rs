@@ -45,12 +45,15 @@ impl Owners {
         }
         let mut chosen = Vec::new();
         let mut processes = 0;
-        let all: Vec<(Arc<Owner>, Vec<u32>)> = owners.into_values().collect();
-        for (owner, mut pids) in in_turn(all, self.turn, MOST_PROCESSES) {
+        let mut all: Vec<(Arc<Owner>, Vec<u32>)> = owners.into_values().collect();
+        let next = self.after.take().map_or(0, |after| all.partition_point(|(owner, _)| owner.id <= after));
+        all.rotate_left(next);
+        for (owner, mut pids) in all {
             pids.sort_unstable();
             let complete = pids.len() <= MOST_OF_OWNER;
             let pids: Vec<u32> = in_turn(pids, self.turn, MOST_OF_OWNER).collect();
             if processes + pids.len() > MOST_PROCESSES {
+                self.after = chosen.last().map(|(owner, _, _): &(Arc<Owner>, _, _)| Arc::clone(&owner.id));
                 break;
             }
             processes += pids.len();
@@ -181,7 +184,7 @@ mod tests {
 
     fn known() -> Known {
         let owner = Arc::new(Owner::unknown());
-        Known { started: Some(1), owner, unlisted: None, threads: HashMap::new() }
+        Known { started: Some(1), owner, unlisted: None, again: None, threads: HashMap::new() }
     }
 
     fn process(allowed: &str, threads: &[(u32, u64, u32)]) -> Process {

@@ -214,7 +214,7 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
 #[test]
 fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(50);
+    machine.config.owners.read_deadline = Duration::from_millis(1500);
     for pid in 1..=6 {
         machine.process(pid, 100, "0::/system.slice/slurmd.service\n");
         machine.hangs(&format!("proc/{pid}/environ"));
@@ -236,7 +236,7 @@ fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
 #[test]
 fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(50);
+    machine.config.owners.read_deadline = Duration::from_millis(1500);
     machine.process(1, 100, "");
     machine.hangs("proc/1/cgroup");
     machine.process(2, 100, "0::/system.slice/a.service\n");
@@ -254,6 +254,25 @@ fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
     assert_eq!(running.id(2), "unit/a.service");
     assert!([1, 3, 4, 5].iter().all(|pid| running.owner(*pid).unwrap().kind == OwnerKind::Unknown));
     assert!(running.attributed.iter().filter(|one| one.pid != 2).all(|one| one.started.is_none()));
+    running.end();
+}
+
+#[test]
+fn one_that_was_late_is_looked_up_again_when_nothing_hangs_any_more() {
+    let mut machine = Machine::new();
+    machine.config.owners.read_deadline = Duration::from_millis(1500);
+    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.process(1, 100, "");
+    machine.hangs("proc/1/cgroup");
+    let mut running = machine.start();
+    running.until("it is late", &[(0, 1)], |r| r.count(OwnerLookup::Late) == 1.0 && r.attributed.len() == 1);
+    assert_eq!(running.id(1), "unknown");
+    let hung = machine.path("proc/1/cgroup");
+    let held = fs::File::options().write(true).open(&hung).unwrap();
+    fs::remove_file(&hung).unwrap();
+    machine.process(1, 100, "0::/system.slice/a.service\n");
+    drop(held);
+    running.until("its owner", &[(0, 1)], |r| r.id(1) == "unit/a.service");
     running.end();
 }
 
@@ -379,6 +398,11 @@ fn five_thousand_processes_are_all_attributed_and_the_reading_stays_bounded() {
     assert_eq!(owners.len(), 100, "an owner is kept once");
     let visited = running.readings.len() * 50;
     assert!(visited <= 512 + 50, "{visited}");
+    let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    running.until("everybody has a turn", &listed, |r| {
+        read.borrow_mut().extend(r.readings.iter().map(|one| Arc::clone(&one.owner)));
+        read.borrow().len() == 100
+    });
     running.end();
 }
 

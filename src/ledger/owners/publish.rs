@@ -22,13 +22,15 @@ struct About {
     gpu: Gpu,
     /// Whether it answers: what was measured is withdrawn while it does not.
     up: bool,
+    /// Whether it is known who is on it now.
+    listed: bool,
     /// Memory, in bytes.
     memory: Option<f64>,
     /// Compute slices in MIG mode.
     slices: Option<f64>,
     /// Compute slices of each GPU instance.
     instances: Vec<(u32, f64)>,
-    /// Rate of the PCIe link, bytes a second one way.
+    /// Highest rate of the PCIe link of late, bytes a second one way.
     link: Option<f64>,
     /// Where it sits.
     device: Option<Device>,
@@ -56,9 +58,9 @@ impl Ledger {
         if !self.settings.owners.enabled {
             return Vec::new();
         }
-        let about: Vec<About> =
+        let mut about: Vec<About> =
             states.iter().map(|(gpu, state)| self.about(gpu, *state == GpuState::Up, now)).collect();
-        for one in &about {
+        for one in &mut about {
             let held = |events: [ClockEvent; 2]| -> Option<f64> {
                 let book = self.gpus.get(&one.gpu).filter(|_| one.up)?;
                 Some(events.iter().map(|event| book.clock_events.seconds(*event)).sum())
@@ -66,6 +68,7 @@ impl Ledger {
             let power = held([ClockEvent::SwPowerCap, ClockEvent::HwPowerBrakeSlowdown]);
             let heat = held([ClockEvent::SwThermalSlowdown, ClockEvent::HwThermalSlowdown]);
             let tracks = self.owners.tracks(&one.gpu, None);
+            one.link = tracks.link(now, one.link);
             if let (Some(power), Some(heat)) = (power, heat) {
                 tracks.power_held.total(now, power);
                 tracks.heat_held.total(now, heat);
@@ -116,6 +119,7 @@ impl Ledger {
         About {
             gpu: gpu.clone(),
             up,
+            listed: up && self.processes_of(gpu, now).is_some(),
             memory: value(m::gpu_memory_total_bytes.id()),
             slices: value(m::gpu_mig_slices.id()),
             instances,
@@ -141,9 +145,9 @@ impl Owners {
 
     /// The accounts of one GPU.
     fn put_gpu(&mut self, b: &mut Builder<'_>, about: &About, now: Mono) -> Vec<OwnerView> {
-        let look = self.lines.get(&about.gpu).and_then(|line| line.newest());
+        let look = self.lines.get(&about.gpu).and_then(|line| line.newest()).filter(|_| about.listed);
         let present = look.map(|(_, look)| self.present(look, now)).unwrap_or_default();
-        let pids = look.filter(|_| about.up).map(|(_, look)| self.pids(look, now)).unwrap_or_default();
+        let pids = look.map(|(_, look)| self.pids(look, now)).unwrap_or_default();
         let Owners { accounts, readings, tracks, works, powered, .. } = self;
         let mut views = Vec::new();
         for (key, account) in accounts.seated().filter(|(key, _)| key.gpu == about.gpu) {
@@ -152,25 +156,28 @@ impl Owners {
             let entity = key.entity();
             let place = (key.gpu.clone(), key.place);
             b.put(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);
-            if about.up {
+            if about.listed {
                 b.put(&m::gpu_owner_processes, &entity, (), pids.len() as f64);
                 // After its end it holds none.
                 if let Some(bytes) = here.map_or(Some(0), |here| here.memory) {
                     b.put(&m::gpu_owner_memory_used_bytes, &entity, (), bytes as f64);
                 }
             }
-            if key.place.is_none_or(|instance| about.share(instance).is_some()) || account.allocated > 0.0 {
+            // Without its share of the GPU nothing of an instance can be counted.
+            let counted =
+                |sum: f64| sum > 0.0 || key.place.is_none_or(|instance| about.share(instance).is_some());
+            if counted(account.allocated) {
                 b.put(&m::gpu_owner_allocated_seconds_total, &entity, (), account.allocated);
             }
-            if works.contains(&place) {
+            if works.contains(&place) && counted(account.busy) {
                 b.put(&m::gpu_owner_busy_seconds_total, &entity, (), account.busy);
             }
-            if powered.contains(&key.gpu) {
+            if powered.contains(&key.gpu) && counted(account.joules) {
                 b.put(&m::gpu_owner_energy_joules_total, &entity, (), account.joules);
             }
             b.put(&m::gpu_owner_ended_at_full_memory_total, &entity, (), account.ended_full);
             let read = readings.get(&key.owner);
-            let (mut cause, live) = (None, here.filter(|_| about.up));
+            let (mut cause, live) = (None, here);
             if let Some(here) = live {
                 let evidence = evidence(about, key.place, here, read, tracks, now);
                 cause = account.cause.found(evidence.cause(), now);
@@ -204,7 +211,7 @@ impl Owners {
     fn put_node(&self, b: &mut Builder<'_>) {
         for (owner, kills) in self.kills.iter().filter(|(owner, _)| self.accounts.is_seated(owner)) {
             let entity = m::Owner { owner: Arc::clone(owner) };
-            b.put(&m::gpu_owner_host_oom_kills_total, &entity, (), kills.counted);
+            b.put(&m::gpu_owner_host_oom_kills_total, &entity, (), kills.sum());
         }
         b.put(&m::gpu_exporter_owners_dropped, &Node {}, (), self.accounts.dropped() as f64);
         for (phase, histogram) in &self.starts {

@@ -45,6 +45,9 @@ pub struct Tenants {
     all: HashMap<u64, Tenant>,
     /// The newest with each id; the one before it is still known while it is remembered.
     current: HashMap<u32, Vec<u64>>,
+    /// What was told of processes that may be listed only later, and when: what a slow visit lists is published, and
+    /// so looked up, before the next look counts it.
+    early: HashMap<u32, (Attribution, Mono)>,
     next: u64,
 }
 
@@ -59,15 +62,33 @@ impl Tenants {
             tenant.last = tenant.last.max(at);
             return *id;
         }
+        let before = known.last().and_then(|id| self.all.get(id));
+        let mut tenant = Tenant::new(pid, at, fresh);
+        if let Some((told, _)) = self.early.remove(&pid) {
+            tenant.fresh &= !before.is_some_and(|before| before.is(told.started));
+            (tenant.started, tenant.owner) = (told.started, Some(told.owner));
+        }
         self.next += 1;
         known.push(self.next);
-        self.all.insert(self.next, Tenant::new(pid, at, fresh));
+        self.all.insert(self.next, tenant);
         self.next
     }
 
-    /// Takes in whom a process works for. `offset`: wall clock minus monotonic clock, in seconds.
-    pub fn attribute(&mut self, told: &Attribution, offset: f64) {
-        let Some(known) = self.current.get_mut(&told.pid) else { return };
+    /// Takes in whom a process works for, told at `now`. `offset`: wall clock minus monotonic clock, in seconds.
+    pub fn attribute(&mut self, told: &Attribution, offset: f64, now: Mono) {
+        let Some(known) = self.current.get_mut(&told.pid) else {
+            self.early.insert(told.pid, (told.clone(), now));
+            return;
+        };
+        // The same process, told of before: it is back after a pause, and its first context was long ago.
+        if let [.., before, newest] = known[..]
+            && self.all.get(&before).is_some_and(|before| before.is(told.started))
+            && let Some(tenant) = self.all.get_mut(&newest).filter(|newest| newest.owner.is_none())
+        {
+            (tenant.started, tenant.owner) = (told.started, Some(Arc::clone(&told.owner)));
+            tenant.fresh = false;
+            return;
+        }
         // The newest one that can have been started then: not before the one that had its id was gone.
         let begun = |all: &HashMap<u64, Tenant>, at: usize| -> bool {
             let (Some(started), Some(before)) = (told.started, at.checked_sub(1)) else { return true };
@@ -79,6 +100,10 @@ impl Tenants {
         let Some(tenant) = self.all.get_mut(&id) else { return };
         let another = tenant.owner.is_some()
             && tenant.started.zip(told.started).is_some_and(|(a, b)| (a - b).abs() > SLACK);
+        if tenant.owner.is_some() {
+            // Who is told of again was missing from the lists, and is counted anew if that was for long.
+            self.early.insert(told.pid, (told.clone(), now));
+        }
         if !another {
             tenant.started = told.started.or(tenant.started);
             tenant.owner = Some(Arc::clone(&told.owner));
@@ -119,8 +144,19 @@ impl Tenants {
         self.all.get(self.current.get(&pid)?.last()?)?.owner.as_ref()
     }
 
+    /// Whom a process works for that had this id, or else one in this control group or below it.
+    pub fn owner_in(&self, group: &str, pid: u32) -> Option<Arc<str>> {
+        let within = |owner: &&Arc<Owner>| {
+            let below = (!owner.cgroup.is_empty()).then(|| group.strip_prefix(&*owner.cgroup)).flatten();
+            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let in_group = || self.all.values().filter_map(|tenant| tenant.owner.as_ref()).find(within);
+        self.owner_of_pid(pid).or_else(in_group).map(|owner| Arc::clone(&owner.id))
+    }
+
     /// Forgets those long gone.
     pub fn forget(&mut self, now: Mono) {
+        self.early.retain(|_, (_, told)| now.since(*told) <= RETURN);
         let all = &mut self.all;
         all.retain(|_, tenant| now.since(tenant.last) <= REMEMBER);
         self.current.retain(|_, known| {
@@ -142,6 +178,11 @@ impl Tenant {
             context_told: false,
             work_told: false,
         }
+    }
+
+    /// Whether it is known that it was started then.
+    fn is(&self, started: Option<f64>) -> bool {
+        self.started.zip(started).is_some_and(|(a, b)| (a - b).abs() <= SLACK)
     }
 }
 
@@ -169,7 +210,7 @@ mod tests {
         let id = tenants.listed(7, at(10.0), true);
         assert_eq!(owner(&tenants, id, 14.0), None);
         assert_eq!(owner(&tenants, id, 15.0).as_deref(), Some("unknown"));
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0);
+        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(10.0));
         assert_eq!(owner(&tenants, id, 16.0).as_deref(), Some("a"), "late, but from now on");
     }
 
@@ -177,17 +218,16 @@ mod tests {
     fn an_id_that_is_used_again_is_another_process() {
         let mut tenants = Tenants::default();
         let first = tenants.listed(7, at(10.0), true);
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0);
         tenants.listed(7, at(30.0), true);
         let second = tenants.listed(7, at(100.0), true);
         assert_ne!(first, second);
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0);
+        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(100.0));
         assert_eq!(owner(&tenants, second, 101.0), None, "that was the first");
-        tenants.attribute(&told(7, Some(99.0), "b"), 0.0);
+        tenants.attribute(&told(7, Some(99.0), "b"), 0.0, at(101.0));
         assert_eq!(owner(&tenants, second, 101.0).as_deref(), Some("b"));
         assert_eq!(owner(&tenants, first, 101.0).as_deref(), Some("a"));
         // It passed on without a pause in the lists.
-        tenants.attribute(&told(7, Some(150.0), "c"), 0.0);
+        tenants.attribute(&told(7, Some(150.0), "c"), 0.0, at(150.0));
         assert_eq!(owner(&tenants, tenants.current[&7][2], 151.0).as_deref(), Some("c"));
         tenants.forget(at(1000.0));
         assert!(tenants.all.is_empty() && tenants.current.is_empty());
@@ -198,5 +238,35 @@ mod tests {
         let mut tenants = Tenants::default();
         let first = tenants.listed(7, at(10.0), true);
         assert_eq!(tenants.listed(7, at(40.0), true), first);
+    }
+
+    #[test]
+    fn one_that_is_back_after_a_pause_has_its_owner_again_and_no_first_context() {
+        let mut tenants = Tenants::default();
+        let first = tenants.listed(7, at(10.0), true);
+        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(10.0));
+        let second = tenants.listed(7, at(100.0), true);
+        assert_ne!(first, second);
+        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(100.0));
+        assert_eq!(owner(&tenants, second, 101.0).as_deref(), Some("a"));
+        assert!(!tenants.all[&second].fresh);
+        // The same, but told before it is listed.
+        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(200.0));
+        let third = tenants.listed(7, at(200.5), true);
+        assert_eq!(owner(&tenants, third, 201.0).as_deref(), Some("a"));
+        assert!(third != second && !tenants.all[&third].fresh);
+    }
+
+    #[test]
+    fn what_is_told_before_a_process_is_listed_counts_once_it_is() {
+        let mut tenants = Tenants::default();
+        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(10.0));
+        tenants.attribute(&told(8, Some(9.0), "b"), 0.0, at(10.0));
+        let id = tenants.listed(7, at(11.0), true);
+        assert_eq!(owner(&tenants, id, 11.0).as_deref(), Some("a"));
+        tenants.forget(at(71.0));
+        let id = tenants.listed(8, at(71.0), true);
+        assert_eq!(owner(&tenants, id, 71.0), None, "that may have been another one");
+        assert!(tenants.early.is_empty());
     }
 }

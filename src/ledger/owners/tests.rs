@@ -242,6 +242,31 @@ fn a_gpu_that_does_not_answer_keeps_the_counters_of_its_owners() {
 }
 
 #[test]
+fn what_is_listed_no_more_is_not_told() {
+    let mut bench = Bench::new(config::Owners::default());
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.attribute(7, 50.0, "a");
+    for _ in 0..4 {
+        bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    }
+    let before = bench.publish();
+    // The GPU answers, but not who is on it.
+    for _ in 0..20 {
+        bench.now += 1.0;
+        let batch = bench.batch(Tier::Normal, |rows| {
+            rows.of(&gpu()).put(&m::gpu_power_watts, (), 300.0).unwrap();
+        });
+        bench.ledger.fold(batch);
+    }
+    let s = bench.publish();
+    let of = |s: &Snapshot, metric| s.number(metric, &owned("a"), ());
+    for metric in [&m::gpu_owner_processes, &m::gpu_owner_memory_used_bytes] {
+        assert!(of(&before, metric).is_some() && of(&s, metric).is_none());
+    }
+    assert!(s.number(&m::gpu_owner_allocated_seconds_total, &owned("a"), ()).is_some());
+}
+
+#[test]
 fn what_was_read_is_joined_with_where_the_gpu_sits() {
     let mut bench = Bench::new(config::Owners::default());
     let device = Device {
@@ -282,6 +307,47 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
     assert_eq!(s.number(&m::gpu_owner_memory_remote_ratio, &owned("a"), ()), Some(0.75));
     let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
     assert_eq!(kills, Some(4.0), "those before the first reading are not counted");
+}
+
+#[test]
+fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
+    let mut bench = Bench::new(config::Owners::default());
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    let owner = Owner { id: "a".into(), cgroup: "/pods/a".into(), ..Owner::unknown() };
+    let told = Attribution { pid: 7, started: Some(BOOT + 50.0), owner: Arc::new(owner) };
+    bench.ledger.event(Event::Owners(News::Attributed(vec![told])));
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.publish();
+    let mut read = |kills| {
+        let read = Reading {
+            owner: "a".into(),
+            taken: mono(bench.now),
+            allowed_cpus: None,
+            ran_on: Default::default(),
+            memory_by_node: Default::default(),
+            cpu_seconds: None,
+            cpu_limit: None,
+            busiest_thread: None,
+            oom_kills: Some(kills),
+        };
+        bench.ledger.event(Event::Owners(News::Read(vec![read])));
+        bench.publish().number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ())
+    };
+    assert_eq!(read(0), Some(0.0), "born at 0");
+    assert_eq!(read(1), Some(1.0));
+    for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
+    {
+        let line = KernelLine::OomKill { group: group.into(), pid };
+        let what = Told::Kernel(KernelFact { old: false, line, text: String::new() });
+        let at = mono(bench.now);
+        let fact =
+            Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, what };
+        bench.ledger.fact(1, fact);
+    }
+    let s = bench.publish();
+    let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
+    assert_eq!(kills, Some(2.0), "one of which the group told too, and none of another one's");
+    assert!(s.events.iter().all(|event| event.owner.is_none()), "no fault of a GPU");
 }
 
 #[test]

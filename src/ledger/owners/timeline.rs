@@ -220,8 +220,10 @@ impl Timeline {
             let parted = stretch.owners.iter().any(|(place, _)| place.is_some());
             for (place, owners) in &stretch.owners {
                 let of_place = match (amount.what, place) {
-                    (What::Busy(wanted), _) => (wanted == *place).then_some(1.0),
-                    (What::Joules, Some(instance)) => share(*instance),
+                    (What::Busy(wanted), _) if wanted != *place => None,
+                    // Both count in whole GPUs, as the allocated time does.
+                    (_, Some(instance)) => share(*instance),
+                    (What::Busy(_), None) => Some(1.0),
                     (What::Joules, None) => (!parted).then_some(1.0),
                 };
                 let Some(of_place) = of_place else { continue };

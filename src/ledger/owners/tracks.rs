@@ -80,6 +80,21 @@ pub struct Tracks {
     pub dram: Track,
     /// Bytes over PCIe, from the host and to it.
     pub pcie: [Track; 2],
+    link: Option<(f64, Mono)>,
+}
+
+impl Tracks {
+    /// The link has this rate now. Gives the highest of the last half minute: at rest some models run their link
+    /// slower, and what was moved before that is no measure of it.
+    pub fn link(&mut self, now: Mono, rate: Option<f64>) -> Option<f64> {
+        let held = self.link.filter(|(_, at)| now.since(*at) <= WINDOW);
+        match (held, rate) {
+            (Some((before, _)), Some(rate)) if rate < before => {}
+            (_, Some(rate)) => self.link = Some((rate, now)),
+            (held, None) => self.link = held,
+        }
+        self.link.map(|(rate, _)| rate)
+    }
 }
 
 /// Bytes a second over a PCIe link, one way, after its line code: generation 1 and 2 send 10 bits for 8, 3 to 5 send
@@ -121,6 +136,17 @@ mod tests {
         assert!((total.share(at(99)).unwrap() - 0.25).abs() < 1e-9);
         total.total(at(100), 0.0);
         assert_eq!(total.share(at(100)), None, "it began anew");
+    }
+
+    #[test]
+    fn a_link_that_rests_is_measured_by_what_it_was() {
+        let mut tracks = Tracks::default();
+        assert_eq!(tracks.link(at(0), None), None);
+        assert_eq!(tracks.link(at(1), Some(63e9)), Some(63e9));
+        assert_eq!(tracks.link(at(31), Some(4e9)), Some(63e9));
+        assert_eq!(tracks.link(at(32), Some(4e9)), Some(4e9));
+        assert_eq!(tracks.link(at(33), Some(63e9)), Some(63e9));
+        assert_eq!((tracks.link(at(63), None), tracks.link(at(64), None)), (Some(63e9), None));
     }
 
     #[test]

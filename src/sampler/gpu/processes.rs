@@ -124,8 +124,8 @@ fn listed(
 pub(in crate::sampler) fn list_processes(v: &mut Visit<'_>, more: impl Iterator<Item = GpuProcess>) {
     let list = v.processes.get_or_insert_default();
     list.extend(more);
-    list.sort_unstable();
-    // A process may be told twice, as of two lists.
+    // A process may be told twice, as of two lists: the one that tells the most memory counts.
+    list.sort_unstable_by_key(|one| (one.pid, one.instance, std::cmp::Reverse(one.memory)));
     list.dedup_by_key(|one| (one.pid, one.instance));
     if list.len() > MAX_PROCESSES {
         list.sort_by_key(|one| (std::cmp::Reverse(one.memory), one.pid));
