@@ -230,14 +230,17 @@ async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: w
                 let places = places.clone();
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
                 let (windows, inbox) = (Arc::clone(&windows), Arc::clone(&inbox));
-                let obeyed = orders::obey(&request, &switch)
-                    .or_else(|| orders::canary(&request, &config, &canary, &switch, &board))
-                    .or_else(|| orders::guest(&request, &inbox));
+                let (config, canary, switch) =
+                    (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
+                let obeyed = orders::obey(&request, &switch).or_else(|| orders::guest(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,
                         None if windows::orders::is_ours(&request) => {
                             places.obey(move || windows::orders::obey(&request, &windows, &inbox)).await
+                        }
+                        None if orders::asks_for_canary(&request) => {
+                            places.obey(move || orders::canary(&config, &canary, &switch, &board)).await
                         }
                         None => control::look(&request, &board, &renderings).await,
                     }

@@ -20,7 +20,7 @@ use crate::clock::unix_seconds;
 use crate::control::fetch;
 use crate::ledger::inbox::Inbox;
 
-/// Requests that wait for the folders at one time: fewer than the control socket has connections, and than there are
+/// Requests that wait for files at one time: fewer than the control socket has connections, and than there are
 /// threads for what blocks.
 const AT_ONCE: usize = 4;
 /// Longest wait for one: shorter than that of who asks.
@@ -135,7 +135,7 @@ pub fn is_ours(request: &str) -> bool {
     request.split_whitespace().next() == Some("window")
 }
 
-/// Where requests wait for the folders. A disk that hangs holds up so many of them and nobody else: not those who
+/// Where requests wait that look at files. A disk that hangs holds up so many of them and nobody else: not those who
 /// scrape, nor those who ask for something else.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -166,8 +166,8 @@ impl Places {
         tokio::time::timeout(self.longest, obeyed).await.unwrap_or_else(|_| {
             let seconds = self.longest.as_secs();
             Err(format!(
-                "the folders of windows (state.dir, windows.dir) have not answered within {seconds} s; what was asked \
-                 for may be done later: look at `gpu-node-exporter window list`"
+                "the files that are needed (in state.dir, windows.dir, /sys/fs/cgroup) have not answered within {seconds} s; \
+                 what was asked for may still be done"
             ))
         })
     }
