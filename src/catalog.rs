@@ -409,7 +409,7 @@ metrics! {
     gpu_host_pcie_port_max_width_lanes: Gauge<Gpu>, Lanes, Own, "0.1.0";
     /// 1 if the link runs as GPU and port could both run it. The width must match always. The generation is lower at rest on some models: it is 1 once it was reached, and 0 if it is not reached after 30 s of work; absent before.
     gpu_host_pcie_link_matches: Gauge<Gpu, (LinkAspect,)>, None, Own, "0.1.0", at most 1.0;
-    /// The network device nearest the GPU. With node_exporter: `node_network_transmit_bytes_total * on (instance, device) group_left (gpu, uuid) gpu_host_nic_info`.
+    /// The network device nearest the GPU. With node_exporter: `gpu_host_nic_info * on (instance, device) group_left () node_network_transmit_bytes_total`.
     gpu_host_nic_info: Info<Gpu, NicInfo>, None, Own, "0.1.0";
     /// 1 while the network device nearest some GPU can carry traffic.
     gpu_host_nic_up: Gauge<Node, (Nic,)>, None, Own, "0.1.0", at most 1.0;

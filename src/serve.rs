@@ -225,20 +225,22 @@ async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: w
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
     let served = match opened.map_err(io::Error::other).and_then(|server| server) {
         Ok(server) => {
+            let places = windows::orders::Places::default();
             let answer = move |request: String| {
+                let places = places.clone();
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
                 let (windows, inbox) = (Arc::clone(&windows), Arc::clone(&inbox));
-                let obeyed = orders::obey(&request, &switch)
-                    .or_else(|| orders::canary(&request, &config, &canary, &switch, &board))
-                    .or_else(|| orders::guest(&request, &inbox));
+                let (config, canary, switch) =
+                    (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
+                let obeyed = orders::obey(&request, &switch).or_else(|| orders::guest(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,
                         None if windows::orders::is_ours(&request) => {
-                            // It reads and writes files: a slow disk must hold up nobody else.
-                            let obey = move || windows::orders::obey(&request, &windows, &inbox);
-                            let obeyed = tokio::task::spawn_blocking(obey).await;
-                            obeyed.unwrap_or_else(|error| Err(error.to_string()))
+                            places.obey(move || windows::orders::obey(&request, &windows, &inbox)).await
+                        }
+                        None if orders::asks_for_canary(&request) => {
+                            places.obey(move || orders::canary(&config, &canary, &switch, &board)).await
                         }
                         None => control::look(&request, &board, &renderings).await,
                     }

@@ -42,19 +42,15 @@ pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
     Some(json(&switch.status(Mono::now())))
 }
 
-/// Tells how the canary stands: `canary status`; `None` if the request is of another kind. The answer is
+/// Tells how the canary stands: `canary status`. It looks at files, and so may wait for them. The answer is
 /// [`crate::collectors::canary::desk::Status`] as JSON.
-pub fn canary(
-    request: &str,
-    config: &Config,
-    desk: &Desk,
-    switch: &Switch,
-    board: &Board,
-) -> Option<Result<Bytes, String>> {
-    let words: Vec<&str> = request.split_whitespace().collect();
-    let ["canary", "status"] = words[..] else { return None };
-    let status = desk.status(config, switch.is_released(), &board.current());
-    Some(json(&status))
+pub fn canary(config: &Config, desk: &Desk, switch: &Switch, board: &Board) -> Result<Bytes, String> {
+    json(&desk.status(config, switch.is_released(), &board.current()))
+}
+
+/// Whether a request is the one that [`canary`] answers.
+pub fn asks_for_canary(request: &str) -> bool {
+    request.split_whitespace().eq(["canary", "status"])
 }
 
 /// A canary on command tells when it has a GPU: `canary has|left UUID`; `None` if the request is of another kind. The

@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub struct Topology {
     news: Option<Arc<News>>,
+    /// When that was; `None` until the next publication.
+    told: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
     places: Vec<(Place, Share)>,
     speeds: BTreeMap<Arc<str>, Speed>,
@@ -42,13 +44,20 @@ struct Speed {
 }
 
 impl Speed {
-    /// Judges a reading: a link that is fast enough is, one that is not is slow if the GPU had long enough to wake it.
-    fn judge(&mut self, generation: f64, wanted: f64, last_busy: Option<Mono>, now: Mono) -> Option<bool> {
+    /// Judges what was read at this moment: a link that is fast enough is, one that is not is slow if the GPU had long
+    /// enough before to wake it.
+    fn judge(
+        &mut self,
+        (generation, read): (f64, Mono),
+        wanted: f64,
+        last_busy: Option<Mono>,
+        now: Mono,
+    ) -> Option<bool> {
         let busy = last_busy.is_some_and(|last| now.since(last) <= PAUSE);
         self.busy_since = if busy { self.busy_since.or(Some(now)) } else { None };
         if generation >= wanted {
             self.verdict = Some(true);
-        } else if self.busy_since.is_some_and(|since| now.since(since) >= AT_WORK) {
+        } else if self.busy_since.is_some_and(|since| read.since(since) >= AT_WORK) {
             self.verdict = Some(false);
         }
         self.verdict
@@ -63,6 +72,7 @@ impl Topology {
         let shares = divide::among_gpus(&news.topology, &near);
         self.places = places.into_iter().zip(shares).collect();
         self.news = Some(Arc::new(news));
+        self.told = None;
     }
 
     /// The place of a GPU of the topology.
@@ -87,6 +97,7 @@ impl Ledger {
         states: &[(Gpu, GpuState)],
     ) -> TopologyView {
         let Some(news) = self.topology.news.clone() else { return TopologyView::default() };
+        let looked = *self.topology.told.get_or_insert(now);
         put_objects(b, &news.topology);
         for (against, differences) in [
             (TopologyAgainst::FirstSeen, &news.against_first_seen),
@@ -101,7 +112,7 @@ impl Ledger {
             let up = *state == GpuState::Up;
             let Some(address) = self.info_of(gpu, m::gpu_info.id(), "pci_address") else { continue };
             let Some(device) = news.topology.gpu(&address) else { continue };
-            self.put_links(b, gpu, device, up, now);
+            self.put_links(b, gpu, device, up, looked, now);
             let Some((place, share)) = self.topology.place(device) else { continue };
             put_place(b, gpu, place, share);
             if up {
@@ -123,7 +134,15 @@ impl Ledger {
 
     /// The port above a GPU, and whether the link is what both could have. NVML's word counts before sysfs': it is
     /// fresher.
-    fn put_links(&mut self, b: &mut Builder<'_>, gpu: &Gpu, device: &Device, up: bool, now: Mono) {
+    fn put_links(
+        &mut self,
+        b: &mut Builder<'_>,
+        gpu: &Gpu,
+        device: &Device,
+        up: bool,
+        looked: Mono,
+        now: Mono,
+    ) {
         if let Some(port) = device.port {
             b.put(&m::gpu_host_pcie_port_max_generation, gpu, (), f64::from(port.generation));
             b.put(&m::gpu_host_pcie_port_max_width_lanes, gpu, (), f64::from(port.lanes));
@@ -138,8 +157,10 @@ impl Ledger {
             b.put(&m::gpu_host_pcie_link_matches, gpu, (LinkAspect::Width,), flag(matches));
         }
         let own = told(m::gpu_pcie_link_max_generation.id()).or(most.map(|most| f64::from(most.generation)));
-        let generation =
-            told(m::gpu_pcie_link_generation.id()).or(current.map(|now| f64::from(now.generation)));
+        let slow = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Slow };
+        let asked = self.parts.get(&slow).map(|held| held.taken);
+        let generation = told(m::gpu_pcie_link_generation.id()).zip(asked);
+        let generation = generation.or(current.map(|now| (f64::from(now.generation), looked)));
         if let (Some(own), Some(generation), Some(port)) = (own, generation, device.port) {
             let last_busy = self.busy.last(gpu);
             let wanted = own.min(f64::from(port.generation));

@@ -22,7 +22,7 @@ pub const DEADLINE: Duration = Duration::from_secs(10);
 /// Longest answer.
 const MOST: usize = 8 << 20;
 /// How long a process may take from its answer to its end before it counts as left behind.
-const GOING: Duration = Duration::from_secs(1);
+const GOING: Duration = Duration::from_secs(5);
 /// Longest sleep between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 

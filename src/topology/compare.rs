@@ -27,10 +27,15 @@ pub fn differences(was: &Topology, is: &Topology) -> Vec<String> {
 }
 
 fn nodes(was: &[NumaNode], is: &[NumaNode], told: &mut Vec<String>) {
-    let by_index = |nodes: &[NumaNode]| -> BTreeMap<u32, NumaNode> {
-        nodes.iter().map(|node| (node.index, node.clone())).collect()
+    // Memory without CPUs may be that of a GPU, which comes, goes and changes with the driver and its modes.
+    let by_index = |nodes: &[NumaNode], others: &[NumaNode]| -> BTreeMap<u32, NumaNode> {
+        let counts = |node: &&NumaNode| {
+            !node.cpus.is_empty()
+                || others.iter().any(|other| other.index == node.index && !other.cpus.is_empty())
+        };
+        nodes.iter().filter(counts).map(|node| (node.index, node.clone())).collect()
     };
-    let (was, is) = (by_index(was), by_index(is));
+    let (was, is) = (by_index(was, is), by_index(is, was));
     for index in was.keys().filter(|index| !is.contains_key(index)) {
         told.push(format!("NUMA node {index} is gone"));
     }
@@ -154,6 +159,8 @@ mod tests {
         assert!(told(|t| t.devices[0].link.as_mut().unwrap().now = resting).is_empty(), "a link at rest");
         assert!(told(|t| t.devices[0].link = None).is_empty(), "not told this time");
         assert!(told(|t| drop(t.devices.remove(2))).is_empty(), "storage");
+        let of_gpu = NumaNode { index: 8, cpus: cpus(""), memory_bytes: 96 << 30, package: None };
+        assert!(told(|t| t.numa_nodes.push(of_gpu)).is_empty(), "a GPU's memory, since its driver is there");
     }
 
     #[test]
@@ -162,6 +169,7 @@ mod tests {
         assert_eq!(told(|t| drop(t.packages.pop())), ["1 packages, were 2"]);
         assert_eq!(told(|t| drop(t.numa_nodes.pop())), ["NUMA node 1 is gone"]);
         assert_eq!(told(|t| t.numa_nodes[1].cpus = cpus("8-14")), ["NUMA node 1 has CPUs 8-14, had 8-15"]);
+        assert_eq!(told(|t| t.numa_nodes[1].cpus = cpus("")), ["NUMA node 1 has CPUs none, had 8-15"]);
         assert_eq!(
             told(|t| t.numa_nodes[0].memory_bytes = 62 * gib),
             ["NUMA node 0 has 62.0 GiB of memory, had 64.0"]

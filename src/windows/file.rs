@@ -14,6 +14,8 @@ pub const MAX_BYTES: usize = 64 * 1024;
 const MAX_NAME: usize = 64;
 /// Longest reason that is kept, in bytes; it becomes a label.
 pub const MAX_REASON: usize = 200;
+/// Problems of one file that are told; more are counted.
+const MAX_PROBLEMS: usize = 8;
 const KEYS: [&str; 5] = ["kind", "reason", "start", "end", "for"];
 
 /// What a file says.
@@ -87,7 +89,12 @@ pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
     {
         problems.push("key `end`: is not after `start`".into());
     }
-    let (Some(start), Some(end), true) = (start, end, problems.is_empty()) else { return Err(problems) };
+    let (Some(start), Some(end), true) = (start, end, problems.is_empty()) else {
+        let more = problems.len().saturating_sub(MAX_PROBLEMS);
+        problems.truncate(MAX_PROBLEMS);
+        problems.extend((more > 0).then(|| format!("and {more} more")));
+        return Err(problems);
+    };
     let kind = if let Some(Read::Kind(kind)) = kind { kind } else { WindowKind::Maintenance };
     let reason = if let Some(Read::Text(text)) = reason { clean(&text, MAX_REASON) } else { String::new() };
     Ok(Plan { kind, reason, start, end })
@@ -210,6 +217,30 @@ mod tests {
         assert!(problems("start = 2026-11-22T08:00:00Z\nfor = '0s'").contains("`for`"));
         assert!(read(&vec![b'#'; MAX_BYTES + 1]).unwrap_err()[0].contains("larger"));
         assert!(read(b"\xff").unwrap_err()[0].contains("UTF-8"));
+        let many: String = (0..1000).map(|n| format!("k{n} = 1\n")).collect();
+        let told = read(many.as_bytes()).unwrap_err();
+        assert!(told.len() == MAX_PROBLEMS + 1 && told.last().unwrap().contains("994 more"), "{told:?}");
+    }
+
+    #[test]
+    fn nothing_is_nested_too_deep_for_the_thread_that_looks() {
+        let deep = |open: &str, close: &str| {
+            let n = (MAX_BYTES - 100) / (open.len() + close.len());
+            format!("x = {}1{}", open.repeat(n), close.repeat(n))
+        };
+        let dotted = |n: usize| format!("x{} = 1", ".x".repeat(n));
+        let texts = [
+            deep("[", "]"),
+            deep("[", ""),
+            deep("{x=", "}"),
+            dotted(MAX_BYTES / 2 - 10),
+            format!("[x{}]", ".x".repeat(MAX_BYTES / 2 - 10)),
+        ];
+        // As small as that of the collector.
+        let looked = std::thread::Builder::new()
+            .stack_size(512 * 1024)
+            .spawn(move || texts.iter().all(|text| read(text.as_bytes()).is_err()));
+        assert!(looked.unwrap().join().unwrap());
     }
 
     #[test]

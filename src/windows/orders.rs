@@ -3,10 +3,13 @@
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use super::desk::{Desk, Order};
 use super::file::{self, Plan};
@@ -16,6 +19,12 @@ use crate::catalog::schema::KnownLabel;
 use crate::clock::unix_seconds;
 use crate::control::fetch;
 use crate::ledger::inbox::Inbox;
+
+/// Requests that wait for files at one time: fewer than the control socket has connections, and than there are
+/// threads for what blocks.
+const AT_ONCE: usize = 4;
+/// Longest wait for one: shorter than that of who asks.
+const LONGEST: Duration = Duration::from_secs(4);
 
 /// Shown at the end of `gpu-node-exporter window --help`.
 pub const AFTER_HELP: &str = "\
@@ -124,6 +133,44 @@ struct Answer {
 /// Whether a request is about windows. Such a one may wait for a disk.
 pub fn is_ours(request: &str) -> bool {
     request.split_whitespace().next() == Some("window")
+}
+
+/// Where requests wait that look at files. A disk that hangs holds up so many of them and nobody else: not those who
+/// scrape, nor those who ask for something else.
+#[derive(Clone, Debug)]
+pub struct Places {
+    free: Arc<Semaphore>,
+    longest: Duration,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places { free: Arc::new(Semaphore::new(AT_ONCE)), longest: LONGEST }
+    }
+}
+
+impl Places {
+    /// Does this on a thread that may wait for a disk.
+    pub async fn obey(
+        &self,
+        obey: impl FnOnce() -> Result<Bytes, String> + Send + 'static,
+    ) -> Result<Bytes, String> {
+        let obeyed = async {
+            let place = Arc::clone(&self.free).acquire_owned().await.map_err(|error| error.to_string())?;
+            let work = move || {
+                let _place = place;
+                obey()
+            };
+            tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?
+        };
+        tokio::time::timeout(self.longest, obeyed).await.unwrap_or_else(|_| {
+            let seconds = self.longest.as_secs();
+            Err(format!(
+                "the files that are needed (in state.dir, windows.dir, /sys/fs/cgroup) have not answered within {seconds} s; \
+                 what was asked for may still be done"
+            ))
+        })
+    }
 }
 
 /// Obeys such a request. The answer is JSON.
@@ -275,6 +322,26 @@ mod tests {
             assert!(is_ours(other) && obey(other, &desk, &inbox).is_err(), "{other}");
         }
         assert!(!is_ours("windows") && !is_ours("status"));
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_holds_up_a_few_requests_alone() {
+        let places = Places { longest: Duration::from_millis(50), ..Places::default() };
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        for _ in 0..AT_ONCE + 4 {
+            let released = Arc::clone(&released);
+            let hang = move || {
+                let _ = released.lock().unwrap().recv();
+                Ok(Bytes::new())
+            };
+            let error = places.obey(hang).await.unwrap_err();
+            assert!(error.contains("have not answered"), "{error}");
+        }
+        assert_eq!(places.free.available_permits(), 0, "who found no place waits on no thread");
+        drop(release);
+        let patient = Places { longest: Duration::from_secs(60), ..places };
+        assert_eq!(patient.obey(|| Ok(Bytes::from("done"))).await, Ok(Bytes::from("done")));
     }
 
     #[test]

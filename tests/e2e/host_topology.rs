@@ -83,7 +83,9 @@ fn each_gpu_is_told_with_its_node_its_cpus_and_its_network() {
     assert_eq!(m.all("gpu_host_pcie_link_matches", &[("aspect", "width")]), [1.0; 8]);
     assert_eq!(matches_first(&m), Some(1.0));
     assert_eq!(m.value("gpu_host_topology_matches", &[("against", "declared")]), None, "it is no topology");
-    assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "topology")]), Some(0.0));
+    node.wait_metrics("what is wrong with it is said", |m| {
+        m.value("gpu_exporter_collector_up", &[("collector", "topology")]) == Some(0.0)
+    });
 
     let (status, body) = node.get("/api/v1/topology");
     assert_eq!(status, 200);

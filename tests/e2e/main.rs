@@ -25,6 +25,7 @@ mod node;
 mod own;
 mod owners;
 mod podresources;
+mod privileges;
 mod prometheus;
 mod samplers;
 mod samples;

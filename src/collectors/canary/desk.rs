@@ -17,6 +17,7 @@ use crate::clock::{Mono, unix_seconds};
 use crate::config::Config;
 use crate::host::Host;
 use crate::owners::pods::Pods;
+use crate::sample::Source;
 use crate::snapshot::Snapshot;
 use crate::windows;
 
@@ -193,10 +194,15 @@ impl State {
     }
 }
 
-/// Why maintenance keeps the canary away, if so: the file, or a window that is open.
+/// Why maintenance keeps the canary away, if so: the file, or a window that is open; also as long as nobody has looked
+/// which are.
 pub fn maintenance(config: &Config, snapshot: &Snapshot) -> Option<String> {
     let by_file = interlock::maintenance(&config.canary.maintenance_file);
-    by_file.or_else(|| windows::maintenance(&snapshot.windows, unix_seconds()))
+    by_file.or_else(|| windows::maintenance(&snapshot.windows, unix_seconds())).or_else(|| {
+        let name = Source::Windows.name();
+        let unknown = snapshot.collectors.iter().any(|view| view.name == name && view.age.is_none());
+        unknown.then(|| "it is not known yet which windows of planned work are open".into())
+    })
 }
 
 /// The minor number of a GPU's device file.
@@ -208,4 +214,25 @@ fn minor(snapshot: &Snapshot, gpu: &Gpu) -> Option<u32> {
 pub fn unix(moment: Mono, now: Mono) -> f64 {
     let distance = moment.since(now).as_secs_f64() - now.since(moment).as_secs_f64();
     unix_seconds() + distance
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::CollectorView;
+
+    #[test]
+    fn before_anybody_has_looked_for_windows_there_may_be_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.canary.maintenance_file = dir.path().join("maintenance");
+        let told = |age: Option<Duration>| {
+            let name = Source::Windows.name();
+            let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
+            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::empty() };
+            maintenance(&config, &snapshot)
+        };
+        assert!(told(None).unwrap().contains("not known yet"));
+        assert_eq!(told(Some(Duration::from_secs(3600))), None, "what was told last stands");
+    }
 }

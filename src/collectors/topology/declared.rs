@@ -1,7 +1,8 @@
 //! The topology that the machine should have, from a file.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -25,9 +26,7 @@ pub(super) fn read(file: &Path) -> Result<Option<Topology>, String> {
         return Ok(None);
     }
     let said = |why: &dyn std::fmt::Display| format!("topology.declared {}: {why}", file.display());
-    let mut bytes = Vec::new();
-    let opened = File::open(file).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes));
-    opened.map_err(|error| said(&error))?;
+    let bytes = content(file).map_err(|error| said(&error))?;
     if bytes.len() as u64 > MOST {
         return Err(said(&format!("longer than {MOST} bytes")));
     }
@@ -35,6 +34,18 @@ pub(super) fn read(file: &Path) -> Result<Option<Topology>, String> {
         Ok(Document::Whole { topology } | Document::Bare(topology)) => Ok(Some(topology)),
         Err(_) => Err(said(&"not a topology as `gpu-node-exporter topology --format json` prints it")),
     }
+}
+
+/// What is in it, if it is a file: what is something else, as a pipe, must not hold us up.
+fn content(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -58,5 +69,9 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             assert!(read(&file).unwrap_err().contains("not a topology"), "{text}");
         }
+        let pipe = dir.path().join("pipe.json");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read(&pipe).unwrap_err().contains("is no file"), "nobody waits for who writes it");
+        assert!(read(dir.path()).unwrap_err().contains("is no file"));
     }
 }

@@ -148,19 +148,36 @@ fn a_generation_that_is_lower_at_rest_is_no_mismatch() {
     let mut bench = Bench::new();
     let mut resting = node();
     resting.devices[1].link = Some(Link { most: FULL, now: LinkCapability { generation: 1, lanes: 16 } });
-    bench.tell(resting);
+    bench.tell(resting.clone());
     let of = |page: Snapshot| page.number(&m::gpu_host_pcie_link_matches, &gpu(), (LinkAspect::Generation,));
     for at in 1..100 {
         assert_eq!(of(bench.second(at, false)), None, "at rest nobody knows");
     }
-    let told: Vec<_> = (100..140).map(|at| of(bench.second(at, true))).collect();
+    for at in 100..150 {
+        assert_eq!(of(bench.second(at, true)), None, "it was read before there was work");
+    }
+    assert_eq!(of(bench.second(160, false)), None);
+    let look = |at| {
+        bench.tell(resting.clone());
+        of(bench.second(at, true))
+    };
+    let told: Vec<_> = (200..240).map(look).collect();
     assert_eq!(told.iter().position(|told| *told == Some(0.0)), Some(30), "{told:?}");
     bench.tell(node());
-    assert_eq!(of(bench.second(141, true)), Some(1.0));
+    assert_eq!(of(bench.second(241, true)), Some(1.0));
     let mut resting = node();
     resting.devices[1].link = Some(Link { most: FULL, now: LinkCapability { generation: 1, lanes: 16 } });
-    bench.tell(resting);
-    assert_eq!(of(bench.second(150, false)), Some(1.0), "at rest again");
+    bench.tell(resting.clone());
+    assert_eq!(of(bench.second(250, false)), Some(1.0), "at rest again");
+    // The driver's word, which is as old as its tier.
+    let mut asked = |at| {
+        bench.visit(Tier::Slow, at, |rows| {
+            rows.of(&gpu()).put(&m::gpu_pcie_link_generation, (), 1.0).unwrap()
+        });
+        (at..at + 40).map(|at| of(bench.second(at, true))).all(|told| told == Some(1.0))
+    };
+    assert!(asked(300), "it was asked before there was work");
+    assert!(!asked(340), "it was asked in the midst of it");
 }
 
 #[test]

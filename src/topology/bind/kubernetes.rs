@@ -57,7 +57,7 @@ pub fn lines(out: &mut String, map: &Map) {
     put(out, format_args!("topologyManagerScope: pod"));
     comment(
         out,
-        "the static policy wants some CPUs for the system; these are near no GPU, or else the first core",
+        "the static policy wants some CPUs for the system, which no pod gets then: a core, near no GPU if there is one",
     );
     let reserved = reserved(map);
     put(out, format_args!("reservedSystemCPUs: \"{reserved}\""));
@@ -90,12 +90,10 @@ fn within_a_node(map: &Map) -> bool {
     map.takers().iter().all(|taker| within(&taker.share().cpus))
 }
 
-/// CPUs for the system: those near no GPU, else the first core.
+/// CPUs for the system: the first core, of those near no GPU if there are such. No more than one: what is reserved is
+/// lost to every pod.
 fn reserved(map: &Map) -> CpuSet {
-    if !map.left_over.is_empty() {
-        return map.left_over.clone();
-    }
-    let first = map.topology.cpus.iter().next();
+    let first = map.left_over.iter().chain(map.topology.cpus.iter()).next();
     let core = map.topology.cores.iter().find(|core| first.is_some_and(|first| core.contains(first)));
     core.cloned().unwrap_or_else(|| first.into_iter().collect())
 }

@@ -16,6 +16,11 @@ pub fn lines(out: &mut String, map: &Map) {
         "the kernel's core ids; they count all cores of the machine. With --gres-flags=enforce-binding a job",
     );
     comment(out, "gets no cores but these; one that wants more of them needs --gres-flags=disable-binding.");
+    comment(
+        out,
+        "Slurm itself chooses by sockets and NUMA nodes: without that flag, GPUs of one socket prefer any core of it;",
+    );
+    comment(out, "steps with --exact go by the single cores.");
     if map.takers().iter().any(|taker| taker.share().shared) {
         comment(out, "Where GPUs share cores, only as many jobs run at one time as there are cores.");
     }
@@ -36,6 +41,11 @@ pub fn lines(out: &mut String, map: &Map) {
         }
         return;
     }
+    comment(
+        out,
+        "Not together with AutoDetect=nvml: that one finds all cores near a GPU, and Slurm drains a node whose",
+    );
+    comment(out, "gres.conf says something else.");
     let tree = tree::of(&map.topology);
     let logical = tree.logical_cores();
     for taker in map.takers() {

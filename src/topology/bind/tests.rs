@@ -98,6 +98,11 @@ fn kubernetes_is_told_what_it_can_be_told() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    // GPUs on one socket alone: the other one is not kept from pods.
+    let mut topology = pair().topology;
+    topology.devices.remove(0);
+    let text = lines(&Map::new(topology, &[]), Binder::Kubernetes);
+    assert!(text.contains("\nreservedSystemCPUs: \"0,4\"\n") && text.contains("cpu: 4 }"), "{text}");
     let text = lines(&mig(), Binder::Kubernetes);
     assert!(
         text.contains("topologyManagerPolicy: best-effort") && text.contains("nvidia.com/mig-2g.35gb: 1"),

@@ -71,6 +71,7 @@ fn topology(hwloc: &Hwloc) -> Topology {
         hwloc.objects_with_type(ObjectType::NUMANode).map(numa_node).collect();
     numa_nodes.retain(|node| !node.cpus.is_empty() || node.memory_bytes > 0);
     numa_nodes.sort_by_key(|node| node.index);
+    each_in_one(&mut numa_nodes);
     let mut packages: Vec<Package> = hwloc.objects_with_type(ObjectType::Package).map(package).collect();
     packages.sort_by_key(|package| package.index);
     let mut devices: Vec<Device> = hwloc.pci_devices().filter_map(device).collect();
@@ -120,6 +121,18 @@ fn numa_node(object: &TopologyObject) -> NumaNode {
     let own = object.subtype().is_none_or(|subtype| subtype.to_bytes() != b"GPUMemory");
     let cpus = if own { cpus(Some(object)) } else { CpuSet::default() };
     NumaNode { index: index(object), cpus, memory_bytes, package }
+}
+
+/// To the kernel a CPU is in one node. hwloc also gives CPUs to memory alone (HBM, CXL): those that are near it. Such a
+/// node has a higher number than the one the CPUs are in.
+fn each_in_one(nodes: &mut [NumaNode]) {
+    let mut taken = CpuSet::default();
+    for node in nodes {
+        if !node.cpus.and(&taken).is_empty() {
+            node.cpus = CpuSet::default();
+        }
+        taken = taken.or(&node.cpus);
+    }
 }
 
 fn l3_groups(hwloc: &Hwloc) -> Vec<L3Group> {

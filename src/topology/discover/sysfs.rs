@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::cpus::CpuSet;
 use crate::host::Host;
 use crate::topology::answer::{DeviceState, Links};
 use crate::topology::model::{DeviceKind, Link, LinkCapability, Network, Topology};
@@ -20,6 +21,13 @@ pub(super) fn complete(host: &Host, topology: &mut Topology) {
     match before - topology.devices.len() {
         0 => {}
         left_out => topology.notes.push(format!("{left_out} virtual functions of PCI devices are left out")),
+    }
+    for node in &mut topology.numa_nodes {
+        // Which CPUs are in it, where hwloc tells which are near it.
+        let list = host.path(format!("/sys/devices/system/node/node{}/cpulist", node.index));
+        if let Some(Ok(cpus)) = line(&list).map(|list| list.parse::<CpuSet>()) {
+            node.cpus = cpus.and(&topology.cpus);
+        }
     }
     let nodes = topology.numa_nodes.clone();
     for device in &mut topology.devices {

@@ -101,6 +101,15 @@ fn two_sockets_of_four_sub_numa_clusters() {
 }
 
 #[test]
+fn memory_alone_has_no_cpus() {
+    let machine = synthetic("package:2 [numa(memory=64GB)] [numa(memory=16GB)] l3:1 core:2 pu:1");
+    let nodes = machine.numa_nodes.iter().map(|node| (node.index, node.cpus.to_string(), node.package));
+    let of = |index, cpus: &str, package| (index, cpus.to_owned(), Some(package));
+    let wanted = [of(0, "0-1", 0), of(1, "", 0), of(2, "2-3", 1), of(3, "", 1)];
+    assert_eq!(nodes.collect::<Vec<_>>(), wanted);
+}
+
+#[test]
 fn a_machine_without_caches_and_cores_says_so() {
     let machine = synthetic("numa:1 pu:4");
     assert_eq!((machine.l3_groups.len(), machine.cores.len()), (0, 4));
@@ -251,6 +260,17 @@ fn networks_tell_whether_they_carry_traffic_and_how_fast() {
         network("", "", None, None),
     ];
     assert_eq!(told, wanted);
+}
+
+#[test]
+fn the_kernel_says_which_cpus_are_in_a_node() {
+    let sysfs = Sysfs::new();
+    sysfs.file("sys/devices/system/node/node0/cpulist", "");
+    sysfs.file("sys/devices/system/node/node1/cpulist", "4-9");
+    let mut machine = synthetic("package:3 numa:1 core:4 pu:1");
+    super::sysfs::complete(&Host::new(sysfs.0.path()), &mut machine);
+    let cpus: Vec<_> = machine.numa_nodes.iter().map(|node| node.cpus.to_string()).collect();
+    assert_eq!(cpus, ["", "4-9", "8-11"], "what it does not tell stays as hwloc has it");
 }
 
 #[test]
