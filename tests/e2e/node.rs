@@ -364,7 +364,11 @@ impl Node {
 
     /// Sampler processes of this daemon.
     pub fn samplers(&self) -> Vec<i32> {
-        children(self.pid())
+        let role = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(b"sampler")
+        };
+        children(self.pid()).into_iter().filter(role).collect()
     }
 
     /// SIGTERM; gives the exit status and how long the end took.
