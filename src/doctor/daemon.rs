@@ -11,7 +11,6 @@ use super::host;
 use super::report::{Finding, Verdict};
 use crate::catalog::schema::KnownLabel;
 use crate::catalog::{self as m, Gpu, MetricId, PerfEvent, PerfState};
-use crate::collectors::SWITCHED_OFF;
 use crate::config::Config;
 use crate::control;
 use crate::control::orders;
@@ -74,10 +73,7 @@ impl Daemon {
         let mut findings = vec![Finding::new(topic, Verdict::Well, format!("runs. {state}"))];
         for collector in snapshot["collectors"].as_array().into_iter().flatten() {
             let (name, trouble) = (word(&collector["collector"]), word(&collector["text"]));
-            // Who switched it off knows.
-            let off =
-                name == Source::Kmsg.name() && !config.events.kernel_log || trouble.starts_with(SWITCHED_OFF);
-            if collector["up"] == true || trouble.is_empty() || off {
+            if collector["up"] == true || trouble.is_empty() {
                 continue;
             }
             if name == Source::Topology.name() && trouble.starts_with(NO_MACHINE) {

@@ -12,6 +12,7 @@ use crate::catalog::{
     SampleBuffer, Subject, Tier, TierLabel,
 };
 use crate::clock::Mono;
+use crate::collectors::SWITCHED_OFF;
 use crate::sample::{Missing, Part, Row, Source};
 use crate::snapshot::{
     CollectorView, DriverState, Family, GpuState, GpuView, PartView, Series, Snapshot, SubjectText, Value,
@@ -375,6 +376,10 @@ impl Ledger {
                 // Neither up nor down: it has nothing to do.
                 let text = "paused: the driver is released".to_owned();
                 views.push(CollectorView { name: source.name(), up: true, age: None, text });
+                continue;
+            }
+            if let Some(text) = self.hindered.get(&source).filter(|text| text.starts_with(SWITCHED_OFF)) {
+                views.push(CollectorView { name: source.name(), up: true, age: None, text: text.clone() });
                 continue;
             }
             let age = self.last_success.get(&source).map(|at| now.since(*at));

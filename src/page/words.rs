@@ -410,6 +410,10 @@ pub fn gpu_text(state: &GpuState) -> String {
 
 /// A collector's state in words.
 pub fn collector_text(view: &CollectorView) -> String {
+    if view.up && view.age.is_none() && !view.text.is_empty() {
+        // It has nothing to do, and says why.
+        return view.text.clone();
+    }
     let mut text = String::from(if view.up { "up" } else { "down" });
     if !view.text.is_empty() {
         text += &format!(": {}", view.text);
