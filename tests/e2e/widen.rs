@@ -32,9 +32,14 @@ fn widened(root: &Path) -> Node {
         .with("PROCESSES__MOST", "2")
         .start();
     node.wait_ready();
-    // The rare and the slow tier of both GPUs have been read.
+    // The rare, the slow and the links tier of both GPUs have been read, and the switch.
     node.wait_metrics("all tiers", |m| {
-        m.all("gpu_repair_pending", &[]).len() == 4 && m.all("gpu_nvlink_links_up", &[]).len() == 2
+        let has = |name: &str| ["0", "1"].iter().all(|gpu| !m.all(name, &[("gpu", gpu)]).is_empty());
+        m.all("gpu_repair_pending", &[]).len() == 4
+            && m.all("gpu_nvlink_links_up", &[]).len() == 2
+            && has("gpu_nvlink_link_bytes_total")
+            && has("gpu_nvlink_errors_total")
+            && !m.all("gpu_nvswitch_info", &[]).is_empty()
     });
     node
 }
