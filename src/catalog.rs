@@ -452,9 +452,9 @@ metrics! {
     /// Seconds from a process's start to its first context on a GPU (seen once a second) and to its first work there (utilization samples of 200 ms, seen every 2 to 5 s).
     gpu_owner_start_seconds: Histogram<Node, (StartPhase,)>, Seconds, Own, "0.1.0";
     /// Devices that the kubelet can give out, by resource.
-    gpu_allocatable: Gauge<Node, (Resource,)>, None, Slow, "0.1.0";
+    gpu_allocatable: Gauge<Node, (Resource,)>, None, Own, "0.1.0";
     /// Devices that the kubelet has given out, by resource. A device that is shared in time counts once a share, as in `gpu_allocatable`.
-    gpu_allocated: Gauge<Node, (Resource,)>, None, Slow, "0.1.0";
+    gpu_allocated: Gauge<Node, (Resource,)>, None, Own, "0.1.0";
 
     // --- planned work ---------------------------------------------------------------------------
     /// 1 while a window of this kind is open. Alerts are muted by it: `unless on (instance) gpu_window_active{kind="maintenance"} == 1`.
@@ -510,7 +510,7 @@ metrics! {
     /// Owners without series of their own, because `owners.most` have some.
     gpu_exporter_owners_dropped: Gauge<Node>, None, Own, "0.1.0";
     /// Requests to the kubelet that brought nothing.
-    gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Slow, "0.1.0";
+    gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Own, "0.1.0";
     /// Samples taken from the driver's buffers; utilization samples of the canary's runs are left out.
     gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";
     /// Gaps between samples of the driver's buffers: what was overwritten before it could be read, or never sampled.

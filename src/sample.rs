@@ -2,6 +2,8 @@
 //!
 //! Unsupported, failed and zero are three different things here: a [`Gap`] says which, a zero is a row.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
@@ -219,6 +221,25 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// What a collector of the serving process learned about the node in a visit that ends now and that was answered;
+    /// its rows are served for `lifetime`, or always.
+    pub fn of_node(collector: Source, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
+        let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        Batch {
+            part: Part { collector, gpu: None, tier: Tier::Own },
+            epoch: 0,
+            taken,
+            nanos: nanos(Mono::now().since(taken)),
+            lifetime_nanos: lifetime.map(nanos),
+            answered: true,
+            rows,
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            processes: None,
+            calls: Vec::new(),
+        }
+    }
+
     /// Whether every row and every counter is one the catalogue allows. What arrives over a pipe is checked
     /// with this.
     pub fn conform(&self) -> bool {

@@ -23,10 +23,10 @@ use crate::canary::parent::Remains;
 use crate::canary::schedule::dice::Dice;
 use crate::canary::schedule::{Due, Settings};
 use crate::canary::stray::Search;
-use crate::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu, Tier};
+use crate::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu};
 use crate::clock::{Mono, unix_seconds};
 use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 use crate::snapshot::Snapshot;
 use crate::state::{Keeper, Store};
 use desk::{Desk, Left};
@@ -147,19 +147,7 @@ impl Collector {
 
     /// Says that we live: there are no values, but the ledger and `/readyz` know the collector by it.
     fn beat(&self) {
-        self.context.inbox.batch(Batch {
-            part: Part { collector: Source::Canary, gpu: None, tier: Tier::Own },
-            epoch: 0,
-            taken: Mono::now(),
-            nanos: 0,
-            lifetime_nanos: None,
-            answered: true,
-            rows: Rows::default(),
-            gaps: Vec::new(),
-            drained: Vec::new(),
-            processes: None,
-            calls: Vec::new(),
-        });
+        self.context.inbox.batch(Batch::of_node(Source::Canary, Mono::now(), None, Rows::default()));
     }
 
     /// Takes in what is published.

@@ -24,12 +24,12 @@ use std::time::Duration;
 
 use super::Context;
 use crate::catalog::schema::{KnownLabel, LabelSet, Metric};
-use crate::catalog::{self as m, Node, Owner, PerfState, Tier};
+use crate::catalog::{self as m, Node, Owner, PerfState};
 use crate::clock::{Cadence, Mono};
 use crate::cpus::CpuSet;
 use crate::host::Host;
 use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 use crate::snapshot::Snapshot;
 use crate::topology::Topology;
 use counters::Outcomes;
@@ -172,20 +172,8 @@ impl<'a, K: Kernel> Collector<'a, K> {
             tell(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
         }
         let lifetime = (self.context.config.cpu.interval * 3).max(Duration::from_secs(3));
-        self.context.inbox.batch(Batch {
-            part: Part { collector: Source::Cpu, gpu: None, tier: Tier::Own },
-            epoch: 0,
-            taken,
-            nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
-            lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
-            // That an event cannot be counted is an answer: its state is told.
-            answered: true,
-            rows,
-            gaps: Vec::new(),
-            drained: Vec::new(),
-            processes: None,
-            calls: Vec::new(),
-        });
+        // That an event cannot be counted is an answer: its state is told.
+        self.context.inbox.batch(Batch::of_node(Source::Cpu, taken, Some(lifetime), rows));
     }
 
     fn say_outcomes(&mut self) {

@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use super::Context;
 use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, KmsgOutcome, Node, Tier};
+use crate::catalog::{self as m, KmsgOutcome, Node};
 use crate::clock::{Mono, unix_seconds};
 use crate::fact::{Fact, KernelFact, Teller, What};
 use crate::host::Host;
 use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 use crate::state::Store;
 use position::{Age, Position};
 use reader::{Got, Reader};
@@ -232,19 +232,7 @@ impl Watch {
         if put.is_err() {
             tracing::warn!("a count of kernel log records cannot be true");
         }
-        self.context.inbox.batch(Batch {
-            part: Part { collector: Source::Kmsg, gpu: None, tier: Tier::Own },
-            epoch: 0,
-            taken: now,
-            nanos: 0,
-            lifetime_nanos: u64::try_from((IDLE * 3).as_nanos()).ok(),
-            answered: true,
-            rows,
-            gaps: Vec::new(),
-            drained: Vec::new(),
-            processes: None,
-            calls: Vec::new(),
-        });
+        self.context.inbox.batch(Batch::of_node(Source::Kmsg, now, Some(IDLE * 3), rows));
         (self.told, self.changed) = (now, false);
     }
 }

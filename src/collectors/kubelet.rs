@@ -14,12 +14,12 @@ use tokio::runtime::Runtime;
 
 use super::Context;
 use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, KubeletError, Node, Tier};
+use crate::catalog::{self as m, KubeletError, Node};
 use crate::clock::{Cadence, Mono};
 use crate::host::Host;
 use crate::ledger::inbox::Event;
 use crate::owners::pods::{Claims, Standing};
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 use crate::stop::Stop;
 use client::{Answer, Failure};
 
@@ -179,18 +179,10 @@ impl<'a> Visitor<'a> {
         let lifetime =
             (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_deadline * 3;
         self.context.inbox.batch(Batch {
-            part: Part { collector: Source::Kubelet, gpu: None, tier: Tier::Slow },
-            epoch: 0,
-            taken: now,
             nanos: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
-            lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
             // That there is no kubelet is an answer.
             answered: self.failed == 0,
-            rows,
-            gaps: Vec::new(),
-            drained: Vec::new(),
-            processes: None,
-            calls: Vec::new(),
+            ..Batch::of_node(Source::Kubelet, now, Some(lifetime), rows)
         });
     }
 }

@@ -17,11 +17,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::Context;
-use crate::catalog::{self as m, Node, Tier, VersionAgainst};
+use crate::catalog::{self as m, Node, VersionAgainst};
 use crate::clock::{Cadence, Mono, unix_seconds};
 use crate::host::Host;
 use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 
 /// Longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
@@ -122,20 +122,8 @@ impl<'a> Visitor<'a> {
         let rows = self.rows(&sight);
         self.said = Some(sight);
         let lifetime = (every * 3).max(Duration::from_secs(3));
-        self.context.inbox.batch(Batch {
-            part: Part { collector: Source::Module, gpu: None, tier: Tier::Own },
-            epoch: 0,
-            taken,
-            nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
-            lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
-            // That there is no module is an answer.
-            answered: true,
-            rows,
-            gaps: Vec::new(),
-            drained: Vec::new(),
-            processes: None,
-            calls: Vec::new(),
-        });
+        // That there is no module is an answer.
+        self.context.inbox.batch(Batch::of_node(Source::Module, taken, Some(lifetime), rows));
     }
 
     fn rows(&self, sight: &Sight) -> Rows {

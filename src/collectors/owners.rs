@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::Context;
 use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, Gpu, Node, OwnerInfo, OwnerLookup, Tier};
+use crate::catalog::{self as m, Gpu, Node, OwnerInfo, OwnerLookup};
 use crate::clock::{Cadence, Mono, boot_unix_seconds};
 use crate::host::Host;
 use crate::ledger::inbox::Event;
@@ -23,7 +23,7 @@ use crate::owners::pods::Standing;
 use crate::owners::reader::{MOST_GIVEN_UP, Reader, Unread};
 use crate::owners::users::{self, Users};
 use crate::owners::{Attribution, News, Owner, cgroup, environ};
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 use crate::snapshot::Snapshot;
 use lookup::{Failed, Seen};
 
@@ -372,19 +372,7 @@ impl Owners {
             }
         }
         let lifetime = (self.every * 3).max(Duration::from_secs(3));
-        self.context.inbox.batch(Batch {
-            part: Part { collector: Source::Owners, gpu: None, tier: Tier::Own },
-            epoch: 0,
-            taken,
-            nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
-            lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
-            answered: true,
-            rows,
-            gaps: Vec::new(),
-            drained: Vec::new(),
-            processes: None,
-            calls: Vec::new(),
-        });
+        self.context.inbox.batch(Batch::of_node(Source::Owners, taken, Some(lifetime), rows));
     }
 }
 

@@ -10,10 +10,10 @@ use procfs::process::{LimitValue, Process};
 
 use super::Context;
 use crate::catalog::schema::{KnownLabel, LabelSet, Metric};
-use crate::catalog::{self as m, HttpStatus, Node, Role, Tier};
+use crate::catalog::{self as m, HttpStatus, Node, Role};
 use crate::clock::{Cadence, Mono};
 use crate::http;
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 
 const EVERY: Duration = Duration::from_secs(5);
 
@@ -50,19 +50,8 @@ fn visit(context: &Context, every: Duration, told: &mut Told) {
     children(context, &mut rows, told);
     doors(&context.http, &mut rows);
     let lifetime = (every * 3).max(Duration::from_secs(3));
-    context.inbox.batch(Batch {
-        drained: Vec::new(),
-        processes: None,
-        part: Part { collector: Source::Process, gpu: None, tier: Tier::Own },
-        epoch: 0,
-        taken,
-        nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
-        lifetime_nanos: u64::try_from(lifetime.as_nanos()).ok(),
-        answered: !rows.is_empty(),
-        rows,
-        gaps: Vec::new(),
-        calls: Vec::new(),
-    });
+    let answered = !rows.is_empty();
+    context.inbox.batch(Batch { answered, ..Batch::of_node(Source::Process, taken, Some(lifetime), rows) });
 }
 
 /// The serving process.

@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::{self as m, Tier};
+use crate::catalog::{self as m};
 use crate::child::Voice;
 use crate::clock::{Cadence, Mono};
 use crate::fact::pci_address;
 use crate::host::Host;
 use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 use crate::snapshot::Snapshot;
 use crate::topology::ask::{Asker, Unanswered};
 use crate::topology::discover::Origin;
@@ -196,19 +196,7 @@ impl<'a> Watcher<'a> {
 
     /// The ledger knows the collector by its batches; the values go another way.
     fn beat(&self) {
-        self.context.inbox.batch(Batch {
-            part: Part { collector: Source::Topology, gpu: None, tier: Tier::Own },
-            epoch: 0,
-            taken: Mono::now(),
-            nanos: 0,
-            lifetime_nanos: None,
-            answered: true,
-            rows: Rows::default(),
-            gaps: Vec::new(),
-            drained: Vec::new(),
-            processes: None,
-            calls: Vec::new(),
-        });
+        self.context.inbox.batch(Batch::of_node(Source::Topology, Mono::now(), None, Rows::default()));
     }
 }
 

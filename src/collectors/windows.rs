@@ -5,9 +5,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::Tier;
 use crate::clock::{Cadence, Mono, unix_seconds};
-use crate::sample::{Batch, Part, Rows, Source};
+use crate::sample::{Batch, Rows, Source};
 
 /// Time between two looks; what is ordered over the control socket is told at once.
 const EVERY: Duration = Duration::from_secs(2);
@@ -29,17 +28,5 @@ fn visit(context: &Context) {
     let taken = Mono::now();
     context.windows.look(&context.inbox, unix_seconds());
     // There are no values: the ledger and `/readyz` know by it that folders are looked at.
-    context.inbox.batch(Batch {
-        part: Part { collector: Source::Windows, gpu: None, tier: Tier::Own },
-        epoch: 0,
-        taken,
-        nanos: u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX),
-        lifetime_nanos: u64::try_from((EVERY * 5).as_nanos()).ok(),
-        answered: true,
-        rows: Rows::default(),
-        gaps: Vec::new(),
-        drained: Vec::new(),
-        processes: None,
-        calls: Vec::new(),
-    });
+    context.inbox.batch(Batch::of_node(Source::Windows, taken, Some(EVERY * 5), Rows::default()));
 }
