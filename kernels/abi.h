@@ -52,7 +52,7 @@ struct BadWords {
 // SM_RATE_CHAIN_FMA steps x = fma(x, SM_RATE_A, SM_RATE_B) a turn; the chains' bits are joined by xor.
 // The values swing around 0.617 and come nearer to it so slowly that bits change for eight million steps; a
 // slope of almost 1 keeps a wrong bit from being forgotten.
-enum { SM_RATE_THREADS = 1024, SM_RATE_CHAINS = 8, SM_RATE_CHAIN_FMA = 64 };
+enum { SM_RATE_THREADS = 1024, SM_RATE_CHAINS = 2, SM_RATE_CHAIN_FMA = 128 };
 constexpr float SM_RATE_A = -0.9999999f, SM_RATE_B = 1.2345f;
 struct SmRateArgs {
     u64 stamps; // SmStamp a block

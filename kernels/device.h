@@ -78,6 +78,10 @@ DEVICE u32 lanes() { return blockDim.x; }
 
 DEVICE void barrier() { __syncthreads(); }
 
+// A barrier, and true. What a thread does only if it is true begins after all threads have come: behind
+// `barrier()` alone a warp goes on to read its clock before the last has come (BAR.SYNC.DEFER_BLOCKING).
+DEVICE bool all_came() { return __syncthreads_and(1) != 0; }
+
 // --- memory
 
 // The block's dynamic shared memory.

@@ -9,9 +9,8 @@ struct Stopwatch {
 };
 
 DEVICE Stopwatch start_watch() {
-    barrier();
     Stopwatch begin = {0, 0};
-    if (thread() == 0) {
+    if (all_came() && thread() == 0) {
         begin.ns = nanoseconds();
         begin.cycles = cycles();
     }
@@ -19,8 +18,7 @@ DEVICE Stopwatch start_watch() {
 }
 
 DEVICE void stop_watch(u64 stamps, Stopwatch begin) {
-    barrier();
-    if (thread() == 0) {
+    if (all_came() && thread() == 0) {
         const u64 end_cycles = cycles();
         const u64 end_ns = nanoseconds();
         SmStamp *stamp = (SmStamp *)stamps + block();

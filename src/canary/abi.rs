@@ -105,9 +105,9 @@ impl Default for BadWords {
 /// Threads of a block of `sm_rate`.
 pub const SM_RATE_THREADS: u32 = 1024;
 /// Independent chains of a thread of `sm_rate`.
-pub const SM_RATE_CHAINS: u32 = 8;
+pub const SM_RATE_CHAINS: u32 = 2;
 /// FMA of one chain in one turn of `sm_rate`.
-pub const SM_RATE_CHAIN_FMA: u32 = 64;
+pub const SM_RATE_CHAIN_FMA: u32 = 128;
 /// A step of a chain of `sm_rate` is `x = fma(x, SM_RATE_A, SM_RATE_B)`.
 pub const SM_RATE_A: f32 = -0.9999999;
 /// See [`SM_RATE_A`].

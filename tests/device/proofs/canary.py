@@ -175,10 +175,11 @@ def pcie(env: Env, gpu: Gpu, report: Report) -> None:
     # In a process of its own: a context that stays would keep every later canary away.
     plain = program("copy_loop.py", gpu.uuid, str(size))
     for way, loop in plain.items():
-        own, loop = size / statistics.median(found[way]), [size / seconds for seconds in loop]
-        report.judge(f"pcie, {way}: over a plain loop", own >= 0.98 * statistics.median(loop),
-                     own / statistics.median(loop), "at least 0.98",
-                     f"{own / 1e9:.2f} GB/s and {statistics.median(loop) / 1e9:.2f} GB/s, {size >> 20} MiB")  # fmt: skip
+        # The fastest of both: what others do on the host slows some copies of either.
+        own, best = size / min(found[way]), size / min(loop)
+        report.judge(f"pcie, {way}: over a plain loop", own >= 0.98 * best, own / best, "at least 0.98",
+                     f"{own / 1e9:.2f} GB/s and {best / 1e9:.2f} GB/s, {size >> 20} MiB; medians "
+                     f"{size / statistics.median(found[way]) / 1e9:.2f} and {size / statistics.median(loop) / 1e9:.2f}")  # fmt: skip
     report.info("pcie: link while copying", f"generation {found['link_generation']}, {found['link_width']} lanes")
 
 

@@ -76,6 +76,11 @@ DEVICE void barrier() {
     if (sim_cpu.kind == SIM_TOGETHER) sim_meet_block();
 }
 
+DEVICE bool all_came() {
+    barrier();
+    return true;
+}
+
 // --- memory
 
 DEVICE u32 *block_memory() { return sim_cpu.shared; }

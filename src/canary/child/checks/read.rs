@@ -14,11 +14,11 @@ use crate::canary::report::{Found, Mismatch};
 /// How long a launch may take.
 const LAUNCH: f64 = 4e-3;
 /// Passes over device memory in a launch, and over L2.
-const HBM_PASSES: u32 = 8;
+const HBM_PASSES: u32 = 16;
 const L2_PASSES: u32 = 64;
 /// Passes that are measured at least, and launches that are made at most for it.
 const PASSES: u32 = 16;
-const LEAST_LAUNCHES: u32 = 3;
+const LEAST_LAUNCHES: u32 = 5;
 const MOST_LAUNCHES: u32 = 8;
 /// Most launches, with those made again after a wrong sum.
 const ALL_LAUNCHES: u32 = 12;
