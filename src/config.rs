@@ -268,7 +268,7 @@ pub struct Canary {
     pub idle_for: Duration,
     /// What is checked.
     pub checks: Vec<CanaryCheck>,
-    /// Device memory used at most beside the context, in MiB; doubled where four times the L2 cache need it.
+    /// Device memory used at most beside the context, in MiB; doubled where eight times the L2 cache need it.
     /// 8 to 4096.
     pub memory_mib: u32,
     /// Largest share of a GPU's time, in millionths. 1 to 100000.

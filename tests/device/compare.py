@@ -182,7 +182,7 @@ def take_rounds(daemon: Daemon, poller: Poller, tool: smi.Smi, seconds: float, l
         while True:
             begin = time.monotonic()
             poller.read({"fast", "normal"})
-            at, page = time.time(), daemon.scrape()
+            at, page = time.time(), daemon.page()
             poller.read({"fast", "normal"})
             # nvidia-smi's links cost the driver as much as NVML's: in some rounds only.
             reading = tool.try_read(time.time, links=len(rounds) % 5 == 0)
@@ -607,7 +607,7 @@ def main(arguments: list[str]) -> int:
             (options.out / f"compare-{user}.md").write_text(report)
             failed |= bad > 0 or (options.load and "NOT" in note)
             say(*lines)
-            snapshots[user], pages[user] = daemon.snapshot(), daemon.scrape()
+            snapshots[user], pages[user] = daemon.snapshot(), daemon.page()
             if user == users[0]:
                 (options.out / f"metrics-{user}.txt").write_text(pages[user].text)
                 (options.out / f"snapshot-{user}.json").write_bytes(daemon.request("/api/v1/snapshot")[1])

@@ -120,6 +120,14 @@ class Daemon:
             raise RuntimeError(f"/metrics answered {status}")
         return Page.parse(body.decode())
 
+    def page(self) -> Page:
+        """The same with what is told in JSON alone."""
+        page = self.scrape()
+        for metric in self.snapshot()["metrics"]:
+            if "value" in metric:
+                page.series.setdefault((metric["name"], tuple(sorted(metric["labels"].items()))), metric["value"])
+        return page
+
     def snapshot(self) -> dict:
         status, body = self.request("/api/v1/snapshot")
         if status != 200:

@@ -9,6 +9,7 @@
   xid     an illegal write: how soon it is counted and listed, and that it counts once
   cost    CPU, memory, driver time, series; cheap calls beside the exporter
   canary  its rates, spread and costs; that it yields to a job and judges nothing beside one
+  living  the daemon beside real work: canaries of its own, owners, the driver released, GPM lent, the host told
   doctor  `doctor` as root and as nobody; a record of page and machine at default settings
 
 Each runs in a process of its own and is bounded in time; one that fails hides no other. Writes into --out:
@@ -39,7 +40,7 @@ from proofs.common import FAIL, INFO, PASS, SKIP, Env, Report, Skip, table
 CHECKS = {
     "gpm": ("gpm", 200), "nvlink": ("nvlink", 50), "xid": ("xid", 50), "doctor": ("doctor", 60),
     "burst": ("burst", 180), "energy": ("energy", 160), "pcie": ("pcie", 190), "cost": ("budget", 320),
-    "canary": ("canary", 500),
+    "canary": ("canary", 500), "living": ("living", 300),
 }  # fmt: skip
 
 

@@ -277,15 +277,15 @@ def table() -> list[Spec]:
     # Power moves between two readings 0.1 s apart, the instant one by tens of watts.
     add("gpu_power_watts", "nvmlDeviceGetPowerUsage", number("nvmlDeviceGetPowerUsage", over=1e3), NORMAL,
         smi_watts("power.draw.average"), absolute=3, relative=0.03)  # fmt: skip
-    add("gpu_power_instant_watts", "nvmlDeviceGetFieldValues(186)", field_value(186, 1e3), NORMAL,
-        smi_watts("power.draw.instant"), absolute=10, relative=0.08, misses=0.1)  # fmt: skip
+    add("gpu_power_instant_watts", "nvmlDeviceGetFieldValues(186)", field_value(186, 1e3), SLOW,
+        smi_watts("power.draw.instant"), absolute=10, relative=0.08, misses=0.1, window=1.5)  # fmt: skip
     # Read seldom, at a known moment; NVML beside it each second: the range holds about 2 s of draw.
     add("gpu_energy_joules_total", "nvmlDeviceGetTotalEnergyConsumption",
         number("nvmlDeviceGetTotalEnergyConsumption", over=1e3), RARE, absolute=5, window=0.5)  # fmt: skip
     add("gpu_temperature_celsius", "nvmlDeviceGetTemperature(0)", number("nvmlDeviceGetTemperature", 0),
         NORMAL, smi_count("temperature.gpu"), labels={"sensor": "gpu"}, absolute=1)  # fmt: skip
-    add("gpu_temperature_celsius", "nvmlDeviceGetFieldValues(82)", field_value(82), NORMAL,
-        smi_count("temperature.memory"), labels={"sensor": "memory"}, absolute=1)  # fmt: skip
+    add("gpu_temperature_celsius", "nvmlDeviceGetFieldValues(82)", field_value(82), SLOW,
+        smi_count("temperature.memory"), labels={"sensor": "memory"}, absolute=1, window=1.5)  # fmt: skip
     add("gpu_temperature_margin_celsius", "nvmlDeviceGetMarginTemperature",
         number("nvmlDeviceGetMarginTemperature"), RARE, smi_count("temperature.gpu.tlimit"), absolute=1,
         window=1.5)  # fmt: skip

@@ -136,10 +136,11 @@ impl Arena {
     }
 }
 
-/// How much memory to use: what is allowed, and where four times the L2 cache need it up to twice that, so that
-/// nothing read from it is still in the cache; never more than half of what is free.
+/// How much memory to use: what is allowed, and where eight times the L2 cache need it up to twice that; never
+/// more than half of what is free. An L2 cache does not evict strictly by age: on an H200 some 5 % of what is read
+/// over and over are still there with 256 MiB (4.3 times the cache), 2 % with 512 MiB, nothing with 1 GiB.
 fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
-    allowed.max((4 * l2).min(2 * allowed)).min(free / 2) & !0xffff
+    allowed.max((8 * l2).min(2 * allowed)).min(free / 2) & !0xffff
 }
 
 /// Time that work took.
@@ -324,9 +325,10 @@ mod tests {
     #[test]
     fn memory_is_doubled_only_where_the_cache_needs_it() {
         let free = 140_000 * MIB;
-        assert_eq!(wanted(256 * MIB, 50 * MIB, free), 256 * MIB, "H200");
-        assert_eq!(wanted(256 * MIB, 126 * MIB, free), 504 * MIB, "B200");
-        assert_eq!(wanted(64 * MIB, 50 * MIB, free), 128 * MIB);
+        assert_eq!(wanted(256 * MIB, 4 * MIB, free), 256 * MIB, "T4");
+        assert_eq!(wanted(256 * MIB, 60 * MIB, free), 480 * MIB, "H200");
+        assert_eq!(wanted(256 * MIB, 126 * MIB, free), 512 * MIB, "B200");
+        assert_eq!(wanted(64 * MIB, 60 * MIB, free), 128 * MIB);
         assert_eq!(wanted(256 * MIB, 50 * MIB, 100 * MIB), 50 * MIB);
     }
 

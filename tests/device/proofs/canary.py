@@ -73,6 +73,11 @@ def measured(run: dict, check: str) -> dict:
     return found[0]
 
 
+def kept_away(run: dict) -> bool:
+    """No verdict: NVML's utilization told of somebody (the run before among them), and the canary did not run."""
+    return run["outcome"]["skip"] is not None
+
+
 def ratio(one: dict, against: str) -> float | None:
     return next((value for name, value in one["ratios"] if name == against), None)
 
@@ -158,8 +163,12 @@ def memory(env: Env, gpu: Gpu, report: Report) -> None:
     for name, settings, least in (("default", {}, 0.88), ("1 GiB", {"MEMORY_MIB": "1024"}, 0.92)):
         canary, shares = Canary(env, gpu, settings), []
         for one in canary.run(checks=["hbm_read"], repeat=10)[1]:
+            if kept_away(one):
+                continue
             share = ratio(judged(one, "hbm_read"), "roofline")
             shares.append(share if share is not None else float("nan"))
+        if len(shares) < 5:
+            raise RuntimeError(f"only {len(shares)} of 10 runs were made")
         report.data[f"hbm_read {name}"] = shares
         report.judge(f"hbm_read, {name}: share of the roofline, median of 10", statistics.median(shares) >= least,
                      statistics.median(shares), f"at least {least}")  # fmt: skip
@@ -247,15 +256,18 @@ def many(env: Env, report: Report) -> None:
 
     with ThreadPoolExecutor(len(gpus)) as pool:
         seen = [one for found in pool.map(on, gpus) for one in found]
-    wrong = [f"GPU {s['gpu']} {j['check']}: {j['sample']}: {j['text']}" for s in seen for j in s["outcome"]["checks"]
+    made = [s for s in seen if not kept_away(s)]
+    wrong = [f"GPU {s['gpu']} {j['check']}: {j['sample']}: {j['text']}" for s in made for j in s["outcome"]["checks"]
              if j["sample"] != "ok"]  # fmt: skip
-    unfinished = [s["outcome"]["text"] for s in seen if s["outcome"]["end"] != "finished"]
+    unfinished = [s["outcome"]["text"] for s in made if s["outcome"]["end"] != "finished"]
     report.data["many"] = [{k: s[k] for k in ("gpu", "wall")} | {"ratios": {
-        j["check"]: j["ratios"] for j in s["outcome"]["checks"]}} for s in seen]  # fmt: skip
-    report.judge(f"many: {len(seen)} runs on {len(gpus)} GPUs, verdicts other than ok", not wrong and bool(seen),
+        j["check"]: j["ratios"] for j in s["outcome"]["checks"]}} for s in made]  # fmt: skip
+    report.judge(f"many: {len(made)} runs on {len(gpus)} GPUs, verdicts other than ok", not wrong and bool(made),
                  len(wrong), 0, "; ".join(wrong[:6]))  # fmt: skip
     report.judge("many: runs that did not finish", not unfinished, len(unfinished), 0, "; ".join(unfinished[:3]))
-    if not seen:
+    report.info("many: runs put off", len(seen) - len(made),
+                text="; ".join(s["outcome"]["text"] for s in seen if kept_away(s))[:300])  # fmt: skip
+    if not made:
         raise Skip("no run was made")
-    report.info("many: no false verdict in so many runs bounds its rate (95 %) at", 3 / len(seen),
-                text=f"the rule of three; {number} were asked for; wall seconds of one {mean([s['wall'] for s in seen]):.2f}")  # fmt: skip
+    report.info("many: no false verdict in so many runs bounds its rate (95 %) at", 3 / len(made),
+                text=f"the rule of three; {number} were asked for; wall seconds of one {mean([s['wall'] for s in made]):.2f}")  # fmt: skip

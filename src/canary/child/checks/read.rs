@@ -14,7 +14,7 @@ use crate::canary::report::{Found, Mismatch};
 /// How long a launch may take.
 const LAUNCH: f64 = 4e-3;
 /// Passes over device memory in a launch, and over L2.
-const HBM_PASSES: u32 = 16;
+const HBM_PASSES: u32 = 8;
 const L2_PASSES: u32 = 64;
 /// Passes that are measured at least, and launches that are made at most for it.
 const PASSES: u32 = 16;
