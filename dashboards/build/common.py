@@ -58,6 +58,7 @@ BY_GPU = "cluster, job, instance, gpu"
 
 # The GPUs that there are, whether they answer or not: nothing measured may be the anchor of a table.
 INVENTORY = f"max by ({BY_GPU}) (gpu_info{{{NODE}}} or gpu_up{{{NODE}}})"
+THIS_GPU = f"max by ({BY_GPU}) (gpu_info{{{GPU}}} or gpu_up{{{GPU}}})"
 
 # Colours with a meaning of their own. Words and icons go with them: colour alone tells some people nothing.
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
@@ -101,6 +102,11 @@ def or_none(expr: str, anchor: str = INVENTORY, by: str = BY_GPU) -> str:
     """The expression, and NaN for each row of the anchor that it lacks, so that no table loses rows or columns
     when a series is absent. Map it with `NOT_TOLD`."""
     return f"({expr}) or on ({by}) ({anchor} * NaN)"
+
+
+def by_gpu(expr: str) -> str:
+    """One value a GPU, whatever other labels there are."""
+    return f"max by ({BY_GPU}) ({expr})"
 
 
 def or_zero(expr: str, collected: str) -> str:
@@ -758,7 +764,8 @@ def table(
     labels_last: Sequence[str] = (),
 ) -> Placed:
     """Rows by labels, a column for each query. Rows with the same labels become one; the labels that all queries
-    have are what rows are told apart by. Make columns of absent series with `or_none`."""
+    have are what rows are told apart by, the scrape job among them, which is not shown. Make columns of absent
+    series with `or_none`."""
     queries = [Query(column.expr, "", instant=True) for column in columns]
     panel = _finish(
         table_builder.Panel(), title, description, queries, "short", NEUTRAL, no_value, [NOT_TOLD], (), table=True
@@ -774,7 +781,7 @@ def table(
         model.DataTransformerConfig(
             id_val="organize",
             options={
-                "excludeByName": {"Time": True}
+                "excludeByName": {"Time": True, "job": True}
                 | {field: True for field, column in zip(fields, columns) if column.hidden},
                 "indexByName": {name: index for index, name in enumerate(order)},
                 "renameByName": {
