@@ -983,7 +983,8 @@ class Board:
         made = json.loads(json.dumps(self._board.build(), cls=JSONEncoder))
         made["annotations"] = {"list": annotations(one_gpu=self._one_gpu)}
         titles = [panel["title"] for panel in made["panels"]]
-        assert len(titles) == len(set(titles)), f"{self._uid}: two panels of one title"
+        twice = {title for title in titles if titles.count(title) > 1}
+        assert not twice, f"{self._uid}: two panels are called {twice}"
         return made
 
     def _place(self, panel: typing.Any) -> None:
