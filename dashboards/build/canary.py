@@ -10,7 +10,6 @@ from common import (
     GPU_FROM_SERIES,
     GREEN,
     GREY,
-    INVENTORY,
     NEUTRAL,
     NODE,
     NONE,
@@ -25,7 +24,6 @@ from common import (
     Placed,
     Query,
     bargauge,
-    board_link,
     by_gpu,
     gpu_variable,
     heatmap,
@@ -109,9 +107,7 @@ def fleet() -> list[Placed]:
         stat(
             "Silent corruption in the time shown",
             "Results and words that were wrong, of all runs. One is one too many.",
-            Query(
-                f"sum(increase(gpu_canary_mismatches_total{{{GPU}}}[$__range]) and on ({BY_NODE}) ({ON}))", "wrong"
-            ),
+            Query(f"sum(increase(gpu_canary_mismatches_total{{{GPU}}}[$__range]) and on ({BY_NODE}) ({ON}))", "wrong"),
             unit="short",
             thresholds=BAD_ABOVE_ZERO,
             no_value=OFF,
@@ -127,7 +123,7 @@ def fleet() -> list[Placed]:
         ),
         stat(
             "GPUs not tested for 6 h",
-            "GPUs whose newest run ended more than six hours ago, or of which no run is known. A busy GPU is left alone.",
+            "GPUs whose newest run ended over six hours ago, or of which no run is known. A busy GPU is left alone.",
             Query(
                 or_zero(
                     f"""count({THIS_GPU} and on ({BY_NODE}) ({ON})
@@ -156,9 +152,7 @@ def fleet() -> list[Placed]:
             "Nodes where it is off",
             "Nodes that do not test their GPUs.",
             Query(
-                or_zero(
-                    f'count(gpu_canary_mode{{{NODE},mode="off"}} == 1)', f"gpu_canary_mode{{{NODE}}}"
-                ),
+                or_zero(f'count(gpu_canary_mode{{{NODE},mode="off"}} == 1)', f"gpu_canary_mode{{{NODE}}}"),
                 "nodes",
             ),
             unit="short",
@@ -265,7 +259,7 @@ def rates() -> list[Placed]:
     return [
         timeseries(
             "Rate against their own baseline",
-            "The lowest of each GPU's checks, compared with its own earlier rates. A step down that stays is a change of the "
+            "The lowest of each GPU's checks, against its own earlier rates. A step down that stays is a change of the "
             "hardware or its clocks.",
             Query(f'min by (instance, gpu) (gpu_canary_rate_ratio{{{GPU},against="baseline"}})', LINE),
             unit="percentunit",
@@ -311,9 +305,7 @@ def running() -> list[Placed]:
         timeseries(
             "Runs by how they ended",
             "Runs an hour. Abandoned: a job came, which goes first.",
-            Query(
-                f"sum by (end) (rate(gpu_canary_runs_total{{{NODE}}}[$__rate_interval])) * 3600", "{{end}}"
-            ),
+            Query(f"sum by (end) (rate(gpu_canary_runs_total{{{NODE}}}[$__rate_interval])) * 3600", "{{end}}"),
             unit="short",
             thresholds=steps((None, NONE)),
             no_value="not scraped",
@@ -325,9 +317,7 @@ def running() -> list[Placed]:
         bargauge(
             "Why it did not run",
             "Times that a due run was put off or could not be made in the time shown, by reason, the ten most.",
-            Query(
-                f"topk(10, sum by (reason) (increase(gpu_canary_skipped_total{{{NODE}}}[$__range])))", "{{reason}}"
-            ),
+            Query(f"topk(10, sum by (reason) (increase(gpu_canary_skipped_total{{{NODE}}}[$__range])))", "{{reason}}"),
             unit="short",
             thresholds=NEUTRAL,
             no_value="not scraped",

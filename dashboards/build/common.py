@@ -11,18 +11,42 @@ import typing
 from collections.abc import Iterable, Sequence
 
 from grafana_foundation_sdk.builders import (
-    bargauge as bargauge_builder,
     barchart as barchart_builder,
+)
+from grafana_foundation_sdk.builders import (
+    bargauge as bargauge_builder,
+)
+from grafana_foundation_sdk.builders import (
     common as common_builder,
+)
+from grafana_foundation_sdk.builders import (
     dashboard as dashboard_builder,
+)
+from grafana_foundation_sdk.builders import (
     heatmap as heatmap_builder,
+)
+from grafana_foundation_sdk.builders import (
     histogram as histogram_builder,
+)
+from grafana_foundation_sdk.builders import (
     prometheus as prometheus_builder,
+)
+from grafana_foundation_sdk.builders import (
     stat as stat_builder,
+)
+from grafana_foundation_sdk.builders import (
     statetimeline as statetimeline_builder,
+)
+from grafana_foundation_sdk.builders import (
     statushistory as statushistory_builder,
+)
+from grafana_foundation_sdk.builders import (
     table as table_builder,
+)
+from grafana_foundation_sdk.builders import (
     text as text_builder,
+)
+from grafana_foundation_sdk.builders import (
     timeseries as timeseries_builder,
 )
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -31,6 +55,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 from grafana_foundation_sdk.models import text as text_model
+from grafana_foundation_sdk.models import units
 
 # Every board there is, in the order in which people go through them.
 BOARDS = (
@@ -62,7 +87,9 @@ THIS_GPU = f"max by ({BY_GPU}) (gpu_info{{{GPU}}} or gpu_up{{{GPU}}})"
 
 # Colours with a meaning of their own. Words and icons go with them: colour alone tells some people nothing.
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
-BLUE, GREY, NONE = "blue", "text", "transparent"
+BLUE, GREY, NONE = "blue", "#808080", "transparent"
+
+UNITS = {value for name, value in vars(units).items() if name[0].isupper() and isinstance(value, str)}
 
 Step = tuple[float | None, str]
 Steps = Sequence[Step]
@@ -392,7 +419,8 @@ def _finish(
 ) -> typing.Any:
     """What every panel has, checked."""
     assert title and description.endswith("."), f"{title}: a title, and a description in sentences"
-    assert unit and no_value, f"{title}: a unit, and what it says without a value"
+    assert unit in UNITS, f"{title}: Grafana knows no unit {unit!r}"
+    assert no_value, f"{title}: what it says without a value"
     assert no_value not in {"0", "-", "OK", "ok"}, f"{title}: no value must not look like a value"
     assert queries, f"{title}: a query"
     panel.title(title).description(description).datasource(DATASOURCE)
@@ -412,6 +440,13 @@ def _finish(
     return panel
 
 
+def _told_grey(mappings: Sequence[typing.Any], no_value: str) -> list[typing.Any]:
+    """Grey for "no value": Grafana would paint it in the colour below the first threshold, which is often green."""
+    if any(isinstance(mapping, model.SpecialValueMap) for mapping in mappings):
+        return list(mappings)
+    return [*mappings, special(no_value)]
+
+
 def stat(
     title: str,
     description: str,
@@ -425,16 +460,28 @@ def stat(
     decimals: int | None = None,
     width: int = 4,
     height: int = 4,
-    background: bool = True,
+    background: bool | None = None,
     text_mode: str = "auto",
     sparkline: bool = False,
 ) -> Placed:
-    """One number in large letters, the newest. Without `sparkline` its queries are instant ones."""
+    """One number in large letters, the newest. Without `sparkline` its queries are instant ones. The tile is
+    painted where its colour means something."""
     asked = _as_list(queries)
+    if background is None:
+        background = thresholds is not NEUTRAL
     if not sparkline:
         asked = [dataclasses.replace(query, instant=True) for query in asked]
     panel = _finish(
-        stat_builder.Panel(), title, description, asked, unit, thresholds, no_value, mappings, links, decimals=decimals
+        stat_builder.Panel(),
+        title,
+        description,
+        asked,
+        unit,
+        thresholds,
+        no_value,
+        _told_grey(mappings, no_value),
+        links,
+        decimals=decimals,
     )
     panel.reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.color_scheme(_by_threshold()).text_mode(common_model.BigValueTextMode(text_mode))
@@ -548,7 +595,7 @@ def bargauge(
         unit,
         thresholds,
         no_value,
-        mappings,
+        _told_grey(mappings, no_value),
         links,
         minimum=minimum,
         maximum=maximum,
@@ -595,9 +642,7 @@ def barchart(
     panel.x_field(x_field).orientation(common_model.VizOrientation.AUTO).fill_opacity(80)
     panel.show_value(common_model.VisibilityMode.AUTO).legend(_legend([], False))
     panel.color_scheme(_by_threshold())
-    panel.with_transformation(
-        model.DataTransformerConfig(id_val="organize", options={"excludeByName": {"Time": True}})
-    )
+    panel.with_transformation(model.DataTransformerConfig(id_val="organize", options={"excludeByName": {"Time": True}}))
     return Placed(panel, width, height)
 
 
@@ -640,10 +685,7 @@ def heatmap(
     panel = _finish(heatmap_builder.Panel(), title, description, asked, unit, thresholds, no_value, (), ())
     panel.calculate(False).y_axis(heatmap_builder.YAxisConfig().unit(unit))
     panel.color(
-        heatmap_builder.HeatmapColorOptions()
-        .mode(heatmap_model.HeatmapColorMode.SCHEME)
-        .scheme("Oranges")
-        .steps(64)
+        heatmap_builder.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
     )
     panel.cell_values(heatmap_builder.CellValues().unit(cell_unit)).cell_gap(1).show_legend()
     return Placed(panel, width, height)
@@ -784,9 +826,7 @@ def table(
                 "excludeByName": {"Time": True, "job": True}
                 | {field: True for field, column in zip(fields, columns) if column.hidden},
                 "indexByName": {name: index for index, name in enumerate(order)},
-                "renameByName": {
-                    field: column.title for field, column in zip(fields, columns) if not column.hidden
-                },
+                "renameByName": {field: column.title for field, column in zip(fields, columns) if not column.hidden},
             },
         )
     )

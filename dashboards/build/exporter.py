@@ -5,7 +5,6 @@ from common import (
     BLUE,
     BY_NODE,
     GREEN,
-    GREY,
     NEUTRAL,
     NODE,
     NONE,
@@ -171,7 +170,10 @@ def nodes() -> list[Placed]:
                 Column("expected", here(f"gpu_devices_expected{{{NODE}}}"), width=90),
                 Column(
                     "collectors down",
-                    here(f"count by ({BY_NODE}) (gpu_exporter_collector_up{{{NODE}}} == 0) or on ({BY_NODE}) {ANSWERING} * 0"),
+                    here(
+                        f"""count by ({BY_NODE}) (gpu_exporter_collector_up{{{NODE}}} == 0)
+                            or on ({BY_NODE}) {ANSWERING} * 0"""
+                    ),
                     thresholds=TICKET_ABOVE_ZERO,
                     paint=True,
                     width=130,
@@ -193,9 +195,7 @@ def nodes() -> list[Placed]:
                     paint=True,
                     width=100,
                 ),
-                Column(
-                    "scrape", here(f"scrape_duration_seconds{{{NODE}}}"), unit="s", thresholds=NEUTRAL, width=90
-                ),
+                Column("scrape", here(f"scrape_duration_seconds{{{NODE}}}"), unit="s", thresholds=NEUTRAL, width=90),
                 Column("series", here(f"gpu_exporter_series{{{NODE}}}"), width=80),
                 Column(
                     "memory",
@@ -216,7 +216,10 @@ def nodes() -> list[Placed]:
         table(
             "Versions of exporter and driver",
             "Which build and which driver each node runs.",
-            [Label("instance", width=200), *(Label(name) for name in ("version", "revision", "driver_version", "cuda_version"))],
+            [
+                Label("instance", width=200),
+                *(Label(name) for name in ("version", "revision", "driver_version", "cuda_version")),
+            ],
             [
                 Column("build", f"max by ({BY_NODE}, version, revision) ({ANSWERING})", hidden=True),
                 Column(
@@ -230,7 +233,7 @@ def nodes() -> list[Placed]:
         ),
         table(
             "Collectors",
-            "Parts of the exporter that are down now, and how long ago each last delivered.",
+            "Every part of the exporter, those that are down first, and when it last delivered.",
             [Label("instance", width=200), Label("collector", width=120)],
             [
                 Column(
@@ -261,9 +264,7 @@ def rate() -> list[Placed]:
         timeseries(
             "HTTP answers",
             "Answers a second by status. Each scrape is one.",
-            Query(
-                f"sum by (code) (rate(gpu_exporter_http_requests_total{{{NODE}}}[$__rate_interval]))", "{{code}}"
-            ),
+            Query(f"sum by (code) (rate(gpu_exporter_http_requests_total{{{NODE}}}[$__rate_interval]))", "{{code}}"),
             unit="reqps",
             thresholds=NOTHING,
             no_value=SILENT,
@@ -283,9 +284,7 @@ def rate() -> list[Placed]:
         timeseries(
             "Driver calls",
             "Calls to the driver a second, by how often their values are read.",
-            Query(
-                f"sum by (tier) (rate(gpu_exporter_driver_calls_total{{{NODE}}}[$__rate_interval]))", "{{tier}}"
-            ),
+            Query(f"sum by (tier) (rate(gpu_exporter_driver_calls_total{{{NODE}}}[$__rate_interval]))", "{{tier}}"),
             unit="cps",
             thresholds=NOTHING,
             no_value=SILENT,
@@ -339,7 +338,7 @@ def errors() -> list[Placed]:
         ),
         stat(
             "Events lost",
-            "Faults and events that found no room on their way, and times the kernel log overran its reader, in the time shown.",
+            "Faults and events that found no room, and times the kernel log overran its reader, in the time shown.",
             lost("gpu_exporter_events_lost_total", "gpu_exporter_facts_lost_total", "gpu_exporter_kmsg_overruns_total"),
             unit="short",
             thresholds=ODD,
@@ -387,7 +386,7 @@ def errors() -> list[Placed]:
         ),
         table(
             "What GPUs do not support",
-            "Metrics that have no series on some GPUs of a model of node: neither zero nor a failure.",
+            "Metrics that have no series on some GPUs: neither zero nor a failure.",
             [Label("metric", width=320)],
             [
                 Column(
@@ -404,9 +403,7 @@ def errors() -> list[Placed]:
         bargauge(
             "Whose processes were found",
             "Processes of which it was asked whom they work for, by what became of it, in the time shown.",
-            Query(
-                f"sum by (outcome) (increase(gpu_exporter_owner_lookups_total{{{NODE}}}[$__range]))", "{{outcome}}"
-            ),
+            Query(f"sum by (outcome) (increase(gpu_exporter_owner_lookups_total{{{NODE}}}[$__range]))", "{{outcome}}"),
             unit="short",
             thresholds=NEUTRAL,
             no_value=SILENT,
@@ -466,7 +463,7 @@ def durations() -> list[Placed]:
             "Age of readings by tier",
             "The oldest reading of each tier. Each has its own pace: a line that climbs is a tier that stands still.",
             Query(
-                f"max by (tier) (time() - gpu_exporter_sample_timestamp_seconds{{{NODE},tier!~\"identity|once\"}})",
+                f'max by (tier) (time() - gpu_exporter_sample_timestamp_seconds{{{NODE},tier!~"identity|once"}})',
                 "{{tier}}",
             ),
             unit="s",
@@ -495,9 +492,7 @@ def cost() -> list[Placed]:
         timeseries(
             "Resident memory",
             "Memory of the exporter's processes; pages shared between them count in each.",
-            Query(
-                f"sum by (instance, role) (gpu_exporter_resident_memory_bytes{{{NODE}}})", "{{instance}} {{role}}"
-            ),
+            Query(f"sum by (instance, role) (gpu_exporter_resident_memory_bytes{{{NODE}}})", "{{instance}} {{role}}"),
             unit="bytes",
             thresholds=NOTHING,
             no_value=SILENT,

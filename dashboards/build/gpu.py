@@ -40,6 +40,9 @@ from common import (
 LINE = "{{instance}} GPU {{gpu}}"
 # Times by reason, without those that hold nothing back.
 REASON = 'reason!="gpu_idle"'
+# Parts of the GPU that tell how full it was, and thresholds below the one at which it switches off.
+UNITS = 'unit=~"sm|sm_occupancy|tensor|dram|fp64|fp32|fp16"'
+LIMITS = 'threshold=~"slowdown|memory_max|gpu_max"'
 NOTHING = steps((None, NONE))
 ON_OFF = [mapped({0: ("no", GREEN), 1: ("yes", RED)})]
 
@@ -184,7 +187,7 @@ def ill() -> list[Placed]:
                 Column(
                     "times",
                     f"sum by (xid, severity, action) (gpu_xid_errors_total{{{GPU}}}) > 0 "
-                    f"or sum by (xid, severity, action) (gpu_xid_errors_total{{{GPU},severity=\"page\"}})",
+                    f'or sum by (xid, severity, action) (gpu_xid_errors_total{{{GPU},severity="page"}})',
                     thresholds=BAD_ABOVE_ZERO,
                     paint=True,
                 )
@@ -231,9 +234,7 @@ def ill() -> list[Placed]:
                     thresholds=TICKET_ABOVE_ZERO,
                     paint=True,
                 ),
-                Column(
-                    "remap failed", this(f"gpu_row_remap_failure{{{GPU}}}"), thresholds=BAD_ABOVE_ZERO, paint=True
-                ),
+                Column("remap failed", this(f"gpu_row_remap_failure{{{GPU}}}"), thresholds=BAD_ABOVE_ZERO, paint=True),
                 Column(
                     "SRAM over limit",
                     this(f"gpu_ecc_sram_threshold_exceeded{{{GPU}}}"),
@@ -256,9 +257,7 @@ def slow() -> list[Placed]:
             "board.",
             [
                 Query(f"max by (instance, gpu) (gpu_utilization_ratio{{{GPU}}})", f"{LINE} kernels"),
-                Query(
-                    f"max by (instance, gpu) (gpu_memory_utilization_ratio{{{GPU}}})", f"{LINE} memory interface"
-                ),
+                Query(f"max by (instance, gpu) (gpu_memory_utilization_ratio{{{GPU}}})", f"{LINE} memory interface"),
             ],
             unit="percentunit",
             thresholds=UTILIZATION_BAND,
@@ -273,7 +272,7 @@ def slow() -> list[Placed]:
             "Activity of the parts of the GPU (GPM). Kernels that run all the time with few multiprocessors active "
             "are too small; the tensor pipes tell of matrix work.",
             Query(
-                f'max by (instance, gpu, unit) (gpu_gpm_active_ratio{{{GPU},unit=~"sm|sm_occupancy|tensor|dram|fp64|fp32|fp16"}})',
+                f"max by (instance, gpu, unit) (gpu_gpm_active_ratio{{{GPU},{UNITS}}})",
                 f"{LINE} {{{{unit}}}}",
             ),
             unit="percentunit",
@@ -296,7 +295,8 @@ def slow() -> list[Placed]:
             "Share of time held down",
             "How much of the time each reason held the clocks down, by the driver's own counters: short ones too.",
             Query(
-                f"max by (instance, gpu, reason) (rate(gpu_clock_event_seconds_total{{{GPU},{REASON}}}[$__rate_interval]))",
+                f"""max by (instance, gpu, reason) (
+                    rate(gpu_clock_event_seconds_total{{{GPU},{REASON}}}[$__rate_interval]))""",
                 f"{LINE} {{{{reason}}}}",
             ),
             unit="percentunit",
@@ -315,9 +315,7 @@ def slow() -> list[Placed]:
                     f"max by (instance, gpu) (rate(gpu_energy_joules_total{{{GPU}}}[$__rate_interval]))",
                     f"{LINE} by energy",
                 ),
-                Query(
-                    f'max by (instance, gpu) (gpu_power_limit_watts{{{GPU},limit="enforced"}})', f"{LINE} limit"
-                ),
+                Query(f'max by (instance, gpu) (gpu_power_limit_watts{{{GPU},limit="enforced"}})', f"{LINE} limit"),
             ],
             unit="watt",
             thresholds=NOTHING,
@@ -329,11 +327,9 @@ def slow() -> list[Placed]:
             "Temperatures and their limits",
             "The core and the memory against this device's own thresholds.",
             [
+                Query(f"max by (instance, gpu, sensor) (gpu_temperature_celsius{{{GPU}}})", f"{LINE} {{{{sensor}}}}"),
                 Query(
-                    f"max by (instance, gpu, sensor) (gpu_temperature_celsius{{{GPU}}})", f"{LINE} {{{{sensor}}}}"
-                ),
-                Query(
-                    f'max by (instance, gpu, threshold) (gpu_temperature_threshold_celsius{{{GPU},threshold=~"slowdown|memory_max|gpu_max"}})',
+                    f"max by (instance, gpu, threshold) (gpu_temperature_threshold_celsius{{{GPU},{LIMITS}}})",
                     f"{LINE} {{{{threshold}}}} limit",
                 ),
             ],

@@ -2,18 +2,13 @@
 
 from common import (
     BAD_ABOVE_ZERO,
-    BLUE,
     BY_GPU,
     GPU,
     GPU_FROM_ROW,
     GREEN,
-    GREY,
-    INVENTORY,
     NEUTRAL,
-    NODE,
     NONE,
     ORANGE,
-    RED,
     TICKET_ABOVE_ZERO,
     UTILIZATION_BAND,
     YELLOW,
@@ -63,9 +58,7 @@ def fleet() -> list[Placed]:
         stat(
             "GPUs in MIG mode",
             "GPUs that are in MIG mode, of those chosen above.",
-            Query(
-                or_zero(f"count(gpu_mig_mode_enabled{{{GPU}}} == 1)", f"gpu_mig_mode_enabled{{{GPU}}}"), "GPUs"
-            ),
+            Query(or_zero(f"count(gpu_mig_mode_enabled{{{GPU}}} == 1)", f"gpu_mig_mode_enabled{{{GPU}}}"), "GPUs"),
             unit="short",
             thresholds=NEUTRAL,
             no_value="MIG not supported",
@@ -81,9 +74,7 @@ def fleet() -> list[Placed]:
         stat(
             "Slices free",
             "Compute slices that further instances could have.",
-            slices(
-                f"gpu_mig_slices{{{GPU}}} - gpu_mig_slices_used{{{GPU}}} - gpu_mig_slices_unplaceable{{{GPU}}}"
-            ),
+            slices(f"gpu_mig_slices{{{GPU}}} - gpu_mig_slices_used{{{GPU}}} - gpu_mig_slices_unplaceable{{{GPU}}}"),
             unit="short",
             thresholds=NEUTRAL,
             no_value=NO_MIG,
@@ -99,9 +90,7 @@ def fleet() -> list[Placed]:
         stat(
             "GPUs off their layout",
             "GPUs that are not divided as declared. Only where a layout is declared.",
-            Query(
-                or_zero(f"count(gpu_mig_layout_matches{{{GPU}}} == 0)", f"gpu_mig_layout_matches{{{GPU}}}"), "GPUs"
-            ),
+            Query(or_zero(f"count(gpu_mig_layout_matches{{{GPU}}} == 0)", f"gpu_mig_layout_matches{{{GPU}}}"), "GPUs"),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,
             no_value="no layout declared",
@@ -346,9 +335,7 @@ def instances() -> list[Placed]:
             "Activity of instances",
             "Share of the instance's multiprocessors at work (GPM, once a minute). The band from 60 to 80 % is good "
             "use; neither side of it is a fault.",
-            Query(
-                f'max by (instance, gpu, gpu_instance, profile) (gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}})', LINE
-            ),
+            Query(f'max by (instance, gpu, gpu_instance, profile) (gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}})', LINE),
             unit="percentunit",
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",

@@ -34,6 +34,7 @@ from common import (
     or_none,
     or_zero,
     row_link,
+    special,
     stat,
     steps,
     table,
@@ -187,7 +188,7 @@ def now() -> list[Placed]:
             unit="short",
             thresholds=steps((None, RED), (1, GREEN)),
             no_value="no",
-            mappings=[mapped({1: ("yes", GREEN)})],
+            mappings=[mapped({1: ("yes", GREEN)}), special("no", RED)],
             width=3,
         ),
     ]
@@ -366,7 +367,10 @@ def slow() -> list[Placed]:
             "Clocks held down, by reason",
             "How many GPUs' worth of time is lost to each reason now. A power cap is often as intended; heat and "
             "power brake never are. Two reasons can hold the same GPU.",
-            Query(f"sum by (reason) (rate(gpu_clock_event_seconds_total{{{NODE},{HELD_DOWN}}}[$__rate_interval]))", "{{reason}}"),
+            Query(
+                f"sum by (reason) (rate(gpu_clock_event_seconds_total{{{NODE},{HELD_DOWN}}}[$__rate_interval]))",
+                "{{reason}}",
+            ),
             unit="short",
             thresholds=steps((None, GREEN), (0.1, YELLOW), (1, ORANGE)),
             no_value="not measured",
@@ -415,7 +419,9 @@ def history() -> list[Placed]:
         timeseries(
             "GPUs out over time",
             "GPUs that cannot be used, by scrape job; planned windows left out.",
-            Query('sum by (cluster, job) (job:gpu_unhealthy:gpus{cluster=~"$cluster",job=~"$job"})', "{{cluster}} {{job}}"),
+            Query(
+                'sum by (cluster, job) (job:gpu_unhealthy:gpus{cluster=~"$cluster",job=~"$job"})', "{{cluster}} {{job}}"
+            ),
             unit="short",
             thresholds=BAD_ABOVE_ZERO,
             no_value="rules not evaluated",
