@@ -824,9 +824,11 @@ def table(
             id_val="organize",
             options={
                 "excludeByName": {"Time": True, "job": True}
-                | {field: True for field, column in zip(fields, columns) if column.hidden},
+                | {field: True for field, column in zip(fields, columns, strict=True) if column.hidden},
                 "indexByName": {name: index for index, name in enumerate(order)},
-                "renameByName": {field: column.title for field, column in zip(fields, columns) if not column.hidden},
+                "renameByName": {
+                    field: column.title for field, column in zip(fields, columns, strict=True) if not column.hidden
+                },
             },
         )
     )
