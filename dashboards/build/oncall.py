@@ -298,9 +298,9 @@ def faults() -> list[Placed]:
         table(
             "Memory errors",
             "GPUs with uncorrected errors since the driver was loaded, or with a repair that waits for a reset or has "
-            "failed. Failed and over the threshold: a candidate for return.",
+            "failed. Failed, or over the vendor's limit of SRAM errors: a candidate for return.",
             [
-                Label("instance", width=170),
+                Label("instance", width=150),
                 Label("gpu", links=[GPU_FROM_ROW], width=60),
             ],
             [
@@ -309,7 +309,7 @@ def faults() -> list[Placed]:
                     of_these(f'gpu_ecc_total_errors{{{NODE},counter="volatile",error="uncorrected"}}', memory),
                     thresholds=BAD_ABOVE_ZERO,
                     paint=True,
-                    width=100,
+                    width=90,
                 ),
                 Column(
                     "corrected",
@@ -323,23 +323,23 @@ def faults() -> list[Placed]:
                     thresholds=waits_colors,
                     mappings=[waits, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
                 Column(
-                    "remap failed",
+                    "failed",
                     of_these(f"gpu_row_remap_failure{{{NODE}}}", memory),
                     thresholds=yes_colors,
                     mappings=[yes, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
                 Column(
-                    "SRAM over limit",
+                    "SRAM limit",
                     of_these(f"gpu_ecc_sram_threshold_exceeded{{{NODE}}}", memory),
                     thresholds=yes_colors,
                     mappings=[yes, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
                 Column(
                     "repair waits",
@@ -347,7 +347,7 @@ def faults() -> list[Placed]:
                     thresholds=waits_colors,
                     mappings=[waits, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
             ],
             no_value="no GPU tells of memory errors",
