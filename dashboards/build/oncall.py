@@ -198,11 +198,10 @@ def now() -> list[Placed]:
 def which() -> list[Placed]:
     healthy = f"max by ({BY_GPU}) (3 - 3 * gpu_healthy{{{NODE}}})"
     silent = f"{INVENTORY} * 0 + 1"
-    # Nothing is told of a node that is not scraped: what was there within the last hour.
-    gone = f"max by ({BY_GPU}) (last_over_time(gpu_info{{{NODE}}}[1h])) * 0 + 2"
-    state = f"""max by (instance, gpu) (
-        {healthy} or on ({BY_GPU}) ({silent}) or on ({BY_GPU}) ({gone}
-        unless on ({BY_NODE}) up{{{NODE}}} == 1))"""
+    # Of a node that is not scraped, or whose driver is released, nothing is told: what was there within the last hour.
+    gone = f"""max by ({BY_GPU}) (last_over_time(gpu_info{{{NODE}}}[1h])) * 0
+        + on ({BY_NODE}) group_left () (2 - max by ({BY_NODE}) (up{{{NODE}}}))"""
+    state = f"max by (instance, gpu) ({healthy} or on ({BY_GPU}) ({silent}) or on ({BY_GPU}) ({gone}))"
     info = "model, serial, pci_address"
     reason = f"max by ({BY_GPU}, uuid, reason) (gpu_unhealthy_reason{{{NODE}}} == 1)"
     return [
