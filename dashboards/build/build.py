@@ -25,7 +25,7 @@ REQUIREMENTS = HERE / "requirements.txt"
 TOOLS = HERE.parent.parent / ".tools" / "dashboards"
 
 # Modules that are no boards.
-HELPERS = {"build", "common"}
+HELPERS = {"build", "common", "owners"}
 
 
 def install() -> None:
