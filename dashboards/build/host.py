@@ -171,7 +171,7 @@ def places() -> list[Placed]:
                 Column(
                     "Link width",
                     or_none(f"max by ({BY_GPU}) (gpu_pcie_link_width_lanes{{{NODE}}})"),
-                    unit="suffix: lanes",
+                    unit="none",
                 ),
                 Column(
                     "Width matches",
