@@ -1,48 +1,40 @@
 #!/usr/bin/env python3
 """Writes the boards to dashboards/*.json.
 
-  build.py          write all boards
-  build.py --check  write nothing; say which boards differ from what is in the repository (exit 1)
+  build.py            write all boards
+  build.py --check    write nothing; say which boards differ from what is in the repository (exit 1)
   build.py --queries  print every query of every board: board, panel and expression, with tabs between
 
-A board is a module of this folder with a function `board()`. Python 3.11 and pip are needed; the builders are
-fetched from PyPI, pinned by their checksum, into .tools/dashboards.
+A board is a module of this folder with a function `board()`. The builders are Grafana's, pinned in
+requirements.txt; `tests/tools/ensure-tools.sh dashboards` installs them into .tools/dashboards.
 """
 
 import argparse
 import difflib
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import typing
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE.parent
-REQUIREMENTS = HERE / "requirements.txt"
 TOOLS = HERE.parent.parent / ".tools" / "dashboards"
 
 # Modules that are no boards.
 HELPERS = {"build", "common", "owners"}
 
 
-def install() -> None:
-    """Makes sure that the pinned builders are in .tools/dashboards, and puts that on the path."""
-    if sys.version_info < (3, 11):
-        sys.exit("error: Python 3.11 or later is needed")
-    done = TOOLS / "installed"
-    wanted = REQUIREMENTS.read_text()
-    if not done.exists() or done.read_text() != wanted:
-        print(f"installing the dashboard builders into {TOOLS}", file=sys.stderr)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
-        command += ["--upgrade", "--require-hashes", "--target", str(TOOLS), "-r", str(REQUIREMENTS)]
-        quiet = os.environ | {"PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        if subprocess.run(command, env=quiet).returncode:
-            sys.exit("error: pip could not install the dashboard builders")
-        done.write_text(wanted)
-    sys.path.insert(0, str(TOOLS))
+def use_builders() -> None:
+    """Goes on with the Python that has the pinned builders, if this one has not."""
+    if importlib.util.find_spec("grafana_foundation_sdk"):
+        return
+    python = TOOLS / "bin" / "python"
+    if not python.exists() or pathlib.Path(sys.prefix) == TOOLS:
+        sys.exit("error: the dashboard builders are missing; get them with: tests/tools/ensure-tools.sh dashboards")
+    os.execv(python, [str(python), *sys.argv])
 
 
 def boards() -> dict[str, dict[str, typing.Any]]:
@@ -101,7 +93,7 @@ def main() -> int:
     options = parser.parse_args()
     # No folder of compiled code beside the sources.
     sys.dont_write_bytecode = True
-    install()
+    use_builders()
     made = boards()
     if options.queries:
         queries(made)

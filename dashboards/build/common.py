@@ -11,18 +11,42 @@ import typing
 from collections.abc import Iterable, Sequence
 
 from grafana_foundation_sdk.builders import (
-    bargauge as bargauge_builder,
     barchart as barchart_builder,
+)
+from grafana_foundation_sdk.builders import (
+    bargauge as bargauge_builder,
+)
+from grafana_foundation_sdk.builders import (
     common as common_builder,
+)
+from grafana_foundation_sdk.builders import (
     dashboard as dashboard_builder,
+)
+from grafana_foundation_sdk.builders import (
     heatmap as heatmap_builder,
+)
+from grafana_foundation_sdk.builders import (
     histogram as histogram_builder,
+)
+from grafana_foundation_sdk.builders import (
     prometheus as prometheus_builder,
+)
+from grafana_foundation_sdk.builders import (
     stat as stat_builder,
+)
+from grafana_foundation_sdk.builders import (
     statetimeline as statetimeline_builder,
+)
+from grafana_foundation_sdk.builders import (
     statushistory as statushistory_builder,
+)
+from grafana_foundation_sdk.builders import (
     table as table_builder,
+)
+from grafana_foundation_sdk.builders import (
     text as text_builder,
+)
+from grafana_foundation_sdk.builders import (
     timeseries as timeseries_builder,
 )
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -31,6 +55,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 from grafana_foundation_sdk.models import text as text_model
+from grafana_foundation_sdk.models import units
 
 # Every board there is, in the order in which people go through them.
 BOARDS = (
@@ -58,10 +83,13 @@ BY_GPU = "cluster, job, instance, gpu"
 
 # The GPUs that there are, whether they answer or not: nothing measured may be the anchor of a table.
 INVENTORY = f"max by ({BY_GPU}) (gpu_info{{{NODE}}} or gpu_up{{{NODE}}})"
+THIS_GPU = f"max by ({BY_GPU}) (gpu_info{{{GPU}}} or gpu_up{{{GPU}}})"
 
 # Colours with a meaning of their own. Words and icons go with them: colour alone tells some people nothing.
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
-BLUE, GREY, NONE = "blue", "text", "transparent"
+BLUE, GREY, NONE = "blue", "#808080", "transparent"
+
+UNITS = {value for name, value in vars(units).items() if name[0].isupper() and isinstance(value, str)}
 
 Step = tuple[float | None, str]
 Steps = Sequence[Step]
@@ -101,6 +129,11 @@ def or_none(expr: str, anchor: str = INVENTORY, by: str = BY_GPU) -> str:
     """The expression, and NaN for each row of the anchor that it lacks, so that no table loses rows or columns
     when a series is absent. Map it with `NOT_TOLD`."""
     return f"({expr}) or on ({by}) ({anchor} * NaN)"
+
+
+def by_gpu(expr: str) -> str:
+    """One value a GPU, whatever other labels there are."""
+    return f"max by ({BY_GPU}) ({expr})"
 
 
 def or_zero(expr: str, collected: str) -> str:
@@ -215,10 +248,9 @@ def query_variable(
     description: str,
     all_value: str | None = None,
     multi: bool = True,
-    start_with_all: bool = True,
 ) -> dashboard_builder.QueryVariable:
     """A variable from `label_values(...)`. The choices follow the time range, so that a node that is down now is
-    still there. `all_value` None: there is no "All"."""
+    still there. `all_value` None: there is no "All", and it starts with the first."""
     variable = (
         dashboard_builder.QueryVariable(name)
         .label(label)
@@ -231,10 +263,9 @@ def query_variable(
     )
     if all_value is not None:
         variable.include_all(True).all_value(all_value)
-        if start_with_all:
-            every: list[str] | str = ["$__all"] if multi else "$__all"
-            text: list[str] | str = ["All"] if multi else "All"
-            variable.current(model.VariableOption(selected=True, text=text, value=every))
+        every: list[str] | str = ["$__all"] if multi else "$__all"
+        text: list[str] | str = ["All"] if multi else "All"
+        variable.current(model.VariableOption(selected=True, text=text, value=every))
     return variable
 
 
@@ -262,8 +293,7 @@ def node_variables(*, one_node: bool = False) -> list[typing.Any]:
             "Node",
             'label_values(gpu_exporter_build_info{cluster=~"$cluster",job=~"$job"}, instance)',
             description="Node, as Prometheus scrapes it.",
-            all_value=".+",
-            start_with_all=not one_node,
+            all_value=None if one_node else ".+",
         ),
     ]
 
@@ -274,8 +304,7 @@ def gpu_variable(*, one_gpu: bool = False) -> dashboard_builder.QueryVariable:
         "GPU",
         f"label_values(gpu_info{{{NODE}}}, gpu)",
         description="Number of the GPU on its node.",
-        all_value=".+",
-        start_with_all=not one_gpu,
+        all_value=None if one_gpu else ".+",
     )
 
 
@@ -386,7 +415,8 @@ def _finish(
 ) -> typing.Any:
     """What every panel has, checked."""
     assert title and description.endswith("."), f"{title}: a title, and a description in sentences"
-    assert unit and no_value, f"{title}: a unit, and what it says without a value"
+    assert unit in UNITS, f"{title}: Grafana knows no unit {unit!r}"
+    assert no_value, f"{title}: what it says without a value"
     assert no_value not in {"0", "-", "OK", "ok"}, f"{title}: no value must not look like a value"
     assert queries, f"{title}: a query"
     panel.title(title).description(description).datasource(DATASOURCE)
@@ -406,6 +436,13 @@ def _finish(
     return panel
 
 
+def _told_grey(mappings: Sequence[typing.Any], no_value: str) -> list[typing.Any]:
+    """Grey for "no value": Grafana would paint it in the colour below the first threshold, which is often green."""
+    if any(isinstance(mapping, model.SpecialValueMap) for mapping in mappings):
+        return list(mappings)
+    return [*mappings, special(no_value)]
+
+
 def stat(
     title: str,
     description: str,
@@ -419,16 +456,28 @@ def stat(
     decimals: int | None = None,
     width: int = 4,
     height: int = 4,
-    background: bool = True,
+    background: bool | None = None,
     text_mode: str = "auto",
     sparkline: bool = False,
 ) -> Placed:
-    """One number in large letters, the newest. Without `sparkline` its queries are instant ones."""
+    """One number in large letters, the newest. Without `sparkline` its queries are instant ones. The tile is
+    painted where its colour means something."""
     asked = _as_list(queries)
+    if background is None:
+        background = thresholds is not NEUTRAL
     if not sparkline:
         asked = [dataclasses.replace(query, instant=True) for query in asked]
     panel = _finish(
-        stat_builder.Panel(), title, description, asked, unit, thresholds, no_value, mappings, links, decimals=decimals
+        stat_builder.Panel(),
+        title,
+        description,
+        asked,
+        unit,
+        thresholds,
+        no_value,
+        _told_grey(mappings, no_value),
+        links,
+        decimals=decimals,
     )
     panel.reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.color_scheme(_by_threshold()).text_mode(common_model.BigValueTextMode(text_mode))
@@ -484,7 +533,7 @@ def timeseries(
     panel.line_width(1).span_nulls(False).show_points(
         common_model.VisibilityMode.ALWAYS if points else common_model.VisibilityMode.NEVER
     )
-    panel.fill_opacity(60 if stacked or bars else 5)
+    panel.fill_opacity(60 if stacked or bars else 0)
     if bars:
         panel.draw_style(common_model.GraphDrawStyle.BARS)
     if points:
@@ -532,7 +581,8 @@ def bargauge(
     maximum: float | None = None,
     decimals: int | None = None,
 ) -> Placed:
-    """The newest value of each line as a bar."""
+    """The newest value of each line as a bar. There is little room for what it says without a value."""
+    assert len(no_value) <= 14, f"{title}: {no_value!r} is too long"
     asked = [dataclasses.replace(query, instant=True) for query in _as_list(queries)]
     panel = _finish(
         bargauge_builder.Panel(),
@@ -542,7 +592,7 @@ def bargauge(
         unit,
         thresholds,
         no_value,
-        mappings,
+        _told_grey(mappings, no_value),
         links,
         minimum=minimum,
         maximum=maximum,
@@ -589,9 +639,7 @@ def barchart(
     panel.x_field(x_field).orientation(common_model.VizOrientation.AUTO).fill_opacity(80)
     panel.show_value(common_model.VisibilityMode.AUTO).legend(_legend([], False))
     panel.color_scheme(_by_threshold())
-    panel.with_transformation(
-        model.DataTransformerConfig(id_val="organize", options={"excludeByName": {"Time": True}})
-    )
+    panel.with_transformation(model.DataTransformerConfig(id_val="organize", options={"excludeByName": {"Time": True}}))
     return Placed(panel, width, height)
 
 
@@ -634,10 +682,7 @@ def heatmap(
     panel = _finish(heatmap_builder.Panel(), title, description, asked, unit, thresholds, no_value, (), ())
     panel.calculate(False).y_axis(heatmap_builder.YAxisConfig().unit(unit))
     panel.color(
-        heatmap_builder.HeatmapColorOptions()
-        .mode(heatmap_model.HeatmapColorMode.SCHEME)
-        .scheme("Oranges")
-        .steps(64)
+        heatmap_builder.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
     )
     panel.cell_values(heatmap_builder.CellValues().unit(cell_unit)).cell_gap(1).show_legend()
     return Placed(panel, width, height)
@@ -758,12 +803,13 @@ def table(
     labels_last: Sequence[str] = (),
 ) -> Placed:
     """Rows by labels, a column for each query. Rows with the same labels become one; the labels that all queries
-    have are what rows are told apart by. Make columns of absent series with `or_none`."""
+    have are what rows are told apart by, the scrape job among them, which is not shown. Make columns of absent
+    series with `or_none`."""
     queries = [Query(column.expr, "", instant=True) for column in columns]
     panel = _finish(
         table_builder.Panel(), title, description, queries, "short", NEUTRAL, no_value, [NOT_TOLD], (), table=True
     )
-    panel.show_header(True).cell_height(common_model.TableCellHeight.SM).filterable(True)
+    panel.show_header(True).cell_height(common_model.TableCellHeight.SM).filterable(True).min_width(70)
     panel.align(common_model.FieldTextAlignment.AUTO)
     fields = ["Value" if len(columns) == 1 else f"Value #{chr(ord('A') + index)}" for index in range(len(columns))]
     if len(columns) > 1:
@@ -774,17 +820,20 @@ def table(
         model.DataTransformerConfig(
             id_val="organize",
             options={
-                "excludeByName": {"Time": True}
-                | {field: True for field, column in zip(fields, columns) if column.hidden},
+                "excludeByName": {"Time": True, "job": True}
+                | {field: True for field, column in zip(fields, columns, strict=True) if column.hidden},
                 "indexByName": {name: index for index, name in enumerate(order)},
                 "renameByName": {
-                    field: column.title for field, column in zip(fields, columns) if not column.hidden
+                    field: column.title for field, column in zip(fields, columns, strict=True) if not column.hidden
                 },
             },
         )
     )
     for label in labels:
-        _override(panel, label.name, _cell(label.links, label.mappings, label.width, label.paint))
+        # A serial number is no number, and a label that is absent is just empty.
+        properties = [model.DynamicConfigValue(id_val="unit", value="string")]
+        properties += _cell(label.links, [*label.mappings, special("", NONE)], label.width, label.paint)
+        _override(panel, label.name, properties)
     for column in columns:
         if column.hidden:
             continue
@@ -833,7 +882,7 @@ def matrix(
         table=True,
         decimals=decimals,
     )
-    panel.show_header(True).cell_height(common_model.TableCellHeight.SM)
+    panel.show_header(True).cell_height(common_model.TableCellHeight.SM).min_width(60)
     panel.align(common_model.FieldTextAlignment.CENTER).cell_options(_painted()).color_scheme(_by_threshold())
     panel.with_transformation(
         model.DataTransformerConfig(
@@ -976,7 +1025,8 @@ class Board:
         made = json.loads(json.dumps(self._board.build(), cls=JSONEncoder))
         made["annotations"] = {"list": annotations(one_gpu=self._one_gpu)}
         titles = [panel["title"] for panel in made["panels"]]
-        assert len(titles) == len(set(titles)), f"{self._uid}: two panels of one title"
+        twice = {title for title in titles if titles.count(title) > 1}
+        assert not twice, f"{self._uid}: two panels are called {twice}"
         return made
 
     def _place(self, panel: typing.Any) -> None:
