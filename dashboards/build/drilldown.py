@@ -28,6 +28,7 @@ from common import (
     node_variables,
     or_none,
     row_link,
+    special,
     state_timeline,
     steps,
     table,
@@ -247,11 +248,10 @@ def gpus() -> Placed:
                 paint=True,
             ),
             Column(
-                "Xids in a day",
-                of_gpus(f"sum by ({BY_GPU}) (increase(gpu_xid_errors_total{{{GPU}}}[1d]))"),
-                decimals=0,
-                thresholds=TICKET,
-                paint=True,
+                "Last Xid",
+                of_gpus(f"max by ({BY_GPU}) (gpu_xid_last_event_timestamp_seconds{{{GPU}}}) * 1000"),
+                unit="dateTimeFromNow",
+                mappings=[special("none seen")],
             ),
             Column(
                 "Owners",
