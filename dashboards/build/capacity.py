@@ -1,4 +1,4 @@
-"""Do we need more, and where is waste? The fleet over a month, made of recording rules alone."""
+"""Do we need more, and where is waste? The fleet over a month, made of recording rules wherever it looks back."""
 
 import typing
 
@@ -8,7 +8,6 @@ from common import (
     GREEN,
     NEUTRAL,
     NONE,
-    NOT_TOLD,
     ORANGE,
     RED,
     TICKET_ABOVE_ZERO,
@@ -59,7 +58,9 @@ def newest(series: str) -> str:
 
 # The hour of the day, in UTC, as a label.
 HOUR = 'label_replace(count_values("hour", hour()), "hour", "0$1", "hour", "([0-9])")'
-GPUS_BUSY = f"(sum(model:gpu_utilization:avg5m{{{FLEET}}} * model:gpu:count{{{FLEET}}}) / sum(model:gpu:count{{{FLEET}}}))"
+GPUS_BUSY = (
+    f"(sum(model:gpu_utilization:avg5m{{{FLEET}}} * model:gpu:count{{{FLEET}}}) / sum(model:gpu:count{{{FLEET}}}))"
+)
 CPUS_BUSY = f"avg(job:gpu_host_cpu_busy:ratio_rate5m{{{FLEET}}})"
 
 
@@ -162,7 +163,8 @@ def need() -> list[Placed]:
         ),
         stat(
             "GPU pods that wait",
-            "Pods that ask for GPUs and are pending. Needs kube-state-metrics and alerts/optional/kubernetes.rules.yml.",
+            "Pods that ask for GPUs and are pending. Needs kube-state-metrics and "
+            "alerts/optional/kubernetes.rules.yml.",
             Query(f"sum(cluster:kube_gpu_pods_pending:count{{{CLUSTER}}})", "pods"),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,
@@ -194,8 +196,8 @@ def need() -> list[Placed]:
         ),
         stat(
             "GPU jobs that failed in a day",
-            "Of the Kubernetes jobs with GPUs that ended in the last day, the share that failed, in the worst namespace. "
-            "Needs kube-state-metrics; where it is not scraped none has ended either.",
+            "Of the Kubernetes jobs with GPUs that ended in the last day, the share that failed, in the worst "
+            "namespace. Needs kube-state-metrics; where it is not scraped none has ended either.",
             Query(f"max({newest(f'namespace:kube_gpu_runs_failed:ratio_1d{{{CLUSTER}}}')})", "failed"),
             unit="percentunit",
             decimals=1,
@@ -210,7 +212,10 @@ def waste() -> list[Placed]:
     idle = f"sum({newest(f'model:gpu_idle_gpu_hours:sum1d{{{MODEL}}}')})"
     payers = newest(f"payer:gpu_owner_gpu_hours:sum1d{{{FLEET}}}")
     anchor = f"sum by ({BY_PAYER}) ({payers})"
-    mig = f"max by (cluster, job, instance, gpu) (gpu_mig_slices{{{FLEET}}} unless on (cluster, job, instance, gpu) gpu_mig_mode_enabled{{{FLEET}}} == 0)"
+    mig = f"""max by (cluster, job, instance, gpu) (
+        gpu_mig_slices{{{FLEET}}}
+        unless on (cluster, job, instance, gpu) gpu_mig_mode_enabled{{{FLEET}}} == 0)"""
+    slices = newest(f"job:gpu_mig_slices:sum{{{FLEET}}}")
     return [
         stat(
             "Idle GPU-hours in a day",
@@ -246,8 +251,8 @@ def waste() -> list[Placed]:
             "MIG slices stranded",
             "Share of all MIG slices that are free and in no shape that a further instance could use.",
             Query(
-                f"sum({newest(f'job:gpu_mig_slices_unplaceable:ratio{{{FLEET}}}')} * on (cluster, job)"
-                f" {newest(f'job:gpu_mig_slices:sum{{{FLEET}}}')}) / sum({newest(f'job:gpu_mig_slices:sum{{{FLEET}}}')})",
+                f"sum({newest(f'job:gpu_mig_slices_unplaceable:ratio{{{FLEET}}}')} * on (cluster, job) {slices})"
+                f" / sum({slices})",
                 "stranded",
             ),
             unit="percentunit",
@@ -476,9 +481,7 @@ def merged(placed: Placed, key: str, names: dict[str, str]) -> Placed:
             id_val="organize", options={"renameByName": names, "indexByName": {key: 0, "Value #A": 1, "Value #B": 2}}
         )
     )
-    placed.panel.with_transformation(
-        model.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": key}]})
-    )
+    placed.panel.with_transformation(model.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": key}]}))
     return placed
 
 
@@ -569,9 +572,7 @@ def cost() -> list[Placed]:
             ],
             [
                 Column("30 days", payers, unit="locale", decimals=2),
-                Column(
-                    "Day", or_none(f"sum by ({BY_PAYER}) ({a_day})", payers, BY_PAYER), unit="locale", decimals=2
-                ),
+                Column("Day", or_none(f"sum by ({BY_PAYER}) ({a_day})", payers, BY_PAYER), unit="locale", decimals=2),
                 Column(
                     "Energy an hour",
                     or_none(

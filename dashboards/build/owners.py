@@ -39,10 +39,7 @@ def cause_number(selector: str) -> str:
 # appended, a Slurm job without its step; any other owner is a service of its own. Kubernetes makes its suffixes of
 # these letters alone, so that a pod called web-front keeps its name.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
-_APPENDED = (
-    f"(?:-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}|-[0-9]+-{_RANDOM}{{5}}|-{_RANDOM}{{5}}|-[0-9]+)?"
-    "(?:/[^/]+|[.][^/]*)?"
-)
+_APPENDED = f"(?:-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}|-[0-9]+-{_RANDOM}{{5}}|-{_RANDOM}{{5}}|-[0-9]+)?(?:/[^/]+|[.][^/]*)?"
 _SERVICE = f"(pod/[^/]+/[^/]+?|slurm/[^./]+|.+){_APPENDED}"
 
 # The owners of the services that the variable names.
