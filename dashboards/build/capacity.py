@@ -56,6 +56,12 @@ def newest(series: str) -> str:
     return f"last_over_time({series}{RECENT})"
 
 
+def payers(series: str) -> str:
+    """The series by who pays; work of which nobody knows whose it is says so."""
+    whole = f'label_join({newest(series)}, "whole", "", "namespace", "slurm_account", "user")'
+    return f'sum by ({BY_PAYER}) (label_replace({whole}, "user", "nobody known", "whole", ""))'
+
+
 # The hour of the day, in UTC, as a label.
 HOUR = 'label_replace(count_values("hour", hour()), "hour", "0$1", "hour", "([0-9])")'
 GPUS_BUSY = (
@@ -210,8 +216,8 @@ def need() -> list[Placed]:
 
 def waste() -> list[Placed]:
     idle = f"sum({newest(f'model:gpu_idle_gpu_hours:sum1d{{{MODEL}}}')})"
-    payers = newest(f"payer:gpu_owner_gpu_hours:sum1d{{{FLEET}}}")
-    anchor = f"sum by ({BY_PAYER}) ({payers})"
+    had = payers(f"payer:gpu_owner_gpu_hours:sum1d{{{FLEET}}}")
+    unused = payers(f"payer:gpu_owner_idle_gpu_hours:sum1d{{{FLEET}}}")
     mig = f"""max by (cluster, job, instance, gpu) (
         gpu_mig_slices{{{FLEET}}}
         unless on (cluster, job, instance, gpu) gpu_mig_mode_enabled{{{FLEET}}} == 0)"""
@@ -311,8 +317,8 @@ def waste() -> list[Placed]:
         ),
         table(
             "Who has how much and uses it",
-            "GPU-hours of the last day by who pays: a namespace, a Slurm account and user, or a user. A row without a "
-            "name is work of which nobody knows whose it is.",
+            "GPU-hours of the last day by who pays: a namespace, a Slurm account and user, or a user. Nobody "
+            "known: containers outside of Kubernetes and Slurm, and processes that could not be traced.",
             [
                 Label(
                     "namespace",
@@ -322,25 +328,16 @@ def waste() -> list[Placed]:
                 Label("user"),
             ],
             [
-                Column("Had", anchor, unit="h", decimals=1),
+                Column("Had", had, unit="h", decimals=1),
                 Column(
                     "Not used",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_owner_idle_gpu_hours:sum1d{{{FLEET}}}')})",
-                        anchor,
-                        BY_PAYER,
-                    ),
+                    or_none(unused, had, BY_PAYER),
                     unit="h",
                     decimals=1,
                 ),
                 Column(
                     "Share not used",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_owner_idle_gpu_hours:sum1d{{{FLEET}}}')})"
-                        f" / ({anchor} > 0)",
-                        anchor,
-                        BY_PAYER,
-                    ),
+                    or_none(f"{unused} / ({had} > 0)", had, BY_PAYER),
                     unit="percentunit",
                     decimals=0,
                     thresholds=steps((None, NONE), (0.4, ORANGE)),
@@ -348,11 +345,7 @@ def waste() -> list[Placed]:
                 ),
                 Column(
                     "Power",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_owner_energy_watts:rate15m{{{FLEET}}}')})",
-                        anchor,
-                        BY_PAYER,
-                    ),
+                    or_none(payers(f"payer:gpu_owner_energy_watts:rate15m{{{FLEET}}}"), had, BY_PAYER),
                     unit="watt",
                     decimals=0,
                 ),
@@ -498,8 +491,8 @@ def cost() -> list[Placed]:
             **how,
         )
 
-    a_day = newest(f"payer:gpu_cost:sum1d{{{FLEET}}}")
-    payers = f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_cost:sum30d{{{FLEET}}}')})"
+    month = payers(f"payer:gpu_cost:sum30d{{{FLEET}}}")
+    day = f"payer:gpu_cost:sum1d{{{FLEET}}}"
     return [
         stat(
             "Energy in a day",
@@ -515,7 +508,7 @@ def cost() -> list[Placed]:
             "Cost of a day (estimate)",
             "GPU time that owners had in the last day, times the operator's price table; in the table's currency. An "
             "estimate, not a bill.",
-            f"sum({a_day})",
+            f"sum({newest(day)})",
             width=6,
         ),
         money(
@@ -549,10 +542,7 @@ def cost() -> list[Placed]:
         timeseries(
             "Cost an hour by namespace and account (estimate)",
             "GPU time had times the operator's price table, in its currency.",
-            Query(
-                f"sum by (namespace, slurm_account, user) (payer:gpu_cost:per_hour{{{FLEET}}})",
-                "{{namespace}} {{slurm_account}} {{user}}",
-            ),
+            Query(payers(f"payer:gpu_cost:per_hour{{{FLEET}}}"), "{{namespace}} {{slurm_account}} {{user}}"),
             unit="locale",
             minimum=0,
             stacked=True,
@@ -571,15 +561,11 @@ def cost() -> list[Placed]:
                 Label("user"),
             ],
             [
-                Column("30 days", payers, unit="locale", decimals=2),
-                Column("Day", or_none(f"sum by ({BY_PAYER}) ({a_day})", payers, BY_PAYER), unit="locale", decimals=2),
+                Column("30 days", month, unit="locale", decimals=2),
+                Column("Day", or_none(payers(day), month, BY_PAYER), unit="locale", decimals=2),
                 Column(
                     "Energy an hour",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_energy_cost:per_hour{{{FLEET}}}')})",
-                        payers,
-                        BY_PAYER,
-                    ),
+                    or_none(payers(f"payer:gpu_energy_cost:per_hour{{{FLEET}}}"), month, BY_PAYER),
                     unit="locale",
                     decimals=2,
                 ),
