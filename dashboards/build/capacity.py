@@ -203,12 +203,17 @@ def need() -> list[Placed]:
         stat(
             "GPU jobs that failed in a day",
             "Of the Kubernetes jobs with GPUs that ended in the last day, the share that failed, in the worst "
-            "namespace. Needs kube-state-metrics; where it is not scraped none has ended either.",
-            Query(f"max({newest(f'namespace:kube_gpu_runs_failed:ratio_1d{{{CLUSTER}}}')})", "failed"),
+            "namespace; 0 also where none has ended. Needs kube-state-metrics and "
+            "alerts/optional/kubernetes.rules.yml.",
+            Query(
+                f"max({newest(f'namespace:kube_gpu_runs_failed:ratio_1d{{{CLUSTER}}}')})"
+                f" or on () 0 * max(kube_state_metrics:up{{{CLUSTER}}})",
+                "failed",
+            ),
             unit="percentunit",
             decimals=1,
             thresholds=steps((None, GREEN), (0.01, ORANGE)),
-            no_value="none ended",
+            no_value="not scraped",
             width=6,
         ),
     ]
