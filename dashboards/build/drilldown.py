@@ -8,7 +8,6 @@ from common import (
     BY_NODE,
     GPU,
     GPU_FROM_ROW,
-    GREEN,
     GREY,
     NEUTRAL,
     NODE,
