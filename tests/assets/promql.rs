@@ -1,0 +1,247 @@
+//! Expressions read: which names and labels they use, which labels their result has, and what of it cannot be.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use promql_parser::label::{Labels, MatchOp, Matcher};
+use promql_parser::parser::value::ValueType;
+use promql_parser::parser::{
+    AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorMatchCardinality, VectorSelector,
+};
+
+use super::vocabulary::Vocabulary;
+
+/// Reads an expression.
+pub fn parse(text: &str) -> Result<Expr, String> {
+    promql_parser::parser::parse(text)
+}
+
+/// Labels of a result: all that some series of it may have; `None` where that cannot be told.
+pub type LabelNames = Option<BTreeSet<String>>;
+
+/// Reads one expression and keeps what it found.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    vocabulary: &'a Vocabulary,
+    /// What is wrong.
+    pub problems: Vec<String>,
+    /// Names that were used.
+    pub names: BTreeSet<String>,
+    /// Labels that each selector matches on, with its name.
+    pub selectors: Vec<(String, BTreeSet<String>)>,
+    /// Ranges that `rate` and `irate` are taken over.
+    pub rates: Vec<Duration>,
+    /// Functions around what is read now.
+    within: Vec<String>,
+    /// Counters that stand in no function of growth.
+    pub raw_counters: BTreeSet<String>,
+}
+
+/// Functions and aggregations that may be given a counter as it is: of growth, or of presence alone.
+const FOR_COUNTERS: [&str; 12] = [
+    "rate",
+    "irate",
+    "increase",
+    "resets",
+    "changes",
+    "delta",
+    "absent",
+    "absent_over_time",
+    "count",
+    "count_over_time",
+    "present_over_time",
+    "group",
+];
+
+impl<'a> Reader<'a> {
+    /// Nothing is read yet.
+    pub fn new(vocabulary: &'a Vocabulary) -> Reader<'a> {
+        Reader {
+            vocabulary,
+            problems: Vec::new(),
+            names: BTreeSet::new(),
+            selectors: Vec::new(),
+            rates: Vec::new(),
+            within: Vec::new(),
+            raw_counters: BTreeSet::new(),
+        }
+    }
+
+    /// Labels of the result.
+    pub fn labels(&mut self, expr: &Expr) -> LabelNames {
+        match expr {
+            Expr::Aggregate(aggregate) => self.aggregate(aggregate),
+            Expr::Binary(binary) => self.binary(binary),
+            Expr::Call(call) => self.call(call),
+            Expr::Unary(unary) => self.labels(&unary.expr),
+            Expr::Paren(paren) => self.labels(&paren.expr),
+            Expr::Subquery(subquery) => self.labels(&subquery.expr),
+            Expr::VectorSelector(selector) => self.selector(selector),
+            Expr::MatrixSelector(matrix) => self.selector(&matrix.vs),
+            Expr::NumberLiteral(_) | Expr::StringLiteral(_) => Some(BTreeSet::new()),
+            Expr::Extension(_) => None,
+        }
+    }
+
+    fn selector(&mut self, selector: &VectorSelector) -> LabelNames {
+        let by_name = |matcher: &&Matcher| matcher.name == "__name__" && matcher.op == MatchOp::Equal;
+        let matchers = &selector.matchers.matchers;
+        let name = selector.name.clone().or_else(|| Some(matchers.iter().find(by_name)?.value.clone()));
+        let labels = matchers.iter().map(|matcher| matcher.name.clone()).collect();
+        let Some(name) = name else {
+            self.problems.push("a selector has no name".into());
+            return None;
+        };
+        self.selectors.push((name.clone(), labels));
+        self.names.insert(name.clone());
+        let Some(known) = self.vocabulary.get(&name) else {
+            self.problems.push(format!("there is no metric {name}"));
+            return None;
+        };
+        if known.counter && !self.within.iter().any(|function| FOR_COUNTERS.contains(&function.as_str())) {
+            self.raw_counters.insert(name.clone());
+        }
+        for matcher in matchers.iter().filter(|matcher| matcher.name != "__name__") {
+            if known.labels.as_ref().is_some_and(|labels| !labels.contains(&matcher.name)) {
+                self.problems.push(format!("{name} has no label {}", matcher.name));
+            }
+            let Some(values) = known.values.get(&matcher.name) else { continue };
+            for value in literals(matcher) {
+                if !values.contains(&value.as_str()) {
+                    self.problems.push(format!("{name}: {} is never {value:?}", matcher.name));
+                }
+            }
+        }
+        known.labels.clone()
+    }
+
+    fn aggregate(&mut self, aggregate: &AggregateExpr) -> LabelNames {
+        let op = aggregate.op.to_string();
+        if let Some(param) = &aggregate.param {
+            self.labels(param);
+        }
+        self.within.push(op.clone());
+        let inner = self.labels(&aggregate.expr);
+        self.within.pop();
+        let mut labels = match &aggregate.modifier {
+            _ if matches!(op.as_str(), "topk" | "bottomk") => inner,
+            None => Some(BTreeSet::new()),
+            Some(LabelModifier::Include(by)) => {
+                self.all_known(by, &inner, &format!("{op} by"));
+                Some(by.labels.iter().filter(|name| has(&inner, name)).cloned().collect())
+            }
+            Some(LabelModifier::Exclude(without)) => {
+                inner.map(|inner| inner.into_iter().filter(|name| !without.labels.contains(name)).collect())
+            }
+        };
+        if let (Some(labels), Some(Expr::StringLiteral(text))) = (&mut labels, aggregate.param.as_deref()) {
+            labels.insert(text.val.clone());
+        }
+        labels
+    }
+
+    fn binary(&mut self, binary: &BinaryExpr) -> LabelNames {
+        let (left, right) = (self.labels(&binary.lhs), self.labels(&binary.rhs));
+        match (binary.lhs.value_type(), binary.rhs.value_type()) {
+            (ValueType::Scalar, _) => return right,
+            (_, ValueType::Scalar) => return left,
+            _ => {}
+        }
+        let modifier = binary.modifier.as_ref();
+        let matching = modifier.and_then(|modifier| modifier.matching.as_ref());
+        if let Some(LabelModifier::Include(on)) = matching {
+            self.all_known(on, &left, "on, left side");
+            self.all_known(on, &right, "on, right side");
+        }
+        match binary.op.to_string().as_str() {
+            "or" => return left.zip(right).map(|(left, right)| left.union(&right).cloned().collect()),
+            "and" | "unless" => return left,
+            _ => {}
+        }
+        let joined = |many: LabelNames, from: &Labels| {
+            many.map(|many| many.into_iter().chain(from.labels.iter().cloned()).collect())
+        };
+        match modifier.map(|modifier| &modifier.card) {
+            Some(VectorMatchCardinality::ManyToOne(from)) => {
+                self.all_known(from, &right, "group_left");
+                joined(left, from)
+            }
+            Some(VectorMatchCardinality::OneToMany(from)) => {
+                self.all_known(from, &left, "group_right");
+                joined(right, from)
+            }
+            _ => match matching {
+                Some(LabelModifier::Include(on)) => {
+                    left.map(|left| left.into_iter().filter(|name| on.labels.contains(name)).collect())
+                }
+                Some(LabelModifier::Exclude(ignoring)) => {
+                    left.map(|left| left.into_iter().filter(|name| !ignoring.labels.contains(name)).collect())
+                }
+                None => left,
+            },
+        }
+    }
+
+    fn call(&mut self, call: &Call) -> LabelNames {
+        let name = call.func.name;
+        self.within.push(name.to_owned());
+        let labels: Vec<LabelNames> = call.args.args.iter().map(|arg| self.labels(arg)).collect();
+        self.within.pop();
+        let text = |at: usize| match call.args.args.get(at).map(|arg| &**arg) {
+            Some(Expr::StringLiteral(text)) => Some(text.val.clone()),
+            _ => None,
+        };
+        if let (true, Some(Expr::MatrixSelector(matrix))) =
+            (matches!(name, "rate" | "irate"), call.args.args.first().map(|arg| &**arg))
+        {
+            self.rates.push(matrix.range);
+        }
+        let vector = || {
+            let at = call
+                .args
+                .args
+                .iter()
+                .position(|arg| matches!(arg.value_type(), ValueType::Vector | ValueType::Matrix));
+            at.and_then(|at| labels.get(at).cloned())
+        };
+        match name {
+            "vector" | "scalar" | "time" | "pi" => Some(BTreeSet::new()),
+            "label_replace" | "label_join" => {
+                vector().flatten().map(|labels| labels.into_iter().chain(text(1)).collect())
+            }
+            "histogram_quantile" => {
+                let labels = vector().flatten();
+                if labels.as_ref().is_some_and(|labels| !labels.contains("le")) {
+                    self.problems.push("histogram_quantile is given no label le".into());
+                }
+                labels.map(|labels| labels.into_iter().filter(|label| label != "le").collect())
+            }
+            _ => vector().unwrap_or_else(|| Some(BTreeSet::new())),
+        }
+    }
+
+    fn all_known(&mut self, wanted: &Labels, there: &LabelNames, place: &str) {
+        for name in wanted.labels.iter().filter(|name| !has(there, name)) {
+            // A label of the target that was aggregated away further in is empty on both sides.
+            if name != "cluster" {
+                self.problems.push(format!("{place}: nothing has the label {name}"));
+            }
+        }
+    }
+}
+
+fn has(labels: &LabelNames, name: &String) -> bool {
+    labels.as_ref().is_none_or(|labels| labels.contains(name))
+}
+
+/// The texts that a matcher names; none where it is more than a list of them.
+fn literals(matcher: &Matcher) -> Vec<String> {
+    let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_- .:".contains(c));
+    let listed = match &matcher.op {
+        MatchOp::Equal | MatchOp::NotEqual => vec![matcher.value.as_str()],
+        MatchOp::Re(_) | MatchOp::NotRe(_) => matcher.value.trim_matches(['(', ')']).split('|').collect(),
+    };
+    let dots = !matches!(matcher.op, MatchOp::Equal | MatchOp::NotEqual);
+    let usable = |text: &&str| !text.is_empty() && plain(text) && !(dots && text.contains('.'));
+    if listed.iter().all(usable) { listed.into_iter().map(str::to_owned).collect() } else { Vec::new() }
+}

@@ -1,0 +1,68 @@
+//! What Prometheus's and Alertmanager's own tools say.
+
+use std::process::Command;
+
+use super::{files, report};
+
+/// Runs a tool of `.tools/bin`; what it said if it was not content.
+fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
+    let root = files::root();
+    let mut command = Command::new(root.join(".tools/bin").join(tool));
+    let output = command.args(arguments).current_dir(root.join(folder)).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!(".tools/bin/{tool}: {error}; tests/tools/ensure-tools.sh test fetches it")
+    });
+    if output.status.success() {
+        return Vec::new();
+    }
+    let said = [output.stdout, output.stderr].concat();
+    vec![format!("{tool} {}:\n{}", arguments.join(" "), String::from_utf8_lossy(&said))]
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn promtool_takes_the_rules() {
+    let mut arguments = words(&["check", "rules"]);
+    arguments.extend(files::rule_files().iter().map(|path| files::name(path)));
+    report(run("promtool", &arguments, "."));
+}
+
+#[test]
+fn the_tests_of_the_rules_pass() {
+    let tests = files::list("tests/alerts", ".test.yml");
+    let name =
+        |path: &std::path::PathBuf| path.file_name().expect("it was listed").to_string_lossy().into_owned();
+    // One at a time: what fails is then named by its file.
+    let failed = |path| run("promtool", &words(&["test", "rules", &name(path)]), "tests/alerts");
+    report(tests.iter().flat_map(failed).collect());
+}
+
+#[test]
+fn amtool_takes_the_example_of_alertmanager() {
+    if files::root().join("alerts/alertmanager.yml").exists() {
+        report(run("amtool", &words(&["check-config", "alerts/alertmanager.yml"]), "."));
+    }
+}
+
+#[test]
+fn expressions_of_boards_and_runbooks_are_those_of_the_oldest_prometheus() {
+    // The parser of the other checks knows newer functions too.
+    let mut rules = String::from("groups:\n- name: all\n  rules:\n");
+    let boards =
+        super::boards::expressions().into_iter().map(|expression| (expression.place, expression.text));
+    for (place, text) in boards.chain(super::runbooks::queries()) {
+        let record: String = place.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let text = serde_json::to_string(&text).expect("a text is JSON");
+        rules.push_str(&format!("  - {{record: 'at:{record}', expr: {text}}}\n"));
+    }
+    let file = format!("{}/expressions-{}.yml", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    std::fs::write(&file, rules).expect("it can be written");
+    let problems = run("promtool", &words(&["check", "rules", &file]), ".");
+    if problems.is_empty() {
+        std::fs::remove_file(&file).expect("it can be removed");
+    }
+    report(problems);
+}
