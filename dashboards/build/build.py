@@ -24,7 +24,7 @@ OUT = HERE.parent
 TOOLS = HERE.parent.parent / ".tools" / "dashboards"
 
 # Modules that are no boards.
-HELPERS = {"build", "common"}
+HELPERS = {"build", "common", "owners"}
 
 
 def use_builders() -> None:
