@@ -48,7 +48,7 @@ pub struct Rule {
     pub expr: String,
     /// How long it must hold.
     #[serde(rename = "for")]
-    pub lasts: Option<String>,
+    pub _lasts: Option<String>,
     /// How long it goes on after its end.
     #[serde(rename = "keep_firing_for")]
     pub _keep: Option<String>,
@@ -78,13 +78,22 @@ struct Groups {
 
 /// All rules, each with the file that it is in.
 pub fn rules() -> Vec<(String, Rule)> {
+    rules_of(rule_files())
+}
+
+/// Rules that operators write, as the examples have them.
+pub fn example_rules() -> Vec<(String, Rule)> {
+    rules_of(list("alerts/optional", ".example.yml"))
+}
+
+fn rules_of(paths: Vec<PathBuf>) -> Vec<(String, Rule)> {
     let of = |path: PathBuf| {
         let groups: Groups =
             yaml_serde::from_str(&read(&path)).unwrap_or_else(|error| panic!("{}: {error}", name(&path)));
         let rules = groups.groups.into_iter().flat_map(|group| group.rules);
         rules.map(move |rule| (name(&path), rule))
     };
-    rule_files().into_iter().flat_map(of).collect()
+    paths.into_iter().flat_map(of).collect()
 }
 
 /// The alerts, each with the file that it is in.

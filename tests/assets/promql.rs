@@ -89,6 +89,16 @@ impl<'a> Reader<'a> {
         let name = selector.name.clone().or_else(|| Some(matchers.iter().find(by_name)?.value.clone()));
         let labels = matchers.iter().map(|matcher| matcher.name.clone()).collect();
         let Some(name) = name else {
+            let listed = matchers.iter().find(|matcher| matcher.name == "__name__").map(literals);
+            if let Some(names) = listed.filter(|names| !names.is_empty()) {
+                for name in names {
+                    if self.vocabulary.get(&name).is_none() {
+                        self.problems.push(format!("there is no metric {name}"));
+                    }
+                    self.names.insert(name);
+                }
+                return None;
+            }
             self.problems.push("a selector has no name".into());
             return None;
         };
@@ -236,7 +246,7 @@ fn has(labels: &LabelNames, name: &String) -> bool {
 
 /// The texts that a matcher names; none where it is more than a list of them.
 fn literals(matcher: &Matcher) -> Vec<String> {
-    let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_- .:".contains(c));
+    let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_- .:/+".contains(c));
     let listed = match &matcher.op {
         MatchOp::Equal | MatchOp::NotEqual => vec![matcher.value.as_str()],
         MatchOp::Re(_) | MatchOp::NotRe(_) => matcher.value.trim_matches(['(', ')']).split('|').collect(),

@@ -17,6 +17,8 @@ const PROGRAMS: &str = include_str!("programs.txt");
 const SHELLS: [&str; 4] = ["sh", "bash", "shell", "console"];
 /// Folders and files of pages, beside the runbooks.
 const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
+/// Fields of nvidia-smi that are named like metrics.
+const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
 const PAGES: [&str; 3] = ["docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
 
 /// One block of code of a page.
@@ -190,7 +192,7 @@ fn queries_of_pages_name_what_exists() {
 #[test]
 fn metrics_named_in_pages_exist() {
     let vocabulary = Vocabulary::new();
-    let mut words: BTreeSet<&str> = BTreeSet::new();
+    let mut words: BTreeSet<&str> = FIELDS.into();
     for def in METRICS {
         words.extend([def.name, def.family()]);
         for label in def.entity.labels().iter().chain(def.labels) {
@@ -200,9 +202,11 @@ fn metrics_named_in_pages_exist() {
     }
     let known = |word: &str| {
         let prefix = word.strip_suffix('*').or_else(|| Some(word).filter(|word| word.ends_with('_')));
+        let prefix = prefix.map_or_else(|| format!("{word}_"), str::to_owned);
         words.contains(word)
             || vocabulary.get(word).is_some()
-            || prefix.is_some_and(|prefix| words.iter().any(|word| word.starts_with(prefix)))
+            // As `grep` is given the beginning of several.
+            || words.iter().any(|word| word.starts_with(&prefix))
     };
     let mut problems = Vec::new();
     for page in pages() {
@@ -262,6 +266,11 @@ fn programs_of_line(line: &str) -> Vec<String> {
             (None, '#') if before == ' ' => break,
             (None, '\'' | '"') => quote = Some(c),
             (Some(open), _) if open == c => quote = None,
+            // A command within another.
+            (_, '(') if before == '$' => {
+                quote = None;
+                parts.push(String::new());
+            }
             (None, '|' | ';' | '&') if before != '>' => parts.push(String::new()),
             _ => {}
         }
@@ -283,7 +292,7 @@ fn programs_of_line(line: &str) -> Vec<String> {
         }) {
             words.next();
         }
-        words.next().map(str::to_owned)
+        words.next().map(|word| word.trim_end_matches(')').to_owned())
     };
     let shell = ["for", "while", "if", "done", "fi", "do"];
     parts.into_iter().filter_map(first).filter(|word| !shell.contains(&word.as_str())).collect()
@@ -300,5 +309,9 @@ fn programs_are_found_in_what_is_typed() {
         &["# why", "sudo dmesg | grep -i 'a | b' # c | d", "A=1 curl -s x \\", " -o y"],
     ));
     assert_eq!(all, ["dmesg", "grep", "curl"]);
+    assert_eq!(
+        programs(&block("sh", &["GPU=0; NODE=$(uname -n) # x", "kill \"$(pidof x)\""])),
+        ["uname", "kill", "pidof"]
+    );
     assert_eq!(programs(&block("console", &["$ nvidia-smi -L", "GPU 0: x | y"])), ["nvidia-smi"]);
 }

@@ -36,7 +36,7 @@ impl Vocabulary {
         let mut vocabulary = Vocabulary { known: BTreeMap::new() };
         vocabulary.add_catalogue();
         vocabulary.add_foreign();
-        let rules = files::rules();
+        let rules = [files::rules(), files::example_rules()].concat();
         let recorded: Vec<_> =
             rules.iter().filter_map(|(_, rule)| rule.record.as_ref().map(|name| (name, rule))).collect();
         for (name, _) in &recorded {
