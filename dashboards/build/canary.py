@@ -232,7 +232,7 @@ def each() -> list[Placed]:
             ),
             unit="percentunit",
             thresholds=steps((None, RED), (0.9, ORANGE), (0.97, GREEN)),
-            no_value="nothing to compare with yet",
+            no_value="none yet",
             minimum=0.5,
             maximum=1.1,
             decimals=1,

@@ -248,10 +248,9 @@ def query_variable(
     description: str,
     all_value: str | None = None,
     multi: bool = True,
-    start_with_all: bool = True,
 ) -> dashboard_builder.QueryVariable:
     """A variable from `label_values(...)`. The choices follow the time range, so that a node that is down now is
-    still there. `all_value` None: there is no "All"."""
+    still there. `all_value` None: there is no "All", and it starts with the first."""
     variable = (
         dashboard_builder.QueryVariable(name)
         .label(label)
@@ -264,10 +263,9 @@ def query_variable(
     )
     if all_value is not None:
         variable.include_all(True).all_value(all_value)
-        if start_with_all:
-            every: list[str] | str = ["$__all"] if multi else "$__all"
-            text: list[str] | str = ["All"] if multi else "All"
-            variable.current(model.VariableOption(selected=True, text=text, value=every))
+        every: list[str] | str = ["$__all"] if multi else "$__all"
+        text: list[str] | str = ["All"] if multi else "All"
+        variable.current(model.VariableOption(selected=True, text=text, value=every))
     return variable
 
 
@@ -295,8 +293,7 @@ def node_variables(*, one_node: bool = False) -> list[typing.Any]:
             "Node",
             'label_values(gpu_exporter_build_info{cluster=~"$cluster",job=~"$job"}, instance)',
             description="Node, as Prometheus scrapes it.",
-            all_value=".+",
-            start_with_all=not one_node,
+            all_value=None if one_node else ".+",
         ),
     ]
 
@@ -307,8 +304,7 @@ def gpu_variable(*, one_gpu: bool = False) -> dashboard_builder.QueryVariable:
         "GPU",
         f"label_values(gpu_info{{{NODE}}}, gpu)",
         description="Number of the GPU on its node.",
-        all_value=".+",
-        start_with_all=not one_gpu,
+        all_value=None if one_gpu else ".+",
     )
 
 
@@ -537,7 +533,7 @@ def timeseries(
     panel.line_width(1).span_nulls(False).show_points(
         common_model.VisibilityMode.ALWAYS if points else common_model.VisibilityMode.NEVER
     )
-    panel.fill_opacity(60 if stacked or bars else 5)
+    panel.fill_opacity(60 if stacked or bars else 0)
     if bars:
         panel.draw_style(common_model.GraphDrawStyle.BARS)
     if points:
@@ -585,7 +581,8 @@ def bargauge(
     maximum: float | None = None,
     decimals: int | None = None,
 ) -> Placed:
-    """The newest value of each line as a bar."""
+    """The newest value of each line as a bar. There is little room for what it says without a value."""
+    assert len(no_value) <= 14, f"{title}: {no_value!r} is too long"
     asked = [dataclasses.replace(query, instant=True) for query in _as_list(queries)]
     panel = _finish(
         bargauge_builder.Panel(),
@@ -812,7 +809,7 @@ def table(
     panel = _finish(
         table_builder.Panel(), title, description, queries, "short", NEUTRAL, no_value, [NOT_TOLD], (), table=True
     )
-    panel.show_header(True).cell_height(common_model.TableCellHeight.SM).filterable(True)
+    panel.show_header(True).cell_height(common_model.TableCellHeight.SM).filterable(True).min_width(70)
     panel.align(common_model.FieldTextAlignment.AUTO)
     fields = ["Value" if len(columns) == 1 else f"Value #{chr(ord('A') + index)}" for index in range(len(columns))]
     if len(columns) > 1:
@@ -833,7 +830,10 @@ def table(
         )
     )
     for label in labels:
-        _override(panel, label.name, _cell(label.links, label.mappings, label.width, label.paint))
+        # A serial number is no number, and a label that is absent is just empty.
+        properties = [model.DynamicConfigValue(id_val="unit", value="string")]
+        properties += _cell(label.links, [*label.mappings, special("", NONE)], label.width, label.paint)
+        _override(panel, label.name, properties)
     for column in columns:
         if column.hidden:
             continue
@@ -882,7 +882,7 @@ def matrix(
         table=True,
         decimals=decimals,
     )
-    panel.show_header(True).cell_height(common_model.TableCellHeight.SM)
+    panel.show_header(True).cell_height(common_model.TableCellHeight.SM).min_width(60)
     panel.align(common_model.FieldTextAlignment.CENTER).cell_options(_painted()).color_scheme(_by_threshold())
     panel.with_transformation(
         model.DataTransformerConfig(

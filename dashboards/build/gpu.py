@@ -146,11 +146,12 @@ def who() -> list[Placed]:
         ),
         stat(
             "Last at work",
-            "When the GPU was last seen with a process or at work, the canary left out.",
-            Query(f"max(gpu_last_busy_timestamp_seconds{{{GPU}}}) * 1000", LINE),
-            unit="dateTimeFromNow",
+            "How long ago the GPU was last seen with a process or at work, the canary left out.",
+            Query(f"time() - max(gpu_last_busy_timestamp_seconds{{{GPU}}})", LINE),
+            unit="s",
             thresholds=NEUTRAL,
             no_value="not seen at work",
+            decimals=0,
             width=3,
         ),
         stat(

@@ -2,6 +2,7 @@
 
 from common import (
     BAD_ABOVE_ZERO,
+    BLUE,
     BY_GPU,
     GPU,
     GPU_FROM_ROW,
@@ -17,7 +18,6 @@ from common import (
     Label,
     Placed,
     Query,
-    bargauge,
     board_link,
     by_gpu,
     gpu_variable,
@@ -149,6 +149,7 @@ def gpus() -> list[Placed]:
             no_value=NO_MIG,
             width=14,
             height=9,
+            sort_by="stranded",
         ),
         table(
             "Layout: declared and there",
@@ -173,26 +174,25 @@ def gpus() -> list[Placed]:
             width=10,
             height=9,
         ),
-        bargauge(
-            "Slices of each GPU",
-            "Compute slices held, free and stranded.",
+        timeseries(
+            "Slices over time",
+            "Compute slices held, free and stranded, of the GPUs chosen above.",
             [
-                Query(f"max by (instance, gpu) (gpu_mig_slices_used{{{GPU}}})", "{{instance}} GPU {{gpu}} held"),
+                Query(f"sum(gpu_mig_slices_used{{{GPU}}})", "held"),
                 Query(
-                    f"""max by (instance, gpu) (gpu_mig_slices{{{GPU}}} - gpu_mig_slices_used{{{GPU}}}
+                    f"""sum(gpu_mig_slices{{{GPU}}} - gpu_mig_slices_used{{{GPU}}}
                         - gpu_mig_slices_unplaceable{{{GPU}}})""",
-                    "{{instance}} GPU {{gpu}} free",
+                    "free",
                 ),
-                Query(
-                    f"max by (instance, gpu) (gpu_mig_slices_unplaceable{{{GPU}}})",
-                    "{{instance}} GPU {{gpu}} stranded",
-                ),
+                Query(f"sum(gpu_mig_slices_unplaceable{{{GPU}}})", "stranded"),
             ],
             unit="short",
-            thresholds=NEUTRAL,
+            thresholds=steps((None, NONE)),
             no_value=NO_MIG,
-            maximum=7,
-            width=12,
+            minimum=0,
+            decimals=0,
+            stacked=True,
+            colors={"held": BLUE, "free": GREEN, "stranded": YELLOW},
             height=10,
         ),
         table(
@@ -309,7 +309,7 @@ def instances() -> list[Placed]:
                 ),
             ],
             no_value="nobody works on an instance",
-            width=14,
+            width=12,
         ),
         table(
             "MIG devices",
@@ -318,6 +318,7 @@ def instances() -> list[Placed]:
                 Label("instance", width=150),
                 Label("gpu", width=60),
                 Label("gpu_instance", width=110),
+                Label("compute_instance", width=130),
                 Label("mig_profile", width=110),
                 Label("mig_uuid"),
             ],
@@ -329,7 +330,7 @@ def instances() -> list[Placed]:
                 )
             ],
             no_value="no MIG device",
-            width=10,
+            width=12,
         ),
         timeseries(
             "Activity of instances",
