@@ -42,12 +42,9 @@ BY_MODEL = "cluster, job, model"
 BY_PAYER = "cluster, job, namespace, slurm_account, user"
 
 NO_RULES = "alerts/capacity.rules.yml is not loaded, or no GPU was seen"
-TOO_NEW = "not before 3.5 days of data"
-NO_PRICES = "not configured: no price table"
+NO_PRICES = "not configured"
 NO_MIG = "no GPU in MIG mode"
 NO_OWNERS = "nobody had a GPU"
-NO_KUBERNETES = "kube-state-metrics is not scraped"
-NO_SLURM = "no Slurm exporter is scraped"
 
 # Rules that are evaluated every five minutes are seen by a query at any moment.
 RECENT = "[10m]"
@@ -78,11 +75,12 @@ def need() -> list[Placed]:
     return [
         stat(
             "GPUs installed",
-            "GPUs that the nodes should have, those of nodes that are down too.",
+            "GPUs that the nodes should have, those of nodes that are down too. No rules, here and below: the files "
+            "alerts/recording.rules.yml, capacity.rules.yml and slo.rules.yml are not loaded, or no GPU was seen.",
             Query(f"sum(job:gpu_expected:gpus{{{FLEET}}})", "GPUs"),
             unit="short",
             thresholds=NEUTRAL,
-            no_value="alerts/slo.rules.yml is not loaded, or no GPU was seen",
+            no_value="no rules",
         ),
         stat(
             "Usable now",
@@ -91,7 +89,7 @@ def need() -> list[Placed]:
             unit="percentunit",
             decimals=2,
             thresholds=steps((None, RED), (0.95, ORANGE), (0.99, GREEN)),
-            no_value="alerts/slo.rules.yml is not loaded, or no GPU was seen",
+            no_value="no rules",
         ),
         stat(
             "Usable over 30 days",
@@ -101,7 +99,7 @@ def need() -> list[Placed]:
             unit="percentunit",
             decimals=2,
             thresholds=steps((None, RED), (0.99, GREEN)),
-            no_value="alerts/slo.rules.yml is not loaded, or no GPU was seen",
+            no_value="no rules",
         ),
         stat(
             "Busy at the peak of a day",
@@ -111,7 +109,7 @@ def need() -> list[Placed]:
             unit="percentunit",
             decimals=0,
             thresholds=steps((None, BLUE), (0.6, GREEN), (0.8, BLUE)),
-            no_value=NO_RULES,
+            no_value="no rules",
         ),
         stat(
             "Memory at the peak of a day",
@@ -121,17 +119,17 @@ def need() -> list[Placed]:
             unit="percentunit",
             decimals=0,
             thresholds=steps((None, GREEN), (0.85, ORANGE)),
-            no_value=NO_RULES,
+            no_value="no rules",
         ),
         stat(
             "Busy in 30 days",
             "Where the line through the last 14 days leads, for the busiest model. A line, not a plan: new projects "
-            "are not in it.",
+            "are not in it. It is not drawn before 3.5 days of data.",
             Query(f"max({newest(f'model:gpu_utilization:forecast30d{{{MODEL}}}')})", "busy"),
             unit="percentunit",
             decimals=0,
             thresholds=steps((None, GREEN), (0.9, ORANGE)),
-            no_value=TOO_NEW,
+            no_value="too little data",
         ),
         timeseries(
             "Busy by model",
@@ -163,54 +161,45 @@ def need() -> list[Placed]:
         ),
         stat(
             "GPU pods that wait",
-            "Pods that ask for GPUs and are pending, by kube-state-metrics.",
-            Query(
-                f"sum(namespace:kube_gpu_pods_pending:count{{{CLUSTER}}}) or on () 0 * max(kube_state_metrics:up"
-                f"{{{CLUSTER}}} == 1)",
-                "pods",
-            ),
+            "Pods that ask for GPUs and are pending. Needs kube-state-metrics and alerts/optional/kubernetes.rules.yml.",
+            Query(f"sum(cluster:kube_gpu_pods_pending:count{{{CLUSTER}}})", "pods"),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,
-            no_value=NO_KUBERNETES,
+            no_value="not scraped",
             width=6,
         ),
         stat(
             "Longest wait of a GPU pod",
             "How long the oldest of them has waited.",
             Query(
-                f"max(namespace:kube_gpu_pods_pending_wait:max{{{CLUSTER}}}) or on () 0 * max(kube_state_metrics:up"
-                f"{{{CLUSTER}}} == 1)",
+                f"max(namespace:kube_gpu_pods_pending_wait:max{{{CLUSTER}}})"
+                f" or on () 0 * max(kube_state_metrics:up{{{CLUSTER}}})",
                 "wait",
             ),
             unit="s",
             thresholds=steps((None, GREEN), (900, ORANGE)),
-            no_value=NO_KUBERNETES,
+            no_value="not scraped",
             width=6,
         ),
         stat(
             "Slurm jobs that wait",
-            "Jobs pending in all partitions, by a Slurm exporter.",
-            Query(
-                f"sum(slurm:queue_pending:jobs{{{CLUSTER}}}) or on () 0 * max(slurm_exporter:up{{{CLUSTER}}} == 1)",
-                "jobs",
-            ),
+            "Jobs pending in all partitions, without those that their users hold back. Needs a Slurm exporter and "
+            "alerts/optional/slurm.rules.yml.",
+            Query(f"sum(partition:slurm_jobs_waiting:count{{{CLUSTER}}})", "jobs"),
             unit="short",
             thresholds=NEUTRAL,
-            no_value=NO_SLURM,
+            no_value="not scraped",
             width=6,
         ),
         stat(
             "GPU jobs that failed in a day",
-            "Share of the Kubernetes jobs with GPUs that ended in the last day and had failed, of the worst namespace.",
-            Query(
-                f"max(namespace:kube_gpu_jobs_failed:ratio_1d{{{CLUSTER}}}) or on () 0 * max(kube_state_metrics:up"
-                f"{{{CLUSTER}}} == 1)",
-                "failed",
-            ),
+            "Of the Kubernetes jobs with GPUs that ended in the last day, the share that failed, in the worst namespace. "
+            "Needs kube-state-metrics; where it is not scraped none has ended either.",
+            Query(f"max({newest(f'namespace:kube_gpu_runs_failed:ratio_1d{{{CLUSTER}}}')})", "failed"),
             unit="percentunit",
             decimals=1,
             thresholds=steps((None, GREEN), (0.01, ORANGE)),
-            no_value=NO_KUBERNETES,
+            no_value="none ended",
             width=6,
         ),
     ]
@@ -229,7 +218,7 @@ def waste() -> list[Placed]:
             unit="h",
             decimals=0,
             thresholds=NEUTRAL,
-            no_value=NO_RULES,
+            no_value="no rules",
             width=6,
         ),
         stat(
@@ -239,7 +228,7 @@ def waste() -> list[Placed]:
             unit="percentunit",
             decimals=0,
             thresholds=steps((None, GREEN), (0.4, ORANGE)),
-            no_value=NO_RULES,
+            no_value="no rules",
             width=6,
         ),
         stat(
@@ -249,7 +238,7 @@ def waste() -> list[Placed]:
             unit="h",
             decimals=0,
             thresholds=NEUTRAL,
-            no_value=NO_OWNERS,
+            no_value="no owners",
             width=6,
         ),
         stat(
@@ -263,7 +252,7 @@ def waste() -> list[Placed]:
             unit="percentunit",
             decimals=1,
             thresholds=steps((None, GREEN), (0.1, ORANGE)),
-            no_value=NO_MIG,
+            no_value="no MIG",
             width=6,
         ),
         timeseries(
@@ -402,17 +391,18 @@ def waste() -> list[Placed]:
         ),
         table(
             "GPU jobs that fail most",
-            "Failed pods of the last day by the job, workflow or controller above them, by kube-state-metrics.",
+            "Runs that failed in the last day, by what they are runs of: a Job, a CronJob, a PyTorchJob. By "
+            "kube-state-metrics.",
             [Label("namespace"), Label("workload_kind"), Label("workload")],
             [
                 Column(
-                    "Failed pods",
+                    "Failed runs",
                     f"topk(20, sum by (namespace, workload_kind, workload)"
-                    f" (namespace_job:kube_gpu_job_failures:sum1d{{{CLUSTER}}}) > 0)",
+                    f" ({newest(f'workload:kube_gpu_runs_failed:count1d{{{CLUSTER}}}')}))",
                     decimals=0,
                 )
             ],
-            sort_by="Failed pods",
+            sort_by="Failed runs",
             no_value="none failed, or kube-state-metrics is not scraped: see GPU pods that wait",
             width=14,
             height=8,
@@ -446,7 +436,8 @@ def hours() -> list[Placed]:
         ),
         stat(
             "Busiest hours in common",
-            "Of the six busiest hours of the day of the GPUs, so many are among the six busiest of the CPUs.",
+            "Of the six busiest hours of the day of the GPUs, so many are among the six busiest of the CPUs. Not told: "
+            "the exporters do not count CPU time (cpu.enabled).",
             Query(
                 f"count({busiest_quarter(GPUS_BUSY)} and on (hour) {busiest_quarter(CPUS_BUSY)})"
                 f" or on () 0 * count({by_hour(GPUS_BUSY)} and on (hour) {by_hour(CPUS_BUSY)})",
@@ -454,7 +445,7 @@ def hours() -> list[Placed]:
             ),
             unit="h",
             thresholds=NEUTRAL,
-            no_value="CPU time is not told: cpu.enabled is off",
+            no_value="not told",
             width=6,
         ),
         timeseries(
@@ -495,7 +486,7 @@ def cost() -> list[Placed]:
             description,
             Query(expr, "estimate"),
             unit="locale",
-            decimals=0,
+            decimals=2,
             thresholds=NEUTRAL,
             no_value=NO_PRICES,
             **how,
@@ -511,7 +502,7 @@ def cost() -> list[Placed]:
             unit="kwatth",
             decimals=0,
             thresholds=NEUTRAL,
-            no_value=NO_RULES,
+            no_value="no rules",
             width=6,
         ),
         money(
@@ -530,7 +521,11 @@ def cost() -> list[Placed]:
         stat(
             "GPUs without a price",
             "GPUs of models that the price table does not have. Their time is in no estimate.",
-            Query(f"sum({newest(f'job:gpu_price_missing:gpus{{{FLEET}}}')})", "GPUs"),
+            Query(
+                f"sum({newest(f'model:gpu_price_missing:count{{{MODEL}}}')})"
+                f" or on () 0 * count({newest(f'gpu:gpu_price:per_hour{{{MODEL}}}')})",
+                "GPUs",
+            ),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,
             no_value=NO_PRICES,
@@ -589,6 +584,21 @@ def cost() -> list[Placed]:
             no_value=NO_PRICES,
             height=9,
         ),
+        bargauge(
+            "Budget spent over 30 days (estimate)",
+            "Share of the operator's budgets that is spent, by namespace and by Slurm account. Above 100 % it is a "
+            "ticket of its owner.",
+            Query(
+                f"max by (cluster, namespace, slurm_account) ({newest(f'budget:gpu_cost:ratio_30d{{{CLUSTER}}}')})",
+                "{{cluster}} {{namespace}} {{slurm_account}}",
+            ),
+            unit="percentunit",
+            decimals=0,
+            maximum=1,
+            thresholds=steps((None, GREEN), (0.8, YELLOW), (1, ORANGE)),
+            no_value="not configured",
+            width=8,
+        ),
         table(
             "Cost by Slurm job in seven days (estimate)",
             "The twenty dearest Slurm jobs of the last seven days.",
@@ -604,7 +614,7 @@ def cost() -> list[Placed]:
             ],
             sort_by="Cost",
             no_value="no Slurm job had a GPU, or no price table is configured",
-            width=12,
+            width=8,
         ),
         table(
             "Cost by Kubernetes job in seven days (estimate)",
@@ -615,14 +625,14 @@ def cost() -> list[Placed]:
                 Column(
                     "Cost",
                     f"topk(20, sum by (namespace, workload_kind, workload)"
-                    f" (sum_over_time(workload:gpu_cost:per_hour{{{FLEET}}}[7d])) / 12)",
+                    f" (sum_over_time(workload:gpu_cost:per_hour{{{CLUSTER}}}[7d])) / 12)",
                     unit="locale",
                     decimals=0,
                 )
             ],
             sort_by="Cost",
             no_value="no price table is configured, or kube-state-metrics is not scraped",
-            width=12,
+            width=8,
         ),
     ]
 

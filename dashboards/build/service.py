@@ -20,6 +20,7 @@ from common import (
     dashboard_builder,
     heatmap,
     mapped,
+    model,
     node_variables,
     or_none,
     query_variable,
@@ -97,7 +98,7 @@ def now() -> list[Placed]:
             unit="short",
             decimals=2,
             thresholds=steps((None, GREEN), (1.3, ORANGE)),
-            no_value="no day before, or not scraped",
+            no_value="no day before",
         ),
         stat(
             "P99 latency",
@@ -105,7 +106,7 @@ def now() -> list[Placed]:
             Query(f"max({quantile(0.99)})", "p99"),
             unit="s",
             thresholds=NEUTRAL,
-            no_value=NO_HISTOGRAM,
+            no_value="no histogram",
         ),
         stat(
             "Services on their fallback",
@@ -309,6 +310,7 @@ def board() -> Board:
     text_box = dashboard_builder.TextBoxVariable("latency_buckets").label("Latency histogram")
     text_box.description("Name of the buckets of the services' latency histogram.")
     text_box.default_value("rpc_latency_p95_bucket")
+    text_box.current(model.VariableOption(selected=True, text="rpc_latency_p95_bucket", value="rpc_latency_p95_bucket"))
     variables = node_variables()
     board = Board(
         "gpu-node-service",
