@@ -31,9 +31,9 @@ pub struct Incident {
     /// How it begins.
     #[serde(default)]
     pub cause: Cause,
-    /// Gates `cause-1` and on that open after each other, so many seconds apart.
+    /// Memory of GPU 0 that fills step by step after the cause.
     #[serde(default)]
-    pub then: Then,
+    pub leak: Leak,
     /// Nodes that it happens to.
     #[serde(default = "one")]
     pub nodes: usize,
@@ -69,6 +69,9 @@ pub struct Incident {
     /// Settings of the exporter, as `SECTION__KEY`.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
+    /// Files of the node, by name: a setting says `{dir}` for their folder.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
     /// Processes of the node's host.
     #[serde(default)]
     pub process: Vec<Process>,
@@ -93,14 +96,18 @@ pub enum Cause {
     Nothing,
 }
 
-/// Steps after the cause.
+/// A leak of GPU memory: gates `leak-1` and on open after each other.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Then {
-    /// How many.
-    pub gates: usize,
+pub struct Leak {
+    /// How many steps.
+    pub steps: u64,
     /// Seconds from one to the next.
     pub seconds: u64,
+    /// MiB that are free before the first.
+    pub free_mib: u64,
+    /// MiB that each takes.
+    pub each_mib: u64,
 }
 
 /// What comes before the rule's own time.
@@ -141,6 +148,16 @@ impl Incident {
             1 => vec![self.name.clone()],
             n => (1..=n).map(|i| format!("{}-{i}", self.name)).collect(),
         }
+    }
+
+    /// The scenario with the steps of the leak.
+    pub fn scenario(&self) -> String {
+        let Leak { steps, free_mib, each_mib, .. } = self.leak;
+        let step = |n: u64| {
+            let free = free_mib.saturating_sub(n * each_mib);
+            format!("[[step]]\ngate = \"leak-{n}\"\ngpu = 0\nfree_memory = \"{free}MiB\"\n")
+        };
+        (1..=steps).fold(self.scenario.clone(), |text, n| text + &step(n))
     }
 
     /// Whether it must stay silent.

@@ -30,6 +30,9 @@ struct Arguments {
     /// The exporter; by default the one beside this program.
     #[arg(long, global = true)]
     binary: Option<PathBuf>,
+    /// The folder of the rules and of alertmanager.yml; by default that of the repository.
+    #[arg(long, global = true)]
+    alerts: Option<PathBuf>,
     #[command(subcommand)]
     what: What,
 }
@@ -67,17 +70,25 @@ struct DayArguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = match &arguments.what {
-        What::Play(play) => program(arguments.binary.as_deref()).and_then(|p| play::play(&p, play)),
-        What::HealthyDay(day) => program(arguments.binary.as_deref()).and_then(|p| day::run(&p, day)),
-    };
-    match done {
+    match run(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {
             eprintln!("error: {why}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run(arguments: &Arguments) -> Fallible<bool> {
+    let program = program(arguments.binary.as_deref())?;
+    let alerts = match &arguments.alerts {
+        Some(path) => path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?,
+        None => repository().join("alerts").canonicalize()?,
+    };
+    match &arguments.what {
+        What::Play(play) => play::play(&program, &alerts, play),
+        What::HealthyDay(day) => day::run(&program, &alerts, day),
     }
 }
 

@@ -62,7 +62,10 @@ impl Node {
             symlink(simgpu::library_path().map_err(|e| e.to_string())?, dir.join(name))?;
         }
         let scenario = dir.join("scenario.toml");
-        fs::write(&scenario, &incident.scenario)?;
+        fs::write(&scenario, incident.scenario())?;
+        for (name, text) in &incident.files {
+            fs::write(dir.join(name), text)?;
+        }
         simgpu::Scenario::load(&scenario).map_err(|e| e.to_string())?;
         let sim = simgpu::State::open(dir.join("sim")).map_err(|e| e.to_string())?;
         let mut environment: Vec<(String, PathBuf)> = [
@@ -81,6 +84,12 @@ impl Node {
             own("CANARY__INTERLOCK", dir.join("canary.lock")),
             own("CANARY__MAINTENANCE_FILE", dir.join("maintenance")),
         ]);
+        let folder = dir.to_string_lossy();
+        let given: Vec<(&str, String)> = incident
+            .settings
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.replace("{dir}", &folder)))
+            .collect();
         let mut settings: Vec<(&str, &str)> = vec![
             // Its CPUs are files: nothing can be counted on them.
             ("CPU__ENABLED", "false"),
@@ -98,7 +107,7 @@ impl Node {
                 ("SAMPLER__LINKS_INTERVAL", "20s"),
             ]);
         }
-        settings.extend(incident.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+        settings.extend(given.iter().map(|(key, value)| (*key, value.as_str())));
         environment.extend(settings.into_iter().map(|(key, value)| own(key, value.into())));
         let mut process = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])

@@ -19,7 +19,7 @@ const SCRAPES: u32 = 5;
 const WARM_UP: Duration = Duration::from_secs(240);
 /// Between two causes, so that they do not all meet the rules at the same moment of their round.
 const APART: Duration = Duration::from_millis(1300);
-/// Label of a Prometheus's own.
+/// How often each Prometheus scrapes and evaluates.
 const REAL: (&str, &str) = ("5s", "15s");
 const SCALED: (&str, &str) = ("1s", "1s");
 /// The cluster of all nodes whose incident names none.
@@ -30,8 +30,8 @@ struct Played<'a> {
     incident: &'a Incident,
     nodes: Vec<Node>,
     cause: Instant,
-    /// Steps that are left, and when the next is due.
-    steps: (usize, Instant),
+    /// The next step of a leak, and when it is due.
+    step: (u64, Instant),
 }
 
 /// A Prometheus and the rules that it evaluates.
@@ -41,7 +41,7 @@ struct Watch {
 }
 
 /// Plays the incidents; gives whether all came out as they must.
-pub fn play(program: &Path, arguments: &PlayArguments) -> Fallible<bool> {
+pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallible<bool> {
     let all = incident::read(&repository().join("tests/gameday/incidents.toml"))?;
     let unknown = arguments.only.iter().find(|name| !all.iter().any(|incident| incident.name == **name));
     if let Some(name) = unknown {
@@ -54,9 +54,8 @@ pub fn play(program: &Path, arguments: &PlayArguments) -> Fallible<bool> {
     let folder = Folder::new(arguments.keep)?;
     let mut played = start(program, &folder.0, &incidents, arguments.scale)?;
     let receiver = Receiver::start()?;
-    let alertmanager =
-        Alertmanager::start(&folder.0, &repository().join("alerts/alertmanager.yml"), receiver.port())?;
-    let files = rules::files(&repository().join("alerts"))?;
+    let alertmanager = Alertmanager::start(&folder.0, &alerts.join("alertmanager.yml"), receiver.port())?;
+    let files = rules::files(alerts)?;
     let scaled_files = rules::scaled(&files, &folder.0.join("scaled-rules"), arguments.scale)?;
     let dirs = [folder.0.join("real"), folder.0.join("scaled")];
     record::hour_of_health(&dirs[0], &clusters(&incidents))?;
@@ -75,7 +74,7 @@ pub fn play(program: &Path, arguments: &PlayArguments) -> Fallible<bool> {
     println!("{} nodes are well; the incidents begin", played.iter().map(|p| p.nodes.len()).sum::<usize>());
     causes(&mut played)?;
     watch(&mut played, &receiver, &watches)?;
-    let rows = rows(&played, &receiver, &watches, &rules::reasons(&files)?)?;
+    let rows = rows(&played, &receiver, &watches, &rules::comments(&files)?)?;
     let fleet = fleet(&receiver);
     print!("\n{}", table::text(&rows));
     println!("\nof the fleet as a whole: {}", fleet.join(", "));
@@ -101,7 +100,7 @@ fn start<'a>(program: &Path, dir: &Path, incidents: &[&'a Incident], scale: u64)
     for (i, incident) in incidents.iter().enumerate() {
         let scale = if incident.scaled { scale } else { 1 };
         let now = Instant::now();
-        played.push(Played { incident, nodes: Vec::new(), cause: now, steps: (0, now) });
+        played.push(Played { incident, nodes: Vec::new(), cause: now, step: (1, now) });
         for instance in incident.instances() {
             let node = Node::start(program, dir, &instance, incident, scale)?;
             let nodes = &mut played[i].nodes;
@@ -170,7 +169,7 @@ fn warm_up(prometheus: &Prometheus, targets: usize) -> Fallible<()> {
 fn causes(played: &mut [Played<'_>]) -> Fallible<()> {
     std::thread::scope(|scope| {
         for one in played.iter_mut() {
-            let Played { incident, nodes, cause, steps } = one;
+            let Played { incident, nodes, cause, step } = one;
             if incident.cause == Cause::Early {
                 continue;
             }
@@ -178,6 +177,7 @@ fn causes(played: &mut [Played<'_>]) -> Fallible<()> {
             *cause = Instant::now();
             for node in nodes.iter_mut().take(incident.nodes) {
                 match incident.cause {
+                    Cause::Gate if incident.leak.steps > 0 => {}
                     Cause::Gate => node.open("cause")?,
                     Cause::Kill => node.kill()?,
                     // Takes a while, and the others do not wait.
@@ -193,7 +193,7 @@ fn causes(played: &mut [Played<'_>]) -> Fallible<()> {
                     Cause::Early | Cause::Nothing => {}
                 }
             }
-            *steps = (incident.then.gates, *cause + Duration::from_secs(incident.then.seconds));
+            *step = (1, *cause);
         }
         Ok(())
     })
@@ -219,10 +219,10 @@ fn watch(played: &mut [Played<'_>], receiver: &Receiver, watches: &BTreeMap<bool
         let all = receiver.all();
         let mut until: Option<Instant> = None;
         for one in played.iter_mut() {
-            let Played { incident, nodes, cause, steps } = one;
-            if steps.0 > 0 && Instant::now() >= steps.1 {
-                nodes[0].open(&format!("cause-{}", incident.then.gates - steps.0 + 1))?;
-                *steps = (steps.0 - 1, steps.1 + Duration::from_secs(incident.then.seconds));
+            let Played { incident, nodes, cause, step } = one;
+            if step.0 <= incident.leak.steps && Instant::now() >= step.1 {
+                nodes[0].open(&format!("leak-{}", step.0))?;
+                *step = (step.0 + 1, step.1 + Duration::from_secs(incident.leak.seconds));
             }
             if incident.cause == Cause::Nothing {
                 continue;
@@ -252,7 +252,7 @@ fn rows<'a>(
     played: &[Played<'a>],
     receiver: &Receiver,
     watches: &BTreeMap<bool, Watch>,
-    reasons: &BTreeMap<String, String>,
+    comments: &BTreeMap<String, String>,
 ) -> Fallible<Vec<table::Row<'a>>> {
     let notifications = receiver.all();
     let mut rows = Vec::new();
@@ -269,8 +269,10 @@ fn rows<'a>(
         // As it is in the files, whatever was played.
         let real = watches.get(&false).map_or(rules, |watch| &watch.rules);
         let lasts = incident.alerts.iter().filter_map(|name| real.get(name)).map(|rule| rule.lasts).max();
-        let reason = incident.alerts.iter().find_map(|name| reasons.get(name)).cloned().unwrap_or_default();
-        rows.push(table::Row { incident, outcome, lasts: lasts.unwrap_or_default(), reason });
+        let lasts = lasts.unwrap_or_default();
+        let mut of = incident.alerts.iter().filter_map(|name| comments.get(name));
+        let reason = of.find_map(|comment| rules::reason(comment, lasts)).unwrap_or_default().to_owned();
+        rows.push(table::Row { incident, outcome, lasts, reason });
     }
     Ok(rows)
 }

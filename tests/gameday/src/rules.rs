@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::Fallible;
 
@@ -73,45 +74,48 @@ fn word(word: &str, factor: u64) -> String {
     }
 }
 
-/// Why each alert waits as long as it does: what the comments at it say after `for 5m:`, on one line.
-pub fn reasons(files: &[PathBuf]) -> Fallible<BTreeMap<String, String>> {
-    let mut reasons = BTreeMap::new();
+/// What the comments at each alert say, on one line.
+pub fn comments(files: &[PathBuf]) -> Fallible<BTreeMap<String, String>> {
+    let mut comments = BTreeMap::new();
     for file in files {
-        reasons.extend(reasons_in(&fs::read_to_string(file)?));
+        comments.extend(comments_in(&fs::read_to_string(file)?));
     }
-    Ok(reasons)
+    Ok(comments)
 }
 
-fn reasons_in(text: &str) -> BTreeMap<String, String> {
-    let mut reasons = BTreeMap::new();
+/// A comment stands above the alert or between its name and its expression.
+fn comments_in(text: &str) -> BTreeMap<String, String> {
+    let mut comments = BTreeMap::new();
     let mut comment: Vec<&str> = Vec::new();
     let mut alert: Option<&str> = None;
-    for line in text.lines().map(str::trim).chain(["- end"]) {
+    for line in text.lines().map(str::trim) {
         if let Some(text) = line.strip_prefix('#') {
             comment.push(text.trim());
         } else if let Some(name) = line.strip_prefix("- alert:") {
             alert = Some(name.trim());
-        } else if line.starts_with("expr:") || line.starts_with("for:") || line.starts_with("- ") {
-            let from = comment.iter().position(|line| line.strip_prefix("for ").is_some_and(is_reason));
-            if let (Some(name), Some(from)) = (alert, from) {
-                let all = comment[from..].join(" ");
-                let reason = all.split_once(": ").map_or("", |(_, reason)| reason);
-                reasons.entry(name.to_owned()).or_insert_with(|| reason.to_owned());
+        } else {
+            if let Some(name) = alert.take_if(|_| line.starts_with("expr:")) {
+                comments.insert(name.to_owned(), comment.join(" "));
             }
             comment.clear();
-            if line.starts_with("- ") {
-                alert = None;
-            }
         }
     }
-    reasons
+    comments
 }
 
-/// Whether it begins as `5m: `.
-fn is_reason(text: &str) -> bool {
-    text.split_once(':').is_some_and(|(time, _)| {
-        time.starts_with(|c: char| c.is_ascii_digit()) && time.chars().all(|c| c.is_ascii_alphanumeric())
-    })
+/// Why an alert waits as long as it does: the sentence of its comment that begins as `5 min: ` or `for 5m: `.
+pub fn reason(comment: &str, lasts: Duration) -> Option<&str> {
+    let seconds = lasts.as_secs();
+    let ways = [(1, "s", "s"), (60, "m", "min"), (3600, "h", "h"), (86400, "d", "d")].map(|(unit, short, long)| {
+        let number = seconds / unit;
+        (seconds % unit == 0).then(|| [format!("{number}{short}: "), format!("{number} {long}: ")])
+    });
+    let after = ways.iter().flatten().flatten().find_map(|way| {
+        let at = comment.match_indices(way.as_str()).map(|(at, _)| at);
+        let mut whole = at.filter(|at| !comment[..*at].ends_with(|c: char| c.is_ascii_digit()));
+        whole.next().map(|at| &comment[at + way.len()..])
+    })?;
+    Some(after.split_once(". ").map_or(after, |(sentence, _)| sentence).trim_end_matches('.'))
 }
 
 #[cfg(test)]
@@ -134,12 +138,13 @@ mod tests {
 
     #[test]
     fn a_reason_is_what_follows_the_time_in_the_comment_of_the_alert() {
-        let text = "\
-            # Above.\n# for 5m: it lasts.\n- alert: A\n  expr: x\n  for: 5m\n\
-            - alert: B\n  # Of b.\n  # for 2m: two lines\n  # of it.\n  expr: x\n- alert: C\n  expr: y";
-        let reasons = reasons_in(text);
-        assert_eq!(reasons.get("A").map(String::as_str), Some("it lasts."));
-        assert_eq!(reasons.get("B").map(String::as_str), Some("two lines of it."));
-        assert_eq!(reasons.get("C"), None);
+        let text = "# Above. 5 min: it lasts. More.\n- alert: A\n  expr: x\n  for: 5m\n- alert: B\n  # Of b.\n\
+                    # for 2m: two lines\n  # of it.\n  expr: x\n- alert: C\n  expr: y";
+        let comments = comments_in(text);
+        let reason = |name: &str, minutes| reason(&comments[name], Duration::from_secs(minutes * 60));
+        assert_eq!(reason("A", 5), Some("it lasts"));
+        assert_eq!(reason("A", 15), None);
+        assert_eq!(reason("B", 2), Some("two lines of it"));
+        assert_eq!(reason("C", 0), None);
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -70,14 +71,14 @@ impl Alertmanager {
         let file = dir.join("alertmanager.yml");
         fs::write(&file, text.replace(RECEIVERS, &format!("http://127.0.0.1:{receivers}")))?;
         let process = spawn(
-            Command::new(tool("ALERTMANAGER", "alertmanager"))
+            alertmanager(dir)?
                 .arg(format!("--config.file={}", file.display()))
                 .arg(format!("--storage.path={}", dir.join("alertmanager").display()))
                 .arg(format!("--web.listen-address=127.0.0.1:{port}"))
                 .arg("--cluster.listen-address="),
             &dir.join("alertmanager.log"),
         )?;
-        ready(port, "Alertmanager")?;
+        let process = ready(port, process, &dir.join("alertmanager.log"))?;
         Ok(Alertmanager { port, _process: process })
     }
 
@@ -86,6 +87,30 @@ impl Alertmanager {
         let answer: Value = serde_json::from_str(&get(self.port, "/api/v2/alerts")?)?;
         answer.as_array().cloned().ok_or_else(|| "no list of alerts".into())
     }
+}
+
+/// Debian's Alertmanager reads its templates from a path of the system. Unpacked instead of installed, it is run as a
+/// copy that reads them from the folder that it was unpacked to.
+fn alertmanager(dir: &Path) -> Fallible<Command> {
+    const TEMPLATES: &str = "/usr/share/prometheus/alertmanager";
+    // As long, and relative to that folder.
+    const UNPACKED: &str = "usr//share/prometheus/alertmanager";
+    let program = tool("ALERTMANAGER", "alertmanager");
+    let root = program.canonicalize().ok().and_then(|path| path.ancestors().nth(3).map(Path::to_owned));
+    let root = root.filter(|root| root.parent().is_some() && root.join(UNPACKED).is_dir());
+    let Some(root) = root else { return Ok(Command::new(program)) };
+    let mut bytes = fs::read(&program)?;
+    let mut at = 0;
+    while let Some(found) = bytes[at..].windows(TEMPLATES.len()).position(|w| w == TEMPLATES.as_bytes()) {
+        at += found;
+        bytes[at..at + TEMPLATES.len()].copy_from_slice(UNPACKED.as_bytes());
+    }
+    let copy = dir.join("alertmanager-unpacked");
+    fs::write(&copy, bytes)?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+    let mut command = Command::new(copy);
+    command.current_dir(root);
+    Ok(command)
 }
 
 /// What a Prometheus scrapes.
@@ -150,7 +175,7 @@ impl Prometheus {
                 .arg(format!("--web.listen-address=127.0.0.1:{port}")),
             &dir.join("prometheus.log"),
         )?;
-        ready(port, "Prometheus")?;
+        let process = ready(port, process, &dir.join("prometheus.log"))?;
         Ok(Prometheus { port, _process: process })
     }
 
@@ -185,13 +210,14 @@ impl Prometheus {
     }
 }
 
-fn ready(port: u16, what: &str) -> Fallible<()> {
+fn ready(port: u16, mut process: Guard, log: &Path) -> Fallible<Guard> {
     let deadline = Instant::now() + START;
     while get(port, "/-/ready").is_err() {
-        if Instant::now() > deadline {
-            return Err(format!("{what} is not ready after {START:?}").into());
+        if process.0.try_wait()?.is_some() || Instant::now() > deadline {
+            let said = fs::read_to_string(log)?;
+            return Err(format!("it is not ready; it said: {}", said.lines().last().unwrap_or("nothing")).into());
         }
         pause();
     }
-    Ok(())
+    Ok(process)
 }
