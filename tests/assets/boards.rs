@@ -206,7 +206,8 @@ fn every_query_of_a_board_keeps_to_the_nodes_that_are_chosen() {
                 reader.labels(&expr);
                 for (name, matched) in reader.selectors {
                     let has = |label: &str| {
-                        let labels = vocabulary.get(&name).and_then(|known| known.labels.as_ref());
+                        let ours = vocabulary.get(&name).filter(|known| !known.foreign);
+                        let labels = ours.and_then(|known| known.labels.as_ref());
                         labels.is_some_and(|labels| labels.contains(label))
                     };
                     for label in ["cluster", "job", "instance"] {

@@ -22,6 +22,8 @@ pub struct Known {
     pub values: BTreeMap<String, &'static [&'static str]>,
     /// Whether it only grows.
     pub counter: bool,
+    /// Whether others export it.
+    pub foreign: bool,
 }
 
 /// All names.
@@ -95,7 +97,7 @@ impl Vocabulary {
                 labels.chain(TARGET).map(str::to_owned).collect()
             });
             assert!(self.get(name).is_none(), "foreign.psv: {name} is our own");
-            self.known.insert(name.to_owned(), Known { labels: known, ..Known::default() });
+            self.known.insert(name.to_owned(), Known { labels: known, foreign: true, ..Known::default() });
         }
     }
 }
