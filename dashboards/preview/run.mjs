@@ -83,8 +83,58 @@ function keep(file, recordings) {
   writeFileSync(file, JSON.stringify(plain, (_, value) => (typeof value === 'number' && !Number.isFinite(value) ? String(value) : value)));
 }
 
+/** Names in expressions of panels. `ranges`: only where it is asked for over a time, not for now. */
+function askedFor(some, ranges = false) {
+  const names = new Set();
+  for (const board of some) {
+    for (const panel of panelsOf(board)) {
+      for (const { expr = '', instant } of panel.targets ?? []) {
+        if (!ranges || !instant || /\[\d*[hdw]/.test(expr)) for (const name of namesIn(expr)) names.add(name);
+      }
+    }
+  }
+  return names;
+}
+
+const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
+
+// Six hours of everything, and eight days of what recording rules are made of.
+async function writeAll({ from: begun, own, nodes }, groups) {
+  let sent = await writePast(own, nodes, begun - FAR, begun - NEAR, 300000, recordedFrom(groups).add('up'));
+  sent += await writePast(own, nodes, begun - NEAR, begun, 30000);
+  const to = Date.now();
+  sent += await writePast(own, nodes, begun, to, 15000);
+  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000 });
+}
+
+// Six hours of what the on-call board asks for over a time, and an hour and a half of what rules are made of.
+async function writeFleet({ from: begun, own, nodes }, groups) {
+  const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
+  const recorded = recordedFrom(groups);
+  const short = 1.5 * HOUR;
+  let sent = await writePast(own, nodes, begun - NEAR, begun - short, 60000, oncall);
+  sent += await writePast(own, nodes, begun - short, begun, 120000, new Set([...oncall, ...recorded]));
+  const to = Date.now();
+  sent += await writePast(own, nodes, begun, to, 60000, new Set([...oncall, ...recorded]));
+  return sent + await writeRules(own, groups, { far: begun - short, near: begun - short, to, step: 300000 });
+}
+
 async function main() {
   mkdirSync(RUN, { recursive: true });
+  // Also tells at once that another run is under way.
+  const prometheus = {};
+  const played = {};
+  const server = await serve({
+    port: PORT,
+    page: join(process.cwd(), 'dist'),
+    boards: join(REPOSITORY, 'dashboards'),
+    pages: (path) => {
+      const [situation, i] = path.split('/');
+      const one = played[situation]?.[i];
+      return one?.player.page(Date.now(), one.rename);
+    },
+    prometheus,
+  });
   const shots = join(RUN, 'shots');
   rmSync(shots, { recursive: true, force: true });
   mkdirSync(shots, { recursive: true });
@@ -103,19 +153,6 @@ async function main() {
   }
   for (const [name, { series, times }] of Object.entries(recordings)) say(`  ${name}: ${series.size} series, ${times.length} pages`);
 
-  const prometheus = {};
-  const played = {};
-  const server = await serve({
-    port: PORT,
-    page: join(process.cwd(), 'dist'),
-    boards: join(REPOSITORY, 'dashboards'),
-    pages: (path) => {
-      const [situation, i] = path.split('/');
-      const one = played[situation]?.[i];
-      return one?.player.page(Date.now(), one.rename);
-    },
-    prometheus,
-  });
   const example = join(REPOSITORY, 'alerts/optional/prices.example.yml');
   const prices = join(RUN, 'prices.rules.yml');
   if (existsSync(example)) writeFileSync(prices, inventPrices(readFileSync(example, 'utf8')));
@@ -137,20 +174,8 @@ async function main() {
     const nodes = nodesOf(situation, recordings, { start, turn: begun - 20 * 60e3 });
     played[situation] = nodes;
 
-    // What boards and rules ask for far back, or of many nodes, is the little that recording rules are made of.
-    const wanted = new Set(['up']);
-    for (const { rules: all } of groups) for (const rule of all) if (rule.record) for (const name of namesIn(rule.expr)) wanted.add(name);
-    const near = new Set(wanted);
-    for (const board of boards) for (const panel of panelsOf(board)) for (const { expr = '' } of panel.targets ?? []) for (const name of namesIn(expr)) near.add(name);
-    const oncall = new Set(['up']);
-    const far = fleet ? 26 * HOUR : FAR;
-    for (const board of boards.filter(({ uid }) => uid === 'gpu-node-oncall')) for (const panel of panelsOf(board)) for (const { expr = '' } of panel.targets ?? []) for (const name of namesIn(expr)) oncall.add(name);
-
-    let sent = await writePast(own, nodes, begun - far, begun - NEAR, 300000, wanted);
-    sent += await writePast(own, nodes, begun - NEAR, begun, fleet ? 60000 : 30000, fleet ? new Set([...oncall, ...wanted]) : undefined);
-    const toldBy = Date.now();
-    sent += await writePast(own, nodes, begun, toldBy, 15000, fleet ? new Set([...oncall, ...wanted]) : undefined);
-    sent += await writeRules(own, groups, { far: begun - far, near: begun - NEAR, to: toldBy, step: fleet ? 300000 : 60000 });
+    const past = { from: begun, own, nodes };
+    const sent = fleet ? await writeFleet(past, groups) : await writeAll(past, groups);
     say(`${situation}: ${(sent / 1e6).toFixed(1)} million samples of the past written`);
 
     const targets = nodes.map(({ labels }, n) => ({ job: labels.job, address: `127.0.0.1:${PORT}`, path: `/node/${situation}/${n}`, labels }));

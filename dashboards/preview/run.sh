@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export REPOSITORY=$PWD
+[ -z "${BUILT:-}" ] || BUILT=$(realpath "$BUILT")
 here=dashboards/preview
 work=.tools/preview
 mkdir -p $work

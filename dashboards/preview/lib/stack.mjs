@@ -33,6 +33,8 @@ export const endAll = () => Promise.all([...children].map(end));
 export async function answers(url, child, patience = 60000) {
   const deadline = Date.now() + patience;
   for (;;) {
+    // An older process may answer in its place.
+    await sleep(200);
     if (child.exitCode !== null) throw new Error(`${child.spawnfile} ended with ${child.exitCode}:\n${readFileSync(child.log, 'utf8').slice(-2000)}`);
     try {
       if ((await fetch(url)).ok) return;
@@ -40,7 +42,6 @@ export async function answers(url, child, patience = 60000) {
       // Not yet.
     }
     if (Date.now() > deadline) throw new Error(`${url} does not answer; see ${child.log}`);
-    await sleep(200);
   }
 }
 
@@ -159,5 +160,8 @@ export function serve({ port, page, boards, pages, prometheus }) {
       createReadStream(file).pipe(answer);
     }
   });
-  return new Promise((resolve) => server.listen(port, '127.0.0.1', () => resolve(server)));
+  return new Promise((resolve, reject) => {
+    server.on('error', reject);
+    server.listen(port, '127.0.0.1', () => resolve(server));
+  });
 }
