@@ -184,6 +184,9 @@ fn every_name_in_a_board_exists() {
         let mut reader = Reader::new(&vocabulary);
         reader.labels(&expr);
         reader.problems.iter().for_each(|what| wrong(what));
+        for counter in &reader.raw_counters {
+            wrong(&format!("{counter} only grows: its value alone tells nothing"));
+        }
         if range && reader.rates.iter().any(|rate| *rate != RATE_INTERVAL) {
             wrong("a rate is not over $__rate_interval");
         }

@@ -255,3 +255,59 @@ fn literals(matcher: &Matcher) -> Vec<String> {
     let usable = |text: &&str| !text.is_empty() && plain(text) && !(dots && text.contains('.'));
     if listed.iter().all(usable) { listed.into_iter().map(str::to_owned).collect() } else { Vec::new() }
 }
+
+#[test]
+fn what_cannot_be_is_told() {
+    let vocabulary = Vocabulary::new();
+    let read = |text: &str| {
+        let mut reader = Reader::new(&vocabulary);
+        let labels = reader.labels(&parse(text).unwrap());
+        (labels.map(|labels| labels.into_iter().collect::<Vec<_>>().join(" ")), reader.problems)
+    };
+    for (text, problem) in [
+        ("gpu_never_heard_of", "there is no metric gpu_never_heard_of"),
+        ("gpu_up{owner=\"x\"}", "gpu_up has no label owner"),
+        (
+            "gpu_recovery_action{recovery_action!=\"nothing\"}",
+            "gpu_recovery_action: recovery_action is never \"nothing\"",
+        ),
+        ("gpu_window_active{kind=~\"training|trainings\"}", "gpu_window_active: kind is never \"trainings\""),
+        ("sum by (gpu) (gpu_driver_up)", "sum by: nothing has the label gpu"),
+        ("gpu_up unless on (instance, gpu) gpu_driver_up", "on, right side: nothing has the label gpu"),
+        (
+            "sum by (job) (gpu_up) / on (instance) gpu_devices",
+            "on, left side: nothing has the label instance",
+        ),
+        ("gpu_up * on (gpu) group_left (colour) gpu_info", "group_left: nothing has the label colour"),
+        (
+            "histogram_quantile(0.9, sum(rate(gpu_power_sample_watts_bucket[5m])))",
+            "histogram_quantile is given no label le",
+        ),
+        ("{job=\"x\"}", "a selector has no name"),
+    ] {
+        assert_eq!(read(text).1, [problem], "{text}");
+    }
+    for (text, labels) in [
+        ("sum by (cluster, gpu) (gpu_up) > 1", "cluster gpu"),
+        ("gpu_driver_up == on (instance) gpu_devices", "instance"),
+        ("gpu_devices > gpu_devices_expected", "cluster instance job"),
+        (
+            "gpu_devices * on (instance) group_left (driver_version) gpu_driver_info",
+            "cluster driver_version instance job",
+        ),
+        ("topk(3, gpu_devices)", "cluster instance job"),
+        ("label_replace(vector(1), \"a\", \"b\", \"\", \"\")", "a"),
+        ("2 * sum without (instance) (gpu_devices)", "cluster job"),
+    ] {
+        assert_eq!(read(text), (Some(labels.to_owned()), Vec::new()), "{text}");
+    }
+}
+
+#[test]
+fn rates_and_bare_counters_are_seen() {
+    let vocabulary = Vocabulary::new();
+    let mut reader = Reader::new(&vocabulary);
+    reader.labels(&parse("rate(gpu_resets_total[7m]) + gpu_xid_faults_total").unwrap());
+    assert_eq!(reader.rates, [Duration::from_secs(420)]);
+    assert_eq!(reader.raw_counters, BTreeSet::from(["gpu_xid_faults_total".to_owned()]));
+}
