@@ -13,7 +13,7 @@ use super::{boards, files, report, runbooks};
 const UNUSED: &str = "tests/assets/unused.txt";
 const ABOUT_UNUSED: &str = "\
 # Metrics that no rule, board or runbook asks for: they are there for people's own questions.
-# `UPDATE=1 cargo test -p assets every_metric` writes this list.
+# `make rules` writes this list.
 ";
 
 #[derive(Deserialize)]
