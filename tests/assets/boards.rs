@@ -52,13 +52,10 @@ pub fn variable_names(board: &Value) -> BTreeSet<String> {
 
 /// Its panels, those in closed rows too.
 pub fn panels(board: &Value) -> Vec<&Value> {
-    let of = |value: &'_ Value| value["panels"].as_array().map_or(&[][..], |list| list.as_slice()).len();
     let mut all = Vec::new();
     for panel in board["panels"].as_array().into_iter().flatten() {
         all.push(panel);
-        if of(panel) > 0 {
-            all.extend(panel["panels"].as_array().into_iter().flatten());
-        }
+        all.extend(panel["panels"].as_array().into_iter().flatten());
     }
     all
 }
