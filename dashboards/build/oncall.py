@@ -198,11 +198,10 @@ def now() -> list[Placed]:
 def which() -> list[Placed]:
     healthy = f"max by ({BY_GPU}) (3 - 3 * gpu_healthy{{{NODE}}})"
     silent = f"{INVENTORY} * 0 + 1"
-    # Nothing is told of a node that is not scraped: what was there within the last hour.
-    gone = f"max by ({BY_GPU}) (last_over_time(gpu_info{{{NODE}}}[1h])) * 0 + 2"
-    state = f"""max by (instance, gpu) (
-        {healthy} or on ({BY_GPU}) ({silent}) or on ({BY_GPU}) ({gone}
-        unless on ({BY_NODE}) up{{{NODE}}} == 1))"""
+    # Of a node that is not scraped, or whose driver is released, nothing is told: what was there within the last hour.
+    gone = f"""max by ({BY_GPU}) (last_over_time(gpu_info{{{NODE}}}[1h])) * 0
+        + on ({BY_NODE}) group_left () (2 - max by ({BY_NODE}) (up{{{NODE}}}))"""
+    state = f"max by (instance, gpu) ({healthy} or on ({BY_GPU}) ({silent}) or on ({BY_GPU}) ({gone}))"
     info = "model, serial, pci_address"
     reason = f"max by ({BY_GPU}, uuid, reason) (gpu_unhealthy_reason{{{NODE}}} == 1)"
     return [
@@ -298,9 +297,9 @@ def faults() -> list[Placed]:
         table(
             "Memory errors",
             "GPUs with uncorrected errors since the driver was loaded, or with a repair that waits for a reset or has "
-            "failed. Failed and over the threshold: a candidate for return.",
+            "failed. Failed, or over the vendor's limit of SRAM errors: a candidate for return.",
             [
-                Label("instance", width=170),
+                Label("instance", width=150),
                 Label("gpu", links=[GPU_FROM_ROW], width=60),
             ],
             [
@@ -309,7 +308,7 @@ def faults() -> list[Placed]:
                     of_these(f'gpu_ecc_total_errors{{{NODE},counter="volatile",error="uncorrected"}}', memory),
                     thresholds=BAD_ABOVE_ZERO,
                     paint=True,
-                    width=100,
+                    width=90,
                 ),
                 Column(
                     "corrected",
@@ -323,23 +322,23 @@ def faults() -> list[Placed]:
                     thresholds=waits_colors,
                     mappings=[waits, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
                 Column(
-                    "remap failed",
+                    "failed",
                     of_these(f"gpu_row_remap_failure{{{NODE}}}", memory),
                     thresholds=yes_colors,
                     mappings=[yes, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
                 Column(
-                    "SRAM over limit",
+                    "SRAM limit",
                     of_these(f"gpu_ecc_sram_threshold_exceeded{{{NODE}}}", memory),
                     thresholds=yes_colors,
                     mappings=[yes, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
                 Column(
                     "repair waits",
@@ -347,7 +346,7 @@ def faults() -> list[Placed]:
                     thresholds=waits_colors,
                     mappings=[waits, NOT_TOLD],
                     paint=True,
-                    width=105,
+                    width=90,
                 ),
             ],
             no_value="no GPU tells of memory errors",
