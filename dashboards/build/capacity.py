@@ -21,6 +21,7 @@ from common import (
     Query,
     barchart,
     bargauge,
+    dashboard_builder,
     heatmap,
     model,
     node_variables,
@@ -295,7 +296,7 @@ def waste() -> list[Placed]:
                     f"topk(20, sum by (cluster, job, instance, gpu, model)"
                     f" (sum_over_time(gpu:gpu_idle:bool{{{MODEL}}}[7d])) / 12)",
                     unit="h",
-                    decimals=0,
+                    decimals=1,
                 )
             ],
             sort_by="Idle hours",
@@ -466,7 +467,9 @@ def hours() -> list[Placed]:
 
 
 def merged(placed: Placed, key: str, names: dict[str, str]) -> Placed:
-    """A chart of several queries as one frame: a row for each value of the label, a column for each query."""
+    """A chart of several queries as one frame: a row for each value of the label, a column for each query, each with
+    its own colour."""
+    placed.panel.color_scheme(dashboard_builder.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
     placed.panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
     placed.panel.with_transformation(
         model.DataTransformerConfig(
@@ -565,9 +568,9 @@ def cost() -> list[Placed]:
                 Label("user"),
             ],
             [
-                Column("30 days", payers, unit="locale", decimals=0),
+                Column("30 days", payers, unit="locale", decimals=2),
                 Column(
-                    "Day", or_none(f"sum by ({BY_PAYER}) ({a_day})", payers, BY_PAYER), unit="locale", decimals=0
+                    "Day", or_none(f"sum by ({BY_PAYER}) ({a_day})", payers, BY_PAYER), unit="locale", decimals=2
                 ),
                 Column(
                     "Energy an hour",
@@ -609,7 +612,7 @@ def cost() -> list[Placed]:
                     f"topk(20, sum by (slurm_job, slurm_account, user)"
                     f" (sum_over_time(slurm_job:gpu_cost:per_hour{{{FLEET}}}[7d])) / 12)",
                     unit="locale",
-                    decimals=0,
+                    decimals=2,
                 )
             ],
             sort_by="Cost",
@@ -627,7 +630,7 @@ def cost() -> list[Placed]:
                     f"topk(20, sum by (namespace, workload_kind, workload)"
                     f" (sum_over_time(workload:gpu_cost:per_hour{{{CLUSTER}}}[7d])) / 12)",
                     unit="locale",
-                    decimals=0,
+                    decimals=2,
                 )
             ],
             sort_by="Cost",

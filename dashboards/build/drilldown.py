@@ -28,6 +28,7 @@ from common import (
     node_variables,
     or_none,
     row_link,
+    special,
     state_timeline,
     steps,
     table,
@@ -83,7 +84,8 @@ def of_owners(expr: str) -> str:
 
 
 def rate_on_gpus(metric: str) -> str:
-    return f"sum by ({BY_OWNER}) (rate({metric}{{{GPU}}}[$__rate_interval]))"
+    # A rate is drawn on to the ends of its range, so that it can be a little above what a GPU has.
+    return f"clamp_max(sum by ({BY_OWNER}) (rate({metric}{{{GPU}}}[$__rate_interval])), 1)"
 
 
 def alerts(by: str, anchor: str, severities: str) -> str:
@@ -97,7 +99,7 @@ def services() -> Placed:
         "Services",
         "Who works on the GPUs of this choice: pods by namespace and name, Slurm jobs, other owners. GPUs had and busy "
         "are in whole GPUs: two halves are one.",
-        [Label("service", links=[further("Nodes and GPUs of this service", "service")])],
+        [Label("service", links=[further("Nodes and GPUs of this service", "service")], width=330)],
         [
             service_column("GPUs had", rate("gpu_owner_allocated_seconds_total"), decimals=2),
             service_column("GPUs busy", rate("gpu_owner_busy_seconds_total"), decimals=2),
@@ -247,11 +249,10 @@ def gpus() -> Placed:
                 paint=True,
             ),
             Column(
-                "Xids in a day",
-                of_gpus(f"sum by ({BY_GPU}) (increase(gpu_xid_errors_total{{{GPU}}}[1d]))"),
-                decimals=0,
-                thresholds=TICKET,
-                paint=True,
+                "Last Xid",
+                of_gpus(f"max by ({BY_GPU}) (gpu_xid_last_event_timestamp_seconds{{{GPU}}}) * 1000"),
+                unit="dateTimeFromNow",
+                mappings=[special("none seen")],
             ),
             Column(
                 "Owners",
@@ -265,7 +266,7 @@ def gpus() -> Placed:
 
 
 def owners() -> Placed:
-    names = "kind, namespace, pod, slurm_job, slurm_account, unit, user"
+    names = "namespace, slurm_job, slurm_account, user"
     return table(
         "Owners",
         "Everybody on the GPUs above, neighbours of the chosen service too: who has what of each GPU, or of each "
@@ -274,22 +275,19 @@ def owners() -> Placed:
             Label("instance", width=170),
             Label("gpu", links=[GPU_FROM_ROW], width=60),
             Label("gpu_instance", links=[row_link("Its slices", "gpu-node-mig", "instance", "gpu")], width=110),
-            Label("owner"),
-            Label("kind"),
+            Label("owner", width=330),
             Label(
                 "namespace",
                 links=[row_link("Requests, latency and errors of this namespace", "gpu-node-service", "namespace")],
             ),
-            Label("pod"),
             Label("slurm_job"),
             Label("slurm_account"),
-            Label("unit"),
             Label("user"),
         ],
         [
             Column("Names", of_owners(f"max by ({BY_OWNER}, {names}) (gpu_owner_info{{{GPU}}})"), hidden=True),
             Column(
-                "Chosen service",
+                "Chosen",
                 f"max by ({BY_OWNER}) ({INFO}) or on ({BY_OWNER}) {OWNERS} * 0",
                 mappings=[mapped({1: ("yes", BLUE), 0: ("neighbour", GREY)}), NOT_TOLD],
                 paint=False,
@@ -316,6 +314,7 @@ def owners() -> Placed:
                 "Held back by",
                 of_owners(cause_number(GPU)),
                 mappings=[CAUSE_WORDS, NOT_TOLD],
+                width=130,
                 paint=True,
             ),
             Column(
@@ -327,7 +326,7 @@ def owners() -> Placed:
                 paint=True,
             ),
         ],
-        labels_last=["kind", "namespace", "pod", "slurm_job", "slurm_account", "unit", "user"],
+        labels_last=["namespace", "slurm_job", "slurm_account", "user"],
         sort_by="Busy",
         no_value=NOBODY,
         height=10,

@@ -395,6 +395,7 @@ def owners() -> list[Placed]:
                 Label("gpu_instance", width=110),
                 Label(
                     "owner",
+                    width=420,
                     links=[row_link("This service, its nodes and GPUs", "gpu-node-drilldown", "instance", "gpu")],
                 ),
             ],
@@ -486,6 +487,7 @@ def pcie() -> list[Placed]:
             thresholds=NEUTRAL,
             links=[GPU_FROM_SERIES],
             no_value="not told: no GPU here counts it",
+            height=10,
         ),
         timeseries(
             "Share of the PCIe link",
@@ -504,6 +506,7 @@ def pcie() -> list[Placed]:
             draw_thresholds="dashed",
             links=[GPU_FROM_SERIES],
             no_value="not told: no GPU here counts it",
+            height=10,
         ),
         timeseries(
             "PCIe packets sent again",

@@ -277,13 +277,14 @@ def gpus() -> list[Placed]:
                 Label("gpu_instance", links=[row_link("Its slices", "gpu-node-mig", "instance", "gpu")], width=110),
                 Label(
                     "owner",
+                    width=420,
                     links=[row_link("Everybody on this GPU", "gpu-node-drilldown", "instance", "gpu")],
                 ),
             ],
             [
-                Column("Had", or_none(of_owners(f"sum by ({BY_OWNER}) ({had})"), OWNERS, BY_OWNER), unit="percentunit",
+                Column("Had", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({had}), 1)"), OWNERS, BY_OWNER), unit="percentunit",
                        decimals=0),
-                Column("Busy", or_none(of_owners(f"sum by ({BY_OWNER}) ({busy})"), OWNERS, BY_OWNER),
+                Column("Busy", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({busy}), 1)"), OWNERS, BY_OWNER),
                        unit="percentunit", decimals=0),
                 Column(
                     "Memory",
