@@ -8,6 +8,7 @@ left to right in Grafana's 24 columns.
 
 from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 from grafana_foundation_sdk.models import dashboard as model
+
 from kit.annotations import annotations
 from kit.board import Board
 from kit.links import (
@@ -52,12 +53,14 @@ from kit.panels import (
 )
 from kit.queries import (
     ALERT,
+    ANSWERING,
     BY_GPU,
     BY_NODE,
     DATASOURCE,
     GPU,
     INVENTORY,
     NODE,
+    TARGETS,
     THIS_GPU,
     Query,
     by_gpu,

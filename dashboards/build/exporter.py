@@ -1,6 +1,7 @@
 """Can I trust what the other boards show? The exporter's own rate, errors and durations."""
 
 from common import (
+    ANSWERING,
     BAD_ABOVE_ZERO,
     BLUE,
     BY_NODE,
@@ -11,6 +12,7 @@ from common import (
     NOT_TOLD,
     ORANGE,
     RED,
+    TARGETS,
     TICKET_ABOVE_ZERO,
     YELLOW,
     Board,
@@ -35,8 +37,7 @@ LINE = "{{instance}}"
 NOTHING = steps((None, NONE))
 SILENT = "not scraped"
 # The targets that there are, whether they answer or not.
-NODES = f"max by ({BY_NODE}) (up{{{NODE}}})"
-ANSWERING = f"gpu_exporter_build_info{{{NODE}}}"
+NODES = f"max by ({BY_NODE}) ({TARGETS})"
 ODD = steps((None, GREEN), (1, YELLOW))
 
 
@@ -60,7 +61,7 @@ def now() -> list[Placed]:
         stat(
             "Silent exporters",
             "Targets of the exporter's job that Prometheus cannot scrape. Nothing is known of their GPUs.",
-            Query(or_zero(f"count(up{{{NODE}}} == 0)", f"up{{{NODE}}}"), "nodes"),
+            Query(or_zero(f"count({TARGETS} == 0)", TARGETS), "nodes"),
             unit="short",
             thresholds=BAD_ABOVE_ZERO,
             no_value="no target",
@@ -195,7 +196,13 @@ def nodes() -> list[Placed]:
                     paint=True,
                     width=100,
                 ),
-                Column("scrape", here(f"scrape_duration_seconds{{{NODE}}}"), unit="s", thresholds=NEUTRAL, width=90),
+                Column(
+                    "scrape",
+                    here(f"scrape_duration_seconds{{{NODE}}} and on ({BY_NODE}) {TARGETS}"),
+                    unit="s",
+                    thresholds=NEUTRAL,
+                    width=90,
+                ),
                 Column("series", here(f"gpu_exporter_series{{{NODE}}}"), width=80),
                 Column(
                     "memory",
@@ -205,7 +212,7 @@ def nodes() -> list[Placed]:
                 ),
                 Column(
                     "running for",
-                    here(f"time() - process_start_time_seconds{{{NODE}}}"),
+                    here(f"time() - process_start_time_seconds{{{NODE}}} and on ({BY_NODE}) {ANSWERING}"),
                     unit="dtdurations",
                 ),
             ],
@@ -418,7 +425,7 @@ def durations() -> list[Placed]:
         timeseries(
             "Scrapes",
             "How long Prometheus waits for the exporter's answer.",
-            Query(f"max by (instance) (scrape_duration_seconds{{{NODE}}})", LINE),
+            Query(f"max by (instance) (scrape_duration_seconds{{{NODE}}} and on ({BY_NODE}) {TARGETS})", LINE),
             unit="s",
             thresholds=steps((None, NONE), (1, ORANGE)),
             no_value="no target",
@@ -513,7 +520,10 @@ def cost() -> list[Placed]:
             "Restarts",
             "Restarts of the exporter and starts of its sampler in the last 15 min.",
             [
-                Query(f"changes(process_start_time_seconds{{{NODE}}}[15m])", "{{instance}} exporter"),
+                Query(
+                    f"changes(process_start_time_seconds{{{NODE}}}[15m]) and on ({BY_NODE}) {ANSWERING}",
+                    "{{instance}} exporter",
+                ),
                 Query(f"increase(gpu_exporter_sampler_starts_total{{{NODE}}}[15m])", "{{instance}} sampler"),
             ],
             unit="short",
@@ -526,7 +536,11 @@ def cost() -> list[Placed]:
         timeseries(
             "File descriptors",
             "Share of the file descriptors that the serving process may open.",
-            Query(f"max by (instance) (process_open_fds{{{NODE}}} / process_max_fds{{{NODE}}})", LINE),
+            Query(
+                f"""max by (instance) (process_open_fds{{{NODE}}} / process_max_fds{{{NODE}}}
+                    and on ({BY_NODE}) {ANSWERING})""",
+                LINE,
+            ),
             unit="percentunit",
             thresholds=steps((None, NONE), (0.8, ORANGE)),
             no_value=SILENT,
@@ -536,7 +550,7 @@ def cost() -> list[Placed]:
         timeseries(
             "Threads",
             "Threads of the serving process.",
-            Query(f"max by (instance) (process_threads{{{NODE}}})", LINE),
+            Query(f"max by (instance) (process_threads{{{NODE}}} and on ({BY_NODE}) {ANSWERING})", LINE),
             unit="short",
             thresholds=NOTHING,
             no_value=SILENT,

@@ -220,12 +220,12 @@ def ill() -> list[Placed]:
             unit="short",
             thresholds=NEUTRAL,
             no_value="not supported",
-            width=8,
+            width=6,
         ),
         table(
             "Repairs",
             "What waits for a reset, and what has failed. Failed: a candidate for return.",
-            [Label("instance"), Label("gpu")],
+            [Label("instance", width=130), Label("gpu", width=50)],
             [
                 Column("ECC on", this(f"gpu_ecc_mode_enabled{{{GPU}}}"), mappings=[YES_NO]),
                 Column("rows remapped", this(f"sum by ({BY_GPU}) (gpu_remapped_rows{{{GPU}}})")),
@@ -244,7 +244,7 @@ def ill() -> list[Placed]:
                 ),
             ],
             no_value="no such GPU in this time",
-            width=8,
+            width=10,
         ),
     ]
 
@@ -460,7 +460,10 @@ def whose() -> list[Placed]:
             "Owners",
             "Whose work is on the GPU, or was in the last minutes.",
             [
-                *(Label(name) for name in ("gpu_instance", "owner")),
+                Label("instance", width=120),
+                Label("gpu", width=50),
+                Label("gpu_instance", width=105),
+                Label("owner", width=220),
                 *(Label(name.strip()) for name in parts.split(",")),
             ],
             [
@@ -505,7 +508,12 @@ def whose() -> list[Placed]:
         table(
             "Processes",
             "Processes on the GPU, if the exporter is configured to tell of each one (processes.per_process).",
-            [Label("pid"), Label("process_name"), Label("process_type"), Label("gpu_instance")],
+            [
+                Label("instance", width=120),
+                Label("gpu", width=50),
+                Label("pid", width=90),
+                *(Label(name) for name in ("process_name", "process_type", "gpu_instance")),
+            ],
             [
                 Column(
                     "told",

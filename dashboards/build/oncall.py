@@ -19,6 +19,7 @@ from common import (
     ORANGE,
     RED,
     RUNBOOKS,
+    TARGETS,
     TICKET_ABOVE_ZERO,
     YELLOW,
     Board,
@@ -131,7 +132,7 @@ def now() -> list[Placed]:
         stat(
             "Nodes not scraped",
             "Exporters that Prometheus cannot reach: of their GPUs nothing is known.",
-            Query(or_zero(f"count(up{{{NODE}}} == 0)", f"up{{{NODE}}}"), "nodes"),
+            Query(or_zero(f"count({TARGETS} == 0)", TARGETS), "nodes"),
             unit="short",
             thresholds=BAD_ABOVE_ZERO,
             no_value="no target",

@@ -22,6 +22,13 @@ BY_GPU = "cluster, job, instance, gpu"
 INVENTORY = f"max by ({BY_GPU}) (gpu_info{{{NODE}}} or gpu_up{{{NODE}}})"
 THIS_GPU = f"max by ({BY_GPU}) (gpu_info{{{GPU}}} or gpu_up{{{GPU}}})"
 
+# The exporters that Prometheus is to scrape, with whether it can. "All" jobs are all of Prometheus: those of other
+# exporters are told apart by the job's name, or by what the target answered within the last hour.
+ANSWERING = f"gpu_exporter_build_info{{{NODE}}}"
+TARGETS = (
+    f'(up{{{NODE},job=~".*gpu-node-exporter.*"}} or up{{{NODE}}} and on ({BY_NODE}) last_over_time({ANSWERING}[1h]))'
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Query:
