@@ -1,4 +1,4 @@
-"""Do we need more, and where is waste? The fleet over a month, made of recording rules alone."""
+"""Do we need more, and where is waste? The fleet over a month, made of recording rules wherever it looks back."""
 
 import typing
 
@@ -8,7 +8,6 @@ from common import (
     GREEN,
     NEUTRAL,
     NONE,
-    NOT_TOLD,
     ORANGE,
     RED,
     TICKET_ABOVE_ZERO,
@@ -57,9 +56,17 @@ def newest(series: str) -> str:
     return f"last_over_time({series}{RECENT})"
 
 
+def payers(series: str) -> str:
+    """The series by who pays; work of which nobody knows whose it is says so."""
+    whole = f'label_join({newest(series)}, "whole", "", "namespace", "slurm_account", "user")'
+    return f'sum by ({BY_PAYER}) (label_replace({whole}, "user", "nobody known", "whole", ""))'
+
+
 # The hour of the day, in UTC, as a label.
 HOUR = 'label_replace(count_values("hour", hour()), "hour", "0$1", "hour", "([0-9])")'
-GPUS_BUSY = f"(sum(model:gpu_utilization:avg5m{{{FLEET}}} * model:gpu:count{{{FLEET}}}) / sum(model:gpu:count{{{FLEET}}}))"
+GPUS_BUSY = (
+    f"(sum(model:gpu_utilization:avg5m{{{FLEET}}} * model:gpu:count{{{FLEET}}}) / sum(model:gpu:count{{{FLEET}}}))"
+)
 CPUS_BUSY = f"avg(job:gpu_host_cpu_busy:ratio_rate5m{{{FLEET}}})"
 
 
@@ -162,7 +169,8 @@ def need() -> list[Placed]:
         ),
         stat(
             "GPU pods that wait",
-            "Pods that ask for GPUs and are pending. Needs kube-state-metrics and alerts/optional/kubernetes.rules.yml.",
+            "Pods that ask for GPUs and are pending. Needs kube-state-metrics and "
+            "alerts/optional/kubernetes.rules.yml.",
             Query(f"sum(cluster:kube_gpu_pods_pending:count{{{CLUSTER}}})", "pods"),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,
@@ -194,13 +202,18 @@ def need() -> list[Placed]:
         ),
         stat(
             "GPU jobs that failed in a day",
-            "Of the Kubernetes jobs with GPUs that ended in the last day, the share that failed, in the worst namespace. "
-            "Needs kube-state-metrics; where it is not scraped none has ended either.",
-            Query(f"max({newest(f'namespace:kube_gpu_runs_failed:ratio_1d{{{CLUSTER}}}')})", "failed"),
+            "Of the Kubernetes jobs with GPUs that ended in the last day, the share that failed, in the worst "
+            "namespace; 0 also where none has ended. Needs kube-state-metrics and "
+            "alerts/optional/kubernetes.rules.yml.",
+            Query(
+                f"max({newest(f'namespace:kube_gpu_runs_failed:ratio_1d{{{CLUSTER}}}')})"
+                f" or on () 0 * max(kube_state_metrics:up{{{CLUSTER}}})",
+                "failed",
+            ),
             unit="percentunit",
             decimals=1,
             thresholds=steps((None, GREEN), (0.01, ORANGE)),
-            no_value="none ended",
+            no_value="not scraped",
             width=6,
         ),
     ]
@@ -208,9 +221,12 @@ def need() -> list[Placed]:
 
 def waste() -> list[Placed]:
     idle = f"sum({newest(f'model:gpu_idle_gpu_hours:sum1d{{{MODEL}}}')})"
-    payers = newest(f"payer:gpu_owner_gpu_hours:sum1d{{{FLEET}}}")
-    anchor = f"sum by ({BY_PAYER}) ({payers})"
-    mig = f"max by (cluster, job, instance, gpu) (gpu_mig_slices{{{FLEET}}} unless on (cluster, job, instance, gpu) gpu_mig_mode_enabled{{{FLEET}}} == 0)"
+    had = payers(f"payer:gpu_owner_gpu_hours:sum1d{{{FLEET}}}")
+    unused = payers(f"payer:gpu_owner_idle_gpu_hours:sum1d{{{FLEET}}}")
+    mig = f"""max by (cluster, job, instance, gpu) (
+        gpu_mig_slices{{{FLEET}}}
+        unless on (cluster, job, instance, gpu) gpu_mig_mode_enabled{{{FLEET}}} == 0)"""
+    slices = newest(f"job:gpu_mig_slices:sum{{{FLEET}}}")
     return [
         stat(
             "Idle GPU-hours in a day",
@@ -246,8 +262,8 @@ def waste() -> list[Placed]:
             "MIG slices stranded",
             "Share of all MIG slices that are free and in no shape that a further instance could use.",
             Query(
-                f"sum({newest(f'job:gpu_mig_slices_unplaceable:ratio{{{FLEET}}}')} * on (cluster, job)"
-                f" {newest(f'job:gpu_mig_slices:sum{{{FLEET}}}')}) / sum({newest(f'job:gpu_mig_slices:sum{{{FLEET}}}')})",
+                f"sum({newest(f'job:gpu_mig_slices_unplaceable:ratio{{{FLEET}}}')} * on (cluster, job) {slices})"
+                f" / sum({slices})",
                 "stranded",
             ),
             unit="percentunit",
@@ -306,8 +322,8 @@ def waste() -> list[Placed]:
         ),
         table(
             "Who has how much and uses it",
-            "GPU-hours of the last day by who pays: a namespace, a Slurm account and user, or a user. A row without a "
-            "name is work of which nobody knows whose it is.",
+            "GPU-hours of the last day by who pays: a namespace, a Slurm account and user, or a user. Nobody "
+            "known: containers outside of Kubernetes and Slurm, and processes that could not be traced.",
             [
                 Label(
                     "namespace",
@@ -317,25 +333,16 @@ def waste() -> list[Placed]:
                 Label("user"),
             ],
             [
-                Column("Had", anchor, unit="h", decimals=1),
+                Column("Had", had, unit="h", decimals=1),
                 Column(
                     "Not used",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_owner_idle_gpu_hours:sum1d{{{FLEET}}}')})",
-                        anchor,
-                        BY_PAYER,
-                    ),
+                    or_none(unused, had, BY_PAYER),
                     unit="h",
                     decimals=1,
                 ),
                 Column(
                     "Share not used",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_owner_idle_gpu_hours:sum1d{{{FLEET}}}')})"
-                        f" / ({anchor} > 0)",
-                        anchor,
-                        BY_PAYER,
-                    ),
+                    or_none(f"{unused} / ({had} > 0)", had, BY_PAYER),
                     unit="percentunit",
                     decimals=0,
                     thresholds=steps((None, NONE), (0.4, ORANGE)),
@@ -343,11 +350,7 @@ def waste() -> list[Placed]:
                 ),
                 Column(
                     "Power",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_owner_energy_watts:rate15m{{{FLEET}}}')})",
-                        anchor,
-                        BY_PAYER,
-                    ),
+                    or_none(payers(f"payer:gpu_owner_energy_watts:rate15m{{{FLEET}}}"), had, BY_PAYER),
                     unit="watt",
                     decimals=0,
                 ),
@@ -476,9 +479,7 @@ def merged(placed: Placed, key: str, names: dict[str, str]) -> Placed:
             id_val="organize", options={"renameByName": names, "indexByName": {key: 0, "Value #A": 1, "Value #B": 2}}
         )
     )
-    placed.panel.with_transformation(
-        model.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": key}]})
-    )
+    placed.panel.with_transformation(model.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": key}]}))
     return placed
 
 
@@ -495,8 +496,8 @@ def cost() -> list[Placed]:
             **how,
         )
 
-    a_day = newest(f"payer:gpu_cost:sum1d{{{FLEET}}}")
-    payers = f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_cost:sum30d{{{FLEET}}}')})"
+    month = payers(f"payer:gpu_cost:sum30d{{{FLEET}}}")
+    day = f"payer:gpu_cost:sum1d{{{FLEET}}}"
     return [
         stat(
             "Energy in a day",
@@ -512,7 +513,7 @@ def cost() -> list[Placed]:
             "Cost of a day (estimate)",
             "GPU time that owners had in the last day, times the operator's price table; in the table's currency. An "
             "estimate, not a bill.",
-            f"sum({a_day})",
+            f"sum({newest(day)})",
             width=6,
         ),
         money(
@@ -546,10 +547,7 @@ def cost() -> list[Placed]:
         timeseries(
             "Cost an hour by namespace and account (estimate)",
             "GPU time had times the operator's price table, in its currency.",
-            Query(
-                f"sum by (namespace, slurm_account, user) (payer:gpu_cost:per_hour{{{FLEET}}})",
-                "{{namespace}} {{slurm_account}} {{user}}",
-            ),
+            Query(payers(f"payer:gpu_cost:per_hour{{{FLEET}}}"), "{{namespace}} {{slurm_account}} {{user}}"),
             unit="locale",
             minimum=0,
             stacked=True,
@@ -568,17 +566,11 @@ def cost() -> list[Placed]:
                 Label("user"),
             ],
             [
-                Column("30 days", payers, unit="locale", decimals=2),
-                Column(
-                    "Day", or_none(f"sum by ({BY_PAYER}) ({a_day})", payers, BY_PAYER), unit="locale", decimals=2
-                ),
+                Column("30 days", month, unit="locale", decimals=2),
+                Column("Day", or_none(payers(day), month, BY_PAYER), unit="locale", decimals=2),
                 Column(
                     "Energy an hour",
-                    or_none(
-                        f"sum by ({BY_PAYER}) ({newest(f'payer:gpu_energy_cost:per_hour{{{FLEET}}}')})",
-                        payers,
-                        BY_PAYER,
-                    ),
+                    or_none(payers(f"payer:gpu_energy_cost:per_hour{{{FLEET}}}"), month, BY_PAYER),
                     unit="locale",
                     decimals=2,
                 ),

@@ -233,9 +233,7 @@ def gpus() -> Placed:
             ),
             Column(
                 "Memory",
-                of_gpus(
-                    f"max by ({BY_GPU}) (gpu_memory_used_bytes{{{GPU}}} / gpu_memory_total_bytes{{{GPU}}})"
-                ),
+                of_gpus(f"max by ({BY_GPU}) (gpu_memory_used_bytes{{{GPU}}} / gpu_memory_total_bytes{{{GPU}}})"),
                 unit="percentunit",
                 decimals=0,
                 thresholds=steps((None, NONE), (0.85, ORANGE)),

@@ -6,7 +6,6 @@ from common import (
     GPU_FROM_ROW,
     GPU_FROM_SERIES,
     GREEN,
-    GREY,
     NEUTRAL,
     NODE,
     NONE,
@@ -99,8 +98,8 @@ def now() -> list[Placed]:
         ),
         stat(
             "CPU busy",
-            "Share of the CPUs' time spent on work, all nodes chosen together. Time that a hypervisor took counts too. Not "
-            "told: the exporter does not count it (cpu.enabled).",
+            "Share of the CPUs' time spent on work, all nodes chosen together. Time that a hypervisor took counts too. "
+            "Not told: the exporter does not count it (cpu.enabled).",
             Query(cpu_share("busy|steal", "job"), "{{job}}"),
             unit="percentunit",
             decimals=0,
@@ -332,8 +331,10 @@ def cpus() -> list[Placed]:
             "Time that events were counted",
             "Share of the time in which the event had one of the CPUs' counters for itself. Below 1 the counters were "
             "shared, and what is told is scaled up: below one half, do not trust short ranges.",
-            Query(f"min by (cluster, instance, event) (gpu_host_cpu_event_running_ratio{{{NODE}}})",
-                  "{{instance}} {{event}}"),
+            Query(
+                f"min by (cluster, instance, event) (gpu_host_cpu_event_running_ratio{{{NODE}}})",
+                "{{instance}} {{event}}",
+            ),
             unit="percentunit",
             minimum=0,
             maximum=1,
@@ -369,7 +370,7 @@ def cpus() -> list[Placed]:
             "Context switches of owners",
             "Of the owners' own control groups. Only counted with cpu.per_owner, because it costs.",
             Query(
-                f'sum by (cluster, instance, owner) '
+                f"sum by (cluster, instance, owner) "
                 f'(rate(gpu_owner_cpu_events_total{{{NODE},event="context_switches"}}[$__rate_interval]))',
                 "{{instance}} {{owner}}",
             ),

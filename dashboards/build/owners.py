@@ -2,15 +2,15 @@
 
 import typing
 
-from common import BLUE, GREEN, NODE, ORANGE, RED, YELLOW, mapped, query_variable
+from common import BLUE, GREY, NODE, ORANGE, RED, YELLOW, mapped, query_variable
 
 # An owner at a place: a GPU, or a GPU instance of one (`gpu_instance` is absent on a whole GPU).
 BY_OWNER = "cluster, job, instance, gpu, gpu_instance, owner"
 
 # What holds work back, in the order of docs/BOTTLENECKS.md: a number for bands, a word, and a colour (orange: the
-# host; blue: the GPU's own limits; yellow: the shape of the work).
+# host; blue: the GPU's own limits; yellow: the shape of the work). Grey, for nothing proven is no proof of health.
 CAUSES = {
-    "none": (0, "nothing known", GREEN),
+    "none": (0, "nothing known", GREY),
     "thermally_throttled": (1, "heat", RED),
     "power_capped": (2, "power cap", BLUE),
     "contended": (3, "shared GPU", "purple"),
@@ -39,10 +39,7 @@ def cause_number(selector: str) -> str:
 # appended, a Slurm job without its step; any other owner is a service of its own. Kubernetes makes its suffixes of
 # these letters alone, so that a pod called web-front keeps its name.
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
-_APPENDED = (
-    f"(?:-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}|-[0-9]+-{_RANDOM}{{5}}|-{_RANDOM}{{5}}|-[0-9]+)?"
-    "(?:/[^/]+|[.][^/]*)?"
-)
+_APPENDED = f"(?:-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}|-[0-9]+-{_RANDOM}{{5}}|-{_RANDOM}{{5}}|-[0-9]+)?(?:/[^/]+|[.][^/]*)?"
 _SERVICE = f"(pod/[^/]+/[^/]+?|slurm/[^./]+|.+){_APPENDED}"
 
 # The owners of the services that the variable names.

@@ -282,10 +282,18 @@ def gpus() -> list[Placed]:
                 ),
             ],
             [
-                Column("Had", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({had}), 1)"), OWNERS, BY_OWNER), unit="percentunit",
-                       decimals=0),
-                Column("Busy", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({busy}), 1)"), OWNERS, BY_OWNER),
-                       unit="percentunit", decimals=0),
+                Column(
+                    "Had",
+                    or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({had}), 1)"), OWNERS, BY_OWNER),
+                    unit="percentunit",
+                    decimals=0,
+                ),
+                Column(
+                    "Busy",
+                    or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({busy}), 1)"), OWNERS, BY_OWNER),
+                    unit="percentunit",
+                    decimals=0,
+                ),
                 Column(
                     "Memory",
                     or_none(

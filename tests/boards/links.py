@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Whether the boards' links lead somewhere, with the variables that the next board needs.
 
-  links.py                     checks every link of every board in dashboards/
-  links.py --prometheus URL    also walks the drill-down board as a person would: from the first service to its node, its
-                               GPU and its owners, follows every link of every row on the way with the row's own values,
-                               and asks Prometheus for the tables of the boards at the other end
+  links.py                   checks every link of every board in dashboards/, and how owners become services
+  links.py --prometheus URL  also walks the drill-down board as a person would: from the first service to its node, its
+                             GPU and its owners, with the values of the rows; every service leads down, and the
+                             boards beside the way are asked for all that they show
 
 Exit status 1 if a link is wrong or a table is empty. Needs Python 3.11 and nothing else.
 """
@@ -42,6 +42,34 @@ WAYS = (
     ("GPUs", "gpu", "gpu-node-canary", {"instance", "gpu"}),
     ("Owners", "gpu", "gpu-node-gpu", {"instance", "gpu"}),
     ("Owners", "namespace", "gpu-node-service", {"namespace"}),
+)
+
+# Owners, and the service that each is part of: what a pod's controller appended to its name, and steps of Slurm jobs,
+# are no services of their own.
+SERVICES = {
+    "pod/inference/chat-7d9c6b5f4-x2kqp/server": "pod/inference/chat",
+    "pod/inference/chat-7d9c6b5f4-x2kqp/0a1b2c3d4e5f": "pod/inference/chat",
+    "pod/training/llm-0/trainer": "pod/training/llm",
+    "pod/training/llm-worker-12/pytorch": "pod/training/llm-worker",
+    "pod/batch/sweep-3-bw5tz/main": "pod/batch/sweep",
+    "pod/infra/agent-9kq2z/agent": "pod/infra/agent",
+    "pod/web/web-front/main": "pod/web/web-front",
+    "pod/infra/proxy-ip-10-0-0-1.internal/proxy": "pod/infra/proxy-ip-10-0-0-1.internal",
+    "pod/2c48913c-b29f-11e7-9350-020968147796/9bca8d63d5fa": "pod/2c48913c-b29f-11e7-9350-020968147796/9bca8d63d5fa",
+    "slurm/4711.0": "slurm/4711",
+    "slurm/4711.batch": "slurm/4711",
+    "slurm/4711": "slurm/4711",
+    "unit/jupyter.service": "unit/jupyter.service",
+    "unit/alice/train.service": "unit/alice/train.service",
+    "user/alice": "user/alice",
+    "docker/4be1f3f5c0a9d8e7": "docker/4be1f3f5c0a9d8e7",
+    "unknown": "unknown",
+}
+# Names that begin alike and are other services.
+OTHERS = (
+    ("pod/inference/chat", "pod/inference/chatbot-7d9c6b5f4-x2kqp/server"),
+    ("pod/web/web", "pod/web/web-front/main"),
+    ("slurm/47", "slurm/4711.0"),
 )
 
 Board = dict[str, typing.Any]
@@ -125,6 +153,28 @@ def missing_ways(board: Board) -> typing.Iterator[str]:
             yield f"{board['uid']}, {title}: the link from {column} to {to} does not pass {sorted(chosen)}"
 
 
+def wrong_services(board: Board) -> typing.Iterator[str]:
+    """Whether the three places that make services of owners agree: the variable, the label, and the choice."""
+    of_variable = variables(board)["service"]["regex"].strip("/").replace("\\/", "/")
+    text = "\n".join(target["expr"] for panel in panels(board) for target in panel.get("targets", []))
+    of_label = set(re.findall(r'"service", "\$1", "owner", "([^"]*)"', text))
+    chosen = set(re.findall(r'owner=~"\((\$service)\)([^"]*)"', text))
+    if len(of_label) != 1 or len(chosen) != 1:
+        yield f"{board['uid']}: {len(of_label)} ways to name services, {len(chosen)} to choose them"
+        return
+    appended = chosen.pop()[1]
+    for owner, service in SERVICES.items():
+        for what, pattern in (("variable", of_variable), ("label", of_label.copy().pop())):
+            found = re.fullmatch(pattern, owner)
+            if not found or found[1] != service:
+                yield f"{board['uid']}: the {what} makes {found and found[1]} of {owner}"
+        if not re.fullmatch(f"({re.escape(service)}){appended}", owner):
+            yield f"{board['uid']}: {service} does not choose {owner}"
+    for service, owner in OTHERS:
+        if re.fullmatch(f"({re.escape(service)}){appended}", owner):
+            yield f"{board['uid']}: {service} also chooses {owner}"
+
+
 # ---------------------------------------------------------------------------------------------- as walked
 
 
@@ -166,15 +216,18 @@ class Walk:
 
     def follow(self, url: str, row: Choice, choice: Choice) -> tuple[str, Choice]:
         """The board that a link of this row leads to, and what is chosen there."""
+
         def value(found: re.Match[str]) -> str:
             return urllib.parse.quote(row.get(found[1], ""), safe="")
 
         url = re.sub(r"\$\{__data\.fields\.(\w+):percentencode\}", value, url)
         url = re.sub(
             r"\$\{(\w+):queryparam\}",
-            lambda found: f"var-{found[1]}={urllib.parse.quote(choice[found[1]], safe='')}"
-            if found[1] in choice
-            else f"var-{found[1]}=$__all",
+            lambda found: (
+                f"var-{found[1]}={urllib.parse.quote(choice[found[1]], safe='')}"
+                if found[1] in choice
+                else f"var-{found[1]}=$__all"
+            ),
             url,
         )
         parts = urllib.parse.urlsplit(url)
@@ -214,15 +267,17 @@ class Walk:
         print(f"{where}: {len(rows)} rows")
         if not rows:
             self.say(where, "no row")
-        for row in rows[:2]:
+        for number, row in enumerate(rows):
             for column, url in links(panel):
                 if not target(url) or (column and not row.get(column)):
                     continue
                 uid, chosen = self.follow(url, row, choice)
-                if uid != board["uid"]:
+                # Every row leads down; what it shows elsewhere is looked at for the first.
+                if uid == board["uid"]:
+                    if not self.rows(uid, panel_of(board, "Owners"), chosen):
+                        self.say(where, f"nothing below {chosen}")
+                elif number == 0:
                     self.leaf(uid, chosen, where)
-                elif not self.rows(uid, panel_of(board, "Owners"), chosen):
-                    self.say(where, f"nothing below {chosen}")
         return rows
 
     def down(self) -> None:
@@ -246,7 +301,8 @@ def main() -> int:
     parser.add_argument("--prometheus", metavar="URL", help="walk the drill-down board on this Prometheus")
     options = parser.parse_args()
     boards = {path.stem: json.loads(path.read_text()) for path in sorted(BOARDS.glob("*.json"))}
-    wrong = [*wrong_links(boards), *missing_ways(boards["gpu-node-drilldown"])]
+    down = boards["gpu-node-drilldown"]
+    wrong = [*wrong_links(boards), *missing_ways(down), *wrong_services(down)]
     counted = sum(1 for board in boards.values() for panel in panels(board) for _ in links(panel))
     print(f"{counted} links on {len(boards)} boards")
     if options.prometheus and not wrong:
