@@ -53,6 +53,14 @@ const rules = ['alerts', 'alerts/optional']
 /** The situation in which a board has most to tell, for the pictures in docs. */
 const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig', 'gpu-node-capacity': 'fleet' };
 
+// The first page that tells of the GPU that is lost: what is before it goes round and round until the turn.
+function firstFault({ series }) {
+  const lost = [...series.values()].find(({ name, labels }) => name === 'gpu_unhealthy_reason' && /gpu="1".*reason="lost"/.test(labels));
+  const frame = lost?.values.findIndex((value) => value === 1) ?? -1;
+  if (frame < 2) throw new Error('the recording of faults has no healthy beginning, or no fault');
+  return frame;
+}
+
 async function record() {
   const recordings = {};
   await Promise.all(SCENARIOS.map(async (name, i) => {
@@ -61,10 +69,8 @@ async function record() {
     const port = PORT + 1 + i;
     const child = await node({ scenario, folder, port, built: BUILT });
     const recording = new Recording(EVERY);
-    const started = Date.now();
     await recording.take(`http://127.0.0.1:${port}/metrics`, name === 'faults' ? FRAMES + 6 : FRAMES, SKIP);
-    // The faults of that scenario begin after 75 s; the frame before is the last healthy one.
-    if (name === 'faults') recording.turn = recording.times.filter((time) => time < started + 74000).length - 1;
+    if (name === 'faults') recording.turn = firstFault(recording);
     if (name !== 'no-gpu') inventCpu(recording);
     recordings[name] = recording;
     child.kill('SIGTERM');
@@ -161,6 +167,7 @@ async function main() {
   let recordings;
   if (options.reuse && existsSync(recorded)) {
     recordings = Object.fromEntries(kept(recorded));
+    recordings.faults.turn = firstFault(recordings.faults);
     say(`recordings of an earlier run: ${recorded}`);
   } else {
     say(`recording ${SCENARIOS.length} simulated nodes for ${((FRAMES + 6 + SKIP) * EVERY) / 1000} s`);
