@@ -91,27 +91,39 @@ export class Recording {
  */
 export class Player {
   constructor(recording, { start, turn = start, first = 0, second = 0, phase = 0 }) {
-    const { every, times } = recording;
-    Object.assign(this, { recording, every, first, second, phase, length: times.length });
+    const offsets = recording.times.map((time) => time - recording.times[0]);
+    Object.assign(this, { recording, start, first, second, offsets, origin: recording.times[0], last: offsets.length - 1 });
+    this.end = offsets[this.last] + recording.every;
+    this.phase = (phase * recording.every) % this.end;
     // The turn comes where a round ends.
-    const round = first * every;
-    this.turn = round ? turn - ((turn - start) % round) : start;
-    this.start = start;
-    this.origin = times[0];
+    this.turn = first ? turn - ((turn - start) % offsets[first]) : start;
+  }
+
+  /** The newest frame at that time after the recording's beginning. */
+  frame(offset) {
+    let [low, high] = [0, this.last];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.offsets[middle] <= offset) low = middle;
+      else high = middle - 1;
+    }
+    return low;
   }
 
   /** Which frame, after how many rounds of the first and of the second kind. */
   at(time) {
-    const { every, first, second, phase, length } = this;
+    const { first, second, offsets } = this;
+    const round = offsets[first];
     if (time < this.turn) {
-      const steps = Math.floor((time - this.start) / every);
-      return { frame: steps % first, a: Math.floor(steps / first), b: 0 };
+      const a = Math.floor((time - this.start) / round);
+      return { frame: this.frame(time - this.start - a * round), a, b: 0 };
     }
-    const a = first ? Math.round((this.turn - this.start) / every / first) - 1 : 0;
-    const steps = first + Math.floor((time - this.turn) / every) + (first ? 0 : phase);
-    if (steps < length) return { frame: steps, a, b: 0 };
-    const round = length - second;
-    return { frame: second + ((steps - second) % round), a, b: Math.floor((steps - second) / round) };
+    const a = first ? Math.round((this.turn - this.start) / round) - 1 : 0;
+    const offset = time - this.turn + (first ? round : this.phase);
+    if (offset < this.end) return { frame: this.frame(offset), a, b: 0 };
+    const length = this.end - offsets[second];
+    const b = Math.floor((offset - offsets[second]) / length);
+    return { frame: this.frame(offset - b * length), a, b };
   }
 
   /** The value of a series at the place that `at` gave; undefined where it is absent. */
@@ -123,10 +135,13 @@ export class Player {
       case 'counter': {
         let sum = value;
         if (a && values[0] !== undefined && values[this.first] !== undefined) sum += a * (values[this.first] - values[0]);
-        const last = values[this.length - 1];
+        const last = values[this.last];
         const from = values[this.second];
         // A round ends where the next frame would be; it adds what its frames add, and a step more.
-        if (b && last !== undefined && from !== undefined) sum += (b * (last - from) * (this.length - this.second)) / Math.max(1, this.length - this.second - 1);
+        if (b && last !== undefined && from !== undefined) {
+          const told = this.offsets[this.last] - this.offsets[this.second];
+          sum += b * (last - from) * ((this.end - this.offsets[this.second]) / told);
+        }
         return sum;
       }
       case 'time':
@@ -134,7 +149,7 @@ export class Player {
       case 'old':
         return value + (this.start - this.origin) / 1000;
       case 'event':
-        return value + (this.turn - this.first * this.every - this.origin) / 1000;
+        return value + (this.turn - this.offsets[this.first] - this.origin) / 1000;
       default:
         return value;
     }

@@ -112,7 +112,7 @@ function Body({ panel, loaded, context, width, height }) {
     return (
       <VizRepeater
         getValues={() => values} renderValue={one} width={width} height={height} source={frames} renderCounter={0} orientation={wide}
-        getAlignmentFactors={(all) => getDisplayValueAlignmentFactors(all.map(({ display }) => display))} itemSpacing={8}
+        getAlignmentFactors={getDisplayValueAlignmentFactors} itemSpacing={8}
         minVizHeight={panel.type === 'bargauge' ? (options.minVizHeight ?? 16) : undefined} autoGrid={panel.type === 'stat'}
       />
     );
