@@ -4,6 +4,9 @@ use std::process::Command;
 
 use super::{files, report};
 
+/// Most lines that are shown of what a tool says.
+const MOST_LINES: usize = 60;
+
 /// Runs a tool of `.tools/bin`; what it said if it was not content.
 fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     let root = files::root();
@@ -16,7 +19,10 @@ fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
         return Vec::new();
     }
     let said = [output.stdout, output.stderr].concat();
-    vec![format!("{tool} {}:\n{}", arguments.join(" "), String::from_utf8_lossy(&said))]
+    let said = String::from_utf8_lossy(&said);
+    // The first case that fails tells most.
+    let first: Vec<&str> = said.lines().take(MOST_LINES).collect();
+    vec![format!("{tool} {}:\n{}", arguments.join(" "), first.join("\n"))]
 }
 
 fn words(words: &[&str]) -> Vec<String> {
