@@ -47,20 +47,23 @@ fn every_alert_is_seen_to_fire_and_to_stay_silent() {
         }
     }
     let mut problems = Vec::new();
-    let alerts: BTreeSet<String> = files::alerts().into_iter().map(|(_, name, _)| name).collect();
-    for name in &alerts {
+    // One that asks for no series always fires: that is what a dead man's switch is for.
+    let always = |text: &str| !text.contains("gpu_") && text.starts_with("vector(");
+    let alerts: BTreeMap<String, bool> =
+        files::alerts().into_iter().map(|(_, name, rule)| (name, always(&rule.expr))).collect();
+    for (name, always) in &alerts {
         let (fires, silent) = cases.get(name).copied().unwrap_or_default();
         if fires == 0 {
             problems.push(format!("{name}: no case in tests/alerts in which it fires"));
         }
-        // One far from it, and one just before it.
-        if silent < 2 {
+        // Far from it, and just before it.
+        if silent < 2 && !always {
             problems.push(format!(
                 "{name}: {silent} cases in tests/alerts in which it does not fire, two are wanted"
             ));
         }
     }
-    for name in cases.keys().filter(|name| !alerts.contains(*name)) {
+    for name in cases.keys().filter(|name| !alerts.contains_key(*name)) {
         problems.push(format!("tests/alerts: there is no alert {name}"));
     }
     report(problems);
