@@ -72,7 +72,9 @@ BROKEN = 'verdict=~"wrong_result|driver_fault|hung"'
 SLOW = 'verdict=~"slow|slow_sm|degraded_memory|narrowed_link|unexplained_clock_cap"'
 LINE = "{{instance}} GPU {{gpu}}"
 OFF = "the canary is off"
-# Where the canary may run at all.
+# GPUs on which it has run.
+TESTED = f"gpu_canary_last_run_timestamp_seconds{{{GPU}}}"
+# Where it may run at all.
 ON = f'gpu_canary_mode{{{NODE},mode!="off"}} == 1'
 
 
@@ -86,10 +88,11 @@ def code(check: str, metric: str = "gpu_canary_verdict") -> str:
 
 
 def count_of(verdicts: str) -> str:
+    """Zero only where something was tested: a canary that never ran has found nothing wrong."""
     return or_zero(
         f"""count(max by ({BY_GPU}) (gpu_canary_verdict{{{GPU},{verdicts}}} == 1
             or gpu_mig_canary_verdict{{{GPU},{verdicts}}} == 1))""",
-        ON,
+        f"gpu_canary_verdict{{{GPU}}} or gpu_mig_canary_verdict{{{GPU}}}",
     )
 
 
@@ -102,15 +105,15 @@ def fleet() -> list[Placed]:
             Query(count_of(BROKEN), "GPUs"),
             unit="short",
             thresholds=BAD_ABOVE_ZERO,
-            no_value=OFF,
+            no_value="none tested",
         ),
         stat(
             "Silent corruption in the time shown",
             "Results and words that were wrong, of all runs. One is one too many.",
-            Query(f"sum(increase(gpu_canary_mismatches_total{{{GPU}}}[$__range]) and on ({BY_NODE}) ({ON}))", "wrong"),
+            Query(f"sum(increase(gpu_canary_mismatches_total{{{GPU}}}[$__range]) and on ({BY_GPU}) {TESTED})", "wrong"),
             unit="short",
             thresholds=BAD_ABOVE_ZERO,
-            no_value=OFF,
+            no_value="none tested",
             decimals=0,
         ),
         stat(
@@ -119,7 +122,7 @@ def fleet() -> list[Placed]:
             Query(count_of(SLOW), "GPUs"),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,
-            no_value=OFF,
+            no_value="none tested",
         ),
         stat(
             "GPUs not tested for 6 h",
@@ -175,7 +178,7 @@ def each() -> list[Placed]:
             ],
             [
                 *(
-                    Column(title, code(check), thresholds=COLORS, mappings=[WORDS, never], paint=True, width=110)
+                    Column(title, code(check), thresholds=COLORS, mappings=[WORDS, never], paint=True, width=95)
                     for check, title in CHECKS
                 ),
                 Column(
@@ -183,21 +186,21 @@ def each() -> list[Placed]:
                     or_none(by_gpu(f"gpu_canary_last_run_timestamp_seconds{{{GPU}}} * 1000"), THIS_GPU),
                     unit="dateTimeFromNow",
                     mappings=[never],
-                    width=130,
+                    width=120,
                 ),
                 Column(
                     "newest success",
                     or_none(by_gpu(f"gpu_canary_last_success_timestamp_seconds{{{GPU}}} * 1000"), THIS_GPU),
                     unit="dateTimeFromNow",
                     mappings=[never],
-                    width=130,
+                    width=120,
                 ),
                 Column(
                     "next",
                     or_none(by_gpu(f"gpu_canary_next_due_timestamp_seconds{{{GPU}}} * 1000"), THIS_GPU),
                     unit="dateTimeFromNow",
                     mappings=[special("not planned")],
-                    width=130,
+                    width=120,
                 ),
             ],
             no_value="no GPU is known",

@@ -55,17 +55,18 @@ def this(expr: str) -> str:
 def who() -> list[Placed]:
     labels = (
         "model, uuid, serial, pci_address, board_part_number, vbios_version, inforom_version, gsp_firmware_version, "
-        "module_id, virtualization_mode"
+        "module_id"
     )
-    place = "numa_node, cpus, root_port, pcie_switch"
+    place = "numa_node, root_port, pcie_switch"
     return [
         table(
             "Which board it is",
             "The identity of the GPU, as a vendor asks for it, and where it sits in the host.",
             [
-                *(Label(name) for name in ("instance", "gpu")),
-                *(Label(name.strip()) for name in labels.split(",")),
-                *(Label(name.strip()) for name in place.split(",")),
+                Label("instance", width=130),
+                Label("gpu", width=50),
+                *(Label(name, width=325 if name == "uuid" else 130) for name in labels.split(", ")),
+                *(Label(name) for name in place.split(", ")),
                 Label("driver_version"),
             ],
             [

@@ -162,13 +162,13 @@ def now() -> list[Placed]:
                 or_zero(
                     f"""count(max by ({BY_GPU}) (gpu_canary_verdict{{{NODE},{BROKEN}}} == 1
                         or gpu_mig_canary_verdict{{{NODE},{BROKEN}}} == 1))""",
-                    f"gpu_canary_mode{{{NODE}}}",
+                    f"gpu_canary_verdict{{{NODE}}} or gpu_mig_canary_verdict{{{NODE}}}",
                 ),
                 "GPUs",
             ),
             unit="short",
             thresholds=BAD_ABOVE_ZERO,
-            no_value="not scraped",
+            no_value="none tested",
             width=3,
             links=[board_link("Canary", "gpu-node-canary")],
         ),
@@ -437,8 +437,8 @@ def history() -> list[Placed]:
             "Alerts firing over time",
             "Pages and tickets. The watchdog's line is always at 1: a gap in it is a time without alerting.",
             [
-                Query(f'count(ALERTS{{{FIRING},severity="page"}})', "pages"),
-                Query(f'count(ALERTS{{{FIRING},severity="ticket"}})', "tickets"),
+                Query(firing("page"), "pages"),
+                Query(firing("ticket"), "tickets"),
                 Query(f"count({WATCHDOG})", "watchdog"),
             ],
             unit="short",
@@ -467,7 +467,7 @@ def board() -> Board:
                 "Work or data is lost now. The name leads to the runbook, the GPU to its own board.",
                 "page",
                 "no page fires (see whether rules are evaluated)",
-                7,
+                8,
             ),
             alert_table(
                 "Tickets firing",
