@@ -8,7 +8,6 @@ from common import (
     BY_NODE,
     GPU,
     GPU_FROM_ROW,
-    GREEN,
     GREY,
     NEUTRAL,
     NODE,
@@ -29,13 +28,12 @@ from common import (
     or_none,
     row_link,
     special,
-    state_timeline,
     steps,
     table,
     text,
     timeseries,
 )
-from owners import BY_OWNER, CAUSE_WORDS, HOST_CAUSES, OF_SERVICE, by_service, cause_number, service_variable
+from owners import BY_OWNER, CAUSE_WORDS, CAUSES, HOST_CAUSES, OF_SERVICE, by_service, cause_number, service_variable
 
 NOBODY = "nobody of this choice has a GPU"
 
@@ -357,15 +355,18 @@ def over_time() -> list[Placed]:
             draw_thresholds="area",
             no_value=NOBODY,
         ),
-        state_timeline(
-            "What held the work back",
-            "The first proven cause for each owner and place, as docs/BOTTLENECKS.md defines it. Nothing known does "
-            "not mean fast.",
-            Query(cause_number(CHOSEN), "{{instance}} GPU {{gpu}} {{gpu_instance}} {{owner}}"),
-            thresholds=steps((None, GREEN)),
-            mappings=[CAUSE_WORDS],
+        timeseries(
+            "What holds the work back",
+            "Places of owners (a GPU, or an instance in MIG mode) by the first proven cause, as docs/BOTTLENECKS.md "
+            "defines it. None is not proven to be fast. The board of the host shows it owner by owner.",
+            Query(f"sum by (cause) (gpu_bottleneck{{{CHOSEN}}}) > 0", "{{cause}}"),
+            unit="short",
+            minimum=0,
+            stacked=True,
+            thresholds=NEUTRAL,
+            colors={cause: color for cause, (_, _, color) in CAUSES.items()},
             no_value=NOBODY,
-            height=9,
+            width=24,
         ),
     ]
 
