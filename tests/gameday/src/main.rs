@@ -10,6 +10,8 @@ mod judge;
 mod node;
 mod play;
 mod record;
+#[cfg(test)]
+mod routes_tests;
 mod rules;
 mod servers;
 mod table;

@@ -141,7 +141,7 @@ mod tests {
         let text = "# Above. 5 min: it lasts. More.\n- alert: A\n  expr: x\n  for: 5m\n- alert: B\n  # Of b.\n\
                     # for 2m: two lines\n  # of it.\n  expr: x\n- alert: C\n  expr: y";
         let comments = comments_in(text);
-        let reason = |name: &str, minutes| reason(&comments[name], Duration::from_secs(minutes * 60));
+        let reason = |name: &str, minutes: u64| reason(&comments[name], Duration::from_secs(minutes * 60));
         assert_eq!(reason("A", 5), Some("it lasts"));
         assert_eq!(reason("A", 15), None);
         assert_eq!(reason("B", 2), Some("two lines of it"));
