@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::http::Receiver;
@@ -56,7 +56,9 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
     let receiver = Receiver::start()?;
     let alertmanager = Alertmanager::start(&folder.0, &alerts.join("alertmanager.yml"), receiver.port())?;
     let files = rules::files(alerts)?;
-    let scaled_files = rules::scaled(&files, &folder.0.join("scaled-rules"), arguments.scale)?;
+    let slow: BTreeSet<&String> = incidents.iter().filter(|i| i.scaled).flat_map(|i| &i.alerts).collect();
+    let scaled_files =
+        rules::scaled(&needed(&files, &slow)?, &folder.0.join("scaled-rules"), arguments.scale)?;
     let dirs = [folder.0.join("real"), folder.0.join("scaled")];
     record::hour_of_health(&dirs[0], &clusters(&incidents))?;
     let mut watches = BTreeMap::new();
@@ -90,6 +92,19 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
         fs::write(folder.0.join("notifications.txt"), format!("{:#?}", receiver.all()))?;
     }
     Ok(wrong == 0 && heartbeats > 0)
+}
+
+/// The files that record series, and those with one of the alerts. With a thirtieth of its time, a rule about scrapes
+/// would tell of each that is late.
+fn needed(files: &[PathBuf], alerts: &BTreeSet<&String>) -> Fallible<Vec<PathBuf>> {
+    let mut needed = Vec::new();
+    for file in files {
+        let here = rules::comments(std::slice::from_ref(file))?;
+        if here.is_empty() || here.keys().any(|name| alerts.contains(name)) {
+            needed.push(file.clone());
+        }
+    }
+    Ok(needed)
 }
 
 /// Starts all nodes, two at a time: each takes a while of the whole machine.
@@ -144,7 +159,7 @@ fn targets(played: &[Played<'_>], scaled: bool) -> Vec<Target> {
 }
 
 fn alert_rules(prometheus: &Prometheus) -> Fallible<BTreeMap<String, Rule>> {
-    let rules = prometheus.alert_rules()?;
+    let rules = prometheus.rules("alert")?;
     let read = |rule: &serde_json::Value| {
         let lasts = Duration::from_secs_f64(rule["duration"].as_f64()?);
         let severity = rule["labels"]["severity"].as_str()?.to_owned();
