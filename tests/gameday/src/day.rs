@@ -44,7 +44,8 @@ pub fn run(program: &Path, alerts: &Path, arguments: &DayArguments) -> Fallible<
     let prometheus = Prometheus::start(&server, &[], &files, ("1m", "1h"), None)?;
     let (recorded, alerting) = (rules_of(&prometheus, "record")?, rules_of(&prometheus, "alert")?);
     drop(prometheus);
-    let used: BTreeSet<String> = recorded.iter().chain(&alerting).flat_map(|rule| words(&rule.expr)).collect();
+    let used: BTreeSet<String> =
+        recorded.iter().chain(&alerting).flat_map(|rule| words(&rule.expr)).collect();
     let to = unix_seconds() / STEP * STEP;
     let from = to - HOURS * 3600;
     let mut day = tape.day(from, HOURS * 3600, &used);
@@ -59,7 +60,9 @@ pub fn run(program: &Path, alerts: &Path, arguments: &DayArguments) -> Fallible<
     println!("given to Prometheus in {:.0} s", started.elapsed().as_secs_f64());
     let queried = queried(&server, &recorded, &alerting, from, to)?;
     let tested = tested(dir, &files, &day)?;
-    for (name, where_from) in queried.iter().map(|n| (n, "range query")).chain(tested.iter().map(|n| (n, "test of rules"))) {
+    for (name, where_from) in
+        queried.iter().map(|n| (n, "range query")).chain(tested.iter().map(|n| (n, "test of rules")))
+    {
         println!("FIRES on a healthy day: {name} ({where_from})");
     }
     println!("{} alerts, {} of them fire", alerting.len() - 1, queried.union(&tested).count());
@@ -103,7 +106,13 @@ fn words(expr: &str) -> BTreeSet<String> {
 }
 
 /// Alerts whose expression holds for as long as they wait, by range queries over the day.
-fn queried(server: &Path, recorded: &[Rule], alerting: &[Rule], from: u64, to: u64) -> Fallible<BTreeSet<String>> {
+fn queried(
+    server: &Path,
+    recorded: &[Rule],
+    alerting: &[Rule],
+    from: u64,
+    to: u64,
+) -> Fallible<BTreeSet<String>> {
     let started = Instant::now();
     let levels = levels(recorded);
     for (n, level) in levels.iter().enumerate() {
@@ -114,7 +123,8 @@ fn queried(server: &Path, recorded: &[Rule], alerting: &[Rule], from: u64, to: u
             .iter()
             .map(|rule| json!({ "record": rule.name, "expr": rule.expr, "labels": rule.labels }))
             .collect();
-        let groups = json!({ "groups": [{ "name": "level", "interval": format!("{STEP}s"), "rules": rules }] });
+        let groups =
+            json!({ "groups": [{ "name": "level", "interval": format!("{STEP}s"), "rules": rules }] });
         // JSON is YAML.
         fs::write(&file, groups.to_string())?;
         promtool(
@@ -137,13 +147,18 @@ fn queried(server: &Path, recorded: &[Rule], alerting: &[Rule], from: u64, to: u
     for rule in alerting.iter().filter(|rule| rule.name != WATCHDOG) {
         for series in prometheus.query_range(&rule.expr, from, to, STEP)? {
             let points = series["values"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let times: Vec<u64> = points.iter().filter_map(|point| point[0].as_f64()).map(|t| t as u64).collect();
+            let times: Vec<u64> =
+                points.iter().filter_map(|point| point[0].as_f64()).map(|t| t as u64).collect();
             if lasts(&times) >= rule.lasts {
                 fire.insert(rule.name.clone());
             }
         }
     }
-    println!("{} alert expressions over the day in {:.0} s", alerting.len() - 1, started.elapsed().as_secs_f64());
+    println!(
+        "{} alert expressions over the day in {:.0} s",
+        alerting.len() - 1,
+        started.elapsed().as_secs_f64()
+    );
     Ok(fire)
 }
 
@@ -173,7 +188,8 @@ fn levels(rules: &[Rule]) -> Vec<Vec<&Rule>> {
     let mut levels: Vec<Vec<&Rule>> = Vec::new();
     let mut done: BTreeSet<&str> = BTreeSet::new();
     while done.len() < names.len() {
-        let ready = |name: &&str| !done.contains(name) && needs[*name].iter().all(|n| done.contains(n.as_str()));
+        let ready =
+            |name: &&str| !done.contains(name) && needs[*name].iter().all(|n| done.contains(n.as_str()));
         let mut next: BTreeSet<&str> = names.iter().copied().filter(|name| ready(&name)).collect();
         if next.is_empty() {
             // Two that read each other's past: together, then.
@@ -235,9 +251,12 @@ mod tests {
             labels: Value::Null,
             lasts: 0,
         };
-        let rules = [rule("c:x", "b:x + a:x"), rule("a:x", "up or last_over_time(a:x[1h])"), rule("b:x", "sum(a:x)")];
-        let names: Vec<Vec<&str>> =
-            levels(&rules).iter().map(|level| level.iter().map(|rule| rule.name.as_str()).collect()).collect();
+        let rules =
+            [rule("c:x", "b:x + a:x"), rule("a:x", "up or last_over_time(a:x[1h])"), rule("b:x", "sum(a:x)")];
+        let names: Vec<Vec<&str>> = levels(&rules)
+            .iter()
+            .map(|level| level.iter().map(|rule| rule.name.as_str()).collect())
+            .collect();
         assert_eq!(names, [["a:x"], ["b:x"], ["c:x"]]);
     }
 

@@ -112,7 +112,11 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
     };
     let after = first.at.saturating_duration_since(evidence.cause);
     if after > limit {
-        wrong.push(format!("told after {:.0} s, more than {:.0} s", after.as_secs_f64(), limit.as_secs_f64()));
+        wrong.push(format!(
+            "told after {:.0} s, more than {:.0} s",
+            after.as_secs_f64(),
+            limit.as_secs_f64()
+        ));
     }
     if first.receiver != incident.receiver {
         wrong.push(format!("{} was told", first.receiver));

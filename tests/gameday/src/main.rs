@@ -116,7 +116,10 @@ fn repository() -> PathBuf {
 }
 
 /// A folder for all that a run leaves; it goes unless it is to be kept.
-struct Folder(PathBuf, #[expect(dead_code, reason = "its end takes the folder away")] Option<tempfile::TempDir>);
+struct Folder(
+    PathBuf,
+    #[expect(dead_code, reason = "its end takes the folder away")] Option<tempfile::TempDir>,
+);
 
 impl Folder {
     fn new(keep: bool) -> Fallible<Folder> {

@@ -48,8 +48,7 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
         let names: Vec<&str> = all.iter().map(|incident| incident.name.as_str()).collect();
         return Err(format!("no incident {name}; there are: {}", names.join(", ")).into());
     }
-    let wanted =
-        |i: &&Incident| arguments.only.is_empty() || i.silent() || arguments.only.contains(&i.name);
+    let wanted = |i: &&Incident| arguments.only.is_empty() || i.silent() || arguments.only.contains(&i.name);
     let incidents: Vec<&Incident> = all.iter().filter(wanted).collect();
     let folder = Folder::new(arguments.keep)?;
     let mut played = start(program, &folder.0, &incidents, arguments.scale)?;
@@ -108,7 +107,12 @@ fn needed(files: &[PathBuf], alerts: &BTreeSet<&String>) -> Fallible<Vec<PathBuf
 }
 
 /// Starts all nodes, two at a time: each takes a while of the whole machine.
-fn start<'a>(program: &Path, dir: &Path, incidents: &[&'a Incident], scale: u64) -> Fallible<Vec<Played<'a>>> {
+fn start<'a>(
+    program: &Path,
+    dir: &Path,
+    incidents: &[&'a Incident],
+    scale: u64,
+) -> Fallible<Vec<Played<'a>>> {
     let mut played = Vec::new();
     let mut waited_for = 0;
     let mut started: Vec<(usize, usize)> = Vec::new();
@@ -278,8 +282,7 @@ fn rows<'a>(
         }
         let none = BTreeMap::new();
         let rules = watches.get(&incident.scaled).map_or(&none, |watch| &watch.rules);
-        let evidence =
-            Evidence { rules, notifications: &notifications, fired: &fired, cause: *cause };
+        let evidence = Evidence { rules, notifications: &notifications, fired: &fired, cause: *cause };
         let outcome = judge::judge(incident, &evidence);
         // As it is in the files, whatever was played.
         let real = watches.get(&false).map_or(rules, |watch| &watch.rules);

@@ -67,8 +67,7 @@ fn every_alert_goes_where_the_table_says_and_every_receiver_is_tested() {
 fn every_alert_that_is_named_exists() {
     let files = rules::files(&repository().join("alerts")).unwrap();
     let optional = rules::files(&repository().join("alerts/optional")).unwrap_or_default();
-    let exist: BTreeSet<String> =
-        rules::comments(&[files, optional].concat()).unwrap().into_keys().collect();
+    let exist: BTreeSet<String> = rules::comments(&[files, optional].concat()).unwrap().into_keys().collect();
     let config = fs::read_to_string(repository().join("alerts/alertmanager.yml")).unwrap();
     let settings: String = config.lines().filter(|l| !l.trim_start().starts_with('#')).collect();
     let mut named = BTreeSet::new();
@@ -77,7 +76,9 @@ fn every_alert_that_is_named_exists() {
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
         // `GpuCanary.+` and `GpuDriver(Down|...` are patterns of names.
         let pattern = rest[end..].starts_with(".+") || rest[end..].starts_with('(');
-        let known = exist.iter().any(|name| if pattern { name.starts_with(&rest[..end]) } else { *name == rest[..end] });
+        let known = exist
+            .iter()
+            .any(|name| if pattern { name.starts_with(&rest[..end]) } else { *name == rest[..end] });
         assert!(known, "alertmanager.yml names {}", &rest[..end]);
         named.insert(rest[..end].to_owned());
     }
@@ -124,11 +125,17 @@ fn an_alert_is_kept_back_by_what_the_table_says_and_by_nothing_else() {
             let found = alerts.iter().find(|alert| alert["labels"] == json!(labels));
             found.map(|alert| !alert["status"]["inhibitedBy"].as_array().unwrap().is_empty())
         };
-        let differ: Vec<_> = targets.iter().filter(|(kept, labels, _)| state(labels) != Some(*kept)).collect();
+        let differ: Vec<_> =
+            targets.iter().filter(|(kept, labels, _)| state(labels) != Some(*kept)).collect();
         if alerts.len() == sent.len() && differ.is_empty() {
             return;
         }
-        assert!(Instant::now() < deadline, "{} of {} alerts; other than said: {differ:#?}", alerts.len(), sent.len());
+        assert!(
+            Instant::now() < deadline,
+            "{} of {} alerts; other than said: {differ:#?}",
+            alerts.len(),
+            sent.len()
+        );
         pause();
     }
 }

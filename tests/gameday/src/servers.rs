@@ -209,7 +209,9 @@ fn ready(port: u16, mut process: Guard, log: &Path) -> Fallible<Guard> {
     while get(port, "/-/ready").is_err() {
         if process.0.try_wait()?.is_some() || Instant::now() > deadline {
             let said = fs::read_to_string(log)?;
-            return Err(format!("it is not ready; it said: {}", said.lines().last().unwrap_or("nothing")).into());
+            return Err(
+                format!("it is not ready; it said: {}", said.lines().last().unwrap_or("nothing")).into()
+            );
         }
         pause();
     }

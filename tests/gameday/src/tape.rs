@@ -34,7 +34,9 @@ impl Tape {
                 }
                 continue;
             }
-            let Some((series, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else { continue };
+            let Some((series, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) else {
+                continue;
+            };
             let Ok(value) = value.parse() else { continue };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
             let labels = labels.strip_suffix('}').unwrap_or(labels).trim_end_matches(',');
@@ -59,13 +61,16 @@ impl Tape {
         let samples = (seconds / STEP) as usize;
         let start = self.times.first().copied().unwrap_or(0.0);
         let mut series = Vec::new();
-        for (Series { name, labels }, recorded) in self.series.iter().filter(|(s, _)| wanted.contains(&s.name)) {
+        for (Series { name, labels }, recorded) in
+            self.series.iter().filter(|(s, _)| wanted.contains(&s.name))
+        {
             let known: Vec<f64> = recorded.iter().flatten().copied().collect();
             let (Some(first), Some(last)) = (known.first(), known.last()) else { continue };
             let family = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
             let counts = self.counters.contains(name) || family.is_some_and(|f| self.counters.contains(f));
             // Of one round: as much as between the first and the last page, and a step more.
-            let round = if counts && pages > 1 { (last - first) * pages as f64 / (pages - 1) as f64 } else { 0.0 };
+            let round =
+                if counts && pages > 1 { (last - first) * pages as f64 / (pages - 1) as f64 } else { 0.0 };
             let moment = name.ends_with("_timestamp_seconds") || name == "process_start_time_seconds";
             let moves = moment && last > first;
             let value = |n: usize| {
@@ -173,6 +178,8 @@ mod tests {
         assert_eq!(of("c_timestamp_seconds"), [5000.0, 5060.0, 5120.0, 5180.0, 5240.0]);
         assert_eq!(of("d_timestamp_seconds"), [4900.0; 5]);
         assert!(day.openmetrics("job=\"j\"").contains("a_total{x=\"y z\",job=\"j\"} 21 5240\n"));
-        assert!(day.test_series("job=\"j\"").contains("'c_timestamp_seconds{job=\"j\"}'\n        values: '0 60 "));
+        assert!(
+            day.test_series("job=\"j\"").contains("'c_timestamp_seconds{job=\"j\"}'\n        values: '0 60 ")
+        );
     }
 }
