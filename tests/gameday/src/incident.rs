@@ -177,11 +177,14 @@ pub fn read(path: &Path) -> Fallible<Vec<Incident>> {
     let incidents = toml::from_str::<File>(&text).map_err(|e| format!("{}: {e}", path.display()))?.incident;
     let mut names = BTreeSet::new();
     for incident in &incidents {
-        let wrong = |what: &str| Err(format!("{}: incident {}: {what}", path.display(), incident.name).into());
+        let wrong =
+            |what: &str| Err(format!("{}: incident {}: {what}", path.display(), incident.name).into());
         if !incident.instances().into_iter().all(|name| names.insert(name)) {
             return wrong("its name is taken");
         }
-        if incident.silent() != incident.severity.is_empty() || incident.silent() != incident.receiver.is_empty() {
+        if incident.silent() != incident.severity.is_empty()
+            || incident.silent() != incident.receiver.is_empty()
+        {
             return wrong("alerts, severity and receiver go together");
         }
         if incident.known_after.seconds > 0 && incident.known_after.why.is_empty() {

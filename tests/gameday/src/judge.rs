@@ -40,8 +40,6 @@ pub struct Outcome {
     pub after: Option<Duration>,
     /// Within which it had to come.
     pub limit: Duration,
-    /// The alerts in it.
-    pub told: Vec<String>,
     /// Notifications in the first five minutes.
     pub notifications: usize,
     /// What is wrong. Empty: all is as it must be.
@@ -105,16 +103,20 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
             wrong.push(format!("{} was told {}", notification.receiver, told.join(", ")));
         }
         let count = notifications.len();
-        return Outcome { after: None, limit, told: Vec::new(), notifications: count, wrong };
+        return Outcome { after: None, limit, notifications: count, wrong };
     }
     let Some(first) = first(incident, &notifications) else {
         wrong.push("nobody was told".into());
         let count = notifications.len();
-        return Outcome { after: None, limit, told: Vec::new(), notifications: count, wrong };
+        return Outcome { after: None, limit, notifications: count, wrong };
     };
     let after = first.at.saturating_duration_since(evidence.cause);
     if after > limit {
-        wrong.push(format!("told after {:.0} s, more than {:.0} s", after.as_secs_f64(), limit.as_secs_f64()));
+        wrong.push(format!(
+            "told after {:.0} s, more than {:.0} s",
+            after.as_secs_f64(),
+            limit.as_secs_f64()
+        ));
     }
     if first.receiver != incident.receiver {
         wrong.push(format!("{} was told", first.receiver));
@@ -137,8 +139,7 @@ pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
     if count != incident.notifications {
         wrong.push(format!("{count} notifications instead of {}", incident.notifications));
     }
-    let told = told.into_iter().map(str::to_owned).collect();
-    Outcome { after: Some(after), limit, told, notifications: count, wrong }
+    Outcome { after: Some(after), limit, notifications: count, wrong }
 }
 
 #[cfg(test)]

@@ -10,9 +10,12 @@ mod judge;
 mod node;
 mod play;
 mod record;
+#[cfg(test)]
+mod routes_tests;
 mod rules;
 mod servers;
 mod table;
+mod tape;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -63,6 +66,9 @@ struct PlayArguments {
 
 #[derive(clap::Args)]
 struct DayArguments {
+    /// Minutes of the node that are recorded. Its load repeats every two.
+    #[arg(long, default_value_t = 4)]
+    minutes: u64,
     /// Keep the folder with the day.
     #[arg(long)]
     keep: bool,
@@ -110,7 +116,10 @@ fn repository() -> PathBuf {
 }
 
 /// A folder for all that a run leaves; it goes unless it is to be kept.
-struct Folder(PathBuf, Option<tempfile::TempDir>);
+struct Folder(
+    PathBuf,
+    #[expect(dead_code, reason = "its end takes the folder away")] Option<tempfile::TempDir>,
+);
 
 impl Folder {
     fn new(keep: bool) -> Fallible<Folder> {

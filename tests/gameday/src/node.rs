@@ -45,7 +45,13 @@ impl Drop for Node {
 
 impl Node {
     /// Starts it; [`Node::wait_ready`] waits.
-    pub fn start(program: &Path, dir: &Path, instance: &str, incident: &Incident, scale: u64) -> Fallible<Node> {
+    pub fn start(
+        program: &Path,
+        dir: &Path,
+        instance: &str,
+        incident: &Incident,
+        scale: u64,
+    ) -> Fallible<Node> {
         let dir = dir.join(instance);
         let root = dir.join("root");
         let host = Host::make(&root)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::http::Receiver;
@@ -48,15 +48,16 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
         let names: Vec<&str> = all.iter().map(|incident| incident.name.as_str()).collect();
         return Err(format!("no incident {name}; there are: {}", names.join(", ")).into());
     }
-    let wanted =
-        |i: &&Incident| arguments.only.is_empty() || i.silent() || arguments.only.contains(&i.name);
+    let wanted = |i: &&Incident| arguments.only.is_empty() || i.silent() || arguments.only.contains(&i.name);
     let incidents: Vec<&Incident> = all.iter().filter(wanted).collect();
     let folder = Folder::new(arguments.keep)?;
     let mut played = start(program, &folder.0, &incidents, arguments.scale)?;
     let receiver = Receiver::start()?;
     let alertmanager = Alertmanager::start(&folder.0, &alerts.join("alertmanager.yml"), receiver.port())?;
     let files = rules::files(alerts)?;
-    let scaled_files = rules::scaled(&files, &folder.0.join("scaled-rules"), arguments.scale)?;
+    let slow: BTreeSet<&String> = incidents.iter().filter(|i| i.scaled).flat_map(|i| &i.alerts).collect();
+    let scaled_files =
+        rules::scaled(&needed(&files, &slow)?, &folder.0.join("scaled-rules"), arguments.scale)?;
     let dirs = [folder.0.join("real"), folder.0.join("scaled")];
     record::hour_of_health(&dirs[0], &clusters(&incidents))?;
     let mut watches = BTreeMap::new();
@@ -92,8 +93,26 @@ pub fn play(program: &Path, alerts: &Path, arguments: &PlayArguments) -> Fallibl
     Ok(wrong == 0 && heartbeats > 0)
 }
 
+/// The files that record series, and those with one of the alerts. With a thirtieth of its time, a rule about scrapes
+/// would tell of each that is late.
+fn needed(files: &[PathBuf], alerts: &BTreeSet<&String>) -> Fallible<Vec<PathBuf>> {
+    let mut needed = Vec::new();
+    for file in files {
+        let here = rules::comments(std::slice::from_ref(file))?;
+        if here.is_empty() || here.keys().any(|name| alerts.contains(name)) {
+            needed.push(file.clone());
+        }
+    }
+    Ok(needed)
+}
+
 /// Starts all nodes, two at a time: each takes a while of the whole machine.
-fn start<'a>(program: &Path, dir: &Path, incidents: &[&'a Incident], scale: u64) -> Fallible<Vec<Played<'a>>> {
+fn start<'a>(
+    program: &Path,
+    dir: &Path,
+    incidents: &[&'a Incident],
+    scale: u64,
+) -> Fallible<Vec<Played<'a>>> {
     let mut played = Vec::new();
     let mut waited_for = 0;
     let mut started: Vec<(usize, usize)> = Vec::new();
@@ -144,7 +163,7 @@ fn targets(played: &[Played<'_>], scaled: bool) -> Vec<Target> {
 }
 
 fn alert_rules(prometheus: &Prometheus) -> Fallible<BTreeMap<String, Rule>> {
-    let rules = prometheus.alert_rules()?;
+    let rules = prometheus.rules("alert")?;
     let read = |rule: &serde_json::Value| {
         let lasts = Duration::from_secs_f64(rule["duration"].as_f64()?);
         let severity = rule["labels"]["severity"].as_str()?.to_owned();
@@ -263,8 +282,7 @@ fn rows<'a>(
         }
         let none = BTreeMap::new();
         let rules = watches.get(&incident.scaled).map_or(&none, |watch| &watch.rules);
-        let evidence =
-            Evidence { rules, notifications: &notifications, fired: &fired, cause: *cause };
+        let evidence = Evidence { rules, notifications: &notifications, fired: &fired, cause: *cause };
         let outcome = judge::judge(incident, &evidence);
         // As it is in the files, whatever was played.
         let real = watches.get(&false).map_or(rules, |watch| &watch.rules);

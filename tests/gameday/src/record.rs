@@ -35,9 +35,11 @@ pub fn hour_of_health(dir: &Path, clusters: &[String]) -> Fallible<()> {
 
 /// Makes blocks of OpenMetrics text.
 pub fn blocks(text: &Path, data: &Path) -> Fallible<()> {
-    promtool(Command::new(tool("PROMTOOL", "promtool"))
-        .args(["tsdb", "create-blocks-from", "openmetrics", "--quiet"])
-        .args([text, data]))
+    promtool(
+        Command::new(tool("PROMTOOL", "promtool"))
+            .args(["tsdb", "create-blocks-from", "openmetrics", "--quiet"])
+            .args([text, data]),
+    )
     .map(|_| ())
 }
 

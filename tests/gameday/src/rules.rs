@@ -106,10 +106,11 @@ fn comments_in(text: &str) -> BTreeMap<String, String> {
 /// Why an alert waits as long as it does: the sentence of its comment that begins as `5 min: ` or `for 5m: `.
 pub fn reason(comment: &str, lasts: Duration) -> Option<&str> {
     let seconds = lasts.as_secs();
-    let ways = [(1, "s", "s"), (60, "m", "min"), (3600, "h", "h"), (86400, "d", "d")].map(|(unit, short, long)| {
-        let number = seconds / unit;
-        (seconds % unit == 0).then(|| [format!("{number}{short}: "), format!("{number} {long}: ")])
-    });
+    let ways =
+        [(1, "s", "s"), (60, "m", "min"), (3600, "h", "h"), (86400, "d", "d")].map(|(unit, short, long)| {
+            let number = seconds / unit;
+            (seconds % unit == 0).then(|| [format!("{number}{short}: "), format!("{number} {long}: ")])
+        });
     let after = ways.iter().flatten().flatten().find_map(|way| {
         let at = comment.match_indices(way.as_str()).map(|(at, _)| at);
         let mut whole = at.filter(|at| !comment[..*at].ends_with(|c: char| c.is_ascii_digit()));
@@ -126,7 +127,10 @@ mod tests {
     fn times_are_divided_and_nothing_else() {
         for (line, expected) in [
             ("        for: 15m", "        for: 30000ms"),
-            ("expr: rate(gpu_x2_total{gpu=\"1\"}[5m]) > 10", "expr: rate(gpu_x2_total{gpu=\"1\"}[10000ms]) > 10"),
+            (
+                "expr: rate(gpu_x2_total{gpu=\"1\"}[5m]) > 10",
+                "expr: rate(gpu_x2_total{gpu=\"1\"}[10000ms]) > 10",
+            ),
             ("avg_over_time(x[6h:5m] offset 1d)", "avg_over_time(x[720000ms:10000ms] offset 2880000ms)"),
             ("time() - y > 6 * 3600", "time() - y > 6 * 120"),
             ("job:gpu_unhealthy:burnrate5m > 14.4", "job:gpu_unhealthy:burnrate5m > 14.4"),
@@ -141,7 +145,7 @@ mod tests {
         let text = "# Above. 5 min: it lasts. More.\n- alert: A\n  expr: x\n  for: 5m\n- alert: B\n  # Of b.\n\
                     # for 2m: two lines\n  # of it.\n  expr: x\n- alert: C\n  expr: y";
         let comments = comments_in(text);
-        let reason = |name: &str, minutes| reason(&comments[name], Duration::from_secs(minutes * 60));
+        let reason = |name: &str, minutes: u64| reason(&comments[name], Duration::from_secs(minutes * 60));
         assert_eq!(reason("A", 5), Some("it lasts"));
         assert_eq!(reason("A", 15), None);
         assert_eq!(reason("B", 2), Some("two lines of it"));

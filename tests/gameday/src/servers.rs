@@ -81,12 +81,6 @@ impl Alertmanager {
         let process = ready(port, process, &dir.join("alertmanager.log"))?;
         Ok(Alertmanager { port, _process: process })
     }
-
-    /// All alerts that it knows of, with who inhibits them.
-    pub fn alerts(&self) -> Fallible<Vec<Value>> {
-        let answer: Value = serde_json::from_str(&get(self.port, "/api/v2/alerts")?)?;
-        answer.as_array().cloned().ok_or_else(|| "no list of alerts".into())
-    }
 }
 
 /// Debian's Alertmanager reads its templates from a path of the system. Unpacked instead of installed, it is run as a
@@ -201,9 +195,9 @@ impl Prometheus {
         Ok(result.first().and_then(|one| one["value"][1].as_str()?.parse().ok()))
     }
 
-    /// Its alert rules.
-    pub fn alert_rules(&self) -> Fallible<Vec<Value>> {
-        let answer: Value = serde_json::from_str(&get(self.port, "/api/v1/rules?type=alert")?)?;
+    /// Its rules of this kind: `alert` or `record`.
+    pub fn rules(&self, kind: &str) -> Fallible<Vec<Value>> {
+        let answer: Value = serde_json::from_str(&get(self.port, &format!("/api/v1/rules?type={kind}"))?)?;
         let groups = answer["data"]["groups"].as_array().ok_or("no groups of rules")?;
         let rules = groups.iter().filter_map(|group| group["rules"].as_array()).flatten();
         Ok(rules.cloned().collect())
@@ -215,7 +209,9 @@ fn ready(port: u16, mut process: Guard, log: &Path) -> Fallible<Guard> {
     while get(port, "/-/ready").is_err() {
         if process.0.try_wait()?.is_some() || Instant::now() > deadline {
             let said = fs::read_to_string(log)?;
-            return Err(format!("it is not ready; it said: {}", said.lines().last().unwrap_or("nothing")).into());
+            return Err(
+                format!("it is not ready; it said: {}", said.lines().last().unwrap_or("nothing")).into()
+            );
         }
         pause();
     }

@@ -123,7 +123,11 @@ pub fn markdown(rows: &[Row<'_>], scale: u64, fleet: &[String]) -> String {
         let _ = writeln!(out, "- {}: {} s more are allowed: {}", row.incident.what, known.seconds, known.why);
     }
     if !fleet.is_empty() {
-        let _ = writeln!(out, "\nOf the fleet as a whole, in which all this happened at once: {}.", fleet.join(", "));
+        let _ = writeln!(
+            out,
+            "\nOf the fleet as a whole, in which all this happened at once: {}.",
+            fleet.join(", ")
+        );
     }
     for row in rows.iter().filter(|row| !row.outcome.wrong.is_empty()) {
         let _ = writeln!(out, "\nWrong: {}: {}", row.incident.what, row.verdict());
