@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { checkLinks, Drawer, faultsOf } from './lib/draw.mjs';
 import { groupsOf, namesIn, writePast, writeRules } from './lib/history.mjs';
-import { inventCpu, inventPrices } from './lib/invented.mjs';
+import { inventCpu, inventPrices, inventSlurmOwner } from './lib/invented.mjs';
 import { measureQueries, measureRules } from './lib/measure.mjs';
 import { Recording } from './lib/recording.mjs';
 import { nodesOf, RICH, SCENARIOS, SITUATIONS } from './lib/situations.mjs';
@@ -28,7 +28,7 @@ const FRAMES = 26;
 const SKIP = 5;
 const HOUR = 3600e3;
 const NEAR = 6 * HOUR;
-const FAR = 8 * 24 * HOUR;
+const FAR = 4 * 24 * HOUR;
 const began = Date.now();
 
 function say(text) {
@@ -42,7 +42,7 @@ const all = readdirSync(join(REPOSITORY, 'dashboards'))
 const boards = all.filter(({ uid }) => !options.boards || options.boards.split(',').includes(uid));
 const situations = Object.keys(SITUATIONS).filter((name) => !options.situations || options.situations.split(',').includes(name));
 // Rules that others are made of come first.
-const ORDER = ['owners', 'recording', 'workload', 'slo', 'capacity'];
+const ORDER = ['owners', 'recording', 'workload', 'slo', 'capacity', 'kubernetes'];
 const rank = (file) => (ORDER.findIndex((name) => file.endsWith(`/${name}.rules.yml`)) + ORDER.length + 1) % (ORDER.length + 1);
 const rules = ['alerts', 'alerts/optional']
   .map((folder) => join(REPOSITORY, folder))
@@ -107,9 +107,9 @@ function askedFor(some, ranges = false) {
 
 const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
 
-// Six hours of everything, and eight days of what recording rules are made of.
+// Six hours of everything, and four days of what recording rules are made of, dense enough for rates over five minutes.
 async function writeAll({ from: begun, own, nodes }, groups) {
-  let sent = await writePast(own, nodes, begun - FAR, begun - NEAR, 300000, recordedFrom(groups).add('up'));
+  let sent = await writePast(own, nodes, begun - FAR, begun - NEAR, 150000, recordedFrom(groups).add('up'));
   sent += await writePast(own, nodes, begun - NEAR, begun, 30000);
   const to = Date.now();
   sent += await writePast(own, nodes, begun, to, 15000);
@@ -174,6 +174,7 @@ async function main() {
     recordings = await record();
     keep(recorded, recordings);
   }
+  Object.values(recordings).forEach(inventSlurmOwner);
   for (const [name, { series, times }] of Object.entries(recordings)) say(`  ${name}: ${series.size} series, ${times.length} pages`);
 
   const example = join(REPOSITORY, 'alerts/optional/prices.example.yml');

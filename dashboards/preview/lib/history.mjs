@@ -19,9 +19,9 @@ export const namesIn = (expr) => new Set(expr.match(NAME) ?? []);
 /** Writes what the nodes told between two times. `only`: names of metrics, else all. */
 export async function writePast(prometheus, nodes, from, to, step, only) {
   const writer = new Writer(prometheus.url);
-  for (const { player, labels, rename } of nodes) {
+  for (const { player, labels, rename, since = 0 } of nodes) {
     const times = [];
-    for (let time = Math.ceil(from / step) * step; time < to; time += step) times.push([time, player.at(time)]);
+    for (let time = Math.ceil(Math.max(from, since) / step) * step; time < to; time += step) times.push([time, player.at(time)]);
     for (const series of player.recording.series.values()) {
       if (only && !only.has(series.name)) continue;
       const points = [];
@@ -51,21 +51,22 @@ async function evaluated(prometheus, rule, from, to, step) {
 }
 
 /**
- * Writes what recording rules would have told. Groups that are evaluated every few minutes reach back to `far`, the
- * others to `near`. One round more than groups refer to later ones would need is not made: files are in order.
+ * Writes what recording rules would have told, group by group: from `far` on every five minutes, from `near` on every
+ * `step`, but no group more often than it is evaluated.
  */
 export async function writeRules(prometheus, groups, { far, near, to, step }) {
   const writer = new Writer(prometheus.url);
   for (const group of groups) {
-    const every = group.interval ? milliseconds(group.interval) : 15000;
-    const slow = every >= 120000;
-    const [from, by] = slow ? [far, Math.max(every, 300000)] : [near, Math.max(every, step)];
+    const every = Math.max(15000, group.interval ? milliseconds(group.interval) : 0);
     for (const rule of group.rules) {
       if (!rule.record) continue;
-      const start = Math.ceil(from / by) * by;
-      for (const [labels, points] of await evaluated(prometheus, rule, start, to, by)) await writer.add(rule.record, labels, points);
-      // The next rule may ask for this one.
-      await writer.flush();
+      for (const [from, until, by] of [[far, near - 1, 300000], [near, to, Math.max(every, step)]]) {
+        const start = Math.ceil(from / by) * by;
+        if (start > until) continue;
+        for (const [labels, points] of await evaluated(prometheus, rule, start, until, by)) await writer.add(rule.record, labels, points);
+        // The next rule may ask for this one.
+        await writer.flush();
+      }
     }
   }
   return writer.sent;

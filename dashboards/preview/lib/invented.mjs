@@ -42,6 +42,19 @@ function page(frames, every) {
   return recording;
 }
 
+/** The simulated host has no Slurm: the owner in a container of its own is a job of it instead. */
+export function inventSlurmOwner(recording) {
+  for (const series of recording.series.values()) {
+    if (!series.labels.includes('owner="docker/')) continue;
+    series.labels = series.labels.replace(/owner="docker\/[^"]*"/, 'owner="slurm/4711.0"');
+    const told = { kind: 'slurm', container_id: '', runtime: '', slurm_job: '4711', slurm_step: '0', slurm_account: 'physics', user: 'trainer' };
+    if (series.name !== 'gpu_owner_info') continue;
+    for (const [name, value] of Object.entries(told)) {
+      series.labels = series.labels.replace(new RegExp(`(^|,)${name}="[^"]*"`), `$1${name}="${value}"`);
+    }
+  }
+}
+
 /** Two services that tell of their calls. */
 export function inventServices(frames, every) {
   const recording = page(frames, every);
@@ -81,12 +94,16 @@ export function inventKubernetes(frames, every, now) {
     if (owner_kind !== 'Job') continue;
     const sweep = owner_name.startsWith('sweep');
     told('kube_job_owner', { namespace, job_name: owner_name, owner_kind: 'PyTorchJob', owner_name: sweep ? 'sweep' : 'llm', owner_is_controller: 'true' }, 1);
-    // A run that ended within the day is told of from then on.
-    const since = (at) => (frame) => (frame >= at ? 1 : undefined);
-    if (phase === 'Failed') recording.invent('kube_job_failed', { namespace, job_name: owner_name, condition: 'true' }, false, since(0));
-    if (phase === 'Succeeded') recording.invent('kube_job_complete', { namespace, job_name: owner_name, condition: 'true' }, false, since(0));
   }
   told('kube_replicaset_owner', { namespace: 'inference', replicaset: 'chat-7d9c6b5f4', owner_kind: 'Deployment', owner_name: 'chat', owner_is_controller: 'true' }, 1);
+  return recording;
+}
+
+/** What kube-state-metrics tells of jobs that have ended. */
+export function inventEnds(frames, every) {
+  const recording = page(frames, every);
+  recording.invent('kube_job_failed', { namespace: 'training', job_name: 'sweep-16', condition: 'true' }, false, () => 1);
+  recording.invent('kube_job_complete', { namespace: 'training', job_name: 'sweep-15', condition: 'true' }, false, () => 1);
   return recording;
 }
 

@@ -134,7 +134,9 @@ export class Player {
     switch (series.kind) {
       case 'counter': {
         let sum = value;
-        if (a && values[0] !== undefined && values[this.first] !== undefined) sum += a * (values[this.first] - values[0]);
+        if (a && values[0] !== undefined && values[this.first - 1] !== undefined) {
+          sum += (a * (values[this.first - 1] - values[0]) * this.offsets[this.first]) / this.offsets[this.first - 1];
+        }
         const last = values[this.last];
         const from = values[this.second];
         // A round ends where the next frame would be; it adds what its frames add, and a step more.
@@ -157,18 +159,33 @@ export class Player {
 
   /** The metrics page at that time. `rename` changes labels, so that each node has its own identities. */
   page(time, rename) {
+    // What is before a value is the same on every page.
+    this.lines ??= this.prepared(rename);
     const place = this.at(time);
-    const lines = [];
+    const page = [];
     let last;
-    for (const series of this.recording.series.values()) {
+    for (const { series, head, before } of this.lines) {
       const value = this.value(series, place, time);
       if (value === undefined) continue;
-      const family = this.recording.heads.has(series.name) ? series.name : series.name.replace(/_(bucket|sum|count)$/, '');
-      if (family !== last && this.recording.heads.has(family)) lines.push(this.recording.heads.get(family));
-      last = family;
-      const labels = rename(series.labels);
-      lines.push(`${series.name}${labels ? `{${labels}}` : ''} ${Number.isFinite(value) ? value : String(value).replace('Infinity', 'Inf')}`);
+      if (head !== last) page.push(head);
+      last = head;
+      page.push(before + (Number.isFinite(value) ? value : String(value).replace('Infinity', 'Inf')));
     }
-    return `${lines.filter(Boolean).join('\n')}\n`;
+    page.push('');
+    return page.join('\n');
+  }
+
+  prepared(rename) {
+    const { series: all, heads } = this.recording;
+    const families = new Map();
+    for (const series of all.values()) {
+      const family = heads.has(series.name) ? series.name : series.name.replace(/_(bucket|sum|count)$/, '');
+      const labels = rename(series.labels);
+      const head = heads.get(family) ?? `# TYPE ${series.name} untyped`;
+      // Series that came later in the recording stand with their family.
+      if (!families.has(head)) families.set(head, []);
+      families.get(head).push({ series, head, before: `${series.name}${labels ? `{${labels}}` : ''} ` });
+    }
+    return [...families.values()].flat();
   }
 }

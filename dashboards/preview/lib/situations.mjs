@@ -1,5 +1,5 @@
 // The situations in which the boards are drawn: which recording each node plays, and what else is scraped.
-import { inventKubernetes, inventServices, inventSlurm } from './invented.mjs';
+import { inventEnds, inventKubernetes, inventServices, inventSlurm } from './invented.mjs';
 import { Player } from './recording.mjs';
 
 /** Recordings by scenario, and where their faults begin: frames before that are healthy. */
@@ -23,9 +23,11 @@ export function nodesOf(situation, recordings, { start, turn }) {
   const others = RICH.includes(situation) ? [
     ['services', inventServices(24, 5000), { job: 'services', namespace: 'inference', instance: 'services:8080' }],
     ['kubernetes', inventKubernetes(24, 5000, turn), { job: 'kube-state-metrics', instance: 'ksm:8080' }],
+    // They ended in the last hours.
+    ['ends', inventEnds(24, 5000), { job: 'kube-state-metrics', instance: 'ksm-ends:8080' }, turn - 2 * 3600e3],
     ['slurm', inventSlurm(24, 5000), { job: 'slurm-exporter', instance: 'slurm:8080' }],
   ] : [];
-  const foreign = others.map(([, recording, labels]) => ({ player: new Player(recording, { start }), labels, rename: (text) => text }));
+  const foreign = others.map(([, recording, labels, since]) => ({ player: new Player(recording, { start }), labels, since, rename: (text) => text }));
   return SITUATIONS[situation].map((scenario, i) => {
     const recording = recordings[scenario];
     const times = scenario === 'faults' ? { first: recording.turn, second: recording.turn + 8, turn } : { phase: (i * 7) % recording.times.length };

@@ -90,6 +90,7 @@ export function interpolate(text, variables, builtins = {}, promql = false) {
     if (!variable) return whole;
     if (variable.all && !promql && format === 'queryparam') return `var-${name}=$__all`;
     if (promql && format === undefined) return inPromql(variable);
+    if (variable.all && !promql && (format === undefined || format === 'text')) return 'All';
     if (variable.all && variable.allValue) return variable.allValue;
     return formatted(variable, format);
   });

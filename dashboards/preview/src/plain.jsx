@@ -111,13 +111,13 @@ export function Heatmap({ frames, width, height, theme, from, to, step }) {
 export function Bars({ frames, width, height, theme }) {
   const bars = frames.flatMap((frame) => {
     const text = frame.fields.find((field) => field.type === FieldType.string);
-    const time = frame.fields.find((field) => field.type === FieldType.time);
-    return frame.fields
-      .filter((field) => field.type === FieldType.number)
-      .flatMap((field) => field.values.map((value, k) => {
-        const name = getFieldDisplayName(field, frame, frames);
-        return { name: text ? text.values[k] : time && field.values.length > 1 ? field.display(value).text : name, value, shown: field.display(value) };
-      }));
+    const numbers = frame.fields.filter((field) => field.type === FieldType.number);
+    // Bars of the same name stand side by side.
+    return Array.from({ length: frame.length }, (_, k) => numbers.map((field, i) => ({
+      name: text ? (i ? '' : text.values[k]) : getFieldDisplayName(field, frame, frames),
+      value: field.values[k],
+      shown: field.display(field.values[k]),
+    }))).flat();
   });
   return useCanvas(width, height, (context) => {
     const most = Math.max(...bars.map(({ value }) => value).filter(Number.isFinite), Number.MIN_VALUE);
