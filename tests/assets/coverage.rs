@@ -24,14 +24,32 @@ struct File {
 #[derive(Deserialize)]
 struct Test {
     #[serde(default)]
+    input_series: Vec<Input>,
+    #[serde(default)]
     alert_rule_test: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Input {
+    series: String,
 }
 
 #[derive(Deserialize)]
 struct Case {
     alertname: String,
     #[serde(default)]
-    exp_alerts: Option<Vec<yaml_serde::Value>>,
+    exp_alerts: Option<Vec<Expected>>,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    #[serde(default)]
+    exp_labels: BTreeMap<String, String>,
+}
+
+/// The nodes of a test.
+fn nodes(inputs: &[Input]) -> BTreeSet<&str> {
+    inputs.iter().filter_map(|input| input.series.split("instance=\"").nth(1)?.split('"').next()).collect()
 }
 
 #[test]
@@ -40,10 +58,19 @@ fn every_alert_is_seen_to_fire_and_to_stay_silent() {
     for path in files::list("tests/alerts", ".test.yml") {
         let file: File = yaml_serde::from_str(&files::read(&path))
             .unwrap_or_else(|error| panic!("{}: {error}", files::name(&path)));
-        for case in file.tests.into_iter().flat_map(|test| test.alert_rule_test) {
-            let (fires, silent) = cases.entry(case.alertname).or_default();
-            let expected = case.exp_alerts.is_some_and(|alerts| !alerts.is_empty());
-            *if expected { fires } else { silent } += 1;
+        for test in file.tests {
+            let nodes = nodes(&test.input_series);
+            for case in test.alert_rule_test {
+                let (fires, silent) = cases.entry(case.alertname).or_default();
+                let expected = case.exp_alerts.unwrap_or_default();
+                // Where each node is a case of its own, those that are not expected are silent.
+                let of = |node: &&&str| {
+                    expected.iter().any(|one| one.exp_labels.get("instance").is_some_and(|of| of == **node))
+                };
+                let firing = nodes.iter().filter(of).count();
+                *fires += usize::from(!expected.is_empty());
+                *silent += if expected.is_empty() { 1 } else { nodes.len() - firing };
+            }
         }
     }
     let mut problems = Vec::new();
