@@ -27,6 +27,22 @@ struct Test {
     input_series: Vec<Input>,
     #[serde(default)]
     alert_rule_test: Vec<Case>,
+    #[serde(default)]
+    promql_expr_test: Vec<Asked>,
+}
+
+/// An expression that asks which alerts fire.
+#[derive(Deserialize)]
+struct Asked {
+    expr: String,
+    #[serde(default)]
+    exp_samples: Option<Vec<Sample>>,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    #[serde(default)]
+    labels: String,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +76,20 @@ fn every_alert_is_seen_to_fire_and_to_stay_silent() {
             .unwrap_or_else(|error| panic!("{}: {error}", files::name(&path)));
         for test in file.tests {
             let nodes = nodes(&test.input_series);
+            for asked in test.promql_expr_test {
+                let firing = asked.expr.contains("alertstate=\"firing\"");
+                let name =
+                    asked.expr.split("ALERTS{alertname=\"").nth(1).and_then(|rest| rest.split('"').next());
+                let Some(name) = name.filter(|_| firing) else { continue };
+                let (fires, silent) = cases.entry(name.to_owned()).or_default();
+                let expected = asked.exp_samples.unwrap_or_default();
+                let named = |node: &&&str| {
+                    expected.iter().any(|one| one.labels.contains(&format!("instance=\"{node}\"")))
+                };
+                *fires += usize::from(!expected.is_empty());
+                *silent +=
+                    if expected.is_empty() { 1 } else { nodes.len() - nodes.iter().filter(named).count() };
+            }
             for case in test.alert_rule_test {
                 let (fires, silent) = cases.entry(case.alertname).or_default();
                 let expected = case.exp_alerts.unwrap_or_default();
