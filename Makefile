@@ -1,19 +1,23 @@
 # Everything a person or CI runs; `make` alone lists it. The work is in tests/tools.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench soak prove kernels fmt clean
+.PHONY: help run test bench soak prove gameday boards dashboards rules kernels fmt clean
 MAKEFLAGS += --no-print-directory
 
 # A Rust fresh from rustup is not yet on the PATH of a shell that was open before.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 export PROMTOOL := $(CURDIR)/.tools/bin/promtool
 export PROMETHEUS := $(CURDIR)/.tools/bin/prometheus
+export ALERTMANAGER := $(CURDIR)/.tools/bin/alertmanager
+export AMTOOL := $(CURDIR)/.tools/bin/amtool
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAGE := @tests/tools/stage.sh
+# What `make prove` proves; the CI leaves out what nothing has changed of.
+PARTS := kernels dashboards boards gameday
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\): ## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
-		printf '  make %-7s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
+		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 run: ## Build and serve this machine's GPUs, else a simulated node [LISTEN=127.0.0.1:9500] [SCENARIO=FILE]
 	@tests/tools/ensure-tools.sh build
@@ -35,9 +39,42 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: ## What takes longer or more tools: the committed machine code is what the kernels' sources give
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards boards gameday']
+
+# The committed machine code is what the kernels' sources give.
+prove-kernels:
 	@tests/tools/ensure-tools.sh kernels
 	$(STAGE) 'kernels' kernels/build.py --check
+
+# The committed boards are what their sources give.
+prove-dashboards:
+	@tests/tools/ensure-tools.sh dashboards
+	$(STAGE) 'dashboards' dashboards/build/build.py --check
+
+prove-boards: boards
+
+prove-gameday: gameday
+
+# What is shipped: in debug builds three dozen exporters keep two cores so busy that the times say nothing.
+gameday: ## Play incidents and a healthy day against real Prometheus and Alertmanager: who is told what, and when
+	@tests/tools/ensure-tools.sh build test
+	cargo build --release -p gpu-node-exporter -p simgpu -p gameday
+	@mkdir -p .run
+	@$(TARGET)/release/gameday healthy-day
+	@$(TARGET)/release/gameday play --markdown .run/gameday.md
+
+boards: ## Draw every panel of every board in a browser, on six situations (Grafana's components, real Prometheus)
+	@tests/tools/ensure-tools.sh build test browser
+	@cargo build --workspace
+	@BUILT=$(TARGET)/debug dashboards/preview/run.sh
+
+dashboards: ## Write dashboards/*.json from their sources
+	@tests/tools/ensure-tools.sh dashboards
+	@dashboards/build/build.py
+
+rules: ## Write what is made of the alert rules: alerts/prometheusrule.yml, and the list of metrics that nothing asks for
+	@tests/tools/ensure-tools.sh build
+	@UPDATE=1 cargo test -q -p assets -- the_objects_of_kubernetes every_metric
 
 kernels: ## Compile the CUDA kernels to kernels/bin (fetches the compilers; wants no GPU)
 	@tests/tools/ensure-tools.sh kernels

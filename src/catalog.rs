@@ -417,6 +417,8 @@ metrics! {
     gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Own, "0.1.0";
     /// Events counted on the CPUs, all processes and the kernel together, scaled where the counters were shared. Only events that can be counted here (`gpu_host_cpu_event_state`).
     gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;
+    /// Time of the CPUs by what they did with it, all processes together; the sum of the modes is one second a second and CPU. Counted from the start of the exporter.
+    gpu_host_cpu_seconds_total: Counter<CpuGroup, (CpuMode,)>, Seconds, Own, "0.1.0", at most 1e15;
     /// Whether each configured event can be counted here.
     gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Own, "0.1.0", at most 1.0;
     /// Share of the last interval in which the event was counted; what is published is scaled by it. 1: the counters were not shared.

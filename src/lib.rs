@@ -11,10 +11,12 @@
 //! - [`collectors`]: who gathers batches, in the serving process
 //! - [`ledger`]: folds batches, keeps all mutable state, publishes · [`snapshot`]: what it publishes
 //! - [`encode`]: bytes for each format · [`http`] and [`page`]: who asks for them
+//! - [`assets`]: rules and boards that are served and written out
 //! - [`control`]: the local socket · [`state`]: files kept over restarts
 //! - [`doctor`]: what this machine lets the exporter do
 //! - [`lifecycle`]: signals and systemd · [`serve`]: wiring
 
+pub mod assets;
 pub mod canary;
 pub mod catalog;
 pub mod child;

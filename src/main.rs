@@ -17,7 +17,7 @@ use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
 use gpu_node_exporter::host::Host;
 use gpu_node_exporter::stop::Stop;
 use gpu_node_exporter::windows::orders as window;
-use gpu_node_exporter::{canary, control, doctor, lifecycle, sampler, serve, topology};
+use gpu_node_exporter::{assets, canary, control, doctor, lifecycle, sampler, serve, topology};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -36,6 +36,7 @@ Examples:
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
   gpu-node-exporter topology                         where each GPU sits, and its fair share of CPUs
   gpu-node-exporter topology --bind docker           lines that bind work on each GPU to it
+  gpu-node-exporter assets --out DIR                 alert rules and Grafana boards, for Prometheus and Grafana
   gpu-node-exporter driver release                   before the driver is unloaded or upgraded
   gpu-node-exporter window start --for 2h --reason X mute alerts for planned work
   gpu-node-exporter gpm off                          before a profiler such as Nsight runs
@@ -47,7 +48,8 @@ Configuration, the later stronger than the earlier:
      the key log.level is GPU_NODE_EXPORTER__LOG__LEVEL
   4. flags
 
-Served over HTTP: / (status page), /metrics, /livez, /readyz, /api/v1/...
+Served over HTTP: / (status page), /metrics, /livez, /readyz, /api/v1/..., /alerts/,
+/dashboards/
 
 Exit codes: 0 stopped as asked or done, 64 wrong configuration or command line, 1 any other failure, and
 what `doctor` finds wrong; `canary --help` has its own";
@@ -107,6 +109,11 @@ enum Command {
     /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
     #[command(after_help = topology::command::AFTER_HELP)]
     Topology(topology::command::Arguments),
+    /// List the alert rules and Grafana boards that come with this program, or write them to a folder
+    ///
+    /// Needs no daemon, no configuration and no GPU.
+    #[command(after_help = assets::command::AFTER_HELP)]
+    Assets(assets::command::Arguments),
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
     /// SIGUSR1 to the main process releases as well:
@@ -229,6 +236,10 @@ fn main() -> ExitCode {
                 Err(error) => fail(EXIT_FAILED, &error),
             }
         }),
+        Command::Assets(arguments) => match assets::command::run(&arguments) {
+            Ok(text) => print(text.as_bytes()),
+            Err(error) => fail(EXIT_FAILED, &error),
+        },
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
                 DriverOrder::Release => orders::release(socket, &Host::new(&loaded.config.host.root)),

@@ -16,6 +16,7 @@ use std::sync::LazyLock;
 use html::{esc, put};
 use words::Weight;
 
+use crate::assets::ASSETS;
 use crate::catalog::{self as m, Node, Severity, Subject};
 use crate::snapshot::{Snapshot, Value};
 
@@ -62,6 +63,7 @@ pub fn render(snapshot: &Snapshot, out: &mut String) {
     put_stuck_calls(out, snapshot);
     put_collectors(out, snapshot);
     put_events(out, snapshot);
+    put_assets(out);
     put!(out, "</div>\n</main>\n");
     put!(
         out,
@@ -181,6 +183,15 @@ fn put_events(out: &mut String, snapshot: &Snapshot) {
         );
     }
     put!(out, "</tbody>\n</table>\n");
+}
+
+/// The alert rules and boards that are served.
+fn put_assets(out: &mut String) {
+    put!(out, "<details>\n<summary>Alert rules and Grafana boards</summary>\n<ul>\n");
+    for asset in ASSETS {
+        put!(out, "<li><a href=\"{0}\">{0}</a></li>\n", esc(asset.path));
+    }
+    put!(out, "</ul>\n</details>\n");
 }
 
 /// The symbol that goes with a word; the word says the same to those who do not see it.

@@ -315,6 +315,8 @@ labels! {
     }
     /// Whether an event can be counted here: `works`; `no_pmu` the CPU or virtual machine has no such counter; `not_permitted` (perf_event_paranoid, capability, seccomp); `unknown` the kernel refused for another reason, or it was not tried.
     PerfState "state" { Works "works", NoPmu "no_pmu", NotPermitted "not_permitted", Unknown "unknown" }
+    /// What CPUs did with their time: `busy` (work of processes, guests and the kernel, interrupts too), `iowait` (nothing to run, and somebody waits for a disk), `steal` (another virtual machine had the CPU), `idle`.
+    CpuMode "mode" { Busy "busy", Iowait "iowait", Steal "steal", Idle "idle" }
     /// What kind of owner it is.
     OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown" }
     /// What became of asking whom a process works for.
@@ -431,6 +433,8 @@ info_labels! {
         slurm_job,
         /// Slurm step.
         slurm_step,
+        /// Slurm account that the job is charged to, as the job's own environment names it; empty where it does not.
+        slurm_account,
         /// systemd unit.
         unit,
         /// Login name of the user, or the number if it has none here.

@@ -1,9 +1,9 @@
 //! Events counted on the CPUs: context switches, page faults, cycles and the like, summed by NUMA node and last-level
-//! cache, and for the control groups of owners if that is wanted.
+//! cache, and for the control groups of owners if that is wanted; and what the CPUs did with their time.
 //!
 //! [`perf`] asks the kernel through what [`kernel`] names, [`counters`] keeps the open groups, [`count`] has the
-//! arithmetic, [`machine`] and [`owned`] the sums, [`places`] says which CPUs belong together, [`room`] how much may be
-//! open. The thread sleeps between two readings; nobody waits for it.
+//! arithmetic, [`machine`] and [`owned`] the sums, [`time`] the time, [`places`] says which CPUs belong together,
+//! [`room`] how much may be open. The thread sleeps between two readings; nobody waits for it.
 
 pub mod count;
 pub mod counters;
@@ -15,6 +15,7 @@ pub mod places;
 pub mod room;
 #[cfg(test)]
 mod tests;
+pub mod time;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,6 +39,7 @@ use machine::{Machine, state};
 use owned::{Folder, Left, Owned, Wanted};
 use perf::{Perf, Processor};
 use places::Groups;
+use time::Times;
 
 /// Longest wait for the topology at the start: groups keep their names then, because none was told before.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,6 +78,7 @@ struct Collector<'a, K: Kernel> {
     kernel: K,
     machine: Machine<K>,
     owned: Owned<K>,
+    times: Times,
     groups: Groups,
     /// What the groups were made of.
     grouped: Option<(CpuSet, Option<Arc<Topology>>)>,
@@ -93,6 +96,7 @@ impl<'a, K: Kernel> Collector<'a, K> {
             kernel,
             machine: Machine::new(&context.config.cpu.events),
             owned: Owned::default(),
+            times: Times::default(),
             groups: Groups::default(),
             grouped: None,
             retried: Mono::now(),
@@ -134,6 +138,7 @@ impl<'a, K: Kernel> Collector<'a, K> {
             let left = self.owned.step(&self.kernel, &cpus, &events, &wanted, room);
             self.say_left(left);
         }
+        self.times.read(&self.host, &self.groups);
         self.say_outcomes();
         self.send(taken);
     }
@@ -166,6 +171,9 @@ impl<'a, K: Kernel> Collector<'a, K> {
         }
         for (group, event, sum) in self.machine.sums() {
             tell(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);
+        }
+        for (group, mode, seconds) in self.times.seconds() {
+            tell(&mut rows, group, &m::gpu_host_cpu_seconds_total, (mode,), seconds);
         }
         for (owner, event, sum) in self.owned.sums() {
             let owner = Owner { owner: Arc::clone(owner) };

@@ -17,6 +17,7 @@ use crate::catalog::{self as m, Gpu, Node, OwnerInfo, OwnerLookup};
 use crate::clock::{Cadence, Mono, boot_unix_seconds};
 use crate::host::Host;
 use crate::ledger::inbox::Event;
+use crate::owners::environ::Said;
 use crate::owners::identify::{Found, owner};
 use crate::owners::names::Names;
 use crate::owners::pods::Standing;
@@ -249,11 +250,11 @@ impl Owners {
     ) -> Option<(OwnerLookup, Arc<Owner>)> {
         let mut outcome = OwnerLookup::Found;
         let Seen { membership, group_exists, user, .. } = seen;
-        let mut job = None;
+        let mut environment = Said::default();
         if environ::is_asked(&membership) {
             let host = Arc::clone(&self.host);
             match self.reader.read(MOST_ENVIRONMENTS, move || lookup::environment(&host, pid)) {
-                Ok(found) => job = found,
+                Ok(said) => environment = said,
                 // Not tried because others are late: it is not known what it would have said.
                 Err(Unread::Late | Unread::NotTried) => outcome = OwnerLookup::Late,
             }
@@ -276,15 +277,18 @@ impl Owners {
             self.names.entry(key).or_insert_with(|| names.clone());
         }
         let user = membership.user.or(user).map(|user| self.users.name(user));
-        let owner = owner(&Found { membership, job, names, user, group_exists });
+        let owner = owner(&Found { membership, environment, names, user, group_exists });
         Some((outcome, self.shared(owner)))
     }
 
     /// The owner as it is known already, so that one with many processes is kept once. Processes of different users
-    /// can work for one unit or job: the first one's user stays.
+    /// can work for one unit or job: the first one's user stays, and the first account that one of them names.
     fn shared(&mut self, owner: Owner) -> Arc<Owner> {
         if let Some(known) = self.owners.get(&owner.id) {
-            let info = OwnerInfo { user: known.info.user.clone(), ..owner.info.clone() };
+            let mut info = OwnerInfo { user: known.info.user.clone(), ..owner.info.clone() };
+            if !known.info.slurm_account.is_empty() {
+                info.slurm_account.clone_from(&known.info.slurm_account);
+            }
             if **known == (Owner { info, ..owner.clone() }) {
                 return Arc::clone(known);
             }

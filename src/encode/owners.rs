@@ -7,7 +7,7 @@
 //! dropped             owners that are not in it, because `owners.most` have series
 //! owners[]            by GPU; those that ended lately too
 //!   owner, kind       identity on this node; pod, container, slurm, unit, user or unknown
-//!   namespace, pod, pod_uid, container, container_id, runtime, slurm_job, slurm_step, unit, user   empty where none applies
+//!   namespace, pod, pod_uid, container, container_id, runtime, slurm_job, slurm_step, slurm_account, unit, user   empty where none applies
 //!   cgroup            its control group; empty if none is its own
 //!   gpu, uuid, gpu_instance       where it is; null: the whole GPU
 //!   processes[]       ids of its processes there; none after its end

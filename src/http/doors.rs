@@ -9,8 +9,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{
-    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    HeaderName, REFERRER_POLICY, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HeaderName, IF_NONE_MATCH, REFERRER_POLICY, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::map_response_with_state;
@@ -19,13 +19,14 @@ use axum::routing::get;
 
 use super::events::{self, Streams};
 use super::stats::Stats;
+use crate::assets::{Asset, FOLDERS};
 use crate::clock::Mono;
 use crate::encode::{self, Format, Renderings, accepted_encoding, accepted_metrics_format};
 use crate::page::{self, words};
 use crate::snapshot::{Board, Snapshot};
 
 /// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 9] = [
+pub const PATHS: [(&str, &str); 11] = [
     ("/", "status page"),
     ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
     ("/livez", "200 while the exporter itself works"),
@@ -35,6 +36,8 @@ pub const PATHS: [(&str, &str); 9] = [
     ("/api/v1/topology", "the machine around the GPUs and what has changed of it, as JSON"),
     ("/api/v1/windows", "windows of planned work, as JSON"),
     ("/api/v1/owners", "whose work is on the GPUs, and what holds it back, as JSON"),
+    FOLDERS[0],
+    FOLDERS[1],
 ];
 
 /// What the handlers look at.
@@ -122,6 +125,10 @@ pub(super) fn router(doors: Arc<Doors>, streams: Streams, stats: Arc<Stats>) -> 
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/windows", get(windows))
         .route("/api/v1/owners", get(owners))
+        .route("/alerts/", get(folder))
+        .route("/alerts/{*file}", get(asset))
+        .route("/dashboards/", get(folder))
+        .route("/dashboards/{*file}", get(asset))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
         .layer(map_response_with_state(stats, finish))
@@ -154,6 +161,24 @@ async fn windows(State(doors): State<Arc<Doors>>) -> Response {
 
 async fn owners(State(doors): State<Arc<Doors>>) -> Response {
     doors.document(encode::owners::document).await
+}
+
+/// What files there are.
+async fn folder(uri: Uri) -> Response {
+    let mut body = String::new();
+    for asset in Asset::below(uri.path()) {
+        let _ = writeln!(body, "{}", asset.path);
+    }
+    body.into_response()
+}
+
+async fn asset(uri: Uri, headers: HeaderMap) -> Response {
+    let Some(asset) = Asset::at(uri.path()) else { return unknown().await };
+    let tag = [(ETAG, asset.etag), (CACHE_CONTROL, "no-cache")];
+    if asset.is_known_by(&joined(&headers, IF_NONE_MATCH)) {
+        return (StatusCode::NOT_MODIFIED, tag).into_response();
+    }
+    (tag, [(CONTENT_TYPE, asset.content_type())], asset.text).into_response()
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.
@@ -204,10 +229,10 @@ async fn finish(State(stats): State<Arc<Stats>>, mut response: Response) -> Resp
     stats.count(response.status().as_u16());
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value| headers.insert(name, HeaderValue::from_static(value));
-    set(CACHE_CONTROL, "no-store");
     set(CONTENT_SECURITY_POLICY, page::content_security_policy());
     set(X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(REFERRER_POLICY, "no-referrer");
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
+use crate::assets::ASSETS;
 use crate::catalog::HttpStatus;
 use crate::clock::Mono;
 use crate::encode::{Format, Renderings, specimen};
@@ -215,6 +216,29 @@ async fn unknown_paths_and_methods_are_told_what_there_is() {
     assert!(answer.to_lowercase().contains("\r\nallow: get,head\r\n"), "{answer}");
     assert_eq!(server.stats.answers(HttpStatus::C404), 1);
     assert_eq!(server.stats.answers(HttpStatus::C405), 1);
+}
+
+#[tokio::test]
+async fn rules_and_boards_are_served_as_they_are_and_not_twice() {
+    let server = served(LIMITS);
+    for asset in ASSETS {
+        let answer = server.get(asset.path, "").await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(body == asset.text && head.starts_with("HTTP/1.1 200 "), "{}: {head}", asset.path);
+        assert!(head.contains(&format!("\r\ncontent-type: {}\r\n", asset.content_type())), "{head}");
+        assert!(head.contains(&format!("\r\netag: {}\r\n", asset.etag)), "{head}");
+        assert!(head.contains("\r\ncache-control: no-cache") && head.contains("nosniff"), "{head}");
+        let known = format!("If-None-Match: \"0\", {}\r\n", asset.etag);
+        let again = server.get(asset.path, &known).await;
+        assert!(again.starts_with("HTTP/1.1 304 ") && again.ends_with("\r\n\r\n"), "{again}");
+    }
+    let list = server.get("/alerts/", "").await;
+    assert!(body(&list).lines().any(|line| line == "/alerts/owners.rules.yml"), "{list}");
+    for none in ["/alerts/", "/dashboards/"].map(|folder| format!("{folder}none.yml")) {
+        assert!(server.get(&none, "").await.starts_with("HTTP/1.1 404 "), "{none}");
+    }
+    let page = server.get("/", "").await;
+    assert!(ASSETS.iter().all(|asset| page.contains(&format!("<a href=\"{}\">", asset.path))));
 }
 
 #[tokio::test]

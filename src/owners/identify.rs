@@ -2,6 +2,7 @@
 
 use super::Owner;
 use super::cgroup::{Container, Innermost, Job, Membership};
+use super::environ::Said;
 use super::names::Names;
 use super::text::label;
 use crate::catalog::{OwnerInfo, OwnerKind};
@@ -11,8 +12,8 @@ use crate::catalog::{OwnerInfo, OwnerKind};
 pub struct Found {
     /// What its control groups say.
     pub membership: Membership,
-    /// The Slurm job its environment names, where the control groups are silent.
-    pub job: Option<Job>,
+    /// What its environment says of a Slurm job; counts as far as the control groups are silent.
+    pub environment: Said,
     /// Names of its pod and container.
     pub names: Option<Names>,
     /// Login name (or number) of the user it belongs to: of the slice or job it is in, else its own.
@@ -24,7 +25,8 @@ pub struct Found {
 /// Who it works for.
 pub fn owner(found: &Found) -> Owner {
     let Membership { innermost, pod_uid, container, job, unit, path, .. } = &found.membership;
-    let hinted = found.job.as_ref().filter(|_| super::environ::is_asked(&found.membership));
+    let said = &found.environment;
+    let hinted = said.job.as_ref().filter(|_| super::environ::may_tell_job(&found.membership));
     let user = found.user.as_deref().unwrap_or("");
     let mut info = OwnerInfo { pod_uid: text(pod_uid.as_deref()), ..OwnerInfo::default() };
     if let Some(names) = &found.names {
@@ -37,8 +39,9 @@ pub fn owner(found: &Found) -> Owner {
         info.container_id = label(id);
         info.runtime = text(runtime.map(|runtime| runtime.name()));
     }
-    if let Some(Job { id, step }) = job.as_ref().or(hinted) {
+    if let Some(job @ Job { id, step }) = job.as_ref().or(hinted) {
         (info.slurm_job, info.slurm_step) = (label(id), text(step.as_deref()));
+        info.slurm_account = text(said.account_of(job));
     }
     info.unit = text(unit.as_deref());
     // A container's own numbers of users are none of the host's.
@@ -176,10 +179,18 @@ mod tests {
     #[test]
     fn the_environment_speaks_only_where_the_group_is_silent() {
         let job = Some(Job { id: "42".into(), step: None });
-        let in_slurmd = owner(&Found { job: job.clone(), ..found("/system.slice/slurmd.service") });
+        let environment = Said { job, account: Some("vision".into()) };
+        let with = |path| owner(&Found { environment: environment.clone(), ..found(path) });
+        let in_slurmd = with("/system.slice/slurmd.service");
         assert_eq!((&*in_slurmd.id, &*in_slurmd.cgroup), ("slurm/42", ""));
-        let session = owner(&Found { job, ..found("/user.slice/user-1000.slice/session-1.scope") });
+        assert_eq!(&*in_slurmd.info.slurm_account, "vision");
+        let session = with("/user.slice/user-1000.slice/session-1.scope");
         assert_eq!((&*session.id, &*session.info.slurm_job), ("user/alice", ""));
+        assert_eq!(&*session.info.slurm_account, "");
+        let in_group = with("/system.slice/slurmstepd.scope/job_42/step_1/user/task_0");
+        assert_eq!((&*in_group.id, &*in_group.info.slurm_account), ("slurm/42.1", "vision"));
+        let other = with("/system.slice/slurmstepd.scope/job_43/step_1/user/task_0");
+        assert_eq!((&*other.id, &*other.info.slurm_account), ("slurm/43.1", ""), "the group's word counts");
     }
 
     proptest! {
@@ -192,7 +203,7 @@ mod tests {
             let owner = owner(&Found { names, user, ..found(&path) });
             let i = &owner.info;
             let labels = [&owner.id.to_string(), &i.kind, &i.namespace, &i.pod, &i.pod_uid, &i.container, &i.container_id,
-                &i.runtime, &i.slurm_job, &i.slurm_step, &i.unit, &i.user];
+                &i.runtime, &i.slurm_job, &i.slurm_step, &i.slurm_account, &i.unit, &i.user];
             for label in labels {
                 prop_assert!(label.len() <= MOST_BYTES && !label.chars().any(char::is_control), "{:?}", label);
             }

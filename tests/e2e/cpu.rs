@@ -145,6 +145,20 @@ fn events_of_the_kernel_are_counted_and_those_of_the_hardware_where_there_is_a_p
 }
 
 #[test]
+fn the_time_of_the_cpus_is_counted_whatever_the_privileges() {
+    let node = setup().restrained(without_privileges).start();
+    let of = |m: &Metrics, modes: &[&str]| -> Option<f64> {
+        modes.iter().map(|mode| m.value("gpu_host_cpu_seconds_total", &[("mode", *mode)])).sum()
+    };
+    // Files of the machine that the daemon runs on: a second has so many seconds of CPUs as there are CPUs.
+    let modes = ["busy", "iowait", "steal", "idle"];
+    let first = node.wait_metrics("the first reading", |m| of(m, &modes).is_some());
+    let before = of(&first, &modes).unwrap();
+    let metrics = node.wait_metrics("time goes on", |m| of(m, &modes) > Some(before + 0.5));
+    assert!(of(&metrics, &["busy"]) > Some(0.0), "the tests themselves are at work");
+}
+
+#[test]
 fn without_privileges_the_state_says_so_and_all_else_goes_on() {
     let node = setup().restrained(without_privileges).start();
     node.wait_ready();

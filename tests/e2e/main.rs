@@ -4,6 +4,7 @@
 //! are rewritten with `UPDATE=1 cargo test --test e2e` and reviewed as a diff.
 
 mod accounts;
+mod assets;
 mod canary_child;
 mod canary_command;
 mod canary_daemon;

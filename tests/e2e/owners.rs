@@ -172,6 +172,8 @@ fn owners_of_every_kind_are_on_the_page() {
     machine.write(&format!("var/log/containers/trainer-0_ml_main-{ID}.log"), "");
     let job = "7:memory:/slurm/uid_1000/job_42/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n";
     machine.process(5_000_002, job);
+    let environ = "HOME=/\0SLURM_JOB_ID=42\0SLURM_JOB_ACCOUNT=vision\0";
+    machine.write("proc/5000002/environ", environ);
     let docker = "d".repeat(64);
     machine.process(5_000_003, format!("0::/system.slice/docker-{docker}.scope\n"));
     machine.process(5_000_004, "0::/system.slice/vllm.service\n");
@@ -190,6 +192,7 @@ fn owners_of_every_kind_are_on_the_page() {
         (job["slurm_job"].as_str(), job["slurm_step"].as_str(), job["user"].as_str()),
         ("42", "0", "alice")
     );
+    assert_eq!((job["slurm_account"].as_str(), pod["slurm_account"].as_str()), ("vision", ""));
     assert_eq!(info(&node, &format!("docker/{docker}"))["runtime"], "docker");
     assert_eq!(info(&node, "unit/vllm.service")["unit"], "vllm.service");
     assert_eq!(info(&node, "user/alice")["kind"], "user");

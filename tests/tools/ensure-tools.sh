@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Makes sure that what is needed is here; quiet unless something has to be done.
-#   ensure-tools.sh build   a recent enough Rust, a C linker, hwloc as a static library in .tools/hwloc
-#   ensure-tools.sh sim     a C++ compiler, for the kernels of the simulated node
-#   ensure-tools.sh kernels Python with pip, which fetches the compilers of the kernels
-#   ensure-tools.sh test    rustfmt, clippy, promtool and prometheus
+#   ensure-tools.sh build      a recent enough Rust, a C linker, hwloc as a static library in .tools/hwloc
+#   ensure-tools.sh sim        a C++ compiler, for the kernels of the simulated node
+#   ensure-tools.sh kernels    Python with pip, which fetches the compilers of the kernels
+#   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool and alertmanager
+#   ensure-tools.sh dashboards Python with the packages of dashboards/build, in .tools/dashboards
+#   ensure-tools.sh browser    Chromium, node and npm, which draw the boards
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -167,32 +169,73 @@ ensure_rust_components() {
 	fi
 }
 
-# Unpacked into .tools instead of installed: the Debian package starts a Prometheus service.
-ensure_prometheus() {
-	local tool
-	if [ -x .tools/bin/promtool ] && [ -x .tools/bin/prometheus ]; then
-		return
-	fi
+# ensure_unpacked PACKAGE TOOL=PROGRAM...: the package's programs, each as .tools/bin/TOOL. Unpacked instead of
+# installed: these Debian packages start services.
+ensure_unpacked() {
+	local package=$1 pair tool program missing=0
+	shift
+	for pair in "$@"; do [ -x ".tools/bin/${pair%=*}" ] || missing=1; done
+	[ $missing = 1 ] || return 0
 	mkdir -p .tools/bin
-	if command -v promtool >/dev/null && command -v prometheus >/dev/null; then
-		for tool in promtool prometheus; do ln -sf "$(command -v "$tool")" .tools/bin/; done
+	missing=0
+	for pair in "$@"; do find_program "$pair" >/dev/null || missing=1; done
+	if [ $missing = 0 ]; then
+		for pair in "$@"; do ln -sf "$(find_program "$pair")" ".tools/bin/${pair%=*}"; done
 		return
 	fi
-	command -v apt-get >/dev/null || die "promtool and prometheus are needed: put them on the PATH"
-	echo "unpacking the prometheus package into .tools"
-	rm -f .tools/prometheus_*.deb
-	download_prometheus || { apt_get update && download_prometheus; } ||
-		die "apt-get download prometheus failed; or put promtool and prometheus on the PATH"
-	dpkg-deb -x .tools/prometheus_*.deb .tools/prometheus
-	rm -f .tools/prometheus_*.deb
-	for tool in promtool prometheus; do
-		ln -sf "../prometheus/usr/bin/$tool" .tools/bin/
+	command -v apt-get >/dev/null || die "needed, and there is no apt-get: put them on the PATH: ${*%=*}"
+	echo "unpacking the package $package into .tools"
+	rm -f .tools/"$package"_*.deb
+	download "$package" || { apt_get update && download "$package"; } ||
+		die "apt-get download $package failed; or put these on the PATH: ${*%=*}"
+	dpkg-deb -x .tools/"$package"_*.deb ".tools/${package#prometheus-}"
+	rm -f .tools/"$package"_*.deb
+	for pair in "$@"; do
+		tool=${pair%=*} program=${pair#*=}
+		ln -sf "../${package#prometheus-}/usr/bin/$program" ".tools/bin/$tool"
 		".tools/bin/$tool" --version >/dev/null 2>&1 || die ".tools/bin/$tool does not run on this machine"
 	done
 }
 
-download_prometheus() {
-	(cd .tools && apt-get download -q prometheus) >/dev/null 2>&1
+# Debian calls a program by another name than its makers do.
+find_program() {
+	command -v "${1#*=}" || command -v "${1%=*}"
+}
+
+download() {
+	(cd .tools && apt-get download -q "$1") >/dev/null 2>&1
+}
+
+ensure_prometheus() {
+	ensure_unpacked prometheus promtool=promtool prometheus=prometheus
+}
+
+ensure_alertmanager() {
+	ensure_unpacked prometheus-alertmanager amtool=amtool alertmanager=prometheus-alertmanager
+}
+
+# A browser and what bundles the page that it draws; the boards' own npm packages are `npm ci`'s work.
+ensure_browser() {
+	local need=()
+	command -v chromium >/dev/null || need+=(chromium)
+	command -v node >/dev/null || need+=(nodejs)
+	command -v npm >/dev/null || need+=(npm)
+	[ ${#need[@]} = 0 ] || install_packages "${need[@]}"
+}
+
+# The boards' generator: its packages by version and hash, into a Python environment of its own.
+ensure_dashboards() {
+	local dir=.tools/dashboards wanted=dashboards/build/requirements.txt
+	if [ -e $dir/requirements.txt ] && cmp -s $dir/requirements.txt $wanted; then
+		return
+	fi
+	python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
+	echo "installing the boards' generator into $dir"
+	rm -rf $dir
+	python3 -m venv $dir
+	$dir/bin/pip install -q --disable-pip-version-check --require-hashes -r $wanted
+	# Last, as the sign that all went well.
+	cp $wanted $dir/requirements.txt
 }
 
 for purpose in "$@"; do
@@ -212,6 +255,13 @@ for purpose in "$@"; do
 		ensure_rust_components
 		ensure_cpp
 		ensure_prometheus
+		ensure_alertmanager
+		;;
+	dashboards)
+		ensure_dashboards
+		;;
+	browser)
+		ensure_browser
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac

@@ -59,7 +59,7 @@ if [ -z "$nvml" ]; then
 	"$built/simhost" "$root" "$(cut -d' ' -f1 /proc/uptime)"
 	mkdir -p "$root/dev" "$root/sys/module/nvidia"
 	touch "$root/dev/kmsg"
-	cp /proc/stat "$root/proc/stat"
+	ln -sf /proc/stat "$root/proc/stat"
 	cp /proc/sys/kernel/random/boot_id "$root/proc/sys/kernel/random/boot_id"
 	echo 580.159.04 >"$root/sys/module/nvidia/version"
 	echo live >"$root/sys/module/nvidia/initstate"

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use crate::catalog::schema::LabelSet;
 use crate::catalog::{self as m, Gpu, MigInfo, Subject};
 use crate::host::Host;
-use crate::owners::cgroup::{Job, Membership, membership};
+use crate::owners::cgroup::{Membership, membership};
+use crate::owners::environ::Said;
 use crate::owners::{cgroup, environ, proc, usage};
 use crate::snapshot::Snapshot;
 
@@ -72,10 +73,10 @@ pub(super) fn process(host: &Host, pid: u32) -> Result<Seen, Failed> {
     Ok(Seen { started: before.started, membership, group_exists, user })
 }
 
-/// The Slurm job that a process's environment names. Reading it takes the lock of the process's memory map.
-pub(super) fn environment(host: &Host, pid: u32) -> Option<Job> {
+/// What a process's environment says. Reading it takes the lock of the process's memory map.
+pub(super) fn environment(host: &Host, pid: u32) -> Said {
     let path = folder(host, pid).join("environ");
-    environ::job(&proc::read(&path, environ::MOST_BYTES as u64).ok()?)
+    proc::read(&path, environ::MOST_BYTES as u64).map(|bytes| environ::said(&bytes)).unwrap_or_default()
 }
 
 /// What a device plugin may call the place a process is on: the UUID of its MIG device, or of its GPU and the GPU's

@@ -21,6 +21,8 @@ pub enum Load {
     Training,
     /// Requests coming and going.
     Inference,
+    /// A well-used server: 60 to 80 % busy.
+    Serving,
     /// Two seconds of work every ten.
     Bursty,
     /// Nothing, but 20 ms at full power every 30 s: too short for what averages.
@@ -51,6 +53,7 @@ impl Load {
             Load::Training if t % 60.0 > 56.0 => 0.08,
             Load::Training => 0.93 + 0.05 * wave(6.0),
             Load::Inference => 0.45 + 0.25 * wave(40.0) + 0.12 * wave(7.5),
+            Load::Serving => 0.70 + 0.07 * wave(40.0) + 0.03 * wave(7.5),
             Load::Bursty if t % 10.0 < 2.0 => 0.95,
             Load::Bursty => 0.0,
         }
@@ -62,6 +65,7 @@ impl Load {
             Load::Idle | Load::Spikes | Load::Flicker | Load::Still => 0.0,
             Load::Training => 0.86,
             Load::Inference => 0.61,
+            Load::Serving => 0.72,
             Load::Bursty => 0.27,
         }
     }

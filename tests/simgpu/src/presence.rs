@@ -40,6 +40,7 @@ pub(crate) fn processes(sim: &Sim, gpu: usize) -> Vec<Process> {
                 memory: context.bytes,
                 kind: ProcessKind::Compute,
                 instance: context.mig,
+                idle: false,
             }),
         }
     }
@@ -68,7 +69,7 @@ impl Device {
 
     /// How busy kernels and jobs of steps kept the GPU between two moments of the scenario, 0 to 1.
     pub(crate) fn worked(&self, from: f64, to: f64) -> f64 {
-        if !self.jobs().is_empty() {
+        if self.jobs().iter().any(|job| !job.idle) {
             return 1.0;
         }
         self.sim.state.busy(self.index, from, to).min(1.0)

@@ -13,13 +13,15 @@ pub struct ProcessEntry {
     #[serde(rename = "type", default)]
     kind: ProcessKind,
     instance: Option<usize>,
+    #[serde(default)]
+    idle: bool,
 }
 
 impl ProcessEntry {
     /// The process.
     pub fn read(&self) -> Result<Process, String> {
         let memory = units::bytes(&self.memory)?;
-        Ok(Process { pid: self.pid, memory, kind: self.kind, instance: self.instance })
+        Ok(Process { pid: self.pid, memory, kind: self.kind, instance: self.instance, idle: self.idle })
     }
 }
 
@@ -47,4 +49,6 @@ pub struct Process {
     pub kind: ProcessKind,
     /// The index of its MIG device.
     pub instance: Option<usize>,
+    /// Whether it only holds its memory.
+    pub idle: bool,
 }

@@ -298,6 +298,7 @@ fn busy_processes(model: &Model, load: Load, index: usize, layout: &Layout) -> V
         memory: part(bytes),
         kind: ProcessKind::Compute,
         instance,
+        idle: false,
     };
     if layout.enabled {
         let devices = layout.devices().enumerate();

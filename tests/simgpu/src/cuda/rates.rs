@@ -111,7 +111,7 @@ pub fn kernel(device: &Device, bytes: u64, noise: Noise) -> Rates {
         memory: memory / ghz,
         l2: compute.l2_bytes_per_cycle * share.memory * noise.of(4).factor(MEMORY_NOISE),
         sm,
-        stretch: if device.jobs().is_empty() { 1.0 } else { 3.0 },
+        stretch: if device.jobs().iter().any(|job| !job.idle) { 3.0 } else { 1.0 },
     }
 }
 

@@ -1,0 +1,59 @@
+//! Finds what is embedded: `alerts/**/*.yml` and `dashboards/*.json`. Writes a table of them for `src/assets.rs`.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let mut files = Vec::new();
+    collect(&root, Path::new("alerts"), "yml", true, &mut files)?;
+    collect(&root, Path::new("dashboards"), "json", false, &mut files)?;
+    files.sort();
+    // Of `alerts` the whole folder is looked at for new files. Not of `dashboards`: what builds and draws the boards
+    // is there too, and changes without a change of them.
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=alerts");
+    let mut table = String::from("&[\n");
+    for file in &files {
+        let bytes = fs::read(root.join(file))?;
+        println!("cargo::rerun-if-changed={file}");
+        let whole = root.join(file);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            table,
+            "Asset {{ path: {:?}, etag: \"\\\"{:016x}\\\"\", text: include_str!({:?}) }},",
+            format!("/{file}"),
+            fingerprint(&bytes),
+            whole
+        );
+    }
+    table.push_str("]\n");
+    fs::write(PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("assets.rs"), table)
+}
+
+fn collect(root: &Path, folder: &Path, ending: &str, below: bool, files: &mut Vec<String>) -> io::Result<()> {
+    let whole = root.join(folder);
+    if !whole.exists() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(whole)? {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            if below {
+                collect(root, &path, ending, below, files)?;
+            }
+        } else if path.extension().is_some_and(|found| found == ending) {
+            files.push(path.to_string_lossy().into_owned());
+        }
+    }
+    Ok(())
+}
+
+/// FNV-1a, which tells one version of a file from the next.
+fn fingerprint(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

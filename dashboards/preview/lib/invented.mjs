@@ -1,0 +1,126 @@
+// What no simulated node can tell: counters of a CPU's own units (most virtual machines have none), and the pages of
+// other exporters that boards and optional rules know. All of it is made up, and only to see panels with something in them.
+
+import { Recording } from './recording.mjs';
+
+const EVENTS = { cycles: 3.1e9, instructions: 4.6e9, llc_misses: 2.1e6, branch_misses: 9e6, context_switches: 9e3, cpu_migrations: 40, page_faults: 4e3, major_faults: 0 };
+
+/** Counts of CPU events for the groups of CPUs that the recording's topology has. */
+export function inventCpu(recording) {
+  const groups = new Set();
+  for (const { name, labels } of recording.series.values()) {
+    if (name !== 'gpu_host_topology_info') continue;
+    groups.add(`${/numa_node="(\d+)"/.exec(labels)?.[1] ?? ''} ${/l3="(\d+)"/.exec(labels)?.[1] ?? ''}`);
+  }
+  for (const key of [...recording.series.keys()]) if (/^gpu_host_cpu_event/.test(key)) recording.series.delete(key);
+  let nth = 0;
+  for (const group of groups) {
+    const [numa_node, l3] = group.split(' ');
+    nth += 1;
+    for (const [event, rate] of Object.entries(EVENTS)) {
+      const speed = rate * (0.7 + 0.15 * nth);
+      recording.invent('gpu_host_cpu_events_total', { numa_node, l3, event }, true, (_, s) => 1e9 + speed * (s + 8 * Math.sin(s / 15 + nth)));
+    }
+    if (![...recording.series.keys()].some((key) => key.startsWith('gpu_host_cpu_seconds_total{') && key.includes(`l3="${l3}"`))) {
+      const modes = { busy: 5, iowait: 0.1, steal: 0.05, idle: 2.85 };
+      for (const [mode, share] of Object.entries(modes)) {
+        recording.invent('gpu_host_cpu_seconds_total', { numa_node, l3, mode }, true, (_, s) => 1e4 + share * s);
+      }
+    }
+  }
+  for (const event of Object.keys(EVENTS)) {
+    for (const state of ['works', 'no_pmu', 'not_permitted', 'unknown']) {
+      recording.invent('gpu_host_cpu_event_state', { event, state }, false, () => Number(state === 'works'));
+    }
+    recording.invent('gpu_host_cpu_event_running_ratio', { event }, false, () => 1);
+  }
+}
+
+function page(frames, every) {
+  const recording = new Recording(every);
+  recording.times = Array.from({ length: frames }, (_, i) => i * every);
+  return recording;
+}
+
+/** The simulated host has no Slurm: the owner in a container of its own is a job of it instead. */
+export function inventSlurmOwner(recording) {
+  for (const series of recording.series.values()) {
+    if (!series.labels.includes('owner="docker/')) continue;
+    series.labels = series.labels.replace(/owner="docker\/[^"]*"/, 'owner="slurm/4711.0"');
+    const told = { kind: 'slurm', container_id: '', runtime: '', slurm_job: '4711', slurm_step: '0', slurm_account: 'physics', user: 'trainer' };
+    if (series.name !== 'gpu_owner_info') continue;
+    for (const [name, value] of Object.entries(told)) {
+      series.labels = series.labels.replace(new RegExp(`(^|,)${name}="[^"]*"`), `$1${name}="${value}"`);
+    }
+  }
+}
+
+/** Two services that tell of their calls. */
+export function inventServices(frames, every) {
+  const recording = page(frames, every);
+  const wave = (s, depth) => 1 + depth * Math.sin((s / (frames * every)) * 2e3 * Math.PI);
+  for (const [service, qps, seconds] of [['chat', 42, 0.18], ['embed', 310, 0.02]]) {
+    recording.invent('req_qps', { service }, false, (_, s) => qps * wave(s, 0.2));
+    recording.invent('rpc_error_ratio', { service }, false, (_, s) => 0.004 * wave(s, 0.5));
+    recording.invent('rpc_rtt_seconds', { service }, false, (_, s) => 0.0007 * wave(s, 0.3));
+    recording.invent('gpu_fallback_total', { service }, true, (_, s) => qps * 0.002 * s);
+    for (const le of [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, Infinity]) {
+      const below = 1 - Math.exp(-le / seconds);
+      recording.invent('rpc_latency_p95_bucket', { service, le: le === Infinity ? '+Inf' : String(le) }, true, (_, s) => qps * s * below);
+    }
+    recording.invent('rpc_latency_p95_count', { service }, true, (_, s) => qps * s);
+    recording.invent('rpc_latency_p95_sum', { service }, true, (_, s) => qps * s * seconds);
+  }
+  return recording;
+}
+
+/** kube-state-metrics, of the pods that the simulated nodes have, of one that waits, and of jobs that ended. */
+export function inventKubernetes(frames, every, now) {
+  const recording = page(frames, every);
+  const told = (name, labels, value) => recording.invent(name, labels, false, () => value);
+  told('kube_node_info', { node: 'healthy' }, 1);
+  const pods = [
+    ['training', 'llm-0', 'Job', 'llm', 'Running', 86400],
+    ['inference', 'chat-7d9c6b5f4-x2kqp', 'ReplicaSet', 'chat-7d9c6b5f4', 'Running', 3 * 86400],
+    ['training', 'sweep-17', 'Job', 'sweep-17', 'Pending', 2700],
+    ['training', 'sweep-16', 'Job', 'sweep-16', 'Failed', 7200],
+    ['training', 'sweep-15', 'Job', 'sweep-15', 'Succeeded', 9000],
+  ];
+  for (const [namespace, pod, owner_kind, owner_name, phase, age] of pods) {
+    told('kube_pod_container_resource_requests', { namespace, pod, container: 'main', resource: 'nvidia_com_gpu' }, 1);
+    told('kube_pod_created', { namespace, pod }, now / 1000 - age);
+    for (const one of ['Pending', 'Running', 'Succeeded', 'Failed']) told('kube_pod_status_phase', { namespace, pod, phase: one }, Number(one === phase));
+    told('kube_pod_owner', { namespace, pod, owner_kind, owner_name, owner_is_controller: 'true' }, 1);
+    if (owner_kind !== 'Job') continue;
+    const sweep = owner_name.startsWith('sweep');
+    told('kube_job_owner', { namespace, job_name: owner_name, owner_kind: 'PyTorchJob', owner_name: sweep ? 'sweep' : 'llm', owner_is_controller: 'true' }, 1);
+  }
+  told('kube_replicaset_owner', { namespace: 'inference', replicaset: 'chat-7d9c6b5f4', owner_kind: 'Deployment', owner_name: 'chat', owner_is_controller: 'true' }, 1);
+  return recording;
+}
+
+/** What kube-state-metrics tells of jobs that have ended. */
+export function inventEnds(frames, every) {
+  const recording = page(frames, every);
+  recording.invent('kube_job_failed', { namespace: 'training', job_name: 'sweep-16', condition: 'true' }, false, () => 1);
+  recording.invent('kube_job_complete', { namespace: 'training', job_name: 'sweep-15', condition: 'true' }, false, () => 1);
+  return recording;
+}
+
+/** A Slurm exporter. */
+export function inventSlurm(frames, every) {
+  const recording = page(frames, every);
+  for (const [partition, jobs] of [['gpu', 7], ['debug', 0]]) {
+    recording.invent('slurm_partition_jobs_pending', { partition }, false, () => jobs);
+    recording.invent('slurm_partition_jobs_hold', { partition }, false, () => (jobs ? 1 : 0));
+  }
+  recording.invent('slurm_sdiag_jobs_completed', {}, true, (_, s) => 400 + 0.02 * s);
+  recording.invent('slurm_sdiag_jobs_failed', {}, true, (_, s) => 4 + 0.0005 * s);
+  return recording;
+}
+
+/** The example of a price table with models and teams that the simulated nodes have. */
+export const inventPrices = (example) => example
+  .replaceAll('NVIDIA Example 80GB', 'NVIDIA H200')
+  .replaceAll('example-team', 'training')
+  .replaceAll('example-account', 'physics');

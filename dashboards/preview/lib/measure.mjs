@@ -1,0 +1,58 @@
+// What boards and rules cost a Prometheus.
+import { queriesOf, panelsOf, resolve, run, timeOf } from '../src/model.js';
+
+async function metrics(prometheus) {
+  const text = await (await fetch(`${prometheus.url}/metrics`)).text();
+  return text.split('\n').filter((line) => line && !line.startsWith('#')).map((line) => /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line)).filter(Boolean);
+}
+
+/** The time of one evaluation of all groups, the longest of three looks 15 s apart for each. */
+export async function measureRules(prometheus) {
+  const longest = new Map();
+  for (let look = 0; look < 3; look++) {
+    for (const [, name, labels, value] of await metrics(prometheus)) {
+      if (name === 'prometheus_rule_group_last_duration_seconds') longest.set(labels, Math.max(longest.get(labels) ?? 0, Number(value)));
+    }
+    if (look < 2) await new Promise((resolve) => setTimeout(resolve, 15000));
+  }
+  const all = await metrics(prometheus);
+  const one = (wanted) => Number(all.find(([, name]) => name === wanted)?.[3] ?? NaN);
+  const failed = [];
+  const { groups } = await prometheus.json('rules');
+  for (const group of groups) for (const rule of group.rules) if (rule.lastError) failed.push(`rule ${rule.name}: ${rule.lastError}`);
+  return {
+    seconds: [...longest.values()].reduce((sum, value) => sum + value, 0),
+    groups: longest.size,
+    byGroup: Object.fromEntries([...longest].map(([labels, value]) => [/rule_group="[^"]*\/([^"]*)"/.exec(labels)?.[1] ?? labels, value]).sort((a, b) => b[1] - a[1])),
+    series: one('prometheus_tsdb_head_series'),
+    megabytes: Math.round(one('process_resident_memory_bytes') / 1e6),
+    firing: groups.flatMap((group) => group.rules).filter(({ type, state }) => type === 'alerting' && state === 'firing').map(({ name, alerts }) => `${name} ${alerts.length}`),
+    failed,
+  };
+}
+
+/** How long each query of each board takes: the middle of three. */
+export async function measureQueries(prometheus, boards, now) {
+  const found = [];
+  for (const board of boards) {
+    const [from, to] = [timeOf(board.time?.from ?? 'now-6h', now), timeOf(board.time?.to ?? 'now', now)];
+    const variables = await resolve(board, prometheus.url, {}, from, to);
+    for (const panel of panelsOf(board)) {
+      for (const query of queriesOf(panel, variables, from, to, 1600)) {
+        const times = [];
+        let series = 0;
+        for (let i = 0; i < 3; i++) {
+          const started = performance.now();
+          try {
+            series = (await run(prometheus.url, query)).result.length;
+          } catch {
+            // The drawing tells of it.
+          }
+          times.push(performance.now() - started);
+        }
+        found.push({ uid: board.uid, title: panel.title, refId: query.refId, ms: times.sort((a, b) => a - b)[1], worst: Math.max(...times), series, expr: query.expr });
+      }
+    }
+  }
+  return found;
+}

@@ -1,0 +1,191 @@
+// Recordings of real metrics pages, and playing them at any time: past, for a history; present, as a page to be scraped.
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const LINE = /^([a-zA-Z_:][\w:]*)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})? (\S+)$/;
+const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+const number = (text) => (text === 'NaN' ? NaN : text === '+Inf' ? Infinity : text === '-Inf' ? -Infinity : Number(text));
+
+// Times of what happened once stay: some as old as the node, some of the turn. The other times are told anew with each
+// round, and so move on.
+const OLD = /^(process_start_time_seconds|gpu_host_boot_|gpu_driver_load_|gpu_window_)/;
+const EVENT = /^gpu_(last|xid_last)_event_/;
+
+function kindOf(name, counts) {
+  if (counts) return 'counter';
+  if (!/_timestamp_seconds$|^process_start_time_seconds$/.test(name)) return 'gauge';
+  return OLD.test(name) ? 'old' : EVENT.test(name) ? 'event' : 'time';
+}
+
+/** Labels of a line of the page, unescaped. */
+export function labelsOf(text) {
+  return [...(text ?? '').matchAll(LABEL)].map(([, name, value]) => [name, value.replace(/\\(.)/g, (_, c) => (c === 'n' ? '\n' : c))]);
+}
+
+/** Collects a page every so many milliseconds. */
+export class Recording {
+  constructor(every) {
+    this.every = every;
+    this.times = [];
+    /** Each series: its name, labels as text, kind, and a value for each frame, undefined where absent. */
+    this.series = new Map();
+    /** HELP and TYPE lines by metric. */
+    this.heads = new Map();
+  }
+
+  async take(url, count, skip) {
+    for (let frame = -skip; frame < count; frame++) {
+      const started = Date.now();
+      const answer = await fetch(url);
+      if (!answer.ok) throw new Error(`${url} answers ${answer.status}`);
+      const text = await answer.text();
+      if (frame >= 0) this.add(text, started);
+      await sleep(Math.max(0, this.every - (Date.now() - started)));
+    }
+  }
+
+  add(text, time) {
+    const frame = this.times.length;
+    this.times.push(time);
+    const types = new Map();
+    for (const line of text.split('\n')) {
+      if (line.startsWith('# ')) {
+        const [, , name, type] = line.split(' ', 4);
+        if (line.startsWith('# TYPE ')) types.set(name, type);
+        this.heads.set(name, `${line.startsWith('# TYPE ') ? (this.heads.get(name)?.split('\n')[0] ?? '') : line}\n${line.startsWith('# TYPE ') ? line : ''}`);
+        continue;
+      }
+      const match = LINE.exec(line);
+      if (!match) {
+        if (line) throw new Error(`no line of an exposition: ${line}`);
+        continue;
+      }
+      const [, name, labels = '', value] = match;
+      const key = `${name}{${labels}`;
+      let series = this.series.get(key);
+      if (!series) {
+        const family = types.has(name) ? name : name.replace(/_(bucket|sum|count)$/, '');
+        const counts = ['counter', 'histogram'].includes(types.get(family));
+        series = { name, labels, kind: kindOf(name, counts), values: [] };
+        this.series.set(key, series);
+      }
+      series.values[frame] = number(value);
+    }
+  }
+
+  /** A series that the recording lacks; `value(frame, seconds)` gives its values. */
+  invent(name, labels, counts, value) {
+    const text = Object.entries(labels).map(([k, v]) => `${k}="${v}"`).join(',');
+    const values = this.times.map((time, frame) => value(frame, (time - this.times[0]) / 1000));
+    this.series.set(`${name}{${text}`, { name, labels: text, kind: kindOf(name, counts), values });
+  }
+
+  get names() {
+    return new Set([...this.series.values()].map(({ name }) => name));
+  }
+}
+
+/**
+ * A recording played on a line of time. Until `turn` the frames [0, first) go round and round; then the rest is passed
+ * through once, and from there the frames from `second` on go round. Counters go on from round to round by what a round
+ * adds, so they never go back. `phase` shifts the rounds, so that many nodes are not alike.
+ */
+export class Player {
+  constructor(recording, { start, turn = start, first = 0, second = 0, phase = 0 }) {
+    const offsets = recording.times.map((time) => time - recording.times[0]);
+    Object.assign(this, { recording, start, first, second, offsets, origin: recording.times[0], last: offsets.length - 1 });
+    this.end = offsets[this.last] + recording.every;
+    this.phase = (phase * recording.every) % this.end;
+    // The turn comes where a round ends.
+    this.turn = first ? turn - ((turn - start) % offsets[first]) : start;
+  }
+
+  /** The newest frame at that time after the recording's beginning. */
+  frame(offset) {
+    let [low, high] = [0, this.last];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.offsets[middle] <= offset) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  /** Which frame, after how many rounds of the first and of the second kind. */
+  at(time) {
+    const { first, second, offsets } = this;
+    const round = offsets[first];
+    if (time < this.turn) {
+      const a = Math.floor((time - this.start) / round);
+      return { frame: this.frame(time - this.start - a * round), a, b: 0 };
+    }
+    const a = first ? Math.round((this.turn - this.start) / round) - 1 : 0;
+    const offset = time - this.turn + (first ? round : this.phase);
+    if (offset < this.end) return { frame: this.frame(offset), a, b: 0 };
+    const length = this.end - offsets[second];
+    const b = Math.floor((offset - offsets[second]) / length);
+    return { frame: this.frame(offset - b * length), a, b };
+  }
+
+  /** The value of a series at the place that `at` gave; undefined where it is absent. */
+  value(series, { frame, a, b }, time) {
+    const { values } = series;
+    const value = values[frame];
+    if (value === undefined) return undefined;
+    switch (series.kind) {
+      case 'counter': {
+        let sum = value;
+        if (a && values[0] !== undefined && values[this.first - 1] !== undefined) {
+          sum += (a * (values[this.first - 1] - values[0]) * this.offsets[this.first]) / this.offsets[this.first - 1];
+        }
+        const last = values[this.last];
+        const from = values[this.second];
+        // A round ends where the next frame would be; it adds what its frames add, and a step more.
+        if (b && last !== undefined && from !== undefined) {
+          const told = this.offsets[this.last] - this.offsets[this.second];
+          sum += b * (last - from) * ((this.end - this.offsets[this.second]) / told);
+        }
+        return sum;
+      }
+      case 'time':
+        return value + (time - this.recording.times[frame]) / 1000;
+      case 'old':
+        return value + (this.start - this.origin) / 1000;
+      case 'event':
+        return value + (this.turn - this.offsets[this.first] - this.origin) / 1000;
+      default:
+        return value;
+    }
+  }
+
+  /** The metrics page at that time. `rename` changes labels, so that each node has its own identities. */
+  page(time, rename) {
+    // What is before a value is the same on every page.
+    this.lines ??= this.prepared(rename);
+    const place = this.at(time);
+    const page = [];
+    let last;
+    for (const { series, head, before } of this.lines) {
+      const value = this.value(series, place, time);
+      if (value === undefined) continue;
+      if (head !== last) page.push(head);
+      last = head;
+      page.push(before + (Number.isFinite(value) ? value : String(value).replace('Infinity', 'Inf')));
+    }
+    page.push('');
+    return page.join('\n');
+  }
+
+  prepared(rename) {
+    const { series: all, heads } = this.recording;
+    const families = new Map();
+    for (const series of all.values()) {
+      const family = heads.has(series.name) ? series.name : series.name.replace(/_(bucket|sum|count)$/, '');
+      const labels = rename(series.labels);
+      const head = heads.get(family) ?? `# TYPE ${series.name} untyped`;
+      // Series that came later in the recording stand with their family.
+      if (!families.has(head)) families.set(head, []);
+      families.get(head).push({ series, head, before: `${series.name}${labels ? `{${labels}}` : ''} ` });
+    }
+    return [...families.values()].flat();
+  }
+}

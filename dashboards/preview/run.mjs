@@ -1,0 +1,264 @@
+// Draws every board in every situation and checks what is drawn; measures queries and rules on 200 nodes.
+//   node run.mjs [--boards UID,...] [--situations NAME,...] [--docs DIR] [--reuse]
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
+import { checkLinks, Drawer, faultsOf } from './lib/draw.mjs';
+import { groupsOf, namesIn, writePast, writeRules } from './lib/history.mjs';
+import { inventCpu, inventPrices, inventSlurmOwner } from './lib/invented.mjs';
+import { measureQueries, measureRules } from './lib/measure.mjs';
+import { Recording } from './lib/recording.mjs';
+import { nodesOf, RICH, SCENARIOS, SITUATIONS } from './lib/situations.mjs';
+import { endAll, node, Prometheus, serve } from './lib/stack.mjs';
+import { panelsOf } from './src/model.js';
+
+const { values: options } = parseArgs({
+  options: { boards: { type: 'string' }, situations: { type: 'string' }, docs: { type: 'string' }, reuse: { type: 'boolean' } },
+});
+const REPOSITORY = process.env.REPOSITORY;
+const BUILT = process.env.BUILT ?? join(REPOSITORY, 'target/debug');
+const PROMETHEUS = process.env.PROMETHEUS ?? join(REPOSITORY, '.tools/bin/prometheus');
+const RUN = process.env.RUN_DIR ?? join(REPOSITORY, '.run/preview');
+const PORT = Number(process.env.PREVIEW_PORT ?? 21000);
+
+const EVERY = 5000;
+// The load of a simulated GPU has a period of two minutes; one of them is played again and again.
+const FRAMES = 26;
+const SKIP = 5;
+const HOUR = 3600e3;
+const NEAR = 6 * HOUR;
+const FAR = 4 * 24 * HOUR;
+const began = Date.now();
+
+function say(text) {
+  process.stdout.write(`${((Date.now() - began) / 1000).toFixed(0).padStart(4)} s  ${text}\n`);
+}
+
+const all = readdirSync(join(REPOSITORY, 'dashboards'))
+  .filter((name) => name.endsWith('.json'))
+  .map((name) => JSON.parse(readFileSync(join(REPOSITORY, 'dashboards', name), 'utf8')))
+  .sort((a, b) => a.uid.localeCompare(b.uid));
+const boards = all.filter(({ uid }) => !options.boards || options.boards.split(',').includes(uid));
+const situations = Object.keys(SITUATIONS).filter((name) => !options.situations || options.situations.split(',').includes(name));
+// Rules that others are made of come first.
+const ORDER = ['owners', 'recording', 'workload', 'slo', 'capacity', 'kubernetes'];
+const rank = (file) => (ORDER.findIndex((name) => file.endsWith(`/${name}.rules.yml`)) + ORDER.length + 1) % (ORDER.length + 1);
+const rules = ['alerts', 'alerts/optional']
+  .map((folder) => join(REPOSITORY, folder))
+  .filter(existsSync)
+  .flatMap((folder) => readdirSync(folder).filter((name) => name.endsWith('.rules.yml')).map((name) => join(folder, name)))
+  .sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+
+/** The situation in which a board has most to tell, for the pictures in docs. */
+const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig', 'gpu-node-capacity': 'fleet' };
+
+// The first page that tells of the GPU that is lost: what is before it goes round and round until the turn.
+function firstFault({ series }) {
+  const lost = [...series.values()].find(({ name, labels }) => name === 'gpu_unhealthy_reason' && /gpu="1".*reason="lost"/.test(labels));
+  const frame = lost?.values.findIndex((value) => value === 1) ?? -1;
+  if (frame < 2) throw new Error('the recording of faults has no healthy beginning, or no fault');
+  return frame;
+}
+
+async function record() {
+  const recordings = {};
+  await Promise.all(SCENARIOS.map(async (name, i) => {
+    const folder = join(RUN, 'nodes', name);
+    const scenario = join(REPOSITORY, 'dashboards/preview/scenarios', `${name}.toml`);
+    const port = PORT + 1 + i;
+    const child = await node({ scenario, folder, port, built: BUILT });
+    const recording = new Recording(EVERY);
+    await recording.take(`http://127.0.0.1:${port}/metrics`, name === 'faults' ? FRAMES + 6 : FRAMES, SKIP);
+    if (name === 'faults') recording.turn = firstFault(recording);
+    if (name !== 'no-gpu') inventCpu(recording);
+    recordings[name] = recording;
+    child.kill('SIGTERM');
+  }));
+  return recordings;
+}
+
+function kept(file) {
+  return JSON.parse(readFileSync(file, 'utf8')).map(([name, { series, heads, ...rest }]) => {
+    const recording = Object.assign(new Recording(rest.every), rest);
+    recording.series = new Map(series.map(([key, s]) => [key, { ...s, values: s.values.map((v) => (v === null ? undefined : typeof v === 'string' ? Number(v) : v)) }]));
+    recording.heads = new Map(heads);
+    return [name, recording];
+  });
+}
+
+function keep(file, recordings) {
+  const plain = Object.entries(recordings).map(([name, { series, heads, ...rest }]) => [name, { ...rest, series: [...series], heads: [...heads] }]);
+  writeFileSync(file, JSON.stringify(plain, (_, value) => (typeof value === 'number' && !Number.isFinite(value) ? String(value) : value)));
+}
+
+/** Names in expressions of panels. `ranges`: only where it is asked for over a time, not for now. */
+function askedFor(some, ranges = false) {
+  const names = new Set();
+  for (const board of some) {
+    for (const panel of panelsOf(board)) {
+      for (const { expr = '', instant } of panel.targets ?? []) {
+        if (!ranges || !instant || /\[\d*[hdw]/.test(expr)) for (const name of namesIn(expr)) names.add(name);
+      }
+    }
+  }
+  return names;
+}
+
+const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
+
+// Six hours of everything, and four days of what recording rules are made of, dense enough for rates over five minutes.
+async function writeAll({ from: begun, own, nodes }, groups) {
+  let sent = await writePast(own, nodes, begun - FAR, begun - NEAR, 150000, recordedFrom(groups).add('up'));
+  sent += await writePast(own, nodes, begun - NEAR, begun, 30000);
+  const to = Date.now();
+  sent += await writePast(own, nodes, begun, to, 15000);
+  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000 });
+}
+
+// Six hours of what the on-call board asks for over a time, and an hour and a half of what rules are made of.
+async function writeFleet({ from: begun, own, nodes }, groups) {
+  const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
+  const recorded = recordedFrom(groups);
+  const short = 1.5 * HOUR;
+  let sent = await writePast(own, nodes, begun - NEAR, begun - short, 60000, oncall);
+  sent += await writePast(own, nodes, begun - short, begun, 120000, new Set([...oncall, ...recorded]));
+  const to = Date.now();
+  sent += await writePast(own, nodes, begun, to, 60000, new Set([...oncall, ...recorded]));
+  return sent + await writeRules(own, groups, { far: begun - short, near: begun - short, to, step: 300000 });
+}
+
+// Cost of rules and queries on the fleet; gives what is too dear.
+async function measure(own, report) {
+  const cost = await measureRules(own);
+  report.rules = cost;
+  say(`  all rules: ${cost.seconds.toFixed(3)} s an evaluation (${cost.groups} groups), ${cost.series} series, ${cost.megabytes} MB`);
+  report.queries = await measureQueries(own, boards, Date.now());
+  const oncall = report.queries.filter(({ uid }) => uid === 'gpu-node-oncall').sort((a, b) => b.ms - a.ms);
+  if (oncall.length) say(`  slowest of ${oncall.length} queries of the on-call board: ${oncall[0].ms.toFixed(0)} ms (${oncall[0].title})`);
+  const faults = cost.failed.concat(oncall.filter(({ ms }) => ms > 200).map(({ ms, title, expr }) => `gpu-node-oncall (fleet): "${title}": a query takes ${ms.toFixed(0)} ms: ${expr}`));
+  if (cost.seconds > 1) faults.push(`rules (fleet): all take ${cost.seconds.toFixed(2)} s an evaluation`);
+  return faults;
+}
+
+async function main() {
+  mkdirSync(RUN, { recursive: true });
+  // Also tells at once that another run is under way.
+  const prometheus = {};
+  const played = {};
+  const server = await serve({
+    port: PORT,
+    page: join(process.cwd(), 'dist'),
+    boards: join(REPOSITORY, 'dashboards'),
+    pages: (path) => {
+      const [situation, i] = path.split('/');
+      const one = played[situation]?.[i];
+      return one?.player.page(Date.now(), one.rename);
+    },
+    prometheus,
+  });
+  const shots = join(RUN, 'shots');
+  rmSync(shots, { recursive: true, force: true });
+  mkdirSync(shots, { recursive: true });
+
+  const faults = checkLinks(boards, all);
+
+  const recorded = join(RUN, 'recordings.json');
+  let recordings;
+  if (options.reuse && existsSync(recorded)) {
+    recordings = Object.fromEntries(kept(recorded));
+    recordings.faults.turn = firstFault(recordings.faults);
+    say(`recordings of an earlier run: ${recorded}`);
+  } else {
+    say(`recording ${SCENARIOS.length} simulated nodes for ${((FRAMES + 6 + SKIP) * EVERY) / 1000} s`);
+    recordings = await record();
+    keep(recorded, recordings);
+  }
+  Object.values(recordings).forEach(inventSlurmOwner);
+  for (const [name, { series, times }] of Object.entries(recordings)) say(`  ${name}: ${series.size} series, ${times.length} pages`);
+
+  const example = join(REPOSITORY, 'alerts/optional/prices.example.yml');
+  const prices = join(RUN, 'prices.rules.yml');
+  if (existsSync(example)) writeFileSync(prices, inventPrices(readFileSync(example, 'utf8')));
+  const answered = new Map();
+  const report = { boards: {}, series: {}, queries: [], rules: {} };
+  for (const [name, { series }] of Object.entries(recordings)) report.series[name] = series.size;
+
+  // The small ones stand side by side; while one is drawn the others scrape. The fleet comes last, alone.
+  const stand = async (situation) => {
+    const fleet = situation === 'fleet';
+    // Rules of other rules come after them; prices come first.
+    const loaded = RICH.includes(situation) && existsSync(prices) ? [prices, ...rules] : rules;
+    const groups = groupsOf(loaded);
+    const own = new Prometheus(join(RUN, 'prometheus', situation), PORT + 10 + Object.keys(SITUATIONS).indexOf(situation));
+    await own.start(PROMETHEUS);
+    const begun = Date.now();
+    const nodes = nodesOf(situation, recordings, { start: begun - FAR - HOUR, turn: begun - 20 * 60e3 });
+    played[situation] = nodes;
+    const past = { from: begun, own, nodes };
+    const sent = fleet ? await writeFleet(past, groups) : await writeAll(past, groups);
+    const targets = nodes.map(({ labels }, n) => ({ job: labels.job, address: `127.0.0.1:${PORT}`, path: `/node/${situation}/${n}`, labels }));
+    await own.scrape(targets, fleet ? '15s' : '5s', loaded);
+    own.since = Date.now();
+    prometheus[situation] = own;
+    say(`${situation}: ${(sent / 1e6).toFixed(1)} million samples of the past written`);
+  };
+  const small = situations.filter((situation) => situation !== 'fleet');
+  for (const situation of small) await stand(situation);
+
+  const drawer = await Drawer.start(`http://127.0.0.1:${PORT}`, shots);
+  for (const situation of situations) {
+    const fleet = situation === 'fleet';
+    if (fleet) await stand(situation);
+    const own = prometheus[situation];
+    say(situation);
+    await sleep(Math.max(0, own.since + (fleet ? 75000 : 35000) - Date.now()));
+    if (fleet) faults.push(...(await measure(own, report)));
+    const at = Date.now();
+    for (const board of boards) {
+      const drawn = await drawer.draw(situation, board, at);
+      const found = faultsOf(situation, board, drawn, all, answered);
+      faults.push(...found);
+      const panels = Object.keys(drawn.panels ?? {}).length;
+      (report.boards[board.uid] ??= {})[situation] = { seconds: drawn.seconds, panels, faults: found };
+      say(`  ${board.uid.padEnd(20)} ${String(panels).padStart(3)} panels ${drawn.seconds.toFixed(1).padStart(5)} s  ${found.length ? `${found.length} FAULTS` : 'ok'}`);
+      writeFileSync(join(shots, `${situation}-${board.uid}.json`), JSON.stringify(drawn, null, 1));
+    }
+    await own.end();
+    delete prometheus[situation];
+    delete played[situation];
+  }
+  await drawer.end();
+  server.close();
+
+  for (const [query, count] of answered) {
+    if (count) continue;
+    if (options.situations) say(`no answer in these situations: ${query}`);
+    else faults.push(`${query}: has an answer in no situation`);
+  }
+  report.faults = faults;
+  if (options.docs) {
+    mkdirSync(options.docs, { recursive: true });
+    for (const { uid } of boards) {
+      const picture = join(shots, `${TELLING[uid] ?? 'healthy'}-${uid}.png`);
+      if (existsSync(picture)) copyFileSync(picture, join(options.docs, `${uid}.png`));
+    }
+  }
+  writeFileSync(join(RUN, 'report.json'), JSON.stringify(report, null, 1));
+  for (const fault of faults) console.log(`FAULT ${fault}`);
+  const panels = boards.reduce((sum, board) => sum + panelsOf(board).filter(({ type }) => type !== 'row').length, 0);
+  say(`${boards.length} boards with ${panels} panels, ${situations.length} situations, ${faults.length} faults; pictures in ${shots}`);
+  const ill = new Set(faults.map((fault) => fault.split(':')[0])).size;
+  console.log(`${Math.max(0, boards.length * situations.length - ill)} passed, ${ill} failed`);
+  return faults.length ? 1 : 0;
+}
+
+process.on('SIGINT', () => endAll().then(() => process.exit(130)));
+process.on('SIGTERM', () => endAll().then(() => process.exit(143)));
+main().then(
+  (code) => endAll().then(() => process.exit(code)),
+  (error) => {
+    console.error(error);
+    endAll().then(() => process.exit(2));
+  },
+);

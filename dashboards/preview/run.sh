@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Draws the boards and checks what is drawn (README.md). Arguments go to run.mjs. Everything it makes is in .tools/preview
+# (what npm fetched, and the page) and .run/preview (recordings, data, pictures).
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export REPOSITORY=$PWD
+[ -z "${BUILT:-}" ] || BUILT=$(realpath "$BUILT")
+here=dashboards/preview
+work=.tools/preview
+mkdir -p $work
+
+# Newer than what was fetched for it?
+if ! cmp -s $here/package-lock.json $work/package-lock.json || [ ! -e $work/node_modules/.package-lock.json ]; then
+	echo "fetching Grafana's components into $work (640 MB, about a minute)"
+	cp $here/package.json $here/package-lock.json $work/
+	(cd $work && npm ci --legacy-peer-deps --ignore-scripts --no-audit --no-fund --loglevel error)
+fi
+if ! diff -rq $here/src $work/src >/dev/null 2>&1 || ! cmp -s $here/vite.config.js $work/vite.config.js || [ ! -e $work/dist/index.html ]; then
+	echo "building the page (about a minute)"
+	rm -rf $work/src $work/dist
+	cp -r $here/src $here/index.html $here/vite.config.js $work/
+	(cd $work && ./node_modules/.bin/vite build --logLevel error)
+fi
+rm -rf $work/lib
+cp -r $here/lib $here/run.mjs $work/
+cd $work
+exec node run.mjs "$@"

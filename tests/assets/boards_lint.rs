@@ -1,0 +1,249 @@
+//! What every board and panel must have, so that it reads the same everywhere and lies nowhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::boards::{panels, query, uid, variable_names, variables, variables_in, variables_of_link};
+use super::{files, report};
+
+/// Panels of Grafana's core that can be drawn without Grafana (`dashboards/preview`).
+const TYPES: [&str; 11] = [
+    "stat",
+    "timeseries",
+    "table",
+    "bargauge",
+    "state-timeline",
+    "status-history",
+    "heatmap",
+    "text",
+    "row",
+    "barchart",
+    "histogram",
+];
+const SCHEMAS: std::ops::RangeInclusive<i64> = 39..=41;
+
+/// Runs `check` over all boards; it is given the board and where to put what is wrong.
+fn each(check: impl Fn(&Value, &mut dyn FnMut(String))) {
+    let mut problems = Vec::new();
+    for (file, board) in files::boards() {
+        check(&board, &mut |what| problems.push(format!("{file}: {what}")));
+    }
+    report(problems);
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default().trim()
+}
+
+#[test]
+fn boards_are_named_and_cannot_be_edited() {
+    let mut titles = BTreeMap::new();
+    let mut problems = Vec::new();
+    for (file, board) in files::boards() {
+        let mut wrong = |what: String| problems.push(format!("{file}: {what}"));
+        let uid = uid(&board);
+        if file != format!("dashboards/{uid}.json") {
+            wrong(format!("its uid is {uid:?}, not the file's name"));
+        }
+        if let Some(other) = titles.insert(text(&board, "title").to_owned(), file.clone()) {
+            wrong(format!("has the title of {other}"));
+        }
+        if board["editable"] != Value::Bool(false) {
+            wrong("can be edited".into());
+        }
+        if !board["schemaVersion"].as_i64().is_some_and(|version| SCHEMAS.contains(&version)) {
+            wrong(format!("schemaVersion is {}, not of {SCHEMAS:?}", board["schemaVersion"]));
+        }
+        if !board["tags"].as_array().is_some_and(|tags| tags.contains(&"gpu-node".into())) {
+            wrong("lacks the tag gpu-node".into());
+        }
+        if text(&board, "title").is_empty() || text(&board, "description").is_empty() {
+            wrong("lacks a title or a description".into());
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn panels_have_all_that_people_need_to_read_them() {
+    each(|board, wrong| {
+        for panel in panels(board) {
+            let (kind, title) = (text(panel, "type"), text(panel, "title"));
+            let mut wrong = |what: &str| wrong(format!("panel {title:?} ({kind}): {what}"));
+            if !TYPES.contains(&kind) {
+                wrong("is no type that is allowed");
+            }
+            if title.is_empty() {
+                wrong("has no title");
+            }
+            if kind == "row" {
+                continue;
+            }
+            if text(panel, "description").is_empty() {
+                wrong("has no description");
+            }
+            if kind == "text" {
+                continue;
+            }
+            let defaults = &panel["fieldConfig"]["defaults"];
+            if text(defaults, "unit").is_empty() {
+                wrong("has no unit");
+            }
+            if !defaults["thresholds"]["steps"].as_array().is_some_and(|steps| !steps.is_empty()) {
+                wrong("has no thresholds of its own: Grafana's are red at 80");
+            }
+            let none = text(defaults, "noValue");
+            if none.is_empty() || none.parse::<f64>().is_ok() {
+                wrong("does not say what it means that there is no value");
+            }
+            if text(&panel["datasource"], "uid") != "${datasource}" {
+                wrong("has a data source of its own");
+            }
+            let targets = panel["targets"].as_array().map_or(&[][..], |targets| targets.as_slice());
+            if targets.is_empty() {
+                wrong("asks for nothing");
+            }
+            let names: BTreeSet<&str> = targets.iter().map(|target| text(target, "refId")).collect();
+            if names.len() != targets.len() {
+                wrong("has two targets of one name");
+            }
+            let drawn = !matches!(kind, "table" | "heatmap");
+            for target in targets {
+                if text(target, "expr").is_empty() {
+                    wrong("has a target without an expression");
+                }
+                if drawn && matches!(text(target, "legendFormat"), "" | "__auto") {
+                    wrong("has a target without a legend");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn panels_stand_beside_each_other() {
+    each(|board, wrong| {
+        let all = panels(board);
+        let mut ids = BTreeSet::new();
+        let mut taken: Vec<([i64; 4], &str)> = Vec::new();
+        for panel in all {
+            let title = text(panel, "title");
+            if !panel["id"].as_i64().is_some_and(|id| ids.insert(id)) {
+                wrong(format!("panel {title:?}: its id is missing or another's"));
+            }
+            let at = ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_i64().unwrap_or(-1));
+            let [x, y, w, h] = at;
+            if x < 0 || y < 0 || w < 1 || h < 1 || x + w > 24 {
+                wrong(format!("panel {title:?}: gridPos {at:?} is outside the grid"));
+            }
+            for ([x2, y2, w2, h2], other) in &taken {
+                if x < x2 + w2 && *x2 < x + w && y < y2 + h2 && *y2 < y + h {
+                    wrong(format!("panel {title:?} covers {other:?}"));
+                }
+            }
+            taken.push((at, title));
+        }
+    });
+}
+
+#[test]
+fn variables_come_from_the_inventory_and_in_order() {
+    const ORDER: [&str; 6] = ["datasource", "cluster", "job", "instance", "gpu", "uuid"];
+    each(|board, wrong| {
+        let names: Vec<&str> = variables(board).iter().map(|variable| text(variable, "name")).collect();
+        if names.first() != Some(&"datasource") {
+            wrong("the first variable is not datasource".into());
+        }
+        let places: Vec<usize> =
+            names.iter().filter_map(|name| ORDER.iter().position(|known| known == name)).collect();
+        if !places.is_sorted() {
+            wrong(format!("variables are not in the order {ORDER:?}: {names:?}"));
+        }
+        for variable in variables(board) {
+            let (name, kind) = (text(variable, "name"), text(variable, "type"));
+            let mut wrong = |what: String| wrong(format!("variable {name}: {what}"));
+            // A board of one node has one chosen.
+            let takes_all = variable["includeAll"] == Value::Bool(true);
+            let all = match name {
+                "cluster" => Some(".*"),
+                "job" | "instance" => Some(".+"),
+                _ => None,
+            };
+            if takes_all && all.is_some_and(|all| text(variable, "allValue") != all) {
+                wrong(format!("allValue is {}", variable["allValue"]));
+            }
+            if takes_all && matches!(name, "job" | "instance") && variable["multi"] != Value::Bool(true) {
+                wrong("takes one value only".into());
+            }
+            if kind != "query" {
+                continue;
+            }
+            // A sensor's series come and go; who is there does not depend on them.
+            let asked = query(variable);
+            let metric = asked.trim_start_matches(|c: char| c != '(').trim_start_matches('(');
+            let metric: String =
+                metric.chars().take_while(|c| c.is_ascii_alphanumeric() || "_:".contains(*c)).collect();
+            if metric.starts_with("gpu_") && !metric.ends_with("_info") {
+                wrong(format!("comes from {metric}, which is no inventory"));
+            }
+            if variable["refresh"].as_i64() != Some(2) {
+                wrong("is not asked for again when the time changes".into());
+            }
+        }
+    });
+}
+
+#[test]
+fn variables_that_are_spoken_of_exist() {
+    each(|board, wrong| {
+        let names = variable_names(board);
+        let mut all = Vec::new();
+        strings(board, &mut all);
+        let used: BTreeSet<String> = all.iter().flat_map(|text| variables_in(text)).collect();
+        for name in used.difference(&names) {
+            wrong(format!("there is no variable {name}"));
+        }
+    });
+}
+
+#[test]
+fn links_lead_to_boards_and_variables_that_exist() {
+    let boards: BTreeMap<String, BTreeSet<String>> =
+        files::boards().iter().map(|(_, board)| (uid(board), variable_names(board))).collect();
+    each(|board, wrong| {
+        let mut all = Vec::new();
+        strings(board, &mut all);
+        for url in all.iter().filter(|text| text.contains("/d/")) {
+            let rest = url.split("/d/").nth(1).unwrap_or_default();
+            let uid = rest.split(['?', '/', '#', '&']).next().unwrap_or_default();
+            match boards.get(uid) {
+                None => wrong(format!("there is no board {uid:?}: {url}")),
+                Some(names) => {
+                    for name in variables_of_link(url).difference(names) {
+                        wrong(format!("{uid} has no variable {name}: {url}"));
+                    }
+                }
+            }
+            if !url.contains("__url_time_range") && !url.contains("from=") {
+                wrong(format!("a link loses the time: {url}"));
+            }
+        }
+        let links = board["links"].as_array().map_or(&[][..], |links| links.as_slice());
+        for link in links.iter().filter(|link| text(link, "type") == "dashboards") {
+            if link["keepTime"] != Value::Bool(true) || link["includeVars"] != Value::Bool(true) {
+                wrong(format!("the link {:?} loses the time or the variables", text(link, "title")));
+            }
+        }
+    });
+}
+
+/// All texts in a document.
+fn strings<'a>(value: &'a Value, all: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => all.push(text),
+        Value::Array(list) => list.iter().for_each(|value| strings(value, all)),
+        Value::Object(map) => map.values().for_each(|value| strings(value, all)),
+        _ => {}
+    }
+}

@@ -1,0 +1,20 @@
+//! Checks of what is served beside the metrics: alert rules, boards and runbooks, against the catalogue of metrics,
+//! against each other, and with their own tools (promtool, amtool).
+//!
+//! Every check collects all that is wrong before it fails.
+
+mod boards;
+mod boards_lint;
+mod coverage;
+mod files;
+mod promql;
+mod rules;
+mod runbooks;
+mod tools;
+mod vocabulary;
+
+/// Fails with all problems, a line each.
+#[track_caller]
+fn report(problems: Vec<String>) {
+    assert!(problems.is_empty(), "{} problems:\n{}\n", problems.len(), problems.join("\n"));
+}

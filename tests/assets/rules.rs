@@ -1,0 +1,176 @@
+//! What every rule must have: names and labels that exist, and what people need who are told of an alert.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_node_exporter::assets::command::{GRAFANA_URL, RUNBOOK_URL};
+
+use super::boards::{self, variables_of_link};
+use super::promql::{LabelNames, Reader, parse};
+use super::vocabulary::Vocabulary;
+use super::{files, report};
+
+const SEVERITIES: [&str; 3] = ["page", "ticket", "info"];
+const TEAMS: [&str; 2] = ["platform", "owner"];
+const COMPONENTS: [&str; 10] =
+    ["gpu", "canary", "exporter", "driver", "mig", "fabric", "host", "owner", "capacity", "slo"];
+const ANNOTATIONS: [&str; 4] = ["summary", "description", "runbook_url", "dashboard_url"];
+
+/// Reads an expression; its labels and what is wrong with it.
+fn read(text: &str, vocabulary: &Vocabulary) -> (LabelNames, Vec<String>) {
+    match parse(text) {
+        Err(error) => (None, vec![format!("cannot be parsed: {error}")]),
+        Ok(expr) => {
+            let mut reader = Reader::new(vocabulary);
+            let labels = reader.labels(&expr);
+            (labels, reader.problems)
+        }
+    }
+}
+
+/// Labels that a template asks for.
+fn labels_of_template(text: &str) -> BTreeSet<String> {
+    let parts = text.split("$labels.").skip(1);
+    parts.map(|rest| rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()).collect()
+}
+
+#[test]
+fn every_name_in_a_rule_exists() {
+    let vocabulary = Vocabulary::new();
+    let mut problems = Vec::new();
+    for (file, rule) in files::rules() {
+        let name = rule.alert.as_ref().or(rule.record.as_ref()).cloned().unwrap_or_default();
+        let (_, wrong) = read(&rule.expr, &vocabulary);
+        problems.extend(wrong.into_iter().map(|what| format!("{file}: {name}: {what}")));
+    }
+    report(problems);
+}
+
+#[test]
+fn every_alert_says_what_people_need() {
+    let vocabulary = Vocabulary::new();
+    let mut problems = Vec::new();
+    let mut seen = BTreeMap::new();
+    for (file, name, rule) in files::alerts() {
+        let mut wrong = |what: String| problems.push(format!("{file}: {name}: {what}"));
+        if let Some(other) = seen.insert(name.clone(), file.clone()) {
+            wrong(format!("is in {other} too"));
+        }
+        if !name.starts_with("Gpu") || !name.chars().all(|c| c.is_ascii_alphanumeric()) {
+            wrong("is no name of ours: Gpu and CamelCase".into());
+        }
+        for (label, values) in
+            [("severity", &SEVERITIES[..]), ("team", &TEAMS[..]), ("component", &COMPONENTS[..])]
+        {
+            match rule.labels.get(label) {
+                Some(value) if values.contains(&value.as_str()) => {}
+                other => wrong(format!("label {label} is {other:?}, not one of {values:?}")),
+            }
+        }
+        for (label, value) in &rule.labels {
+            if value.contains("{{") && !value.contains("$labels.") {
+                wrong(format!("label {label} has a value that changes: every change is another alert"));
+            }
+        }
+        for annotation in ANNOTATIONS {
+            if rule.annotations.get(annotation).is_none_or(|text| text.trim().is_empty()) {
+                wrong(format!("has no annotation {annotation}"));
+            }
+        }
+        let text = |annotation: &str| rule.annotations.get(annotation).map_or("", |text| text.as_str());
+        if text("summary").trim().contains('\n') {
+            wrong("the summary has more than one line".into());
+        }
+        if text("runbook_url") != format!("{RUNBOOK_URL}/{name}.md") {
+            wrong(format!("runbook_url is not {RUNBOOK_URL}/{name}.md"));
+        }
+        let (labels, _) = read(&rule.expr, &vocabulary);
+        let used: BTreeSet<String> =
+            rule.annotations.values().flat_map(|text| labels_of_template(text)).collect();
+        let Some(labels) = labels else { continue };
+        for label in used.iter().filter(|label| !labels.contains(*label) && !rule.labels.contains_key(*label))
+        {
+            wrong(format!("speaks of $labels.{label}, which its expression has not"));
+        }
+        // Without a node nobody knows where to look; these are of a fleet.
+        let of_fleet = !labels.contains("instance");
+        if !of_fleet && labels.contains("gpu") && !used.contains("gpu") && labels.contains("uuid") {
+            wrong("is of one GPU and does not name it".into());
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn every_alert_leads_to_a_board_that_exists() {
+    let boards: BTreeMap<String, BTreeSet<String>> = files::boards()
+        .iter()
+        .map(|(_, board)| (boards::uid(board), boards::variable_names(board)))
+        .collect();
+    let mut problems = Vec::new();
+    for (file, name, rule) in files::alerts() {
+        let Some(url) = rule.annotations.get("dashboard_url") else { continue };
+        let Some(rest) = url.strip_prefix(&format!("{GRAFANA_URL}/d/")) else {
+            problems.push(format!("{file}: {name}: dashboard_url does not begin with {GRAFANA_URL}/d/"));
+            continue;
+        };
+        let uid = rest.split(['?', '/']).next().unwrap_or_default();
+        match boards.get(uid) {
+            None => problems.push(format!("{file}: {name}: there is no board {uid}")),
+            Some(variables) => {
+                for variable in variables_of_link(url).difference(variables) {
+                    problems.push(format!("{file}: {name}: {uid} has no variable {variable}"));
+                }
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn every_alert_has_its_reason_above_it() {
+    let mut problems = Vec::new();
+    for path in files::rule_files() {
+        let text = files::read(&path);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some(name) = line.strip_prefix("- alert: ") else { continue };
+            if !lines[..at].last().is_some_and(|above| above.starts_with('#')) {
+                problems.push(format!("{}: {name}: no comment above it says why", files::name(&path)));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn the_objects_of_kubernetes_are_those_of_the_rules() {
+    let path = files::root().join("alerts/prometheusrule.yml");
+    let made = gpu_node_exporter::assets::prometheusrule::render(&[]).expect("every rule file has groups");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, made).expect("it can be written");
+        return;
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == made, "alerts/prometheusrule.yml is not what the rules make: run `make rules`");
+}
+
+#[test]
+fn what_is_served_is_what_the_repository_has() {
+    let mut wanted = files::list("alerts", ".yml");
+    wanted
+        .extend(["alerts/optional", "alerts/rollouts"].iter().flat_map(|folder| files::list(folder, ".yml")));
+    wanted.extend(files::list("dashboards", ".json"));
+    let mut problems = Vec::new();
+    for path in &wanted {
+        let served = gpu_node_exporter::assets::Asset::at(&format!("/{}", files::name(path)));
+        if served.is_none_or(|asset| asset.text != files::read(path)) {
+            problems
+                .push(format!("{} is served otherwise: `touch build.rs` and build again", files::name(path)));
+        }
+    }
+    let served = gpu_node_exporter::assets::ASSETS.len();
+    if served != wanted.len() {
+        problems.push(format!("{served} files are served, {} are there", wanted.len()));
+    }
+    report(problems);
+}

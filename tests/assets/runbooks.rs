@@ -1,0 +1,317 @@
+//! Whether every alert has a page that helps, and whether what the pages name exists.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use gpu_node_exporter::catalog::METRICS;
+
+use super::promql::{Reader, parse};
+use super::vocabulary::Vocabulary;
+use super::{files, report};
+
+/// Headings of a runbook, in order; above them is its name.
+const HEADINGS: [&str; 6] = ["Meaning", "Impact", "Is it real", "What to do", "If it comes back", "Silence"];
+/// Programs that a page may have people type.
+const PROGRAMS: &str = include_str!("programs.txt");
+/// Blocks whose lines are typed.
+const SHELLS: [&str; 4] = ["sh", "bash", "shell", "console"];
+/// Folders and files of pages, beside the runbooks.
+const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
+/// Fields of nvidia-smi that are named like metrics.
+const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
+const PAGES: [&str; 3] = ["docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
+
+/// One block of code of a page.
+struct Block {
+    language: String,
+    lines: Vec<String>,
+}
+
+/// A page in parts: blocks of code, and the text beside them.
+struct Page {
+    name: String,
+    path: PathBuf,
+    blocks: Vec<Block>,
+    prose: String,
+}
+
+impl Page {
+    fn read(path: &Path) -> Page {
+        let (mut blocks, mut prose): (Vec<Block>, String) = (Vec::new(), String::new());
+        let mut within = false;
+        for line in files::read(path).lines() {
+            match line.trim_start().strip_prefix("```") {
+                Some(_) if within => within = false,
+                Some(language) => {
+                    blocks.push(Block { language: language.trim().to_owned(), lines: Vec::new() });
+                    within = true;
+                }
+                None if within => {
+                    blocks.last_mut().expect("one is open").lines.push(line.trim_start().to_owned());
+                }
+                None => {
+                    prose.push_str(line);
+                    prose.push('\n');
+                }
+            }
+        }
+        Page { name: files::name(path), path: path.to_owned(), blocks, prose }
+    }
+
+    /// Texts in backquotes.
+    fn inline(&self) -> impl Iterator<Item = &str> {
+        self.prose.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+    }
+
+    /// Headings, each with its depth.
+    fn headings(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.prose.lines().filter_map(|line| {
+            let depth = line.len() - line.trim_start_matches('#').len();
+            Some((depth, line[depth..].strip_prefix(' ')?.trim())).filter(|(depth, _)| *depth > 0)
+        })
+    }
+}
+
+fn pages() -> Vec<Page> {
+    let mut paths: Vec<PathBuf> = FOLDERS.into_iter().flat_map(|folder| files::list(folder, ".md")).collect();
+    paths.extend(PAGES.into_iter().map(|page| files::root().join(page)).filter(|path| path.exists()));
+    paths.iter().map(|path| Page::read(path)).collect()
+}
+
+/// Every query in a block marked as PromQL, with its page; blocks have one query, or one a line.
+pub fn queries() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for page in pages() {
+        for block in page.blocks.iter().filter(|block| block.language == "promql") {
+            let lines: Vec<&str> = block
+                .lines
+                .iter()
+                .map(|line| line.trim())
+                .filter(|line| !line.is_empty() && !line.starts_with('#'))
+                .collect();
+            let whole = lines.join("\n");
+            if parse(&whole).is_ok() || lines.iter().any(|line| parse(line).is_err()) {
+                all.push((page.name.clone(), whole));
+            } else {
+                all.extend(lines.into_iter().map(|line| (page.name.clone(), line.to_owned())));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn every_alert_has_a_page_and_every_page_an_alert() {
+    let alerts: BTreeSet<String> = files::alerts().into_iter().map(|(_, name, _)| name).collect();
+    let pages = files::list("docs/runbooks", ".md");
+    let stem = |path: &PathBuf| path.file_stem().expect("it was listed").to_string_lossy().into_owned();
+    let pages: BTreeSet<String> = pages.iter().map(stem).filter(|name| name != "README").collect();
+    let none = alerts.difference(&pages).map(|name| format!("{name}: there is no docs/runbooks/{name}.md"));
+    let old =
+        pages.difference(&alerts).map(|name| format!("docs/runbooks/{name}.md: there is no such alert"));
+    report(none.chain(old).collect());
+}
+
+#[test]
+fn runbooks_have_the_same_parts() {
+    let mut problems = Vec::new();
+    for page in pages()
+        .iter()
+        .filter(|page| page.name.starts_with("docs/runbooks/") && !page.name.ends_with("README.md"))
+    {
+        let stem = page.path.file_stem().expect("it has a name").to_string_lossy().into_owned();
+        let title: Vec<&str> =
+            page.headings().filter(|(depth, _)| *depth == 1).map(|(_, text)| text).collect();
+        if title != [stem.as_str()] {
+            problems.push(format!("{}: its title is {title:?}", page.name));
+        }
+        let parts: Vec<&str> =
+            page.headings().filter(|(depth, _)| *depth == 2).map(|(_, text)| text).collect();
+        if parts != HEADINGS {
+            problems.push(format!("{}: its parts are {parts:?}, not {HEADINGS:?}", page.name));
+        }
+        if !page.blocks.iter().any(|block| SHELLS.contains(&block.language.as_str())) {
+            problems.push(format!("{}: there is nothing to type", page.name));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn pages_are_finished_and_lead_nowhere_dead() {
+    let mut problems = Vec::new();
+    for page in pages() {
+        for word in ["TODO", "FIXME", "XXX", "TBD"] {
+            if page.prose.contains(word) {
+                problems.push(format!("{}: {word}", page.name));
+            }
+        }
+        for link in page.prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let folder = page.path.parent().expect("it is in a folder");
+            let path = if file.is_empty() { page.path.clone() } else { folder.join(file) };
+            if !path.exists() {
+                problems.push(format!("{}: dead link {link}", page.name));
+            } else if !anchor.is_empty() && path.extension().is_some_and(|ending| ending == "md") {
+                let there = Page::read(&path);
+                if !there.headings().any(|(_, heading)| slug(heading) == anchor) {
+                    problems.push(format!("{}: {link} has no such heading", page.name));
+                }
+            }
+        }
+    }
+    report(problems);
+}
+
+/// The anchor of a heading.
+fn slug(heading: &str) -> String {
+    let kept = heading.to_lowercase();
+    kept.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c)).collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn queries_of_pages_name_what_exists() {
+    let vocabulary = Vocabulary::new();
+    let mut problems = Vec::new();
+    for (page, text) in queries() {
+        match parse(&text) {
+            Err(error) => problems.push(format!("{page}: cannot be parsed: {error}\n    {text}")),
+            Ok(expr) => {
+                let mut reader = Reader::new(&vocabulary);
+                reader.labels(&expr);
+                problems.extend(reader.problems.iter().map(|what| format!("{page}: {what}\n    {text}")));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn metrics_named_in_pages_exist() {
+    let vocabulary = Vocabulary::new();
+    let mut words: BTreeSet<&str> = FIELDS.into();
+    for def in METRICS {
+        words.extend([def.name, def.family()]);
+        for label in def.entity.labels().iter().chain(def.labels) {
+            words.insert(label.name);
+            words.extend(label.values.into_iter().flatten());
+        }
+    }
+    let known = |word: &str| {
+        let prefix = word.strip_suffix('*').or_else(|| Some(word).filter(|word| word.ends_with('_')));
+        let prefix = prefix.map_or_else(|| format!("{word}_"), str::to_owned);
+        words.contains(word)
+            || vocabulary.get(word).is_some()
+            // As `grep` is given the beginning of several.
+            || words.iter().any(|word| word.starts_with(&prefix))
+    };
+    let mut problems = Vec::new();
+    for page in pages() {
+        let code = page.blocks.iter().flat_map(|block| block.lines.iter().map(String::as_str));
+        for text in code.chain(page.inline()) {
+            let part = |c: char| !(c.is_ascii_alphanumeric() || "_:*".contains(c));
+            for word in text.split(part).map(|word| word.trim_matches(':')) {
+                if word.starts_with("gpu_") && !known(word) {
+                    problems.push(format!("{}: there is no {word}", page.name));
+                }
+            }
+        }
+    }
+    problems.sort();
+    problems.dedup();
+    report(problems);
+}
+
+#[test]
+fn programs_that_pages_have_people_type_are_known() {
+    let known: BTreeSet<&str> =
+        PROGRAMS.lines().filter(|line| !line.starts_with('#')).map(str::trim).collect();
+    let mut problems = Vec::new();
+    for page in pages() {
+        for block in page.blocks.iter().filter(|block| SHELLS.contains(&block.language.as_str())) {
+            for program in programs(block) {
+                if !known.contains(program.as_str()) {
+                    problems.push(format!("{}: {program:?} is not in tests/assets/programs.txt", page.name));
+                }
+            }
+        }
+    }
+    problems.sort();
+    problems.dedup();
+    report(problems);
+}
+
+/// The programs that a block starts. Where some lines begin with a prompt the others are what is answered.
+fn programs(block: &Block) -> Vec<String> {
+    let prompt = |line: &&String| line.starts_with("$ ") || line.starts_with("# ");
+    let prompted = block.language == "console" || block.lines.iter().any(|line| line.starts_with("$ "));
+    let typed: Vec<&str> = if prompted {
+        block.lines.iter().filter(prompt).map(|line| line[2..].trim()).collect()
+    } else {
+        block.lines.iter().map(|line| line.trim()).filter(|line| !line.starts_with('#')).collect()
+    };
+    // What a line ends with goes on in the next.
+    let text = typed.join("\n").replace("\\\n", " ");
+    text.lines().flat_map(programs_of_line).collect()
+}
+
+fn programs_of_line(line: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let (mut quote, mut before) = (None, ' ');
+    for c in line.chars() {
+        match (quote, c) {
+            (None, '#') if before == ' ' => break,
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), _) if open == c => quote = None,
+            // A command within another.
+            (_, '(') if before == '$' => {
+                quote = None;
+                parts.push(String::new());
+            }
+            (None, '|' | ';' | '&') if before != '>' => parts.push(String::new()),
+            _ => {}
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(c);
+        }
+        before = c;
+    }
+    let first = |part: String| {
+        let part = part.trim_start_matches(['|', ';', '&', '(', ' ']).to_owned();
+        let mut words = part.split_whitespace().peekable();
+        // Settings, and programs that start another.
+        while words.peek().is_some_and(|word| {
+            let setting = word.split_once('=').is_some_and(|(name, _)| {
+                !name.is_empty()
+                    && name.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit())
+            });
+            setting || matches!(*word, "sudo" | "env" | "time" | "do" | "then" | "else" | "!")
+        }) {
+            words.next();
+        }
+        words.next().map(|word| word.trim_end_matches(')').to_owned())
+    };
+    let shell = ["for", "while", "if", "done", "fi", "do"];
+    parts.into_iter().filter_map(first).filter(|word| !shell.contains(&word.as_str())).collect()
+}
+
+#[test]
+fn programs_are_found_in_what_is_typed() {
+    let block = |language: &str, lines: &[&str]| Block {
+        language: language.into(),
+        lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+    };
+    let all = programs(&block(
+        "sh",
+        &["# why", "sudo dmesg | grep -i 'a | b' # c | d", "A=1 curl -s x \\", " -o y"],
+    ));
+    assert_eq!(all, ["dmesg", "grep", "curl"]);
+    assert_eq!(
+        programs(&block("sh", &["GPU=0; NODE=$(uname -n) # x", "kill \"$(pidof x)\""])),
+        ["uname", "kill", "pidof"]
+    );
+    assert_eq!(programs(&block("console", &["$ nvidia-smi -L", "GPU 0: x | y"])), ["nvidia-smi"]);
+}

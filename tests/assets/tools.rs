@@ -1,0 +1,79 @@
+//! What Prometheus's and Alertmanager's own tools say.
+
+use std::process::Command;
+
+use super::{files, report};
+
+/// Most lines that are shown of what a tool says.
+const MOST_LINES: usize = 60;
+
+/// Runs a tool of `.tools/bin`; what it said if it was not content.
+fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
+    let root = files::root();
+    let mut command = Command::new(root.join(".tools/bin").join(tool));
+    let output = command.args(arguments).current_dir(root.join(folder)).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!(".tools/bin/{tool}: {error}; tests/tools/ensure-tools.sh test fetches it")
+    });
+    if output.status.success() {
+        return Vec::new();
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    // The first case that fails tells most.
+    let first: Vec<&str> = said.lines().take(MOST_LINES).collect();
+    vec![format!("{tool} {}:\n{}", arguments.join(" "), first.join("\n"))]
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn promtool_takes_the_rules() {
+    let mut arguments = words(&["check", "rules"]);
+    arguments.extend(files::rule_files().iter().map(|path| files::name(path)));
+    report(run("promtool", &arguments, "."));
+}
+
+#[test]
+fn the_tests_of_the_rules_pass() {
+    let tests = files::list("tests/alerts", ".test.yml");
+    let name =
+        |path: &std::path::PathBuf| path.file_name().expect("it was listed").to_string_lossy().into_owned();
+    // Each on its own, so that what fails is named by its file; side by side, because some play days.
+    let failed = |path| run("promtool", &words(&["test", "rules", &name(path)]), "tests/alerts");
+    let failed = &failed;
+    let problems = std::thread::scope(|scope| {
+        let runs: Vec<_> = tests.iter().map(|path| scope.spawn(move || failed(path))).collect();
+        runs.into_iter().flat_map(|run| run.join().expect("it ends")).collect()
+    });
+    report(problems);
+}
+
+#[test]
+fn amtool_takes_the_example_of_alertmanager() {
+    if files::root().join("alerts/alertmanager.yml").exists() {
+        report(run("amtool", &words(&["check-config", "alerts/alertmanager.yml"]), "."));
+    }
+}
+
+#[test]
+fn expressions_of_boards_and_runbooks_are_those_of_the_oldest_prometheus() {
+    // The parser of the other checks knows newer functions too.
+    let mut rules = String::from("groups:\n- name: all\n  rules:\n");
+    let boards =
+        super::boards::expressions().into_iter().map(|expression| (expression.place, expression.text));
+    for (place, text) in boards.chain(super::runbooks::queries()) {
+        let record: String = place.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let text = serde_json::to_string(&text).expect("a text is JSON");
+        rules.push_str(&format!("  - {{record: 'at:{record}', expr: {text}}}\n"));
+    }
+    let file = format!("{}/expressions-{}.yml", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    std::fs::write(&file, rules).expect("it can be written");
+    let problems = run("promtool", &words(&["check", "rules", &file]), ".");
+    if problems.is_empty() {
+        std::fs::remove_file(&file).expect("it can be removed");
+    }
+    report(problems);
+}

@@ -1,0 +1,195 @@
+//! The incidents as `incidents.toml` tells them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::Fallible;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    incident: Vec<Incident>,
+}
+
+/// What happens to a node, or to several alike, and what must come of it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Incident {
+    /// Names it, and its node in the label `instance`; its nodes are `NAME-1` and on if there are several.
+    pub name: String,
+    /// One line for people.
+    pub what: String,
+    /// How it is played, where that is not plain from the scenario.
+    #[serde(default)]
+    pub note: String,
+    /// The simulated node: a scenario of `tests/simgpu/README.md`. What the incident causes waits for the gate
+    /// `cause`.
+    pub scenario: String,
+    /// How it begins.
+    #[serde(default)]
+    pub cause: Cause,
+    /// Memory of GPU 0 that fills step by step after the cause.
+    #[serde(default)]
+    pub leak: Leak,
+    /// Nodes that it happens to.
+    #[serde(default = "one")]
+    pub nodes: usize,
+    /// Nodes of the same cluster beside them, which stay well.
+    #[serde(default)]
+    pub well: usize,
+    /// Label `cluster` of its nodes; none if empty.
+    #[serde(default)]
+    pub cluster: String,
+    /// The alerts of which the first notification must name one, and all of which must fire. None: nothing may come.
+    pub alerts: Vec<String>,
+    /// Whether the first notification must name all of them.
+    #[serde(default)]
+    pub together: bool,
+    /// Other alerts that may fire: they follow from the cause.
+    #[serde(default)]
+    pub also: Vec<String>,
+    /// Severity of the alerts.
+    #[serde(default)]
+    pub severity: String,
+    /// Who must be told.
+    #[serde(default)]
+    pub receiver: String,
+    /// Notifications that must come in the first five minutes.
+    #[serde(default = "one")]
+    pub notifications: usize,
+    /// Times of the rules are divided by the factor of the run.
+    #[serde(default)]
+    pub scaled: bool,
+    /// Seconds that may pass before the node itself can know, and why.
+    #[serde(default)]
+    pub known_after: KnownAfter,
+    /// Settings of the exporter, as `SECTION__KEY`.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
+    /// Files of the node, by name: a setting says `{dir}` for their folder.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
+    /// Processes of the node's host.
+    #[serde(default)]
+    pub process: Vec<Process>,
+}
+
+/// How an incident begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The gate `cause` of the scenario opens.
+    #[default]
+    Gate,
+    /// The same as soon as the node runs, before any Prometheus looks.
+    Early,
+    /// The exporter is killed.
+    Kill,
+    /// The driver's kernel module goes and another comes, while the gate is open for some seconds.
+    Upgrade,
+    /// The same within a maintenance window that was announced, the driver released before.
+    PlannedUpgrade,
+    /// Nothing happens.
+    Nothing,
+}
+
+/// A leak of GPU memory: gates `leak-1` and on open after each other.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leak {
+    /// How many steps.
+    pub steps: u64,
+    /// Seconds from one to the next.
+    pub seconds: u64,
+    /// MiB that are free before the first.
+    pub free_mib: u64,
+    /// MiB that each takes.
+    pub each_mib: u64,
+}
+
+/// What comes before the rule's own time.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownAfter {
+    /// So long.
+    pub seconds: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// A process of the host, in a pod.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// Its id, as in the scenario.
+    pub pid: u32,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// CPUs that it may run on.
+    pub cpus: String,
+    /// GiB of memory on each NUMA node.
+    #[serde(default)]
+    pub memory: [u64; 2],
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Incident {
+    /// The instances of its nodes: those it happens to, then those beside them.
+    pub fn instances(&self) -> Vec<String> {
+        match self.nodes + self.well {
+            1 => vec![self.name.clone()],
+            n => (1..=n).map(|i| format!("{}-{i}", self.name)).collect(),
+        }
+    }
+
+    /// The scenario with the steps of the leak.
+    pub fn scenario(&self) -> String {
+        let Leak { steps, free_mib, each_mib, .. } = self.leak;
+        let step = |n: u64| {
+            let free = free_mib.saturating_sub(n * each_mib);
+            format!("[[step]]\ngate = \"leak-{n}\"\ngpu = 0\nfree_memory = \"{free}MiB\"\n")
+        };
+        (1..=steps).fold(self.scenario.clone(), |text, n| text + &step(n))
+    }
+
+    /// Whether it must stay silent.
+    pub fn silent(&self) -> bool {
+        self.alerts.is_empty()
+    }
+
+    /// Time that the node itself may need before it can know.
+    pub fn known_after(&self) -> Duration {
+        Duration::from_secs(self.known_after.seconds)
+    }
+}
+
+/// Reads the incidents and checks that they make sense.
+pub fn read(path: &Path) -> Fallible<Vec<Incident>> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let incidents = toml::from_str::<File>(&text).map_err(|e| format!("{}: {e}", path.display()))?.incident;
+    let mut names = BTreeSet::new();
+    for incident in &incidents {
+        let wrong =
+            |what: &str| Err(format!("{}: incident {}: {what}", path.display(), incident.name).into());
+        if !incident.instances().into_iter().all(|name| names.insert(name)) {
+            return wrong("its name is taken");
+        }
+        if incident.silent() != incident.severity.is_empty()
+            || incident.silent() != incident.receiver.is_empty()
+        {
+            return wrong("alerts, severity and receiver go together");
+        }
+        if incident.known_after.seconds > 0 && incident.known_after.why.is_empty() {
+            return wrong("why is it known late?");
+        }
+    }
+    Ok(incidents)
+}

@@ -1,0 +1,202 @@
+//! What came of each incident, and whether it is what must come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::http::Notification;
+use crate::incident::Incident;
+
+/// Time that scrape, rules, grouping and the way to the receiver may take together.
+pub const SLACK: Duration = Duration::from_secs(60);
+/// The first minutes of an incident, in which it is told once. Alertmanager's next look at a group comes after five
+/// minutes to the second, which is not counted.
+pub const FIRST: Duration = Duration::from_secs(298);
+
+/// An alert rule as Prometheus has it.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// `for`.
+    pub lasts: Duration,
+    /// Its label `severity`.
+    pub severity: String,
+}
+
+/// What is known when the game is over.
+pub struct Evidence<'a> {
+    /// The rules that watched it.
+    pub rules: &'a BTreeMap<String, Rule>,
+    /// All notifications.
+    pub notifications: &'a [Notification],
+    /// Names of the alerts that fired of its nodes.
+    pub fired: &'a BTreeSet<String>,
+    /// When it began.
+    pub cause: Instant,
+}
+
+/// What came of an incident.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Seconds from the cause to the first notification that names one of its alerts.
+    pub after: Option<Duration>,
+    /// Within which it had to come.
+    pub limit: Duration,
+    /// Notifications in the first five minutes.
+    pub notifications: usize,
+    /// What is wrong. Empty: all is as it must be.
+    pub wrong: Vec<String>,
+}
+
+/// Notifications that somebody is told of, and that are about one of these nodes.
+pub fn about<'a>(incident: &Incident, all: &'a [Notification]) -> Vec<&'a Notification> {
+    let instances = incident.instances();
+    let of_it = |notification: &&Notification| {
+        notification.receiver != "dead-mans-switch"
+            && notification.alerts.iter().any(|alert| {
+                instances.iter().any(|instance| instance == alert.label("instance"))
+                    || (!incident.cluster.is_empty() && alert.label("cluster") == incident.cluster)
+            })
+    };
+    all.iter().filter(of_it).collect()
+}
+
+/// The first notification that names one of the incident's alerts.
+pub fn first<'a>(incident: &Incident, notifications: &[&'a Notification]) -> Option<&'a Notification> {
+    let names = |notification: &&&Notification| {
+        let mut firing = notification.alerts.iter().filter(|alert| alert.firing);
+        firing.any(|alert| incident.alerts.iter().any(|name| name == alert.label("alertname")))
+    };
+    notifications.iter().find(names).copied()
+}
+
+/// Time within which the notification must come.
+pub fn limit(incident: &Incident, rules: &BTreeMap<String, Rule>) -> Duration {
+    let lasts = incident.alerts.iter().filter_map(|name| rules.get(name)).map(|rule| rule.lasts).max();
+    lasts.unwrap_or_default() + SLACK + incident.known_after()
+}
+
+/// Judges an incident.
+pub fn judge(incident: &Incident, evidence: &Evidence<'_>) -> Outcome {
+    let notifications = about(incident, evidence.notifications);
+    let limit = limit(incident, evidence.rules);
+    let mut wrong = Vec::new();
+    for name in incident.alerts.iter().filter(|name| !evidence.rules.contains_key(*name)) {
+        wrong.push(format!("there is no alert {name}"));
+    }
+    let expected = |name: &String| incident.alerts.contains(name) || incident.also.contains(name);
+    let loud = |name: &&String| {
+        incident.silent() || evidence.rules.get(*name).is_none_or(|rule| rule.severity != "info")
+    };
+    for name in evidence.fired.iter().filter(|name| !expected(name)).filter(loud) {
+        wrong.push(format!("{name} fired too"));
+    }
+    for name in incident.alerts.iter().filter(|name| !evidence.fired.contains(*name)) {
+        wrong.push(format!("{name} did not fire"));
+    }
+    let early = |notification: &&&Notification| notification.at < evidence.cause;
+    if let Some(early) = notifications.iter().find(early) {
+        let told: Vec<&str> = early.alerts.iter().map(|alert| alert.label("alertname")).collect();
+        wrong.push(format!("told before the cause: {}", told.join(", ")));
+    }
+    if incident.silent() {
+        for notification in &notifications {
+            let told: Vec<&str> = notification.alerts.iter().map(|alert| alert.label("alertname")).collect();
+            wrong.push(format!("{} was told {}", notification.receiver, told.join(", ")));
+        }
+        let count = notifications.len();
+        return Outcome { after: None, limit, notifications: count, wrong };
+    }
+    let Some(first) = first(incident, &notifications) else {
+        wrong.push("nobody was told".into());
+        let count = notifications.len();
+        return Outcome { after: None, limit, notifications: count, wrong };
+    };
+    let after = first.at.saturating_duration_since(evidence.cause);
+    if after > limit {
+        wrong.push(format!(
+            "told after {:.0} s, more than {:.0} s",
+            after.as_secs_f64(),
+            limit.as_secs_f64()
+        ));
+    }
+    if first.receiver != incident.receiver {
+        wrong.push(format!("{} was told", first.receiver));
+    }
+    let firing: Vec<_> = first.alerts.iter().filter(|alert| alert.firing).collect();
+    for alert in &firing {
+        let (name, severity) = (alert.label("alertname"), alert.label("severity"));
+        if incident.alerts.iter().any(|mine| mine == name) && severity != incident.severity {
+            wrong.push(format!("{name} is a {severity}"));
+        }
+    }
+    let told: BTreeSet<&str> = firing.iter().map(|alert| alert.label("alertname")).collect();
+    if incident.together {
+        for name in incident.alerts.iter().filter(|name| !told.contains(name.as_str())) {
+            wrong.push(format!("{name} is not in the first notification"));
+        }
+    }
+    let soon = |notification: &&&Notification| notification.at <= first.at + FIRST;
+    let count = notifications.iter().filter(soon).count();
+    if count != incident.notifications {
+        wrong.push(format!("{count} notifications instead of {}", incident.notifications));
+    }
+    Outcome { after: Some(after), limit, notifications: count, wrong }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Told;
+
+    fn incident() -> Incident {
+        toml::from_str(
+            "name = \"a\"\nwhat = \"\"\nscenario = \"\"\nalerts = [\"X\"]\nalso = [\"Y\"]\nseverity = \"page\"\n\
+             receiver = \"pager\"",
+        )
+        .unwrap()
+    }
+
+    fn told(at: Instant, receiver: &str, alert: &str) -> Notification {
+        let labels = serde_json::json!({ "alertname": alert, "instance": "a", "severity": "page" });
+        Notification { at, receiver: receiver.into(), alerts: vec![Told { labels, firing: true }] }
+    }
+
+    fn wrong(incident: &Incident, after: &[(u64, &str, &str)], fired: &[&str]) -> Vec<String> {
+        let cause = Instant::now();
+        let rule = Rule { lasts: Duration::from_secs(30), severity: "page".into() };
+        let rules = ["X", "Y", "Z"].map(|name| (name.to_owned(), rule.clone())).into();
+        let notifications: Vec<Notification> = after
+            .iter()
+            .map(|(s, receiver, alert)| told(cause + Duration::from_secs(*s), receiver, alert))
+            .collect();
+        let fired = fired.iter().map(|name| (*name).to_owned()).collect();
+        let evidence = Evidence { rules: &rules, notifications: &notifications, fired: &fired, cause };
+        judge(incident, &evidence).wrong
+    }
+
+    #[test]
+    fn an_incident_that_is_told_once_in_time_is_right() {
+        assert!(wrong(&incident(), &[(90, "pager", "X")], &["X", "Y"]).is_empty());
+        assert!(wrong(&incident(), &[(20, "pager", "X"), (320, "pager", "X")], &["X"]).is_empty());
+    }
+
+    #[test]
+    fn everything_else_is_wrong() {
+        let told = [(20, "pager", "X")];
+        for (after, fired, why) in [
+            (&[][..], &["X"][..], "nobody was told"),
+            (&[(91, "pager", "X")], &["X"], "told after 91 s"),
+            (&[(20, "tickets", "X")], &["X"], "tickets was told"),
+            (&[(20, "pager", "X"), (300, "pager", "X")], &["X"], "2 notifications"),
+            (&[(20, "pager", "Y")], &["X", "Y"], "nobody was told"),
+            (&told, &["X", "Z"], "Z fired too"),
+            (&told, &[], "X did not fire"),
+        ] {
+            let wrong = wrong(&incident(), after, fired);
+            assert!(wrong.iter().any(|line| line.contains(why)), "{why}: {wrong:?}");
+        }
+        let mut silent = incident();
+        silent.alerts.clear();
+        assert!(!wrong(&silent, &told, &[]).is_empty() && !wrong(&silent, &[], &["Z"]).is_empty());
+        assert!(wrong(&silent, &[], &["Y"]).is_empty());
+    }
+}
