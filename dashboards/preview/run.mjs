@@ -1,7 +1,7 @@
 // Draws every board in every situation and checks what is drawn; measures queries and rules on 200 nodes.
 //   node run.mjs [--boards UID,...] [--situations NAME,...] [--docs DIR] [--reuse]
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { checkLinks, Drawer, faultsOf } from './lib/draw.mjs';
@@ -129,8 +129,8 @@ async function writeFleet({ from: begun, own, nodes }, groups) {
 }
 
 // Cost of rules and queries on the fleet; gives what is too dear.
-async function measure(own, report) {
-  const cost = await measureRules(own);
+async function measure(own, report, targets) {
+  const cost = await measureRules(own, targets);
   report.rules = cost;
   say(`  all rules: ${cost.seconds.toFixed(3)} s an evaluation (${cost.groups} groups), ${cost.series} series, ${cost.megabytes} MB`);
   report.queries = await measureQueries(own, boards, Date.now());
@@ -212,8 +212,8 @@ async function main() {
     if (fleet) await stand(situation);
     const own = prometheus[situation];
     say(situation);
-    await sleep(Math.max(0, own.since + (fleet ? 75000 : 35000) - Date.now()));
-    if (fleet) faults.push(...(await measure(own, report)));
+    await sleep(Math.max(0, own.since + 35000 - Date.now()));
+    if (fleet) faults.push(...(await measure(own, report, played[situation].length)));
     const at = Date.now();
     for (const board of boards) {
       const drawn = await drawer.draw(situation, board, at);
@@ -238,10 +238,11 @@ async function main() {
   }
   report.faults = faults;
   if (options.docs) {
-    mkdirSync(options.docs, { recursive: true });
+    const docs = resolve(REPOSITORY, options.docs);
+    mkdirSync(docs, { recursive: true });
     for (const { uid } of boards) {
       const picture = join(shots, `${TELLING[uid] ?? 'healthy'}-${uid}.png`);
-      if (existsSync(picture)) copyFileSync(picture, join(options.docs, `${uid}.png`));
+      if (existsSync(picture)) copyFileSync(picture, join(docs, `${uid}.png`));
     }
   }
   writeFileSync(join(RUN, 'report.json'), JSON.stringify(report, null, 1));

@@ -1,4 +1,5 @@
 // What boards and rules cost a Prometheus.
+import { setTimeout as sleep } from 'node:timers/promises';
 import { queriesOf, panelsOf, resolve, run, timeOf } from '../src/model.js';
 
 async function metrics(prometheus) {
@@ -6,14 +7,27 @@ async function metrics(prometheus) {
   return text.split('\n').filter((line) => line && !line.startsWith('#')).map((line) => /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line)).filter(Boolean);
 }
 
+// The first scrapes of a fleet make all of its series; what is measured begins when all have been scraped twice more.
+async function settled(prometheus, targets) {
+  const deadline = Date.now() + 240000;
+  for (;;) {
+    const { result } = await prometheus.json(`query?query=${encodeURIComponent('count(up == 1)')}`);
+    if (Number(result[0]?.value[1] ?? 0) === targets) break;
+    if (Date.now() > deadline) throw new Error(`only ${result[0]?.value[1] ?? 0} of ${targets} targets can be scraped in time: is the machine busy?`);
+    await sleep(5000);
+  }
+  await sleep(45000);
+}
+
 /** The time of one evaluation of all groups, the longest of three looks 15 s apart for each. */
-export async function measureRules(prometheus) {
+export async function measureRules(prometheus, targets) {
+  await settled(prometheus, targets);
   const longest = new Map();
   for (let look = 0; look < 3; look++) {
     for (const [, name, labels, value] of await metrics(prometheus)) {
       if (name === 'prometheus_rule_group_last_duration_seconds') longest.set(labels, Math.max(longest.get(labels) ?? 0, Number(value)));
     }
-    if (look < 2) await new Promise((resolve) => setTimeout(resolve, 15000));
+    if (look < 2) await sleep(15000);
   }
   const all = await metrics(prometheus);
   const one = (wanted) => Number(all.find(([, name]) => name === wanted)?.[3] ?? NaN);
