@@ -190,7 +190,7 @@ fn levels(rules: &[Rule]) -> Vec<Vec<&Rule>> {
     while done.len() < names.len() {
         let ready =
             |name: &&str| !done.contains(name) && needs[*name].iter().all(|n| done.contains(n.as_str()));
-        let mut next: BTreeSet<&str> = names.iter().copied().filter(|name| ready(&name)).collect();
+        let mut next: BTreeSet<&str> = names.iter().copied().filter(|name| ready(name)).collect();
         if next.is_empty() {
             // Two that read each other's past: together, then.
             next = names.difference(&done).copied().collect();
