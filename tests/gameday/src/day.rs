@@ -142,6 +142,9 @@ fn queried(
     if prometheus.query_range(&there, to, to, STEP)?.is_empty() {
         return Err("the day is not in Prometheus".into());
     }
+    if prometheus.query_range("count({__name__=~\".+:.+\"}) > 0", to - 3600, to, STEP)?.is_empty() {
+        return Err("no recording rule has recorded the day".into());
+    }
     let mut fire = BTreeSet::new();
     let started = Instant::now();
     for rule in alerting.iter().filter(|rule| rule.name != WATCHDOG) {
