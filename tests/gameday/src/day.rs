@@ -142,6 +142,9 @@ fn queried(
     if prometheus.query_range(&there, to, to, STEP)?.is_empty() {
         return Err("the day is not in Prometheus".into());
     }
+    if prometheus.query_range("count({__name__=~\".+:.+\"}) > 0", to - 3600, to, STEP)?.is_empty() {
+        return Err("no recording rule has recorded the day".into());
+    }
     let mut fire = BTreeSet::new();
     let started = Instant::now();
     for rule in alerting.iter().filter(|rule| rule.name != WATCHDOG) {
@@ -190,7 +193,7 @@ fn levels(rules: &[Rule]) -> Vec<Vec<&Rule>> {
     while done.len() < names.len() {
         let ready =
             |name: &&str| !done.contains(name) && needs[*name].iter().all(|n| done.contains(n.as_str()));
-        let mut next: BTreeSet<&str> = names.iter().copied().filter(|name| ready(&name)).collect();
+        let mut next: BTreeSet<&str> = names.iter().copied().filter(|name| ready(name)).collect();
         if next.is_empty() {
             // Two that read each other's past: together, then.
             next = names.difference(&done).copied().collect();

@@ -109,7 +109,7 @@ pub fn reason(comment: &str, lasts: Duration) -> Option<&str> {
     let ways =
         [(1, "s", "s"), (60, "m", "min"), (3600, "h", "h"), (86400, "d", "d")].map(|(unit, short, long)| {
             let number = seconds / unit;
-            (seconds % unit == 0).then(|| [format!("{number}{short}: "), format!("{number} {long}: ")])
+            seconds.is_multiple_of(unit).then(|| [format!("{number}{short}: "), format!("{number} {long}: ")])
         });
     let after = ways.iter().flatten().flatten().find_map(|way| {
         let at = comment.match_indices(way.as_str()).map(|(at, _)| at);

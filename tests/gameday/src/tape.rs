@@ -50,6 +50,7 @@ impl Tape {
     }
 
     /// Names of its metrics.
+    #[cfg(test)]
     pub fn names(&self) -> BTreeSet<&str> {
         self.series.keys().map(|series| series.name.as_str()).collect()
     }
