@@ -90,7 +90,7 @@ fn panels_have_all_that_people_need_to_read_them() {
             if text(defaults, "unit").is_empty() {
                 wrong("has no unit");
             }
-            if !defaults["thresholds"]["steps"].as_array().is_some_and(|steps| !steps.is_empty()) {
+            if defaults["thresholds"]["steps"].as_array().is_none_or(|steps| steps.is_empty()) {
                 wrong("has no thresholds of its own: Grafana's are red at 80");
             }
             let none = text(defaults, "noValue");
