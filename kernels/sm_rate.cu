@@ -1,7 +1,8 @@
 // sm_rate: does every multiprocessor do its FP32 work at its rate, and at which clock?
 //
 // Proves: FMA a cycle of each multiprocessor, its true clock (cycles over nanoseconds), and that all of its
-//   lanes computed the right bits. A throttled or capped clock, a slow multiprocessor, a neighbour on it.
+//   lanes computed the right bits (a fault that changes both chains alike can cancel: sm_sdc is the check of
+//   results). A throttled or capped clock, a slow multiprocessor, a neighbour on it.
 // Cost: about 2.5 ms with the turns that the host chooses; a few KiB.
 // Roofline: FP32 lanes of the multiprocessor (64 or 128) FMA a cycle.
 //
