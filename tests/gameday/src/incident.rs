@@ -31,9 +31,9 @@ pub struct Incident {
     /// How it begins.
     #[serde(default)]
     pub cause: Cause,
-    /// Memory of GPU 0 that fills step by step after the cause.
+    /// What grows step by step, in place of the gate `cause`.
     #[serde(default)]
-    pub leak: Leak,
+    pub grows: Grows,
     /// Nodes that it happens to.
     #[serde(default = "one")]
     pub nodes: usize,
@@ -84,8 +84,8 @@ pub enum Cause {
     /// The gate `cause` of the scenario opens.
     #[default]
     Gate,
-    /// The same as soon as the node runs, before any Prometheus looks.
-    Early,
+    /// The same, and the canary has found it twice, long ago.
+    Aged,
     /// The exporter is killed.
     Kill,
     /// The driver's kernel module goes and another comes, while the gate is open for some seconds.
@@ -96,18 +96,20 @@ pub enum Cause {
     Nothing,
 }
 
-/// A leak of GPU memory: gates `leak-1` and on open after each other.
+/// Steps of the scenario, each at a gate of its own, which open after each other.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Leak {
-    /// How many steps.
-    pub steps: u64,
+pub struct Grows {
+    /// How many.
+    pub steps: i64,
     /// Seconds from one to the next.
     pub seconds: u64,
-    /// MiB that are free before the first.
-    pub free_mib: u64,
-    /// MiB that each takes.
-    pub each_mib: u64,
+    /// What each does to GPU 0; `{}` is a number.
+    pub action: String,
+    /// That number before the first step.
+    pub from: i64,
+    /// What each adds to it.
+    pub each: i64,
 }
 
 /// What comes before the rule's own time.
@@ -150,14 +152,14 @@ impl Incident {
         }
     }
 
-    /// The scenario with the steps of the leak.
+    /// The scenario with the steps of what grows.
     pub fn scenario(&self) -> String {
-        let Leak { steps, free_mib, each_mib, .. } = self.leak;
-        let step = |n: u64| {
-            let free = free_mib.saturating_sub(n * each_mib);
-            format!("[[step]]\ngate = \"leak-{n}\"\ngpu = 0\nfree_memory = \"{free}MiB\"\n")
+        let Grows { steps, action, from, each, .. } = &self.grows;
+        let step = |n: i64| {
+            let action = action.replace("{}", &(from + n * each).to_string());
+            format!("[[step]]\ngate = \"grows-{n}\"\ngpu = 0\n{action}\n")
         };
-        (1..=steps).fold(self.scenario.clone(), |text, n| text + &step(n))
+        (1..=*steps).fold(self.scenario.clone(), |text, n| text + &step(n))
     }
 
     /// Whether it must stay silent.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use simgpu::host::{Host, HostProcess};
 
 use crate::http::get;
@@ -115,29 +116,55 @@ impl Node {
         }
         settings.extend(given.iter().map(|(key, value)| (*key, value.as_str())));
         environment.extend(settings.into_iter().map(|(key, value)| own(key, value.into())));
-        let mut process = Command::new(program)
-            .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
-            .arg(dir.join("libnvidia-ml.so.1"))
-            .envs(environment.iter().map(|(key, value)| (key, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("{}: {e}", program.display()))?;
-        let mut stderr = BufReader::new(process.stderr.take().ok_or("no stderr")?);
-        let port = loop {
-            let mut line = String::new();
-            if stderr.read_line(&mut line)? == 0 {
-                return Err(format!("the exporter of {instance} does not serve").into());
-            }
-            if let Some((_, rest)) = line.split_once("serving http://127.0.0.1:") {
-                break rest.trim().trim_end_matches('/').parse()?;
-            }
-        };
-        let mut log = fs::File::create(dir.join("exporter.log"))?;
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut log));
+        let (process, port) = spawn(program, &dir, &environment)?;
         let program = program.to_owned();
         Ok(Node { instance: instance.into(), port, sim, process, dir, environment, program })
+    }
+
+    /// Lets the canary find the GPU slow twice, and then has it that this was long ago: the exporter is started anew on
+    /// what it remembers, and a maintenance file keeps the canary away until [`Node::open_aged`].
+    pub fn age(&mut self) -> Fallible<()> {
+        const AGE: f64 = 900.0;
+        let path = self.dir.join("state/canary.json");
+        let read = || -> Option<Value> { serde_json::from_str(&fs::read_to_string(&path).ok()?).ok() };
+        let found = |file: &mut Value| -> Vec<f64> {
+            let lately = file["data"]["lately"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+            let checks = lately.iter_mut().filter_map(|one| one["recent"].as_object_mut());
+            let samples =
+                checks.flat_map(|recent| recent.values_mut()).filter_map(Value::as_array_mut).flatten();
+            let low = samples.filter(|sample| sample["sample"] != "ok");
+            low.filter_map(|sample| {
+                let at = sample["at"].as_f64()? - AGE;
+                sample["at"] = at.into();
+                Some(at)
+            })
+            .collect()
+        };
+        self.open("cause")?;
+        let deadline = Instant::now() + START;
+        let mut file = loop {
+            let file = read();
+            if let Some(file) = file.filter(|file| found(&mut file.clone()).len() >= 2) {
+                break file;
+            }
+            if Instant::now() > deadline {
+                return Err(format!("the canary of {} finds nothing", self.instance).into());
+            }
+            pause();
+        };
+        self.kill()?;
+        self.sim.close_gate("cause").map_err(|e| e.to_string())?;
+        found(&mut file);
+        fs::write(&path, file.to_string())?;
+        fs::write(self.dir.join("maintenance"), "")?;
+        (self.process, self.port) = spawn(&self.program, &self.dir, &self.environment)?;
+        self.wait_ready()
+    }
+
+    /// Opens the gate `cause`, and lets the canary come again.
+    pub fn open_aged(&self) -> Fallible<()> {
+        self.open("cause")?;
+        Ok(fs::remove_file(self.dir.join("maintenance"))?)
     }
 
     /// Waits until all that it reads has been read once.
@@ -187,6 +214,32 @@ impl Node {
         module(&root, Some(DRIVERS[1]))?;
         self.sim.close_gate("cause").map_err(|e| format!("{}: {e}", self.instance).into())
     }
+}
+
+/// Starts the exporter; gives where it serves.
+fn spawn(program: &Path, dir: &Path, environment: &[(String, PathBuf)]) -> Fallible<(Child, u16)> {
+    let mut process = Command::new(program)
+        .args(["serve", "--listen", "127.0.0.1:0", "--nvml-library"])
+        .arg(dir.join("libnvidia-ml.so.1"))
+        .envs(environment.iter().map(|(key, value)| (key, value)))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("{}: {e}", program.display()))?;
+    let mut stderr = BufReader::new(process.stderr.take().ok_or("no stderr")?);
+    let port = loop {
+        let mut line = String::new();
+        if stderr.read_line(&mut line)? == 0 {
+            return Err(format!("the exporter in {} does not serve", dir.display()).into());
+        }
+        if let Some((_, rest)) = line.split_once("serving http://127.0.0.1:") {
+            break rest.trim().trim_end_matches('/').parse()?;
+        }
+    };
+    let mut log = fs::File::create(dir.join("exporter.log"))?;
+    std::thread::spawn(move || std::io::copy(&mut stderr, &mut log));
+    Ok((process, port))
 }
 
 /// Brings or takes away the driver's kernel module.

@@ -30,8 +30,8 @@ struct Played<'a> {
     incident: &'a Incident,
     nodes: Vec<Node>,
     cause: Instant,
-    /// The next step of a leak, and when it is due.
-    step: (u64, Instant),
+    /// The next step of what grows, and when it is due.
+    step: (i64, Instant),
 }
 
 /// A Prometheus and the rules that it evaluates.
@@ -131,14 +131,12 @@ fn start<'a>(
                 waited_for += 1;
             }
         }
-        if incident.cause == Cause::Early {
-            let Played { nodes, cause, .. } = &mut played[i];
-            nodes[0].open("cause")?;
-            *cause = Instant::now();
-        }
     }
     for (incident, node) in &started[waited_for..] {
         played[*incident].nodes[*node].wait_ready()?;
+    }
+    for one in played.iter_mut().filter(|one| one.incident.cause == Cause::Aged) {
+        one.nodes.iter_mut().try_for_each(Node::age)?;
     }
     Ok(played)
 }
@@ -189,14 +187,11 @@ fn causes(played: &mut [Played<'_>]) -> Fallible<()> {
     std::thread::scope(|scope| {
         for one in played.iter_mut() {
             let Played { incident, nodes, cause, step } = one;
-            if incident.cause == Cause::Early {
-                continue;
-            }
             wait_until(Instant::now() + APART);
             *cause = Instant::now();
             for node in nodes.iter_mut().take(incident.nodes) {
                 match incident.cause {
-                    Cause::Gate if incident.leak.steps > 0 => {}
+                    Cause::Gate if incident.grows.steps > 0 => {}
                     Cause::Gate => node.open("cause")?,
                     Cause::Kill => node.kill()?,
                     // Takes a while, and the others do not wait.
@@ -209,7 +204,8 @@ fn causes(played: &mut [Played<'_>]) -> Fallible<()> {
                             }
                         });
                     }
-                    Cause::Early | Cause::Nothing => {}
+                    Cause::Aged => node.open_aged()?,
+                    Cause::Nothing => {}
                 }
             }
             *step = (1, *cause);
@@ -239,9 +235,9 @@ fn watch(played: &mut [Played<'_>], receiver: &Receiver, watches: &BTreeMap<bool
         let mut until: Option<Instant> = None;
         for one in played.iter_mut() {
             let Played { incident, nodes, cause, step } = one;
-            if step.0 <= incident.leak.steps && Instant::now() >= step.1 {
-                nodes[0].open(&format!("leak-{}", step.0))?;
-                *step = (step.0 + 1, step.1 + Duration::from_secs(incident.leak.seconds));
+            if step.0 <= incident.grows.steps && Instant::now() >= step.1 {
+                nodes[0].open(&format!("grows-{}", step.0))?;
+                *step = (step.0 + 1, step.1 + Duration::from_secs(incident.grows.seconds));
             }
             if incident.cause == Cause::Nothing {
                 continue;
