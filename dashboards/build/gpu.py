@@ -310,12 +310,12 @@ def slow() -> list[Placed]:
         ),
         timeseries(
             "Power and its limit",
-            "Power as the driver averages it, by the energy counter, and the limit in force.",
+            "Power as the driver averages it, its samples (50 a second) added up, and the limit in force.",
             [
                 Query(f"max by (instance, gpu) (gpu_power_watts{{{GPU}}})", f"{LINE} power"),
                 Query(
-                    f"max by (instance, gpu) (rate(gpu_energy_joules_total{{{GPU}}}[$__rate_interval]))",
-                    f"{LINE} by energy",
+                    f"max by (instance, gpu) (rate(gpu_energy_sampled_joules_total{{{GPU}}}[$__rate_interval]))",
+                    f"{LINE} by its samples added up",
                 ),
                 Query(f'max by (instance, gpu) (gpu_power_limit_watts{{{GPU},limit="enforced"}})', f"{LINE} limit"),
             ],
