@@ -39,7 +39,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards boards gameday']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards boards gameday healthy-day']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -54,6 +54,12 @@ prove-dashboards:
 prove-boards: boards
 
 prove-gameday: gameday
+
+# No alert on a day on which nothing is wrong; `make gameday` does it too.
+prove-healthy-day:
+	@tests/tools/ensure-tools.sh build test
+	@cargo build --workspace
+	@SHOW='none fires|fire' tests/tools/stage.sh 'healthy day' $(TARGET)/debug/gameday healthy-day --minutes 2
 
 # What is shipped: in debug builds three dozen exporters keep two cores so busy that the times say nothing.
 gameday: ## Play incidents and a healthy day against real Prometheus and Alertmanager: who is told what, and when
