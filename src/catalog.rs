@@ -39,7 +39,7 @@ metrics! {
     gpu_host_boot_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
     /// GPUs the driver lists now.
     gpu_devices: Gauge<Node>, None, Slow, "0.1.0";
-    /// The most GPUs seen since the node booted (kept over restarts of the exporter).
+    /// The most GPUs seen since the node booted (kept over restarts of the exporter), whatever `health.expected_gpus` says; `gpu_devices_missing` goes by both.
     gpu_devices_expected: Gauge<Node>, None, Own, "0.1.0";
     /// Identity of the GPU. Stays while the GPU or the driver is stuck, so that alerts can name the board.
     gpu_info: Info<Gpu, GpuInfo>, None, Identity, "0.1.0";
@@ -459,7 +459,7 @@ metrics! {
     gpu_allocated: Gauge<Node, (Resource,)>, None, Own, "0.1.0";
 
     // --- planned work ---------------------------------------------------------------------------
-    /// 1 while a window of this kind is open. Alerts are muted by it: `unless on (instance) gpu_window_active{kind="maintenance"} == 1`.
+    /// 1 while a window of this kind is open. Alerts are muted by it: `unless on (cluster, job, instance) gpu_window_active{kind="maintenance"} == 1`.
     gpu_window_active: Gauge<Node, (WindowKind,)>, None, Own, "0.1.0", at most 1.0;
     /// A window of planned work: open, to come, or ended within the last hour.
     gpu_window_info: Info<Window, WindowInfo>, None, Own, "0.1.0";

@@ -331,7 +331,7 @@ labels! {
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
         MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies",
     }
-    /// What a window is for: `maintenance` mutes every alert of the node and keeps the canary away; `training` mutes tickets about high utilization and memory only.
+    /// What a window is for: `maintenance` mutes what planned work brings about (idle GPUs, restarts, driver loads, skipped canaries), never lost work or wrong results, and keeps the canary away; `training` mutes tickets about high utilization and memory only.
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
     /// Status class of the answer.
     HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }

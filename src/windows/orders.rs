@@ -35,9 +35,10 @@ Examples:
   gpu-node-exporter window list
   gpu-node-exporter window end fw
 
-A window of kind `maintenance` (what it is if nothing is said) mutes every alert of the node and keeps the \
-canary away; `training` mutes tickets about high utilization and memory only. The daemon must run; windows are \
-kept over its restarts, and are cut to `windows.longest`. Who may use the control socket may make windows.
+A window of kind `maintenance` (what it is if nothing is said) mutes the alerts of planned work (idle \
+GPUs, restarts, driver loads, skipped canaries), never those of lost work or wrong results, and keeps the canary \
+away; `training` mutes tickets about high utilization and memory only. The daemon must run; windows are kept over \
+its restarts, and are cut to `windows.longest`. Who may use the control socket may make windows.
 
 Without the daemon, or by configuration management: drop a file NAME.toml into `windows.dir`
 (/etc/gpu-node-exporter/windows.d), which is looked at every 2 s:
