@@ -226,6 +226,16 @@ def rule_files() -> list[Path]:
     return sorted((REPOSITORY / "alerts").glob("*.rules.yml")) + sorted((REPOSITORY / "alerts/optional").glob("*.rules.yml"))
 
 
+def intervals() -> dict[str, float]:
+    """Seconds between evaluations of each group, as the files have it."""
+    group = re.compile(r"(?m)^  - name: (\S+)\n(?:    interval: (\d+)([sm])$)?")
+    found = {}
+    for path in rule_files():
+        for name, count, unit in group.findall(path.read_text()):
+            found[name] = int(count) * (60 if unit == "m" else 1) if count else INTERVAL
+    return found
+
+
 def board_queries(board: Path) -> list[tuple[str, str]]:
     def panels(some: list[dict]) -> list[dict]:
         return [inner for panel in some for inner in (panel, *panels(panel.get("panels", [])))]
@@ -281,7 +291,10 @@ def main() -> int:
 
         prometheus = Prometheus(options.prometheus, folder, options.port + 1)
         targets = [
-            {"targets": [f"127.0.0.1:{options.port}"], "labels": {"__metrics_path__": f"/node/{i}", "instance": f"node-{i + 1:03}:9408"}}
+            {
+                "targets": [f"127.0.0.1:{options.port}"],
+                "labels": {"__metrics_path__": f"/node/{i}", "instance": f"node-{i + 1:03}:9408"},
+            }
             for i in range(options.nodes)
         ]
         prometheus.configure(targets, [str(path) for path in rules], f"{INTERVAL}s")
@@ -313,7 +326,7 @@ def main() -> int:
         # Quiet: scrapes so rare that they are no load, and no rules.
         prometheus.configure(targets, [], "30m")
         time.sleep(10)
-        rows = []
+        rows, seconds = [], intervals()
         # Several times over, and the least of them: what else the machine does comes and goes.
         every = [rule["query"] for group in groups for rule in group["rules"]] + [query for _, query in queries]
         costs: dict[str, tuple[float, float, int]] = {}
@@ -327,7 +340,8 @@ def main() -> int:
                 cpu, wall, found = costs[rule["query"]]
                 live = statistics.median(told.get((group["name"], rule["name"], i), {"": float("nan")}).values())
                 rows.append(
-                    {"file": Path(group["file"]).name, "group": group["name"], "name": rule["name"], "interval": group["interval"]}
+                    {"file": Path(group["file"]).name, "group": group["name"], "name": rule["name"]}
+                    | {"interval": seconds[group["name"]]}
                     | {"cpu": cpu, "wall": wall, "live": live, "series": found}
                 )
         asked = []
@@ -346,7 +360,8 @@ def main() -> int:
         by_group.setdefault(row["group"], []).append(row)
     print(f"\n{'rule':55} {'interval':>8} {'cpu ms':>8} {'wall ms':>8} {'live ms':>8} {'series':>7}")
     for row in sorted(rows, key=lambda row: -row["cpu"])[:60]:
-        print(f"{row['name'][:55]:55} {row['interval']:7.0f}s {row['cpu'] * 1e3:8.1f} {row['wall'] * 1e3:8.1f} {row['live'] * 1e3:8.1f} {row['series']:7}")
+        figures = " ".join(f"{row[key] * 1e3:8.1f}" for key in ("cpu", "wall", "live"))
+        print(f"{row['name'][:55]:55} {row['interval']:7.0f}s {figures} {row['series']:7}")
     print(f"\n{'group':55} {'interval':>8} {'cpu ms':>8} {'wall ms':>8} {'live ms':>8} {'rules':>7}")
     share_alone = share_live = live_all = 0.0
     for name, members in sorted(by_group.items(), key=lambda item: -sum(row["cpu"] for row in item[1])):
@@ -357,6 +372,10 @@ def main() -> int:
         share_live += live / interval
         live_all += live
         print(f"{name:55} {interval:7.0f}s {cpu * 1e3:8.1f} {wall * 1e3:8.1f} {live * 1e3:8.1f} {len(members):7}")
+    by_interval: dict[float, float] = {}
+    for row in rows:
+        by_interval[row["interval"]] = by_interval.get(row["interval"], 0.0) + row["cpu"]
+    parts = ", ".join(f"{cpu:.3f} s every {interval:.0f} s" for interval, cpu in sorted(by_interval.items()))
     cpu, wall = (sum(row[key] for row in rows) for key in ("cpu", "wall"))
     print(f"\non-call board{'':42} {'':8} {'cpu ms':>8} {'wall ms':>8} {'series':>7}")
     for row in sorted(asked, key=lambda row: -row["wall"])[:12]:
@@ -364,6 +383,7 @@ def main() -> int:
     print(f"""
 nodes {options.nodes}, up {up[0]["value"][1] if up else 0}, series of a node {fleet.total} ({len(fleet.series)} served), series in all {head}
 all {len(rows)} rules once, asked for alone: CPU {cpu:.3f} s, wall {wall:.3f} s, load average {quiet:.1f}
+of that CPU {parts}
 all {len(by_group)} groups once, while 200 nodes were scraped: wall {live_all:.3f} s, load average {busy:.1f}
 share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {share:.3f}""")
     for fault in failed:
