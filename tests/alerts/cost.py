@@ -384,7 +384,7 @@ def main() -> int:
 nodes {options.nodes}, up {up[0]["value"][1] if up else 0}, series of a node {fleet.total} ({len(fleet.series)} served), series in all {head}
 all {len(rows)} rules once, asked for alone: CPU {cpu:.3f} s, wall {wall:.3f} s, load average {quiet:.1f}
 of that CPU {parts}
-all {len(by_group)} groups once, while 200 nodes were scraped: wall {live_all:.3f} s, load average {busy:.1f}
+all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {busy:.1f}
 share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {share:.3f}""")
     for fault in failed:
         print(f"FAILED {fault}")
