@@ -95,8 +95,8 @@ def worth_a_look(*conditions: str) -> str:
 
 
 def of_these(expr: str, these: str) -> str:
-    """The value for these GPUs alone, and none where it is absent."""
-    return or_none(f"{by_gpu(expr)} and on ({BY_GPU}) ({these})", f"({these})")
+    """The value for these GPUs alone, and none where it is absent. What is left out first need not be added up."""
+    return or_none(by_gpu(f"({expr}) and on ({BY_GPU}) ({these})"), f"({these})")
 
 
 def now() -> list[Placed]:
