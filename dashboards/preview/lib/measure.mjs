@@ -34,7 +34,10 @@ export async function measureRules(prometheus, targets) {
   const failed = [];
   const { groups } = await prometheus.json('rules');
   for (const group of groups) for (const rule of group.rules) if (rule.lastError) failed.push(`rule ${rule.name}: ${rule.lastError}`);
+  const often = groups.filter(({ interval }) => interval <= 15).map(({ file, name }) => `"${file};${name}"`);
   return {
+    // What is due at every evaluation; `seconds` is all of them, also those due once in five minutes.
+    due: [...longest].filter(([labels]) => often.some((key) => labels.includes(key))).reduce((sum, [, value]) => sum + value, 0),
     seconds: [...longest.values()].reduce((sum, value) => sum + value, 0),
     groups: longest.size,
     byGroup: Object.fromEntries([...longest].map(([labels, value]) => [/rule_group="[^"]*\/([^"]*)"/.exec(labels)?.[1] ?? labels, value]).sort((a, b) => b[1] - a[1])),
