@@ -16,6 +16,7 @@ mod counters;
 mod declared;
 mod events;
 mod faults;
+mod faulty;
 mod flops;
 mod gpm;
 mod health;
@@ -42,6 +43,7 @@ use crate::catalog::{
     Subject, Tier, TierLabel,
 };
 use crate::clock::{Mono, unix_seconds};
+use crate::collectors::module::LoadId;
 use crate::config::{self, mig_layout::DeclaredLayout};
 use crate::fact::{Fact, KernelFact, KernelLine, What, pci_address};
 use crate::owners::GpuProcess;
@@ -52,6 +54,7 @@ use canary::Canary;
 use clock_events::ClockEvents;
 use counters::DriverCounters;
 use faults::Faults;
+pub use faulty::Faulty;
 use gpm::GpmSums;
 use inbox::{Event, Pause, Stall};
 pub use inventory::Seen;
@@ -80,6 +83,8 @@ pub struct Settings {
     pub bridge: Duration,
     /// GPUs seen before the daemon started, in this boot.
     pub seen: Seen,
+    /// Faults that an earlier daemon knew of, and the present load of the driver.
+    pub faulty: Faulty,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
     /// Events kept in the list.
@@ -157,6 +162,10 @@ pub struct Ledger {
     paused: Option<Pause>,
     loads: Loads,
     resets: Resets,
+    /// The present load of the kernel module, as far as it was seen.
+    load: Option<LoadId>,
+    /// What was last said of faults that last.
+    faulty: Faulty,
     /// Since when no sampler has said that the driver answers.
     unanswered: Option<Mono>,
     stalls: Vec<Stall>,
@@ -196,7 +205,7 @@ impl Ledger {
         tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), 0.0);
         tally.add(&m::gpu_driver_loads_total, &Node {}, (), 0.0);
         Canary::born(&mut tally);
-        Ledger {
+        let mut ledger = Ledger {
             faults: Faults::new(settings.keep_events, &settings.seen.gpus),
             seen: settings.seen.clone(),
             seen_changed: false,
@@ -210,6 +219,8 @@ impl Ledger {
             paused: None,
             loads: Loads::default(),
             resets: Resets::default(),
+            load: settings.faulty.load.clone(),
+            faulty: settings.faulty.clone(),
             unanswered: None,
             stalls: Vec::new(),
             samplers: 0,
@@ -229,7 +240,9 @@ impl Ledger {
             sequence: 0,
             publish_seconds: 0.0,
             subjects: publish::Subjects::default(),
-        }
+        };
+        ledger.restore_faults();
+        ledger
     }
 
     /// The GPUs seen in this boot, if there are others than when this was asked last.
@@ -565,6 +578,7 @@ impl Ledger {
                 self.answer = Answer::Waiting;
             }
             Event::Module { sight, at, unix_seconds } => {
+                self.note_load(&sight);
                 if self.loads.sight(&sight, at, unix_seconds) {
                     self.driver_loaded();
                 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::catalog::{BuildInfo, METRICS, MetricId};
 use crate::clock::{Mono, unix_seconds};
 use crate::collectors::nvml::switch::Switch;
-use crate::collectors::{self, Context};
+use crate::collectors::{self, Context, module};
 use crate::config::Config;
 use crate::config::mig_layout::DeclaredLayout;
 use crate::control::orders;
@@ -20,9 +20,9 @@ use crate::encode::Renderings;
 use crate::host::Host;
 use crate::http::{self, Doors, Limits};
 use crate::ledger::inbox::Inbox;
-use crate::ledger::{self, Hooks, Seen, Settings};
+use crate::ledger::{self, Faulty, Hooks, Seen, Settings};
 use crate::snapshot::Board;
-use crate::state::{Inventory, Keeper, Store};
+use crate::state::{Document, FaultBooks, Inventory, Keeper, Store};
 use crate::stop::Stop;
 use crate::{child, control, lifecycle, windows};
 
@@ -60,12 +60,14 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let http_stats = Arc::new(http::Stats::default());
     let renderings = Renderings::start(Arc::clone(&board))?;
 
-    let (seen, remember) = inventory(&config);
+    let (seen, remember_seen) = inventory(&config);
+    let (faulty, remember_faults) = faults(&config);
     let settings = Settings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
         seen,
+        faulty,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.keep as usize,
         owners: config.owners.clone(),
@@ -82,7 +84,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
                 lifecycle::notify(&[NotifyState::Watchdog]);
             }
         }),
-        seen: remember,
+        seen: remember_seen,
+        faulty: remember_faults,
     };
     let ledger = {
         let (inbox, board, interval) =
@@ -188,33 +191,59 @@ pub fn switched_off(config: &Config) -> HashSet<MetricId> {
         .collect()
 }
 
-type Remember = Box<dyn FnMut(Seen) + Send>;
+type Remember<T> = Box<dyn FnMut(T) + Send>;
 
-/// The GPUs seen earlier in this boot, and how to remember others. Without a boot id or a usable folder they
-/// are only kept while the daemon runs.
-fn inventory(config: &Config) -> (Seen, Remember) {
-    let forgetful = |what: &str, error: io::Error| -> (Seen, Remember) {
-        tracing::warn!(%error, "{what}: the GPUs seen are not kept over restarts");
-        (Seen::default(), Box::new(|_| {}))
+/// The GPUs seen earlier in this boot, and how to remember others.
+fn inventory(config: &Config) -> (Seen, Remember<Seen>) {
+    let Some(Kept { boot_id, known, keeper }) = kept::<Inventory>(config, "the GPUs seen") else {
+        return (Seen::default(), Box::new(|_| {}));
     };
-    let boot_id = match Host::new(&config.host.root).boot_id() {
-        Ok(id) => id,
-        Err(error) => return forgetful("no boot id", error),
-    };
-    let store = Store::new(&config.state.dir);
-    let known = match store.load::<Inventory>() {
-        Ok(known) => known.filter(|i| i.boot_id == boot_id),
-        Err(error) => return forgetful("state.dir cannot be read", error),
-    };
+    let known = known.filter(|i| i.boot_id == boot_id);
     let known = known.map(|i| Seen { devices: i.devices, gpus: i.gpus }).unwrap_or_default();
-    let keeper: Keeper<Inventory> = match store.keeper() {
-        Ok(keeper) => keeper,
-        Err(error) => return forgetful("no thread", error),
-    };
     let remember = move |seen: Seen| {
         keeper.save(Inventory { boot_id: boot_id.clone(), devices: seen.devices, gpus: seen.gpus });
     };
     (known, Box::new(remember))
+}
+
+/// The faults known earlier under this load of the driver, and how to remember others.
+fn faults(config: &Config) -> (Faulty, Remember<Faulty>) {
+    let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
+    let Some(Kept { boot_id, known, keeper }) = kept::<FaultBooks>(config, "the faults of GPUs") else {
+        return (Faulty { load, gpus: Vec::new() }, Box::new(|_| {}));
+    };
+    let known = known.filter(|books| books.boot_id == boot_id && books.load == load);
+    let gpus = known.map(|books| books.gpus).unwrap_or_default();
+    for gpu in &gpus {
+        tracing::warn!(
+            uuid = gpu.uuid,
+            "a fault before the restart still counts: no reset, no driver load since"
+        );
+    }
+    let remember = move |faulty: Faulty| {
+        keeper.save(FaultBooks { boot_id: boot_id.clone(), load: faulty.load, gpus: faulty.gpus });
+    };
+    (Faulty { load, gpus }, Box::new(remember))
+}
+
+/// What an earlier daemon left, and the keeper of what comes.
+struct Kept<T> {
+    boot_id: String,
+    known: Option<T>,
+    keeper: Keeper<T>,
+}
+
+/// Opens a document. `None` without a boot id or a usable folder: it is only kept while the daemon runs.
+fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<Kept<T>> {
+    let forgetful = |why: &str, error: io::Error| {
+        tracing::warn!(%error, "{why}: {what} are not kept over restarts");
+    };
+    let boot_id = Host::new(&config.host.root).boot_id();
+    let boot_id = boot_id.map_err(|error| forgetful("no boot id", error)).ok()?;
+    let store = Store::new(&config.state.dir);
+    let known = store.load().map_err(|error| forgetful("state.dir cannot be read", error)).ok()?;
+    let keeper = store.keeper().map_err(|error| forgetful("no thread", error)).ok()?;
+    Some(Kept { boot_id, known, keeper })
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.

@@ -10,6 +10,10 @@ use std::thread::JoinHandle;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::Tier;
+use crate::clock::Mono;
+use crate::collectors::module::LoadId;
+
 /// Something that is kept in a file of its own.
 pub trait Document: Serialize + DeserializeOwned {
     /// Name of the file, without ending.
@@ -61,6 +65,40 @@ impl Document for KernelLogPosition {
     const KIND: &'static str = "kernel-log";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = 4096;
+}
+
+/// What faults say about GPUs until they are reset or the driver is loaded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultBooks {
+    /// The boot it belongs to.
+    pub boot_id: String,
+    /// The load of the kernel module it belongs to; `None` where no module was seen.
+    pub load: Option<LoadId>,
+    /// The GPUs that have something against them.
+    pub gpus: Vec<FaultyGpu>,
+}
+
+/// A GPU with a fault that only a reset or a load of the driver ends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultyGpu {
+    /// UUID.
+    pub uuid: String,
+    /// Whether an Xid came after which it needs a reset.
+    pub fatal: bool,
+    /// Whether there was a memory error that is known not to be contained.
+    pub uncontained: bool,
+    /// When a memory error came that was not contained yet.
+    pub memory_error: Option<Mono>,
+    /// Since when it is lost, and the tier whose visit told so: its return is a reset.
+    pub lost: Option<(Mono, Option<Tier>)>,
+    /// Whether the driver asked for a reset.
+    pub asked: bool,
+}
+
+impl Document for FaultBooks {
+    const KIND: &'static str = "faults";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = 128 * 1024;
 }
 
 #[derive(Serialize)]

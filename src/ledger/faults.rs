@@ -18,7 +18,7 @@ use crate::catalog::{
 use crate::clock::Mono;
 use crate::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
 use crate::snapshot::{Event, EventKind};
-use crate::state::Identity;
+use crate::state::{FaultyGpu, Identity};
 use crate::xid::{self, Xid};
 
 /// Two tellers who tell of the same code of the same GPU within this time mean the same fault. A memory
@@ -77,6 +77,19 @@ impl FaultBook {
         }
         // Whether a memory error is fatal is told by what follows it.
         self.fatal |= row.severity == Severity::Page && !xid::is_memory_error(row.code);
+    }
+
+    /// What a later daemon must know of it, if that is anything. What a flood changes at every line is left
+    /// out: that would wear the disk.
+    fn lasting(&self, uuid: &str) -> Option<FaultyGpu> {
+        let FaultBook { fatal, uncontained, memory_error, .. } = *self;
+        (fatal || uncontained || memory_error.is_some()).then(|| FaultyGpu {
+            uuid: uuid.to_owned(),
+            fatal,
+            uncontained,
+            memory_error,
+            ..FaultyGpu::default()
+        })
     }
 
     fn reset(&mut self) {
@@ -219,6 +232,19 @@ impl Faults {
     /// Takes in an event that is nothing wrong: for the list alone.
     pub fn mention(&mut self, event: Event, heard: Mono) {
         self.events.record(event, heard, Duration::ZERO);
+    }
+
+    /// Takes up what an earlier daemon knew of a GPU. It was counted then.
+    pub fn restore(&mut self, known: &FaultyGpu) {
+        let book = self.books.entry(known.uuid.as_str().into()).or_default();
+        book.fatal |= known.fatal;
+        book.uncontained |= known.uncontained;
+        book.memory_error = book.memory_error.or(known.memory_error);
+    }
+
+    /// The GPUs with faults that a later daemon must know of.
+    pub fn lasting(&self) -> impl Iterator<Item = FaultyGpu> {
+        self.books.iter().filter_map(|(uuid, book)| book.lasting(uuid))
     }
 
     /// What faults say about a GPU.

@@ -11,7 +11,7 @@ use crate::catalog::{
 use crate::clock::Mono;
 use crate::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
 use crate::ledger::inbox::Event;
-use crate::ledger::{Ledger, Seen, Settings};
+use crate::ledger::{Faulty, Ledger, Seen, Settings};
 use crate::sample::{Batch, Part, Rows, Source};
 use crate::snapshot::{EventKind, Snapshot};
 use crate::state::Identity;
@@ -48,11 +48,16 @@ fn batch(gpu: Option<Gpu>, tier: Tier, taken: u64, fill: impl FnOnce(&mut Rows))
 
 impl Bench {
     fn with(seen: Seen) -> Bench {
+        Bench::knowing(seen, Faulty::default())
+    }
+
+    fn knowing(seen: Seen, faulty: Faulty) -> Bench {
         let mut ledger = Ledger::new(Settings {
             max_series: 10_000,
             off: HashSet::new(),
             bridge: std::time::Duration::from_secs(3),
             seen,
+            faulty,
             expected_gpus: 0,
             keep_events: 100,
             owners: crate::config::Owners::default(),
@@ -65,7 +70,12 @@ impl Bench {
 
     /// Two GPUs, both tellers listening.
     fn new() -> Bench {
-        let mut bench = Bench::with(Seen::default());
+        Bench::after_one_that_knew(Faulty::default())
+    }
+
+    /// The same, after a restart.
+    fn after_one_that_knew(faulty: Faulty) -> Bench {
+        let mut bench = Bench::knowing(Seen::default(), faulty);
         for index in 0..2 {
             bench.identify(index);
         }
@@ -401,6 +411,64 @@ fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
     asks(&mut b, A::None);
     assert_eq!(b.reasons(&g), Some(vec![]));
     assert_eq!(b.publish().number(&m::gpu_resets_total, &g, ()), Some(1.0));
+}
+
+#[test]
+fn a_fault_outlasts_a_restart_and_a_reset_that_nobody_watched_ends_it() {
+    use m::RecoveryAction as A;
+    let asks = |b: &mut Bench, action: A| {
+        let now = b.now;
+        b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {
+            rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
+        }));
+    };
+    let mut b = Bench::new();
+    b.kmsg(0, 31);
+    b.kmsg(1, 94);
+    assert_eq!(b.ledger.newly_faulty(), None, "nothing is wrong");
+    b.kmsg(0, 79);
+    assert_eq!(b.ledger.newly_faulty().map(|f| f.gpus.len()), Some(1));
+    b.kmsg(0, 79);
+    assert_eq!(b.ledger.newly_faulty(), None, "nothing new");
+    asks(&mut b, A::GpuReset);
+    b.after(10.0).kmsg(1, 48);
+    let faulty = b.ledger.newly_faulty().unwrap();
+    let text = serde_json::to_string(&faulty.gpus).unwrap();
+    let mut b = Bench::after_one_that_knew(Faulty { gpus: serde_json::from_str(&text).unwrap(), ..faulty });
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![]), "it may yet prove contained");
+    b.after(20.0).fast(1);
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::UncontainedEcc]));
+    assert_eq!((b.counted(0, 79), b.counted(1, 48)), (Some(0.0), Some(0.0)), "counted before");
+    assert_eq!(b.ledger.newly_faulty(), None, "as it was");
+    asks(&mut b, A::None);
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
+    assert_eq!(b.ledger.newly_faulty().map(|f| f.gpus.len()), Some(1));
+    b.kernel(KernelFact {
+        old: false,
+        line: KernelLine::DriverLoaded { version: "1".into() },
+        text: "NVRM: loading".into(),
+    });
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
+    assert_eq!(b.ledger.newly_faulty().map(|f| f.gpus.len()), Some(0));
+}
+
+#[test]
+fn a_gpu_that_was_lost_before_a_restart_and_answers_after_it_was_reset() {
+    let mut b = Bench::new();
+    b.kmsg(0, 79);
+    b.ledger.resets.lost(&gpu(0).uuid, Some(Tier::Normal), Mono(b.now));
+    let mut b = Bench::after_one_that_knew(b.ledger.newly_faulty().unwrap());
+    let normal = |b: &mut Bench| {
+        let now = b.now;
+        b.ledger.fold(batch(Some(gpu(0)), Tier::Normal, now, |rows| {
+            rows.of(&gpu(0)).put(&m::gpu_power_watts, (), 1.0).unwrap();
+        }));
+    };
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "other visits tell nothing");
+    normal(b.after(1.0));
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
+    assert_eq!(b.publish().number(&m::gpu_resets_total, &gpu(0), ()), Some(1.0));
 }
 
 #[test]

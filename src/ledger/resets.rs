@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::loads::WINDOW;
 use crate::catalog::Tier;
 use crate::clock::Mono;
+use crate::state::FaultyGpu;
 
 /// What is known of the resets of each GPU, by UUID.
 #[derive(Debug, Default)]
@@ -60,6 +61,19 @@ impl Resets {
         }
         book.returned = Some(at);
         true
+    }
+
+    /// Adds to what is known of a faulty GPU how its reset will show.
+    pub fn tell(&self, gpu: &mut FaultyGpu) {
+        if let Some(book) = self.0.get(gpu.uuid.as_str()) {
+            (gpu.lost, gpu.asked) = (book.lost, book.asked);
+        }
+    }
+
+    /// Takes up what an earlier daemon knew of a faulty GPU: a reset while nobody watched shows then.
+    pub fn restore(&mut self, known: &FaultyGpu) {
+        let book = Book { lost: known.lost, asked: known.asked, returned: None };
+        self.0.insert(known.uuid.as_str().into(), book);
     }
 
     /// Forgets a GPU.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::inbox::Inbox;
-use super::{Ledger, Seen, Settings};
+use super::{Faulty, Ledger, Seen, Settings};
 use crate::clock::{Cadence, Mono, unix_seconds};
 use crate::snapshot::Board;
 
@@ -16,6 +16,8 @@ pub struct Hooks {
     pub beat: Box<dyn FnMut() + Send>,
     /// Called when other GPUs were seen than before in this boot.
     pub seen: Box<dyn FnMut(Seen) + Send>,
+    /// Called when other faults are to outlast the daemon than before.
+    pub faulty: Box<dyn FnMut(Faulty) + Send>,
 }
 
 impl std::fmt::Debug for Hooks {
@@ -78,6 +80,9 @@ pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, board: &Board,
             (hooks.beat)();
             if let Some(seen) = ledger.newly_seen() {
                 (hooks.seen)(seen);
+            }
+            if let Some(faulty) = ledger.newly_faulty() {
+                (hooks.faulty)(faulty);
             }
         }
     }

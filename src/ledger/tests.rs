@@ -24,6 +24,7 @@ fn ledger() -> Ledger {
         off: HashSet::new(),
         bridge: Duration::from_secs(3),
         seen: Seen::default(),
+        faulty: Default::default(),
         expected_gpus: 0,
         keep_events: 100,
         owners: crate::config::Owners::default(),

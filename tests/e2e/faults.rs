@@ -27,6 +27,14 @@ impl Host {
         host
     }
 
+    /// The driver is loaded (anew).
+    fn load_module(&self) {
+        let folder = self.root.path().join("sys/module/nvidia");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("initstate"), "live\n").unwrap();
+    }
+
     fn kmsg(&self) -> PathBuf {
         self.root.path().join("dev/kmsg")
     }
@@ -168,6 +176,50 @@ fn what_was_counted_before_a_restart_is_listed_and_not_counted_again() {
         .map(|event| (event["code"].as_u64().unwrap(), event["old"].as_bool().unwrap()))
         .collect();
     assert_eq!(old, [(43, true), (119, true), (48, false)]);
+}
+
+#[test]
+fn a_fatal_fault_outlasts_a_restart_but_no_load_of_the_driver() {
+    let mut host = Host::new();
+    host.load_module();
+    let mut node = host.start(EIGHT);
+    let fault = format!("NVRM: Xid (PCI:{}): 79, GPU has fallen off the bus.", pci(&node.metrics(), "3"));
+    host.log(&fault);
+    let file = node.state_dir().join("faults.json");
+    node.wait_for("it is kept", |_| {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains("\"fatal\":true"))
+    });
+    assert!(node.terminate().0.success());
+    let kept = fs::read(&file).unwrap();
+    let healthy = |m: &Metrics| m.value("gpu_healthy", &[("gpu", "3")]);
+
+    let mut again = host.watched(host.setup(EIGHT).with_state_of(&node));
+    let m = again.metrics();
+    assert_eq!(m.value("gpu_unhealthy_reason", &[("gpu", "3"), ("reason", "fatal_xid")]), Some(1.0));
+    assert_eq!(m.all("gpu_healthy", &[]).iter().sum::<f64>(), 7.0);
+    again.hold("it stays so, and counts no more", Duration::from_millis(500), |node| {
+        let m = node.metrics();
+        healthy(&m) == Some(0.0) && errors(&m, "3", "79") == Some(0.0)
+    });
+    assert!(again.terminate().0.success());
+
+    fs::write(&file, "{").unwrap();
+    let mut garbage = host.watched(host.setup(EIGHT).with_state_of(&node));
+    assert_eq!(healthy(&garbage.metrics()), Some(1.0));
+    assert_eq!(fs::read_to_string(file.with_extension("corrupt")).unwrap(), "{");
+    assert!(garbage.terminate().0.success());
+
+    fs::write(&file, kept).unwrap();
+    host.load_module();
+    let loaded = host.watched(host.setup(EIGHT).with_state_of(&node));
+    loaded.hold("the load ended it", Duration::from_millis(500), |n| healthy(&n.metrics()) == Some(1.0));
+    host.log(&fault);
+    loaded.wait_metrics("another fault", |m| healthy(m) == Some(0.0));
+    host.load_module();
+    loaded.wait_metrics("another load", |m| healthy(m) == Some(1.0));
+    loaded.wait_for("nothing is kept", |_| {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains("\"gpus\":[]"))
+    });
 }
 
 #[test]

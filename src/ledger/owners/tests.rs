@@ -42,6 +42,7 @@ impl Bench {
             off: Default::default(),
             bridge: Duration::from_secs(3),
             seen: Seen::default(),
+            faulty: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings,

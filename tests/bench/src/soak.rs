@@ -123,6 +123,7 @@ impl<'a> Day<'a> {
             off: Default::default(),
             bridge: Duration::from_secs(3),
             seen: Seen::default(),
+            faulty: Default::default(),
             expected_gpus: 0,
             keep_events: 500,
             owners: Default::default(),
