@@ -59,7 +59,7 @@ fn promtool_accepts_the_recording_rules() {
     let promtool = std::env::var("PROMTOOL").expect("PROMTOOL is not set: run the tests with `make test`");
     let output = Command::new(promtool).args(["check", "rules", "alerts/owners.rules.yml"]).output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success() && said.contains("10 rules found"), "{said}");
+    assert!(output.status.success() && said.contains("SUCCESS"), "{said}");
 }
 
 #[test]
