@@ -16,17 +16,11 @@ fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=alerts");
     let mut table = String::from("&[\n");
     for file in &files {
-        let bytes = fs::read(root.join(file))?;
         println!("cargo::rerun-if-changed={file}");
-        let whole = root.join(file);
+        // No path of this checkout stays in the table: another one may build with the same target folder.
+        let text = format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?}))", format!("/{file}"));
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            table,
-            "Asset {{ path: {:?}, etag: \"\\\"{:016x}\\\"\", text: include_str!({:?}) }},",
-            format!("/{file}"),
-            fingerprint(&bytes),
-            whole
-        );
+        let _ = writeln!(table, "Asset {{ path: {:?}, text: {text} }},", format!("/{file}"));
     }
     table.push_str("]\n");
     fs::write(PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("assets.rs"), table)
@@ -49,11 +43,4 @@ fn collect(root: &Path, folder: &Path, ending: &str, below: bool, files: &mut Ve
         }
     }
     Ok(())
-}
-
-/// FNV-1a, which tells one version of a file from the next.
-fn fingerprint(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

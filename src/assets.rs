@@ -11,8 +11,6 @@ pub mod prometheusrule;
 pub struct Asset {
     /// Where it is served and, below the repository's root, kept: `/alerts/hardware.rules.yml`.
     pub path: &'static str,
-    /// The header `ETag` that belongs to it: another one for another text.
-    pub etag: &'static str,
     /// What is in it.
     pub text: &'static str,
 }
@@ -43,10 +41,19 @@ impl Asset {
         if self.path.ends_with(".json") { "application/json" } else { "application/yaml; charset=utf-8" }
     }
 
+    /// The header `ETag` that belongs to it: another one for another text (FNV-1a).
+    pub fn etag(&self) -> String {
+        let hash = self.text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("\"{hash:016x}\"")
+    }
+
     /// Whether a client that sent this header `If-None-Match` has this text already.
     pub fn is_known_by(&self, if_none_match: &str) -> bool {
+        let own = self.etag();
         let mut tags = if_none_match.split(',').map(str::trim);
-        tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == self.etag)
+        tags.any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == own)
     }
 }
 
@@ -69,11 +76,15 @@ mod tests {
 
     #[test]
     fn a_tag_is_known_however_it_is_listed() {
-        let asset = Asset { path: "/alerts/a.yml", etag: "\"12\"", text: "" };
-        for known in ["\"12\"", "W/\"12\"", "*", "\"1\", \"12\"", "\"1\",W/\"12\" "] {
+        let asset = Asset { path: "/alerts/a.yml", text: "a" };
+        // The published value of FNV-1a, 64 bits, for "a".
+        let tag = "\"af63dc4c8601ec8c\"";
+        assert_eq!(asset.etag(), tag);
+        assert_ne!(Asset { text: "b", ..asset }.etag(), tag);
+        for known in [tag, &format!("W/{tag}"), "*", &format!("\"1\", {tag}"), &format!("\"1\",W/{tag} ")] {
             assert!(asset.is_known_by(known), "{known}");
         }
-        for unknown in ["", "12", "\"1\"", "\"123\""] {
+        for unknown in ["", tag.trim_matches('"'), "\"1\"", &format!("\"1{}", &tag[1..])] {
             assert!(!asset.is_known_by(unknown), "{unknown}");
         }
     }

@@ -113,7 +113,7 @@ mod tests {
     fn what_is_not_there_is_named_with_what_is() {
         let error = render(&["nothing".into()]).unwrap_err();
         assert!(error.to_string().contains("\"nothing\"; there is: "), "{error}");
-        let empty = Asset { path: "/alerts/x.rules.yml", etag: "", text: "# no groups\n" };
+        let empty = Asset { path: "/alerts/x.rules.yml", text: "# no groups\n" };
         assert_eq!(put(&mut String::new(), "x", &empty), Err(Error::NoGroups(empty.path)));
     }
 }

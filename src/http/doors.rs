@@ -174,11 +174,11 @@ async fn folder(uri: Uri) -> Response {
 
 async fn asset(uri: Uri, headers: HeaderMap) -> Response {
     let Some(asset) = Asset::at(uri.path()) else { return unknown().await };
-    let tag = [(ETAG, asset.etag), (CACHE_CONTROL, "no-cache")];
+    let (tag, keep) = ([(ETAG, asset.etag())], [(CACHE_CONTROL, "no-cache")]);
     if asset.is_known_by(&joined(&headers, IF_NONE_MATCH)) {
-        return (StatusCode::NOT_MODIFIED, tag).into_response();
+        return (StatusCode::NOT_MODIFIED, tag, keep).into_response();
     }
-    (tag, [(CONTENT_TYPE, asset.content_type())], asset.text).into_response()
+    (tag, keep, [(CONTENT_TYPE, asset.content_type())], asset.text).into_response()
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.
