@@ -47,8 +47,6 @@ use worker::Target;
 const PUT_BY: Duration = Duration::from_millis(250);
 /// How soon the node's worker notices that a GPU may be asked again.
 const INCLUDE: Duration = Duration::from_secs(1);
-/// A call that takes longer may hang: the dearest takes 80 ms.
-const LONG: Duration = Duration::from_millis(200);
 
 /// What all threads of the sampler share.
 #[derive(Debug)]
@@ -137,6 +135,24 @@ impl Shared {
             Tier::Fast if answered => self.put_by(&batch),
             _ => self.send(&batch),
         }
+    }
+
+    /// Sends what was learned of the node as a whole.
+    pub fn report_node(&self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>, calls: Vec<CallCost>) {
+        let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
+        self.send(&FromSampler::Batch(Batch {
+            part: Part { collector: Source::Nvml, gpu: None, tier },
+            epoch: self.orders.epoch,
+            taken,
+            nanos,
+            lifetime_nanos: self.lifetime(tier),
+            answered: !gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. })),
+            rows,
+            gaps,
+            drained: Vec::new(),
+            processes: None,
+            calls,
+        }));
     }
 
     /// Tells the parent that the driver went away, and ends.
@@ -272,14 +288,8 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
     shared.send(&FromSampler::DriverUp);
     events::start(shared, nvml);
     fast::start(shared);
-    let mut node = NodeWorker {
-        shared,
-        nvml,
-        caller,
-        taken: shared.orders.avoid.iter().copied().collect(),
-        listed: None,
-        matched: false,
-    };
+    peers::start(shared);
+    let mut node = NodeWorker { shared, nvml, caller, taken: shared.orders.avoid.iter().copied().collect() };
     for seat in &shared.orders.known {
         if !shared.orders.avoid.contains(&seat.slot) {
             node.seat(seat.slot, Target::Seat(seat.clone()));
@@ -301,7 +311,6 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
             }
             node.devices();
         }
-        node.peers();
         if switches.take(Mono::now()) {
             node.switches();
         }
@@ -319,10 +328,6 @@ struct NodeWorker<'a> {
     caller: Caller,
     /// Slots in use, or to be left alone.
     taken: HashSet<usize>,
-    /// GPUs the driver lists, once asked.
-    listed: Option<usize>,
-    /// Whether the peer-to-peer matrix is known.
-    matched: bool,
 }
 
 impl NodeWorker<'_> {
@@ -334,25 +339,6 @@ impl NodeWorker<'_> {
         if let Err(error) = worker::spawn(self.shared, self.nvml, slot, target) {
             tracing::error!(slot, %error, "no thread for this GPU; tried again with the next look at the list");
             self.taken.remove(&slot);
-        }
-    }
-
-    /// The peer-to-peer matrix, once. Not while a GPU is left alone: asking about a pair asks both.
-    fn peers(&mut self) {
-        let off = self.shared.off.contains(&m::gpu_peer_info.id());
-        let alone = !self.shared.orders.avoid.is_empty();
-        let Some(count) = self.listed.filter(|count| !self.matched && !off && !alone && *count > 1) else {
-            return;
-        };
-        let taken = Mono::now();
-        let Some(_loan) = self.shared.token.borrow(taken, self.shared.orders.call_deadline) else { return };
-        let long = |slot| {
-            let view = self.shared.table.views().into_iter().find(|view| view.slot == slot);
-            view.and_then(|view| view.call).is_some_and(|call| Mono::now().since(call.since) > LONG)
-        };
-        if let Some((rows, gaps)) = self.shared.peers.matrix(count, &mut self.caller, long) {
-            self.matched = true;
-            self.send(Tier::Once, taken, rows, gaps);
         }
     }
 
@@ -408,7 +394,7 @@ impl NodeWorker<'_> {
                         Missing::Dropped(crate::sample::Drop::OutOfRange),
                     ));
                 }
-                self.listed = usize::try_from(count).ok();
+                self.shared.peers.listed(count as usize);
                 for index in 0..count.min(MAX_GPUS as u32) {
                     let slot = index as usize + 1;
                     if !self.taken.contains(&slot) {
@@ -435,20 +421,7 @@ impl NodeWorker<'_> {
     }
 
     fn send(&mut self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>) {
-        let nanos = u64::try_from(Mono::now().since(taken).as_nanos()).unwrap_or(u64::MAX);
-        self.shared.send(&FromSampler::Batch(Batch {
-            part: Part { collector: Source::Nvml, gpu: None, tier },
-            epoch: self.shared.orders.epoch,
-            taken,
-            nanos,
-            lifetime_nanos: self.shared.lifetime(tier),
-            answered: !gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. })),
-            rows,
-            gaps,
-            drained: Vec::new(),
-            processes: None,
-            calls: self.caller.take_costs(),
-        }));
+        self.shared.report_node(tier, taken, rows, gaps, self.caller.take_costs());
     }
 }
 

@@ -26,8 +26,11 @@ pub const EVENTS_SLOT: usize = MAX_GPUS + 1;
 /// Slot of the thread that makes the fast visits of all GPUs. It is not judged: a GPU's own worker meets
 /// the same call.
 pub const FAST_SLOT: usize = MAX_GPUS + 2;
+/// Slot of the thread that asks about pairs of GPUs. Its calls are shown; they do not count as a second sick
+/// worker: what is asked of a pair hangs when one of the two does.
+pub const PEERS_SLOT: usize = MAX_GPUS + 3;
 /// Slots in the table.
-pub const SLOTS: usize = MAX_GPUS + 3;
+pub const SLOTS: usize = MAX_GPUS + 4;
 
 /// Whether a slot is that of a GPU's worker.
 pub const fn is_gpu(slot: usize) -> bool {

@@ -1,20 +1,34 @@
 //! The peer-to-peer matrix: how each pair of GPUs of the node is connected and what it can do. Asked once for
-//! the life of a sampler, when every GPU has a handle: each status takes the driver almost 2 ms.
+//! the life of a sampler, when every GPU has a handle: each status takes the driver almost 2 ms. In a thread of its
+//! own: a call about a pair hangs when one of the two does, and must not take a worker with it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings as sys;
 
+use super::Shared;
 use super::driver::{Caller, Failure};
+use super::inflight::PEERS_SLOT;
 use super::raw::peers;
-use crate::catalog::{self as m, Gpu, PeerInfo};
+use crate::catalog::{self as m, Gpu, PeerInfo, Tier};
+use crate::clock::Mono;
 use crate::sample::{Gap, Rows};
 
-/// Every GPU with a handle, by slot.
+/// How often it is looked whether every GPU has a handle.
+const LOOK: Duration = Duration::from_secs(1);
+/// A call that takes longer may hang: the dearest takes 80 ms.
+const LONG: Duration = Duration::from_millis(200);
+
+/// Every GPU with a handle, by slot, and how many there should be.
 #[derive(Debug, Default)]
-pub struct Peers(Mutex<BTreeMap<usize, (Gpu, Arc<Device<'static>>)>>);
+pub struct Peers {
+    known: Mutex<BTreeMap<usize, (Gpu, Arc<Device<'static>>)>>,
+    listed: AtomicUsize,
+}
 
 /// Where the answer to one question about a pair goes.
 type Place = fn(&mut PeerInfo) -> &mut String;
@@ -27,31 +41,31 @@ const CAPABILITIES: [(u32, Place); 3] = [
 ];
 
 impl Peers {
+    /// So many GPUs are listed by the driver.
+    pub fn listed(&self, count: usize) {
+        self.listed.store(count, Ordering::Relaxed);
+    }
+
     /// A GPU has a handle.
     pub fn join(&self, slot: usize, gpu: &Gpu, device: &Arc<Device<'static>>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(slot, (gpu.clone(), Arc::clone(device)));
     }
 
     /// Its handle is of no more use.
     pub fn leave(&self, slot: usize) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
     }
 
-    /// The matrix of so many GPUs; `None` while they have not all a handle, or one of a pair is in a call that
-    /// takes `long`: it may hang, and would hang whoever asks about the pair. A pair whose call failed is left
-    /// out.
-    pub fn matrix(
-        &self,
-        count: usize,
-        caller: &mut Caller,
-        long: impl Fn(usize) -> bool,
-    ) -> Option<(Rows, Vec<Gap>)> {
+    /// The matrix; `None` while not all GPUs have a handle, or one of a pair is in a call that takes `long`: it
+    /// may hang, and would hang whoever asks about the pair. A pair whose call failed is left out.
+    fn matrix(&self, caller: &mut Caller, long: impl Fn(usize) -> bool) -> Option<(Rows, Vec<Gap>)> {
+        let count = self.listed.load(Ordering::Relaxed);
         let known: Vec<_> = {
-            let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             known.iter().map(|(slot, (gpu, device))| (gpu.clone(), Arc::clone(device), *slot)).collect()
         };
-        if known.len() < count {
+        if count < 2 || known.len() < count {
             return None;
         }
         let (mut rows, mut gaps) = (Rows::default(), Vec::new());
@@ -83,6 +97,45 @@ impl Peers {
             }
         }
         Some((rows, gaps))
+    }
+}
+
+/// Asks for the matrix, in a thread that ends when it is known. Not while a GPU is left alone: asking about a pair
+/// asks both.
+pub fn start(shared: &Arc<Shared>) {
+    if shared.off.contains(&m::gpu_peer_info.id()) || !shared.orders.avoid.is_empty() {
+        return;
+    }
+    let own = Arc::clone(shared);
+    let run = move || {
+        run(&own);
+        own.table.writer(PEERS_SLOT).leave();
+    };
+    match std::thread::Builder::new().name("peers".into()).stack_size(256 * 1024).spawn(run) {
+        Ok(handle) => shared.joined(handle),
+        Err(error) => tracing::warn!(%error, "no thread to ask how the GPUs are connected"),
+    }
+}
+
+fn run(shared: &Shared) {
+    let slot = shared.table.writer(PEERS_SLOT);
+    let mut caller = Caller::new(slot, shared.orders.call_deadline);
+    let long = |slot| {
+        let view = shared.table.views().into_iter().find(|view| view.slot == slot);
+        view.and_then(|view| view.call).is_some_and(|call| Mono::now().since(call.since) > LONG)
+    };
+    while !shared.stop.stopped() {
+        let taken = Mono::now();
+        if let Some(loan) = shared.token.borrow(taken, shared.orders.call_deadline) {
+            let matrix = shared.peers.matrix(&mut caller, long);
+            drop(loan);
+            if let Some((rows, gaps)) = matrix {
+                return shared.report_node(Tier::Once, taken, rows, gaps, caller.take_costs());
+            }
+        }
+        let next = Mono::now() + LOOK;
+        slot.expect(next);
+        shared.stop.wait_until(next);
     }
 }
 

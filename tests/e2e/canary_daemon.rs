@@ -19,7 +19,12 @@ fn setup(scenario: &str) -> Setup {
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch")
         .with("CANARY__DUTY_PPM", "100000")
-        .with("CANARY__HUNG_AFTER", "1s")
+        .with("CANARY__HUNG_AFTER", "5s")
+}
+
+/// As [`setup`], for a run that hangs.
+fn hanging() -> Setup {
+    setup(SCENARIO).with("CANARY__HUNG_AFTER", "1s")
 }
 
 fn start() -> Node {
@@ -152,7 +157,8 @@ fn a_run_is_abandoned_when_a_job_comes() {
 
 #[test]
 fn a_run_that_hangs_is_told_and_followed_by_none_on_that_gpu_until_it_ends() {
-    let node = start();
+    let node = hanging().start();
+    node.wait_ready();
     node.sim().open_gate("hang").unwrap();
     let hung = |m: &Metrics| m.value("gpu_canary_hung", &[("gpu", "0"), ("step", "context")]);
     let m = node.wait_metrics("it hangs", |m| hung(m) == Some(1.0));
@@ -174,7 +180,7 @@ fn a_run_that_hangs_is_told_and_followed_by_none_on_that_gpu_until_it_ends() {
 
 #[test]
 fn a_process_in_a_call_is_killed_only_after_the_last_deadline() {
-    let node = setup(SCENARIO).with("CANARY__KILL_AFTER", "2s").start();
+    let node = hanging().with("CANARY__KILL_AFTER", "2s").start();
     node.sim().open_gate("hang").unwrap();
     let hung = |m: &Metrics| m.value("gpu_canary_hung", &[("gpu", "0"), ("step", "context")]);
     node.wait_metrics("it hangs", |m| hung(m) == Some(1.0));
@@ -195,7 +201,10 @@ fn garbage_is_no_finding_about_the_gpu() {
 
 #[test]
 fn a_process_that_is_stopped_is_no_hang_and_is_killed() {
-    let node = setup("tests/scenarios/canary-stops.toml").with("CANARY__KILL_AFTER", "2s").start();
+    let node = setup("tests/scenarios/canary-stops.toml")
+        .with("CANARY__HUNG_AFTER", "1s")
+        .with("CANARY__KILL_AFTER", "2s")
+        .start();
     let m = node.wait_metrics("a broken run", |m| runs(m, "broken") >= 1.0);
     assert_eq!(runs(&m, "hung"), 0.0);
     node.wait_metrics("it is killed", |m| m.value("gpu_canary_kills_total", &[]) >= Some(1.0));
@@ -245,7 +254,8 @@ fn the_daemon_ends_in_time_whatever_a_run_does() {
     long_run(&node);
     let (status, took) = node.terminate();
     assert!(status.success() && took < Duration::from_secs(5), "{took:?}");
-    let mut node = start();
+    let mut node = hanging().start();
+    node.wait_ready();
     node.sim().open_gate("hang").unwrap();
     node.wait_metrics("it hangs", |m| runs(m, "hung") == 1.0);
     let left = self::status(&node).left[0].pid;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use gpu_node_exporter::catalog::{METRICS, Tier};
 
 use super::node::{Node, Setup, alive};
+use super::widen::json_alone;
 
 const UUID_3: &str = "GPU-00000000-0000-4000-8000-000000000004";
 
@@ -55,6 +56,24 @@ fn a_hung_gpu_is_withdrawn_and_the_other_seven_go_on() {
     assert!(m.value(stuck, &[]).is_none());
     node.wait_metrics("all its values", |m| measured(m, "3") == measured(m, "2"));
     assert_eq!(node.samplers(), samplers, "without a new process");
+}
+
+#[test]
+fn a_pair_of_gpus_that_hangs_with_one_of_them_is_no_second_sick_one() {
+    let node = Node::start("tests/scenarios/hang-peers.toml");
+    let samplers = node.samplers();
+    let of_pair = [("call", "nvmlDeviceGetTopologyCommonAncestor")];
+    let stuck = "gpu_exporter_node_call_stuck_seconds";
+    node.wait_metrics("the pair hangs, and it is told", |m| m.value(stuck, &of_pair) > Some(0.5));
+    hang_gpu_3(&node);
+    node.hold("the others go on", Duration::from_secs(2), |node| {
+        let up = node.metrics().all("gpu_up", &[]);
+        up.iter().sum::<f64>() == 7.0 && node.samplers() == samplers
+    });
+    node.sim().open_gate("release").unwrap();
+    node.wait_for("all pairs", |node| json_alone(node, "gpu_peer_info").len() == 8 * 7);
+    assert_eq!(node.samplers(), samplers);
+    assert_eq!(node.metrics().value(stuck, &of_pair), None);
 }
 
 #[test]

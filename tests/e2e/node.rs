@@ -1,5 +1,6 @@
 //! A daemon on a simulated node, and its pages as tests read them.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -46,7 +47,7 @@ impl Setup {
             ("SAMPLER__NORMAL_INTERVAL", "50ms"),
             ("SAMPLER__SLOW_INTERVAL", "100ms"),
             ("SAMPLER__RARE_INTERVAL", "200ms"),
-            ("SAMPLER__CALL_DEADLINE", "500ms"),
+            ("SAMPLER__CALL_DEADLINE", "1s"),
             ("SAMPLER__INIT_DEADLINE", "1s"),
             ("SAMPLER__DRIVER_RETRY_INTERVAL", "100ms"),
             ("SAMPLER__RESTART_BACKOFF", "20ms"),
@@ -340,7 +341,9 @@ impl Node {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("{parts:?} was not said"));
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("{parts:?} was not said in {PATIENCE:?}\n{}", self.get("/metrics").1)
+            };
             if parts.iter().all(|part| line.contains(part)) {
                 return;
             }
@@ -349,8 +352,12 @@ impl Node {
 
     /// Waits until the metrics page fulfils the condition, and gives that page.
     pub fn wait_metrics(&self, what: &str, condition: impl Fn(&Metrics) -> bool) -> Metrics {
-        self.wait_for(what, |node| condition(&node.metrics()));
-        self.metrics()
+        let page = OnceCell::new();
+        self.wait_for(what, |node| {
+            let metrics = node.metrics();
+            condition(&metrics) && page.set(metrics).is_ok()
+        });
+        page.into_inner().unwrap()
     }
 
     /// Checks that the condition holds on every look for so long.

@@ -270,7 +270,7 @@ fn the_peer_to_peer_matrix_is_in_the_json_alone() {
 }
 
 /// Labels of all series of a metric that is in the JSON and on no page.
-fn json_alone(node: &Node, metric: &str) -> Vec<serde_json::Value> {
+pub fn json_alone(node: &Node, metric: &str) -> Vec<serde_json::Value> {
     assert!(node.metrics().all(metric, &[]).is_empty(), "{metric} is on the page");
     let json: serde_json::Value = serde_json::from_str(&node.get("/api/v1/snapshot").1).unwrap();
     let series = json["metrics"].as_array().unwrap().iter().filter(|m| m["name"] == metric);

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::clock::Mono;
-use crate::sampler::inflight::{FAST_SLOT, SlotView};
+use crate::sampler::inflight::{FAST_SLOT, PEERS_SLOT, SlotView};
 
 /// A call past its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,7 @@ pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> Health {
                     health.well += 1;
                 }
             }
+            None if view.slot == PEERS_SLOT => {}
             None if now > view.expected + grace => health.late += 1,
             None => health.well += 1,
         }
@@ -62,7 +63,7 @@ pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> Health {
 impl Health {
     /// Whether a replacement is needed: a second worker missed its deadline, or none keeps it.
     pub fn broken(&self) -> bool {
-        let missed = self.stuck.len() + self.late;
+        let missed = self.stuck.iter().filter(|call| call.slot != PEERS_SLOT).count() + self.late;
         missed >= 2 || (missed == 1 && self.well == 0)
     }
 }
@@ -170,6 +171,17 @@ mod tests {
         views[4] = calling(4, now - 10 * SECOND);
         views[6] = calling(6, now - 4 * SECOND);
         assert_eq!(decide(&judge(&views, now), None), Decision::Replace);
+    }
+
+    #[test]
+    fn a_pair_that_hangs_with_one_of_the_two_replaces_nothing() {
+        let now = 100 * SECOND;
+        let mut views: Vec<_> = (0..9).map(|slot| idle(slot, now)).collect();
+        views[4] = calling(4, now - 10 * SECOND);
+        views.push(calling(PEERS_SLOT, now - 9 * SECOND));
+        let h = judge(&views, now);
+        assert_eq!((h.stuck.len(), h.well), (2, 8), "both are shown");
+        assert_eq!(decide(&h, None), Decision::Keep);
     }
 
     #[test]
