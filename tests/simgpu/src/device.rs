@@ -6,7 +6,6 @@ use crate::mig::{ComputeInstance, GpuInstance};
 use crate::process::Process;
 use crate::scenario::Gpu;
 use crate::sim::{self, Sim};
-use crate::step::Action;
 use crate::value::{Answer, Value, code};
 
 /// A handle is a number that says what it is, never an address: a wrong one is refused, not followed.
@@ -117,20 +116,13 @@ impl Device {
 
     /// The answer that the scenario sets; the last step that lasts wins.
     fn set(&self, key: &Key) -> Option<Value> {
-        let mut found = None;
-        for (_, step) in self.sim.active_steps() {
-            if let Action::Set(set) = &step.action
-                && step.gpu.is_none_or(|g| g == self.index)
-            {
-                found = shortening(key).find_map(|k| set.get(&k)).or(found);
-            }
-        }
-        found.or_else(|| shortening(key).find_map(|k| self.gpu.set.get(&k))).cloned()
+        let found = self.sim.set(Some(self.index), key);
+        found.or_else(|| key.shortening().find_map(|k| self.gpu.set.get(&k))).cloned()
     }
 
     /// The model's answer.
     pub(crate) fn recorded(&self, key: &Key) -> Option<Value> {
-        shortening(key).find_map(|k| self.gpu.model.answer(self.index, &k)).cloned()
+        key.shortening().find_map(|k| self.gpu.model.answer(self.index, &k)).cloned()
     }
 
     /// Who the GPU is follows from its index, on from the recorded node: PCI addresses 00:06.0 and
@@ -228,11 +220,6 @@ fn canonical(key: &Key) -> Key {
         same => same,
     };
     Key::new(function, key.args())
-}
-
-/// The key, then the key with ever fewer arguments.
-fn shortening(key: &Key) -> impl Iterator<Item = Key> + '_ {
-    (0..=key.args().len()).rev().map(|n| Key::new(key.function, &key.args()[..n]))
 }
 
 /// The number that a GPU's PCI address is made of.

@@ -179,6 +179,11 @@ impl Key {
         Ok(Key::new(function, &args))
     }
 
+    /// The key, then the key with ever fewer arguments.
+    pub fn shortening(&self) -> impl Iterator<Item = Key> + '_ {
+        (0..=self.args().len()).rev().map(|n| Key::new(self.function, &self.args()[..n]))
+    }
+
     /// The arguments.
     pub fn args(&self) -> &[u32] {
         &self.args[..usize::from(self.len)]

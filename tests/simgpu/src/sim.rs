@@ -15,7 +15,7 @@ use crate::os;
 use crate::scenario::{Gpu, Scenario};
 use crate::state::State;
 use crate::step::{Action, Source, Step, When};
-use crate::value::{Answer, code};
+use crate::value::{Answer, Value, code};
 
 static SIM: OnceLock<Result<Sim, ()>> = OnceLock::new();
 
@@ -124,6 +124,19 @@ impl Sim {
     /// The steps that last now, in the order of the file.
     pub(crate) fn active_steps(&self) -> impl Iterator<Item = (usize, &Step)> {
         self.scenario.steps.iter().enumerate().filter(|(i, _)| self.active(*i))
+    }
+
+    /// The answer that steps set, of a call about this GPU or about none; the last step that lasts wins.
+    pub(crate) fn set(&self, gpu: Option<usize>, key: &Key) -> Option<&Value> {
+        let mut found = None;
+        for (_, step) in self.active_steps() {
+            if let Action::Set(set) = &step.action
+                && (step.gpu.is_none() || step.gpu == gpu)
+            {
+                found = key.shortening().find_map(|k| set.get(&k)).or(found);
+            }
+        }
+        found
     }
 
     /// How often what a step repeats has come by now.

@@ -142,7 +142,10 @@ nvml! {
     }
 
     fn nvmlDeviceGetCount_v2(out: *mut c_uint) {
-        call::put(out, called(Function::nvmlDeviceGetCount_v2)?.scenario.gpus.len() as c_uint)
+        let sim = called(Function::nvmlDeviceGetCount_v2)?;
+        let set = sim.set(None, &Key::new(Function::nvmlDeviceGetCount_v2, &[]));
+        let count = set.map_or(Ok(sim.scenario.gpus.len() as u64), |set| set.u64(0))?;
+        call::put(out, count as c_uint)
     }
 
     fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut sys::nvmlDevice_t) {
