@@ -1,7 +1,11 @@
-//! Compiles the kernels for the CPU.
+//! Compiles the kernels for the CPU, and embeds the machine code made of the same sources.
 
-fn main() {
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=../../kernels");
+    machine_code()?;
     println!("cargo:rerun-if-changed=cuda");
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").cpp_link_stdlib(None).include("cuda").include("../../kernels");
@@ -23,4 +27,22 @@ fn main() {
         }
     }
     build.compile("simgpu_cuda");
+    Ok(())
+}
+
+/// Writes the list of what is in `kernels/bin`, as programs hand it to the driver: PTX ends with a zero byte.
+fn machine_code() -> io::Result<()> {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let mut list = String::from("&[");
+    for entry in fs::read_dir(root.join("../../kernels/bin"))? {
+        let path = entry?.path();
+        let name = path.display().to_string();
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("cubin") => list += &format!("include_bytes!({name:?}),"),
+            Some("ptx") => list += &format!("concat!(include_str!({name:?}), \"\\0\").as_bytes(),"),
+            _ => {}
+        }
+    }
+    list.push(']');
+    fs::write(Path::new(&env::var_os("OUT_DIR").unwrap_or_default()).join("machine_code.rs"), list)
 }
