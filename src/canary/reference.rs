@@ -158,9 +158,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_wrong_in_the_chains_shows(right: [u32; 2], wrong: [u32; 2]) {
+        fn what_is_wrong_in_one_chain_does_not_make_up_for_the_other(a: u32, b: u32, by in 1..=u32::MAX) {
             let joined = |bits: [u32; 2]| joined(bits.map(f32::from_bits));
-            prop_assert_eq!(joined(right) == joined(wrong), right == wrong);
+            let faults =
+                [[a ^ by, b ^ by], [a.wrapping_add(by), b.wrapping_sub(by)], [a ^ by, b], [a, b ^ by]];
+            for wrong in faults {
+                prop_assert_ne!(joined(wrong), joined([a, b]), "{:x?}", wrong);
+            }
         }
 
         #[test]
