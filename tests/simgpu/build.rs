@@ -1,6 +1,6 @@
 //! Compiles the kernels for the CPU, and embeds the machine code made of the same sources.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
@@ -30,19 +30,22 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the list of what is in `kernels/bin`, as programs hand it to the driver: PTX ends with a zero byte.
+/// Keeps a copy of what is in `kernels/bin`, as programs hand it to the driver (PTX ends with a zero byte), and writes
+/// a list of the copies: they stay with the kernels compiled beside them, whichever checkout uses the target folder next.
 fn machine_code() -> io::Result<()> {
-    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let mut list = String::from("&[");
-    for entry in fs::read_dir(root.join("../../kernels/bin"))? {
+    for entry in fs::read_dir("../../kernels/bin")? {
         let path = entry?.path();
-        let name = path.display().to_string();
-        match path.extension().and_then(|ending| ending.to_str()) {
-            Some("cubin") => list += &format!("include_bytes!({name:?}),"),
-            Some("ptx") => list += &format!("concat!(include_str!({name:?}), \"\\0\").as_bytes(),"),
-            _ => {}
-        }
+        let end: &[u8] = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("cubin") => b"",
+            Some("ptx") => b"\0",
+            _ => continue,
+        };
+        let name = path.file_name().unwrap_or_default();
+        fs::write(out.join(name), [&fs::read(&path)?, end].concat())?;
+        list += &format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/\", {name:?})),");
     }
     list.push(']');
-    fs::write(Path::new(&env::var_os("OUT_DIR").unwrap_or_default()).join("machine_code.rs"), list)
+    fs::write(out.join("machine_code.rs"), list)
 }
