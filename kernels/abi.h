@@ -49,7 +49,8 @@ struct BadWords {
 };
 
 // --- sm_rate: FP32 FMA. Chain c of every thread starts at 1 + c / 16 + (seed mod 65536) / 2^20 and takes
-// SM_RATE_CHAIN_FMA steps x = fma(x, SM_RATE_A, SM_RATE_B) a turn; the chains' bits are joined by xor.
+// SM_RATE_CHAIN_FMA steps x = fma(x, SM_RATE_A, SM_RATE_B) a turn. The 32 bits of every chain are
+// kept side by side, the first chain's highest: what is wrong in one cannot make up for what is wrong in another.
 // The values swing around 0.617 and come nearer to it so slowly that bits change for eight million steps; a
 // slope of almost 1 keeps a wrong bit from being forgotten.
 enum { SM_RATE_THREADS = 1024, SM_RATE_CHAINS = 2, SM_RATE_CHAIN_FMA = 128 };
@@ -59,8 +60,7 @@ struct SmRateArgs {
     u64 bad;    // BadLanes
     u32 turns;
     u32 seed;
-    u32 expected; // xor of the chains' bits after the turns
-    u32 reserved;
+    u64 expected; // the chains' bits after the turns
 };
 
 // --- tensor: products of constant matrices of small integers, so that every element of the sum is

@@ -1,8 +1,9 @@
 // sm_rate: does every multiprocessor do its FP32 work at its rate, and at which clock?
 //
 // Proves: FMA a cycle of each multiprocessor, its true clock (cycles over nanoseconds), and that all of its
-//   lanes computed the right bits (a fault that changes both chains alike can cancel: sm_sdc is the check of
-//   results). A throttled or capped clock, a slow multiprocessor, a neighbour on it.
+//   lanes came to the right bits. A throttled or capped clock, a slow multiprocessor, a neighbour on it.
+// Does not prove: that no step was wrong. A bit that flips twice in a chain, an even number of steps apart, is
+//   often right again, because two steps bring a value back almost to itself. sm_sdc is the check of results.
 // Cost: about 2.5 ms with the turns that the host chooses; a few KiB.
 // Roofline: FP32 lanes of the multiprocessor (64 or 128) FMA a cycle.
 //
@@ -26,7 +27,8 @@ RATE_KERNEL(sm_rate, SmRateArgs, SM_RATE_THREADS) {
         }
     }
     stop_watch(args.stamps, watch);
-    u32 joined = 0;
-    UNROLL for (u32 c = 0; c < SM_RATE_CHAINS; c++) joined ^= bits(x[c]);
+    static_assert(SM_RATE_CHAINS * 32 <= 64, "no chain is shifted out");
+    u64 joined = 0;
+    UNROLL for (u32 c = 0; c < SM_RATE_CHAINS; c++) joined = joined << 32 | bits(x[c]);
     if (joined != args.expected) note_bad_lane(args.bad, args.expected, joined);
 }

@@ -125,10 +125,8 @@ pub struct SmRateArgs {
     pub turns: u32,
     /// From which the chains start.
     pub seed: u32,
-    /// Xor of the chains' bits after the turns.
-    pub expected: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// The chains' bits after the turns, side by side, the first chain's highest.
+    pub expected: u64,
 }
 
 /// Arguments of `tensor`.
@@ -333,6 +331,7 @@ const _: () = {
     assert!(size_of::<SmStamp>() == 40);
     assert!(size_of::<BadLane>() == 24 && size_of::<BadLanes>() == 8 + BAD_LANES * 24);
     assert!(size_of::<BadWord>() == 24 && size_of::<BadWords>() == 8 + BAD_WORDS * 24);
+    assert!(SM_RATE_CHAINS * u32::BITS <= u64::BITS, "`SmRateArgs::expected` has room for all chains");
     assert!(size_of::<SmRateArgs>() == 32 && size_of::<TensorArgs>() == 32);
     assert!(size_of::<SmSdcArgs>() == 24 && size_of::<ReadArgs>() == 40);
     assert!(size_of::<FillArgs>() == 40 && size_of::<CheckArgs>() == 48);

@@ -9,16 +9,28 @@ use super::abi::{
     OVERLAP_A, OVERLAP_B, Pattern, SM_RATE_A, SM_RATE_B, SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, TensorShape,
 };
 
-/// The bits of all chains of a thread of `sm_rate` joined by xor; the same for every thread.
-pub fn sm_rate(seed: u32, turns: u32) -> u32 {
-    let mut chains: [f32; SM_RATE_CHAINS as usize] =
-        std::array::from_fn(|chain| 1.0 + chain as f32 / 16.0 + (seed & 0xffff) as f32 / 1_048_576.0);
-    for _ in 0..u64::from(turns) * u64::from(SM_RATE_CHAIN_FMA) {
+/// The chains of a thread of `sm_rate`.
+type Chains = [f32; SM_RATE_CHAINS as usize];
+
+/// The bits of all chains of a thread of `sm_rate` after the turns; the same for every thread.
+pub fn sm_rate(seed: u32, turns: u32) -> u64 {
+    let start = std::array::from_fn(|chain| 1.0 + chain as f32 / 16.0 + (seed & 0xffff) as f32 / 1_048_576.0);
+    joined(stepped(start, u64::from(turns) * u64::from(SM_RATE_CHAIN_FMA)))
+}
+
+/// The chains so many steps on.
+fn stepped(mut chains: Chains, steps: u64) -> Chains {
+    for _ in 0..steps {
         for x in &mut chains {
             *x = x.mul_add(SM_RATE_A, SM_RATE_B);
         }
     }
-    chains.iter().fold(0, |joined, x| joined ^ x.to_bits())
+    chains
+}
+
+/// The chains' bits side by side: what is wrong in one cannot make up for what is wrong in another.
+fn joined(chains: Chains) -> u64 {
+    chains.iter().fold(0, |joined, x| joined << u32::BITS | u64::from(x.to_bits()))
 }
 
 /// Turns of `tensor` up to which its sums are exact: integers of 24 bits.
@@ -86,13 +98,13 @@ mod tests {
     // Known answers are those of the kernels' own sources, compiled for a CPU.
     #[test]
     fn rates_bits_are_known_and_go_on_changing() {
-        assert_eq!(sm_rate(7, 1200), 0x00fb_7c48);
+        assert_eq!(sm_rate(7, 1200), 0x3f7d_a870_3f86_d438);
         assert_eq!(
             (overlap(1e-3, 50).to_bits(), overlap(100_000.0 * 1e-3, 50).to_bits()),
             (0x3a83_78ef, 0x42c7_ffb6)
         );
         assert_eq!(arithmetic_sum(5, 0x9e37_79b9_7f4a_7c15, 1_000_002, 3), 0xa54f_c9cc_dbfd_42bd);
-        let some: Vec<u32> = (0..5).map(|turns| sm_rate(7, turns * 400)).collect();
+        let some: Vec<u64> = (0..5).map(|turns| sm_rate(7, turns * 400)).collect();
         let mut different = some.clone();
         different.sort_unstable();
         different.dedup();
@@ -102,17 +114,24 @@ mod tests {
         assert_eq!(sm_rate(1, 100), sm_rate(0x1_0001, 100));
     }
 
+    /// The bits of which nothing is seen so many steps after each flipped in all chains at once.
+    fn unseen(right: Chains, steps: u64) -> Vec<u32> {
+        let expected = joined(stepped(right, steps));
+        let flipped = |bit: u32| right.map(|x| f32::from_bits(x.to_bits() ^ 1 << bit));
+        (0..u32::BITS).filter(|bit| joined(stepped(flipped(*bit), steps)) == expected).collect()
+    }
+
     #[test]
-    fn a_wrong_bit_is_not_forgotten() {
-        // The slope of a step is almost 1: of a changed last bit something is left after a whole run.
-        let mut right = 1.25_f32;
-        let mut wrong = f32::from_bits(right.to_bits() ^ 1);
-        for _ in 0..100_000 {
-            right = right.mul_add(SM_RATE_A, SM_RATE_B);
-            wrong = wrong.mul_add(SM_RATE_A, SM_RATE_B);
-            assert!(right.is_normal() && wrong.is_normal());
+    fn a_bit_that_flips_in_all_chains_at_once_is_seen() {
+        // Values swing between two; of the last bits of the small one, a step to the large one leaves nothing.
+        let large: Chains = [1.0, 1.0625];
+        let small = stepped(large, 1);
+        assert!(small.iter().all(|x| (0.125..0.25).contains(x)), "{small:?}");
+        for steps in [0, 1, 2, 85, 127, 128, 12_800, 51_200] {
+            assert_eq!(unseen(large, steps), Vec::<u32>::new(), "{steps}");
+            let forgotten: &[u32] = if steps == 0 { &[] } else { &[0, 1, 2] };
+            assert!(unseen(small, steps).iter().all(|bit| forgotten.contains(bit)), "{steps}");
         }
-        assert_ne!(right.to_bits(), wrong.to_bits());
     }
 
     #[test]
@@ -138,6 +157,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_wrong_in_one_chain_does_not_make_up_for_the_other(a: u32, b: u32, by in 1..=u32::MAX) {
+            let joined = |bits: [u32; 2]| joined(bits.map(f32::from_bits));
+            let faults =
+                [[a ^ by, b ^ by], [a.wrapping_add(by), b.wrapping_sub(by)], [a ^ by, b], [a, b ^ by]];
+            for wrong in faults {
+                prop_assert_ne!(joined(wrong), joined([a, b]), "{:x?}", wrong);
+            }
+        }
+
         #[test]
         fn sums_are_those_of_the_words(a: u64, b: u64, words in 0_u64..300, passes in 0_u32..4) {
             let word = |i| pattern(Pattern::Arithmetic, i, a, b);

@@ -129,17 +129,13 @@ DEVICE double double_of(u64 value) {
 DEVICE float sim_spoil(float value) {
     return sim_cpu.spoiled_zero ? 0.0f : float_of(bits(value) ^ sim_cpu.spoiled_bits);
 }
-// A wrong unit spoils one result of eight: kernels have eight chains, and what is joined from all of them must
-// not come out right again.
+// A wrong unit flips its bit in one step of `sm_rate`, in all chains: flips that follow each other in a chain may
+// undo each other. In the second step, because the first has small results, whose last bits are soon forgotten.
 DEVICE float fma32(float a, float b, float c) {
     const float sum = __builtin_fmaf(a, b, c);
+    const u64 step = sim_cpu.fma++ / SM_RATE_CHAINS;
     const bool spoiled = sim_cpu.spoiled_units & 1u << SDC_FP32;
-    if (__builtin_expect(spoiled && (sim_cpu.spoiled_zero || sim_cpu.fma % 8 == 0), false)) {
-        sim_cpu.fma++;
-        return sim_spoil(sum);
-    }
-    sim_cpu.fma++;
-    return sum;
+    return __builtin_expect(spoiled && (sim_cpu.spoiled_zero || step == 1), false) ? sim_spoil(sum) : sum;
 }
 DEVICE u32 own(u32 value) { return value; }
 DEVICE double fma64(double a, double b, double c) { return __builtin_fma(a, b, c); }

@@ -62,7 +62,6 @@ pub fn sm_rate(s: &mut Session<'_>) -> Try<Finding> {
             turns,
             seed,
             expected: reference::sm_rate(seed, turns),
-            reserved: 0,
         },
     };
     measure(s, &kind)

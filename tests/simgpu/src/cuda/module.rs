@@ -1,5 +1,5 @@
-//! Modules, and the kernels in them. The code that is loaded is looked at and left alone: whatever is loaded,
-//! the kernels are those of `kernels/suite.cu`.
+//! Modules, and the kernels in them. The code that is loaded is compared and left alone: what runs is
+//! `kernels/suite.cu` as it was compiled for the CPU, so no other code is taken than was made of the same sources.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -73,6 +73,28 @@ unsafe fn beginning<'a>(image: *const c_void) -> &'a [u8] {
     }
 }
 
+/// The machine code in `kernels/bin`.
+const MACHINE_CODE: &[&[u8]] = include!(concat!(env!("OUT_DIR"), "/machine_code.rs"));
+
+/// Whether machine code or PTX is what this library's kernels are as well.
+///
+/// # Safety
+/// `image` is code that a driver would take.
+unsafe fn ours(image: *const c_void) -> Answer<()> {
+    let bytes = image.cast::<u8>();
+    // SAFETY: a header, or the zero byte of a text, tells how long code is. So there are at least the bytes up to the
+    // first that differs, and no more are read.
+    let equal = |code: &&[u8]| code.iter().enumerate().all(|(at, byte)| unsafe { *bytes.add(at) } == *byte);
+    if MACHINE_CODE.iter().any(equal) {
+        return Ok(());
+    }
+    eprintln!(
+        "simgpu: this machine code is not of the kernels that are simulated here: the program and libsimgpu.so \
+         are of different builds"
+    );
+    Err(cu::INVALID_IMAGE)
+}
+
 fn capability(device: &Device) -> (u32, u32) {
     let value = device.value(Function::nvmlDeviceGetCudaComputeCapability, &[]);
     let member = |i| value.as_ref().ok().and_then(|v| v.u32(i).ok()).unwrap_or(0);
@@ -96,6 +118,7 @@ cuda! {
             return Err(cu::INVALID_VALUE);
         }
         fits(beginning(image), capability(&device))?;
+        ours(image)?;
         let module = driver.modules.add(Module { context });
         put(out, module)
     }

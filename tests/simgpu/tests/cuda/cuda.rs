@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use gpu_node_exporter::canary::code;
 use nvml_wrapper::Nvml;
 use simgpu::{SCENARIO_ENV, STATE_ENV, State};
 
@@ -110,6 +111,11 @@ pub fn out<T>(zero: T, call: impl FnOnce(*mut T) -> Result<(), u32>) -> Result<T
     call(&mut value).map(|()| value)
 }
 
+/// Code of the kernels that every GPU takes.
+pub fn ptx() -> *const c_void {
+    code::choose((99, 0)).expect("PTX").image.as_ptr().cast()
+}
+
 impl Cuda {
     /// A process on the node of a scenario, given as text; CUDA is not initialised.
     pub fn load(scenario: &str) -> Cuda {
@@ -205,15 +211,13 @@ impl Cuda {
 
     /// A kernel, with the module that it is in.
     pub fn kernel(&self, name: &CStr) -> Handle {
-        let image = c".version 8.2\n.target sm_75\n";
-        let module = out(NULL, |out| self.cuModuleLoadData(out, image.as_ptr().cast())).expect("a module");
+        let module = out(NULL, |out| self.cuModuleLoadData(out, ptx())).expect("a module");
         out(NULL, |out| self.cuModuleGetFunction(out, module, name.as_ptr())).expect("a kernel")
     }
 
     /// The words of the module that tell the shape of `tensor`.
     pub fn tensor_shape(&self) -> Vec<u32> {
-        let image = c".version 8.2\n.target sm_75\n";
-        let module = out(NULL, |out| self.cuModuleLoadData(out, image.as_ptr().cast())).expect("a module");
+        let module = out(NULL, |out| self.cuModuleLoadData(out, ptx())).expect("a module");
         let mut bytes = 0;
         let name = c"tensor_shape".as_ptr();
         let address = out(0, |out| self.cuModuleGetGlobal_v2(out, &mut bytes, module, name)).expect("words");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use simgpu::Scenario;
 
-use crate::cuda::{Cuda, NULL, out};
+use crate::cuda::{Cuda, NULL, out, ptx};
 use crate::kernels::H200;
 use gpu_node_exporter::canary::abi::LaunchArgs;
 use gpu_node_exporter::canary::code;
@@ -66,12 +66,27 @@ fn a_kernel_that_is_given_a_wrong_address_ends_its_context() {
 fn code_for_another_gpu_is_refused() {
     let cuda = Cuda::with_context(H200);
     let load = |image: &std::ffi::CStr| out(NULL, |out| cuda.cuModuleLoadData(out, image.as_ptr().cast()));
-    assert!(load(c".version 8.2\n.target sm_90\n").is_ok());
     assert_eq!(load(c".version 8.6\n.target sm_100\n"), Err(209));
     assert_eq!(load(c"what is this"), Err(200));
-    let module = load(c".version 8.2\n.target sm_75\n").expect("a module");
+    let module = out(NULL, |out| cuda.cuModuleLoadData(out, ptx())).expect("a module");
     assert_eq!(out(NULL, |out| cuda.cuModuleGetFunction(out, module, c"no_such_kernel".as_ptr())), Err(500));
     assert_eq!(out(NULL, |out| cuda.cuModuleGetFunction(out, NULL, c"launch".as_ptr())), Err(400));
+}
+
+#[test]
+fn code_of_another_build_is_refused() {
+    let cuda = Cuda::with_context(H200);
+    let load = |image: &[u8]| out(NULL, |out| cuda.cuModuleLoadData(out, image.as_ptr().cast()));
+    let cubin = code::choose((9, 0)).expect("machine code").image;
+    let ptx = code::choose((99, 0)).expect("PTX").image;
+    assert!(load(cubin).is_ok() && load(ptx).is_ok());
+    // Behind the last header of an ELF file, and in front of the zero byte of a text.
+    for (code, at) in [(cubin, 64), (cubin, cubin.len() - 1), (ptx, ptx.len() - 2)] {
+        let mut other = code.to_vec();
+        other[at] ^= 1;
+        assert_eq!(load(&other), Err(200), "byte {at}");
+    }
+    assert_eq!(load(b".version 8.2\n.target sm_75\n\0"), Err(200));
 }
 
 #[test]

@@ -41,8 +41,6 @@ fn a_wrong_unit_flips_its_bit_in_sm_sdc() {
 
 #[test]
 fn a_wrong_unit_shows_in_the_rates_that_use_it() {
-    // A bit whose flips do not cancel in the xor of both chains, as those of some others do: sm_sdc is the check of
-    // single results.
     let wrong = |unit: &str, more: &str| {
         let step = format!("wrong = {{ sm = 3, unit = '{unit}', lane = 5, bit = 12 {more} }}");
         let cuda = node(&step);
@@ -59,6 +57,17 @@ fn a_wrong_unit_shows_in_the_rates_that_use_it() {
     assert_eq!((rate.count, rate.lanes[0].got), (1, 0));
     let (rate, products) = wrong("int32", "");
     assert_eq!((rate.count, products.count), (0, 0));
+}
+
+#[test]
+fn a_bit_that_flips_in_both_chains_of_sm_rate_shows_whichever_it_is() {
+    for bit in 0..32 {
+        let bad =
+            sm_rate(&node(&format!("wrong = {{ sm = 3, unit = 'fp32', lane = 5, bit = {bit} }}")), 20).bad;
+        assert_eq!((bad.count, bad.lanes[0].smid, bad.lanes[0].thread), (1, 3, 5), "bit {bit}");
+        let wrong = bad.lanes[0].got ^ bad.lanes[0].expected;
+        assert!(wrong >> 32 != 0 && wrong as u32 != 0, "bit {bit}: {wrong:x}");
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn launch(
 pub fn sm_rate(cuda: &Cuda, turns: u32) -> Rate {
     let sms = cuda.attribute(16) as u32;
     let expected = reference::sm_rate(5, turns);
-    let args = |stamps, bad| vec![stamps, bad, u64::from(turns) | 5 << 32, u64::from(expected)];
+    let args = |stamps, bad| vec![stamps, bad, u64::from(turns) | 5 << 32, expected];
     let rate = launch(cuda, c"sm_rate", SM_RATE_THREADS, ALONE, sms, args);
     let work = f64::from(turns * SM_RATE_CHAINS * SM_RATE_CHAIN_FMA * SM_RATE_THREADS);
     Rate { work, ..rate }
@@ -134,11 +134,11 @@ fn sm_rate_notes_lanes_that_are_not_as_expected() {
     let cuda = Cuda::with_context(H200);
     let stamps = cuda.allocate(40 * 4);
     let bad = cuda.upload(&[BadLanes::default()]);
-    let args = SmRateArgs { stamps, bad, turns: 2, seed: 1, expected: 0x1234, reserved: 0 };
+    let args = SmRateArgs { stamps, bad, turns: 2, seed: 1, expected: 0x1234 };
     cuda.run(cuda.kernel(c"sm_rate"), 4, SM_RATE_THREADS, 0, &args).expect("it runs");
     let bad = cuda.download::<BadLanes>(bad, 1)[0];
     assert_eq!((bad.count, bad.lanes[3].smid, bad.lanes[3].expected), (4, 3, 0x1234));
-    assert_eq!(bad.lanes[0].got as u32, reference::sm_rate(1, 2));
+    assert_eq!(bad.lanes[0].got, reference::sm_rate(1, 2));
 }
 
 #[test]

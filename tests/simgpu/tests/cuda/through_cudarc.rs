@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
-use crate::cuda::{Cuda, scratch};
+use crate::cuda::{Cuda, ptx, scratch};
 use crate::kernels::H200;
 use gpu_node_exporter::canary::abi::LaunchArgs;
 
@@ -56,6 +56,7 @@ fn cudarc_finds_and_calls_it() {
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("all was called"), "{said}{complained}");
+    assert!(complained.contains("simgpu: ") && complained.contains("of different builds"), "{complained}");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
@@ -115,8 +116,12 @@ fn call_through_cudarc() {
         assert_eq!(result::device::get_attribute(device, sms).expect("an attribute"), 132);
         let context = result::primary_ctx::retain(device).expect("a context");
         result::ctx::set_current(context).expect("current");
-        let image = c".version 8.2\n.target sm_75\n";
-        let module = result::module::load_data(image.as_ptr().cast()).expect("a module");
+        let other = c".version 8.2\n.target sm_75\n".as_ptr().cast();
+        assert_eq!(
+            result::module::load_data(other).map_err(|error| error.0).err(),
+            Some(sys::CUresult::CUDA_ERROR_INVALID_IMAGE)
+        );
+        let module = result::module::load_data(ptx()).expect("a module");
         let kernel = result::module::get_function(module, c"launch".to_owned()).expect("a kernel");
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking).expect("a stream");
         let event = || result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).expect("an event");
