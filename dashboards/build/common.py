@@ -44,10 +44,8 @@ from kit.panels import (
     barchart,
     bargauge,
     heatmap,
-    histogram,
     stat,
     state_timeline,
-    status_history,
     text,
     timeseries,
 )

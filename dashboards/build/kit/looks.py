@@ -63,14 +63,13 @@ def threshold_config(of: Steps) -> dashboard_builder.ThresholdsConfig:
     )
 
 
-def legend(calcs: list[str], as_table: bool) -> common_builder.VizLegendOptions:
-    shown = common_model.LegendDisplayMode.TABLE if as_table else common_model.LegendDisplayMode.LIST
+def legend() -> common_builder.VizLegendOptions:
     return (
         common_builder.VizLegendOptions()
         .show_legend(True)
-        .display_mode(shown)
+        .display_mode(common_model.LegendDisplayMode.LIST)
         .placement(common_model.LegendPlacement.BOTTOM)
-        .calcs(calcs)
+        .calcs([])
     )
 
 

@@ -10,7 +10,7 @@ from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as model
 
 from .looks import NEUTRAL, NONE, NOT_TOLD, Steps, by_threshold, special, threshold_config
-from .panels import Placed, finish, override
+from .panels import Placed, Told, finish, override
 from .queries import Query
 
 
@@ -60,7 +60,15 @@ def table(
     series with `or_none`."""
     queries = [Query(column.expr, "", instant=True) for column in columns]
     panel = finish(
-        table_builder.Panel(), title, description, queries, "short", NEUTRAL, no_value, [NOT_TOLD], (), table=True
+        table_builder.Panel(),
+        title,
+        description,
+        queries,
+        table=True,
+        unit="short",
+        thresholds=NEUTRAL,
+        no_value=no_value,
+        mappings=[NOT_TOLD],
     )
     panel.show_header(True).cell_height(common_model.TableCellHeight.SM).filterable(True).min_width(70)
     panel.align(common_model.FieldTextAlignment.AUTO)
@@ -110,30 +118,17 @@ def matrix(
     *,
     row: str,
     column: str,
-    unit: str = "short",
-    thresholds: Steps,
-    mappings: Sequence[typing.Any],
-    no_value: str,
-    links: Sequence[dict[str, typing.Any]] = (),
     row_links: Sequence[dict[str, typing.Any]] = (),
-    decimals: int | None = None,
     width: int = 24,
     height: int = 10,
+    **told: typing.Unpack[Told],
 ) -> Placed:
     """A table whose rows are the values of one label and whose columns those of another, each cell painted. The
     expression is aggregated by just these two. The column of rows is called `row\\column`."""
+    told.setdefault("unit", "short")
+    told["mappings"] = [*told["mappings"], special("", NONE)]
     panel = finish(
-        table_builder.Panel(),
-        title,
-        description,
-        [Query(expr, "", instant=True)],
-        unit,
-        thresholds,
-        no_value,
-        [*mappings, special("", NONE)],
-        links,
-        table=True,
-        decimals=decimals,
+        table_builder.Panel(), title, description, [Query(expr, "", instant=True)], table=True, **told
     )
     panel.show_header(True).cell_height(common_model.TableCellHeight.SM).min_width(60)
     panel.align(common_model.FieldTextAlignment.CENTER).cell_options(_painted()).color_scheme(by_threshold())
