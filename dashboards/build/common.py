@@ -28,6 +28,7 @@ from kit.looks import (
     GREY,
     NEUTRAL,
     NONE,
+    NOTHING,
     NOT_TOLD,
     ORANGE,
     RED,
@@ -44,6 +45,7 @@ from kit.panels import (
     barchart,
     bargauge,
     heatmap,
+    shares,
     stat,
     state_timeline,
     text,
@@ -66,5 +68,5 @@ from kit.queries import (
     or_zero,
     tidy,
 )
-from kit.tables import Column, Label, matrix, table
+from kit.tables import Column, Label, gpu_rows, matrix, share, table, yes_no
 from kit.variables import datasource_variable, gpu_variable, node_variables, query_variable

@@ -9,6 +9,7 @@ from common import (
     NEUTRAL,
     NODE,
     NONE,
+    NOTHING,
     NOT_TOLD,
     ORANGE,
     RED,
@@ -34,7 +35,6 @@ from common import (
 )
 
 LINE = "{{instance}}"
-NOTHING = steps((None, NONE))
 SILENT = "not scraped"
 # The targets that there are, whether they answer or not.
 NODES = f"max by ({BY_NODE}) ({TARGETS})"

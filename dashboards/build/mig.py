@@ -5,10 +5,10 @@ from common import (
     BLUE,
     BY_GPU,
     GPU,
-    GPU_FROM_ROW,
     GREEN,
     NEUTRAL,
     NONE,
+    NOTHING,
     ORANGE,
     TICKET_ABOVE_ZERO,
     UTILIZATION_BAND,
@@ -20,12 +20,15 @@ from common import (
     Query,
     board_link,
     by_gpu,
+    gpu_rows,
     gpu_variable,
     mapped,
     node_variables,
     or_none,
     or_zero,
     row_link,
+    share,
+    shares,
     stat,
     steps,
     table,
@@ -119,10 +122,7 @@ def gpus() -> list[Placed]:
             "Slices and layout of each GPU",
             "Each GPU with its slices, whether it is divided as declared, and what it draws: power and temperature "
             "are of the whole board and are told once.",
-            [
-                Label("instance", width=180),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
-            ],
+            gpu_rows(180),
             [
                 Column("slices", of_gpu(f"gpu_mig_slices{{{GPU}}}")),
                 Column("held", of_gpu(f"gpu_mig_slices_used{{{GPU}}}")),
@@ -156,8 +156,7 @@ def gpus() -> list[Placed]:
             "For each profile how many MIG devices the layout wants and how many there are. Only where a layout is "
             "declared.",
             [
-                Label("instance", width=180),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(180),
                 Label("mig_profile", width=120),
             ],
             [
@@ -187,7 +186,7 @@ def gpus() -> list[Placed]:
                 Query(f"sum(gpu_mig_slices_unplaceable{{{GPU}}})", "stranded"),
             ],
             unit="short",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value=NO_MIG,
             minimum=0,
             decimals=0,
@@ -199,8 +198,7 @@ def gpus() -> list[Placed]:
             "What still fits",
             "How many further instances of each profile could be made on each GPU now, and on an empty one.",
             [
-                Label("instance", width=180),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(180),
                 Label("mig_profile", width=120),
             ],
             [
@@ -228,8 +226,7 @@ def instances() -> list[Placed]:
             "Every GPU instance, with its place, its memory, how busy it is and who works there. One without compute "
             "instances serves nobody and tells of no memory.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("gpu_instance", width=110),
                 Label("profile", width=90),
             ],
@@ -245,22 +242,14 @@ def instances() -> list[Placed]:
                     width=140,
                 ),
                 Column("memory", here(f"gpu_mig_memory_total_bytes{{{GPU}}}"), unit="bytes", width=90),
-                Column(
+                share(
                     "used",
                     here(f"gpu_mig_memory_used_bytes{{{GPU}}} / gpu_mig_memory_total_bytes{{{GPU}}}"),
-                    unit="percentunit",
-                    decimals=0,
                     thresholds=steps((None, NONE), (0.85, ORANGE)),
                     paint=True,
                     width=70,
                 ),
-                Column(
-                    "SM active",
-                    here(f'gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}}'),
-                    unit="percentunit",
-                    decimals=0,
-                    width=90,
-                ),
+                share("SM active", here(f'gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}}'), width=90),
                 Column(
                     "processes",
                     here(f"sum by ({BY_INSTANCE}) (gpu_mig_compute_processes{{{GPU}}})"),
@@ -282,8 +271,7 @@ def instances() -> list[Placed]:
             "Who has which instance",
             "Owners of the work on each instance.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("gpu_instance", width=110),
                 Label("owner", links=[row_link("This node's owners", "gpu-node-drilldown", "instance")], width=260),
                 Label("namespace"),
@@ -332,19 +320,16 @@ def instances() -> list[Placed]:
             no_value="no MIG device",
             width=12,
         ),
-        timeseries(
+        shares(
             "Activity of instances",
             "Share of the instance's multiprocessors at work (GPM, once a minute). The band from 60 to 80 % is good "
             "use; neither side of it is a fault.",
             Query(f'max by (instance, gpu, gpu_instance, profile) (gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}})', LINE),
-            unit="percentunit",
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             no_value="not measured (GPM: Hopper and later)",
-            minimum=0,
-            maximum=1,
         ),
-        timeseries(
+        shares(
             "Memory of instances",
             "Share of each instance's own memory in use. A ticket is opened when it stays above 85 %.",
             Query(
@@ -352,12 +337,9 @@ def instances() -> list[Placed]:
                     / gpu_mig_memory_total_bytes{{{GPU}}})""",
                 LINE,
             ),
-            unit="percentunit",
             thresholds=steps((None, NONE), (0.85, ORANGE)),
             draw_thresholds="line",
             no_value="no instance tells of its memory",
-            minimum=0,
-            maximum=1,
         ),
         table(
             "Canary on instances",

@@ -14,7 +14,7 @@ from common import (
     INVENTORY,
     NEUTRAL,
     NODE,
-    NONE,
+    NOTHING,
     NOT_TOLD,
     ORANGE,
     RED,
@@ -30,6 +30,7 @@ from common import (
     bargauge,
     board_link,
     by_gpu,
+    gpu_rows,
     mapped,
     matrix,
     node_variables,
@@ -227,8 +228,7 @@ def which() -> list[Placed]:
             "Each reason why a GPU cannot be relied on, with what the board is called when it is sent in. What to do "
             "is in the runbook of its alert.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("reason", width=150),
                 Label("model", width=130),
                 Label("serial", width=130),
@@ -271,8 +271,7 @@ def faults() -> list[Placed]:
             "first thing to do by the table of codes. Of a GPU that the driver does not list any more the codes are "
             "on the board of its node.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("xid", width=60),
                 Label("severity", width=80),
                 Label("action", width=130),
@@ -299,10 +298,7 @@ def faults() -> list[Placed]:
             "Memory errors",
             "GPUs with uncorrected errors since the driver was loaded, or with a repair that waits for a reset or has "
             "failed. Failed, or over the vendor's limit of SRAM errors: a candidate for return.",
-            [
-                Label("instance", width=150),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
-            ],
+            gpu_rows(150),
             [
                 Column(
                     "uncorrected",
@@ -396,10 +392,7 @@ def slow() -> list[Placed]:
         table(
             "Links below what they can be",
             "GPUs whose PCIe link has fewer lanes than it could, that lack NVLinks, or whose fabric is not ready.",
-            [
-                Label("instance", width=150),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
-            ],
+            gpu_rows(150),
             [
                 Column("lanes", of_these(f"gpu_pcie_link_width_lanes{{{NODE}}}", links), width=70),
                 Column("of", of_these(f"gpu_pcie_link_max_width_lanes{{{NODE}}}", links), width=60),
@@ -442,7 +435,7 @@ def history() -> list[Placed]:
                 Query(f"count({WATCHDOG})", "watchdog"),
             ],
             unit="short",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value="rules not evaluated",
             minimum=0,
             decimals=0,

@@ -25,6 +25,8 @@ from common import (
     or_none,
     query_variable,
     row_link,
+    share,
+    shares,
     stat,
     state_timeline,
     steps,
@@ -173,15 +175,12 @@ def requests() -> list[Placed]:
             no_value=NOT_SCRAPED,
             width=8,
         ),
-        timeseries(
+        shares(
             "Share of requests answered by CPUs",
             "Fallbacks over requests: how much of the work the GPUs do not do.",
             Query(
                 f"service:gpu_fallback:rate5m{{{SERVICE}}} / on ({BY_SERVICE}) (service:req:qps{{{SERVICE}}} > 0)", NAME
             ),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.05, ORANGE)),
             draw_thresholds="dashed",
             no_value=NOT_SCRAPED,
@@ -212,33 +211,27 @@ def gpus() -> list[Placed]:
         or max by ({BY_PLACE}) (gpu_mig_gpm_active_ratio{{{NODE},unit="graphics"}}))"""
     place = "{{instance}} GPU {{gpu}} {{gpu_instance}}"
     return [
-        timeseries(
+        shares(
             "Utilization of each slice",
             "Share of the time in which each GPU, or each instance of a GPU in MIG mode, worked. Only those on which "
             "the chosen namespaces have work. Between 60 and 80 % (green) a GPU is well used; neither side of it is "
             "a fault.",
             Query(f"{slices} and on ({BY_PLACE}) {PLACES}", place),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             links=[GPU_FROM_SERIES],
             no_value=NO_OWNERS,
         ),
-        timeseries(
+        shares(
             "Memory of each slice",
             "Share of the memory that is used, of the same places. The line is at 85 %.",
             Query(f"{memory} and on ({BY_PLACE}) {PLACES}", place),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.85, ORANGE)),
             draw_thresholds="line",
             links=[GPU_FROM_SERIES],
             no_value=NO_OWNERS,
         ),
-        timeseries(
+        shares(
             "CPU busy on their nodes",
             "Share of the CPUs' time spent on work, of the nodes on which the chosen namespaces have GPUs.",
             Query(
@@ -247,9 +240,6 @@ def gpus() -> list[Placed]:
                 f" and on ({BY_NODE}) {PLACES}",
                 "{{instance}}",
             ),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.9, ORANGE)),
             draw_thresholds="dashed",
             no_value="not told: cpu.enabled is off, or nobody here has a GPU",
@@ -282,18 +272,8 @@ def gpus() -> list[Placed]:
                 ),
             ],
             [
-                Column(
-                    "Had",
-                    or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({had}), 1)"), OWNERS, BY_OWNER),
-                    unit="percentunit",
-                    decimals=0,
-                ),
-                Column(
-                    "Busy",
-                    or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({busy}), 1)"), OWNERS, BY_OWNER),
-                    unit="percentunit",
-                    decimals=0,
-                ),
+                share("Had", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({had}), 1)"), OWNERS, BY_OWNER)),
+                share("Busy", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({busy}), 1)"), OWNERS, BY_OWNER)),
                 Column(
                     "Memory",
                     or_none(

@@ -19,6 +19,8 @@ Steps = Sequence[Step]
 
 # For values that are neither good nor bad.
 NEUTRAL: Steps = ((None, BLUE),)
+# For lines, which have colours of their own.
+NOTHING: Steps = ((None, NONE),)
 # For counts of what must not be.
 BAD_ABOVE_ZERO: Steps = ((None, GREEN), (1, RED))
 TICKET_ABOVE_ZERO: Steps = ((None, GREEN), (1, ORANGE))

@@ -114,9 +114,7 @@ def stat(
     panel.color_scheme(by_threshold()).text_mode(common_model.BigValueTextMode(text_mode))
     panel.justify_mode(common_model.BigValueJustifyMode.CENTER)
     plain = told["thresholds"] is NEUTRAL
-    panel.color_mode(
-        common_model.BigValueColorMode.VALUE if plain else common_model.BigValueColorMode.BACKGROUND_SOLID
-    )
+    panel.color_mode(common_model.BigValueColorMode.VALUE if plain else common_model.BigValueColorMode.BACKGROUND_SOLID)
     panel.graph_mode(common_model.BigValueGraphMode.NONE)
     panel.orientation(common_model.VizOrientation.AUTO)
     return Placed(panel, width, height)
@@ -166,6 +164,11 @@ def timeseries(
         )
     paint_lines(panel, colors)
     return Placed(panel, width, height)
+
+
+def shares(title: str, description: str, queries: Query | Sequence[Query], **how: typing.Any) -> Placed:
+    """Lines over time that are shares of a whole, from 0 to 100 %."""
+    return timeseries(title, description, queries, unit="percentunit", minimum=0, maximum=1, **how)
 
 
 def bargauge(

@@ -9,7 +9,8 @@ from grafana_foundation_sdk.builders import table as table_builder
 from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as model
 
-from .looks import NEUTRAL, NONE, NOT_TOLD, Steps, by_threshold, special, threshold_config
+from .links import GPU_FROM_ROW
+from .looks import NEUTRAL, NONE, NOT_TOLD, YES_NO, Steps, by_threshold, special, threshold_config
 from .panels import Placed, Told, finish, override
 from .queries import Query
 
@@ -40,6 +41,21 @@ class Label:
     mappings: Sequence[typing.Any] = ()
     width: int | None = None
     paint: bool = False
+
+
+def share(title: str, expr: str, **how: typing.Any) -> Column:
+    """A column of shares of a whole."""
+    return Column(title, expr, unit="percentunit", decimals=0, **how)
+
+
+def yes_no(title: str, expr: str) -> Column:
+    """A column that is yes (good) for 1 and no (bad) for 0."""
+    return Column(title, expr, mappings=[YES_NO, NOT_TOLD], paint=True)
+
+
+def gpu_rows(width: int = 170) -> list[Label]:
+    """The labels of a table with a row for each GPU, which leads to the board of that GPU."""
+    return [Label("instance", width=width), Label("gpu", links=[GPU_FROM_ROW], width=60)]
 
 
 def table(
@@ -127,9 +143,7 @@ def matrix(
     expression is aggregated by just these two. The column of rows is called `row\\column`."""
     told.setdefault("unit", "short")
     told["mappings"] = [*told["mappings"], special("", NONE)]
-    panel = finish(
-        table_builder.Panel(), title, description, [Query(expr, "", instant=True)], table=True, **told
-    )
+    panel = finish(table_builder.Panel(), title, description, [Query(expr, "", instant=True)], table=True, **told)
     panel.show_header(True).cell_height(common_model.TableCellHeight.SM).min_width(60)
     panel.align(common_model.FieldTextAlignment.CENTER).cell_options(_painted()).color_scheme(by_threshold())
     panel.with_transformation(
