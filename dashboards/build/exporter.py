@@ -1,5 +1,7 @@
 """Can I trust what the other boards show? The exporter's own rate, errors and durations."""
 
+import typing
+
 from common import (
     ANSWERING,
     BAD_ABOVE_ZERO,
@@ -54,6 +56,11 @@ def lost(*counters: str) -> Query:
     """How often something was lost in the time shown, of all nodes."""
     sums = " + ".join(f"sum(increase({counter}{{{NODE}}}[$__range]))" for counter in counters)
     return Query(sums, "lost")
+
+
+def of_exporters(title: str, description: str, queries: Query | list[Query], **how: typing.Any) -> Placed:
+    """A graph of what exporters tell of themselves; three stand side by side."""
+    return timeseries(title, description, queries, no_value=SILENT, minimum=0, width=8, **how)
 
 
 def now() -> list[Placed]:
@@ -268,35 +275,26 @@ def nodes() -> list[Placed]:
 
 def rate() -> list[Placed]:
     return [
-        timeseries(
+        of_exporters(
             "HTTP answers",
             "Answers a second by status. Each scrape is one.",
             Query(f"sum by (code) (rate(gpu_exporter_http_requests_total{{{NODE}}}[$__rate_interval]))", "{{code}}"),
             unit="reqps",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Snapshots published",
             "Snapshots a second and node: one is usual. Fewer: the exporter is short of CPU.",
             Query(f"rate(gpu_exporter_publications_total{{{NODE}}}[$__rate_interval])", LINE),
             unit="cps",
             thresholds=steps((None, NONE), (0.5, GREEN)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Driver calls",
             "Calls to the driver a second, by how often their values are read.",
             Query(f"sum by (tier) (rate(gpu_exporter_driver_calls_total{{{NODE}}}[$__rate_interval]))", "{{tier}}"),
             unit="cps",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
             stacked=True,
         ),
     ]
@@ -432,15 +430,12 @@ def durations() -> list[Placed]:
             minimum=0,
             width=8,
         ),
-        timeseries(
+        of_exporters(
             "Making a snapshot",
             "How long the newest snapshot took.",
             Query(f"max by (instance) (gpu_exporter_publish_duration_seconds{{{NODE}}})", LINE),
             unit="s",
             thresholds=steps((None, NONE), (0.5, ORANGE)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
         heatmap(
             "Driver calls by duration",
@@ -483,7 +478,7 @@ def durations() -> list[Placed]:
 
 def cost() -> list[Placed]:
     return [
-        timeseries(
+        of_exporters(
             "CPU",
             "CPUs that the exporter uses, by process.",
             Query(
@@ -492,31 +487,22 @@ def cost() -> list[Placed]:
             ),
             unit="percentunit",
             thresholds=steps((None, NONE), (0.5, YELLOW)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Resident memory",
             "Memory of the exporter's processes; pages shared between them count in each.",
             Query(f"sum by (instance, role) (gpu_exporter_resident_memory_bytes{{{NODE}}})", "{{instance}} {{role}}"),
             unit="bytes",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Series",
             "Series in the newest snapshot of each node.",
             Query(f"max by (instance) (gpu_exporter_series{{{NODE}}})", LINE),
             unit="short",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Restarts",
             "Restarts of the exporter and starts of its sampler in the last 15 min.",
             [
@@ -528,12 +514,9 @@ def cost() -> list[Placed]:
             ],
             unit="short",
             thresholds=steps((None, NONE), (1, ORANGE)),
-            no_value=SILENT,
-            minimum=0,
             decimals=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "File descriptors",
             "Share of the file descriptors that the serving process may open.",
             Query(
@@ -543,19 +526,13 @@ def cost() -> list[Placed]:
             ),
             unit="percentunit",
             thresholds=steps((None, NONE), (0.8, ORANGE)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Threads",
             "Threads of the serving process.",
             Query(f"max by (instance) (process_threads{{{NODE}}} and on ({BY_NODE}) {ANSWERING})", LINE),
             unit="short",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
     ]
 

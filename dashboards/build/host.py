@@ -1,5 +1,7 @@
 """Is the host in the way? Where GPUs, CPUs, memory and network devices sit, and what the CPUs do and count."""
 
+import typing
+
 from common import (
     BY_GPU,
     BY_NODE,
@@ -62,6 +64,11 @@ def counted(event: str, by: str = NUMA) -> str:
 
 def per_thousand_instructions(event: str) -> str:
     return f"1000 * {counted(event)} / ({counted('instructions')} > 0)"
+
+
+def counts(title: str, description: str, queries: Query | list[Query], **how: typing.Any) -> Placed:
+    """A graph of what the CPUs' own counters tell; three stand side by side."""
+    return timeseries(title, description, queries, minimum=0, thresholds=NEUTRAL, no_value=NO_COUNTERS, width=8, **how)
 
 
 def cpu_share(modes: str, by: str) -> str:
@@ -258,51 +265,35 @@ def cpus() -> list[Placed]:
             draw_thresholds="dashed",
             no_value=NO_CPU_TIME,
         ),
-        timeseries(
+        counts(
             "Instructions per cycle",
             "How much the CPUs of each NUMA node got done in a cycle. Below 1 they mostly wait for memory.",
             Query(f"{counted('instructions')} / ({counted('cycles')} > 0)", ON_NUMA),
             unit="short",
             decimals=2,
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Cache misses per 1000 instructions",
             "Reads that the last-level cache did not have, so that memory was asked: its own or that of another "
             "NUMA node.",
             Query(per_thousand_instructions("llc_misses"), ON_NUMA),
             unit="short",
             decimals=2,
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Branch misses per 1000 instructions",
             "Branches that the CPUs guessed wrong.",
             Query(per_thousand_instructions("branch_misses"), ON_NUMA),
             unit="short",
             decimals=2,
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Context switches",
             "How often the CPUs of each NUMA node changed from one thread to another, each second.",
             Query(counted("context_switches"), ON_NUMA),
             unit="ops",
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Migrations and major faults",
             "Threads that moved to another CPU, and pages that had to be read from a disk, each second. Work that is "
             "bound to its CPUs does not migrate.",
@@ -311,10 +302,6 @@ def cpus() -> list[Placed]:
                 Query(counted("major_faults"), ON_NUMA + " major faults"),
             ],
             unit="ops",
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
         shares(
             "Time that events were counted",

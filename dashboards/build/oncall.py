@@ -261,9 +261,18 @@ def faults() -> list[Placed]:
         f"gpu_retired_pages_pending{{{NODE}}} == 1",
         f"gpu_repair_pending{{{NODE}}} == 1",
     )
-    yes = mapped({0: ("no", GREEN), 1: ("yes", RED)})
-    waits = mapped({0: ("no", GREEN), 1: ("yes", ORANGE)})
-    yes_colors, waits_colors = steps((None, GREEN), (1, RED)), steps((None, GREEN), (1, ORANGE))
+
+    def told(title: str, expr: str, color: str) -> Column:
+        """A column that is yes, in this colour, or no."""
+        return Column(
+            title,
+            of_these(expr, memory),
+            thresholds=steps((None, GREEN), (1, color)),
+            mappings=[mapped({0: ("no", GREEN), 1: ("yes", color)}), NOT_TOLD],
+            paint=True,
+            width=90,
+        )
+
     return [
         table(
             "Xids of the last day",
@@ -313,38 +322,10 @@ def faults() -> list[Placed]:
                     thresholds=NEUTRAL,
                     width=90,
                 ),
-                Column(
-                    "remap waits",
-                    of_these(f"gpu_row_remap_pending{{{NODE}}} or gpu_retired_pages_pending{{{NODE}}}", memory),
-                    thresholds=waits_colors,
-                    mappings=[waits, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
-                Column(
-                    "failed",
-                    of_these(f"gpu_row_remap_failure{{{NODE}}}", memory),
-                    thresholds=yes_colors,
-                    mappings=[yes, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
-                Column(
-                    "SRAM limit",
-                    of_these(f"gpu_ecc_sram_threshold_exceeded{{{NODE}}}", memory),
-                    thresholds=yes_colors,
-                    mappings=[yes, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
-                Column(
-                    "repair waits",
-                    of_these(f"gpu_repair_pending{{{NODE}}}", memory),
-                    thresholds=waits_colors,
-                    mappings=[waits, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
+                told("remap waits", f"gpu_row_remap_pending{{{NODE}}} or gpu_retired_pages_pending{{{NODE}}}", ORANGE),
+                told("failed", f"gpu_row_remap_failure{{{NODE}}}", RED),
+                told("SRAM limit", f"gpu_ecc_sram_threshold_exceeded{{{NODE}}}", RED),
+                told("repair waits", f"gpu_repair_pending{{{NODE}}}", ORANGE),
             ],
             no_value="no GPU tells of memory errors",
             width=12,
