@@ -29,6 +29,7 @@ from common import (
     gpu_variable,
     heatmap,
     mapped,
+    most,
     node_variables,
     or_none,
     or_zero,
@@ -259,9 +260,12 @@ def rates() -> list[Placed]:
     return [
         timeseries(
             "Rate against their own baseline",
-            "The lowest of each GPU's checks, against its own earlier rates. A step down that stays is a change of the "
-            "hardware or its clocks.",
-            Query(f'min by (instance, gpu) (gpu_canary_rate_ratio{{{GPU},against="baseline"}})', LINE),
+            "The lowest of each GPU's checks, against its own earlier rates, of the ten lowest GPUs. A step down that "
+            "stays is a change of the hardware or its clocks.",
+            Query(
+                most(f'min by ({BY_GPU}) (gpu_canary_rate_ratio{{{GPU},against="baseline"}})', BY_GPU, lowest=True),
+                LINE,
+            ),
             unit="percentunit",
             thresholds=steps((None, NONE), (0.9, GREEN)),
             draw_thresholds="line",
@@ -270,8 +274,9 @@ def rates() -> list[Placed]:
         ),
         timeseries(
             "True SM clock in the check",
-            "The clock that the multiprocessors ran at, counted by themselves. NVML tells what it should be.",
-            Query(f"max by (instance, gpu) (gpu_canary_sm_clock_hertz{{{GPU}}})", LINE),
+            "The clock that the multiprocessors ran at, counted by themselves, of the ten lowest GPUs. NVML tells what "
+            "it should be.",
+            Query(most(f"max by ({BY_GPU}) (gpu_canary_sm_clock_hertz{{{GPU}}})", BY_GPU, lowest=True), LINE),
             unit="hertz",
             thresholds=NOTHING,
             no_value="not run yet",
@@ -328,7 +333,7 @@ def running() -> list[Placed]:
             "Share of each GPU's time that the canary keeps it busy, the ten most, and the most that it may.",
             [
                 Query(
-                    f"topk(10, max by (instance, gpu) (rate(gpu_canary_gpu_seconds_total{{{GPU}}}[$__rate_interval])))",
+                    most(f"max by ({BY_GPU}) (rate(gpu_canary_gpu_seconds_total{{{GPU}}}[$__rate_interval]))", BY_GPU),
                     LINE,
                 ),
                 Query(f"max(gpu_canary_duty_budget_ratio{{{NODE}}})", "budget limit"),
@@ -342,9 +347,11 @@ def running() -> list[Placed]:
         ),
         timeseries(
             "Samples thrown away",
-            "Samples an hour in which somebody else used the GPU.",
+            "Samples an hour in which somebody else used the GPU, of the ten nodes with the most.",
             Query(
-                f"sum by (instance) (rate(gpu_canary_discarded_total{{{GPU}}}[$__rate_interval])) * 3600",
+                most(
+                    f"sum by ({BY_NODE}) (rate(gpu_canary_discarded_total{{{GPU}}}[$__rate_interval])) * 3600", BY_NODE
+                ),
                 "{{instance}}",
             ),
             unit="short",
@@ -355,16 +362,22 @@ def running() -> list[Placed]:
         ),
         timeseries(
             "Processes killed, and hung ones",
-            "Canary processes that had to be killed (an hour), and GPUs on which one hangs now.",
+            "Canary processes that had to be killed (an hour), and GPUs on which one hangs now, of the ten nodes with "
+            "the most of each.",
             [
                 Query(
-                    f"sum by (instance) (rate(gpu_canary_kills_total{{{NODE}}}[$__rate_interval])) * 3600",
+                    most(
+                        f"sum by ({BY_NODE}) (rate(gpu_canary_kills_total{{{NODE}}}[$__rate_interval])) * 3600", BY_NODE
+                    ),
                     "{{instance}} killed",
                 ),
                 # A hang has a series from the first time on: until then there is none where the canary is known.
                 Query(
-                    f"""sum by (instance) (gpu_canary_hung{{{GPU}}})
-                        or sum by (instance) (gpu_canary_mode{{{NODE}}}) * 0""",
+                    most(
+                        f"""sum by ({BY_NODE}) (gpu_canary_hung{{{GPU}}})
+                            or sum by ({BY_NODE}) (gpu_canary_mode{{{NODE}}}) * 0""",
+                        BY_NODE,
+                    ),
                     "{{instance}} hung",
                 ),
             ],

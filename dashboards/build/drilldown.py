@@ -24,6 +24,7 @@ from common import (
     gpu_rows,
     gpu_variable,
     mapped,
+    most,
     node_variables,
     or_none,
     row_link,
@@ -301,8 +302,12 @@ def over_time() -> list[Placed]:
     return [
         timeseries(
             "GPUs had and busy",
-            "In whole GPUs. What is had (dashed) and not busy is paid for and not used.",
-            [Query(busy, "{{service}} busy"), Query(had, "{{service}} had")],
+            "In whole GPUs, of the ten services that have most. What is had (dashed) and not busy is paid for and not "
+            "used.",
+            [
+                Query(most(busy, "service", ranked=had), "{{service}} busy"),
+                Query(most(had, "service"), "{{service}} had"),
+            ],
             unit="short",
             minimum=0,
             thresholds=NEUTRAL,
@@ -311,9 +316,9 @@ def over_time() -> list[Placed]:
         ),
         shares(
             "Share of the time had that was busy",
-            "Between 60 and 80 % (green) GPUs are well used. Below, they wait; above, there is little room for a peak. "
-            "Neither is a fault.",
-            Query(f"{busy} / ({had} > 0)", "{{service}}"),
+            "Of the ten services that have most. Between 60 and 80 % (green) GPUs are well used. Below, they wait; "
+            "above, there is little room for a peak. Neither is a fault.",
+            Query(most(f"{busy} / ({had} > 0)", "service", ranked=had), "{{service}}"),
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             no_value=NOBODY,

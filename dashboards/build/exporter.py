@@ -11,8 +11,8 @@ from common import (
     NEUTRAL,
     NODE,
     NONE,
-    NOTHING,
     NOT_TOLD,
+    NOTHING,
     ORANGE,
     RED,
     TARGETS,
@@ -26,6 +26,7 @@ from common import (
     bargauge,
     heatmap,
     mapped,
+    most,
     node_variables,
     or_none,
     or_zero,
@@ -284,8 +285,11 @@ def rate() -> list[Placed]:
         ),
         of_exporters(
             "Snapshots published",
-            "Snapshots a second and node: one is usual. Fewer: the exporter is short of CPU.",
-            Query(f"rate(gpu_exporter_publications_total{{{NODE}}}[$__rate_interval])", LINE),
+            "Snapshots a second and node, of the ten nodes with the fewest. One is usual; fewer: the exporter is short "
+            "of CPU.",
+            Query(
+                most(f"rate(gpu_exporter_publications_total{{{NODE}}}[$__rate_interval])", BY_NODE, lowest=True), LINE
+            ),
             unit="cps",
             thresholds=steps((None, NONE), (0.5, GREEN)),
         ),
@@ -422,8 +426,11 @@ def durations() -> list[Placed]:
     return [
         timeseries(
             "Scrapes",
-            "How long Prometheus waits for the exporter's answer.",
-            Query(f"max by (instance) (scrape_duration_seconds{{{NODE}}} and on ({BY_NODE}) {TARGETS})", LINE),
+            "How long Prometheus waits for the exporter's answer: the ten slowest.",
+            Query(
+                most(f"max by ({BY_NODE}) (scrape_duration_seconds{{{NODE}}} and on ({BY_NODE}) {TARGETS})", BY_NODE),
+                LINE,
+            ),
             unit="s",
             thresholds=steps((None, NONE), (1, ORANGE)),
             no_value="no target",
@@ -432,8 +439,8 @@ def durations() -> list[Placed]:
         ),
         of_exporters(
             "Making a snapshot",
-            "How long the newest snapshot took.",
-            Query(f"max by (instance) (gpu_exporter_publish_duration_seconds{{{NODE}}})", LINE),
+            "How long the newest snapshot took, of the ten nodes where it took longest.",
+            Query(most(f"max by ({BY_NODE}) (gpu_exporter_publish_duration_seconds{{{NODE}}})", BY_NODE), LINE),
             unit="s",
             thresholds=steps((None, NONE), (0.5, ORANGE)),
         ),
@@ -480,9 +487,12 @@ def cost() -> list[Placed]:
     return [
         of_exporters(
             "CPU",
-            "CPUs that the exporter uses, by process.",
+            "CPUs that the exporter uses, by process, of the ten nodes with the most.",
             Query(
-                f"sum by (instance, role) (rate(gpu_exporter_cpu_seconds_total{{{NODE}}}[$__rate_interval]))",
+                most(
+                    f"sum by ({BY_NODE}, role) (rate(gpu_exporter_cpu_seconds_total{{{NODE}}}[$__rate_interval]))",
+                    BY_NODE,
+                ),
                 "{{instance}} {{role}}",
             ),
             unit="percentunit",
@@ -490,27 +500,33 @@ def cost() -> list[Placed]:
         ),
         of_exporters(
             "Resident memory",
-            "Memory of the exporter's processes; pages shared between them count in each.",
-            Query(f"sum by (instance, role) (gpu_exporter_resident_memory_bytes{{{NODE}}})", "{{instance}} {{role}}"),
+            "Memory of the exporter's processes, of the ten nodes with the most; pages shared between them count in "
+            "each.",
+            Query(
+                most(f"sum by ({BY_NODE}, role) (gpu_exporter_resident_memory_bytes{{{NODE}}})", BY_NODE),
+                "{{instance}} {{role}}",
+            ),
             unit="bytes",
             thresholds=NOTHING,
         ),
         of_exporters(
             "Series",
-            "Series in the newest snapshot of each node.",
-            Query(f"max by (instance) (gpu_exporter_series{{{NODE}}})", LINE),
+            "Series in the newest snapshot, of the ten nodes with the most.",
+            Query(most(f"max by ({BY_NODE}) (gpu_exporter_series{{{NODE}}})", BY_NODE), LINE),
             unit="short",
             thresholds=NOTHING,
         ),
         of_exporters(
             "Restarts",
-            "Restarts of the exporter and starts of its sampler in the last 15 min.",
+            "Restarts of the exporter and starts of its sampler in the last 15 min, of the ten nodes with the most.",
             [
                 Query(
-                    f"changes(process_start_time_seconds{{{NODE}}}[15m]) and on ({BY_NODE}) {ANSWERING}",
+                    most(f"changes(process_start_time_seconds{{{NODE}}}[15m]) and on ({BY_NODE}) {ANSWERING}", BY_NODE),
                     "{{instance}} exporter",
                 ),
-                Query(f"increase(gpu_exporter_sampler_starts_total{{{NODE}}}[15m])", "{{instance}} sampler"),
+                Query(
+                    most(f"increase(gpu_exporter_sampler_starts_total{{{NODE}}}[15m])", BY_NODE), "{{instance}} sampler"
+                ),
             ],
             unit="short",
             thresholds=steps((None, NONE), (1, ORANGE)),
@@ -518,10 +534,13 @@ def cost() -> list[Placed]:
         ),
         of_exporters(
             "File descriptors",
-            "Share of the file descriptors that the serving process may open.",
+            "Share of the file descriptors that the serving process may open, of the ten nodes with the most.",
             Query(
-                f"""max by (instance) (process_open_fds{{{NODE}}} / process_max_fds{{{NODE}}}
-                    and on ({BY_NODE}) {ANSWERING})""",
+                most(
+                    f"""max by ({BY_NODE}) (process_open_fds{{{NODE}}} / process_max_fds{{{NODE}}}
+                        and on ({BY_NODE}) {ANSWERING})""",
+                    BY_NODE,
+                ),
                 LINE,
             ),
             unit="percentunit",
@@ -529,8 +548,10 @@ def cost() -> list[Placed]:
         ),
         of_exporters(
             "Threads",
-            "Threads of the serving process.",
-            Query(f"max by (instance) (process_threads{{{NODE}}} and on ({BY_NODE}) {ANSWERING})", LINE),
+            "Threads of the serving process, of the ten nodes with the most.",
+            Query(
+                most(f"max by ({BY_NODE}) (process_threads{{{NODE}}} and on ({BY_NODE}) {ANSWERING})", BY_NODE), LINE
+            ),
             unit="short",
             thresholds=NOTHING,
         ),

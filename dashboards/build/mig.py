@@ -23,6 +23,7 @@ from common import (
     gpu_rows,
     gpu_variable,
     mapped,
+    most,
     node_variables,
     or_none,
     or_zero,
@@ -220,6 +221,7 @@ def gpus() -> list[Placed]:
 
 def instances() -> list[Placed]:
     owner = f"{BY_INSTANCE}, owner"
+    active = f'max by ({BY_INSTANCE}, profile) (gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}})'
     return [
         table(
             "Instances",
@@ -322,19 +324,27 @@ def instances() -> list[Placed]:
         ),
         shares(
             "Activity of instances",
-            "Share of the instance's multiprocessors at work (GPM, once a minute). The band from 60 to 80 % is good "
-            "use; neither side of it is a fault.",
-            Query(f'max by (instance, gpu, gpu_instance, profile) (gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}})', LINE),
+            "Share of the instance's multiprocessors at work (GPM, once a minute), the ten busiest and the average of "
+            "all (dashed). The band from 60 to 80 % is good use; neither side of it is a fault.",
+            [
+                Query(most(active, BY_INSTANCE), LINE),
+                Query(f"avg({active})", "all, on average"),
+            ],
+            dashed=["^all, on average$"],
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             no_value="not measured (GPM: Hopper and later)",
         ),
         shares(
             "Memory of instances",
-            "Share of each instance's own memory in use. A ticket is opened when it stays above 85 %.",
+            "Share of each instance's own memory in use, of the ten fullest. A ticket is opened when it stays above "
+            "85 %.",
             Query(
-                f"""max by (instance, gpu, gpu_instance, profile) (gpu_mig_memory_used_bytes{{{GPU}}}
-                    / gpu_mig_memory_total_bytes{{{GPU}}})""",
+                most(
+                    f"""max by ({BY_INSTANCE}, profile) (gpu_mig_memory_used_bytes{{{GPU}}}
+                        / gpu_mig_memory_total_bytes{{{GPU}}})""",
+                    BY_INSTANCE,
+                ),
                 LINE,
             ),
             thresholds=steps((None, NONE), (0.85, ORANGE)),

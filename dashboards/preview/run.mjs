@@ -105,6 +105,9 @@ function askedFor(some, ranges = false) {
   return names;
 }
 
+/** Whether a board can show all nodes at once: its variable has "All". */
+const isOfFleet = ({ templating }) => templating.list.every(({ name, includeAll }) => name !== 'instance' || includeAll);
+
 const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
 
 // Six hours of everything, and four days of what recording rules are made of, dense enough for rates over five minutes.
@@ -116,16 +119,22 @@ async function writeAll({ from: begun, own, nodes }, groups) {
   return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000 });
 }
 
-// Six hours of what the on-call board asks for over a time, and an hour and a half of what rules are made of.
+// Of the first node, which boards of one node show, six hours of all that boards ask for over a time. Of all others six
+// hours of what the on-call board asks for, an hour and a half of what rules are made of, half an hour of the rest.
 async function writeFleet({ from: begun, own, nodes }, groups) {
-  const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
   const recorded = recordedFrom(groups);
-  const short = 1.5 * HOUR;
-  let sent = await writePast(own, nodes, begun - NEAR, begun - short, 60000, oncall);
-  sent += await writePast(own, nodes, begun - short, begun, 120000, new Set([...oncall, ...recorded]));
+  const asked = new Set([...askedFor(all, true), ...recorded, 'up']);
+  const ofFleet = new Set([...askedFor(all.filter(isOfFleet), true), ...recorded, 'up']);
+  const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
+  const [long, short] = [1.5 * HOUR, 0.5 * HOUR];
+  const [first, others] = [nodes.slice(0, 1), nodes.slice(1)];
+  let sent = await writePast(own, first, begun - NEAR, begun, 30000, asked);
+  sent += await writePast(own, others, begun - NEAR, begun - long, 60000, oncall);
+  sent += await writePast(own, others, begun - long, begun - short, 120000, new Set([...oncall, ...recorded]));
+  sent += await writePast(own, others, begun - short, begun, 30000, ofFleet);
   const to = Date.now();
-  sent += await writePast(own, nodes, begun, to, 60000, new Set([...oncall, ...recorded]));
-  return sent + await writeRules(own, groups, { far: begun - short, near: begun - short, to, step: 300000 });
+  sent += await writePast(own, nodes, begun, to, 30000, ofFleet);
+  return sent + await writeRules(own, groups, { far: begun - long, near: begun - long, to, step: 300000 });
 }
 
 // Cost of rules and queries on the fleet; gives what is too dear.

@@ -48,7 +48,7 @@ export async function measureRules(prometheus, targets) {
   };
 }
 
-/** How long each query of each board takes: the middle of three. */
+/** How long each query of each board takes: the middle of three, or the first if that takes over a second. */
 export async function measureQueries(prometheus, boards, now) {
   const found = [];
   for (const board of boards) {
@@ -58,7 +58,7 @@ export async function measureQueries(prometheus, boards, now) {
       for (const query of queriesOf(panel, variables, from, to, 1600)) {
         const times = [];
         let series = 0;
-        for (let i = 0; i < 3; i++) {
+        while (times.length < 3 && !(times[0] > 1000)) {
           const started = performance.now();
           try {
             series = (await run(prometheus.url, query)).result.length;
@@ -67,7 +67,7 @@ export async function measureQueries(prometheus, boards, now) {
           }
           times.push(performance.now() - started);
         }
-        found.push({ uid: board.uid, title: panel.title, refId: query.refId, ms: times.sort((a, b) => a - b)[1], worst: Math.max(...times), series, expr: query.expr });
+        found.push({ uid: board.uid, title: panel.title, refId: query.refId, ms: times.sort((a, b) => a - b)[times.length >> 1], worst: Math.max(...times), series, expr: query.expr });
       }
     }
   }
