@@ -357,6 +357,7 @@ def slow() -> list[Placed]:
             thresholds=steps((None, GREEN), (0.1, YELLOW), (1, ORANGE)),
             no_value="not measured",
             decimals=2,
+            width=7,
         ),
         bargauge(
             "Nearest to slowing down for heat",
@@ -369,6 +370,7 @@ def slow() -> list[Placed]:
             thresholds=steps((None, RED), (1, ORANGE), (6, GREEN)),
             no_value="not measured",
             links=[GPU_FROM_SERIES],
+            width=7,
         ),
         table(
             "Links below what they can be",
@@ -388,7 +390,7 @@ def slow() -> list[Placed]:
                 ),
             ],
             no_value="no GPU tells of a link below its best",
-            width=8,
+            width=10,
         ),
     ]
 

@@ -234,7 +234,6 @@ def gpus() -> list[Placed]:
             dashed=["^all, on average$"],
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
-            links=[GPU_FROM_SERIES],
             no_value=NO_OWNERS,
         ),
         shares(

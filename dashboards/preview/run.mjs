@@ -53,11 +53,11 @@ const rules = ['alerts', 'alerts/optional']
 /** The situation in which a board has most to tell, for the pictures in docs. */
 const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig', 'gpu-node-capacity': 'fleet' };
 
-// The first page that tells of the GPU that is lost: what is before it goes round and round until the turn.
+// The first page that tells of a fault of the GPU that is lost: what is before it goes round and round until the turn.
 function firstFault({ series }) {
-  const lost = [...series.values()].find(({ name, labels }) => name === 'gpu_unhealthy_reason' && /gpu="1".*reason="lost"/.test(labels));
-  const frame = lost?.values.findIndex((value) => value === 1) ?? -1;
-  if (frame < 2) throw new Error('the recording of faults has no healthy beginning, or no fault');
+  const reasons = [...series.values()].filter(({ name, labels }) => name === 'gpu_unhealthy_reason' && /gpu="1"/.test(labels));
+  const frame = Math.min(...reasons.map(({ values }) => values.indexOf(1)).filter((first) => first >= 0));
+  if (!(frame >= 2 && frame < Infinity)) throw new Error('the recording of faults has no healthy beginning, or no fault');
   return frame;
 }
 
@@ -137,17 +137,23 @@ async function writeFleet({ from: begun, own, nodes }, groups) {
   return sent + await writeRules(own, groups, { far: begun - long, near: begun - long, to, step: 300000 });
 }
 
-// Cost of rules and queries on the fleet; gives what is too dear.
+// Cost of rules and queries on the fleet; gives what is too dear, and the time up to which there are data.
 async function measure(own, report, targets) {
   const cost = await measureRules(own, targets);
   report.rules = cost;
   say(`  all rules: ${cost.seconds.toFixed(3)} s an evaluation (${cost.groups} groups), those due every 15 s ${cost.due.toFixed(3)} s, ${cost.series} series, ${cost.megabytes} MB`);
-  report.queries = await measureQueries(own, boards, Date.now());
-  const oncall = report.queries.filter(({ uid }) => uid === 'gpu-node-oncall').sort((a, b) => b.ms - a.ms);
-  if (oncall.length) say(`  slowest of ${oncall.length} queries of the on-call board: ${oncall[0].ms.toFixed(0)} ms (${oncall[0].title})`);
-  const faults = cost.failed.concat(oncall.filter(({ ms }) => ms > 200).map(({ ms, title, expr }) => `gpu-node-oncall (fleet): "${title}": a query takes ${ms.toFixed(0)} ms: ${expr}`));
+  const at = Date.now();
+  await own.pause();
+  report.queries = await measureQueries(own, boards, at);
+  for (const { uid } of boards) {
+    const [dearest, ...others] = report.queries.filter((query) => query.uid === uid).sort((a, b) => b.cpu - a.cpu);
+    if (dearest) say(`  ${uid.padEnd(20)} dearest of ${others.length + 1} queries: ${dearest.cpu.toFixed(0)} ms of CPU, ${dearest.ms.toFixed(0)} ms (${dearest.title})`);
+  }
+  // A busy machine makes every query slow, and a garbage collection makes one dear.
+  const slow = report.queries.filter(({ uid, ms, cpu }) => uid === 'gpu-node-oncall' && Math.min(ms, cpu) > 200);
+  const faults = cost.failed.concat(slow.map(({ ms, title, expr }) => `gpu-node-oncall (fleet): "${title}": a query takes ${ms.toFixed(0)} ms: ${expr}`));
   if (cost.due > 1) faults.push(`rules (fleet): those due every 15 s take ${cost.due.toFixed(2)} s`);
-  return faults;
+  return { at, faults };
 }
 
 async function main() {
@@ -222,8 +228,12 @@ async function main() {
     const own = prometheus[situation];
     say(situation);
     await sleep(Math.max(0, own.since + 35000 - Date.now()));
-    if (fleet) faults.push(...(await measure(own, report, played[situation].length)));
-    const at = Date.now();
+    let at = Date.now();
+    if (fleet) {
+      const measured = await measure(own, report, played[situation].length);
+      faults.push(...measured.faults);
+      at = measured.at;
+    }
     for (const board of boards) {
       const drawn = await drawer.draw(situation, board, at);
       const found = faultsOf(situation, board, drawn, all, answered);

@@ -1,6 +1,6 @@
 // The processes: exporters on simulated nodes, Prometheus, and the server that plays recordings and serves the page.
 import { execFileSync, spawn } from 'node:child_process';
-import { createReadStream, existsSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync, copyFileSync, openSync } from 'node:fs';
+import { createReadStream, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync, copyFileSync, openSync } from 'node:fs';
 import { createServer, request } from 'node:http';
 import { extname, join, normalize } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -113,10 +113,31 @@ export class Prometheus {
       // The labels of the targets name the job.
       scrape_configs: [{ job_name: 'preview', static_configs: scrapeConfigs }],
     };
+    await this.configure(config);
+  }
+
+  /** No more scrapes and rules: what is asked from now on has the program for itself. */
+  pause() {
+    return this.configure({});
+  }
+
+  async configure(config) {
     // JSON is YAML.
     writeFileSync(this.config, JSON.stringify(config));
     const answer = await fetch(`${this.url}/-/reload`, { method: 'POST' });
     if (!answer.ok) throw new Error(`Prometheus refuses its configuration: ${await answer.text()}`);
+  }
+
+  /** CPU time that it has had, in milliseconds. */
+  cpu() {
+    const tasks = `/proc/${this.child.pid}/task`;
+    return readdirSync(tasks).reduce((sum, task) => {
+      try {
+        return sum + Number(readFileSync(join(tasks, task, 'schedstat'), 'utf8').split(' ')[0]) / 1e6;
+      } catch {
+        return sum; // It has just ended.
+      }
+    }, 0);
   }
 
   async json(path) {
