@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { checkLinks, Drawer, faultsOf } from './lib/draw.mjs';
 import { groupsOf, namesIn, writePast, writeRules } from './lib/history.mjs';
-import { inventCpu, inventPrices, inventSlurmOwner } from './lib/invented.mjs';
+import { inventCpu, inventPrices, inventRare, inventSlurmOwner } from './lib/invented.mjs';
 import { measureQueries, measureRules } from './lib/measure.mjs';
 import { Recording } from './lib/recording.mjs';
 import { nodesOf, RICH, SCENARIOS, SITUATIONS } from './lib/situations.mjs';
@@ -72,6 +72,7 @@ async function record() {
     await recording.take(`http://127.0.0.1:${port}/metrics`, name === 'faults' ? FRAMES + 6 : FRAMES, SKIP);
     if (name === 'faults') recording.turn = firstFault(recording);
     if (name !== 'no-gpu') inventCpu(recording);
+    inventRare(recording);
     recordings[name] = recording;
     child.kill('SIGTERM');
   }));

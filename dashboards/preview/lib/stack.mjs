@@ -60,9 +60,17 @@ export async function node({ scenario, folder, port, built }) {
   writeFileSync(join(root, 'dev/kmsg'), '');
   writeFileSync(join(root, 'sys/module/nvidia/version'), '580.159.04\n');
   writeFileSync(join(root, 'sys/module/nvidia/initstate'), 'live\n');
+  // Played back four days earlier, it is to come tomorrow.
+  const windows = join(root, 'etc/gpu-node-exporter/windows.d');
+  mkdirSync(windows, { recursive: true });
+  const begins = new Date(Date.now() + 5 * 86400e3).toISOString().replace(/\.\d+/, '');
+  writeFileSync(join(windows, 'firmware.toml'), `start = ${begins}\nfor = "4h"\nreason = "new firmware of the switches"\n`);
+  const layout = scenario.replace(/\.toml$/, '.layout.yaml');
   const settings = {
     HOST__ROOT: root,
     CPU__ENABLED: 'true',
+    PROCESSES__PER_PROCESS: 'true',
+    MIG__LAYOUT_FILE: existsSync(layout) ? layout : '',
     // Sooner than anybody wants it on real GPUs, so that there is something to see.
     CANARY__INTERVAL: '1m',
     CANARY__IDLE_FOR: '5s',
