@@ -42,10 +42,10 @@ export function inventRare(recording) {
     const found = [...recording.series.values()].filter((series) => series.name === name).map(({ labels }) => Object.fromEntries(labelsOf(labels)));
     return new Map(found.map((labels) => wanted.map((label) => [label, labels[label]])).map((pairs) => [pairs.join(), Object.fromEntries(pairs)])).values();
   };
-  for (const labels of of('gpu_canary_rate_ratio', 'gpu', 'uuid', 'check')) {
-    for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, against }, false, (frame) => 0.99 + 0.002 * (frame % 3));
-  }
   for (const { check } of of('gpu_canary_rate_ratio', 'check')) {
+    for (const labels of of('gpu_pcie_replays_total', 'gpu', 'uuid')) {
+      for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, check, against }, false, (frame) => 0.99 + 0.002 * (frame % 3));
+    }
     for (const [le, below] of [['0.9', 0], ['0.95', 0], ['0.98', 0.1], ['1', 0.8], ['1.02', 1], ['+Inf', 1]]) {
       recording.invent('gpu_canary_sample_rate_ratio_bucket', { check, le }, true, (_, s) => Math.floor(s / 20) * below);
     }
