@@ -80,10 +80,10 @@ TESTED = f"gpu_canary_last_run_timestamp_seconds{{{GPU}}}"
 ON = f'gpu_canary_mode{{{NODE},mode!="off"}} == 1'
 
 
-def code(check: str, metric: str = "gpu_canary_verdict") -> str:
-    """The newest verdict of a check as its number."""
+def code(check: str) -> str:
+    """The newest verdict of a check as its number, or the worst of several."""
     found = " or ".join(
-        f'(({metric}{{{GPU},check="{check}",verdict="{name}"}} == 1) * 0 + {index})'
+        f'((gpu_canary_verdict{{{GPU},check=~"{check}",verdict="{name}"}} == 1) * 0 + {index})'
         for index, (name, _, _) in enumerate(VERDICTS)
     )
     return or_none(by_gpu(found), THIS_GPU)
@@ -172,13 +172,13 @@ def each() -> list[Placed]:
     return [
         table(
             "Newest verdict of every check",
-            "What each check last found on each GPU. A GPU in MIG mode is tested by instance: see the MIG board. Not "
-            "run: never since the exporter knows it, or the GPU does not answer.",
+            "What each check last found on each GPU, the worst first. A GPU in MIG mode is tested by instance: see the MIG "
+            "board. Not run: never since the exporter knows it, or the GPU does not answer.",
             gpu_rows(160),
             [
                 *(
                     Column(title, code(check), thresholds=COLORS, mappings=[WORDS, never], paint=True, width=95)
-                    for check, title in CHECKS
+                    for check, title in ((".+", "worst"), *CHECKS)
                 ),
                 Column(
                     "newest run",
@@ -204,6 +204,7 @@ def each() -> list[Placed]:
             ],
             no_value="no GPU is known",
             height=11,
+            sort_by="worst",
         ),
         table(
             "Multiprocessors that stand out",

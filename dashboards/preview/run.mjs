@@ -51,7 +51,7 @@ const rules = ['alerts', 'alerts/optional']
   .sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
 
 /** The situation in which a board has most to tell, for the pictures in docs. */
-const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig', 'gpu-node-capacity': 'fleet' };
+const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig' };
 
 // The first page that tells of a fault of the GPU that is lost: what is before it goes round and round until the turn.
 function firstFault({ series }) {
