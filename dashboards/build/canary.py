@@ -172,8 +172,8 @@ def each() -> list[Placed]:
     return [
         table(
             "Newest verdict of every check",
-            "What each check last found on each GPU, the worst first. A GPU in MIG mode is tested by instance: see the MIG "
-            "board. Not run: never since the exporter knows it, or the GPU does not answer.",
+            "What each check last found on each GPU, the worst first. A GPU in MIG mode is tested by instance: see the "
+            "MIG board. Not run: never since the exporter knows it, or the GPU does not answer.",
             gpu_rows(160),
             [
                 *(
