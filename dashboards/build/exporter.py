@@ -147,8 +147,9 @@ def nodes() -> list[Placed]:
     return [
         table(
             "Nodes",
-            "Every target, with what tells whether its values can be trusted. Not told: the exporter does not answer, "
-            "or has no such value (without a GPU there are no readings; a released driver is neither up nor down).",
+            "Every target, the silent ones first, with what tells whether its values can be trusted. Not told: the "
+            "exporter does not answer, or has no such value (without a GPU there are no readings; a released driver is "
+            "neither up nor down).",
             [Label("instance", links=[row_link("Its GPUs", "gpu-node-drilldown", "instance")], width=200)],
             [
                 Column(
@@ -226,7 +227,8 @@ def nodes() -> list[Placed]:
             ],
             no_value="no target",
             height=10,
-            sort_by="collectors down",
+            sort_by="scraped",
+            descending=False,
         ),
         table(
             "Versions of exporter and driver",

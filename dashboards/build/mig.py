@@ -386,6 +386,7 @@ def instances() -> list[Placed]:
             ],
             no_value="no GPU instance",
             width=24,
+            sort_by="not ok",
         ),
     ]
 
