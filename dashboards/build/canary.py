@@ -6,13 +6,13 @@ from common import (
     BY_GPU,
     BY_NODE,
     GPU,
-    GPU_FROM_ROW,
     GPU_FROM_SERIES,
     GREEN,
     GREY,
     NEUTRAL,
     NODE,
     NONE,
+    NOTHING,
     ORANGE,
     RED,
     THIS_GPU,
@@ -25,9 +25,11 @@ from common import (
     Query,
     bargauge,
     by_gpu,
+    gpu_rows,
     gpu_variable,
     heatmap,
     mapped,
+    most,
     node_variables,
     or_none,
     or_zero,
@@ -78,10 +80,10 @@ TESTED = f"gpu_canary_last_run_timestamp_seconds{{{GPU}}}"
 ON = f'gpu_canary_mode{{{NODE},mode!="off"}} == 1'
 
 
-def code(check: str, metric: str = "gpu_canary_verdict") -> str:
-    """The newest verdict of a check as its number."""
+def code(check: str) -> str:
+    """The newest verdict of a check as its number, or the worst of several."""
     found = " or ".join(
-        f'(({metric}{{{GPU},check="{check}",verdict="{name}"}} == 1) * 0 + {index})'
+        f'((gpu_canary_verdict{{{GPU},check=~"{check}",verdict="{name}"}} == 1) * 0 + {index})'
         for index, (name, _, _) in enumerate(VERDICTS)
     )
     return or_none(by_gpu(found), THIS_GPU)
@@ -170,16 +172,13 @@ def each() -> list[Placed]:
     return [
         table(
             "Newest verdict of every check",
-            "What each check last found on each GPU. A GPU in MIG mode is tested by instance: see the MIG board. Not "
-            "run: never since the exporter knows it, or the GPU does not answer.",
-            [
-                Label("instance", width=160),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
-            ],
+            "What each check last found on each GPU, the worst first. A GPU in MIG mode is tested by instance: see the "
+            "MIG board. Not run: never since the exporter knows it, or the GPU does not answer.",
+            gpu_rows(160),
             [
                 *(
                     Column(title, code(check), thresholds=COLORS, mappings=[WORDS, never], paint=True, width=95)
-                    for check, title in CHECKS
+                    for check, title in ((".+", "worst"), *CHECKS)
                 ),
                 Column(
                     "newest run",
@@ -205,13 +204,13 @@ def each() -> list[Placed]:
             ],
             no_value="no GPU is known",
             height=11,
+            sort_by="worst",
         ),
         table(
             "Multiprocessors that stand out",
             "Multiprocessors that were slow or wrong in the newest run; at most eight a GPU.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("smid", width=80),
                 Label("kind"),
             ],
@@ -262,9 +261,12 @@ def rates() -> list[Placed]:
     return [
         timeseries(
             "Rate against their own baseline",
-            "The lowest of each GPU's checks, against its own earlier rates. A step down that stays is a change of the "
-            "hardware or its clocks.",
-            Query(f'min by (instance, gpu) (gpu_canary_rate_ratio{{{GPU},against="baseline"}})', LINE),
+            "The lowest of each GPU's checks, against its own earlier rates, of the ten lowest GPUs. A step down that "
+            "stays is a change of the hardware or its clocks.",
+            Query(
+                most(f'min by ({BY_GPU}) (gpu_canary_rate_ratio{{{GPU},against="baseline"}})', BY_GPU, lowest=True),
+                LINE,
+            ),
             unit="percentunit",
             thresholds=steps((None, NONE), (0.9, GREEN)),
             draw_thresholds="line",
@@ -273,10 +275,11 @@ def rates() -> list[Placed]:
         ),
         timeseries(
             "True SM clock in the check",
-            "The clock that the multiprocessors ran at, counted by themselves. NVML tells what it should be.",
-            Query(f"max by (instance, gpu) (gpu_canary_sm_clock_hertz{{{GPU}}})", LINE),
+            "The clock that the multiprocessors ran at, counted by themselves, of the ten lowest GPUs. NVML tells what "
+            "it should be.",
+            Query(most(f"max by ({BY_GPU}) (gpu_canary_sm_clock_hertz{{{GPU}}})", BY_GPU, lowest=True), LINE),
             unit="hertz",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value="not run yet",
             links=[GPU_FROM_SERIES],
         ),
@@ -310,7 +313,7 @@ def running() -> list[Placed]:
             "Runs an hour. Abandoned: a job came, which goes first.",
             Query(f"sum by (end) (rate(gpu_canary_runs_total{{{NODE}}}[$__rate_interval])) * 3600", "{{end}}"),
             unit="short",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value="not scraped",
             minimum=0,
             stacked=True,
@@ -331,13 +334,13 @@ def running() -> list[Placed]:
             "Share of each GPU's time that the canary keeps it busy, the ten most, and the most that it may.",
             [
                 Query(
-                    f"topk(10, max by (instance, gpu) (rate(gpu_canary_gpu_seconds_total{{{GPU}}}[$__rate_interval])))",
+                    most(f"max by ({BY_GPU}) (rate(gpu_canary_gpu_seconds_total{{{GPU}}}[$__rate_interval]))", BY_GPU),
                     LINE,
                 ),
                 Query(f"max(gpu_canary_duty_budget_ratio{{{NODE}}})", "budget limit"),
             ],
             unit="percentunit",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value="not scraped",
             minimum=0,
             dashed=["/limit$/"],
@@ -345,29 +348,37 @@ def running() -> list[Placed]:
         ),
         timeseries(
             "Samples thrown away",
-            "Samples an hour in which somebody else used the GPU.",
+            "Samples an hour in which somebody else used the GPU, of the ten nodes with the most.",
             Query(
-                f"sum by (instance) (rate(gpu_canary_discarded_total{{{GPU}}}[$__rate_interval])) * 3600",
+                most(
+                    f"sum by ({BY_NODE}) (rate(gpu_canary_discarded_total{{{GPU}}}[$__rate_interval])) * 3600", BY_NODE
+                ),
                 "{{instance}}",
             ),
             unit="short",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value="not scraped",
             minimum=0,
             width=12,
         ),
         timeseries(
             "Processes killed, and hung ones",
-            "Canary processes that had to be killed (an hour), and GPUs on which one hangs now.",
+            "Canary processes that had to be killed (an hour), and GPUs on which one hangs now, of the ten nodes with "
+            "the most of each.",
             [
                 Query(
-                    f"sum by (instance) (rate(gpu_canary_kills_total{{{NODE}}}[$__rate_interval])) * 3600",
+                    most(
+                        f"sum by ({BY_NODE}) (rate(gpu_canary_kills_total{{{NODE}}}[$__rate_interval])) * 3600", BY_NODE
+                    ),
                     "{{instance}} killed",
                 ),
                 # A hang has a series from the first time on: until then there is none where the canary is known.
                 Query(
-                    f"""sum by (instance) (gpu_canary_hung{{{GPU}}})
-                        or sum by (instance) (gpu_canary_mode{{{NODE}}}) * 0""",
+                    most(
+                        f"""sum by ({BY_NODE}) (gpu_canary_hung{{{GPU}}})
+                            or sum by ({BY_NODE}) (gpu_canary_mode{{{NODE}}}) * 0""",
+                        BY_NODE,
+                    ),
                     "{{instance}} hung",
                 ),
             ],

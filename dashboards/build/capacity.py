@@ -27,6 +27,8 @@ from common import (
     or_none,
     query_variable,
     row_link,
+    share,
+    shares,
     stat,
     steps,
     table,
@@ -139,7 +141,7 @@ def need() -> list[Placed]:
             thresholds=steps((None, GREEN), (0.9, ORANGE)),
             no_value="too little data",
         ),
-        timeseries(
+        shares(
             "Busy by model",
             "95th percentile over a day of the mean utilization of each model, and where its line leads in 30 days "
             "(dashed). Between 60 and 80 % (green) GPUs are well used; neither side of it is a fault.",
@@ -147,22 +149,16 @@ def need() -> list[Placed]:
                 Query(f"model:gpu_utilization:p95_1d{{{MODEL}}}", "{{model}}"),
                 Query(f"model:gpu_utilization:forecast30d{{{MODEL}}}", "{{model}} in 30 days"),
             ],
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             dashed=[".* in 30 days$"],
             no_value=NO_RULES,
         ),
-        timeseries(
+        shares(
             "Memory by model",
             "95th percentile over a day of the share of memory used. The line is at 85 %: above it, the next larger "
             "model does not fit.",
             Query(f"model:gpu_memory_used:p95_1d{{{MODEL}}}", "{{model}}"),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=MEMORY_LINE,
             draw_thresholds="line",
             no_value=NO_RULES,
@@ -284,16 +280,13 @@ def waste() -> list[Placed]:
             colors={"busy": GREEN, "light": BLUE, "idle": YELLOW, "unusable": RED, "unknown": "gray"},
             no_value=NO_RULES,
         ),
-        timeseries(
+        shares(
             "MIG slices",
             "Shares of all compute slices of GPUs in MIG mode: free, and free but stranded.",
             [
                 Query(f"job:gpu_mig_slices_free:ratio{{{FLEET}}}", "{{job}} free"),
                 Query(f"job:gpu_mig_slices_unplaceable:ratio{{{FLEET}}}", "{{job}} stranded"),
             ],
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.1, ORANGE)),
             no_value=NO_MIG,
         ),
@@ -340,11 +333,9 @@ def waste() -> list[Placed]:
                     unit="h",
                     decimals=1,
                 ),
-                Column(
+                share(
                     "Share not used",
                     or_none(f"{unused} / ({had} > 0)", had, BY_PAYER),
-                    unit="percentunit",
-                    decimals=0,
                     thresholds=steps((None, NONE), (0.4, ORANGE)),
                     paint=True,
                 ),
@@ -452,13 +443,10 @@ def hours() -> list[Placed]:
             no_value="not told",
             width=6,
         ),
-        timeseries(
+        shares(
             "CPUs and GPUs day by day",
             "Mean utilization of all CPUs (dashed) and of all GPUs of the nodes. The green band is 60 to 80 %.",
             [Query(GPUS_BUSY, "GPUs"), Query(CPUS_BUSY, "CPUs")],
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             dashed=["^CPUs$"],

@@ -29,6 +29,7 @@ from kit.looks import (
     NEUTRAL,
     NONE,
     NOT_TOLD,
+    NOTHING,
     ORANGE,
     RED,
     TICKET_ABOVE_ZERO,
@@ -44,10 +45,9 @@ from kit.panels import (
     barchart,
     bargauge,
     heatmap,
-    histogram,
+    shares,
     stat,
     state_timeline,
-    status_history,
     text,
     timeseries,
 )
@@ -64,9 +64,10 @@ from kit.queries import (
     THIS_GPU,
     Query,
     by_gpu,
+    most,
     or_none,
     or_zero,
     tidy,
 )
-from kit.tables import Column, Label, matrix, table
+from kit.tables import Column, Label, gpu_rows, matrix, share, table, yes_no
 from kit.variables import datasource_variable, gpu_variable, node_variables, query_variable

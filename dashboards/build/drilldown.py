@@ -16,22 +16,26 @@ from common import (
     ORANGE,
     RED,
     UTILIZATION_BAND,
-    YES_NO,
     Board,
     Column,
     Label,
     Placed,
     Query,
+    gpu_rows,
     gpu_variable,
     mapped,
+    most,
     node_variables,
     or_none,
     row_link,
+    share,
+    shares,
     special,
     steps,
     table,
     text,
     timeseries,
+    yes_no,
 )
 from owners import BY_OWNER, CAUSE_WORDS, CAUSES, HOST_CAUSES, OF_SERVICE, by_service, cause_number, service_variable
 
@@ -159,32 +163,23 @@ def nodes() -> Placed:
             Column("Pages", of_nodes(alerts(BY_NODE, NODES, "page")), thresholds=BAD, paint=True),
             Column("Tickets", of_nodes(alerts(BY_NODE, NODES, "ticket")), thresholds=TICKET, paint=True),
             Column("GPUs busy", of_nodes(f"sum by ({BY_NODE}) ({rate('gpu_owner_busy_seconds_total')})"), decimals=2),
-            Column(
+            share(
                 "CPU busy",
                 of_nodes(
                     f'sum by ({BY_NODE}) (rate(gpu_host_cpu_seconds_total{{{NODE},mode=~"busy|steal"}}'
                     f"[$__rate_interval])) / sum by ({BY_NODE}) (rate(gpu_host_cpu_seconds_total{{{NODE}}}"
                     "[$__rate_interval]))"
                 ),
-                unit="percentunit",
-                decimals=0,
                 thresholds=steps((None, NONE), (0.9, ORANGE)),
                 paint=True,
             ),
-            Column(
+            share(
                 "Memory far",
                 of_nodes(f"max by ({BY_NODE}) (gpu_owner_memory_remote_ratio{{{CHOSEN}}})"),
-                unit="percentunit",
-                decimals=0,
                 thresholds=FAR,
                 paint=True,
             ),
-            Column(
-                "Machine as expected",
-                of_nodes(f"min by ({BY_NODE}) (gpu_host_topology_matches{{{NODE}}})"),
-                mappings=[YES_NO, NOT_TOLD],
-                paint=True,
-            ),
+            yes_no("Machine as expected", of_nodes(f"min by ({BY_NODE}) (gpu_host_topology_matches{{{NODE}}})")),
         ],
         sort_by="Unhealthy GPUs",
         no_value=NOBODY,
@@ -211,29 +206,14 @@ def gpus() -> Placed:
         ],
         [
             Column("Model", of_gpus(f"max by ({BY_GPU}, model) (gpu_info{{{GPU}}})"), hidden=True),
-            Column(
-                "Healthy",
-                of_gpus(f"min by ({BY_GPU}) (gpu_healthy{{{GPU}}})"),
-                mappings=[YES_NO, NOT_TOLD],
-                paint=True,
+            yes_no("Healthy", of_gpus(f"min by ({BY_GPU}) (gpu_healthy{{{GPU}}})")),
+            yes_no("Answers", of_gpus(f"min by ({BY_GPU}) (gpu_up{{{GPU}}})")),
+            share(
+                "Busy", of_gpus(f"sum by ({BY_GPU}) (rate(gpu_owner_busy_seconds_total{{{GPU}}}[$__rate_interval]))")
             ),
-            Column(
-                "Answers",
-                of_gpus(f"min by ({BY_GPU}) (gpu_up{{{GPU}}})"),
-                mappings=[YES_NO, NOT_TOLD],
-                paint=True,
-            ),
-            Column(
-                "Busy",
-                of_gpus(f"sum by ({BY_GPU}) (rate(gpu_owner_busy_seconds_total{{{GPU}}}[$__rate_interval]))"),
-                unit="percentunit",
-                decimals=0,
-            ),
-            Column(
+            share(
                 "Memory",
                 of_gpus(f"max by ({BY_GPU}) (gpu_memory_used_bytes{{{GPU}}} / gpu_memory_total_bytes{{{GPU}}})"),
-                unit="percentunit",
-                decimals=0,
                 thresholds=steps((None, NONE), (0.85, ORANGE)),
                 paint=True,
             ),
@@ -268,8 +248,7 @@ def owners() -> Placed:
         "Everybody on the GPUs above, neighbours of the chosen service too: who has what of each GPU, or of each "
         "instance in MIG mode, and what holds the work back. Owners that ended stay for a quarter of an hour.",
         [
-            Label("instance", width=170),
-            Label("gpu", links=[GPU_FROM_ROW], width=60),
+            *gpu_rows(170),
             Label("gpu_instance", links=[row_link("Its slices", "gpu-node-mig", "instance", "gpu")], width=110),
             Label("owner", width=330),
             Label(
@@ -294,18 +273,8 @@ def owners() -> Placed:
                 of_owners(f"sum by ({BY_OWNER}) (gpu_owner_memory_used_bytes{{{GPU}}})"),
                 unit="bytes",
             ),
-            Column(
-                "Had",
-                of_owners(rate_on_gpus("gpu_owner_allocated_seconds_total")),
-                unit="percentunit",
-                decimals=0,
-            ),
-            Column(
-                "Busy",
-                of_owners(rate_on_gpus("gpu_owner_busy_seconds_total")),
-                unit="percentunit",
-                decimals=0,
-            ),
+            share("Had", of_owners(rate_on_gpus("gpu_owner_allocated_seconds_total"))),
+            share("Busy", of_owners(rate_on_gpus("gpu_owner_busy_seconds_total"))),
             Column(
                 "Held back by",
                 of_owners(cause_number(GPU)),
@@ -313,11 +282,9 @@ def owners() -> Placed:
                 width=130,
                 paint=True,
             ),
-            Column(
+            share(
                 "Memory far",
                 of_owners(f"max by ({BY_OWNER}) (gpu_owner_memory_remote_ratio{{{GPU}}})"),
-                unit="percentunit",
-                decimals=0,
                 thresholds=FAR,
                 paint=True,
             ),
@@ -335,22 +302,23 @@ def over_time() -> list[Placed]:
     return [
         timeseries(
             "GPUs had and busy",
-            "In whole GPUs. What is had (dashed) and not busy is paid for and not used.",
-            [Query(busy, "{{service}} busy"), Query(had, "{{service}} had")],
+            "In whole GPUs, of the ten services that have most. What is had (dashed) and not busy is paid for and not "
+            "used.",
+            [
+                Query(most(busy, "service", ranked=had), "{{service}} busy"),
+                Query(most(had, "service"), "{{service}} had"),
+            ],
             unit="short",
             minimum=0,
             thresholds=NEUTRAL,
             dashed=[".* had$"],
             no_value=NOBODY,
         ),
-        timeseries(
+        shares(
             "Share of the time had that was busy",
-            "Between 60 and 80 % (green) GPUs are well used. Below, they wait; above, there is little room for a peak. "
-            "Neither is a fault.",
-            Query(f"{busy} / ({had} > 0)", "{{service}}"),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
+            "Of the ten services that have most. Between 60 and 80 % (green) GPUs are well used. Below, they wait; "
+            "above, there is little room for a peak. Neither is a fault.",
+            Query(most(f"{busy} / ({had} > 0)", "service", ranked=had), "{{service}}"),
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             no_value=NOBODY,

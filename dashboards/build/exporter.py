@@ -1,5 +1,7 @@
 """Can I trust what the other boards show? The exporter's own rate, errors and durations."""
 
+import typing
+
 from common import (
     ANSWERING,
     BAD_ABOVE_ZERO,
@@ -10,6 +12,7 @@ from common import (
     NODE,
     NONE,
     NOT_TOLD,
+    NOTHING,
     ORANGE,
     RED,
     TARGETS,
@@ -23,6 +26,7 @@ from common import (
     bargauge,
     heatmap,
     mapped,
+    most,
     node_variables,
     or_none,
     or_zero,
@@ -34,7 +38,6 @@ from common import (
 )
 
 LINE = "{{instance}}"
-NOTHING = steps((None, NONE))
 SILENT = "not scraped"
 # The targets that there are, whether they answer or not.
 NODES = f"max by ({BY_NODE}) ({TARGETS})"
@@ -54,6 +57,11 @@ def lost(*counters: str) -> Query:
     """How often something was lost in the time shown, of all nodes."""
     sums = " + ".join(f"sum(increase({counter}{{{NODE}}}[$__range]))" for counter in counters)
     return Query(sums, "lost")
+
+
+def of_exporters(title: str, description: str, queries: Query | list[Query], **how: typing.Any) -> Placed:
+    """A graph of what exporters tell of themselves; three stand side by side."""
+    return timeseries(title, description, queries, no_value=SILENT, minimum=0, width=8, **how)
 
 
 def now() -> list[Placed]:
@@ -139,8 +147,9 @@ def nodes() -> list[Placed]:
     return [
         table(
             "Nodes",
-            "Every target, with what tells whether its values can be trusted. Not told: the exporter does not answer, "
-            "or has no such value (without a GPU there are no readings; a released driver is neither up nor down).",
+            "Every target, the silent ones first, with what tells whether its values can be trusted. Not told: the "
+            "exporter does not answer, or has no such value (without a GPU there are no readings; a released driver is "
+            "neither up nor down).",
             [Label("instance", links=[row_link("Its GPUs", "gpu-node-drilldown", "instance")], width=200)],
             [
                 Column(
@@ -218,7 +227,8 @@ def nodes() -> list[Placed]:
             ],
             no_value="no target",
             height=10,
-            sort_by="collectors down",
+            sort_by="scraped",
+            descending=False,
         ),
         table(
             "Versions of exporter and driver",
@@ -268,35 +278,29 @@ def nodes() -> list[Placed]:
 
 def rate() -> list[Placed]:
     return [
-        timeseries(
+        of_exporters(
             "HTTP answers",
             "Answers a second by status. Each scrape is one.",
             Query(f"sum by (code) (rate(gpu_exporter_http_requests_total{{{NODE}}}[$__rate_interval]))", "{{code}}"),
             unit="reqps",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Snapshots published",
-            "Snapshots a second and node: one is usual. Fewer: the exporter is short of CPU.",
-            Query(f"rate(gpu_exporter_publications_total{{{NODE}}}[$__rate_interval])", LINE),
+            "Snapshots a second and node, of the ten nodes with the fewest. One is usual; fewer: the exporter is short "
+            "of CPU.",
+            Query(
+                most(f"rate(gpu_exporter_publications_total{{{NODE}}}[$__rate_interval])", BY_NODE, lowest=True), LINE
+            ),
             unit="cps",
             thresholds=steps((None, NONE), (0.5, GREEN)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Driver calls",
             "Calls to the driver a second, by how often their values are read.",
             Query(f"sum by (tier) (rate(gpu_exporter_driver_calls_total{{{NODE}}}[$__rate_interval]))", "{{tier}}"),
             unit="cps",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
             stacked=True,
         ),
     ]
@@ -424,23 +428,23 @@ def durations() -> list[Placed]:
     return [
         timeseries(
             "Scrapes",
-            "How long Prometheus waits for the exporter's answer.",
-            Query(f"max by (instance) (scrape_duration_seconds{{{NODE}}} and on ({BY_NODE}) {TARGETS})", LINE),
+            "How long Prometheus waits for the exporter's answer: the ten slowest.",
+            Query(
+                most(f"max by ({BY_NODE}) (scrape_duration_seconds{{{NODE}}} and on ({BY_NODE}) {TARGETS})", BY_NODE),
+                LINE,
+            ),
             unit="s",
             thresholds=steps((None, NONE), (1, ORANGE)),
             no_value="no target",
             minimum=0,
             width=8,
         ),
-        timeseries(
+        of_exporters(
             "Making a snapshot",
-            "How long the newest snapshot took.",
-            Query(f"max by (instance) (gpu_exporter_publish_duration_seconds{{{NODE}}})", LINE),
+            "How long the newest snapshot took, of the ten nodes where it took longest.",
+            Query(most(f"max by ({BY_NODE}) (gpu_exporter_publish_duration_seconds{{{NODE}}})", BY_NODE), LINE),
             unit="s",
             thresholds=steps((None, NONE), (0.5, ORANGE)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
         heatmap(
             "Driver calls by duration",
@@ -483,79 +487,75 @@ def durations() -> list[Placed]:
 
 def cost() -> list[Placed]:
     return [
-        timeseries(
+        of_exporters(
             "CPU",
-            "CPUs that the exporter uses, by process.",
+            "CPUs that the exporter uses, by process, of the ten nodes with the most.",
             Query(
-                f"sum by (instance, role) (rate(gpu_exporter_cpu_seconds_total{{{NODE}}}[$__rate_interval]))",
+                most(
+                    f"sum by ({BY_NODE}, role) (rate(gpu_exporter_cpu_seconds_total{{{NODE}}}[$__rate_interval]))",
+                    BY_NODE,
+                ),
                 "{{instance}} {{role}}",
             ),
             unit="percentunit",
             thresholds=steps((None, NONE), (0.5, YELLOW)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Resident memory",
-            "Memory of the exporter's processes; pages shared between them count in each.",
-            Query(f"sum by (instance, role) (gpu_exporter_resident_memory_bytes{{{NODE}}})", "{{instance}} {{role}}"),
+            "Memory of the exporter's processes, of the ten nodes with the most; pages shared between them count in "
+            "each.",
+            Query(
+                most(f"sum by ({BY_NODE}, role) (gpu_exporter_resident_memory_bytes{{{NODE}}})", BY_NODE),
+                "{{instance}} {{role}}",
+            ),
             unit="bytes",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Series",
-            "Series in the newest snapshot of each node.",
-            Query(f"max by (instance) (gpu_exporter_series{{{NODE}}})", LINE),
+            "Series in the newest snapshot, of the ten nodes with the most.",
+            Query(most(f"max by ({BY_NODE}) (gpu_exporter_series{{{NODE}}})", BY_NODE), LINE),
             unit="short",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Restarts",
-            "Restarts of the exporter and starts of its sampler in the last 15 min.",
+            "Restarts of the exporter and starts of its sampler in the last 15 min, of the ten nodes with the most.",
             [
                 Query(
-                    f"changes(process_start_time_seconds{{{NODE}}}[15m]) and on ({BY_NODE}) {ANSWERING}",
+                    most(f"changes(process_start_time_seconds{{{NODE}}}[15m]) and on ({BY_NODE}) {ANSWERING}", BY_NODE),
                     "{{instance}} exporter",
                 ),
-                Query(f"increase(gpu_exporter_sampler_starts_total{{{NODE}}}[15m])", "{{instance}} sampler"),
+                Query(
+                    most(f"increase(gpu_exporter_sampler_starts_total{{{NODE}}}[15m])", BY_NODE), "{{instance}} sampler"
+                ),
             ],
             unit="short",
             thresholds=steps((None, NONE), (1, ORANGE)),
-            no_value=SILENT,
-            minimum=0,
             decimals=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "File descriptors",
-            "Share of the file descriptors that the serving process may open.",
+            "Share of the file descriptors that the serving process may open, of the ten nodes with the most.",
             Query(
-                f"""max by (instance) (process_open_fds{{{NODE}}} / process_max_fds{{{NODE}}}
-                    and on ({BY_NODE}) {ANSWERING})""",
+                most(
+                    f"""max by ({BY_NODE}) (process_open_fds{{{NODE}}} / process_max_fds{{{NODE}}}
+                        and on ({BY_NODE}) {ANSWERING})""",
+                    BY_NODE,
+                ),
                 LINE,
             ),
             unit="percentunit",
             thresholds=steps((None, NONE), (0.8, ORANGE)),
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
-        timeseries(
+        of_exporters(
             "Threads",
-            "Threads of the serving process.",
-            Query(f"max by (instance) (process_threads{{{NODE}}} and on ({BY_NODE}) {ANSWERING})", LINE),
+            "Threads of the serving process, of the ten nodes with the most.",
+            Query(
+                most(f"max by ({BY_NODE}) (process_threads{{{NODE}}} and on ({BY_NODE}) {ANSWERING})", BY_NODE), LINE
+            ),
             unit="short",
             thresholds=NOTHING,
-            no_value=SILENT,
-            minimum=0,
-            width=8,
         ),
     ]
 

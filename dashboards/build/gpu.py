@@ -11,6 +11,7 @@ from common import (
     NEUTRAL,
     NODE,
     NONE,
+    NOTHING,
     ORANGE,
     RED,
     THIS_GPU,
@@ -30,6 +31,8 @@ from common import (
     mapped,
     node_variables,
     or_none,
+    share,
+    shares,
     stat,
     state_timeline,
     steps,
@@ -43,7 +46,6 @@ REASON = 'reason!="gpu_idle"'
 # Parts of the GPU that tell how full it was, and thresholds below the one at which it switches off.
 UNITS = 'unit=~"sm|sm_occupancy|tensor|dram|fp64|fp32|fp16"'
 LIMITS = 'threshold=~"slowdown|memory_max|gpu_max"'
-NOTHING = steps((None, NONE))
 ON_OFF = [mapped({0: ("no", GREEN), 1: ("yes", RED)})]
 
 
@@ -252,7 +254,7 @@ def ill() -> list[Placed]:
 
 def slow() -> list[Placed]:
     return [
-        timeseries(
+        shares(
             "Utilization",
             "Share of time in which a kernel ran, the canary's included: not how full the GPU was. The band from 60 "
             "to 80 % is good use; neither side of it is a fault. On a GPU in MIG mode there is none: see the MIG "
@@ -261,15 +263,12 @@ def slow() -> list[Placed]:
                 Query(f"max by (instance, gpu) (gpu_utilization_ratio{{{GPU}}})", f"{LINE} kernels"),
                 Query(f"max by (instance, gpu) (gpu_memory_utilization_ratio{{{GPU}}})", f"{LINE} memory interface"),
             ],
-            unit="percentunit",
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             no_value="not measured (MIG, or driver away)",
-            minimum=0,
-            maximum=1,
             links=[board_link("Whose work", "gpu-node-drilldown", instance="${__field.labels.instance:percentencode}")],
         ),
-        timeseries(
+        shares(
             "How full it was",
             "Activity of the parts of the GPU (GPM). Kernels that run all the time with few multiprocessors active "
             "are too small; the tensor pipes tell of matrix work.",
@@ -277,11 +276,8 @@ def slow() -> list[Placed]:
                 f"max by (instance, gpu, unit) (gpu_gpm_active_ratio{{{GPU},{UNITS}}})",
                 f"{LINE} {{{{unit}}}}",
             ),
-            unit="percentunit",
             thresholds=NOTHING,
             no_value="not supported (GPM: Hopper and later)",
-            minimum=0,
-            maximum=1,
         ),
         state_timeline(
             "What held the clocks down",
@@ -293,7 +289,7 @@ def slow() -> list[Placed]:
             no_value="not told",
             width=12,
         ),
-        timeseries(
+        shares(
             "Share of time held down",
             "How much of the time each reason held the clocks down, by the driver's own counters: short ones too.",
             Query(
@@ -301,11 +297,8 @@ def slow() -> list[Placed]:
                     rate(gpu_clock_event_seconds_total{{{GPU},{REASON}}}[$__rate_interval]))""",
                 f"{LINE} {{{{reason}}}}",
             ),
-            unit="percentunit",
             thresholds=steps((None, NONE), (0.1, YELLOW)),
             no_value="not told",
-            minimum=0,
-            maximum=1,
             stacked=False,
         ),
         timeseries(
@@ -478,15 +471,13 @@ def whose() -> list[Placed]:
                     or_none(f"max by ({owner}) (gpu_owner_memory_used_bytes{{{GPU}}})", anchor, owner),
                     unit="bytes",
                 ),
-                Column(
+                share(
                     "busy",
                     or_none(
                         f"max by ({owner}) (rate(gpu_owner_busy_seconds_total{{{GPU}}}[$__rate_interval]))",
                         anchor,
                         owner,
                     ),
-                    unit="percentunit",
-                    decimals=0,
                 ),
             ],
             no_value="nobody has it",

@@ -1,5 +1,7 @@
 """Is the host in the way? Where GPUs, CPUs, memory and network devices sit, and what the CPUs do and count."""
 
+import typing
+
 from common import (
     BY_GPU,
     BY_NODE,
@@ -13,21 +15,24 @@ from common import (
     ORANGE,
     TICKET_ABOVE_ZERO,
     UTILIZATION_BAND,
-    YES_NO,
     Board,
     Column,
     Label,
     Placed,
     Query,
+    gpu_rows,
     mapped,
     node_variables,
     or_none,
     row_link,
+    share,
+    shares,
     stat,
     state_timeline,
     steps,
     table,
     timeseries,
+    yes_no,
 )
 from owners import BY_OWNER, CAUSE_WORDS, HOST_CAUSES, cause_number
 
@@ -59,6 +64,11 @@ def counted(event: str, by: str = NUMA) -> str:
 
 def per_thousand_instructions(event: str) -> str:
     return f"1000 * {counted(event)} / ({counted('instructions')} > 0)"
+
+
+def counts(title: str, description: str, queries: Query | list[Query], **how: typing.Any) -> Placed:
+    """A graph of what the CPUs' own counters tell; three stand side by side."""
+    return timeseries(title, description, queries, minimum=0, thresholds=NEUTRAL, no_value=NO_COUNTERS, width=8, **how)
 
 
 def cpu_share(modes: str, by: str) -> str:
@@ -158,35 +168,28 @@ def places() -> list[Placed]:
                     or_none(f"max by ({BY_GPU}, nic, path) (gpu_host_nic_info{{{NODE}}})"),
                     hidden=True,
                 ),
-                Column(
+                yes_no(
                     "Network up",
                     or_none(
                         f"max by ({BY_GPU}) (gpu_host_nic_info{{{NODE}}} * on ({BY_NODE}, nic) group_left ()"
                         f" gpu_host_nic_up{{{NODE}}})"
                     ),
-                    mappings=[YES_NO, NOT_TOLD],
-                    paint=True,
                 ),
                 Column(
                     "Link width",
                     or_none(f"max by ({BY_GPU}) (gpu_pcie_link_width_lanes{{{NODE}}})"),
                     unit="none",
                 ),
-                Column(
-                    "Width matches",
-                    or_none(f'min by ({BY_GPU}) (gpu_host_pcie_link_matches{{{NODE},aspect="width"}})'),
-                    mappings=[YES_NO, NOT_TOLD],
-                    paint=True,
+                yes_no(
+                    "Width matches", or_none(f'min by ({BY_GPU}) (gpu_host_pcie_link_matches{{{NODE},aspect="width"}})')
                 ),
                 Column(
                     "Link generation",
                     or_none(f"max by ({BY_GPU}) (gpu_pcie_link_generation{{{NODE}}})"),
                 ),
-                Column(
+                yes_no(
                     "Generation matches",
                     or_none(f'min by ({BY_GPU}) (gpu_host_pcie_link_matches{{{NODE},aspect="generation"}})'),
-                    mappings=[YES_NO, NOT_TOLD],
-                    paint=True,
                 ),
             ],
             labels_last=["nic", "path"],
@@ -197,8 +200,7 @@ def places() -> list[Placed]:
             "CPUs of MIG instances",
             "The share of its GPU's CPUs that is each compute instance's, where they are divided fairly.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("gpu_instance", links=[row_link("Slices of this GPU", "gpu-node-mig", "instance", "gpu")]),
                 Label("compute_instance"),
                 Label("profile"),
@@ -233,7 +235,7 @@ def places() -> list[Placed]:
 
 def cpus() -> list[Placed]:
     return [
-        timeseries(
+        shares(
             "CPUs and GPUs busy",
             "Share of the node's time in which its CPUs, and in which its GPUs worked. CPUs at their end beside GPUs "
             "that wait are an input pipeline that starves them. Between 60 and 80 % (green) a GPU is well used; "
@@ -245,15 +247,12 @@ def cpus() -> list[Placed]:
                     "{{instance}} GPUs",
                 ),
             ],
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             dashed=[".* CPUs$"],
             no_value=NO_CPU_TIME,
         ),
-        timeseries(
+        shares(
             "CPU time by NUMA node",
             "What the CPUs of each NUMA node spent their time on. Idle time is left out. Stolen is what a hypervisor "
             "gave to others.",
@@ -262,58 +261,39 @@ def cpus() -> list[Placed]:
                 f" / on ({NUMA}) group_left () sum by ({NUMA}) (rate({CPU_SECONDS}[$__rate_interval]))",
                 ON_NUMA + " {{mode}}",
             ),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.9, ORANGE)),
             draw_thresholds="dashed",
             no_value=NO_CPU_TIME,
         ),
-        timeseries(
+        counts(
             "Instructions per cycle",
             "How much the CPUs of each NUMA node got done in a cycle. Below 1 they mostly wait for memory.",
             Query(f"{counted('instructions')} / ({counted('cycles')} > 0)", ON_NUMA),
             unit="short",
             decimals=2,
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Cache misses per 1000 instructions",
             "Reads that the last-level cache did not have, so that memory was asked: its own or that of another "
             "NUMA node.",
             Query(per_thousand_instructions("llc_misses"), ON_NUMA),
             unit="short",
             decimals=2,
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Branch misses per 1000 instructions",
             "Branches that the CPUs guessed wrong.",
             Query(per_thousand_instructions("branch_misses"), ON_NUMA),
             unit="short",
             decimals=2,
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Context switches",
             "How often the CPUs of each NUMA node changed from one thread to another, each second.",
             Query(counted("context_switches"), ON_NUMA),
             unit="ops",
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        counts(
             "Migrations and major faults",
             "Threads that moved to another CPU, and pages that had to be read from a disk, each second. Work that is "
             "bound to its CPUs does not migrate.",
@@ -322,12 +302,8 @@ def cpus() -> list[Placed]:
                 Query(counted("major_faults"), ON_NUMA + " major faults"),
             ],
             unit="ops",
-            minimum=0,
-            thresholds=NEUTRAL,
-            no_value=NO_COUNTERS,
-            width=8,
         ),
-        timeseries(
+        shares(
             "Time that events were counted",
             "Share of the time in which the event had one of the CPUs' counters for itself. Below 1 the counters were "
             "shared, and what is told is scaled up: below one half, do not trust short ranges.",
@@ -335,9 +311,6 @@ def cpus() -> list[Placed]:
                 f"min by (cluster, instance, event) (gpu_host_cpu_event_running_ratio{{{NODE}}})",
                 "{{instance}} {{event}}",
             ),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, ORANGE), (0.5, NONE)),
             draw_thresholds="dashed",
             no_value=NO_COUNTERS,
@@ -391,8 +364,7 @@ def owners() -> list[Placed]:
             "Who has which GPU, what holds the work back, and the shares of its CPUs and of its memory that are not "
             "near the GPU. Empty shares: the machine does not tell what is near.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("gpu_instance", width=110),
                 Label(
                     "owner",
@@ -407,31 +379,25 @@ def owners() -> list[Placed]:
                     mappings=[CAUSE_WORDS, NOT_TOLD],
                     paint=True,
                 ),
-                Column(
+                share(
                     "CPUs far",
                     or_none(f"max by ({BY_OWNER}) (gpu_owner_cpu_remote_ratio{{{NODE}}})", OWNERS, BY_OWNER),
-                    unit="percentunit",
-                    decimals=0,
                     thresholds=remote,
                     paint=True,
                 ),
-                Column(
+                share(
                     "Memory far",
                     or_none(f"max by ({BY_OWNER}) (gpu_owner_memory_remote_ratio{{{NODE}}})", OWNERS, BY_OWNER),
-                    unit="percentunit",
-                    decimals=0,
                     thresholds=remote,
                     paint=True,
                 ),
-                Column(
+                share(
                     "GPU busy",
                     or_none(
                         f"sum by ({BY_OWNER}) (rate(gpu_owner_busy_seconds_total{{{NODE}}}[$__rate_interval]))",
                         OWNERS,
                         BY_OWNER,
                     ),
-                    unit="percentunit",
-                    decimals=0,
                 ),
             ],
             sort_by="Memory far",
@@ -448,26 +414,20 @@ def owners() -> list[Placed]:
             no_value=NO_OWNERS,
             height=9,
         ),
-        timeseries(
+        shares(
             "CPUs far from the GPU",
             "Share of the CPUs on which each owner's processes ran that are not near its GPU. Above one half it may "
             "cost the GPU's time: bind the work with gpu-node-exporter topology.",
             Query(f"max by ({BY_OWNER}) (gpu_owner_cpu_remote_ratio{{{NODE}}})", OF_OWNER),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.5, ORANGE)),
             draw_thresholds="dashed",
             links=[GPU_FROM_SERIES],
             no_value="not told: the machine does not say what is near, or nobody has a GPU",
         ),
-        timeseries(
+        shares(
             "Memory far from the GPU over time",
             "Share of each owner's memory on the host that is not on the NUMA node near its GPU.",
             Query(f"max by ({BY_OWNER}) (gpu_owner_memory_remote_ratio{{{NODE}}})", OF_OWNER),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.5, ORANGE)),
             draw_thresholds="dashed",
             links=[GPU_FROM_SERIES],
@@ -490,7 +450,7 @@ def pcie() -> list[Placed]:
             no_value="not told: no GPU here counts it",
             height=10,
         ),
-        timeseries(
+        shares(
             "Share of the PCIe link",
             "The busier direction's bytes over what the link can move at its present generation and width. Packet "
             "headers take some more: 85 % is full. An idle GPU lowers its link's generation, so that little traffic "
@@ -500,9 +460,6 @@ def pcie() -> list[Placed]:
                 f" max by ({BY_GPU}) ({LANE_RATE} * gpu_pcie_link_width_lanes{{{NODE}}})",
                 OF_GPU,
             ),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.8, ORANGE)),
             draw_thresholds="dashed",
             links=[GPU_FROM_SERIES],

@@ -5,10 +5,10 @@ from common import (
     BLUE,
     BY_GPU,
     GPU,
-    GPU_FROM_ROW,
     GREEN,
     NEUTRAL,
     NONE,
+    NOTHING,
     ORANGE,
     TICKET_ABOVE_ZERO,
     UTILIZATION_BAND,
@@ -20,12 +20,16 @@ from common import (
     Query,
     board_link,
     by_gpu,
+    gpu_rows,
     gpu_variable,
     mapped,
+    most,
     node_variables,
     or_none,
     or_zero,
     row_link,
+    share,
+    shares,
     stat,
     steps,
     table,
@@ -119,10 +123,7 @@ def gpus() -> list[Placed]:
             "Slices and layout of each GPU",
             "Each GPU with its slices, whether it is divided as declared, and what it draws: power and temperature "
             "are of the whole board and are told once.",
-            [
-                Label("instance", width=180),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
-            ],
+            gpu_rows(180),
             [
                 Column("slices", of_gpu(f"gpu_mig_slices{{{GPU}}}")),
                 Column("held", of_gpu(f"gpu_mig_slices_used{{{GPU}}}")),
@@ -156,8 +157,7 @@ def gpus() -> list[Placed]:
             "For each profile how many MIG devices the layout wants and how many there are. Only where a layout is "
             "declared.",
             [
-                Label("instance", width=180),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(180),
                 Label("mig_profile", width=120),
             ],
             [
@@ -187,7 +187,7 @@ def gpus() -> list[Placed]:
                 Query(f"sum(gpu_mig_slices_unplaceable{{{GPU}}})", "stranded"),
             ],
             unit="short",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value=NO_MIG,
             minimum=0,
             decimals=0,
@@ -199,8 +199,7 @@ def gpus() -> list[Placed]:
             "What still fits",
             "How many further instances of each profile could be made on each GPU now, and on an empty one.",
             [
-                Label("instance", width=180),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(180),
                 Label("mig_profile", width=120),
             ],
             [
@@ -222,14 +221,14 @@ def gpus() -> list[Placed]:
 
 def instances() -> list[Placed]:
     owner = f"{BY_INSTANCE}, owner"
+    active = f'max by ({BY_INSTANCE}, profile) (gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}})'
     return [
         table(
             "Instances",
             "Every GPU instance, with its place, its memory, how busy it is and who works there. One without compute "
             "instances serves nobody and tells of no memory.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("gpu_instance", width=110),
                 Label("profile", width=90),
             ],
@@ -245,22 +244,14 @@ def instances() -> list[Placed]:
                     width=140,
                 ),
                 Column("memory", here(f"gpu_mig_memory_total_bytes{{{GPU}}}"), unit="bytes", width=90),
-                Column(
+                share(
                     "used",
                     here(f"gpu_mig_memory_used_bytes{{{GPU}}} / gpu_mig_memory_total_bytes{{{GPU}}}"),
-                    unit="percentunit",
-                    decimals=0,
                     thresholds=steps((None, NONE), (0.85, ORANGE)),
                     paint=True,
                     width=70,
                 ),
-                Column(
-                    "SM active",
-                    here(f'gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}}'),
-                    unit="percentunit",
-                    decimals=0,
-                    width=90,
-                ),
+                share("SM active", here(f'gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}}'), width=90),
                 Column(
                     "processes",
                     here(f"sum by ({BY_INSTANCE}) (gpu_mig_compute_processes{{{GPU}}})"),
@@ -282,8 +273,7 @@ def instances() -> list[Placed]:
             "Who has which instance",
             "Owners of the work on each instance.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("gpu_instance", width=110),
                 Label("owner", links=[row_link("This node's owners", "gpu-node-drilldown", "instance")], width=260),
                 Label("namespace"),
@@ -332,32 +322,34 @@ def instances() -> list[Placed]:
             no_value="no MIG device",
             width=12,
         ),
-        timeseries(
+        shares(
             "Activity of instances",
-            "Share of the instance's multiprocessors at work (GPM, once a minute). The band from 60 to 80 % is good "
-            "use; neither side of it is a fault.",
-            Query(f'max by (instance, gpu, gpu_instance, profile) (gpu_mig_gpm_active_ratio{{{GPU},unit="sm"}})', LINE),
-            unit="percentunit",
+            "Share of the instance's multiprocessors at work (GPM, once a minute), the ten busiest and the average of "
+            "all (dashed). The band from 60 to 80 % is good use; neither side of it is a fault.",
+            [
+                Query(most(active, BY_INSTANCE), LINE),
+                Query(f"avg({active})", "all, on average"),
+            ],
+            dashed=["^all, on average$"],
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             no_value="not measured (GPM: Hopper and later)",
-            minimum=0,
-            maximum=1,
         ),
-        timeseries(
+        shares(
             "Memory of instances",
-            "Share of each instance's own memory in use. A ticket is opened when it stays above 85 %.",
+            "Share of each instance's own memory in use, of the ten fullest. A ticket is opened when it stays above "
+            "85 %.",
             Query(
-                f"""max by (instance, gpu, gpu_instance, profile) (gpu_mig_memory_used_bytes{{{GPU}}}
-                    / gpu_mig_memory_total_bytes{{{GPU}}})""",
+                most(
+                    f"""max by ({BY_INSTANCE}, profile) (gpu_mig_memory_used_bytes{{{GPU}}}
+                        / gpu_mig_memory_total_bytes{{{GPU}}})""",
+                    BY_INSTANCE,
+                ),
                 LINE,
             ),
-            unit="percentunit",
             thresholds=steps((None, NONE), (0.85, ORANGE)),
             draw_thresholds="line",
             no_value="no instance tells of its memory",
-            minimum=0,
-            maximum=1,
         ),
         table(
             "Canary on instances",
@@ -394,6 +386,7 @@ def instances() -> list[Placed]:
             ],
             no_value="no GPU instance",
             width=24,
+            sort_by="not ok",
         ),
     ]
 

@@ -14,8 +14,8 @@ from common import (
     INVENTORY,
     NEUTRAL,
     NODE,
-    NONE,
     NOT_TOLD,
+    NOTHING,
     ORANGE,
     RED,
     RUNBOOKS,
@@ -30,6 +30,7 @@ from common import (
     bargauge,
     board_link,
     by_gpu,
+    gpu_rows,
     mapped,
     matrix,
     node_variables,
@@ -227,8 +228,7 @@ def which() -> list[Placed]:
             "Each reason why a GPU cannot be relied on, with what the board is called when it is sent in. What to do "
             "is in the runbook of its alert.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("reason", width=150),
                 Label("model", width=130),
                 Label("serial", width=130),
@@ -261,9 +261,18 @@ def faults() -> list[Placed]:
         f"gpu_retired_pages_pending{{{NODE}}} == 1",
         f"gpu_repair_pending{{{NODE}}} == 1",
     )
-    yes = mapped({0: ("no", GREEN), 1: ("yes", RED)})
-    waits = mapped({0: ("no", GREEN), 1: ("yes", ORANGE)})
-    yes_colors, waits_colors = steps((None, GREEN), (1, RED)), steps((None, GREEN), (1, ORANGE))
+
+    def told(title: str, expr: str, color: str) -> Column:
+        """A column that is yes, in this colour, or no."""
+        return Column(
+            title,
+            of_these(expr, memory),
+            thresholds=steps((None, GREEN), (1, color)),
+            mappings=[mapped({0: ("no", GREEN), 1: ("yes", color)}), NOT_TOLD],
+            paint=True,
+            width=90,
+        )
+
     return [
         table(
             "Xids of the last day",
@@ -271,8 +280,7 @@ def faults() -> list[Placed]:
             "first thing to do by the table of codes. Of a GPU that the driver does not list any more the codes are "
             "on the board of its node.",
             [
-                Label("instance", width=170),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
+                *gpu_rows(170),
                 Label("xid", width=60),
                 Label("severity", width=80),
                 Label("action", width=130),
@@ -299,10 +307,7 @@ def faults() -> list[Placed]:
             "Memory errors",
             "GPUs with uncorrected errors since the driver was loaded, or with a repair that waits for a reset or has "
             "failed. Failed, or over the vendor's limit of SRAM errors: a candidate for return.",
-            [
-                Label("instance", width=150),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
-            ],
+            gpu_rows(150),
             [
                 Column(
                     "uncorrected",
@@ -317,38 +322,10 @@ def faults() -> list[Placed]:
                     thresholds=NEUTRAL,
                     width=90,
                 ),
-                Column(
-                    "remap waits",
-                    of_these(f"gpu_row_remap_pending{{{NODE}}} or gpu_retired_pages_pending{{{NODE}}}", memory),
-                    thresholds=waits_colors,
-                    mappings=[waits, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
-                Column(
-                    "failed",
-                    of_these(f"gpu_row_remap_failure{{{NODE}}}", memory),
-                    thresholds=yes_colors,
-                    mappings=[yes, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
-                Column(
-                    "SRAM limit",
-                    of_these(f"gpu_ecc_sram_threshold_exceeded{{{NODE}}}", memory),
-                    thresholds=yes_colors,
-                    mappings=[yes, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
-                Column(
-                    "repair waits",
-                    of_these(f"gpu_repair_pending{{{NODE}}}", memory),
-                    thresholds=waits_colors,
-                    mappings=[waits, NOT_TOLD],
-                    paint=True,
-                    width=90,
-                ),
+                told("remap waits", f"gpu_row_remap_pending{{{NODE}}} or gpu_retired_pages_pending{{{NODE}}}", ORANGE),
+                told("failed", f"gpu_row_remap_failure{{{NODE}}}", RED),
+                told("SRAM limit", f"gpu_ecc_sram_threshold_exceeded{{{NODE}}}", RED),
+                told("repair waits", f"gpu_repair_pending{{{NODE}}}", ORANGE),
             ],
             no_value="no GPU tells of memory errors",
             width=12,
@@ -380,6 +357,7 @@ def slow() -> list[Placed]:
             thresholds=steps((None, GREEN), (0.1, YELLOW), (1, ORANGE)),
             no_value="not measured",
             decimals=2,
+            width=7,
         ),
         bargauge(
             "Nearest to slowing down for heat",
@@ -392,14 +370,12 @@ def slow() -> list[Placed]:
             thresholds=steps((None, RED), (1, ORANGE), (6, GREEN)),
             no_value="not measured",
             links=[GPU_FROM_SERIES],
+            width=7,
         ),
         table(
             "Links below what they can be",
             "GPUs whose PCIe link has fewer lanes than it could, that lack NVLinks, or whose fabric is not ready.",
-            [
-                Label("instance", width=150),
-                Label("gpu", links=[GPU_FROM_ROW], width=60),
-            ],
+            gpu_rows(150),
             [
                 Column("lanes", of_these(f"gpu_pcie_link_width_lanes{{{NODE}}}", links), width=70),
                 Column("of", of_these(f"gpu_pcie_link_max_width_lanes{{{NODE}}}", links), width=60),
@@ -414,7 +390,7 @@ def slow() -> list[Placed]:
                 ),
             ],
             no_value="no GPU tells of a link below its best",
-            width=8,
+            width=10,
         ),
     ]
 
@@ -442,7 +418,7 @@ def history() -> list[Placed]:
                 Query(f"count({WATCHDOG})", "watchdog"),
             ],
             unit="short",
-            thresholds=steps((None, NONE)),
+            thresholds=NOTHING,
             no_value="rules not evaluated",
             minimum=0,
             decimals=0,

@@ -21,10 +21,13 @@ from common import (
     heatmap,
     mapped,
     model,
+    most,
     node_variables,
     or_none,
     query_variable,
     row_link,
+    share,
+    shares,
     stat,
     state_timeline,
     steps,
@@ -173,15 +176,12 @@ def requests() -> list[Placed]:
             no_value=NOT_SCRAPED,
             width=8,
         ),
-        timeseries(
+        shares(
             "Share of requests answered by CPUs",
             "Fallbacks over requests: how much of the work the GPUs do not do.",
             Query(
                 f"service:gpu_fallback:rate5m{{{SERVICE}}} / on ({BY_SERVICE}) (service:req:qps{{{SERVICE}}} > 0)", NAME
             ),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.05, ORANGE)),
             draw_thresholds="dashed",
             no_value=NOT_SCRAPED,
@@ -210,57 +210,65 @@ def gpus() -> list[Placed]:
         max by ({BY_NODE}, gpu) (rate(gpu_busy_seconds_total{{{NODE}}}[$__rate_interval]))
             unless on ({BY_NODE}, gpu) gpu_mig_mode_enabled{{{NODE}}} == 1
         or max by ({BY_PLACE}) (gpu_mig_gpm_active_ratio{{{NODE},unit="graphics"}}))"""
+
+    def here(expr: str) -> str:
+        """Where the chosen namespaces have work."""
+        return f"{expr} and on ({BY_PLACE}) {PLACES}"
+
+    def cpu_seconds(modes: str) -> str:
+        """Of each node's CPUs, each second."""
+        of_modes = f'gpu_host_cpu_seconds_total{{{NODE},mode=~"{modes}"}}'
+        return f"sum by ({BY_NODE}) (rate({of_modes}[$__rate_interval]))"
+
     place = "{{instance}} GPU {{gpu}} {{gpu_instance}}"
     return [
-        timeseries(
+        shares(
             "Utilization of each slice",
-            "Share of the time in which each GPU, or each instance of a GPU in MIG mode, worked. Only those on which "
-            "the chosen namespaces have work. Between 60 and 80 % (green) a GPU is well used; neither side of it is "
-            "a fault.",
-            Query(f"{slices} and on ({BY_PLACE}) {PLACES}", place),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
+            "Share of the time in which each GPU, or each instance of a GPU in MIG mode, worked: the ten busiest and "
+            "the average (dashed) of those on which the chosen namespaces have work. Between 60 and 80 % (green) a GPU "
+            "is well used; neither side of it is a fault.",
+            [
+                Query(most(here(slices), BY_PLACE), place),
+                Query(f"avg({here(slices)})", "all, on average"),
+            ],
+            dashed=["^all, on average$"],
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
-            links=[GPU_FROM_SERIES],
             no_value=NO_OWNERS,
         ),
-        timeseries(
+        shares(
             "Memory of each slice",
-            "Share of the memory that is used, of the same places. The line is at 85 %.",
-            Query(f"{memory} and on ({BY_PLACE}) {PLACES}", place),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
+            "Share of the memory that is used, of the ten fullest of all those places. The line is at 85 %.",
+            Query(most(here(memory), BY_PLACE), place),
             thresholds=steps((None, NONE), (0.85, ORANGE)),
             draw_thresholds="line",
             links=[GPU_FROM_SERIES],
             no_value=NO_OWNERS,
         ),
-        timeseries(
+        shares(
             "CPU busy on their nodes",
-            "Share of the CPUs' time spent on work, of the nodes on which the chosen namespaces have GPUs.",
+            "Share of the CPUs' time spent on work, of the nodes on which the chosen namespaces have GPUs: the ten "
+            "busiest.",
             Query(
-                f'sum by ({BY_NODE}) (rate(gpu_host_cpu_seconds_total{{{NODE},mode=~"busy|steal"}}[$__rate_interval]))'
-                f" / sum by ({BY_NODE}) (rate(gpu_host_cpu_seconds_total{{{NODE}}}[$__rate_interval]))"
-                f" and on ({BY_NODE}) {PLACES}",
+                most(
+                    f"{cpu_seconds('busy|steal')} / {cpu_seconds('.+')} and on ({BY_NODE}) {PLACES}",
+                    BY_NODE,
+                ),
                 "{{instance}}",
             ),
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
             thresholds=steps((None, NONE), (0.9, ORANGE)),
             draw_thresholds="dashed",
             no_value="not told: cpu.enabled is off, or nobody here has a GPU",
         ),
         timeseries(
             "CPUs' work for each GPU's work",
-            "CPUs busy on the node for each of its GPUs that is busy. When it rises, more is done beside the GPU: "
-            "fallbacks, preparation, a neighbour.",
+            "CPUs busy on the node for each of its GPUs that is busy, of the ten nodes with the most. When it rises, "
+            "more is done beside the GPU: fallbacks, preparation, a neighbour.",
             Query(
-                f'sum by ({BY_NODE}) (rate(gpu_host_cpu_seconds_total{{{NODE},mode="busy"}}[$__rate_interval]))'
-                f" / (sum by ({BY_NODE}) ({busy}) > 0.01) and on ({BY_NODE}) {PLACES}",
+                most(
+                    f"{cpu_seconds('busy')} / (sum by ({BY_NODE}) ({busy}) > 0.01) and on ({BY_NODE}) {PLACES}",
+                    BY_NODE,
+                ),
                 "{{instance}}",
             ),
             unit="short",
@@ -282,18 +290,8 @@ def gpus() -> list[Placed]:
                 ),
             ],
             [
-                Column(
-                    "Had",
-                    or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({had}), 1)"), OWNERS, BY_OWNER),
-                    unit="percentunit",
-                    decimals=0,
-                ),
-                Column(
-                    "Busy",
-                    or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({busy}), 1)"), OWNERS, BY_OWNER),
-                    unit="percentunit",
-                    decimals=0,
-                ),
+                share("Had", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({had}), 1)"), OWNERS, BY_OWNER)),
+                share("Busy", or_none(of_owners(f"clamp_max(sum by ({BY_OWNER}) ({busy}), 1)"), OWNERS, BY_OWNER)),
                 Column(
                     "Memory",
                     or_none(

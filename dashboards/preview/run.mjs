@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { checkLinks, Drawer, faultsOf } from './lib/draw.mjs';
 import { groupsOf, namesIn, writePast, writeRules } from './lib/history.mjs';
-import { inventCpu, inventPrices, inventSlurmOwner } from './lib/invented.mjs';
+import { inventCpu, inventPrices, inventRare, inventSlurmOwner } from './lib/invented.mjs';
 import { measureQueries, measureRules } from './lib/measure.mjs';
 import { Recording } from './lib/recording.mjs';
 import { nodesOf, RICH, SCENARIOS, SITUATIONS } from './lib/situations.mjs';
@@ -51,13 +51,13 @@ const rules = ['alerts', 'alerts/optional']
   .sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
 
 /** The situation in which a board has most to tell, for the pictures in docs. */
-const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig', 'gpu-node-capacity': 'fleet' };
+const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig' };
 
-// The first page that tells of the GPU that is lost: what is before it goes round and round until the turn.
+// The first page that tells of a fault of the GPU that is lost: what is before it goes round and round until the turn.
 function firstFault({ series }) {
-  const lost = [...series.values()].find(({ name, labels }) => name === 'gpu_unhealthy_reason' && /gpu="1".*reason="lost"/.test(labels));
-  const frame = lost?.values.findIndex((value) => value === 1) ?? -1;
-  if (frame < 2) throw new Error('the recording of faults has no healthy beginning, or no fault');
+  const reasons = [...series.values()].filter(({ name, labels }) => name === 'gpu_unhealthy_reason' && /gpu="1"/.test(labels));
+  const frame = Math.min(...reasons.map(({ values }) => values.indexOf(1)).filter((first) => first >= 0));
+  if (!(frame >= 2 && frame < Infinity)) throw new Error('the recording of faults has no healthy beginning, or no fault');
   return frame;
 }
 
@@ -72,6 +72,7 @@ async function record() {
     await recording.take(`http://127.0.0.1:${port}/metrics`, name === 'faults' ? FRAMES + 6 : FRAMES, SKIP);
     if (name === 'faults') recording.turn = firstFault(recording);
     if (name !== 'no-gpu') inventCpu(recording);
+    inventRare(recording);
     recordings[name] = recording;
     child.kill('SIGTERM');
   }));
@@ -105,6 +106,9 @@ function askedFor(some, ranges = false) {
   return names;
 }
 
+/** Whether a board can show all nodes at once: its variable has "All". */
+const isOfFleet = ({ templating }) => templating.list.every(({ name, includeAll }) => name !== 'instance' || includeAll);
+
 const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
 
 // Six hours of everything, and four days of what recording rules are made of, dense enough for rates over five minutes.
@@ -116,29 +120,41 @@ async function writeAll({ from: begun, own, nodes }, groups) {
   return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000 });
 }
 
-// Six hours of what the on-call board asks for over a time, and an hour and a half of what rules are made of.
+// Of the first node, which boards of one node show, six hours of all that boards ask for over a time. Of all others six
+// hours of what the on-call board asks for, an hour and a half of what rules are made of, half an hour of the rest.
 async function writeFleet({ from: begun, own, nodes }, groups) {
-  const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
   const recorded = recordedFrom(groups);
-  const short = 1.5 * HOUR;
-  let sent = await writePast(own, nodes, begun - NEAR, begun - short, 60000, oncall);
-  sent += await writePast(own, nodes, begun - short, begun, 120000, new Set([...oncall, ...recorded]));
+  const asked = new Set([...askedFor(all, true), ...recorded, 'up']);
+  const ofFleet = new Set([...askedFor(all.filter(isOfFleet), true), ...recorded, 'up']);
+  const oncall = askedFor(all.filter(({ uid }) => uid === 'gpu-node-oncall'), true).add('up');
+  const [long, short] = [1.5 * HOUR, 0.5 * HOUR];
+  const [first, others] = [nodes.slice(0, 1), nodes.slice(1)];
+  let sent = await writePast(own, first, begun - NEAR, begun, 30000, asked);
+  sent += await writePast(own, others, begun - NEAR, begun - long, 60000, oncall);
+  sent += await writePast(own, others, begun - long, begun - short, 120000, new Set([...oncall, ...recorded]));
+  sent += await writePast(own, others, begun - short, begun, 30000, ofFleet);
   const to = Date.now();
-  sent += await writePast(own, nodes, begun, to, 60000, new Set([...oncall, ...recorded]));
-  return sent + await writeRules(own, groups, { far: begun - short, near: begun - short, to, step: 300000 });
+  sent += await writePast(own, nodes, begun, to, 30000, ofFleet);
+  return sent + await writeRules(own, groups, { far: begun - long, near: begun - long, to, step: 300000 });
 }
 
-// Cost of rules and queries on the fleet; gives what is too dear.
+// Cost of rules and queries on the fleet; gives what is too dear, and the time up to which there are data.
 async function measure(own, report, targets) {
   const cost = await measureRules(own, targets);
   report.rules = cost;
   say(`  all rules: ${cost.seconds.toFixed(3)} s an evaluation (${cost.groups} groups), those due every 15 s ${cost.due.toFixed(3)} s, ${cost.series} series, ${cost.megabytes} MB`);
-  report.queries = await measureQueries(own, boards, Date.now());
-  const oncall = report.queries.filter(({ uid }) => uid === 'gpu-node-oncall').sort((a, b) => b.ms - a.ms);
-  if (oncall.length) say(`  slowest of ${oncall.length} queries of the on-call board: ${oncall[0].ms.toFixed(0)} ms (${oncall[0].title})`);
-  const faults = cost.failed.concat(oncall.filter(({ ms }) => ms > 200).map(({ ms, title, expr }) => `gpu-node-oncall (fleet): "${title}": a query takes ${ms.toFixed(0)} ms: ${expr}`));
+  const at = Date.now();
+  await own.pause();
+  report.queries = await measureQueries(own, boards, at);
+  for (const { uid } of boards) {
+    const [dearest, ...others] = report.queries.filter((query) => query.uid === uid).sort((a, b) => b.cpu - a.cpu);
+    if (dearest) say(`  ${uid.padEnd(20)} dearest of ${others.length + 1} queries: ${dearest.cpu.toFixed(0)} ms of CPU, ${dearest.ms.toFixed(0)} ms (${dearest.title})`);
+  }
+  // A busy machine makes every query slow, and a garbage collection makes one dear.
+  const slow = report.queries.filter(({ uid, ms, cpu }) => uid === 'gpu-node-oncall' && Math.min(ms, cpu) > 200);
+  const faults = cost.failed.concat(slow.map(({ ms, title, expr }) => `gpu-node-oncall (fleet): "${title}": a query takes ${ms.toFixed(0)} ms: ${expr}`));
   if (cost.due > 1) faults.push(`rules (fleet): those due every 15 s take ${cost.due.toFixed(2)} s`);
-  return faults;
+  return { at, faults };
 }
 
 async function main() {
@@ -213,8 +229,12 @@ async function main() {
     const own = prometheus[situation];
     say(situation);
     await sleep(Math.max(0, own.since + 35000 - Date.now()));
-    if (fleet) faults.push(...(await measure(own, report, played[situation].length)));
-    const at = Date.now();
+    let at = Date.now();
+    if (fleet) {
+      const measured = await measure(own, report, played[situation].length);
+      faults.push(...measured.faults);
+      at = measured.at;
+    }
     for (const board of boards) {
       const drawn = await drawer.draw(situation, board, at);
       const found = faultsOf(situation, board, drawn, all, answered);

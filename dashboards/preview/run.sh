@@ -13,7 +13,8 @@ mkdir -p $work
 if ! cmp -s $here/package-lock.json $work/package-lock.json || [ ! -e $work/node_modules/.package-lock.json ]; then
 	echo "fetching Grafana's components into $work (640 MB, about a minute)"
 	cp $here/package.json $here/package-lock.json $work/
-	(cd $work && npm ci --legacy-peer-deps --ignore-scripts --no-audit --no-fund --loglevel error)
+	# Not `npm ci`: it refuses where a registry lacks a package for a system that this one is not. The lock file holds.
+	(cd $work && npm install --no-save --legacy-peer-deps --ignore-scripts --no-audit --no-fund --loglevel error)
 fi
 if ! diff -rq $here/src $work/src >/dev/null 2>&1 || ! cmp -s $here/vite.config.js $work/vite.config.js || [ ! -e $work/dist/index.html ]; then
 	echo "building the page (about a minute)"

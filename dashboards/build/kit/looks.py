@@ -19,6 +19,8 @@ Steps = Sequence[Step]
 
 # For values that are neither good nor bad.
 NEUTRAL: Steps = ((None, BLUE),)
+# For lines, which have colours of their own.
+NOTHING: Steps = ((None, NONE),)
 # For counts of what must not be.
 BAD_ABOVE_ZERO: Steps = ((None, GREEN), (1, RED))
 TICKET_ABOVE_ZERO: Steps = ((None, GREEN), (1, ORANGE))
@@ -63,14 +65,13 @@ def threshold_config(of: Steps) -> dashboard_builder.ThresholdsConfig:
     )
 
 
-def legend(calcs: list[str], as_table: bool) -> common_builder.VizLegendOptions:
-    shown = common_model.LegendDisplayMode.TABLE if as_table else common_model.LegendDisplayMode.LIST
+def legend() -> common_builder.VizLegendOptions:
     return (
         common_builder.VizLegendOptions()
         .show_legend(True)
-        .display_mode(shown)
+        .display_mode(common_model.LegendDisplayMode.LIST)
         .placement(common_model.LegendPlacement.BOTTOM)
-        .calcs(calcs)
+        .calcs([])
     )
 
 

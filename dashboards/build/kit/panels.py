@@ -10,10 +10,8 @@ from grafana_foundation_sdk.builders import bargauge as bargauge_builder
 from grafana_foundation_sdk.builders import common as common_builder
 from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 from grafana_foundation_sdk.builders import heatmap as heatmap_builder
-from grafana_foundation_sdk.builders import histogram as histogram_builder
 from grafana_foundation_sdk.builders import stat as stat_builder
 from grafana_foundation_sdk.builders import statetimeline as statetimeline_builder
-from grafana_foundation_sdk.builders import statushistory as statushistory_builder
 from grafana_foundation_sdk.builders import text as text_builder
 from grafana_foundation_sdk.builders import timeseries as timeseries_builder
 from grafana_foundation_sdk.models import common as common_model
@@ -35,18 +33,31 @@ class Placed:
     height: int
 
 
+class Told(typing.TypedDict, total=False):
+    """What every panel takes beside its queries (`finish` does); the first three cannot be left out."""
+
+    unit: typing.Required[str]
+    thresholds: typing.Required[Steps]
+    no_value: typing.Required[str]
+    mappings: Sequence[typing.Any]
+    links: Sequence[dict[str, typing.Any]]
+    decimals: int | None
+    minimum: float | None
+    maximum: float | None
+
+
 def finish(
     panel: typing.Any,
     title: str,
     description: str,
     queries: Sequence[Query],
+    *,
+    table: bool = False,
     unit: str,
     thresholds: Steps,
     no_value: str,
-    mappings: Sequence[typing.Any],
-    links: Sequence[dict[str, typing.Any]],
-    *,
-    table: bool = False,
+    mappings: Sequence[typing.Any] = (),
+    links: Sequence[dict[str, typing.Any]] = (),
     decimals: int | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
@@ -74,11 +85,17 @@ def finish(
     return panel
 
 
-def told_grey(mappings: Sequence[typing.Any], no_value: str) -> list[typing.Any]:
+def told_grey(told: Told) -> Told:
     """Grey for "no value": Grafana would paint it in the colour below the first threshold, which is often green."""
-    if any(isinstance(mapping, model.SpecialValueMap) for mapping in mappings):
-        return list(mappings)
-    return [*mappings, special(no_value)]
+    mappings = list(told.get("mappings", ()))
+    if not any(isinstance(mapping, model.SpecialValueMap) for mapping in mappings):
+        mappings.append(special(told["no_value"]))
+    return told | {"mappings": mappings}
+
+
+def newest(queries: Query | Sequence[Query]) -> list[Query]:
+    """The queries, asked for their newest value alone."""
+    return [dataclasses.replace(query, instant=True) for query in as_list(queries)]
 
 
 def stat(
@@ -86,44 +103,19 @@ def stat(
     description: str,
     queries: Query | Sequence[Query],
     *,
-    unit: str,
-    thresholds: Steps,
-    no_value: str,
-    mappings: Sequence[typing.Any] = (),
-    links: Sequence[dict[str, typing.Any]] = (),
-    decimals: int | None = None,
     width: int = 4,
     height: int = 4,
-    background: bool | None = None,
     text_mode: str = "auto",
-    sparkline: bool = False,
+    **told: typing.Unpack[Told],
 ) -> Placed:
-    """One number in large letters, the newest. Without `sparkline` its queries are instant ones. The tile is
-    painted where its colour means something."""
-    asked = as_list(queries)
-    if background is None:
-        background = thresholds is not NEUTRAL
-    if not sparkline:
-        asked = [dataclasses.replace(query, instant=True) for query in asked]
-    panel = finish(
-        stat_builder.Panel(),
-        title,
-        description,
-        asked,
-        unit,
-        thresholds,
-        no_value,
-        told_grey(mappings, no_value),
-        links,
-        decimals=decimals,
-    )
+    """One number in large letters, the newest. The tile is painted where its colour means something."""
+    panel = finish(stat_builder.Panel(), title, description, newest(queries), **told_grey(told))
     panel.reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.color_scheme(by_threshold()).text_mode(common_model.BigValueTextMode(text_mode))
     panel.justify_mode(common_model.BigValueJustifyMode.CENTER)
-    panel.color_mode(
-        common_model.BigValueColorMode.BACKGROUND_SOLID if background else common_model.BigValueColorMode.VALUE
-    )
-    panel.graph_mode(common_model.BigValueGraphMode.AREA if sparkline else common_model.BigValueGraphMode.NONE)
+    plain = told["thresholds"] is NEUTRAL
+    panel.color_mode(common_model.BigValueColorMode.VALUE if plain else common_model.BigValueColorMode.BACKGROUND_SOLID)
+    panel.graph_mode(common_model.BigValueGraphMode.NONE)
     panel.orientation(common_model.VizOrientation.AUTO)
     return Placed(panel, width, height)
 
@@ -133,49 +125,20 @@ def timeseries(
     description: str,
     queries: Query | Sequence[Query],
     *,
-    unit: str,
-    thresholds: Steps,
-    no_value: str,
-    mappings: Sequence[typing.Any] = (),
-    links: Sequence[dict[str, typing.Any]] = (),
     width: int = 12,
     height: int = 8,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    decimals: int | None = None,
     stacked: bool = False,
-    bars: bool = False,
-    points: bool = False,
     draw_thresholds: str = "off",
     dashed: Sequence[str] = (),
     colors: dict[str, str] | None = None,
-    legend_table: bool = False,
+    **told: typing.Unpack[Told],
 ) -> Placed:
     """Lines over time. `draw_thresholds`: off, line, dashed, area. `dashed` takes patterns of the names of lines
     that are limits rather than measurements."""
-    panel = finish(
-        timeseries_builder.Panel(),
-        title,
-        description,
-        as_list(queries),
-        unit,
-        thresholds,
-        no_value,
-        mappings,
-        links,
-        minimum=minimum,
-        maximum=maximum,
-        decimals=decimals,
-    )
+    panel = finish(timeseries_builder.Panel(), title, description, as_list(queries), **told)
     panel.color_scheme(dashboard_builder.FieldColor().mode(model.FieldColorModeId.PALETTE_CLASSIC))
-    panel.line_width(1).span_nulls(False).show_points(
-        common_model.VisibilityMode.ALWAYS if points else common_model.VisibilityMode.NEVER
-    )
-    panel.fill_opacity(60 if stacked or bars else 0)
-    if bars:
-        panel.draw_style(common_model.GraphDrawStyle.BARS)
-    if points:
-        panel.draw_style(common_model.GraphDrawStyle.POINTS).point_size(8)
+    panel.line_width(1).span_nulls(False).show_points(common_model.VisibilityMode.NEVER)
+    panel.fill_opacity(60 if stacked else 0)
     if stacked:
         panel.stacking(common_builder.StackingConfig().mode(common_model.StackingMode.NORMAL).group("A"))
     panel.thresholds_style(
@@ -186,7 +149,7 @@ def timeseries(
         .mode(common_model.TooltipDisplayMode.MULTI)
         .sort(common_model.SortOrder.DESCENDING)
     )
-    panel.legend(legend(["lastNotNull", "max"] if legend_table else [], legend_table))
+    panel.legend(legend())
     for pattern in dashed:
         style = {"fill": "dash", "dash": [8, 6]}
         panel.override_by_regexp(
@@ -203,39 +166,24 @@ def timeseries(
     return Placed(panel, width, height)
 
 
+def shares(title: str, description: str, queries: Query | Sequence[Query], **how: typing.Any) -> Placed:
+    """Lines over time that are shares of a whole, from 0 to 100 %."""
+    return timeseries(title, description, queries, unit="percentunit", minimum=0, maximum=1, **how)
+
+
 def bargauge(
     title: str,
     description: str,
     queries: Query | Sequence[Query],
     *,
-    unit: str,
-    thresholds: Steps,
-    no_value: str,
-    mappings: Sequence[typing.Any] = (),
-    links: Sequence[dict[str, typing.Any]] = (),
     width: int = 8,
     height: int = 8,
-    minimum: float | None = 0,
-    maximum: float | None = None,
-    decimals: int | None = None,
+    **told: typing.Unpack[Told],
 ) -> Placed:
     """The newest value of each line as a bar. There is little room for what it says without a value."""
-    assert len(no_value) <= 14, f"{title}: {no_value!r} is too long"
-    asked = [dataclasses.replace(query, instant=True) for query in as_list(queries)]
-    panel = finish(
-        bargauge_builder.Panel(),
-        title,
-        description,
-        asked,
-        unit,
-        thresholds,
-        no_value,
-        told_grey(mappings, no_value),
-        links,
-        minimum=minimum,
-        maximum=maximum,
-        decimals=decimals,
-    )
+    assert len(told["no_value"]) <= 14, f"{title}: {told['no_value']!r} is too long"
+    told.setdefault("minimum", 0)
+    panel = finish(bargauge_builder.Panel(), title, description, newest(queries), **told_grey(told))
     panel.reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.color_scheme(by_threshold()).orientation(common_model.VizOrientation.HORIZONTAL)
     panel.display_mode(common_model.BarGaugeDisplayMode.BASIC).show_unfilled(True)
@@ -249,56 +197,17 @@ def barchart(
     queries: Query | Sequence[Query],
     *,
     x_field: str,
-    unit: str,
-    thresholds: Steps,
-    no_value: str,
-    mappings: Sequence[typing.Any] = (),
-    links: Sequence[dict[str, typing.Any]] = (),
     width: int = 12,
     height: int = 8,
-    minimum: float | None = 0,
-    maximum: float | None = None,
+    **told: typing.Unpack[Told],
 ) -> Placed:
     """Bars by a label: one query, whose label `x_field` names the bars."""
-    panel = finish(
-        barchart_builder.Panel(),
-        title,
-        description,
-        as_list(queries),
-        unit,
-        thresholds,
-        no_value,
-        mappings,
-        links,
-        table=True,
-        minimum=minimum,
-        maximum=maximum,
-    )
+    told.setdefault("minimum", 0)
+    panel = finish(barchart_builder.Panel(), title, description, as_list(queries), table=True, **told)
     panel.x_field(x_field).orientation(common_model.VizOrientation.AUTO).fill_opacity(80)
-    panel.show_value(common_model.VisibilityMode.AUTO).legend(legend([], False))
+    panel.show_value(common_model.VisibilityMode.AUTO).legend(legend())
     panel.color_scheme(by_threshold())
     panel.with_transformation(model.DataTransformerConfig(id_val="organize", options={"excludeByName": {"Time": True}}))
-    return Placed(panel, width, height)
-
-
-def histogram(
-    title: str,
-    description: str,
-    queries: Query | Sequence[Query],
-    *,
-    unit: str,
-    thresholds: Steps,
-    no_value: str,
-    width: int = 12,
-    height: int = 8,
-    bucket_size: float | None = None,
-) -> Placed:
-    """How the newest values spread."""
-    asked = [dataclasses.replace(query, instant=True) for query in as_list(queries)]
-    panel = finish(histogram_builder.Panel(), title, description, asked, unit, thresholds, no_value, (), ())
-    panel.legend(legend([], False)).combine(True).fill_opacity(80).color_scheme(by_threshold())
-    if bucket_size is not None:
-        panel.bucket_size(bucket_size)
     return Placed(panel, width, height)
 
 
@@ -307,18 +216,17 @@ def heatmap(
     description: str,
     queries: Query | Sequence[Query],
     *,
-    unit: str,
-    thresholds: Steps = NEUTRAL,
-    no_value: str,
     cell_unit: str = "short",
     from_buckets: bool = True,
     width: int = 12,
     height: int = 8,
+    **told: typing.Unpack[Told],
 ) -> Placed:
     """Density over time. `from_buckets`: the lines are a histogram's buckets by `le`; else each line is a row."""
     asked = [dataclasses.replace(query, heatmap=from_buckets) for query in as_list(queries)]
-    panel = finish(heatmap_builder.Panel(), title, description, asked, unit, thresholds, no_value, (), ())
-    panel.calculate(False).y_axis(heatmap_builder.YAxisConfig().unit(unit))
+    told.setdefault("thresholds", NEUTRAL)
+    panel = finish(heatmap_builder.Panel(), title, description, asked, **told)
+    panel.calculate(False).y_axis(heatmap_builder.YAxisConfig().unit(told["unit"]))
     panel.color(
         heatmap_builder.HeatmapColorOptions().mode(heatmap_model.HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
     )
@@ -331,60 +239,16 @@ def state_timeline(
     description: str,
     queries: Query | Sequence[Query],
     *,
-    unit: str = "short",
-    thresholds: Steps,
-    no_value: str,
-    mappings: Sequence[typing.Any],
-    links: Sequence[dict[str, typing.Any]] = (),
     width: int = 24,
     height: int = 8,
+    **told: typing.Unpack[Told],
 ) -> Placed:
     """States over time as bands. Their colours come from the mappings."""
-    assert mappings, f"{title}: states have words"
-    panel = finish(
-        statetimeline_builder.Panel(),
-        title,
-        description,
-        as_list(queries),
-        unit,
-        thresholds,
-        no_value,
-        mappings,
-        links,
-    )
+    assert told.get("mappings"), f"{title}: states have words"
+    told.setdefault("unit", "short")
+    panel = finish(statetimeline_builder.Panel(), title, description, as_list(queries), **told)
     panel.color_scheme(by_threshold()).merge_values(True).row_height(0.85).fill_opacity(80)
-    panel.show_value(common_model.VisibilityMode.AUTO).legend(legend([], False))
-    return Placed(panel, width, height)
-
-
-def status_history(
-    title: str,
-    description: str,
-    queries: Query | Sequence[Query],
-    *,
-    unit: str = "short",
-    thresholds: Steps,
-    no_value: str,
-    mappings: Sequence[typing.Any],
-    links: Sequence[dict[str, typing.Any]] = (),
-    width: int = 24,
-    height: int = 8,
-) -> Placed:
-    """States at regular times as cells."""
-    assert mappings, f"{title}: states have words"
-    panel = finish(
-        statushistory_builder.Panel(),
-        title,
-        description,
-        as_list(queries),
-        unit,
-        thresholds,
-        no_value,
-        mappings,
-        links,
-    )
-    panel.color_scheme(by_threshold()).row_height(0.9).fill_opacity(80)
-    panel.show_value(common_model.VisibilityMode.AUTO).legend(legend([], False))
+    panel.show_value(common_model.VisibilityMode.AUTO).legend(legend())
     return Placed(panel, width, height)
 
 

@@ -56,6 +56,15 @@ def by_gpu(expr: str) -> str:
     return f"max by ({BY_GPU}) ({expr})"
 
 
+def most(expr: str, by: str, *, ranked: str | None = None, lowest: bool = False) -> str:
+    """Of the lines those of the ten (nodes, GPUs...) that were highest in the time shown, or lowest, and the same ten
+    all the time: nobody can read the lines of a fleet. `ranked` tells of another value by which they are chosen. To
+    choose, it is looked every five minutes: at every step it would cost as much again."""
+    pick, extreme = ("bottomk", "min") if lowest else ("topk", "max")
+    value = f"{extreme}_over_time(({ranked or expr})[$__range:5m] @ end())"
+    return f"({expr}) and on ({by}) {pick}(10, {extreme} by ({by}) ({value}))"
+
+
 def or_zero(expr: str, collected: str) -> str:
     """The expression, or 0 where it has no result although `collected` has one. Without that, nothing: a zero
     from `vector(0)` would hide that nobody collects."""

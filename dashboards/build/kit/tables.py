@@ -9,8 +9,9 @@ from grafana_foundation_sdk.builders import table as table_builder
 from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as model
 
-from .looks import NEUTRAL, NONE, NOT_TOLD, Steps, by_threshold, special, threshold_config
-from .panels import Placed, finish, override
+from .links import GPU_FROM_ROW
+from .looks import NEUTRAL, NONE, NOT_TOLD, YES_NO, Steps, by_threshold, special, threshold_config
+from .panels import Placed, Told, finish, override
 from .queries import Query
 
 
@@ -42,6 +43,21 @@ class Label:
     paint: bool = False
 
 
+def share(title: str, expr: str, **how: typing.Any) -> Column:
+    """A column of shares of a whole."""
+    return Column(title, expr, unit="percentunit", decimals=0, **how)
+
+
+def yes_no(title: str, expr: str) -> Column:
+    """A column that is yes (good) for 1 and no (bad) for 0."""
+    return Column(title, expr, mappings=[YES_NO, NOT_TOLD], paint=True)
+
+
+def gpu_rows(width: int = 170) -> list[Label]:
+    """The labels of a table with a row for each GPU, which leads to the board of that GPU."""
+    return [Label("instance", width=width), Label("gpu", links=[GPU_FROM_ROW], width=60)]
+
+
 def table(
     title: str,
     description: str,
@@ -60,7 +76,15 @@ def table(
     series with `or_none`."""
     queries = [Query(column.expr, "", instant=True) for column in columns]
     panel = finish(
-        table_builder.Panel(), title, description, queries, "short", NEUTRAL, no_value, [NOT_TOLD], (), table=True
+        table_builder.Panel(),
+        title,
+        description,
+        queries,
+        table=True,
+        unit="short",
+        thresholds=NEUTRAL,
+        no_value=no_value,
+        mappings=[NOT_TOLD],
     )
     panel.show_header(True).cell_height(common_model.TableCellHeight.SM).filterable(True).min_width(70)
     panel.align(common_model.FieldTextAlignment.AUTO)
@@ -110,31 +134,16 @@ def matrix(
     *,
     row: str,
     column: str,
-    unit: str = "short",
-    thresholds: Steps,
-    mappings: Sequence[typing.Any],
-    no_value: str,
-    links: Sequence[dict[str, typing.Any]] = (),
     row_links: Sequence[dict[str, typing.Any]] = (),
-    decimals: int | None = None,
     width: int = 24,
     height: int = 10,
+    **told: typing.Unpack[Told],
 ) -> Placed:
     """A table whose rows are the values of one label and whose columns those of another, each cell painted. The
     expression is aggregated by just these two. The column of rows is called `row\\column`."""
-    panel = finish(
-        table_builder.Panel(),
-        title,
-        description,
-        [Query(expr, "", instant=True)],
-        unit,
-        thresholds,
-        no_value,
-        [*mappings, special("", NONE)],
-        links,
-        table=True,
-        decimals=decimals,
-    )
+    told.setdefault("unit", "short")
+    told["mappings"] = [*told["mappings"], special("", NONE)]
+    panel = finish(table_builder.Panel(), title, description, [Query(expr, "", instant=True)], table=True, **told)
     panel.show_header(True).cell_height(common_model.TableCellHeight.SM).min_width(60)
     panel.align(common_model.FieldTextAlignment.CENTER).cell_options(_painted()).color_scheme(by_threshold())
     panel.with_transformation(

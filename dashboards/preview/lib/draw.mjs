@@ -24,7 +24,7 @@ export class Drawer {
     try {
       const parameters = new URLSearchParams({ board: `/boards/${board.uid}.json`, prometheus: `/prometheus/${situation}`, now, ...extra });
       await page.goto(`${this.address}/?${parameters}`);
-      await page.waitForFunction('window.drawn', undefined, { timeout: 90000, polling: 250 });
+      await page.waitForFunction('window.drawn', undefined, { timeout: 300000, polling: 250 });
       const drawn = await page.evaluate(() => {
         for (const element of document.querySelectorAll('[data-panel]')) {
           const panel = window.drawn.panels[element.dataset.panel];

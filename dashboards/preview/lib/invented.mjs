@@ -1,7 +1,7 @@
 // What no simulated node can tell: counters of a CPU's own units (most virtual machines have none), and the pages of
 // other exporters that boards and optional rules know. All of it is made up, and only to see panels with something in them.
 
-import { Recording } from './recording.mjs';
+import { labelsOf, Recording } from './recording.mjs';
 
 const EVENTS = { cycles: 3.1e9, instructions: 4.6e9, llc_misses: 2.1e6, branch_misses: 9e6, context_switches: 9e3, cpu_migrations: 40, page_faults: 4e3, major_faults: 0 };
 
@@ -33,6 +33,32 @@ export function inventCpu(recording) {
       recording.invent('gpu_host_cpu_event_state', { event, state }, false, () => Number(state === 'works'));
     }
     recording.invent('gpu_host_cpu_event_running_ratio', { event }, false, () => 1);
+  }
+}
+
+/** What takes the canary weeks to learn, and what only a kernel on real hardware counts. */
+export function inventRare(recording) {
+  const of = (name, ...wanted) => {
+    const found = [...recording.series.values()].filter((series) => series.name === name).map(({ labels }) => Object.fromEntries(labelsOf(labels)));
+    return new Map(found.map((labels) => wanted.map((label) => [label, labels[label]])).map((pairs) => [pairs.join(), Object.fromEntries(pairs)])).values();
+  };
+  for (const { check } of of('gpu_canary_rate_ratio', 'check')) {
+    for (const labels of of('gpu_pcie_replays_total', 'gpu', 'uuid')) {
+      for (const against of ['baseline', 'siblings']) recording.invent('gpu_canary_rate_ratio', { ...labels, check, against }, false, (frame) => 0.99 + 0.002 * (frame % 3));
+    }
+    for (const [le, below] of [['0.9', 0], ['0.95', 0], ['0.98', 0.1], ['1', 0.8], ['1.02', 1], ['+Inf', 1]]) {
+      recording.invent('gpu_canary_sample_rate_ratio_bucket', { check, le }, true, (_, s) => Math.floor(s / 20) * below);
+    }
+  }
+  for (const labels of of('gpu_pcie_replays_total', 'gpu', 'uuid')) {
+    for (const severity of ['correctable', 'non_fatal', 'fatal']) {
+      // The GPU whose link gets narrow has one that was not corrected.
+      const bad = labels.gpu === '5' && severity === 'non_fatal' && recording.turn;
+      recording.invent('gpu_pcie_aer_errors_total', { ...labels, severity }, true, (frame) => Number(Boolean(bad) && frame >= bad));
+    }
+  }
+  for (const { owner } of of('gpu_owner_processes', 'owner')) {
+    recording.invent('gpu_owner_cpu_events_total', { owner, event: 'context_switches' }, true, (_, s) => 1200 * s);
   }
 }
 

@@ -48,7 +48,9 @@ export async function measureRules(prometheus, targets) {
   };
 }
 
-/** How long each query of each board takes: the middle of three. */
+const middle = (values) => values.sort((a, b) => a - b)[values.length >> 1];
+
+/** How long each query of each board takes, by the clock and of CPU: the middle of three, or the first if that takes over a second. */
 export async function measureQueries(prometheus, boards, now) {
   const found = [];
   for (const board of boards) {
@@ -56,18 +58,19 @@ export async function measureQueries(prometheus, boards, now) {
     const variables = await resolve(board, prometheus.url, {}, from, to);
     for (const panel of panelsOf(board)) {
       for (const query of queriesOf(panel, variables, from, to, 1600)) {
-        const times = [];
+        const [times, cpu] = [[], []];
         let series = 0;
-        for (let i = 0; i < 3; i++) {
-          const started = performance.now();
+        while (times.length < 3 && !(times[0] > 1000)) {
+          const [started, had] = [performance.now(), prometheus.cpu()];
           try {
             series = (await run(prometheus.url, query)).result.length;
           } catch {
             // The drawing tells of it.
           }
           times.push(performance.now() - started);
+          cpu.push(prometheus.cpu() - had);
         }
-        found.push({ uid: board.uid, title: panel.title, refId: query.refId, ms: times.sort((a, b) => a - b)[1], worst: Math.max(...times), series, expr: query.expr });
+        found.push({ uid: board.uid, title: panel.title, refId: query.refId, ms: middle(times), cpu: middle(cpu), series, expr: query.expr });
       }
     }
   }

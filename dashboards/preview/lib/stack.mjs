@@ -1,6 +1,6 @@
 // The processes: exporters on simulated nodes, Prometheus, and the server that plays recordings and serves the page.
 import { execFileSync, spawn } from 'node:child_process';
-import { createReadStream, existsSync, mkdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync, copyFileSync, openSync } from 'node:fs';
+import { createReadStream, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync, copyFileSync, openSync } from 'node:fs';
 import { createServer, request } from 'node:http';
 import { extname, join, normalize } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -60,9 +60,17 @@ export async function node({ scenario, folder, port, built }) {
   writeFileSync(join(root, 'dev/kmsg'), '');
   writeFileSync(join(root, 'sys/module/nvidia/version'), '580.159.04\n');
   writeFileSync(join(root, 'sys/module/nvidia/initstate'), 'live\n');
+  // Played back four days earlier, it is to come tomorrow.
+  const windows = join(root, 'etc/gpu-node-exporter/windows.d');
+  mkdirSync(windows, { recursive: true });
+  const begins = new Date(Date.now() + 5 * 86400e3).toISOString().replace(/\.\d+/, '');
+  writeFileSync(join(windows, 'firmware.toml'), `start = ${begins}\nfor = "4h"\nreason = "new firmware of the switches"\n`);
+  const layout = scenario.replace(/\.toml$/, '.layout.yaml');
   const settings = {
     HOST__ROOT: root,
     CPU__ENABLED: 'true',
+    PROCESSES__PER_PROCESS: 'true',
+    MIG__LAYOUT_FILE: existsSync(layout) ? layout : '',
     // Sooner than anybody wants it on real GPUs, so that there is something to see.
     CANARY__INTERVAL: '1m',
     CANARY__IDLE_FOR: '5s',
@@ -113,10 +121,31 @@ export class Prometheus {
       // The labels of the targets name the job.
       scrape_configs: [{ job_name: 'preview', static_configs: scrapeConfigs }],
     };
+    await this.configure(config);
+  }
+
+  /** No more scrapes and rules: what is asked from now on has the program for itself. */
+  pause() {
+    return this.configure({});
+  }
+
+  async configure(config) {
     // JSON is YAML.
     writeFileSync(this.config, JSON.stringify(config));
     const answer = await fetch(`${this.url}/-/reload`, { method: 'POST' });
     if (!answer.ok) throw new Error(`Prometheus refuses its configuration: ${await answer.text()}`);
+  }
+
+  /** CPU time that it has had, in milliseconds. */
+  cpu() {
+    const tasks = `/proc/${this.child.pid}/task`;
+    return readdirSync(tasks).reduce((sum, task) => {
+      try {
+        return sum + Number(readFileSync(join(tasks, task, 'schedstat'), 'utf8').split(' ')[0]) / 1e6;
+      } catch {
+        return sum; // It has just ended.
+      }
+    }, 0);
   }
 
   async json(path) {
