@@ -161,14 +161,15 @@ def spread(env: Env, gpu: Gpu, report: Report) -> None:
 def memory(env: Env, gpu: Gpu, report: Report) -> None:
     """`hbm_read` at the default size and at 1 GiB, repeated."""
     for name, settings, least in (("default", {}, 0.88), ("1 GiB", {"MEMORY_MIB": "1024"}, 0.92)):
-        canary, shares = Canary(env, gpu, settings), []
+        canary, shares, away = Canary(env, gpu, settings), [], set()
         for one in canary.run(checks=["hbm_read"], repeat=10)[1]:
             if kept_away(one):
+                away.add(f"{one['outcome']['skip']}: {one['outcome']['text']}")
                 continue
             share = ratio(judged(one, "hbm_read"), "roofline")
             shares.append(share if share is not None else float("nan"))
         if len(shares) < 5:
-            raise RuntimeError(f"only {len(shares)} of 10 runs were made")
+            raise RuntimeError(f"{name}: only {len(shares)} of 10 runs were made: {'; '.join(sorted(away))}")
         report.data[f"hbm_read {name}"] = shares
         report.judge(f"hbm_read, {name}: share of the roofline, median of 10", statistics.median(shares) >= least,
                      statistics.median(shares), f"at least {least}")  # fmt: skip
