@@ -15,6 +15,7 @@ from series import (
     Unanswered,
     field_number,
     field_value,
+    field_values,
     kernel_address,
     number,
     nvml,
@@ -57,7 +58,7 @@ def _bytes_of_links(links: int) -> Callable[[object], dict[tuple[str, int], obje
     asked = [(direction, link) for link in range(links) for direction in DATA]
 
     def ask(handle: object) -> dict[tuple[str, int], object]:
-        answers = nvml("nvmlDeviceGetFieldValues", handle, [(DATA[d], link) for d, link in asked])
+        answers = field_values(handle, [(DATA[d], link) for d, link in asked])
         return dict(zip(asked, answers))
 
     return shared(ask, 0.5)

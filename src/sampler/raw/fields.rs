@@ -24,22 +24,29 @@ pub fn values_at(
     }
     let f = symbol(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
     let count = i32::try_from(fields.len()).map_err(|_| NvmlError::InvalidArg)?;
-    let mut entries: Vec<sys::nvmlFieldValue_t> = fields
-        .iter()
-        .map(|(id, part)| sys::nvmlFieldValue_t {
-            fieldId: *id,
-            scopeId: *part,
-            timestamp: 0,
-            latencyUsec: 0,
-            valueType: 0,
-            // The driver passes over entries that come with an error (seen on 580.159).
-            nvmlReturn: sys::nvmlReturn_enum_NVML_SUCCESS,
-            value: sys::nvmlValue_t { ullVal: 0 },
-        })
-        .collect();
-    // SAFETY: the handle is valid while the library is loaded, and `entries` holds `count` entries.
+    let mut entries = entries(fields);
+    // SAFETY: the handle is valid while the library is loaded, and `entries` holds `count` entries and the one behind
+    // them that the driver looks at.
     nvml_try(unsafe { f(device.handle(), count, entries.as_mut_ptr()) })?;
-    Ok(entries.iter().map(outcome).collect())
+    Ok(entries.iter().take(fields.len()).map(outcome).collect())
+}
+
+/// What the driver is handed: an entry a field, and one more, which is not counted. For counters of NVLink (fields
+/// 138 to 141 and 161 to 163) libnvidia-ml 580.159 looks at the entry behind the last, and writes into it if that
+/// is about the same field and link: past the end of an array without it. It passes over an entry that comes with
+/// an error. Seen on H200s, `docs/evidence/2026-11-22-h200/x2-field-values-past-the-end.md`.
+fn entries(fields: &[(u32, u32)]) -> Vec<sys::nvmlFieldValue_t> {
+    let entry = |id, part, code| sys::nvmlFieldValue_t {
+        fieldId: id,
+        scopeId: part,
+        timestamp: 0,
+        latencyUsec: 0,
+        valueType: 0,
+        nvmlReturn: code,
+        value: sys::nvmlValue_t { ullVal: 0 },
+    };
+    let asked = fields.iter().map(|(id, part)| entry(*id, *part, sys::nvmlReturn_enum_NVML_SUCCESS));
+    asked.chain([entry(0, 0, sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN)]).collect()
 }
 
 fn outcome(entry: &sys::nvmlFieldValue_t) -> Result<SampleValue, NvmlError> {
@@ -82,6 +89,18 @@ mod tests {
             valueType: kind,
             nvmlReturn: code,
             value,
+        }
+    }
+
+    #[test]
+    fn behind_the_entries_is_one_that_the_driver_passes_over() {
+        for fields in [vec![], vec![(138, 0)], (0..18).map(|link| (138, link)).collect()] {
+            let entries = entries(&fields);
+            assert_eq!(entries.len(), fields.len() + 1);
+            let (last, asked) = entries.split_last().unwrap();
+            assert_ne!(last.nvmlReturn, 0);
+            assert!(asked.iter().all(|entry| entry.nvmlReturn == 0));
+            assert!(asked.iter().zip(&fields).all(|(entry, field)| (entry.fieldId, entry.scopeId) == *field));
         }
     }
 
