@@ -127,7 +127,7 @@ def field_values(handle: object, asked: list[tuple[int, int]]) -> list:
     entries = (n.c_nvmlFieldValue_t * (len(asked) + 1))()
     for entry, (field_id, scope) in zip(entries, asked):
         entry.fieldId, entry.scopeId = field_id, scope
-    entries[len(asked)].nvmlReturn = n.NVML_ERROR_UNKNOWN
+    entries[len(asked)].nvmlReturn = n.NVML_ERROR_NOT_SUPPORTED
 
     def call() -> None:
         function = n._nvmlGetFunctionPointer("nvmlDeviceGetFieldValues")

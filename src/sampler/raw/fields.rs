@@ -46,7 +46,7 @@ fn entries(fields: &[(u32, u32)]) -> Vec<sys::nvmlFieldValue_t> {
         value: sys::nvmlValue_t { ullVal: 0 },
     };
     let asked = fields.iter().map(|(id, part)| entry(*id, *part, sys::nvmlReturn_enum_NVML_SUCCESS));
-    asked.chain([entry(0, 0, sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN)]).collect()
+    asked.chain([entry(0, 0, sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)]).collect()
 }
 
 fn outcome(entry: &sys::nvmlFieldValue_t) -> Result<SampleValue, NvmlError> {
