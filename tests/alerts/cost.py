@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What all rules, and the queries of the on-call board, cost a Prometheus that scrapes 200 nodes with eight GPUs each.
 
-    tests/alerts/cost.py [--minutes 8] [--json FILE]
+    tests/alerts/cost.py [--minutes 8] [--json FILE] [--check]
 
 A simulated node is recorded twice; from that one server plays as many nodes as are asked for, each with GPUs, pods and
 jobs of its own and counters that grow. A real Prometheus scrapes them every 15 s and evaluates all rules but the example
@@ -38,6 +38,9 @@ INTERVAL = 15
 PASSES = 4
 REPEATS = 3
 WORKERS = 2
+# What --check wants: all rules once on two cores, and each query of the on-call board, by the clock.
+MOST_FOR_RULES = 1.0
+MOST_FOR_A_QUERY = 0.2
 
 
 def get(url: str, **query: str) -> bytes:
@@ -288,6 +291,11 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="serve all metrics")
     parser.add_argument("--hurry", action="store_true", help="evaluate groups of 1m and 5m every 30s, for a short run")
     parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help=f"end with 1 if all rules take more than {MOST_FOR_RULES:g} s, or a query of the board {MOST_FOR_A_QUERY * 1e3:.0f} ms",
+    )
     options = parser.parse_args()
 
     folder = Path(tempfile.mkdtemp(prefix="rulecost-"))
@@ -410,15 +418,21 @@ def main() -> int:
     print(f"\non-call board{'':42} {'':8} {'cpu ms':>8} {'wall ms':>8} {'series':>7}")
     for row in sorted(asked, key=lambda row: -row["wall"])[:12]:
         print(f"{row['title'][:55]:55} {'':8} {row['cpu'] * 1e3:8.1f} {row['wall'] * 1e3:8.1f} {row['series']:7}")
+    least, dearest = min(wall for _, wall in together), max(asked, key=lambda row: row["wall"])
     print(f"""
 nodes {options.nodes}, up {up[0]["value"][1] if up else 0}, series of a node {fleet.total} ({len(fleet.series)} served), series in all {float(head):.0f}
 all {len(rows)} rules once, asked for alone: CPU {cpu:.3f} s, wall {wall:.3f} s, load average {quiet:.1f}
 of that CPU {parts}
-all {len(by_group)} groups once, {WORKERS} at a time: wall {min(wall for _, wall in together):.3f} s at best, \
+all {len(by_group)} groups once, {WORKERS} at a time: wall {least:.3f} s at best, \
 {statistics.median(wall for _, wall in together):.3f} s as the median of {len(together)}; CPU {min(cpu for cpu, _ in together):.3f} s, \
 load average {quiet:.1f}
 all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {busy:.1f}
 share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {share:.3f}""")
+    print(f"dearest query of the board: {dearest['wall'] * 1e3:.0f} ms ({dearest['title']})")
+    if options.check and least > MOST_FOR_RULES:
+        failed.append(f"all rules take {least:.2f} s; {MOST_FOR_RULES:g} s are wanted")
+    if options.check and dearest["wall"] > MOST_FOR_A_QUERY:
+        failed.append(f"{dearest['title']}: {dearest['wall'] * 1e3:.0f} ms; {MOST_FOR_A_QUERY * 1e3:.0f} ms are wanted")
     for fault in failed:
         print(f"FAILED {fault}")
     if options.json:

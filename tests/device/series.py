@@ -327,12 +327,13 @@ def table() -> list[Spec]:
                 labels={"reason": reason}, absolute=0.05, window=1.0)  # fmt: skip
     add("gpu_performance_state", "nvmlDeviceGetPerformanceState", number("nvmlDeviceGetPerformanceState"), NORMAL,
         Smi("pstate", lambda s: float(s.strip().lstrip("P"))))  # fmt: skip
-    for kind, call in [
-        ("compute", "nvmlDeviceGetComputeRunningProcesses_v3"),
-        ("graphics", "nvmlDeviceGetGraphicsRunningProcesses_v3"),
-        ("mps", "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
+    # Those that compute are listed more often, for their owners.
+    for kind, call, tier in [
+        ("compute", "nvmlDeviceGetComputeRunningProcesses_v3", NORMAL),
+        ("graphics", "nvmlDeviceGetGraphicsRunningProcesses_v3", SLOW),
+        ("mps", "nvmlDeviceGetMPSComputeRunningProcesses_v3", SLOW),
     ]:
-        add("gpu_processes", call, number(call, of=len), SLOW, labels={"type": kind}, window=1.5)
+        add("gpu_processes", call, number(call, of=len), tier, labels={"type": kind}, window=1.5)
 
     # --- counts of errors: equal, unless one happens between two readings ----------------------------------
     for c, counter in enumerate(["volatile", "aggregate"]):
