@@ -1,6 +1,8 @@
 # Everything a person or CI runs; `make` alone lists it. The work is in tests/tools.
 
 .DEFAULT_GOAL := help
+# Long proofs measure times, and share what they build.
+.NOTPARALLEL:
 .PHONY: help run test bench soak prove gameday boards dashboards rules kernels fmt clean
 MAKEFLAGS += --no-print-directory
 
@@ -12,7 +14,7 @@ export ALERTMANAGER := $(CURDIR)/.tools/bin/alertmanager
 export AMTOOL := $(CURDIR)/.tools/bin/amtool
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAGE := @tests/tools/stage.sh
-# The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules and boards are for.
+# The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules are for.
 NEWEST := $(CURDIR)/.tools/prometheus-3
 # What `make prove` proves; the CI leaves out what nothing has changed of.
 PARTS := kernels dashboards rules cost boards gameday
@@ -53,12 +55,13 @@ prove-dashboards:
 	@tests/tools/ensure-tools.sh dashboards
 	$(STAGE) 'dashboards' dashboards/build/build.py --check
 
-# What `make test` does with the oldest Prometheus: rules and their tests, and scrapes without loss.
+# What `make test` does with the oldest Prometheus: rules and their tests, pages as promtool wants them, scrapes without loss.
 prove-rules:
 	@tests/tools/ensure-tools.sh build test prometheus-3
 	@SHOW='^test result:' PROMTOOL=$(NEWEST)/promtool tests/tools/stage.sh 'rules, newest Prometheus' cargo test -p assets
-	@SHOW='^test result:' PROMETHEUS=$(NEWEST)/prometheus tests/tools/stage.sh 'scrapes, newest Prometheus' \
-		cargo test --test e2e prometheus
+	@SHOW='^test result:' PROMTOOL=$(NEWEST)/promtool PROMETHEUS=$(NEWEST)/prometheus \
+		tests/tools/stage.sh 'scrapes, newest Prometheus' \
+		cargo test --test e2e -- prometheus promtool recording_rules hostile_names
 
 # All rules once, and each query of the on-call board, on 200 nodes with eight GPUs each (10 minutes).
 prove-cost:

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 export REPOSITORY=$PWD
 [ -z "${BUILT:-}" ] || BUILT=$(realpath "$BUILT")
+[ -z "${PROMETHEUS:-}" ] || PROMETHEUS=$(realpath "$PROMETHEUS")
 here=dashboards/preview
 work=.tools/preview
 mkdir -p $work

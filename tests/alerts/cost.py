@@ -294,7 +294,7 @@ def main() -> int:
     parser.add_argument(
         "--check",
         action="store_true",
-        help=f"end with 1 if all rules take more than {MOST_FOR_RULES:g} s, or a query of the board {MOST_FOR_A_QUERY * 1e3:.0f} ms",
+        help=f"end with 1 if all rules take over {MOST_FOR_RULES:g} s, or a query of the board {MOST_FOR_A_QUERY * 1e3:.0f} ms",
     )
     options = parser.parse_args()
 
@@ -429,6 +429,8 @@ load average {quiet:.1f}
 all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {busy:.1f}
 share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {share:.3f}""")
     print(f"dearest query of the board: {dearest['wall'] * 1e3:.0f} ms ({dearest['title']})")
+    if options.check and (not rows or not up or int(up[0]["value"][1]) < options.nodes):
+        failed.append("not all nodes were scraped, or no rules evaluated: the figures are of something smaller")
     if options.check and least > MOST_FOR_RULES:
         failed.append(f"all rules take {least:.2f} s; {MOST_FOR_RULES:g} s are wanted")
     if options.check and dearest["wall"] > MOST_FOR_A_QUERY:

@@ -11,8 +11,8 @@ const MOST_LINES: usize = 60;
 /// was not content.
 fn run(tool: &str, arguments: &[String], folder: &str) -> Vec<String> {
     let root = files::root();
-    let told = std::env::var_os(tool.to_uppercase());
-    let program = told.map_or_else(|| root.join(".tools/bin").join(tool), Into::into);
+    let told = std::env::var(tool.to_uppercase()).ok().filter(|told| !told.is_empty());
+    let program = root.join(told.unwrap_or_else(|| format!(".tools/bin/{tool}")));
     let output = Command::new(&program).args(arguments).current_dir(root.join(folder)).output();
     let output = output.unwrap_or_else(|error| {
         panic!("{}: {error}; tests/tools/ensure-tools.sh test fetches it", program.display())

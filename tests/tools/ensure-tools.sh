@@ -215,8 +215,8 @@ ensure_alertmanager() {
 	ensure_unpacked prometheus-alertmanager amtool=amtool alertmanager=prometheus-alertmanager
 }
 
-# Debian's Prometheus is the oldest that rules and boards are for; this is the newest that they are proven with, built from
-# its Go modules (pinned by go.sum) without discovery of targets in clouds.
+# Debian's Prometheus is the oldest that rules are for; this is the newest that rules and boards are proven with, built from its
+# Go modules (pinned by go.sum) without discovery of targets in clouds.
 ensure_prometheus_3() {
 	local dir=.tools/prometheus-3 from=tests/tools/prometheus-3 version go=go
 	if [ -x $dir/prometheus ] && [ -x $dir/promtool ] && cmp -s $dir/go.sum $from/go.sum; then
@@ -236,7 +236,8 @@ ensure_prometheus_3() {
 	rm -rf $dir .tools/go-build
 	mkdir -p .tools/go-build
 	(
-		export GOBIN=$PWD/$dir GOFLAGS=-modcacherw GOMODCACHE=$PWD/.tools/go-build/modules GOCACHE=$PWD/.tools/go-build/cache
+		export GOBIN=$PWD/$dir GOFLAGS=-modcacherw GOTOOLCHAIN=auto
+		export GOMODCACHE=$PWD/.tools/go-build/modules GOCACHE=$PWD/.tools/go-build/cache
 		cd $from && CGO_ENABLED=0 "$go" install -tags remove_all_sd -trimpath \
 			-ldflags "-s -w -X github.com/prometheus/common/version.Version=$version" tool
 	) >.tools/go-build/log 2>&1 || die "Prometheus does not build; the log is .tools/go-build/log"

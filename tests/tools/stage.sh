@@ -8,7 +8,7 @@ shift
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-printf '%-14s' "$name"
+printf '%-28s' "$name"
 if "$@" >"$log" 2>&1; then
 	printf 'ok  %4ds\n' "$SECONDS"
 	if [ -n "${SHOW:-}" ]; then
