@@ -211,7 +211,7 @@ metrics! {
 
     // --- NVLink and fabric ----------------------------------------------------------------------
     /// 1 while the link is up.
-    gpu_nvlink_up: Gauge<Link>, None, Rare, "0.1.0", at most 1.0;
+    gpu_nvlink_up: Gauge<Link>, None, Slow, "0.1.0", at most 1.0;
     /// A link that is up and its other end.
     gpu_nvlink_info: Info<Link, NvLinkInfo>, None, Rare, "0.1.0", json only true;
     /// Speed of one link in each direction: of the slowest that is up, should they differ.
@@ -231,7 +231,7 @@ metrics! {
     /// Links of the GPU.
     gpu_nvlink_links: Gauge<Gpu>, None, Once, "0.1.0", at most 64.0;
     /// Links of the GPU that are up.
-    gpu_nvlink_links_up: Gauge<Gpu>, None, Rare, "0.1.0", at most 64.0;
+    gpu_nvlink_links_up: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
     /// How the GPU reaches each other GPU of the node: the peer-to-peer matrix. In the JSON alone.
     gpu_peer_info: Info<Gpu, PeerInfo>, None, Once, "0.1.0", json only true;
     /// 1 for how far the GPU is with joining the NVLink fabric, 0 for the other states.

@@ -36,6 +36,8 @@ pub struct Events {
     gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
     /// Slots of GPUs whose MIG configuration has changed: bit n is slot n + 1.
     mig: AtomicU64,
+    /// Slots of GPUs of which something else was told: all other events are faults, or what becomes of them.
+    told: AtomicU64,
 }
 
 /// Bit of the event that says that the MIG configuration has changed: a hint to look, no fact of its own.
@@ -45,6 +47,11 @@ impl Events {
     /// Whether the GPU's MIG configuration has changed since this was last asked.
     pub fn mig_changed(&self, slot: usize) -> bool {
         self.mig.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
+    }
+
+    /// Whether an event told of the GPU since this was last asked.
+    pub fn told(&self, slot: usize) -> bool {
+        self.told.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
     }
 }
 
@@ -166,6 +173,7 @@ fn tell(shared: &Shared, number: u64, event: &RawEvent) -> bool {
         shared.events.mig.fetch_or(bit(slot), Ordering::AcqRel);
         return false;
     }
+    shared.events.told.fetch_or(bit(slot), Ordering::AcqRel);
     shared.send(&FromSampler::Fact(Fact {
         teller: Teller::Nvml,
         number,

@@ -169,8 +169,17 @@ impl Worker<'_> {
             Schedule::new(&self.shared.orders.intervals, u32::try_from(self.slot_number).unwrap_or(0));
         let token = self.shared.token;
         let fast = self.shared.orders.intervals.fast;
+        let slow = self.shared.orders.intervals.slow;
         let mut gpm = self.shared.gpm.load(Ordering::Relaxed);
+        let mut looked: Option<Mono> = None;
         while !self.shared.stop.stopped() {
+            let now = Mono::now();
+            if self.shared.events.told(self.slot_number) && looked.is_none_or(|at| now.since(at) >= slow) {
+                // What a fault changes (rows to be replaced, the action that is wanted, links) is read now. A storm of
+                // events makes no more of these dear visits than one more in each interval.
+                looked = Some(now);
+                schedule.again(Tier::Slow);
+            }
             if std::mem::replace(&mut gpm, self.shared.gpm.load(Ordering::Relaxed)) != gpm {
                 // What was read of the counters before they were given away does not wait for its tier to go.
                 schedule.again(Tier::Slow);

@@ -305,7 +305,9 @@ def main() -> int:
             pages = json.loads(options.pages.read_text())
         else:
             print("recording a simulated node for 150 s", flush=True)
-            pages = record(options.built, options.scenario.resolve(), folder / "node", options.port + 2)
+            pages = record(options.built.resolve(), options.scenario.resolve(), folder / "node", options.port + 2)
+            if not all(re.search(r"(?m)^gpu_healthy\{.*\} 1$", page) for _, page in pages):
+                raise SystemExit("the recorded node has no healthy GPU: the figures would say nothing")
             if options.pages:
                 options.pages.write_text(json.dumps(pages))
 

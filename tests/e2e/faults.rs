@@ -347,3 +347,23 @@ fn a_lost_gpu_does_not_keep_the_events_of_the_others_away() {
         m.value("gpu_xid_errors_total", &[("gpu", "0"), ("xid", "43")]) >= Some(1.0)
     });
 }
+
+#[test]
+fn what_a_fault_changes_is_read_as_soon_as_it_is_told() {
+    // So that no visit of its own time comes while the test waits.
+    let slow = ["SAMPLER__SLOW_INTERVAL", "SAMPLER__RARE_INTERVAL", "SAMPLER__LINKS_INTERVAL"];
+    let setup = Setup::new("tests/scenarios/told.toml");
+    let node = slow.into_iter().fold(setup, |setup, interval| setup.with(interval, "10m")).start();
+    node.wait_ready();
+    let gpu = [("gpu", "0")];
+    let m = node.wait_metrics("events are asked for", |m| {
+        m.value("gpu_driver_events_registered", &gpu) == Some(1.0)
+            && m.value("gpu_row_remap_failure", &gpu) == Some(0.0)
+    });
+    assert_eq!(m.value("gpu_nvlink_links_up", &gpu), Some(18.0));
+    node.sim().open_gate("sick").unwrap();
+    let m =
+        node.wait_metrics("what cannot be replaced", |m| m.value("gpu_row_remap_failure", &gpu) == Some(1.0));
+    assert_eq!(m.value("gpu_nvlink_links_up", &gpu), Some(17.0));
+    assert_eq!(m.value("gpu_row_remap_failure", &[("gpu", "1")]), Some(0.0));
+}

@@ -101,16 +101,13 @@ pub(super) fn once(v: &mut Visit<'_>) {
     }
 }
 
-/// What all links carried.
+/// What all links carried, and which are up.
 pub(super) fn slow(v: &mut Visit<'_>) {
-    let metrics = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
-    if links(v, &metrics).is_some() {
+    let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
+    if links(v, &totals).is_some() {
         v.fields_of_parts(&TOTALS);
     }
-}
-
-/// Each link: whether it is up, its speed and its other end.
-pub(super) fn rare(v: &mut Visit<'_>) {
+    // Who is up is asked for the others too.
     let metrics = [
         m::gpu_nvlink_up.id(),
         m::gpu_nvlink_links_up.id(),
@@ -128,20 +125,27 @@ pub(super) fn rare(v: &mut Visit<'_>) {
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
         v.put_for(&entity, (STATE, link), &m::gpu_nvlink_up, (), up, ONE);
         if up {
-            working.push(entity);
+            working.push(link);
         }
     }
     // A number that leaves out links whose state could not be read would be wrong.
     if unread == 0 {
         v.put(STATE, &m::gpu_nvlink_links_up, (), working.len(), ONE);
     }
-    if !working.is_empty() {
-        let numbers: Vec<u32> = working.iter().map(|link| link.link).collect();
-        speed(v, &numbers);
-        if let Some(far) = far_links(v, &numbers) {
-            for (link, far) in working.iter().zip(far) {
-                info(v, link, far);
-            }
+    v.found().links_up = working;
+}
+
+/// Each link that is up: its speed and its other end.
+pub(super) fn rare(v: &mut Visit<'_>) {
+    let metrics = [m::gpu_nvlink_info.id(), m::gpu_nvlink_speed_bytes_per_second.id()];
+    if links(v, &metrics).is_none() || v.found().links_up.is_empty() {
+        return;
+    }
+    let working = v.found().links_up.clone();
+    speed(v, &working);
+    if let Some(far) = far_links(v, &working) {
+        for (link, far) in working.into_iter().zip(far) {
+            info(v, &Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link }, far);
         }
     }
 }
