@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::Fallible;
 
-/// All rule files of the folder `alerts`, without the optional ones.
+/// All rule files of a folder.
 pub fn files(alerts: &Path) -> Fallible<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = fs::read_dir(alerts)
         .map_err(|e| format!("{}: {e}", alerts.display()))?
