@@ -257,11 +257,11 @@ def rule_files() -> list[Path]:
 
 def intervals() -> dict[str, float]:
     """Seconds between evaluations of each group, as the files have it."""
-    group = re.compile(r"(?m)^  - name: (\S+)\n(?:    interval: (\d+)([sm])$)?")
+    group = re.compile(r"(?m)^  - name: (\S+)\n    interval: (\d+)([sm])$")
     found = {}
     for path in rule_files():
         for name, count, unit in group.findall(path.read_text()):
-            found[name] = int(count) * (60 if unit == "m" else 1) if count else INTERVAL
+            found[name] = int(count) * (60 if unit == "m" else 1)
     return found
 
 

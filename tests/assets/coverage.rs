@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::promql::{Reader, parse};
 use super::vocabulary::{Vocabulary, exported, metric_of};
-use super::{boards, files, report, runbooks};
+use super::{boards, files, report, runbooks, templates};
 
 /// Metrics that no rule, board or runbook asks for, one a line.
 const UNUSED: &str = "tests/assets/unused.txt";
@@ -132,6 +132,7 @@ fn every_metric_is_asked_for_or_known_not_to_be() {
     let mut texts: Vec<String> = files::rules().into_iter().map(|(_, rule)| rule.expr).collect();
     texts.extend(boards::expressions().into_iter().map(|expression| expression.text));
     texts.extend(runbooks::queries().into_iter().map(|(_, text)| text));
+    texts.extend(templates::queries().into_iter().map(|(_, text)| text));
     let mut used = BTreeSet::new();
     for expr in texts.iter().filter_map(|text| parse(text).ok()) {
         let mut reader = Reader::new(&vocabulary);

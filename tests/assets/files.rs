@@ -63,10 +63,8 @@ pub struct Rule {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Group {
-    #[serde(rename = "name")]
-    _name: String,
-    #[serde(rename = "interval")]
-    _interval: Option<String>,
+    name: String,
+    interval: Option<String>,
     rules: Vec<Rule>,
 }
 
@@ -86,14 +84,29 @@ pub fn example_rules() -> Vec<(String, Rule)> {
     rules_of(list("alerts/optional", ".example.yml"))
 }
 
-fn rules_of(paths: Vec<PathBuf>) -> Vec<(String, Rule)> {
-    let of = |path: PathBuf| {
-        let groups: Groups =
-            yaml_serde::from_str(&read(&path)).unwrap_or_else(|error| panic!("{}: {error}", name(&path)));
-        let rules = groups.groups.into_iter().flat_map(|group| group.rules);
-        rules.map(move |rule| (name(&path), rule))
+/// Each group's file and name, and how often it is evaluated, if it says so.
+pub fn intervals() -> Vec<(String, Option<String>)> {
+    let of = |path: &PathBuf| {
+        let file = name(path);
+        let named = |group: Group| (format!("{file}: {}", group.name), group.interval);
+        groups(&file, &read(path)).into_iter().map(named).collect::<Vec<_>>()
     };
-    paths.into_iter().flat_map(of).collect()
+    rule_files().iter().flat_map(of).collect()
+}
+
+/// The rules in a text that is named so.
+pub fn rules_in(name: &str, text: &str) -> Vec<(String, Rule)> {
+    let rules = groups(name, text).into_iter().flat_map(|group| group.rules);
+    rules.map(|rule| (name.to_owned(), rule)).collect()
+}
+
+fn groups(name: &str, text: &str) -> Vec<Group> {
+    let groups: Groups = yaml_serde::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    groups.groups
+}
+
+fn rules_of(paths: Vec<PathBuf>) -> Vec<(String, Rule)> {
+    paths.iter().flat_map(|path| rules_in(&name(path), &read(path))).collect()
 }
 
 /// The alerts, each with the file that it is in.

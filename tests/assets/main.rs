@@ -8,8 +8,10 @@ mod boards_lint;
 mod coverage;
 mod files;
 mod promql;
+mod rollouts;
 mod rules;
 mod runbooks;
+mod templates;
 mod tools;
 mod vocabulary;
 

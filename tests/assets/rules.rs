@@ -127,6 +127,13 @@ fn every_alert_leads_to_a_board_that_exists() {
 }
 
 #[test]
+fn every_group_says_how_often_it_is_evaluated() {
+    // Else it follows the global setting of whoever loads it, which is a minute if he has none.
+    let silent = files::intervals().into_iter().filter(|(_, interval)| interval.is_none());
+    report(silent.map(|(group, _)| format!("{group} has no interval")).collect());
+}
+
+#[test]
 fn every_alert_has_its_reason_above_it() {
     let mut problems = Vec::new();
     for path in files::rule_files() {

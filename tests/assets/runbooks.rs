@@ -38,16 +38,20 @@ struct Page {
 impl Page {
     fn read(path: &Path) -> Page {
         let (mut blocks, mut prose): (Vec<Block>, String) = (Vec::new(), String::new());
-        let mut within = false;
+        // How far the block is indented that is open.
+        let mut within: Option<usize> = None;
         for line in files::read(path).lines() {
-            match line.trim_start().strip_prefix("```") {
-                Some(_) if within => within = false,
+            let text = line.trim_start();
+            let indent = line.len() - text.len();
+            match text.strip_prefix("```") {
+                Some(_) if within.is_some() => within = None,
                 Some(language) => {
                     blocks.push(Block { language: language.trim().to_owned(), lines: Vec::new() });
-                    within = true;
+                    within = Some(indent);
                 }
-                None if within => {
-                    blocks.last_mut().expect("one is open").lines.push(line.trim_start().to_owned());
+                None if within.is_some() => {
+                    let kept = &line[within.unwrap_or_default().min(indent)..];
+                    blocks.last_mut().expect("one is open").lines.push(kept.to_owned());
                 }
                 None => {
                     prose.push_str(line);
@@ -98,6 +102,36 @@ pub fn queries() -> Vec<(String, String)> {
         }
     }
     all
+}
+
+/// Every group of rules that a page shows in a block of YAML, with its page.
+pub fn rules() -> Vec<(String, String)> {
+    let of = |page: Page| {
+        let yaml = page.blocks.into_iter().filter(|block| block.language == "yaml");
+        let texts = yaml.map(|block| block.lines.join("\n")).filter(|text| text.starts_with("groups:"));
+        texts.map(|text| (page.name.clone(), text)).collect::<Vec<_>>()
+    };
+    pages().into_iter().flat_map(of).collect()
+}
+
+#[test]
+fn rules_of_pages_name_what_exists() {
+    let all: Vec<_> = rules().iter().flat_map(|(page, text)| files::rules_in(page, text)).collect();
+    let vocabulary = Vocabulary::with(all.clone());
+    let mut problems = Vec::new();
+    for (page, rule) in all {
+        let name = rule.alert.or(rule.record).unwrap_or_default();
+        let wrong = match parse(&rule.expr) {
+            Err(error) => vec![format!("cannot be parsed: {error}")],
+            Ok(expr) => {
+                let mut reader = Reader::new(&vocabulary);
+                reader.labels(&expr);
+                reader.problems
+            }
+        };
+        problems.extend(wrong.into_iter().map(|what| format!("{page}: {name}: {what}")));
+    }
+    report(problems);
 }
 
 #[test]

@@ -60,22 +60,33 @@ fn amtool_takes_the_example_of_alertmanager() {
     }
 }
 
-#[test]
-fn expressions_of_boards_and_runbooks_are_those_of_the_oldest_prometheus() {
-    // The parser of the other checks knows newer functions too.
-    let mut rules = String::from("groups:\n- name: all\n  rules:\n");
-    let boards =
-        super::boards::expressions().into_iter().map(|expression| (expression.place, expression.text));
-    for (place, text) in boards.chain(super::runbooks::queries()) {
-        let record: String = place.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-        let text = serde_json::to_string(&text).expect("a text is JSON");
-        rules.push_str(&format!("  - {{record: 'at:{record}', expr: {text}}}\n"));
-    }
-    let file = format!("{}/expressions-{}.yml", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+/// What promtool says of a text as a rule file.
+fn checked(name: &str, rules: &str) -> Vec<String> {
+    let file = format!("{}/{name}-{}.yml", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     std::fs::write(&file, rules).expect("it can be written");
     let problems = run("promtool", &words(&["check", "rules", &file]), ".");
     if problems.is_empty() {
         std::fs::remove_file(&file).expect("it can be removed");
+    }
+    problems
+}
+
+#[test]
+fn expressions_of_boards_and_pages_are_those_of_the_oldest_prometheus() {
+    // The parser of the other checks knows newer functions too.
+    let mut rules = String::from("groups:\n- name: all\n  rules:\n");
+    let boards =
+        super::boards::expressions().into_iter().map(|expression| (expression.place, expression.text));
+    let pages = super::runbooks::queries().into_iter().chain(super::templates::queries());
+    for (place, text) in boards.chain(pages).chain(super::rollouts::queries()) {
+        let record: String = place.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let text = serde_json::to_string(&text).expect("a text is JSON");
+        rules.push_str(&format!("  - {{record: 'at:{record}', expr: {text}}}\n"));
+    }
+    let mut problems = checked("expressions", &rules);
+    for (at, (page, text)) in super::runbooks::rules().into_iter().enumerate() {
+        let wrong = checked(&format!("page-{at}"), &text);
+        problems.extend(wrong.into_iter().map(|what| format!("{page}: {what}")));
     }
     report(problems);
 }

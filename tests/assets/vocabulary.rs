@@ -35,10 +35,15 @@ pub struct Vocabulary {
 impl Vocabulary {
     /// The catalogue's and others' names, and those that rules record.
     pub fn new() -> Vocabulary {
+        Vocabulary::with(Vec::new())
+    }
+
+    /// The same, and what these further rules record.
+    pub fn with(further: Vec<(String, files::Rule)>) -> Vocabulary {
         let mut vocabulary = Vocabulary { known: BTreeMap::new() };
         vocabulary.add_catalogue();
         vocabulary.add_foreign();
-        let rules = [files::rules(), files::example_rules()].concat();
+        let rules = [files::rules(), files::example_rules(), further].concat();
         let recorded: Vec<_> =
             rules.iter().filter_map(|(_, rule)| rule.record.as_ref().map(|name| (name, rule))).collect();
         for (name, _) in &recorded {

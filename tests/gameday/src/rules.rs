@@ -36,11 +36,12 @@ pub fn scaled(files: &[PathBuf], dir: &Path, factor: u64) -> Fallible<Vec<PathBu
 }
 
 /// A line of a rule file with its times divided: `for: 15m`, `[6h]`, `[1h:5m]`, `offset 1d`, and numbers of seconds as
-/// `6 * 3600`, `86400` and `4 * 3600`.
+/// `6 * 3600`, `86400` and `4 * 3600`. No group is evaluated more often than once a second, which is how often is scraped.
 fn shorter(line: &str, factor: u64) -> String {
     if line.trim_start().starts_with('#') {
         return line.to_owned();
     }
+    let least = if line.trim_start().starts_with("interval:") { 1_000 } else { 1 };
     let mut out = String::new();
     let mut rest = line;
     while !rest.is_empty() {
@@ -48,13 +49,13 @@ fn shorter(line: &str, factor: u64) -> String {
         out.push_str(&rest[..start]);
         rest = &rest[start..];
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
-        out.push_str(&word(&rest[..end], factor));
+        out.push_str(&word(&rest[..end], factor, least));
         rest = &rest[end..];
     }
     out
 }
 
-fn word(word: &str, factor: u64) -> String {
+fn word(word: &str, factor: u64, least: u64) -> String {
     let milliseconds = |unit: &str| match unit {
         "s" => Some(1_000),
         "m" => Some(60_000),
@@ -67,7 +68,7 @@ fn word(word: &str, factor: u64) -> String {
     let (number, unit) = word.split_at(digits);
     let Ok(number) = number.parse::<u64>() else { return word.to_owned() };
     match milliseconds(unit) {
-        Some(each) => format!("{}ms", (number * each / factor).max(1)),
+        Some(each) => format!("{}ms", (number * each / factor).max(least)),
         // An hour and a day in seconds.
         None if unit.is_empty() && (number == 3600 || number == 86400) => (number / factor).to_string(),
         None => word.to_owned(),
@@ -127,6 +128,8 @@ mod tests {
     fn times_are_divided_and_nothing_else() {
         for (line, expected) in [
             ("        for: 15m", "        for: 30000ms"),
+            ("    interval: 5m", "    interval: 10000ms"),
+            ("    interval: 15s", "    interval: 1000ms"),
             (
                 "expr: rate(gpu_x2_total{gpu=\"1\"}[5m]) > 10",
                 "expr: rate(gpu_x2_total{gpu=\"1\"}[10000ms]) > 10",
