@@ -36,12 +36,17 @@ fn given() -> BTreeMap<String, BTreeMap<String, String>> {
         for line in fs::read_to_string(file).unwrap().lines().map(str::trim) {
             if let Some(name) = line.strip_prefix("- alert: ") {
                 alert = Some(name.to_owned());
-            } else if let Some(pairs) = line.strip_prefix("labels: {").and_then(|rest| rest.strip_suffix('}')) {
+            } else if let Some(pairs) = line.strip_prefix("labels: {").and_then(|rest| rest.strip_suffix('}'))
+            {
                 given.insert(alert.take().expect(line), labels(&pairs.replace(": ", "=").replace(',', "")));
             }
         }
     }
-    assert!(given.values().all(|labels| ["severity", "team", "component"].iter().all(|l| labels.contains_key(*l))));
+    assert!(
+        given
+            .values()
+            .all(|labels| ["severity", "team", "component"].iter().all(|l| labels.contains_key(*l)))
+    );
     given
 }
 
@@ -114,7 +119,14 @@ fn owners_are_told_by_job() {
     let given = given();
     // Of each notification what it is about, and its alerts. The notes are for telling alerts apart.
     let wanted = BTreeMap::from([
-        ("training llm", vec!["GpuAllocatedIdle llm-worker-0", "GpuAllocatedIdle llm-worker-1", "GpuMemoryHigh llm-worker-1"]),
+        (
+            "training llm",
+            vec![
+                "GpuAllocatedIdle llm-worker-0",
+                "GpuAllocatedIdle llm-worker-1",
+                "GpuMemoryHigh llm-worker-1",
+            ],
+        ),
         ("training nlp", vec!["GpuAllocatedIdle nlp-x7k2p"]),
         ("training llm info", vec!["GpuPcieBound llm-worker-0", "GpuHostStarved llm-worker-1"]),
         ("physics 77", vec!["GpuAllocatedIdle 77"]),
