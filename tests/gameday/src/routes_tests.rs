@@ -117,7 +117,7 @@ fn owners_are_told_by_job() {
     let config = repository().join("alerts/alertmanager.yml");
     let alertmanager = Alertmanager::start(dir.path(), &config, 9).unwrap();
     let given = given();
-    // Of each notification what it is about, and its alerts. The notes are for telling alerts apart.
+    // Of each notification whose it is and of which work, and its alerts, each with the pod or job that it is about.
     let wanted = BTreeMap::from([
         (
             "training llm",
