@@ -26,6 +26,41 @@ fn labels(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
+/// The labels that the rules themselves give to each alert.
+fn given() -> BTreeMap<String, BTreeMap<String, String>> {
+    let alerts = repository().join("alerts");
+    let files = [rules::files(&alerts).unwrap(), rules::files(&alerts.join("optional")).unwrap()].concat();
+    let mut given = BTreeMap::new();
+    for file in files {
+        let mut alert = None;
+        for line in fs::read_to_string(file).unwrap().lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("- alert: ") {
+                alert = Some(name.to_owned());
+            } else if let Some(pairs) = line.strip_prefix("labels: {").and_then(|rest| rest.strip_suffix('}'))
+            {
+                given.insert(alert.take().expect(line), labels(&pairs.replace(": ", "=").replace(',', "")));
+            }
+        }
+    }
+    assert!(
+        given
+            .values()
+            .all(|labels| ["severity", "team", "component"].iter().all(|l| labels.contains_key(*l)))
+    );
+    given
+}
+
+/// The labels of a line with those that its alert's rule gives; a line may say those too, and must not say others.
+fn whole(text: &str, given: &BTreeMap<String, BTreeMap<String, String>>) -> BTreeMap<String, String> {
+    let mut labels = labels(text);
+    let name = &labels["alertname"];
+    for (label, value) in given.get(name).into_iter().flatten() {
+        let said = labels.entry(label.clone()).or_insert_with(|| value.clone());
+        assert_eq!(said, value, "{text}: {label} as the rule gives it");
+    }
+    labels
+}
+
 fn amtool(args: &[&str]) -> String {
     let config = repository().join("alerts/alertmanager.yml");
     let mut command = Command::new(tool("AMTOOL", "amtool"));
@@ -46,28 +81,96 @@ fn the_configuration_is_valid() {
 
 #[test]
 fn every_alert_goes_where_the_table_says_and_every_receiver_is_tested() {
+    let given = given();
     let mut reached = BTreeSet::new();
+    let mut kinds = BTreeSet::new();
     for line in lines("routes.psv") {
         let [of, to] = line.as_slice() else { panic!("{line:?}: labels|receivers") };
-        let mut args = vec!["config", "routes", "test"];
-        let verify = format!("--verify.receivers={to}");
-        args.push(&verify);
-        args.extend(of.split(' '));
-        amtool(&args);
-        reached.extend(to.split(',').map(str::to_owned));
+        let labels = whole(of, &given);
+        let mut args = vec!["config".to_owned(), "routes".to_owned(), "test".to_owned()];
+        args.push(format!("--verify.receivers={to}"));
+        args.extend(labels.iter().map(|(name, value)| format!("{name}={value}")));
+        amtool(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let kind = |label: &str| labels.get(label).cloned().unwrap_or_default();
+        reached.extend(to.split(',').map(|receiver| (receiver.to_owned(), kind("severity"))));
+        kinds.insert(["severity", "team", "component"].map(kind));
     }
     let config = fs::read_to_string(repository().join("alerts/alertmanager.yml")).unwrap();
     let receivers = config.split_once("\nreceivers:\n").unwrap().1;
-    let names = receivers.lines().filter_map(|line| line.strip_prefix("  - name: "));
-    assert_eq!(reached, names.map(str::to_owned).collect());
+    for receiver in receivers.lines().filter_map(|line| line.strip_prefix("  - name: ")) {
+        let severities = if receiver.starts_with("team-") { &["ticket", "info"][..] } else { &[""][..] };
+        for severity in severities {
+            let is = |(name, of): &(String, String)| name == receiver && of.contains(severity);
+            assert!(reached.iter().any(is), "no line for {receiver} {severity}");
+        }
+    }
+    for (alert, labels) in &given {
+        let kind = ["severity", "team", "component"].map(|label| labels[label].clone());
+        assert!(kinds.contains(&kind), "no line has the labels of {alert}: {kind:?}");
+    }
+}
+
+/// Owners' alerts are told by job: those of a team's other jobs are notifications of their own.
+#[test]
+fn owners_are_told_by_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = repository().join("alerts/alertmanager.yml");
+    let alertmanager = Alertmanager::start(dir.path(), &config, 9).unwrap();
+    let given = given();
+    // Of each notification whose it is and of which work, and its alerts, each with the pod or job that it is about.
+    let wanted = BTreeMap::from([
+        (
+            "training llm",
+            vec![
+                "GpuAllocatedIdle llm-worker-0",
+                "GpuAllocatedIdle llm-worker-1",
+                "GpuMemoryHigh llm-worker-1",
+            ],
+        ),
+        ("training nlp", vec!["GpuAllocatedIdle nlp-x7k2p"]),
+        ("training llm info", vec!["GpuPcieBound llm-worker-0", "GpuHostStarved llm-worker-1"]),
+        ("physics 77", vec!["GpuAllocatedIdle 77"]),
+        ("physics 78", vec!["GpuAllocatedIdle 78"]),
+    ]);
+    let mut sent = Vec::new();
+    for (about, alerts) in &wanted {
+        let about: Vec<&str> = about.split(' ').collect();
+        for (alert, from) in alerts.iter().filter_map(|alert| alert.split_once(' ')) {
+            let of = if about[0] == "physics" {
+                format!("slurm_account=physics slurm_job={from}")
+            } else {
+                format!("namespace={} workload={} pod={from}", about[0], about[1])
+            };
+            sent.push(json!({ "labels": whole(&format!("alertname={alert} instance=n1 {of}"), &given) }));
+        }
+    }
+    post(alertmanager.port, "/api/v2/alerts", &Value::Array(sent)).unwrap();
+    let wanted: BTreeSet<BTreeSet<String>> =
+        wanted.into_values().map(|alerts| alerts.into_iter().map(str::to_owned).collect()).collect();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = get(alertmanager.port, "/api/v2/alerts/groups").unwrap();
+        let groups: Vec<Value> = serde_json::from_str(&answer).unwrap();
+        let name = |labels: &Value| {
+            let from = ["pod", "slurm_job"].iter().find_map(|label| labels[label].as_str());
+            format!("{} {}", labels["alertname"].as_str().unwrap(), from.unwrap())
+        };
+        let alerts = |group: &Value| {
+            group["alerts"].as_array().unwrap().iter().map(|alert| name(&alert["labels"])).collect()
+        };
+        let told: BTreeSet<BTreeSet<String>> = groups.iter().map(alerts).collect();
+        if told == wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "told as {told:#?}");
+        pause();
+    }
 }
 
 /// Names in the tables are those of alerts, so that a renamed alert does not leave a dead rule behind.
 #[test]
 fn every_alert_that_is_named_exists() {
-    let files = rules::files(&repository().join("alerts")).unwrap();
-    let optional = rules::files(&repository().join("alerts/optional")).unwrap_or_default();
-    let exist: BTreeSet<String> = rules::comments(&[files, optional].concat()).unwrap().into_keys().collect();
+    let exist: BTreeSet<String> = given().into_keys().collect();
     let config = fs::read_to_string(repository().join("alerts/alertmanager.yml")).unwrap();
     let settings: String = config.lines().filter(|l| !l.trim_start().starts_with('#')).collect();
     let mut named = BTreeSet::new();
@@ -100,12 +203,13 @@ fn an_alert_is_kept_back_by_what_the_table_says_and_by_nothing_else() {
     let alertmanager = Alertmanager::start(dir.path(), &config, 9).unwrap();
     // All at once, each line in a cluster of its own kind, so that none is in another's way.
     let table = lines("inhibitions.psv");
+    let given = given();
     let mut sent = Vec::new();
     let mut targets = Vec::new();
     for (n, line) in table.iter().enumerate() {
         let [kept_back, source, target] = line.as_slice() else { panic!("{line:?}") };
         let whole = |text: &str| {
-            let mut labels = labels(text);
+            let mut labels = whole(text, &given);
             labels.entry("instance".into()).or_insert_with(|| "n1".into());
             let cluster = labels.remove("cluster").unwrap_or_default();
             labels.insert("cluster".into(), format!("{n}{cluster}"));
