@@ -274,7 +274,11 @@ def instances() -> list[Placed]:
             [
                 *gpu_rows(170),
                 Label("gpu_instance", width=110),
-                Label("owner", links=[row_link("This GPU's owners", "gpu-node-drilldown", "instance", "gpu")], width=260),
+                Label(
+                    "owner",
+                    links=[row_link("This GPU's owners", "gpu-node-drilldown", "instance", "gpu")],
+                    width=260,
+                ),
                 Label("namespace"),
                 Label("pod"),
                 Label("slurm_job"),

@@ -29,8 +29,8 @@ def board_link(title: str, uid: str, **variables: str) -> dict[str, typing.Any]:
 
 
 def keep_choices(boards: dict[str, dict[str, typing.Any]]) -> None:
-    """What was chosen on a board stays chosen where its links lead: each variable that both boards have, unless the link
-    chooses a value of its own."""
+    """What was chosen on a board stays chosen where its links lead: each variable that both boards have, unless the
+    link chooses a value of its own."""
     names = {uid: [variable["name"] for variable in board["templating"]["list"]] for uid, board in boards.items()}
     for uid, board in boards.items():
         for link in _links(board["panels"]):
