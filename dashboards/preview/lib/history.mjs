@@ -19,9 +19,9 @@ export const namesIn = (expr) => new Set(expr.match(NAME) ?? []);
 /** Writes what the nodes told between two times. `only`: names of metrics, else all. */
 export async function writePast(prometheus, nodes, from, to, step, only) {
   const writer = new Writer(prometheus.url);
-  for (const { player, labels, rename, since = 0 } of nodes) {
+  for (const { player, labels, rename, since = 0, gap: [quiet, loud] = [] } of nodes) {
     const times = [];
-    for (let time = Math.ceil(Math.max(from, since) / step) * step; time < to; time += step) times.push([time, player.at(time)]);
+    for (let time = Math.ceil(Math.max(from, since) / step) * step; time < to; time += step) if (!(time >= quiet && time < loud)) times.push([time, player.at(time)]);
     for (const series of player.recording.series.values()) {
       if (only && !only.has(series.name)) continue;
       const points = [];

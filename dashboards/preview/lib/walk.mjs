@@ -44,7 +44,7 @@ export class Walk {
   follow(url, row, variables) {
     const filled = url
       .replace(/\$\{__data\.fields\.(\w+):percentencode\}/g, (_, label) => encodeURIComponent(row[label] ?? ''))
-      .replace(/\$\{(\w+):queryparam\}/g, (_, name) => (variables[name].all ? [`$__all`] : variables[name].values).map((value) => `var-${name}=${encodeURIComponent(value)}`).join('&'));
+      .replace(/\$\{(\w+):queryparam\}/g, (_, name) => (variables[name].all ? ['$__all'] : variables[name].values).map((value) => `var-${name}=${encodeURIComponent(value)}`).join('&'));
     const { pathname, searchParams } = new URL(filled, 'http://grafana');
     const choice = {};
     for (const [key, value] of searchParams) if (key.startsWith('var-')) (choice[key.slice(4)] ??= []).push(value);
