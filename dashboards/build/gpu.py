@@ -24,6 +24,7 @@ from common import (
     Label,
     Placed,
     Query,
+    age,
     bargauge,
     by_gpu,
     gpu_variable,
@@ -41,6 +42,8 @@ from common import (
 )
 
 LINE = "{{instance}} GPU {{gpu}}"
+# When it was last read of what is read every second.
+READ = f'gpu_exporter_sample_timestamp_seconds{{{GPU},tier="normal"}}'
 # Times by reason, without those that hold nothing back.
 REASON = 'reason!="gpu_idle"'
 # Parts of the GPU that tell how full it was, and thresholds below the one at which it switches off.
@@ -121,7 +124,7 @@ def who() -> list[Placed]:
         stat(
             "Age of the readings",
             "How old the values read every second are. Old ones are not what the GPU does now.",
-            Query(f'max(time() - gpu_exporter_sample_timestamp_seconds{{{GPU},tier="normal"}})', LINE),
+            Query(f"max({age(READ)})", LINE),
             unit="s",
             thresholds=steps((None, GREEN), (30, ORANGE), (120, RED)),
             no_value="not read",
@@ -150,7 +153,7 @@ def who() -> list[Placed]:
         stat(
             "Last at work",
             "How long ago the GPU was last seen with a process or at work, the canary left out.",
-            Query(f"time() - max(gpu_last_busy_timestamp_seconds{{{GPU}}})", LINE),
+            Query(f"min({age(f'gpu_last_busy_timestamp_seconds{{{GPU}}}')})", LINE),
             unit="s",
             thresholds=NEUTRAL,
             no_value="not seen at work",

@@ -115,12 +115,12 @@ const isOfFleet = ({ templating }) => templating.list.every(({ name, includeAll 
 const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
 
 // Six hours of everything, and four days of what recording rules are made of, dense enough for rates over five minutes.
-async function writeAll({ from: begun, own, nodes }, groups) {
+async function writeAll({ from: begun, own, nodes, gap }, groups) {
   let sent = await writePast(own, nodes, begun - FAR, begun - NEAR, 150000, recordedFrom(groups).add('up'));
   sent += await writePast(own, nodes, begun - NEAR, begun, 30000);
   const to = Date.now();
   sent += await writePast(own, nodes, begun, to, 15000);
-  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000 });
+  return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000, gap });
 }
 
 // Of the first node, which boards of one node show, six hours of all that boards ask for over a time. Of all others six
@@ -214,7 +214,7 @@ async function main() {
     const turn = begun - 20 * 60e3;
     const nodes = nodesOf(situation, recordings, { start: begun - FAR - HOUR, turn });
     played[situation] = nodes;
-    const past = { from: begun, own, nodes };
+    const past = { from: begun, own, nodes, gap: nodes[0].gap };
     const sent = fleet ? await writeFleet(past, groups) : await writeAll(past, groups);
     const targets = nodes.map(({ labels }, n) => ({ job: labels.job, address: `127.0.0.1:${PORT}`, path: `/node/${situation}/${n}`, labels }));
     await own.scrape(targets, fleet ? '15s' : '5s', loaded);

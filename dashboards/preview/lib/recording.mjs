@@ -6,13 +6,15 @@ const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 const number = (text) => (text === 'NaN' ? NaN : text === '+Inf' ? Infinity : text === '-Inf' ? -Infinity : Number(text));
 
 // Times of what happened once stay: some as old as the node, some of the turn. The other times are told anew with each
-// round, and so move on.
-const OLD = /^(process_start_time_seconds|gpu_host_boot_|gpu_driver_load_|gpu_window_)/;
+// round, and so move on. All are told by the node's clock, but those that somebody has written down.
+const PLANNED = /^gpu_window_/;
+const OLD = /^(process_start_time_seconds|gpu_host_boot_|gpu_driver_load_)/;
 const EVENT = /^gpu_(last|xid_last)_event_/;
 
 function kindOf(name, counts) {
   if (counts) return 'counter';
   if (!/_timestamp_seconds$|^process_start_time_seconds$/.test(name)) return 'gauge';
+  if (PLANNED.test(name)) return 'planned';
   return OLD.test(name) ? 'old' : EVENT.test(name) ? 'event' : 'time';
 }
 
@@ -157,6 +159,8 @@ export class Player {
         return value + (time - this.recording.times[frame]) / 1000 + ahead;
       case 'old':
         return value + (this.start - this.origin) / 1000 + ahead;
+      case 'planned':
+        return value + (this.start - this.origin) / 1000;
       case 'event':
         return value + (this.turn - this.offsets[this.first] - this.origin) / 1000 + ahead;
       case 'told':

@@ -38,8 +38,9 @@ export const eventsOf = (situation, turn) => (situation === 'faults' ? {
   Xid: [turn],
 } : situation === 'fleet' ? undefined : {});
 
-/** Situations without a fault: nothing may be red. */
+/** Situations without a fault: nothing may be red but the network device of the simulated host that is down. */
 export const WELL = ['healthy', 'odd'];
+export const DOWN = ['Network up no'];
 
 /** What is chosen on a board instead of its first node or GPU: that of GPU 2 with its Xid. */
 export const CHOSEN = { faults: { 'gpu-node-gpu': { 'var-instance': 'faults:9408', 'var-gpu': '2' } } };
