@@ -99,7 +99,7 @@ def now() -> list[Placed]:
         ),
         stat(
             "Old readings",
-            "Nodes with a GPU whose values of every second are over a minute old.",
+            "Nodes with a GPU whose values of every second are over a minute old, by the node's own clock.",
             count(f"{age(READ)} > 60"),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,

@@ -123,7 +123,8 @@ def who() -> list[Placed]:
         ),
         stat(
             "Age of the readings",
-            "How old the values read every second are. Old ones are not what the GPU does now.",
+            "How old the values read every second are, by the node's own clock. Old ones are not what the GPU does "
+            "now.",
             Query(f"max({age(READ)})", LINE),
             unit="s",
             thresholds=steps((None, GREEN), (30, ORANGE), (120, RED)),

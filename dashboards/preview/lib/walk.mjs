@@ -73,8 +73,10 @@ export class Walk {
     for (const [title, next] of STEPS) {
       const opened = await this.open(DRILLDOWN, choice);
       const panel = panelsOf(opened.board).find((one) => one.title === title);
-      // Of the table's queries that with the most labels has its rows.
-      const rows = (await this.ask(opened, panel)).reduce((best, some) => (sizeOf(some) > sizeOf(best) ? some : best), []);
+      // Of the table's queries that with the most labels has its rows. A rate has also what has just ended.
+      const answers = await this.ask(opened, panel);
+      const rows = answers.reduce((best, some) => (sizeOf(some) > sizeOf(best) ? some : best), [])
+        .filter((row) => answers.every((some) => some.some((other) => other[next] === row[next])));
       const where = `${DRILLDOWN} (${this.situation}): "${title}" for ${JSON.stringify(choice)}`;
       this.rows.push(`${rows.length} ${title.toLowerCase()}`);
       if (!rows.length) return this.problems.push(`${where}: no row`);
