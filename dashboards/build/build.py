@@ -47,6 +47,7 @@ def boards() -> dict[str, dict[str, typing.Any]]:
         if board["uid"] in found:
             sys.exit(f"error: two boards are called {board['uid']}")
         found[board["uid"]] = board
+    importlib.import_module("kit.links").keep_choices(found)
     return found
 
 

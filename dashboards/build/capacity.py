@@ -386,19 +386,21 @@ def waste() -> list[Placed]:
         ),
         table(
             "GPU jobs that fail most",
-            "Runs that failed in the last day, by what they are runs of: a Job, a CronJob, a PyTorchJob. By "
-            "kube-state-metrics.",
+            "Runs that failed in the last day, by what they are runs of: a Job, a CronJob, a PyTorchJob. Needs "
+            "kube-state-metrics and alerts/optional/kubernetes.rules.yml.",
             [Label("namespace"), Label("workload_kind"), Label("workload")],
             [
                 Column(
                     "Failed runs",
                     f"topk(20, sum by (namespace, workload_kind, workload)"
-                    f" ({newest(f'workload:kube_gpu_runs_failed:count1d{{{CLUSTER}}}')}))",
+                    f" ({newest(f'workload:kube_gpu_runs_failed:count1d{{{CLUSTER}}}')}))"
+                    f" or on () label_replace(0 * max(kube_state_metrics:up{{{CLUSTER}}}),"
+                    ' "workload", "none failed", "", "")',
                     decimals=0,
                 )
             ],
             sort_by="Failed runs",
-            no_value="none failed, or kube-state-metrics is not scraped: see GPU pods that wait",
+            no_value="not scraped",
             width=14,
             height=8,
         ),

@@ -63,6 +63,7 @@ from kit.queries import (
     TARGETS,
     THIS_GPU,
     Query,
+    age,
     by_gpu,
     most,
     or_none,

@@ -61,13 +61,6 @@ def rate(metric: str) -> str:
     return f"rate({metric}{{{CHOSEN}}}[$__rate_interval])"
 
 
-def further(title: str, *labels: str) -> dict[str, typing.Any]:
-    """One step down on this board: what was chosen stays, and the row's labels are added to it."""
-    link = row_link(title, "gpu-node-drilldown", *labels)
-    kept = [name for name in ("service", "instance", "gpu") if name not in labels]
-    return link | {"url": link["url"] + "".join(f"&${{{name}:queryparam}}" for name in kept)}
-
-
 def service_column(title: str, expr: str, **how: typing.Any) -> Column:
     return Column(title, or_none(f"sum by (service) ({by_service(expr)})", SERVICES, "service"), **how)
 
@@ -101,7 +94,13 @@ def services() -> Placed:
         "Services",
         "Who works on the GPUs of this choice: pods by namespace and name, Slurm jobs, other owners. GPUs had and busy "
         "are in whole GPUs: two halves are one.",
-        [Label("service", links=[further("Nodes and GPUs of this service", "service")], width=330)],
+        [
+            Label(
+                "service",
+                links=[row_link("Nodes and GPUs of this service", "gpu-node-drilldown", "service")],
+                width=330,
+            )
+        ],
         [
             service_column("GPUs had", rate("gpu_owner_allocated_seconds_total"), decimals=2),
             service_column("GPUs busy", rate("gpu_owner_busy_seconds_total"), decimals=2),
@@ -142,7 +141,7 @@ def nodes() -> Placed:
             Label(
                 "instance",
                 links=[
-                    further("GPUs on this node", "instance"),
+                    row_link("GPUs on this node", "gpu-node-drilldown", "instance"),
                     row_link("The host: places, CPUs, PCIe", "gpu-node-host", "instance"),
                     row_link("What is broken on it", "gpu-node-oncall", "instance"),
                 ],
@@ -195,7 +194,7 @@ def gpus() -> Placed:
             Label(
                 "gpu",
                 links=[
-                    further("Owners on this GPU", "instance", "gpu"),
+                    row_link("Owners on this GPU", "gpu-node-drilldown", "instance", "gpu"),
                     GPU_FROM_ROW,
                     row_link("Its slices", "gpu-node-mig", "instance", "gpu"),
                     row_link("Its canary", "gpu-node-canary", "instance", "gpu"),

@@ -23,6 +23,7 @@ from common import (
     Label,
     Placed,
     Query,
+    age,
     bargauge,
     heatmap,
     mapped,
@@ -42,6 +43,9 @@ SILENT = "not scraped"
 # The targets that there are, whether they answer or not.
 NODES = f"max by ({BY_NODE}) ({TARGETS})"
 ODD = steps((None, GREEN), (1, YELLOW))
+# When each GPU was last read: of what is read every second, and of all that is read again and again.
+READ = f'gpu_exporter_sample_timestamp_seconds{{{NODE},tier="normal"}}'
+ALL_READ = f'gpu_exporter_sample_timestamp_seconds{{{NODE},tier!~"identity|once"}}'
 
 
 def here(expr: str) -> str:
@@ -95,8 +99,8 @@ def now() -> list[Placed]:
         ),
         stat(
             "Old readings",
-            "Nodes with a GPU whose values of every second are over a minute old.",
-            count(f'time() - gpu_exporter_sample_timestamp_seconds{{{NODE},tier="normal"}} > 60'),
+            "Nodes with a GPU whose values of every second are over a minute old, by the node's own clock.",
+            count(f"{age(READ)} > 60"),
             unit="short",
             thresholds=TICKET_ABOVE_ZERO,
             no_value=SILENT,
@@ -190,7 +194,7 @@ def nodes() -> list[Placed]:
                 ),
                 Column(
                     "oldest reading",
-                    here(f'time() - gpu_exporter_sample_timestamp_seconds{{{NODE},tier="normal"}}'),
+                    here(age(READ)),
                     unit="s",
                     decimals=0,
                     thresholds=steps((None, NONE), (60, ORANGE)),
@@ -473,10 +477,7 @@ def durations() -> list[Placed]:
         timeseries(
             "Age of readings by tier",
             "The oldest reading of each tier. Each has its own pace: a line that climbs is a tier that stands still.",
-            Query(
-                f'max by (tier) (time() - gpu_exporter_sample_timestamp_seconds{{{NODE},tier!~"identity|once"}})',
-                "{{tier}}",
-            ),
+            Query(f"max by (tier) ({age(ALL_READ)})", "{{tier}}"),
             unit="s",
             thresholds=steps((None, NONE), (120, ORANGE)),
             no_value="no GPU is read",
@@ -522,8 +523,9 @@ def cost() -> list[Placed]:
             "Restarts",
             "Restarts of the exporter and starts of its sampler in the last 15 min, of the ten nodes with the most.",
             [
+                # Not by the time of its start, which moves when the node's clock is set.
                 Query(
-                    most(f"changes(process_start_time_seconds{{{NODE}}}[15m]) and on ({BY_NODE}) {ANSWERING}", BY_NODE),
+                    most(f"resets(gpu_exporter_publications_total{{{NODE}}}[15m])", BY_NODE),
                     "{{instance}} exporter",
                 ),
                 Query(

@@ -24,13 +24,14 @@ from common import (
     Label,
     Placed,
     Query,
+    age,
     bargauge,
-    board_link,
     by_gpu,
     gpu_variable,
     mapped,
     node_variables,
     or_none,
+    series_link,
     share,
     shares,
     stat,
@@ -41,6 +42,8 @@ from common import (
 )
 
 LINE = "{{instance}} GPU {{gpu}}"
+# When it was last read of what is read every second.
+READ = f'gpu_exporter_sample_timestamp_seconds{{{GPU},tier="normal"}}'
 # Times by reason, without those that hold nothing back.
 REASON = 'reason!="gpu_idle"'
 # Parts of the GPU that tell how full it was, and thresholds below the one at which it switches off.
@@ -120,8 +123,9 @@ def who() -> list[Placed]:
         ),
         stat(
             "Age of the readings",
-            "How old the values read every second are. Old ones are not what the GPU does now.",
-            Query(f'max(time() - gpu_exporter_sample_timestamp_seconds{{{GPU},tier="normal"}})', LINE),
+            "How old the values read every second are, by the node's own clock. Old ones are not what the GPU does "
+            "now.",
+            Query(f"max({age(READ)})", LINE),
             unit="s",
             thresholds=steps((None, GREEN), (30, ORANGE), (120, RED)),
             no_value="not read",
@@ -150,7 +154,7 @@ def who() -> list[Placed]:
         stat(
             "Last at work",
             "How long ago the GPU was last seen with a process or at work, the canary left out.",
-            Query(f"time() - max(gpu_last_busy_timestamp_seconds{{{GPU}}})", LINE),
+            Query(f"min({age(f'gpu_last_busy_timestamp_seconds{{{GPU}}}')})", LINE),
             unit="s",
             thresholds=NEUTRAL,
             no_value="not seen at work",
@@ -266,7 +270,7 @@ def slow() -> list[Placed]:
             thresholds=UTILIZATION_BAND,
             draw_thresholds="area",
             no_value="not measured (MIG, or driver away)",
-            links=[board_link("Whose work", "gpu-node-drilldown", instance="${__field.labels.instance:percentencode}")],
+            links=[series_link("Whose work", "gpu-node-drilldown", "instance", "gpu")],
         ),
         shares(
             "How full it was",
@@ -538,7 +542,7 @@ def whose() -> list[Placed]:
             thresholds=steps((None, NONE), (0.9, GREEN)),
             draw_thresholds="line",
             no_value="no canary has a baseline here yet",
-            links=[board_link("Canary", "gpu-node-canary", instance="${__field.labels.instance:percentencode}")],
+            links=[series_link("Canary", "gpu-node-canary", "instance", "gpu")],
             width=12,
         ),
     ]

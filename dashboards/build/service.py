@@ -41,6 +41,11 @@ from owners import BY_OWNER, CAUSE_WORDS, cause_number
 SERVICE = 'cluster=~"$cluster",namespace=~"$namespace",job=~"$service_job",service=~"$rpc_service"'
 BY_SERVICE = "cluster, namespace, job, service"
 NAME = "{{namespace}} {{job}} {{service}}"
+# Not every service tells how often it is called: it is known by any of what is recorded from what it does tell.
+RECORDED = (
+    "service:req:qps|service:rpc_latency:p95|service:rpc_error:ratio|service:rpc_rtt:seconds|service:gpu_fallback:rate5m"
+)
+OF_RECORDED = f'__name__=~"{RECORDED}",cluster=~"$cluster"'
 BUCKETS = f'{{__name__="$latency_buckets",{SERVICE}}}'
 
 NOT_SCRAPED = "not scraped"
@@ -328,22 +333,21 @@ def board() -> Board:
             query_variable(
                 "namespace",
                 "Namespace",
-                'label_values({__name__=~"gpu_owner_info|service:req:qps",cluster=~"$cluster"}, namespace)',
+                f'label_values({{__name__=~"gpu_owner_info|{RECORDED}",cluster=~"$cluster"}}, namespace)',
                 description="Namespace of the services and of the pods that have GPUs. All takes those without one.",
                 all_value=".*",
             ),
             query_variable(
                 "service_job",
                 "Service's job",
-                'label_values(service:req:qps{cluster=~"$cluster",namespace=~"$namespace"}, job)',
+                f'label_values({{{OF_RECORDED},namespace=~"$namespace"}}, job)',
                 description="Scrape job of the services; not that of the exporter.",
                 all_value=".*",
             ),
             query_variable(
                 "rpc_service",
                 "Service",
-                "label_values(service:req:qps{"
-                'cluster=~"$cluster",namespace=~"$namespace",job=~"$service_job"}, service)',
+                f'label_values({{{OF_RECORDED},namespace=~"$namespace",job=~"$service_job"}}, service)',
                 description="Label service of the services, where one job serves several; of Triton the model.",
                 all_value=".*",
             ),

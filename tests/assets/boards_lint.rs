@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::boards::{panels, query, uid, variable_names, variables, variables_in, variables_of_link};
+use super::boards::{panels, query, uid, variable_names, variables, variables_in};
 use super::{files, report};
 
 /// Panels of Grafana's core that can be drawn without Grafana (`dashboards/preview`).
@@ -24,7 +24,7 @@ const TYPES: [&str; 11] = [
 const SCHEMAS: std::ops::RangeInclusive<i64> = 39..=41;
 
 /// Runs `check` over all boards; it is given the board and where to put what is wrong.
-fn each(check: impl Fn(&Value, &mut dyn FnMut(String))) {
+pub fn each(check: impl Fn(&Value, &mut dyn FnMut(String))) {
     let mut problems = Vec::new();
     for (file, board) in files::boards() {
         check(&board, &mut |what| problems.push(format!("{file}: {what}")));
@@ -32,7 +32,8 @@ fn each(check: impl Fn(&Value, &mut dyn FnMut(String))) {
     report(problems);
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+/// A text of a document, without the spaces around it.
+pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default().trim()
 }
 
@@ -207,39 +208,8 @@ fn variables_that_are_spoken_of_exist() {
     });
 }
 
-#[test]
-fn links_lead_to_boards_and_variables_that_exist() {
-    let boards: BTreeMap<String, BTreeSet<String>> =
-        files::boards().iter().map(|(_, board)| (uid(board), variable_names(board))).collect();
-    each(|board, wrong| {
-        let mut all = Vec::new();
-        strings(board, &mut all);
-        for url in all.iter().filter(|text| text.contains("/d/")) {
-            let rest = url.split("/d/").nth(1).unwrap_or_default();
-            let uid = rest.split(['?', '/', '#', '&']).next().unwrap_or_default();
-            match boards.get(uid) {
-                None => wrong(format!("there is no board {uid:?}: {url}")),
-                Some(names) => {
-                    for name in variables_of_link(url).difference(names) {
-                        wrong(format!("{uid} has no variable {name}: {url}"));
-                    }
-                }
-            }
-            if !url.contains("__url_time_range") && !url.contains("from=") {
-                wrong(format!("a link loses the time: {url}"));
-            }
-        }
-        let links = board["links"].as_array().map_or(&[][..], |links| links.as_slice());
-        for link in links.iter().filter(|link| text(link, "type") == "dashboards") {
-            if link["keepTime"] != Value::Bool(true) || link["includeVars"] != Value::Bool(true) {
-                wrong(format!("the link {:?} loses the time or the variables", text(link, "title")));
-            }
-        }
-    });
-}
-
 /// All texts in a document.
-fn strings<'a>(value: &'a Value, all: &mut Vec<&'a str>) {
+pub fn strings<'a>(value: &'a Value, all: &mut Vec<&'a str>) {
     match value {
         Value::String(text) => all.push(text),
         Value::Array(list) => list.iter().for_each(|value| strings(value, all)),

@@ -4,6 +4,7 @@
 //! Every check collects all that is wrong before it fails.
 
 mod boards;
+mod boards_links;
 mod boards_lint;
 mod coverage;
 mod files;

@@ -1,7 +1,7 @@
 """Links between boards and to runbooks. They keep the time and what was chosen."""
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 
@@ -19,16 +19,35 @@ BOARDS = (
 )
 RUNBOOKS = "https://github.com/gpu-node-exporter/gpu-node-exporter/blob/main/docs/runbooks"
 
-# Time range, data source and cluster go along wherever a link leads.
-_KEEP = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}"
-
 
 def board_link(title: str, uid: str, **variables: str) -> dict[str, typing.Any]:
-    """A link to a board: `board_link("GPU", "gpu-node-gpu", instance="${__data.fields.instance}")`.
-    Time, data source, cluster and job are kept."""
+    """A link to a board: `board_link("GPU", "gpu-node-gpu", instance="${__data.fields.instance}")`. The time is kept
+    and, by `keep_choices`, all else that was chosen."""
     assert uid in BOARDS, uid
     query = "".join(f"&var-{name}={value}" for name, value in variables.items())
-    return {"title": title, "url": f"/d/{uid}?{_KEEP}{query}", "targetBlank": False}
+    return {"title": title, "url": f"/d/{uid}?${{__url_time_range}}{query}", "targetBlank": False}
+
+
+def keep_choices(boards: dict[str, dict[str, typing.Any]]) -> None:
+    """What was chosen on a board stays chosen where its links lead: each variable that both boards have, unless the
+    link chooses a value of its own."""
+    names = {uid: [variable["name"] for variable in board["templating"]["list"]] for uid, board in boards.items()}
+    for uid, board in boards.items():
+        for link in _links(board["panels"]):
+            to = link["url"].removeprefix("/d/").split("?")[0]
+            kept = [name for name in names[uid] if name in names[to] and f"var-{name}=" not in link["url"]]
+            link["url"] += "".join(f"&${{{name}:queryparam}}" for name in kept)
+
+
+def _links(value: typing.Any) -> Iterator[dict[str, typing.Any]]:
+    """Links to boards, wherever they are."""
+    if isinstance(value, dict):
+        if str(value.get("url", "")).startswith("/d/"):
+            yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _links(part)
 
 
 def row_link(title: str, uid: str, *labels: str) -> dict[str, typing.Any]:

@@ -48,7 +48,15 @@ def tidy(expr: str) -> str:
 def or_none(expr: str, anchor: str = INVENTORY, by: str = BY_GPU) -> str:
     """The expression, and NaN for each row of the anchor that it lacks, so that no table loses rows or columns
     when a series is absent. Map it with `NOT_TOLD`."""
-    return f"({expr}) or on ({by}) ({anchor} * NaN)"
+    return f"({expr}) or on ({by}) (({anchor}) * NaN)"
+
+
+def age(series: str) -> str:
+    """How long before the node's newest time each of these times was. By the node's own clock: one that is wrong makes
+    no reading old."""
+    clock = f"""max by ({BY_NODE}) (gpu_exporter_collector_last_success_timestamp_seconds{{{NODE}}}
+        or gpu_exporter_sample_timestamp_seconds{{{NODE}}})"""
+    return f"clamp_min({clock} - on ({BY_NODE}) group_right () {series}, 0)"
 
 
 def by_gpu(expr: str) -> str:

@@ -1,7 +1,8 @@
 // Draws a board in Chromium and says what is wrong with it.
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
-import { panelsOf } from '../src/model.js';
+import { annotationStep, panelsOf } from '../src/model.js';
+import { DOWN } from './situations.mjs';
 
 const FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
 
@@ -63,11 +64,32 @@ const WRITTEN = {
   joule: /J/, Bps: /B\/s/, binBps: /B\/s/, s: /\b(ns|µs|ms|s|min|mins|hour|hours|day|days|week|weeks|month|months|year|years)\b/,
 };
 
-/** What is wrong with a drawn board. `answered` collects how many series each query had over all situations. */
-export function faultsOf(situation, board, drawn, boards, answered) {
+/** What annotations tell that did not happen, and what happened and is not drawn. `events`: times by annotation's name. */
+function annotationFaults(board, { annotations, from, to }, events) {
+  const step = annotationStep(from, to);
+  const near = (one, other) => Math.abs(one - other) <= step + 3 * 60e3;
+  const at = (time) => new Date(time).toISOString();
+  return board.annotations.list.flatMap(({ name }) => {
+    const drawn = annotations.filter((one) => one.name === name).flatMap((one) => Object.keys(one.drawn ?? {}).map(Number));
+    // What is younger than a step may not have been asked for.
+    const happened = events[name] ?? [];
+    const due = happened.filter((time) => time > from && time < to - step);
+    return [
+      ...due.filter((time) => !drawn.some((one) => near(one, time))).map((time) => `annotation "${name}" is not drawn at ${at(time)}`),
+      ...drawn.filter((one) => !happened.some((time) => near(one, time))).map((one) => `annotation "${name}" is drawn at ${at(one)}, when there was none`),
+    ];
+  });
+}
+
+/**
+ * What is wrong with a drawn board. `answered` collects how many series each query had over all situations; `events` are
+ * the times at which something happened, by the annotation that tells of it; `well`: nothing is wrong with the nodes.
+ */
+export function faultsOf(situation, board, drawn, boards, answered, { events, well }) {
   const where = `${board.uid} (${situation})`;
   if (drawn.error) return [`${where}: ${drawn.error}`];
   const faults = drawn.said.map((text) => `${where}: ${text}`);
+  if (events) faults.push(...annotationFaults(board, drawn, events).map((text) => `${where}: ${text}`));
   for (const panel of panelsOf(board)) {
     const shown = drawn.panels[panel.id];
     const fault = (text) => faults.push(`${where}: "${panel.title}": ${text}`);
@@ -84,6 +106,7 @@ export function faultsOf(situation, board, drawn, boards, answered) {
       const query = `${board.uid}: "${panel.title}" ${refId}: ${panel.targets.find((target) => (target.refId ?? 'A') === refId)?.expr}`;
       answered.set(query, (answered.get(query) ?? 0) + count);
     }
+    if (well) for (const text of (shown.reds ?? []).filter((one) => !DOWN.includes(one))) fault(`is red: ${text}`);
     if (/\bNo data\b/.test(shown.text) && !/no data/i.test(shown.noValue ?? '')) fault('says "No data" and not why');
     for (const name of shown.names ?? []) if (/\{\{|\$\{|\$__/.test(name)) fault(`legend ${name}`);
     if (/\$\{|\$\w+/.test(shown.title ?? '')) fault(`title ${shown.title}`);

@@ -19,9 +19,9 @@ export const namesIn = (expr) => new Set(expr.match(NAME) ?? []);
 /** Writes what the nodes told between two times. `only`: names of metrics, else all. */
 export async function writePast(prometheus, nodes, from, to, step, only) {
   const writer = new Writer(prometheus.url);
-  for (const { player, labels, rename, since = 0 } of nodes) {
+  for (const { player, labels, rename, since = 0, gap: [quiet, loud] = [] } of nodes) {
     const times = [];
-    for (let time = Math.ceil(Math.max(from, since) / step) * step; time < to; time += step) times.push([time, player.at(time)]);
+    for (let time = Math.ceil(Math.max(from, since) / step) * step; time < to; time += step) if (!(time >= quiet && time < loud)) times.push([time, player.at(time)]);
     for (const series of player.recording.series.values()) {
       if (only && !only.has(series.name)) continue;
       const points = [];
@@ -52,9 +52,9 @@ async function evaluated(prometheus, rule, from, to, step) {
 
 /**
  * Writes what recording rules would have told, group by group: from `far` on every five minutes, from `near` on every
- * `step`, but no group more often than it is evaluated.
+ * `step`, but no group more often than it is evaluated. In the `gap` no Prometheus ran.
  */
-export async function writeRules(prometheus, groups, { far, near, to, step }) {
+export async function writeRules(prometheus, groups, { far, near, to, step, gap: [quiet, loud] = [] }) {
   const writer = new Writer(prometheus.url);
   for (const group of groups) {
     const every = Math.max(15000, group.interval ? milliseconds(group.interval) : 0);
@@ -63,7 +63,9 @@ export async function writeRules(prometheus, groups, { far, near, to, step }) {
       for (const [from, until, by] of [[far, near - 1, 300000], [near, to, Math.max(every, step)]]) {
         const start = Math.ceil(from / by) * by;
         if (start > until) continue;
-        for (const [labels, points] of await evaluated(prometheus, rule, start, until, by)) await writer.add(rule.record, labels, points);
+        for (const [labels, points] of await evaluated(prometheus, rule, start, until, by)) {
+          await writer.add(rule.record, labels, points.filter(([time]) => !(time >= quiet && time < loud)));
+        }
         // The next rule may ask for this one.
         await writer.flush();
       }

@@ -81,6 +81,30 @@ export function inventSlurmOwner(recording) {
   }
 }
 
+/** The recording of a node whose driver was loaded then, within a window of maintenance. */
+export function inventUpgrade(recording, { loaded, window: [from, to] }) {
+  const told = new Map([
+    ['gpu_driver_load_timestamp_seconds{', { name: 'gpu_driver_load_timestamp_seconds', labels: '', told: (time) => (time < loaded ? undefined : loaded / 1000) }],
+    ['gpu_driver_loads_total{', { name: 'gpu_driver_loads_total', labels: '', told: (time) => Number(time >= loaded) }],
+    ['gpu_window_active{kind="maintenance"', { name: 'gpu_window_active', labels: 'kind="maintenance"', told: (time) => Number(time >= from && time < to) }],
+  ]);
+  const series = new Map(recording.series);
+  for (const [key, one] of told) series.set(key, { ...one, kind: 'told', values: recording.times.map(() => 0) });
+  return recording.with(series);
+}
+
+// Families that an exporter of some versions ago may lack: what is derived, joined from elsewhere or read by newer calls.
+const NEWER = new RegExp(`^gpu_(${[
+  'bottleneck', 'window_', 'last_busy_', 'recovery_action', 'repair_pending', 'temperature_margin_', 'devices_(expected|missing)',
+  'gpm_', 'mig_gpm_', 'mig_slices', 'mig_profile_', 'mig_host_', 'fabric_', 'ecc_sram_', 'nvlink_(errors|lane|raw|link_bytes)',
+  'clock_event_seconds', 'power_(sample|peak|minimum|instant)', 'utilization_(sample|peak|minimum)', 'flops_', 'host_',
+  'owner_(cpu|memory_remote|start|host_oom|energy|ended)', 'canary_(rate|sample_rate|work|sm_clock|duty|next_due|step)', 'xid_(faults|unconfirmed)',
+  'exporter_(sample_gap|readings|facts|kubelet|owner|kmsg|events_lost|driver_error_kinds|publish_duration)', 'row_remap_banks', 'pcie_(aer|recoveries)',
+].join('|')})`);
+
+/** The recording of an older exporter. */
+export const inventOlder = (recording) => recording.with(new Map([...recording.series].filter(([, { name }]) => !NEWER.test(name))));
+
 /** Two services that tell of their calls. */
 export function inventServices(frames, every) {
   const recording = page(frames, every);

@@ -6,13 +6,15 @@ const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 const number = (text) => (text === 'NaN' ? NaN : text === '+Inf' ? Infinity : text === '-Inf' ? -Infinity : Number(text));
 
 // Times of what happened once stay: some as old as the node, some of the turn. The other times are told anew with each
-// round, and so move on.
-const OLD = /^(process_start_time_seconds|gpu_host_boot_|gpu_driver_load_|gpu_window_)/;
+// round, and so move on. All are told by the node's clock, but those that somebody has written down.
+const PLANNED = /^gpu_window_/;
+const OLD = /^(process_start_time_seconds|gpu_host_boot_|gpu_driver_load_)/;
 const EVENT = /^gpu_(last|xid_last)_event_/;
 
 function kindOf(name, counts) {
   if (counts) return 'counter';
   if (!/_timestamp_seconds$|^process_start_time_seconds$/.test(name)) return 'gauge';
+  if (PLANNED.test(name)) return 'planned';
   return OLD.test(name) ? 'old' : EVENT.test(name) ? 'event' : 'time';
 }
 
@@ -79,6 +81,11 @@ export class Recording {
     this.series.set(`${name}{${text}`, { name, labels: text, kind: kindOf(name, counts), values });
   }
 
+  /** The same recording with other series. */
+  with(series) {
+    return Object.assign(new Recording(this.every), this, { series });
+  }
+
   get names() {
     return new Set([...this.series.values()].map(({ name }) => name));
   }
@@ -87,12 +94,13 @@ export class Recording {
 /**
  * A recording played on a line of time. Until `turn` the frames [0, first) go round and round; then the rest is passed
  * through once, and from there the frames from `second` on go round. Counters go on from round to round by what a round
- * adds, so they never go back. `phase` shifts the rounds, so that many nodes are not alike.
+ * adds, so they never go back. `phase` shifts the rounds, so that many nodes are not alike. From `jump` on the node's clock
+ * is so many milliseconds `ahead`.
  */
 export class Player {
-  constructor(recording, { start, turn = start, first = 0, second = 0, phase = 0 }) {
+  constructor(recording, { start, turn = start, first = 0, second = 0, phase = 0, jump = Infinity, ahead = 0 }) {
     const offsets = recording.times.map((time) => time - recording.times[0]);
-    Object.assign(this, { recording, start, first, second, offsets, origin: recording.times[0], last: offsets.length - 1 });
+    Object.assign(this, { recording, start, first, second, jump, ahead, offsets, origin: recording.times[0], last: offsets.length - 1 });
     this.end = offsets[this.last] + recording.every;
     this.phase = (phase * recording.every) % this.end;
     // The turn comes where a round ends.
@@ -131,6 +139,7 @@ export class Player {
     const { values } = series;
     const value = values[frame];
     if (value === undefined) return undefined;
+    const ahead = time < this.jump ? 0 : this.ahead / 1000;
     switch (series.kind) {
       case 'counter': {
         let sum = value;
@@ -147,11 +156,15 @@ export class Player {
         return sum;
       }
       case 'time':
-        return value + (time - this.recording.times[frame]) / 1000;
+        return value + (time - this.recording.times[frame]) / 1000 + ahead;
       case 'old':
+        return value + (this.start - this.origin) / 1000 + ahead;
+      case 'planned':
         return value + (this.start - this.origin) / 1000;
       case 'event':
-        return value + (this.turn - this.offsets[this.first] - this.origin) / 1000;
+        return value + (this.turn - this.offsets[this.first] - this.origin) / 1000 + ahead;
+      case 'told':
+        return series.told(time);
       default:
         return value;
     }

@@ -1,5 +1,5 @@
 // The situations in which the boards are drawn: which recording each node plays, and what else is scraped.
-import { inventEnds, inventKubernetes, inventServices, inventSlurm } from './invented.mjs';
+import { inventEnds, inventKubernetes, inventOlder, inventServices, inventSlurm, inventUpgrade } from './invented.mjs';
 import { Player } from './recording.mjs';
 
 /** Recordings by scenario, and where their faults begin: frames before that are healthy. */
@@ -11,9 +11,39 @@ export const SITUATIONS = {
   'no-mig': ['no-mig'],
   'all-mig': ['all-mig'],
   'no-gpu': ['no-gpu'],
+  odd: ['healthy', 'healthy'],
   // Of 200 nodes with eight GPUs each, three are ill and forty have GPUs that are all cut.
   fleet: Array.from({ length: 200 }, (_, i) => (i % 67 === 5 ? 'faults' : i % 5 === 3 ? 'all-mig' : 'healthy')),
 };
+
+const HOUR = 3600e3;
+
+/**
+ * What is odd about the nodes of `odd`: a quote in their names, an older exporter, a clock that jumps at the turn. Of both
+ * Prometheus has nothing for ten minutes.
+ */
+const ODD = [
+  { instance: 'n"1:9408', made: inventOlder, ahead: HOUR },
+  { instance: 'n"2:9408', made: (recording) => recording, ahead: -HOUR },
+];
+const gapOf = (turn) => [turn - 100 * 60e3, turn - 90 * 60e3];
+
+/** When the ill node of `faults` had its driver loaded, in a window of maintenance. */
+const upgradeOf = (turn) => ({ loaded: turn - 1.5 * HOUR, window: [turn - 2 * HOUR, turn - HOUR] });
+
+/** What annotations have to tell in a situation, and when; of a fleet nobody has counted it. */
+export const eventsOf = (situation, turn) => (situation === 'faults' ? {
+  'Driver loaded': [upgradeOf(turn).loaded],
+  'Maintenance window': upgradeOf(turn).window,
+  Xid: [turn],
+} : situation === 'fleet' ? undefined : {});
+
+/** Situations without a fault: nothing may be red but the network device of the simulated host that is down. */
+export const WELL = ['healthy', 'odd'];
+export const DOWN = ['Network up no'];
+
+/** What is chosen on a board instead of its first node or GPU: that of GPU 2 with its Xid. */
+export const CHOSEN = { faults: { 'gpu-node-gpu': { 'var-instance': 'faults:9408', 'var-gpu': '2' } } };
 
 /** Where services, Kubernetes and Slurm are scraped and a price table is loaded; elsewhere boards say that they are not. */
 export const RICH = ['healthy', 'faults', 'fleet'];
@@ -29,13 +59,21 @@ export function nodesOf(situation, recordings, { start, turn }) {
   ] : [];
   const foreign = others.map(([, recording, labels, since]) => ({ player: new Player(recording, { start }), labels, since, rename: (text) => text }));
   return SITUATIONS[situation].map((scenario, i) => {
-    const recording = recordings[scenario];
+    const odd = situation === 'odd' ? ODD[i] : undefined;
+    let recording = recordings[scenario];
     const times = scenario === 'faults' ? { first: recording.turn, second: recording.turn + 8, turn } : { phase: (i * 7) % recording.times.length };
     const many = situation === 'fleet';
+    if (odd) {
+      recording = odd.made(recording);
+      Object.assign(times, { jump: turn, ahead: odd.ahead });
+    } else if (scenario === 'faults' && !many) {
+      recording = inventUpgrade(recording, upgradeOf(turn));
+    }
     const id = i.toString(16).padStart(8, '0');
     return {
       player: new Player(recording, { start, ...times }),
-      labels: { job: 'gpu-node-exporter', instance: many ? `node-${String(i + 1).padStart(3, '0')}:9408` : `${scenario}:9408` },
+      labels: { job: 'gpu-node-exporter', instance: odd?.instance ?? (many ? `node-${String(i + 1).padStart(3, '0')}:9408` : `${scenario}:9408`) },
+      gap: odd && gapOf(turn),
       // Every node has its own GPUs, pods and jobs.
       rename: (labels) => labels.replaceAll('GPU-00000000', `GPU-${id}`).replaceAll('MIG-00000000', `MIG-${id}`)
         .replace(/(^|,)(pod|slurm_job)="([^"]+)"/g, many && i ? `$1$2="$3-${i + 1}"` : '$&'),

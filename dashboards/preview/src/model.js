@@ -39,6 +39,9 @@ export function stepOf(range, points, least) {
   return Math.max(step, least);
 }
 
+/** What is between two looks for annotations. */
+export const annotationStep = (from, to) => Math.max(15000, Math.ceil((to - from) / 1000 / 15000) * 15000);
+
 /** Scrape interval of production; the datasource's setting. */
 export const SCRAPE = 15000;
 

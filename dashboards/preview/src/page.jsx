@@ -23,7 +23,7 @@ import { BrowserRouter } from 'react-router-dom';
 import { lastValueFrom } from 'rxjs';
 import { framesOf } from './frames.js';
 import { registryFor, replacer } from './grafana.js';
-import { builtins, GRID, interpolate, panelsOf, queriesOf, range, resolve, run, timeOf } from './model.js';
+import { annotationStep, builtins, GRID, interpolate, panelsOf, queriesOf, range, resolve, run, timeOf } from './model.js';
 import { Bars, Heatmap, States } from './plain.jsx';
 
 const theme = createTheme({ colors: { mode: 'dark' } });
@@ -146,19 +146,22 @@ function Body({ panel, loaded, context, width, height }) {
   }
 }
 
-// Annotations as Grafana has them: a dashed line at the time.
+// Annotations as Grafana has them: a dashed line at the time, of a region one at its beginning and one at its end.
 function mark(u, annotations) {
   const { ctx, bbox } = u;
   ctx.save();
   ctx.setLineDash([4, 4]);
-  for (const { time, color } of annotations) {
-    const x = u.valToPos(time, 'x', true);
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.strokeStyle = theme.visualization.getColorByName(color);
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
+  for (const annotation of annotations) {
+    ctx.strokeStyle = theme.visualization.getColorByName(annotation.color);
+    for (const time of new Set([annotation.time, annotation.end])) {
+      const x = u.valToPos(time, 'x', true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      (annotation.drawn ??= {})[time] = true;
+    }
   }
   ctx.restore();
 }
@@ -222,11 +225,20 @@ function summary(panel, { frames, replace, counts }) {
   const names = [];
   const links = [];
   const texts = [];
+  const reds = [];
+  const red = theme.visualization.getColorByName('red');
   for (const frame of frames) {
     for (const field of frame.fields) {
       if (field.type === FieldType.time && panel.type !== 'table') continue;
       names.push(getFieldDisplayName(field, frame, frames));
       const rows = Math.min(frame.length, 50);
+      // What has a colour by its value; of a line that becomes one number, the newest.
+      if (['stat', 'bargauge', 'table'].includes(panel.type)) {
+        for (const value of panel.type === 'table' ? field.values.slice(0, rows) : field.values.slice(-1)) {
+          const shown = field.display?.(value);
+          if (shown?.color === red) reds.push(`${getFieldDisplayName(field, frame, frames)} ${formattedValueToString(shown)}`);
+        }
+      }
       for (let row = 0; row < rows; row++) {
         if (texts.length < 400 && field.display) texts.push(formattedValueToString(field.display(field.values[row])));
         if (row < 5) for (const link of field.getLinks?.({ valueRowIndex: row }) ?? []) links.push(link.href);
@@ -241,6 +253,7 @@ function summary(panel, { frames, replace, counts }) {
     names: [...new Set(names)].slice(0, 200),
     texts: [...new Set(texts)].slice(0, 100),
     links: [...new Set(links)],
+    reds: [...new Set(reds)],
     rows: frames.reduce((sum, frame) => sum + frame.length, 0),
     empty: !hasNumbers(frames),
     noValue: panel.fieldConfig?.defaults?.noValue ?? null,
@@ -249,17 +262,19 @@ function summary(panel, { frames, replace, counts }) {
 
 async function annotationsOf(board, prometheus, variables, from, to) {
   const found = [];
-  const step = Math.max(15000, Math.ceil((to - from) / 1000 / 15000) * 15000);
-  for (const { name, expr, iconColor, enable = true, target } of board.annotations?.list ?? []) {
+  const step = annotationStep(from, to);
+  for (const { name, expr, iconColor, enable = true, target, useValueForTime } of board.annotations?.list ?? []) {
     const query = expr ?? target?.expr;
     if (!query || !enable) continue;
     const { result } = await range(prometheus, interpolate(query, variables, builtins(from, to, step), true), from, to, step);
     for (const { values } of result) {
-      let last = -Infinity;
-      for (const [time, value] of values) {
-        // Points that follow each other are one region; Grafana marks where it begins and where it ends.
-        if (Number(value) && time * 1000 - last > step) found.push({ name, time: time * 1000, color: iconColor });
-        if (Number(value)) last = time * 1000;
+      // Points that follow each other are one region. Where the value is the time, that of the point says nothing.
+      let region;
+      for (const [at, value] of values) {
+        const time = useValueForTime ? Math.floor(Number(value)) : at * 1000;
+        if (!(Number(value) > 0)) continue;
+        if (region && time <= region.end + step) region.end = time;
+        else found.push((region = { name, time, end: time, color: iconColor }));
       }
     }
   }
@@ -273,7 +288,7 @@ function Board({ board, context }) {
     state.panels[id] = what;
     state.left -= 1;
     // Two frames later all canvases have their pixels.
-    if (state.left === 0) requestAnimationFrame(() => setTimeout(() => { window.drawn = { panels: state.panels, variables: context.variables, annotations: context.annotations }; }, 600));
+    if (state.left === 0) requestAnimationFrame(() => setTimeout(() => { window.drawn = { panels: state.panels, variables: context.variables, annotations: context.annotations, from: context.from, to: context.to }; }, 600));
   };
   const bottom = Math.max(...panels.map(({ gridPos }) => gridPos.y + gridPos.h));
   const chosen = Object.values(context.variables).filter((v) => v.type !== 'datasource');
