@@ -21,8 +21,14 @@ const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
 const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
 const PAGES: [&str; 3] = ["docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
 
-/// One block of code of a page.
+/// Where a page says whether the alert is right.
+const PROOF: &str = "Is it real";
+/// How a query is typed: the server, and the query in quotes.
+const QUERY: &str = "promtool query instant http://localhost:9090 '";
+
+/// One block of code of a page, and the part that it is in.
 struct Block {
+    part: String,
     language: String,
     lines: Vec<String>,
 }
@@ -38,18 +44,22 @@ struct Page {
 impl Page {
     fn read(path: &Path) -> Page {
         let (mut blocks, mut prose): (Vec<Block>, String) = (Vec::new(), String::new());
-        let mut within = false;
+        let (mut within, mut part) = (false, String::new());
         for line in files::read(path).lines() {
             match line.trim_start().strip_prefix("```") {
                 Some(_) if within => within = false,
                 Some(language) => {
-                    blocks.push(Block { language: language.trim().to_owned(), lines: Vec::new() });
+                    let language = language.trim().to_owned();
+                    blocks.push(Block { part: part.clone(), language, lines: Vec::new() });
                     within = true;
                 }
                 None if within => {
                     blocks.last_mut().expect("one is open").lines.push(line.trim_start().to_owned());
                 }
                 None => {
+                    if let Some(heading) = line.strip_prefix("## ") {
+                        heading.trim().clone_into(&mut part);
+                    }
                     prose.push_str(line);
                     prose.push('\n');
                 }
@@ -61,6 +71,11 @@ impl Page {
     /// Texts in backquotes.
     fn inline(&self) -> impl Iterator<Item = &str> {
         self.prose.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+    }
+
+    /// Blocks that are typed.
+    fn shells(&self) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(|block| SHELLS.contains(&block.language.as_str()))
     }
 
     /// Headings, each with its depth.
@@ -78,10 +93,32 @@ fn pages() -> Vec<Page> {
     paths.iter().map(|path| Page::read(path)).collect()
 }
 
-/// Every query in a block marked as PromQL, with its page; blocks have one query, or one a line.
+impl Block {
+    /// Whether what is typed is followed by what it answers if the alert is right, and by what if it is not.
+    fn tells_answers(&self) -> bool {
+        let answers: Vec<&str> = self
+            .lines
+            .iter()
+            .map(|line| line.trim())
+            .skip_while(|line| line.starts_with('#'))
+            .filter_map(|line| line.strip_prefix("# "))
+            .collect();
+        answers.iter().any(|answer| answer.starts_with("real: "))
+            && answers.iter().any(|answer| answer.contains("not real: "))
+    }
+}
+
+/// Every query, with its page: those of blocks marked as PromQL, which have one query, or one a line, and those that are
+/// typed.
 pub fn queries() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for page in pages() {
+        for line in
+            page.shells().flat_map(|block| &block.lines).filter(|line| line.contains("promtool query"))
+        {
+            let typed = line.split_once(QUERY).and_then(|(_, rest)| rest.strip_suffix('\''));
+            all.push((page.name.clone(), typed.unwrap_or(line).to_owned()));
+        }
         for block in page.blocks.iter().filter(|block| block.language == "promql") {
             let lines: Vec<&str> = block
                 .lines
@@ -130,8 +167,11 @@ fn runbooks_have_the_same_parts() {
         if parts != HEADINGS {
             problems.push(format!("{}: its parts are {parts:?}, not {HEADINGS:?}", page.name));
         }
-        if !page.blocks.iter().any(|block| SHELLS.contains(&block.language.as_str())) {
-            problems.push(format!("{}: there is nothing to type", page.name));
+        if !page.shells().any(|block| block.part == PROOF && block.tells_answers()) {
+            problems.push(format!(
+                "{}: {PROOF:?} has no command with lines below it that begin with \"# real: \" and have \"not real: \"",
+                page.name
+            ));
         }
     }
     report(problems);
@@ -231,7 +271,7 @@ fn programs_that_pages_have_people_type_are_known() {
         PROGRAMS.lines().filter(|line| !line.starts_with('#')).map(str::trim).collect();
     let mut problems = Vec::new();
     for page in pages() {
-        for block in page.blocks.iter().filter(|block| SHELLS.contains(&block.language.as_str())) {
+        for block in page.shells() {
             for program in programs(block) {
                 if !known.contains(program.as_str()) {
                     problems.push(format!("{}: {program:?} is not in tests/assets/programs.txt", page.name));
@@ -301,6 +341,7 @@ fn programs_of_line(line: &str) -> Vec<String> {
 #[test]
 fn programs_are_found_in_what_is_typed() {
     let block = |language: &str, lines: &[&str]| Block {
+        part: String::new(),
         language: language.into(),
         lines: lines.iter().map(|line| (*line).to_owned()).collect(),
     };
@@ -314,4 +355,18 @@ fn programs_are_found_in_what_is_typed() {
         ["uname", "kill", "pidof"]
     );
     assert_eq!(programs(&block("console", &["$ nvidia-smi -L", "GPU 0: x | y"])), ["nvidia-smi"]);
+}
+
+#[test]
+fn answers_stand_below_what_is_typed() {
+    let tells = |lines: &[&str]| {
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        Block { part: PROOF.into(), language: "sh".into(), lines }.tells_answers()
+    };
+    assert!(tells(&["nvidia-smi", "# real: no table", "# not real: a table"]));
+    assert!(tells(&["# why", "nvidia-smi", "# real: no table; not real: a table"]));
+    assert!(!tells(&["nvidia-smi", "# real: no table"]), "nothing to hold it against");
+    assert!(!tells(&["nvidia-smi", "# not real: a table"]));
+    assert!(!tells(&["# real: no table", "# not real: a table", "nvidia-smi"]), "what answers so?");
+    assert!(!tells(&["# real: no table; not real: a table"]), "there is nothing to type");
 }
