@@ -94,17 +94,17 @@ fn pages() -> Vec<Page> {
 }
 
 impl Block {
-    /// Whether what is typed is followed by what it answers if the alert is right, and by what if it is not.
+    /// Whether each command is followed by what it answers, and some by what they answer if the alert is right and if
+    /// it is not. Settings answer nothing.
     fn tells_answers(&self) -> bool {
-        let answers: Vec<&str> = self
-            .lines
-            .iter()
-            .map(|line| line.trim())
-            .skip_while(|line| line.starts_with('#'))
-            .filter_map(|line| line.strip_prefix("# "))
-            .collect();
-        answers.iter().any(|answer| answer.starts_with("real: "))
-            && answers.iter().any(|answer| answer.contains("not real: "))
+        let remark = |line: &str| line.starts_with('#');
+        let typed = |line: &str| !remark(line) && !line.starts_with("GPU=") && !line.starts_with("NODE=");
+        let after = self.lines.iter().skip(1).map(String::as_str).chain([""]);
+        let below: Vec<&str> =
+            self.lines.iter().map(String::as_str).skip_while(|line| !typed(line)).collect();
+        self.lines.iter().zip(after).all(|(line, next)| !typed(line) || remark(next))
+            && below.iter().any(|line| line.starts_with("# real: "))
+            && below.iter().any(|line| remark(line) && line.contains("not real: "))
     }
 }
 
@@ -167,9 +167,11 @@ fn runbooks_have_the_same_parts() {
         if parts != HEADINGS {
             problems.push(format!("{}: its parts are {parts:?}, not {HEADINGS:?}", page.name));
         }
-        if !page.shells().any(|block| block.part == PROOF && block.tells_answers()) {
+        let mut proofs = page.shells().filter(|block| block.part == PROOF).peekable();
+        if proofs.peek().is_none() || !proofs.all(Block::tells_answers) {
             problems.push(format!(
-                "{}: {PROOF:?} has no command with lines below it that begin with \"# real: \" and have \"not real: \"",
+                "{}: in {PROOF:?} each command has its answer in a remark below it, one that begins with \"# real: \", \
+                 and one with \"not real: \"",
                 page.name
             ));
         }
@@ -367,6 +369,13 @@ fn answers_stand_below_what_is_typed() {
     assert!(tells(&["# why", "nvidia-smi", "# real: no table; not real: a table"]));
     assert!(!tells(&["nvidia-smi", "# real: no table"]), "nothing to hold it against");
     assert!(!tells(&["nvidia-smi", "# not real: a table"]));
+    assert!(!tells(&["uptime", "nvidia-smi", "# real: no table; not real: a table"]), "what of the first?");
+    assert!(tells(&[
+        "GPU=N; NODE=$HOSTNAME   # on the node",
+        "nvidia-smi",
+        "# real: none",
+        "# not real: some"
+    ]));
     assert!(!tells(&["# real: no table", "# not real: a table", "nvidia-smi"]), "what answers so?");
     assert!(!tells(&["# real: no table; not real: a table"]), "there is nothing to type");
 }
