@@ -21,8 +21,14 @@ const FOLDERS: [&str; 2] = ["docs/runbooks", "docs/playbooks"];
 const FIELDS: [&str; 5] = ["gpu_bus_id", "gpu_name", "gpu_serial", "gpu_temp", "gpu_uuid"];
 const PAGES: [&str; 3] = ["docs/postmortem.md", "docs/REVIEW.md", "docs/SLO.md"];
 
-/// One block of code of a page.
+/// Where a page says whether the alert is right.
+const PROOF: &str = "Is it real";
+/// How a query is typed: the server, and the query in quotes.
+const QUERY: &str = "promtool query instant http://localhost:9090 '";
+
+/// One block of code of a page, and the part that it is in.
 struct Block {
+    part: String,
     language: String,
     lines: Vec<String>,
 }
@@ -40,13 +46,15 @@ impl Page {
         let (mut blocks, mut prose): (Vec<Block>, String) = (Vec::new(), String::new());
         // How far the block is indented that is open.
         let mut within: Option<usize> = None;
+        let mut part = String::new();
         for line in files::read(path).lines() {
             let text = line.trim_start();
             let indent = line.len() - text.len();
             match text.strip_prefix("```") {
                 Some(_) if within.is_some() => within = None,
                 Some(language) => {
-                    blocks.push(Block { language: language.trim().to_owned(), lines: Vec::new() });
+                    let language = language.trim().to_owned();
+                    blocks.push(Block { part: part.clone(), language, lines: Vec::new() });
                     within = Some(indent);
                 }
                 None if within.is_some() => {
@@ -54,6 +62,9 @@ impl Page {
                     blocks.last_mut().expect("one is open").lines.push(kept.to_owned());
                 }
                 None => {
+                    if let Some(heading) = line.strip_prefix("## ") {
+                        heading.trim().clone_into(&mut part);
+                    }
                     prose.push_str(line);
                     prose.push('\n');
                 }
@@ -65,6 +76,11 @@ impl Page {
     /// Texts in backquotes.
     fn inline(&self) -> impl Iterator<Item = &str> {
         self.prose.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+    }
+
+    /// Blocks that are typed.
+    fn shells(&self) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(|block| SHELLS.contains(&block.language.as_str()))
     }
 
     /// Headings, each with its depth.
@@ -82,10 +98,32 @@ fn pages() -> Vec<Page> {
     paths.iter().map(|path| Page::read(path)).collect()
 }
 
-/// Every query in a block marked as PromQL, with its page; blocks have one query, or one a line.
+impl Block {
+    /// Whether each command is followed by what it answers, and some by what they answer if the alert is right and if
+    /// it is not. Settings answer nothing.
+    fn tells_answers(&self) -> bool {
+        let remark = |line: &str| line.starts_with('#');
+        let typed = |line: &str| !remark(line) && !line.starts_with("GPU=") && !line.starts_with("NODE=");
+        let after = self.lines.iter().skip(1).map(String::as_str).chain([""]);
+        let below: Vec<&str> =
+            self.lines.iter().map(String::as_str).skip_while(|line| !typed(line)).collect();
+        self.lines.iter().zip(after).all(|(line, next)| !typed(line) || remark(next))
+            && below.iter().any(|line| line.starts_with("# real: "))
+            && below.iter().any(|line| remark(line) && line.contains("not real: "))
+    }
+}
+
+/// Every query, with its page: those of blocks marked as PromQL, which have one query, or one a line, and those that are
+/// typed.
 pub fn queries() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for page in pages() {
+        for line in
+            page.shells().flat_map(|block| &block.lines).filter(|line| line.contains("promtool query"))
+        {
+            let typed = line.split_once(QUERY).and_then(|(_, rest)| rest.strip_suffix('\''));
+            all.push((page.name.clone(), typed.unwrap_or(line).to_owned()));
+        }
         for block in page.blocks.iter().filter(|block| block.language == "promql") {
             let lines: Vec<&str> = block
                 .lines
@@ -164,8 +202,13 @@ fn runbooks_have_the_same_parts() {
         if parts != HEADINGS {
             problems.push(format!("{}: its parts are {parts:?}, not {HEADINGS:?}", page.name));
         }
-        if !page.blocks.iter().any(|block| SHELLS.contains(&block.language.as_str())) {
-            problems.push(format!("{}: there is nothing to type", page.name));
+        let mut proofs = page.shells().filter(|block| block.part == PROOF).peekable();
+        if proofs.peek().is_none() || !proofs.all(Block::tells_answers) {
+            problems.push(format!(
+                "{}: in {PROOF:?} each command has its answer in a remark below it, one that begins with \"# real: \", \
+                 and one with \"not real: \"",
+                page.name
+            ));
         }
     }
     report(problems);
@@ -265,7 +308,7 @@ fn programs_that_pages_have_people_type_are_known() {
         PROGRAMS.lines().filter(|line| !line.starts_with('#')).map(str::trim).collect();
     let mut problems = Vec::new();
     for page in pages() {
-        for block in page.blocks.iter().filter(|block| SHELLS.contains(&block.language.as_str())) {
+        for block in page.shells() {
             for program in programs(block) {
                 if !known.contains(program.as_str()) {
                     problems.push(format!("{}: {program:?} is not in tests/assets/programs.txt", page.name));
@@ -335,6 +378,7 @@ fn programs_of_line(line: &str) -> Vec<String> {
 #[test]
 fn programs_are_found_in_what_is_typed() {
     let block = |language: &str, lines: &[&str]| Block {
+        part: String::new(),
         language: language.into(),
         lines: lines.iter().map(|line| (*line).to_owned()).collect(),
     };
@@ -348,4 +392,25 @@ fn programs_are_found_in_what_is_typed() {
         ["uname", "kill", "pidof"]
     );
     assert_eq!(programs(&block("console", &["$ nvidia-smi -L", "GPU 0: x | y"])), ["nvidia-smi"]);
+}
+
+#[test]
+fn answers_stand_below_what_is_typed() {
+    let tells = |lines: &[&str]| {
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        Block { part: PROOF.into(), language: "sh".into(), lines }.tells_answers()
+    };
+    assert!(tells(&["nvidia-smi", "# real: no table", "# not real: a table"]));
+    assert!(tells(&["# why", "nvidia-smi", "# real: no table; not real: a table"]));
+    assert!(!tells(&["nvidia-smi", "# real: no table"]), "nothing to hold it against");
+    assert!(!tells(&["nvidia-smi", "# not real: a table"]));
+    assert!(!tells(&["uptime", "nvidia-smi", "# real: no table; not real: a table"]), "what of the first?");
+    assert!(tells(&[
+        "GPU=N; NODE=$HOSTNAME   # on the node",
+        "nvidia-smi",
+        "# real: none",
+        "# not real: some"
+    ]));
+    assert!(!tells(&["# real: no table", "# not real: a table", "nvidia-smi"]), "what answers so?");
+    assert!(!tells(&["# real: no table; not real: a table"]), "there is nothing to type");
 }
