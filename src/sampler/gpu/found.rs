@@ -19,8 +19,8 @@ pub struct Found {
     pub compute: Option<Vec<ProcessInfo>>,
     /// Number of NVLinks; `None` while not known.
     pub links: Option<u32>,
-    /// Those that were up when last looked at.
-    pub links_up: Vec<u32>,
+    /// Those that were up when last looked at; `None` while not looked at.
+    pub links_up: Option<Vec<u32>>,
     /// PCI address as the kernel spells it; `None` while not known.
     pub pci_address: Option<String>,
     /// End of the newest sample of process utilization seen, in microseconds since 1970.
@@ -43,7 +43,7 @@ impl Found {
             processes: orders.processes.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
             compute: None,
             links: None,
-            links_up: Vec::new(),
+            links_up: None,
             pci_address: None,
             processes_seen: 0,
             vgpus_seen: 0,
@@ -53,7 +53,7 @@ impl Found {
     /// What a change of the MIG layout may have changed is found out again.
     pub fn forget(&mut self) {
         self.links = None;
-        self.links_up.clear();
+        self.links_up = None;
         self.compute = None;
     }
 }

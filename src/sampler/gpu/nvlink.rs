@@ -107,44 +107,53 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     if links(v, &totals).is_some() {
         v.fields_of_parts(&TOTALS);
     }
-    // Who is up is asked for the others too.
+    let Some(states) = states(v) else { return };
+    for (link, up) in (0..).zip(&states) {
+        let Some(up) = *up else { continue };
+        let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
+        v.put_for(&entity, (STATE, link), &m::gpu_nvlink_up, (), up, ONE);
+    }
+    // A number that leaves out links whose state could not be read would be wrong.
+    if states.iter().all(Option::is_some) {
+        v.put(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
+    }
+    v.found().links_up = Some(working(&states));
+}
+
+/// Whether each link is up, by its number; `None` where that could not be read.
+fn states(v: &mut Visit<'_>) -> Option<Vec<Option<bool>>> {
+    // Also for what is read of those alone that are up.
     let metrics = [
         m::gpu_nvlink_up.id(),
         m::gpu_nvlink_links_up.id(),
         m::gpu_nvlink_info.id(),
         m::gpu_nvlink_speed_bytes_per_second.id(),
     ];
-    let Some(links) = links(v, &metrics) else { return };
-    let mut working = Vec::new();
-    let mut unread = 0;
-    for link in 0..links {
-        let Some(up) = up(v, link, &metrics) else {
-            unread += 1;
-            continue;
-        };
-        let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
-        v.put_for(&entity, (STATE, link), &m::gpu_nvlink_up, (), up, ONE);
-        if up {
-            working.push(link);
-        }
-    }
-    // A number that leaves out links whose state could not be read would be wrong.
-    if unread == 0 {
-        v.put(STATE, &m::gpu_nvlink_links_up, (), working.len(), ONE);
-    }
-    v.found().links_up = working;
+    let links = links(v, &metrics)?;
+    let read = |link| v.read((STATE, link), &metrics, |d| d.link_wrapper_for(link).is_active());
+    Some((0..links).map(read).collect())
+}
+
+/// The numbers of those that are up.
+fn working(states: &[Option<bool>]) -> Vec<u32> {
+    (0..).zip(states).filter(|(_, up)| **up == Some(true)).map(|(link, _)| link).collect()
 }
 
 /// Each link that is up: its speed and its other end.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let metrics = [m::gpu_nvlink_info.id(), m::gpu_nvlink_speed_bytes_per_second.id()];
-    if links(v, &metrics).is_none() || v.found().links_up.is_empty() {
+    if links(v, &metrics).is_none() {
         return;
     }
-    let working = v.found().links_up.clone();
-    speed(v, &working);
-    if let Some(far) = far_links(v, &working) {
-        for (link, far) in working.into_iter().zip(far) {
+    let known = v.found().links_up.clone();
+    // None before the first slow visit.
+    let Some(up) = known.or_else(|| Some(working(&states(v)?))) else { return };
+    if up.is_empty() {
+        return;
+    }
+    speed(v, &up);
+    if let Some(far) = far_links(v, &up) {
+        for (link, far) in up.into_iter().zip(far) {
             info(v, &Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link }, far);
         }
     }
@@ -209,10 +218,6 @@ fn count(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
         }
     }
     Some(MOST)
-}
-
-fn up(v: &mut Visit<'_>, link: u32, metrics: &[MetricId]) -> Option<bool> {
-    v.read((STATE, link), metrics, |d| d.link_wrapper_for(link).is_active())
 }
 
 /// Speed of the slowest of these links.
