@@ -293,6 +293,16 @@ impl Rows {
         self.groups.retain(|(_, rows)| !rows.is_empty());
     }
 
+    /// Adds what was read before, of subjects that may have rows already.
+    pub fn extend(&mut self, more: Rows) {
+        for (subject, rows) in more.groups {
+            match self.groups.iter_mut().find(|(known, _)| *known == subject) {
+                Some((_, known)) => known.extend(rows),
+                None => self.groups.push((subject, rows)),
+            }
+        }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|(_, rows)| rows.len()).sum()

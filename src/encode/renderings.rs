@@ -1,8 +1,9 @@
 //! Bytes made ahead of those who ask for them.
 //!
-//! A format that was asked for in the last [`KEEP`] is made anew for every snapshot, by one thread; who
-//! asks gets the bytes that are ready and waits for nothing. Only the first to ask for a format waits
-//! until it is made, once, however many ask at the same time.
+//! A format that was asked for in the last [`KEEP`] is made anew, by one thread, for the snapshots that the next to
+//! ask may meet: those who scrape come at an interval, and what nobody will fetch is not made. Who comes in time gets
+//! the bytes that are ready and waits for nothing; who is first, or comes out of turn, waits until they are made, once,
+//! however many ask at the same time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,8 +21,9 @@ use crate::snapshot::{Board, Snapshot};
 /// For how long after it was last asked for a format is made ahead.
 pub const KEEP: Duration = Duration::from_secs(5 * 60);
 
-/// How far ready bytes may be behind the newest snapshot. Making them takes milliseconds; where they are
-/// this far behind, the thread that makes them is starved, and who asks makes them itself.
+/// How far ready bytes may be behind the newest snapshot when somebody is expected. Making them takes milliseconds; where
+/// they are this far behind, the thread that makes them is starved, and who asks makes them itself. Bytes are made from
+/// this long before somebody is expected.
 const LAG: Duration = Duration::from_secs(2);
 
 /// How often the thread looks whether anybody is left to make bytes for.
@@ -61,6 +63,8 @@ struct Slot {
     ready: ArcSwapOption<Rendering>,
     /// When it was last asked for; 0 if never.
     asked: AtomicU64,
+    /// Nanoseconds between that and the time before; 0 if there was none.
+    every: AtomicU64,
     /// Held by the one that makes bytes because none are ready. Never by the thread.
     making: Mutex<()>,
 }
@@ -84,12 +88,12 @@ impl Renderings {
     /// The newest bytes, and a note that somebody wants them.
     pub async fn get(self: &Arc<Self>, format: Format, encoding: Encoding) -> Result<Bytes, Unrendered> {
         let slot = self.slot(format, encoding);
-        slot.asked.store(Mono::now().0, Ordering::Relaxed);
-        if let Some(bytes) = self.ready(slot) {
+        let lag = if slot.ask(Mono::now()) { LAG } else { Duration::ZERO };
+        if let Some(bytes) = self.ready(slot, lag) {
             return Ok(bytes);
         }
         let _making = slot.making.lock().await;
-        if let Some(bytes) = self.ready(slot) {
+        if let Some(bytes) = self.ready(slot, lag) {
             return Ok(bytes);
         }
         let this = self.clone();
@@ -100,10 +104,10 @@ impl Renderings {
         &self.slots[format as usize][encoding as usize]
     }
 
-    fn ready(&self, slot: &Slot) -> Option<Bytes> {
+    fn ready(&self, slot: &Slot, lag: Duration) -> Option<Bytes> {
         let ready = slot.ready.load();
         let newest = self.board.current();
-        ready.as_ref().filter(|r| newest.taken.since(r.taken) <= LAG).map(|r| r.bytes.clone())
+        ready.as_ref().filter(|r| newest.taken.since(r.taken) <= lag).map(|r| r.bytes.clone())
     }
 
     /// Makes one format now, on a blocking thread.
@@ -127,7 +131,9 @@ impl Renderings {
                     slot.ready.store(None);
                     continue;
                 }
-                if slot.ready.load().as_ref().is_some_and(|r| r.sequence >= snapshot.sequence) {
+                if !slot.due(now)
+                    || slot.ready.load().as_ref().is_some_and(|r| r.sequence >= snapshot.sequence)
+                {
                     continue;
                 }
                 if !rendered {
@@ -152,6 +158,21 @@ impl Renderings {
 }
 
 impl Slot {
+    /// Notes that somebody asks now; gives whether that was to be expected, so that the thread has made bytes.
+    fn ask(&self, now: Mono) -> bool {
+        let awaited = self.due(now);
+        let before = self.asked.swap(now.0, Ordering::Relaxed);
+        let every = if before == 0 { 0 } else { now.0.saturating_sub(before) };
+        self.every.store(every, Ordering::Relaxed);
+        awaited
+    }
+
+    /// Whether bytes made now may be the newest when somebody asks again, if that is after as long as last time.
+    fn due(&self, now: Mono) -> bool {
+        let (asked, every) = (self.asked.load(Ordering::Relaxed), self.every.load(Ordering::Relaxed));
+        now + LAG >= Mono(asked.saturating_add(every))
+    }
+
     fn wanted(&self, now: Mono) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
         asked != 0 && now.since(Mono(asked)) <= KEEP
@@ -251,6 +272,38 @@ mod tests {
             places.insert(asked.await.unwrap().unwrap().as_ptr() as usize);
         }
         assert_eq!(places.len(), 1);
+    }
+
+    #[test]
+    fn bytes_are_made_shortly_before_somebody_asks_again() {
+        let (slot, at) = (Slot::default(), |seconds| Mono(1_000_000_000 * seconds));
+        assert!(slot.ask(at(100)), "the first makes bytes itself, as there are none");
+        assert!((101..130).all(|now| slot.due(at(now))), "nobody knows when the next one comes");
+        assert!(slot.ask(at(115)));
+        let due: Vec<u64> = (115..135).filter(|now| slot.due(at(*now))).collect();
+        assert_eq!(due, (128..135).collect::<Vec<_>>(), "from two seconds before it, until somebody comes");
+        assert!(!slot.ask(at(116)), "out of turn");
+        assert!((116..119).all(|now| slot.due(at(now))), "once a second");
+    }
+
+    #[tokio::test]
+    async fn who_comes_out_of_turn_gets_the_newest_bytes_too() {
+        let renderings = by_hand(Mono(1_000_000_000));
+        let slot = renderings.slot(Format::Text, Encoding::Gzip);
+        slot.ask(Mono::now());
+        slot.every.store(u64::MAX / 2, Ordering::Relaxed);
+        renderings.refresh(&renderings.board.current(), Mono::now(), &mut Workshop::default());
+        assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), None, "not now");
+        renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
+        assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), Some(1));
+        slot.every.store(u64::MAX / 2, Ordering::Relaxed);
+        renderings.board.publish(specimen::node_taken(2, Mono(1_500_000_000)));
+        renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
+        assert_eq!(
+            sequence(&renderings, Format::Text, Encoding::Gzip),
+            Some(2),
+            "not what was ready for another"
+        );
     }
 
     #[test]

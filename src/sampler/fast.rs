@@ -46,6 +46,8 @@ pub struct Fast {
     beat: AtomicU64,
     /// Whom it visits: bit n is slot n + 1.
     visited: AtomicU64,
+    /// Slots of GPUs whose clocks the hardware held down, by the same bits.
+    slowed: AtomicU64,
 }
 
 impl Default for Fast {
@@ -56,6 +58,7 @@ impl Default for Fast {
             receiver: Mutex::new(Some(receiver)),
             beat: AtomicU64::new(0),
             visited: AtomicU64::new(0),
+            slowed: AtomicU64::new(0),
         }
     }
 }
@@ -66,6 +69,11 @@ impl Fast {
         let late = (interval * LATE).max(LEAST_LATE);
         self.visited.load(Ordering::Acquire) & bit(slot) != 0
             && now.since(Mono(self.beat.load(Ordering::Acquire))) <= late
+    }
+
+    /// Whether the hardware was seen holding the GPU's clocks down since this was last asked.
+    pub fn slowed(&self, slot: usize) -> bool {
+        self.slowed.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
     }
 
     /// A GPU has a handle.
@@ -158,6 +166,9 @@ fn visit(shared: &Shared, caller: &mut Caller, seat: &mut Seat) -> bool {
     let taken = Mono::now();
     let mut visit = Visit::new(&seat.gpu, &seat.device, caller, &mut seat.memory);
     gpu::read(Tier::Fast, &mut visit);
+    if std::mem::take(&mut visit.found().slowdown.seen) {
+        shared.fast.slowed.fetch_or(bit(seat.slot), Ordering::AcqRel);
+    }
     let (learned, ended) = Learned::of(visit);
     shared.report(&seat.gpu, Tier::Fast, seat.epoch, taken, learned, caller.take_costs());
     match ended {

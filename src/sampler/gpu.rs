@@ -9,6 +9,7 @@ mod found;
 mod nvlink;
 mod pcie;
 pub(super) mod processes;
+mod slowdown;
 mod vgpu;
 mod video;
 
@@ -21,6 +22,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
 
 pub use found::Found;
+pub use slowdown::Slowdown;
 
 use super::raw;
 use super::visit::{Field, Scale, Visit};
@@ -41,7 +43,7 @@ const BITS: Scale = Scale::BITS;
 
 /// Ids of all fields that are read, by the numbers of the bindings.
 pub fn fields_read() -> impl Iterator<Item = u32> {
-    let tables = [&SLOW_FIELDS[..], &pcie::FIELDS, &nvlink::TOTALS, &nvlink::OF_LINKS];
+    let tables = [&SLOW_FIELDS[..], &slowdown::FIELDS, &pcie::FIELDS, &nvlink::TOTALS, &nvlink::OF_LINKS];
     tables.into_iter().flatten().map(Field::id).chain(nvlink::ONE_BY_ONE)
 }
 
@@ -68,8 +70,8 @@ macro_rules! field {
     };
 }
 
-/// What a driver reads in one call of half a millisecond and more, so not once a second.
-static SLOW_FIELDS: [Field; 12] = [
+/// What a driver reads together in one call of 0.13 ms, so not once a second.
+static SLOW_FIELDS: [Field; 10] = [
     Field::new(
         field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
         m::gpu_recovery_action.id(),
@@ -100,18 +102,6 @@ static SLOW_FIELDS: [Field; 12] = [
         (ClockEvent::SwThermalSlowdown,),
         NANO
     ),
-    field!(
-        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
-        gpu_clock_event_seconds_total,
-        (ClockEvent::HwThermalSlowdown,),
-        NANO
-    ),
-    field!(
-        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
-        gpu_clock_event_seconds_total,
-        (ClockEvent::HwPowerBrakeSlowdown,),
-        NANO
-    ),
 ];
 
 const DOMAINS: [(Clock, ClockDomain); 4] = [
@@ -130,6 +120,7 @@ fn fast(v: &mut Visit<'_>) {
     // The ledger adds the states up to seconds, so they are sent also if they are not to be published.
     let feeds = [m::gpu_clock_event_active.id(), m::gpu_clock_event_seconds_total.id()];
     if let Some(bits) = v.read(REASONS, &feeds, raw::clocks_event_reasons) {
+        v.found().slowdown.seen |= bits & slowdown::BITS != 0;
         for (event, bit) in ClockEvent::ALL.iter().zip(CLOCK_EVENT_BITS) {
             v.rows.of(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
         }
@@ -205,6 +196,7 @@ const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
 
 fn slow(v: &mut Visit<'_>) {
     v.fields(&SLOW_FIELDS);
+    slowdown::slow(v);
     let limit = &m::gpu_power_limit_watts;
     v.value("nvmlDeviceGetEnforcedPowerLimit", limit, (PowerLimit::Enforced,), MILLI, |d| {
         d.enforced_power_limit()

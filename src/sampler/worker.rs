@@ -236,6 +236,9 @@ impl Worker<'_> {
         }
         let taken = Mono::now();
         let mut visit = Visit::new(gpu, device, &mut self.caller, memory);
+        if tier == Tier::Slow {
+            visit.found().slowdown.seen |= self.shared.fast.slowed(self.slot_number);
+        }
         gpu::read(tier, &mut visit);
         let layout = &mut kept.layout;
         let gpm = self.shared.gpm.load(Ordering::Relaxed);

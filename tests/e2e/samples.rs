@@ -234,3 +234,33 @@ fn counters_left_to_a_profiler_are_not_touched_and_go_on_when_they_are_back() {
         node.wait_metrics("it grows", |m| ratio == 0.0 || active(m, name, &labels) > now);
     }
 }
+
+#[test]
+fn the_hardwares_slowdowns_are_read_only_when_there_were_some() {
+    // So that no visit of the rare tier comes while the test waits.
+    let node = Setup::new("tests/scenarios/slowdown.toml").with("SAMPLER__RARE_INTERVAL", "10m").start();
+    node.wait_ready();
+    let held = |m: &Metrics, gpu| {
+        m.value("gpu_clock_event_seconds_total", &[("gpu", gpu), ("reason", "hw_thermal_slowdown")])
+    };
+    node.wait_metrics("the driver's counters", |m| held(m, "0") == Some(0.0) && held(m, "1") == Some(0.0));
+    node.sim().open_gate("hot").unwrap();
+    let m = node.wait_metrics("all of the second", |m| held(m, "0") >= Some(0.999));
+    assert!(close(held(&m, "0").unwrap(), 1.0, 0.001), "{:?}", held(&m, "0"));
+    assert_eq!(held(&m, "1"), Some(0.0));
+
+    let calls = |m: &Metrics, call| {
+        m.value("gpu_exporter_driver_calls_total", &[("call", call), ("tier", "slow")]).unwrap_or_default()
+    };
+    let seen = |m: &Metrics| calls(m, "nvmlDeviceGetMigMode");
+    // The visit that reads them for the last time may still be under way.
+    let begin = node.wait_metrics("visits after it", |now| seen(now) >= seen(&m) + 6.0);
+    let end = node.wait_metrics("more visits", |now| seen(now) >= seen(&begin) + 20.0);
+    let fields = calls(&end, "nvmlDeviceGetFieldValues") - calls(&begin, "nvmlDeviceGetFieldValues");
+    let visits = seen(&end) - seen(&begin);
+    assert!(
+        fields <= 2.0 * visits + 4.0,
+        "{fields} calls for fields in {visits} visits: NVLinks and the cheap ones"
+    );
+    assert_eq!(held(&end, "0"), held(&m, "0"), "given again as it was read");
+}

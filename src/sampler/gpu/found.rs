@@ -1,7 +1,10 @@
 //! What is kept of a GPU from visit to visit, for the life of one handle.
 
+use std::time::Duration;
+
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
+use super::Slowdown;
 use crate::host::Host;
 use crate::sampler::own::Own;
 use crate::sampler::wire::Orders;
@@ -15,6 +18,10 @@ pub struct Found {
     pub own: Own,
     /// Most processes with rows of their own; `None`: none has.
     pub processes: Option<usize>,
+    /// After how long what hardly ever changes is read again.
+    pub rarely: Duration,
+    /// For how long the hardware held the clocks down.
+    pub slowdown: Slowdown,
     /// Its processes that compute, as listed last, without the canary's; `None` if that failed or was not tried.
     pub compute: Option<Vec<ProcessInfo>>,
     /// Number of NVLinks; `None` while not known.
@@ -41,6 +48,8 @@ impl Found {
             host: Host::new(&orders.root),
             own: Own::default(),
             processes: orders.processes.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            rarely: orders.intervals.rare,
+            slowdown: Slowdown::default(),
             compute: None,
             links: None,
             links_up: None,
@@ -52,6 +61,7 @@ impl Found {
 
     /// What a change of the MIG layout may have changed is found out again.
     pub fn forget(&mut self) {
+        self.slowdown = Slowdown::default();
         self.links = None;
         self.links_up = None;
         self.compute = None;
