@@ -539,6 +539,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--load", action="store_true", help="run gpu_load.py (torch) on GPU 0 in the middle third")
     parser.add_argument("--seconds", type=float, default=45.0, help="length of each user's rounds (45)")
     parser.add_argument("--cost-seconds", type=float, default=60.0, help="length of the cost measurement; 0 for none (60)")
+    parser.add_argument("--scrape-every", type=float, default=1.0, help="seconds between the scrapes of the cost measurement (1)")
     parser.add_argument("--require-smi", action="store_true", help="fail if there is no nvidia-smi")
     parser.add_argument("--require-budget", action="store_true", help="fail if a budget is exceeded")
     parser.add_argument("--nvml-library", type=Path, metavar="PATH",
@@ -587,7 +588,7 @@ def main(arguments: list[str]) -> int:
             daemon.wait_ready()
             idle = Poller(specs)  # for the header only: not started, reads nothing
             head = header("What the exporter costs", idle, arguments, users[0], binary)
-            lines = cost.measure(daemon, options.cost_seconds, head, options.out / "cost.md")
+            lines = cost.measure(daemon, options.cost_seconds, options.scrape_every, head, options.out / "cost.md")
             failed |= options.require_budget and any("EXCEEDED" in line for line in lines)
             say(*lines)
             daemon.terminate()

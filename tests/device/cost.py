@@ -12,6 +12,8 @@ BUDGET_CPU_PERCENT = 1.5
 BUDGET_DRIVER_SECONDS = 0.03
 BUDGET_PSS_MIB = 30.0
 BUDGET_SERIES = 400
+# After the start: what is read once is no part of what the exporter costs from then on.
+SETTLED = 20.0
 
 
 def quantile(values: list[float], q: float) -> float:
@@ -37,7 +39,8 @@ class ProcessCost:
     role: str
     threads: int
     cpu: float  # % of a core, from /proc/PID/stat
-    scheduled: float | None  # the same from schedstat
+    scheduled: float  # the same from schedstat, of threads that live
+    by_thread: dict[str, float]  # of that, by the thread's name
     pss: int  # bytes
 
 
@@ -46,6 +49,7 @@ class Taken:
     """One measurement."""
 
     elapsed: float
+    every: float  # seconds between scrapes
     span: float  # seconds between the first and the last page's newest fast samples
     processes: list[ProcessCost]
     replaced: list[int]
@@ -65,7 +69,7 @@ class Taken:
 
     @property
     def scheduled(self) -> float:
-        return sum(p.scheduled or 0.0 for p in self.processes)
+        return sum(p.scheduled for p in self.processes)
 
     @property
     def pss_mib(self) -> float:
@@ -90,7 +94,7 @@ class Taken:
     def document(self) -> dict:
         """All of it, for JSON."""
         return {
-            "elapsed": self.elapsed, "span": self.span, "processes": [vars(p) for p in self.processes],
+            "elapsed": self.elapsed, "scraped_every": self.every, "span": self.span, "processes": [vars(p) for p in self.processes],
             "replaced": self.replaced, "cpu_percent": self.cpu, "cpu_percent_schedstat": self.scheduled,
             "pss_mib": self.pss_mib, "driver_seconds_per_second": self.inside,
             "driver_seconds_per_second_by_tier": self.tiers,
@@ -103,14 +107,16 @@ class Taken:
     def report(self, header: str, load: str) -> str:
         """The measurement as Markdown."""
         out = [header, "## Processes", ""]
-        out += [f"{self.elapsed:.1f} s at default settings, scraped once a second (OpenMetrics, gzip). {load}", ""]
+        out += [f"{self.elapsed:.1f} s at default settings, scraped every {self.every:g} s (OpenMetrics, gzip). {load}", ""]
         out += ["| process | pid | threads | CPU, % of a core (/proc/PID/stat) | (schedstat) | PSS, MiB |",
                 "|---|---|---|---|---|---|"]  # fmt: skip
         for p in self.processes:
-            shown = "-" if p.scheduled is None else f"{p.scheduled:.2f}"
-            out.append(f"| {p.role} | {p.pid} | {p.threads} | {p.cpu:.2f} | {shown} | {p.pss / 2**20:.1f} |")
+            out.append(f"| {p.role} | {p.pid} | {p.threads} | {p.cpu:.2f} | {p.scheduled:.2f} | {p.pss / 2**20:.1f} |")
         out += [f"| all | | {sum(p.threads for p in self.processes)} | {self.cpu:.2f} | {self.scheduled:.2f} | "
                 f"{self.pss_mib:.1f} |", ""]  # fmt: skip
+        threads = [(share, p.role, name) for p in self.processes for name, share in p.by_thread.items() if share >= 0.01]
+        out += ["| thread | CPU, % of a core (schedstat) |", "|---|---|"]
+        out += [f"| {role}: {name} | {share:.3f} |" for share, role, name in sorted(threads, reverse=True)] + [""]
         if self.replaced:
             out += [f"Processes that came or went meanwhile: {self.replaced}.", ""]
         out += ["## Budget (set for eight GPUs)", "", f"GPUs here: {len(self.per_gpu)}.", "",
@@ -142,16 +148,16 @@ class Taken:
         return "\n".join(out) + "\n"
 
 
-def take(daemon: Daemon, seconds: float) -> Taken:
-    """Scrapes once a second for `seconds` and counts what that cost."""
+def take(daemon: Daemon, seconds: float, every: float = 1.0) -> Taken:
+    """Scrapes at this interval for `seconds` and counts what that cost."""
     before = daemon.processes()
     page_before, begin = daemon.scrape(), time.monotonic()
     scheduled_before = {pid: p.scheduled_seconds() for pid, p in before.items()}
     scraper = Scraper(daemon.port)
     first, *_ = scraper.scrape()
     latencies, wire, plain = [], 0, 0
-    for at in range(1, int(seconds) + 1):
-        time.sleep(max(0.0, begin + at - time.monotonic()))
+    for at in range(1, int(seconds / every) + 1):
+        time.sleep(max(0.0, begin + at * every - time.monotonic()))
         took, wire, plain = scraper.scrape()
         latencies.append(took)
     scraper.close()
@@ -162,10 +168,11 @@ def take(daemon: Daemon, seconds: float) -> Taken:
     processes = []
     for pid, p in sorted(after.items()):
         cpu = (p.cpu_seconds - before[pid].cpu_seconds if pid in before else p.cpu_seconds) / elapsed * 100
-        scheduled = None
-        if (now := scheduled_after.get(pid)) is not None:
-            scheduled = (now - (scheduled_before.get(pid) or 0.0)) / elapsed * 100
-        processes.append(ProcessCost(pid, p.role(), p.threads, cpu, scheduled, p.pss_bytes()))
+        known, by_thread = scheduled_before.get(pid, {}), {}
+        for (number, name), spent in scheduled_after[pid].items():
+            share = (spent - known.get((number, name), 0.0)) / elapsed * 100
+            by_thread[name] = by_thread.get(name, 0.0) + share
+        processes.append(ProcessCost(pid, p.role(), p.threads, cpu, sum(by_thread.values()), by_thread, p.pss_bytes()))
 
     def grown(name: str, label: str) -> dict[str, float]:
         had = by_label(page_before, name, label)
@@ -178,7 +185,7 @@ def take(daemon: Daemon, seconds: float) -> Taken:
         if gpu := dict(labels).get("gpu"):
             per_gpu[gpu] = per_gpu.get(gpu, 0) + 1
     return Taken(
-        elapsed=elapsed, span=span, processes=processes, replaced=sorted(set(before) ^ set(after)),
+        elapsed=elapsed, every=every, span=span, processes=processes, replaced=sorted(set(before) ^ set(after)),
         counts=grown("gpu_exporter_driver_calls_total", "call"),
         spent=grown("gpu_exporter_driver_call_seconds_total", "call"),
         tiers={k: v / span for k, v in grown("gpu_exporter_driver_call_seconds_total", "tier").items()},
@@ -186,10 +193,12 @@ def take(daemon: Daemon, seconds: float) -> Taken:
     )  # fmt: skip
 
 
-def measure(daemon: Daemon, seconds: float, header: str, path: Path) -> list[str]:
+def measure(daemon: Daemon, seconds: float, every: float, header: str, path: Path) -> list[str]:
     """Measures for `seconds` and writes the report. Gives the lines of the summary."""
-    taken = take(daemon, seconds)
-    path.write_text(taken.report(header, "No GPU load, no other reader of NVML by this script."))
+    time.sleep(SETTLED)
+    taken = take(daemon, seconds, every)
+    path.write_text(taken.report(
+        header, f"From {SETTLED:g} s after the start on. No GPU load, no other reader of NVML by this script."))  # fmt: skip
     ms = [v * 1e3 for v in taken.latencies]
     return [f"cost: {what}: {got:.4g} (budget {allowed:g}{'' if kept else ', EXCEEDED'})"
             for what, got, allowed, kept in taken.budget()] + [

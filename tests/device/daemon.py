@@ -190,13 +190,17 @@ class Process:
         arguments = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
         return arguments[1].decode() if len(arguments) > 1 and arguments[1] else self.name
 
-    def scheduled_seconds(self) -> float | None:
-        """CPU time as the scheduler counts it, in nanoseconds rather than ticks; threads that live."""
-        try:
-            tasks = Path(f"/proc/{self.pid}/task").iterdir()
-            return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks) / 1e9
-        except OSError:
-            return None
+    def scheduled_seconds(self) -> dict[tuple[int, str], float]:
+        """CPU time of each thread that lives, by number and name, as the scheduler counts it: in nanoseconds rather than
+        ticks."""
+        found = {}
+        for task in Path(f"/proc/{self.pid}/task").glob("*"):
+            try:
+                name, spent = (task / "comm").read_text().strip(), (task / "schedstat").read_text().split()[0]
+            except OSError:
+                continue
+            found[int(task.name), name] = int(spent) / 1e9
+        return found
 
     def pss_bytes(self) -> int:
         for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
