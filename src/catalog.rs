@@ -145,7 +145,7 @@ metrics! {
     gpu_clock_max_hertz: Gauge<Gpu, (ClockDomain,)>, Hertz, Once, "0.1.0";
     /// 1 while the driver names this reason for holding the clocks down. `gpu_idle` is no fault.
     gpu_clock_event_active: Gauge<Gpu, (ClockEvent,)>, None, Fast, "0.1.0";
-    /// Time the clocks were held down for this reason: the driver's own nanosecond counter where it has one, else added up by the exporter ten times a second.
+    /// Time the clocks were held down for this reason: the driver's own nanosecond counter where it has one, else added up by the exporter ten times a second. Slowdown by heat or power brake of less than a tenth of a second may come a minute late.
     gpu_clock_event_seconds_total: Counter<Gpu, (ClockEvent,)>, Seconds, Slow, "0.1.0";
     /// Performance state, 0 (fastest) to 15.
     gpu_performance_state: Gauge<Gpu>, None, Normal, "0.1.0", at most 15.0;

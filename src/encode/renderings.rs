@@ -1,9 +1,8 @@
 //! Bytes made ahead of those who ask for them.
 //!
-//! A format that was asked for in the last [`KEEP`] is made anew, by one thread, for the snapshots that the next to
-//! ask may meet: those who scrape come at an interval, and what nobody will fetch is not made. Who comes in time gets
-//! the bytes that are ready and waits for nothing; who is first, or comes out of turn, waits until they are made, once,
-//! however many ask at the same time.
+//! Those who scrape come at an interval: a format that was asked for twice is made, by one thread, for the snapshots that
+//! are the newest when it is asked for again, and for no others. Who comes in time gets the bytes that are ready and waits
+//! for nothing; who is first, or comes out of turn, waits until they are made, once, however many ask at the same time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,12 +17,12 @@ use super::{Encoding, Format};
 use crate::clock::Mono;
 use crate::snapshot::{Board, Snapshot};
 
-/// For how long after it was last asked for a format is made ahead.
+/// For how long after it was last asked for a format is made ahead, and its bytes are kept.
 pub const KEEP: Duration = Duration::from_secs(5 * 60);
 
 /// How far ready bytes may be behind the newest snapshot when somebody is expected. Making them takes milliseconds; where
 /// they are this far behind, the thread that makes them is starved, and who asks makes them itself. Bytes are made from
-/// this long before somebody is expected.
+/// this long before somebody is expected until this long after.
 const LAG: Duration = Duration::from_secs(2);
 
 /// How often the thread looks whether anybody is left to make bytes for.
@@ -167,10 +166,11 @@ impl Slot {
         awaited
     }
 
-    /// Whether bytes made now may be the newest when somebody asks again, if that is after as long as last time.
+    /// Whether somebody is expected who would get bytes made now: after as long as between the last two times.
     fn due(&self, now: Mono) -> bool {
         let (asked, every) = (self.asked.load(Ordering::Relaxed), self.every.load(Ordering::Relaxed));
-        now + LAG >= Mono(asked.saturating_add(every))
+        let next = Mono(asked.saturating_add(every));
+        every != 0 && next.since(now) <= LAG && now.since(next) <= LAG
     }
 
     fn wanted(&self, now: Mono) -> bool {
@@ -233,6 +233,7 @@ mod tests {
         let mut workshop = Workshop::default();
         let first = renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
         assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), Some(1));
+        renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
 
         renderings.board.publish(specimen::node_taken(2, now));
         renderings.refresh(&renderings.board.current(), Mono::now(), &mut workshop);
@@ -250,6 +251,7 @@ mod tests {
     #[tokio::test]
     async fn ready_bytes_are_handed_out_unless_they_lag() {
         let renderings = by_hand(Mono(1_000_000_000));
+        renderings.get(Format::Json, Encoding::Identity).await.unwrap();
         let first = renderings.get(Format::Json, Encoding::Identity).await.unwrap();
         renderings.board.publish(specimen::node_taken(2, Mono(1_000_000_000) + LAG));
         let ready = renderings.get(Format::Json, Encoding::Identity).await.unwrap();
@@ -275,15 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_made_shortly_before_somebody_asks_again() {
+    fn bytes_are_made_about_when_somebody_asks_again() {
         let (slot, at) = (Slot::default(), |seconds| Mono(1_000_000_000 * seconds));
-        assert!(slot.ask(at(100)), "the first makes bytes itself, as there are none");
-        assert!((101..130).all(|now| slot.due(at(now))), "nobody knows when the next one comes");
-        assert!(slot.ask(at(115)));
-        let due: Vec<u64> = (115..135).filter(|now| slot.due(at(*now))).collect();
-        assert_eq!(due, (128..135).collect::<Vec<_>>(), "from two seconds before it, until somebody comes");
-        assert!(!slot.ask(at(116)), "out of turn");
-        assert!((116..119).all(|now| slot.due(at(now))), "once a second");
+        let due = |slot: &Slot| (100..150).filter(|now| slot.due(at(*now))).collect::<Vec<u64>>();
+        assert!(!slot.ask(at(100)));
+        assert!(due(&slot).is_empty(), "nobody knows whether another one comes");
+        assert!(!slot.ask(at(115)));
+        assert_eq!(due(&slot), [128, 129, 130, 131, 132]);
+        assert!(slot.ask(at(130)), "in time");
+        assert!(!slot.ask(at(131)), "out of turn");
+        assert_eq!(due(&slot), [130, 131, 132, 133, 134], "once a second");
     }
 
     #[tokio::test]
@@ -291,9 +294,8 @@ mod tests {
         let renderings = by_hand(Mono(1_000_000_000));
         let slot = renderings.slot(Format::Text, Encoding::Gzip);
         slot.ask(Mono::now());
-        slot.every.store(u64::MAX / 2, Ordering::Relaxed);
         renderings.refresh(&renderings.board.current(), Mono::now(), &mut Workshop::default());
-        assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), None, "not now");
+        assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), None, "asked for once");
         renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
         assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), Some(1));
         slot.every.store(u64::MAX / 2, Ordering::Relaxed);
