@@ -146,7 +146,7 @@ async function writeFleet({ from: begun, own, nodes }, groups) {
 async function measure(own, report, targets) {
   const cost = await measureRules(own, targets);
   report.rules = cost;
-  say(`  all rules: ${cost.seconds.toFixed(3)} s an evaluation (${cost.groups} groups), those due every 15 s ${cost.due.toFixed(3)} s, ${cost.series} series, ${cost.megabytes} MB`);
+  say(`  rules as last evaluated, while the nodes were made and scraped beside them: ${cost.seconds.toFixed(1)} s in ${cost.groups} groups, ${cost.due.toFixed(2)} s due every 15 s; ${cost.series} series, ${cost.megabytes} MB`);
   const at = Date.now();
   await own.pause();
   report.queries = await measureQueries(own, boards, at, SLOW);

@@ -4,8 +4,8 @@
     tests/alerts/cost.py [--minutes 8] [--json FILE] [--check]
 
 A simulated node is recorded twice; from that one server plays as many nodes as are asked for, each with GPUs, pods and
-jobs of its own and counters that grow. A real Prometheus scrapes them every 15 s and evaluates all rules but the example
-prices. Then it is left quiet, and each rule and each query is asked for alone, several times, with its CPU time counted.
+jobs of its own and counters that grow. Of what rules ask for over more than ten minutes, an hour of past is written. A real
+Prometheus scrapes them every 15 s and evaluates all rules but the example prices. Then it is left quiet, and each rule and each query is asked for alone, several times, with its CPU time counted.
 Last, all groups are evaluated as Prometheus does it, side by side: two workers take one group after the other and ask for
 its rules in their order.
 
@@ -34,7 +34,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)$")
 NAME = re.compile(r"[a-zA-Z_:][\w:]*")
+RANGE = re.compile(r"([a-zA-Z_:][\w:]*)(\{[^{}]*\})?\[(\d+)([smhd])\]")
+MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
+JOB = "gpu-node-exporter"
 INTERVAL = 15
+# Ranges longer than the run have this much past written for them; hardly any series is asked for over more.
+PAST = 3600
 PASSES = 4
 REPEATS = 3
 WORKERS = 2
@@ -153,6 +158,31 @@ class Fleet:
             labels = re.sub(r'owner="[^"]*"', 'owner="slurm/4711.0"', labels).replace('slurm_job=""', 'slurm_job="4711"')
         return re.sub(r'([{,](?:pod|slurm_job)="[^"]+)"', rf'\1-{i}"', labels)
 
+    def write_past(self, file: Path, rules: list[Path]) -> int:
+        """Writes OpenMetrics: the hour before the start of all series that a rule asks for over more than ten minutes. Gives
+        the number of samples."""
+        asked = [
+            (name, MATCHER.findall(matchers))
+            for path in rules
+            for name, matchers, count, unit in RANGE.findall(path.read_text())
+            if int(count) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit] > 600
+        ]
+        chosen = [
+            k
+            for k, (name, labels, *_) in enumerate(self.series)
+            if any(name == other and matches(labels, matchers) for other, matchers in asked)
+        ]
+        times = range(int(self.start) - PAST, int(self.start) - INTERVAL, INTERVAL)
+        with file.open("w") as out:
+            for k in chosen:
+                for i, lines in enumerate(self.lines):
+                    before, value, rate, _ = lines[k]
+                    name, _, labels = before.rstrip().partition("{")
+                    series = f'{name}{{instance="{instance(i)}",job="{JOB}"{"," + labels if labels else "}"}'
+                    out.writelines(f"{series} {max(0.0, value + rate * (at - self.start))!r} {at}\n" for at in times)
+            out.write("# EOF\n")
+        return len(chosen) * len(self.lines) * len(times)
+
     def page(self, i: int) -> bytes:
         since = time.time() - self.start
         odd = int(since / INTERVAL) % 2
@@ -161,6 +191,20 @@ class Fleet:
             for before, value, rate, other in self.lines[i]
         ]
         return "".join(page).encode()
+
+
+def instance(i: int) -> str:
+    return f"node-{i + 1:03}:9408"
+
+
+def matches(labels: str, matchers: list[tuple[str, str, str]]) -> bool:
+    """Whether a series with these labels is among those that a selector asks for."""
+    values = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+    return all(
+        (values.get(label, "") == wanted if how in ("=", "!=") else bool(re.fullmatch(wanted, values.get(label, ""))))
+        == (how in ("=", "=~"))
+        for label, how, wanted in matchers
+    )
 
 
 def serve(fleet: Fleet, port: int) -> ThreadingHTTPServer:
@@ -212,7 +256,7 @@ class Prometheus:
         config = {
             "global": {"scrape_interval": interval, "scrape_timeout": "10s", "evaluation_interval": f"{INTERVAL}s"},
             "rule_files": rules,
-            "scrape_configs": [{"job_name": "gpu-node-exporter", "static_configs": targets}],
+            "scrape_configs": [{"job_name": JOB, "static_configs": targets}],
         }
         self.config.write_text(json.dumps(config))
         request = urllib.request.Request(f"{self.url}/-/reload", method="POST")
@@ -323,13 +367,19 @@ def main() -> int:
         wanted |= {name for _, query in queries for name in NAME.findall(query)}
         fleet = Fleet(pages, options.nodes, None if options.all else wanted)
         print(f"a node tells {fleet.total} series, {len(fleet.series)} of them asked for by rules or the board", flush=True)
+        samples = fleet.write_past(folder / "past", rules)
+        promtool = options.prometheus.with_name("promtool")
+        made = [promtool, "tsdb", "create-blocks-from", "openmetrics", folder / "past", folder / "data"]
+        subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
+        (folder / "past").unlink()
+        print(f"{samples} samples of the hour before written", flush=True)
         serve(fleet, options.port)
 
         prometheus = Prometheus(options.prometheus, folder, options.port + 1)
         targets = [
             {
                 "targets": [f"127.0.0.1:{options.port}"],
-                "labels": {"__metrics_path__": f"/node/{i}", "instance": f"node-{i + 1:03}:9408"},
+                "labels": {"__metrics_path__": f"/node/{i}", "instance": instance(i)},
             }
             for i in range(options.nodes)
         ]
