@@ -144,7 +144,7 @@ pub const LEFT_OUT: &[LeftOut] = &[
     functions(&["nvmlDeviceGetNumFans"], "Data-centre boards have no fans of their own."),
     functions(
         &["nvmlDeviceGetViolationStatus"],
-        "0.6 ms a policy; the driver's own counters of event reasons come in one batch of fields.",
+        "0.6 to 1.3 ms a policy; the driver's own counters of event reasons come as fields, the two dear ones only when needed.",
     ),
     functions(&["nvmlSystemGetHicVersion"], "Host interface cards of S-class systems."),
     fields(

@@ -1,11 +1,10 @@
 //! Bytes made ahead of those who ask for them.
 //!
-//! Those who scrape come at an interval: a format that was asked for twice is made, by one thread, for the snapshots that
-//! are the newest when it is asked for again, and for no others. Who comes in time gets the bytes that are ready and waits
+//! Those who scrape come at an interval, one or two of them for each format: it is made, by one thread, for the snapshots
+//! about the moment when it is asked for again, and for no others. Who comes in time gets the bytes that are ready and waits
 //! for nothing; who is first, or comes out of turn, waits until they are made, once, however many ask at the same time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -20,7 +19,7 @@ use crate::snapshot::{Board, Snapshot};
 /// For how long after it was last asked for a format is made ahead, and its bytes are kept.
 pub const KEEP: Duration = Duration::from_secs(5 * 60);
 
-/// How far ready bytes may be behind the newest snapshot when somebody is expected. Making them takes milliseconds; where
+/// How far ready bytes may be behind the newest snapshot for one who was expected. Making them takes milliseconds; where
 /// they are this far behind, the thread that makes them is starved, and who asks makes them itself. Bytes are made from
 /// this long before somebody is expected until this long after.
 const LAG: Duration = Duration::from_secs(2);
@@ -60,10 +59,8 @@ pub struct Renderings {
 #[derive(Debug, Default)]
 struct Slot {
     ready: ArcSwapOption<Rendering>,
-    /// When it was last asked for; 0 if never.
-    asked: AtomicU64,
-    /// Nanoseconds between that and the time before; 0 if there was none.
-    every: AtomicU64,
+    /// When it was last asked for, the newest first.
+    asked: std::sync::Mutex<[Option<Mono>; 3]>,
     /// Held by the one that makes bytes because none are ready. Never by the thread.
     making: Mutex<()>,
 }
@@ -88,11 +85,12 @@ impl Renderings {
     pub async fn get(self: &Arc<Self>, format: Format, encoding: Encoding) -> Result<Bytes, Unrendered> {
         let slot = self.slot(format, encoding);
         let lag = if slot.ask(Mono::now()) { LAG } else { Duration::ZERO };
-        if let Some(bytes) = self.ready(slot, lag) {
+        let oldest = self.board.current().taken.0.saturating_sub(lag.as_nanos() as u64);
+        if let Some(bytes) = slot.ready_since(Mono(oldest)) {
             return Ok(bytes);
         }
         let _making = slot.making.lock().await;
-        if let Some(bytes) = self.ready(slot, lag) {
+        if let Some(bytes) = slot.ready_since(Mono(oldest)) {
             return Ok(bytes);
         }
         let this = self.clone();
@@ -101,12 +99,6 @@ impl Renderings {
 
     fn slot(&self, format: Format, encoding: Encoding) -> &Slot {
         &self.slots[format as usize][encoding as usize]
-    }
-
-    fn ready(&self, slot: &Slot, lag: Duration) -> Option<Bytes> {
-        let ready = slot.ready.load();
-        let newest = self.board.current();
-        ready.as_ref().filter(|r| newest.taken.since(r.taken) <= lag).map(|r| r.bytes.clone())
     }
 
     /// Makes one format now, on a blocking thread.
@@ -157,25 +149,32 @@ impl Renderings {
 }
 
 impl Slot {
+    /// Ready bytes of a snapshot that is not older than this.
+    fn ready_since(&self, oldest: Mono) -> Option<Bytes> {
+        self.ready.load().as_ref().filter(|r| r.taken >= oldest).map(|r| r.bytes.clone())
+    }
+
     /// Notes that somebody asks now; gives whether that was to be expected, so that the thread has made bytes.
     fn ask(&self, now: Mono) -> bool {
         let awaited = self.due(now);
-        let before = self.asked.swap(now.0, Ordering::Relaxed);
-        let every = if before == 0 { 0 } else { now.0.saturating_sub(before) };
-        self.every.store(every, Ordering::Relaxed);
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        *asked = [Some(now), asked[0], asked[1]];
         awaited
     }
 
-    /// Whether somebody is expected who would get bytes made now: after as long as between the last two times.
+    /// Whether somebody is expected who would get bytes made now. One who comes every `t` was there at `n`, `n - t` and
+    /// `n - 2t`; of two who do so in turn one was there at `n` and `n - t`, and the other, next, in between: both are next
+    /// as long after the time before last as lies between the first and the third.
     fn due(&self, now: Mono) -> bool {
-        let (asked, every) = (self.asked.load(Ordering::Relaxed), self.every.load(Ordering::Relaxed));
-        let next = Mono(asked.saturating_add(every));
-        every != 0 && next.since(now) <= LAG && now.since(next) <= LAG
+        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let [Some(last), Some(before), Some(first)] = asked else { return false };
+        let next = before + last.since(first);
+        next.since(now) <= LAG && now.since(next) <= LAG
     }
 
     fn wanted(&self, now: Mono) -> bool {
-        let asked = self.asked.load(Ordering::Relaxed);
-        asked != 0 && now.since(Mono(asked)) <= KEEP
+        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked[0].is_some_and(|asked| now.since(asked) <= KEEP)
     }
 
     /// Two make bytes at times, the thread and who asked first; the newer stay.
@@ -233,7 +232,9 @@ mod tests {
         let mut workshop = Workshop::default();
         let first = renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
         assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), Some(1));
-        renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
+        for _ in 0..2 {
+            renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
+        }
 
         renderings.board.publish(specimen::node_taken(2, now));
         renderings.refresh(&renderings.board.current(), Mono::now(), &mut workshop);
@@ -251,7 +252,9 @@ mod tests {
     #[tokio::test]
     async fn ready_bytes_are_handed_out_unless_they_lag() {
         let renderings = by_hand(Mono(1_000_000_000));
-        renderings.get(Format::Json, Encoding::Identity).await.unwrap();
+        for _ in 0..2 {
+            renderings.get(Format::Json, Encoding::Identity).await.unwrap();
+        }
         let first = renderings.get(Format::Json, Encoding::Identity).await.unwrap();
         renderings.board.publish(specimen::node_taken(2, Mono(1_000_000_000) + LAG));
         let ready = renderings.get(Format::Json, Encoding::Identity).await.unwrap();
@@ -279,14 +282,16 @@ mod tests {
     #[test]
     fn bytes_are_made_about_when_somebody_asks_again() {
         let (slot, at) = (Slot::default(), |seconds| Mono(1_000_000_000 * seconds));
-        let due = |slot: &Slot| (100..150).filter(|now| slot.due(at(*now))).collect::<Vec<u64>>();
-        assert!(!slot.ask(at(100)));
-        assert!(due(&slot).is_empty(), "nobody knows whether another one comes");
-        assert!(!slot.ask(at(115)));
-        assert_eq!(due(&slot), [128, 129, 130, 131, 132]);
-        assert!(slot.ask(at(130)), "in time");
-        assert!(!slot.ask(at(131)), "out of turn");
-        assert_eq!(due(&slot), [130, 131, 132, 133, 134], "once a second");
+        let due = |slot: &Slot| (100..200).filter(|now| slot.due(at(*now))).collect::<Vec<u64>>();
+        for (now, awaited) in [(100, false), (115, false), (130, false), (145, true)] {
+            assert_eq!(slot.ask(at(now)), awaited, "at {now}");
+        }
+        assert_eq!(due(&slot), [158, 159, 160, 161, 162]);
+        assert!(!slot.ask(at(149)), "out of turn");
+        for (now, awaited) in [(160, false), (164, true), (175, true), (179, true)] {
+            assert_eq!(slot.ask(at(now)), awaited, "a second one, in turn with the first, at {now}");
+        }
+        assert_eq!(due(&slot), [188, 189, 190, 191, 192]);
     }
 
     #[tokio::test]
@@ -298,12 +303,13 @@ mod tests {
         assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), None, "asked for once");
         renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
         assert_eq!(sequence(&renderings, Format::Text, Encoding::Gzip), Some(1));
-        slot.every.store(u64::MAX / 2, Ordering::Relaxed);
+        *slot.asked.lock().unwrap() = [Some(Mono(3)), Some(Mono(2)), Some(Mono(1))];
         renderings.board.publish(specimen::node_taken(2, Mono(1_500_000_000)));
         renderings.get(Format::Text, Encoding::Gzip).await.unwrap();
+        let newest = Some(2);
         assert_eq!(
             sequence(&renderings, Format::Text, Encoding::Gzip),
-            Some(2),
+            newest,
             "not what was ready for another"
         );
     }

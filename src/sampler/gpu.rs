@@ -70,7 +70,7 @@ macro_rules! field {
     };
 }
 
-/// What a driver reads together in one call of 0.13 ms, so not once a second.
+/// What a driver reads together in one call of some 0.1 ms, so not once a second.
 static SLOW_FIELDS: [Field; 10] = [
     Field::new(
         field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
@@ -119,8 +119,9 @@ fn fast(v: &mut Visit<'_>) {
     const REASONS: &str = "nvmlDeviceGetCurrentClocksEventReasons";
     // The ledger adds the states up to seconds, so they are sent also if they are not to be published.
     let feeds = [m::gpu_clock_event_active.id(), m::gpu_clock_event_seconds_total.id()];
-    if let Some(bits) = v.read(REASONS, &feeds, raw::clocks_event_reasons) {
-        v.found().slowdown.seen |= bits & slowdown::BITS != 0;
+    let bits = v.read(REASONS, &feeds, raw::clocks_event_reasons);
+    v.found().slowdown.seen |= bits.is_none_or(|bits| bits & slowdown::BITS != 0);
+    if let Some(bits) = bits {
         for (event, bit) in ClockEvent::ALL.iter().zip(CLOCK_EVENT_BITS) {
             v.rows.of(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
         }

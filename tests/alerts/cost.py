@@ -4,8 +4,9 @@
     tests/alerts/cost.py [--minutes 8] [--json FILE] [--check]
 
 A simulated node is recorded twice; from that one server plays as many nodes as are asked for, each with GPUs, pods and
-jobs of its own and counters that grow. Of what rules ask for over more than ten minutes, an hour of past is written. A real
-Prometheus scrapes them every 15 s and evaluates all rules but the example prices. Then it is left quiet, and each rule and each query is asked for alone, several times, with its CPU time counted.
+jobs of its own and counters that grow. Of the scraped series that rules ask for over more than ten minutes, an hour of past is
+written. A real Prometheus scrapes the nodes every 15 s and evaluates all rules but the example prices. Then it is left quiet,
+and each rule and each query is asked for alone, several times, with its CPU time counted.
 Last, all groups are evaluated as Prometheus does it, side by side: two workers take one group after the other and ask for
 its rules in their order.
 

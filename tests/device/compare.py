@@ -545,6 +545,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--nvml-library", type=Path, metavar="PATH",
                         help="for the exporter; this script loads libnvidia-ml.so.1 as the loader finds it")  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.cost_seconds and not 0 < options.scrape_every <= options.cost_seconds:
+        parser.error("--scrape-every: more than 0, and no more than --cost-seconds")
 
     try:
         n.nvmlInit()
