@@ -371,7 +371,7 @@ metrics! {
     gpu_canary_hung: Gauge<Gpu, (CanaryStep,)>, None, Own, "0.1.0", at most 1.0;
     /// 1 for the mode the canary is in.
     gpu_canary_mode: Gauge<Node, (CanaryMode,)>, None, Own, "0.1.0", at most 1.0;
-    /// Share of a GPU's time that the canary may use at most (`canary.duty`).
+    /// Share of a GPU's time that the canary may use at most (`canary.duty_ppm`, in millionths).
     gpu_canary_duty_budget_ratio: Gauge<Node>, Ratio, Own, "0.1.0";
     /// Runs of the canary, by how they ended.
     gpu_canary_runs_total: Counter<Node, (CanaryEnd,)>, None, Own, "0.1.0";
