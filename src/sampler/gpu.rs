@@ -3,6 +3,15 @@
 //! Measured costs of the calls decide the tier (`docs/DESIGN.md`). A call of 1 ms and more belongs into the
 //! slow tier or above: visits to those are made one at a time on the node.
 
+/// A field that feeds one metric.
+macro_rules! field {
+    ($id:expr, $metric:ident, $labels:expr, $scale:expr) => {
+        Field::new($id, m::$metric.id(), $scale, |rows, gpu, _, value| {
+            rows.of(gpu).put(&m::$metric, $labels, value)
+        })
+    };
+}
+
 mod errors;
 mod fabric;
 mod found;
@@ -59,15 +68,6 @@ pub fn read(tier: Tier, v: &mut Visit<'_>) {
         Tier::Links => nvlink::links_tier(v),
         Tier::Drain | Tier::Own => {}
     }
-}
-
-/// A field that feeds one metric.
-macro_rules! field {
-    ($id:expr, $metric:ident, $labels:expr, $scale:expr) => {
-        Field::new($id, m::$metric.id(), $scale, |rows, gpu, _, value| {
-            rows.of(gpu).put(&m::$metric, $labels, value)
-        })
-    };
 }
 
 /// What a driver reads together in one call of some 0.1 ms, so not once a second.

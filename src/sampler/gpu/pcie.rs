@@ -11,9 +11,7 @@ use crate::sampler::visit::{Field, Visit};
 
 macro_rules! error {
     ($id:ident, $error:ident) => {
-        Field::new(field_id::$id, m::gpu_pcie_errors_total.id(), ONE, |rows, gpu, _, value| {
-            rows.of(gpu).put(&m::gpu_pcie_errors_total, (PcieError::$error,), value)
-        })
+        field!(field_id::$id, gpu_pcie_errors_total, (PcieError::$error,), ONE)
     };
 }
 

@@ -14,18 +14,19 @@ use crate::sampler::visit::{Field, Visit};
 /// Bits of nvmlClocksEventReason*: hardware slowdown by any cause, by heat, by the power brake.
 pub(super) const BITS: u64 = 0x8 | 0x40 | 0x80;
 
-/// The driver's counter for one reason.
-macro_rules! counter {
-    ($id:ident, $reason:ident) => {
-        Field::new(field_id::$id, m::gpu_clock_event_seconds_total.id(), NANO, |rows, gpu, _, value| {
-            rows.of(gpu).put(&m::gpu_clock_event_seconds_total, (ClockEvent::$reason,), value)
-        })
-    };
-}
-
 pub(super) static FIELDS: [Field; 2] = [
-    counter!(NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, HwThermalSlowdown),
-    counter!(NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, HwPowerBrakeSlowdown),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::HwThermalSlowdown,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::HwPowerBrakeSlowdown,),
+        NANO
+    ),
 ];
 
 /// What is known of them from visit to visit.
