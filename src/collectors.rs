@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::catalog::MetricId;
-use crate::child::Family;
-use crate::clock::Mono;
-use crate::config::Config;
-use crate::http;
-use crate::ledger::inbox::{Event, Inbox};
-use crate::owners::pods::Pods;
-use crate::sample::Source;
-use crate::snapshot::Board;
-use crate::stop::Stop;
+use attribution::pods::Pods;
+use exposition::http;
+use exposition::snapshot_cell::SnapshotCell;
+use host::child::Family;
+use host::stop::Stop;
+use ledger::inbox::{Event, Inbox};
+use model::catalog::MetricId;
+use model::clock::Mono;
+use model::sample::{SWITCHED_OFF, Source};
+use settings::Config;
 
 /// What a collector is given.
 #[derive(Debug, Clone)]
@@ -51,11 +51,11 @@ pub struct Context {
     /// Where the canary's collector and those who ask about it meet.
     pub canary: Arc<canary::desk::Desk>,
     /// Windows of planned work: `windows` looks after them, people order them over the control socket.
-    pub windows: Arc<crate::windows::desk::Desk>,
+    pub windows: Arc<crate::collectors::windows::desk::Desk>,
     /// What the kubelet has given out, kept by `kubelet`; `owners` and `canary` look at it.
     pub pods: Arc<Pods>,
     /// What is published.
-    pub board: Arc<Board>,
+    pub board: Arc<SnapshotCell>,
     /// What the HTTP server counts of itself.
     pub http: Arc<http::Stats>,
 }
@@ -82,9 +82,6 @@ pub const ALL: &[Collector] = &[
     Collector { source: Source::Cpu, start: cpu::start },
     Collector { source: Source::Windows, start: windows::start },
 ];
-
-/// How the word of a collector begins that is switched off.
-pub const SWITCHED_OFF: &str = "switched off";
 
 /// The thread of a collector that is switched off: says so and waits for the end.
 fn switched_off(context: &Context, source: Source, key: &str) {

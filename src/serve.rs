@@ -9,22 +9,25 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
-use crate::catalog::{BuildInfo, METRICS, MetricId};
-use crate::clock::{Mono, unix_seconds};
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, module};
-use crate::config::Config;
-use crate::config::mig_layout::DeclaredLayout;
+use crate::commands::window;
 use crate::control::orders;
-use crate::encode::Renderings;
-use crate::host::Host;
-use crate::http::{self, Doors, Limits};
-use crate::ledger::inbox::Inbox;
-use crate::ledger::{self, Faulty, Hooks, Seen, Settings};
-use crate::snapshot::Board;
-use crate::state::{Document, FaultBooks, Inventory, Keeper, Store};
-use crate::stop::Stop;
-use crate::{child, control, lifecycle, windows};
+use crate::{control, lifecycle};
+use exposition::http::{self, Doors, Limits};
+use exposition::response_cache::Renderings;
+use exposition::snapshot_cell::SnapshotCell;
+use host::Host;
+use host::child;
+use host::state::{Document, Keeper, Store};
+use host::stop::Stop;
+use ledger::inbox::Inbox;
+use ledger::{self, Faulty, Hooks, Seen, Settings};
+use model::catalog::{BuildInfo, METRICS, MetricId};
+use model::clock::{Mono, unix_seconds};
+use model::persisted::{FaultBooks, Inventory};
+use settings::Config;
+use settings::mig_layout::DeclaredLayout;
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +58,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let config = Arc::new(config);
     let off: Arc<HashSet<MetricId>> = Arc::new(switched_off(&config));
     let inbox = Arc::new(Inbox::default());
-    let board = Arc::new(Board::default());
+    let board = Arc::new(SnapshotCell::default());
     let stop = Arc::new(Stop::default());
     let http_stats = Arc::new(http::Stats::default());
     let renderings = Renderings::start(Arc::clone(&board))?;
@@ -79,6 +82,10 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let watchdog = lifecycle::watchdog();
     let hooks = Hooks {
+        publish: {
+            let board = Arc::clone(&board);
+            Box::new(move |snapshot| board.publish(snapshot))
+        },
         beat: Box::new(move || {
             if watchdog {
                 lifecycle::notify(&[NotifyState::Watchdog]);
@@ -88,11 +95,10 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         faulty: remember_faults,
     };
     let ledger = {
-        let (inbox, board, interval) =
-            (Arc::clone(&inbox), Arc::clone(&board), config.ledger.publish_interval);
+        let (inbox, interval) = (Arc::clone(&inbox), config.ledger.publish_interval);
         std::thread::Builder::new()
             .name("ledger".into())
-            .spawn(move || ledger::run(settings, interval, &inbox, &board, hooks))?
+            .spawn(move || ledger::run(settings, interval, &inbox, hooks))?
     };
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
@@ -106,7 +112,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         lookers: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::default(),
-        windows: Arc::new(windows::desk::Desk::new(&config)),
+        windows: Arc::new(collectors::windows::desk::Desk::new(&config)),
         pods: Arc::default(),
         board: Arc::clone(&board),
         http: Arc::clone(&http_stats),
@@ -254,7 +260,7 @@ async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: w
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
     let served = match opened.map_err(io::Error::other).and_then(|server| server) {
         Ok(server) => {
-            let places = windows::orders::Places::default();
+            let places = window::Places::default();
             let answer = move |request: String| {
                 let places = places.clone();
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
@@ -265,8 +271,8 @@ async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: w
                 async move {
                     match obeyed {
                         Some(answer) => answer,
-                        None if windows::orders::is_ours(&request) => {
-                            places.obey(move || windows::orders::obey(&request, &windows, &inbox)).await
+                        None if window::is_ours(&request) => {
+                            places.obey(move || window::obey(&request, &windows, &inbox)).await
                         }
                         None if orders::asks_for_canary(&request) => {
                             places.obey(move || orders::canary(&config, &canary, &switch, &board)).await

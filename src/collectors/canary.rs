@@ -15,21 +15,21 @@ use std::time::Duration;
 
 use super::Context;
 use super::nvml::switch::{Holder, StuckIn};
-use crate::canary::baseline::Memory;
-use crate::canary::gate;
-use crate::canary::interlock::{self, Held};
-use crate::canary::outcome::{News, Place};
-use crate::canary::parent::Remains;
-use crate::canary::schedule::dice::Dice;
-use crate::canary::schedule::{Due, Settings};
-use crate::canary::stray::Search;
-use crate::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu};
-use crate::clock::{Mono, unix_seconds};
-use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Rows, Source};
-use crate::snapshot::Snapshot;
-use crate::state::{Keeper, Store};
+use canary::baseline::Memory;
+use canary::gate;
+use canary::interlock::{self, Held};
+use canary::parent::Remains;
+use canary::schedule::dice::Dice;
+use canary::schedule::{Due, Settings};
+use canary::stray::Search;
 use desk::{Desk, Left};
+use host::state::{Keeper, Store};
+use ledger::inbox::Event;
+use model::canary::{News, Place};
+use model::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu};
+use model::clock::{Mono, unix_seconds};
+use model::sample::{Batch, Rows, Source};
+use model::snapshot::Snapshot;
 
 /// Longest time between two looks at what is published.
 const PACE: Duration = Duration::from_secs(2);

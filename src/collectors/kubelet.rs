@@ -1,8 +1,6 @@
 //! What the kubelet has given out: devices by resource, and which pods have them. Asked every 10 s over its
 //! pod-resources socket; where it does not answer, ever less often. Nobody waits for it.
 
-pub mod api;
-pub mod client;
 pub mod tell;
 
 use std::io;
@@ -13,15 +11,15 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::Context;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, KubeletError, Node};
-use crate::clock::{Cadence, Mono};
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::owners::pods::{Claims, Standing};
-use crate::sample::{Batch, Rows, Source};
-use crate::stop::Stop;
-use client::{Answer, Failure};
+use attribution::kubelet::client::{self, Answer, Failure};
+use attribution::pods::{Claims, Standing};
+use host::Host;
+use host::stop::Stop;
+use ledger::inbox::Event;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, KubeletError, Node};
+use model::clock::{Cadence, Mono};
+use model::sample::{Batch, Rows, Source};
 
 /// Time between two visits.
 const EVERY: Duration = Duration::from_secs(10);

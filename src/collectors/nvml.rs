@@ -11,15 +11,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::{Gpu, MetricId, SamplerEnd, joins};
-use crate::child::{self, Voice};
-use crate::clock::Mono;
-use crate::ledger::inbox::{Event, Pause, Stall};
-use crate::sampler::inflight::is_gpu;
-use crate::sampler::wire::{Intervals, Orders};
-use crate::stop::Stop;
+use host::child::{self, Voice};
+use host::inflight::is_gpu;
+use host::stop::Stop;
+use ledger::inbox::{Event, Pause, Stall};
+use model::catalog::{Gpu, MetricId, SamplerEnd, joins};
+use model::clock::Mono;
 use policy::{Backoff, Decision, GivenUp, StuckCall};
 use process::{News, Sampler, Start, Times, What};
+use sampler::wire::{Intervals, Orders};
 use switch::{Holder, Released, StuckIn};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.

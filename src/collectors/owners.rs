@@ -1,6 +1,6 @@
 //! Whom the processes on the GPUs work for, and what their hosts say of them. Each process is looked up once, when
 //! it is first listed; every ten seconds it is read what the owners use. Everything that could wait is read by
-//! helper threads with a deadline ([`crate::owners::reader`]), so neither this thread nor anybody else waits.
+//! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
 mod lookup;
 mod round;
@@ -12,21 +12,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, Gpu, Node, OwnerInfo, OwnerLookup};
-use crate::clock::{Cadence, Mono, boot_unix_seconds};
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::owners::environ::Said;
-use crate::owners::identify::{Found, owner};
-use crate::owners::names::Names;
-use crate::owners::pods::Standing;
-use crate::owners::reader::{MOST_GIVEN_UP, Reader, Unread};
-use crate::owners::users::{self, Users};
-use crate::owners::{Attribution, News, Owner, cgroup, environ};
-use crate::sample::{Batch, Rows, Source};
-use crate::snapshot::Snapshot;
+use attribution::environ::Said;
+use attribution::identify::{Found, owner};
+use attribution::names::Names;
+use attribution::pods::Standing;
+use attribution::users::{self, Users};
+use attribution::{cgroup, environ};
+use host::Host;
+use host::reader::{MOST_GIVEN_UP, Reader, Unread};
+use ledger::inbox::Event;
 use lookup::{Failed, Seen};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, Gpu, Node, OwnerInfo, OwnerLookup};
+use model::clock::{Cadence, Mono, boot_unix_seconds};
+use model::owners::{Attribution, News, Owner};
+use model::sample::{Batch, Rows, Source};
+use model::snapshot::Snapshot;
 
 /// Time between two readings of what owners use.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -308,7 +309,7 @@ impl Owners {
         let (uid, id) = (membership.pod_uid.clone(), membership.container.as_ref().map(|c| c.id.clone()));
         let looked = self
             .reader
-            .read(MOST_GIVEN_UP, move || crate::owners::names::look(&host, uid.as_deref(), id.as_deref()));
+            .read(MOST_GIVEN_UP, move || attribution::names::look(&host, uid.as_deref(), id.as_deref()));
         looked.ok().flatten()
     }
 

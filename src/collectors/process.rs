@@ -9,11 +9,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 use procfs::process::{LimitValue, Process};
 
 use super::Context;
-use crate::catalog::schema::{KnownLabel, LabelSet, Metric};
-use crate::catalog::{self as m, HttpStatus, Node, Role};
-use crate::clock::{Cadence, Mono};
-use crate::http;
-use crate::sample::{Batch, Rows, Source};
+use exposition::http;
+use model::catalog::schema::{KnownLabel, LabelSet, Metric};
+use model::catalog::{self as m, HttpStatus, Node, Role};
+use model::clock::{Cadence, Mono};
+use model::sample::{Batch, Rows, Source};
 
 const EVERY: Duration = Duration::from_secs(5);
 

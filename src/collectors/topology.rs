@@ -11,18 +11,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::{self as m};
-use crate::child::Voice;
-use crate::clock::{Cadence, Mono};
-use crate::fact::pci_address;
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Rows, Source};
-use crate::snapshot::Snapshot;
-use crate::topology::ask::{Asker, Unanswered};
-use crate::topology::discover::Origin;
-use crate::topology::{News, Topology, compare};
+use host::Host;
+use host::child::Voice;
 use kept::FirstSeen;
+use ledger::inbox::Event;
+use model::catalog::{self as m};
+use model::clock::{Cadence, Mono};
+use model::fact::pci_address;
+use model::sample::{Batch, Rows, Source};
+use model::snapshot::Snapshot;
+use model::topology::{News, Topology, compare};
+use topology::ask::{Asker, Unanswered};
+use topology::discover::Origin;
 
 /// Longest time between two looks at which GPUs are there.
 const LOOK: Duration = Duration::from_secs(1);

@@ -1,12 +1,17 @@
 //! Windows of planned work: looks at the folders of windows, and tells the ledger what has changed.
 
+pub mod desk;
+pub mod file;
+pub mod folder;
+pub mod moment;
+
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::clock::{Cadence, Mono, unix_seconds};
-use crate::sample::{Batch, Rows, Source};
+use model::clock::{Cadence, Mono, unix_seconds};
+use model::sample::{Batch, Rows, Source};
 
 /// Time between two looks; what is ordered over the control socket is told at once.
 const EVERY: Duration = Duration::from_secs(2);

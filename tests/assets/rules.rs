@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_node_exporter::assets::command::{GRAFANA_URL, RUNBOOK_URL};
+use gpu_node_exporter::commands::assets::{GRAFANA_URL, RUNBOOK_URL};
 
 use super::boards::{self, variables_of_link};
 use super::promql::{LabelNames, Reader, parse};
@@ -152,7 +152,7 @@ fn every_alert_has_its_reason_above_it() {
 #[test]
 fn the_objects_of_kubernetes_are_those_of_the_rules() {
     let path = files::root().join("alerts/prometheusrule.yml");
-    let made = gpu_node_exporter::assets::prometheusrule::render(&[]).expect("every rule file has groups");
+    let made = exposition::assets::prometheusrule::render(&[]).expect("every rule file has groups");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, made).expect("it can be written");
         return;
@@ -169,13 +169,13 @@ fn what_is_served_is_what_the_repository_has() {
     wanted.extend(files::list("dashboards", ".json"));
     let mut problems = Vec::new();
     for path in &wanted {
-        let served = gpu_node_exporter::assets::Asset::at(&format!("/{}", files::name(path)));
+        let served = exposition::assets::Asset::at(&format!("/{}", files::name(path)));
         if served.is_none_or(|asset| asset.text != files::read(path)) {
             problems
                 .push(format!("{} is served otherwise: `touch build.rs` and build again", files::name(path)));
         }
     }
-    let served = gpu_node_exporter::assets::ASSETS.len();
+    let served = exposition::assets::ASSETS.len();
     if served != wanted.len() {
         problems.push(format!("{served} files are served, {} are there", wanted.len()));
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_node_exporter::catalog::{Kind, METRICS};
+use model::catalog::{Kind, METRICS};
 
 use super::files;
 use super::promql;

@@ -101,7 +101,7 @@ impl Bench {
     /// Waits until a command holds the interlock: it is at work then.
     fn wait_until_begun(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        while gpu_node_exporter::canary::interlock::free(&self.path("canary.lock")).is_ok() {
+        while canary::interlock::free(&self.path("canary.lock")).is_ok() {
             assert!(Instant::now() < deadline, "it does not begin");
             std::thread::yield_now();
         }
@@ -244,11 +244,11 @@ fn slow_memory_is_found_beside_the_other_gpus() {
 
 #[test]
 fn what_the_daemon_has_learned_is_compared_with_and_left_as_it_is() {
-    use gpu_node_exporter::canary::baseline::{Memory, Siblings};
-    use gpu_node_exporter::canary::judge;
-    use gpu_node_exporter::canary::outcome::Place;
-    use gpu_node_exporter::canary::report::Run;
-    use gpu_node_exporter::state::Store;
+    use canary::baseline::{Memory, Siblings};
+    use canary::judge;
+    use canary::report::Run;
+    use host::state::Store;
+    use model::canary::Place;
 
     let slow = "[[step]]\ngate = \"slow\"\ngpu = 0\nmemory_rate = 0.8\n";
     let bench = Bench::new(1, slow).with("CANARY__MEMORY_MIB", "8");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_node_exporter::catalog::{METRICS, Tier};
+use model::catalog::{METRICS, Tier};
 
 use super::node::{Node, Setup, alive};
 use super::widen::json_alone;

@@ -8,18 +8,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::watch::Watch;
-use crate::canary::gate::{self, Claimed, Condition, Facts, Since, claims, slurm};
-use crate::canary::interlock;
-use crate::canary::outcome::{Outcome, Place};
-use crate::canary::schedule::{Schedule, Settings};
-use crate::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
-use crate::clock::{Mono, unix_seconds};
-use crate::config::Config;
-use crate::host::Host;
-use crate::owners::pods::Pods;
-use crate::sample::Source;
-use crate::snapshot::Snapshot;
-use crate::windows;
+use attribution::pods::Pods;
+use canary::gate::{self, Claimed, Condition, Facts, Since, claims, slurm};
+use canary::interlock;
+use canary::schedule::{Schedule, Settings};
+use host::Host;
+use model::canary::{Outcome, Place};
+use model::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
+use model::clock::{Mono, unix_seconds};
+use model::sample::Source;
+use model::snapshot::Snapshot;
+use model::window;
+use settings::Config;
 
 /// Values of this age count as fresh, however short the intervals are.
 const FRESH: Duration = Duration::from_secs(3);
@@ -198,7 +198,7 @@ impl State {
 /// which are.
 pub fn maintenance(config: &Config, snapshot: &Snapshot) -> Option<String> {
     let by_file = interlock::maintenance(&config.canary.maintenance_file);
-    by_file.or_else(|| windows::maintenance(&snapshot.windows, unix_seconds())).or_else(|| {
+    by_file.or_else(|| window::maintenance(&snapshot.windows, unix_seconds())).or_else(|| {
         let name = Source::Windows.name();
         let unknown = snapshot.collectors.iter().any(|view| view.name == name && view.age.is_none());
         unknown.then(|| "it is not known yet which windows of planned work are open".into())
@@ -219,7 +219,7 @@ pub fn unix(moment: Mono, now: Mono) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::CollectorView;
+    use model::snapshot::CollectorView;
 
     #[test]
     fn before_anybody_has_looked_for_windows_there_may_be_one() {

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Collector, Process, desk, places, take_interlock};
-use crate::canary::gate::{self, Allows, Claimed};
-use crate::canary::judge::{judge, worth_another_try};
-use crate::canary::outcome::{News, Outcome, Place};
-use crate::canary::parent::{Active, Remains, Start};
-use crate::canary::report::{End, Order, Report, Run};
-use crate::canary::stray;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
-use crate::child::{self, Voice};
-use crate::clock::{Mono, unix_seconds};
-use crate::host::Host;
-use crate::snapshot::{DriverState, GpuState};
+use canary::gate::{self, Allows, Claimed};
+use canary::judge::{judge, worth_another_try};
+use canary::parent::{Active, Remains, Start};
+use canary::report::{End, Order, Report, Run};
+use canary::stray;
+use host::Host;
+use host::child::{self, Voice};
+use model::canary::{News, Outcome, Place};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
+use model::clock::{Mono, unix_seconds};
+use model::snapshot::{DriverState, GpuState};
 
 /// Time between two looks at a run and at what may end it.
 const LOOK: Duration = Duration::from_millis(50);

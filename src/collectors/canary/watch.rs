@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::canary::gate::Since;
-use crate::canary::gate::facts::{Facts, Told};
-use crate::canary::outcome::Place;
-use crate::catalog::schema::Metric;
-use crate::catalog::{self as m, Gpu};
-use crate::clock::Mono;
-use crate::snapshot::{GpuState, Snapshot};
+use canary::gate::Since;
+use canary::gate::facts::{Facts, Told};
+use model::canary::Place;
+use model::catalog::schema::Metric;
+use model::catalog::{self as m, Gpu};
+use model::clock::Mono;
+use model::snapshot::{GpuState, Snapshot};
 
 /// What was seen.
 #[derive(Debug, Default)]
@@ -123,8 +123,8 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::schema::Entity;
-    use crate::snapshot::{DriverState, Family, GpuView, Series, SubjectText, Value};
+    use model::catalog::schema::Entity;
+    use model::snapshot::{DriverState, Family, GpuView, Series, SubjectText, Value};
     use std::sync::Arc;
 
     fn gpu() -> Gpu {

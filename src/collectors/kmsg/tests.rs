@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::config::Config;
-use crate::fact::KernelLine;
-use crate::ledger::inbox::Inbox;
-use crate::stop::Stop;
+use host::stop::Stop;
+use ledger::inbox::Inbox;
+use model::fact::KernelLine;
+use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -56,7 +56,7 @@ impl Bench {
             canaries: Arc::default(),
             lookers: Arc::default(),
             switch: Arc::default(),
-            windows: Arc::new(crate::windows::desk::Desk::new(&Config::default())),
+            windows: Arc::new(crate::collectors::windows::desk::Desk::new(&Config::default())),
             canary: Arc::default(),
             pods: Arc::default(),
             board: Arc::default(),

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::api::{AllocatableResponse, ClaimResource, ContainerDevices, ListResponse};
-use crate::catalog::{self as m, Node, Resource};
-use crate::owners::pods::{Claim, device_id};
-use crate::sample::Rows;
-use crate::windows::file::clean;
+use attribution::kubelet::api::{AllocatableResponse, ClaimResource, ContainerDevices, ListResponse};
+use attribution::pods::{Claim, device_id};
+use model::catalog::{self as m, Node, Resource};
+use model::sample::Rows;
+use model::text::clean;
 
 /// Longest name that is kept, in bytes.
 const MAX_NAME: usize = 128;
@@ -107,8 +107,8 @@ fn text(text: &str) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::api::{CdiDevice, ContainerResources, DynamicResource, PodResources};
     use super::*;
+    use attribution::kubelet::api::{CdiDevice, ContainerResources, DynamicResource, PodResources};
     use proptest::prelude::*;
 
     fn devices(resource: &str, ids: &[&str]) -> ContainerDevices {
@@ -129,7 +129,7 @@ mod tests {
         let mut rows = Rows::default();
         super::rows(list, allocatable, &mut rows);
         assert!(rows.conform());
-        let row = |row: &crate::sample::Row| {
+        let row = |row: &model::sample::Row| {
             let def = m::def(row.metric).unwrap();
             format!("{} {} {}", def.name, row.labels[0].text(&def.labels[0]), row.value)
         };

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::catalog::schema::LabelSet;
-use crate::catalog::{self as m, Gpu, MigInfo, Subject};
-use crate::host::Host;
-use crate::owners::cgroup::{Membership, membership};
-use crate::owners::environ::Said;
-use crate::owners::{cgroup, environ, proc, usage};
-use crate::snapshot::Snapshot;
+use attribution::cgroup::{Membership, membership};
+use attribution::environ::Said;
+use attribution::{cgroup, environ, proc, usage};
+use host::Host;
+use model::catalog::schema::LabelSet;
+use model::catalog::{self as m, Gpu, MigInfo, Subject};
+use model::snapshot::Snapshot;
 
 /// Most bytes read of `/proc/PID/cgroup`.
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;

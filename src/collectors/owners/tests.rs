@@ -7,13 +7,13 @@ use std::time::Instant;
 use nix::sys::stat::Mode;
 
 use super::*;
-use crate::catalog::OwnerKind;
-use crate::config::Config;
-use crate::ledger::inbox::Inbox;
-use crate::owners::pods::{Claim, Claims};
-use crate::owners::{GpuProcess, Reading};
-use crate::snapshot::{GpuState, GpuView};
-use crate::stop::Stop;
+use attribution::pods::{Claim, Claims};
+use host::stop::Stop;
+use ledger::inbox::Inbox;
+use model::catalog::OwnerKind;
+use model::owners::{GpuProcess, Reading};
+use model::snapshot::{GpuState, GpuView};
+use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const ID: &str = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961";
@@ -83,7 +83,7 @@ impl Machine {
             lookers: Arc::default(),
             switch: Arc::default(),
             canary: Arc::default(),
-            windows: Arc::new(crate::windows::desk::Desk::new(&config)),
+            windows: Arc::new(crate::collectors::windows::desk::Desk::new(&config)),
             pods: Arc::default(),
             board: Arc::default(),
             http: Arc::default(),

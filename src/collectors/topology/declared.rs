@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::topology::Topology;
+use model::topology::Topology;
 
 /// Longest file.
 const MOST: u64 = 8 << 20;
@@ -51,7 +51,7 @@ fn content(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::specimen::machine;
+    use model::topology::fixtures::machine;
 
     #[test]
     fn both_forms_are_read_and_other_files_are_told() {

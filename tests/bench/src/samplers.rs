@@ -7,9 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::child::{self, Environment, Running, Voice};
-use gpu_node_exporter::sampler::inflight::Table;
-use gpu_node_exporter::sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
+use host::child::{self, Environment, Running, Voice};
+use host::inflight::Table;
+use sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
 
 use super::cost;
 use super::daemon::wait;
