@@ -51,8 +51,26 @@ def boards() -> dict[str, dict[str, typing.Any]]:
     return found
 
 
-def text_of(board: dict[str, typing.Any]) -> str:
-    return json.dumps(board, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+def one_line(value: typing.Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def one_a_line(entries: list[typing.Any]) -> str:
+    return "[\n" + ",\n".join(f"    {one_line(entry)}" for entry in entries) + "\n  ]"
+
+
+def text_of(dashboard: dict[str, typing.Any]) -> str:
+    """JSON with one panel, variable, annotation and link a line, so that a diff names what changed."""
+    fields = []
+    for key, value in sorted(dashboard.items()):
+        if isinstance(value, dict) and list(value) == ["list"]:
+            text = f'{{"list": {one_a_line(value["list"])}}}'
+        elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+            text = one_a_line(value)
+        else:
+            text = one_line(value)
+        fields.append(f'  "{key}": {text}')
+    return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
 def write(made: dict[str, dict[str, typing.Any]]) -> None:
