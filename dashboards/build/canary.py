@@ -85,21 +85,10 @@ dashboard.row("In all", no_value="none tested").panels(
     .query(count_of("$SLOW"), "GPUs"),
     stat("GPUs not tested for 6 h", steps=steps(GREEN, 1, YELLOW), no_value=OFF)
     .help("GPUs whose newest run ended over six hours ago, or of which no run is known. A busy GPU is left alone.")
-    .query(
-        or_zero(
-            """count($THIS_GPU and on ($BY_NODE) ($ON) unless on ($BY_GPU) (gpu_canary_last_run_timestamp_seconds{$GPU}
-                > time() - 21600))""",
-            "$ON",
-        ),
-        "GPUs",
-    ),
-    stat(
-        "Share of GPU time it takes",
-        unit="percentunit",
-        steps=steps(GREEN, 0.001, YELLOW, 0.005, ORANGE),
-        no_value=OFF,
-        decimals=3,
-    )
+    .query(or_zero("""count($THIS_GPU and on ($BY_NODE) ($ON)
+            unless on ($BY_GPU) (gpu_canary_last_run_timestamp_seconds{$GPU} > time() - 21600))""", "$ON"), "GPUs"),
+    stat("Share of GPU time it takes", unit="percentunit", steps=steps(GREEN, 0.001, YELLOW, 0.005, ORANGE),
+        no_value=OFF, decimals=3)
     .help("Time for which the canary keeps GPUs busy, of all GPU time: meant to be below 0.1 %.")
     .query("avg(rate(gpu_canary_gpu_seconds_total{$GPU}[1h]) and on ($BY_NODE) ($ON))", "share"),
     stat("Nodes where it is off", steps=steps(GREEN, 1, YELLOW), no_value="not scraped")
@@ -113,70 +102,39 @@ dashboard.row("By GPU").panels(
         MIG board. Not run: never since the exporter knows it, or the GPU does not answer.""")
     .gpus(160)
     .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[WORDS, NEVER], width=95)
-    .column(
-        "newest run",
-        or_none(by_gpu("gpu_canary_last_run_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),
-        unit="dateTimeFromNow", mappings=[NEVER], width=120,
-    )
-    .column(
-        "newest success",
-        or_none(by_gpu("gpu_canary_last_success_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),
-        unit="dateTimeFromNow", mappings=[NEVER], width=120,
-    )
-    .column(
-        "next",
-        or_none(by_gpu("gpu_canary_next_due_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),
-        unit="dateTimeFromNow", mappings=[special("not planned")], width=120,
-    ),
+    .column("newest run", or_none(by_gpu("gpu_canary_last_run_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),
+        unit="dateTimeFromNow", mappings=[NEVER], width=120)
+    .column("newest success", or_none(by_gpu("gpu_canary_last_success_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),
+        unit="dateTimeFromNow", mappings=[NEVER], width=120)
+    .column("next", or_none(by_gpu("gpu_canary_next_due_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),
+        unit="dateTimeFromNow", mappings=[special("not planned")], width=120),
     table("Multiprocessors that stand out", no_value="none stood out", width=8)
     .help("Multiprocessors that were slow or wrong in the newest run; at most eight a GPU.")
     .gpus(170)
     .label("smid", width=80)
     .label("kind")
     .labels_from("max by ($BY_GPU, smid, kind) (gpu_canary_bad_sm_info{$GPU})"),
-    bargauge(
-        "Slowest against their siblings",
-        unit="percentunit",
-        steps=steps(RED, 0.9, ORANGE, 0.97, GREEN),
-        no_value="none yet",
-        minimum=0.5,
-        maximum=1.1,
-        decimals=1,
-        links=[GPU_FROM_SERIES],
-    )
+    bargauge("Slowest against their siblings", unit="percentunit", steps=steps(RED, 0.9, ORANGE, 0.97, GREEN),
+        no_value="none yet", minimum=0.5, maximum=1.1, decimals=1, links=[GPU_FROM_SERIES])
     .help("""Rates compared with the other GPUs of the model on the node, the ten lowest. Where there are too few of
         them to compare with, there are none.""")
-    .query("""bottomk(10, min by (instance, gpu,
-        check) (gpu_canary_rate_ratio{$GPU,against="siblings"}))""", "$LINE {{check}}"),
-    bargauge(
-        "Share of the hardware's best",
-        unit="percentunit",
-        steps=steps(ORANGE, 0.7, BLUE),
-        no_value="not run yet",
-        maximum=1.1,
-        decimals=1,
-        links=[GPU_FROM_SERIES],
-    )
+    .query('bottomk(10, min by (instance, gpu, check) (gpu_canary_rate_ratio{$GPU,against="siblings"}))',
+        "$LINE {{check}}"),
+    bargauge("Share of the hardware's best", unit="percentunit", steps=steps(ORANGE, 0.7, BLUE), no_value="not run yet",
+        maximum=1.1, decimals=1, links=[GPU_FROM_SERIES])
     .help("Rates compared with what the model can do at most, the ten lowest.")
-    .query("""bottomk(10, min by (instance, gpu,
-        check) (gpu_canary_rate_ratio{$GPU,against="roofline"}))""", "$LINE {{check}}"),
+    .query('bottomk(10, min by (instance, gpu, check) (gpu_canary_rate_ratio{$GPU,against="roofline"}))',
+        "$LINE {{check}}"),
 )
 
 dashboard.row("Rates").panels(
-    timeseries(
-        "Rate against their own baseline",
-        unit="percentunit",
-        steps=steps(NONE, 0.9, GREEN),
-        draw_steps="line",
-        no_value="no baseline yet: it takes some runs",
-        links=[GPU_FROM_SERIES],
-    )
+    timeseries("Rate against their own baseline", unit="percentunit", steps=steps(NONE, 0.9, GREEN), draw_steps="line",
+        no_value="no baseline yet: it takes some runs", links=[GPU_FROM_SERIES])
     .help("""The lowest of each GPU's checks, against its own earlier rates, of the ten lowest GPUs. A step down that
         stays is a change of the hardware or its clocks.""")
     .query(most('min by ($BY_GPU) (gpu_canary_rate_ratio{$GPU,against="baseline"})', "$BY_GPU", lowest=True), "$LINE"),
-    timeseries(
-        "True SM clock in the check", unit="hertz", steps=NOTHING, no_value="not run yet", links=[GPU_FROM_SERIES]
-    )
+    timeseries("True SM clock in the check", unit="hertz", steps=NOTHING, no_value="not run yet",
+        links=[GPU_FROM_SERIES])
     .help("""The clock that the multiprocessors ran at, counted by themselves, of the ten lowest GPUs. NVML tells what
         it should be.""")
     .query(most("max by ($BY_GPU) (gpu_canary_sm_clock_hertz{$GPU})", "$BY_GPU", lowest=True), "$LINE"),
@@ -189,14 +147,8 @@ dashboard.row("Rates").panels(
 )
 
 dashboard.row("Runs", no_value="not scraped").panels(
-    timeseries(
-        "Runs by how they ended",
-        steps=NOTHING,
-        minimum=0,
-        stacked=True,
-        width=8,
-        colors={"finished": GREEN, "driver_fault": RED, "hung": RED, "broken": ORANGE},
-    )
+    timeseries("Runs by how they ended", steps=NOTHING, minimum=0, stacked=True, width=8,
+        colors={"finished": GREEN, "driver_fault": RED, "hung": RED, "broken": ORANGE})
     .help("Runs an hour. Abandoned: a job came, which goes first.")
     .query("sum by (end) (rate(gpu_canary_runs_total{$NODE}[$__rate_interval])) * 3600", "{{end}}"),
     bargauge("Why it did not run", decimals=0)
@@ -208,19 +160,14 @@ dashboard.row("Runs", no_value="not scraped").panels(
     .query("max(gpu_canary_duty_budget_ratio{$NODE})", "budget limit"),
     timeseries("Samples thrown away", steps=NOTHING, minimum=0, width=12)
     .help("Samples an hour in which somebody else used the GPU, of the ten nodes with the most.")
-    .query(
-        most("sum by ($BY_NODE) (rate(gpu_canary_discarded_total{$GPU}[$__rate_interval])) * 3600", "$BY_NODE"),
-        "{{instance}}",
-    ),
+    .query(most("sum by ($BY_NODE) (rate(gpu_canary_discarded_total{$GPU}[$__rate_interval])) * 3600", "$BY_NODE"),
+        "{{instance}}"),
     timeseries("Processes killed, and hung ones", steps=steps(NONE, 1, RED), minimum=0, width=12)
     .help("""Canary processes that had to be killed (an hour), and GPUs on which one hangs now, of the ten nodes with
         the most of each.""")
-    .query(
-        most("sum by ($BY_NODE) (rate(gpu_canary_kills_total{$NODE}[$__rate_interval])) * 3600", "$BY_NODE"),
-        "{{instance}} killed",
-    )
+    .query(most("sum by ($BY_NODE) (rate(gpu_canary_kills_total{$NODE}[$__rate_interval])) * 3600", "$BY_NODE"),
+        "{{instance}} killed")
     .query(
         most("sum by ($BY_NODE) (gpu_canary_hung{$GPU}) or sum by ($BY_NODE) (gpu_canary_mode{$NODE}) * 0", "$BY_NODE"),
-        "{{instance}} hung",
-    ),
+        "{{instance}} hung"),
 )

@@ -117,20 +117,14 @@ dashboard.row("Do we need more?", no_value="no rules").panels(
     .query("sum(cluster:kube_gpu_pods_pending:count{$CLUSTER})", "pods"),
     stat("Longest wait of a GPU pod", unit="s", steps=steps(GREEN, 900, ORANGE), no_value="not scraped", width=6)
     .help("How long the oldest of them has waited.")
-    .query("""max(namespace:kube_gpu_pods_pending_wait:max{$CLUSTER}) or on () 0
-        * max(kube_state_metrics:up{$CLUSTER})""", "wait"),
+    .query("max(namespace:kube_gpu_pods_pending_wait:max{$CLUSTER}) or on () 0 * max(kube_state_metrics:up{$CLUSTER})",
+        "wait"),
     stat("Slurm jobs that wait", no_value="not scraped", width=6)
     .help("""Jobs pending in all partitions, without those that their users hold back. Needs a Slurm exporter and
         alerts/optional/slurm.rules.yml.""")
     .query("sum(partition:slurm_jobs_waiting:count{$CLUSTER})", "jobs"),
-    stat(
-        "GPU jobs that failed in a day",
-        unit="percentunit",
-        decimals=1,
-        steps=steps(GREEN, 0.01, ORANGE),
-        no_value="not scraped",
-        width=6,
-    )
+    stat("GPU jobs that failed in a day", unit="percentunit", decimals=1, steps=steps(GREEN, 0.01, ORANGE),
+        no_value="not scraped", width=6)
     .help("""Of the Kubernetes jobs with GPUs that ended in the last day, the share that failed, in the worst
         namespace; 0 also where none has ended. Needs kube-state-metrics and alerts/optional/kubernetes.rules.yml.""")
     .query(f"""max({newest('namespace:kube_gpu_runs_failed:ratio_1d{$CLUSTER}')}) or on () 0
@@ -141,37 +135,20 @@ dashboard.row("Where is waste?").panels(
     stat("Idle GPU-hours in a day", unit="h", decimals=0, no_value="no rules", width=6)
     .help("Hours that GPUs spent below 5 % utilization, had by somebody or not.")
     .query("$IDLE", "idle"),
-    stat(
-        "Idle share of a day",
-        unit="percentunit",
-        decimals=0,
-        steps=steps(GREEN, 0.4, ORANGE),
-        no_value="no rules",
-        width=6,
-    )
+    stat("Idle share of a day", unit="percentunit", decimals=0, steps=steps(GREEN, 0.4, ORANGE), no_value="no rules",
+        width=6)
     .help("Idle GPU-hours of all GPU-hours.")
     .query(f"$IDLE / sum({newest('model:gpu_hours:sum1d{$MODEL}')})", "idle"),
     stat("Had and not used in a day", unit="h", decimals=0, no_value="no owners", width=6)
     .help("GPU-hours that owners had and in which the GPU did nothing for them.")
     .query(f"sum({newest('payer:gpu_owner_idle_gpu_hours:sum1d{$FLEET}')})", "not used"),
-    stat(
-        "MIG slices stranded",
-        unit="percentunit",
-        decimals=1,
-        steps=steps(GREEN, 0.1, ORANGE),
-        no_value="no MIG",
-        width=6,
-    )
+    stat("MIG slices stranded", unit="percentunit", decimals=1, steps=steps(GREEN, 0.1, ORANGE), no_value="no MIG",
+        width=6)
     .help("Share of all MIG slices that are free and in no shape that a further instance could use.")
-    .query(f"""sum({newest('job:gpu_mig_slices_unplaceable:ratio{$FLEET}')} * on (cluster, job) $SLICES)
-        / sum($SLICES)""", "stranded"),
-    timeseries(
-        "GPUs by what they do",
-        minimum=0,
-        stacked=True,
-        colors={"busy": GREEN, "light": BLUE, "idle": YELLOW, "unusable": RED, "unknown": "gray"},
-        no_value=NO_RULES,
-    )
+    .query(f"sum({newest('job:gpu_mig_slices_unplaceable:ratio{$FLEET}')} * on (cluster, job) $SLICES) / sum($SLICES)",
+        "stranded"),
+    timeseries("GPUs by what they do", minimum=0, stacked=True,
+        colors={"busy": GREEN, "light": BLUE, "idle": YELLOW, "unusable": RED, "unknown": "gray"}, no_value=NO_RULES)
     .help("""Busy: 60 % and more. Idle: below 5 %. Unknown: the driver does not tell how busy they are. What is
         missing to the number installed was not seen.""")
     .query("sum by (state) (model:gpu_state:gpus{$MODEL})", "{{state}}"),
@@ -185,8 +162,9 @@ dashboard.row("Where is waste?").panels(
     .label("instance", links=[row_link("The host", "gpu-node-host", "instance")])
     .label("gpu", links=[GPU_FROM_ROW])
     .label("model")
-    .column("Idle hours", """topk(20, sum by (cluster, job, instance, gpu,
-        model) (sum_over_time(gpu:gpu_idle:bool{$MODEL}[7d])) / 12)""", unit="h", decimals=1),
+    .column("Idle hours",
+        "topk(20, sum by (cluster, job, instance, gpu, model) (sum_over_time(gpu:gpu_idle:bool{$MODEL}[7d])) / 12)",
+        unit="h", decimals=1),
     table("Who has how much and uses it", sort_by="Not used", no_value=NO_OWNERS, width=14, height=10)
     .help("""GPU-hours of the last day by who pays: a namespace, a Slurm account and user, or a user. Nobody known:
         containers outside of Kubernetes and Slurm, and processes that could not be traced.""")
@@ -195,33 +173,19 @@ dashboard.row("Where is waste?").panels(
     .column("Had", "$HAD", unit="h", decimals=1)
     .column("Not used", or_none("$UNUSED", "$HAD", "$BY_PAYER"), unit="h", decimals=1)
     .share("Share not used", or_none("$UNUSED / ($HAD > 0)", "$HAD", "$BY_PAYER"), steps=steps(NONE, 0.4, ORANGE))
-    .column(
-        "Power",
-        or_none(payers("payer:gpu_owner_energy_watts:rate15m{$FLEET}"), "$HAD", "$BY_PAYER"),
-        unit="watt", decimals=0,
-    ),
+    .column("Power", or_none(payers("payer:gpu_owner_energy_watts:rate15m{$FLEET}"), "$HAD", "$BY_PAYER"), unit="watt",
+        decimals=0),
     table("MIG slices of each GPU", sort_by="Stranded", no_value=NO_MIG, width=10, height=8)
     .help("Compute slices of GPUs in MIG mode, now.")
     .label("instance")
     .label("gpu", links=[row_link("Its slices", "gpu-node-mig", "instance", "gpu"), GPU_FROM_ROW])
     .column("Slices", "$MIG")
-    .column(
-        "In instances",
-        or_none(
-            "max by (cluster, job, instance, gpu) (gpu_mig_slices_used{$FLEET})",
-            "$MIG",
-            "cluster, job, instance, gpu",
-        ),
-    )
-    .column(
-        "Stranded",
-        or_none(
-            "max by (cluster, job, instance, gpu) (gpu_mig_slices_unplaceable{$FLEET})",
-            "$MIG",
-            "cluster, job, instance, gpu",
-        ),
-        steps=steps(NONE, 1, ORANGE),
-    ),
+    .column("In instances",
+        or_none("max by (cluster, job, instance, gpu) (gpu_mig_slices_used{$FLEET})", "$MIG",
+            "cluster, job, instance, gpu"))
+    .column("Stranded",
+        or_none("max by (cluster, job, instance, gpu) (gpu_mig_slices_unplaceable{$FLEET})", "$MIG",
+            "cluster, job, instance, gpu"), steps=steps(NONE, 1, ORANGE)),
     table("GPU jobs that fail most", sort_by="Failed runs", no_value="not scraped", width=14, height=8)
     .help("""Runs that failed in the last day, by what they are runs of: a Job, a CronJob, a PyTorchJob. Needs
         kube-state-metrics and alerts/optional/kubernetes.rules.yml.""")
@@ -232,17 +196,14 @@ dashboard.row("Where is waste?").panels(
 )
 
 dashboard.row("At which hours?").panels(
-    barchart(
-        "CPUs and GPUs by hour of the day",
-        x_field="hour", unit="percentunit", steps=UTILIZATION_BAND, maximum=1, no_value=NO_RULES,
-    )
+    barchart("CPUs and GPUs by hour of the day", x_field="hour", unit="percentunit", steps=UTILIZATION_BAND, maximum=1,
+        no_value=NO_RULES)
     .help("""Mean utilization of CPUs and of GPUs at each hour (UTC) of the time range above. Where both peak together,
         the host may be what the GPUs wait for; where CPUs peak alone, preparation could move to other hours.""")
     .query(by_hour("$GPUS_BUSY"), "GPUs")
     .query(by_hour("$CPUS_BUSY"), "CPUs"),
-    heatmap(
-        "GPUs by hour and day", cell_unit="percentunit", steps=UTILIZATION_BAND, from_buckets=False, no_value=NO_RULES
-    )
+    heatmap("GPUs by hour and day", cell_unit="percentunit", steps=UTILIZATION_BAND, from_buckets=False,
+        no_value=NO_RULES)
     .help("Mean utilization of the fleet at each hour of the day (rows, UTC), day by day.")
     .query(by_hour("$GPUS_BUSY", "1d"), "{{hour}}"),
     stat("Busiest hours in common", unit="h", no_value="not told", width=6)
@@ -250,15 +211,8 @@ dashboard.row("At which hours?").panels(
         the exporters do not count CPU time (cpu.enabled).""")
     .query(f"""count({busiest_quarter('$GPUS_BUSY')} and on (hour) {busiest_quarter('$CPUS_BUSY')}) or on () 0
         * count({by_hour('$GPUS_BUSY')} and on (hour) {by_hour('$CPUS_BUSY')})""", "hours"),
-    shares(
-        "CPUs and GPUs day by day",
-        steps=UTILIZATION_BAND,
-        draw_steps="area",
-        dashed=["^CPUs$"],
-        no_value=NO_RULES,
-        width=18,
-        height=6,
-    )
+    shares("CPUs and GPUs day by day", steps=UTILIZATION_BAND, draw_steps="area", dashed=["^CPUs$"], no_value=NO_RULES,
+        width=18, height=6)
     .help("Mean utilization of all CPUs (dashed) and of all GPUs of the nodes. The green band is 60 to 80 %.")
     .query("$GPUS_BUSY", "GPUs")
     .query("$CPUS_BUSY", "CPUs"),
@@ -282,9 +236,8 @@ dashboard.row("What does it take? Money is an estimate.").panels(
     timeseries("Energy in a day by model", unit="kwatth", minimum=0, no_value=NO_RULES)
     .help("Energy of the day before each point, by the boards' own counters.")
     .query("sum by (model) (model:gpu_energy_joules:increase1d{$MODEL}) / 3.6e6", "{{model}}"),
-    timeseries(
-        "Cost an hour by namespace and account (estimate)", unit="locale", minimum=0, stacked=True, no_value=NO_PRICES
-    )
+    timeseries("Cost an hour by namespace and account (estimate)", unit="locale", minimum=0, stacked=True,
+        no_value=NO_PRICES)
     .help("GPU time had times the operator's price table, in its currency.")
     .query(payers("payer:gpu_cost:per_hour{$FLEET}"), "{{namespace}} {{slurm_account}} {{user}}"),
     table("Cost by namespace and account (estimate)", sort_by="30 days", no_value=NO_PRICES, height=9)
@@ -293,41 +246,22 @@ dashboard.row("What does it take? Money is an estimate.").panels(
     .labels("slurm_account", "user")
     .column("30 days", "$MONTH", unit="locale", decimals=2)
     .column("Day", or_none(payers("$DAY"), "$MONTH", "$BY_PAYER"), unit="locale", decimals=2)
-    .column(
-        "Energy an hour",
-        or_none(payers("payer:gpu_energy_cost:per_hour{$FLEET}"), "$MONTH", "$BY_PAYER"),
-        unit="locale", decimals=2,
-    ),
-    bargauge(
-        "Budget spent over 30 days (estimate)",
-        unit="percentunit",
-        decimals=0,
-        maximum=1,
-        steps=steps(GREEN, 0.8, YELLOW, 1, ORANGE),
-        no_value="not configured",
-        width=8,
-    )
+    .column("Energy an hour", or_none(payers("payer:gpu_energy_cost:per_hour{$FLEET}"), "$MONTH", "$BY_PAYER"),
+        unit="locale", decimals=2),
+    bargauge("Budget spent over 30 days (estimate)", unit="percentunit", decimals=0, maximum=1,
+        steps=steps(GREEN, 0.8, YELLOW, 1, ORANGE), no_value="not configured", width=8)
     .help("""Share of the operator's budgets that is spent, by namespace and by Slurm account. Above 100 % it is a
         ticket of its owner.""")
-    .query(f"""max by (cluster, namespace,
-        slurm_account)
-        ({newest('budget:gpu_cost:ratio_30d{$CLUSTER}')})""", "{{cluster}} {{namespace}} {{slurm_account}}"),
-    table(
-        "Cost by Slurm job in seven days (estimate)",
-        sort_by="Cost",
-        no_value="no Slurm job had a GPU, or no price table is configured",
-        width=8,
-    )
+    .query(f"max by (cluster, namespace, slurm_account) ({newest('budget:gpu_cost:ratio_30d{$CLUSTER}')})",
+        "{{cluster}} {{namespace}} {{slurm_account}}"),
+    table("Cost by Slurm job in seven days (estimate)", sort_by="Cost",
+        no_value="no Slurm job had a GPU, or no price table is configured", width=8)
     .help("The twenty dearest Slurm jobs of the last seven days.")
     .labels("slurm_job", "slurm_account", "user")
     .column("Cost", """topk(20, sum by (slurm_job, slurm_account,
         user) (sum_over_time(slurm_job:gpu_cost:per_hour{$FLEET}[7d])) / 12)""", unit="locale", decimals=2),
-    table(
-        "Cost by Kubernetes job in seven days (estimate)",
-        sort_by="Cost",
-        no_value="no price table is configured, or kube-state-metrics is not scraped",
-        width=8,
-    )
+    table("Cost by Kubernetes job in seven days (estimate)", sort_by="Cost",
+        no_value="no price table is configured, or kube-state-metrics is not scraped", width=8)
     .help("""The twenty dearest workloads of the last seven days. Pods are lifted to their Job, PyTorchJob or other
         controller with the help of kube-state-metrics.""")
     .labels("namespace", "workload_kind", "workload")
@@ -346,32 +280,15 @@ dashboard.row("What do we have?").panels(
     .column("GPUs", """count by ($FIRMWARE, driver_version) (gpu_info{$MODEL}
         * on ($BY_NODE) group_left (driver_version) $DRIVER) or count by ($FIRMWARE) (gpu_info{$MODEL}
         unless on ($BY_NODE) $DRIVER)"""),
-    table(
-        "Driver versions compared",
-        sort_by="GPUs",
-        no_value="no driver answers, or alerts/recording.rules.yml is not loaded",
-        width=24,
-        height=6,
-    )
+    table("Driver versions compared", sort_by="GPUs",
+        no_value="no driver answers, or alerts/recording.rules.yml is not loaded", width=24, height=6)
     .help("Whether GPUs with one driver are worse off than the others: what a roll-out is judged by.")
     .label("driver_version")
     .column("GPUs", "$COHORTS")
-    .column(
-        "Unhealthy",
-        or_none(
-            "max by (cluster, job, driver_version) (driver_version:gpu_unhealthy:ratio{$FLEET})",
-            "$COHORTS",
-            "cluster, job, driver_version",
-        ),
-        unit="percentunit", decimals=1, steps=steps(NONE, 0.01, ORANGE),
-    )
-    .column(
-        "Canary unhappy",
-        or_none(
-            "max by (cluster, job, driver_version) (driver_version:gpu_canary_bad:ratio{$FLEET})",
-            "$COHORTS",
-            "cluster, job, driver_version",
-        ),
-        unit="percentunit", decimals=1, steps=steps(NONE, 0.01, ORANGE),
-    ),
+    .column("Unhealthy",
+        or_none("max by (cluster, job, driver_version) (driver_version:gpu_unhealthy:ratio{$FLEET})", "$COHORTS",
+            "cluster, job, driver_version"), unit="percentunit", decimals=1, steps=steps(NONE, 0.01, ORANGE))
+    .column("Canary unhappy",
+        or_none("max by (cluster, job, driver_version) (driver_version:gpu_canary_bad:ratio{$FLEET})", "$COHORTS",
+            "cluster, job, driver_version"), unit="percentunit", decimals=1, steps=steps(NONE, 0.01, ORANGE)),
 )

@@ -83,25 +83,17 @@ dashboard.row("By node").panels(
     .column("stuck", here("gpu_driver_stuck{$NODE}"), mappings=[STUCK, ABSENT], steps=BAD_ABOVE_ZERO, width=80)
     .column("GPUs", here("gpu_devices{$NODE}"), width=70)
     .column("expected", here("gpu_devices_expected{$NODE}"), width=90)
-    .column(
-        "collectors down",
+    .column("collectors down",
         here("count by ($BY_NODE) (gpu_exporter_collector_up{$NODE} == 0) or on ($BY_NODE) $ANSWERING * 0"),
-        steps=TICKET_ABOVE_ZERO, width=130,
-    )
+        steps=TICKET_ABOVE_ZERO, width=130)
     .column("oldest reading", here(age("$READ")), unit="s", decimals=0, steps=steps(NONE, 60, ORANGE), width=120)
-    .column(
-        "publishing",
-        here("gpu_exporter_publish_duration_seconds{$NODE}"),
-        unit="s", steps=steps(NONE, 0.5, YELLOW), width=100,
-    )
+    .column("publishing", here("gpu_exporter_publish_duration_seconds{$NODE}"), unit="s",
+        steps=steps(NONE, 0.5, YELLOW), width=100)
     .column("scrape", here("scrape_duration_seconds{$NODE} and on ($BY_NODE) $TARGETS"), unit="s", width=90)
     .column("series", here("gpu_exporter_series{$NODE}"), width=80)
     .column("memory", here("sum by ($BY_NODE) (gpu_exporter_resident_memory_bytes{$NODE})"), unit="bytes", width=100)
-    .column(
-        "running for",
-        here("time() - process_start_time_seconds{$NODE} and on ($BY_NODE) $ANSWERING"),
-        unit="dtdurations",
-    ),
+    .column("running for", here("time() - process_start_time_seconds{$NODE} and on ($BY_NODE) $ANSWERING"),
+        unit="dtdurations"),
     table("Versions of exporter and driver", no_value=SILENT, width=12)
     .help("Which build and which driver each node runs.")
     .label("instance", width=200)
@@ -112,10 +104,11 @@ dashboard.row("By node").panels(
     .help("Every part of the exporter, those that are down first, and when it last delivered.")
     .label("instance", width=200)
     .label("collector", width=120)
-    .column("last success", """max by ($BY_NODE,
-        collector) (gpu_exporter_collector_last_success_timestamp_seconds{$NODE} * 1000)""", unit="dateTimeFromNow")
-    .column("up", """max by ($BY_NODE,
-        collector) (gpu_exporter_collector_up{$NODE})""", mappings=[YES_NO], steps=GOOD_AT_ONE, width=80),
+    .column("last success",
+        "max by ($BY_NODE, collector) (gpu_exporter_collector_last_success_timestamp_seconds{$NODE} * 1000)",
+        unit="dateTimeFromNow")
+    .column("up", "max by ($BY_NODE, collector) (gpu_exporter_collector_up{$NODE})", mappings=[YES_NO],
+        steps=GOOD_AT_ONE, width=80),
 )
 
 dashboard.row("Rate").panels(
@@ -140,32 +133,20 @@ dashboard.row("Errors", no_value=SILENT).panels(
     .query("sum by (reason) (rate(gpu_exporter_sampler_ends_total{$NODE}[$__rate_interval])) * 3600", "{{reason}}"),
     stat("Calls hanging now", steps=BAD_ABOVE_ZERO)
     .help("Driver calls that have not returned, of all GPUs and of the driver as a whole.")
-    .query(
-        or_zero(
-            "count(gpu_exporter_driver_call_stuck_seconds{$NODE} or gpu_exporter_node_call_stuck_seconds{$NODE})",
-            "$ANSWERING",
-        ),
-        "calls",
-    ),
+    .query(or_zero("""count(gpu_exporter_driver_call_stuck_seconds{$NODE}
+            or gpu_exporter_node_call_stuck_seconds{$NODE})""", "$ANSWERING"), "calls"),
     stat("Events lost", steps=ODD, decimals=0)
     .help("Faults and events that found no room, and times the kernel log overran its reader, in the time shown.")
-    .query(
-        lost("gpu_exporter_events_lost_total", "gpu_exporter_facts_lost_total", "gpu_exporter_kmsg_overruns_total"),
-        "lost",
-    ),
+    .query(lost("gpu_exporter_events_lost_total", "gpu_exporter_facts_lost_total", "gpu_exporter_kmsg_overruns_total"),
+        "lost"),
     stat("Series left out", steps=ODD, decimals=0)
     .help("Series left out of snapshots because there were more than the exporter may have, in the time shown.")
     .query(lost("gpu_exporter_series_dropped_total"), "lost"),
     stat("Readings refused", steps=ODD, no_value="no GPU is read", decimals=0)
     .help("Values of the driver that cannot be true, and counters that went backwards, in the time shown.")
     .query(lost("gpu_exporter_readings_dropped_total", "gpu_exporter_readings_held_total"), "lost"),
-    stat(
-        "Unknown time in samples",
-        unit="percentunit",
-        steps=steps(GREEN, 0.01, YELLOW, 0.1, ORANGE),
-        no_value="no GPU is sampled",
-        decimals=2,
-    )
+    stat("Unknown time in samples", unit="percentunit", steps=steps(GREEN, 0.01, YELLOW, 0.1, ORANGE),
+        no_value="no GPU is sampled", decimals=2)
     .help("Share of time of which the driver's own sample buffers tell nothing, the worst GPU.")
     .query("max(rate(gpu_exporter_sample_gap_seconds_total{$NODE}[$__rate_interval]))", "share"),
     stat("Connections refused", steps=ODD, decimals=0)
@@ -190,12 +171,12 @@ dashboard.row("Durations", unit="s").panels(
     .query(most("max by ($BY_NODE) (gpu_exporter_publish_duration_seconds{$NODE})", "$BY_NODE"), "$LINE"),
     heatmap("Driver calls by duration", no_value=SILENT, width=8)
     .help("How long single driver calls take. A tail that grows comes before a hang.")
-    .query("""sum by (le)
-        (increase(gpu_exporter_driver_call_duration_seconds_bucket{$NODE}[$__rate_interval]))""", "{{le}}"),
+    .query("sum by (le) (increase(gpu_exporter_driver_call_duration_seconds_bucket{$NODE}[$__rate_interval]))",
+        "{{le}}"),
     bargauge("Dearest driver calls", unit="percentunit", no_value=SILENT, decimals=3, width=12)
     .help("Share of time spent inside each driver call, the ten most.")
-    .query("""topk(10,
-        sum by (call) (rate(gpu_exporter_driver_call_seconds_total{$NODE}[$__rate_interval])))""", "{{call}}"),
+    .query("topk(10, sum by (call) (rate(gpu_exporter_driver_call_seconds_total{$NODE}[$__rate_interval])))",
+        "{{call}}"),
     timeseries("Age of readings by tier", steps=steps(NONE, 120, ORANGE), no_value="no GPU is read", minimum=0)
     .help("The oldest reading of each tier. Each has its own pace: a line that climbs is a tier that stands still.")
     .query(f"max by (tier) ({age('$ALL_READ')})", "{{tier}}"),
@@ -204,16 +185,13 @@ dashboard.row("Durations", unit="s").panels(
 dashboard.row("Cost").panels(
     of_exporters("CPU", unit="percentunit", steps=steps(NONE, 0.5, YELLOW))
     .help("CPUs that the exporter uses, by process, of the ten nodes with the most.")
-    .query(
-        most("sum by ($BY_NODE, role) (rate(gpu_exporter_cpu_seconds_total{$NODE}[$__rate_interval]))", "$BY_NODE"),
-        "{{instance}} {{role}}",
-    ),
+    .query(most("sum by ($BY_NODE, role) (rate(gpu_exporter_cpu_seconds_total{$NODE}[$__rate_interval]))", "$BY_NODE"),
+        "{{instance}} {{role}}"),
     of_exporters("Resident memory", unit="bytes", steps=NOTHING)
     .help("""Memory of the exporter's processes, of the ten nodes with the most; pages shared between them count in
         each.""")
-    .query(
-        most("sum by ($BY_NODE, role) (gpu_exporter_resident_memory_bytes{$NODE})", "$BY_NODE"), "{{instance}} {{role}}"
-    ),
+    .query(most("sum by ($BY_NODE, role) (gpu_exporter_resident_memory_bytes{$NODE})", "$BY_NODE"),
+        "{{instance}} {{role}}"),
     of_exporters("Series", steps=NOTHING)
     .help("Series in the newest snapshot, of the ten nodes with the most.")
     .query(most("max by ($BY_NODE) (gpu_exporter_series{$NODE})", "$BY_NODE"), "$LINE"),
@@ -224,13 +202,8 @@ dashboard.row("Cost").panels(
     .query(most("increase(gpu_exporter_sampler_starts_total{$NODE}[15m])", "$BY_NODE"), "{{instance}} sampler"),
     of_exporters("File descriptors", unit="percentunit", steps=steps(NONE, 0.8, ORANGE))
     .help("Share of the file descriptors that the serving process may open, of the ten nodes with the most.")
-    .query(
-        most(
-            "max by ($BY_NODE) (process_open_fds{$NODE} / process_max_fds{$NODE} and on ($BY_NODE) $ANSWERING)",
-            "$BY_NODE",
-        ),
-        "$LINE",
-    ),
+    .query(most("max by ($BY_NODE) (process_open_fds{$NODE} / process_max_fds{$NODE} and on ($BY_NODE) $ANSWERING)",
+            "$BY_NODE"), "$LINE"),
     of_exporters("Threads", steps=NOTHING)
     .help("Threads of the serving process, of the ten nodes with the most.")
     .query(most("max by ($BY_NODE) (process_threads{$NODE} and on ($BY_NODE) $ANSWERING)", "$BY_NODE"), "$LINE"),

@@ -58,22 +58,15 @@ dashboard.row("What it is and how it is now", no_value="not told").panels(
     .help("What the driver wants to be done to bring the GPU back.")
     .query("""max by (recovery_action) (gpu_recovery_action{$GPU,recovery_action!="none"} == 1
         or (gpu_recovery_action{$GPU,recovery_action="none"} == 1) * 0)""", "{{recovery_action}}"),
-    stat(
-        "Age of the readings",
-        unit="s",
-        steps=steps(GREEN, 30, ORANGE, 120, RED),
-        no_value="not read",
-        decimals=0,
-        width=3,
-    )
+    stat("Age of the readings", unit="s", steps=steps(GREEN, 30, ORANGE, 120, RED), no_value="not read", decimals=0,
+        width=3)
     .help("How old the values read every second are, by the node's own clock. Old ones are not what the GPU does now.")
     .query(f"max({age('$READ')})", "$LINE"),
     stat("Left until slowdown", unit="celsius", steps=steps(RED, 1, ORANGE, 6, GREEN), no_value="not measured", width=3)
     .help("Degrees until the GPU slows down for heat, by its own threshold.")
     .query("min(gpu_temperature_margin_celsius{$GPU})", "$LINE"),
-    stat(
-        "Memory used", unit="percentunit", steps=steps(BLUE, 0.85, ORANGE), no_value="not measured", decimals=0, width=3
-    )
+    stat("Memory used", unit="percentunit", steps=steps(BLUE, 0.85, ORANGE), no_value="not measured", decimals=0,
+        width=3)
     .help("Share of the device memory that is in use.")
     .query("max(gpu_memory_used_bytes{$GPU} / gpu_memory_total_bytes{$GPU})", "$LINE"),
     stat("Last at work", unit="s", no_value="not seen at work", decimals=0, width=3)
@@ -85,9 +78,8 @@ dashboard.row("What it is and how it is now", no_value="not told").panels(
 )
 
 dashboard.row("Is it ill?").panels(
-    state_timeline(
-        "Why it cannot be relied on", steps=BAD_ABOVE_ZERO, mappings=ON_OFF, no_value="driver away", width=12, height=9
-    )
+    state_timeline("Why it cannot be relied on", steps=BAD_ABOVE_ZERO, mappings=ON_OFF, no_value="driver away",
+        width=12, height=9)
     .help("Each reason over time. Several can hold at once. A gap is a time in which the driver was away.")
     .query("max by (reason) (gpu_unhealthy_reason{$GPU})", "{{reason}}"),
     table("Xids", no_value="Xids are not counted", width=12, height=9, sort_by="times")
@@ -96,14 +88,8 @@ dashboard.row("Is it ill?").panels(
     .labels("xid", "severity", "action")
     .column("times", """sum by (xid, severity, action) (gpu_xid_errors_total{$GPU}) > 0
         or sum by (xid, severity, action) (gpu_xid_errors_total{$GPU,severity="page"})""", steps=BAD_ABOVE_ZERO),
-    timeseries(
-        "Memory errors since the driver was loaded",
-        steps=BAD_ABOVE_ZERO,
-        no_value="ECC off or not supported",
-        minimum=0,
-        decimals=0,
-        width=8,
-    )
+    timeseries("Memory errors since the driver was loaded", steps=BAD_ABOVE_ZERO, no_value="ECC off or not supported",
+        minimum=0, decimals=0, width=8)
     .help("""Uncorrected errors kill the work that meets them. Corrected ones do no harm; many of them tell of a row
         that will be replaced.""")
     .query('max by (instance, gpu, error) (gpu_ecc_total_errors{$GPU,counter="volatile"})', "$LINE {{error}}"),
@@ -116,21 +102,15 @@ dashboard.row("Is it ill?").panels(
     .label("gpu", width=50)
     .column("ECC on", this("gpu_ecc_mode_enabled{$GPU}"), mappings=[YES_NO])
     .column("rows remapped", this("sum by ($BY_GPU) (gpu_remapped_rows{$GPU})"))
-    .column(
-        "remap waits", this("gpu_row_remap_pending{$GPU} or gpu_retired_pages_pending{$GPU}"), steps=TICKET_ABOVE_ZERO
-    )
+    .column("remap waits", this("gpu_row_remap_pending{$GPU} or gpu_retired_pages_pending{$GPU}"),
+        steps=TICKET_ABOVE_ZERO)
     .column("remap failed", this("gpu_row_remap_failure{$GPU}"), steps=BAD_ABOVE_ZERO)
     .column("SRAM over limit", this("gpu_ecc_sram_threshold_exceeded{$GPU}"), steps=BAD_ABOVE_ZERO),
 )
 
 dashboard.row("Is it slow?", no_value="not measured").panels(
-    shares(
-        "Utilization",
-        steps=UTILIZATION_BAND,
-        draw_steps="area",
-        no_value="not measured (MIG, or driver away)",
-        links=[series_link("Whose work", "gpu-node-drilldown", "instance", "gpu")],
-    )
+    shares("Utilization", steps=UTILIZATION_BAND, draw_steps="area", no_value="not measured (MIG, or driver away)",
+        links=[series_link("Whose work", "gpu-node-drilldown", "instance", "gpu")])
     .help("""Share of time in which a kernel ran, the canary's included: not how full the GPU was. The band from 60 to
         80 % is good use; neither side of it is a fault. On a GPU in MIG mode there is none: see the MIG board.""")
     .query("max by (instance, gpu) (gpu_utilization_ratio{$GPU})", "$LINE kernels")
@@ -139,31 +119,26 @@ dashboard.row("Is it slow?", no_value="not measured").panels(
     .help("""Activity of the parts of the GPU (GPM). Kernels that run all the time with few multiprocessors active are
         too small; the tensor pipes tell of matrix work.""")
     .query("max by (instance, gpu, unit) (gpu_gpm_active_ratio{$GPU,$UNITS})", "$LINE {{unit}}"),
-    state_timeline(
-        "What held the clocks down",
-        steps=BAD_ABOVE_ZERO,
-        mappings=[mapped({0: ("no", NONE), 1: ("yes", ORANGE)})],
-        no_value="not told",
-        width=12,
-    )
+    state_timeline("What held the clocks down", steps=BAD_ABOVE_ZERO,
+        mappings=[mapped({0: ("no", NONE), 1: ("yes", ORANGE)})], no_value="not told", width=12)
     .help("""The driver's reasons over time. Idleness is left out. Heat and power brake are the hardware's own
         protection; a power cap is often as intended.""")
     .query("max by (reason) (gpu_clock_event_active{$GPU,$REASON})", "{{reason}}"),
     shares("Share of time held down", steps=steps(NONE, 0.1, YELLOW), no_value="not told", stacked=False)
     .help("How much of the time each reason held the clocks down, by the driver's own counters: short ones too.")
-    .query("""max by (instance, gpu,
-        reason) (rate(gpu_clock_event_seconds_total{$GPU,$REASON}[$__rate_interval]))""", "$LINE {{reason}}"),
+    .query("max by (instance, gpu, reason) (rate(gpu_clock_event_seconds_total{$GPU,$REASON}[$__rate_interval]))",
+        "$LINE {{reason}}"),
     timeseries("Power and its limit", unit="watt", steps=NOTHING, minimum=0, dashed=["/limit$/"])
     .help("Power as the driver averages it, its samples (50 a second) added up, and the limit in force.")
     .query("max by (instance, gpu) (gpu_power_watts{$GPU})", "$LINE power")
-    .query("""max by (instance,
-        gpu) (rate(gpu_energy_sampled_joules_total{$GPU}[$__rate_interval]))""", "$LINE by its samples added up")
+    .query("max by (instance, gpu) (rate(gpu_energy_sampled_joules_total{$GPU}[$__rate_interval]))",
+        "$LINE by its samples added up")
     .query('max by (instance, gpu) (gpu_power_limit_watts{$GPU,limit="enforced"})', "$LINE limit"),
     timeseries("Temperatures and their limits", unit="celsius", steps=NOTHING, dashed=["/limit$/"])
     .help("The core and the memory against this device's own thresholds.")
     .query("max by (instance, gpu, sensor) (gpu_temperature_celsius{$GPU})", "$LINE {{sensor}}")
-    .query("""max by (instance, gpu,
-        threshold) (gpu_temperature_threshold_celsius{$GPU,$LIMITS})""", "$LINE {{threshold}} limit"),
+    .query("max by (instance, gpu, threshold) (gpu_temperature_threshold_celsius{$GPU,$LIMITS})",
+        "$LINE {{threshold}} limit"),
     timeseries("Clocks and their most", unit="hertz", steps=NOTHING, minimum=0, dashed=["/limit$/"])
     .help("The clocks now and the highest that they can be. Low clocks without a reason above are worth a ticket.")
     .query('max by (instance, gpu, domain) (gpu_clock_hertz{$GPU,domain=~"sm|memory"})', "$LINE {{domain}}")
@@ -187,30 +162,25 @@ dashboard.row("Links").panels(
     .column("port's lanes", this("gpu_host_pcie_port_max_width_lanes{$GPU}"))
     .column("NVLinks up", this("gpu_nvlink_links_up{$GPU}"))
     .column("of NVLinks", this("gpu_nvlink_links{$GPU}"))
-    .column(
-        "fabric joined",
-        this('gpu_fabric_state{$GPU,state="completed"}'),
-        mappings=[mapped({1: ("yes", GREEN), 0: ("no", GREY)})],
-    ),
-    timeseries(
-        "PCIe traffic", unit="Bps", steps=NOTHING, no_value="not supported (GPM: Hopper and later)", minimum=0, width=8
-    )
+    .column("fabric joined", this('gpu_fabric_state{$GPU,state="completed"}'),
+        mappings=[mapped({1: ("yes", GREEN), 0: ("no", GREY)})]),
+    timeseries("PCIe traffic", unit="Bps", steps=NOTHING, no_value="not supported (GPM: Hopper and later)", minimum=0,
+        width=8)
     .help("Bytes a second over PCIe, seen from the GPU (GPM).")
-    .query("""max by (instance, gpu,
-        direction) (rate(gpu_gpm_pcie_bytes_total{$GPU}[$__rate_interval]))""", "$LINE {{direction}}"),
+    .query("max by (instance, gpu, direction) (rate(gpu_gpm_pcie_bytes_total{$GPU}[$__rate_interval]))",
+        "$LINE {{direction}}"),
     timeseries("NVLink traffic", unit="Bps", steps=NOTHING, no_value="no NVLink", minimum=0, width=8)
     .help("Bytes a second over all NVLinks, seen from the GPU.")
-    .query("""max by (instance, gpu,
-        direction) (rate(gpu_nvlink_bytes_total{$GPU}[$__rate_interval]))""", "$LINE {{direction}}"),
-    timeseries(
-        "Errors on the links", unit="cps", steps=steps(NONE, 1, ORANGE), no_value="not counted", minimum=0, width=8
-    )
+    .query("max by (instance, gpu, direction) (rate(gpu_nvlink_bytes_total{$GPU}[$__rate_interval]))",
+        "$LINE {{direction}}"),
+    timeseries("Errors on the links", unit="cps", steps=steps(NONE, 1, ORANGE), no_value="not counted", minimum=0,
+        width=8)
     .help("PCIe replays and errors, NVLink errors, each a second. A healthy link has next to none.")
     .query("max by (instance, gpu) (rate(gpu_pcie_replays_total{$GPU}[$__rate_interval]))", "$LINE PCIe replays")
-    .query("""max by (instance, gpu,
-        error) (rate(gpu_pcie_errors_total{$GPU}[$__rate_interval]))""", "$LINE PCIe {{error}}")
-    .query("""max by (instance, gpu,
-        error) (rate(gpu_nvlink_errors_total{$GPU}[$__rate_interval]))""", "$LINE NVLink {{error}}"),
+    .query("max by (instance, gpu, error) (rate(gpu_pcie_errors_total{$GPU}[$__rate_interval]))",
+        "$LINE PCIe {{error}}")
+    .query("max by (instance, gpu, error) (rate(gpu_nvlink_errors_total{$GPU}[$__rate_interval]))",
+        "$LINE NVLink {{error}}"),
 )
 
 dashboard.row("Whose work, and is the hardware at its rate?").panels(
@@ -224,16 +194,10 @@ dashboard.row("Whose work, and is the hardware at its rate?").panels(
     .labels_from("max by ($OWNER, $PARTS) (gpu_owner_info{$GPU})")
     .column("processes", or_none("max by ($OWNER) (gpu_owner_processes{$GPU})", "$ANCHOR", "$OWNER"))
     .column("memory", or_none("max by ($OWNER) (gpu_owner_memory_used_bytes{$GPU})", "$ANCHOR", "$OWNER"), unit="bytes")
-    .share(
-        "busy",
-        or_none("max by ($OWNER) (rate(gpu_owner_busy_seconds_total{$GPU}[$__rate_interval]))", "$ANCHOR", "$OWNER"),
-    ),
-    state_timeline(
-        "What holds its work back",
-        mappings=[mapped({0: ("no", NONE), 1: ("yes", BLUE)})],
-        no_value="nobody's work is measured",
-        width=10,
-    )
+    .share("busy",
+        or_none("max by ($OWNER) (rate(gpu_owner_busy_seconds_total{$GPU}[$__rate_interval]))", "$ANCHOR", "$OWNER")),
+    state_timeline("What holds its work back", mappings=[mapped({0: ("no", NONE), 1: ("yes", BLUE)})],
+        no_value="nobody's work is measured", width=10)
     .help("""The cause that is proven for each owner; docs/BOTTLENECKS.md has the formulas. None: nothing is known to
         be slow.""")
     .query("""max by (owner, cause) (gpu_bottleneck{$GPU,cause!="none"} == 1)
@@ -245,24 +209,12 @@ dashboard.row("Whose work, and is the hardware at its rate?").panels(
     .label("pid", width=90)
     .labels("process_name", "process_type", "gpu_instance")
     .labels_from("max by ($BY_GPU, pid, process_name, process_type, gpu_instance) (gpu_process_info{$GPU})")
-    .column(
-        "memory",
-        or_none(
-            "max by ($BY_GPU, pid) (gpu_process_memory_used_bytes{$GPU})",
-            "max by ($BY_GPU, pid) (gpu_process_info{$GPU})",
-            "$BY_GPU, pid",
-        ),
-        unit="bytes",
-    ),
-    timeseries(
-        "Canary: rate against what it was",
-        unit="percentunit",
-        steps=steps(NONE, 0.9, GREEN),
-        draw_steps="line",
+    .column("memory",
+        or_none("max by ($BY_GPU, pid) (gpu_process_memory_used_bytes{$GPU})",
+            "max by ($BY_GPU, pid) (gpu_process_info{$GPU})", "$BY_GPU, pid"), unit="bytes"),
+    timeseries("Canary: rate against what it was", unit="percentunit", steps=steps(NONE, 0.9, GREEN), draw_steps="line",
         no_value="no canary has a baseline here yet",
-        links=[series_link("Canary", "gpu-node-canary", "instance", "gpu")],
-        width=12,
-    )
+        links=[series_link("Canary", "gpu-node-canary", "instance", "gpu")], width=12)
     .help("""Rates of the checks in their newest valid runs, compared with this GPU's own earlier ones. Below 0.9 the
         hardware is slower than it was.""")
     .query('max by (instance, gpu, check) (gpu_canary_rate_ratio{$GPU,against="baseline"})', "$LINE {{check}}"),

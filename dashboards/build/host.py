@@ -55,11 +55,8 @@ dashboard = Dashboard(
 )
 
 dashboard.row("Now", no_value="not told").panels(
-    stat(
-        "Machine as expected",
-        steps=steps(ORANGE, 1, GREEN),
-        mappings=[mapped({1: ("yes", GREEN), 0: ("changed", ORANGE)})],
-    )
+    stat("Machine as expected", steps=steps(ORANGE, 1, GREEN),
+        mappings=[mapped({1: ("yes", GREEN), 0: ("changed", ORANGE)})])
     .help("""Whether packages, NUMA nodes, memory, GPUs and network devices are where they were when first seen, and
         where they were declared to be. The worst node counts; /api/v1/topology of the node says what differs.""")
     .query("min(gpu_host_topology_matches{$NODE})", "as expected"),
@@ -97,12 +94,9 @@ dashboard.row("Places").panels(
     .labels("pcie_switch", "root_port", "nic", "path")
     .labels_from(or_none("max by ($BY_GPU, $NEAR) (gpu_host_topology_info{$NODE})"))
     .labels_from(or_none("max by ($BY_GPU, nic, path) (gpu_host_nic_info{$NODE})"))
-    .yes_no(
-        "Network up",
-        or_none(
-            "max by ($BY_GPU) (gpu_host_nic_info{$NODE} * on ($BY_NODE, nic) group_left () gpu_host_nic_up{$NODE})",
-        ),
-    )
+    .yes_no("Network up",
+        or_none("""max by ($BY_GPU) (gpu_host_nic_info{$NODE}
+            * on ($BY_NODE, nic) group_left () gpu_host_nic_up{$NODE})"""))
     .column("Link width", or_none("max by ($BY_GPU) (gpu_pcie_link_width_lanes{$NODE})"), unit="none")
     .yes_no("Width matches", or_none('min by ($BY_GPU) (gpu_host_pcie_link_matches{$NODE,aspect="width"})'))
     .column("Link generation", or_none("max by ($BY_GPU) (gpu_pcie_link_generation{$NODE})"))
@@ -114,14 +108,8 @@ dashboard.row("Places").panels(
     .labels("compute_instance", "profile", "numa_node", "share")
     .labels_from("""max by ($BY_GPU, gpu_instance, compute_instance, profile, numa_node,
         share) (gpu_mig_host_topology_info{$NODE})"""),
-    state_timeline(
-        "The machine over time",
-        steps=steps(ORANGE, 1, GREEN),
-        mappings=[mapped({1: ("yes", GREEN), 0: ("changed", ORANGE)})],
-        no_value=NO_PLACES,
-        width=12,
-        height=7,
-    )
+    state_timeline("The machine over time", steps=steps(ORANGE, 1, GREEN),
+        mappings=[mapped({1: ("yes", GREEN), 0: ("changed", ORANGE)})], no_value=NO_PLACES, width=12, height=7)
     .help("""When the machine was as first seen, and as declared. A change that no one planned is a card that moved, a
         BIOS setting, or memory that is gone.""")
     .query("gpu_host_topology_matches{$NODE}", "{{instance}} {{against}}"),
@@ -138,7 +126,7 @@ dashboard.row("CPUs").panels(
     .help("""What the CPUs of each NUMA node spent their time on. Idle time is left out. Stolen is what a hypervisor
         gave to others.""")
     .query("""sum by ($NUMA, mode) (rate(gpu_host_cpu_seconds_total{$NODE,mode!="idle"}[$__rate_interval]))
-        / on ($NUMA) group_left () sum by ($NUMA) (rate($CPU_SECONDS[$__rate_interval]))""", "$ON_NUMA" + " {{mode}}"),
+        / on ($NUMA) group_left () sum by ($NUMA) (rate($CPU_SECONDS[$__rate_interval]))""", "$ON_NUMA {{mode}}"),
     counts("Instructions per cycle", decimals=2)
     .help("How much the CPUs of each NUMA node got done in a cycle. Below 1 they mostly wait for memory.")
     .query(f"{counted('instructions')} / ({counted('cycles')} > 0)", "$ON_NUMA"),
@@ -155,15 +143,10 @@ dashboard.row("CPUs").panels(
     counts("Migrations and major faults", unit="ops")
     .help("""Threads that moved to another CPU, and pages that had to be read from a disk, each second. Work that is
         bound to its CPUs does not migrate.""")
-    .query(counted("cpu_migrations"), "$ON_NUMA" + " migrations")
-    .query(counted("major_faults"), "$ON_NUMA" + " major faults"),
-    shares(
-        "Time that events were counted",
-        steps=steps(ORANGE, 0.5, NONE),
-        draw_steps="dashed",
-        no_value=NO_COUNTERS,
-        width=8,
-    )
+    .query(counted("cpu_migrations"), "$ON_NUMA migrations")
+    .query(counted("major_faults"), "$ON_NUMA major faults"),
+    shares("Time that events were counted", steps=steps(ORANGE, 0.5, NONE), draw_steps="dashed", no_value=NO_COUNTERS,
+        width=8)
     .help("""Share of the time in which the event had one of the CPUs' counters for itself. Below 1 the counters were
         shared, and what is told is scaled up: below one half, do not trust short ranges.""")
     .query("min by (cluster, instance, event) (gpu_host_cpu_event_running_ratio{$NODE})", "{{instance}} {{event}}"),
@@ -173,17 +156,12 @@ dashboard.row("CPUs").panels(
     .label("instance", width=170)
     .labels("event", "state")
     .labels_from("max by ($BY_NODE, event, state) (gpu_host_cpu_event_state{$NODE} == 1)"),
-    timeseries(
-        "Context switches of owners",
-        unit="ops",
-        minimum=0,
-        no_value="not counted: cpu.per_owner is off, or nobody has a GPU",
-        width=12,
-    )
+    timeseries("Context switches of owners", unit="ops", minimum=0,
+        no_value="not counted: cpu.per_owner is off, or nobody has a GPU", width=12)
     .help("Of the owners' own control groups. Only counted with cpu.per_owner, because it costs.")
     .query("""sum by (cluster, instance,
-        owner)
-        (rate(gpu_owner_cpu_events_total{$NODE,event="context_switches"}[$__rate_interval]))""", "{{instance}} {{owner}}"),
+        owner) (rate(gpu_owner_cpu_events_total{$NODE,event="context_switches"}[$__rate_interval]))""",
+        "{{instance}} {{owner}}"),
 )
 
 dashboard.row("Owners").panels(
@@ -192,108 +170,55 @@ dashboard.row("Owners").panels(
         near the GPU. Empty shares: the machine does not tell what is near.""")
     .gpus(170)
     .label("gpu_instance", width=110)
-    .label(
-        "owner",
-        width=420, links=[row_link("This service, its nodes and GPUs", "gpu-node-drilldown", "instance", "gpu")],
-    )
-    .column(
-        "Held back by",
-        or_none(cause_number("$NODE"), "$OWNERS", "$BY_OWNER"),
-        mappings=[CAUSE_WORDS, ABSENT], paint=True,
-    )
-    .share(
-        "CPUs far",
-        or_none("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
-        steps=FAR,
-    )
-    .share(
-        "Memory far",
-        or_none("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
-        steps=FAR,
-    )
-    .share(
-        "GPU busy",
-        or_none(
-            "sum by ($BY_OWNER) (rate(gpu_owner_busy_seconds_total{$NODE}[$__rate_interval]))",
-            "$OWNERS",
-            "$BY_OWNER",
-        ),
-    ),
+    .label("owner", width=420,
+        links=[row_link("This service, its nodes and GPUs", "gpu-node-drilldown", "instance", "gpu")])
+    .column("Held back by", or_none(cause_number("$NODE"), "$OWNERS", "$BY_OWNER"), mappings=[CAUSE_WORDS, ABSENT],
+        paint=True)
+    .share("CPUs far", or_none("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
+        steps=FAR)
+    .share("Memory far", or_none("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
+        steps=FAR)
+    .share("GPU busy",
+        or_none("sum by ($BY_OWNER) (rate(gpu_owner_busy_seconds_total{$NODE}[$__rate_interval]))", "$OWNERS",
+            "$BY_OWNER")),
     state_timeline("What held owners back", mappings=[CAUSE_WORDS], no_value=NO_OWNERS, height=9)
     .help("""The first proven cause for each owner and place. Orange is the host. Nothing known does not mean fast:
         missing evidence proves nothing.""")
     .query(cause_number("$NODE"), "{{instance}} GPU {{gpu}} {{gpu_instance}} {{owner}}"),
-    shares(
-        "CPUs far from the GPU",
-        steps=FAR,
-        draw_steps="dashed",
-        links=[GPU_FROM_SERIES],
-        no_value="not told: the machine does not say what is near, or nobody has a GPU",
-    )
+    shares("CPUs far from the GPU", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
+        no_value="not told: the machine does not say what is near, or nobody has a GPU")
     .help("""Share of the CPUs on which each owner's processes ran that are not near its GPU. Above one half it may
         cost the GPU's time: bind the work with gpu-node-exporter topology.""")
     .query("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OF_OWNER"),
-    shares(
-        "Memory far from the GPU over time",
-        steps=FAR,
-        draw_steps="dashed",
-        links=[GPU_FROM_SERIES],
-        no_value="not told: the machine does not say what is near, or nobody has a GPU",
-    )
+    shares("Memory far from the GPU over time", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
+        no_value="not told: the machine does not say what is near, or nobody has a GPU")
     .help("Share of each owner's memory on the host that is not on the NUMA node near its GPU.")
     .query("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$NODE})", "$OF_OWNER"),
 )
 
 dashboard.row("PCIe and network").panels(
-    timeseries(
-        "PCIe traffic",
-        unit="Bps",
-        minimum=0,
-        links=[GPU_FROM_SERIES],
-        no_value="not told: no GPU here counts it",
-        height=10,
-    )
+    timeseries("PCIe traffic", unit="Bps", minimum=0, links=[GPU_FROM_SERIES],
+        no_value="not told: no GPU here counts it", height=10)
     .help("Bytes that each GPU received (rx) and sent (tx), as the GPU counts them. Known of Hopper and later.")
-    .query("$MOVED", "$LINE" + " {{direction}}"),
-    shares(
-        "Share of the PCIe link",
-        steps=steps(NONE, 0.8, ORANGE),
-        draw_steps="dashed",
-        links=[GPU_FROM_SERIES],
-        no_value="not told: no GPU here counts it",
-        height=10,
-    )
+    .query("$MOVED", "$LINE {{direction}}"),
+    shares("Share of the PCIe link", steps=steps(NONE, 0.8, ORANGE), draw_steps="dashed", links=[GPU_FROM_SERIES],
+        no_value="not told: no GPU here counts it", height=10)
     .help("""The busier direction's bytes over what the link can move at its present generation and width. Packet
         headers take some more: 85 % is full. An idle GPU lowers its link's generation, so that little traffic may
         look like much.""")
-    .query("""max by ($BY_GPU) ($MOVED) / on ($BY_GPU) max by ($BY_GPU) ($LANE_RATE
-        * gpu_pcie_link_width_lanes{$NODE})""", "$LINE"),
-    timeseries(
-        "PCIe packets sent again",
-        unit="ops",
-        minimum=0,
-        steps=steps(NONE, 1, ORANGE),
-        draw_steps="dashed",
-        links=[GPU_FROM_SERIES],
-        no_value="replays not told",
-        width=8,
-    )
+    .query("max by ($BY_GPU) ($MOVED) / on ($BY_GPU) max by ($BY_GPU) ($LANE_RATE * gpu_pcie_link_width_lanes{$NODE})",
+        "$LINE"),
+    timeseries("PCIe packets sent again", unit="ops", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
+        links=[GPU_FROM_SERIES], no_value="replays not told", width=8)
     .help("""Packets that the link had to repeat because of errors, each second. More than one a second for a quarter
         of an hour is a matter for the riser, the retimer or the slot.""")
     .query("max by ($BY_GPU) (rate(gpu_pcie_replays_total{$NODE}[$__rate_interval]))", "$LINE"),
-    timeseries(
-        "PCIe errors the kernel counts",
-        minimum=0,
-        steps=steps(NONE, 1, ORANGE),
-        draw_steps="dashed",
-        links=[GPU_FROM_SERIES],
-        no_value="not told: the kernel here counts none",
-        width=8,
-    )
+    timeseries("PCIe errors the kernel counts", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
+        links=[GPU_FROM_SERIES], no_value="not told: the kernel here counts none", width=8)
     .help("""Errors of the GPUs' functions in the kernel's advanced error reporting, in the time between two points.
         Virtual machines do not have it.""")
-    .query("""sum by ($BY_GPU,
-        severity) (increase(gpu_pcie_aer_errors_total{$NODE}[$__rate_interval]))""", "$LINE" + " {{severity}}"),
+    .query("sum by ($BY_GPU, severity) (increase(gpu_pcie_aer_errors_total{$NODE}[$__rate_interval]))",
+        "$LINE {{severity}}"),
     timeseries("Link rate of network devices", unit="Bps", minimum=0, no_value="no network device told", width=8)
     .help("One way, of the network devices nearest to GPUs. A link that trained low shows here.")
     .query("max by (cluster, instance, nic) (gpu_host_nic_speed_bytes_per_second{$NODE})", "{{instance}} {{nic}}"),

@@ -54,13 +54,8 @@ dashboard.row("In all", no_value=NO_MIG).panels(
     .query(or_zero("count(gpu_mig_layout_matches{$GPU} == 0)", "gpu_mig_layout_matches{$GPU}"), "GPUs"),
     stat("Waiting for a reset", steps=TICKET_ABOVE_ZERO, no_value="MIG not supported")
     .help("GPUs whose MIG mode will change with the next reset.")
-    .query(
-        or_zero(
-            "count(gpu_mig_mode_enabled{$GPU} != gpu_mig_mode_pending_enabled{$GPU})",
-            "gpu_mig_mode_enabled{$GPU}",
-        ),
-        "GPUs",
-    ),
+    .query(or_zero("count(gpu_mig_mode_enabled{$GPU} != gpu_mig_mode_pending_enabled{$GPU})",
+            "gpu_mig_mode_enabled{$GPU}"), "GPUs"),
 )
 
 dashboard.row("By GPU", no_value=NO_MIG).panels(
@@ -84,15 +79,8 @@ dashboard.row("By GPU", no_value=NO_MIG).panels(
     .column("there", """count by ($BY_GPU, mig_profile) (gpu_mig_info{$GPU}
         and on ($BY_GPU) gpu_mig_layout_matches{$GPU})
         or on ($BY_GPU, mig_profile) max by ($BY_GPU, mig_profile) (gpu_mig_layout_declared{$GPU}) * 0"""),
-    timeseries(
-        "Slices over time",
-        steps=NOTHING,
-        minimum=0,
-        decimals=0,
-        stacked=True,
-        colors={"held": BLUE, "free": GREEN, "stranded": YELLOW},
-        height=10,
-    )
+    timeseries("Slices over time", steps=NOTHING, minimum=0, decimals=0, stacked=True,
+        colors={"held": BLUE, "free": GREEN, "stranded": YELLOW}, height=10)
     .help("Compute slices held, free and stranded, of the GPUs chosen above.")
     .query("sum(gpu_mig_slices_used{$GPU})", "held")
     .query("sum(gpu_mig_slices{$GPU} - gpu_mig_slices_used{$GPU} - gpu_mig_slices_unplaceable{$GPU})", "free")
@@ -115,14 +103,11 @@ dashboard.row("By instance").panels(
     .column("slices", "max by ($BY_INSTANCE, profile) (gpu_mig_placement_slices{$GPU})", width=70)
     .column("from slice", here("gpu_mig_placement_start{$GPU}"), width=90)
     .column("compute instances", """count by ($BY_INSTANCE) (max by ($BY_INSTANCE,
-        compute_instance) (gpu_mig_info{$GPU})) or on ($BY_INSTANCE) $INSTANCES
-        * 0""", steps=steps(ORANGE, 1, NONE), width=140)
+        compute_instance) (gpu_mig_info{$GPU})) or on ($BY_INSTANCE) $INSTANCES * 0""", steps=steps(ORANGE, 1, NONE),
+        width=140)
     .column("memory", here("gpu_mig_memory_total_bytes{$GPU}"), unit="bytes", width=90)
-    .share(
-        "used",
-        here("gpu_mig_memory_used_bytes{$GPU} / gpu_mig_memory_total_bytes{$GPU}"),
-        steps=steps(NONE, 0.85, ORANGE), width=70,
-    )
+    .share("used", here("gpu_mig_memory_used_bytes{$GPU} / gpu_mig_memory_total_bytes{$GPU}"),
+        steps=steps(NONE, 0.85, ORANGE), width=70)
     .share("SM active", here('gpu_mig_gpm_active_ratio{$GPU,unit="sm"}'), width=90)
     .column("processes", here("sum by ($BY_INSTANCE) (gpu_mig_compute_processes{$GPU})"), width=90)
     .column("owners", """count by ($BY_INSTANCE) (max by ($OWNER) (gpu_owner_processes{$GPU,gpu_instance!=""} > 0))
@@ -134,15 +119,9 @@ dashboard.row("By instance").panels(
     .label("owner", links=[row_link("This GPU's owners", "gpu-node-drilldown", "instance", "gpu")], width=260)
     .labels("namespace", "pod", "slurm_job", "user")
     .labels_from('max by ($OWNER, namespace, pod, slurm_job, user) (gpu_owner_info{$GPU,gpu_instance!=""})')
-    .column(
-        "memory",
-        or_none(
-            'max by ($OWNER) (gpu_owner_memory_used_bytes{$GPU,gpu_instance!=""})',
-            'max by ($OWNER) (gpu_owner_info{$GPU,gpu_instance!=""})',
-            "$OWNER",
-        ),
-        unit="bytes",
-    ),
+    .column("memory",
+        or_none('max by ($OWNER) (gpu_owner_memory_used_bytes{$GPU,gpu_instance!=""})',
+            'max by ($OWNER) (gpu_owner_info{$GPU,gpu_instance!=""})', "$OWNER"), unit="bytes"),
     table("MIG devices", no_value="no MIG device", width=12)
     .help("What a job is given, by its UUID.")
     .label("instance", width=150)
@@ -152,52 +131,30 @@ dashboard.row("By instance").panels(
     .label("mig_profile", width=110)
     .label("mig_uuid")
     .labels_from("max by ($BY_INSTANCE, compute_instance, mig_profile, mig_uuid) (gpu_mig_info{$GPU})"),
-    shares(
-        "Activity of instances",
-        dashed=["^all, on average$"],
-        steps=UTILIZATION_BAND,
-        draw_steps="area",
-        no_value="not measured (GPM: Hopper and later)",
-    )
+    shares("Activity of instances", dashed=["^all, on average$"], steps=UTILIZATION_BAND, draw_steps="area",
+        no_value="not measured (GPM: Hopper and later)")
     .help("""Share of the instance's multiprocessors at work (GPM, once a minute), the ten busiest and the average of
         all (dashed). The band from 60 to 80 % is good use; neither side of it is a fault.""")
     .query(most("$ACTIVE", "$BY_INSTANCE"), "$LINE")
     .query("avg($ACTIVE)", "all, on average"),
-    shares(
-        "Memory of instances",
-        steps=steps(NONE, 0.85, ORANGE),
-        draw_steps="line",
-        no_value="no instance tells of its memory",
-    )
+    shares("Memory of instances", steps=steps(NONE, 0.85, ORANGE), draw_steps="line",
+        no_value="no instance tells of its memory")
     .help("""Share of each instance's own memory in use, of the ten fullest. A ticket is opened when it stays above 85
         %.""")
-    .query(
-        most(
-            "max by ($BY_INSTANCE, profile) (gpu_mig_memory_used_bytes{$GPU} / gpu_mig_memory_total_bytes{$GPU})",
-            "$BY_INSTANCE",
-        ),
-        "$LINE",
-    ),
+    .query(most("max by ($BY_INSTANCE, profile) (gpu_mig_memory_used_bytes{$GPU} / gpu_mig_memory_total_bytes{$GPU})",
+            "$BY_INSTANCE"), "$LINE"),
     table("Canary on instances", no_value="no GPU instance", width=24, sort_by="not ok")
     .help("""How many checks each instance's newest run passed and did not, and how long ago it was. Not run: the
         canary waits for the instance to be idle.""")
     .label("instance", width=170)
     .label("gpu", width=60)
     .label("gpu_instance", width=110)
-    .column(
-        "ok",
-        or_none(
-            'count by ($BY_INSTANCE) (gpu_mig_canary_verdict{$GPU,verdict="ok"} == 1)',
-            "$INSTANCES",
-            "$BY_INSTANCE",
-        ),
-    )
+    .column("ok",
+        or_none('count by ($BY_INSTANCE) (gpu_mig_canary_verdict{$GPU,verdict="ok"} == 1)', "$INSTANCES",
+            "$BY_INSTANCE"))
     .column("not ok", """count by ($BY_INSTANCE) (gpu_mig_canary_verdict{$GPU,verdict!="ok"} == 1)
         or on ($BY_INSTANCE) max by ($BY_INSTANCE) (gpu_mig_canary_verdict{$GPU}) * 0 or on ($BY_INSTANCE) $INSTANCES
         * NaN""", steps=BAD_ABOVE_ZERO)
-    .column(
-        "newest run",
-        here("gpu_mig_canary_last_run_timestamp_seconds{$GPU} * 1000"),
-        unit="dateTimeFromNow", links=[row_link("Canary", "gpu-node-canary", "instance", "gpu")],
-    ),
+    .column("newest run", here("gpu_mig_canary_last_run_timestamp_seconds{$GPU} * 1000"), unit="dateTimeFromNow",
+        links=[row_link("Canary", "gpu-node-canary", "instance", "gpu")]),
 )

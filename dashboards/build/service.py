@@ -125,9 +125,9 @@ dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
     .query("service:rpc_error:ratio{$SERVICE}", "$NAME"),
     timeseries("P95 and P99 latency", unit="s", minimum=0, dashed=[".* of the day before$"])
     .help("95th percentile, its own median of the day before (dashed), and, where a histogram is scraped, the 99th.")
-    .query("service:rpc_latency:p95{$SERVICE}", "$NAME" + " p95")
-    .query("service:rpc_latency:p95_median1d{$SERVICE}", "$NAME" + " p95 of the day before")
-    .query(quantile(0.99), "$NAME" + " p99"),
+    .query("service:rpc_latency:p95{$SERVICE}", "$NAME p95")
+    .query("service:rpc_latency:p95_median1d{$SERVICE}", "$NAME p95 of the day before")
+    .query(quantile(0.99), "$NAME p99"),
     heatmap("Latency of calls", unit="s", cell_unit="reqps", no_value=NO_HISTOGRAM)
     .help("How many calls a second took how long, of the histogram named by the variable.")
     .query("sum by (le) (rate($BUCKETS[$__rate_interval]))", "{{le}}"),
@@ -137,12 +137,8 @@ dashboard.row("Calls over time", no_value=NOT_SCRAPED).panels(
     shares("Share of requests answered by CPUs", steps=steps(NONE, 0.05, ORANGE), draw_steps="dashed", width=8)
     .help("Fallbacks over requests: how much of the work the GPUs do not do.")
     .query("service:gpu_fallback:rate5m{$SERVICE} / on ($BY_SERVICE) (service:req:qps{$SERVICE} > 0)", "$NAME"),
-    state_timeline(
-        "On the fallback",
-        steps=steps(GREEN, 1, RED),
-        mappings=[mapped({0: ("GPU", GREEN), 1: ("fallback", RED)})],
-        width=8,
-    )
+    state_timeline("On the fallback", steps=steps(GREEN, 1, RED),
+        mappings=[mapped({0: ("GPU", GREEN), 1: ("fallback", RED)})], width=8)
     .help("When each service should run without the GPU.")
     .query("service:gpu_fallback:active{$SERVICE}", "$NAME"),
 )
@@ -157,24 +153,17 @@ dashboard.row("The GPUs below", no_value=NO_OWNERS).panels(
     shares("Memory of each slice", steps=steps(NONE, 0.85, ORANGE), draw_steps="line", links=[GPU_FROM_SERIES])
     .help("Share of the memory that is used, of the ten fullest of all those places. The line is at 85 %.")
     .query(most(here("$MEMORY"), "$BY_PLACE"), "$PLACE"),
-    shares(
-        "CPU busy on their nodes",
-        steps=steps(NONE, 0.9, ORANGE),
-        draw_steps="dashed",
-        no_value="not told: cpu.enabled is off, or nobody here has a GPU",
-    )
+    shares("CPU busy on their nodes", steps=steps(NONE, 0.9, ORANGE), draw_steps="dashed",
+        no_value="not told: cpu.enabled is off, or nobody here has a GPU")
     .help("""Share of the CPUs' time spent on work, of the nodes on which the chosen namespaces have GPUs: the ten
         busiest.""")
-    .query(
-        most(f"{cpu_seconds('busy|steal')} / {cpu_seconds('.+')} and on ($BY_NODE) $PLACES", "$BY_NODE"), "{{instance}}"
-    ),
+    .query(most(f"{cpu_seconds('busy|steal')} / {cpu_seconds('.+')} and on ($BY_NODE) $PLACES", "$BY_NODE"),
+        "{{instance}}"),
     timeseries("CPUs' work for each GPU's work", minimum=0, no_value="not told: cpu.enabled is off, or no GPU is busy")
     .help("""CPUs busy on the node for each of its GPUs that is busy, of the ten nodes with the most. When it rises,
         more is done beside the GPU: fallbacks, preparation, a neighbour.""")
-    .query(
-        most(f"{cpu_seconds('busy')} / (sum by ($BY_NODE) ($BUSY) > 0.01) and on ($BY_NODE) $PLACES", "$BY_NODE"),
-        "{{instance}}",
-    ),
+    .query(most(f"{cpu_seconds('busy')} / (sum by ($BY_NODE) ($BUSY) > 0.01) and on ($BY_NODE) $PLACES", "$BY_NODE"),
+        "{{instance}}"),
     table("Owners on the GPUs", sort_by="Busy", height=9)
     .help("The pods and others of the chosen namespaces, with what they have of each GPU. All shows everybody's.")
     .label("instance", links=[row_link("The host", "gpu-node-host", "instance")], width=170)
@@ -183,14 +172,9 @@ dashboard.row("The GPUs below", no_value=NO_OWNERS).panels(
     .label("owner", width=420, links=[row_link("Everybody on this GPU", "gpu-node-drilldown", "instance", "gpu")])
     .share("Had", or_none(of_owners("clamp_max(sum by ($BY_OWNER) ($HAD), 1)"), "$OWNERS", "$BY_OWNER"))
     .share("Busy", or_none(of_owners("clamp_max(sum by ($BY_OWNER) ($BUSY), 1)"), "$OWNERS", "$BY_OWNER"))
-    .column(
-        "Memory",
+    .column("Memory",
         or_none(of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$NODE})"), "$OWNERS", "$BY_OWNER"),
-        unit="bytes",
-    )
-    .column(
-        "Held back by",
-        or_none(of_owners(cause_number("$NODE")), "$OWNERS", "$BY_OWNER"),
-        mappings=[CAUSE_WORDS, ABSENT], paint=True,
-    ),
+        unit="bytes")
+    .column("Held back by", or_none(of_owners(cause_number("$NODE")), "$OWNERS", "$BY_OWNER"),
+        mappings=[CAUSE_WORDS, ABSENT], paint=True),
 )
