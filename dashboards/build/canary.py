@@ -19,7 +19,7 @@ VERDICTS = (
     ("driver_fault", "driver fault", RED),
     ("wrong_result", "WRONG", RED),
 )
-WORDS = mapped({index: (word, color) for index, (_, word, color) in enumerate(VERDICTS)})
+TEXTS = mapped({index: (text, color) for index, (_, text, color) in enumerate(VERDICTS)})
 COLORS = steps(GREEN, 1, YELLOW, 2, GREY, 5, ORANGE, 10, RED)
 CHECKS = (
     (".+", "worst"),
@@ -101,7 +101,7 @@ dashboard.row("By GPU").panels(
     .help("""What each check last found on each GPU, the worst first. A GPU in MIG mode is tested by instance: see the
         MIG board. Not run: never since the exporter knows it, or the GPU does not answer.""")
     .gpus(160)
-    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[WORDS, NEVER], width=95)
+    .columns(*((title, code(check)) for check, title in CHECKS), steps=COLORS, mappings=[TEXTS, NEVER], width=95)
     .column("newest run", or_none(by_gpu("gpu_canary_last_run_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),
         unit="dateTimeFromNow", mappings=[NEVER], width=120)
     .column("newest success", or_none(by_gpu("gpu_canary_last_success_timestamp_seconds{$GPU} * 1000"), "$THIS_GPU"),

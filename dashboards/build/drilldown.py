@@ -1,7 +1,7 @@
 """From a service to its nodes, its GPUs, and everybody who has a part of them."""
 
 from kit import *
-from owners import CAUSE_WORDS, CAUSES, OWNER_TERMS, by_service, cause_number, service_variable
+from owners import CAUSE_TEXTS, CAUSES, OWNER_TERMS, by_service, cause_number, service_variable
 
 NOBODY = "nobody of this choice has a GPU"
 BAD = steps(NONE, 1, RED)
@@ -18,7 +18,7 @@ def of_services(expr: str) -> str:
 
 
 def of_nodes(expr: str) -> str:
-    """The expression by node, of the nodes chosen; NaN where it is not told."""
+    """The expression by node, of the nodes chosen; NaN where it is absent."""
     return or_none(f"({expr}) and on ($BY_NODE) $NODES", "$NODES", "$BY_NODE")
 
 
@@ -153,7 +153,7 @@ dashboard.row("Everybody on these GPUs").panels(
     .column("Memory", of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$GPU})"), unit="bytes")
     .share("Had", of_owners(rate_on_gpus("gpu_owner_allocated_seconds_total")))
     .share("Busy", of_owners(rate_on_gpus("gpu_owner_busy_seconds_total")))
-    .column("Held back by", of_owners(cause_number("$GPU")), mappings=[CAUSE_WORDS, ABSENT], width=130, paint=True)
+    .column("Held back by", of_owners(cause_number("$GPU")), mappings=[CAUSE_TEXTS, ABSENT], width=130, paint=True)
     .share("Memory far", of_owners("max by ($BY_OWNER) (gpu_owner_memory_remote_ratio{$GPU})"), steps=FAR),
 )
 

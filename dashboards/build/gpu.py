@@ -6,7 +6,7 @@ ON_OFF = [mapped({0: ("no", GREEN), 1: ("yes", RED)})]
 
 
 def this(expr: str) -> str:
-    """For a table of one GPU: the value, or "not told"."""
+    """For a table of one GPU: the value, or NaN."""
     return or_none(by_gpu(expr), "$THIS_GPU")
 
 
@@ -22,7 +22,7 @@ dashboard = Dashboard(
         "READ": 'gpu_exporter_sample_timestamp_seconds{$GPU,tier="normal"}',
         # Times by reason, without those that hold nothing back.
         "REASON": 'reason!="gpu_idle"',
-        # Parts of the GPU that tell how full it was, and thresholds below the one at which it switches off.
+        # Parts of the GPU whose activity shows how full it was, and thresholds below the one at which it switches off.
         "UNITS": 'unit=~"sm|sm_occupancy|tensor|dram|fp64|fp32|fp16"',
         "LIMITS": 'threshold=~"slowdown|memory_max|gpu_max"',
         "LABELS": """model, uuid, serial, pci_address, board_part_number, vbios_version, inforom_version,
@@ -124,7 +124,7 @@ dashboard.row("Is it slow?", no_value="not measured").panels(
     .help("""The driver's reasons over time. Idleness is left out. Heat and power brake are the hardware's own
         protection; a power cap is often as intended.""")
     .query("max by (reason) (gpu_clock_event_active{$GPU,$REASON})", "{{reason}}"),
-    shares("Share of time held down", steps=steps(NONE, 0.1, YELLOW), no_value="not told", stacked=False)
+    shares("Share of time held down", steps=steps(NONE, 0.1, YELLOW), no_value="not told")
     .help("How much of the time each reason held the clocks down, by the driver's own counters: short ones too.")
     .query("max by (instance, gpu, reason) (rate(gpu_clock_event_seconds_total{$GPU,$REASON}[$__rate_interval]))",
         "$LINE {{reason}}"),

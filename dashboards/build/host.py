@@ -3,7 +3,7 @@
 import typing
 
 from kit import *
-from owners import CAUSE_WORDS, OWNER_TERMS, cause_number
+from owners import CAUSE_TEXTS, OWNER_TERMS, cause_number
 
 NO_COUNTERS = "not counted here: see Events on the CPUs"
 NO_CPU_TIME = "not told: cpu.enabled is off"
@@ -172,7 +172,7 @@ dashboard.row("Owners").panels(
     .label("gpu_instance", width=110)
     .label("owner", width=420,
         links=[row_link("This service, its nodes and GPUs", "gpu-node-drilldown", "instance", "gpu")])
-    .column("Held back by", or_none(cause_number("$NODE"), "$OWNERS", "$BY_OWNER"), mappings=[CAUSE_WORDS, ABSENT],
+    .column("Held back by", or_none(cause_number("$NODE"), "$OWNERS", "$BY_OWNER"), mappings=[CAUSE_TEXTS, ABSENT],
         paint=True)
     .share("CPUs far", or_none("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OWNERS", "$BY_OWNER"),
         steps=FAR)
@@ -181,7 +181,7 @@ dashboard.row("Owners").panels(
     .share("GPU busy",
         or_none("sum by ($BY_OWNER) (rate(gpu_owner_busy_seconds_total{$NODE}[$__rate_interval]))", "$OWNERS",
             "$BY_OWNER")),
-    state_timeline("What held owners back", mappings=[CAUSE_WORDS], no_value=NO_OWNERS, height=9)
+    state_timeline("What held owners back", mappings=[CAUSE_TEXTS], no_value=NO_OWNERS, height=9)
     .help("""The first proven cause for each owner and place. Orange is the host. Nothing known does not mean fast:
         missing evidence proves nothing.""")
     .query(cause_number("$NODE"), "{{instance}} GPU {{gpu}} {{gpu_instance}} {{owner}}"),

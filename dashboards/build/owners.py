@@ -1,10 +1,10 @@
-"""What the dashboards about owners share: who they are, what holds their work back, and the service they are part of."""
+"""What the dashboards about owners share: their places, what limits their work, and the services they belong to."""
 
 import typing
 
 from kit import BLUE, GREY, ORANGE, RED, YELLOW, mapped, query_variable
 
-# What holds work back, in the order of docs/BOTTLENECKS.md: a number for bands, a word, and a colour (orange: the
+# What limits work, in the order of docs/BOTTLENECKS.md: a number for bands, a text, and a colour (orange: the
 # host; blue: the GPU's own limits; yellow: the shape of the work). Grey, for nothing proven is no proof of health.
 CAUSES = {
     "none": (0, "nothing known", GREY),
@@ -18,11 +18,11 @@ CAUSES = {
     "serial_copies": (8, "serial copies", YELLOW),
     "underfilled": (9, "underfilled", YELLOW),
 }
-CAUSE_WORDS = mapped({number: (word, color) for number, word, color in CAUSES.values()})
+CAUSE_TEXTS = mapped({number: (text, color) for number, text, color in CAUSES.values()})
 
 
 def cause_number(selector: str) -> str:
-    """The number of what holds each owner back now."""
+    """The number of the cause that limits each owner now."""
     by_cause = " or ".join(
         f'gpu_bottleneck{{{selector},cause="{cause}"}} * {number}' for cause, (number, _, _) in CAUSES.items()
     )

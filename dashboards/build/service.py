@@ -1,7 +1,7 @@
 """Is a service well served by its GPUs? For those who have Prometheus scrape their services."""
 
 from kit import *
-from owners import CAUSE_WORDS, OWNER_TERMS, cause_number
+from owners import CAUSE_TEXTS, OWNER_TERMS, cause_number
 
 NOT_SCRAPED = "not scraped"
 NO_HISTOGRAM = "no histogram is scraped"
@@ -69,7 +69,7 @@ dashboard = Dashboard(
         "SERVICE": 'cluster=~"$cluster",namespace=~"$namespace",job=~"$service_job",service=~"$rpc_service"',
         "BY_SERVICE": "cluster, namespace, job, service",
         "NAME": "{{namespace}} {{job}} {{service}}",
-        # Not every service tells how often it is called: it is known by any of what is recorded from what it does tell.
+        # Not every service counts its calls: any recorded series makes a service known.
         "RECORDED": "service:req:qps|service:rpc_latency:p95|service:rpc_error:ratio|service:rpc_rtt:seconds"
         "|service:gpu_fallback:rate5m",
         "OF_RECORDED": '__name__=~"$RECORDED",cluster=~"$cluster"',
@@ -176,5 +176,5 @@ dashboard.row("The GPUs below", no_value=NO_OWNERS).panels(
         or_none(of_owners("sum by ($BY_OWNER) (gpu_owner_memory_used_bytes{$NODE})"), "$OWNERS", "$BY_OWNER"),
         unit="bytes")
     .column("Held back by", or_none(of_owners(cause_number("$NODE")), "$OWNERS", "$BY_OWNER"),
-        mappings=[CAUSE_WORDS, ABSENT], paint=True),
+        mappings=[CAUSE_TEXTS, ABSENT], paint=True),
 )

@@ -5,7 +5,10 @@ import typing
 from .looks import BLUE, RED
 
 
-def _annotation(name: str, color: str, title: str, text: str, expr: str, *, value_is_time: bool) -> dict[str, typing.Any]:
+Annotation = dict[str, typing.Any]
+
+
+def _annotation(name: str, color: str, title: str, text: str, expr: str, *, value_is_time: bool) -> Annotation:
     return {
         "name": name,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
@@ -61,5 +64,5 @@ XID_OF_A_GPU = _annotation(
 )
 
 
-def annotations(*, one_gpu: bool) -> list[dict[str, typing.Any]]:
+def annotations(*, one_gpu: bool) -> list[Annotation]:
     return [DRIVER_LOADED, MAINTENANCE, XID_OF_A_GPU if one_gpu else XID_OF_A_FLEET]

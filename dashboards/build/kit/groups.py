@@ -4,6 +4,8 @@ import json
 import re
 import typing
 
+from .looks import ABSENT_TEXT
+
 # As long as a bar, and as wide as a cell of a table.
 SHORT = "group off"
 
@@ -42,7 +44,7 @@ def mark(panel: dict[str, typing.Any], groups: dict[str, str], group: str | None
         if override["matcher"]["options"] in off:
             for entry in override["properties"]:
                 if entry["id"] == "mappings":
-                    _replace(entry["value"], "not told", SHORT)
+                    _replace(entry["value"], ABSENT_TEXT, SHORT)
     return panel
 
 

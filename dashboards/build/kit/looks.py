@@ -49,5 +49,6 @@ def special(text: str, color: str = GREY) -> _model.SpecialValueMap:
     )
 
 
-ABSENT = special("not told")
+ABSENT_TEXT = "not told"
+ABSENT = special(ABSENT_TEXT)
 YES_NO = mapped({1: ("yes", GREEN), 0: ("no", RED)})

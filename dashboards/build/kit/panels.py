@@ -105,8 +105,8 @@ class Panel:
                 query.instant()
             else:
                 query.range()
-            lines = prometheus_model.PromQueryFormat.HEATMAP if heatmap else prometheus_model.PromQueryFormat.TIME_SERIES
-            query.format(prometheus_model.PromQueryFormat.TABLE if self.kind.table else lines)
+            format = "table" if self.kind.table else "heatmap" if heatmap else "time_series"
+            query.format(prometheus_model.PromQueryFormat(format))
             panel.with_target(query)
         if looks["links"]:
             panel.data_links([_Ready(link) for link in looks["links"]])
@@ -165,7 +165,7 @@ def state_timeline(title: str, **looks: typing.Any) -> Panel:
 
 
 def text(title: str, markdown: str, **looks: typing.Any) -> Panel:
-    """Words. Unit and thresholds are there because every panel has them."""
+    """A text. Unit and thresholds are there because every panel has them."""
     return Panel(TEXT, title, looks | {"markdown": " ".join(markdown.split())})
 
 
@@ -219,8 +219,8 @@ def _draw_stat(panel: typing.Any, row: Panel, looks: Looks) -> None:
     _newest(panel, looks)
     panel.text_mode(common_model.BigValueTextMode(looks["text_mode"]))
     panel.justify_mode(common_model.BigValueJustifyMode.CENTER)
-    painted = looks["steps"] != NEUTRAL
-    panel.color_mode(common_model.BigValueColorMode.BACKGROUND_SOLID if painted else common_model.BigValueColorMode.VALUE)
+    modes = common_model.BigValueColorMode
+    panel.color_mode(modes.VALUE if looks["steps"] == NEUTRAL else modes.BACKGROUND_SOLID)
     panel.graph_mode(common_model.BigValueGraphMode.NONE)
     panel.orientation(common_model.VizOrientation.AUTO)
 
