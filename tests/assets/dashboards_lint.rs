@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::dashboards::{panels, query, uid, variable_names, variables, variables_in};
+use super::vocabulary::{exported, metric_of};
 use super::{files, report};
 
 /// Panels of Grafana's core that can be drawn without Grafana (`dashboards/preview`).
@@ -116,6 +117,44 @@ fn panels_have_all_that_people_need_to_read_them() {
                 }
                 if drawn && matches!(text(target, "legendFormat"), "" | "__auto") {
                     wrong("has a target without a legend");
+                }
+            }
+        }
+    });
+}
+
+/// Without a group of metrics that is off by default, a panel shows nothing: then it says which group to switch on.
+#[test]
+fn panels_of_groups_that_are_off_say_so() {
+    let text_of_groups = files::read(&files::root().join("dashboards/build/groups.json"));
+    let groups: BTreeMap<String, String> = serde_json::from_str(&text_of_groups).expect("metric to group");
+    let unknown = groups.keys().filter(|metric| exported().all(|known| known != *metric));
+    report(
+        unknown.map(|metric| format!("dashboards/build/groups.json: there is no metric {metric}")).collect(),
+    );
+    each(|dashboard, wrong| {
+        for panel in panels(dashboard) {
+            let targets = panel["targets"].as_array().map_or(&[][..], |targets| targets.as_slice());
+            let names = |expr: &str| -> BTreeSet<String> {
+                let parts = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+                parts.map(|part| metric_of(part).to_owned()).collect()
+            };
+            let needs = |target: &Value| -> BTreeSet<&String> {
+                names(text(target, "expr")).iter().filter_map(|name| groups.get(name)).collect()
+            };
+            let needed: Vec<BTreeSet<&String>> = targets.iter().map(needs).collect();
+            let (none, title) = (text(&panel["fieldConfig"]["defaults"], "noValue"), text(panel, "title"));
+            if !needed.is_empty()
+                && needed.iter().all(|groups| !groups.is_empty())
+                && !none.starts_with("group off")
+            {
+                wrong(format!("panel {title:?} does not say that its group is off: {none:?}"));
+            }
+            for group in needed.into_iter().flatten() {
+                let named =
+                    |text: &str| text.contains("metrics.groups") && text.contains(&format!("{group:?}"));
+                if !named(none) && !named(text(panel, "description")) {
+                    wrong(format!("panel {title:?} does not name its group {group}"));
                 }
             }
         }

@@ -16,7 +16,8 @@ def setting(groups: typing.Iterable[str]) -> str:
 
 def needed(expr: str, groups: dict[str, str]) -> set[str]:
     """The groups of the metrics in an expression; a histogram's series have its name and an ending."""
-    names = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", expr)}
+    series = re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", expr)
+    names = {*series, *(re.sub("_(bucket|sum|count)$", "", name) for name in series)}
     return {groups[name] for name in names if name in groups}
 
 
