@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::promql::{Reader, parse};
 use super::vocabulary::{Vocabulary, exported, metric_of};
-use super::{boards, files, report, runbooks, templates};
+use super::{dashboards, files, report, runbooks, templates};
 
 /// Metrics that no rule, board or runbook asks for, one a line.
 const UNUSED: &str = "tests/assets/unused.txt";
@@ -130,7 +130,7 @@ fn every_alert_is_seen_to_fire_and_to_stay_silent() {
 fn every_metric_is_asked_for_or_known_not_to_be() {
     let vocabulary = Vocabulary::new();
     let mut texts: Vec<String> = files::rules().into_iter().map(|(_, rule)| rule.expr).collect();
-    texts.extend(boards::expressions().into_iter().map(|expression| expression.text));
+    texts.extend(dashboards::expressions().into_iter().map(|expression| expression.text));
     texts.extend(runbooks::queries().into_iter().map(|(_, text)| text));
     texts.extend(templates::queries().into_iter().map(|(_, text)| text));
     let mut used = BTreeSet::new();

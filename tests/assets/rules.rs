@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_node_exporter::commands::assets::{GRAFANA_URL, RUNBOOK_URL};
 
-use super::boards::{self, variables_of_link};
+use super::dashboards::{self, variables_of_link};
 use super::promql::{LabelNames, Reader, parse};
 use super::vocabulary::Vocabulary;
 use super::{files, report};
@@ -102,9 +102,9 @@ fn every_alert_says_what_people_need() {
 
 #[test]
 fn every_alert_leads_to_a_board_that_exists() {
-    let boards: BTreeMap<String, BTreeSet<String>> = files::boards()
+    let boards: BTreeMap<String, BTreeSet<String>> = files::dashboards()
         .iter()
-        .map(|(_, board)| (boards::uid(board), boards::variable_names(board)))
+        .map(|(_, board)| (dashboards::uid(board), dashboards::variable_names(board)))
         .collect();
     let mut problems = Vec::new();
     for (file, name, rule) in files::alerts() {

@@ -1,5 +1,5 @@
 // What no simulated node can tell: counters of a CPU's own units (most virtual machines have none), and the pages of
-// other exporters that boards and optional rules know. All of it is made up, and only to see panels with something in them.
+// other exporters that dashboards and optional rules know. All of it is made up, and only to see panels with something in them.
 
 import { labelsOf, Recording } from './recording.mjs';
 

@@ -161,8 +161,8 @@ export class Prometheus {
 
 const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.json': 'application/json', '.svg': 'image/svg+xml', '.woff2': 'font/woff2' };
 
-/** Serves the page, the boards, recordings as metrics pages, and each Prometheus under its name. */
-export function serve({ port, page, boards, pages, prometheus }) {
+/** Serves the page, the dashboards, recordings as metrics pages, and each Prometheus under its name. */
+export function serve({ port, page, dashboards, pages, prometheus }) {
   const server = createServer((asked, answer) => {
     const { pathname } = new URL(asked.url, 'http://x');
     const [, first, second] = pathname.split('/');
@@ -181,8 +181,8 @@ export function serve({ port, page, boards, pages, prometheus }) {
       passed.on('error', () => answer.writeHead(502).end());
       asked.pipe(passed);
     } else {
-      const root = first === 'boards' ? boards : page;
-      const name = normalize(first === 'boards' ? pathname.slice('/boards'.length) : pathname === '/' ? '/index.html' : pathname);
+      const root = first === 'dashboards' ? dashboards : page;
+      const name = normalize(first === 'dashboards' ? pathname.slice('/dashboards'.length) : pathname === '/' ? '/index.html' : pathname);
       const file = join(root, name);
       if (!existsSync(file)) return answer.writeHead(404).end();
       answer.writeHead(200, { 'Content-Type': TYPES[extname(file)] ?? 'application/octet-stream' });

@@ -1,4 +1,4 @@
-//! The boards' expressions, and what in a board is looked at from elsewhere.
+//! The dashboards' expressions, and what in a dashboard is looked at from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,10 +27,10 @@ const BUILT_IN: [(&str, &str); 9] = [
 /// Counters that are shown as they are: how many faults of a code there were, and since when there is one.
 const COUNTED: [&str; 2] = ["gpu_xid_errors_total", "gpu_xid_faults_total"];
 
-/// One expression of a board.
+/// One expression of a dashboard.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// Board and panel.
+    /// Dashboard and panel.
     pub place: String,
     /// As Prometheus would get it.
     pub text: String,
@@ -38,25 +38,25 @@ pub struct Expression {
     pub range: bool,
 }
 
-/// A board's identity.
-pub fn uid(board: &Value) -> String {
-    board["uid"].as_str().unwrap_or_default().to_owned()
+/// A dashboard's identity.
+pub fn uid(dashboard: &Value) -> String {
+    dashboard["uid"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Its variables.
-pub fn variables(board: &Value) -> &[Value] {
-    board["templating"]["list"].as_array().map_or(&[], |list| list)
+pub fn variables(dashboard: &Value) -> &[Value] {
+    dashboard["templating"]["list"].as_array().map_or(&[], |list| list)
 }
 
 /// Their names.
-pub fn variable_names(board: &Value) -> BTreeSet<String> {
-    variables(board).iter().filter_map(|variable| variable["name"].as_str()).map(str::to_owned).collect()
+pub fn variable_names(dashboard: &Value) -> BTreeSet<String> {
+    variables(dashboard).iter().filter_map(|variable| variable["name"].as_str()).map(str::to_owned).collect()
 }
 
 /// Its panels, those in closed rows too.
-pub fn panels(board: &Value) -> Vec<&Value> {
+pub fn panels(dashboard: &Value) -> Vec<&Value> {
     let mut all = Vec::new();
-    for panel in board["panels"].as_array().into_iter().flatten() {
+    for panel in dashboard["panels"].as_array().into_iter().flatten() {
         all.push(panel);
         all.extend(panel["panels"].as_array().into_iter().flatten());
     }
@@ -85,7 +85,7 @@ pub fn variables_in(text: &str) -> BTreeSet<String> {
 }
 
 /// What a variable is at first; of those that are asked for, anything.
-fn values(board: &Value) -> BTreeMap<String, String> {
+fn values(dashboard: &Value) -> BTreeMap<String, String> {
     let first = |variable: &Value| -> String {
         let own = matches!(variable["type"].as_str(), Some("custom" | "textbox" | "constant" | "interval"));
         let value = [&variable["current"]["value"], &variable["current"]["value"][0], &variable["query"]];
@@ -93,7 +93,7 @@ fn values(board: &Value) -> BTreeMap<String, String> {
         text.split(',').next().unwrap_or_default().split(" : ").last().unwrap_or_default().trim().to_owned()
     };
     let named = |variable: &Value| Some((variable["name"].as_str()?.to_owned(), first(variable)));
-    variables(board).iter().filter_map(named).collect()
+    variables(dashboard).iter().filter_map(named).collect()
 }
 
 /// An expression with values in place of variables.
@@ -139,27 +139,27 @@ pub fn query(variable: &Value) -> &str {
     query["query"].as_str().or_else(|| query.as_str()).unwrap_or_default()
 }
 
-/// All expressions of all boards.
+/// All expressions of all dashboards.
 pub fn expressions() -> Vec<Expression> {
     let mut all = Vec::new();
-    for (_, board) in files::boards() {
-        let (uid, values) = (uid(&board), values(&board));
+    for (_, dashboard) in files::dashboards() {
+        let (uid, values) = (uid(&dashboard), values(&dashboard));
         let mut add = |place: &str, text: &str, range: bool| {
             all.push(Expression { place: format!("{uid}: {place}"), text: concrete(text, &values), range });
         };
-        for panel in panels(&board) {
+        for panel in panels(&dashboard) {
             let title = panel["title"].as_str().unwrap_or_default();
             for target in panel["targets"].as_array().into_iter().flatten() {
                 let range = target["instant"].as_bool() != Some(true);
                 add(&format!("panel {title:?}"), target["expr"].as_str().unwrap_or_default(), range);
             }
         }
-        for annotation in board["annotations"]["list"].as_array().into_iter().flatten() {
+        for annotation in dashboard["annotations"]["list"].as_array().into_iter().flatten() {
             if let Some(text) = annotation["expr"].as_str() {
                 add(&format!("annotation {}", annotation["name"]), text, true);
             }
         }
-        for variable in variables(&board) {
+        for variable in variables(&dashboard) {
             if let Some(text) = of_variable(query(variable)) {
                 add(&format!("variable {}", variable["name"]), &text, false);
             }
@@ -169,7 +169,7 @@ pub fn expressions() -> Vec<Expression> {
 }
 
 #[test]
-fn every_name_in_a_board_exists() {
+fn every_name_in_a_dashboard_exists() {
     let vocabulary = Vocabulary::new();
     let mut problems = Vec::new();
     for Expression { place, text, range } in expressions() {
@@ -195,13 +195,13 @@ fn every_name_in_a_board_exists() {
 }
 
 #[test]
-fn every_query_of_a_board_keeps_to_the_nodes_that_are_chosen() {
+fn every_query_of_a_dashboard_keeps_to_the_nodes_that_are_chosen() {
     let vocabulary = Vocabulary::new();
     let mut problems = Vec::new();
-    for (_, board) in files::boards() {
-        let names = variable_names(&board);
-        let values = values(&board);
-        for panel in panels(&board) {
+    for (_, dashboard) in files::dashboards() {
+        let names = variable_names(&dashboard);
+        let values = values(&dashboard);
+        for panel in panels(&dashboard) {
             for target in panel["targets"].as_array().into_iter().flatten() {
                 let text = concrete(target["expr"].as_str().unwrap_or_default(), &values);
                 let Ok(expr) = parse(&text) else { continue };
@@ -216,7 +216,8 @@ fn every_query_of_a_board_keeps_to_the_nodes_that_are_chosen() {
                     for label in ["cluster", "job", "instance"] {
                         if names.contains(label) && has(label) && !matched.contains(label) {
                             let title = &panel["title"];
-                            problems.push(format!("{}: panel {title}: {name} without {label}", uid(&board)));
+                            problems
+                                .push(format!("{}: panel {title}: {name} without {label}", uid(&dashboard)));
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! Where the boards' links lead, what stays chosen on the way, and how the drill-down board makes services of owners. That
+//! Where the dashboards' links lead, what stays chosen on the way, and how the drill-down dashboard makes services of owners. That
 //! the links also lead to something on a real Prometheus is walked by `dashboards/preview`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use regex::Regex;
 use serde_json::Value;
 
-use super::boards::{panels, uid, variable_names, variables, variables_of_link};
-use super::boards_lint::{each, strings, text};
+use super::dashboards::{panels, uid, variable_names, variables, variables_of_link};
+use super::dashboards_lint::{each, strings, text};
 use super::{files, report};
 
-/// The board that walks from services down to owners.
+/// The dashboard that walks from services down to owners.
 const DRILLDOWN: &str = "gpu-node-drilldown";
 
-/// Its ways: the table, the column that is clicked on, the board that is next, and what the row chooses there.
+/// Its ways: the table, the column that is clicked on, the dashboard that is next, and what the row chooses there.
 const WAYS: [(&str, &str, &str, &[&str]); 10] = [
     ("Services", "service", DRILLDOWN, &["service"]),
     ("Nodes", "instance", DRILLDOWN, &["instance"]),
@@ -58,7 +58,7 @@ const OTHERS: [(&str, &str); 3] = [
     ("slurm/47", "slurm/4711.0"),
 ];
 
-/// A link to a board.
+/// A link to a dashboard.
 struct Link<'a> {
     to: &'a str,
     /// Variables that get a value of the row, of the line or of the link itself.
@@ -69,7 +69,7 @@ struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// None if the text has no link to a board.
+    /// None if the text has no link to a dashboard.
     fn read(url: &'a str) -> Option<Link<'a>> {
         let (_, rest) = url.split_once("/d/")?;
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_');
@@ -86,14 +86,16 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Whether nothing but one value of it makes sense on the board: it is asked for, and there is no "All".
+/// Whether nothing but one value of it makes sense on the dashboard: it is asked for, and there is no "All".
 fn is_single(variable: &Value) -> bool {
     text(variable, "type") == "query" && variable["includeAll"] != Value::Bool(true)
 }
 
-/// What is wrong with a link of a board.
-fn problems(from: &Value, link: &Link, boards: &BTreeMap<String, Value>) -> Vec<String> {
-    let Some(target) = boards.get(link.to) else { return vec![format!("there is no board {:?}", link.to)] };
+/// What is wrong with a link of a dashboard.
+fn problems(from: &Value, link: &Link, dashboards: &BTreeMap<String, Value>) -> Vec<String> {
+    let Some(target) = dashboards.get(link.to) else {
+        return vec![format!("there is no dashboard {:?}", link.to)];
+    };
     let mut problems = Vec::new();
     let (own, there) = (variable_names(from), variable_names(target));
     let passed: BTreeSet<String> = link.set.union(&link.kept).cloned().collect();
@@ -101,7 +103,7 @@ fn problems(from: &Value, link: &Link, boards: &BTreeMap<String, Value>) -> Vec<
         problems.push(format!("{} has no variable {name}", link.to));
     }
     for name in link.kept.difference(&own) {
-        problems.push(format!("keeps {name}, which its own board has not"));
+        problems.push(format!("keeps {name}, which its own dashboard has not"));
     }
     for name in own.intersection(&there).filter(|name| !passed.contains(*name)) {
         problems.push(format!("loses {name}, which {} has too", link.to));
@@ -119,21 +121,21 @@ fn problems(from: &Value, link: &Link, boards: &BTreeMap<String, Value>) -> Vec<
     problems
 }
 
-fn all_boards() -> BTreeMap<String, Value> {
-    files::boards().into_iter().map(|(_, board)| (uid(&board), board)).collect()
+fn all_dashboards() -> BTreeMap<String, Value> {
+    files::dashboards().into_iter().map(|(_, dashboard)| (uid(&dashboard), dashboard)).collect()
 }
 
 #[test]
 fn links_keep_what_was_chosen() {
-    let boards = all_boards();
-    each(|board, wrong| {
+    let dashboards = all_dashboards();
+    each(|dashboard, wrong| {
         let mut all = Vec::new();
-        strings(board, &mut all);
+        strings(dashboard, &mut all);
         for url in all {
             let Some(link) = Link::read(url) else { continue };
-            problems(board, &link, &boards).iter().for_each(|what| wrong(format!("{what}: {url}")));
+            problems(dashboard, &link, &dashboards).iter().for_each(|what| wrong(format!("{what}: {url}")));
         }
-        let links = board["links"].as_array().map_or(&[][..], |links| links.as_slice());
+        let links = dashboard["links"].as_array().map_or(&[][..], |links| links.as_slice());
         for link in links.iter().filter(|link| text(link, "type") == "dashboards") {
             if link["keepTime"] != Value::Bool(true) || link["includeVars"] != Value::Bool(true) {
                 wrong(format!("the link {:?} loses the time or the variables", text(link, "title")));
@@ -144,12 +146,12 @@ fn links_keep_what_was_chosen() {
 
 #[test]
 fn a_link_that_loses_something_is_found() {
-    let boards = all_boards();
-    let board = &boards[DRILLDOWN];
+    let dashboards = all_dashboards();
+    let dashboard = &dashboards[DRILLDOWN];
     let rest = "${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}";
     let of = |url: &str| {
-        let link = Link::read(url).expect("it leads to a board");
-        problems(board, &link, &boards).join("; ")
+        let link = Link::read(url).expect("it leads to a dashboard");
+        problems(dashboard, &link, &dashboards).join("; ")
     };
     let row = "var-instance=${__data.fields.instance:percentencode}";
     for (url, wanted) in [
@@ -167,18 +169,18 @@ fn a_link_that_loses_something_is_found() {
             format!("/d/gpu-node-oncall?${{__url_time_range}}&{row}&{rest}&var-model=x"),
             "gpu-node-oncall has no variable model",
         ),
-        ("/d/gpu-node-none?x".into(), "there is no board \"gpu-node-none\""),
+        ("/d/gpu-node-none?x".into(), "there is no dashboard \"gpu-node-none\""),
     ] {
         assert_eq!(of(&url), wanted, "{url}");
     }
 }
 
 #[test]
-fn the_drilldown_board_leads_down_and_beside() {
-    let boards = all_boards();
+fn the_drilldown_dashboard_leads_down_and_beside() {
+    let dashboards = all_dashboards();
     let mut wrong = Vec::new();
     for (table, column, to, chosen) in WAYS {
-        let panel = panels(&boards[DRILLDOWN]).into_iter().find(|panel| text(panel, "title") == table);
+        let panel = panels(&dashboards[DRILLDOWN]).into_iter().find(|panel| text(panel, "title") == table);
         let overrides = panel.and_then(|panel| panel["fieldConfig"]["overrides"].as_array());
         let of_column =
             overrides.into_iter().flatten().filter(|one| text(&one["matcher"], "options") == column);
@@ -203,13 +205,13 @@ fn the_drilldown_board_leads_down_and_beside() {
 /// The three places that make services of owners: the variable, the label of rows, and the choice of owners.
 #[test]
 fn owners_are_of_one_service_everywhere() {
-    let boards = all_boards();
-    let board = &boards[DRILLDOWN];
-    let variable = variables(board).iter().find(|variable| text(variable, "name") == "service");
+    let dashboards = all_dashboards();
+    let dashboard = &dashboards[DRILLDOWN];
+    let variable = variables(dashboard).iter().find(|variable| text(variable, "name") == "service");
     let of_variable =
         text(variable.expect("services can be chosen"), "regex").trim_matches('/').replace("\\/", "/");
     let mut exprs = Vec::new();
-    for panel in panels(board) {
+    for panel in panels(dashboard) {
         exprs.extend(panel["targets"].as_array().into_iter().flatten().map(|target| text(target, "expr")));
     }
     let exprs = exprs.join("\n");

@@ -1,10 +1,11 @@
-//! What every board and panel must have, so that it reads the same everywhere and lies nowhere.
+//! What every dashboard and panel must have, so that it reads the same everywhere and lies nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::boards::{panels, query, uid, variable_names, variables, variables_in};
+use super::dashboards::{panels, query, uid, variable_names, variables, variables_in};
+use super::vocabulary::{exported, metric_of};
 use super::{files, report};
 
 /// Panels of Grafana's core that can be drawn without Grafana (`dashboards/preview`).
@@ -23,11 +24,11 @@ const TYPES: [&str; 11] = [
 ];
 const SCHEMAS: std::ops::RangeInclusive<i64> = 39..=41;
 
-/// Runs `check` over all boards; it is given the board and where to put what is wrong.
+/// Runs `check` over all dashboards; it is given the dashboard and where to put what is wrong.
 pub fn each(check: impl Fn(&Value, &mut dyn FnMut(String))) {
     let mut problems = Vec::new();
-    for (file, board) in files::boards() {
-        check(&board, &mut |what| problems.push(format!("{file}: {what}")));
+    for (file, dashboard) in files::dashboards() {
+        check(&dashboard, &mut |what| problems.push(format!("{file}: {what}")));
     }
     report(problems);
 }
@@ -38,28 +39,28 @@ pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 }
 
 #[test]
-fn boards_are_named_and_cannot_be_edited() {
+fn dashboards_are_named_and_cannot_be_edited() {
     let mut titles = BTreeMap::new();
     let mut problems = Vec::new();
-    for (file, board) in files::boards() {
+    for (file, dashboard) in files::dashboards() {
         let mut wrong = |what: String| problems.push(format!("{file}: {what}"));
-        let uid = uid(&board);
+        let uid = uid(&dashboard);
         if file != format!("dashboards/{uid}.json") {
             wrong(format!("its uid is {uid:?}, not the file's name"));
         }
-        if let Some(other) = titles.insert(text(&board, "title").to_owned(), file.clone()) {
+        if let Some(other) = titles.insert(text(&dashboard, "title").to_owned(), file.clone()) {
             wrong(format!("has the title of {other}"));
         }
-        if board["editable"] != Value::Bool(false) {
+        if dashboard["editable"] != Value::Bool(false) {
             wrong("can be edited".into());
         }
-        if !board["schemaVersion"].as_i64().is_some_and(|version| SCHEMAS.contains(&version)) {
-            wrong(format!("schemaVersion is {}, not of {SCHEMAS:?}", board["schemaVersion"]));
+        if !dashboard["schemaVersion"].as_i64().is_some_and(|version| SCHEMAS.contains(&version)) {
+            wrong(format!("schemaVersion is {}, not of {SCHEMAS:?}", dashboard["schemaVersion"]));
         }
-        if !board["tags"].as_array().is_some_and(|tags| tags.contains(&"gpu-node".into())) {
+        if !dashboard["tags"].as_array().is_some_and(|tags| tags.contains(&"gpu-node".into())) {
             wrong("lacks the tag gpu-node".into());
         }
-        if text(&board, "title").is_empty() || text(&board, "description").is_empty() {
+        if text(&dashboard, "title").is_empty() || text(&dashboard, "description").is_empty() {
             wrong("lacks a title or a description".into());
         }
     }
@@ -68,8 +69,8 @@ fn boards_are_named_and_cannot_be_edited() {
 
 #[test]
 fn panels_have_all_that_people_need_to_read_them() {
-    each(|board, wrong| {
-        for panel in panels(board) {
+    each(|dashboard, wrong| {
+        for panel in panels(dashboard) {
             let (kind, title) = (text(panel, "type"), text(panel, "title"));
             let mut wrong = |what: &str| wrong(format!("panel {title:?} ({kind}): {what}"));
             if !TYPES.contains(&kind) {
@@ -122,10 +123,48 @@ fn panels_have_all_that_people_need_to_read_them() {
     });
 }
 
+/// Without a group of metrics that is off by default, a panel shows nothing: then it says which group to switch on.
+#[test]
+fn panels_of_groups_that_are_off_say_so() {
+    let text_of_groups = files::read(&files::root().join("dashboards/build/groups.json"));
+    let groups: BTreeMap<String, String> = serde_json::from_str(&text_of_groups).expect("metric to group");
+    let unknown = groups.keys().filter(|metric| exported().all(|known| known != *metric));
+    report(
+        unknown.map(|metric| format!("dashboards/build/groups.json: there is no metric {metric}")).collect(),
+    );
+    each(|dashboard, wrong| {
+        for panel in panels(dashboard) {
+            let targets = panel["targets"].as_array().map_or(&[][..], |targets| targets.as_slice());
+            let names = |expr: &str| -> BTreeSet<String> {
+                let parts = expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+                parts.map(|part| metric_of(part).to_owned()).collect()
+            };
+            let needs = |target: &Value| -> BTreeSet<&String> {
+                names(text(target, "expr")).iter().filter_map(|name| groups.get(name)).collect()
+            };
+            let needed: Vec<BTreeSet<&String>> = targets.iter().map(needs).collect();
+            let (none, title) = (text(&panel["fieldConfig"]["defaults"], "noValue"), text(panel, "title"));
+            if !needed.is_empty()
+                && needed.iter().all(|groups| !groups.is_empty())
+                && !none.starts_with("group off")
+            {
+                wrong(format!("panel {title:?} does not say that its group is off: {none:?}"));
+            }
+            for group in needed.into_iter().flatten() {
+                let named =
+                    |text: &str| text.contains("metrics.groups") && text.contains(&format!("{group:?}"));
+                if !named(none) && !named(text(panel, "description")) {
+                    wrong(format!("panel {title:?} does not name its group {group}"));
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn panels_stand_beside_each_other() {
-    each(|board, wrong| {
-        let all = panels(board);
+    each(|dashboard, wrong| {
+        let all = panels(dashboard);
         let mut ids = BTreeSet::new();
         let mut taken: Vec<([i64; 4], &str)> = Vec::new();
         for panel in all {
@@ -151,8 +190,8 @@ fn panels_stand_beside_each_other() {
 #[test]
 fn variables_come_from_the_inventory_and_in_order() {
     const ORDER: [&str; 6] = ["datasource", "cluster", "job", "instance", "gpu", "uuid"];
-    each(|board, wrong| {
-        let names: Vec<&str> = variables(board).iter().map(|variable| text(variable, "name")).collect();
+    each(|dashboard, wrong| {
+        let names: Vec<&str> = variables(dashboard).iter().map(|variable| text(variable, "name")).collect();
         if names.first() != Some(&"datasource") {
             wrong("the first variable is not datasource".into());
         }
@@ -161,10 +200,10 @@ fn variables_come_from_the_inventory_and_in_order() {
         if !places.is_sorted() {
             wrong(format!("variables are not in the order {ORDER:?}: {names:?}"));
         }
-        for variable in variables(board) {
+        for variable in variables(dashboard) {
             let (name, kind) = (text(variable, "name"), text(variable, "type"));
             let mut wrong = |what: String| wrong(format!("variable {name}: {what}"));
-            // A board of one node has one chosen.
+            // A dashboard of one node has one chosen.
             let takes_all = variable["includeAll"] == Value::Bool(true);
             let all = match name {
                 "cluster" => Some(".*"),
@@ -197,10 +236,10 @@ fn variables_come_from_the_inventory_and_in_order() {
 
 #[test]
 fn variables_that_are_spoken_of_exist() {
-    each(|board, wrong| {
-        let names = variable_names(board);
+    each(|dashboard, wrong| {
+        let names = variable_names(dashboard);
         let mut all = Vec::new();
-        strings(board, &mut all);
+        strings(dashboard, &mut all);
         let used: BTreeSet<String> = all.iter().flat_map(|text| variables_in(text)).collect();
         for name in used.difference(&names) {
             wrong(format!("there is no variable {name}"));
