@@ -372,7 +372,7 @@ def errors() -> list[Placed]:
         stat(
             "Readings refused",
             "Values of the driver that cannot be true, and counters that went backwards, in the time shown.",
-            lost("gpu_exporter_readings_dropped_total", "gpu_exporter_readings_held_total"),
+            lost("gpu_exporter_readings_dropped_total", "gpu_exporter_counter_regressions_total"),
             unit="short",
             thresholds=ODD,
             no_value="no GPU is read",
