@@ -185,10 +185,10 @@ impl Supervisor {
             intervals: Intervals {
                 fast: s.fast_interval,
                 normal: s.normal_interval,
-                drain: s.drain_interval,
+                samples: s.drain_interval,
                 slow: s.slow_interval,
                 rare: s.rare_interval,
-                links: s.links_interval,
+                nvlink: s.links_interval,
             },
             call_deadline: s.call_deadline,
             init_deadline: s.init_deadline,

@@ -62,8 +62,8 @@ pub fn markdown() -> String {
          listed in `gpu_exporter_metric_unsupported`; a value that could not be read has no series and \
          counts in `gpu_exporter_driver_errors_total`; zero is zero.\n\n\
          Read how often: **identity** and **once** with each handle on the GPU, **fast** 10 Hz, **normal** \
-         1 Hz, **slow** every 10 s, **rare** every 60 s (all configurable), **own** when the exporter \
-         publishes. Counters of tier *own* start at 0 with the daemon; the others are the driver's.\n\n\
+         1 Hz, **slow** every 10 s, **rare** every 60 s (all configurable), **computed** when the exporter \
+         publishes. Counters of tier *computed* start at 0 with the daemon; the others are the driver's.\n\n\
          ## Entities\n\n| entity | labels | what it is |\n|---|---|---|\n",
     );
     for e in EntityKind::ALL {

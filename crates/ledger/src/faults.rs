@@ -12,8 +12,7 @@ use super::events::Events;
 use super::tally::Tally;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity, SwitchName,
-    SxidCode, XidCode,
+    self as m, DriverEvent, FaultAction, Gpu, Node, RecoveryAction, Severity, SwitchName, SxidCode, XidCode,
 };
 use model::clock::Mono;
 use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
@@ -34,12 +33,9 @@ const MAX_HOMELESS: usize = 4096;
 /// A fault that one teller has told of.
 #[derive(Debug)]
 struct Waiting {
-    gpu: Gpu,
     teller: Teller,
     heard: Mono,
     entry: u64,
-    /// Since when the other teller has been listening, if it was when this was heard.
-    other: Option<Mono>,
 }
 
 /// What faults say about one GPU since it was last reset.
@@ -97,29 +93,13 @@ impl FaultBook {
     }
 }
 
-/// Since when each teller has been listening: it is expected to tell of every fault from then on.
-#[derive(Debug, Default)]
-struct Listening {
-    kmsg: Option<Mono>,
-    /// The driver's events are asked for GPU by GPU.
-    nvml: HashMap<Arc<str>, Mono>,
-}
-
-impl Listening {
-    fn since(&self, teller: Teller, gpu: &Gpu) -> Option<Mono> {
-        match teller {
-            Teller::Kmsg => self.kmsg,
-            Teller::Nvml => self.nvml.get(&gpu.uuid).copied(),
-        }
-    }
-}
-
 /// What is known of the facts told so far.
 #[derive(Debug)]
 pub struct Faults {
     /// The life of each teller and the number of its newest fact.
     told: HashMap<Teller, (u64, u64)>,
-    listening: Listening,
+    /// Since when the kernel log is read; `None`: it is not.
+    reads_kernel_log: Option<Mono>,
     places: HashMap<String, Gpu>,
     books: BTreeMap<Arc<str>, FaultBook>,
     waiting: HashMap<(Arc<str>, u32), VecDeque<Waiting>>,
@@ -141,7 +121,7 @@ impl Faults {
         let places: HashMap<String, Gpu> = known.map(place).collect();
         Faults {
             told: HashMap::new(),
-            listening: Listening::default(),
+            reads_kernel_log: None,
             remembers: !places.is_empty(),
             places,
             books: BTreeMap::new(),
@@ -166,17 +146,7 @@ impl Faults {
 
     /// Notes since when the kernel log is read; `None`: it is not.
     pub fn reads_kernel_log(&mut self, since: Option<Mono>) {
-        self.listening.kmsg = since;
-    }
-
-    /// Notes that the driver's events of a GPU are asked for.
-    pub fn asks_events(&mut self, gpu: &Gpu, at: Mono) {
-        self.listening.nvml.entry(gpu.uuid.clone()).or_insert(at);
-    }
-
-    /// Nobody waits for the driver's events any more.
-    pub fn asks_no_events(&mut self) {
-        self.listening.nvml.clear();
+        self.reads_kernel_log = since;
     }
 
     /// Notes which GPU has a PCI address.
@@ -192,7 +162,6 @@ impl Faults {
     /// Makes the counters of a GPU.
     pub fn born(tally: &mut Tally, gpu: &Gpu) {
         tally.born(&m::gpu_xid_faults_total, gpu);
-        tally.born(&m::gpu_xid_unconfirmed_total, gpu);
         tally.born(&m::gpu_driver_events_total, gpu);
         for row in xid::paging() {
             tally.add(&m::gpu_xid_errors_total, gpu, labels(row), 0.0);
@@ -202,7 +171,6 @@ impl Faults {
     /// Forgets what is known of a GPU that another one has replaced.
     pub fn forget(&mut self, uuid: &Arc<str>) {
         self.books.remove(uuid);
-        self.listening.nvml.remove(uuid);
         self.waiting.retain(|(of, _), _| of != uuid);
         self.places.retain(|_, gpu| gpu.uuid != *uuid);
     }
@@ -291,11 +259,8 @@ impl Faults {
                 self.take(tally, fact, true, None);
             }
         }
-        let Faults { waiting, listening, .. } = self;
-        for queue in waiting.values_mut() {
-            expire(queue, listening, tally, now);
-        }
-        waiting.retain(|_, queue| !queue.is_empty());
+        self.waiting.values_mut().for_each(|queue| expire(queue, now));
+        self.waiting.retain(|_, queue| !queue.is_empty());
         self.events.settle(now);
     }
 
@@ -440,7 +405,7 @@ impl Faults {
         book.fatal |= fatal;
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
         let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
-        expire(queue, &self.listening, tally, heard);
+        expire(queue, heard);
         // All that wait are of one teller: whoever could be matched was.
         if queue.front().is_some_and(|first| first.teller != teller)
             && let Some(first) = queue.pop_front()
@@ -452,15 +417,15 @@ impl Faults {
         self.note_time(&gpu, entry.unix_seconds);
         tally.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
         tally.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
-        let other = self.listening.since(other(teller), &gpu).filter(|since| *since <= heard);
         // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
-        let wait = if teller == Teller::Nvml && other.is_some() { PATIENCE } else { Duration::ZERO };
+        let more = teller == Teller::Nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
+        let wait = if more { PATIENCE } else { Duration::ZERO };
         let entry = self.events.record(entry, heard, wait);
         if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
             if queue.len() >= MAX_WAITING {
                 queue.pop_front();
             }
-            queue.push_back(Waiting { gpu, teller, heard, entry, other });
+            queue.push_back(Waiting { teller, heard, entry });
         }
     }
 
@@ -470,27 +435,15 @@ impl Faults {
     }
 }
 
-/// Ends the wait of faults of which nobody else told in time. If the other teller was listening all the
-/// while, the two disagree.
-fn expire(queue: &mut VecDeque<Waiting>, listening: &Listening, tally: &mut Tally, now: Mono) {
+/// Ends the wait of faults that the other source did not report in time.
+fn expire(queue: &mut VecDeque<Waiting>, now: Mono) {
     while queue.front().is_some_and(|first| now.since(first.heard) > WINDOW) {
-        let Some(alone) = queue.pop_front() else { return };
-        if alone.other.is_some() && alone.other == listening.since(other(alone.teller), &alone.gpu) {
-            let source: FaultSource = alone.teller.label();
-            tally.add(&m::gpu_xid_unconfirmed_total, &alone.gpu, (source,), 1.0);
-        }
+        queue.pop_front();
     }
 }
 
 fn is_old(fact: &Fact) -> bool {
     matches!(&fact.what, What::Kernel(KernelFact { old: true, .. }))
-}
-
-fn other(teller: Teller) -> Teller {
-    match teller {
-        Teller::Nvml => Teller::Kmsg,
-        Teller::Kmsg => Teller::Nvml,
-    }
 }
 
 fn labels(row: &Xid) -> (XidCode, Severity, FaultAction) {

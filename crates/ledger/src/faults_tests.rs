@@ -77,8 +77,6 @@ impl Bench {
             bench.identify(index);
         }
         bench.ledger.event(Event::ReadsKernelLog(Some(Mono(1))));
-        bench.ask_events(0);
-        bench.ask_events(1);
         bench
     }
 
@@ -90,14 +88,6 @@ impl Bench {
         });
         self.ledger.fold(identity);
         self.fast(index);
-    }
-
-    /// The driver's events of this GPU are asked for.
-    fn ask_events(&mut self, index: u32) {
-        let asked = batch(Some(gpu(index)), Tier::Slow, self.now, |rows| {
-            rows.of(&gpu(index)).flag(&m::gpu_driver_events_registered, (), true);
-        });
-        self.ledger.fold(asked);
     }
 
     /// A visit that shows that the GPU answers.
@@ -166,12 +156,6 @@ impl Bench {
         self.publish().number(&m::gpu_xid_errors_total, &gpu(index), labels)
     }
 
-    fn unconfirmed(&mut self, index: u32) -> [f64; 2] {
-        let s = self.publish();
-        [FaultSource::Nvml, FaultSource::Kmsg]
-            .map(|source| s.number(&m::gpu_xid_unconfirmed_total, &gpu(index), (source,)).unwrap())
-    }
-
     fn reasons(&mut self, gpu: &Gpu) -> Option<Vec<UnhealthyReason>> {
         use model::catalog::schema::KnownLabel;
         let s = self.publish();
@@ -213,7 +197,6 @@ fn counters_that_alerts_need_are_there_before_the_first_fault() {
     assert_eq!(s.number(&m::gpu_xid_faults_total, &gpu(1), (FaultAction::RebootNode,)), Some(0.0));
     assert_eq!(s.number(&m::gpu_driver_events_total, &gpu(1), (DriverEvent::Unknown,)), Some(0.0));
     assert_eq!((b.counted(1, 79), b.counted(1, 31)), (Some(0.0), None));
-    assert_eq!(b.unconfirmed(1), [0.0, 0.0]);
 }
 
 #[test]
@@ -230,7 +213,6 @@ fn a_fault_of_both_tellers_counts_once_and_has_what_both_know() {
         }
         assert_eq!(b.counted(0, 31), Some(1.0));
         b.after(20.0);
-        assert_eq!(b.unconfirmed(0), [0.0, 0.0]);
         let s = b.publish();
         let [event] = &*s.events else { panic!("{:?}", s.events) };
         assert_eq!((event.pid, event.gpu_instance, event.repeats), (Some(5), Some(7), 0));
@@ -250,23 +232,6 @@ fn what_comes_too_late_or_of_another_gpu_or_code_is_another_fault() {
     b.kmsg(0, 13);
     b.after(5.1).kmsg(0, 31);
     assert_eq!([b.counted(0, 31), b.counted(1, 31), b.counted(0, 13)], [Some(2.0), Some(1.0), Some(1.0)]);
-    b.after(6.0);
-    assert_eq!((b.unconfirmed(0), b.unconfirmed(1)), ([1.0, 2.0], [0.0, 1.0]));
-}
-
-#[test]
-fn nobody_disagrees_with_a_teller_that_did_not_listen() {
-    let mut b = Bench::new();
-    b.ledger.event(Event::SamplerEnded(m::SamplerEnd::Exited, Mono(b.now)));
-    b.kmsg(0, 31);
-    // One that listens only after the fault could not have heard it.
-    b.after(1.0).ask_events(0);
-    b.after(10.0);
-    assert_eq!((b.counted(0, 31), b.unconfirmed(0)), (Some(1.0), [0.0, 0.0]));
-    b.nvml(0, 31);
-    b.ledger.event(Event::ReadsKernelLog(None));
-    b.after(10.0);
-    assert_eq!(b.unconfirmed(0), [0.0, 0.0], "it ceased to listen before it could tell");
 }
 
 #[test]
@@ -562,7 +527,6 @@ proptest! {
         let (low, high) = (nvml.min(order.len() - nvml), nvml.max(order.len() - nvml));
         prop_assert_eq!(b.counted(0, 31).unwrap_or(0.0) as usize, high);
         b.after(6.0);
-        prop_assert_eq!(b.unconfirmed(0).iter().sum::<f64>() as usize, high - low);
         let listed: u64 = b.publish().events.iter().map(|event| event.repeats + 1).sum();
         prop_assert_eq!(listed as usize, high);
     }

@@ -10,7 +10,7 @@ use model::catalog::{
 };
 use model::clock::{Mono, unix_seconds};
 use model::fact::pci_address;
-use model::sample::{Batch, Drained, Missing, Row, Source};
+use model::sample::{Batch, Drained, Missing, Source};
 
 impl Ledger {
     /// Folds one batch. Gives whether it began a new epoch, which is published at once.
@@ -196,7 +196,7 @@ impl Ledger {
         }
         if let Some(gpu) = &part.gpu {
             if steps_back > 0 {
-                let metric = &m::gpu_exporter_readings_held_total;
+                let metric = &m::gpu_exporter_counter_regressions_total;
                 self.tally.add(metric, gpu, (), f64::from(steps_back));
             }
             if let Some(book) = self.gpus.get_mut(gpu) {
@@ -226,12 +226,6 @@ impl Ledger {
         let listed = listed.filter(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize);
         for devices in listed {
             self.seen_changed |= self.seen.count(devices);
-        }
-        let asks = |row: &Row| row.metric == m::gpu_driver_events_registered.id() && row.value > 0.0;
-        if let Some(gpu) = &part.gpu
-            && rows.groups().iter().any(|(_, rows)| rows.iter().any(asks))
-        {
-            self.faults.asks_events(gpu, taken);
         }
         if let Some(gpu) = part.gpu.as_ref().filter(|_| part.tier == Tier::Identity) {
             let pci = inventory::pci(&rows).and_then(pci_address);

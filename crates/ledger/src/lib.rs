@@ -277,7 +277,7 @@ impl Ledger {
         }
         self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (), 0.0);
         self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
-        self.tally.add(&m::gpu_exporter_readings_held_total, gpu, (), 0.0);
+        self.tally.add(&m::gpu_exporter_counter_regressions_total, gpu, (), 0.0);
         Faults::born(&mut self.tally, gpu);
         Canary::seated(&mut self.tally, gpu);
         self.gpus.insert(gpu.clone(), GpuBook::default());
@@ -306,7 +306,6 @@ impl Ledger {
                     _ => Answer::Away(text),
                 };
                 self.unanswered = None;
-                self.faults.asks_no_events();
                 // Where the module is seen to stay, nothing was reset: only its library is missing.
                 if error.label() == DriverError::DriverNotLoaded && !self.loads.module_seen() {
                     self.driver_reset();
@@ -335,7 +334,6 @@ impl Ledger {
                     self.void_driver();
                 }
                 self.unanswered = None;
-                self.faults.asks_no_events();
                 self.paused = Some(pause);
             }
             Event::Resumed => {
@@ -363,7 +361,6 @@ impl Ledger {
             }
             Event::SamplerEnded(reason, at) => {
                 self.unanswered.get_or_insert(at);
-                self.faults.asks_no_events();
                 let reason: SamplerEnd = reason;
                 self.tally.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
             }

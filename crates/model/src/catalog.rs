@@ -19,33 +19,33 @@ pub use schema::{Kind, MetricDef, MetricId, Tier, Unit};
 metrics! {
     // --- driver and inventory -------------------------------------------------------------------
     /// 1 while the driver answers; 0 while it is absent, unloaded or answers nothing. Absent until the first attempt has ended, and while the driver is released on request (`gpu_driver_paused`), so that an upgrade raises no alarm.
-    gpu_driver_up: Gauge<Node>, None, Own, "0.1.0";
+    gpu_driver_up: Gauge<Node>, None, Computed, "0.1.0";
     /// 1 while two sampler processes in a row hang in driver calls: the driver as a whole is stuck, no NVML value is published, and nothing more is started until one of them has ended.
-    gpu_driver_stuck: Gauge<Node>, None, Own, "0.1.0";
+    gpu_driver_stuck: Gauge<Node>, None, Computed, "0.1.0";
     /// Versions of the driver and its library.
     gpu_driver_info: Info<Node, DriverInfo>, None, Identity, "0.1.0";
     /// 1 while the driver is released on request (`gpu-node-exporter driver release`), so that it can be unloaded. Nothing is measured then, and `gpu_driver_up` and `gpu_up` are absent; a release that lasts too long is seen here.
-    gpu_driver_paused: Gauge<Node>, None, Own, "0.1.0";
+    gpu_driver_paused: Gauge<Node>, None, Computed, "0.1.0";
     /// Loads of the kernel module seen. A restart of the exporter or its sampler never counts.
-    gpu_driver_loads_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_driver_loads_total: Counter<Node>, None, Computed, "0.1.0";
     /// When the kernel module was loaded, by the kernel log, the driver's kernel threads, or as it was seen to come. Absent if neither tells.
-    gpu_driver_load_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    gpu_driver_load_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
     /// 1 if the loaded kernel module has the version it is compared with: the one declared (`driver.version`), or that of the libnvidia-ml on disk.
-    gpu_driver_version_matches: Gauge<Node, (VersionAgainst,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_driver_version_matches: Gauge<Node, (VersionAgainst,)>, None, Computed, "0.1.0", at most 1.0;
     /// 1 while NVML refuses to work because library and kernel module differ in version. Absent while the driver is not asked or stuck.
-    gpu_driver_library_mismatch: Gauge<Node>, None, Own, "0.1.0", at most 1.0;
+    gpu_driver_library_mismatch: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
     /// Resets of the GPU seen: it was lost and answers again, or the driver asked for a reset and asks no more.
-    gpu_resets_total: Counter<Gpu>, None, Own, "0.1.0";
+    gpu_resets_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// When the node booted.
-    gpu_host_boot_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    gpu_host_boot_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
     /// GPUs the driver lists now.
     gpu_devices: Gauge<Node>, None, Slow, "0.1.0";
     /// The most GPUs seen since the node booted (kept over restarts of the exporter), whatever `health.expected_gpus` says; `gpu_devices_missing` goes by both.
-    gpu_devices_expected: Gauge<Node>, None, Own, "0.1.0";
+    gpu_devices_expected: Gauge<Node>, None, Computed, "0.1.0";
     /// Identity of the GPU. Stays while the GPU or the driver is stuck, so that alerts can name the board.
     gpu_info: Info<Gpu, GpuInfo>, None, Identity, "0.1.0";
     /// 1 while the GPU answers in time; 0 while a driver call on it is stuck, it is lost, or the driver is away. A GPU whose handle could never be had has an empty `uuid`.
-    gpu_up: Gauge<Gpu>, None, Own, "0.1.0";
+    gpu_up: Gauge<Gpu>, None, Computed, "0.1.0";
     /// CUDA cores (FP32 lanes) of the GPU.
     gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0";
     /// Width of the memory bus: bytes moved in one transfer, two of which fit in a cycle of the memory clock.
@@ -83,13 +83,13 @@ metrics! {
 
     // --- the driver's own samples ---------------------------------------------------------------
     /// Power draw of the board in each of the driver's own samples (50 a second), as a distribution: shows bursts that no poll sees.
-    gpu_power_sample_watts: Histogram<Gpu>, Watts, Drain, "0.1.0";
+    gpu_power_sample_watts: Histogram<Gpu>, Watts, Samples, "0.1.0";
     /// Utilization in each of the driver's own samples (5 a second), as a distribution. Samples taken while the canary ran are left out.
     gpu_utilization_sample_ratio: Histogram<Gpu>, Ratio, Slow, "0.1.0";
     /// Highest power sample of the last 60 s.
-    gpu_power_peak_watts: Gauge<Gpu>, Watts, Drain, "0.1.0";
+    gpu_power_peak_watts: Gauge<Gpu>, Watts, Samples, "0.1.0";
     /// Lowest power sample of the last 60 s.
-    gpu_power_minimum_watts: Gauge<Gpu>, Watts, Drain, "0.1.0";
+    gpu_power_minimum_watts: Gauge<Gpu>, Watts, Samples, "0.1.0";
     /// Highest utilization sample of the last 60 s, the canary's left out.
     gpu_utilization_peak_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0";
     /// Lowest utilization sample of the last 60 s, the canary's left out.
@@ -97,7 +97,7 @@ metrics! {
     /// Time in which at least one kernel ran: the driver's utilization samples added up. A rate of it is the average utilization of any range, whoever scrapes. Time in which the canary ran is missing here, neither busy nor idle: it is in `gpu_canary_gpu_seconds_total`.
     gpu_busy_seconds_total: Counter<Gpu>, Seconds, Slow, "0.1.0";
     /// Energy by the driver's power samples added up, each from the sample before it. Fresher than `gpu_energy_joules_total`; gaps in the samples are not filled.
-    gpu_energy_sampled_joules_total: Counter<Gpu>, Joules, Drain, "0.1.0";
+    gpu_energy_sampled_joules_total: Counter<Gpu>, Joules, Samples, "0.1.0";
 
     // --- GPM: what the units of the GPU did (Hopper and later) ----------------------------------
     /// 1 while the profiling counters are read; 0 while they are switched off or given to a profiler.
@@ -111,7 +111,7 @@ metrics! {
     /// Bytes over all NVLinks by GPM's rate, added up.
     gpu_gpm_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
     /// Estimate of floating-point operations a second: activity of the pipe x multiprocessors x operations a cycle x SM clock. An estimate, because a pipe can be active without doing useful work.
-    gpu_flops_estimate: Gauge<Gpu, (FlopPipe,)>, None, Own, "0.1.0";
+    gpu_flops_estimate: Gauge<Gpu, (FlopPipe,)>, None, Computed, "0.1.0";
     /// As `gpu_gpm_active_ratio`, of one GPU instance.
     gpu_mig_gpm_active_ratio: Gauge<GpuInstance, (GpmUnit,)>, Ratio, Slow, "0.1.0";
     /// As `gpu_gpm_active_seconds_total`, of one GPU instance.
@@ -186,29 +186,27 @@ metrics! {
     /// 1 while the driver's events of this GPU are waited for.
     gpu_driver_events_registered: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0;
     /// Events the driver has sent for this GPU. Single-bit ECC and clock changes are not asked for: they are in counters.
-    gpu_driver_events_total: Counter<Gpu, (DriverEvent,)>, None, Own, "0.1.0";
+    gpu_driver_events_total: Counter<Gpu, (DriverEvent,)>, None, Computed, "0.1.0";
 
     // --- faults and health ----------------------------------------------------------------------
     /// Xid faults by what the table of codes says to do. One fault counts once, whether driver events, the kernel log or both told of it.
-    gpu_xid_faults_total: Counter<Gpu, (FaultAction,)>, None, Own, "0.1.0";
+    gpu_xid_faults_total: Counter<Gpu, (FaultAction,)>, None, Computed, "0.1.0";
     /// Xid faults by code. Codes that page are there from the start; others appear with their first fault.
-    gpu_xid_errors_total: Counter<Gpu, (XidCode, Severity, FaultAction)>, None, Own, "0.1.0";
+    gpu_xid_errors_total: Counter<Gpu, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// When the newest Xid fault of this GPU came. `/api/v1/events` tells which it was.
-    gpu_xid_last_event_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
-    /// Xid faults that only this source told of within 5 s, though the other was listening: the sources disagree.
-    gpu_xid_unconfirmed_total: Counter<Gpu, (FaultSource,)>, None, Own, "0.1.0";
+    gpu_xid_last_event_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
     /// Xid faults in the kernel log of a GPU that the driver does not list.
-    gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Own, "0.1.0";
+    gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// NVSwitch faults in the kernel log, by code.
-    gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Own, "0.1.0";
+    gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// When the newest event of any kind came: what `/api/v1/events` lists.
-    gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
     /// 1 while nothing is known that keeps the GPU from being relied on, 0 while something is. Absent while the driver is away, released or stuck as a whole, so that a driver upgrade is no broken GPU.
-    gpu_healthy: Gauge<Gpu>, None, Own, "0.1.0";
+    gpu_healthy: Gauge<Gpu>, None, Computed, "0.1.0";
     /// 1 for each reason why the GPU cannot be relied on, 0 for the others: `lost` it answers with errors only, `stuck` a driver call on it does not return, `recovery_action` the driver asks for one, `fatal_xid` an Xid that pages since the last reset or driver load, `uncontained_ecc` Xid 95, or a memory error (48, 171, 172) that Xid 94 did not follow within 5 s, `row_remap_failure` a row of memory could not be replaced, `missing` the driver does not list it any more, `canary` the newest run of a check of the canary ended with `wrong_result`, `driver_fault` or `hung` (the latter two until a reset or driver load), or its process hangs now. Absent with `gpu_healthy`.
-    gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Own, "0.1.0";
+    gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Computed, "0.1.0";
     /// GPUs that are missing: expected (configured, or the most seen since the node booted) and not listed by the driver. Absent while the driver is away.
-    gpu_devices_missing: Gauge<Node>, None, Own, "0.1.0";
+    gpu_devices_missing: Gauge<Node>, None, Computed, "0.1.0";
 
     // --- NVLink and fabric ----------------------------------------------------------------------
     /// 1 while the link is up.
@@ -218,13 +216,13 @@ metrics! {
     /// Speed of one link in each direction: of the slowest that is up, should they differ.
     gpu_nvlink_speed_bytes_per_second: Gauge<Gpu>, BytesPerSecond, Rare, "0.1.0";
     /// Data over the link (without protocol).
-    gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Links, "0.1.0";
+    gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Nvlink, "0.1.0";
     /// Errors of all links of the GPU together.
-    gpu_nvlink_errors_total: Counter<Gpu, (NvLinkError,)>, None, Links, "0.1.0";
+    gpu_nvlink_errors_total: Counter<Gpu, (NvLinkError,)>, None, Nvlink, "0.1.0";
     /// Errors of the link. Only links that have had some: 54 zeros a GPU would tell nothing. Alert on `gpu_nvlink_errors_total`; this one tells which link.
-    gpu_nvlink_link_errors_total: Counter<Link, (NvLinkError,)>, None, Links, "0.1.0";
+    gpu_nvlink_link_errors_total: Counter<Link, (NvLinkError,)>, None, Nvlink, "0.1.0";
     /// Errors on the lanes of all links of the GPU together, which the links corrected or made good. Healthy links have some; see how fast they grow.
-    gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Links, "0.1.0";
+    gpu_nvlink_lane_errors_total: Counter<Gpu, (NvLinkLaneError,)>, None, Nvlink, "0.1.0";
     /// Data over all links of the GPU together (without protocol).
     gpu_nvlink_bytes_total: Counter<Gpu, (Direction,)>, Bytes, Slow, "0.1.0";
     /// Bytes over all links of the GPU together, with protocol.
@@ -284,7 +282,7 @@ metrics! {
     /// Share of the last slow interval in which the process used the engine.
     gpu_process_utilization_ratio: Gauge<Process, (Engine,)>, Ratio, Slow, "0.1.0";
     /// Processes on the GPU that have no series of their own because of `processes.most`.
-    gpu_process_dropped: Gauge<Gpu>, None, Slow, "0.1.0";
+    gpu_processes_dropped: Gauge<Gpu>, None, Slow, "0.1.0";
 
     // --- video and virtual GPUs -----------------------------------------------------------------
     /// Encoder (NVENC) sessions.
@@ -339,225 +337,225 @@ metrics! {
     /// Compute slices that are free but in no shape that any further GPU instances could use: stranded until the layout is changed.
     gpu_mig_slices_unplaceable: Gauge<Gpu>, None, Slow, "0.1.0", at most 64.0;
     /// MIG devices of this profile that the declared layout wants.
-    gpu_mig_layout_declared: Gauge<Gpu, (ProfileName,)>, None, Own, "0.1.0", at most 64.0;
+    gpu_mig_layout_declared: Gauge<Gpu, (ProfileName,)>, None, Computed, "0.1.0", at most 64.0;
     /// 1 while the GPU is divided as declared. Absent without a declared layout.
-    gpu_mig_layout_matches: Gauge<Gpu>, None, Own, "0.1.0", at most 1.0;
+    gpu_mig_layout_matches: Gauge<Gpu>, None, Computed, "0.1.0", at most 1.0;
 
     // --- canary ---------------------------------------------------------------------------------
     /// What the newest judged run of this check found: 1 for its verdict. The series of `ok` is always there once the check was judged, that of another verdict from its first time on. Absent while the GPU does not answer or is in MIG mode, where `gpu_mig_canary_verdict` tells.
-    gpu_canary_verdict: Gauge<Gpu, (CanaryCheck, CanaryVerdict)>, None, Own, "0.1.0", at most 1.0;
+    gpu_canary_verdict: Gauge<Gpu, (CanaryCheck, CanaryVerdict)>, None, Computed, "0.1.0", at most 1.0;
     /// Rate of the check in its newest valid run, compared.
-    gpu_canary_rate_ratio: Gauge<Gpu, (CanaryCheck, RateAgainst)>, Ratio, Own, "0.1.0", at most 100.0;
+    gpu_canary_rate_ratio: Gauge<Gpu, (CanaryCheck, RateAgainst)>, Ratio, Computed, "0.1.0", at most 100.0;
     /// Clock of the multiprocessors while `sm_rate` ran: cycles counted by the GPU over its own time.
-    gpu_canary_sm_clock_hertz: Gauge<Gpu>, Hertz, Own, "0.1.0";
+    gpu_canary_sm_clock_hertz: Gauge<Gpu>, Hertz, Computed, "0.1.0";
     /// Multiply-adds (FMA) of one multiprocessor in one cycle, in the newest valid run.
-    gpu_canary_work_per_cycle: Gauge<Gpu, (CanaryCheck,)>, None, Own, "0.1.0";
+    gpu_canary_work_per_cycle: Gauge<Gpu, (CanaryCheck,)>, None, Computed, "0.1.0";
     /// Results that differed from what the CPU computed, or words that did not hold what was written.
-    gpu_canary_mismatches_total: Counter<Gpu, (MismatchKind,)>, None, Own, "0.1.0";
+    gpu_canary_mismatches_total: Counter<Gpu, (MismatchKind,)>, None, Computed, "0.1.0";
     /// Multiprocessors that were slow or computed wrongly in the newest judged run; at most eight are named.
-    gpu_canary_bad_sm_info: Info<Gpu, BadSmInfo>, None, Own, "0.1.0";
+    gpu_canary_bad_sm_info: Info<Gpu, BadSmInfo>, None, Computed, "0.1.0";
     /// CUDA driver errors that the canary met and that are no matter of its environment.
-    gpu_canary_cuda_errors_total: Counter<Gpu, (CudaError,)>, None, Own, "0.1.0";
+    gpu_canary_cuda_errors_total: Counter<Gpu, (CudaError,)>, None, Computed, "0.1.0";
     /// Samples thrown away because somebody else used the GPU meanwhile.
-    gpu_canary_discarded_total: Counter<Gpu>, None, Own, "0.1.0";
+    gpu_canary_discarded_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// When a run last ended, however it did; on a GPU in MIG mode, of any instance.
-    gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
     /// When a run last ended with every check `ok`; on a GPU in MIG mode, of any instance.
-    gpu_canary_last_success_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    gpu_canary_last_success_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
     /// When the next run is due; on a GPU in MIG mode, the first of its instances. Absent if none is planned.
-    gpu_canary_next_due_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    gpu_canary_next_due_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
     /// Time the canary has kept the GPU busy (kernels and copies).
-    gpu_canary_gpu_seconds_total: Counter<Gpu>, Seconds, Own, "0.1.0";
+    gpu_canary_gpu_seconds_total: Counter<Gpu>, Seconds, Computed, "0.1.0";
     /// 1 while the canary's process hangs in this step; there from the first time on.
-    gpu_canary_hung: Gauge<Gpu, (CanaryStep,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_canary_hung: Gauge<Gpu, (CanaryStep,)>, None, Computed, "0.1.0", at most 1.0;
     /// 1 for the mode the canary is in.
-    gpu_canary_mode: Gauge<Node, (CanaryMode,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_canary_mode: Gauge<Node, (CanaryMode,)>, None, Computed, "0.1.0", at most 1.0;
     /// Share of a GPU's time that the canary may use at most (`canary.duty_ppm`, in millionths).
-    gpu_canary_duty_budget_ratio: Gauge<Node>, Ratio, Own, "0.1.0";
+    gpu_canary_duty_budget_ratio: Gauge<Node>, Ratio, Computed, "0.1.0";
     /// Runs of the canary, by how they ended.
-    gpu_canary_runs_total: Counter<Node, (CanaryEnd,)>, None, Own, "0.1.0";
+    gpu_canary_runs_total: Counter<Node, (CanaryEnd,)>, None, Computed, "0.1.0";
     /// Times a run that was due was put off or could not be made.
-    gpu_canary_skipped_total: Counter<Node, (CanarySkip,)>, None, Own, "0.1.0";
+    gpu_canary_skipped_total: Counter<Node, (CanarySkip,)>, None, Computed, "0.1.0";
     /// Canary processes alive, those stuck in the driver included. At most one a GPU.
-    gpu_canary_processes: Gauge<Node>, None, Own, "0.1.0";
+    gpu_canary_processes: Gauge<Node>, None, Computed, "0.1.0";
     /// Canary processes that had to be killed.
-    gpu_canary_kills_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_canary_kills_total: Counter<Node>, None, Computed, "0.1.0";
     /// How long the steps of runs took, of all GPUs.
-    gpu_canary_step_duration_seconds: Histogram<Node, (CanaryStep,)>, Seconds, Own, "0.1.0";
+    gpu_canary_step_duration_seconds: Histogram<Node, (CanaryStep,)>, Seconds, Computed, "0.1.0";
     /// Rates of valid runs compared with the GPU's own baseline, of all GPUs.
-    gpu_canary_sample_rate_ratio: Histogram<Node, (CanaryCheck,)>, Ratio, Own, "0.1.0", at most 100.0;
+    gpu_canary_sample_rate_ratio: Histogram<Node, (CanaryCheck,)>, Ratio, Computed, "0.1.0", at most 100.0;
     /// As `gpu_canary_verdict`, of a GPU instance; if it has several compute instances, the worst of theirs.
-    gpu_mig_canary_verdict: Gauge<GpuInstance, (CanaryCheck, CanaryVerdict)>, None, Own, "0.1.0", at most 1.0;
+    gpu_mig_canary_verdict: Gauge<GpuInstance, (CanaryCheck, CanaryVerdict)>, None, Computed, "0.1.0", at most 1.0;
     /// As `gpu_canary_rate_ratio`, of a GPU instance; if it has several compute instances, the lowest of theirs.
-    gpu_mig_canary_rate_ratio: Gauge<GpuInstance, (CanaryCheck, RateAgainst)>, Ratio, Own, "0.1.0", at most 100.0;
+    gpu_mig_canary_rate_ratio: Gauge<GpuInstance, (CanaryCheck, RateAgainst)>, Ratio, Computed, "0.1.0", at most 100.0;
     /// As `gpu_canary_last_run_timestamp_seconds`, of a GPU instance.
-    gpu_mig_canary_last_run_timestamp_seconds: Gauge<GpuInstance>, Seconds, Own, "0.1.0";
+    gpu_mig_canary_last_run_timestamp_seconds: Gauge<GpuInstance>, Seconds, Computed, "0.1.0";
     /// When the GPU was last seen at work: with a process, or with a utilization above 0 while no canary ran (in MIG mode by processes alone). The canary's own process is not counted. Absent until it was.
-    gpu_last_busy_timestamp_seconds: Gauge<Gpu>, Seconds, Own, "0.1.0";
+    gpu_last_busy_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
 
     // --- the host around the GPUs ---------------------------------------------------------------
     /// Parts of the machine, as hwloc counts them.
-    gpu_host_objects: Gauge<Node, (HostObject,)>, None, Own, "0.1.0";
+    gpu_host_objects: Gauge<Node, (HostObject,)>, None, Computed, "0.1.0";
     /// Where the GPU sits: the NUMA node and CPUs near it, the PCIe path, and its fair share of CPUs. `gpu-node-exporter topology` draws it.
-    gpu_host_topology_info: Info<Gpu, TopologyInfo>, None, Own, "0.1.0";
+    gpu_host_topology_info: Info<Gpu, TopologyInfo>, None, Computed, "0.1.0";
     /// The same for a MIG compute instance: its share of the CPUs of its GPU.
-    gpu_mig_host_topology_info: Info<ComputeInstance, MigTopologyInfo>, None, Own, "0.1.0";
+    gpu_mig_host_topology_info: Info<ComputeInstance, MigTopologyInfo>, None, Computed, "0.1.0";
     /// 1 if the machine is as it was when first seen, or as declared: packages, NUMA nodes, memory (to 2 %), and which GPUs and network devices sit where, with which links. `/api/v1/topology` says what differs.
-    gpu_host_topology_matches: Gauge<Node, (TopologyAgainst,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_host_topology_matches: Gauge<Node, (TopologyAgainst,)>, None, Computed, "0.1.0", at most 1.0;
     /// Fastest PCIe generation of the port (slot, switch) above the GPU. That of the GPU itself is in `gpu_pcie_link_max_generation`.
-    gpu_host_pcie_port_max_generation: Gauge<Gpu>, None, Own, "0.1.0";
+    gpu_host_pcie_port_max_generation: Gauge<Gpu>, None, Computed, "0.1.0";
     /// Most lanes of the port above the GPU.
-    gpu_host_pcie_port_max_width_lanes: Gauge<Gpu>, Lanes, Own, "0.1.0";
+    gpu_host_pcie_port_max_width_lanes: Gauge<Gpu>, Lanes, Computed, "0.1.0";
     /// 1 if the link runs as GPU and port could both run it. The width must match always. The generation is lower at rest on some models: it is 1 once it was reached, and 0 if it is not reached after 30 s of work; absent before.
-    gpu_host_pcie_link_matches: Gauge<Gpu, (LinkAspect,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_host_pcie_link_matches: Gauge<Gpu, (LinkAspect,)>, None, Computed, "0.1.0", at most 1.0;
     /// The network device nearest the GPU. With node_exporter: `gpu_host_nic_info * on (instance, device) group_left () node_network_transmit_bytes_total`.
-    gpu_host_nic_info: Info<Gpu, NicInfo>, None, Own, "0.1.0";
+    gpu_host_nic_info: Info<Gpu, NicInfo>, None, Computed, "0.1.0";
     /// 1 while the network device nearest some GPU can carry traffic.
-    gpu_host_nic_up: Gauge<Node, (Nic,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_host_nic_up: Gauge<Node, (Nic,)>, None, Computed, "0.1.0", at most 1.0;
     /// Rate of its link, one way.
-    gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Own, "0.1.0";
+    gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Computed, "0.1.0";
     /// Events counted on the CPUs, all processes and the kernel together, scaled where the counters were shared. Only events that can be counted here (`gpu_host_cpu_event_state`).
-    gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;
+    gpu_host_cpu_events_total: Counter<CpuGroup, (PerfEvent,)>, None, Computed, "0.1.0", at most 1e24;
     /// Time of the CPUs by what they did with it, all processes together; the sum of the modes is one second a second and CPU. Counted from the start of the exporter.
-    gpu_host_cpu_seconds_total: Counter<CpuGroup, (CpuMode,)>, Seconds, Own, "0.1.0", at most 1e15;
+    gpu_host_cpu_seconds_total: Counter<CpuGroup, (CpuMode,)>, Seconds, Computed, "0.1.0", at most 1e15;
     /// Whether each configured event can be counted here.
-    gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Own, "0.1.0", at most 1.0;
+    gpu_host_cpu_event_state: Gauge<Node, (PerfEvent, PerfState)>, None, Computed, "0.1.0", at most 1.0;
     /// Share of the last interval in which the event was counted; what is published is scaled by it. 1: the counters were not shared.
-    gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Own, "0.1.0";
+    gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Computed, "0.1.0";
 
     // --- owners ---------------------------------------------------------------------------------
     /// Whose work is on the GPU: join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.keep` after its end.
-    gpu_owner_info: Info<OwnedGpu, OwnerInfo>, None, Own, "0.1.0";
+    gpu_owner_info: Info<OwnedGpu, OwnerInfo>, None, Computed, "0.1.0";
     /// Processes the owner has on the GPU; 0 after its end.
-    gpu_owner_processes: Gauge<OwnedGpu>, None, Own, "0.1.0";
+    gpu_owner_processes: Gauge<OwnedGpu>, None, Computed, "0.1.0";
     /// Device memory that the owner's processes hold.
-    gpu_owner_memory_used_bytes: Gauge<OwnedGpu>, Bytes, Own, "0.1.0";
+    gpu_owner_memory_used_bytes: Gauge<OwnedGpu>, Bytes, Computed, "0.1.0";
     /// GPU time the owner had: seconds with a process on the GPU, divided by the number of owners on it. On a MIG instance times its share of the GPU's compute slices.
-    gpu_owner_allocated_seconds_total: Counter<OwnedGpu>, Seconds, Own, "0.1.0";
+    gpu_owner_allocated_seconds_total: Counter<OwnedGpu>, Seconds, Computed, "0.1.0";
     /// Seconds in which the GPU worked for the owner: of the driver's utilization samples (on a MIG instance, of GPM, times its share of the GPU's compute slices), divided equally among owners on it at the time. At most the allocated seconds. The canary's work is not in it.
-    gpu_owner_busy_seconds_total: Counter<OwnedGpu>, Seconds, Own, "0.1.0";
+    gpu_owner_busy_seconds_total: Counter<OwnedGpu>, Seconds, Computed, "0.1.0";
     /// Energy of the GPU while the owner had it, from the driver's power samples, divided as the busy time (while nobody works, as the allocated time). Of a MIG instance its share of the GPU's compute slices.
-    gpu_owner_energy_joules_total: Counter<OwnedGpu>, Joules, Own, "0.1.0";
+    gpu_owner_energy_joules_total: Counter<OwnedGpu>, Joules, Computed, "0.1.0";
     /// Share of the owner's GPU processes' CPUs that are not near the GPU: of those its processes were last seen on over the last minute, else of those they may run on. Absent where the machine does not tell what is near.
-    gpu_owner_cpu_remote_ratio: Gauge<OwnedGpu>, Ratio, Own, "0.1.0";
+    gpu_owner_cpu_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
     /// Share of the owner's memory on the host that is not on the NUMA node near the GPU.
-    gpu_owner_memory_remote_ratio: Gauge<OwnedGpu>, Ratio, Own, "0.1.0";
+    gpu_owner_memory_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
     /// 1 for what holds the owner's work on the GPU back, 0 for the others. `docs/BOTTLENECKS.md` has each cause's formula and the series that prove it.
-    gpu_bottleneck: Gauge<OwnedGpu, (Cause,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_bottleneck: Gauge<OwnedGpu, (Cause,)>, None, Computed, "0.1.0", at most 1.0;
     /// Times the owner ended with its GPU's memory at least 98 % full at the last look. NVML does not tell of CUDA allocations that failed: this is a suspicion, not a count of them.
-    gpu_owner_ended_at_full_memory_total: Counter<OwnedGpu>, None, Own, "0.1.0";
+    gpu_owner_ended_at_full_memory_total: Counter<OwnedGpu>, None, Computed, "0.1.0";
     /// A hint: the smallest MIG profile that would have held the owner's 95th percentiles of memory and of active multiprocessors. Only after 24 hours of data; formula in `docs/OWNERS.md`.
-    gpu_owner_mig_profile_hint_info: Info<OwnedGpu, (ProfileName,)>, None, Own, "0.1.0";
+    gpu_owner_mig_profile_hint_info: Info<OwnedGpu, (ProfileName,)>, None, Computed, "0.1.0";
     /// Processes of the owner that the kernel killed for want of host memory, by its control group's count or the kernel log, whichever tells of more.
-    gpu_owner_host_oom_kills_total: Counter<Owner>, None, Own, "0.1.0";
+    gpu_owner_host_oom_kills_total: Counter<Owner>, None, Computed, "0.1.0";
     /// Events counted on the CPUs for the owner's control group (`cpu.per_owner`).
-    gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Own, "0.1.0", at most 1e24;
+    gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Computed, "0.1.0", at most 1e24;
     /// Seconds from a process's start to its first context on a GPU (seen once a second) and to its first work there (utilization samples of 200 ms, seen every 2 to 5 s).
-    gpu_owner_start_seconds: Histogram<Node, (StartPhase,)>, Seconds, Own, "0.1.0";
+    gpu_owner_start_seconds: Histogram<Node, (StartPhase,)>, Seconds, Computed, "0.1.0";
     /// Devices that the kubelet can give out, by resource.
-    gpu_allocatable: Gauge<Node, (Resource,)>, None, Own, "0.1.0";
-    /// Devices that the kubelet has given out, by resource. A device that is shared in time counts once a share, as in `gpu_allocatable`.
-    gpu_allocated: Gauge<Node, (Resource,)>, None, Own, "0.1.0";
+    gpu_kubelet_allocatable_devices: Gauge<Node, (Resource,)>, None, Computed, "0.1.0";
+    /// Devices that the kubelet has given out, by resource. A device that is shared in time counts once a share, as in `gpu_kubelet_allocatable_devices`.
+    gpu_kubelet_allocated_devices: Gauge<Node, (Resource,)>, None, Computed, "0.1.0";
 
     // --- planned work ---------------------------------------------------------------------------
     /// 1 while a window of this kind is open. Alerts are muted by it: `unless on (cluster, job, instance) gpu_window_active{kind="maintenance"} == 1`.
-    gpu_window_active: Gauge<Node, (WindowKind,)>, None, Own, "0.1.0", at most 1.0;
+    gpu_window_active: Gauge<Node, (WindowKind,)>, None, Computed, "0.1.0", at most 1.0;
     /// A window of planned work: open, to come, or ended within the last hour.
-    gpu_window_info: Info<Window, WindowInfo>, None, Own, "0.1.0";
+    gpu_window_info: Info<Window, WindowInfo>, None, Computed, "0.1.0";
     /// When it begins.
-    gpu_window_start_timestamp_seconds: Gauge<Window>, Seconds, Own, "0.1.0";
+    gpu_window_start_timestamp_seconds: Gauge<Window>, Seconds, Computed, "0.1.0";
     /// When it ends.
-    gpu_window_end_timestamp_seconds: Gauge<Window>, Seconds, Own, "0.1.0";
+    gpu_window_end_timestamp_seconds: Gauge<Window>, Seconds, Computed, "0.1.0";
 
     // --- the exporter itself --------------------------------------------------------------------
     /// Build of the running exporter.
-    gpu_exporter_build_info: Info<Node, BuildInfo>, None, Own, "0.1.0";
+    gpu_exporter_build_info: Info<Node, BuildInfo>, None, Computed, "0.1.0";
     /// 1 while the collector's newest visits succeeded within their deadlines.
-    gpu_exporter_collector_up: Gauge<Node, (CollectorName,)>, None, Own, "0.1.0";
+    gpu_exporter_collector_up: Gauge<Node, (CollectorName,)>, None, Computed, "0.1.0";
     /// When the collector last delivered values.
-    gpu_exporter_collector_last_success_timestamp_seconds: Gauge<Node, (CollectorName,)>, Seconds, Own, "0.1.0";
+    gpu_exporter_collector_last_success_timestamp_seconds: Gauge<Node, (CollectorName,)>, Seconds, Computed, "0.1.0";
     /// When the values of this tier of this GPU were read.
-    gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (TierLabel,)>, Seconds, Own, "0.1.0";
+    gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (TierLabel,)>, Seconds, Computed, "0.1.0";
     /// How long the driver call that is stuck on this GPU has not returned. Absent while none is stuck.
-    gpu_exporter_driver_call_stuck_seconds: Gauge<Gpu, (Call,)>, Seconds, Own, "0.1.0";
+    gpu_exporter_driver_call_stuck_seconds: Gauge<Gpu, (Call,)>, Seconds, Computed, "0.1.0";
     /// How long the driver call that is stuck and concerns no single GPU (loading the library, listing GPUs) has not returned. Absent while none is stuck.
-    gpu_exporter_node_call_stuck_seconds: Gauge<Node, (Call,)>, Seconds, Own, "0.1.0";
+    gpu_exporter_node_call_stuck_seconds: Gauge<Node, (Call,)>, Seconds, Computed, "0.1.0";
     /// Driver calls made, by the tier that made them.
-    gpu_exporter_driver_calls_total: Counter<Node, (Call, TierLabel)>, None, Own, "0.1.0";
+    gpu_exporter_driver_calls_total: Counter<Node, (Call, TierLabel)>, None, Computed, "0.1.0";
     /// Wall time spent inside driver calls, by the tier that made them.
-    gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, TierLabel)>, Seconds, Own, "0.1.0";
+    gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, TierLabel)>, Seconds, Computed, "0.1.0";
     /// Wall time of single driver calls.
-    gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Own, "0.1.0";
+    gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Computed, "0.1.0";
     /// Driver calls about this GPU that failed (not: that the device does not support). `gpu_exporter_driver_error_kinds_total` tells how they failed.
-    gpu_exporter_driver_errors_total: Counter<Gpu>, None, Own, "0.1.0";
+    gpu_exporter_driver_errors_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Driver calls that failed, by kind: those about a GPU, and those about none, as loading the library and listing GPUs.
-    gpu_exporter_driver_error_kinds_total: Counter<Node, (DriverError,)>, None, Own, "0.1.0";
+    gpu_exporter_driver_error_kinds_total: Counter<Node, (DriverError,)>, None, Computed, "0.1.0";
     /// Values the driver gave that cannot be true: "blank" sentinels and values outside what is physically possible.
-    gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Own, "0.1.0";
+    gpu_exporter_readings_dropped_total: Counter<Gpu, (DropReason,)>, None, Computed, "0.1.0";
     /// Number of GPUs that do not support the metric, or whose driver does not. Such a metric has no series there; neither zero nor a failure. `/api/v1/snapshot` tells which GPUs.
-    gpu_exporter_metric_unsupported: Gauge<Node, (MetricName,)>, None, Own, "0.1.0";
+    gpu_exporter_metric_unsupported: Gauge<Node, (MetricName,)>, None, Computed, "0.1.0";
     /// Readings of driver counters that went backwards without a reason: the older value was held.
-    gpu_exporter_readings_held_total: Counter<Gpu>, None, Own, "0.1.0";
+    gpu_exporter_counter_regressions_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Sampler processes alive, those stuck in the driver included. Never more than two.
-    gpu_exporter_samplers: Gauge<Node>, None, Own, "0.1.0";
+    gpu_exporter_samplers: Gauge<Node>, None, Computed, "0.1.0";
     /// Sampler processes started.
-    gpu_exporter_sampler_starts_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_exporter_sampler_starts_total: Counter<Node>, None, Computed, "0.1.0";
     /// Sampler processes given up, by reason.
-    gpu_exporter_sampler_ends_total: Counter<Node, (SamplerEnd,)>, None, Own, "0.1.0";
+    gpu_exporter_sampler_ends_total: Counter<Node, (SamplerEnd,)>, None, Computed, "0.1.0";
     /// Batches thrown away because they belonged to an older state of their GPU or to a sampler already given up, or came behind a newer one.
-    gpu_exporter_batches_discarded_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_exporter_batches_discarded_total: Counter<Node>, None, Computed, "0.1.0";
     /// Events of the exporter's own collectors that found no room while the ledger was behind.
-    gpu_exporter_events_lost_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_exporter_events_lost_total: Counter<Node>, None, Computed, "0.1.0";
     /// Processes of which it was asked whom they work for, by what became of it: `gone` before it could be read, `refused`, `late` (past `owners.read_deadline`), `malformed`.
-    gpu_exporter_owner_lookups_total: Counter<Node, (OwnerLookup,)>, None, Own, "0.1.0";
+    gpu_exporter_owner_lookups_total: Counter<Node, (OwnerLookup,)>, None, Computed, "0.1.0";
     /// Owners without series of their own, because `owners.most` have some.
-    gpu_exporter_owners_dropped: Gauge<Node>, None, Own, "0.1.0";
+    gpu_exporter_owners_dropped: Gauge<Node>, None, Computed, "0.1.0";
     /// Requests to the kubelet that brought nothing.
-    gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Own, "0.1.0";
+    gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Computed, "0.1.0";
     /// Samples taken from the driver's buffers; utilization samples of the canary's runs are left out.
-    gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";
+    gpu_exporter_samples_total: Counter<Gpu, (SampleBuffer,)>, None, Computed, "0.1.0";
     /// Gaps between samples of the driver's buffers: what was overwritten before it could be read, or never sampled.
-    gpu_exporter_sample_gaps_total: Counter<Gpu, (SampleBuffer,)>, None, Own, "0.1.0";
+    gpu_exporter_sample_gaps_total: Counter<Gpu, (SampleBuffer,)>, None, Computed, "0.1.0";
     /// Time in those gaps, of which nothing is known.
-    gpu_exporter_sample_gap_seconds_total: Counter<Gpu, (SampleBuffer,)>, Seconds, Own, "0.1.0";
+    gpu_exporter_sample_gap_seconds_total: Counter<Gpu, (SampleBuffer,)>, Seconds, Computed, "0.1.0";
     /// Facts (faults, driver events) that found no room on their way.
-    gpu_exporter_facts_lost_total: Counter<Node, (FaultSource,)>, None, Own, "0.1.0";
+    gpu_exporter_facts_lost_total: Counter<Node, (FaultSource,)>, None, Computed, "0.1.0";
     /// Records read from the kernel log, by what they were. `old` ones are from before the exporter started watching: in the list of events, in no counter.
-    gpu_exporter_kmsg_records_total: Counter<Node, (KmsgOutcome,)>, None, Own, "0.1.0";
+    gpu_exporter_kmsg_records_total: Counter<Node, (KmsgOutcome,)>, None, Computed, "0.1.0";
     /// Times the kernel log overran its reader: records in between are lost.
-    gpu_exporter_kmsg_overruns_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_exporter_kmsg_overruns_total: Counter<Node>, None, Computed, "0.1.0";
     /// Snapshots published.
-    gpu_exporter_publications_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_exporter_publications_total: Counter<Node>, None, Computed, "0.1.0";
     /// How long making the newest snapshot took.
-    gpu_exporter_publish_duration_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    gpu_exporter_publish_duration_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
     /// Series in the newest snapshot.
-    gpu_exporter_series: Gauge<Node>, None, Own, "0.1.0";
+    gpu_exporter_series: Gauge<Node>, None, Computed, "0.1.0";
     /// Series left out of snapshots because of `metrics.max_series`; one series left out of ten snapshots counts ten.
-    gpu_exporter_series_dropped_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_exporter_series_dropped_total: Counter<Node>, None, Computed, "0.1.0";
     /// HTTP answers by status.
-    gpu_exporter_http_requests_total: Counter<Node, (HttpStatus,)>, None, Own, "0.1.0";
+    gpu_exporter_http_requests_total: Counter<Node, (HttpStatus,)>, None, Computed, "0.1.0";
     /// HTTP connections open.
-    gpu_exporter_http_connections: Gauge<Node>, None, Own, "0.1.0";
+    gpu_exporter_http_connections: Gauge<Node>, None, Computed, "0.1.0";
     /// HTTP connections turned away because `http.max_connections` were open.
-    gpu_exporter_http_connections_refused_total: Counter<Node>, None, Own, "0.1.0";
+    gpu_exporter_http_connections_refused_total: Counter<Node>, None, Computed, "0.1.0";
     /// CPU time of the exporter's processes, those that have ended included.
-    gpu_exporter_cpu_seconds_total: Counter<Node, (Role,)>, Seconds, Own, "0.1.0";
+    gpu_exporter_cpu_seconds_total: Counter<Node, (Role,)>, Seconds, Computed, "0.1.0";
     /// Resident memory of the exporter's processes (pages shared between them counted in each).
-    gpu_exporter_resident_memory_bytes: Gauge<Node, (Role,)>, Bytes, Own, "0.1.0";
+    gpu_exporter_resident_memory_bytes: Gauge<Node, (Role,)>, Bytes, Computed, "0.1.0";
     /// CPU time of the serving process.
-    process_cpu_seconds_total: Counter<Node>, Seconds, Own, "0.1.0";
+    process_cpu_seconds_total: Counter<Node>, Seconds, Computed, "0.1.0";
     /// Resident memory of the serving process.
-    process_resident_memory_bytes: Gauge<Node>, Bytes, Own, "0.1.0";
+    process_resident_memory_bytes: Gauge<Node>, Bytes, Computed, "0.1.0";
     /// Virtual memory of the serving process.
-    process_virtual_memory_bytes: Gauge<Node>, Bytes, Own, "0.1.0";
+    process_virtual_memory_bytes: Gauge<Node>, Bytes, Computed, "0.1.0";
     /// File descriptors the serving process has open.
-    process_open_fds: Gauge<Node>, None, Own, "0.1.0";
+    process_open_fds: Gauge<Node>, None, Computed, "0.1.0";
     /// Most file descriptors the serving process may open.
-    process_max_fds: Gauge<Node>, None, Own, "0.1.0";
+    process_max_fds: Gauge<Node>, None, Computed, "0.1.0";
     /// Threads of the serving process.
-    process_threads: Gauge<Node>, None, Own, "0.1.0";
+    process_threads: Gauge<Node>, None, Computed, "0.1.0";
     /// When the serving process started.
-    process_start_time_seconds: Gauge<Node>, Seconds, Own, "0.1.0";
+    process_start_time_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
 }
 
 /// The definition behind an id, if this build has it.

@@ -249,7 +249,7 @@ impl Batch {
     pub fn of_node(collector: Source, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
         let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         Batch {
-            part: Part { collector, gpu: None, tier: Tier::Own },
+            part: Part { collector, gpu: None, tier: Tier::Computed },
             epoch: 0,
             taken,
             nanos: nanos(Mono::now().since(taken)),

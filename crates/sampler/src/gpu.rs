@@ -65,8 +65,8 @@ pub fn read(tier: Tier, v: &mut Visit<'_>) {
         Tier::Normal => normal(v),
         Tier::Slow => slow(v),
         Tier::Rare => rare(v),
-        Tier::Links => nvlink::links_tier(v),
-        Tier::Drain | Tier::Own => {}
+        Tier::Nvlink => nvlink::links_tier(v),
+        Tier::Samples | Tier::Computed => {}
     }
 }
 

@@ -8,8 +8,16 @@ use model::clock::{Cadence, Mono};
 
 /// MIG mode (slow) and layout (normal) come first, because a change of them voids what was read before; who
 /// the GPU is comes before the rest.
-const ORDER: [Tier; 8] =
-    [Tier::Slow, Tier::Normal, Tier::Identity, Tier::Once, Tier::Fast, Tier::Drain, Tier::Rare, Tier::Links];
+const ORDER: [Tier; 8] = [
+    Tier::Slow,
+    Tier::Normal,
+    Tier::Identity,
+    Tier::Once,
+    Tier::Fast,
+    Tier::Samples,
+    Tier::Rare,
+    Tier::Nvlink,
+];
 
 /// When each tier of one GPU is due.
 #[derive(Debug)]
@@ -101,7 +109,7 @@ impl Schedule {
 fn phase(tier: Tier, interval: Duration, normal: Duration, n: u32) -> Duration {
     match tier {
         Tier::Fast => Duration::ZERO,
-        Tier::Normal | Tier::Drain => normal / 10 * (n % 5),
+        Tier::Normal | Tier::Samples => normal / 10 * (n % 5),
         _ => interval.mul_f64(0.1) + interval.mul_f64(0.053) * (n % 16),
     }
 }
@@ -115,10 +123,10 @@ mod tests {
         let intervals = Intervals {
             fast: ms(100),
             normal: ms(1000),
-            drain: ms(2000),
+            samples: ms(2000),
             slow: ms(10_000),
             rare: ms(60_000),
-            links: ms(300_000),
+            nvlink: ms(300_000),
         };
         Schedule::new(&intervals, 0)
     }
@@ -139,7 +147,7 @@ mod tests {
         let later = s.due(start + Duration::from_secs(3600));
         assert_eq!(
             later,
-            [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Drain, Tier::Rare, Tier::Links],
+            [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Samples, Tier::Rare, Tier::Nvlink],
             "once is once"
         );
     }

@@ -115,14 +115,14 @@ pub struct Intervals {
     pub fast: Duration,
     /// Of the normal tier.
     pub normal: Duration,
-    /// Of the drain tier.
-    pub drain: Duration,
+    /// Of the samples tier.
+    pub samples: Duration,
     /// Of the slow tier.
     pub slow: Duration,
     /// Of the rare tier.
     pub rare: Duration,
-    /// Of the links tier.
-    pub links: Duration,
+    /// Of the nvlink tier.
+    pub nvlink: Duration,
 }
 
 impl Intervals {
@@ -131,11 +131,11 @@ impl Intervals {
         match tier {
             Tier::Fast => Some(self.fast),
             Tier::Normal => Some(self.normal),
-            Tier::Drain => Some(self.drain),
+            Tier::Samples => Some(self.samples),
             Tier::Slow => Some(self.slow),
             Tier::Rare => Some(self.rare),
-            Tier::Links => Some(self.links),
-            Tier::Identity | Tier::Once | Tier::Own => None,
+            Tier::Nvlink => Some(self.nvlink),
+            Tier::Identity | Tier::Once | Tier::Computed => None,
         }
     }
 }

@@ -266,7 +266,7 @@ impl Worker<'_> {
                 layout.place_processes(&mut visit);
                 changed
             }
-            Tier::Drain => {
+            Tier::Samples => {
                 kept.drains.power(&mut visit);
                 false
             }
@@ -343,5 +343,5 @@ impl Learned {
 
 /// Whether a tier has calls of 1 ms and more, which hold up the cheap ones of every client.
 fn dear(tier: Tier) -> bool {
-    matches!(tier, Tier::Slow | Tier::Rare | Tier::Links | Tier::Once)
+    matches!(tier, Tier::Slow | Tier::Rare | Tier::Nvlink | Tier::Once)
 }

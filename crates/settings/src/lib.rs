@@ -154,7 +154,7 @@ pub struct Sampler {
     /// Interval of the normal tier. 10ms to 60s.
     #[serde(with = "humantime_serde")]
     pub normal_interval: Duration,
-    /// Interval of the drain tier. 10ms to 60s; the driver keeps some 2.4 s of power samples.
+    /// Interval of the samples tier. 10ms to 60s; the driver keeps some 2.4 s of power samples.
     #[serde(with = "humantime_serde")]
     pub drain_interval: Duration,
     /// Interval of the slow tier. 10ms to 10m.
@@ -163,7 +163,7 @@ pub struct Sampler {
     /// Interval of the rare tier. 10ms to 1h.
     #[serde(with = "humantime_serde")]
     pub rare_interval: Duration,
-    /// Interval of the links tier. 10ms to 1h.
+    /// Interval of the nvlink tier. 10ms to 1h.
     #[serde(with = "humantime_serde")]
     pub links_interval: Duration,
     /// A driver call that takes longer counts as stuck. 100ms to 60s.

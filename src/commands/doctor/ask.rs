@@ -44,10 +44,10 @@ pub const ALL: Aim = Aim {
         Tier::Once,
         Tier::Fast,
         Tier::Normal,
-        Tier::Drain,
+        Tier::Samples,
         Tier::Slow,
         Tier::Rare,
-        Tier::Links,
+        Tier::Nvlink,
     ],
     shortest: Duration::from_secs(3),
 };
@@ -204,12 +204,12 @@ pub fn ask(
         intervals: Intervals {
             fast: quick,
             normal: quick,
-            drain: slow,
+            samples: slow,
             slow,
             // Some windows begin with one of these visits and end with the next.
             rare: slow,
             // Dear, and told by one visit.
-            links: Duration::from_secs(3600),
+            nvlink: Duration::from_secs(3600),
         },
         call_deadline: s.call_deadline,
         init_deadline: s.init_deadline,

@@ -99,7 +99,7 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
             }
         }
     }
-    let asked = METRICS.iter().zip(0u16..).filter(|(def, _)| def.tier != Tier::Own);
+    let asked = METRICS.iter().zip(0u16..).filter(|(def, _)| def.tier != Tier::Computed);
     asked
         .map(|(def, at)| {
             let id = MetricId(at);

@@ -110,10 +110,10 @@ pub fn orders(library: &Path) -> Orders {
         intervals: Intervals {
             fast: Duration::from_millis(100),
             normal: Duration::from_secs(1),
-            drain: Duration::from_secs(2),
+            samples: Duration::from_secs(2),
             slow: Duration::from_secs(10),
             rare: Duration::from_secs(60),
-            links: Duration::from_secs(600),
+            nvlink: Duration::from_secs(600),
         },
         call_deadline: Duration::from_secs(3),
         init_deadline: Duration::from_secs(20),

@@ -58,7 +58,7 @@ def run(env: Env, report: Report) -> None:
             now = time.time()
             for gpu in (first, second):
                 wait_visits(daemon, gpu, "slow", now, 2, 30)
-                wait_visits(daemon, gpu, "links", now, 1, 40)
+                wait_visits(daemon, gpu, "nvlink", now, 1, 40)
             time.sleep(1.2)  # until both GPUs' newest visits are on one page
             page = daemon.scrape()
             return {gpu: counters(gpu, page) for gpu in (first, second)}

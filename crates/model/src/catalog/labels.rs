@@ -162,7 +162,7 @@ labels! {
     /// How the process uses the GPU.
     ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
     /// How often these values are read.
-    TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Drain "drain", Slow "slow", Rare "rare", Links "links", Once "once" }
+    TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Samples "samples", Slow "slow", Rare "rare", Nvlink "nvlink", Once "once" }
     /// Part of the exporter that gathers values.
     CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows" }
     /// Which of the driver's own sample buffers.
@@ -343,13 +343,13 @@ impl TierLabel {
         Some(match tier {
             Tier::Fast => TierLabel::Fast,
             Tier::Normal => TierLabel::Normal,
-            Tier::Drain => TierLabel::Drain,
+            Tier::Samples => TierLabel::Samples,
             Tier::Slow => TierLabel::Slow,
             Tier::Rare => TierLabel::Rare,
-            Tier::Links => TierLabel::Links,
+            Tier::Nvlink => TierLabel::Nvlink,
             Tier::Once => TierLabel::Once,
             Tier::Identity => TierLabel::Identity,
-            Tier::Own => return None,
+            Tier::Computed => return None,
         })
     }
 }

@@ -134,17 +134,17 @@ pub enum Tier {
     /// Once a second.
     Normal,
     /// Every 2 s: the driver's own power samples, of which it keeps some 2.4 s.
-    Drain,
+    Samples,
     /// Every 10 s: calls that cost up to a few ms.
     Slow,
     /// Every minute: calls that cost more.
     Rare,
     /// Every 10 minutes: each NVLink's counters, some 70 ms a GPU.
-    Links,
+    Nvlink,
     /// Once a handle: what cannot change while the handle lives.
     Once,
     /// Made by the exporter itself when it publishes.
-    Own,
+    Computed,
 }
 
 impl Tier {
@@ -154,12 +154,12 @@ impl Tier {
             Tier::Identity => "identity",
             Tier::Fast => "fast",
             Tier::Normal => "normal",
-            Tier::Drain => "drain",
+            Tier::Samples => "samples",
             Tier::Slow => "slow",
             Tier::Rare => "rare",
-            Tier::Links => "links",
+            Tier::Nvlink => "nvlink",
             Tier::Once => "once",
-            Tier::Own => "own",
+            Tier::Computed => "computed",
         }
     }
 }

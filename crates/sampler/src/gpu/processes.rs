@@ -22,7 +22,7 @@ const METRICS: [MetricId; 4] = [
     m::gpu_process_info.id(),
     m::gpu_process_memory_used_bytes.id(),
     m::gpu_process_utilization_ratio.id(),
-    m::gpu_process_dropped.id(),
+    m::gpu_processes_dropped.id(),
 ];
 const UTILIZATION: &str = "nvmlDeviceGetProcessUtilization";
 const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
@@ -59,7 +59,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
     let lists = lists.into_iter().map(|(kind, list)| (kind, list.unwrap_or_default()));
     let (kept, left_out) = bounded(merged(lists), most);
-    v.put(COMPUTE, &m::gpu_process_dropped, (), left_out, ONE);
+    v.put(COMPUTE, &m::gpu_processes_dropped, (), left_out, ONE);
     let samples = utilization(v);
     for (pid, one) in kept {
         let process = Process { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), pid };
