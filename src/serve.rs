@@ -69,7 +69,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen,
         faulty,
         expected_gpus: config.health.expected_gpus as usize,
-        keep_events: config.events.keep as usize,
+        keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
         declared,
         build: BuildInfo {
@@ -89,7 +89,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let ledger = {
         let (inbox, board, interval) =
-            (Arc::clone(&inbox), Arc::clone(&board), config.ledger.publish_interval);
+            (Arc::clone(&inbox), Arc::clone(&board), config.metrics.publish_interval);
         std::thread::Builder::new()
             .name("ledger".into())
             .spawn(move || ledger::run(settings, interval, &inbox, &board, hooks))?
@@ -122,7 +122,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         board: Arc::clone(&board),
         renderings: Arc::clone(&renderings),
         started: Mono::now(),
-        stale_after: (config.ledger.publish_interval * 10).max(Duration::from_secs(10)),
+        stale_after: (config.metrics.publish_interval * 10).max(Duration::from_secs(10)),
     };
     let limits = Limits {
         max_connections: config.http.max_connections as usize,
