@@ -306,10 +306,7 @@ fn check(loaded: Loaded) -> ExitCode {
     if let Err(errors) = loaded.declared_layout() {
         return refuse(errors);
     }
-    match loaded.to_toml() {
-        Ok(text) => print(text.as_bytes()),
-        Err(error) => fail(EXIT_FAILED, &error),
-    }
+    print(loaded.to_toml().as_bytes())
 }
 
 fn run(loaded: Loaded) -> ExitCode {
@@ -317,7 +314,7 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(declared) => declared,
         Err(errors) => return refuse(errors),
     };
-    log_to_stderr(loaded.config.log.level.into());
+    log_to_stderr(loaded.config.log.level);
     match serve::run(loaded.config, declared) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, &error),

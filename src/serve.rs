@@ -72,7 +72,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen,
         faulty,
         expected_gpus: config.health.expected_gpus as usize,
-        keep_events: config.events.keep as usize,
+        keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
         declared,
         build: BuildInfo {
@@ -95,7 +95,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         faulty: remember_faults,
     };
     let ledger = {
-        let (inbox, interval) = (Arc::clone(&inbox), config.ledger.publish_interval);
+        let (inbox, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
         std::thread::Builder::new()
             .name("ledger".into())
             .spawn(move || ledger::run(settings, interval, &inbox, hooks))?
@@ -128,7 +128,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         board: Arc::clone(&board),
         renderings: Arc::clone(&renderings),
         started: Mono::now(),
-        stale_after: (config.ledger.publish_interval * 10).max(Duration::from_secs(10)),
+        stale_after: (config.metrics.publish_interval * 10).max(Duration::from_secs(10)),
     };
     let limits = Limits {
         max_connections: config.http.max_connections as usize,

@@ -62,8 +62,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 }
 
 fn duty(context: &Context) -> f64 {
-    // By division: a thousandth is told as 0.001 then, and not as the number beside it.
-    f64::from(context.config.canary.duty_ppm) / 1e6
+    context.config.canary.max_duty_ratio
 }
 
 struct Collector {

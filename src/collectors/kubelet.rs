@@ -108,7 +108,7 @@ impl<'a> Visitor<'a> {
                 return self.hinder(None);
             }
             Ok(true) => {
-                let (socket, deadline) = (&self.socket, self.context.config.owners.read_deadline);
+                let (socket, deadline) = (&self.socket, self.context.config.owners.read_timeout);
                 let stop = &self.context.stop;
                 let asked = self.runtime.block_on(async {
                     tokio::select! {
@@ -175,7 +175,7 @@ impl<'a> Visitor<'a> {
             tell::rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
         }
         let lifetime =
-            (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_deadline * 3;
+            (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_timeout * 3;
         self.context.inbox.batch(Batch {
             nanos: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
             // That there is no kubelet is an answer.

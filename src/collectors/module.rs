@@ -87,7 +87,7 @@ impl<'a> Visitor<'a> {
             tracing::warn!(boot, "the host's boot time cannot be true");
         }
         let version = sight.load().map_or("", |load| &load.version);
-        let declared = self.context.config.driver.version.trim();
+        let declared = self.context.config.driver.expected_version.trim();
         let on_disk = library::only_version(&library::find(&self.host, &self.context.config));
         let against =
             [(VersionAgainst::Declared, Some(declared)), (VersionAgainst::Library, on_disk.as_deref())];

@@ -81,8 +81,8 @@ impl Supervisor {
         let s = &context.config.sampler;
         Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            times: Times { call: s.call_deadline, init: s.init_deadline },
-            log_level: tracing::Level::from(context.config.log.level).to_string().to_lowercase(),
+            times: Times { call: s.call_timeout, init: s.init_timeout },
+            log_level: context.config.log.level.to_string().to_lowercase(),
             off: joins::unread(&context.off),
             context,
             sender,
@@ -179,19 +179,19 @@ impl Supervisor {
             root: self.context.config.host.root.clone(),
             processes: {
                 let processes = &self.context.config.processes;
-                processes.per_process.then_some(processes.most)
+                processes.per_process.then_some(processes.max_per_gpu)
             },
             gpm: self.gpm,
             intervals: Intervals {
                 fast: s.fast_interval,
                 normal: s.normal_interval,
-                samples: s.drain_interval,
+                samples: s.samples_interval,
                 slow: s.slow_interval,
                 rare: s.rare_interval,
-                nvlink: s.links_interval,
+                nvlink: s.nvlink_interval,
             },
-            call_deadline: s.call_deadline,
-            init_deadline: s.init_deadline,
+            call_deadline: s.call_timeout,
+            init_deadline: s.init_timeout,
         };
         let program = child::this_program();
         let start = Start {

@@ -101,7 +101,7 @@ impl Owners {
         let config = &context.config;
         Owners {
             host: Arc::new(Host::new(&config.host.root)),
-            reader: Reader::new("owners-reader", config.owners.read_deadline, Arc::clone(&context.stop)),
+            reader: Reader::new("owners-reader", config.owners.read_timeout, Arc::clone(&context.stop)),
             known: HashMap::new(),
             waiting: HashMap::new(),
             names: HashMap::new(),
@@ -112,7 +112,7 @@ impl Owners {
             stuck: false,
             turn: 0,
             after: None,
-            every: READ_EVERY.min(config.ledger.publish_interval * 10),
+            every: READ_EVERY.min(config.metrics.publish_interval * 10),
             context,
         }
     }

@@ -20,7 +20,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("process".into()).stack_size(256 * 1024).spawn(move || {
-        let every = EVERY.min(context.config.ledger.publish_interval * 5);
+        let every = EVERY.min(context.config.metrics.publish_interval * 5);
         let mut cadence = Cadence::new(every, Duration::ZERO);
         let mut told = Told::default();
         while !context.stop.stopped() {

@@ -163,7 +163,7 @@ impl<'a> Watcher<'a> {
     fn tell(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
-        let declared = declared::read(&self.context.config.topology.declared);
+        let declared = declared::read(&self.context.config.topology.expected_file);
         let against_declared = match &declared {
             Ok(declared) => declared.as_ref().map(|declared| compare::differences(declared, &known.topology)),
             Err(_) => None,

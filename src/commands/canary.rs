@@ -168,7 +168,7 @@ fn yields_to_force(reason: CanarySkip) -> bool {
 fn lock(config: &Config, held: &mut Option<Held>, stop: &Stop) -> Result<(), String> {
     let deadline = Mono::now() + INTERLOCK;
     while held.is_none() {
-        match interlock::take(&config.canary.interlock) {
+        match interlock::take(&config.canary.lock_file) {
             Ok(lock) => *held = Some(lock),
             Err(text) if Mono::now() >= deadline || stop.stopped() => return Err(text),
             Err(_) => stop.wait_until(Mono::now() + PAUSE),
@@ -215,10 +215,9 @@ fn remembered(config: &Config) -> Memory {
 /// Conditions for a run there now, by what was asked.
 fn conditions(config: &Config, daemon: &Daemon, device: &Device, mut facts: Facts) -> Vec<Condition> {
     facts.no_instance = device.no_instance;
-    facts.maintenance = interlock::maintenance(&config.canary.maintenance_file).or_else(|| {
-        let now = unix_seconds();
-        window::maintenance(&crate::collectors::windows::desk::Desk::new(config).list(now).0, now)
-    });
+    let now = unix_seconds();
+    facts.maintenance =
+        window::maintenance(&crate::collectors::windows::desk::Desk::new(config).list(now).0, now);
     if facts.state.is_none() && daemon.canary_stuck_on(&device.place.gpu.uuid) {
         facts.state = Some((CanarySkip::ChildAlive, "a canary of the daemon's hangs on it".into()));
     }

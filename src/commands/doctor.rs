@@ -122,9 +122,9 @@ fn libraries(host: &Host, config: &Config, sight: &Sight, answers: bool) -> Vec<
             format!("the module is {loaded}, libnvidia-ml on disk {on_disk}: upgraded without a reload");
         findings.push(Finding::new("versions", Verdict::Wrong, text).mend("sudo reboot".into()));
     }
-    let declared = config.driver.version.trim();
+    let declared = config.driver.expected_version.trim();
     if let Some(loaded) = loaded.filter(|loaded| !declared.is_empty() && *loaded != declared) {
-        let text = format!("the module is {loaded}, driver.version declares {declared}");
+        let text = format!("the module is {loaded}, driver.expected_version declares {declared}");
         findings.push(Finding::new("versions", Verdict::Wrong, text));
     }
     findings

@@ -29,7 +29,7 @@ Examples:
   gpu-node-exporter topology --bind slurm          lines of gres.conf
   gpu-node-exporter topology --latency             also how long loads from each node's memory take
   gpu-node-exporter topology --format json > /etc/gpu-node-exporter/topology.json
-                                                   the topology this machine should have (topology.declared)
+                                                   the topology this machine should have (topology.expected_file)
 
 Shares: the CPUs near a GPU are divided fairly among the GPUs near them, and the share of a GPU among its MIG devices
 by their compute slices, along NUMA nodes and last-level caches; hardware threads of a core stay together.

@@ -40,7 +40,7 @@ Examples:
 A window of kind `maintenance` (what it is if nothing is said) mutes the alerts of planned work (idle \
 GPUs, restarts, driver loads, skipped canaries), never those of lost work or wrong results, and keeps the canary \
 away; `training` mutes tickets about high utilization and memory only. The daemon must run; windows are kept over \
-its restarts, and are cut to `windows.longest`. Who may use the control socket may make windows.
+its restarts, and are cut to `windows.max_duration`. Who may use the control socket may make windows.
 
 Without the daemon, or by configuration management: drop a file NAME.toml into `windows.dir`
 (/etc/gpu-node-exporter/windows.d), which is looked at every 2 s:
@@ -247,7 +247,7 @@ pub fn ask(socket: &Path, ask: &Ask) -> io::Result<String> {
 fn started(window: &Window, now: f64) -> String {
     let Window { name, start, end, .. } = window;
     let from = if *start > now { format!("from {} ", model::window::write(*start)) } else { String::new() };
-    let cut = if window.cut { " It is cut to windows.longest." } else { "" };
+    let cut = if window.cut { " It is cut to windows.max_duration." } else { "" };
     format!(
         "Window {name} ({}) {from}until {}.{cut} `gpu-node-exporter window end {name}` ends it before.",
         window.kind.known(),
@@ -265,7 +265,7 @@ fn listed(answer: &Answer, now: f64) -> String {
     let width = answer.windows.iter().map(|window| window.name.len()).max().unwrap_or(0);
     for window in &answer.windows {
         let file = if window.ordered { "" } else { " (by file)" };
-        let cut = if window.cut { " (cut to windows.longest)" } else { "" };
+        let cut = if window.cut { " (cut to windows.max_duration)" } else { "" };
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,

@@ -347,7 +347,7 @@ fn a_lost_gpu_does_not_keep_the_events_of_the_others_away() {
 #[test]
 fn what_a_fault_changes_is_read_as_soon_as_it_is_told() {
     // So that no visit of its own time comes while the test waits.
-    let slow = ["SAMPLER__SLOW_INTERVAL", "SAMPLER__RARE_INTERVAL", "SAMPLER__LINKS_INTERVAL"];
+    let slow = ["SAMPLER__SLOW_INTERVAL", "SAMPLER__RARE_INTERVAL", "SAMPLER__NVLINK_INTERVAL"];
     let setup = Setup::new("tests/scenarios/told.toml");
     let node = slow.into_iter().fold(setup, |setup, interval| setup.with(interval, "10m")).start();
     node.wait_ready();

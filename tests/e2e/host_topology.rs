@@ -60,7 +60,7 @@ fn each_gpu_is_told_with_its_node_its_cpus_and_its_network() {
     let host = Host::new();
     let declared = host.path("declared.json");
     fs::write(&declared, "{}").unwrap();
-    let node = host.setup().with("TOPOLOGY__DECLARED", declared.to_str().unwrap()).start();
+    let node = host.setup().with("TOPOLOGY__EXPECTED_FILE", declared.to_str().unwrap()).start();
     node.wait_ready();
     let m = placed(&node);
     let place = |gpu: &str, wanted: &str| label(&m, "gpu_host_topology_info", &[("gpu", gpu)], wanted);

@@ -15,7 +15,7 @@ const SCRAPE: Duration = Duration::from_secs(1);
 
 /// A node that gives its kubelet this long for an answer.
 fn start(deadline: &str) -> Node {
-    Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_DEADLINE", deadline).start()
+    Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_TIMEOUT", deadline).start()
 }
 
 fn allocated(m: &Metrics, resource: &str) -> Option<f64> {
@@ -149,7 +149,7 @@ fn the_canary_stays_away_from_a_gpu_that_a_pod_was_given() {
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch")
-        .with("CANARY__DUTY_PPM", "100000")
+        .with("CANARY__MAX_DUTY_RATIO", "0.1")
         .start();
     node.wait_ready();
     let status = || -> Status {
@@ -185,8 +185,7 @@ fn the_canary_stays_away_from_a_gpu_that_a_pod_was_given() {
 
 #[test]
 fn the_daemon_ends_in_time_while_it_hangs() {
-    let mut node =
-        Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_DEADLINE", "1m").start();
+    let mut node = Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_TIMEOUT", "1m").start();
     node.wait_ready();
     let kubelet = one_gpu(&node);
     kubelet.now(|script| script.manner = Manner::Hung);

@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 
@@ -36,6 +36,7 @@ pub struct Setup {
     library_present: bool,
     state_dir: Option<PathBuf>,
     kernel_log: Option<PathBuf>,
+    in_maintenance: bool,
     restrain: Option<fn(&mut Command)>,
 }
 
@@ -47,12 +48,12 @@ impl Setup {
             ("SAMPLER__NORMAL_INTERVAL", "50ms"),
             ("SAMPLER__SLOW_INTERVAL", "100ms"),
             ("SAMPLER__RARE_INTERVAL", "200ms"),
-            ("SAMPLER__CALL_DEADLINE", "1s"),
-            ("SAMPLER__INIT_DEADLINE", "1s"),
+            ("SAMPLER__CALL_TIMEOUT", "1s"),
+            ("SAMPLER__INIT_TIMEOUT", "1s"),
             ("SAMPLER__DRIVER_RETRY_INTERVAL", "100ms"),
             ("SAMPLER__RESTART_BACKOFF", "20ms"),
             ("SAMPLER__RESTART_BACKOFF_MAX", "100ms"),
-            ("LEDGER__PUBLISH_INTERVAL", "50ms"),
+            ("METRICS__PUBLISH_INTERVAL", "50ms"),
         ];
         Setup {
             scenario: Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario),
@@ -60,6 +61,7 @@ impl Setup {
             library_present: true,
             state_dir: None,
             kernel_log: None,
+            in_maintenance: false,
             restrain: None,
         }
     }
@@ -94,6 +96,12 @@ impl Setup {
         self
     }
 
+    /// In a maintenance window.
+    pub fn in_maintenance(mut self) -> Setup {
+        self.in_maintenance = true;
+        self
+    }
+
     /// Without the driver's library; [`Node::install_library`] brings it.
     pub fn without_library(mut self) -> Setup {
         self.library_present = false;
@@ -107,6 +115,9 @@ impl Setup {
             install_library(dir.path());
         }
         install_root(&dir.path().join("root"));
+        if self.in_maintenance {
+            open_window(&dir.path().join("root"));
+        }
         install_cuda(dir.path());
         let state = simgpu::State::open(dir.path().join("sim-state")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
@@ -122,8 +133,7 @@ impl Setup {
         command.env("GPU_NODE_EXPORTER__CPU__ENABLED", "false");
         // Nor are its CUDA driver and what keeps canaries away from its GPUs.
         command.env("GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY", cuda_library(dir.path()));
-        command.env("GPU_NODE_EXPORTER__CANARY__INTERLOCK", dir.path().join("canary.lock"));
-        command.env("GPU_NODE_EXPORTER__CANARY__MAINTENANCE_FILE", dir.path().join("maintenance"));
+        command.env("GPU_NODE_EXPORTER__CANARY__LOCK_FILE", dir.path().join("canary.lock"));
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }
@@ -179,6 +189,15 @@ fn install_root(root: &Path) {
     }
     fs::write(root.join("proc/stat"), "cpu 1 2 3 4\nbtime 1700000000\n").unwrap();
     fs::write(root.join("proc/sys/kernel/random/boot_id"), "11111111-2222\n").unwrap();
+}
+
+/// Adds the file of a maintenance window that is open for an hour.
+pub fn open_window(root: &Path) -> PathBuf {
+    let dir = root.join("etc/gpu-node-exporter/windows.d");
+    fs::create_dir_all(&dir).unwrap();
+    let (start, file) = (humantime::format_rfc3339_seconds(SystemTime::now()), dir.join("now.toml"));
+    fs::write(&file, format!("start = {start}\nfor = '1h'\nreason = 'disk'\n")).unwrap();
+    file
 }
 
 fn install_cuda(dir: &Path) {

@@ -71,7 +71,7 @@ fn a_run_of_the_canary_is_nobodys_work() {
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch,pcie")
-        .with("CANARY__DUTY_PPM", "100000")
+        .with("CANARY__MAX_DUTY_RATIO", "0.1")
         .start();
     let worked = |m: &Metrics| m.value("gpu_canary_gpu_seconds_total", &[("gpu", "0")]).unwrap_or(0.0);
     let samples = |m: &Metrics| {

@@ -17,7 +17,7 @@ const WATTS: f64 = 300.0;
 
 /// A node that drains its samples often.
 fn setup(scenario: &str) -> Setup {
-    Setup::new(scenario).with("SAMPLER__DRAIN_INTERVAL", "200ms")
+    Setup::new(scenario).with("SAMPLER__SAMPLES_INTERVAL", "200ms")
 }
 
 fn started(setup: Setup) -> Node {
@@ -102,8 +102,8 @@ fn a_sampler_that_is_killed_loses_no_sample_and_none_is_counted_twice() {
 fn what_a_stopped_sampler_missed_is_one_gap_and_is_not_filled() {
     // Deadlines that a stop of 5 s does not pass.
     let patient = setup("tests/scenarios/steady.toml")
-        .with("SAMPLER__CALL_DEADLINE", "30s")
-        .with("SAMPLER__INIT_DEADLINE", "30s");
+        .with("SAMPLER__CALL_TIMEOUT", "30s")
+        .with("SAMPLER__INIT_TIMEOUT", "30s");
     let node = started(patient);
     let begin = node.metrics();
     assert_eq!(gaps(&begin), (0.0, 0.0));

@@ -29,7 +29,7 @@ fn widened(root: &Path) -> Node {
     let node = Setup::new("tests/scenarios/widen.toml")
         .with("HOST__ROOT", root.to_str().unwrap())
         .with("PROCESSES__PER_PROCESS", "true")
-        .with("PROCESSES__MOST", "2")
+        .with("PROCESSES__MAX_PER_GPU", "2")
         .start();
     node.wait_ready();
     // The rare, the slow and the nvlink tier of both GPUs have been read, and the switch.

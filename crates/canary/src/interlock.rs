@@ -1,5 +1,4 @@
-//! What keeps the canary away by hand: the interlock file, whose flock(2) a run holds and anybody else may hold
-//! instead, and the maintenance file, which need only be there.
+//! The lock file of the canary: a run holds its flock(2), and while another process holds the lock no canary runs.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -94,15 +93,6 @@ fn holder_in(locks: &str, major: u64, minor: u64, inode: u64) -> Option<i32> {
     })
 }
 
-/// Whether the maintenance file is there, in words; what cannot be told keeps the canary away too.
-pub fn maintenance(path: &Path) -> Option<String> {
-    match path.try_exists() {
-        Ok(false) => None,
-        Ok(true) => Some(format!("{} is there", path.display())),
-        Err(error) => Some(format!("whether {} is there cannot be told: {error}", path.display())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,16 +127,5 @@ mod tests {
         assert_eq!(holder_in(locks, 0, 0x19, 7), Some(708));
         assert_eq!(holder_in(locks, 0, 0x19, 8), None, "it only waits");
         assert_eq!(holder_in(locks, 0xfe, 1, 9), None, "of another namespace");
-    }
-
-    #[test]
-    fn the_maintenance_file_need_only_be_there() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("maintenance");
-        assert_eq!(maintenance(&path), None);
-        fs::write(&path, "").unwrap();
-        assert!(maintenance(&path).unwrap().contains("is there"));
-        let below = path.join("file");
-        assert!(maintenance(&below).unwrap().contains("cannot be told"));
     }
 }

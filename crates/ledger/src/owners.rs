@@ -88,7 +88,7 @@ impl Owners {
     pub fn new(settings: settings::Owners) -> Owners {
         let starts = StartPhase::ALL.iter().map(|phase| (*phase, Histogram::new(&START_SECONDS)));
         Owners {
-            accounts: Accounts::new(settings.most as usize),
+            accounts: Accounts::new(settings.max_series as usize),
             settings,
             unknown: Arc::new(Owner::unknown()),
             tenants: Tenants::default(),

@@ -30,7 +30,7 @@ metrics! {
     gpu_driver_loads_total: Counter<Node>, None, Computed, "0.1.0";
     /// When the kernel module was loaded, by the kernel log, the driver's kernel threads, or as it was seen to come. Absent if neither tells.
     gpu_driver_load_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0";
-    /// 1 if the loaded kernel module has the version it is compared with: the one declared (`driver.version`), or that of the libnvidia-ml on disk.
+    /// 1 if the loaded kernel module has the version it is compared with: the one declared (`driver.expected_version`), or that of the libnvidia-ml on disk.
     gpu_driver_version_matches: Gauge<Node, (VersionAgainst,)>, None, Computed, "0.1.0", at most 1.0;
     /// 1 while NVML refuses to work because library and kernel module differ in version. Absent while the driver is not asked or stuck.
     gpu_driver_library_mismatch: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
@@ -281,7 +281,7 @@ metrics! {
     gpu_process_memory_used_bytes: Gauge<Process>, Bytes, Slow, "0.1.0";
     /// Share of the last slow interval in which the process used the engine.
     gpu_process_utilization_ratio: Gauge<Process, (Engine,)>, Ratio, Slow, "0.1.0";
-    /// Processes on the GPU that have no series of their own because of `processes.most`.
+    /// Processes on the GPU that have no series of their own because of `processes.max_per_gpu`.
     gpu_processes_dropped: Gauge<Gpu>, None, Slow, "0.1.0";
 
     // --- video and virtual GPUs -----------------------------------------------------------------
@@ -370,7 +370,7 @@ metrics! {
     gpu_canary_hung: Gauge<Gpu, (CanaryStep,)>, None, Computed, "0.1.0", at most 1.0;
     /// 1 for the mode the canary is in.
     gpu_canary_mode: Gauge<Node, (CanaryMode,)>, None, Computed, "0.1.0", at most 1.0;
-    /// Share of a GPU's time that the canary may use at most (`canary.duty_ppm`, in millionths).
+    /// Share of a GPU's time that the canary may use at most (`canary.max_duty_ratio`).
     gpu_canary_duty_budget_ratio: Gauge<Node>, Ratio, Computed, "0.1.0";
     /// Runs of the canary, by how they ended.
     gpu_canary_runs_total: Counter<Node, (CanaryEnd,)>, None, Computed, "0.1.0";
@@ -424,7 +424,7 @@ metrics! {
     gpu_host_cpu_event_running_ratio: Gauge<Node, (PerfEvent,)>, Ratio, Computed, "0.1.0";
 
     // --- owners ---------------------------------------------------------------------------------
-    /// Whose work is on the GPU: join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.keep` after its end.
+    /// Whose work is on the GPU: join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.retention` after its end.
     gpu_owner_info: Info<OwnedGpu, OwnerInfo>, None, Computed, "0.1.0";
     /// Processes the owner has on the GPU; 0 after its end.
     gpu_owner_processes: Gauge<OwnedGpu>, None, Computed, "0.1.0";

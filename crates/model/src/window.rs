@@ -29,9 +29,9 @@ pub struct Window {
     pub reason: String,
     /// When it begins, in seconds since 1970.
     pub start: f64,
-    /// When it ends, likewise; never later than `windows.longest` after its start.
+    /// When it ends, likewise; never later than `windows.max_duration` after its start.
     pub end: f64,
-    /// Whether it was planned to last longer than `windows.longest`.
+    /// Whether it was planned to last longer than `windows.max_duration`.
     pub cut: bool,
     /// Whether it was made by `gpu-node-exporter window`, which can end it. Else a file in `windows.dir` did.
     pub ordered: bool,

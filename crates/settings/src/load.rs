@@ -1,8 +1,4 @@
-//! Reads the layers: built-in defaults, then the file, then the environment, then the flags.
-//!
-//! Every layer is looked at key by key before they are laid over each other, so that all unknown keys and
-//! all bad values are told at once, each with the file, variable or flag it stands in, also when a later
-//! layer hides it.
+//! Reads the layers over each other, and collects every error with the file, variable or flag it is in.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,44 +7,44 @@ use std::path::{Path, PathBuf};
 use ::config::{ConfigError, Environment, File, FileFormat, Map, Source, Value, ValueKind};
 
 use super::Config;
-use super::problems::{ConfigErrors, Problem, nearest};
-use super::rules::{is_section, orders, rule};
+use super::key::{Key, key, keys};
+use super::settings::{RENAMED, SECTIONS};
 
-/// The file that is read, if it exists, when no `--config` is given.
+/// The configuration file without `--config`, if there is one.
 pub const DEFAULT_FILE: &str = "/etc/gpu-node-exporter/config.toml";
 
-/// What the name of every environment variable that sets a key starts with. The underscores are two
-/// because Kubernetes sets single-underscore variables (`GPU_NODE_EXPORTER_PORT`) for a Service of this name.
+/// Prefix of all environment variables. Two underscores, because Kubernetes sets variables such as
+/// `GPU_NODE_EXPORTER_PORT` for a Service of this name.
 pub const ENV_PREFIX: &str = "GPU_NODE_EXPORTER__";
 
-/// The settings that are also flags; they win over file and environment.
+/// Settings that are also flags.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Overrides {
     /// Configuration file [default: /etc/gpu-node-exporter/config.toml, if it exists]
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-    /// Address to serve on, IP:PORT or :PORT for all addresses [default: :9408]
+    /// Listen address, IP:PORT or :PORT for all addresses [default: :9408]
     #[arg(long, value_name = "ADDR", global = true)]
     pub listen: Option<String>,
     /// NVML library [default: the loader's search of libnvidia-ml.so.1]
     #[arg(long, value_name = "PATH", global = true)]
     pub nvml_library: Option<String>,
-    /// CUDA driver library, for the canary [default: the loader's search of libcuda.so.1]
+    /// CUDA driver library of the canary [default: the loader's search of libcuda.so.1]
     #[arg(long, value_name = "PATH", global = true)]
     pub cuda_library: Option<String>,
-    /// Folder for what is kept over restarts [default: /var/lib/gpu-node-exporter]
+    /// Directory for state across restarts [default: /var/lib/gpu-node-exporter]
     #[arg(long, value_name = "DIR", global = true)]
     pub state_dir: Option<String>,
-    /// Where the host's /proc, /sys, /dev, /run and /etc are looked for [default: /]
+    /// Directory with the host's /proc, /sys, /dev, /run and /etc [default: /]
     #[arg(long, value_name = "DIR", global = true)]
     pub root: Option<String>,
-    /// What to log: error, warn, info, debug or trace [default: info]
+    /// Minimum level of log lines: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", global = true)]
     pub log_level: Option<String>,
 }
 
 impl Overrides {
-    /// The flags given: flag, key, value.
+    /// The given flags: flag, key, value.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
         [
             ("--listen", "http.listen", &self.listen),
@@ -63,69 +59,72 @@ impl Overrides {
     }
 }
 
-/// A checked configuration, and where its values come from.
-#[derive(Clone, Debug)]
+/// Every error of a configuration, one line each. Never empty.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigErrors(pub Vec<String>);
+
+/// A checked configuration.
+#[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// File, environment variable or flag, for each key that is not at its built-in default.
+    /// File, environment variable or flag of each key that is set.
     pub origins: BTreeMap<&'static str, String>,
 }
 
 impl Loaded {
-    /// Checks that every pattern of `[metrics]` matches a name of the catalogue.
+    /// Checks that every pattern of `[metrics]` matches one of these names.
     pub fn check_patterns(&self, names: &[&str]) -> Result<(), ConfigErrors> {
         let metrics = &self.config.metrics;
-        let mut problems = Vec::new();
-        for (key, patterns) in [("metrics.include", &metrics.include), ("metrics.exclude", &metrics.exclude)]
-        {
-            for text in patterns {
-                let matches = |name: &&str| glob::Pattern::new(text).is_ok_and(|p| p.matches(name));
-                // A lone "*" stands for whatever there is.
-                if text != "*" && !names.iter().any(matches) {
-                    problems.push(Problem::NoSuchMetric {
-                        key,
-                        origin: self.origin(key),
-                        pattern: text.clone(),
-                        nearest: nearest(text, names.iter().copied()).map(str::to_owned),
-                    });
-                }
-            }
-        }
-        if problems.is_empty() { Ok(()) } else { Err(ConfigErrors(problems)) }
+        let include = metrics.include.iter().map(|pattern| ("metrics.include", pattern));
+        let patterns = include.chain(metrics.exclude.iter().map(|pattern| ("metrics.exclude", pattern)));
+        // "*" is right even without metrics.
+        let unmatched =
+            patterns.filter(|(_, p)| p.as_str() != "*" && !names.iter().any(|name| p.matches(name)));
+        let errors = unmatched.map(|(key, pattern)| {
+            let nearest = nearest(pattern.as_str(), names.iter().copied());
+            let nearest = nearest.map(|name| format!("the nearest name is {name}; ")).unwrap_or_default();
+            let list = "`gpu-node-exporter metrics` lists them all";
+            self.error(key, format_args!("\"{pattern}\" matches no metric; {nearest}{list}"))
+        });
+        no_errors(errors.collect())
     }
 
-    /// The configuration as TOML, each value that is not a default with a comment where it comes from.
-    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        let mut section = "";
-        let mut out = String::new();
-        let text = toml::to_string(&self.config)?;
-        for line in text.lines() {
-            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                section = name;
-            }
-            let key = line.split_once(" = ").map(|(name, _)| format!("{section}.{name}"));
-            out.push_str(line);
-            if let Some(origin) = key.and_then(|key| self.origins.get(key.as_str())) {
-                out.push_str(&format!("  # {origin}"));
-            }
-            out.push('\n');
-        }
-        Ok(out)
+    /// The configuration as TOML, with a comment on the origin of each key that is set.
+    pub fn to_toml(&self) -> String {
+        let origin = |key: &Key| self.origins.get(key.name).map(|origin| format!("  # {origin}"));
+        self.config.to_toml(|_| String::new(), |_| String::new(), |key| origin(key).unwrap_or_default())
     }
 
-    /// Where the value of a key comes from.
-    pub(super) fn origin(&self, key: &str) -> String {
-        self.origins.get(key).map_or_else(|| "default".into(), Clone::clone)
+    /// An error about a key.
+    pub(super) fn error(&self, key: &str, message: impl std::fmt::Display) -> String {
+        format!("{key} ({}): {message}", self.origin(key))
+    }
+
+    fn origin(&self, key: &str) -> &str {
+        self.origins.get(key).map_or("default", String::as_str)
+    }
+
+    /// The error of a key that is less than another one must be.
+    fn floor_error(&self, key: &Key) -> Option<String> {
+        let (floor, _) = key.floor.iter().find(|(_, is_greater)| is_greater(&self.config))?;
+        let value = |name| super::key::key(name).map(|key| (key.toml)(&self.config)).unwrap_or_default();
+        let (own, least, origin) = (value(key.name), value(floor), self.origin(floor));
+        let next = "raise the first or lower the second";
+        Some(self.error(
+            key.name,
+            format_args!("{own} is shorter than {floor} ({origin}), which is {least}; {next}"),
+        ))
     }
 }
 
-/// Reads file, environment and flags over the defaults, and tells everything that is wrong at once.
+/// Reads file, environment and flags over the defaults.
 pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
     load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())
 }
 
-/// As [`load`], with the default file and the environment that tests want.
+/// As [`load`], with another default file and environment.
 pub(super) fn load_from(
     overrides: &Overrides,
     default_file: &Path,
@@ -136,27 +135,35 @@ pub(super) fn load_from(
     match std::fs::read_to_string(path) {
         Ok(text) => layers.file(path, &text),
         Err(e) if e.kind() == io::ErrorKind::NotFound && overrides.config.is_none() => {}
-        Err(e) => layers.problems.push(Problem::Unreadable { path: path.into(), error: e.to_string() }),
+        Err(e) => layers.errors.push(format!("cannot read the configuration file {}: {e}", path.display())),
     }
     layers.environment(environment);
     for (flag, key, value) in overrides.given() {
-        layers.leaf(key, Value::from(value.clone()), format!("flag {flag}"));
+        layers.set(key, &value.as_str().into(), format!("flag {flag}"));
     }
-    layers.finish()
+    // Whether one value is less than another means something only once both are right.
+    if layers.errors.is_empty() {
+        layers.errors = keys().filter_map(|key| layers.loaded.floor_error(key)).collect();
+    }
+    no_errors(layers.errors).map(|()| layers.loaded)
 }
 
-/// The good values so far, a later layer's over an earlier one's, and all that is wrong.
+fn no_errors(errors: Vec<String>) -> Result<(), ConfigErrors> {
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+}
+
+/// The layers so far, and their errors.
 #[derive(Default)]
 struct Layers {
-    values: BTreeMap<&'static str, (Value, String)>,
-    problems: Vec<Problem>,
+    loaded: Loaded,
+    errors: Vec<String>,
 }
 
 impl Layers {
     fn file(&mut self, path: &Path, text: &str) {
         match File::from_str(text, FileFormat::Toml).collect() {
             Ok(table) => self.table("", table, &format!("in {}", path.display())),
-            Err(error) => self.problems.push(syntax_problem(path, text, error)),
+            Err(error) => self.errors.push(syntax_error(path, text, error)),
         }
     }
 
@@ -166,100 +173,74 @@ impl Layers {
             Ok(table) => {
                 for (key, value) in sorted(table) {
                     let variable = format!("{ENV_PREFIX}{}", key.to_uppercase().replace('.', "__"));
-                    self.leaf(&key, value, format!("environment variable {variable}"));
+                    self.set(&key, &value, format!("environment variable {variable}"));
                 }
             }
-            Err(error) => self.problems.push(Problem::Environment(error.to_string())),
+            Err(error) => self.errors.push(error.to_string()),
         }
     }
 
     fn table(&mut self, prefix: &str, table: Map<String, Value>, origin: &str) {
         for (name, value) in sorted(table) {
-            let key = format!("{prefix}{name}");
+            let name = format!("{prefix}{name}");
             match value.kind {
                 ValueKind::Table(inner)
-                    if rule(&key).is_none() && (!inner.is_empty() || is_section(&key)) =>
+                    if key(&name).is_none() && (!inner.is_empty() || is_section(&name)) =>
                 {
-                    self.table(&format!("{key}."), inner, origin);
+                    self.table(&format!("{name}."), inner, origin);
                 }
-                kind => self.leaf(&key, Value::new(None, kind), origin.to_owned()),
+                kind => self.set(&name, &Value::new(None, kind), origin.to_owned()),
             }
         }
     }
 
-    fn leaf(&mut self, key: &str, value: Value, origin: String) {
-        let Some(&(key, rule)) = rule(key) else {
-            let key = key.to_owned();
-            self.problems.push(if is_section(&key) {
-                let expected = format!("a section [{key}] with keys in it");
-                Problem::BadValue { key, origin, found: describe(&value), expected }
-            } else {
-                Problem::UnknownKey { key, origin }
-            });
-            return;
-        };
-        let value = rule.normalise(value);
-        if rule.allows(&value) {
-            self.values.insert(key, (value, origin));
-        } else {
-            self.problems.push(Problem::bad_value(key, origin, describe(&value), rule));
-        }
-    }
-
-    fn finish(mut self) -> Result<Loaded, ConfigErrors> {
-        let origins: BTreeMap<_, _> =
-            self.values.iter().map(|(key, (_, origin))| (*key, origin.clone())).collect();
-        let config = match deserialize(self.values) {
-            Ok(config) => config,
-            // Not reached while every rule is as strict as its field's type; told rather than hidden if it is.
-            Err(error) => {
-                self.problems.push(Problem::Environment(error));
-                return Err(ConfigErrors(self.problems));
+    fn set(&mut self, name: &str, value: &Value, origin: String) {
+        let error = match key(name) {
+            Some(key) if (key.set)(&mut self.loaded.config, value) => {
+                self.loaded.origins.insert(key.name, origin);
+                return;
             }
-        };
-        let loaded = Loaded { config, origins };
-        // The order of two values means something only once both are good.
-        if self.problems.is_empty() {
-            for [shorter, longer] in orders(&loaded.config) {
-                if longer.1 < shorter.1 {
-                    let with_origin = |(key, time)| (key, time, loaded.origin(key));
-                    let (shorter, longer) = (with_origin(shorter), with_origin(longer));
-                    self.problems.push(Problem::WrongOrder { shorter, longer });
-                }
+            Some(key) => format!("found {}, expected {}", describe(value), (key.expected)()),
+            None if is_section(name) => {
+                format!("found {}, expected a section [{name}] with keys in it", describe(value))
             }
-        }
-        if self.problems.is_empty() { Ok(loaded) } else { Err(ConfigErrors(self.problems)) }
+            None => unknown(name),
+        };
+        self.errors.push(format!("{name} ({origin}): {error}"));
     }
 }
 
-fn deserialize(values: BTreeMap<&'static str, (Value, String)>) -> Result<Config, String> {
-    let defaults = toml::to_string(&Config::default()).map_err(|e| e.to_string())?;
-    let mut builder = ::config::Config::builder().add_source(File::from_str(&defaults, FileFormat::Toml));
-    for (key, (value, _)) in values {
-        builder = builder.set_override(key, value).map_err(|e| e.to_string())?;
-    }
-    builder.build().and_then(::config::Config::try_deserialize).map_err(|e| e.to_string())
+fn is_section(name: &str) -> bool {
+    SECTIONS.iter().any(|section| section.name == name)
 }
 
-fn syntax_problem(path: &Path, text: &str, error: ConfigError) -> Problem {
-    let path = path.to_owned();
-    let ConfigError::FileParse { cause, .. } = error else {
-        return Problem::Syntax { path, position: None, message: error.to_string() };
+fn unknown(name: &str) -> String {
+    if let Some((_, now)) = RENAMED.iter().find(|(former, _)| *former == name) {
+        return (*now).to_owned();
+    }
+    match nearest(name, keys().map(|key| key.name)) {
+        Some(known) => format!("there is no such key; did you mean {known}?"),
+        None => "there is no such key; remove it".into(),
+    }
+}
+
+fn syntax_error(path: &Path, text: &str, error: ConfigError) -> String {
+    let cause = match error {
+        ConfigError::FileParse { cause, .. } => cause,
+        other => Box::new(other),
     };
-    match cause.downcast_ref::<toml::de::Error>() {
-        Some(error) => {
-            let before = error.span().and_then(|span| text.get(..span.start));
-            let position = before.map(|before| {
-                let line = before.rsplit('\n').next().unwrap_or_default();
-                (before.matches('\n').count() + 1, line.chars().count() + 1)
-            });
-            Problem::Syntax { path, position, message: error.message().replace('\n', ", ") }
+    let (mut position, mut message) = (String::new(), cause.to_string());
+    if let Some(error) = cause.downcast_ref::<toml::de::Error>() {
+        if let Some(before) = error.span().and_then(|span| text.get(..span.start)) {
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            position = format!(":{}:{column}", before.matches('\n').count() + 1);
         }
-        None => Problem::Syntax { path, position: None, message: cause.to_string().replace('\n', " ") },
+        message = error.message().to_owned();
     }
+    format!("{}{position}: not valid TOML: {}", path.display(), message.replace('\n', ", "))
 }
 
-/// A value as a person would name it.
+/// A value for a message.
 fn describe(value: &Value) -> String {
     match &value.kind {
         ValueKind::Nil => "nothing".into(),
@@ -270,7 +251,22 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// A table in the order of its keys: messages come in the same order each time.
+/// By key, so that messages have the same sequence each time.
 fn sorted(table: Map<String, Value>) -> BTreeMap<String, Value> {
     table.into_iter().collect()
+}
+
+/// The name most similar to the wanted one, if any is similar enough.
+pub(super) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .map(|name| (similarity(wanted, name), name))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(similarity, _)| *similarity > 0.6)
+        .map(|(_, name)| name)
+}
+
+/// From 0 to 1. A right key in a wrong section, or in none, is nearly right.
+fn similarity(wanted: &str, name: &str) -> f64 {
+    let last = |key: &str| key.rsplit('.').next().map(str::to_owned);
+    if last(wanted) == last(name) { 0.99 } else { strsim::normalized_damerau_levenshtein(wanted, name) }
 }

@@ -1,23 +1,22 @@
-//! The declared MIG layout: a file in the form of nvidia-mig-parted (`version: v1`), and what it wants of a GPU.
+//! The declared MIG layout: a file in the format of nvidia-mig-parted (`version: v1`).
 //!
-//! As there, the entries of a layout are taken in their order and the last one that covers a GPU decides; an
-//! entry covers the GPUs whose index is in `devices`, and of those the ones whose PCI ids pass `device-filter`.
+//! As in nvidia-mig-parted, the last entry of a layout that matches a GPU applies. An entry matches the GPUs with an
+//! index in `devices` and PCI ids in `device-filter`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::load::Loaded;
-use super::problems::{ConfigErrors, Problem, nearest};
+use super::load::{ConfigErrors, Loaded, nearest};
 
 /// MIG devices by profile, as `1g.18gb` or `1c.3g.71gb`.
 pub type Profiles = BTreeMap<String, u32>;
 
-/// Most MIG devices of one profile that can be declared: no GPU has as many slices.
-const MOST: u32 = 64;
+/// Maximum MIG devices of one profile in a layout: more than any GPU has slices.
+const MAX_DEVICES: u32 = 64;
 
-/// The layout that the operator has chosen.
+/// The MIG layout of this node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeclaredLayout {
     entries: Vec<Entry>,
@@ -25,125 +24,119 @@ pub struct DeclaredLayout {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
-    /// Any of these; none: any GPU.
-    filter: Vec<PciFilter>,
-    /// NVML indexes; `None`: all.
+    /// Empty for any GPU.
+    filter: Vec<PciIds>,
+    /// NVML indexes; `None` for all.
     devices: Option<Vec<u32>>,
-    /// `None`: MIG mode off.
+    /// `None` for MIG mode off.
     profiles: Option<Profiles>,
 }
 
-/// PCI ids of a GPU: device in the upper half, vendor in the lower one.
+/// PCI ids of a GPU: device id in the upper 16 bits, vendor id in the lower 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciIds {
-    /// Device and vendor.
+    /// Ids of the device.
     pub device: u32,
-    /// The same of the subsystem, where the driver tells.
+    /// Ids of the subsystem, if the driver reports them.
     pub subsystem: Option<u32>,
 }
 
-/// `0x233510DE`, or `0x233510DE:0x18BE10DE` with the subsystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PciFilter {
-    device: u32,
-    subsystem: Option<u32>,
-}
-
-/// What is declared of a GPU.
+/// The layout of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wanted<'a> {
-    /// Nothing.
+    /// No entry matches.
     Nothing,
-    /// That depends on its PCI ids, which are not known.
+    /// Depends on PCI ids that are unknown.
     Unknown,
-    /// No MIG mode.
+    /// MIG mode off.
     Off,
-    /// MIG mode, with these MIG devices and no others.
+    /// MIG mode on, with exactly these MIG devices.
     Devices(&'a Profiles),
 }
 
 impl DeclaredLayout {
-    /// What is declared of the GPU with this NVML index.
+    /// The layout of the GPU with this NVML index.
     pub fn of(&self, index: u32, ids: Option<PciIds>) -> Wanted<'_> {
-        let covering = self.entries.iter().rev();
-        for entry in covering.filter(|e| e.devices.as_ref().is_none_or(|list| list.contains(&index))) {
-            let passes = match ids {
+        let entries = self.entries.iter().rev();
+        for entry in entries.filter(|e| e.devices.as_ref().is_none_or(|list| list.contains(&index))) {
+            let matches = match ids {
                 _ if entry.filter.is_empty() => true,
                 None => return Wanted::Unknown,
-                Some(ids) => entry.filter.iter().any(|filter| filter.passes(ids)),
+                Some(ids) => entry.filter.iter().any(|filter| filter.matches(ids)),
             };
-            if passes {
+            if matches {
                 return entry.profiles.as_ref().map_or(Wanted::Off, Wanted::Devices);
             }
         }
         Wanted::Nothing
     }
 
-    /// The layout of this name in the text of a file; empty for the only one.
-    fn parse(text: &str, name: &str) -> Result<DeclaredLayout, Wrong> {
-        let file: File = yaml_serde::from_str(text).map_err(|e| Wrong::File(e.to_string()))?;
-        if file.version != "v1" {
-            return Err(Wrong::File(format!("version is \"v1\", not {:?}", file.version)));
-        }
-        let mut layouts = BTreeMap::new();
-        for (name, entries) in file.mig_configs {
-            if entries.is_empty() {
-                return Err(Wrong::File(format!("{name} has no entries")));
-            }
-            let checked: Result<Vec<Entry>, String> = entries.into_iter().map(RawEntry::check).collect();
-            let entries = checked.map_err(|e| Wrong::File(format!("{name}: {e}")))?;
-            layouts.insert(name, DeclaredLayout { entries });
-        }
+    /// The layout of this name in the text of a file; the only layout for an empty name.
+    fn parse(text: &str, name: &str) -> Result<DeclaredLayout, Error> {
+        let mut layouts = layouts(text).map_err(Error::File)?;
         let names: Vec<String> = layouts.keys().cloned().collect();
         match (name, names.as_slice()) {
-            (_, []) => Err(Wrong::File("mig-configs is empty".into())),
+            (_, []) => Err(Error::File("mig-configs is empty".into())),
             ("", [only]) => Ok(layouts.remove(only).unwrap_or_default()),
-            ("", _) => {
-                Err(Wrong::Name(format!("it has several layouts; choose one of {}", names.join(", "))))
-            }
+            ("", _) => Err(Error::Name(format!("several layouts; choose one of {}", names.join(", ")))),
             (name, _) => layouts.remove(name).ok_or_else(|| {
-                let said = match nearest(name, names.iter().map(String::as_str)) {
-                    Some(like) => format!("did you mean {like:?}?"),
-                    None => format!("it has {}", names.join(", ")),
+                let next = match nearest(name, names.iter().map(String::as_str)) {
+                    Some(nearest) => format!("did you mean {nearest:?}?"),
+                    None => format!("choose one of {}", names.join(", ")),
                 };
-                Wrong::Name(format!("it has no layout {name:?}; {said}"))
+                Error::Name(format!("no layout {name:?}; {next}"))
             }),
         }
     }
 }
 
+/// All layouts in the text of a file.
+fn layouts(text: &str) -> Result<BTreeMap<String, DeclaredLayout>, String> {
+    let file: File = yaml_serde::from_str(text).map_err(|e| e.to_string())?;
+    if file.version != "v1" {
+        return Err(format!("version is \"v1\", not {:?}", file.version));
+    }
+    let layout = |(name, entries): (String, Vec<RawEntry>)| {
+        if entries.is_empty() {
+            return Err(format!("{name} has no entries"));
+        }
+        let entries = entries.into_iter().map(RawEntry::check).collect::<Result<_, _>>();
+        let entries = entries.map_err(|e| format!("{name}: {e}"))?;
+        Ok((name, DeclaredLayout { entries }))
+    };
+    file.mig_configs.into_iter().map(layout).collect()
+}
+
 impl Loaded {
-    /// Reads the declared layout, if the operator has named a file.
+    /// Reads the declared layout, if the configuration names a file.
     pub fn declared_layout(&self) -> Result<Option<DeclaredLayout>, ConfigErrors> {
         let mig = &self.config.mig;
         let path: &Path = &mig.layout_file;
-        let problem = |key: &'static str, message: String| {
-            ConfigErrors(vec![Problem::Layout { key, origin: self.origin(key), message }])
-        };
+        let error = |key: &str, message: String| ConfigErrors(vec![self.error(key, message)]);
         if path.as_os_str().is_empty() {
             return match mig.layout.as_str() {
                 "" => Ok(None),
-                name => Err(problem("mig.layout", format!("{name:?} of no file; set mig.layout_file too"))),
+                name => Err(error("mig.layout", format!("{name:?} needs a file; set mig.layout_file too"))),
             };
         }
         let file = path.display();
         let text = std::fs::read_to_string(path).map_err(|e| {
-            let next = "correct the path, or leave it empty for no declared layout";
-            problem("mig.layout_file", format!("cannot read {file}: {e}; {next}"))
+            let next = "correct the path, or set \"\" for no declared layout";
+            error("mig.layout_file", format!("cannot read {file}: {e}; {next}"))
         })?;
-        DeclaredLayout::parse(&text, &mig.layout).map(Some).map_err(|wrong| match wrong {
-            Wrong::File(what) => {
-                let next = "correct it; the form is that of nvidia-mig-parted";
-                problem("mig.layout_file", format!("{file}: {what}; {next}"))
+        DeclaredLayout::parse(&text, &mig.layout).map(Some).map_err(|why| match why {
+            Error::File(why) => {
+                let next = "correct the file; its format is that of nvidia-mig-parted";
+                error("mig.layout_file", format!("{file}: {why}; {next}"))
             }
-            Wrong::Name(what) => problem("mig.layout", format!("{file}: {what}")),
+            Error::Name(why) => error("mig.layout", format!("{file}: {why}")),
         })
     }
 }
 
-/// What is wrong with a file, or with the name of a layout in it.
+/// Which of the two settings is wrong, and why.
 #[derive(Debug, PartialEq)]
-enum Wrong {
+enum Error {
     File(String),
     Name(String),
 }
@@ -167,7 +160,7 @@ struct RawEntry {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "device-filter is a PCI id in quotes, such as \"0x233510DE\", or a list of such"
+    expecting = "device-filter is a PCI id in quotes, such as \"0x233510DE\", or a list of PCI ids"
 )]
 enum OneOrMany {
     One(String),
@@ -188,7 +181,7 @@ impl RawEntry {
             Some(OneOrMany::One(text)) => vec![text],
             Some(OneOrMany::Many(texts)) => texts,
         };
-        let filter = filter.iter().filter(|text| !text.is_empty()).map(|text| PciFilter::parse(text));
+        let filter = filter.iter().filter(|text| !text.is_empty()).map(|text| PciIds::parse(text));
         let devices = match self.devices {
             AllOrList::Word(word) if word == "all" => None,
             AllOrList::Word(word) => return Err(format!("devices is \"all\" or a list, not {word:?}")),
@@ -197,10 +190,10 @@ impl RawEntry {
         let profiles = match (self.mig_enabled, self.mig_devices) {
             (true, Some(mut profiles)) => {
                 if let Some(wrong) = profiles.keys().find(|profile| !is_profile(profile)) {
-                    return Err(format!("{wrong:?} is no MIG profile such as \"3g.71gb\""));
+                    return Err(format!("{wrong:?} is not a MIG profile such as \"3g.71gb\""));
                 }
-                if let Some((profile, count)) = profiles.iter().find(|(_, count)| **count > MOST) {
-                    return Err(format!("{count} of {profile}: no GPU has more than {MOST}"));
+                if let Some((profile, count)) = profiles.iter().find(|(_, count)| **count > MAX_DEVICES) {
+                    return Err(format!("{count} of {profile}: no GPU has more than {MAX_DEVICES}"));
                 }
                 profiles.retain(|_, count| *count > 0);
                 Some(profiles)
@@ -208,24 +201,21 @@ impl RawEntry {
             (true, None) => return Err("mig-enabled is true, but mig-devices is missing".into()),
             (false, None) => None,
             (false, Some(profiles)) if profiles.is_empty() => None,
-            (false, Some(_)) => return Err("mig-enabled is false, but there are mig-devices".into()),
+            (false, Some(_)) => return Err("mig-enabled is false, but mig-devices is set".into()),
         };
         Ok(Entry { filter: filter.collect::<Result<_, _>>()?, devices, profiles })
     }
 }
 
-impl PciFilter {
-    fn parse(text: &str) -> Result<PciFilter, String> {
-        let ids = match text.split_once(':') {
-            None => pci_id(text).map(|device| PciFilter { device, subsystem: None }),
-            Some((device, subsystem)) => pci_id(device)
-                .zip(pci_id(subsystem))
-                .map(|(device, subsystem)| PciFilter { device, subsystem: Some(subsystem) }),
-        };
-        ids.ok_or_else(|| format!("{text:?} is no PCI id such as \"0x233510DE\""))
+impl PciIds {
+    /// The ids in `0x233510DE`, or in `0x233510DE:0x18BE10DE` with the subsystem.
+    fn parse(text: &str) -> Result<PciIds, String> {
+        let ids: Option<Vec<u32>> = text.splitn(2, ':').map(pci_id).collect();
+        let ids = ids.map(|ids| PciIds { device: ids[0], subsystem: ids.get(1).copied() });
+        ids.ok_or_else(|| format!("{text:?} is not a PCI id such as \"0x233510DE\""))
     }
 
-    fn passes(self, ids: PciIds) -> bool {
+    fn matches(self, ids: PciIds) -> bool {
         self.device == ids.device && self.subsystem.is_none_or(|own| ids.subsystem == Some(own))
     }
 }
@@ -236,7 +226,7 @@ pub fn pci_id(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// Whether a text has the form of a profile: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`, `1g.18gb-me`.
+/// Whether a text has the format of a MIG profile: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`, `1g.18gb-me`.
 fn is_profile(text: &str) -> bool {
     let number = |text: &str, unit| {
         let digits = text.strip_suffix(unit);
@@ -246,15 +236,15 @@ fn is_profile(text: &str) -> bool {
         Some(at) => (&text[..at], Some(&text[at + 1..])),
         None => (text, None),
     };
-    let letters =
+    let is_suffix =
         |e: &str| !e.is_empty() && e.bytes().all(|b| b.is_ascii_alphanumeric() || b".,".contains(&b));
     let parts: Vec<&str> = shape.split('.').collect();
-    let right = match parts.as_slice() {
+    let matches = match parts.as_slice() {
         [slices, memory] => number(slices, "g") && number(memory, "gb"),
         [compute, slices, memory] => number(compute, "c") && number(slices, "g") && number(memory, "gb"),
         _ => false,
     };
-    right && engines.is_none_or(letters)
+    matches && engines.is_none_or(is_suffix)
 }
 
 #[cfg(test)]
@@ -302,7 +292,7 @@ mig-configs:
 
     fn wrong(text: &str, name: &str) -> String {
         match DeclaredLayout::parse(text, name).unwrap_err() {
-            Wrong::File(what) | Wrong::Name(what) => what,
+            Error::File(what) | Error::Name(what) => what,
         }
     }
 
@@ -337,13 +327,10 @@ mig-configs:
         assert_eq!(DeclaredLayout::parse(one, "").unwrap().of(0, None), Wanted::Off);
         assert_eq!(
             wrong(FILE, ""),
-            "it has several layouts; choose one of all-balanced, all-disabled, all-enabled, custom"
+            "several layouts; choose one of all-balanced, all-disabled, all-enabled, custom"
         );
-        assert_eq!(
-            wrong(FILE, "all-balance"),
-            "it has no layout \"all-balance\"; did you mean \"all-balanced\"?"
-        );
-        assert_eq!(wrong(one, "x"), "it has no layout \"x\"; it has current");
+        assert_eq!(wrong(FILE, "all-balance"), "no layout \"all-balance\"; did you mean \"all-balanced\"?");
+        assert_eq!(wrong(one, "x"), "no layout \"x\"; choose one of current");
     }
 
     #[test]
@@ -355,11 +342,11 @@ mig-configs:
             (entry("devices: all, mig-enabled: true"), "a: mig-enabled is true, but mig-devices is missing"),
             (
                 entry("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
-                "a: mig-enabled is false, but there are mig-devices",
+                "a: mig-enabled is false, but mig-devices is set",
             ),
             (
                 entry("devices: all, mig-enabled: true, mig-devices: {1g5gb: 1}"),
-                "a: \"1g5gb\" is no MIG profile such as \"3g.71gb\"",
+                "a: \"1g5gb\" is not a MIG profile such as \"3g.71gb\"",
             ),
             (entry("devices: all, mig-enabled: true, mig-devices: {1g.5gb: 99}"), "99 of 1g.5gb"),
             (entry("devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}"), "-1"),
@@ -369,7 +356,7 @@ mig-configs:
             ),
             (
                 entry("device-filter: \"2335\", devices: all, mig-enabled: false"),
-                "a: \"2335\" is no PCI id such as \"0x233510DE\"",
+                "a: \"2335\" is not a PCI id such as \"0x233510DE\"",
             ),
             (entry("device: all, mig-enabled: false"), "unknown field `device`"),
             ("version: v2\nmig-configs: {a: []}".into(), "version is \"v1\", not \"v2\""),

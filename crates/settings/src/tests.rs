@@ -1,15 +1,17 @@
-//! The layers, and every way to get them wrong.
+//! The layers and their errors, the former keys, the generated file.
 
 use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
 use ::config::Environment;
+use glob::Pattern;
 use tempfile::TempDir;
 
+use super::key::{key, keys};
 use super::load::load_from;
-use super::rules::{KEYS, Rule};
-use super::{Config, ConfigErrors, Loaded, Overrides};
+use super::settings::RENAMED;
+use super::{Config, ConfigErrors, ENV_PREFIX, Loaded, Overrides};
 
 /// Loads from a file's text, environment variables and flags.
 fn load(file: &str, env: &[(&str, &str)], mut flags: Overrides) -> Result<Loaded, ConfigErrors> {
@@ -25,14 +27,14 @@ fn environment(env: &[(&str, &str)]) -> Environment {
     Environment::default().source(Some(env))
 }
 
-/// The problems with a configuration, one line each, the test's folder cut out.
-fn problems(file: &str, env: &[(&str, &str)]) -> Vec<String> {
+/// The errors of a configuration, one line each, without the test's directory.
+fn errors(file: &str, env: &[(&str, &str)]) -> Vec<String> {
     let errors = load(file, env, Overrides::default()).expect_err("the configuration is wrong").to_string();
-    errors.lines().map(without_folder).collect()
+    errors.lines().map(without_directory).collect()
 }
 
 /// `in /tmp/.tmpXYZ/c.toml` becomes `in c.toml`.
-fn without_folder(line: &str) -> String {
+fn without_directory(line: &str) -> String {
     let words = line.split(' ').map(|word| match word.rfind("/c.toml") {
         Some(at) => &word[at + 1..],
         None => word,
@@ -62,7 +64,7 @@ fn later_layers_win() {
     assert_eq!(loaded.origins["state.dir"], "environment variable GPU_NODE_EXPORTER__STATE__DIR");
     assert!(loaded.origins["log.level"].ends_with("c.toml"));
 
-    let shown = loaded.to_toml().unwrap();
+    let shown = loaded.to_toml();
     assert!(shown.contains("listen = \"[::1]:3\"  # flag --listen\n"), "{shown}");
     assert!(shown.contains("\nread_timeout = \"30s\"\n"), "{shown}");
 }
@@ -74,19 +76,24 @@ fn the_environment_holds_every_type() {
         ("GPU_NODE_EXPORTER__HTTP__READ_TIMEOUT", "1m 30s"),
         ("GPU_NODE_EXPORTER__METRICS__INCLUDE", "gpu_power_*, gpu_ecc_*"),
         ("GPU_NODE_EXPORTER__CONTROL__SOCKET", ""),
+        ("GPU_NODE_EXPORTER__CANARY__MAX_DUTY_RATIO", "0.05"),
         // A path of digits stays a text.
         ("GPU_NODE_EXPORTER__STATE__DIR", "007"),
     ];
     let config = load("", &env, Overrides::default()).unwrap().config;
     assert_eq!(config.http.max_connections, 9);
     assert_eq!(config.http.read_timeout, Duration::from_secs(90));
-    assert_eq!(config.metrics.include, ["gpu_power_*", "gpu_ecc_*"]);
+    assert_eq!(
+        config.metrics.include.iter().map(Pattern::as_str).collect::<Vec<_>>(),
+        ["gpu_power_*", "gpu_ecc_*"]
+    );
+    assert_eq!(config.canary.max_duty_ratio, 0.05);
     assert_eq!(config.control.path(), None);
     assert_eq!(config.state.dir.to_str(), Some("007"));
 }
 
 #[test]
-fn what_kubernetes_injects_is_left_alone() {
+fn variables_of_kubernetes_are_ignored() {
     let env = [
         ("GPU_NODE_EXPORTER_PORT", "tcp://10.0.0.1:9408"),
         ("GPU_NODE_EXPORTER_SERVICE_HOST", "10.0.0.1"),
@@ -96,11 +103,11 @@ fn what_kubernetes_injects_is_left_alone() {
 }
 
 #[test]
-fn every_unknown_key_is_told_at_once() {
+fn all_unknown_keys_are_reported_at_once() {
     let file = "listen = ':1'\n[http]\nmax_conections = 1\n[htp]\n[zebra.stripes]\ncount = 9\n";
     let env = [("GPU_NODE_EXPORTER__LOG__LEVL", "info")];
     assert_eq!(
-        problems(file, &env),
+        errors(file, &env),
         [
             "htp (in c.toml): there is no such key; remove it",
             "http.max_conections (in c.toml): there is no such key; did you mean http.max_connections?",
@@ -113,24 +120,24 @@ fn every_unknown_key_is_told_at_once() {
 }
 
 #[test]
-fn every_bad_value_is_told_at_once() {
-    let file = "ledger = 'now'\n[http]\nread_timeout = 30\nmax_connections = 0\nlisten = 'localhost:9408'\n\
-                [metrics]\nmax_series = 'many'\ninclude = ['gpu_[']\n[sampler]\ncall_deadline = '5ms'\n\
+fn all_bad_values_are_reported_at_once() {
+    let file = "gpm = 'now'\n[http]\nread_timeout = 30\nmax_connections = 0\nlisten = 'localhost:9408'\n\
+                [metrics]\nmax_series = 'many'\ninclude = ['gpu_[']\n[sampler]\ncall_timeout = '5ms'\n\
                 [state]\ndir = { a = 1 }\n[log]\nlevel = 'loud'\n";
     let env = [("GPU_NODE_EXPORTER__HTTP__MAX_CONNECTIONS", "x"), ("GPU_NODE_EXPORTER__HOST__ROOT", "")];
     let address = r#"an address such as ":9408" (all addresses), "127.0.0.1:9408" or "[::1]:9408""#;
     assert_eq!(
-        problems(file, &env),
+        errors(file, &env),
         [
+            r#"gpm (in c.toml): found "now", expected a section [gpm] with keys in it"#,
             &format!(r#"http.listen (in c.toml): found "localhost:9408", expected {address}"#),
             "http.max_connections (in c.toml): found 0, expected a whole number from 1 to 10000",
             r#"http.read_timeout (in c.toml): found 30, expected a duration from "100ms" to "10m""#,
-            r#"ledger (in c.toml): found "now", expected a section [ledger] with keys in it"#,
             r#"log.level (in c.toml): found "loud", expected one of error, warn, info, debug, trace"#,
             "metrics.include (in c.toml): found [\"gpu_[\"], expected a list of patterns of metric names, \
              such as [\"gpu_power_*\"]",
             r#"metrics.max_series (in c.toml): found "many", expected a whole number from 100 to 1000000"#,
-            r#"sampler.call_deadline (in c.toml): found "5ms", expected a duration from "100ms" to "1m""#,
+            r#"sampler.call_timeout (in c.toml): found "5ms", expected a duration from "100ms" to "1m""#,
             "state.dir (in c.toml): found a table, expected a path",
             "host.root (environment variable GPU_NODE_EXPORTER__HOST__ROOT): found \"\", expected a path",
             "http.max_connections (environment variable GPU_NODE_EXPORTER__HTTP__MAX_CONNECTIONS): \
@@ -142,7 +149,7 @@ fn every_bad_value_is_told_at_once() {
 #[test]
 fn intervals_must_not_fall() {
     assert_eq!(
-        problems("[sampler]\nnormal_interval = '20s'\nrestart_backoff = '50s'\n", &[]),
+        errors("[sampler]\nnormal_interval = '20s'\nrestart_backoff = '50s'\n", &[]),
         [
             "sampler.slow_interval (default): \"10s\" is shorter than sampler.normal_interval (in c.toml), \
              which is \"20s\"; raise the first or lower the second",
@@ -159,7 +166,7 @@ fn a_pattern_must_match_a_metric() {
     let names = ["gpu_power_watts", "gpu_memory_total_bytes"];
     let errors = loaded.check_patterns(&names).unwrap_err().to_string();
     assert_eq!(
-        errors.lines().map(without_folder).collect::<Vec<_>>(),
+        errors.lines().map(without_directory).collect::<Vec<_>>(),
         [
             "metrics.include (in c.toml): \"gpu_pwer_wats\" matches no metric; the nearest name is \
              gpu_power_watts; `gpu-node-exporter metrics` lists them all",
@@ -180,14 +187,14 @@ fn exclude_is_stronger_than_include() {
 
 #[test]
 fn syntax_errors_give_line_and_column() {
-    let lines = problems("[http]\n# one\nlisten = ':1\n", &[]);
+    let lines = errors("[http]\n# one\nlisten = ':1\n", &[]);
     assert_eq!(lines.len(), 1);
     assert!(lines[0].starts_with("c.toml:3:"), "{lines:?}");
     assert!(lines[0].contains("not valid TOML: "), "{lines:?}");
 }
 
 #[test]
-fn a_file_that_was_asked_for_must_be_readable() {
+fn an_explicit_file_must_be_readable() {
     let flags = Overrides { config: Some("/nonexistent/c.toml".into()), ..Overrides::default() };
     let errors = load_from(&flags, "/nonexistent".as_ref(), environment(&[])).unwrap_err().to_string();
     assert_eq!(
@@ -200,56 +207,61 @@ fn a_file_that_was_asked_for_must_be_readable() {
 }
 
 #[test]
-fn every_field_has_one_rule_and_each_default_keeps_it() {
-    let defaults = toml::Table::try_from(Config::default()).unwrap();
-    let mut fields = Vec::new();
-    for (section, keys) in &defaults {
-        fields.extend(keys.as_table().unwrap().keys().map(|key| format!("{section}.{key}")));
-    }
-    let mut rules: Vec<_> = KEYS.iter().map(|(key, _)| (*key).to_owned()).collect();
-    fields.sort();
-    rules.sort();
-    assert_eq!(fields, rules);
-    // Read back as a file, the defaults pass their own rules.
-    let text = toml::to_string(&defaults).unwrap();
-    assert_eq!(load(&text, &[], Overrides::default()).unwrap().config, Config::default());
+fn numbers_keep_their_types_and_ranges() {
+    let file =
+        "[http]\nmax_connections = 9.0\n[canary]\nmax_duty_ratio = 0.2\nchecks = []\n[cpu]\nenabled = 1\n";
+    let lines = errors(file, &[("GPU_NODE_EXPORTER__CANARY__MAX_DUTY_RATIO", "nan")]);
+    assert_eq!(lines.len(), 5, "{lines:#?}");
+    assert!(
+        lines[0]
+            .starts_with("canary.checks (in c.toml): found [], expected a list of at least one of init, ")
+    );
+    assert_eq!(
+        lines[1..],
+        [
+            "canary.max_duty_ratio (in c.toml): found 0.2, expected a number from 0.000001 to 0.1",
+            "cpu.enabled (in c.toml): found 1, expected true or false",
+            "http.max_connections (in c.toml): found 9, expected a whole number from 1 to 10000",
+            "canary.max_duty_ratio (environment variable GPU_NODE_EXPORTER__CANARY__MAX_DUTY_RATIO): found \"nan\", \
+             expected a number from 0.000001 to 0.1",
+        ]
+    );
 }
 
-const SHIPPED: &str = include_str!("../../../systemd/gpu-node-exporter.toml");
+#[test]
+fn former_keys_are_refused_with_their_replacement() {
+    for (former, now) in RENAMED {
+        assert!(key(former).is_none(), "{former} is a key");
+        assert!(now.split([' ', ',']).any(|word| key(word).is_some()), "{now:?} names no key");
+
+        let (section, name) = former.split_once('.').unwrap();
+        assert_eq!(
+            errors(&format!("[{section}]\n{name} = '1s'\n"), &[]),
+            [format!("{former} (in c.toml): {now}")]
+        );
+
+        let variable = format!("{ENV_PREFIX}{}__{}", section.to_uppercase(), name.to_uppercase());
+        let error = format!("{former} (environment variable {variable}): {now}");
+        assert_eq!(errors("", &[(&variable, "1s")]), [error]);
+    }
+}
+
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../systemd/gpu-node-exporter.toml");
+
+/// Run with `UPDATE=1` to rewrite the file.
+#[test]
+fn the_shipped_file_is_generated() {
+    let generated = Config::commented();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(SHIPPED, &generated).unwrap();
+    }
+    assert_eq!(fs::read_to_string(SHIPPED).unwrap(), generated, "UPDATE=1 rewrites it");
+    assert!(generated.lines().all(|line| line.len() <= 110 || !line.starts_with('#')));
+}
 
 #[test]
-fn the_shipped_file_is_the_defaults_and_names_every_key() {
-    let loaded = load(SHIPPED, &[], Overrides::default()).unwrap();
+fn the_shipped_file_has_every_key_at_its_default() {
+    let loaded = load(&Config::commented(), &[], Overrides::default()).unwrap();
     assert_eq!(loaded.config, Config::default());
-    let missing: Vec<_> = KEYS.iter().filter(|(key, _)| !loaded.origins.contains_key(key)).collect();
-    assert!(missing.is_empty(), "not in the shipped file: {missing:?}");
-}
-
-#[test]
-fn the_shipped_file_tells_every_range() {
-    // A key's comment stands right above it.
-    let mut comment = String::new();
-    let mut section = "";
-    for line in SHIPPED.lines() {
-        if let Some(text) = line.strip_prefix("# ") {
-            comment.push_str(text);
-            continue;
-        }
-        if let Some(name) = line.strip_prefix('[') {
-            section = name.trim_end_matches(']');
-        }
-        if let Some((name, _)) = line.split_once(" = ") {
-            let key = format!("{section}.{name}");
-            let range = match KEYS.iter().find(|(known, _)| *known == key).map(|(_, rule)| rule) {
-                Some(Rule::Time(min, max)) => {
-                    format!("{} to {}", humantime::format_duration(*min), humantime::format_duration(*max))
-                }
-                Some(Rule::Count(min, max)) => format!("{min} to {max}"),
-                _ => String::new(),
-            };
-            assert!(comment.contains(&range), "{key}: the comment does not say \"{range}\": {comment}");
-            assert!(!comment.is_empty(), "{key} has no comment");
-        }
-        comment.clear();
-    }
+    assert!(keys().all(|key| loaded.origins.contains_key(key.name)));
 }

@@ -74,12 +74,11 @@ export async function node({ scenario, folder, port, built }) {
     // Sooner than anybody wants it on real GPUs, so that there is something to see.
     CANARY__INTERVAL: '1m',
     CANARY__IDLE_FOR: '5s',
-    CANARY__DUTY_PPM: '10000',
+    CANARY__MAX_DUTY_RATIO: '0.01',
     // The simulated kernels run on a CPU that has other work.
-    CANARY__HUNG_AFTER: '10m',
+    CANARY__PROGRESS_TIMEOUT: '10m',
     CANARY__CUDA_LIBRARY: join(folder, 'lib/libcuda.so.1'),
-    CANARY__INTERLOCK: join(folder, 'canary.lock'),
-    CANARY__MAINTENANCE_FILE: join(folder, 'maintenance'),
+    CANARY__LOCK_FILE: join(folder, 'canary.lock'),
     // A socket's path may be 107 bytes long and no more.
     CONTROL__SOCKET: `/tmp/preview-${process.pid}-${port}.sock`,
   };

@@ -214,7 +214,7 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
 #[test]
 fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(1500);
+    machine.config.owners.read_timeout = Duration::from_millis(1500);
     for pid in 1..=6 {
         machine.process(pid, 100, "0::/system.slice/slurmd.service\n");
         machine.hangs(&format!("proc/{pid}/environ"));
@@ -236,7 +236,7 @@ fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
 #[test]
 fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(1500);
+    machine.config.owners.read_timeout = Duration::from_millis(1500);
     machine.process(1, 100, "");
     machine.hangs("proc/1/cgroup");
     machine.process(2, 100, "0::/system.slice/a.service\n");
@@ -260,8 +260,8 @@ fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
 #[test]
 fn one_that_was_late_is_looked_up_again_when_nothing_hangs_any_more() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(1500);
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.owners.read_timeout = Duration::from_millis(1500);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     machine.process(1, 100, "");
     machine.hangs("proc/1/cgroup");
     let mut running = machine.start();
@@ -279,7 +279,7 @@ fn one_that_was_late_is_looked_up_again_when_nothing_hangs_any_more() {
 #[test]
 fn a_process_that_is_gone_keeps_its_owner_and_a_number_used_again_gets_another() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     machine.process(1, 100, "0::/system.slice/a.service\n");
     let mut running = machine.start();
     running.until("its owner", &[(0, 1)], |r| r.id(1) == "unit/a.service");
@@ -323,7 +323,7 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
 #[test]
 fn a_pod_seen_from_another_container_is_named_and_its_group_is_found() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     let slice = format!("kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
     let scope = format!("{slice}/cri-containerd-{ID}.scope");
     machine.process(1, 100, &format!("0::/../../{scope}\n"));
@@ -351,7 +351,7 @@ fn a_pod_seen_from_another_container_is_named_and_its_group_is_found() {
 #[test]
 fn what_owners_use_is_read_from_their_groups_and_processes() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     machine.process(1, 100, "0::/system.slice/a.service\n");
     machine.process(2, 100, "0::/system.slice/a.service/below\n");
     machine.write("proc/2/status", "Uid:\t0\nCpus_allowed_list:\t8-9\n");
@@ -384,7 +384,7 @@ fn what_owners_use_is_read_from_their_groups_and_processes() {
 #[test]
 fn five_thousand_processes_are_all_attributed_and_the_reading_stays_bounded() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(50);
+    machine.config.metrics.publish_interval = Duration::from_millis(50);
     let mut listed = Vec::new();
     for pid in 1..=5000 {
         machine.process(pid, 100, &format!("0::/system.slice/unit-{}.service\n", pid % 100));

@@ -25,7 +25,7 @@ pub(super) fn read(file: &Path) -> Result<Option<Topology>, String> {
     if file.as_os_str().is_empty() {
         return Ok(None);
     }
-    let said = |why: &dyn std::fmt::Display| format!("topology.declared {}: {why}", file.display());
+    let said = |why: &dyn std::fmt::Display| format!("topology.expected_file {}: {why}", file.display());
     let bytes = content(file).map_err(|error| said(&error))?;
     if bytes.len() as u64 > MOST {
         return Err(said(&format!("longer than {MOST} bytes")));

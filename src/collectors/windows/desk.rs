@@ -54,7 +54,7 @@ impl Desk {
             dropped: Folder::new(Host::new(&config.host.root).path(dir)),
             own: Folder::new(config.state.dir.join("windows")),
             drops: !dir.as_os_str().is_empty(),
-            longest: config.windows.longest,
+            longest: config.windows.max_duration,
             said: None,
             said_problems: Vec::new(),
         }))
@@ -126,7 +126,7 @@ impl Shelf {
         for window in windows.iter().filter(|window| window.cut && !known(window)) {
             tracing::warn!(
                 window = window.name,
-                "it was planned longer than windows.longest, and ends at {}",
+                "it was planned longer than windows.max_duration, and ends at {}",
                 window::write(window.end)
             );
         }
@@ -314,7 +314,7 @@ mod tests {
         config.host.root = dir.to_owned();
         config.state.dir = dir.join("state");
         config.windows.dir = "/etc/windows.d".into();
-        config.windows.longest = Duration::from_secs(7200);
+        config.windows.max_duration = Duration::from_secs(7200);
         config
     }
 

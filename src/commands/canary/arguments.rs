@@ -28,7 +28,7 @@ In an init container of a Kubernetes pod with the GPU: the same command; it keep
 Nothing is changed on the GPU: half a GiB and some of its memory is used for a second. A GPU that is in use \
 is left alone unless --force is given, and then what was measured beside others is thrown away, not judged. A \
 rate that is low is measured twice more before it counts. While it runs, the daemon's own canary stays away \
-(canary.interlock is locked). What the daemon has learned is read from state.dir and never written.
+(canary.lock_file is locked). What the daemon has learned is read from state.dir and never written.
 
 Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver \
 itself holds the GPU for unwell; 3 could not be run; 64 wrong configuration or command line";

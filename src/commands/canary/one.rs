@@ -92,7 +92,7 @@ impl<'a> Runner<'a> {
         let start = Start {
             program: &program,
             order: &order,
-            hung_after: canary.hung_after,
+            hung_after: canary.progress_timeout,
             kill_after: canary.kill_after,
             voice: Voice::Silent,
         };
@@ -146,7 +146,7 @@ impl<'a> Runner<'a> {
             nvml_library: config.sampler.nvml_library.clone(),
             cuda_library: canary.cuda_library.clone(),
             checks,
-            memory_bytes: u64::from(canary.memory_mib) * MIB,
+            memory_bytes: u64::from(canary.max_memory_mib) * MIB,
             seed: self.seed,
             yields: !self.force,
         }

@@ -200,7 +200,7 @@ pub fn ask(
             .collect(),
         gpm: config.gpm.enabled,
         root: config.host.root.clone(),
-        processes: config.processes.per_process.then_some(config.processes.most),
+        processes: config.processes.per_process.then_some(config.processes.max_per_gpu),
         intervals: Intervals {
             fast: quick,
             normal: quick,
@@ -211,18 +211,18 @@ pub fn ask(
             // Dear, and told by one visit.
             nvlink: Duration::from_secs(3600),
         },
-        call_deadline: s.call_deadline,
-        init_deadline: s.init_deadline,
+        call_deadline: s.call_timeout,
+        init_deadline: s.init_timeout,
         ..Orders::default()
     };
-    let times = Times { call: s.call_deadline, init: s.init_deadline };
+    let times = Times { call: s.call_timeout, init: s.init_timeout };
     let inbox = Arc::new(Inbox::default());
     let (sender, news) = channel();
     let program = child::this_program();
     let start = Start { program: &program, generation: 1, log_level: "error", voice: Voice::Silent };
     let mut sampler = Sampler::start(start, orders, &inbox, &sender)?;
     let started = Mono::now();
-    let deadline = started + s.init_deadline + s.call_deadline + SPARE;
+    let deadline = started + s.init_timeout + s.call_timeout + SPARE;
     let mut asked = Asked::default();
     let mut over = false;
     while !over {

@@ -133,7 +133,7 @@ fn in_words(error: CudaError, reason: CanarySkip) -> String {
         (CanarySkip::NoMemory, _) if error.call == "cuMemHostAlloc" => {
             "not enough host memory that the GPU can reach; see this process's memory limit (cgroup)"
         }
-        (CanarySkip::NoMemory, _) => "not enough free device memory; see canary.memory_mib",
+        (CanarySkip::NoMemory, _) => "not enough free device memory; see canary.max_memory_mib",
         (CanarySkip::DeviceUnavailable, _) => {
             "another process has the GPU for itself, or its compute mode is not DEFAULT (nvidia-smi -c DEFAULT)"
         }
@@ -217,7 +217,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(text("cuMemHostAlloc").contains("host memory"));
-        assert!(text("cuMemAlloc_v2").contains("canary.memory_mib"));
+        assert!(text("cuMemAlloc_v2").contains("canary.max_memory_mib"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! taken_unix_seconds  when the list was made
-//! dropped             owners that are not in it, because `owners.most` have series
+//! dropped             owners that are not in it, because `owners.max_series` have series
 //! owners[]            by GPU; those that ended lately too
 //!   owner, kind       identity on this node; pod, container, slurm, unit, user or unknown
 //!   namespace, pod, pod_uid, container, container_id, runtime, slurm_job, slurm_step, slurm_account, unit, user   empty where none applies

@@ -1,7 +1,7 @@
 //! The machine around the GPUs as one JSON document, served at `/api/v1/topology`.
 //!
 //! ```text
-//! topology             what was found: see `topology::model::Topology`; fit for `topology.declared`
+//! topology             what was found: see `topology::model::Topology`; fit for `topology.expected_file`
 //! gpus[]               gpu, uuid, place (where it sits), share (its fair share of CPUs and memory nodes)
 //! against_first_seen[] what differs from the first look at this machine, in words; null: not compared
 //! against_declared[]   what differs from the declared topology; null: none is declared

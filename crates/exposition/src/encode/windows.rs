@@ -4,7 +4,7 @@
 //! taken_unix_seconds  when the list was made
 //! windows[]           name, kind (maintenance or training), reason, start and end (RFC 3339), start_unix_seconds,
 //!                     end_unix_seconds, state (open, coming or ended), cut (whether it was planned longer than
-//!                     windows.longest), ordered (made by the command; else by a file)
+//!                     windows.max_duration), ordered (made by the command; else by a file)
 //! ```
 
 use serde::Serialize;

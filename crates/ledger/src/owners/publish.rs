@@ -80,7 +80,7 @@ impl Ledger {
             owners.settle(&one.gpu, now, |instance| one.share(instance), one.memory);
         }
         owners.count_contexts();
-        owners.accounts.tidy(now, owners.settings.keep);
+        owners.accounts.tidy(now, owners.settings.retention);
         owners.tenants.forget(now);
         owners.readings.retain(|_, readings| readings.newest(now).is_some());
         let accounts = &owners.accounts;

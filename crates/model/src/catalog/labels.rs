@@ -300,7 +300,7 @@ labels! {
         Package "package", NumaNode "numa_node", L3 "l3", Core "core", Cpu "cpu", Gpu "gpu", Nvswitch "nvswitch",
         Network "network", Storage "storage",
     }
-    /// What the topology is compared with: the first one seen on this machine, kept over restarts, or the one declared (`topology.declared`).
+    /// What the topology is compared with: the first one seen on this machine, kept over restarts, or the one declared (`topology.expected_file`).
     TopologyAgainst "against" { FirstSeen "first_seen", Declared "declared" }
     /// What of a PCIe link is compared.
     LinkAspect "aspect" { Generation "generation", Width "width" }
