@@ -11,3 +11,4 @@ pub mod commands;
 pub mod control;
 pub mod lifecycle;
 pub mod serve;
+pub mod views;

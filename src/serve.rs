@@ -10,7 +10,7 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use crate::collectors::nvml::switch::Switch;
-use crate::collectors::{self, Context, module};
+use crate::collectors::{self, Context, Parts, module};
 use crate::commands::window;
 use crate::control::orders;
 use crate::{control, lifecycle};
@@ -102,25 +102,20 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
-    let context = Context {
-        config: Arc::clone(&config),
+    let context = Context { config: Arc::clone(&config), inbox: Arc::clone(&inbox), stop: Arc::clone(&stop) };
+    let parts = Parts {
         off,
-        inbox: Arc::clone(&inbox),
-        stop: Arc::clone(&stop),
         samplers: Arc::default(),
         canaries: Arc::default(),
-        lookers: Arc::default(),
+        topology_children: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::default(),
         windows: Arc::new(collectors::windows::desk::Desk::new(&config)),
         pods: Arc::default(),
-        board: Arc::clone(&board),
+        snapshots: Arc::clone(&board),
         http: Arc::clone(&http_stats),
     };
-    let mut collecting = Vec::new();
-    for collector in collectors::ALL {
-        collecting.push((collector.source.name(), (collector.start)(context.clone())?));
-    }
+    let collecting = collectors::start(&context, &parts)?;
 
     // From the first answer on there is something to serve.
     board.wait_for_newer(0, LOOK);
@@ -136,8 +131,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         write_timeout: config.http.write_timeout,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut parts: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
-    parts.extend(collecting);
+    let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
+    threads.extend(collecting.into_iter().map(|(source, thread)| (source.name(), thread)));
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);
@@ -148,7 +143,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(context, renderings, stopped));
+        let control = tokio::spawn(serve_control(context, parts, renderings, stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -157,7 +152,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
                 }
                 Err(error) => Err(Error::Start(error)),
             },
-            part = one_ended(&parts) => Err(Error::Ended(part)),
+            part = one_ended(&threads) => Err(Error::Ended(part)),
         };
         deadline = Mono::now() + END_DEADLINE;
         lifecycle::notify(&[NotifyState::Stopping]);
@@ -170,8 +165,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         ended
     });
     runtime.shutdown_background();
-    let ledger = parts.remove(0);
-    join_until(parts, deadline);
+    let ledger = threads.remove(0);
+    join_until(threads, deadline);
     inbox.close();
     join_until(vec![ledger], deadline);
     ended
@@ -253,8 +248,14 @@ fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<Kep
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
-async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: watch::Receiver<bool>) {
-    let Context { config, switch, canary, windows, inbox, board, .. } = context;
+async fn serve_control(
+    context: Context,
+    parts: Parts,
+    renderings: Arc<Renderings>,
+    stopped: watch::Receiver<bool>,
+) {
+    let Context { config, inbox, .. } = context;
+    let Parts { switch, canary, windows, snapshots: board, .. } = parts;
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
     // Opening asks whether another daemon answers on it, which may take that one a while.
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;

@@ -11,10 +11,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::Context;
+use super::nvml::switch::Switch;
 use host::Host;
 use ledger::inbox::Event;
 use model::catalog::{self as m, Node, VersionAgainst};
@@ -33,16 +35,16 @@ const THREAD: &str = "nv_queue";
 const KTHREADD: &str = "2";
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("module".into()).stack_size(256 * 1024).spawn(move || {
         let sampler = &context.config.sampler;
         let every = EVERY.min(sampler.slow_interval);
         let quick = EVERY_PAUSED.min(sampler.normal_interval);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut visitor = Visitor::new(&context);
+        let mut visitor = Visitor::new(&context, &switch);
         while !context.stop.stopped() {
             let now = Mono::now();
-            let paused = context.switch.is_released();
+            let paused = switch.is_released();
             if cadence.take(now) || paused {
                 visitor.visit(every);
             }
@@ -54,20 +56,21 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 
 struct Visitor<'a> {
     context: &'a Context,
+    switch: &'a Switch,
     host: Host,
     said: Option<Sight>,
 }
 
 impl<'a> Visitor<'a> {
-    fn new(context: &'a Context) -> Visitor<'a> {
-        Visitor { context, host: Host::new(&context.config.host.root), said: None }
+    fn new(context: &'a Context, switch: &'a Switch) -> Visitor<'a> {
+        Visitor { context, switch, host: Host::new(&context.config.host.root), said: None }
     }
 
     fn visit(&mut self, every: Duration) {
         let taken = Mono::now();
         let known = self.said.as_ref().and_then(Sight::load);
         let sight = look(&self.host, known);
-        self.context.switch.module(&sight, taken);
+        self.switch.module(&sight, taken);
         if self.said.as_ref() != Some(&sight) {
             let seen = Event::Module { sight: sight.clone(), at: taken, unix_seconds: unix_seconds() };
             self.context.inbox.event(seen);

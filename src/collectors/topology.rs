@@ -11,15 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
+use crate::views::View;
 use host::Host;
-use host::child::Voice;
+use host::child::{Family, Voice};
 use kept::FirstSeen;
 use ledger::inbox::Event;
-use model::catalog::{self as m};
 use model::clock::{Cadence, Mono};
-use model::fact::pci_address;
 use model::sample::{Batch, Rows, Source};
-use model::snapshot::Snapshot;
 use model::topology::{News, Topology, compare};
 use topology::ask::{Asker, Unanswered};
 use topology::discover::Origin;
@@ -30,29 +28,26 @@ const LOOK: Duration = Duration::from_secs(1);
 const FAILURES: u32 = 3;
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(
+    context: Context,
+    gpus: View<BTreeSet<String>>,
+    children: Arc<Family>,
+) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("topology".into()).spawn(move || {
         if !context.config.topology.enabled {
             super::switched_off(&context, Source::Topology, "topology.enabled");
             return;
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
-        let mut watcher = Watcher::new(&context);
+        let mut watcher = Watcher::new(&context, &children);
         while !context.stop.stopped() {
-            let present = gpus(&context.board.current());
+            let present = gpus.current();
             if cadence.take(Mono::now()) || watcher.is_surprised_by(&present) {
                 watcher.visit(present);
             }
             context.stop.wait_until(cadence.next().min(Mono::now() + LOOK));
         }
     })
-}
-
-/// PCI addresses of the GPUs that the driver lists.
-fn gpus(snapshot: &Snapshot) -> BTreeSet<String> {
-    let addresses =
-        snapshot.gpus.iter().filter_map(|view| snapshot.info(&m::gpu_info, &view.gpu, "pci_address"));
-    addresses.filter_map(pci_address).collect()
 }
 
 struct Watcher<'a> {
@@ -74,10 +69,10 @@ struct Known {
 }
 
 impl<'a> Watcher<'a> {
-    fn new(context: &'a Context) -> Watcher<'a> {
+    fn new(context: &'a Context, children: &Arc<Family>) -> Watcher<'a> {
         Watcher {
             context,
-            asker: Asker::new(Voice::Log).of(&context.lookers),
+            asker: Asker::new(Voice::Log).of(children),
             first_seen: FirstSeen::load(&context.config),
             known: None,
             present: BTreeSet::new(),

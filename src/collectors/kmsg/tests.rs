@@ -1,6 +1,5 @@
 //! The collector on a file that stands for /dev/kmsg.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -49,18 +48,8 @@ impl Bench {
         config.state.dir = self.root.path().join("state");
         let context = Context {
             config: Arc::new(config),
-            off: Arc::new(HashSet::new()),
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
-            samplers: Arc::default(),
-            canaries: Arc::default(),
-            lookers: Arc::default(),
-            switch: Arc::default(),
-            windows: Arc::new(crate::collectors::windows::desk::Desk::new(&Config::default())),
-            canary: Arc::default(),
-            pods: Arc::default(),
-            board: Arc::default(),
-            http: Arc::default(),
         };
         let thread = start(context.clone()).unwrap();
         let counted = [0.0; KmsgOutcome::ALL.len()];

@@ -7,12 +7,15 @@ use std::time::Instant;
 use nix::sys::stat::Mode;
 
 use super::*;
+use crate::views;
 use attribution::pods::{Claim, Claims};
+use exposition::snapshot_cell::SnapshotCell;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
+use model::catalog::Gpu;
 use model::catalog::OwnerKind;
 use model::owners::{GpuProcess, Reading};
-use model::snapshot::{GpuState, GpuView};
+use model::snapshot::{GpuState, GpuView, Snapshot};
 use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,6 +32,8 @@ struct Machine {
 /// A collector at work on it.
 struct Running {
     context: Context,
+    snapshots: Arc<SnapshotCell>,
+    pods: Arc<Pods>,
     thread: JoinHandle<()>,
     attributed: Vec<Attribution>,
     readings: Vec<Reading>,
@@ -75,22 +80,14 @@ impl Machine {
         config.host.root = self.root.path().into();
         let context = Context {
             config: Arc::new(config.clone()),
-            off: Arc::default(),
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
-            samplers: Arc::default(),
-            canaries: Arc::default(),
-            lookers: Arc::default(),
-            switch: Arc::default(),
-            canary: Arc::default(),
-            windows: Arc::new(crate::collectors::windows::desk::Desk::new(&config)),
-            pods: Arc::default(),
-            board: Arc::default(),
-            http: Arc::default(),
         };
-        let thread = start(context.clone()).unwrap();
+        let (snapshots, pods) = (Arc::default(), Arc::<Pods>::default());
+        let thread =
+            start(context.clone(), View::new(&snapshots, views::gpu_work), Arc::clone(&pods)).unwrap();
         let (attributed, readings, lookups) = (Vec::new(), Vec::new(), Vec::new());
-        Running { context, thread, attributed, readings, lookups, sequence: 0 }
+        Running { context, snapshots, pods, thread, attributed, readings, lookups, sequence: 0 }
     }
 }
 
@@ -117,7 +114,7 @@ impl Running {
                 .collect(),
         };
         let gpus = (0..2).map(view).collect();
-        self.context.board.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
+        self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
     }
 
     /// Takes letters until the condition holds; snapshots keep coming, as they do.
@@ -310,7 +307,7 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
         devices: vec![device.into()],
     };
     let all = vec![claim("a", "GPU-0"), claim("b", "GPU-1"), claim("c", "GPU-1")];
-    running.context.pods.put(Claims { told: Some(Mono(1)), all });
+    running.pods.put(Claims { told: Some(Mono(1)), all });
     let started = Instant::now();
     let listed = [(0, 1), (1, 2)];
     running.until("the one", &listed, |r| r.id(1) == "pod/ml/a/main");
