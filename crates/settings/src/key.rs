@@ -12,6 +12,8 @@ pub(super) struct Section {
     pub keys: &'static [Key],
 }
 
+type Condition = fn(&Config) -> bool;
+
 /// One setting.
 pub(super) struct Key {
     /// `section.key`.
@@ -24,7 +26,7 @@ pub(super) struct Key {
     /// The value in TOML.
     pub toml: fn(&Config) -> String,
     /// The setting that must not be greater, if any, and whether it is.
-    pub floor: &'static [(&'static str, fn(&Config) -> bool)],
+    pub floor: &'static [(&'static str, Condition)],
 }
 
 /// Declares sections and their keys: the structs with their defaults, and [`SECTIONS`].
