@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::{CanaryCheck, CanaryMode, PerfEvent};
+use crate::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 pub use load::{DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use problems::{ConfigErrors, Problem};
 
@@ -71,6 +71,17 @@ impl Config {
     pub fn load(overrides: &Overrides) -> Result<Self, ConfigErrors> {
         load(overrides).map(|loaded| loaded.config)
     }
+
+    /// The groups of metrics that `/metrics` serves: single processes have theirs where they are read.
+    pub fn served_groups(&self) -> Vec<MetricGroup> {
+        let wanted = &self.metrics.groups;
+        let on = |group: &MetricGroup| {
+            wanted.contains(group)
+                || wanted.contains(&MetricGroup::All)
+                || (*group == MetricGroup::Process && self.processes.per_process)
+        };
+        MetricGroup::ALL.iter().copied().filter(on).collect()
+    }
 }
 
 /// `[http]`: where and how pages are served.
@@ -107,13 +118,16 @@ pub struct Metrics {
     pub include: Vec<String>,
     /// Patterns of metric names to leave out; stronger than `include`.
     pub exclude: Vec<String>,
+    /// Groups of metrics that `/metrics` serves beside the default set (`docs/METRICS.md`); `all` for every group. What
+    /// `include` and `exclude` leave out stays out.
+    pub groups: Vec<MetricGroup>,
     /// Most series one page may hold; those above are dropped and counted. 100 to 1000000.
     pub max_series: u32,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { include: vec!["*".into()], exclude: Vec::new(), max_series: 20_000 }
+        Self { include: vec!["*".into()], exclude: Vec::new(), groups: Vec::new(), max_series: 20_000 }
     }
 }
 

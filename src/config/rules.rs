@@ -7,7 +7,7 @@ use ::config::{Value, ValueKind};
 
 use super::{Config, Listen};
 use crate::catalog::schema::Label;
-use crate::catalog::{CanaryCheck, CanaryMode, PerfEvent};
+use crate::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
 /// What one key may hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,6 +30,8 @@ pub(super) enum Rule {
     OneOf(&'static [&'static str]),
     /// A list of these words.
     Words(&'static [&'static str]),
+    /// A list of these words, also an empty one.
+    AnyWords(&'static [&'static str]),
     /// Yes or no.
     Flag,
     /// Any text, also none.
@@ -60,6 +62,7 @@ pub(super) const KEYS: &[(&str, Rule)] = &[
     ("http.write_timeout", Rule::Time(ms(100), minutes(10))),
     ("metrics.include", Rule::Patterns),
     ("metrics.exclude", Rule::Patterns),
+    ("metrics.groups", Rule::AnyWords(MetricGroup::NAMES)),
     ("metrics.max_series", Rule::Count(100, 1_000_000)),
     ("ledger.publish_interval", Rule::Time(ms(50), minutes(1))),
     ("sampler.nvml_library", Rule::OptionalPath),
@@ -140,7 +143,7 @@ impl Rule {
     /// A list given as one text (the only way in an environment variable) becomes a list.
     pub(super) fn normalise(self, value: Value) -> Value {
         match (self, &value.kind) {
-            (Self::Patterns | Self::Words(_), ValueKind::String(text)) => {
+            (Self::Patterns | Self::Words(_) | Self::AnyWords(_), ValueKind::String(text)) => {
                 let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
                 Value::from(words.map(str::to_owned).collect::<Vec<_>>())
             }
@@ -162,6 +165,9 @@ impl Rule {
                 && items.iter().all(
                     |item| matches!(&item.kind, ValueKind::String(text) if known.contains(&text.as_str())),
                 ),
+            (Self::AnyWords(known), ValueKind::Array(items)) => items
+                .iter()
+                .all(|item| matches!(&item.kind, ValueKind::String(text) if known.contains(&text.as_str()))),
             (Self::Flag, ValueKind::Boolean(_)) => true,
             (_, ValueKind::String(text)) => self.allows_text(text),
             _ => false,
@@ -177,7 +183,7 @@ impl Rule {
             Self::Flag => matches!(text, "true" | "false"),
             Self::Socket => text.len() <= SOCKET_PATH_BYTES && !text.contains('\0'),
             Self::OneOf(known) => known.contains(&text),
-            Self::Count(..) | Self::Patterns | Self::Words(_) => false,
+            Self::Count(..) | Self::Patterns | Self::Words(_) | Self::AnyWords(_) => false,
         }
     }
 }
@@ -199,6 +205,7 @@ impl fmt::Display for Rule {
                 write!(f, "a path of at most {SOCKET_PATH_BYTES} bytes, or an empty text for no socket")
             }
             Self::OneOf(known) => write!(f, "one of {}", known.join(", ")),
+            Self::AnyWords(known) => write!(f, "a list of any of {}", known.join(", ")),
             Self::Words(known) => write!(f, "a list of at least one of {}", known.join(", ")),
         }
     }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::load::load_from;
 use super::rules::{KEYS, Rule};
 use super::{Config, ConfigErrors, Loaded, Overrides};
+use crate::catalog::MetricGroup;
 
 /// Loads from a file's text, environment variables and flags.
 fn load(file: &str, env: &[(&str, &str)], mut flags: Overrides) -> Result<Loaded, ConfigErrors> {
@@ -167,6 +168,20 @@ fn a_pattern_must_match_a_metric() {
         ]
     );
     assert!(load("", &[], Overrides::default()).unwrap().check_patterns(&names).is_ok());
+}
+
+#[test]
+fn groups_are_those_named_and_that_of_processes_where_they_are_read() {
+    let groups = |file: &str| load(file, &[], Overrides::default()).unwrap().config.served_groups();
+    assert_eq!(groups(""), []);
+    assert_eq!(groups("[metrics]\ngroups = ['clocks']\n"), [MetricGroup::Clocks]);
+    assert_eq!(groups("[processes]\nper_process = true\n"), [MetricGroup::Process]);
+    assert_eq!(groups("[metrics]\ngroups = ['all']\n"), MetricGroup::ALL);
+    let wrong = problems("[metrics]\ngroups = ['clock']\n", &[]);
+    assert!(
+        wrong[0].contains("metrics.groups") && wrong[0].contains("nvlink-links, link-detail"),
+        "{wrong:?}"
+    );
 }
 
 #[test]
