@@ -68,6 +68,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let settings = Settings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
+        groups: config.served_groups(),
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
         seen,
         faulty,

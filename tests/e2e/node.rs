@@ -134,6 +134,8 @@ impl Setup {
         // Nor are its CUDA driver and what keeps canaries away from its GPUs.
         command.env("GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY", cuda_library(dir.path()));
         command.env("GPU_NODE_EXPORTER__CANARY__LOCK_FILE", dir.path().join("canary.lock"));
+        // Tests look at all metrics; which are served by default is a test of its own.
+        command.env("GPU_NODE_EXPORTER__METRICS__GROUPS", "all");
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }
@@ -338,6 +340,17 @@ impl Node {
         let (status, body) = self.get("/api/v1/snapshot");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
+    }
+
+    /// All series, of groups that are off too: the numbers of the JSON snapshot.
+    pub fn everything(&self) -> Metrics {
+        let snapshot = self.snapshot();
+        let series = |metric: &serde_json::Value| {
+            let labels = metric["labels"].as_object()?.iter();
+            let labels = labels.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
+            Some((metric["name"].as_str()?.to_owned(), labels.collect(), metric["value"].as_f64()?))
+        };
+        Metrics(snapshot["metrics"].as_array().into_iter().flatten().filter_map(series).collect())
     }
 
     /// Waits until the condition holds.

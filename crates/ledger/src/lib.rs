@@ -78,6 +78,8 @@ pub struct Settings {
     pub max_series: usize,
     /// Metrics that are switched off.
     pub off: HashSet<MetricId>,
+    /// Groups that `/metrics` serves beside the default set.
+    pub groups: Vec<m::MetricGroup>,
     /// Longest pause between two fast visits that is bridged when seconds are added up, and longest time
     /// after the end of a sampler in which the next one's first word is waited for.
     pub bridge: Duration,

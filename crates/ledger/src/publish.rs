@@ -527,24 +527,27 @@ impl Ledger {
         let mut room = self.settings.max_series;
         let mut dropped = 0;
         let mut families: Vec<Family> = Vec::new();
-        for (def, mut series) in METRICS.iter().zip(builder.families) {
-            if def.entity != EntityKind::Node && !def.json_only {
+        for (def, series) in METRICS.iter().zip(builder.families) {
+            let whole = def.group.is_none_or(|group| self.settings.groups.contains(&group));
+            let mut family = Family { def, series, whole };
+            if def.entity != EntityKind::Node {
+                let mut series = std::mem::take(&mut family.series);
                 // A histogram is many series on the page, and is left out as a whole.
                 series.retain(|one| {
-                    let size = one.value.series();
+                    let size = if family.serves(one) { one.value.series() } else { 0 };
                     let fits = size <= room;
                     room -= if fits { size } else { room };
                     dropped += if fits { 0 } else { size };
                     fits
                 });
+                family.series = series;
             }
-            if !series.is_empty() {
-                families.push(Family { def, series });
+            if !family.series.is_empty() {
+                families.push(family);
             }
         }
         self.tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), dropped as f64);
-        let served = families.iter().filter(|f| !f.def.json_only);
-        let total: usize = served.flat_map(|f| &f.series).map(|s| s.value.series()).sum();
+        let total: usize = families.iter().flat_map(Family::scraped).map(|s| s.value.series()).sum();
         let id = m::gpu_exporter_series.id();
         if !builder.off.contains(&id) {
             let def = m::gpu_exporter_series.def();
@@ -553,7 +556,10 @@ impl Ledger {
             // Counts itself as well.
             let value = Value::Number((total + 1) as f64);
             let subject = builder.subjects.text(&Node {}.subject());
-            families.insert(at, Family { def, series: vec![Series { subject, labels: Vec::new(), value }] });
+            families.insert(
+                at,
+                Family { def, series: vec![Series { subject, labels: Vec::new(), value }], whole: true },
+            );
         }
         families
     }

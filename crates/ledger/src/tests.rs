@@ -22,6 +22,7 @@ fn ledger() -> Ledger {
     let mut ledger = Ledger::new(Settings {
         max_series: 1000,
         off: HashSet::new(),
+        groups: m::MetricGroup::ALL.to_vec(),
         bridge: Duration::from_secs(3),
         seen: Seen::default(),
         faulty: Default::default(),

@@ -55,6 +55,24 @@ pub struct Family {
     pub def: &'static MetricDef,
     /// Its series, at least one.
     pub series: Vec<Series>,
+    /// Whether `/metrics` serves the series that need the metric's group, too.
+    pub whole: bool,
+}
+
+impl Family {
+    /// The series that a scrape gets.
+    pub fn scraped(&self) -> impl Iterator<Item = &Series> {
+        self.series.iter().filter(|series| self.serves(series))
+    }
+
+    /// Whether a scrape gets this series.
+    pub fn serves(&self, series: &Series) -> bool {
+        let number = || match series.value {
+            Value::Number(value) => Some(value),
+            Value::Histogram(_) => None,
+        };
+        !self.def.json_only && (self.whole || self.def.group_of(&series.labels, number()).is_none())
+    }
 }
 
 /// One series: subject, labels, value.
@@ -282,14 +300,14 @@ impl Snapshot {
         series.labels.get(at).map(|text| text.text(&L::DEFS[at]))
     }
 
-    /// The families that a scrape gets: all but those of the JSON alone.
+    /// The families that a scrape gets: those of the default set and of the groups that are switched on.
     pub fn scraped(&self) -> impl Iterator<Item = &Family> {
-        self.families.iter().filter(|family| !family.def.json_only)
+        self.families.iter().filter(|family| family.scraped().next().is_some())
     }
 
     /// Number of series a scrape gets, buckets of a histogram counted as Prometheus counts them.
     pub fn series_count(&self) -> usize {
-        self.scraped().flat_map(|f| &f.series).map(|s| s.value.series()).sum()
+        self.families.iter().flat_map(Family::scraped).map(|s| s.value.series()).sum()
     }
 }
 

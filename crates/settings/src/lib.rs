@@ -13,9 +13,24 @@ mod value;
 
 use std::path::Path;
 
+use model::catalog::MetricGroup;
+
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
 pub use value::Listen;
+
+impl Config {
+    /// The groups of metrics that `/metrics` serves: that of single processes follows the setting that reads them.
+    pub fn served_groups(&self) -> Vec<MetricGroup> {
+        let wanted = &self.metrics.groups;
+        let on = |group: &MetricGroup| {
+            wanted.contains(group)
+                || wanted.contains(&MetricGroup::All)
+                || (*group == MetricGroup::Process && self.processes.per_process)
+        };
+        MetricGroup::ALL.iter().copied().filter(on).collect()
+    }
+}
 
 impl Metrics {
     /// Whether the configuration publishes the metric of this name.

@@ -12,7 +12,7 @@ use tracing::Level;
 use super::key::{Key, Section, settings};
 use super::value::PathRule::{Optional, Required, Socket};
 use super::value::{Listen, Setting};
-use model::catalog::{CanaryCheck, CanaryMode, PerfEvent};
+use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
 settings! {
     /// The HTTP server.
@@ -34,6 +34,9 @@ settings! {
         include: Vec<Pattern> = vec![pattern("*")], 0..;
         /// Patterns of metric names to leave out, such as ["gpu_nvlink_*"]. Takes precedence over `include`.
         exclude: Vec<Pattern> = Vec::new(), 0..;
+        /// Groups of metrics to serve beside the default set, such as ["nvlink-links"]; ["all"] for every group.
+        /// docs/METRICS.md lists them.
+        groups: Vec<MetricGroup> = Vec::new(), 0..;
         /// Maximum series on one page. A metric counts the series above the limit, which are dropped.
         max_series: u32 = 20_000, 100..=1_000_000;
         /// Interval between two snapshots. Scrapes between them return the same values.

@@ -12,6 +12,7 @@ use super::key::{key, keys};
 use super::load::load_from;
 use super::settings::RENAMED;
 use super::{Config, ConfigErrors, ENV_PREFIX, Loaded, Overrides};
+use model::catalog::MetricGroup;
 
 /// Loads from a file's text, environment variables and flags.
 fn load(file: &str, env: &[(&str, &str)], mut flags: Overrides) -> Result<Loaded, ConfigErrors> {
@@ -174,6 +175,20 @@ fn a_pattern_must_match_a_metric() {
         ]
     );
     assert!(load("", &[], Overrides::default()).unwrap().check_patterns(&names).is_ok());
+}
+
+#[test]
+fn groups_are_those_named_and_that_of_processes_where_they_are_read() {
+    let groups = |file: &str| load(file, &[], Overrides::default()).unwrap().config.served_groups();
+    assert_eq!(groups(""), []);
+    assert_eq!(groups("[metrics]\ngroups = ['clocks']\n"), [MetricGroup::Clocks]);
+    assert_eq!(groups("[processes]\nper_process = true\n"), [MetricGroup::Process]);
+    assert_eq!(groups("[metrics]\ngroups = ['all']\n"), MetricGroup::ALL);
+    let wrong = errors("[metrics]\ngroups = ['clock']\n", &[]);
+    assert!(
+        wrong[0].contains("metrics.groups") && wrong[0].contains("nvlink-links, link-detail"),
+        "{wrong:?}"
+    );
 }
 
 #[test]

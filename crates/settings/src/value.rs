@@ -12,7 +12,7 @@ use glob::Pattern;
 use tracing::Level;
 
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanaryCheck, CanaryMode, PerfEvent};
+use model::catalog::{MetricGroup, CanaryCheck, CanaryMode, PerfEvent};
 
 /// Longest path of a Unix socket: `sun_path` without its final NUL.
 const SOCKET_PATH_BYTES: usize = 107;
@@ -176,6 +176,12 @@ macro_rules! words {
     };
 }
 words!(CanaryCheck, CanaryMode, PerfEvent);
+
+impl Word for MetricGroup {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        Self::ALL.iter().map(|group| (group.name(), *group))
+    }
+}
 
 impl Word for Level {
     fn all() -> impl Iterator<Item = (&'static str, Self)> {

@@ -148,10 +148,11 @@ mod tests {
         let mut families = vec![Family {
             def: m::gpu_processes.def(),
             series: kinds.map(|kind| series((kind,).texts(), processes)).into(),
+            whole: true,
         }];
         if let Some(busy) = busy {
             let def = m::gpu_last_busy_timestamp_seconds.def();
-            families.push(Family { def, series: vec![series(Vec::new(), busy)] });
+            families.push(Family { def, series: vec![series(Vec::new(), busy)], whole: true });
         }
         let state = if up { GpuState::Up } else { GpuState::Failing { text: String::new() } };
         let view = GpuView { gpu: gpu(), state, parts: Vec::new(), gaps: Vec::new(), processes: Vec::new() };

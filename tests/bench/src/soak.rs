@@ -121,6 +121,7 @@ impl<'a> Day<'a> {
         let ledger = Ledger::new(Settings {
             max_series: 20_000,
             off: Default::default(),
+            groups: Vec::new(),
             bridge: Duration::from_secs(3),
             seen: Seen::default(),
             faulty: Default::default(),

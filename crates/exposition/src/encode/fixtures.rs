@@ -54,7 +54,8 @@ pub fn node_taken(sequence: u64, taken: Mono) -> Snapshot {
 
 /// A snapshot that holds just these rows.
 pub fn with_rows(rows: &Rows) -> Snapshot {
-    let mut families: Vec<Family> = METRICS.iter().map(|def| Family { def, series: Vec::new() }).collect();
+    let mut families: Vec<Family> =
+        METRICS.iter().map(|def| Family { def, series: Vec::new(), whole: true }).collect();
     for (subject, rows) in rows.groups() {
         let subject = Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
         for row in rows {
@@ -273,7 +274,7 @@ fn add_histogram(snapshot: &mut Snapshot) {
     }
     let subject = Arc::new(SubjectText { subject: Subject::Node(Node {}), values: Vec::new() });
     let series = vec![Series { subject, labels: Vec::new(), value: Value::Histogram(Arc::new(histogram)) }];
-    snapshot.families.push(Family { def, series });
+    snapshot.families.push(Family { def, series, whole: true });
 }
 
 /// Any text for each free label of a definition, `Known` for the others: what a `Series` needs.

@@ -47,7 +47,7 @@ fn encode_family(encoder: &mut DescriptorEncoder, family: &Family) -> fmt::Resul
         Kind::Histogram => MetricType::Histogram,
     };
     let mut metric = encoder.encode_descriptor(name, def.help.trim(), unit.as_ref(), kind)?;
-    for series in &family.series {
+    for series in family.scraped() {
         let labels = Labels { def, series };
         if def.kind == Kind::Info {
             metric.encode_info(&labels)?;

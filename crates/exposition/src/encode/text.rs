@@ -17,7 +17,7 @@ pub fn render(snapshot: &Snapshot, out: &mut String) {
         push_all(out, &["# HELP ", def.name, " "]);
         push_escaped(out, def.help.trim(), false);
         push_all(out, &["\n# TYPE ", def.name, " ", kind, "\n"]);
-        for series in &family.series {
+        for series in family.scraped() {
             match &series.value {
                 Value::Number(value) => {
                     out.push_str(def.name);

@@ -182,6 +182,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
         let family = |(at, series): (usize, BTreeMap<_, Series>)| Family {
             def: &METRICS[at],
             series: series.into_values().collect(),
+            whole: at % 2 == 0,
         };
         Snapshot { families: families.into_iter().map(family).collect(), ..Snapshot::empty() }
     })

@@ -38,6 +38,7 @@ impl Bench {
         let mut ledger = Ledger::new(Settings {
             max_series: 2000,
             off: HashSet::new(),
+            groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
             seen: Seen::default(),
             faulty: Default::default(),

@@ -40,6 +40,7 @@ impl Bench {
         let mut ledger = Ledger::new(Settings {
             max_series: 10_000,
             off: Default::default(),
+            groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
             seen: Seen::default(),
             faulty: Default::default(),

@@ -42,6 +42,7 @@ impl Bench {
         let mut ledger = Ledger::new(Settings {
             max_series: 2000,
             off: Default::default(),
+            groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
             seen: Seen::default(),
             faulty: Default::default(),

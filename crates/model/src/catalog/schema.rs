@@ -39,7 +39,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EntityKind, Subject};
+use super::{EntityKind, MetricGroup, Subject};
 
 /// Position of a metric in [`super::METRICS`]. The same in every process of one build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -196,6 +196,10 @@ pub struct MetricDef {
     pub max: Option<f64>,
     /// Whether it stands in the JSON alone: a table for people and programs that ask, too wide for a scrape.
     pub json_only: bool,
+    /// The group that serves it on `/metrics`; `None`: the default set.
+    pub group: Option<MetricGroup>,
+    /// Label values whose series are in the default set all the same.
+    pub except: &'static [&'static str],
     /// For a name on its way out: the name that replaces it, kept for two minor releases.
     pub deprecated: Option<&'static str>,
     /// One or more sentences for the reader of `/metrics`.
@@ -221,6 +225,18 @@ impl MetricDef {
             (_, unit) => unit.limits(),
         };
         *unit.start()..=self.max.unwrap_or(*unit.end())
+    }
+
+    /// Whether all its series need the group.
+    pub fn needs_group(&self) -> bool {
+        self.group.is_some_and(|group| group != MetricGroup::InactiveStates) && self.except.is_empty()
+    }
+
+    /// The group that a series needs to be served on `/metrics`; `None`: it is in the default set.
+    pub fn group_of(&self, labels: &[LabelText], value: Option<f64>) -> Option<MetricGroup> {
+        let active = self.group == Some(MetricGroup::InactiveStates) && value != Some(0.0);
+        let excepted = |(text, def): (&LabelText, &LabelDef)| self.except.contains(&text.text(def));
+        self.group.filter(|_| !active && !labels.iter().zip(self.labels).any(excepted))
     }
 
     /// The help text as one line.
@@ -449,7 +465,7 @@ macro_rules! info_labels {
 
 /// Declares the metrics: typed handles named like the metric, and the table [`super::METRICS`].
 macro_rules! metrics {
-    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident<$entity:ident $(, $labels:ty)?>, $unit:ident, $tier:ident, $since:literal $(, at most $max:literal)? $(, json only $json:literal)? $(, deprecated $instead:literal)?;)+) => {
+    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident<$entity:ident $(, $labels:ty)?>, $unit:ident, $tier:ident, $since:literal $(, at most $max:literal)? $(, json only $json:literal)? $(, group $group:ident $(except [$($except:literal),+])?)? $(, deprecated $instead:literal)?;)+) => {
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
         enum Position { $($name),+ }
@@ -469,6 +485,8 @@ macro_rules! metrics {
             since: $since,
             max: metrics!(@max $($max)?),
             json_only: metrics!(@json $($json)?),
+            group: metrics!(@group $($group)?),
+            except: &[$($($($except),+)?)?],
             deprecated: metrics!(@instead $($instead)?),
             help: concat!($($help),+),
         }),+];
@@ -479,8 +497,31 @@ macro_rules! metrics {
     (@max $max:literal) => { Some($max) };
     (@json) => { false };
     (@json $json:literal) => { $json };
+    (@group) => { None };
+    (@group $group:ident) => { Some(MetricGroup::$group) };
     (@instead) => { None };
     (@instead $instead:literal) => { Some($instead) };
 }
 
-pub(super) use {entities, info_labels, labels, metrics, text_labels};
+/// Declares the groups of metrics: their name, and the number of series that they add on a node of eight H200s.
+macro_rules! groups {
+    ($($(#[doc = $help:literal])+ $name:ident $text:literal $series:literal),+ $(,)?) => {
+        /// A set of series that `/metrics` leaves out unless `metrics.groups` names it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum MetricGroup { $($(#[doc = $help])+ #[serde(rename = $text)] $name),+ }
+        impl MetricGroup {
+            /// All groups, in order.
+            pub const ALL: &'static [MetricGroup] = &[$(MetricGroup::$name),+];
+            /// Their names.
+            pub const NAMES: &'static [&'static str] = &[$($text),+];
+            /// The name in the configuration.
+            pub const fn name(self) -> &'static str { Self::NAMES[self as usize] }
+            /// Series that it adds on a node of eight H200s, about.
+            pub const fn series(self) -> u32 { match self { $(MetricGroup::$name => $series),+ } }
+            /// What is in it.
+            pub const fn help(self) -> &'static str { match self { $(MetricGroup::$name => concat!($($help),+)),+ } }
+        }
+    };
+}
+
+pub(super) use {entities, groups, info_labels, labels, metrics, text_labels};
