@@ -57,8 +57,6 @@ pub struct Parts {
     pub switch: Arc<nvml::switch::Switch>,
     /// State of the canary, for requests over the control socket.
     pub canary: Arc<canary::desk::Desk>,
-    /// Windows of planned work.
-    pub windows: Arc<windows::desk::Desk>,
     /// Devices that the kubelet has given out.
     pub pods: Arc<Pods>,
     /// The published snapshot, from which each collector gets its views.
@@ -71,7 +69,7 @@ pub struct Parts {
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHandle<()>)>> {
     let Context { config, inbox, stop } = context.clone();
     let context = || context.clone();
-    let Parts { off, samplers, canaries, topology_children, switch, canary, windows, pods, snapshots, http } =
+    let Parts { off, samplers, canaries, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
     Ok(vec![
         (
@@ -125,7 +123,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
                 },
             )?,
         ),
-        (Source::Windows, windows::start(context(), windows)?),
+        (Source::Windows, windows::start(context())?),
     ])
 }
 

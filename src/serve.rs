@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
-use crate::commands::window;
+use crate::control::blocking::BlockingRequests;
 use crate::control::orders;
 use crate::{control, lifecycle};
 use exposition::http::{self, Doors, Limits};
@@ -111,7 +111,6 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         topology_children: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::default(),
-        windows: Arc::new(collectors::windows::desk::Desk::new(&config)),
         pods: Arc::default(),
         snapshots: Arc::clone(&board),
         http: Arc::clone(&http_stats),
@@ -256,28 +255,24 @@ async fn serve_control(
     stopped: watch::Receiver<bool>,
 ) {
     let Context { config, inbox, .. } = context;
-    let Parts { switch, canary, windows, snapshots: board, .. } = parts;
+    let Parts { switch, canary, snapshots: board, .. } = parts;
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
     // Opening asks whether another daemon answers on it, which may take that one a while.
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
     let served = match opened.map_err(io::Error::other).and_then(|server| server) {
         Ok(server) => {
-            let places = window::Places::default();
+            let places = BlockingRequests::default();
             let answer = move |request: String| {
                 let places = places.clone();
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
-                let (windows, inbox) = (Arc::clone(&windows), Arc::clone(&inbox));
                 let (config, canary, switch) =
                     (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
                 let obeyed = orders::obey(&request, &switch).or_else(|| orders::guest(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,
-                        None if window::is_ours(&request) => {
-                            places.obey(move || window::obey(&request, &windows, &inbox)).await
-                        }
                         None if orders::asks_for_canary(&request) => {
-                            places.obey(move || orders::canary(&config, &canary, &switch, &board)).await
+                            places.run(move || orders::canary(&config, &canary, &switch, &board)).await
                         }
                         None => control::look(&request, &board, &renderings).await,
                     }
