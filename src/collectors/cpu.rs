@@ -27,7 +27,7 @@ use super::Context;
 use counters::Outcomes;
 use host::Host;
 use kernel::Kernel;
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use machine::{Machine, state};
 use model::catalog::schema::{KnownLabel, LabelSet, Metric};
 use model::catalog::{self as m, Node, Owner, PerfState};
@@ -109,22 +109,22 @@ impl<'a, K: Kernel> Collector<'a, K> {
     fn knows_groups(&self, waited: bool) -> bool {
         waited
             || !self.context.config.topology.enabled
-            || self.context.board.current().topology.news.is_some()
+            || self.context.board.current().topology.update.is_some()
     }
 
     fn visit(&mut self) {
         let taken = Mono::now();
         let Some(cpus) = places::online(&self.host) else {
             let text = "the CPUs that are on cannot be told: no /sys/devices/system/cpu/online";
-            self.context.inbox.event(Event::Hindered(Source::Cpu, Some(text.into())));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, Some(text.into())));
             self.hindered = true;
             return;
         };
         if std::mem::take(&mut self.hindered) {
-            self.context.inbox.event(Event::Hindered(Source::Cpu, None));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, None));
         }
         let snapshot = self.context.board.current();
-        self.group(&cpus, snapshot.topology.news.as_ref().map(|news| &news.topology));
+        self.group(&cpus, snapshot.topology.update.as_ref().map(|news| &news.topology));
         if taken.since(self.retried) >= RETRY {
             self.retried = taken;
             self.machine.retry(&self.kernel, &cpus);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::Ledger;
 use super::tally::Tally;
-use model::canary::{Instance, Judged, News, Outcome, Place, Rate};
+use model::canary::{CanaryEvent, Instance, Judged, Outcome, Place, Rate};
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::catalog::{
     self as m, BadSmKind, CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict,
@@ -113,37 +113,37 @@ impl Canary {
         &mut self,
         tally: &mut Tally,
         gpu: Option<&Gpu>,
-        news: News,
+        news: CanaryEvent,
         unix_seconds: f64,
     ) -> Vec<Event> {
         match news {
-            News::Mode { mode, duty } => {
+            CanaryEvent::Mode { mode, duty } => {
                 self.mode = Some(mode);
                 self.duty = possible(&m::gpu_canary_duty_budget_ratio, duty);
             }
-            News::Alive(alive) => self.processes = Some(alive),
+            CanaryEvent::Alive(alive) => self.processes = Some(alive),
             // The ledger keeps its time apart, which is all there is to it.
-            News::Borrowed(..) => {}
-            News::Killed => tally.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
-            News::Due(place, at) => {
+            CanaryEvent::Peer(..) => {}
+            CanaryEvent::Killed => tally.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
+            CanaryEvent::Due(place, at) => {
                 let at = at.and_then(|at| possible(&m::gpu_canary_next_due_timestamp_seconds, at));
                 if let Some(book) = self.book(gpu, &place) {
                     book.due = at;
                 }
             }
-            News::Skipped(place, reason) => {
+            CanaryEvent::Skipped(place, reason) => {
                 tally.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
                 if let Some(book) = self.book(gpu, &place) {
                     book.skipped = Some(reason);
                 }
             }
-            News::Began(place) => {
+            CanaryEvent::Began(place) => {
                 if let Some(book) = self.book(gpu, &place) {
                     (book.running, book.skipped) = (true, None);
                 }
             }
-            News::Hung(place, step) => return self.hung(gpu, &place, step, unix_seconds),
-            News::Ended(outcome) => return self.ended(tally, gpu, *outcome, unix_seconds),
+            CanaryEvent::Hung(place, step) => return self.hung(gpu, &place, step, unix_seconds),
+            CanaryEvent::Ended(outcome) => return self.ended(tally, gpu, *outcome, unix_seconds),
         }
         Vec::new()
     }
@@ -272,18 +272,20 @@ impl Canary {
 
 impl Ledger {
     /// Takes in news of the canary.
-    pub(super) fn canary_news(&mut self, news: News, at: Mono, unix_seconds: f64) {
+    pub(super) fn canary_news(&mut self, news: CanaryEvent, at: Mono, unix_seconds: f64) {
         let gpu = news.gpu().and_then(|about| self.gpus.keys().find(|gpu| gpu.uuid == about.uuid));
         if let Some(uuid) = gpu.map(|gpu| &gpu.uuid) {
             let busy = &mut self.busy;
             match &news {
-                News::Began(place) => busy.began(uuid, place.ids(), at),
-                News::Borrowed(_, true) => busy.began(uuid, None, at),
-                News::Borrowed(_, false) => busy.ended(uuid, None, at),
-                News::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
-                News::Hung(place, None) => busy.ended(uuid, place.ids(), at),
+                CanaryEvent::Began(place) => busy.began(uuid, place.ids(), at),
+                CanaryEvent::Peer(_, true) => busy.began(uuid, None, at),
+                CanaryEvent::Peer(_, false) => busy.ended(uuid, None, at),
+                CanaryEvent::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
+                CanaryEvent::Hung(place, None) => busy.ended(uuid, place.ids(), at),
                 // A process that hangs may still keep the GPU busy: the run ends with it.
-                News::Ended(run) if run.end != CanaryEnd::Hung => busy.ended(uuid, run.place.ids(), at),
+                CanaryEvent::Ended(run) if run.end != CanaryEnd::Hung => {
+                    busy.ended(uuid, run.place.ids(), at)
+                }
                 _ => {}
             }
         }

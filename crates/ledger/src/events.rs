@@ -67,7 +67,7 @@ impl Events {
     }
 
     /// Takes in an event; gives the id of its entry. `wait`: how long the journal waits for what another
-    /// teller may add.
+    /// source may add.
     pub fn record(&mut self, event: Event, now: Mono, wait: Duration) -> u64 {
         let same = same(&event);
         let known = match event.pid {
@@ -90,7 +90,7 @@ impl Events {
         self.append(event, same, now, wait)
     }
 
-    /// Adds to an entry what another teller says of the same event; gives the entry it is in now.
+    /// Adds to an entry what the other source says of the same event; gives the entry it is in now.
     pub fn enrich(&mut self, id: u64, event: Event, now: Mono) -> u64 {
         let Some(entry) = self.entry(id) else { return id };
         let listed = Arc::make_mut(&mut entry.event);
@@ -215,7 +215,7 @@ fn same(event: &Event) -> Same {
     (event.kind, about, event.code, event.old)
 }
 
-/// Adds what is not known yet, and raises the severity if one teller knows it to be higher.
+/// Adds what is not known yet, and raises the severity if one source knows it to be higher.
 fn merge(into: &mut Event, from: Event) {
     into.pci = into.pci.take().or(from.pci);
     into.pid = into.pid.or(from.pid);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_second_teller_knows_is_added_to_the_right_entry() {
+    fn what_the_other_source_knows_is_added_to_the_right_entry() {
         let mut events = Events::new(10);
         let id = record(&mut events, Event { nvml: true, ..xid(31, 1000.0, None) });
         assert_eq!(events.enrich(id, xid(31, 1000.1, Some(5)), Mono(2)), 1);
@@ -314,7 +314,7 @@ mod tests {
         let told = |events: &Events| events.entries[0].told_at;
         events.record(xid(31, 1000.0, None), at(10.0), TELL_EVERY);
         events.settle(at(10.0));
-        assert_eq!(told(&events), None, "the other teller may know more");
+        assert_eq!(told(&events), None, "the other source may know more");
         events.enrich(1, xid(31, 1000.0, Some(5)), at(10.1));
         events.settle(at(10.1));
         assert_eq!(told(&events), Some(at(10.1)));

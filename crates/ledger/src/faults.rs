@@ -1,4 +1,4 @@
-//! Faults: facts of both tellers, merged so that one fault counts once, counted, and kept in a list.
+//! Faults: facts of both sources, merged so that one fault counts once, counted, and kept in a list.
 //!
 //! The driver's events (by UUID) and the kernel log (by PCI address) tell of the same Xid within seconds. It
 //! counts when the first of them tells; what the second one adds goes into the list. Of n told by each in
@@ -12,28 +12,29 @@ use super::events::Events;
 use super::tally::Tally;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, DriverEvent, FaultAction, Gpu, Node, RecoveryAction, Severity, SwitchName, SxidCode, XidCode,
+    self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity, SwitchName,
+    SxidCode, XidCode,
 };
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, What};
 use model::persisted::{FaultyGpu, Identity};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};
 
-/// Two tellers who tell of the same code of the same GPU within this time mean the same fault. A memory
+/// Two sources that tell of the same code of the same GPU within this time mean the same fault. A memory
 /// error of which nobody tells in this time that it was contained was not.
 const WINDOW: Duration = Duration::from_secs(5);
-/// How long the journal waits for what the second teller adds.
+/// How long the journal waits for what the other source adds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Faults of one GPU and code that wait for their second teller; more than a flood brings in that time.
+/// Faults of one GPU and code that wait for their other source; more than a flood brings in that time.
 const MAX_WAITING: usize = 65_536;
 /// Lines of the kernel log kept until it is known which GPU has their address.
 const MAX_HOMELESS: usize = 4096;
 
-/// A fault that one teller has told of.
+/// A fault that one source has told of.
 #[derive(Debug)]
 struct Waiting {
-    teller: Teller,
+    source: FaultSource,
     heard: Mono,
     entry: u64,
 }
@@ -96,8 +97,8 @@ impl FaultBook {
 /// What is known of the facts told so far.
 #[derive(Debug)]
 pub struct Faults {
-    /// The life of each teller and the number of its newest fact.
-    told: HashMap<Teller, (u64, u64)>,
+    /// The life of each source and the number of its newest fact.
+    numbers: HashMap<FaultSource, (u64, u64)>,
     /// Since when the kernel log is read; `None`: it is not.
     reads_kernel_log: Option<Mono>,
     places: HashMap<String, Gpu>,
@@ -120,7 +121,7 @@ impl Faults {
         };
         let places: HashMap<String, Gpu> = known.map(place).collect();
         Faults {
-            told: HashMap::new(),
+            numbers: HashMap::new(),
             reads_kernel_log: None,
             remembers: !places.is_empty(),
             places,
@@ -134,13 +135,13 @@ impl Faults {
 
     /// Notes the number of a fact; gives how many are missing before it.
     pub fn missing(&mut self, life: u64, fact: &Fact) -> u64 {
-        let last = match self.told.get(&fact.teller) {
+        let last = match self.numbers.get(&fact.source) {
             // The last words of one that was replaced, behind the first ones of its successor.
             Some((of, _)) if *of > life => return 0,
             Some((of, number)) if *of == life => *number,
             _ => 0,
         };
-        self.told.insert(fact.teller, (life, fact.number.max(last)));
+        self.numbers.insert(fact.source, (life, fact.number.max(last)));
         fact.number.saturating_sub(last + 1)
     }
 
@@ -190,7 +191,7 @@ impl Faults {
         self.events.record(event, at, Duration::ZERO);
     }
 
-    /// Takes in an event that is no fault of the two tellers.
+    /// Takes in an event that is no fault of the two sources.
     pub fn note(&mut self, event: Event, heard: Mono) {
         let at = event.unix_seconds;
         self.last_event = Some(self.last_event.map_or(at, |last| last.max(at)));
@@ -294,7 +295,7 @@ impl Faults {
                 nvml: true,
                 ..xid_event(&row, unix_seconds)
             };
-            return self.xid(tally, Teller::Nvml, told.gpu, &row, entry, heard);
+            return self.xid(tally, FaultSource::Nvml, told.gpu, &row, entry, heard);
         }
         let (kind, code, name, (severity, action, meaning)) = if event == DriverEvent::RecoveryAction {
             let wanted = usize::try_from(told.data).ok().and_then(|at| RecoveryAction::ALL.get(at).copied());
@@ -344,7 +345,7 @@ impl Faults {
                 }
                 entry = Event { text: text.clone(), old, kmsg: true, ..entry };
                 match gpu {
-                    Some(gpu) if !old => return self.xid(tally, Teller::Kmsg, gpu, &row, entry, heard),
+                    Some(gpu) if !old => return self.xid(tally, FaultSource::Kmsg, gpu, &row, entry, heard),
                     Some(gpu) => {
                         self.note_time(&gpu, unix_seconds);
                         Event { gpu: Some(gpu), ..entry }
@@ -399,15 +400,23 @@ impl Faults {
     }
 
     /// A fault of a GPU that is known: the second word on one that was told, or a new one.
-    fn xid(&mut self, tally: &mut Tally, teller: Teller, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
+    fn xid(
+        &mut self,
+        tally: &mut Tally,
+        source: FaultSource,
+        gpu: Gpu,
+        row: &Xid,
+        entry: Event,
+        heard: Mono,
+    ) {
         let fatal = entry.severity == Severity::Page && row.severity != Severity::Page;
         let book = self.books.entry(gpu.uuid.clone()).or_default();
         book.fatal |= fatal;
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
         let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
         expire(queue, heard);
-        // All that wait are of one teller: whoever could be matched was.
-        if queue.front().is_some_and(|first| first.teller != teller)
+        // All that wait are of one source: each pair that could be matched is gone.
+        if queue.front().is_some_and(|first| first.source != source)
             && let Some(first) = queue.pop_front()
         {
             self.events.enrich(first.entry, entry, heard);
@@ -418,14 +427,14 @@ impl Faults {
         tally.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
         tally.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
         // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
-        let more = teller == Teller::Nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
+        let more = source == FaultSource::Nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
         let wait = if more { PATIENCE } else { Duration::ZERO };
         let entry = self.events.record(entry, heard, wait);
         if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
             if queue.len() >= MAX_WAITING {
                 queue.pop_front();
             }
-            queue.push_back(Waiting { teller, heard, entry });
+            queue.push_back(Waiting { source, heard, entry });
         }
     }
 

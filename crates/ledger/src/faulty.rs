@@ -1,7 +1,7 @@
 //! Faults that only a reset or a load of the driver ends, as the next daemon is to know them.
 
 use super::Ledger;
-use model::driver_module::{LoadId, Sight};
+use model::driver_module::{LoadId, ModuleState};
 use model::persisted::FaultyGpu;
 
 /// Most GPUs remembered; far more than a node has.
@@ -9,7 +9,7 @@ const MAX_GPUS: usize = 256;
 
 /// The GPUs with such faults, under the present load of the driver.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faulty {
+pub struct PersistedFaults {
     /// The load of the kernel module; `None` where no module is seen.
     pub load: Option<LoadId>,
     /// The GPUs.
@@ -26,14 +26,14 @@ impl Ledger {
     }
 
     /// Notes which load of the module it is.
-    pub(super) fn note_load(&mut self, sight: &Sight) {
-        if !matches!(sight, Sight::Unknown) {
+    pub(super) fn note_load(&mut self, sight: &ModuleState) {
+        if !matches!(sight, ModuleState::Unknown) {
             self.load = sight.load().map(|load| load.id.clone());
         }
     }
 
     /// The GPUs with such faults, if that is other than when this was asked last.
-    pub fn newly_faulty(&mut self) -> Option<Faulty> {
+    pub fn newly_faulty(&mut self) -> Option<PersistedFaults> {
         let mut gpus: Vec<FaultyGpu> = self.faults.lasting().take(MAX_GPUS).collect();
         gpus.iter_mut().for_each(|gpu| self.resets.tell(gpu));
         // Which load it is does not matter while nothing is wrong.
@@ -41,7 +41,7 @@ impl Ledger {
         if same {
             return None;
         }
-        self.faulty = Faulty { load: self.load.clone(), gpus };
+        self.faulty = PersistedFaults { load: self.load.clone(), gpus };
         Some(self.faulty.clone())
     }
 }

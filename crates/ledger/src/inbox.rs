@@ -5,10 +5,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use model::canary::News;
+use model::canary::CanaryEvent;
 use model::catalog::{Gpu, SamplerEnd, Tier};
 use model::clock::Mono;
-use model::driver_module::Sight;
+use model::driver_module::ModuleState;
 use model::fact::Fact;
 use model::sample::{Batch, ErrorKind, Part, Source};
 use model::window::Window;
@@ -31,7 +31,7 @@ const MAX_LISTED: usize = 64;
 
 /// Something that is no value of a part.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum LedgerEvent {
     /// The driver answers.
     DriverUp,
     /// The driver is absent or went away; every value of it is void.
@@ -49,7 +49,7 @@ pub enum Event {
         text: String,
     },
     /// A GPU's handle cannot be had.
-    NoHandle {
+    AttachFailed {
         /// NVML's index.
         index: u32,
         /// Kind of the failure.
@@ -64,7 +64,7 @@ pub enum Event {
     /// What was seen of the kernel module, where it differs from what was seen before.
     Module {
         /// What was seen.
-        sight: Sight,
+        state: ModuleState,
         /// When.
         at: Mono,
         /// The same in seconds since 1970.
@@ -73,7 +73,7 @@ pub enum Event {
     /// The driver is stuck as a whole, or no longer.
     DriverStuck(bool),
     /// A GPU has a worker.
-    Seated(Gpu),
+    GpuAttached(Gpu),
     /// Driver calls past their deadline, all of them: what is not named is stuck no longer.
     Stalls(Vec<Stall>),
     /// Sampler processes alive.
@@ -85,15 +85,15 @@ pub enum Event {
     /// A batch came from a sampler that was already given up.
     LateBatch,
     /// News of the canary.
-    Canary(News),
+    Canary(CanaryEvent),
     /// The topology of the machine.
-    Topology(topology::News),
+    Topology(topology::TopologyUpdate),
     /// News of owners.
-    Owners(owners::News),
+    Owners(owners::OwnerUpdate),
     /// Every window that is open, to come, or ended within the last hour.
     Windows(Vec<Window>),
     /// A collector has found that it cannot work, and why; or that it can (again).
-    Hindered(Source, Option<String>),
+    CollectorUnavailable(Source, Option<String>),
     /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
 }
@@ -124,12 +124,12 @@ pub struct Stall {
 
 /// What was in the box.
 #[derive(Debug, Default)]
-pub struct Letters {
+pub struct Pending {
     /// The newest batch of each part, and fast batches that came before the newest, in order.
     pub batches: Vec<Batch>,
     /// Events in order.
-    pub events: VecDeque<Event>,
-    /// Facts in order, each with the life of its teller: numbers start again with each life.
+    pub events: VecDeque<LedgerEvent>,
+    /// Facts in order, each with the life of its source: numbers start again with each life.
     pub facts: VecDeque<(u64, Fact)>,
     /// Events that found no room.
     pub lost: u64,
@@ -138,13 +138,13 @@ pub struct Letters {
 /// The box.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    letters: Mutex<Waiting>,
+    pending: Mutex<Waiting>,
     arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    letters: Letters,
+    pending: Pending,
     at: HashMap<Part, usize>,
     fast: usize,
     listed: usize,
@@ -154,32 +154,32 @@ struct Waiting {
 impl Inbox {
     /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
     pub fn batch(&self, mut batch: Batch) {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Waiting { letters, at, fast, listed, .. } = &mut *waiting;
+        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let Waiting { pending, at, fast, listed, .. } = &mut *waiting;
         if batch.part.tier == Tier::Fast && *fast < MAX_FAST {
             *fast += 1;
-            at.insert(batch.part.clone(), letters.batches.len());
-            letters.batches.push(batch);
+            at.insert(batch.part.clone(), pending.batches.len());
+            pending.batches.push(batch);
             return;
         }
         match at.get(&batch.part).copied() {
             // A new epoch voids what was read before it, so it must not be folded before that.
-            Some(known) if batch.epoch > letters.batches[known].epoch => {
-                at.insert(batch.part.clone(), letters.batches.len());
-                letters.batches.push(batch);
+            Some(known) if batch.epoch > pending.batches[known].epoch => {
+                at.insert(batch.part.clone(), pending.batches.len());
+                pending.batches.push(batch);
             }
             // Who was there for a second counts for whom it worked for.
             Some(known)
-                if letters.batches[known].processes.is_some()
-                    && letters.batches[known].processes != batch.processes
+                if pending.batches[known].processes.is_some()
+                    && pending.batches[known].processes != batch.processes
                     && *listed < MAX_LISTED =>
             {
                 *listed += 1;
-                at.insert(batch.part.clone(), letters.batches.len());
-                letters.batches.push(batch);
+                at.insert(batch.part.clone(), pending.batches.len());
+                pending.batches.push(batch);
             }
             Some(at) => {
-                let older = &mut letters.batches[at];
+                let older = &mut pending.batches[at];
                 let mut calls = std::mem::take(&mut older.calls);
                 let mut drained = std::mem::take(&mut older.drained);
                 calls.append(&mut batch.calls);
@@ -193,52 +193,52 @@ impl Inbox {
                 (older.calls, older.drained) = (calls, drained);
             }
             None => {
-                at.insert(batch.part.clone(), letters.batches.len());
-                letters.batches.push(batch);
+                at.insert(batch.part.clone(), pending.batches.len());
+                pending.batches.push(batch);
             }
         }
     }
 
     /// Puts an event in and wakes the ledger.
-    pub fn event(&self, event: Event) {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.letters.events.len() < MAX_EVENTS {
-            waiting.letters.events.push_back(event);
+    pub fn event(&self, event: LedgerEvent) {
+        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.pending.events.len() < MAX_EVENTS {
+            waiting.pending.events.push_back(event);
         } else {
-            waiting.letters.lost += 1;
+            waiting.pending.lost += 1;
         }
         self.arrived.notify_one();
     }
 
     /// Puts a fact in and wakes the ledger. One that finds no room shows in the numbers of those after it.
     pub fn fact(&self, life: u64, fact: Fact) {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.letters.facts.len() < MAX_FACTS {
-            waiting.letters.facts.push_back((life, fact));
+        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.pending.facts.len() < MAX_FACTS {
+            waiting.pending.facts.push_back((life, fact));
         }
         self.arrived.notify_one();
     }
 
     /// Ends [`Inbox::take`]'s waiting for good.
     pub fn close(&self) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.arrived.notify_all();
     }
 
     /// Waits until `when`, or for an event, then empties the box. `None` once it is closed. Batches do not
     /// wake: they are folded when something is to be published.
-    pub fn take(&self, when: Mono) -> Option<Letters> {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn take(&self, when: Mono) -> Option<Pending> {
+        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if waiting.closed {
                 return None;
             }
             let left = when.since(Mono::now());
-            let urgent = !waiting.letters.events.is_empty() || !waiting.letters.facts.is_empty();
+            let urgent = !waiting.pending.events.is_empty() || !waiting.pending.facts.is_empty();
             if urgent || left.is_zero() {
                 waiting.at.clear();
                 (waiting.fast, waiting.listed) = (0, 0);
-                return Some(std::mem::take(&mut waiting.letters));
+                return Some(std::mem::take(&mut waiting.pending));
             }
             waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -273,10 +273,10 @@ mod tests {
         inbox.batch(batch(1, 1));
         inbox.batch(batch(1, 2));
         inbox.batch(batch(0, 3));
-        let letters = inbox.take(Mono(0)).unwrap();
-        assert_eq!(letters.batches.len(), 1);
-        assert_eq!(letters.batches[0].taken, Mono(2), "an older epoch does not win");
-        assert_eq!(letters.batches[0].calls.len(), 3);
+        let pending = inbox.take(Mono(0)).unwrap();
+        assert_eq!(pending.batches.len(), 1);
+        assert_eq!(pending.batches[0].taken, Mono(2), "an older epoch does not win");
+        assert_eq!(pending.batches[0].calls.len(), 3);
         inbox.batch(batch(1, 4));
         assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the box was emptied");
     }
@@ -289,11 +289,11 @@ mod tests {
             let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
             inbox.batch(Batch { part, ..batch(1, n) });
         }
-        let letters = inbox.take(Mono(0)).unwrap();
-        assert_eq!(letters.batches.len(), MAX_FAST);
-        assert!(letters.batches.is_sorted_by_key(|b| b.taken));
-        assert_eq!(letters.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
-        assert_eq!(letters.batches.iter().map(|b| b.calls.len()).sum::<usize>(), many as usize);
+        let pending = inbox.take(Mono(0)).unwrap();
+        assert_eq!(pending.batches.len(), MAX_FAST);
+        assert!(pending.batches.is_sorted_by_key(|b| b.taken));
+        assert_eq!(pending.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
+        assert_eq!(pending.batches.iter().map(|b| b.calls.len()).sum::<usize>(), many as usize);
     }
 
     #[test]
@@ -325,10 +325,10 @@ mod tests {
     fn events_are_bounded_and_what_found_no_room_is_counted() {
         let inbox = Inbox::default();
         for _ in 0..MAX_EVENTS + 3 {
-            inbox.event(Event::LateBatch);
+            inbox.event(LedgerEvent::LateBatch);
         }
-        let letters = inbox.take(Mono(0)).unwrap();
-        assert_eq!((letters.events.len(), letters.lost), (MAX_EVENTS, 3));
+        let pending = inbox.take(Mono(0)).unwrap();
+        assert_eq!((pending.events.len(), pending.lost), (MAX_EVENTS, 3));
         inbox.close();
         assert!(inbox.take(Mono(0)).is_none());
     }

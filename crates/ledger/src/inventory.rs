@@ -10,14 +10,14 @@ const MAX_GPUS: usize = 256;
 
 /// The GPUs seen in this boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenGpus {
     /// The most at the same time.
     pub devices: usize,
     /// Each one as it was last seen.
     pub gpus: Vec<Identity>,
 }
 
-impl Seen {
+impl SeenGpus {
     /// Notes that there are so many; gives whether that is news.
     pub(super) fn count(&mut self, devices: usize) -> bool {
         let more = devices > self.devices;
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn only_news_is_news() {
-        let mut seen = Seen::default();
+        let mut seen = SeenGpus::default();
         let gpu = Gpu { gpu: 3, uuid: "GPU-a".into() };
         assert!(seen.count(2) && !seen.count(1) && seen.devices == 2);
         assert!(seen.note(&gpu, Some("0000:06:00".into())));

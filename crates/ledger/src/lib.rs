@@ -43,11 +43,11 @@ use canary::Canary;
 use clock_events::ClockEvents;
 use counters::DriverCounters;
 use faults::Faults;
-pub use faulty::Faulty;
+pub use faulty::PersistedFaults;
 use fold::is_lost;
 use gpm::GpmSums;
-use inbox::{Event, Pause, Stall};
-pub use inventory::Seen;
+use inbox::{LedgerEvent, Pause, Stall};
+pub use inventory::SeenGpus;
 use loads::Loads;
 use model::catalog::{
     self as m, Call, CollectorName, DriverError, Gpu, MetricId, Node, SamplerEnd, Subject, Tier, TierLabel,
@@ -73,7 +73,7 @@ const CALL_SECONDS: [f64; 20] = [
 
 /// What the ledger is told once.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct LedgerSettings {
     /// Most series in a snapshot, those about the node itself not counted.
     pub max_series: usize,
     /// Metrics that are switched off.
@@ -82,9 +82,9 @@ pub struct Settings {
     /// after the end of a sampler in which the next one's first word is waited for.
     pub bridge: Duration,
     /// GPUs seen before the daemon started, in this boot.
-    pub seen: Seen,
+    pub seen: SeenGpus,
     /// Faults that an earlier daemon knew of, and the present load of the driver.
-    pub faulty: Faulty,
+    pub faults: PersistedFaults,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
     /// Events kept in the list.
@@ -149,7 +149,7 @@ enum Answer {
 /// The ledger.
 #[derive(Debug)]
 pub struct Ledger {
-    settings: Settings,
+    settings: LedgerSettings,
     parts: BTreeMap<Part, Held>,
     /// By index and UUID: GPUs that never told their UUID differ by index alone.
     gpus: BTreeMap<Gpu, GpuBook>,
@@ -165,7 +165,7 @@ pub struct Ledger {
     /// The present load of the kernel module, as far as it was seen.
     load: Option<LoadId>,
     /// What was last said of faults that last.
-    faulty: Faulty,
+    faulty: PersistedFaults,
     /// Since when no sampler has said that the driver answers.
     unanswered: Option<Mono>,
     stalls: Vec<Stall>,
@@ -184,7 +184,7 @@ pub struct Ledger {
     last_success: BTreeMap<Source, Mono>,
     /// Collectors that cannot work, and why.
     hindered: BTreeMap<Source, String>,
-    seen: Seen,
+    seen: SeenGpus,
     seen_changed: bool,
     ready: bool,
     sequence: u64,
@@ -194,7 +194,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// An empty ledger.
-    pub fn new(settings: Settings) -> Ledger {
+    pub fn new(settings: LedgerSettings) -> Ledger {
         let mut tally = Tally::default();
         tally.born(&m::gpu_exporter_sampler_ends_total, &Node {});
         tally.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
@@ -219,8 +219,8 @@ impl Ledger {
             paused: None,
             loads: Loads::default(),
             resets: Resets::default(),
-            load: settings.faulty.load.clone(),
-            faulty: settings.faulty.clone(),
+            load: settings.faults.load.clone(),
+            faulty: settings.faults.clone(),
             unanswered: None,
             stalls: Vec::new(),
             samplers: 0,
@@ -246,7 +246,7 @@ impl Ledger {
     }
 
     /// The GPUs seen in this boot, if there are others than when this was asked last.
-    pub fn newly_seen(&mut self) -> Option<Seen> {
+    pub fn newly_seen(&mut self) -> Option<SeenGpus> {
         std::mem::take(&mut self.seen_changed).then(|| self.seen.clone())
     }
 
@@ -293,13 +293,13 @@ impl Ledger {
     }
 
     /// Takes in an event.
-    pub fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: LedgerEvent) {
         match event {
-            Event::DriverUp => {
+            LedgerEvent::DriverUp => {
                 self.answer = Answer::Up;
                 self.unanswered = None;
             }
-            Event::DriverAway { error, text, epoch } => {
+            LedgerEvent::DriverAway { error, text, epoch } => {
                 self.count_error(None, error.label());
                 self.answer = match error.label() {
                     DriverError::LibRmVersionMismatch => Answer::Mismatch(text),
@@ -315,10 +315,10 @@ impl Ledger {
                 // The driver's counters start anew when it is loaded again.
                 self.counters.forget_all();
             }
-            Event::NoSampler { text } => {
+            LedgerEvent::NoSampler { text } => {
                 self.answer = Answer::Away(format!("no sampler can be started: {text}"));
             }
-            Event::NoHandle { index, error, text } => {
+            LedgerEvent::AttachFailed { index, error, text } => {
                 if let Some((gpu, book)) = self.book_by_index(index) {
                     book.no_handle = Some(format!("no handle: {text}"));
                     let gpu = gpu.clone();
@@ -328,7 +328,7 @@ impl Ledger {
                     self.count_error(Some(&gpu), error.label());
                 }
             }
-            Event::Released(pause) => {
+            LedgerEvent::Released(pause) => {
                 if self.paused.is_none() {
                     self.floor = pause.epoch;
                     self.void_driver();
@@ -336,56 +336,56 @@ impl Ledger {
                 self.unanswered = None;
                 self.paused = Some(pause);
             }
-            Event::Resumed => {
+            LedgerEvent::Resumed => {
                 self.paused = None;
                 self.answer = Answer::Waiting;
             }
-            Event::Module { sight, at, unix_seconds } => {
-                self.note_load(&sight);
-                if self.loads.sight(&sight, at, unix_seconds) {
+            LedgerEvent::Module { state, at, unix_seconds } => {
+                self.note_load(&state);
+                if self.loads.sight(&state, at, unix_seconds) {
                     self.driver_loaded();
                 }
             }
-            Event::DriverStuck(stuck) => self.stuck = stuck,
-            Event::Seated(gpu) => self.seat(&gpu),
-            Event::Stalls(stalls) => {
+            LedgerEvent::DriverStuck(stuck) => self.stuck = stuck,
+            LedgerEvent::GpuAttached(gpu) => self.seat(&gpu),
+            LedgerEvent::Stalls(stalls) => {
                 for stall in stalls.iter().filter_map(|s| s.gpu.as_ref()) {
                     // Also a GPU that was never read is shown as stuck.
                     self.book_by_index(stall.gpu);
                 }
                 self.stalls = stalls;
             }
-            Event::Samplers(alive) => self.samplers = alive,
-            Event::SamplerStarted => {
+            LedgerEvent::Samplers(alive) => self.samplers = alive,
+            LedgerEvent::SamplerStarted => {
                 self.tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 1.0);
             }
-            Event::SamplerEnded(reason, at) => {
+            LedgerEvent::SamplerEnded(reason, at) => {
                 self.unanswered.get_or_insert(at);
                 let reason: SamplerEnd = reason;
                 self.tally.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
             }
-            Event::LateBatch => {
+            LedgerEvent::LateBatch => {
                 self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
             }
-            Event::Canary(news) => self.canary_news(news, Mono::now(), unix_seconds()),
-            Event::Topology(news) => self.topology.take(news),
-            Event::Owners(news) => self.owners.take(news, Mono::now()),
-            Event::Windows(windows) => self.windows.take(windows),
-            Event::Hindered(source, Some(why)) => {
+            LedgerEvent::Canary(news) => self.canary_news(news, Mono::now(), unix_seconds()),
+            LedgerEvent::Topology(news) => self.topology.take(news),
+            LedgerEvent::Owners(news) => self.owners.take(news, Mono::now()),
+            LedgerEvent::Windows(windows) => self.windows.take(windows),
+            LedgerEvent::CollectorUnavailable(source, Some(why)) => {
                 self.hindered.insert(source, why);
             }
-            Event::Hindered(source, None) => {
+            LedgerEvent::CollectorUnavailable(source, None) => {
                 self.hindered.remove(&source);
             }
-            Event::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
+            LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
         }
     }
 
-    /// Takes in a fact, told in this life of its teller.
+    /// Takes in a fact, told in this life of its source.
     pub fn fact(&mut self, life: u64, mut fact: Fact) {
         let missing = self.faults.missing(life, &fact);
         let lost = &m::gpu_exporter_facts_lost_total;
-        self.tally.add(lost, &Node {}, (fact.teller.label(),), missing as f64);
+        self.tally.add(lost, &Node {}, (fact.source,), missing as f64);
         if let What::Driver(told) = &mut fact.what {
             // It may come before the first batch of its GPU, or under an index that is no longer its own.
             match self.gpus.keys().find(|gpu| gpu.uuid == told.gpu.uuid) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::clock::Mono;
-use model::driver_module::{LoadId, Sight};
+use model::driver_module::{LoadId, ModuleState};
 
 /// Two witnesses that speak within this time speak of the same load. The folder is looked at every 10 s at
 /// most, and a kernel log in a storm is read late.
@@ -37,15 +37,15 @@ enum Seen {
 
 impl Loads {
     /// The folder was looked at. Gives whether a load is to be counted.
-    pub fn sight(&mut self, sight: &Sight, at: Mono, unix_seconds: f64) -> bool {
+    pub fn sight(&mut self, sight: &ModuleState, at: Mono, unix_seconds: f64) -> bool {
         let load = match sight {
-            Sight::Unknown => return false,
-            Sight::Absent => {
+            ModuleState::Unknown => return false,
+            ModuleState::Absent => {
                 self.seen = Seen::Absent;
                 self.unix_seconds = None;
                 return false;
             }
-            Sight::Loaded(load) => load,
+            ModuleState::Loaded(load) => load,
         };
         let before = std::mem::replace(&mut self.seen, Seen::Loaded(load.id.clone()));
         // What is loaded when the daemon starts was loaded before it.
@@ -106,9 +106,9 @@ mod tests {
     use model::driver_module::Load;
     use proptest::prelude::*;
 
-    fn loaded(inode: u64, unix_seconds: Option<f64>) -> Sight {
+    fn loaded(inode: u64, unix_seconds: Option<f64>) -> ModuleState {
         let id = LoadId { boot: "b".into(), inode, made: None };
-        Sight::Loaded(Load { id, live: true, version: "1".into(), unix_seconds })
+        ModuleState::Loaded(Load { id, live: true, version: "1".into(), unix_seconds })
     }
 
     fn at(seconds: u64) -> Mono {
@@ -123,7 +123,7 @@ mod tests {
         assert!(!loads.sight(&loaded(1, Some(500.0)), at(20), 1020.0));
         assert!(loads.sight(&loaded(2, None), at(30), 1030.0), "exchanged between two looks");
         assert_eq!(loads.loaded_at(), Some(1030.0));
-        assert!(!loads.sight(&Sight::Absent, at(40), 1040.0));
+        assert!(!loads.sight(&ModuleState::Absent, at(40), 1040.0));
         assert_eq!(loads.loaded_at(), None);
         assert!(loads.sight(&loaded(3, Some(1045.0)), at(50), 1050.0));
         assert_eq!(loads.loaded_at(), Some(1045.0));
@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn a_module_that_comes_late_is_a_load() {
         let mut loads = Loads::default();
-        assert!(!loads.sight(&Sight::Unknown, at(1), 1001.0));
-        assert!(!loads.sight(&Sight::Absent, at(2), 1002.0));
+        assert!(!loads.sight(&ModuleState::Unknown, at(1), 1001.0));
+        assert!(!loads.sight(&ModuleState::Absent, at(2), 1002.0));
         assert!(loads.sight(&loaded(1, None), at(3), 1003.0));
     }
 
@@ -167,7 +167,7 @@ mod tests {
         assert!(!loads.sight(&loaded(1, Some(900.0)), at(1), 1001.0));
         assert_eq!(loads.loaded_at(), Some(900.0));
         let mut loads = Loads::default();
-        assert!(!loads.sight(&Sight::Absent, at(1), 1000.0));
+        assert!(!loads.sight(&ModuleState::Absent, at(1), 1000.0));
         assert!(!loads.line(true, at(1), 500.0));
         assert_eq!(loads.loaded_at(), None, "it was unloaded since");
     }

@@ -21,7 +21,7 @@ use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, StartPhase, Subject};
 use model::clock::Mono;
 use model::fact::{Fact, KernelFact, KernelLine, What as Told};
-use model::owners::{GpuProcess, News, Owner, Reading};
+use model::owners::{GpuProcess, Owner, OwnerUpdate, Reading};
 use model::sample::{Batch, Buffer, GpmWindow};
 use model::snapshot::Histogram;
 use remote::Readings;
@@ -104,14 +104,14 @@ impl Owners {
     }
 
     /// Takes in what was told now.
-    pub fn take(&mut self, news: News, now: Mono) {
+    pub fn take(&mut self, news: OwnerUpdate, now: Mono) {
         match news {
-            News::Attributed(list) => {
+            OwnerUpdate::Attributed(list) => {
                 for one in &list {
                     self.tenants.attribute(one, self.offset, now);
                 }
             }
-            News::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
+            OwnerUpdate::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
         }
     }
 

@@ -15,7 +15,7 @@ use model::clock::Mono;
 use model::sample::{Part, Source};
 use model::snapshot::{GpuState, TopologyView};
 use model::topology as host;
-use model::topology::News;
+use model::topology::TopologyUpdate;
 use model::topology::divide::{self, Share};
 use model::topology::place::{self, Place};
 use model::topology::{Device, DeviceKind};
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// What was told last, and what follows from it.
 #[derive(Debug, Default)]
 pub struct Topology {
-    news: Option<Arc<News>>,
+    news: Option<Arc<TopologyUpdate>>,
     /// When that was; `None` until the next publication.
     told: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
@@ -67,7 +67,7 @@ impl Speed {
 
 impl Topology {
     /// Takes in what was found.
-    pub fn take(&mut self, news: News) {
+    pub fn take(&mut self, news: TopologyUpdate) {
         let places = place::gpus(&news.topology);
         let near: Vec<_> = places.iter().map(|place| place.cpus.clone()).collect();
         let shares = divide::among_gpus(&news.topology, &near);
@@ -84,7 +84,7 @@ impl Topology {
 
 impl Topology {
     /// What was told last.
-    pub fn newest(&self) -> Option<&News> {
+    pub fn newest(&self) -> Option<&TopologyUpdate> {
         self.news.as_deref()
     }
 }
@@ -130,7 +130,7 @@ impl Ledger {
             put_network(b, nic);
         }
         self.topology.speeds.retain(|uuid, _| states.iter().any(|(gpu, _)| gpu.uuid == *uuid));
-        TopologyView { news: Some(news) }
+        TopologyView { update: Some(news) }
     }
 
     /// The port above a GPU, and whether the link is what both could have. NVML's word counts before sysfs': it is

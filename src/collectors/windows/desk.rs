@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::collectors::windows::file::{self, Plan};
 use crate::collectors::windows::folder::Folder;
 use host::Host;
-use ledger::inbox::{Event, Inbox};
+use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
 use model::sample::Source;
@@ -131,12 +131,12 @@ impl Shelf {
             );
         }
         if self.said.as_ref() != Some(&windows) {
-            inbox.event(Event::Windows(windows.clone()));
+            inbox.event(LedgerEvent::Windows(windows.clone()));
             self.said = Some(windows);
         }
         if self.said_problems != problems {
             let text = (!problems.is_empty()).then(|| problems.join("; "));
-            inbox.event(Event::Hindered(Source::Windows, text));
+            inbox.event(LedgerEvent::CollectorUnavailable(Source::Windows, text));
             self.said_problems = problems;
         }
     }
@@ -300,7 +300,7 @@ mod tests {
         }
 
         /// The windows that the ledger was told, and what it was told is wrong.
-        fn told(&self) -> Vec<Event> {
+        fn told(&self) -> Vec<LedgerEvent> {
             self.inbox.take(Mono::now()).unwrap().events.into()
         }
 
@@ -324,7 +324,7 @@ mod tests {
         let window = bench.order("disk", NOW, 600.0).unwrap();
         assert_eq!((window.end, window.cut, window.ordered), (NOW + 600.0, false, true));
         assert!(
-            matches!(&bench.told()[..], [Event::Windows(windows)] if windows == std::slice::from_ref(&window))
+            matches!(&bench.told()[..], [LedgerEvent::Windows(windows)] if windows == std::slice::from_ref(&window))
         );
         bench.desk.look(&bench.inbox, NOW + 1.0);
         assert!(bench.told().is_empty(), "what has not changed is not told again");
@@ -385,14 +385,16 @@ mod tests {
         bench.drop_in("bad", "start = 1");
         bench.desk.look(&bench.inbox, NOW);
         let told = bench.told();
-        let [Event::Windows(windows), Event::Hindered(Source::Windows, Some(text))] = &told[..] else {
+        let [LedgerEvent::Windows(windows), LedgerEvent::CollectorUnavailable(Source::Windows, Some(text))] =
+            &told[..]
+        else {
             panic!("{told:?}")
         };
         assert_eq!((windows.len(), windows[0].kind, windows[0].ordered), (1, WindowKind::Training, false));
         assert!(text.contains("bad.toml: key `start`") && text.contains("which counts"), "{text}");
         fs::remove_dir_all(bench.dir.path().join("etc")).unwrap();
         bench.desk.look(&bench.inbox, NOW);
-        assert!(matches!(&bench.told()[1..], [Event::Hindered(Source::Windows, None)]));
+        assert!(matches!(&bench.told()[1..], [LedgerEvent::CollectorUnavailable(Source::Windows, None)]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! News in, snapshots out.
+//! CanaryEvent in, snapshots out.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::inbox::{Event as Inboxed, Stall};
-use crate::{Ledger, Seen, Settings};
+use crate::inbox::{LedgerEvent as Inboxed, Stall};
+use crate::{Ledger, LedgerSettings, SeenGpus};
 use exposition::encode::Format;
 use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
 use model::clock::Mono;
@@ -35,12 +35,12 @@ struct Bench(Ledger);
 
 impl Bench {
     fn new() -> Bench {
-        let mut ledger = Ledger::new(Settings {
+        let mut ledger = Ledger::new(LedgerSettings {
             max_series: 2000,
             off: HashSet::new(),
             bridge: Duration::from_secs(3),
-            seen: Seen::default(),
-            faulty: Default::default(),
+            seen: SeenGpus::default(),
+            faults: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings::Owners::default(),
@@ -104,16 +104,16 @@ impl Bench {
         });
     }
 
-    fn news(&mut self, news: News) {
+    fn news(&mut self, news: CanaryEvent) {
         self.news_at(news, 1);
     }
 
-    fn news_at(&mut self, news: News, at: u64) {
+    fn news_at(&mut self, news: CanaryEvent, at: u64) {
         self.0.canary_news(news, Mono(at * SECOND), 1000.0);
     }
 
     fn ended(&mut self, outcome: Outcome) {
-        self.news(News::Ended(Box::new(outcome)));
+        self.news(CanaryEvent::Ended(Box::new(outcome)));
     }
 
     fn publish(&mut self) -> Snapshot {
@@ -199,10 +199,10 @@ fn counters_are_there_before_anything_ran() {
 #[test]
 fn a_run_that_is_well_is_told_with_its_rates() {
     let mut bench = Bench::new();
-    bench.news(News::Mode { mode: CanaryMode::Idle, duty: 0.001 });
-    bench.news(News::Alive(1));
-    bench.news(News::Due(whole(), Some(2000.0)));
-    bench.news(News::Began(whole()));
+    bench.news(CanaryEvent::Mode { mode: CanaryMode::Idle, duty: 0.001 });
+    bench.news(CanaryEvent::Alive(1));
+    bench.news(CanaryEvent::Due(whole(), Some(2000.0)));
+    bench.news(CanaryEvent::Began(whole()));
     assert!(bench.publish().canary.places[0].running);
     let rate = Judged {
         rate: Some(Rate::WorkPerCycle(126.6)),
@@ -334,8 +334,8 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
 #[test]
 fn a_hang_lasts_until_its_process_has_ended() {
     let mut bench = Bench::new();
-    bench.news(News::Began(whole()));
-    bench.news(News::Hung(whole(), Some(CanaryStep::Context)));
+    bench.news(CanaryEvent::Began(whole()));
+    bench.news(CanaryEvent::Hung(whole(), Some(CanaryStep::Context)));
     bench.ended(Outcome {
         end: CanaryEnd::Hung,
         step: Some(CanaryStep::Context),
@@ -348,8 +348,8 @@ fn a_hang_lasts_until_its_process_has_ended() {
     assert_eq!(s.canary.places[0].hung, Some(CanaryStep::Context));
     assert_eq!(bench.verdict(C::Init, V::Hung), Some(1.0));
     assert_eq!(bench.told(), [("hung", "no progress for 60 s".into())]);
-    bench.news(News::Killed);
-    bench.news(News::Hung(whole(), None));
+    bench.news(CanaryEvent::Killed);
+    bench.news(CanaryEvent::Hung(whole(), None));
     let s = bench.publish();
     assert_eq!((hung(&s), s.number(&m::gpu_canary_kills_total, &Node {}, ())), (Some(0.0), Some(1.0)));
     assert_eq!(bench.told().len(), 2);
@@ -377,7 +377,7 @@ fn an_instance_that_is_gone_has_no_series() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::Init, V::Ok)]));
     bench.divided(2, &[(1, "MIG-a"), (2, "MIG-b")]);
-    bench.news(News::Due(whole(), Some(3000.0)));
+    bench.news(CanaryEvent::Due(whole(), Some(3000.0)));
     let low = Judged { ratios: vec![(RateAgainst::Baseline, 0.9)], ..judged(C::SmRate, V::Slow) };
     bench.ended(outcome(instance(1, "MIG-a"), vec![judged(C::SmRate, V::Ok)]));
     bench.ended(outcome(instance(2, "MIG-b"), vec![low]));
@@ -435,10 +435,10 @@ fn of_several_compute_instances_the_worst_holds() {
 fn a_gpu_that_another_one_replaced_leaves_nothing() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::WrongResult)]));
-    bench.0.event(Inboxed::Seated(Gpu { gpu: 5, uuid: "GPU-3".into() }));
+    bench.0.event(Inboxed::GpuAttached(Gpu { gpu: 5, uuid: "GPU-3".into() }));
     let place = &bench.publish().canary.places[0];
     assert_eq!(place.gpu.gpu, 5, "the same GPU under another index keeps what was found");
-    bench.0.event(Inboxed::Seated(Gpu { gpu: 5, uuid: "GPU-9".into() }));
+    bench.0.event(Inboxed::GpuAttached(Gpu { gpu: 5, uuid: "GPU-9".into() }));
     assert!(bench.publish().canary.places.is_empty());
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::Ok)]));
     assert!(bench.publish().canary.places.is_empty(), "late news of it");
@@ -458,8 +458,8 @@ fn the_canarys_own_time_is_neither_busy_nor_idle() {
         (number(&m::gpu_busy_seconds_total), number(&m::gpu_utilization_peak_ratio))
     };
     bench.drain(Tier::Slow, 1, 110, samples(110, 0.0), |_| ());
-    bench.news_at(News::Began(whole()), 113);
-    bench.news_at(News::Ended(Box::new(outcome(whole(), Vec::new()))), 115);
+    bench.news_at(CanaryEvent::Began(whole()), 113);
+    bench.news_at(CanaryEvent::Ended(Box::new(outcome(whole(), Vec::new()))), 115);
     let mut canary = samples(120, 0.0);
     let Drained::Samples { samples: list, .. } = &mut canary[0] else { panic!() };
     // 113.2 to 115.0, as the canary worked.
@@ -520,8 +520,8 @@ fn work_is_seen_by_processes_and_by_utilization_and_remembered() {
 #[test]
 fn a_gpu_at_the_other_end_of_copies_is_not_at_work() {
     let mut bench = Bench::new();
-    bench.news_at(News::Borrowed(gpu(), true), 100);
-    bench.news_at(News::Borrowed(gpu(), false), 110);
+    bench.news_at(CanaryEvent::Peer(gpu(), true), 100);
+    bench.news_at(CanaryEvent::Peer(gpu(), false), 110);
     bench.drain(Tier::Slow, 1, 110, samples(110, 0.7), |_| ());
     let s = bench.publish_at(110);
     assert!(s.series(&m::gpu_busy_seconds_total).is_empty());
@@ -551,7 +551,7 @@ prop_compose! {
     }
 }
 
-fn any_news() -> impl Strategy<Value = News> {
+fn any_news() -> impl Strategy<Value = CanaryEvent> {
     let place = || prop_oneof![Just(whole()), (0u32..3).prop_map(|id| instance(id, "MIG-x"))];
     let ended = (
         place(),
@@ -568,16 +568,16 @@ fn any_news() -> impl Strategy<Value = News> {
         Box::new(Outcome { ended: at, end, skip, step, cuda_error, steps, gpu_seconds: at, ..rest })
     });
     prop_oneof![
-        (any_of(CanaryMode::ALL), any_float()).prop_map(|(mode, duty)| News::Mode { mode, duty }),
-        (place(), prop::option::of(any_float())).prop_map(|(place, at)| News::Due(place, at)),
-        (place(), any_of(CanarySkip::ALL)).prop_map(|(place, skip)| News::Skipped(place, skip)),
-        place().prop_map(News::Began),
-        any::<bool>().prop_map(|takes_part| News::Borrowed(gpu(), takes_part)),
+        (any_of(CanaryMode::ALL), any_float()).prop_map(|(mode, duty)| CanaryEvent::Mode { mode, duty }),
+        (place(), prop::option::of(any_float())).prop_map(|(place, at)| CanaryEvent::Due(place, at)),
+        (place(), any_of(CanarySkip::ALL)).prop_map(|(place, skip)| CanaryEvent::Skipped(place, skip)),
+        place().prop_map(CanaryEvent::Began),
+        any::<bool>().prop_map(|takes_part| CanaryEvent::Peer(gpu(), takes_part)),
         (place(), prop::option::of(any_of(CanaryStep::ALL)))
-            .prop_map(|(place, step)| News::Hung(place, step)),
-        ended.prop_map(News::Ended),
-        Just(News::Killed),
-        (0usize..9).prop_map(News::Alive),
+            .prop_map(|(place, step)| CanaryEvent::Hung(place, step)),
+        ended.prop_map(CanaryEvent::Ended),
+        Just(CanaryEvent::Killed),
+        (0usize..9).prop_map(CanaryEvent::Alive),
     ]
 }
 
@@ -591,7 +591,7 @@ proptest! {
         bench.divided(2, &[(1, "MIG-x"), (2, "MIG-x")]);
         let mut runs = 0;
         for one in news {
-            runs += usize::from(matches!(one, News::Ended(_)));
+            runs += usize::from(matches!(one, CanaryEvent::Ended(_)));
             bench.news(one);
         }
         let s = bench.publish();

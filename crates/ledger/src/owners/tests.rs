@@ -1,10 +1,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::inbox::Event;
-use crate::{Seen, Settings};
+use crate::inbox::LedgerEvent;
+use crate::{LedgerSettings, SeenGpus};
+use model::catalog::FaultSource;
 use model::catalog::{Node, OwnedGpu, Tier};
-use model::fact::{DriverFact, Teller};
+use model::fact::DriverFact;
 use model::owners::Attribution;
 use model::sample::{Drained, Part, Rows, Source};
 use model::snapshot::Snapshot;
@@ -37,19 +38,19 @@ fn owned(owner: &str) -> OwnedGpu {
 
 impl Bench {
     fn new(settings: settings::Owners) -> Bench {
-        let mut ledger = Ledger::new(Settings {
+        let mut ledger = Ledger::new(LedgerSettings {
             max_series: 10_000,
             off: Default::default(),
             bridge: Duration::from_secs(3),
-            seen: Seen::default(),
-            faulty: Default::default(),
+            seen: SeenGpus::default(),
+            faults: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings,
             declared: None,
             build: m::BuildInfo { version: "0".into(), revision: "0".into() },
         });
-        ledger.event(Event::DriverUp);
+        ledger.event(LedgerEvent::DriverUp);
         let mut bench = Bench { ledger, now: 100.0, sampled: 0 };
         let identity = bench.batch(Tier::Identity, |rows| {
             let info = m::GpuInfo { pci_address: "0000:06:00.0".into(), ..m::GpuInfo::default() };
@@ -107,7 +108,7 @@ impl Bench {
     fn attribute(&mut self, pid: u32, started: f64, owner: &str) {
         let owner = Arc::new(Owner { id: owner.into(), ..Owner::unknown() });
         let told = Attribution { pid, started: Some(BOOT + started), owner };
-        self.ledger.event(Event::Owners(News::Attributed(vec![told])));
+        self.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![told])));
     }
 
     fn publish(&mut self) -> Snapshot {
@@ -283,8 +284,8 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
         network: None,
     };
     let topology = Arc::new(Topology { devices: vec![device], ..Topology::default() });
-    let news = model::topology::News { topology, against_first_seen: None, against_declared: None };
-    bench.ledger.event(Event::Topology(news));
+    let news = model::topology::TopologyUpdate { topology, against_first_seen: None, against_declared: None };
+    bench.ledger.event(LedgerEvent::Topology(news));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
     let reading = |at: f64, kills| Reading {
@@ -300,7 +301,7 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
     };
     for (second, kills) in [(0.0, 4), (1.0, 4), (2.0, 7), (3.0, 0), (4.0, 1)] {
         let read = reading(bench.now + second, kills);
-        bench.ledger.event(Event::Owners(News::Read(vec![read])));
+        bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Read(vec![read])));
     }
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     let s = bench.publish();
@@ -316,7 +317,7 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     let owner = Owner { id: "a".into(), cgroup: "/pods/a".into(), ..Owner::unknown() };
     let told = Attribution { pid: 7, started: Some(BOOT + 50.0), owner: Arc::new(owner) };
-    bench.ledger.event(Event::Owners(News::Attributed(vec![told])));
+    bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![told])));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.publish();
     let mut read = |kills| {
@@ -331,7 +332,7 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
             busiest_thread: None,
             oom_kills: Some(kills),
         };
-        bench.ledger.event(Event::Owners(News::Read(vec![read])));
+        bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Read(vec![read])));
         bench.publish().number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ())
     };
     assert_eq!(read(0), Some(0.0), "born at 0");
@@ -341,8 +342,13 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
         let line = KernelLine::OomKill { group: group.into(), pid };
         let what = Told::Kernel(KernelFact { old: false, line, text: String::new() });
         let at = mono(bench.now);
-        let fact =
-            Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, what };
+        let fact = Fact {
+            source: FaultSource::Kmsg,
+            number: number as u64 + 1,
+            taken: at,
+            unix_seconds: BOOT,
+            what,
+        };
         bench.ledger.fact(1, fact);
     }
     let s = bench.publish();
@@ -379,7 +385,7 @@ fn a_fault_names_whose_work_it_hit() {
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     let told = DriverFact { gpu: gpu(), bits: 8, data: 31, gpu_instance: None, compute_instance: None };
     let fact = Fact {
-        teller: Teller::Nvml,
+        source: FaultSource::Nvml,
         number: 1,
         taken: mono(bench.now),
         unix_seconds: BOOT + bench.now,

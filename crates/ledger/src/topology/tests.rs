@@ -1,8 +1,8 @@
 //! Topology and readings in, rows out.
 
 use super::*;
-use crate::inbox::Event;
-use crate::{Seen, Settings};
+use crate::inbox::LedgerEvent;
+use crate::{LedgerSettings, SeenGpus};
 use model::catalog::{ComputeInstance, GpuInfo};
 use model::sample::{Batch, Rows};
 use model::snapshot::Snapshot;
@@ -39,19 +39,19 @@ struct Bench(Ledger);
 
 impl Bench {
     fn new() -> Bench {
-        let mut ledger = Ledger::new(Settings {
+        let mut ledger = Ledger::new(LedgerSettings {
             max_series: 2000,
             off: Default::default(),
             bridge: Duration::from_secs(3),
-            seen: Seen::default(),
-            faulty: Default::default(),
+            seen: SeenGpus::default(),
+            faults: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: Default::default(),
             declared: None,
             build: m::BuildInfo::default(),
         });
-        ledger.event(Event::DriverUp);
+        ledger.event(LedgerEvent::DriverUp);
         let mut bench = Bench(ledger);
         bench.visit(Tier::Identity, 1, |rows| {
             let info = GpuInfo { pci_address: "00000000:06:00.0".into(), ..GpuInfo::default() };
@@ -82,12 +82,12 @@ impl Bench {
     }
 
     fn tell(&mut self, topology: host::Topology) {
-        let news = News {
+        let news = TopologyUpdate {
             topology: Arc::new(topology),
             against_first_seen: Some(Vec::new()),
             against_declared: Some(vec!["1 packages, were 2".into()]),
         };
-        self.0.event(Event::Topology(news));
+        self.0.event(LedgerEvent::Topology(news));
     }
 
     /// The page of a second in which the GPU answers, at work or at rest.
