@@ -1,4 +1,4 @@
-//! The ledger's letter box. Writers never wait: rows are state, so of two batches of one part that were
+//! The ledger's inbox. Writers never wait: rows are state, so of two batches of one part that were
 //! not folded yet the newer wins; events are kept in order up to a bound. Fast batches, whose states are
 //! added up to seconds, are kept up to a bound too: those of a second come in one go and are folded in one.
 
@@ -38,32 +38,32 @@ pub enum LedgerEvent {
     DriverAway {
         /// Kind of the failure.
         error: ErrorKind,
-        /// Why, in words.
+        /// Why.
         text: String,
         /// Batches of epochs below this are of the driver that went.
         epoch: u64,
     },
     /// No sampler can be started.
     NoSampler {
-        /// Why, in words.
+        /// Why.
         text: String,
     },
-    /// A GPU's handle cannot be had.
+    /// There is no handle on a GPU.
     AttachFailed {
         /// NVML's index.
         index: u32,
         /// Kind of the failure.
         error: ErrorKind,
-        /// Why, in words.
+        /// Why.
         text: String,
     },
     /// The driver is released, or how far that is has changed; every measured value of it is void.
     Released(Pause),
-    /// The driver is taken up again.
+    /// The driver is resumed.
     Resumed,
-    /// What was seen of the kernel module, where it differs from what was seen before.
+    /// The kernel module is in another state than before.
     Module {
-        /// What was seen.
+        /// Its state now.
         state: ModuleState,
         /// When.
         at: Mono,
@@ -74,27 +74,27 @@ pub enum LedgerEvent {
     DriverStuck(bool),
     /// A GPU has a worker.
     GpuAttached(Gpu),
-    /// Driver calls past their deadline, all of them: what is not named is stuck no longer.
+    /// All driver calls past their deadline: every other one is stuck no longer.
     Stalls(Vec<Stall>),
     /// Sampler processes alive.
     Samplers(usize),
     /// A sampler was started.
     SamplerStarted,
-    /// A sampler was given up. Until another says that the driver answers, nobody knows.
+    /// A sampler was abandoned. Until another says that the driver answers, that is not known.
     SamplerEnded(SamplerEnd, Mono),
-    /// A batch came from a sampler that was already given up.
+    /// A batch came from a sampler that was already abandoned.
     LateBatch,
-    /// News of the canary.
+    /// From the canary.
     Canary(CanaryEvent),
     /// The topology of the machine.
     Topology(topology::TopologyUpdate),
-    /// News of owners.
+    /// From the finder of owners.
     Owners(owners::OwnerUpdate),
     /// Every window that is open, to come, or ended within the last hour.
     Windows(Vec<Window>),
-    /// A collector has found that it cannot work, and why; or that it can (again).
+    /// A collector cannot work, and why; `None`: it can (again).
     CollectorUnavailable(Source, Option<String>),
-    /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.
+    /// Since when the kernel log is read: every fault from then on is reported. `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
 }
 
@@ -122,7 +122,7 @@ pub struct Stall {
     pub since: Mono,
 }
 
-/// What was in the box.
+/// What was in the inbox.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// The newest batch of each part, and fast batches that came before the newest, in order.
@@ -135,15 +135,15 @@ pub struct Pending {
     pub lost: u64,
 }
 
-/// The box.
+/// Batches, events and facts on their way to the ledger.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    pending: Mutex<Waiting>,
+    queue: Mutex<Queue>,
     arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Queue {
     pending: Pending,
     at: HashMap<Part, usize>,
     fast: usize,
@@ -154,93 +154,85 @@ struct Waiting {
 impl Inbox {
     /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
     pub fn batch(&self, mut batch: Batch) {
-        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let Waiting { pending, at, fast, listed, .. } = &mut *waiting;
-        if batch.part.tier == Tier::Fast && *fast < MAX_FAST {
-            *fast += 1;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let Queue { pending, at, fast, listed, .. } = &mut *queue;
+        let older = at.get(&batch.part).and_then(|at| pending.batches.get_mut(*at));
+        let apart = match &older {
+            _ if batch.part.tier == Tier::Fast && *fast < MAX_FAST => {
+                *fast += 1;
+                true
+            }
+            None => true,
+            // A new epoch voids what was read before it, so it must not be folded before that.
+            Some(older) if batch.epoch > older.epoch => true,
+            // A process that was there for a second counts for its owner.
+            Some(older) => {
+                let differs = older.processes.is_some() && older.processes != batch.processes;
+                let fits = differs && *listed < MAX_LISTED;
+                *listed += usize::from(fits);
+                fits
+            }
+        };
+        let Some(older) = older.filter(|_| !apart) else {
             at.insert(batch.part.clone(), pending.batches.len());
             pending.batches.push(batch);
             return;
+        };
+        let mut calls = std::mem::take(&mut older.calls);
+        let mut drained = std::mem::take(&mut older.drained);
+        calls.append(&mut batch.calls);
+        if drained.len() < MAX_DRAINED {
+            // What finds no room shows as a gap between the samples.
+            drained.append(&mut batch.drained);
         }
-        match at.get(&batch.part).copied() {
-            // A new epoch voids what was read before it, so it must not be folded before that.
-            Some(known) if batch.epoch > pending.batches[known].epoch => {
-                at.insert(batch.part.clone(), pending.batches.len());
-                pending.batches.push(batch);
-            }
-            // Who was there for a second counts for whom it worked for.
-            Some(known)
-                if pending.batches[known].processes.is_some()
-                    && pending.batches[known].processes != batch.processes
-                    && *listed < MAX_LISTED =>
-            {
-                *listed += 1;
-                at.insert(batch.part.clone(), pending.batches.len());
-                pending.batches.push(batch);
-            }
-            Some(at) => {
-                let older = &mut pending.batches[at];
-                let mut calls = std::mem::take(&mut older.calls);
-                let mut drained = std::mem::take(&mut older.drained);
-                calls.append(&mut batch.calls);
-                if drained.len() < MAX_DRAINED {
-                    // What finds no room shows as a gap between the samples.
-                    drained.append(&mut batch.drained);
-                }
-                if batch.epoch >= older.epoch {
-                    *older = batch;
-                }
-                (older.calls, older.drained) = (calls, drained);
-            }
-            None => {
-                at.insert(batch.part.clone(), pending.batches.len());
-                pending.batches.push(batch);
-            }
+        if batch.epoch >= older.epoch {
+            *older = batch;
         }
+        (older.calls, older.drained) = (calls, drained);
     }
 
     /// Puts an event in and wakes the ledger.
     pub fn event(&self, event: LedgerEvent) {
-        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.pending.events.len() < MAX_EVENTS {
-            waiting.pending.events.push_back(event);
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.pending.events.len() < MAX_EVENTS {
+            queue.pending.events.push_back(event);
         } else {
-            waiting.pending.lost += 1;
+            queue.pending.lost += 1;
         }
         self.arrived.notify_one();
     }
 
     /// Puts a fact in and wakes the ledger. One that finds no room shows in the numbers of those after it.
     pub fn fact(&self, life: u64, fact: Fact) {
-        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.pending.facts.len() < MAX_FACTS {
-            waiting.pending.facts.push_back((life, fact));
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.pending.facts.len() < MAX_FACTS {
+            queue.pending.facts.push_back((life, fact));
         }
         self.arrived.notify_one();
     }
 
-    /// Ends [`Inbox::take`]'s waiting for good.
+    /// Ends [`Inbox::take`]'s queue for good.
     pub fn close(&self) {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.arrived.notify_all();
     }
 
-    /// Waits until `when`, or for an event, then empties the box. `None` once it is closed. Batches do not
+    /// Waits until `when`, or for an event, then empties the inbox. `None` once it is closed. Batches do not
     /// wake: they are folded when something is to be published.
     pub fn take(&self, when: Mono) -> Option<Pending> {
-        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if waiting.closed {
+            if queue.closed {
                 return None;
             }
             let left = when.since(Mono::now());
-            let urgent = !waiting.pending.events.is_empty() || !waiting.pending.facts.is_empty();
+            let urgent = !queue.pending.events.is_empty() || !queue.pending.facts.is_empty();
             if urgent || left.is_zero() {
-                waiting.at.clear();
-                (waiting.fast, waiting.listed) = (0, 0);
-                return Some(std::mem::take(&mut waiting.pending));
+                queue.at.clear();
+                (queue.fast, queue.listed) = (0, 0);
+                return Some(std::mem::take(&mut queue.pending));
             }
-            waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+            queue = self.arrived.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -278,7 +270,7 @@ mod tests {
         assert_eq!(pending.batches[0].taken, Mono(2), "an older epoch does not win");
         assert_eq!(pending.batches[0].calls.len(), 3);
         inbox.batch(batch(1, 4));
-        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the box was emptied");
+        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the inbox was emptied");
     }
 
     #[test]

@@ -104,16 +104,16 @@ impl Bench {
         });
     }
 
-    fn news(&mut self, news: CanaryEvent) {
-        self.news_at(news, 1);
+    fn event(&mut self, event: CanaryEvent) {
+        self.event_at(event, 1);
     }
 
-    fn news_at(&mut self, news: CanaryEvent, at: u64) {
-        self.0.canary_news(news, Mono(at * SECOND), 1000.0);
+    fn event_at(&mut self, event: CanaryEvent, at: u64) {
+        self.0.canary_event(event, Mono(at * SECOND), 1000.0);
     }
 
     fn ended(&mut self, outcome: Outcome) {
-        self.news(CanaryEvent::Ended(Box::new(outcome)));
+        self.event(CanaryEvent::Ended(Box::new(outcome)));
     }
 
     fn publish(&mut self) -> Snapshot {
@@ -199,10 +199,10 @@ fn counters_are_there_before_anything_ran() {
 #[test]
 fn a_run_that_is_well_is_told_with_its_rates() {
     let mut bench = Bench::new();
-    bench.news(CanaryEvent::Mode { mode: CanaryMode::Idle, duty: 0.001 });
-    bench.news(CanaryEvent::Alive(1));
-    bench.news(CanaryEvent::Due(whole(), Some(2000.0)));
-    bench.news(CanaryEvent::Began(whole()));
+    bench.event(CanaryEvent::Mode { mode: CanaryMode::Idle, duty: 0.001 });
+    bench.event(CanaryEvent::Alive(1));
+    bench.event(CanaryEvent::Due(whole(), Some(2000.0)));
+    bench.event(CanaryEvent::Began(whole()));
     assert!(bench.publish().canary.places[0].running);
     let rate = Judged {
         rate: Some(Rate::WorkPerCycle(126.6)),
@@ -334,8 +334,8 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
 #[test]
 fn a_hang_lasts_until_its_process_has_ended() {
     let mut bench = Bench::new();
-    bench.news(CanaryEvent::Began(whole()));
-    bench.news(CanaryEvent::Hung(whole(), Some(CanaryStep::Context)));
+    bench.event(CanaryEvent::Began(whole()));
+    bench.event(CanaryEvent::Hung(whole(), Some(CanaryStep::Context)));
     bench.ended(Outcome {
         end: CanaryEnd::Hung,
         step: Some(CanaryStep::Context),
@@ -348,8 +348,8 @@ fn a_hang_lasts_until_its_process_has_ended() {
     assert_eq!(s.canary.places[0].hung, Some(CanaryStep::Context));
     assert_eq!(bench.verdict(C::Init, V::Hung), Some(1.0));
     assert_eq!(bench.told(), [("hung", "no progress for 60 s".into())]);
-    bench.news(CanaryEvent::Killed);
-    bench.news(CanaryEvent::Hung(whole(), None));
+    bench.event(CanaryEvent::Killed);
+    bench.event(CanaryEvent::Hung(whole(), None));
     let s = bench.publish();
     assert_eq!((hung(&s), s.number(&m::gpu_canary_kills_total, &Node {}, ())), (Some(0.0), Some(1.0)));
     assert_eq!(bench.told().len(), 2);
@@ -377,7 +377,7 @@ fn an_instance_that_is_gone_has_no_series() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::Init, V::Ok)]));
     bench.divided(2, &[(1, "MIG-a"), (2, "MIG-b")]);
-    bench.news(CanaryEvent::Due(whole(), Some(3000.0)));
+    bench.event(CanaryEvent::Due(whole(), Some(3000.0)));
     let low = Judged { ratios: vec![(RateAgainst::Baseline, 0.9)], ..judged(C::SmRate, V::Slow) };
     bench.ended(outcome(instance(1, "MIG-a"), vec![judged(C::SmRate, V::Ok)]));
     bench.ended(outcome(instance(2, "MIG-b"), vec![low]));
@@ -458,8 +458,8 @@ fn the_canarys_own_time_is_neither_busy_nor_idle() {
         (number(&m::gpu_busy_seconds_total), number(&m::gpu_utilization_peak_ratio))
     };
     bench.drain(Tier::Slow, 1, 110, samples(110, 0.0), |_| ());
-    bench.news_at(CanaryEvent::Began(whole()), 113);
-    bench.news_at(CanaryEvent::Ended(Box::new(outcome(whole(), Vec::new()))), 115);
+    bench.event_at(CanaryEvent::Began(whole()), 113);
+    bench.event_at(CanaryEvent::Ended(Box::new(outcome(whole(), Vec::new()))), 115);
     let mut canary = samples(120, 0.0);
     let Drained::Samples { samples: list, .. } = &mut canary[0] else { panic!() };
     // 113.2 to 115.0, as the canary worked.
@@ -520,8 +520,8 @@ fn work_is_seen_by_processes_and_by_utilization_and_remembered() {
 #[test]
 fn a_gpu_at_the_other_end_of_copies_is_not_at_work() {
     let mut bench = Bench::new();
-    bench.news_at(CanaryEvent::Peer(gpu(), true), 100);
-    bench.news_at(CanaryEvent::Peer(gpu(), false), 110);
+    bench.event_at(CanaryEvent::Peer(gpu(), true), 100);
+    bench.event_at(CanaryEvent::Peer(gpu(), false), 110);
     bench.drain(Tier::Slow, 1, 110, samples(110, 0.7), |_| ());
     let s = bench.publish_at(110);
     assert!(s.series(&m::gpu_busy_seconds_total).is_empty());
@@ -592,7 +592,7 @@ proptest! {
         let mut runs = 0;
         for one in news {
             runs += usize::from(matches!(one, CanaryEvent::Ended(_)));
-            bench.news(one);
+            bench.event(one);
         }
         let s = bench.publish();
         let mut total = 0.0;

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::inbox::LedgerEvent;
-use crate::{LedgerSettings, SeenGpus};
+use crate::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::FaultSource;
 use model::catalog::{Node, OwnedGpu, Tier};
-use model::fact::DriverFact;
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, What};
 use model::owners::Attribution;
 use model::sample::{Drained, Part, Rows, Source};
 use model::snapshot::Snapshot;
@@ -340,7 +340,7 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
     for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
     {
         let line = KernelLine::OomKill { group: group.into(), pid };
-        let what = Told::Kernel(KernelFact { old: false, line, text: String::new() });
+        let what = What::Kernel(KernelFact { old: false, line, text: String::new() });
         let at = mono(bench.now);
         let fact = Fact {
             source: FaultSource::Kmsg,
@@ -389,7 +389,7 @@ fn a_fault_names_whose_work_it_hit() {
         number: 1,
         taken: mono(bench.now),
         unix_seconds: BOOT + bench.now,
-        what: Told::Driver(told),
+        what: What::Driver(told),
     };
     bench.ledger.fact(1, fact);
     let s = bench.publish();

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::inbox::LedgerEvent;
-use crate::{LedgerSettings, SeenGpus};
+use crate::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::{ComputeInstance, GpuInfo};
-use model::sample::{Batch, Rows};
+use model::sample::{Batch, Part, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::fixtures::{device, machine};
 use model::topology::{Link, LinkCapability, Network};
