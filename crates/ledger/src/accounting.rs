@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::activity::Activity;
+use super::builder::Builder;
 use super::clock_events::ClockEvents;
 use super::counters::DriverCounters;
 use super::intake::Intake;
-use super::owners::OwnerState;
-use super::publish::{Builder, Moment};
+use super::intake::LedgerMoment;
 use super::samples::Samples;
 use model::catalog::schema::{Label, LabelText};
 use model::catalog::{
@@ -16,7 +16,7 @@ use model::catalog::{
     TierLabel,
 };
 use model::clock::Mono;
-use model::sample::{Batch, Drained, GpmWindow, Rows};
+use model::sample::{Batch, Buffer, Drained, GpmWindow, Rows};
 use model::snapshot::{Histogram, Value};
 
 /// Bounds of the histogram of driver calls, in seconds: a decade in three steps from 1 us, where most calls
@@ -67,28 +67,23 @@ impl Accounting {
         }
     }
 
-    /// Adds up what was drained from a known GPU. Samples are the GPU's whatever its MIG layout; windows are of the
-    /// layout they were measured under, which `current` says is the present one.
-    pub fn take_drained(&mut self, gpu: &Gpu, batch: &Batch, current: bool, owners: &mut OwnerState) {
-        for drained in &batch.drained {
-            match drained {
-                Drained::Samples { .. } => {
-                    let samples = &mut self.gpus.entry(gpu.clone()).or_default().samples;
-                    let canarys = |at| self.activity.is_canarys(&gpu.uuid, at);
-                    samples.take(batch.taken, drained, canarys, |buffer, at, seconds, amount| {
-                        owners.sampled(gpu, buffer, at, seconds, amount);
-                    });
-                    if let Some(at) = samples.last_work() {
-                        self.activity.worked(&gpu.uuid, at);
-                    }
-                }
-                Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
-                    self.gpm.add(window);
-                    owners.gpm(gpu, window, batch.taken);
-                }
-                Drained::Gpm(_) => {}
-            }
+    /// Adds up samples drained from a known GPU at `taken`. `report` gets each sample that counts.
+    pub fn take_samples(
+        &mut self,
+        gpu: &Gpu,
+        taken: Mono,
+        drained: &Drained,
+        report: impl FnMut(Buffer, Mono, f64, f64),
+    ) {
+        let samples = &mut self.gpus.entry(gpu.clone()).or_default().samples;
+        samples.take(taken, drained, |at| self.activity.is_canarys(&gpu.uuid, at), report);
+        if let Some(at) = samples.last_work() {
+            self.activity.worked(&gpu.uuid, at);
         }
+    }
+
+    pub fn take_window(&mut self, window: &GpmWindow) {
+        self.gpm.add(window);
     }
 
     /// Holds driver counters that step back at their older value; gives how many do so for the first time.
@@ -170,7 +165,7 @@ impl Accounting {
     pub(super) fn put_gpu(
         &self,
         b: &mut Builder<'_>,
-        moment: &Moment<'_>,
+        moment: &LedgerMoment<'_>,
         gpu: &Gpu,
         up: bool,
         unsupported: &mut BTreeSet<MetricId>,

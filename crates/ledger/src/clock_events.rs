@@ -134,7 +134,7 @@ mod tests {
         };
         let metrics = vec![m::gpu_clock_event_seconds_total.id()];
         events.slow(&[], &[Gap { call: "x".into(), metrics, missing: failed }]);
-        assert_eq!(events.ours().count(), 0, "a failed call tells nothing");
+        assert_eq!(events.ours().count(), 0, "a failed call shows nothing");
         events.slow(&[], &[]);
         assert_eq!(events.ours().count(), REASONS);
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::builder::Builder;
 use super::inbox::{Pause, Stall};
 use super::loads::Loads;
-use super::publish::Builder;
 use model::catalog::{self as m, Call, DriverError, Gpu, Node};
 use model::clock::Mono;
 use model::driver_module::ModuleState;
@@ -22,7 +22,7 @@ enum DriverAnswer {
 }
 
 #[derive(Debug, Default)]
-pub struct Driver {
+pub struct DriverWatch {
     answer: DriverAnswer,
     stuck: bool,
     /// The release of the driver, while it lasts.
@@ -36,9 +36,9 @@ pub struct Driver {
     samplers: usize,
 }
 
-impl Driver {
-    pub fn new(patience: Duration) -> Driver {
-        Driver { patience, ..Driver::default() }
+impl DriverWatch {
+    pub fn new(patience: Duration) -> DriverWatch {
+        DriverWatch { patience, ..DriverWatch::default() }
     }
 
     pub fn up(&mut self) {

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::builder::Builder;
 use super::counters::OwnCounters;
 use super::events::EventList;
-use super::publish::Builder;
 use super::resets::Resets;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{

@@ -102,7 +102,7 @@ impl Bench {
         self.ledger.fold(listed);
     }
 
-    fn tell(&mut self, source: FaultSource, what: What) {
+    fn report(&mut self, source: FaultSource, what: What) {
         let number = &mut self.numbers[source as usize];
         *number += 1;
         let unix_seconds = self.now as f64 / 1e9;
@@ -116,8 +116,8 @@ impl Bench {
 
     fn driver_event(&mut self, index: u32, bits: u64, data: u64) {
         let (gpu_instance, compute_instance) = (Some(7), None);
-        let told = DriverFact { gpu: gpu(index), bits, data, gpu_instance, compute_instance };
-        self.tell(FaultSource::Nvml, What::Driver(told));
+        let event = DriverFact { gpu: gpu(index), bits, data, gpu_instance, compute_instance };
+        self.report(FaultSource::Nvml, What::Driver(event));
     }
 
     fn kmsg(&mut self, index: u32, code: u32) {
@@ -138,7 +138,7 @@ impl Bench {
     }
 
     fn kernel(&mut self, fact: KernelFact) {
-        self.tell(FaultSource::Kmsg, What::Kernel(fact));
+        self.report(FaultSource::Kmsg, What::Kernel(fact));
     }
 
     fn after(&mut self, seconds: f64) -> &mut Bench {
@@ -427,7 +427,7 @@ fn a_gpu_that_was_lost_before_a_restart_and_answers_after_it_was_reset() {
             rows.of(&gpu(0)).put(&m::gpu_power_watts, (), 1.0).unwrap();
         }));
     };
-    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "other visits tell nothing");
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "other visits show nothing");
     normal(b.after(1.0));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
     assert_eq!(b.publish().number(&m::gpu_resets_total, &gpu(0), ()), Some(1.0));
@@ -440,7 +440,7 @@ fn a_library_that_is_missing_for_a_while_resets_no_gpu() {
         let mut b = Bench::new();
         let id = LoadId { boot: "b".into(), inode: 1, made: None };
         let load = Load { id, live: true, version: "1".into(), unix_seconds: None };
-        let sight = if there { ModuleState::Loaded(load) } else { ModuleState::Absent };
+        let state = if there { ModuleState::Loaded(load) } else { ModuleState::Absent };
         b.ledger.event(LedgerEvent::Module { state, at: Mono(b.now), unix_seconds: 1.0 });
         b.nvml(0, 119);
         let error = model::sample::ErrorKind::new(m::DriverError::DriverNotLoaded);

@@ -3,7 +3,7 @@
 //! While the driver is away, released or waited for, nothing is said: a driver upgrade is no broken GPU.
 
 use super::Ledger;
-use super::publish::Builder;
+use super::builder::Builder;
 use model::catalog::schema::{Entity, KnownLabel, Label};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Tier, UnhealthyReason};
 use model::clock::Mono;

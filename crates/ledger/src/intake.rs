@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::publish::Builder;
+use super::builder::Builder;
 use model::catalog::schema::LabelText;
 use model::catalog::{self as m, Gpu, MetricId, Subject, Tier};
 use model::clock::Mono;
@@ -297,6 +297,27 @@ impl Intake {
                 b.rows(subject, rows);
             }
         }
+    }
+}
+
+/// What every part needs to know of the publication under way.
+pub struct LedgerMoment<'a> {
+    pub now: Mono,
+    pub unix_seconds: f64,
+    pub intake: &'a Intake,
+    /// Every known GPU by index.
+    pub states: &'a [(Gpu, GpuState)],
+}
+
+impl LedgerMoment<'_> {
+    /// A moment in seconds since 1970.
+    pub fn unix(&self, at: Mono) -> f64 {
+        self.unix_seconds - self.now.since(at).as_secs_f64()
+    }
+
+    /// Every known GPU, and whether it answers.
+    pub fn gpus(&self) -> impl Iterator<Item = (&Gpu, bool)> {
+        self.states.iter().map(|(gpu, state)| (gpu, *state == GpuState::Up))
     }
 }
 

@@ -52,16 +52,16 @@ impl SeenGpus {
 
 /// The GPUs of this boot, and how many there should be.
 #[derive(Debug)]
-pub struct Inventory {
+pub struct GpuInventory {
     seen: SeenGpus,
     changed: bool,
     /// 0: the most seen.
     configured: usize,
 }
 
-impl Inventory {
-    pub fn new(seen: SeenGpus, configured: usize) -> Inventory {
-        Inventory { seen, changed: false, configured }
+impl GpuInventory {
+    pub fn new(seen: SeenGpus, configured: usize) -> GpuInventory {
+        GpuInventory { seen, changed: false, configured }
     }
 
     pub fn count(&mut self, devices: usize) {

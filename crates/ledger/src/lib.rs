@@ -15,6 +15,7 @@
 mod accounting;
 mod activity;
 mod bottleneck;
+mod builder;
 mod canary;
 mod clock_events;
 mod counters;
@@ -41,18 +42,18 @@ use std::time::Duration;
 use accounting::Accounting;
 use canary::CanaryState;
 use counters::OwnCounters;
-use driver::Driver;
+use driver::DriverWatch;
 pub use faults::PersistedFaults;
 use faults::{Faults, is_lost};
 use inbox::LedgerEvent;
 use intake::Intake;
-use inventory::Inventory;
+use inventory::GpuInventory;
 pub use inventory::SeenGpus;
 use model::canary::CanaryEvent;
 use model::catalog::{self as m, DriverError, Gpu, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, KernelFact, KernelLine, What};
-use model::sample::{Batch, Missing, Source};
+use model::sample::{Batch, Drained, Missing, Source};
 use owners::OwnerState;
 use publish::Publication;
 pub use run::{Hooks, run};
@@ -91,8 +92,8 @@ pub struct LedgerSettings {
 pub struct Ledger {
     settings: LedgerSettings,
     intake: Intake,
-    inventory: Inventory,
-    driver: Driver,
+    inventory: GpuInventory,
+    driver: DriverWatch,
     counters: OwnCounters,
     accounting: Accounting,
     faults: Faults,
@@ -122,8 +123,8 @@ impl Ledger {
         CanaryState::born(&mut counters);
         Ledger {
             intake: Intake::default(),
-            inventory: Inventory::new(settings.seen.clone(), settings.expected_gpus),
-            driver: Driver::new(settings.bridge),
+            inventory: GpuInventory::new(settings.seen.clone(), settings.expected_gpus),
+            driver: DriverWatch::new(settings.bridge),
             counters,
             accounting: Accounting::default(),
             faults: Faults::new(settings.keep_events, &settings.seen.gpus, settings.faults.clone()),
@@ -328,10 +329,7 @@ impl Ledger {
             if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !outdated) {
                 self.attach(gpu);
             }
-            if let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {
-                let current = self.intake.is_of_layout(gpu, batch.epoch);
-                self.accounting.take_drained(gpu, &batch, current, &mut self.owners);
-            }
+            self.take_drained(&batch);
             if outdated {
                 self.count_discarded();
                 return false;
@@ -357,6 +355,28 @@ impl Ledger {
             self.keep(batch);
         }
         new_epoch
+    }
+
+    /// Adds up what was drained. Samples are the GPU's whatever its MIG layout; windows are of the layout they were
+    /// measured under.
+    fn take_drained(&mut self, batch: &Batch) {
+        let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) else { return };
+        let current = self.intake.is_of_layout(gpu, batch.epoch);
+        for drained in &batch.drained {
+            match drained {
+                Drained::Samples { .. } => {
+                    let report = |buffer, at, seconds, amount| {
+                        self.owners.sampled(gpu, buffer, at, seconds, amount);
+                    };
+                    self.accounting.take_samples(gpu, batch.taken, drained, report);
+                }
+                Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
+                    self.accounting.take_window(window);
+                    self.owners.gpm(gpu, window, batch.taken);
+                }
+                Drained::Gpm(_) => {}
+            }
+        }
     }
 
     fn count_gaps(&mut self, batch: &Batch) {

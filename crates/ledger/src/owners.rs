@@ -24,7 +24,7 @@ use model::sample::{Batch, Buffer, GpmWindow};
 use model::snapshot::Histogram;
 use remote::Readings;
 use tenants::Tenants;
-use timeline::{Amount, ListedProcess, Listing, Placement, Quantity, Timeline};
+use timeline::{Amount, AmountKind, InstanceId, ListedProcess, Listing, Timeline};
 use tracks::Tracks;
 
 /// Memory is full from here on.
@@ -46,9 +46,9 @@ pub struct OwnerState {
     accounts: Accounts,
     readings: HashMap<Arc<str>, Readings>,
     kills: HashMap<Arc<str>, Kills>,
-    tracks: BTreeMap<(Gpu, Placement), Tracks>,
+    tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     /// Places whose work was ever measured, and GPUs whose power was.
-    works: BTreeSet<(Gpu, Placement)>,
+    works: BTreeSet<(Gpu, InstanceId)>,
     powered: BTreeSet<Gpu>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
@@ -131,7 +131,7 @@ impl OwnerState {
     }
 
     /// Takes in a list of the processes on a GPU; `full`: the places whose memory is full.
-    pub(super) fn listed(&mut self, gpu: &Gpu, at: Mono, processes: &[GpuProcess], full: Vec<Placement>) {
+    pub(super) fn listed(&mut self, gpu: &Gpu, at: Mono, processes: &[GpuProcess], full: Vec<InstanceId>) {
         if !self.settings.enabled {
             return;
         }
@@ -151,12 +151,12 @@ impl OwnerState {
         let quantity = match buffer {
             Buffer::Power => {
                 self.powered.insert(gpu.clone());
-                Quantity::Joules
+                AmountKind::Joules
             }
             Buffer::Utilization => {
                 self.works.insert((gpu.clone(), None));
                 self.tracks(gpu, None).busy.add(at, seconds, amount);
-                Quantity::Busy(None)
+                AmountKind::Busy(None)
             }
         };
         if let Some(line) = self.lines.get_mut(gpu) {
@@ -193,7 +193,7 @@ impl OwnerState {
                 let from = Mono(at.0.saturating_sub((window.seconds * 1e9) as u64));
                 if let Some(line) = self.lines.get_mut(gpu) {
                     line.measured(Amount {
-                        quantity: Quantity::Busy(place),
+                        quantity: AmountKind::Busy(place),
                         from,
                         to: at,
                         amount: row.value,
@@ -204,7 +204,7 @@ impl OwnerState {
     }
 
     /// Notes how many multiprocessors worked, for the owner that has the place alone.
-    fn note_activity(&mut self, gpu: &Gpu, place: Placement, at: Mono, active: f64, seconds: f64) {
+    fn note_activity(&mut self, gpu: &Gpu, place: InstanceId, at: Mono, active: f64, seconds: f64) {
         let now = match self.lines.get(gpu).and_then(Timeline::newest) {
             Some((_, listing)) => self.present(listing, at),
             None => return,
@@ -217,7 +217,7 @@ impl OwnerState {
         }
     }
 
-    fn tracks(&mut self, gpu: &Gpu, place: Placement) -> &mut Tracks {
+    fn tracks(&mut self, gpu: &Gpu, place: InstanceId) -> &mut Tracks {
         self.tracks.entry((gpu.clone(), place)).or_default()
     }
 
@@ -279,7 +279,12 @@ impl OwnerState {
     }
 
     /// The owner of a process, or, if that is not known, the only owner on the GPU or GPU instance.
-    pub(super) fn owner_of(&self, gpu: Option<&Gpu>, place: Placement, pid: Option<u32>) -> Option<Arc<str>> {
+    pub(super) fn owner_of(
+        &self,
+        gpu: Option<&Gpu>,
+        place: InstanceId,
+        pid: Option<u32>,
+    ) -> Option<Arc<str>> {
         if let Some(owner) = pid.and_then(|pid| self.tenants.owner_of_pid(pid)) {
             return Some(Arc::clone(&owner.id));
         }
@@ -302,7 +307,7 @@ impl OwnerState {
 }
 
 /// Places whose memory is full, by what a visit read.
-pub(super) fn full_memory(batch: &Batch) -> Vec<Placement> {
+pub(super) fn full_memory(batch: &Batch) -> Vec<InstanceId> {
     let of = |rows: &[model::sample::Row], free: m::MetricId, total: m::MetricId| {
         let value = |metric| rows.iter().find(|row| row.metric == metric).map(|row| row.value);
         let (free, total) = (value(free)?, value(total).filter(|total| *total > 0.0)?);

@@ -1,119 +1,16 @@
-//! Making a snapshot of what the ledger holds: joins, ages, states, and the cap on series.
+//! Making a snapshot of what the ledger holds: joins, ages and states.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Ledger;
-use super::counters::OwnCounters;
+use super::builder::{Builder, Subjects};
 use super::declared;
-use super::intake::Intake;
-use model::catalog::schema::{Entity, LabelSet, LabelText, Metric};
-use model::catalog::{
-    self as m, EntityKind, Gpu, METRICS, MetricId, MetricName, Node, Subject, Tier, TierLabel,
-};
+use super::intake::LedgerMoment;
+use model::catalog::{self as m, Gpu, MetricId, MetricName, Node, Tier, TierLabel};
 use model::clock::Mono;
-use model::sample::{Missing, Row, Source};
-use model::snapshot::{
-    CollectorView, DriverState, Family, GpuState, GpuView, Histogram, PartView, Series, Snapshot,
-    SubjectText, Value,
-};
-
-/// Subjects with their label texts, made once and shared by all snapshots.
-#[derive(Debug, Default)]
-struct Subjects(HashMap<Subject, Arc<SubjectText>>);
-
-impl Subjects {
-    fn text(&mut self, subject: &Subject) -> Arc<SubjectText> {
-        if let Some(known) = self.0.get(subject) {
-            return Arc::clone(known);
-        }
-        let text = Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
-        self.0.insert(subject.clone(), Arc::clone(&text));
-        text
-    }
-
-    /// Drops what no series uses any more, so that coming and going MIG instances leave nothing behind.
-    fn forget_unused(&mut self) {
-        self.0.retain(|_, text| Arc::strong_count(text) > 1);
-    }
-}
-
-/// Collects series by metric.
-pub(super) struct Builder<'a> {
-    subjects: Subjects,
-    off: &'a HashSet<MetricId>,
-    families: Vec<Vec<Series>>,
-}
-
-impl Builder<'_> {
-    pub(super) fn put<E: Entity, L: LabelSet>(
-        &mut self,
-        metric: &Metric<E, L>,
-        entity: &E,
-        labels: L,
-        value: f64,
-    ) {
-        self.row(&entity.subject(), metric.id(), labels.texts(), Value::Number(value));
-    }
-
-    pub(super) fn flag<E: Entity, L: LabelSet>(
-        &mut self,
-        metric: &Metric<E, L>,
-        entity: &E,
-        labels: L,
-        set: bool,
-    ) {
-        self.put(metric, entity, labels, f64::from(u8::from(set)));
-    }
-
-    pub(super) fn histogram(
-        &mut self,
-        entity: &impl Entity,
-        metric: MetricId,
-        labels: Vec<LabelText>,
-        histogram: &Histogram,
-    ) {
-        self.row(&entity.subject(), metric, labels, Value::Histogram(Arc::new(histogram.clone())));
-    }
-
-    pub(super) fn row(&mut self, subject: &Subject, metric: MetricId, labels: Vec<LabelText>, value: Value) {
-        if self.off.contains(&metric) {
-            return;
-        }
-        let subject = self.subjects.text(subject);
-        if let Some(family) = self.families.get_mut(usize::from(metric.0)) {
-            family.push(Series { subject, labels, value });
-        }
-    }
-
-    pub(super) fn rows(&mut self, subject: &Subject, rows: &[Row]) {
-        for row in rows {
-            self.row(subject, row.metric, row.labels.clone(), Value::Number(row.value));
-        }
-    }
-}
-
-/// What every part needs to know of the publication under way.
-pub(super) struct Moment<'a> {
-    pub now: Mono,
-    pub unix_seconds: f64,
-    pub intake: &'a Intake,
-    /// Every known GPU by index.
-    pub states: &'a [(Gpu, GpuState)],
-}
-
-impl Moment<'_> {
-    /// A moment in seconds since 1970.
-    pub fn unix(&self, at: Mono) -> f64 {
-        self.unix_seconds - self.now.since(at).as_secs_f64()
-    }
-
-    /// Every known GPU, and whether it answers.
-    pub fn gpus(&self) -> impl Iterator<Item = (&Gpu, bool)> {
-        self.states.iter().map(|(gpu, state)| (gpu, *state == GpuState::Up))
-    }
-}
+use model::sample::{Missing, Source};
+use model::snapshot::{CollectorView, DriverState, GpuState, GpuView, PartView, Snapshot, Value};
 
 /// What lasts from one publication to the next.
 #[derive(Debug, Default)]
@@ -141,11 +38,8 @@ impl Ledger {
     pub fn publish(&mut self, now: Mono, unix_seconds: f64) -> Snapshot {
         self.publication.sequence += 1;
         self.faults.settle(&mut self.counters, now, self.publication.ready);
-        let mut builder = Builder {
-            subjects: std::mem::take(&mut self.publication.subjects),
-            off: &self.settings.off,
-            families: METRICS.iter().map(|_| Vec::new()).collect(),
-        };
+        let subjects = std::mem::take(&mut self.publication.subjects);
+        let mut builder = Builder::new(subjects, &self.settings.off);
         let b = &mut builder;
         let driver = self.driver.state(now);
         let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
@@ -153,7 +47,7 @@ impl Ledger {
         self.intake.put(b, now, &driver, self.driver.node_call_stuck(), &states);
         self.put_health(b, now, &driver, &states);
         self.faults.put(b, self.intake.gpus());
-        let moment = Moment { now, unix_seconds, intake: &self.intake, states: &states };
+        let moment = LedgerMoment { now, unix_seconds, intake: &self.intake, states: &states };
         let canary = self.canary.put(b, &moment);
         let topology = self.topology.put(b, &moment, &self.accounting);
         let owners = self.owners.put(b, &moment, &self.topology, &self.accounting);
@@ -172,7 +66,7 @@ impl Ledger {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
         }
         self.publication.ready |= self.is_ready(&driver, &gpus);
-        let (families, subjects) = cap(builder, self.settings.max_series, &mut self.counters);
+        let (families, subjects) = builder.cap(self.settings.max_series, &mut self.counters);
         self.publication.subjects = subjects;
         self.publication.seconds = Mono::now().since(now).as_secs_f64();
         Snapshot {
@@ -204,7 +98,7 @@ impl Ledger {
     }
 
     /// What the ledger itself knows of each GPU.
-    fn put_gpus(&self, b: &mut Builder<'_>, moment: &Moment<'_>) -> Vec<GpuView> {
+    fn put_gpus(&self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> Vec<GpuView> {
         let mut views = Vec::with_capacity(moment.states.len());
         let mut lacking: BTreeMap<MetricId, u32> = BTreeMap::new();
         for (gpu, state) in moment.states {
@@ -242,7 +136,7 @@ impl Ledger {
             // It is the ledger's own: absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
             // What is switched off may have been read for another metric.
-            unsupported.retain(|id| !b.off.contains(id));
+            unsupported.retain(|id| !b.is_off(*id));
             for metric in unsupported {
                 *lacking.entry(metric).or_default() += 1;
             }
@@ -259,7 +153,7 @@ impl Ledger {
     fn put_collectors(
         &self,
         b: &mut Builder<'_>,
-        moment: &Moment<'_>,
+        moment: &LedgerMoment<'_>,
         driver: &DriverState,
         gpus: &[GpuView],
     ) -> Vec<CollectorView> {
@@ -344,42 +238,4 @@ impl Ledger {
         };
         nvml && Source::ALL.iter().all(|source| *source == Source::Nvml || self.intake.is_settled(*source))
     }
-}
-
-/// Leaves out series above the cap, the last of the catalogue first, and counts them. Series about the
-/// node itself are few and describe the others: they always stay.
-fn cap(mut b: Builder<'_>, max_series: usize, counters: &mut OwnCounters) -> (Vec<Family>, Subjects) {
-    let mut room = max_series;
-    let mut dropped = 0;
-    let mut families: Vec<Family> = Vec::new();
-    for (def, mut series) in METRICS.iter().zip(b.families) {
-        if def.entity != EntityKind::Node && !def.json_only {
-            // A histogram is many series on the page, and is left out as a whole.
-            series.retain(|one| {
-                let size = one.value.series();
-                let fits = size <= room;
-                room -= if fits { size } else { room };
-                dropped += if fits { 0 } else { size };
-                fits
-            });
-        }
-        if !series.is_empty() {
-            families.push(Family { def, series });
-        }
-    }
-    counters.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), dropped as f64);
-    let served = families.iter().filter(|f| !f.def.json_only);
-    let total: usize = served.flat_map(|f| &f.series).map(|s| s.value.series()).sum();
-    let id = m::gpu_exporter_series.id();
-    if !b.off.contains(&id) {
-        let def = m::gpu_exporter_series.def();
-        let before = &METRICS[..usize::from(id.0)];
-        let at = families.iter().take_while(|f| before.iter().any(|d| d.name == f.def.name)).count();
-        // Counts itself as well.
-        let value = Value::Number((total + 1) as f64);
-        let subject = b.subjects.text(&Node {}.subject());
-        families.insert(at, Family { def, series: vec![Series { subject, labels: Vec::new(), value }] });
-    }
-    b.subjects.forget_unused();
-    (families, b.subjects)
 }

@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::publish::Builder;
+use super::builder::Builder;
 use model::catalog::{self as m, Gpu, SampleBuffer};
 use model::clock::Mono;
 use model::sample::{AHEAD_MICROS, STEP_MICROS};
 use model::sample::{Buffer, Drained};
 use model::snapshot::Histogram;
 
-/// Bounds of the histogram of power samples, watts: closer where boards idle and bursts begin.
+/// Bounds of the histogram of power samples, watts: closer where GPUs idle and bursts begin.
 const WATTS: [f64; 12] =
     [75.0, 100.0, 150.0, 200.0, 250.0, 300.0, 400.0, 500.0, 600.0, 700.0, 1000.0, 1500.0];
 /// Bounds of the histogram of utilization samples.

@@ -110,7 +110,7 @@ fn rows_expire_at_their_deadline() {
 }
 
 #[test]
-fn a_new_epoch_drops_what_was_read_before_but_not_who_the_gpu_is() {
+fn a_new_epoch_drops_what_was_read_before_but_not_the_identity_of_the_gpu() {
     let (mut l, g, other) = (ledger(), gpu(0), gpu(1));
     l.fold(identity(&g, 1));
     l.fold(energy(&g, 1, SECOND, 5.0));
@@ -198,7 +198,7 @@ fn a_stuck_driver_withdraws_all_and_an_absent_one_voids_all() {
 }
 
 #[test]
-fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_anew() {
+fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_again() {
     let (mut l, g) = (ledger(), gpu(0));
     let joules = |s: &Snapshot| s.number(&m::gpu_energy_joules_total, &gpu(0), ());
     l.fold(energy(&g, 1, SECOND, 100.0));
@@ -245,7 +245,7 @@ fn nothing_measured_is_served_while_nothing_is_read() {
 }
 
 #[test]
-fn a_gpu_without_a_handle_is_told_by_its_index_until_it_has_one() {
+fn a_gpu_without_a_handle_is_known_by_its_index_until_it_has_one() {
     let (mut l, g) = (ledger(), gpu(4));
     let error = ErrorKind::new(m::DriverError::GpuIsLost);
     l.event(LedgerEvent::AttachFailed { index: 4, error, text: "lost".into() });
@@ -323,7 +323,7 @@ fn a_visit_that_asks_nothing_does_not_hide_that_every_call_fails() {
 }
 
 #[test]
-fn a_gpu_whose_mig_mode_alone_was_read_is_not_told_yet() {
+fn a_gpu_whose_mig_mode_alone_was_read_is_not_published_yet() {
     let (mut l, g) = (ledger(), gpu(0));
     let mode = |epoch| {
         batch(&g, Tier::Slow, epoch, SECOND, |rows| rows.of(&g).flag(&m::gpu_mig_mode_enabled, (), true))
@@ -344,7 +344,7 @@ fn a_gpu_whose_mig_mode_alone_was_read_is_not_told_yet() {
 }
 
 #[test]
-fn a_load_told_by_folder_and_kernel_log_counts_once_and_clears_the_drivers_counters() {
+fn a_load_seen_in_folder_and_kernel_log_counts_once_and_clears_the_drivers_counters() {
     let mut ledger = ledger();
     let a = gpu(0);
     let loads = |ledger: &mut Ledger, now| {

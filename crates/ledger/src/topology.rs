@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::accounting::Accounting;
-use super::publish::{Builder, Moment};
+use super::builder::Builder;
+use super::intake::LedgerMoment;
 use model::catalog::schema::{LabelSet, LabelText};
 use model::catalog::{
     self as m, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node, Subject, Tier,
@@ -88,7 +89,7 @@ impl TopologyState {
     pub(super) fn put(
         &mut self,
         b: &mut Builder<'_>,
-        moment: &Moment<'_>,
+        moment: &LedgerMoment<'_>,
         accounting: &Accounting,
     ) -> TopologyView {
         let Some(update) = self.update.clone() else { return TopologyView::default() };
@@ -131,7 +132,7 @@ impl TopologyState {
     fn put_links(
         &mut self,
         b: &mut Builder<'_>,
-        moment: &Moment<'_>,
+        moment: &LedgerMoment<'_>,
         gpu: &Gpu,
         device: &Device,
         up: bool,
@@ -168,7 +169,7 @@ impl TopologyState {
 /// The share of each MIG device of a GPU.
 fn put_slices(
     b: &mut Builder<'_>,
-    moment: &Moment<'_>,
+    moment: &LedgerMoment<'_>,
     topology: &host::Topology,
     gpu: &Gpu,
     place: &Place,

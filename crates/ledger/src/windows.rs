@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::publish::Builder;
+use super::builder::Builder;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, FaultAction, Node, Severity, WindowInfo, WindowKind};
 use model::snapshot::{Event, EventKind};

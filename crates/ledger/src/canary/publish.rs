@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::publish::{Builder, Moment};
+use super::super::builder::Builder;
+use super::super::intake::LedgerMoment;
 use super::{CanaryState, CheckState, MOST_BAD_SMS, PlaceRecord};
 use model::canary::{Instance, Rate, loudness};
 use model::catalog::schema::{KnownLabel, LabelSet, LabelText};
@@ -37,7 +38,7 @@ impl MigDevices {
 }
 
 impl CanaryState {
-    pub(crate) fn put(&mut self, b: &mut Builder<'_>, moment: &Moment<'_>) -> CanaryView {
+    pub(crate) fn put(&mut self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> CanaryView {
         self.put_node(b);
         let mut view = CanaryView { mode: self.mode, places: Vec::new() };
         for (gpu, up) in moment.gpus() {
@@ -137,7 +138,7 @@ impl CanaryState {
 }
 
 /// The MIG devices that a GPU has now, if that was read.
-fn devices(moment: &Moment<'_>, gpu: &Gpu) -> Option<MigDevices> {
+fn devices(moment: &LedgerMoment<'_>, gpu: &Gpu) -> Option<MigDevices> {
     let stored = moment.intake.fresh(gpu, Tier::Normal, moment.now)?;
     let info = m::gpu_mig_info.id();
     let at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid")?;

@@ -129,7 +129,7 @@ impl Bench {
     }
 
     /// The canary's events: verdict and text.
-    fn told(&mut self) -> Vec<(&'static str, String)> {
+    fn listed(&mut self) -> Vec<(&'static str, String)> {
         let list = self.publish().events;
         let own = list.iter().filter(|event| event.kind == EventKind::Canary);
         own.map(|event| (event.mnemonic, event.text.clone())).collect()
@@ -197,7 +197,7 @@ fn counters_are_there_before_anything_ran() {
 }
 
 #[test]
-fn a_run_that_is_well_is_told_with_its_rates() {
+fn a_run_that_is_well_is_published_with_its_rates() {
     let mut bench = Bench::new();
     bench.event(CanaryEvent::Mode { mode: CanaryMode::Idle, duty: 0.001 });
     bench.event(CanaryEvent::Alive(1));
@@ -234,7 +234,7 @@ fn a_run_that_is_well_is_told_with_its_rates() {
     let Value::Histogram(rates) = &s.series(&m::gpu_canary_sample_rate_ratio)[0].value else { panic!() };
     assert_eq!((rates.count(), rates.counts[9]), (1, 1), "the baseline's alone");
     assert!(!s.canary.places[0].running);
-    assert_eq!(bench.told(), [], "that all is well is no event");
+    assert_eq!(bench.listed(), [], "that all is well is no event");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_verdict_keeps_its_series_and_each_change_of_it_is_one_event() {
     bench.ended(outcome(whole(), vec![judged(C::HbmRead, V::Ok)]));
     assert_eq!(bench.verdict(C::HbmRead, V::DegradedMemory), Some(0.0));
     assert_eq!(bench.verdict(C::HbmRead, V::Ok), Some(1.0));
-    let said: Vec<_> = bench.told().into_iter().map(|(verdict, _)| verdict).collect();
+    let said: Vec<_> = bench.listed().into_iter().map(|(verdict, _)| verdict).collect();
     assert_eq!(said, ["degraded_memory", "ok"]);
     assert_eq!(bench.unhealthy(), Some(0.0), "slow is not unreliable");
     let s = bench.publish();
@@ -279,7 +279,7 @@ fn wrong_results_are_counted_named_and_against_the_gpu() {
     assert_eq!((count(MismatchKind::Zeroed), count(MismatchKind::Flipped)), (Some(6.0), Some(15.0)));
     assert_eq!(s.series(&m::gpu_canary_bad_sm_info).len(), 8);
     assert!(s.series(&m::gpu_canary_last_success_timestamp_seconds).is_empty());
-    assert_eq!(bench.told().len(), 2, "suspected, and found");
+    assert_eq!(bench.listed().len(), 2, "suspected, and found");
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::Contended)]));
     bench.ended(Outcome {
         end: CanaryEnd::CouldNotRun,
@@ -303,7 +303,7 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
         ..outcome(whole(), vec![judged(C::Init, V::Ok)])
     };
     bench.ended(fault());
-    // No check was judged so: the step stands for it.
+    // No check was judged so: the step is the check.
     assert_eq!(bench.verdict(C::Tensor, V::DriverFault), Some(1.0));
     assert_eq!(bench.unhealthy(), Some(1.0));
     let s = bench.publish();
@@ -317,7 +317,7 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
     bench.0.canary.reset(Some(&gpu()));
     assert_eq!((bench.unhealthy(), bench.verdict(C::Tensor, V::DriverFault)), (Some(0.0), None));
     bench.ended(fault());
-    assert_eq!(bench.told().len(), 2, "it is back");
+    assert_eq!(bench.listed().len(), 2, "it is back");
     // What the environment forbids is no error of the driver's.
     let forbidden = Outcome {
         end: CanaryEnd::CouldNotRun,
@@ -347,12 +347,12 @@ fn a_hang_lasts_until_its_process_has_ended() {
     assert_eq!(hung(&s), Some(1.0));
     assert_eq!(s.canary.places[0].hung, Some(CanaryStep::Context));
     assert_eq!(bench.verdict(C::Init, V::Hung), Some(1.0));
-    assert_eq!(bench.told(), [("hung", "no progress for 60 s".into())]);
+    assert_eq!(bench.listed(), [("hung", "no progress for 60 s".into())]);
     bench.event(CanaryEvent::Killed);
     bench.event(CanaryEvent::Hung(whole(), None));
     let s = bench.publish();
     assert_eq!((hung(&s), s.number(&m::gpu_canary_kills_total, &Node {}, ())), (Some(0.0), Some(1.0)));
-    assert_eq!(bench.told().len(), 2);
+    assert_eq!(bench.listed().len(), 2);
     assert_eq!(bench.unhealthy(), Some(1.0), "until a run or a reset says otherwise");
     bench.ended(outcome(whole(), vec![judged(C::Init, V::Ok)]));
     assert_eq!(bench.unhealthy(), Some(0.0));
@@ -390,7 +390,7 @@ fn an_instance_that_is_gone_has_no_series() {
     assert_eq!(s.number(&m::gpu_mig_canary_rate_ratio, &part(2), of), Some(0.9));
     assert_eq!(s.number(&m::gpu_mig_canary_last_run_timestamp_seconds, &part(1), ()), Some(100.0));
     assert_eq!(s.canary.places.len(), 3);
-    assert_eq!(s.canary.places[0].due, Some(3000.0), "what is planned is told of the whole");
+    assert_eq!(s.canary.places[0].due, Some(3000.0), "what is planned is published of the whole");
     assert!(s.canary.places[0].checks.is_empty());
     // A new handle: what there is now was not read yet.
     bench.visit(Tier::Slow, 3, 1, |rows| rows.of(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
@@ -441,7 +441,7 @@ fn a_gpu_that_another_one_replaced_leaves_nothing() {
     bench.0.event(Inboxed::GpuAttached(Gpu { gpu: 5, uuid: "GPU-9".into() }));
     assert!(bench.publish().canary.places.is_empty());
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::Ok)]));
-    assert!(bench.publish().canary.places.is_empty(), "late news of it");
+    assert!(bench.publish().canary.places.is_empty(), "a late event of it");
 }
 
 /// Utilization samples of the ten seconds before this one: 5 a second, of this value.
@@ -473,7 +473,7 @@ fn the_canarys_own_time_is_neither_busy_nor_idle() {
     let count = (m::SampleBuffer::Utilization,);
     assert_eq!(s.number(&m::gpu_exporter_sample_gaps_total, &gpu(), count), Some(0.0));
     assert_eq!(s.number(&m::gpu_exporter_samples_total, &gpu(), count), Some(79.0), "4 s are missing");
-    assert!(s.series(&m::gpu_last_busy_timestamp_seconds).is_empty(), "nobody was at work");
+    assert!(s.series(&m::gpu_last_busy_timestamp_seconds).is_empty(), "no work but its own");
     bench.drain(Tier::Slow, 1, 130, samples(130, 0.5), |_| ());
     let s = bench.publish_at(131);
     let (seconds, peak) = busy(&s);
@@ -551,7 +551,7 @@ prop_compose! {
     }
 }
 
-fn any_news() -> impl Strategy<Value = CanaryEvent> {
+fn any_event() -> impl Strategy<Value = CanaryEvent> {
     let place = || prop_oneof![Just(whole()), (0u32..3).prop_map(|id| instance(id, "MIG-x"))];
     let ended = (
         place(),
@@ -584,13 +584,13 @@ fn any_news() -> impl Strategy<Value = CanaryEvent> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn whatever_the_canary_says_no_series_is_impossible_or_stands_twice(
-        news in prop::collection::vec(any_news(), 1..40),
+    fn whatever_the_canary_says_no_series_is_impossible_or_comes_twice(
+        events in prop::collection::vec(any_event(), 1..40),
     ) {
         let mut bench = Bench::new();
         bench.divided(2, &[(1, "MIG-x"), (2, "MIG-x")]);
         let mut runs = 0;
-        for one in news {
+        for one in events {
             runs += usize::from(matches!(one, CanaryEvent::Ended(_)));
             bench.event(one);
         }

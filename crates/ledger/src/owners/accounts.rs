@@ -1,11 +1,11 @@
-//! Quantity each owner had of each GPU or GPU instance: counters that never go back, kept for a while after its end.
+//! AmountKind each owner had of each GPU or GPU instance: counters that never go back, kept for a while after its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::sketch::Sketch;
-use super::timeline::{AmountShare, Placement, Quantity, SettledSpan};
+use super::timeline::{AmountKind, AmountShare, InstanceId, SettledSpan};
 use crate::bottleneck::Steady;
 use model::catalog::{Gpu, OwnedGpu};
 use model::clock::Mono;
@@ -17,7 +17,7 @@ const SPARE: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AccountKey {
     pub gpu: Gpu,
-    pub place: Placement,
+    pub place: InstanceId,
     pub owner: Arc<str>,
 }
 
@@ -45,7 +45,7 @@ pub struct Account {
     pub memory: Sketch,
     /// Shares of the GPU's multiprocessors that were active while it was alone, by time.
     pub multiprocessors: Sketch,
-    /// Quantity holds it back.
+    /// AmountKind holds it back.
     pub cause: Steady,
     full: bool,
     ended: bool,
@@ -151,8 +151,8 @@ impl Accounts {
             let key = AccountKey { gpu: gpu.clone(), place: share.place, owner: share.owner };
             let Some(account) = self.all.get_mut(&key) else { continue };
             match share.quantity {
-                Quantity::Busy(_) => account.busy += share.amount,
-                Quantity::Joules => account.joules += share.amount,
+                AmountKind::Busy(_) => account.busy += share.amount,
+                AmountKind::Joules => account.joules += share.amount,
             }
         }
     }

@@ -7,11 +7,12 @@ use super::OwnerState;
 use super::accounts::{Account, AccountKey};
 use super::remote::Readings;
 use super::sketch::{Need, PERCENTILE, smallest};
-use super::timeline::{Listing, Placement, PresentOwner};
+use super::timeline::{InstanceId, Listing, PresentOwner};
 use super::tracks::{Tracks, link_rate};
 use crate::accounting::Accounting;
 use crate::bottleneck::Evidence;
-use crate::publish::{Builder, Moment};
+use crate::builder::Builder;
+use crate::intake::LedgerMoment;
 use crate::topology::TopologyState;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, ProfileName};
@@ -48,7 +49,7 @@ impl About {
     }
 }
 
-fn about(moment: &Moment<'_>, topology: &TopologyState, gpu: &Gpu, up: bool) -> About {
+fn about(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: bool) -> About {
     let (intake, now) = (moment.intake, moment.now);
     let value = |metric| intake.value_of(gpu, metric, None, now);
     let generation = value(m::gpu_pcie_link_generation.id());
@@ -89,7 +90,7 @@ impl OwnerState {
     pub(crate) fn put(
         &mut self,
         b: &mut Builder<'_>,
-        moment: &Moment<'_>,
+        moment: &LedgerMoment<'_>,
         topology: &TopologyState,
         accounting: &Accounting,
     ) -> Vec<OwnerView> {
@@ -125,8 +126,8 @@ impl OwnerState {
     }
 
     /// Ids of the processes of each owner at each place.
-    fn pids(&self, listing: &Listing, now: Mono) -> BTreeMap<(Placement, Arc<str>), Vec<u32>> {
-        let mut all: BTreeMap<(Placement, Arc<str>), BTreeSet<u32>> = BTreeMap::new();
+    fn pids(&self, listing: &Listing, now: Mono) -> BTreeMap<(InstanceId, Arc<str>), Vec<u32>> {
+        let mut all: BTreeMap<(InstanceId, Arc<str>), BTreeSet<u32>> = BTreeMap::new();
         for process in &listing.processes {
             let owner = self.tenants.owner(process.tenant, now, &self.unknown);
             if let (Some(owner), Some(tenant)) = (owner, self.tenants.get(process.tenant)) {
@@ -216,10 +217,10 @@ impl OwnerState {
 /// Evidence of what slows an owner down.
 fn evidence(
     about: &About,
-    place: Placement,
+    place: InstanceId,
     here: &PresentOwner,
     read: Option<&Readings>,
-    tracks: &BTreeMap<(Gpu, Placement), Tracks>,
+    tracks: &BTreeMap<(Gpu, InstanceId), Tracks>,
     now: Mono,
 ) -> Evidence {
     let whole = tracks.get(&(about.gpu.clone(), None));

@@ -107,8 +107,8 @@ impl Bench {
 
     fn attribute(&mut self, pid: u32, started: f64, owner: &str) {
         let owner = Arc::new(Owner { id: owner.into(), ..Owner::unknown() });
-        let told = Attribution { pid, started: Some(BOOT + started), owner };
-        self.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![told])));
+        let attribution = Attribution { pid, started: Some(BOOT + started), owner };
+        self.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![attribution])));
     }
 
     fn publish(&mut self) -> Snapshot {
@@ -151,7 +151,7 @@ fn time_work_and_energy_are_divided_among_owners() {
 }
 
 #[test]
-fn nobody_has_series_before_it_is_known_who_it_is() {
+fn no_owner_has_series_before_it_is_known() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[], 0.0, 100.0, 1.0);
     for second in 0..12 {
@@ -200,7 +200,7 @@ fn an_end_with_full_memory_is_a_suspicion() {
 #[test]
 fn starts_are_measured_only_where_they_were_seen() {
     let mut bench = Bench::new(settings::Owners::default());
-    // It was there before anybody looked.
+    // It was there before the first listing.
     bench.second(&[on(1)], 0.0, 100.0, 0.9);
     bench.attribute(1, 10.0, "a");
     bench.second(&[], 0.0, 100.0, 0.9);
@@ -244,7 +244,7 @@ fn a_gpu_that_does_not_answer_keeps_the_counters_of_its_owners() {
 }
 
 #[test]
-fn what_is_listed_no_more_is_not_told() {
+fn what_is_listed_no_more_is_not_published() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
@@ -284,8 +284,9 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
         network: None,
     };
     let topology = Arc::new(Topology { devices: vec![device], ..Topology::default() });
-    let news = model::topology::TopologyUpdate { topology, against_first_seen: None, against_declared: None };
-    bench.ledger.event(LedgerEvent::Topology(news));
+    let update =
+        model::topology::TopologyUpdate { topology, against_first_seen: None, against_declared: None };
+    bench.ledger.event(LedgerEvent::Topology(update));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
     let reading = |at: f64, kills| Reading {
@@ -312,12 +313,12 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
 }
 
 #[test]
-fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
+fn a_kill_that_only_the_kernel_log_reports_is_counted_once() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     let owner = Owner { id: "a".into(), cgroup: "/pods/a".into(), ..Owner::unknown() };
-    let told = Attribution { pid: 7, started: Some(BOOT + 50.0), owner: Arc::new(owner) };
-    bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![told])));
+    let attribution = Attribution { pid: 7, started: Some(BOOT + 50.0), owner: Arc::new(owner) };
+    bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![attribution])));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.publish();
     let mut read = |kills| {
@@ -353,7 +354,7 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
     }
     let s = bench.publish();
     let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
-    assert_eq!(kills, Some(2.0), "one of which the group told too, and none of another one's");
+    assert_eq!(kills, Some(2.0), "one of which the group counted too, and none of another one's");
     assert!(s.events.iter().all(|event| event.owner.is_none()), "no fault of a GPU");
 }
 
@@ -378,18 +379,18 @@ fn a_cause_is_named_once_it_lasts() {
 }
 
 #[test]
-fn a_fault_names_whose_work_it_hit() {
+fn a_fault_names_the_owner_of_the_work() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
-    let told = DriverFact { gpu: gpu(), bits: 8, data: 31, gpu_instance: None, compute_instance: None };
+    let event = DriverFact { gpu: gpu(), bits: 8, data: 31, gpu_instance: None, compute_instance: None };
     let fact = Fact {
         source: FaultSource::Nvml,
         number: 1,
         taken: mono(bench.now),
         unix_seconds: BOOT + bench.now,
-        what: What::Driver(told),
+        what: What::Driver(event),
     };
     bench.ledger.fact(1, fact);
     let s = bench.publish();
@@ -397,7 +398,7 @@ fn a_fault_names_whose_work_it_hit() {
 }
 
 #[test]
-fn nothing_is_told_of_owners_where_nobody_is_to_ask() {
+fn nothing_is_published_of_owners_where_they_are_switched_off() {
     let mut bench = Bench::new(settings::Owners { enabled: false, ..settings::Owners::default() });
     for _ in 0..8 {
         bench.second(&[on(7)], 1.0, 300.0, 0.9);

@@ -1,8 +1,8 @@
-//! Who was on one GPU when: what was measured of the GPU is divided among them by time.
+//! The owners on one GPU by time: amounts measured of the GPU are divided among them.
 //!
-//! Processes are listed once a second. Whom they work for is told later, and so are the driver's samples: a
-//! stretch of time is settled when the owners of all who were there are known, and what was measured waits for
-//! that. Quantity is divided never adds up to more than what was measured.
+//! Processes are listed once a second. Their owners are known later, and so are the driver's samples: a stretch of
+//! time is settled when the owners of all its processes are known, and amounts wait for that. The shares never add
+//! up to more than what was measured.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use model::clock::Mono;
 use model::owners::Owner;
 
 /// MIG GPU instance; `None`: the whole GPU.
-pub type Placement = Option<u32>;
+pub type InstanceId = Option<u32>;
 
 /// A listing holds until the next one, but not for longer than this.
 pub const LONGEST: Duration = Duration::from_secs(5);
@@ -27,24 +27,24 @@ pub struct ListedProcess {
     /// Its number among the tenants.
     pub tenant: u64,
     /// Where it is.
-    pub place: Placement,
+    pub place: InstanceId,
     /// Device memory it holds, in bytes.
     pub memory: Option<u64>,
 }
 
-/// Quantity one listing at the GPU showed.
+/// AmountKind one listing at the GPU showed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
     pub processes: Vec<ListedProcess>,
     /// Places whose memory is full.
-    pub full: Vec<Placement>,
+    pub full: Vec<InstanceId>,
 }
 
-/// Quantity was measured over a time.
+/// AmountKind was measured over a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Amount {
     /// Of what.
-    pub quantity: Quantity,
+    pub quantity: AmountKind,
     /// From when,
     pub from: Mono,
     /// to when.
@@ -53,11 +53,11 @@ pub struct Amount {
     pub amount: f64,
 }
 
-/// Quantity was measured.
+/// AmountKind was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Quantity {
+pub enum AmountKind {
     /// Seconds in which a place worked.
-    Busy(Placement),
+    Busy(InstanceId),
     /// Energy of the GPU.
     Joules,
 }
@@ -66,7 +66,7 @@ pub enum Quantity {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PresentOwner {
     /// Where.
-    pub place: Placement,
+    pub place: InstanceId,
     /// Who.
     pub owner: Arc<Owner>,
     /// Memory of its processes there; `None` where the driver lists none.
@@ -85,16 +85,16 @@ pub struct SettledSpan {
     /// Who was there.
     pub present: Vec<PresentOwner>,
     /// Places whose memory was full.
-    pub full: Vec<Placement>,
+    pub full: Vec<InstanceId>,
 }
 
 /// A part of an amount that is an owner's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AmountShare {
     /// Of what.
-    pub quantity: Quantity,
+    pub quantity: AmountKind,
     /// Where.
-    pub place: Placement,
+    pub place: InstanceId,
     /// Whose.
     pub owner: Arc<str>,
     /// How much.
@@ -112,7 +112,7 @@ struct OpenSpan {
 struct Stretch {
     from: Mono,
     to: Mono,
-    owners: Vec<(Placement, Vec<Arc<str>>)>,
+    owners: Vec<(InstanceId, Vec<Arc<str>>)>,
     /// The only process on the GPU, if there was one, and no MIG.
     only: Option<u64>,
 }
@@ -162,7 +162,7 @@ impl Timeline {
         while let Some(raw) = self.raw.front() {
             let Some(present) = present(&raw.listing.processes, &owner) else { break };
             let Some(OpenSpan { from, to, listing }) = self.raw.pop_front() else { break };
-            let mut owners: BTreeMap<Placement, Vec<Arc<str>>> = BTreeMap::new();
+            let mut owners: BTreeMap<InstanceId, Vec<Arc<str>>> = BTreeMap::new();
             for one in &present {
                 owners.entry(one.place).or_default().push(Arc::clone(&one.owner.id));
             }
@@ -200,7 +200,7 @@ impl Timeline {
                 continue;
             }
             self.divide_one(&amount, &share, &mut parts);
-            if amount.quantity == Quantity::Busy(None) && amount.amount > 0.0 {
+            if amount.quantity == AmountKind::Busy(None) && amount.amount > 0.0 {
                 let at = self.settled.iter().rev().find(|s| s.from < amount.to && amount.to <= s.to);
                 works.extend(at.and_then(|s| s.only).map(|tenant| (tenant, amount.to)));
             }
@@ -219,11 +219,11 @@ impl Timeline {
             let parted = stretch.owners.iter().any(|(place, _)| place.is_some());
             for (place, owners) in &stretch.owners {
                 let of_place = match (amount.quantity, place) {
-                    (Quantity::Busy(wanted), _) if wanted != *place => None,
+                    (AmountKind::Busy(wanted), _) if wanted != *place => None,
                     // Both count in whole GPUs, as the allocated time does.
                     (_, Some(instance)) => share(*instance),
-                    (Quantity::Busy(_), None) => Some(1.0),
-                    (Quantity::Joules, None) => (!parted).then_some(1.0),
+                    (AmountKind::Busy(_), None) => Some(1.0),
+                    (AmountKind::Joules, None) => (!parted).then_some(1.0),
                 };
                 let Some(of_place) = of_place else { continue };
                 let each = overlap * of_place / owners.len() as f64;
@@ -243,7 +243,7 @@ pub fn present(
     processes: &[ListedProcess],
     owner: impl Fn(u64) -> Option<Arc<Owner>>,
 ) -> Option<Vec<PresentOwner>> {
-    let mut all: BTreeMap<(Placement, Arc<str>), PresentOwner> = BTreeMap::new();
+    let mut all: BTreeMap<(InstanceId, Arc<str>), PresentOwner> = BTreeMap::new();
     for process in processes {
         let owner = owner(process.tenant)?;
         let one = all.entry((process.place, Arc::clone(&owner.id))).or_insert_with(|| PresentOwner {
@@ -257,7 +257,7 @@ pub fn present(
             (a, b) => a.or(b),
         };
     }
-    let mut count: BTreeMap<Placement, usize> = BTreeMap::new();
+    let mut count: BTreeMap<InstanceId, usize> = BTreeMap::new();
     for (place, _) in all.keys() {
         *count.entry(*place).or_default() += 1;
     }

@@ -9,7 +9,7 @@ fn owner(tenant: u64) -> Option<Arc<Owner>> {
     Some(Arc::new(Owner { id: format!("owner{}", tenant % 3).as_str().into(), ..Owner::unknown() }))
 }
 
-fn process(tenant: u64, place: Placement) -> ListedProcess {
+fn process(tenant: u64, place: InstanceId) -> ListedProcess {
     ListedProcess { tenant, place, memory: Some(10) }
 }
 
@@ -18,7 +18,7 @@ fn listing(processes: Vec<ListedProcess>) -> Listing {
 }
 
 fn busy(from: f64, to: f64, amount: f64) -> Amount {
-    Amount { quantity: Quantity::Busy(None), from: at(from), to: at(to), amount }
+    Amount { quantity: AmountKind::Busy(None), from: at(from), to: at(to), amount }
 }
 
 #[test]
@@ -69,14 +69,14 @@ fn an_instance_has_its_share_of_the_energy_and_of_the_work() {
     let mut line = Timeline::default();
     line.listed(at(0.0), listing(vec![process(0, Some(1)), process(1, Some(2)), process(2, Some(2))]));
     line.listed(at(1.0), listing(vec![]));
-    line.measured(Amount { quantity: Quantity::Joules, from: at(0.0), to: at(1.0), amount: 700.0 });
-    line.measured(Amount { quantity: Quantity::Busy(Some(2)), from: at(0.0), to: at(1.0), amount: 0.6 });
+    line.measured(Amount { quantity: AmountKind::Joules, from: at(0.0), to: at(1.0), amount: 700.0 });
+    line.measured(Amount { quantity: AmountKind::Busy(Some(2)), from: at(0.0), to: at(1.0), amount: 0.6 });
     line.settle(owner);
     let (parts, _) = line.divide(|instance| Some(if instance == 1 { 3.0 } else { 2.0 } / 7.0));
     let joules: Vec<f64> =
-        parts.iter().filter(|p| p.quantity == Quantity::Joules).map(|p| p.amount.round()).collect();
+        parts.iter().filter(|p| p.quantity == AmountKind::Joules).map(|p| p.amount.round()).collect();
     assert_eq!(joules, [300.0, 100.0, 100.0]);
-    let busy = parts.iter().filter(|p| p.quantity != Quantity::Joules).map(|p| p.amount).sum::<f64>();
+    let busy = parts.iter().filter(|p| p.quantity != AmountKind::Joules).map(|p| p.amount).sum::<f64>();
     assert!((busy - 0.6 * 2.0 / 7.0).abs() < 1e-9, "of its work too: {busy}");
 }
 
@@ -91,7 +91,7 @@ proptest! {
         line.listed(at(0.0), listing(vec![]));
         let mut measured = [0.0, 0.0];
         for (from, length, amount, joules) in amounts {
-            let quantity = if joules { Quantity::Joules } else { Quantity::Busy(None) };
+            let quantity = if joules { AmountKind::Joules } else { AmountKind::Busy(None) };
             measured[usize::from(joules)] += amount;
             line.measured(Amount { quantity, from: at(from), to: at(from + length), amount });
         }
@@ -102,7 +102,7 @@ proptest! {
             line.settle(owner);
             for part in line.divide(|_| Some(1.0 / 3.0)).0 {
                 prop_assert!(part.amount >= 0.0);
-                divided[usize::from(part.quantity == Quantity::Joules)] += part.amount;
+                divided[usize::from(part.quantity == AmountKind::Joules)] += part.amount;
             }
         }
         for (divided, measured) in divided.into_iter().zip(measured) {
