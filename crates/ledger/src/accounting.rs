@@ -156,8 +156,7 @@ impl Accounting {
             let seconds = *nanos as f64 * 1e-9;
             b.put(&m::gpu_exporter_driver_call_seconds_total, &Node {}, (call, *tier), seconds);
         }
-        let metric = m::gpu_exporter_driver_call_duration_seconds.id();
-        b.histogram(&Node {}, metric, Vec::new(), &self.call_seconds);
+        b.histogram(&m::gpu_exporter_driver_call_duration_seconds, &Node {}, (), &self.call_seconds);
     }
 
     /// The sums of a GPU; of one that is not `up` only when it was at work. Metrics that have a value so are taken

@@ -53,14 +53,15 @@ impl<'a> Builder<'a> {
         self.put(metric, entity, labels, f64::from(u8::from(set)));
     }
 
-    pub fn histogram(
+    pub fn histogram<E: Entity, L: LabelSet>(
         &mut self,
-        entity: &impl Entity,
-        metric: MetricId,
-        labels: Vec<LabelText>,
+        metric: &Metric<E, L>,
+        entity: &E,
+        labels: L,
         histogram: &Histogram,
     ) {
-        self.row(&entity.subject(), metric, labels, Value::Histogram(Arc::new(histogram.clone())));
+        let value = Value::Histogram(Arc::new(histogram.clone()));
+        self.row(&entity.subject(), metric.id(), labels.texts(), value);
     }
 
     pub fn row(&mut self, subject: &Subject, metric: MetricId, labels: Vec<LabelText>, value: Value) {

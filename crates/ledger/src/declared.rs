@@ -6,11 +6,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::builder::Builder;
-use super::intake::LedgerMoment;
-use super::intake::StoredBatch;
-use model::catalog::schema::{Label, LabelSet, LabelText};
-use model::catalog::{self as m, Gpu, MetricId, MigInfo, ProfileName, Subject, Tier};
-use model::sample::{Missing, Rows};
+use super::intake::{LedgerMoment, StoredBatch, label};
+use model::catalog::schema::Label;
+use model::catalog::{self as m, Gpu, MigInfo, ProfileName, Subject, Tier};
+use model::sample::Missing;
 use settings::mig_layout::{DeclaredLayout, PciIds, Profiles, Wanted, pci_id};
 
 /// How a GPU is divided.
@@ -77,37 +76,29 @@ fn actual(slow: Option<&StoredBatch>, normal: Option<&StoredBatch>) -> Option<Ac
     let info = m::gpu_mig_info.id();
     let unread =
         |gap: &model::sample::Gap| gap.metrics.contains(&info) && !matches!(gap.missing, Missing::Dropped(_));
-    (!normal.gaps.iter().any(unread)).then(|| divided(&normal.rows, info))
+    (!normal.gaps.iter().any(unread)).then(|| divided(normal))
 }
 
-fn divided(rows: &Rows, info: MetricId) -> Actual {
-    let at = MigInfo::DEFS.iter().position(|def| def.name == ProfileName::DEF.name);
-    let (mut profiles, mut all, mut used) = (BTreeMap::new(), HashSet::new(), HashSet::new());
-    for (subject, rows) in rows.groups() {
-        match subject {
-            Subject::GpuInstance(instance) => {
-                all.insert(instance.gpu_instance);
-            }
-            Subject::ComputeInstance(instance) => {
-                used.insert(instance.gpu_instance);
-                for row in rows.iter().filter(|row| row.metric == info) {
-                    if let Some(LabelText::Text(profile)) = at.and_then(|at| row.labels.get(at)) {
-                        *profiles.entry(profile.to_string()).or_insert(0) += 1;
-                    }
-                }
-            }
-            _ => {}
+fn divided(normal: &StoredBatch) -> Actual {
+    let mut profiles = BTreeMap::new();
+    for row in normal.mig_devices().filter_map(|(_, row)| row) {
+        if let Some(profile) = label::<MigInfo>(row, ProfileName::DEF.name) {
+            *profiles.entry(profile.to_owned()).or_insert(0) += 1;
         }
     }
-    Actual::Devices { profiles, unused: !all.is_subset(&used) }
+    let used: HashSet<u32> = normal.mig_devices().map(|(device, _)| device.gpu_instance).collect();
+    let unused = normal.rows.groups().iter().any(|(subject, _)| {
+        matches!(subject, Subject::GpuInstance(instance) if !used.contains(&instance.gpu_instance))
+    });
+    Actual::Devices { profiles, unused }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::catalog::{ComputeInstance, GpuInstance};
+    use model::catalog::{ComputeInstance, GpuInstance, MetricId};
     use model::clock::Mono;
-    use model::sample::Gap;
+    use model::sample::{Gap, Rows};
 
     fn held(rows: Rows, gaps: Vec<Gap>) -> StoredBatch {
         let unsupported = gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);

@@ -32,7 +32,7 @@ struct ListedEvent {
 }
 
 /// The list.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct EventList {
     keep: usize,
     entries: VecDeque<ListedEvent>,
@@ -51,17 +51,7 @@ pub struct EventList {
 impl EventList {
     /// An empty list of at most so many.
     pub fn new(keep: usize) -> EventList {
-        EventList {
-            keep: keep.max(1),
-            entries: VecDeque::new(),
-            revision: 0,
-            next: 1,
-            newest: HashMap::new(),
-            pending: Vec::new(),
-            unlogged: 0,
-            list: Arc::from([]),
-            listed: 0,
-        }
+        EventList { keep: keep.max(1), next: 1, ..EventList::default() }
     }
 
     /// Takes in an event; gives the id of its entry. `wait`: how long the log waits for what the other

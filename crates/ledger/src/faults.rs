@@ -40,9 +40,17 @@ const MAX_HOMELESS: usize = 4096;
 /// A fault that one source has reported.
 #[derive(Debug)]
 struct PendingFault {
-    source: FaultSource,
+    /// Whether the driver reported it; else the kernel log did.
+    nvml: bool,
     heard: Mono,
     entry: u64,
+}
+
+#[derive(Debug)]
+struct Heard {
+    at: Mono,
+    unix_seconds: f64,
+    owner: Option<Arc<str>>,
 }
 
 /// Faults of one GPU since its last reset.
@@ -113,7 +121,7 @@ pub struct PersistedFaults {
     pub gpus: Vec<FaultyGpu>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Faults {
     /// The life of each source and the number of its newest fact.
     numbers: HashMap<FaultSource, (u64, u64)>,
@@ -139,24 +147,14 @@ impl Faults {
     /// Nothing has happened yet. `keep`: entries of the list; `seen`: GPUs of an earlier daemon.
     pub fn new(keep: usize, seen: &[Identity], persisted: PersistedFaults) -> Faults {
         let known = seen.iter().filter(|identity| !identity.pci.is_empty());
-        let place = |identity: &Identity| {
-            let gpu = Gpu { gpu: identity.index, uuid: identity.uuid.as_str().into() };
-            (identity.pci.clone(), gpu)
-        };
-        let places: HashMap<String, Gpu> = known.map(place).collect();
+        let gpu = |identity: &Identity| Gpu { gpu: identity.index, uuid: identity.uuid.as_str().into() };
+        let places: HashMap<_, _> = known.map(|identity| (identity.pci.clone(), gpu(identity))).collect();
         let mut faults = Faults {
-            numbers: HashMap::new(),
-            reads_kernel_log: None,
             remembers: !places.is_empty(),
             places,
-            states: BTreeMap::new(),
-            waiting: HashMap::new(),
-            homeless: VecDeque::new(),
             events: EventList::new(keep),
-            last_event: None,
-            resets: Resets::default(),
             load: persisted.load.clone(),
-            persisted: PersistedFaults::default(),
+            ..Faults::default()
         };
         for gpu in &persisted.gpus {
             faults.restore(gpu);
@@ -320,7 +318,7 @@ impl Faults {
 
     /// Takes in a fact. `complete`: every GPU that can be known is known; before that a line of the kernel
     /// log about the address of no known GPU may wait.
-    /// `owner`: whose work it is about, if that is known.
+    /// `owner`: the owner of the work, if that is known.
     pub fn take(&mut self, counters: &mut OwnCounters, fact: Fact, complete: bool, owner: Option<Arc<str>>) {
         if !complete && self.homeless.len() < MAX_HOMELESS {
             let behind = self.homeless.iter().any(is_old);
@@ -328,11 +326,12 @@ impl Faults {
                 return self.homeless.push_back(fact);
             }
         }
-        let Fact { taken, unix_seconds, what, .. } = fact;
+        let Fact { taken: at, unix_seconds, what, .. } = fact;
+        let heard = Heard { at, unix_seconds, owner };
         self.last_event = Some(self.last_event.map_or(unix_seconds, |last| last.max(unix_seconds)));
         match what {
-            What::Driver(fact) => self.driver(counters, fact, taken, unix_seconds, owner),
-            What::Kernel(fact) => self.kernel(counters, fact, taken, unix_seconds, owner),
+            What::Driver(fact) => self.driver(counters, fact, heard),
+            What::Kernel(fact) => self.kernel(counters, fact, heard),
         }
     }
 
@@ -367,22 +366,16 @@ impl Faults {
         &mut self,
         counters: &mut OwnCounters,
         fact: DriverFact,
-        heard: Mono,
-        unix_seconds: f64,
-        owner: Option<Arc<str>>,
+        Heard { at, unix_seconds, owner }: Heard,
     ) {
         let event = fact.event();
         counters.add(&m::gpu_driver_events_total, &fact.gpu, (event,), 1.0);
         if event == DriverEvent::Xid {
             let row = xid::xid(u32::try_from(fact.data).unwrap_or(u32::MAX));
-            let entry = Event {
-                gpu_instance: fact.gpu_instance,
-                compute_instance: fact.compute_instance,
-                owner,
-                nvml: true,
-                ..xid_event(&row, unix_seconds)
-            };
-            return self.xid(counters, FaultSource::Nvml, fact.gpu, &row, entry, heard);
+            let entry = Event { owner, nvml: true, ..xid_event(&row, unix_seconds) };
+            let DriverFact { gpu_instance, compute_instance, .. } = fact;
+            let entry = Event { gpu_instance, compute_instance, ..entry };
+            return self.xid(counters, fact.gpu, &row, entry, at);
         }
         let (kind, code, name, (severity, action, meaning)) = if event == DriverEvent::RecoveryAction {
             let wanted = usize::try_from(fact.data).ok().and_then(|at| RecoveryAction::ALL.get(at).copied());
@@ -402,16 +395,14 @@ impl Faults {
             nvml: true,
             ..Event::new(kind, unix_seconds, severity, action)
         };
-        self.events.record(entry, heard, Duration::ZERO);
+        self.events.record(entry, at, Duration::ZERO);
     }
 
     fn kernel(
         &mut self,
         counters: &mut OwnCounters,
         fact: KernelFact,
-        heard: Mono,
-        unix_seconds: f64,
-        owner: Option<Arc<str>>,
+        Heard { at, unix_seconds, owner }: Heard,
     ) {
         let KernelFact { old, line, text } = fact;
         let entry = match line {
@@ -433,7 +424,7 @@ impl Faults {
                 entry = Event { text: text.clone(), old, kmsg: true, ..entry };
                 match gpu {
                     Some(gpu) if !old => {
-                        return self.xid(counters, FaultSource::Kmsg, gpu, &row, entry, heard);
+                        return self.xid(counters, gpu, &row, entry, at);
                     }
                     Some(gpu) => {
                         self.note_time(&gpu, unix_seconds);
@@ -466,38 +457,24 @@ impl Faults {
                     ..Event::new(EventKind::Sxid, unix_seconds, row.severity, row.action)
                 }
             }
-            KernelLine::DriverLoaded { .. } => {
-                if !old {
-                    self.driver_reset();
-                }
-                Event {
-                    meaning: "The kernel module was loaded.",
-                    ..quiet(EventKind::DriverLoad, unix_seconds)
-                }
-            }
             // Of the host's memory: no fault of a GPU.
             KernelLine::OomKill { .. } => return,
-            KernelLine::DriverUnloaded => {
+            KernelLine::DriverLoaded { .. } | KernelLine::DriverUnloaded => {
                 if !old {
                     self.driver_reset();
                 }
-                let meaning = "The kernel module was removed.";
-                Event { meaning, ..quiet(EventKind::DriverUnload, unix_seconds) }
+                let (kind, meaning) = match line {
+                    KernelLine::DriverUnloaded => (EventKind::DriverUnload, "The kernel module was removed."),
+                    _ => (EventKind::DriverLoad, "The kernel module was loaded."),
+                };
+                Event { meaning, ..quiet(kind, unix_seconds) }
             }
         };
-        self.events.record(Event { text, old, kmsg: true, ..entry }, heard, Duration::ZERO);
+        self.events.record(Event { text, old, kmsg: true, ..entry }, at, Duration::ZERO);
     }
 
     /// A fault of a GPU that is known: the second report of a known one, or a new one.
-    fn xid(
-        &mut self,
-        counters: &mut OwnCounters,
-        source: FaultSource,
-        gpu: Gpu,
-        row: &Xid,
-        entry: Event,
-        heard: Mono,
-    ) {
+    fn xid(&mut self, counters: &mut OwnCounters, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
         let fatal = entry.severity == Severity::Page && row.severity != Severity::Page;
         let state = self.states.entry(gpu.uuid.clone()).or_default();
         state.fatal |= fatal;
@@ -505,7 +482,7 @@ impl Faults {
         let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
         expire(queue, heard);
         // All that wait are of one source: each pair that could be matched is gone.
-        if queue.front().is_some_and(|first| first.source != source)
+        if queue.front().is_some_and(|first| first.nvml != entry.nvml)
             && let Some(first) = queue.pop_front()
         {
             self.events.enrich(first.entry, entry, heard);
@@ -516,14 +493,15 @@ impl Faults {
         counters.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
         counters.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
         // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
-        let more = source == FaultSource::Nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
+        let nvml = entry.nvml;
+        let more = nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
         let wait = if more { PATIENCE } else { Duration::ZERO };
         let entry = self.events.record(entry, heard, wait);
         if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
             if queue.len() >= MAX_WAITING {
                 queue.pop_front();
             }
-            queue.push_back(PendingFault { source, heard, entry });
+            queue.push_back(PendingFault { nvml, heard, entry });
         }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::builder::Builder;
-use model::catalog::schema::LabelText;
-use model::catalog::{self as m, Gpu, MetricId, Subject, Tier};
+use model::catalog::schema::{LabelSet, LabelText};
+use model::catalog::{self as m, ComputeInstance, Gpu, GpuInfo, MetricId, Subject, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
 use model::sample::{Batch, Gap, Missing, Part, Row, Rows, SWITCHED_OFF, Source};
@@ -33,6 +33,16 @@ impl StoredBatch {
     pub fn failure(&self) -> Option<String> {
         self.gaps.iter().find_map(|gap| match &gap.missing {
             Missing::Failed { text, .. } => Some(format!("{}: {text}", gap.call)),
+            _ => None,
+        })
+    }
+
+    /// Its MIG devices, each with its `gpu_mig_info` where that was read.
+    pub fn mig_devices(&self) -> impl Iterator<Item = (&ComputeInstance, Option<&Row>)> {
+        self.rows.groups().iter().filter_map(|(subject, rows)| match subject {
+            Subject::ComputeInstance(device) => {
+                Some((device, rows.iter().find(|row| row.metric == m::gpu_mig_info.id())))
+            }
             _ => None,
         })
     }
@@ -233,10 +243,8 @@ impl Intake {
 
     /// One label of `gpu_info`.
     pub fn info_of(&self, gpu: &Gpu, label: &str) -> Option<String> {
-        let def = m::gpu_info.def();
-        let at = def.labels.iter().position(|l| l.name == label)?;
         let row = self.of_gpu(gpu).find_map(|(_, stored)| stored.find(m::gpu_info.id()))?;
-        Some(row.labels.get(at)?.text(def.labels.get(at)?).to_owned())
+        self::label::<GpuInfo>(row, label).map(str::to_owned)
     }
 
     /// Every process on a GPU, as far as it is known now.
@@ -321,6 +329,12 @@ impl LedgerMoment<'_> {
     }
 }
 
+/// A label of an info row by its name.
+pub fn label<'a, L: LabelSet>(row: &'a Row, name: &str) -> Option<&'a str> {
+    let at = L::DEFS.iter().position(|def| def.name == name)?;
+    Some(row.labels.get(at)?.text(&L::DEFS[at]))
+}
+
 /// The processes that compute, listed once a second, and the others, listed every slow visit. In MIG mode the
 /// slow visit lists those that compute once more, instance by instance: that counts only where the GPU's own list
 /// is not known. `None`: neither list is known.
@@ -330,7 +344,7 @@ fn unite(normal: Option<&[GpuProcess]>, slow: Option<&[GpuProcess]>) -> Option<V
     Some(once_each(all))
 }
 
-/// Each process once an instance, with the most memory that is said of it.
+/// Each process once an instance, with the most memory of both lists.
 fn once_each(all: BTreeSet<GpuProcess>) -> Vec<GpuProcess> {
     let mut list: Vec<GpuProcess> = Vec::with_capacity(all.len());
     for one in all {

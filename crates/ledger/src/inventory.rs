@@ -1,10 +1,10 @@
 //! Which GPUs the node has had since it booted.
 
-use model::catalog::schema::LabelSet;
+use super::intake::label;
 use model::catalog::{self as m, Gpu, GpuInfo, Tier};
 use model::fact::pci_address;
 use model::persisted::Identity;
-use model::sample::{Batch, Rows};
+use model::sample::Batch;
 
 /// Most GPUs remembered; far more than a node has.
 const MAX_GPUS: usize = 256;
@@ -74,7 +74,8 @@ impl GpuInventory {
             self.count(row.value as usize);
         }
         let gpu = batch.part.gpu.as_ref().filter(|_| batch.part.tier == Tier::Identity)?;
-        let pci = pci(&batch.rows).and_then(pci_address);
+        let info = batch.rows.all().find(|row| row.metric == m::gpu_info.id());
+        let pci = info.and_then(|row| label::<GpuInfo>(row, "pci_address")).and_then(pci_address);
         self.changed |= self.seen.note(gpu, pci.clone());
         pci
     }
@@ -99,13 +100,6 @@ impl GpuInventory {
         let absent = self.seen.gpus.iter().filter(move |gone| !known(&gone.uuid));
         absent.map(|gone| Gpu { gpu: gone.index, uuid: gone.uuid.as_str().into() })
     }
-}
-
-/// The PCI address in a GPU's identity.
-fn pci(rows: &Rows) -> Option<&str> {
-    let info = rows.all().find(|row| row.metric == m::gpu_info.id())?;
-    let at = GpuInfo::DEFS.iter().position(|def| def.name == "pci_address")?;
-    Some(info.labels.get(at)?.text(&GpuInfo::DEFS[at])).filter(|pci| !pci.is_empty())
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub struct LedgerSettings {
     pub expected_gpus: usize,
     /// Events kept in the list.
     pub keep_events: usize,
-    /// Whose work is on the GPUs.
+    /// How owners of the work on the GPUs are counted.
     pub owners: settings::Owners,
     /// The MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,

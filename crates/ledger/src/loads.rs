@@ -9,7 +9,6 @@ use model::driver_module::{LoadId, ModuleState};
 /// most, and a kernel log in a storm is read late.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// Who saw a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Witness {
     Module,

@@ -12,7 +12,7 @@ mod tenants;
 mod timeline;
 mod tracks;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use accounts::{AccountKey, Accounts};
@@ -47,9 +47,6 @@ pub struct OwnerState {
     readings: HashMap<Arc<str>, Readings>,
     kills: HashMap<Arc<str>, Kills>,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
-    /// Places whose work was ever measured, and GPUs whose power was.
-    works: BTreeSet<(Gpu, InstanceId)>,
-    powered: BTreeSet<Gpu>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
@@ -92,8 +89,6 @@ impl OwnerState {
             readings: HashMap::new(),
             kills: HashMap::new(),
             tracks: BTreeMap::new(),
-            works: BTreeSet::new(),
-            powered: BTreeSet::new(),
             starts: starts.collect(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
@@ -150,12 +145,11 @@ impl OwnerState {
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
         let quantity = match buffer {
             Buffer::Power => {
-                self.powered.insert(gpu.clone());
+                self.tracks(gpu, None).has_power = true;
                 AmountKind::Joules
             }
             Buffer::Utilization => {
-                self.works.insert((gpu.clone(), None));
-                self.tracks(gpu, None).busy.add(at, seconds, amount);
+                self.tracks(gpu, None).worked(at, seconds, amount);
                 AmountKind::Busy(None)
             }
         };
@@ -188,8 +182,7 @@ impl OwnerState {
             } else if way(Direction::Tx) {
                 tracks.pcie[1].add(at, window.seconds, row.value);
             } else if unit(GpmUnit::Graphics) && place.is_some() {
-                tracks.busy.add(at, window.seconds, row.value);
-                self.works.insert((gpu.clone(), place));
+                tracks.worked(at, window.seconds, row.value);
                 let from = Mono(at.0.saturating_sub((window.seconds * 1e9) as u64));
                 if let Some(line) = self.lines.get_mut(gpu) {
                     line.measured(Amount {
@@ -301,8 +294,6 @@ impl OwnerState {
         self.lines.remove(gpu);
         self.accounts.forget(gpu);
         self.tracks.retain(|(of, _), _| of != gpu);
-        self.works.retain(|(of, _)| of != gpu);
-        self.powered.remove(gpu);
     }
 }
 

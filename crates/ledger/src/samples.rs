@@ -63,28 +63,18 @@ impl Samples {
     }
 
     pub(super) fn put(&self, b: &mut Builder<'_>, gpu: &Gpu, now: Mono) {
-        for (series, buffer, histogram, integral, low, high) in [
-            (
-                &self.power,
-                SampleBuffer::Power,
-                &m::gpu_power_sample_watts,
-                &m::gpu_energy_sampled_joules_total,
-                &m::gpu_power_minimum_watts,
-                &m::gpu_power_peak_watts,
-            ),
-            (
-                &self.utilization,
-                SampleBuffer::Utilization,
-                &m::gpu_utilization_sample_ratio,
-                &m::gpu_busy_seconds_total,
-                &m::gpu_utilization_minimum_ratio,
-                &m::gpu_utilization_peak_ratio,
-            ),
+        let power =
+            [&m::gpu_energy_sampled_joules_total, &m::gpu_power_minimum_watts, &m::gpu_power_peak_watts];
+        let utilization =
+            [&m::gpu_busy_seconds_total, &m::gpu_utilization_minimum_ratio, &m::gpu_utilization_peak_ratio];
+        for (series, buffer, histogram, [integral, low, high]) in [
+            (&self.power, SampleBuffer::Power, &m::gpu_power_sample_watts, power),
+            (&self.utilization, SampleBuffer::Utilization, &m::gpu_utilization_sample_ratio, utilization),
         ] {
             if series.count() == 0 {
                 continue;
             }
-            b.histogram(gpu, histogram.id(), Vec::new(), &series.histogram);
+            b.histogram(histogram, gpu, (), &series.histogram);
             b.put(integral, gpu, (), series.integral);
             b.put(&m::gpu_exporter_samples_total, gpu, (buffer,), series.count() as f64);
             b.put(&m::gpu_exporter_sample_gaps_total, gpu, (buffer,), series.gaps as f64);
@@ -142,7 +132,7 @@ impl SampleSeries {
         self.histogram.count()
     }
 
-    /// `left_out` says of which times nothing counts, as if there were no samples, but no gap either.
+    /// At times that are `left_out` nothing counts, as if there were no samples, but no gap either.
     fn take(
         &mut self,
         taken: Mono,

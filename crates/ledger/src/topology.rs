@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use super::accounting::Accounting;
 use super::builder::Builder;
-use super::intake::LedgerMoment;
-use model::catalog::schema::{LabelSet, LabelText};
+use super::intake::{LedgerMoment, label};
 use model::catalog::{
-    self as m, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node, Subject, Tier,
+    self as m, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node, Tier,
     TopologyAgainst, TopologyInfo,
 };
 use model::clock::Mono;
@@ -93,7 +92,7 @@ impl TopologyState {
         accounting: &Accounting,
     ) -> TopologyView {
         let Some(update) = self.update.clone() else { return TopologyView::default() };
-        let updated = *self.updated.get_or_insert(moment.now);
+        self.updated.get_or_insert(moment.now);
         put_objects(b, &update.topology);
         for (against, differences) in [
             (TopologyAgainst::FirstSeen, &update.against_first_seen),
@@ -107,7 +106,7 @@ impl TopologyState {
         for (gpu, up) in moment.gpus() {
             let Some(address) = moment.intake.info_of(gpu, "pci_address") else { continue };
             let Some(device) = update.topology.gpu(&address) else { continue };
-            self.put_links(b, moment, gpu, device, up, updated, accounting.last_work(gpu));
+            self.put_links(b, moment, gpu, device, up, accounting.last_work(gpu));
             let Some((place, share)) = self.place(device) else { continue };
             put_place(b, gpu, place, share);
             if up {
@@ -136,7 +135,6 @@ impl TopologyState {
         gpu: &Gpu,
         device: &Device,
         up: bool,
-        updated: Mono,
         last_work: Option<Mono>,
     ) {
         if let Some(port) = device.port {
@@ -155,7 +153,7 @@ impl TopologyState {
         let own = read(m::gpu_pcie_link_max_generation.id()).or(most.map(|most| f64::from(most.generation)));
         let asked = moment.intake.fresh(gpu, Tier::Slow, moment.now).map(|stored| stored.taken);
         let generation = read(m::gpu_pcie_link_generation.id()).zip(asked);
-        let generation = generation.or(current.map(|now| (f64::from(now.generation), updated)));
+        let generation = generation.or(current.map(|now| f64::from(now.generation)).zip(self.updated));
         if let (Some(own), Some(generation), Some(port)) = (own, generation, device.port) {
             let wanted = own.min(f64::from(port.generation));
             let speed = self.speeds.entry(Arc::clone(&gpu.uuid)).or_default();
@@ -176,24 +174,12 @@ fn put_slices(
     share: &Share,
 ) {
     let Some(stored) = moment.intake.fresh(gpu, Tier::Normal, moment.now) else { return };
-    let info = m::gpu_mig_info.id();
-    let text = |labels: &[LabelText], name: &str| -> String {
-        let at = MigInfo::DEFS.iter().position(|def| def.name == name);
-        let label = at.and_then(|at| Some(labels.get(at)?.text(&MigInfo::DEFS[at])));
-        label.unwrap_or_default().to_owned()
-    };
-    let mut slices: Vec<_> = stored
-        .rows
-        .groups()
-        .iter()
-        .filter_map(|(subject, rows)| match subject {
-            Subject::ComputeInstance(slice) => {
-                let row = rows.iter().find(|row| row.metric == info)?;
-                Some((slice, text(&row.labels, "mig_uuid"), text(&row.labels, "mig_profile")))
-            }
-            _ => None,
-        })
-        .collect();
+    let text = |row, name| label::<MigInfo>(row, name).unwrap_or_default().to_owned();
+    let slices = stored.mig_devices().filter_map(|(slice, row)| {
+        let row = row?;
+        Some((slice, text(row, "mig_uuid"), text(row, "mig_profile")))
+    });
+    let mut slices: Vec<_> = slices.collect();
     slices.sort_by_key(|(slice, ..)| (slice.gpu_instance, slice.compute_instance));
     let weights: Vec<u32> = slices.iter().map(|(.., profile)| divide::compute_slices(profile)).collect();
     let shares = divide::among_slices(topology, &share.cpus, &weights);

@@ -1,4 +1,4 @@
-//! WindowState of planned work: which are open now, and an event when one begins or ends.
+//! Windows of planned work: which are open now, and an event when one begins or ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::builder::Builder;
-use super::super::intake::LedgerMoment;
+use super::super::intake::{LedgerMoment, label};
 use super::{CanaryState, CheckState, MOST_BAD_SMS, PlaceRecord};
 use model::canary::{Instance, Rate, loudness};
-use model::catalog::schema::{KnownLabel, LabelSet, LabelText};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, BadSmInfo, CanaryMode, CanaryVerdict, ComputeInstance, Gpu, GpuInstance, MigInfo, Node,
-    Subject, Tier,
+    self as m, BadSmInfo, CanaryMode, CanaryVerdict, ComputeInstance, Gpu, GpuInstance, MigInfo, Node, Tier,
 };
 use model::sample::Missing;
 use model::snapshot::{CanaryView, CheckView, PlaceView};
@@ -90,11 +89,10 @@ impl CanaryState {
             b.put(&m::gpu_canary_processes, &node, (), processes as f64);
         }
         for (step, histogram) in &self.steps {
-            let metric = m::gpu_canary_step_duration_seconds.id();
-            b.histogram(&node, metric, (*step,).texts(), histogram);
+            b.histogram(&m::gpu_canary_step_duration_seconds, &node, (*step,), histogram);
         }
         for (check, histogram) in &self.rates {
-            b.histogram(&node, m::gpu_canary_sample_rate_ratio.id(), (*check,).texts(), histogram);
+            b.histogram(&m::gpu_canary_sample_rate_ratio, &node, (*check,), histogram);
         }
     }
 
@@ -141,18 +139,8 @@ impl CanaryState {
 fn devices(moment: &LedgerMoment<'_>, gpu: &Gpu) -> Option<MigDevices> {
     let stored = moment.intake.fresh(gpu, Tier::Normal, moment.now)?;
     let info = m::gpu_mig_info.id();
-    let at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid")?;
-    let uuid = |rows: &[model::sample::Row]| {
-        let label = rows.iter().find(|row| row.metric == info)?.labels.get(at)?;
-        match label {
-            LabelText::Text(uuid) => Some(uuid.to_string()),
-            LabelText::Known(_) => None,
-        }
-    };
-    let found = stored.rows.groups().iter().filter_map(|(subject, rows)| match subject {
-        Subject::ComputeInstance(device) => Some((device.clone(), uuid(rows))),
-        _ => None,
-    });
+    let uuid = |row| label::<MigInfo>(row, "mig_uuid").map(str::to_owned);
+    let found = stored.mig_devices().map(|(device, row)| (device.clone(), row.and_then(uuid)));
     let unread = |gap: &model::sample::Gap| {
         gap.metrics.contains(&info) && matches!(gap.missing, Missing::Failed { .. })
     };

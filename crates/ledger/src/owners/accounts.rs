@@ -1,4 +1,4 @@
-//! AmountKind each owner had of each GPU or GPU instance: counters that never go back, kept for a while after its end.
+//! The share of each owner of each GPU or GPU instance: counters that never go back, kept for a while after its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,7 +45,6 @@ pub struct Account {
     pub memory: Sketch,
     /// Shares of the GPU's multiprocessors that were active while it was alone, by time.
     pub multiprocessors: Sketch,
-    /// AmountKind holds it back.
     pub cause: Steady,
     full: bool,
     ended: bool,
@@ -73,9 +72,9 @@ impl Account {
 #[derive(Debug, Default)]
 pub struct Accounts {
     all: BTreeMap<AccountKey, Account>,
-    /// OwnerState with series: who has a place keeps it until it is forgotten.
+    /// Owners with series: an owner keeps them until it is forgotten.
     with_series: BTreeSet<Arc<str>>,
-    /// OwnerState without an account, because there are too many: as of the newest stretch of each GPU.
+    /// Owners without an account, because there are too many: as of the newest stretch of each GPU.
     refused: BTreeMap<Gpu, BTreeSet<Arc<str>>>,
     most: usize,
 }

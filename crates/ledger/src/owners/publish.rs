@@ -14,7 +14,7 @@ use crate::bottleneck::Evidence;
 use crate::builder::Builder;
 use crate::intake::LedgerMoment;
 use crate::topology::TopologyState;
-use model::catalog::schema::{KnownLabel, Label};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, ProfileName};
 use model::clock::Mono;
 use model::snapshot::OwnerView;
@@ -25,7 +25,7 @@ struct About {
     gpu: Gpu,
     /// Whether it answers: what was measured is withdrawn while it does not.
     up: bool,
-    /// Whether it is known who is on it now.
+    /// Whether its processes are known now.
     listed: bool,
     /// Memory, in bytes.
     memory: Option<f64>,
@@ -142,13 +142,14 @@ impl OwnerState {
         let listing = self.lines.get(&about.gpu).and_then(|line| line.newest()).filter(|_| about.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
-        let OwnerState { accounts, readings, tracks, works, powered, .. } = self;
+        let OwnerState { accounts, readings, tracks, .. } = self;
         let mut views = Vec::new();
         for (key, account) in accounts.with_series().filter(|(key, _)| key.gpu == about.gpu) {
             let here = present.iter().find(|p| p.place == key.place && p.owner.id == key.owner);
             let pids = pids.get(&(key.place, Arc::clone(&key.owner))).cloned().unwrap_or_default();
             let entity = key.entity();
-            let place = (key.gpu.clone(), key.place);
+            let has =
+                |place, what: fn(&Tracks) -> bool| tracks.get(&(key.gpu.clone(), place)).is_some_and(what);
             b.put(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);
             if about.listed {
                 b.put(&m::gpu_owner_processes, &entity, (), pids.len() as f64);
@@ -163,10 +164,10 @@ impl OwnerState {
             if counted(account.allocated) {
                 b.put(&m::gpu_owner_allocated_seconds_total, &entity, (), account.allocated);
             }
-            if works.contains(&place) && counted(account.busy) {
+            if has(key.place, |tracks| tracks.has_work) && counted(account.busy) {
                 b.put(&m::gpu_owner_busy_seconds_total, &entity, (), account.busy);
             }
-            if powered.contains(&key.gpu) && counted(account.joules) {
+            if has(None, |tracks| tracks.has_power) && counted(account.joules) {
                 b.put(&m::gpu_owner_energy_joules_total, &entity, (), account.joules);
             }
             b.put(&m::gpu_owner_ended_at_full_memory_total, &entity, (), account.ended_full);
@@ -209,7 +210,7 @@ impl OwnerState {
         }
         b.put(&m::gpu_exporter_owners_dropped, &Node {}, (), self.accounts.dropped() as f64);
         for (phase, histogram) in &self.starts {
-            b.histogram(&Node {}, m::gpu_owner_start_seconds.id(), vec![phase.text()], histogram);
+            b.histogram(&m::gpu_owner_start_seconds, &Node {}, (*phase,), histogram);
         }
     }
 }

@@ -18,7 +18,7 @@ const REMEMBER: Duration = Duration::from_secs(180);
 /// clocks and readings differ.
 const SLACK: f64 = 2.0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tenant {
     /// Process id, as the host sees it.
     pub pid: u32,
@@ -163,16 +163,7 @@ impl Tenants {
 
 impl Tenant {
     fn new(pid: u32, at: Mono, fresh: bool) -> Tenant {
-        Tenant {
-            pid,
-            first: at,
-            last: at,
-            fresh,
-            started: None,
-            owner: None,
-            context_counted: false,
-            work_counted: false,
-        }
+        Tenant { pid, first: at, last: at, fresh, ..Tenant::default() }
     }
 
     /// Whether it is known that it was started then.

@@ -252,7 +252,7 @@ fn what_is_listed_no_more_is_not_published() {
         bench.second(&[on(7)], 1.0, 300.0, 0.9);
     }
     let before = bench.publish();
-    // The GPU answers, but not who is on it.
+    // The GPU answers, but lists no processes.
     for _ in 0..20 {
         bench.now += 1.0;
         let batch = bench.batch(Tier::Normal, |rows| {
@@ -406,5 +406,5 @@ fn nothing_is_published_of_owners_where_they_are_switched_off() {
     let s = bench.publish();
     assert!(s.owners.is_empty() && s.series(&m::gpu_owner_info).is_empty());
     assert_eq!(s.number(&m::gpu_exporter_owners_dropped, &Node {}, ()), None);
-    assert_eq!(s.gpus[0].processes, [on(7)], "who is there is known all the same");
+    assert_eq!(s.gpus[0].processes, [on(7)], "the processes are known all the same");
 }

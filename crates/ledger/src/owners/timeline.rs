@@ -32,7 +32,7 @@ pub struct ListedProcess {
     pub memory: Option<u64>,
 }
 
-/// AmountKind one listing at the GPU showed.
+/// One list of the processes on the GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
     pub processes: Vec<ListedProcess>,
@@ -40,7 +40,7 @@ pub struct Listing {
     pub full: Vec<InstanceId>,
 }
 
-/// AmountKind was measured over a time.
+/// An amount measured over a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Amount {
     /// Of what.
@@ -53,7 +53,6 @@ pub struct Amount {
     pub amount: f64,
 }
 
-/// AmountKind was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AmountKind {
     /// Seconds in which a place worked.
@@ -67,7 +66,6 @@ pub enum AmountKind {
 pub struct PresentOwner {
     /// Where.
     pub place: InstanceId,
-    /// Who.
     pub owner: Arc<Owner>,
     /// Memory of its processes there; `None` where the driver lists none.
     pub memory: Option<u64>,
@@ -82,7 +80,6 @@ pub struct SettledSpan {
     pub from: Mono,
     /// to when.
     pub to: Mono,
-    /// Who was there.
     pub present: Vec<PresentOwner>,
     /// Places whose memory was full.
     pub full: Vec<InstanceId>,
@@ -95,7 +92,6 @@ pub struct AmountShare {
     pub quantity: AmountKind,
     /// Where.
     pub place: InstanceId,
-    /// Whose.
     pub owner: Arc<str>,
     /// How much.
     pub amount: f64,

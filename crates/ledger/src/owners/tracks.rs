@@ -80,10 +80,19 @@ pub struct Tracks {
     pub dram: Track,
     /// Bytes over PCIe, from the host and to it.
     pub pcie: [Track; 2],
+    /// Whether its work, and for a GPU its power, was ever measured.
+    pub has_work: bool,
+    pub has_power: bool,
     link: Option<(f64, Mono)>,
 }
 
 impl Tracks {
+    /// It worked for so many of so many seconds.
+    pub fn worked(&mut self, at: Mono, seconds: f64, amount: f64) {
+        self.has_work = true;
+        self.busy.add(at, seconds, amount);
+    }
+
     /// The link has this rate now. Gives the highest of the last half minute: at rest some models run their link
     /// slower, and what was moved before that is no measure of it.
     pub fn link(&mut self, now: Mono, rate: Option<f64>) -> Option<f64> {
