@@ -23,7 +23,7 @@ use exposition::http;
 use exposition::snapshot_cell::SnapshotCell;
 use host::child::Family;
 use host::stop::Stop;
-use ledger::inbox::{Event, Inbox};
+use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::MetricId;
 use model::clock::Mono;
 use model::sample::{SWITCHED_OFF, Source};
@@ -129,7 +129,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
 
 /// The thread of a collector that is switched off: says so and waits for the end.
 fn switched_off(context: &Context, source: Source, key: &str) {
-    context.inbox.event(Event::Hindered(source, Some(format!("{SWITCHED_OFF} ({key})"))));
+    context.inbox.event(LedgerEvent::CollectorUnavailable(source, Some(format!("{SWITCHED_OFF} ({key})"))));
     while !context.stop.stopped() {
         context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
     }

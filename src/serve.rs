@@ -22,7 +22,7 @@ use host::child;
 use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
-use ledger::{self, Faulty, Hooks, Seen, Settings};
+use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus};
 use model::catalog::{BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory};
@@ -64,14 +64,14 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let renderings = Renderings::start(Arc::clone(&board))?;
 
     let (seen, remember_seen) = inventory(&config);
-    let (faulty, remember_faults) = faults(&config);
-    let settings = Settings {
+    let (faults, remember_faults) = faults(&config);
+    let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
         groups: config.served_groups(),
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
         seen,
-        faulty,
+        faults,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
@@ -93,7 +93,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
             }
         }),
         seen: remember_seen,
-        faulty: remember_faults,
+        faults: remember_faults,
     };
     let ledger = {
         let (inbox, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
@@ -195,23 +195,23 @@ pub fn switched_off(config: &Config) -> HashSet<MetricId> {
 type Remember<T> = Box<dyn FnMut(T) + Send>;
 
 /// The GPUs seen earlier in this boot, and how to remember others.
-fn inventory(config: &Config) -> (Seen, Remember<Seen>) {
+fn inventory(config: &Config) -> (SeenGpus, Remember<SeenGpus>) {
     let Some(Kept { boot_id, known, keeper }) = kept::<Inventory>(config, "the GPUs seen") else {
-        return (Seen::default(), Box::new(|_| {}));
+        return (SeenGpus::default(), Box::new(|_| {}));
     };
     let known = known.filter(|i| i.boot_id == boot_id);
-    let known = known.map(|i| Seen { devices: i.devices, gpus: i.gpus }).unwrap_or_default();
-    let remember = move |seen: Seen| {
+    let known = known.map(|i| SeenGpus { devices: i.devices, gpus: i.gpus }).unwrap_or_default();
+    let remember = move |seen: SeenGpus| {
         keeper.save(Inventory { boot_id: boot_id.clone(), devices: seen.devices, gpus: seen.gpus });
     };
     (known, Box::new(remember))
 }
 
 /// The faults known earlier under this load of the driver, and how to remember others.
-fn faults(config: &Config) -> (Faulty, Remember<Faulty>) {
+fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
     let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
     let Some(Kept { boot_id, known, keeper }) = kept::<FaultBooks>(config, "the faults of GPUs") else {
-        return (Faulty { load, gpus: Vec::new() }, Box::new(|_| {}));
+        return (PersistedFaults { load, gpus: Vec::new() }, Box::new(|_| {}));
     };
     let known = known.filter(|books| books.boot_id == boot_id && books.load == load);
     let gpus = known.map(|books| books.gpus).unwrap_or_default();
@@ -221,10 +221,10 @@ fn faults(config: &Config) -> (Faulty, Remember<Faulty>) {
             "a fault before the restart still counts: no reset, no driver load since"
         );
     }
-    let remember = move |faulty: Faulty| {
+    let remember = move |faulty: PersistedFaults| {
         keeper.save(FaultBooks { boot_id: boot_id.clone(), load: faulty.load, gpus: faulty.gpus });
     };
-    (Faulty { load, gpus }, Box::new(remember))
+    (PersistedFaults { load, gpus }, Box::new(remember))
 }
 
 /// What an earlier daemon left, and the keeper of what comes.

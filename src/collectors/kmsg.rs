@@ -17,11 +17,12 @@ use std::time::Duration;
 use super::Context;
 use host::Host;
 use host::state::Store;
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
+use model::catalog::FaultSource;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, KmsgOutcome, Node};
 use model::clock::{Mono, unix_seconds};
-use model::fact::{Fact, KernelFact, Teller, What};
+use model::fact::{Fact, KernelFact, What};
 use model::sample::{Batch, Rows, Source};
 use position::{Age, Position};
 use reader::{Got, Reader};
@@ -61,7 +62,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 }
 
 fn hindered(context: &Context, why: &str) {
-    context.inbox.event(Event::Hindered(Source::Kmsg, Some(why.to_owned())));
+    context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Kmsg, Some(why.to_owned())));
 }
 
 /// A collector's thread that ends before the daemon is taken for a fault.
@@ -106,7 +107,7 @@ impl Watch {
                 hindered(&self.context, &why);
                 said = Some(why);
             }
-            self.context.inbox.event(Event::ReadsKernelLog(None));
+            self.context.inbox.event(LedgerEvent::ReadsKernelLog(None));
             self.context.stop.wait_until(Mono::now() + RETRY);
         }
         Ok(())
@@ -121,8 +122,8 @@ impl Watch {
                 self.position.caught_up();
                 if !listening {
                     listening = true;
-                    self.context.inbox.event(Event::Hindered(Source::Kmsg, None));
-                    self.context.inbox.event(Event::ReadsKernelLog(Some(Mono::now())));
+                    self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Kmsg, None));
+                    self.context.inbox.event(LedgerEvent::ReadsKernelLog(Some(Mono::now())));
                 }
             }
             let now = Mono::now();
@@ -210,7 +211,7 @@ impl Watch {
         // Records are stamped on the clock that counts since boot, as `Mono` is.
         let ago = taken.since(Mono(micros.saturating_mul(1000)));
         let fact = Fact {
-            teller: Teller::Kmsg,
+            source: FaultSource::Kmsg,
             number: self.facts,
             taken,
             unix_seconds: unix_seconds() - ago.as_secs_f64(),

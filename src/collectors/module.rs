@@ -18,10 +18,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::Context;
 use super::nvml::switch::Switch;
 use host::Host;
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use model::catalog::{self as m, Node, VersionAgainst};
 use model::clock::{Cadence, Mono, unix_seconds};
-use model::driver_module::{Load, LoadId, Sight};
+use model::driver_module::{Load, LoadId, ModuleState};
 use model::sample::{Batch, Rows, Source};
 
 /// Longest time between two looks.
@@ -58,7 +58,7 @@ struct Visitor<'a> {
     context: &'a Context,
     switch: &'a Switch,
     host: Host,
-    said: Option<Sight>,
+    said: Option<ModuleState>,
 }
 
 impl<'a> Visitor<'a> {
@@ -68,11 +68,11 @@ impl<'a> Visitor<'a> {
 
     fn visit(&mut self, every: Duration) {
         let taken = Mono::now();
-        let known = self.said.as_ref().and_then(Sight::load);
+        let known = self.said.as_ref().and_then(ModuleState::load);
         let sight = look(&self.host, known);
         self.switch.module(&sight, taken);
         if self.said.as_ref() != Some(&sight) {
-            let seen = Event::Module { sight: sight.clone(), at: taken, unix_seconds: unix_seconds() };
+            let seen = LedgerEvent::Module { state: sight.clone(), at: taken, unix_seconds: unix_seconds() };
             self.context.inbox.event(seen);
         }
         let rows = self.rows(&sight);
@@ -82,7 +82,7 @@ impl<'a> Visitor<'a> {
         self.context.inbox.batch(Batch::of_node(Source::Module, taken, Some(lifetime), rows));
     }
 
-    fn rows(&self, sight: &Sight) -> Rows {
+    fn rows(&self, sight: &ModuleState) -> Rows {
         let mut rows = Rows::default();
         if let Some(boot) = boot_seconds(&self.host)
             && rows.of(&Node {}).put(&m::gpu_host_boot_timestamp_seconds, (), boot).is_err()
@@ -109,12 +109,12 @@ fn same(loaded: &str, other: &str) -> Option<bool> {
 }
 
 /// Looks at the module. What is known of the same load is not searched for again.
-pub fn look(host: &Host, known: Option<&Load>) -> Sight {
+pub fn look(host: &Host, known: Option<&Load>) -> ModuleState {
     if !host.path("/sys/module").is_dir() {
-        return Sight::Unknown;
+        return ModuleState::Unknown;
     }
     let folder = host.path("/sys/module/nvidia");
-    let Ok(seen) = fs::metadata(&folder) else { return Sight::Absent };
+    let Ok(seen) = fs::metadata(&folder) else { return ModuleState::Absent };
     let made = seen.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let id = LoadId {
         boot: host.boot_id().unwrap_or_default(),
@@ -130,7 +130,7 @@ pub fn look(host: &Host, known: Option<&Load>) -> Sight {
         Some(load) => load.unix_seconds,
         None => threads_started(host),
     };
-    Sight::Loaded(Load { id, live, version: line("version"), unix_seconds })
+    ModuleState::Loaded(Load { id, live, version: line("version"), unix_seconds })
 }
 
 /// When the host booted, in seconds since 1970.
@@ -178,9 +178,9 @@ mod tests {
     fn absent_unknown_and_loaded_are_three_things() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
-        assert_eq!(look(&host, None), Sight::Unknown);
+        assert_eq!(look(&host, None), ModuleState::Unknown);
         fs::create_dir_all(dir.path().join("sys/module")).unwrap();
-        assert_eq!(look(&host, None), Sight::Absent);
+        assert_eq!(look(&host, None), ModuleState::Absent);
         put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
         put(dir.path(), "sys/module/nvidia/initstate", "coming\n");
         put(dir.path(), "proc/sys/kernel/random/boot_id", "b\n");
@@ -192,7 +192,7 @@ mod tests {
         assert!(look(&host, None).load().unwrap().live);
         assert_eq!(look(&host, None), look(&host, look(&host, None).load()), "the same load");
         fs::remove_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
-        assert_eq!(look(&host, None), Sight::Absent);
+        assert_eq!(look(&host, None), ModuleState::Absent);
         put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
         assert_ne!(look(&host, None).load().unwrap().id, load.id, "another load");
     }

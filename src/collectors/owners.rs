@@ -21,12 +21,12 @@ use attribution::users::{self, Users};
 use attribution::{cgroup, environ};
 use host::Host;
 use host::reader::{MOST_GIVEN_UP, Reader, Unread};
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use lookup::{Failed, Seen};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
-use model::owners::{Attribution, News, Owner};
+use model::owners::{Attribution, Owner, OwnerUpdate};
 use model::sample::{Batch, Rows, Source};
 
 /// Time between two readings of what owners use.
@@ -134,7 +134,7 @@ impl Owners {
                 self.forget();
                 let readings = self.round();
                 if !readings.is_empty() {
-                    self.context.inbox.event(Event::Owners(News::Read(readings)));
+                    self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
                 }
             }
             self.tell_stuck();
@@ -184,7 +184,7 @@ impl Owners {
 
     fn tell(&self, found: &mut Vec<Attribution>) {
         if !found.is_empty() {
-            self.context.inbox.event(Event::Owners(News::Attributed(std::mem::take(found))));
+            self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Attributed(std::mem::take(found))));
         }
     }
 
@@ -341,7 +341,7 @@ impl Owners {
         if std::mem::replace(&mut self.stuck, stuck) != stuck {
             let why = "reading processes does not return: no more are tried until it does";
             let why = stuck.then(|| why.to_owned());
-            self.context.inbox.event(Event::Hindered(Source::Owners, why));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Owners, why));
         }
     }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::sample::{Batch, Rows, Source};
 use model::window::{self, Window};
@@ -59,11 +59,11 @@ impl Collector {
             tracing::warn!(window = window.name, end, "longer than windows.max_duration: cut");
         }
         if known.as_ref() != Some(&windows) {
-            inbox.event(Event::Windows(windows.clone()));
+            inbox.event(LedgerEvent::Windows(windows.clone()));
         }
         if known_problems.unwrap_or_default() != problems {
             let text = (!problems.is_empty()).then(|| problems.join("; "));
-            inbox.event(Event::Hindered(Source::Windows, text));
+            inbox.event(LedgerEvent::CollectorUnavailable(Source::Windows, text));
         }
         self.sent = Some((windows, problems));
         // Without values: the batch proves to the ledger and `/readyz` that the directory is read.

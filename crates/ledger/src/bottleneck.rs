@@ -118,26 +118,26 @@ impl Evidence {
 /// A cause that changes only when another one lasts.
 #[derive(Debug, Default)]
 pub struct Steady {
-    told: Option<Cause>,
+    named: Option<Cause>,
     /// Another one, and since when it is found.
     other: Option<(Option<Cause>, Mono)>,
 }
 
 impl Steady {
-    /// Takes in what is found now; gives what is to be told.
+    /// Takes in what is found now; gives the cause to be published.
     pub fn found(&mut self, cause: Option<Cause>, now: Mono) -> Option<Cause> {
-        if cause == self.told {
+        if cause == self.named {
             self.other = None;
-            return self.told;
+            return self.named;
         }
         match self.other {
             Some((other, since)) if other == cause => {
                 if now.since(since) >= STEADY {
-                    (self.told, self.other) = (cause, None);
+                    (self.named, self.other) = (cause, None);
                 }
             }
             _ => self.other = Some((cause, now)),
         }
-        self.told
+        self.named
     }
 }

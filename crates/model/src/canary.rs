@@ -145,7 +145,7 @@ pub enum Rate {
 
 /// What the canary's collector tells the ledger.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum CanaryEvent {
     /// The mode it is in, and the largest share of a GPU's time it may use.
     Mode {
         /// The mode.
@@ -161,7 +161,7 @@ pub enum News {
     Began(Place),
     /// Another GPU takes part in a run, at the other end of its copies: its work is the canary's own too. `false`: no
     /// longer.
-    Borrowed(Gpu, bool),
+    Peer(Gpu, bool),
     /// The process of a run hangs in this step; `None`: no longer, it has ended. Until then the GPU's work may be
     /// the canary's own.
     Hung(Place, Option<CanaryStep>),
@@ -174,21 +174,24 @@ pub enum News {
     Alive(usize),
 }
 
-impl News {
+impl CanaryEvent {
     /// The place whose run it is about.
     pub fn place(&self) -> Option<&Place> {
         match self {
-            News::Mode { .. } | News::Borrowed(..) | News::Killed | News::Alive(_) => None,
-            News::Due(place, _) | News::Skipped(place, _) => Some(place),
-            News::Began(place) | News::Hung(place, _) => Some(place),
-            News::Ended(outcome) => Some(&outcome.place),
+            CanaryEvent::Mode { .. }
+            | CanaryEvent::Peer(..)
+            | CanaryEvent::Killed
+            | CanaryEvent::Alive(_) => None,
+            CanaryEvent::Due(place, _) | CanaryEvent::Skipped(place, _) => Some(place),
+            CanaryEvent::Began(place) | CanaryEvent::Hung(place, _) => Some(place),
+            CanaryEvent::Ended(outcome) => Some(&outcome.place),
         }
     }
 
     /// The GPU it is about.
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
-            News::Borrowed(gpu, _) => Some(gpu),
+            CanaryEvent::Peer(gpu, _) => Some(gpu),
             _ => self.place().map(|place| &place.gpu),
         }
     }

@@ -28,7 +28,7 @@ pub struct Load {
 
 /// What was seen of the module.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Sight {
+pub enum ModuleState {
     /// There is no sysfs to look at.
     #[default]
     Unknown,
@@ -38,12 +38,12 @@ pub enum Sight {
     Loaded(Load),
 }
 
-impl Sight {
+impl ModuleState {
     /// The load, if it is loaded.
     pub fn load(&self) -> Option<&Load> {
         match self {
-            Sight::Loaded(load) => Some(load),
-            Sight::Unknown | Sight::Absent => None,
+            ModuleState::Loaded(load) => Some(load),
+            ModuleState::Unknown | ModuleState::Absent => None,
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::clock::Mono;
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// Who told.
-    pub teller: Teller,
-    /// Counts the facts of one teller and life from 1.
+    /// The reporter.
+    pub source: FaultSource,
+    /// Counts the facts of one source and life from 1.
     pub number: u64,
     /// When it was heard of.
     pub taken: Mono,
@@ -21,25 +21,6 @@ pub struct Fact {
     pub unix_seconds: f64,
     /// What it is.
     pub what: What,
-}
-
-/// Who tells facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Teller {
-    /// The sampler's events worker.
-    Nvml,
-    /// The reader of the kernel log.
-    Kmsg,
-}
-
-impl Teller {
-    /// The label.
-    pub fn label(self) -> FaultSource {
-        match self {
-            Teller::Nvml => FaultSource::Nvml,
-            Teller::Kmsg => FaultSource::Kmsg,
-        }
-    }
 }
 
 /// What happened.
@@ -160,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pci_addresses_of_all_tellers_compare() {
+    fn pci_addresses_of_all_sources_compare() {
         for same in ["0000:C9:00.0", "00000000:c9:00.0", "0000:c9:00", "00c9:00", "c9:00"] {
             assert_eq!(pci_address(same).as_deref(), Some("0000:c9:00"), "{same}");
         }

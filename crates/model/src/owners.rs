@@ -47,7 +47,7 @@ pub struct GpuProcess {
 
 /// What is told of owners.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum OwnerUpdate {
     /// Who processes work for: told once a process (an id is used again: `started` tells them apart).
     Attributed(Vec<Attribution>),
     /// What was read of owners that have processes on GPUs. Replaces what was told of them before.

@@ -303,6 +303,11 @@ impl Rows {
         &self.groups
     }
 
+    /// Every row, whatever its subject.
+    pub fn all(&self) -> impl Iterator<Item = &Row> {
+        self.groups.iter().flat_map(|(_, rows)| rows)
+    }
+
     /// Every row with its subject, to change the value.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&Subject, &mut Row)> {
         self.groups.iter_mut().flat_map(|(subject, rows)| rows.iter_mut().map(|row| (&*subject, row)))

@@ -14,7 +14,7 @@ use crate::cpus::CpuSet;
 
 /// What is told of the topology. Each replaces the one before.
 #[derive(Clone, Debug, PartialEq)]
-pub struct News {
+pub struct TopologyUpdate {
     /// What was found.
     pub topology: Arc<Topology>,
     /// What differs from the first one seen on this machine, in words; `None`: not compared.

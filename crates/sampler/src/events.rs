@@ -14,9 +14,10 @@ use super::visit::Visit;
 use super::wire::FromSampler;
 use super::{Shared, driver};
 use host::inflight::{EVENTS_SLOT, bit};
+use model::catalog::FaultSource;
 use model::catalog::{self as m, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
-use model::fact::{DriverFact, EVENT_BITS, Fact, Teller, What};
+use model::fact::{DriverFact, EVENT_BITS, Fact, What};
 use model::sample::Missing;
 
 /// Longest wait in one go; it also bounds how late the end of the sampler is noticed.
@@ -175,7 +176,7 @@ fn tell(shared: &Shared, number: u64, event: &RawEvent) -> bool {
     }
     shared.events.told.fetch_or(bit(slot), Ordering::AcqRel);
     shared.send(&FromSampler::Fact(Fact {
-        teller: Teller::Nvml,
+        source: FaultSource::Nvml,
         number,
         taken: Mono::now(),
         unix_seconds: unix_seconds(),

@@ -58,21 +58,21 @@ impl Bench {
 }
 
 impl Running {
-    /// Takes letters until the condition holds.
+    /// Takes pending until the condition holds.
     fn until(&mut self, what: &str, done: impl Fn(&Running) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !done(self) {
             assert!(Instant::now() < deadline, "{what}: {} facts, {:?}", self.facts.len(), self.counted);
-            let letters = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
-            self.facts.extend(letters.facts.into_iter().map(|(_, fact)| fact));
-            for event in letters.events {
+            let pending = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
+            self.facts.extend(pending.facts.into_iter().map(|(_, fact)| fact));
+            for event in pending.events {
                 match event {
-                    Event::Hindered(Source::Kmsg, why) => self.hindered = why,
-                    Event::ReadsKernelLog(since) => self.listens = since.is_some(),
+                    LedgerEvent::CollectorUnavailable(Source::Kmsg, why) => self.hindered = why,
+                    LedgerEvent::ReadsKernelLog(since) => self.listens = since.is_some(),
                     _ => {}
                 }
             }
-            for batch in letters.batches {
+            for batch in pending.batches {
                 let rows = &batch.rows.groups()[0].1;
                 for (at, row) in rows.iter().take(self.counted.len()).enumerate() {
                     self.counted[at] = row.value;

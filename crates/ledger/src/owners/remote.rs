@@ -23,7 +23,7 @@ impl Readings {
         while self.0.len() > 2 && self.0.front().is_some_and(|r| now.since(r.taken) > LATELY) {
             self.0.pop_front();
         }
-        // A reading every second at most: more tell nothing more.
+        // A reading every second at most: more add nothing.
         while self.0.len() > 64 {
             self.0.pop_front();
         }
@@ -35,7 +35,7 @@ impl Readings {
     }
 
     /// Share of its CPUs that are not near the GPU: of those it was seen on in the last minute, each as often as
-    /// it was, else of those it may run on. `None` where the machine does not tell what is near.
+    /// it was, else of those it may run on. `None` where the machine does not say what is near.
     pub fn cpu_remote(&self, now: Mono, gpu: &Device) -> Option<f64> {
         gpu.numa_node?;
         let newest = self.newest(now)?;
@@ -130,7 +130,7 @@ mod tests {
         readings.take(reading(15, &[(1, 3), (9, 1)]));
         assert_eq!(readings.cpu_remote(now, &gpu(Some(0))), Some(0.25));
         assert_eq!(readings.memory_remote(now, &gpu(Some(0))), Some(0.25));
-        assert_eq!(readings.cpu_remote(now, &gpu(None)), None, "nobody tells what is near");
+        assert_eq!(readings.cpu_remote(now, &gpu(None)), None, "what is near is not known");
         assert_eq!(readings.memory_remote(now, &gpu(None)), None);
         assert!((readings.busiest_thread(now).unwrap() - 0.9).abs() < 1e-9);
         assert_eq!(readings.quota_used(now), Some(1.0));
