@@ -21,7 +21,7 @@ use ledger::inbox::Event;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, KmsgOutcome, Node};
 use model::clock::{Mono, unix_seconds};
-use model::fact::{Fact, KernelFact, Teller, What};
+use model::fact::{Fact, KernelFact, Teller, FactKind};
 use model::sample::{Batch, Rows, Source};
 use position::{Age, Position};
 use reader::{Got, Reader};
@@ -214,7 +214,7 @@ impl Watch {
             number: self.facts,
             taken,
             unix_seconds: unix_seconds() - ago.as_secs_f64(),
-            what: What::Kernel(kernel),
+            kind: FactKind::Kernel(kernel),
         };
         self.context.inbox.fact(LIFE, fact);
     }

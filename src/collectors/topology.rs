@@ -17,7 +17,7 @@ use kept::FirstSeen;
 use ledger::inbox::Event;
 use model::catalog::{self as m};
 use model::clock::{Cadence, Mono};
-use model::fact::pci_address;
+use model::pci::pci_address;
 use model::sample::{Batch, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::{News, Topology, compare};

@@ -15,7 +15,7 @@ use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use model::clock::Mono;
+use model::clock::{Mono, nanos};
 
 /// GPUs one sampler can serve; more than any host has.
 pub const MAX_GPUS: usize = 64;
@@ -206,7 +206,7 @@ impl SlotWriter {
             word.store(u64::from_ne_bytes(eight), Ordering::Relaxed);
         }
         slot.since.store(now.0, Ordering::Relaxed);
-        slot.allowed.store(u64::try_from(allowed.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        slot.allowed.store(nanos(allowed), Ordering::Relaxed);
         slot.sequence.store(sequence | IN_CALL, Ordering::Release);
         now
     }

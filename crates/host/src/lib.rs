@@ -10,5 +10,6 @@ pub mod reader;
 mod root;
 pub mod state;
 pub mod stop;
+pub mod thread;
 
 pub use root::Host;

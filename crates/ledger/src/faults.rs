@@ -15,7 +15,7 @@ use model::catalog::{
     self as m, DriverEvent, FaultAction, Gpu, Node, RecoveryAction, Severity, SwitchName, SxidCode, XidCode,
 };
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, FactKind};
 use model::persisted::{FaultyGpu, Identity};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};
@@ -240,11 +240,11 @@ impl Faults {
                 return self.homeless.push_back(fact);
             }
         }
-        let Fact { taken, unix_seconds, what, .. } = fact;
+        let Fact { taken, unix_seconds, kind, .. } = fact;
         self.last_event = Some(self.last_event.map_or(unix_seconds, |last| last.max(unix_seconds)));
-        match what {
-            What::Driver(told) => self.driver(tally, told, taken, unix_seconds, owner),
-            What::Kernel(told) => self.kernel(tally, told, taken, unix_seconds, owner),
+        match kind {
+            FactKind::Driver(told) => self.driver(tally, told, taken, unix_seconds, owner),
+            FactKind::Kernel(told) => self.kernel(tally, told, taken, unix_seconds, owner),
         }
     }
 
@@ -267,7 +267,7 @@ impl Faults {
     /// Whether a fact is better taken in when more GPUs are known. What counts waits only if nobody knows its
     /// GPU. What is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
     fn waits(&self, fact: &Fact, behind: bool) -> bool {
-        let What::Kernel(KernelFact { line, .. }) = &fact.what else { return false };
+        let FactKind::Kernel(KernelFact { line, .. }) = &fact.kind else { return false };
         let homeless = match line {
             KernelLine::Xid { pci, .. } => !self.places.contains_key(pci),
             _ => false,
@@ -443,7 +443,7 @@ fn expire(queue: &mut VecDeque<Waiting>, now: Mono) {
 }
 
 fn is_old(fact: &Fact) -> bool {
-    matches!(&fact.what, What::Kernel(KernelFact { old: true, .. }))
+    matches!(&fact.kind, FactKind::Kernel(KernelFact { old: true, .. }))
 }
 
 fn labels(row: &Xid) -> (XidCode, Severity, FaultAction) {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use model::catalog::{self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, Severity, SwitchName, SxidCode, Tier, UnhealthyReason, XidCode};
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, FactKind};
 use crate::inbox::Event;
 use crate::{Faulty, Ledger, Seen, Settings};
 use model::sample::{Batch, Part, Rows, Source};
@@ -102,11 +102,11 @@ impl Bench {
         self.ledger.fold(listed);
     }
 
-    fn tell(&mut self, teller: Teller, what: What) {
+    fn tell(&mut self, teller: Teller, kind: FactKind) {
         let number = &mut self.numbers[teller as usize];
         *number += 1;
         let unix_seconds = self.now as f64 / 1e9;
-        let fact = Fact { teller, number: *number, taken: Mono(self.now), unix_seconds, what };
+        let fact = Fact { teller, number: *number, taken: Mono(self.now), unix_seconds, kind };
         self.ledger.fact(1, fact);
     }
 
@@ -117,7 +117,7 @@ impl Bench {
     fn driver_event(&mut self, index: u32, bits: u64, data: u64) {
         let (gpu_instance, compute_instance) = (Some(7), None);
         let told = DriverFact { gpu: gpu(index), bits, data, gpu_instance, compute_instance };
-        self.tell(Teller::Nvml, What::Driver(told));
+        self.tell(Teller::Nvml, FactKind::Driver(told));
     }
 
     fn kmsg(&mut self, index: u32, code: u32) {
@@ -138,7 +138,7 @@ impl Bench {
     }
 
     fn kernel(&mut self, fact: KernelFact) {
-        self.tell(Teller::Kmsg, What::Kernel(fact));
+        self.tell(Teller::Kmsg, FactKind::Kernel(fact));
     }
 
     fn after(&mut self, seconds: f64) -> &mut Bench {
@@ -175,7 +175,7 @@ fn the_last_words_of_a_sampler_that_was_replaced_are_no_loss() {
         number,
         taken: Mono(SECOND),
         unix_seconds: 1.0,
-        what: What::Driver(DriverFact {
+        kind: FactKind::Driver(DriverFact {
             gpu: gpu(0),
             bits: 8,
             data: 31,

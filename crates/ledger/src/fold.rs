@@ -9,7 +9,7 @@ use model::catalog::{
     self as m, DriverError, Gpu, Kind, MetricId, Node, RecoveryAction, Subject, Tier, TierLabel,
 };
 use model::clock::{Mono, unix_seconds};
-use model::fact::pci_address;
+use model::pci::pci_address;
 use model::sample::{Batch, Drained, Missing, Source};
 
 impl Ledger {

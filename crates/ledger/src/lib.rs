@@ -54,7 +54,7 @@ use model::catalog::{
 };
 use model::clock::{Mono, unix_seconds};
 use model::driver_module::LoadId;
-use model::fact::{Fact, KernelFact, KernelLine, What};
+use model::fact::{Fact, KernelFact, KernelLine, FactKind};
 use model::owners::GpuProcess;
 use model::sample::{Gap, Missing, Part, Rows, Source};
 use model::snapshot::{DriverState, Histogram};
@@ -386,7 +386,7 @@ impl Ledger {
         let missing = self.faults.missing(life, &fact);
         let lost = &m::gpu_exporter_facts_lost_total;
         self.tally.add(lost, &Node {}, (fact.teller.label(),), missing as f64);
-        if let What::Driver(told) = &mut fact.what {
+        if let FactKind::Driver(told) = &mut fact.kind {
             // It may come before the first batch of its GPU, or under an index that is no longer its own.
             match self.gpus.keys().find(|gpu| gpu.uuid == told.gpu.uuid) {
                 Some(known) => told.gpu = known.clone(),
@@ -394,8 +394,8 @@ impl Ledger {
             }
         }
         self.driver_line(&fact);
-        if let What::Kernel(KernelFact { old: false, line: KernelLine::OomKill { group, pid }, .. }) =
-            &fact.what
+        if let FactKind::Kernel(KernelFact { old: false, line: KernelLine::OomKill { group, pid }, .. }) =
+            &fact.kind
         {
             self.owners.killed(group, *pid);
         }
@@ -405,7 +405,7 @@ impl Ledger {
 
     /// What a line of the kernel log says of the driver: a load of its module.
     fn driver_line(&mut self, fact: &Fact) {
-        let What::Kernel(KernelFact { old, line, .. }) = &fact.what else { return };
+        let FactKind::Kernel(KernelFact { old, line, .. }) = &fact.kind else { return };
         let loaded = matches!(line, KernelLine::DriverLoaded { .. });
         if loaded && self.loads.line(*old, fact.taken, fact.unix_seconds) {
             self.driver_loaded();

@@ -20,7 +20,7 @@ use accounts::{Accounts, Key};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, StartPhase, Subject};
 use model::clock::Mono;
-use model::fact::{Fact, KernelFact, KernelLine, What as Told};
+use model::fact::{Fact, KernelFact, KernelLine, FactKind};
 use model::owners::{GpuProcess, News, Owner, Reading};
 use model::sample::{Batch, Buffer, GpmWindow};
 use model::snapshot::Histogram;
@@ -331,14 +331,14 @@ impl Ledger {
 
     /// Whose work a fact is about.
     pub(super) fn owner_of_fact(&self, fact: &Fact) -> Option<Arc<str>> {
-        match &fact.what {
-            Told::Driver(told) => self.owners.owner_of(Some(&told.gpu), told.gpu_instance, None),
-            Told::Kernel(KernelFact {
+        match &fact.kind {
+            FactKind::Driver(told) => self.owners.owner_of(Some(&told.gpu), told.gpu_instance, None),
+            FactKind::Kernel(KernelFact {
                 old: false,
                 line: KernelLine::Xid { pci, pid, gpu_instance, .. },
                 ..
             }) => self.owners.owner_of(self.faults.gpu_at(pci), *gpu_instance, *pid),
-            Told::Kernel(_) => None,
+            FactKind::Kernel(_) => None,
         }
     }
 }

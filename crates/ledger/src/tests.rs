@@ -8,7 +8,7 @@ use super::{Ledger, Seen, Settings};
 use model::catalog::{self as m, Gpu, Node, Tier};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, Sight};
-use model::fact::{Fact, KernelFact, KernelLine, Teller, What};
+use model::fact::{Fact, KernelFact, KernelLine, Teller, FactKind};
 use model::sample::{Batch, Buffer, Drained, ErrorKind, Gap, Missing, Part, Rows, Source};
 use model::snapshot::{GpuState, Snapshot};
 
@@ -360,8 +360,8 @@ fn a_load_told_by_folder_and_kernel_log_counts_once_and_clears_the_drivers_count
     assert_eq!(loads(&mut ledger, SECOND), (Some(0.0), None), "it was there before us");
     ledger.fold(energy(&a, 1, SECOND, 500.0));
     let line = KernelLine::DriverLoaded { version: "580.1".into() };
-    let what = What::Kernel(KernelFact { old: false, line, text: "NVRM: loading".into() });
-    let fact = Fact { teller: Teller::Kmsg, number: 1, taken: Mono(20 * SECOND), unix_seconds: 19.5, what };
+    let kind = FactKind::Kernel(KernelFact { old: false, line, text: "NVRM: loading".into() });
+    let fact = Fact { teller: Teller::Kmsg, number: 1, taken: Mono(20 * SECOND), unix_seconds: 19.5, kind };
     ledger.fact(1, fact);
     ledger.event(seen(2, 25 * SECOND, 25.0));
     assert_eq!(loads(&mut ledger, 25 * SECOND), (Some(1.0), Some(19.5)));

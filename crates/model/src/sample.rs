@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
 use crate::catalog::{self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, Subject, Tier};
-use crate::clock::Mono;
+use crate::clock::{Mono, nanos};
 use crate::owners::GpuProcess;
 
 /// The part of the node a batch is about. Its rows replace all earlier rows of the same part.
@@ -247,15 +247,20 @@ impl Batch {
     /// What a collector of the serving process learned about the node in a visit that ends now and that was answered;
     /// its rows are served for `lifetime`, or always.
     pub fn of_node(collector: Source, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
-        let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let part = Part { collector, gpu: None, tier: Tier::Computed };
+        Batch { rows, ..Batch::new(part, 0, taken, lifetime) }
+    }
+
+    /// An answered batch without content, of a visit that ends now.
+    pub fn new(part: Part, epoch: u64, taken: Mono, lifetime: Option<Duration>) -> Batch {
         Batch {
-            part: Part { collector, gpu: None, tier: Tier::Computed },
-            epoch: 0,
+            part,
+            epoch,
             taken,
             nanos: nanos(Mono::now().since(taken)),
             lifetime_nanos: lifetime.map(nanos),
             answered: true,
-            rows,
+            rows: Rows::default(),
             gaps: Vec::new(),
             drained: Vec::new(),
             processes: None,

@@ -152,8 +152,8 @@ pub struct Network {
 impl Topology {
     /// The GPU at this PCI address, in whichever form it is written (`00000000:06:00.0`, upper or lower case).
     pub fn gpu(&self, address: &str) -> Option<&Device> {
-        let wanted = crate::fact::pci_address(address)?;
+        let wanted = crate::pci::pci_address(address)?;
         let mut gpus = self.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
-        gpus.find(|gpu| crate::fact::pci_address(&gpu.address).as_ref() == Some(&wanted))
+        gpus.find(|gpu| crate::pci::pci_address(&gpu.address).as_ref() == Some(&wanted))
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::latency::Latency;
 use model::cpus::CpuSet;
-use model::fact::pci_address;
+use model::pci::pci_address;
 use model::topology::Topology;
 use model::topology::divide::{self, Share};
 use model::topology::place::{self, Place};

@@ -111,8 +111,8 @@ fn xid(sequence: u64, code: u32) -> String {
 }
 
 fn codes(facts: &[Fact]) -> Vec<(u32, bool)> {
-    let code = |fact: &Fact| match &fact.what {
-        What::Kernel(KernelFact { old, line: KernelLine::Xid { code, .. }, .. }) => Some((*code, *old)),
+    let code = |fact: &Fact| match &fact.kind {
+        FactKind::Kernel(KernelFact { old, line: KernelLine::Xid { code, .. }, .. }) => Some((*code, *old)),
         _ => None,
     };
     facts.iter().filter_map(code).collect()

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use model::catalog::{DriverError, METRICS, MetricId, Tier};
 use model::sample::{Batch, Buffer, Drained, Missing};
-use sampler::drain;
+use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 
 /// How a metric family stands. Later ones weigh more where GPUs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -71,8 +71,8 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
         for drained in &batch.drained {
             // What the ledger makes of samples.
             let made: &[MetricId] = match drained {
-                Drained::Samples { buffer: Buffer::Power, .. } => &drain::POWER,
-                Drained::Samples { buffer: Buffer::Utilization, .. } => &drain::UTILIZATION,
+                Drained::Samples { buffer: Buffer::Power, .. } => &POWER_SAMPLE_METRICS,
+                Drained::Samples { buffer: Buffer::Utilization, .. } => &UTILIZATION_SAMPLE_METRICS,
                 Drained::Gpm(_) => &[],
             };
             made.iter().for_each(|metric| note(*metric, Standing::Works, None));

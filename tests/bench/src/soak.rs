@@ -13,7 +13,8 @@ use ledger::{Ledger, Seen, Settings};
 use model::catalog::{self as m, DriverError, Node, SamplerEnd};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, Sight};
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What, pci_address};
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, FactKind};
+use model::pci::pci_address;
 use model::sample::ErrorKind;
 use sampler::wire::Seat;
 
@@ -206,7 +207,7 @@ impl<'a> Day<'a> {
         if !second.is_multiple_of(3) {
             self.tell(
                 second,
-                What::Driver(DriverFact {
+                FactKind::Driver(DriverFact {
                     gpu: seat.gpu.clone(),
                     bits: 0x8,
                     data: code.into(),
@@ -227,19 +228,19 @@ impl<'a> Day<'a> {
                 gpu_instance: None,
                 compute_instance: None,
             };
-            self.tell(second, What::Kernel(KernelFact { old: false, line, text }));
+            self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text }));
         }
         Ok(())
     }
 
-    fn tell(&mut self, second: u64, what: What) {
-        let (teller, life) = match &what {
-            What::Driver(_) => (Teller::Nvml, self.replay.generation),
-            What::Kernel(_) => (Teller::Kmsg, 1),
+    fn tell(&mut self, second: u64, kind: FactKind) {
+        let (teller, life) = match &kind {
+            FactKind::Driver(_) => (Teller::Nvml, self.replay.generation),
+            FactKind::Kernel(_) => (Teller::Kmsg, 1),
         };
         let number = &mut self.told[usize::from(teller == Teller::Kmsg)];
         *number += 1;
-        let fact = Fact { teller, number: *number, taken: at(second), unix_seconds: wall(second), what };
+        let fact = Fact { teller, number: *number, taken: at(second), unix_seconds: wall(second), kind };
         self.inbox.fact(life, fact);
     }
 
@@ -262,7 +263,7 @@ impl<'a> Day<'a> {
         self.inbox.event(Event::DriverAway { error, text: "not loaded".into(), epoch });
         self.sampler_ends();
         let line = KernelLine::DriverUnloaded;
-        self.tell(second, What::Kernel(KernelFact { old: false, line, text: "unloaded".into() }));
+        self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text: "unloaded".into() }));
         self.inbox.event(sight(None, second));
         self.loads += 1;
         self.away_until = second + AWAY;
@@ -270,7 +271,7 @@ impl<'a> Day<'a> {
 
     fn driver_comes(&mut self, second: u64) {
         let line = KernelLine::DriverLoaded { version: "580.159.04".into() };
-        self.tell(second, What::Kernel(KernelFact { old: false, line, text: "loading".into() }));
+        self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text: "loading".into() }));
         self.inbox.event(sight(Some(self.loads), second));
         self.sampler_starts();
     }

@@ -339,10 +339,10 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
     for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
     {
         let line = KernelLine::OomKill { group: group.into(), pid };
-        let what = Told::Kernel(KernelFact { old: false, line, text: String::new() });
+        let kind = FactKind::Kernel(KernelFact { old: false, line, text: String::new() });
         let at = mono(bench.now);
         let fact =
-            Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, what };
+            Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, kind };
         bench.ledger.fact(1, fact);
     }
     let s = bench.publish();
@@ -383,7 +383,7 @@ fn a_fault_names_whose_work_it_hit() {
         number: 1,
         taken: mono(bench.now),
         unix_seconds: BOOT + bench.now,
-        what: Told::Driver(told),
+        kind: FactKind::Driver(told),
     };
     bench.ledger.fact(1, fact);
     let s = bench.publish();
