@@ -21,11 +21,11 @@ use ledger::inbox::Event;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, KmsgOutcome, Node};
 use model::clock::{Mono, unix_seconds};
-use model::fact::{Fact, KernelFact, Teller, FactKind};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine, Teller};
 use model::sample::{Batch, Rows, Source};
 use position::{Age, Position};
-use reader::{Got, Reader};
-use record::Verdict;
+use reader::{LogReader, ReadOutcome};
+use record::LineMeaning;
 
 /// What was counted is told so soon after it changed, and
 const SOON: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ const LIFE: u64 = 0;
 
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("kmsg".into()).stack_size(512 * 1024).spawn(move || {
+    host::thread::spawn("kmsg", 512, move || {
         if !context.config.events.kernel_log {
             hindered(&context, "switched off (events.kernel_log)");
             return wait_for_the_end(&context);
@@ -50,13 +50,13 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
         let host = Host::new(&context.config.host.root);
         let path = host.path("/dev/kmsg");
         let position = Position::new(&host, &Store::new(&context.config.state.dir));
-        let mut watch = Watch::new(context, path, position);
-        if let Err(error) = watch.run() {
+        let mut log = KernelLog::new(context, path, position);
+        if let Err(error) = log.run() {
             tracing::error!(%error, "the kernel log cannot be watched");
-            hindered(&watch.context, &error.to_string());
-            wait_for_the_end(&watch.context);
+            hindered(&log.context, &error.to_string());
+            wait_for_the_end(&log.context);
         }
-        watch.position.finish();
+        log.position.finish();
     })
 }
 
@@ -72,7 +72,7 @@ fn wait_for_the_end(context: &Context) {
 }
 
 /// The state of the collector.
-struct Watch {
+struct KernelLog {
     context: Context,
     path: PathBuf,
     position: Position,
@@ -84,10 +84,10 @@ struct Watch {
     told: Mono,
 }
 
-impl Watch {
-    fn new(context: Context, path: PathBuf, position: Position) -> Watch {
+impl KernelLog {
+    fn new(context: Context, path: PathBuf, position: Position) -> KernelLog {
         let records = [0; KmsgOutcome::ALL.len()];
-        Watch { context, path, position, records, overruns: 0, facts: 0, changed: true, told: Mono(0) }
+        KernelLog { context, path, position, records, overruns: 0, facts: 0, changed: true, told: Mono(0) }
     }
 
     /// Opens the log and reads it, again and again, until the daemon ends.
@@ -95,7 +95,7 @@ impl Watch {
         let hang_up = self.context.stop.hang_up()?;
         let mut said = None;
         while !self.context.stop.stopped() {
-            let ended = Reader::open(&self.path).and_then(|mut reader| {
+            let ended = LogReader::open(&self.path).and_then(|mut reader| {
                 said = None;
                 self.read(&mut reader, &hang_up)
             });
@@ -113,7 +113,7 @@ impl Watch {
     }
 
     /// Reads until the daemon ends or the log cannot be read any more.
-    fn read(&mut self, reader: &mut Reader, hang_up: &io::PipeReader) -> io::Result<()> {
+    fn read(&mut self, reader: &mut LogReader, hang_up: &io::PipeReader) -> io::Result<()> {
         let mut listening = false;
         while !self.context.stop.stopped() {
             let caught_up = self.drain(reader)?;
@@ -140,7 +140,7 @@ impl Watch {
     }
 
     /// Takes in what is there, up to a bound; gives whether that was all.
-    fn drain(&mut self, reader: &mut Reader) -> io::Result<bool> {
+    fn drain(&mut self, reader: &mut LogReader) -> io::Result<bool> {
         let mut lines = 0;
         while lines < AT_ONCE {
             let got = reader.next(|line, whole| {
@@ -148,12 +148,12 @@ impl Watch {
                 self.line(line, whole);
             })?;
             match got {
-                Got::Records => {}
-                Got::Overrun => {
+                ReadOutcome::Records => {}
+                ReadOutcome::Overrun => {
                     self.overruns += 1;
                     self.changed = true;
                 }
-                Got::Nothing => return Ok(true),
+                ReadOutcome::Nothing => return Ok(true),
             }
         }
         Ok(false)
@@ -174,28 +174,24 @@ impl Watch {
         }
         match record::classify(record.text) {
             // What was before is nobody's any more.
-            Verdict::Told(model::fact::KernelLine::OomKill { .. }, _) if old => {
-                self.count(KmsgOutcome::NotOurs)
-            }
-            Verdict::Told(what @ model::fact::KernelLine::OomKill { .. }, text) => {
+            LineMeaning::Told(KernelLine::OomKill { .. }, _) if old => self.count(KmsgOutcome::NotOurs),
+            LineMeaning::Told(what @ KernelLine::OomKill { .. }, text) => {
                 self.count(KmsgOutcome::NotOurs);
                 self.fact(record.micros, KernelFact { old, line: what, text });
             }
-            Verdict::Told(what, text) => {
+            LineMeaning::Told(what, text) => {
                 self.count(match (old, &what) {
                     (true, _) => KmsgOutcome::Old,
-                    (false, model::fact::KernelLine::Xid { .. } | model::fact::KernelLine::Sxid { .. }) => {
-                        KmsgOutcome::Fault
-                    }
+                    (false, KernelLine::Xid { .. } | KernelLine::Sxid { .. }) => KmsgOutcome::Fault,
                     (false, _) => KmsgOutcome::Driver,
                 });
                 self.position.ours();
                 self.fact(record.micros, KernelFact { old, line: what, text });
             }
-            Verdict::NotOurs => self.count(KmsgOutcome::NotOurs),
+            LineMeaning::NotOurs => self.count(KmsgOutcome::NotOurs),
             _ if old => self.count(KmsgOutcome::Old),
-            Verdict::Driver if whole => self.count(KmsgOutcome::Driver),
-            Verdict::Driver | Verdict::Malformed => self.count(KmsgOutcome::Malformed),
+            LineMeaning::Driver if whole => self.count(KmsgOutcome::Driver),
+            LineMeaning::Driver | LineMeaning::Malformed => self.count(KmsgOutcome::Malformed),
         }
     }
 

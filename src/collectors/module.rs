@@ -34,17 +34,17 @@ const KTHREADD: &str = "2";
 
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("module".into()).stack_size(256 * 1024).spawn(move || {
+    host::thread::spawn("module", 256, move || {
         let sampler = &context.config.sampler;
         let every = EVERY.min(sampler.slow_interval);
         let quick = EVERY_PAUSED.min(sampler.normal_interval);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut visitor = Visitor::new(&context);
+        let mut reader = ModuleReader::new(&context);
         while !context.stop.stopped() {
             let now = Mono::now();
             let paused = context.switch.is_released();
             if cadence.take(now) || paused {
-                visitor.visit(every);
+                reader.visit(every);
             }
             let next = if paused { cadence.next().min(now + quick) } else { cadence.next() };
             context.stop.wait_until(next.min(now + EVERY_PAUSED));
@@ -52,15 +52,15 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     })
 }
 
-struct Visitor<'a> {
+struct ModuleReader<'a> {
     context: &'a Context,
     host: Host,
     said: Option<Sight>,
 }
 
-impl<'a> Visitor<'a> {
-    fn new(context: &'a Context) -> Visitor<'a> {
-        Visitor { context, host: Host::new(&context.config.host.root), said: None }
+impl<'a> ModuleReader<'a> {
+    fn new(context: &'a Context) -> ModuleReader<'a> {
+        ModuleReader { context, host: Host::new(&context.config.host.root), said: None }
     }
 
     fn visit(&mut self, every: Duration) {

@@ -1,6 +1,6 @@
-//! The in-flight table: a page shared by parent and sampler in which each worker notes the driver call it
-//! is in. The parent only looks at it, so nothing in the sampler need run for the parent to see that a
-//! call is stuck or that the process is stopped or starved.
+//! The in-flight table: a page shared by parent and sampler in which each worker notes its driver call. The parent only
+//! reads the page, so nothing in the sampler need run for the parent to see that a call is stuck or that the process is
+//! stopped or starved.
 //!
 //! Each slot has one writer (its worker). The two low bits of `sequence` say idle, in a call, or being
 //! written; a reader that catches a slot being written, or sees it change, judges by what was promised.
@@ -64,7 +64,7 @@ pub struct InCall {
     pub since: Mono,
     /// How long it may take.
     pub allowed: Duration,
-    /// Number of the call, so that two calls of one name can be told apart.
+    /// Number of the call, which distinguishes two calls of one name.
     pub sequence: u64,
 }
 
@@ -162,7 +162,7 @@ impl Slot {
             });
             return Some(SlotView { slot: number, call, expected: Mono(expected) });
         }
-        // Moving, or stopped while it wrote: then what it last promised tells.
+        // Moving, or stopped while it wrote: the last promise counts.
         Some(SlotView { slot: number, call: None, expected: Mono(last_expected) })
     }
 }

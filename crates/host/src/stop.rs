@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use model::clock::Mono;
 use model::sync::lock;
 
-/// Says when it is time to end; ends all sleeps then.
+/// The stop of a process: ends all sleeps.
 #[derive(Debug, Default)]
 pub struct Stop {
     stopped: Mutex<bool>,

@@ -9,7 +9,7 @@ use super::{Held, Ledger};
 use model::catalog::schema::{Label, LabelSet, LabelText};
 use model::catalog::{self as m, Gpu, MetricId, MigInfo, ProfileName, Subject, Tier};
 use model::clock::Mono;
-use model::sample::{Missing, Part, Rows, Source};
+use model::sample::{BatchKey, Missing, Rows, Source};
 use settings::mig_layout::{PciIds, Profiles, Wanted, pci_id};
 
 /// How a GPU is divided.
@@ -43,7 +43,7 @@ impl Ledger {
             }
         }
         let part = |tier| {
-            let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
+            let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
             self.parts.get(&part).filter(|held| up && !held.expired(now))
         };
         let actual = actual(part(Tier::Slow), part(Tier::Normal));

@@ -15,7 +15,7 @@ use model::catalog::{
     self as m, DriverEvent, FaultAction, Gpu, Node, RecoveryAction, Severity, SwitchName, SxidCode, XidCode,
 };
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, FactKind};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine, Teller};
 use model::persisted::{FaultyGpu, Identity};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};

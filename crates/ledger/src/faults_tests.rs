@@ -9,7 +9,7 @@ use model::clock::Mono;
 use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, FactKind};
 use crate::inbox::Event;
 use crate::{Faulty, Ledger, Seen, Settings};
-use model::sample::{Batch, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Rows, Source};
 use model::snapshot::{EventKind, Snapshot};
 use model::persisted::Identity;
 
@@ -29,7 +29,7 @@ fn batch(gpu: Option<Gpu>, tier: Tier, taken: u64, fill: impl FnOnce(&mut Rows))
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: Part { collector: Source::Nvml, gpu, tier },
+        part: BatchKey { collector: Source::Nvml, gpu, tier },
         epoch: 1,
         taken: Mono(taken),
         nanos: 0,

@@ -7,7 +7,7 @@ use super::publish::Builder;
 use model::catalog::schema::{Entity, KnownLabel, Label};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::sample::{Part, Row, Source};
+use model::sample::{BatchKey, Row, Source};
 use model::snapshot::{DriverState, GpuState};
 
 /// What is known that can speak against a GPU.
@@ -99,7 +99,7 @@ impl Ledger {
 
     /// GPUs the driver lists.
     fn listed(&self, now: Mono) -> Option<usize> {
-        let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow };
+        let part = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Slow };
         let held = self.parts.get(&part).filter(|held| !held.expired(now))?;
         let mut rows = held.rows.groups().iter().flat_map(|(_, rows)| rows);
         rows.find(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize)
@@ -107,7 +107,7 @@ impl Ledger {
 
     /// Whether a row of this metric of a GPU that fits is above 0.
     fn any(&self, gpu: &Gpu, tier: Tier, now: Mono, metric: MetricId, fits: impl Fn(&Row) -> bool) -> bool {
-        let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
+        let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
         let Some(held) = self.parts.get(&part).filter(|held| !held.expired(now)) else { return false };
         let own = held.rows.groups().iter().filter(|(subject, _)| *subject == gpu.subject());
         own.flat_map(|(_, rows)| rows).any(|row| row.metric == metric && row.value > 0.0 && fits(row))

@@ -10,7 +10,7 @@ use model::catalog::{Gpu, SamplerEnd, Tier};
 use model::clock::Mono;
 use model::driver_module::Sight;
 use model::fact::Fact;
-use model::sample::{Batch, ErrorKind, Part, Source};
+use model::sample::{Batch, BatchKey, ErrorKind, Source};
 use model::window::Window;
 use model::{owners, topology};
 
@@ -145,7 +145,7 @@ pub struct Inbox {
 #[derive(Debug, Default)]
 struct Waiting {
     letters: Letters,
-    at: HashMap<Part, usize>,
+    at: HashMap<BatchKey, usize>,
     fast: usize,
     listed: usize,
     closed: bool,
@@ -253,7 +253,7 @@ mod tests {
 
     fn batch(epoch: u64, nanos: u64) -> Batch {
         Batch {
-            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
+            part: BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
             epoch,
             taken: Mono(nanos),
             nanos,
@@ -286,7 +286,7 @@ mod tests {
         let inbox = Inbox::default();
         let many = MAX_FAST as u64 + 10;
         for n in 0..many {
-            let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+            let part = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
             inbox.batch(Batch { part, ..batch(1, n) });
         }
         let letters = inbox.take(Mono(0)).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_new_epoch_is_folded_after_what_came_before_it() {
         let inbox = Inbox::default();
-        let fast = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+        let fast = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
         inbox.batch(batch(1, 1));
         inbox.batch(Batch { part: fast, ..batch(1, 2) });
         inbox.batch(batch(2, 3));

@@ -54,9 +54,9 @@ use model::catalog::{
 };
 use model::clock::{Mono, unix_seconds};
 use model::driver_module::LoadId;
-use model::fact::{Fact, KernelFact, KernelLine, FactKind};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 use model::owners::GpuProcess;
-use model::sample::{Gap, Missing, Part, Rows, Source};
+use model::sample::{BatchKey, Gap, Missing, Rows, Source};
 use model::snapshot::{DriverState, Histogram};
 use resets::Resets;
 pub use run::{Hooks, run};
@@ -150,7 +150,7 @@ enum Answer {
 #[derive(Debug)]
 pub struct Ledger {
     settings: Settings,
-    parts: BTreeMap<Part, Held>,
+    parts: BTreeMap<BatchKey, Held>,
     /// By index and UUID: GPUs that never told their UUID differ by index alone.
     gpus: BTreeMap<Gpu, GpuBook>,
     node_epoch: u64,

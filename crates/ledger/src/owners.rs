@@ -20,8 +20,8 @@ use accounts::{Accounts, Key};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, StartPhase, Subject};
 use model::clock::Mono;
-use model::fact::{Fact, KernelFact, KernelLine, FactKind};
-use model::owners::{GpuProcess, News, Owner, Reading};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine};
+use model::owners::{GpuProcess, News, Owner, OwnerReading};
 use model::sample::{Batch, Buffer, GpmWindow};
 use model::snapshot::Histogram;
 use remote::Readings;
@@ -115,7 +115,7 @@ impl Owners {
         }
     }
 
-    fn read(&mut self, reading: Reading) {
+    fn read(&mut self, reading: OwnerReading) {
         if !self.readings.contains_key(&reading.owner) && self.readings.len() >= MOST_READ {
             return;
         }

@@ -6,7 +6,7 @@ use super::Ledger;
 use model::catalog::{Gpu, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
-use model::sample::{Part, Source};
+use model::sample::{BatchKey, Source};
 
 /// The processes that compute, listed once a second, and the others, listed every slow visit. In MIG mode the
 /// slow visit lists those that compute once more, instance by instance: that counts only where the GPU's own list
@@ -33,7 +33,7 @@ impl Ledger {
     /// Every process on a GPU, as far as it is known now.
     pub(super) fn processes_of(&self, gpu: &Gpu, now: Mono) -> Option<Vec<GpuProcess>> {
         let list = |tier| {
-            let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
+            let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
             let held = self.parts.get(&part).filter(|held| !held.expired(now))?;
             held.processes.as_deref()
         };

@@ -13,7 +13,7 @@ use model::catalog::{
 };
 use model::clock::Mono;
 use model::sample::SWITCHED_OFF;
-use model::sample::{Missing, Part, Row, Source};
+use model::sample::{BatchKey, Missing, Row, Source};
 use model::snapshot::{
     CollectorView, DriverState, Family, GpuState, GpuView, PartView, Series, Snapshot, SubjectText, Value,
 };
@@ -150,7 +150,7 @@ impl Ledger {
             return GpuState::NoDriver;
         }
         let held = |tier| {
-            let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
+            let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
             self.parts.get(&part)
         };
         // The two tiers that are read at least once a second tell whether it answers.
@@ -178,7 +178,7 @@ impl Ledger {
     /// Whether something was read in this epoch, all of it well, but neither of the two tiers yet: MIG mode is
     /// looked at before them.
     fn begins(&self, gpu: &Gpu) -> bool {
-        let own = |part: &Part| part.gpu.as_ref() == Some(gpu) && part.tier != Tier::Identity;
+        let own = |part: &BatchKey| part.gpu.as_ref() == Some(gpu) && part.tier != Tier::Identity;
         let mut own = self.parts.iter().filter(|(part, _)| own(part)).peekable();
         own.peek().is_some()
             && own.all(|(part, held)| held.answered && !matches!(part.tier, Tier::Fast | Tier::Normal))
@@ -338,7 +338,7 @@ impl Ledger {
         label: Option<LabelText>,
         now: Mono,
     ) -> Option<f64> {
-        let about = |part: &&Part| part.gpu.as_ref() == Some(gpu);
+        let about = |part: &&BatchKey| part.gpu.as_ref() == Some(gpu);
         self.parts
             .iter()
             .filter(|(part, held)| about(part) && !held.expired(now))

@@ -8,8 +8,8 @@ use super::{Ledger, Seen, Settings};
 use model::catalog::{self as m, Gpu, Node, Tier};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, Sight};
-use model::fact::{Fact, KernelFact, KernelLine, Teller, FactKind};
-use model::sample::{Batch, Buffer, Drained, ErrorKind, Gap, Missing, Part, Rows, Source};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine, Teller};
+use model::sample::{Batch, BatchKey, Buffer, Drained, ErrorKind, Gap, Missing, Rows, Source};
 use model::snapshot::{GpuState, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
@@ -40,7 +40,7 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
+        part: BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
         epoch,
         taken: Mono(taken),
         nanos: 1000,

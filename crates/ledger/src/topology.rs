@@ -12,12 +12,12 @@ use model::catalog::{
     TopologyAgainst, TopologyInfo,
 };
 use model::clock::Mono;
-use model::sample::{Part, Source};
+use model::sample::{BatchKey, Source};
 use model::snapshot::{GpuState, TopologyView};
 use model::topology as host;
 use model::topology::News;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, DevicePlacement};
 use model::topology::{Device, DeviceKind};
 
 /// After so long at work a link that is still slow will not become faster.
@@ -32,7 +32,7 @@ pub struct Topology {
     /// When that was; `None` until the next publication.
     told: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
-    places: Vec<(Place, Share)>,
+    places: Vec<(DevicePlacement, CpuShare)>,
     speeds: BTreeMap<Arc<str>, Speed>,
 }
 
@@ -77,7 +77,7 @@ impl Topology {
     }
 
     /// The place of a GPU of the topology.
-    fn place(&self, device: &Device) -> Option<&(Place, Share)> {
+    fn place(&self, device: &Device) -> Option<&(DevicePlacement, CpuShare)> {
         self.places.iter().find(|(place, _)| place.address == device.address)
     }
 }
@@ -158,7 +158,7 @@ impl Ledger {
             b.put(&m::gpu_host_pcie_link_matches, gpu, (LinkAspect::Width,), flag(matches));
         }
         let own = told(m::gpu_pcie_link_max_generation.id()).or(most.map(|most| f64::from(most.generation)));
-        let slow = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Slow };
+        let slow = BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Slow };
         let asked = self.parts.get(&slow).map(|held| held.taken);
         let generation = told(m::gpu_pcie_link_generation.id()).zip(asked);
         let generation = generation.or(current.map(|now| (f64::from(now.generation), looked)));
@@ -178,11 +178,11 @@ impl Ledger {
         b: &mut Builder<'_>,
         topology: &host::Topology,
         gpu: &Gpu,
-        place: &Place,
-        share: &Share,
+        place: &DevicePlacement,
+        share: &CpuShare,
         now: Mono,
     ) {
-        let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
+        let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
         let Some(held) = self.parts.get(&part).filter(|held| !held.expired(now)) else { return };
         let info = m::gpu_mig_info.id();
         let text = |labels: &[LabelText], name: &str| -> String {
@@ -241,7 +241,7 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
     }
 }
 
-fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &Place, share: &Share) {
+fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &DevicePlacement, share: &CpuShare) {
     let l3: model::cpus::CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),

@@ -51,7 +51,7 @@ pub enum News {
     /// Who processes work for: told once a process (an id is used again: `started` tells them apart).
     Attributed(Vec<Attribution>),
     /// What was read of owners that have processes on GPUs. Replaces what was told of them before.
-    Read(Vec<Reading>),
+    Read(Vec<OwnerReading>),
 }
 
 /// Who one process works for.
@@ -68,7 +68,7 @@ pub struct Attribution {
 
 /// What was read of one owner.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct OwnerReading {
     /// Its identity.
     pub owner: Arc<str>,
     /// When.

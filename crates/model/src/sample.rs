@@ -13,7 +13,7 @@ use crate::owners::GpuProcess;
 
 /// The part of the node a batch is about. Its rows replace all earlier rows of the same part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Part {
+pub struct BatchKey {
     /// Who looked.
     pub collector: Source,
     /// At which GPU; `None` for the node as a whole.
@@ -219,7 +219,7 @@ pub const MAX_PROCESSES: usize = 8192;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// The part.
-    pub part: Part,
+    pub part: BatchKey,
     /// State of the GPU the batch belongs to; see [`ledger`].
     pub epoch: u64,
     /// When the visit began.
@@ -247,12 +247,12 @@ impl Batch {
     /// What a collector of the serving process learned about the node in a visit that ends now and that was answered;
     /// its rows are served for `lifetime`, or always.
     pub fn of_node(collector: Source, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
-        let part = Part { collector, gpu: None, tier: Tier::Computed };
+        let part = BatchKey { collector, gpu: None, tier: Tier::Computed };
         Batch { rows, ..Batch::new(part, 0, taken, lifetime) }
     }
 
     /// An answered batch without content, of a visit that ends now.
-    pub fn new(part: Part, epoch: u64, taken: Mono, lifetime: Option<Duration>) -> Batch {
+    pub fn new(part: BatchKey, epoch: u64, taken: Mono, lifetime: Option<Duration>) -> Batch {
         Batch {
             part,
             epoch,

@@ -42,7 +42,7 @@ use host::inflight::Table;
 use host::stop::Stop;
 use model::catalog::{self as m, MetricId, Tier};
 use model::clock::Mono;
-use model::sample::{Batch, ErrorKind, Gap, Missing, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, ErrorKind, Gap, Missing, Rows, Source};
 use model::sync::lock;
 use wire::{FromSampler, Orders, ToSampler};
 
@@ -105,7 +105,7 @@ impl Shared {
 
     /// Sends a batch about the node as a whole.
     fn report_node(&self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>, caller: &mut driver::Caller) {
-        let part = Part { collector: Source::Nvml, gpu: None, tier };
+        let part = BatchKey { collector: Source::Nvml, gpu: None, tier };
         self.report(Batch {
             answered: !gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. })),
             rows,

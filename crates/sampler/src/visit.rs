@@ -18,7 +18,7 @@ use model::catalog::schema::{Entity, LabelSet, Metric};
 use model::catalog::{Gpu, MetricId, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
-use model::sample::{Batch, Drained, Drop, Gap, Missing, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Drained, Drop, Gap, Missing, Rows, Source};
 
 /// What is known of a GPU between visits, for the life of one handle.
 #[derive(Debug)]
@@ -306,7 +306,7 @@ impl<'a> Visit<'a> {
         taken: Mono,
         lifetime: Option<Duration>,
     ) -> (Batch, Option<CallFailure>) {
-        let part = Part { collector: Source::Nvml, gpu: Some(self.gpu.clone()), tier };
+        let part = BatchKey { collector: Source::Nvml, gpu: Some(self.gpu.clone()), tier };
         let batch = Batch {
             // The GPU answers if a call succeeded, or none was to be made.
             answered: self.ended.is_none() && (self.asked == 0 || self.succeeded > 0),

@@ -19,7 +19,7 @@ use super::wire::{FromSampler, Seat};
 use host::inflight::SlotWriter;
 use model::catalog::{self as m, Gpu, Tier};
 use model::clock::Mono;
-use model::sample::{Batch, Gap, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Gap, Rows, Source};
 
 const BY_PCI_ADDRESS: &str = "nvmlDeviceGetHandleByPciBusId_v2";
 
@@ -153,7 +153,7 @@ impl Worker<'_> {
                     metrics: vec![m::gpu_up.id()],
                     missing: failure.missing(),
                 };
-                let part = Part { collector: Source::Nvml, gpu: Some(seat.gpu), tier: Tier::Fast };
+                let part = BatchKey { collector: Source::Nvml, gpu: Some(seat.gpu), tier: Tier::Fast };
                 self.shared.report(Batch {
                     answered: false,
                     gaps: vec![gap],

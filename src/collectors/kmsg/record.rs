@@ -29,7 +29,7 @@ pub struct Record<'a> {
 
 /// What a line says to us.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum LineMeaning {
     /// A fault or another thing that happened, and its text.
     Told(KernelLine, String),
     /// The driver's, but no event: a detail of one, or small talk.
@@ -54,33 +54,33 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 }
 
 /// What the text of a record says.
-pub fn classify(text: &[u8]) -> Verdict {
+pub fn classify(text: &[u8]) -> LineMeaning {
     // Most lines of a kernel log are somebody else's: they are told by their first bytes.
     if text.starts_with(OOM_KILL) {
-        return oom_kill(text).map_or(Verdict::NotOurs, |line| Verdict::Told(line, kept(text)));
+        return oom_kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Told(line, kept(text)));
     }
     let ours = text.starts_with(b"NVRM:") || text.starts_with(b"nvidia-");
     if !ours {
-        return Verdict::NotOurs;
+        return LineMeaning::NotOurs;
     }
     let text = kept(text);
     if let Some(rest) = text.strip_prefix("NVRM: Xid") {
-        return xid(rest).map_or(Verdict::Malformed, |line| Verdict::Told(line, text.clone()));
+        return xid(rest).map_or(LineMeaning::Malformed, |line| LineMeaning::Told(line, text.clone()));
     }
     if let Some(rest) = text.strip_prefix("nvidia-nvswitch") {
         return switch(rest, &text);
     }
     if let Some(rest) = text.strip_prefix("NVRM: loading NVIDIA UNIX ") {
         return match version(rest) {
-            Some(version) => Verdict::Told(KernelLine::DriverLoaded { version }, text),
-            None => Verdict::Malformed,
+            Some(version) => LineMeaning::Told(KernelLine::DriverLoaded { version }, text),
+            None => LineMeaning::Malformed,
         };
     }
     // The last word of the kernel module when it is removed, also after it found no GPU to drive.
     if text.starts_with("nvidia-nvlink: Unregistered") && text.contains("Nvlink Core") {
-        return Verdict::Told(KernelLine::DriverUnloaded, text);
+        return LineMeaning::Told(KernelLine::DriverUnloaded, text);
     }
-    Verdict::Driver
+    LineMeaning::Driver
 }
 
 /// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
@@ -134,9 +134,9 @@ fn xid(rest: &str) -> Option<KernelLine> {
 
 /// `3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up`. The driver logs each such fault with
 /// further lines of the same code for its severity and its data, which are no faults of their own.
-fn switch(rest: &str, text: &str) -> Verdict {
-    let Some((nvswitch, rest)) = rest.split_once(": ") else { return Verdict::Driver };
-    let Some(rest) = rest.strip_prefix("SXid") else { return Verdict::Driver };
+fn switch(rest: &str, text: &str) -> LineMeaning {
+    let Some((nvswitch, rest)) = rest.split_once(": ") else { return LineMeaning::Driver };
+    let Some(rest) = rest.strip_prefix("SXid") else { return LineMeaning::Driver };
     let told = || {
         let (place, rest) = rest.strip_prefix(" (")?.split_once(')')?;
         let pci = pci_address(place.strip_prefix("PCI:").unwrap_or(place))?;
@@ -148,9 +148,9 @@ fn switch(rest: &str, text: &str) -> Verdict {
         numbered.then(|| (detail, KernelLine::Sxid { nvswitch: nvswitch.to_owned(), pci, code, fatal }))
     };
     match told() {
-        Some((true, _)) => Verdict::Driver,
-        Some((false, line)) => Verdict::Told(line, text.to_owned()),
-        None => Verdict::Malformed,
+        Some((true, _)) => LineMeaning::Driver,
+        Some((false, line)) => LineMeaning::Told(line, text.to_owned()),
+        None => LineMeaning::Malformed,
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
 
     fn xid_of(text: &str) -> Option<(String, u32, Option<u32>, Option<String>)> {
         match classify(text.as_bytes()) {
-            Verdict::Told(KernelLine::Xid { pci, code, pid, process, .. }, _) => {
+            LineMeaning::Told(KernelLine::Xid { pci, code, pid, process, .. }, _) => {
                 Some((pci, code, pid, process))
             }
             _ => None,
@@ -220,11 +220,11 @@ mod tests {
         let killed = KernelLine::OomKill { group: "/kubepods.slice/x.scope".into(), pid: 522 };
         for name in ["python3", "a,pid=1,uid=0", "x,task=y", ""] {
             let told = classify(line(name).as_bytes());
-            assert!(matches!(&told, Verdict::Told(line, _) if *line == killed), "{told:?}");
+            assert!(matches!(&told, LineMeaning::Told(line, _) if *line == killed), "{told:?}");
         }
         let whole = line("python3");
         for cut in ["oom-kill:", &whole[..whole.len() - 9], "oom-kill:task_memcg=/a,task=b,pid=1"] {
-            assert_eq!(classify(cut.as_bytes()), Verdict::NotOurs, "{cut}");
+            assert_eq!(classify(cut.as_bytes()), LineMeaning::NotOurs, "{cut}");
         }
     }
 
@@ -262,7 +262,8 @@ mod tests {
     #[test]
     fn mig_instances_are_read() {
         let text = b"NVRM: Xid (PCI:0000:06:00 GPU-I:05 GPU-CI:01): 43, pid=7, name=x, Ch 1";
-        let Verdict::Told(KernelLine::Xid { gpu_instance, compute_instance, .. }, _) = classify(text) else {
+        let LineMeaning::Told(KernelLine::Xid { gpu_instance, compute_instance, .. }, _) = classify(text)
+        else {
             panic!()
         };
         assert_eq!((gpu_instance, compute_instance), (Some(5), Some(1)));
@@ -283,7 +284,7 @@ mod tests {
             "nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 2003",
             "NVRM: loading NVIDIA UNIX x86_64 Ker",
         ] {
-            assert_eq!(classify(text.as_bytes()), Verdict::Malformed, "{text}");
+            assert_eq!(classify(text.as_bytes()), LineMeaning::Malformed, "{text}");
         }
     }
 
@@ -294,14 +295,17 @@ mod tests {
             "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44 Sub-engine instance 00",
             "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002b, 0x0000002b}",
         ];
-        let told: Vec<Verdict> = lines.iter().map(|line| classify(line.as_bytes())).collect();
+        let told: Vec<LineMeaning> = lines.iter().map(|line| classify(line.as_bytes())).collect();
         let line =
             KernelLine::Sxid { nvswitch: "3".into(), pci: "0000:04:00".into(), code: 22013, fatal: false };
-        assert_eq!(told, [Verdict::Told(line, lines[0].into()), Verdict::Driver, Verdict::Driver]);
+        assert_eq!(
+            told,
+            [LineMeaning::Told(line, lines[0].into()), LineMeaning::Driver, LineMeaning::Driver]
+        );
         let fatal =
             classify(b"nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up");
-        assert!(matches!(fatal, Verdict::Told(KernelLine::Sxid { fatal: true, .. }, _)), "{fatal:?}");
-        assert_eq!(classify(b"nvidia-nvswitch0: using MSI"), Verdict::Driver);
+        assert!(matches!(fatal, LineMeaning::Told(KernelLine::Sxid { fatal: true, .. }, _)), "{fatal:?}");
+        assert_eq!(classify(b"nvidia-nvswitch0: using MSI"), LineMeaning::Driver);
     }
 
     #[test]
@@ -310,28 +314,28 @@ mod tests {
             "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon Jan  5 12:00:00 UTC 2026",
             "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-H04-03-1)",
         ] {
-            let Verdict::Told(KernelLine::DriverLoaded { version }, _) = classify(text.as_bytes()) else {
+            let LineMeaning::Told(KernelLine::DriverLoaded { version }, _) = classify(text.as_bytes()) else {
                 panic!("{text}")
             };
             assert_eq!(version, "580.159.04");
         }
         let gone = "nvidia-nvlink: Unregistered Nvlink Core, major device number 236";
-        assert_eq!(classify(gone.as_bytes()), Verdict::Told(KernelLine::DriverUnloaded, gone.into()));
-        assert_eq!(classify(b"nvidia-nvlink: Nvlink Core is being initialized"), Verdict::Driver);
-        assert_eq!(classify(b"NVRM: GPU at PCI:0000:06:00: GPU-12"), Verdict::Driver);
-        assert_eq!(classify(b"usb 1-1: NVRM: Xid (PCI:0000:06:00): 79, x"), Verdict::NotOurs);
+        assert_eq!(classify(gone.as_bytes()), LineMeaning::Told(KernelLine::DriverUnloaded, gone.into()));
+        assert_eq!(classify(b"nvidia-nvlink: Nvlink Core is being initialized"), LineMeaning::Driver);
+        assert_eq!(classify(b"NVRM: GPU at PCI:0000:06:00: GPU-12"), LineMeaning::Driver);
+        assert_eq!(classify(b"usb 1-1: NVRM: Xid (PCI:0000:06:00): 79, x"), LineMeaning::NotOurs);
     }
 
     #[test]
     fn bytes_that_are_no_text_and_long_lines_do_no_harm() {
         let mut line = b"NVRM: Xid (PCI:0000:06:00): 31, pid=5, name=\xff\x00\xfe, ".to_vec();
         line.resize(10_240, b'x');
-        let Verdict::Told(KernelLine::Xid { code: 31, pid: Some(5), .. }, text) = classify(&line) else {
+        let LineMeaning::Told(KernelLine::Xid { code: 31, pid: Some(5), .. }, text) = classify(&line) else {
             panic!()
         };
         assert!(text.len() <= MAX_TEXT * 3 && !text.contains('\0'));
         line.resize(100_000, 0);
-        assert!(matches!(classify(&line), Verdict::Told(..)));
+        assert!(matches!(classify(&line), LineMeaning::Told(..)));
     }
 
     proptest! {

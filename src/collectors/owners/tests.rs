@@ -11,7 +11,7 @@ use attribution::pods::{Claim, Claims};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::catalog::OwnerKind;
-use model::owners::{GpuProcess, Reading};
+use model::owners::{GpuProcess, OwnerReading};
 use model::snapshot::{GpuState, GpuView};
 use settings::Config;
 
@@ -31,7 +31,7 @@ struct Running {
     context: Context,
     thread: JoinHandle<()>,
     attributed: Vec<Attribution>,
-    readings: Vec<Reading>,
+    readings: Vec<OwnerReading>,
     lookups: Vec<f64>,
     sequence: u64,
 }

@@ -118,12 +118,12 @@ mod tests {
     use super::*;
     use model::catalog::{self as m, Gpu};
     use model::clock::Mono;
-    use model::sample::{ErrorKind, Gap, Part, Rows, Source};
+    use model::sample::{BatchKey, ErrorKind, Gap, Rows, Source};
 
     fn batch(gpu: u32, rows: Rows, gaps: Vec<Gap>) -> Batch {
         let gpu = Gpu { gpu, uuid: format!("GPU-{gpu}").as_str().into() };
         Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu), tier: Tier::Normal },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu), tier: Tier::Normal },
             epoch: 1,
             taken: Mono(1),
             nanos: 1,

@@ -14,7 +14,7 @@ use model::catalog::{
     Node, Subject, Tier,
 };
 use model::clock::Mono;
-use model::sample::{Missing, Part, Source};
+use model::sample::{BatchKey, Missing, Source};
 use model::snapshot::{CanaryView, CheckView, GpuState, Histogram, PlaceView, Value};
 
 /// The MIG devices of a GPU as they were read last.
@@ -144,7 +144,7 @@ impl Ledger {
 
     /// The MIG devices that a GPU has now, if that was read.
     fn devices(&self, gpu: &Gpu, now: Mono) -> Option<Devices> {
-        let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
+        let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
         let held = self.parts.get(&part).filter(|held| !held.expired(now))?;
         let info = m::gpu_mig_info.id();
         let at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid")?;

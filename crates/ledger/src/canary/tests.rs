@@ -11,7 +11,7 @@ use crate::{Ledger, Seen, Settings};
 use exposition::encode::Format;
 use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::sample::{Batch, Buffer, Drained, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Buffer, Drained, Rows, Source};
 use model::snapshot::{EventKind, Snapshot, Value};
 
 const SECOND: u64 = 1_000_000_000;
@@ -72,7 +72,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch,
             taken: Mono(at * SECOND),
             nanos: 1000,

@@ -6,7 +6,7 @@ use crate::{Seen, Settings};
 use model::catalog::{Node, OwnedGpu, Tier};
 use model::fact::{DriverFact, Teller};
 use model::owners::Attribution;
-use model::sample::{Drained, Part, Rows, Source};
+use model::sample::{BatchKey, Drained, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::{Device, DeviceKind, Topology};
 
@@ -64,7 +64,7 @@ impl Bench {
         let mut rows = Rows::default();
         fill(&mut rows);
         Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: mono(self.now),
             nanos: 1000,
@@ -287,7 +287,7 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
     bench.ledger.event(Event::Topology(news));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
-    let reading = |at: f64, kills| Reading {
+    let reading = |at: f64, kills| OwnerReading {
         owner: "a".into(),
         taken: mono(at),
         allowed_cpus: Some("0-15".parse().unwrap()),
@@ -320,7 +320,7 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.publish();
     let mut read = |kills| {
-        let read = Reading {
+        let read = OwnerReading {
             owner: "a".into(),
             taken: mono(bench.now),
             allowed_cpus: None,

@@ -67,7 +67,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: Mono(at * SECOND),
             nanos: 1000,

@@ -42,7 +42,7 @@ pub struct Near {
 
 /// Where a GPU sits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct DevicePlacement {
     /// PCI address of the GPU.
     pub address: String,
     /// NUMA node it is near to; `None`: the machine does not tell.
@@ -65,7 +65,7 @@ pub struct Place {
 
 /// Where every GPU sits, in the order of their addresses. GPUs to which several devices are equally near get
 /// different ones as far as there are, so that they do not all use the first.
-pub fn gpus(topology: &Topology) -> Vec<Place> {
+pub fn gpus(topology: &Topology) -> Vec<DevicePlacement> {
     let of = |kind| topology.devices.iter().filter(move |device| device.kind == kind);
     let mut gpus: Vec<&Device> = of(DeviceKind::Gpu).collect();
     gpus.sort_by(|a, b| a.address.cmp(&b.address));
@@ -76,17 +76,17 @@ pub fn gpus(topology: &Topology) -> Vec<Place> {
 }
 
 /// Where the GPU at this PCI address sits, in whichever form it is written.
-pub fn gpu(topology: &Topology, address: &str) -> Option<Place> {
+pub fn gpu(topology: &Topology, address: &str) -> Option<DevicePlacement> {
     let address = topology.gpu(address)?.address.clone();
     gpus(topology).into_iter().find(|place| place.address == address)
 }
 
-fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<Near>) -> Place {
+fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<Near>) -> DevicePlacement {
     let cpus = near_cpus(topology, gpu);
     let package = gpu.numa_node.and_then(|index| {
         topology.numa_nodes.iter().find(|node| node.index == index).and_then(|node| node.package)
     });
-    Place {
+    DevicePlacement {
         address: gpu.address.clone(),
         numa_node: gpu.numa_node,
         l3: l3_of(topology, &cpus),
@@ -162,7 +162,7 @@ mod tests {
     use crate::topology::DeviceKind::*;
 
     fn nics(topology: &Topology) -> Vec<(String, Path)> {
-        let nic = |place: Place| place.nic.map(|near| (near.address, near.path));
+        let nic = |place: DevicePlacement| place.nic.map(|near| (near.address, near.path));
         gpus(topology).into_iter().filter_map(nic).collect()
     }
 
