@@ -1,9 +1,9 @@
 //! The kernel log, read as it is written: Xid and SXid faults, loads of the driver. `record` understands
 //! its lines, `reader` gets them, `position` knows which of them are new.
 //!
-//! The thread sleeps in poll(2) until a record comes or the daemon ends. It tells the ledger facts, and as
-//! rows what it counted. Without the right to read the log it says so and goes on without: the driver's own
-//! events tell of Xid faults too.
+//! The thread sleeps in poll(2) until a record comes or the daemon ends. It sends facts to the ledger, and its counts as
+//! rows. Without the right to read the log the collector reports that and goes on: the driver's own
+//! events report Xid faults too.
 
 pub mod position;
 mod reader;
@@ -27,13 +27,13 @@ use position::{Age, Position};
 use reader::{LogReader, ReadOutcome};
 use record::LineMeaning;
 
-/// What was counted is told so soon after it changed, and
+/// Counts are sent so soon after a change, and
 const SOON: Duration = Duration::from_secs(1);
-/// so often if it did not.
+/// so often without one.
 const IDLE: Duration = Duration::from_secs(5);
 /// A log that cannot be opened is tried again after this time.
 const RETRY: Duration = Duration::from_secs(10);
-/// Pause after what was there was read: a flood is read in bulk, and a fault is told far within 200 ms.
+/// Pause after the end of the log was reached: a flood is read in bulk, and a fault is reported far within 200 ms.
 const BREATH: Duration = Duration::from_millis(20);
 /// Most records between two looks at the clock.
 const AT_ONCE: usize = 4096;
@@ -44,7 +44,7 @@ const LIFE: u64 = 0;
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("kmsg", 512, move || {
         if !context.config.events.kernel_log {
-            hindered(&context, "switched off (events.kernel_log)");
+            unavailable(&context, "switched off (events.kernel_log)");
             return wait_for_the_end(&context);
         }
         let host = Host::new(&context.config.host.root);
@@ -53,14 +53,14 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
         let mut log = KernelLog::new(context, path, position);
         if let Err(error) = log.run() {
             tracing::error!(%error, "the kernel log cannot be watched");
-            hindered(&log.context, &error.to_string());
+            unavailable(&log.context, &error.to_string());
             wait_for_the_end(&log.context);
         }
         log.position.finish();
     })
 }
 
-fn hindered(context: &Context, why: &str) {
+fn unavailable(context: &Context, why: &str) {
     context.inbox.event(Event::Hindered(Source::Kmsg, Some(why.to_owned())));
 }
 
@@ -80,14 +80,14 @@ struct KernelLog {
     overruns: u64,
     facts: u64,
     changed: bool,
-    /// When what was counted was told last.
-    told: Mono,
+    /// When the counts were sent last.
+    sent: Mono,
 }
 
 impl KernelLog {
     fn new(context: Context, path: PathBuf, position: Position) -> KernelLog {
         let records = [0; KmsgOutcome::ALL.len()];
-        KernelLog { context, path, position, records, overruns: 0, facts: 0, changed: true, told: Mono(0) }
+        KernelLog { context, path, position, records, overruns: 0, facts: 0, changed: true, sent: Mono(0) }
     }
 
     /// Opens the log and reads it, again and again, until the daemon ends.
@@ -103,7 +103,7 @@ impl KernelLog {
             let why = explained(&error);
             if said.as_ref() != Some(&why) {
                 tracing::info!("the kernel log is not read: {why}");
-                hindered(&self.context, &why);
+                unavailable(&self.context, &why);
                 said = Some(why);
             }
             self.context.inbox.event(Event::ReadsKernelLog(None));
@@ -126,9 +126,9 @@ impl KernelLog {
                 }
             }
             let now = Mono::now();
-            let due = self.told + if self.changed { SOON } else { IDLE };
+            let due = self.sent + if self.changed { SOON } else { IDLE };
             if now >= due {
-                self.tell(now);
+                self.send_counts(now);
             }
             self.position.keep(now);
             if caught_up {
@@ -160,7 +160,7 @@ impl KernelLog {
     }
 
     fn line(&mut self, line: &[u8], whole: bool) {
-        // Lines that belong to the record before tell nothing of it that we need.
+        // Continuation lines of the record before are of no use.
         if line.is_empty() || line[0] == b' ' {
             return;
         }
@@ -173,13 +173,13 @@ impl KernelLog {
             return self.count(KmsgOutcome::NotOurs);
         }
         match record::classify(record.text) {
-            // What was before is nobody's any more.
-            LineMeaning::Told(KernelLine::OomKill { .. }, _) if old => self.count(KmsgOutcome::NotOurs),
-            LineMeaning::Told(what @ KernelLine::OomKill { .. }, text) => {
+            // An old kill belongs to no present owner.
+            LineMeaning::Fact(KernelLine::OomKill { .. }, _) if old => self.count(KmsgOutcome::NotOurs),
+            LineMeaning::Fact(what @ KernelLine::OomKill { .. }, text) => {
                 self.count(KmsgOutcome::NotOurs);
                 self.fact(record.micros, KernelFact { old, line: what, text });
             }
-            LineMeaning::Told(what, text) => {
+            LineMeaning::Fact(what, text) => {
                 self.count(match (old, &what) {
                     (true, _) => KmsgOutcome::Old,
                     (false, KernelLine::Xid { .. } | KernelLine::Sxid { .. }) => KmsgOutcome::Fault,
@@ -215,8 +215,8 @@ impl KernelLog {
         self.context.inbox.fact(LIFE, fact);
     }
 
-    /// Tells what was counted.
-    fn tell(&mut self, now: Mono) {
+    /// Sends the counts.
+    fn send_counts(&mut self, now: Mono) {
         let mut rows = Rows::default();
         let mut of = rows.of(&Node {});
         let mut put = Ok(());
@@ -226,14 +226,14 @@ impl KernelLog {
         }
         put = put.and(of.put(&m::gpu_exporter_kmsg_overruns_total, (), self.overruns as f64));
         if put.is_err() {
-            tracing::warn!("a count of kernel log records cannot be true");
+            tracing::warn!("a count of kernel log records is out of range");
         }
         self.context.inbox.batch(Batch::of_node(Source::Kmsg, now, Some(IDLE * 3), rows));
-        (self.told, self.changed) = (now, false);
+        (self.sent, self.changed) = (now, false);
     }
 }
 
-/// Why the log cannot be read, in words that say what to do.
+/// Why the log cannot be read, with the remedy.
 fn explained(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no /dev/kmsg".into(),

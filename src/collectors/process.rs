@@ -32,8 +32,8 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// CPU time that was published of each kind of children. One that ends between two looks is in neither for a moment, so
-/// none is ever published lower than before.
+/// CPU time as published for each kind of children. A child that ends between two readings is in neither for a moment,
+/// so no sum is published lower than before.
 #[derive(Debug, Default)]
 struct PublishedCpu {
     samplers: f64,
@@ -97,7 +97,7 @@ fn children(context: &Context, rows: &mut Rows, published: &mut PublishedCpu) {
             let ended = (ended - ended_canaries - ended_lookers).max(0.0);
             family(rows, Role::Sampler, &context.samplers.get(), ended, &mut published.samplers);
         }
-        Err(error) => tracing::warn!(%error, "cannot tell the CPU time of ended samplers"),
+        Err(error) => tracing::warn!(%error, "cannot read the CPU time of ended samplers"),
     }
     family(rows, Role::Canary, &canaries, ended_canaries, &mut published.canaries);
     family(rows, Role::Topology, &lookers, ended_lookers, &mut published.lookers);
@@ -130,7 +130,7 @@ fn http_server(stats: &http::Stats, rows: &mut Rows) {
 /// Adds a number about the node. One outside its unit's limits, which no living process has, is no series.
 fn put<L: LabelSet>(rows: &mut Rows, metric: &Metric<Node, L>, labels: L, value: f64) {
     if rows.of(&Node {}).put(metric, labels, value).is_err() {
-        tracing::warn!(metric = metric.def().name, value, "cannot be true");
+        tracing::warn!(metric = metric.def().name, value, "out of range");
     }
 }
 

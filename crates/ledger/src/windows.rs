@@ -45,7 +45,7 @@ impl Windows {
 }
 
 fn event(window: &Window, at: f64, meaning: &'static str) -> Event {
-    let text = window.in_words();
+    let text = window.summary();
     Event { meaning, text, ..Event::new(EventKind::Window, at, Severity::Info, FaultAction::Ignore) }
 }
 
@@ -56,7 +56,8 @@ impl Ledger {
             self.faults.mention(event, now);
         }
         let Some(all) = &self.windows.all else { return Arc::from([]) };
-        let told: Arc<[Window]> = all.iter().filter(|window| window.is_told(unix_seconds)).cloned().collect();
+        let told: Arc<[Window]> =
+            all.iter().filter(|window| window.is_listed(unix_seconds)).cloned().collect();
         for kind in WindowKind::ALL {
             let open = told.iter().any(|window| window.kind == *kind && window.is_open(unix_seconds));
             b.put(&m::gpu_window_active, &Node {}, (*kind,), f64::from(u8::from(open)));

@@ -173,7 +173,7 @@ pub struct CallCost {
 /// Readings of which each counts, other than rows, of which the newest does: the ledger adds them up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Drained {
-    /// Samples of one of the driver's own buffers, oldest first. None is told twice by one sampler.
+    /// Samples of one of the driver's own buffers, oldest first. One sampler sends none twice.
     Samples {
         /// Which buffer.
         buffer: Buffer,
@@ -359,7 +359,7 @@ impl Rows {
 }
 
 impl FromIterator<(Subject, Vec<Row>)> for Rows {
-    /// Each subject with its rows, as [`Rows::groups`] gives them; [`Rows::conform`] tells whether the catalogue
+    /// Each subject with its rows, as [`Rows::groups`] gives them; [`Rows::conform`] says whether the catalogue
     /// allows them.
     fn from_iter<I: IntoIterator<Item = (Subject, Vec<Row>)>>(groups: I) -> Rows {
         Rows { groups: groups.into_iter().collect() }

@@ -1,8 +1,5 @@
 //! Planned work on the node: windows in time in which alerts are muted and the canary stays away.
 //!
-//! - [`moment`]: points in time as people write them · [`file`]: what a file says · [`folder`]: a folder of them
-//! - [`desk`]: both folders together, and what people ask · [`orders`]: requests and commands
-//!
 //! Windows are kept by the wall clock, because people plan by it. While that clock is wrong, windows open and
 //! close as wrongly; nothing is thrown away for it.
 
@@ -13,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::WindowKind;
 use crate::catalog::schema::KnownLabel;
 
-/// Files of one folder that are looked at; what is more is told and left out.
+/// Most files of one folder that are read; further ones are reported and left out.
 pub const MOST: usize = 64;
-/// For so many seconds after its end a window is still told.
+/// For so many seconds after its end a window is still listed.
 pub const REMEMBERED: f64 = 3600.0;
 
 /// One window.
@@ -25,7 +22,7 @@ pub struct Window {
     pub name: String,
     /// What it mutes.
     pub kind: WindowKind,
-    /// Why, in the words of who planned it.
+    /// The reason, as its author wrote it.
     pub reason: String,
     /// When it begins, in seconds since 1970.
     pub start: f64,
@@ -43,22 +40,22 @@ impl Window {
         (self.start..self.end).contains(&unix_seconds)
     }
 
-    /// Whether it is to be told at this moment: it lasts, is to come, or has ended lately.
-    pub fn is_told(&self, unix_seconds: f64) -> bool {
+    /// Whether the window is listed at this moment: it lasts, is to come, or has ended lately.
+    pub fn is_listed(&self, unix_seconds: f64) -> bool {
         unix_seconds < self.end + REMEMBERED
     }
 
-    /// It in words: until when, which, and why.
-    pub fn in_words(&self) -> String {
+    /// Kind, end, name and reason as one text.
+    pub fn summary(&self) -> String {
         let reason = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
         format!("{} until {} (window {}){reason}", self.kind.known(), write(self.end), self.name)
     }
 }
 
-/// The maintenance that lasts at this moment, in words: the window that ends last.
+/// The maintenance that lasts at this moment, as text: the window that ends last.
 pub fn maintenance(windows: &[Window], unix_seconds: f64) -> Option<String> {
     let open = windows.iter().filter(|w| w.kind == WindowKind::Maintenance && w.is_open(unix_seconds));
-    open.max_by(|a, b| a.end.total_cmp(&b.end)).map(Window::in_words)
+    open.max_by(|a, b| a.end.total_cmp(&b.end)).map(Window::summary)
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC, to the second.
@@ -81,7 +78,7 @@ mod tests {
         let w = window("w", WindowKind::Maintenance, 100.0, 200.0);
         let open: Vec<f64> = [99.9, 100.0, 199.9, 200.0].into_iter().filter(|at| w.is_open(*at)).collect();
         assert_eq!(open, [100.0, 199.9]);
-        assert!(w.is_told(0.0) && w.is_told(3799.0) && !w.is_told(3800.0));
+        assert!(w.is_listed(0.0) && w.is_listed(3799.0) && !w.is_listed(3800.0));
     }
 
     #[test]

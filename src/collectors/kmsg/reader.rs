@@ -66,7 +66,7 @@ impl LogReader {
         if self.device {
             watched.push(PollFd::new(self.file.as_fd(), PollFlags::POLLIN));
         } else {
-            // A file is always ready, and so is a pipe that nobody writes to.
+            // A file is always ready, and so is a pipe without a writer.
             time = time.min(FILE_LOOK);
         }
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);

@@ -31,7 +31,7 @@ pub struct Record<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum LineMeaning {
     /// A fault or another thing that happened, and its text.
-    Told(KernelLine, String),
+    Fact(KernelLine, String),
     /// The driver's, but no event: a detail of one, or small talk.
     Driver,
     /// Begins like a fault and cannot be understood.
@@ -55,9 +55,9 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 
 /// What the text of a record says.
 pub fn classify(text: &[u8]) -> LineMeaning {
-    // Most lines of a kernel log are somebody else's: they are told by their first bytes.
+    // Most lines of a kernel log have other sources: their first bytes show that.
     if text.starts_with(OOM_KILL) {
-        return oom_kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Told(line, kept(text)));
+        return oom_kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));
     }
     let ours = text.starts_with(b"NVRM:") || text.starts_with(b"nvidia-");
     if !ours {
@@ -65,20 +65,20 @@ pub fn classify(text: &[u8]) -> LineMeaning {
     }
     let text = kept(text);
     if let Some(rest) = text.strip_prefix("NVRM: Xid") {
-        return xid(rest).map_or(LineMeaning::Malformed, |line| LineMeaning::Told(line, text.clone()));
+        return xid(rest).map_or(LineMeaning::Malformed, |line| LineMeaning::Fact(line, text.clone()));
     }
     if let Some(rest) = text.strip_prefix("nvidia-nvswitch") {
         return switch(rest, &text);
     }
     if let Some(rest) = text.strip_prefix("NVRM: loading NVIDIA UNIX ") {
         return match version(rest) {
-            Some(version) => LineMeaning::Told(KernelLine::DriverLoaded { version }, text),
+            Some(version) => LineMeaning::Fact(KernelLine::DriverLoaded { version }, text),
             None => LineMeaning::Malformed,
         };
     }
     // The last word of the kernel module when it is removed, also after it found no GPU to drive.
     if text.starts_with("nvidia-nvlink: Unregistered") && text.contains("Nvlink Core") {
-        return LineMeaning::Told(KernelLine::DriverUnloaded, text);
+        return LineMeaning::Fact(KernelLine::DriverUnloaded, text);
     }
     LineMeaning::Driver
 }
@@ -137,7 +137,7 @@ fn xid(rest: &str) -> Option<KernelLine> {
 fn switch(rest: &str, text: &str) -> LineMeaning {
     let Some((nvswitch, rest)) = rest.split_once(": ") else { return LineMeaning::Driver };
     let Some(rest) = rest.strip_prefix("SXid") else { return LineMeaning::Driver };
-    let told = || {
+    let parsed = || {
         let (place, rest) = rest.strip_prefix(" (")?.split_once(')')?;
         let pci = pci_address(place.strip_prefix("PCI:").unwrap_or(place))?;
         let (code, rest) = code(rest.strip_prefix(": ")?)?;
@@ -147,9 +147,9 @@ fn switch(rest: &str, text: &str) -> LineMeaning {
         let fatal = rest.starts_with("Fatal");
         numbered.then(|| (detail, KernelLine::Sxid { nvswitch: nvswitch.to_owned(), pci, code, fatal }))
     };
-    match told() {
+    match parsed() {
         Some((true, _)) => LineMeaning::Driver,
-        Some((false, line)) => LineMeaning::Told(line, text.to_owned()),
+        Some((false, line)) => LineMeaning::Fact(line, text.to_owned()),
         None => LineMeaning::Malformed,
     }
 }
@@ -182,7 +182,7 @@ mod tests {
 
     fn xid_of(text: &str) -> Option<(String, u32, Option<u32>, Option<String>)> {
         match classify(text.as_bytes()) {
-            LineMeaning::Told(KernelLine::Xid { pci, code, pid, process, .. }, _) => {
+            LineMeaning::Fact(KernelLine::Xid { pci, code, pid, process, .. }, _) => {
                 Some((pci, code, pid, process))
             }
             _ => None,
@@ -194,7 +194,7 @@ mod tests {
         let record = parse(b"4,1234,5678901,-,caller=T522;NVRM: a; b").unwrap();
         assert_eq!((record.kernel, record.sequence, record.micros), (true, 1234, 5_678_901));
         assert_eq!(record.text, b"NVRM: a; b");
-        assert!(!parse(b"12,1,2,-;NVRM: Xid (PCI:0000:06:00): 79, told by a process").unwrap().kernel);
+        assert!(!parse(b"12,1,2,-;NVRM: Xid (PCI:0000:06:00): 79, written by a process").unwrap().kernel);
         for none in [
             "",
             " SUBSYSTEM=pci",
@@ -219,8 +219,8 @@ mod tests {
         };
         let killed = KernelLine::OomKill { group: "/kubepods.slice/x.scope".into(), pid: 522 };
         for name in ["python3", "a,pid=1,uid=0", "x,task=y", ""] {
-            let told = classify(line(name).as_bytes());
-            assert!(matches!(&told, LineMeaning::Told(line, _) if *line == killed), "{told:?}");
+            let meaning = classify(line(name).as_bytes());
+            assert!(matches!(&meaning, LineMeaning::Fact(line, _) if *line == killed), "{meaning:?}");
         }
         let whole = line("python3");
         for cut in ["oom-kill:", &whole[..whole.len() - 9], "oom-kill:task_memcg=/a,task=b,pid=1"] {
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn mig_instances_are_read() {
         let text = b"NVRM: Xid (PCI:0000:06:00 GPU-I:05 GPU-CI:01): 43, pid=7, name=x, Ch 1";
-        let LineMeaning::Told(KernelLine::Xid { gpu_instance, compute_instance, .. }, _) = classify(text)
+        let LineMeaning::Fact(KernelLine::Xid { gpu_instance, compute_instance, .. }, _) = classify(text)
         else {
             panic!()
         };
@@ -295,16 +295,16 @@ mod tests {
             "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44 Sub-engine instance 00",
             "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002b, 0x0000002b}",
         ];
-        let told: Vec<LineMeaning> = lines.iter().map(|line| classify(line.as_bytes())).collect();
+        let meanings: Vec<LineMeaning> = lines.iter().map(|line| classify(line.as_bytes())).collect();
         let line =
             KernelLine::Sxid { nvswitch: "3".into(), pci: "0000:04:00".into(), code: 22013, fatal: false };
         assert_eq!(
-            told,
-            [LineMeaning::Told(line, lines[0].into()), LineMeaning::Driver, LineMeaning::Driver]
+            meanings,
+            [LineMeaning::Fact(line, lines[0].into()), LineMeaning::Driver, LineMeaning::Driver]
         );
         let fatal =
             classify(b"nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up");
-        assert!(matches!(fatal, LineMeaning::Told(KernelLine::Sxid { fatal: true, .. }, _)), "{fatal:?}");
+        assert!(matches!(fatal, LineMeaning::Fact(KernelLine::Sxid { fatal: true, .. }, _)), "{fatal:?}");
         assert_eq!(classify(b"nvidia-nvswitch0: using MSI"), LineMeaning::Driver);
     }
 
@@ -314,13 +314,13 @@ mod tests {
             "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon Jan  5 12:00:00 UTC 2026",
             "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-H04-03-1)",
         ] {
-            let LineMeaning::Told(KernelLine::DriverLoaded { version }, _) = classify(text.as_bytes()) else {
+            let LineMeaning::Fact(KernelLine::DriverLoaded { version }, _) = classify(text.as_bytes()) else {
                 panic!("{text}")
             };
             assert_eq!(version, "580.159.04");
         }
         let gone = "nvidia-nvlink: Unregistered Nvlink Core, major device number 236";
-        assert_eq!(classify(gone.as_bytes()), LineMeaning::Told(KernelLine::DriverUnloaded, gone.into()));
+        assert_eq!(classify(gone.as_bytes()), LineMeaning::Fact(KernelLine::DriverUnloaded, gone.into()));
         assert_eq!(classify(b"nvidia-nvlink: Nvlink Core is being initialized"), LineMeaning::Driver);
         assert_eq!(classify(b"NVRM: GPU at PCI:0000:06:00: GPU-12"), LineMeaning::Driver);
         assert_eq!(classify(b"usb 1-1: NVRM: Xid (PCI:0000:06:00): 79, x"), LineMeaning::NotOurs);
@@ -330,12 +330,12 @@ mod tests {
     fn bytes_that_are_no_text_and_long_lines_do_no_harm() {
         let mut line = b"NVRM: Xid (PCI:0000:06:00): 31, pid=5, name=\xff\x00\xfe, ".to_vec();
         line.resize(10_240, b'x');
-        let LineMeaning::Told(KernelLine::Xid { code: 31, pid: Some(5), .. }, text) = classify(&line) else {
+        let LineMeaning::Fact(KernelLine::Xid { code: 31, pid: Some(5), .. }, text) = classify(&line) else {
             panic!()
         };
         assert!(text.len() <= MAX_TEXT * 3 && !text.contains('\0'));
         line.resize(100_000, 0);
-        assert!(matches!(classify(&line), LineMeaning::Told(..)));
+        assert!(matches!(classify(&line), LineMeaning::Fact(..)));
     }
 
     proptest! {
@@ -351,8 +351,8 @@ mod tests {
         #[test]
         fn a_line_cut_anywhere_never_tells_another_code(code in 1u32..2000, cut in 0usize..90) {
             let whole = format!("NVRM: Xid (PCI:0000:06:00): {code}, pid=1234, name=worker, channel 0x0000000a");
-            if let Some((pci, told, ..)) = xid_of(&whole[..cut.min(whole.len())]) {
-                prop_assert_eq!((pci.as_str(), told), ("0000:06:00", code));
+            if let Some((pci, found, ..)) = xid_of(&whole[..cut.min(whole.len())]) {
+                prop_assert_eq!((pci.as_str(), found), ("0000:06:00", code));
             }
         }
 

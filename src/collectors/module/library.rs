@@ -37,7 +37,7 @@ const MAX_LINKS: usize = 8;
 pub struct DriverLibrary {
     /// Where it is, as the host knows it.
     pub path: PathBuf,
-    /// Its version; `None` if the name of its file does not tell.
+    /// Its version; `None` if the name of its file has none.
     pub version: Option<String>,
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_library_is_found_below_the_root_and_its_file_tells_the_version() {
+    fn a_library_is_found_below_the_root_and_its_file_has_the_version() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
         assert_eq!(search(&host, NVML), []);

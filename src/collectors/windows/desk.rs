@@ -112,7 +112,7 @@ impl Shelf {
                 false => windows.push(window),
             }
         }
-        windows.retain(|window| window.is_told(now));
+        windows.retain(|window| window.is_listed(now));
         windows.sort_by(|a, b| a.start.total_cmp(&b.start).then_with(|| a.name.cmp(&b.name)));
         (windows, problems)
     }

@@ -2,7 +2,7 @@
 //!
 //! What holds: a share lies within the CPUs near its GPU; the hardware threads of a core stay together; shares do not
 //! overlap unless there are fewer cores than takers; among takers near the same CPUs of the same weight they differ by
-//! at most one core; each is a run of cores in the order of NUMA nodes and last-level caches, and who gets the core too
+//! at most one core; each is a run of cores in the order of NUMA nodes and last-level caches, and the one that gets the core too
 //! many is chosen so that runs end where caches end; every CPU near some GPU is in a share.
 
 use serde::Serialize;
@@ -23,11 +23,11 @@ pub struct CpuShare {
     pub memory_nodes: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Whether somebody else has some of these CPUs too, as there are not enough cores.
+    /// Whether another share has some of these CPUs too, as there are not enough cores.
     pub shared: bool,
 }
 
-/// Shares of GPUs, each of which has these CPUs near it, in the order given.
+/// Shares of GPUs, each with the CPUs near it, in the same order.
 pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
     let mut groups: Vec<DeviceGroup> = Vec::new();
     for (taker, cpus) in near.iter().enumerate() {
@@ -70,7 +70,7 @@ pub fn left_over(topology: &Topology, shares: &[CpuShare]) -> CpuSet {
 }
 
 /// How many compute slices the MIG profile of a device has, as 3 of `3g.71gb` and 1 of `1c.3g.71gb`; 1 if it does not
-/// tell.
+/// give it.
 pub fn compute_slices(profile: &str) -> u32 {
     let first = profile.split('.').next().unwrap_or_default();
     first.strip_suffix(['g', 'c']).and_then(|number| number.parse().ok()).filter(|n| *n > 0).unwrap_or(1)
@@ -87,7 +87,7 @@ impl DeviceGroup {
     fn fair(&self, topology: &Topology, others: &[DeviceGroup], free: &CpuSet, mine: usize) -> usize {
         let (mut all, mut takers) = (self.near.clone(), self.takers.len());
         let mut others: Vec<&DeviceGroup> = others.iter().collect();
-        // Also those who only compete with somebody who competes with it.
+        // Also groups that only compete with a competitor of this one.
         while let Some(at) = others.iter().position(|other| !other.near.and(&all).and(free).is_empty()) {
             let other = others.swap_remove(at);
             all = all.or(&other.near);
@@ -116,12 +116,12 @@ fn next(topology: &Topology, groups: &[DeviceGroup], free: &CpuSet) -> Option<us
     (0..groups.len()).min_by_key(|at| (wide(*at), scarce(&groups[*at])))
 }
 
-/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU of which no core is told
+/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU without a known core
 /// is one by itself.
 fn cores(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut cores: Vec<CpuSet> = topology.cores.iter().map(|core| core.and(cpus)).collect();
-    let told = cores.iter().fold(CpuSet::default(), |told, core| told.or(core));
-    cores.extend(cpus.without(&told).iter().map(|cpu| CpuSet::from_iter([cpu])));
+    let known = cores.iter().fold(CpuSet::default(), |known, core| known.or(core));
+    cores.extend(cpus.without(&known).iter().map(|cpu| CpuSet::from_iter([cpu])));
     cores.retain(|core| !core.is_empty());
     cores.sort_by_cached_key(|core| (node_at(topology, core), l3_at(topology, core), core.iter().next()));
     cores

@@ -15,7 +15,7 @@ pub enum Path {
     RootPort,
     /// On the same NUMA node.
     NumaNode,
-    /// Anywhere in the machine, or the machine does not tell.
+    /// Anywhere in the machine, or not known.
     System,
 }
 
@@ -45,13 +45,13 @@ pub struct Near {
 pub struct DevicePlacement {
     /// PCI address of the GPU.
     pub address: String,
-    /// NUMA node it is near to; `None`: the machine does not tell.
+    /// NUMA node it is near to; `None`: not known.
     pub numa_node: Option<u32>,
     /// CPUs near it.
     pub cpus: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Package of its NUMA node; that of all its CPUs where no node is told and they are in one.
+    /// Package of its NUMA node; that of all its CPUs where no node is known and they are in one.
     pub package: Option<u32>,
     /// PCI address of the root port above it; `None` if the machine shows none, as many guests.
     pub root_port: Option<String>,
@@ -63,7 +63,7 @@ pub struct DevicePlacement {
     pub storage: Option<Near>,
 }
 
-/// Where every GPU sits, in the order of their addresses. GPUs to which several devices are equally near get
+/// The place of every GPU, sorted by address. GPUs to which several devices are equally near get
 /// different ones as far as there are, so that they do not all use the first.
 pub fn gpus(topology: &Topology) -> Vec<DevicePlacement> {
     let of = |kind| topology.devices.iter().filter(move |device| device.kind == kind);
@@ -99,7 +99,7 @@ fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<N
     }
 }
 
-/// CPUs near a device that may be used; all where the machine tells of none.
+/// CPUs near a device that may be used; all where none is known.
 pub fn near_cpus(topology: &Topology, device: &Device) -> CpuSet {
     let near = device.cpus.and(&topology.cpus);
     if near.is_empty() { topology.cpus.clone() } else { near }
@@ -226,6 +226,6 @@ mod tests {
         let place = gpu(&topology, "0000:05:00.0").unwrap();
         assert_eq!((place.numa_node, place.package, place.root_port, place.switch), (None, None, None, None));
         assert_eq!((place.cpus.to_string(), place.l3), ("0-15".into(), vec![0, 1]));
-        assert_eq!(place.nic.unwrap().path, Path::System, "it is not told that they are near");
+        assert_eq!(place.nic.unwrap().path, Path::System, "they are not known to be near");
     }
 }
