@@ -8,8 +8,8 @@ use std::time::Duration;
 use exposition::snapshot_cell::SnapshotCell;
 use model::catalog::schema::LabelSet;
 use model::catalog::{self as m, Gpu, MigInfo, Subject};
-use model::fact::pci_address;
 use model::owners::Owner;
+use model::pci::pci_address;
 use model::snapshot::Snapshot;
 use model::topology::Topology;
 

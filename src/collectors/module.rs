@@ -1,9 +1,9 @@
 //! The loaded kernel module, the library on disk and the host's boot, from files that ask no device.
 //!
-//! Which load of the module it is, is told by the inode of `/sys/module/nvidia`: the kernel numbers the
+//! The inode of `/sys/module/nvidia` identifies the load of the module: the kernel numbers the
 //! entries of sysfs one by one and gives a number to no second one in the same boot (`kernfs_node.id`,
 //! Linux 5.5 and later; before, a number comes again only after some four thousand million others). The
-//! folder's times say nothing: they are those of the first look at it.
+//! folder's times are of no use: they are those of the first look-up.
 
 pub mod library;
 
@@ -36,17 +36,17 @@ const KTHREADD: &str = "2";
 
 /// Starts the collector.
 pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("module".into()).stack_size(256 * 1024).spawn(move || {
+    host::thread::spawn("module", 256, move || {
         let sampler = &context.config.sampler;
         let every = EVERY.min(sampler.slow_interval);
         let quick = EVERY_PAUSED.min(sampler.normal_interval);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut visitor = Visitor::new(&context, &switch);
+        let mut reader = ModuleReader::new(&context, &switch);
         while !context.stop.stopped() {
             let now = Mono::now();
             let paused = switch.is_released();
             if cadence.take(now) || paused {
-                visitor.visit(every);
+                reader.visit(every);
             }
             let next = if paused { cadence.next().min(now + quick) } else { cadence.next() };
             context.stop.wait_until(next.min(now + EVERY_PAUSED));
@@ -54,29 +54,29 @@ pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>
     })
 }
 
-struct Visitor<'a> {
+struct ModuleReader<'a> {
     context: &'a Context,
     switch: &'a Switch,
     host: Host,
-    said: Option<ModuleState>,
+    sent: Option<ModuleState>,
 }
 
-impl<'a> Visitor<'a> {
-    fn new(context: &'a Context, switch: &'a Switch) -> Visitor<'a> {
-        Visitor { context, switch, host: Host::new(&context.config.host.root), said: None }
+impl<'a> ModuleReader<'a> {
+    fn new(context: &'a Context, switch: &'a Switch) -> ModuleReader<'a> {
+        ModuleReader { context, switch, host: Host::new(&context.config.host.root), sent: None }
     }
 
     fn visit(&mut self, every: Duration) {
         let taken = Mono::now();
-        let known = self.said.as_ref().and_then(ModuleState::load);
+        let known = self.sent.as_ref().and_then(ModuleState::load);
         let sight = look(&self.host, known);
         self.switch.module(&sight, taken);
-        if self.said.as_ref() != Some(&sight) {
+        if self.sent.as_ref() != Some(&sight) {
             let seen = LedgerEvent::Module { state: sight.clone(), at: taken, unix_seconds: unix_seconds() };
             self.context.inbox.event(seen);
         }
         let rows = self.rows(&sight);
-        self.said = Some(sight);
+        self.sent = Some(sight);
         let lifetime = (every * 3).max(Duration::from_secs(3));
         // That there is no module is an answer.
         self.context.inbox.batch(Batch::of_node(Source::Module, taken, Some(lifetime), rows));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_kernel_thread_tells_when_the_module_was_loaded() {
+    fn the_oldest_kernel_thread_shows_when_the_module_was_loaded() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "proc/stat", "cpu 1 2\nbtime 1700000000\nprocesses 9\n");
         let thread = |pid: u32, name: &str, parent: u32, ticks: u64| {

@@ -98,7 +98,7 @@ fn kernel_module(sight: &ModuleState, answers: bool) -> Finding {
 fn libraries(host: &Host, config: &Config, sight: &ModuleState, answers: bool) -> Vec<Finding> {
     let trouble = if answers { Verdict::Note } else { Verdict::Wrong };
     let nvml = library::find(host, config);
-    let named = |found: &[library::Found]| {
+    let named = |found: &[library::DriverLibrary]| {
         let each = found.iter().map(|library| {
             let version = library.version.as_deref().unwrap_or("its file does not tell the version");
             format!("{} ({version})", library.path.display())

@@ -8,7 +8,7 @@ use super::loads::Loads;
 use model::catalog::{self as m, Call, DriverError, Gpu, Node};
 use model::clock::Mono;
 use model::driver_module::ModuleState;
-use model::fact::{Fact, KernelFact, KernelLine, What};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 use model::snapshot::DriverState;
 
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl DriverWatch {
 
     /// Gives whether a line of the kernel log is a load that is to be counted.
     pub fn logged(&mut self, fact: &Fact) -> bool {
-        let What::Kernel(KernelFact { old, line, .. }) = &fact.what else { return false };
+        let FactKind::Kernel(KernelFact { old, line, .. }) = &fact.kind else { return false };
         let loaded = matches!(line, KernelLine::DriverLoaded { .. });
         loaded && self.loads.line(*old, fact.taken, fact.unix_seconds)
     }

@@ -19,7 +19,7 @@ use model::catalog::{
 };
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, What};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::persisted::{FaultyGpu, Identity};
 use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
@@ -90,11 +90,11 @@ impl FaultState {
             }
             _ => {}
         }
-        // What follows a memory error shows whether it is fatal.
+        // FactKind follows a memory error shows whether it is fatal.
         self.fatal |= row.severity == Severity::Page && !xid::is_memory_error(row.code);
     }
 
-    /// What a later daemon must know of, if that is anything. What a flood changes at every line is left
+    /// FactKind a later daemon must know of, if that is anything. FactKind a flood changes at every line is left
     /// out: that would wear the disk.
     fn lasting(&self, uuid: &str) -> Option<FaultyGpu> {
         let FaultState { fatal, uncontained, memory_error, .. } = *self;
@@ -139,7 +139,7 @@ pub struct Faults {
     resets: Resets,
     /// The present load of the kernel module, as far as that was seen.
     load: Option<LoadId>,
-    /// What was handed out to be kept last.
+    /// FactKind was handed out to be kept last.
     persisted: PersistedFaults,
 }
 
@@ -326,12 +326,12 @@ impl Faults {
                 return self.homeless.push_back(fact);
             }
         }
-        let Fact { taken: at, unix_seconds, what, .. } = fact;
+        let Fact { taken: at, unix_seconds, kind: what, .. } = fact;
         let heard = Heard { at, unix_seconds, owner };
         self.last_event = Some(self.last_event.map_or(unix_seconds, |last| last.max(unix_seconds)));
         match what {
-            What::Driver(fact) => self.driver(counters, fact, heard),
-            What::Kernel(fact) => self.kernel(counters, fact, heard),
+            FactKind::Driver(fact) => self.driver(counters, fact, heard),
+            FactKind::Kernel(fact) => self.kernel(counters, fact, heard),
         }
     }
 
@@ -351,10 +351,10 @@ impl Faults {
         self.events.settle(now);
     }
 
-    /// Whether a fact is better taken in when more GPUs are known. What counts waits only if its GPU is not
-    /// known. What is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
+    /// Whether a fact is better taken in when more GPUs are known. FactKind counts waits only if its GPU is not
+    /// known. FactKind is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
     fn waits(&self, fact: &Fact, behind: bool) -> bool {
-        let What::Kernel(KernelFact { line, .. }) = &fact.what else { return false };
+        let FactKind::Kernel(KernelFact { line, .. }) = &fact.kind else { return false };
         let homeless = match line {
             KernelLine::Xid { pci, .. } => !self.places.contains_key(pci),
             _ => false,
@@ -524,7 +524,7 @@ pub(super) fn is_lost(error: DriverError) -> bool {
 }
 
 fn is_old(fact: &Fact) -> bool {
-    matches!(&fact.what, What::Kernel(KernelFact { old: true, .. }))
+    matches!(&fact.kind, FactKind::Kernel(KernelFact { old: true, .. }))
 }
 
 fn labels(row: &Xid) -> (XidCode, Severity, FaultAction) {

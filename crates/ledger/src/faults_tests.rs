@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use model::catalog::{self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, Severity, SwitchName, SxidCode, Tier, UnhealthyReason, XidCode};
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, What};
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, FactKind};
 use crate::inbox::LedgerEvent;
 use crate::{PersistedFaults, Ledger, SeenGpus, LedgerSettings};
-use model::sample::{Batch, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Rows, Source};
 use model::snapshot::{EventKind, Snapshot};
 use model::persisted::Identity;
 
@@ -29,7 +29,7 @@ fn batch(gpu: Option<Gpu>, tier: Tier, taken: u64, fill: impl FnOnce(&mut Rows))
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: Part { collector: Source::Nvml, gpu, tier },
+        part: BatchKey { collector: Source::Nvml, gpu, tier },
         epoch: 1,
         taken: Mono(taken),
         nanos: 0,
@@ -103,7 +103,7 @@ impl Bench {
         self.ledger.fold(listed);
     }
 
-    fn report(&mut self, source: FaultSource, what: What) {
+    fn report(&mut self, source: FaultSource, what: FactKind) {
         let number = &mut self.numbers[source as usize];
         *number += 1;
         let unix_seconds = self.now as f64 / 1e9;
@@ -118,7 +118,7 @@ impl Bench {
     fn driver_event(&mut self, index: u32, bits: u64, data: u64) {
         let (gpu_instance, compute_instance) = (Some(7), None);
         let event = DriverFact { gpu: gpu(index), bits, data, gpu_instance, compute_instance };
-        self.report(FaultSource::Nvml, What::Driver(event));
+        self.report(FaultSource::Nvml, FactKind::Driver(event));
     }
 
     fn kmsg(&mut self, index: u32, code: u32) {
@@ -139,7 +139,7 @@ impl Bench {
     }
 
     fn kernel(&mut self, fact: KernelFact) {
-        self.report(FaultSource::Kmsg, What::Kernel(fact));
+        self.report(FaultSource::Kmsg, FactKind::Kernel(fact));
     }
 
     fn after(&mut self, seconds: f64) -> &mut Bench {
@@ -176,7 +176,7 @@ fn the_last_words_of_a_sampler_that_was_replaced_are_no_loss() {
         number,
         taken: Mono(SECOND),
         unix_seconds: 1.0,
-        what: What::Driver(DriverFact {
+        what: FactKind::Driver(DriverFact {
             gpu: gpu(0),
             bits: 8,
             data: 31,

@@ -10,7 +10,7 @@ use model::clock::Mono;
 use model::sample::Row;
 use model::snapshot::{DriverState, GpuState};
 
-/// What is known that can speak against a GPU.
+/// FactKind is known that can speak against a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// The driver lists fewer GPUs than there should be, and this one does not answer.

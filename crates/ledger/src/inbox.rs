@@ -10,7 +10,7 @@ use model::catalog::{Gpu, SamplerEnd, Tier};
 use model::clock::Mono;
 use model::driver_module::ModuleState;
 use model::fact::Fact;
-use model::sample::{Batch, ErrorKind, Part, Source};
+use model::sample::{Batch, BatchKey, ErrorKind, Source};
 use model::window::Window;
 use model::{owners, topology};
 
@@ -122,7 +122,7 @@ pub struct Stall {
     pub since: Mono,
 }
 
-/// What was in the inbox.
+/// FactKind was in the inbox.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// The newest batch of each part, and fast batches that came before the newest, in order.
@@ -145,7 +145,7 @@ pub struct Inbox {
 #[derive(Debug, Default)]
 struct Queue {
     pending: Pending,
-    at: HashMap<Part, usize>,
+    at: HashMap<BatchKey, usize>,
     fast: usize,
     listed: usize,
     closed: bool,
@@ -182,7 +182,7 @@ impl Inbox {
         let mut drained = std::mem::take(&mut older.drained);
         calls.append(&mut batch.calls);
         if drained.len() < MAX_DRAINED {
-            // What finds no room shows as a gap between the samples.
+            // FactKind finds no room shows as a gap between the samples.
             drained.append(&mut batch.drained);
         }
         if batch.epoch >= older.epoch {
@@ -245,7 +245,7 @@ mod tests {
 
     fn batch(epoch: u64, nanos: u64) -> Batch {
         Batch {
-            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
+            part: BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
             epoch,
             taken: Mono(nanos),
             nanos,
@@ -278,7 +278,7 @@ mod tests {
         let inbox = Inbox::default();
         let many = MAX_FAST as u64 + 10;
         for n in 0..many {
-            let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+            let part = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
             inbox.batch(Batch { part, ..batch(1, n) });
         }
         let pending = inbox.take(Mono(0)).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn a_new_epoch_is_folded_after_what_came_before_it() {
         let inbox = Inbox::default();
-        let fast = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+        let fast = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
         inbox.batch(batch(1, 1));
         inbox.batch(Batch { part: fast, ..batch(1, 2) });
         inbox.batch(batch(2, 3));

@@ -1,4 +1,4 @@
-//! What was read: the newest batch of each part, the epoch of each GPU, and the collectors' success.
+//! FactKind was read: the newest batch of each part, the epoch of each GPU, and the collectors' success.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use model::catalog::schema::{LabelSet, LabelText};
 use model::catalog::{self as m, ComputeInstance, Gpu, GpuInfo, MetricId, Subject, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
-use model::sample::{Batch, Gap, Missing, Part, Row, Rows, SWITCHED_OFF, Source};
+use model::sample::{Batch, BatchKey, Gap, Missing, Row, Rows, SWITCHED_OFF, Source};
 use model::snapshot::{DriverState, GpuState};
 
 /// The newest batch of one part.
@@ -62,7 +62,7 @@ struct GpuRecord {
 
 #[derive(Debug, Default)]
 pub struct Intake {
-    parts: BTreeMap<Part, StoredBatch>,
+    parts: BTreeMap<BatchKey, StoredBatch>,
     /// By index and UUID: GPUs whose UUID was never read differ by index alone.
     gpus: BTreeMap<Gpu, GpuRecord>,
     node_epoch: u64,
@@ -196,7 +196,7 @@ impl Intake {
         self.last_success.contains_key(&source) || self.unavailable.contains_key(&source)
     }
 
-    /// What is wrong with a collector other than the sampler's.
+    /// FactKind is wrong with a collector other than the sampler's.
     pub fn trouble(&self, source: Source, now: Mono) -> Option<String> {
         let mut own = self.parts.iter().filter(|(part, _)| part.collector == source);
         let old = || own.any(|(_, stored)| stored.expired(now)).then(|| "its values are too old".to_owned());
@@ -205,7 +205,7 @@ impl Intake {
 
     /// The first failed call of the sampler that is about no GPU.
     pub fn node_failure(&self) -> Option<String> {
-        let node = |part: &Part| part.collector == Source::Nvml && part.gpu.is_none();
+        let node = |part: &BatchKey| part.collector == Source::Nvml && part.gpu.is_none();
         self.parts.iter().filter(|(part, _)| node(part)).find_map(|(_, stored)| stored.failure())
     }
 
@@ -217,7 +217,7 @@ impl Intake {
     }
 
     fn nvml(&self, gpu: Option<&Gpu>, tier: Tier) -> Option<&StoredBatch> {
-        self.parts.get(&Part { collector: Source::Nvml, gpu: gpu.cloned(), tier })
+        self.parts.get(&BatchKey { collector: Source::Nvml, gpu: gpu.cloned(), tier })
     }
 
     /// The newest batch of a tier of a GPU, if that has not expired.
@@ -226,7 +226,7 @@ impl Intake {
     }
 
     /// Every part about a GPU, expired ones included.
-    pub fn of_gpu(&self, gpu: &Gpu) -> impl Iterator<Item = (&Part, &StoredBatch)> {
+    pub fn of_gpu(&self, gpu: &Gpu) -> impl Iterator<Item = (&BatchKey, &StoredBatch)> {
         self.parts.iter().filter(move |(part, _)| part.gpu.as_ref() == Some(gpu))
     }
 
@@ -308,7 +308,7 @@ impl Intake {
     }
 }
 
-/// What every part needs to know of the publication under way.
+/// FactKind every part needs to know of the publication under way.
 pub struct LedgerMoment<'a> {
     pub now: Mono,
     pub unix_seconds: f64,

@@ -2,7 +2,7 @@
 
 use super::intake::label;
 use model::catalog::{self as m, Gpu, GpuInfo, Tier};
-use model::fact::pci_address;
+use model::pci::pci_address;
 use model::persisted::Identity;
 use model::sample::Batch;
 

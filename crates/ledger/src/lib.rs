@@ -52,7 +52,7 @@ pub use inventory::SeenGpus;
 use model::canary::CanaryEvent;
 use model::catalog::{self as m, DriverError, Gpu, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
-use model::fact::{Fact, KernelFact, KernelLine, What};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 use model::sample::{Batch, Drained, Missing, Source};
 use owners::OwnerState;
 use publish::Publication;
@@ -61,7 +61,7 @@ use settings::mig_layout::DeclaredLayout;
 use topology::TopologyState;
 use windows::WindowState;
 
-/// What the ledger gets once.
+/// FactKind the ledger gets once.
 #[derive(Debug, Clone)]
 pub struct LedgerSettings {
     /// Most series in a snapshot, those about the node itself not counted.
@@ -253,7 +253,7 @@ impl Ledger {
         let missing = self.faults.missing(life, &fact);
         let lost = &m::gpu_exporter_facts_lost_total;
         self.counters.add(lost, &Node {}, (fact.source,), missing as f64);
-        if let What::Driver(event) = &mut fact.what {
+        if let FactKind::Driver(event) = &mut fact.kind {
             // It may come before the first batch of its GPU, or under an index that is no longer its own.
             match self.intake.gpu_by_uuid(&event.gpu.uuid) {
                 Some(known) => event.gpu = known.clone(),
@@ -263,9 +263,9 @@ impl Ledger {
         if self.driver.logged(&fact) {
             self.driver_loaded();
         }
-        let owner = match &fact.what {
-            What::Driver(event) => self.owners.owner_of(Some(&event.gpu), event.gpu_instance, None),
-            What::Kernel(KernelFact { old: false, line, .. }) => match line {
+        let owner = match &fact.kind {
+            FactKind::Driver(event) => self.owners.owner_of(Some(&event.gpu), event.gpu_instance, None),
+            FactKind::Kernel(KernelFact { old: false, line, .. }) => match line {
                 KernelLine::Xid { pci, pid, gpu_instance, .. } => {
                     self.owners.owner_of(self.faults.gpu_at(pci), *gpu_instance, *pid)
                 }
@@ -275,7 +275,7 @@ impl Ledger {
                 }
                 _ => None,
             },
-            What::Kernel(_) => None,
+            FactKind::Kernel(_) => None,
         };
         self.faults.take(&mut self.counters, fact, self.publication.is_ready(), owner);
     }
@@ -299,7 +299,7 @@ impl Ledger {
         self.driver_reset();
     }
 
-    /// What was wrong with the GPUs before is over, or is reported again.
+    /// FactKind was wrong with the GPUs before is over, or is reported again.
     fn driver_reset(&mut self) {
         self.faults.driver_reset();
         self.canary.reset(None);

@@ -15,7 +15,7 @@ enum Witness {
     Kernel,
 }
 
-/// What is known of the module's loads. Counts those seen while the daemon runs.
+/// FactKind is known of the module's loads. Counts those seen while the daemon runs.
 #[derive(Debug, Default)]
 pub struct Loads {
     seen: FolderState,
@@ -47,7 +47,7 @@ impl Loads {
             ModuleState::Loaded(load) => load,
         };
         let before = std::mem::replace(&mut self.seen, FolderState::Loaded(load.id.clone()));
-        // What is loaded when the daemon starts was loaded before it.
+        // FactKind is loaded when the daemon starts was loaded before it.
         let first = matches!(before, FolderState::Nothing);
         if matches!(before, FolderState::Loaded(id) if id == load.id) {
             return false;

@@ -19,7 +19,7 @@ use accounts::{AccountKey, Accounts};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, StartPhase, Subject};
 use model::clock::Mono;
-use model::owners::{GpuProcess, Owner, OwnerUpdate, Reading};
+use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
 use model::sample::{Batch, Buffer, GpmWindow};
 use model::snapshot::Histogram;
 use remote::Readings;
@@ -57,7 +57,7 @@ pub struct OwnerState {
 struct Kills {
     /// The control group's count at the last reading.
     last: Option<u64>,
-    /// What it has risen by.
+    /// FactKind it has risen by.
     counted: f64,
     /// Those in the kernel log: a container's group is gone at once when its first process is killed.
     logged: f64,
@@ -105,12 +105,12 @@ impl OwnerState {
         }
     }
 
-    fn read(&mut self, reading: Reading) {
+    fn read(&mut self, reading: OwnerReading) {
         if !self.readings.contains_key(&reading.owner) && self.readings.len() >= MOST_READ {
             return;
         }
         if let Some(kills) = reading.oom_kills {
-            // What was before the first reading, or in an older control group of the same name, is not this work's.
+            // FactKind was before the first reading, or in an older control group of the same name, is not this work's.
             let known = self.kills.entry(Arc::clone(&reading.owner)).or_default();
             known.counted += kills.saturating_sub(known.last.unwrap_or(kills)) as f64;
             known.last = Some(kills);

@@ -12,7 +12,7 @@ use model::clock::Mono;
 use model::sample::{Missing, Source};
 use model::snapshot::{CollectorView, DriverState, GpuState, GpuView, PartView, Snapshot, Value};
 
-/// What lasts from one publication to the next.
+/// FactKind lasts from one publication to the next.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
     ready: bool,
@@ -98,7 +98,7 @@ impl Ledger {
         }
     }
 
-    /// What the ledger itself knows of each GPU.
+    /// FactKind the ledger itself knows of each GPU.
     fn put_gpus(&self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> Vec<GpuView> {
         let mut views = Vec::with_capacity(moment.states.len());
         let mut lacking: BTreeMap<MetricId, u32> = BTreeMap::new();
@@ -136,7 +136,7 @@ impl Ledger {
             }
             // It is the ledger's own: absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
-            // What is switched off may have been read for another metric.
+            // FactKind is switched off may have been read for another metric.
             unsupported.retain(|id| !b.is_off(*id));
             for metric in unsupported {
                 *lacking.entry(metric).or_default() += 1;
@@ -191,7 +191,7 @@ impl Ledger {
         views
     }
 
-    /// What is wrong with the NVML collector.
+    /// FactKind is wrong with the NVML collector.
     fn nvml_trouble(&self, driver: &DriverState, gpus: &[GpuView]) -> Option<String> {
         match driver {
             DriverState::Away { text } | DriverState::Mismatch { text } => {

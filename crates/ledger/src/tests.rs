@@ -9,8 +9,8 @@ use model::catalog::FaultSource;
 use model::catalog::{self as m, Gpu, Node, Tier};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, ModuleState};
-use model::fact::{Fact, KernelFact, KernelLine, What};
-use model::sample::{Batch, Buffer, Drained, ErrorKind, Gap, Missing, Part, Rows, Source};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine};
+use model::sample::{Batch, BatchKey, Buffer, Drained, ErrorKind, Gap, Missing, Rows, Source};
 use model::snapshot::{GpuState, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
@@ -42,7 +42,7 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
+        part: BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
         epoch,
         taken: Mono(taken),
         nanos: 1000,
@@ -362,9 +362,14 @@ fn a_load_seen_in_folder_and_kernel_log_counts_once_and_clears_the_drivers_count
     assert_eq!(loads(&mut ledger, SECOND), (Some(0.0), None), "it was there before us");
     ledger.fold(energy(&a, 1, SECOND, 500.0));
     let line = KernelLine::DriverLoaded { version: "580.1".into() };
-    let what = What::Kernel(KernelFact { old: false, line, text: "NVRM: loading".into() });
-    let fact =
-        Fact { source: FaultSource::Kmsg, number: 1, taken: Mono(20 * SECOND), unix_seconds: 19.5, what };
+    let what = FactKind::Kernel(KernelFact { old: false, line, text: "NVRM: loading".into() });
+    let fact = Fact {
+        source: FaultSource::Kmsg,
+        number: 1,
+        taken: Mono(20 * SECOND),
+        unix_seconds: 19.5,
+        kind: what,
+    };
     ledger.fact(1, fact);
     ledger.event(seen(2, 25 * SECOND, 25.0));
     assert_eq!(loads(&mut ledger, 25 * SECOND), (Some(1.0), Some(19.5)));

@@ -15,8 +15,8 @@ use model::clock::Mono;
 use model::snapshot::TopologyView;
 use model::topology as host;
 use model::topology::TopologyUpdate;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, DevicePlacement};
 use model::topology::{Device, DeviceKind};
 
 /// After so long at work a link that is still slow will not become faster.
@@ -30,7 +30,7 @@ pub struct TopologyState {
     /// When that came; `None` until the next publication.
     updated: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
-    places: Vec<(Place, Share)>,
+    places: Vec<(DevicePlacement, CpuShare)>,
     speeds: BTreeMap<Arc<str>, Speed>,
 }
 
@@ -75,7 +75,7 @@ impl TopologyState {
     }
 
     /// The place of a GPU of the topology.
-    fn place(&self, device: &Device) -> Option<&(Place, Share)> {
+    fn place(&self, device: &Device) -> Option<&(DevicePlacement, CpuShare)> {
         self.places.iter().find(|(place, _)| place.address == device.address)
     }
 
@@ -170,8 +170,8 @@ fn put_slices(
     moment: &LedgerMoment<'_>,
     topology: &host::Topology,
     gpu: &Gpu,
-    place: &Place,
-    share: &Share,
+    place: &DevicePlacement,
+    share: &CpuShare,
 ) {
     let Some(stored) = moment.intake.fresh(gpu, Tier::Normal, moment.now) else { return };
     let text = |row, name| label::<MigInfo>(row, name).unwrap_or_default().to_owned();
@@ -211,7 +211,7 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
     }
 }
 
-fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &Place, share: &Share) {
+fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &DevicePlacement, share: &CpuShare) {
     let l3: model::cpus::CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),

@@ -1,4 +1,4 @@
-//! What became of a run of the canary, as it is told to the ledger, the command line and the tests.
+//! The outcome of a canary run, for the ledger, the command line and the tests.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ pub struct Outcome {
     pub end: CanaryEnd,
     /// Why it could not be made, if so.
     pub skip: Option<CanarySkip>,
-    /// In words: what failed where. Empty if it finished.
+    /// As text: what failed where. Empty if it finished.
     pub text: String,
     /// Step it ended or hangs in, if it did not finish.
     pub step: Option<CanaryStep>,
@@ -91,11 +91,11 @@ pub struct Outcome {
 pub struct Judged {
     /// Which.
     pub check: CanaryCheck,
-    /// What stands, after the rule of three of the last four.
+    /// The published verdict, after the rule of three of the last four.
     pub verdict: CanaryVerdict,
     /// What this run alone says.
     pub sample: CanaryVerdict,
-    /// Why, in words, with figures; what to do first.
+    /// The reason as text, with figures; what to do first.
     pub text: String,
     /// Its rate, in the unit of the check.
     pub rate: Option<Rate>,
@@ -143,7 +143,7 @@ pub enum Rate {
     Seconds(f64),
 }
 
-/// What the canary's collector tells the ledger.
+/// A message of the canary's collector to the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CanaryEvent {
     /// The mode it is in, and the largest share of a GPU's time it may use.
@@ -157,7 +157,7 @@ pub enum CanaryEvent {
     Due(Place, Option<f64>),
     /// A run that was due was put off.
     Skipped(Place, CanarySkip),
-    /// A run begins: from now on the GPU's work is the canary's own. Told before its process is started.
+    /// A run begins: from now on the GPU's work is the canary's own. Sent before its process is started.
     Began(Place),
     /// Another GPU takes part in a run, at the other end of its copies: its work is the canary's own too. `false`: no
     /// longer.
@@ -169,7 +169,7 @@ pub enum CanaryEvent {
     Ended(Box<Outcome>),
     /// A process had to be killed.
     Killed,
-    /// Canary processes alive. What they cost is no news: each joins `Context::canaries` at its start
+    /// Canary processes alive. Their cost is not in here: each joins `Context::canaries` at its start
     /// ([`host::child::Running::join`]), where `collectors/process.rs` reads it.
     Alive(usize),
 }

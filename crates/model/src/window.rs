@@ -22,7 +22,7 @@ pub struct Window {
     pub name: String,
     /// What it mutes.
     pub kind: WindowKind,
-    /// Why, in the words of who planned it.
+    /// The reason, as its author wrote it.
     pub reason: String,
     /// When it begins, in seconds since 1970.
     pub start: f64,
@@ -50,7 +50,7 @@ impl Window {
     }
 }
 
-/// The maintenance that lasts at this moment, in words: the window that ends last.
+/// The maintenance that lasts at this moment, as text: the window that ends last.
 pub fn maintenance(windows: &[Window], unix_seconds: f64) -> Option<String> {
     let open = windows.iter().filter(|w| w.kind == WindowKind::Maintenance && w.is_open(unix_seconds));
     open.max_by(|a, b| a.end.total_cmp(&b.end)).map(Window::describe)

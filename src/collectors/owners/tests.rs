@@ -14,7 +14,7 @@ use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::catalog::Gpu;
 use model::catalog::OwnerKind;
-use model::owners::{GpuProcess, Reading};
+use model::owners::{GpuProcess, OwnerReading};
 use model::snapshot::{GpuState, GpuView, Snapshot};
 use settings::Config;
 
@@ -36,7 +36,7 @@ struct Running {
     pods: Arc<Pods>,
     thread: JoinHandle<()>,
     attributed: Vec<Attribution>,
-    readings: Vec<Reading>,
+    readings: Vec<OwnerReading>,
     lookups: Vec<f64>,
     sequence: u64,
 }

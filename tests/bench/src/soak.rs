@@ -14,7 +14,8 @@ use model::catalog::FaultSource;
 use model::catalog::{self as m, DriverError, Node, SamplerEnd};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, ModuleState};
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, What, pci_address};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
+use model::pci::pci_address;
 use model::sample::ErrorKind;
 use sampler::wire::Seat;
 
@@ -208,7 +209,7 @@ impl<'a> Day<'a> {
         if !second.is_multiple_of(3) {
             self.tell(
                 second,
-                What::Driver(DriverFact {
+                FactKind::Driver(DriverFact {
                     gpu: seat.gpu.clone(),
                     bits: 0x8,
                     data: code.into(),
@@ -229,19 +230,20 @@ impl<'a> Day<'a> {
                 gpu_instance: None,
                 compute_instance: None,
             };
-            self.tell(second, What::Kernel(KernelFact { old: false, line, text }));
+            self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text }));
         }
         Ok(())
     }
 
-    fn tell(&mut self, second: u64, what: What) {
+    fn tell(&mut self, second: u64, what: FactKind) {
         let (source, life) = match &what {
-            What::Driver(_) => (FaultSource::Nvml, self.replay.generation),
-            What::Kernel(_) => (FaultSource::Kmsg, 1),
+            FactKind::Driver(_) => (FaultSource::Nvml, self.replay.generation),
+            FactKind::Kernel(_) => (FaultSource::Kmsg, 1),
         };
         let number = &mut self.told[usize::from(source == FaultSource::Kmsg)];
         *number += 1;
-        let fact = Fact { source, number: *number, taken: at(second), unix_seconds: wall(second), what };
+        let fact =
+            Fact { source, number: *number, taken: at(second), unix_seconds: wall(second), kind: what };
         self.inbox.fact(life, fact);
     }
 
@@ -264,7 +266,7 @@ impl<'a> Day<'a> {
         self.inbox.event(LedgerEvent::DriverAway { error, text: "not loaded".into(), epoch });
         self.sampler_ends();
         let line = KernelLine::DriverUnloaded;
-        self.tell(second, What::Kernel(KernelFact { old: false, line, text: "unloaded".into() }));
+        self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text: "unloaded".into() }));
         self.inbox.event(module(None, second));
         self.loads += 1;
         self.away_until = second + AWAY;
@@ -272,7 +274,7 @@ impl<'a> Day<'a> {
 
     fn driver_comes(&mut self, second: u64) {
         let line = KernelLine::DriverLoaded { version: "580.159.04".into() };
-        self.tell(second, What::Kernel(KernelFact { old: false, line, text: "loading".into() }));
+        self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text: "loading".into() }));
         self.inbox.event(module(Some(self.loads), second));
         self.sampler_starts();
     }

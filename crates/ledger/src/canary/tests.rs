@@ -11,7 +11,7 @@ use crate::{Ledger, LedgerSettings, SeenGpus};
 use exposition::encode::Format;
 use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::sample::{Batch, Buffer, Drained, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Buffer, Drained, Rows, Source};
 use model::snapshot::{EventKind, Snapshot, Value};
 
 const SECOND: u64 = 1_000_000_000;
@@ -73,7 +73,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch,
             taken: Mono(at * SECOND),
             nanos: 1000,
@@ -319,7 +319,7 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
     assert_eq!((bench.unhealthy(), bench.verdict(C::Tensor, V::DriverFault)), (Some(0.0), None));
     bench.ended(fault());
     assert_eq!(bench.listed().len(), 2, "it is back");
-    // What the environment forbids is no error of the driver's.
+    // FactKind the environment forbids is no error of the driver's.
     let forbidden = Outcome {
         end: CanaryEnd::CouldNotRun,
         skip: Some(CanarySkip::NoPermission),

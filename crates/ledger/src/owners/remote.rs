@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use model::clock::Mono;
 use model::cpus::CpuSet;
-use model::owners::Reading;
+use model::owners::OwnerReading;
 use model::topology::Device;
 
 /// CPUs it was seen on count for so long.
 const LATELY: Duration = Duration::from_secs(60);
 
-/// What was read of one owner lately, oldest first.
+/// FactKind was read of one owner lately, oldest first.
 #[derive(Debug, Default)]
-pub struct Readings(VecDeque<Reading>);
+pub struct Readings(VecDeque<OwnerReading>);
 
 impl Readings {
     /// Takes in a reading.
-    pub fn take(&mut self, reading: Reading) {
+    pub fn take(&mut self, reading: OwnerReading) {
         let now = reading.taken;
         self.0.push_back(reading);
         while self.0.len() > 2 && self.0.front().is_some_and(|r| now.since(r.taken) > LATELY) {
@@ -30,7 +30,7 @@ impl Readings {
     }
 
     /// The newest one, if it is not too old.
-    pub fn newest(&self, now: Mono) -> Option<&Reading> {
+    pub fn newest(&self, now: Mono) -> Option<&OwnerReading> {
         self.0.back().filter(|r| now.since(r.taken) <= LATELY)
     }
 
@@ -78,7 +78,7 @@ impl Readings {
         (used >= 0.0).then(|| (used / seconds / limit).min(1.0))
     }
 
-    fn last_two(&self, now: Mono) -> Option<(&Reading, &Reading, f64)> {
+    fn last_two(&self, now: Mono) -> Option<(&OwnerReading, &OwnerReading, f64)> {
         let newest = self.newest(now)?;
         let before = self.0.get(self.0.len().checked_sub(2)?)?;
         let seconds = newest.taken.since(before.taken).as_secs_f64();
@@ -106,8 +106,8 @@ mod tests {
         }
     }
 
-    fn reading(seconds: u64, ran_on: &[(u32, u32)]) -> Reading {
-        Reading {
+    fn reading(seconds: u64, ran_on: &[(u32, u32)]) -> OwnerReading {
+        OwnerReading {
             owner: "a".into(),
             taken: Mono(seconds * 1_000_000_000),
             allowed_cpus: Some("2-5".parse().unwrap()),

@@ -5,9 +5,9 @@ use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::FaultSource;
 use model::catalog::{Node, OwnedGpu, Tier};
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, What};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::owners::Attribution;
-use model::sample::{Drained, Part, Rows, Source};
+use model::sample::{BatchKey, Drained, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::{Device, DeviceKind, Topology};
 
@@ -66,7 +66,7 @@ impl Bench {
         let mut rows = Rows::default();
         fill(&mut rows);
         Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: mono(self.now),
             nanos: 1000,
@@ -290,7 +290,7 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
     bench.ledger.event(LedgerEvent::Topology(update));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
-    let reading = |at: f64, kills| Reading {
+    let reading = |at: f64, kills| OwnerReading {
         owner: "a".into(),
         taken: mono(at),
         allowed_cpus: Some("0-15".parse().unwrap()),
@@ -323,7 +323,7 @@ fn a_kill_that_only_the_kernel_log_reports_is_counted_once() {
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.publish();
     let mut read = |kills| {
-        let read = Reading {
+        let read = OwnerReading {
             owner: "a".into(),
             taken: mono(bench.now),
             allowed_cpus: None,
@@ -342,14 +342,14 @@ fn a_kill_that_only_the_kernel_log_reports_is_counted_once() {
     for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
     {
         let line = KernelLine::OomKill { group: group.into(), pid };
-        let what = What::Kernel(KernelFact { old: false, line, text: String::new() });
+        let what = FactKind::Kernel(KernelFact { old: false, line, text: String::new() });
         let at = mono(bench.now);
         let fact = Fact {
             source: FaultSource::Kmsg,
             number: number as u64 + 1,
             taken: at,
             unix_seconds: BOOT,
-            what,
+            kind: what,
         };
         bench.ledger.fact(1, fact);
     }
@@ -391,7 +391,7 @@ fn a_fault_names_the_owner_of_the_work() {
         number: 1,
         taken: mono(bench.now),
         unix_seconds: BOOT + bench.now,
-        what: What::Driver(event),
+        kind: FactKind::Driver(event),
     };
     bench.ledger.fact(1, fact);
     let s = bench.publish();

@@ -4,7 +4,7 @@ use super::*;
 use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::{ComputeInstance, GpuInfo};
-use model::sample::{Batch, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::fixtures::{device, machine};
 use model::topology::{Link, LinkCapability, Network};
@@ -68,7 +68,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: Mono(at * SECOND),
             nanos: 1000,
