@@ -16,6 +16,7 @@ use model::sample::SWITCHED_OFF;
 use model::sample::{Missing, Part, Row, Source};
 use model::snapshot::{
     CollectorView, DriverState, Family, GpuState, GpuView, PartView, Series, Snapshot, SubjectText, Value,
+    number_of,
 };
 
 /// Subjects with their label texts, made once and shared by all snapshots.
@@ -66,6 +67,11 @@ impl Builder<'_> {
         }
     }
 
+    /// A value put before.
+    pub(super) fn number(&self, metric: MetricId, subject: &Subject, labels: &[LabelText]) -> Option<f64> {
+        number_of(self.families.get(usize::from(metric.0))?, subject, labels)
+    }
+
     fn rows(&mut self, subject: &Subject, rows: &[Row]) {
         for row in rows {
             self.row(subject, row.metric, row.labels.clone(), Value::Number(row.value));
@@ -88,7 +94,6 @@ impl Ledger {
         let driver = self.driver(now);
         let states = self.states(now, &driver);
         self.put_parts(&mut b, now, &driver, &states);
-        self.put_health(&mut b, now, &driver, &states);
         self.put_faults(&mut b);
         let canary = self.put_canary(&mut b, now, &states);
         let topology = self.put_topology(&mut b, now, &states);
@@ -98,6 +103,7 @@ impl Ledger {
         let collectors = self.put_collectors(&mut b, now, unix_seconds, &driver, &gpus);
         self.put_node(&mut b, now, &driver);
         self.put_own(&mut b);
+        let health = self.put_health(&mut b, now, unix_seconds, &gpus, &canary, &collectors);
         self.note_ready(&driver, &gpus);
         let families = self.cap(b);
         subjects.forget_unused();
@@ -118,6 +124,7 @@ impl Ledger {
             topology,
             owners,
             windows,
+            health,
         }
     }
 

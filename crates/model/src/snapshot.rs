@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{Gpu, MetricDef, Subject, Tier};
 use crate::clock::Mono;
+use crate::health::Health;
 use crate::owners::GpuProcess;
 use crate::sample::Gap;
 use crate::window::Window;
@@ -46,6 +47,8 @@ pub struct Snapshot {
     pub owners: Vec<OwnerView>,
     /// Windows of planned work: open, to come, or ended within the last hour.
     pub windows: Arc<[Window]>,
+    /// The verdicts on node and GPUs.
+    pub health: Health,
 }
 
 /// All series of one metric.
@@ -78,6 +81,14 @@ impl Series {
         let own = def.labels.iter().zip(&self.labels).map(|(l, text)| (l.name, text.text(l)));
         entity.zip(self.subject.values.iter().map(|v| &**v)).chain(own)
     }
+}
+
+/// The number of the series with this subject and these labels.
+pub fn number_of(series: &[Series], subject: &Subject, labels: &[LabelText]) -> Option<f64> {
+    series.iter().find_map(|s| match s.value {
+        Value::Number(v) if s.labels == labels && s.subject.subject == *subject => Some(v),
+        _ => None,
+    })
 }
 
 /// A subject with the texts of its labels, made once and shared by all its series.
@@ -241,7 +252,27 @@ impl Snapshot {
             topology: TopologyView::default(),
             owners: Vec::new(),
             windows: Arc::from([]),
+            health: Health::default(),
         }
+    }
+
+    /// A snapshot that holds these rows alone.
+    #[cfg(any(test, feature = "fixtures"))]
+    pub fn with_rows(rows: &crate::sample::Rows) -> Snapshot {
+        let mut families: Vec<Family> =
+            crate::catalog::METRICS.iter().map(|def| Family { def, series: Vec::new() }).collect();
+        for (subject, rows) in rows.groups() {
+            let subject = Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
+            for row in rows {
+                families[usize::from(row.metric.0)].series.push(Series {
+                    subject: subject.clone(),
+                    labels: row.labels.clone(),
+                    value: Value::Number(row.value),
+                });
+            }
+        }
+        families.retain(|f| !f.series.is_empty());
+        Snapshot { families, ..Snapshot::empty() }
     }
 
     /// The newest revision of any event; 0 before the first.
@@ -262,11 +293,7 @@ impl Snapshot {
         entity: &E,
         labels: L,
     ) -> Option<f64> {
-        let (subject, labels) = (entity.subject(), labels.texts());
-        self.series(metric).iter().find_map(|s| match s.value {
-            Value::Number(v) if s.subject.subject == subject && s.labels == labels => Some(v),
-            _ => None,
-        })
+        number_of(self.series(metric), &entity.subject(), &labels.texts())
     }
 
     /// One label of the `_info` series about an entity.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::inbox::{Event as Inboxed, Stall};
 use crate::{Ledger, Seen, Settings};
-use exposition::encode::Format;
+use exposition::format::SnapshotFormat;
 use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
 use model::clock::Mono;
 use model::sample::{Batch, Buffer, Drained, Part, Rows, Source};
@@ -612,11 +612,9 @@ proptest! {
         for series in s.series(&m::gpu_mig_canary_verdict).iter().filter(|series| holds(series)) {
             prop_assert!(held.insert((series.subject.subject.clone(), series.labels[0].clone())));
         }
-        let mut page = String::new();
-        exposition::page::render(&s, &mut page);
         let s = std::sync::Arc::new(s);
-        for format in [Format::Json, Format::Text, Format::OpenMetrics] {
-            prop_assert!(!format.render(&s).is_empty());
+        for format in SnapshotFormat::ALL {
+            prop_assert!(!format.encode(&s).is_empty());
         }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Format, fixtures};
+use crate::fixtures;
+use crate::format::SnapshotFormat;
 use model::catalog::schema::Entity;
 use model::catalog::{Kind, METRICS, Node};
 use model::snapshot::{Family, Histogram, Series, Snapshot, SubjectText, Value};
@@ -104,8 +105,8 @@ fn check_openmetrics(page: &str) {
 
 fn check(snapshot: Snapshot) {
     let snapshot = Arc::new(snapshot);
-    let openmetrics = Format::OpenMetrics.render(&snapshot);
-    let text = Format::Text.render(&snapshot);
+    let openmetrics = SnapshotFormat::OpenMetrics.encode(&snapshot);
+    let text = SnapshotFormat::Text.encode(&snapshot);
     check_openmetrics(&openmetrics);
     let samples = samples(&text);
     assert_eq!(self::samples(&openmetrics), samples);
@@ -123,14 +124,15 @@ fn both_pages_of_a_whole_node_say_the_same() {
 #[test]
 fn an_empty_snapshot_is_an_empty_page() {
     let snapshot = Arc::new(Snapshot::empty());
-    assert_eq!(Format::OpenMetrics.render(&snapshot), "# EOF\n");
-    assert_eq!(Format::Text.render(&snapshot), "");
+    assert_eq!(SnapshotFormat::OpenMetrics.encode(&snapshot), "# EOF\n");
+    assert_eq!(SnapshotFormat::Text.encode(&snapshot), "");
 }
 
 #[test]
 fn the_pages_spell_what_the_formats_ask_for() {
     let snapshot = fixtures::node();
-    let (openmetrics, text) = (Format::OpenMetrics.render(&snapshot), Format::Text.render(&snapshot));
+    let (openmetrics, text) =
+        (SnapshotFormat::OpenMetrics.encode(&snapshot), SnapshotFormat::Text.encode(&snapshot));
     let both = [
         "gpu_driver_up 1\n",
         "gpu_exporter_driver_call_duration_seconds_bucket{le=\"1.0\"} 5\n",
