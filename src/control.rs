@@ -21,7 +21,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Semaphore, watch};
 
-use exposition::format::{Encoding, SnapshotFormat};
+use exposition::format::{Encoding, ResponseFormat};
 use exposition::response_cache::ResponseCache;
 use exposition::snapshot_cell::SnapshotCell;
 
@@ -178,9 +178,9 @@ async fn request(reading: tokio::net::unix::OwnedReadHalf) -> io::Result<String>
 pub fn read(request: &str, snapshots: &SnapshotCell, responses: &ResponseCache) -> Result<Bytes, String> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let format = match words[..] {
-        ["snapshot", "json"] => SnapshotFormat::Json,
-        ["snapshot", "text"] => SnapshotFormat::Text,
-        ["snapshot", "openmetrics"] => SnapshotFormat::OpenMetrics,
+        ["snapshot", "json"] => ResponseFormat::Json,
+        ["snapshot", "text"] => ResponseFormat::Text,
+        ["snapshot", "openmetrics"] => ResponseFormat::OpenMetrics,
         ["status"] => {
             let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
             let sequence = snapshots.current().sequence;

@@ -83,8 +83,11 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let watchdog = lifecycle::watchdog();
     let hooks = Hooks {
         publish: {
-            let board = Arc::clone(&board);
-            Box::new(move |snapshot| board.publish(snapshot))
+            let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
+            Box::new(move |snapshot| {
+                board.publish(snapshot);
+                responses.refresh(Mono::now());
+            })
         },
         beat: Box::new(move || {
             if watchdog {

@@ -11,7 +11,7 @@ use model::snapshot::Snapshot;
 
 /// A format of the whole snapshot. Each is a pure function of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SnapshotFormat {
+pub enum ResponseFormat {
     /// OpenMetrics 1.0.
     OpenMetrics,
     /// Prometheus's text format 0.0.4.
@@ -22,17 +22,17 @@ pub enum SnapshotFormat {
     Page,
 }
 
-impl SnapshotFormat {
-    pub const ALL: [SnapshotFormat; 4] =
-        [SnapshotFormat::OpenMetrics, SnapshotFormat::Text, SnapshotFormat::Json, SnapshotFormat::Page];
+impl ResponseFormat {
+    pub const ALL: [ResponseFormat; 4] =
+        [ResponseFormat::OpenMetrics, ResponseFormat::Text, ResponseFormat::Json, ResponseFormat::Page];
 
     /// The value of the `Content-Type` header.
     pub const fn content_type(self) -> &'static str {
         match self {
-            SnapshotFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            SnapshotFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
-            SnapshotFormat::Json => "application/json",
-            SnapshotFormat::Page => "text/html; charset=utf-8",
+            ResponseFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            ResponseFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
+            ResponseFormat::Json => "application/json",
+            ResponseFormat::Page => "text/html; charset=utf-8",
         }
     }
 
@@ -46,10 +46,10 @@ impl SnapshotFormat {
     /// Appends the snapshot in this format.
     pub fn encode_into(self, snapshot: &Arc<Snapshot>, out: &mut String) {
         match self {
-            SnapshotFormat::OpenMetrics => openmetrics::encode(snapshot, out),
-            SnapshotFormat::Text => text::encode(snapshot, out),
-            SnapshotFormat::Json => api::snapshot::encode(snapshot, out),
-            SnapshotFormat::Page => page::encode(snapshot, out),
+            ResponseFormat::OpenMetrics => openmetrics::encode(snapshot, out),
+            ResponseFormat::Text => text::encode(snapshot, out),
+            ResponseFormat::Json => api::snapshot::encode(snapshot, out),
+            ResponseFormat::Page => page::encode(snapshot, out),
         }
     }
 }
@@ -74,8 +74,8 @@ impl Encoding {
 }
 
 /// The format for `/metrics`, given the value of the `Accept` header; empty if there is none.
-pub fn accepted_metrics_format(accept: &str) -> SnapshotFormat {
-    let mut best = (SnapshotFormat::Text, 0.0);
+pub fn accepted_metrics_format(accept: &str) -> ResponseFormat {
+    let mut best = (ResponseFormat::Text, 0.0);
     for (range, weight) in weighted(accept) {
         // Not `>=`: of two alike, the first named wins.
         if let Some(format) = served(range).filter(|_| weight > best.1) {
@@ -103,7 +103,7 @@ pub fn accepted_encoding(accept_encoding: &str) -> Encoding {
 }
 
 /// The format behind one media range, if it is served in that version.
-fn served(range: &str) -> Option<SnapshotFormat> {
+fn served(range: &str) -> Option<ResponseFormat> {
     let mut parts = range.split(';').map(str::trim);
     let media = parts.next()?.to_ascii_lowercase();
     let version = parts.find_map(|parameter| {
@@ -111,8 +111,8 @@ fn served(range: &str) -> Option<SnapshotFormat> {
         name.trim().eq_ignore_ascii_case("version").then(|| value.trim().trim_matches('"'))
     });
     match (media.as_str(), version) {
-        ("application/openmetrics-text", None | Some("1.0.0")) => Some(SnapshotFormat::OpenMetrics),
-        ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Some(SnapshotFormat::Text),
+        ("application/openmetrics-text", None | Some("1.0.0")) => Some(ResponseFormat::OpenMetrics),
+        ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Some(ResponseFormat::Text),
         _ => None,
     }
 }
@@ -143,32 +143,32 @@ mod tests {
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
                     .to_owned(),
-                SnapshotFormat::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
             // 2.5x, with native histograms and without
             (
                 format!("{PROTOBUF};q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"),
-                SnapshotFormat::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
             (
                 "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
                     .to_owned(),
-                SnapshotFormat::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
             // 3.x
             (
                 "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
                     .to_owned(),
-                SnapshotFormat::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
             // 3.x told to scrape with PrometheusText1.0.0, then 0.0.4
             (
                 "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.4"
                     .to_owned(),
-                SnapshotFormat::Text,
+                ResponseFormat::Text,
             ),
-            (format!("{PROTOBUF};q=0.7,text/plain;version=0.0.4;q=0.3"), SnapshotFormat::Text),
-            (PROTOBUF.to_owned(), SnapshotFormat::Text),
+            (format!("{PROTOBUF};q=0.7,text/plain;version=0.0.4;q=0.3"), ResponseFormat::Text),
+            (PROTOBUF.to_owned(), ResponseFormat::Text),
         ];
         for (accept, format) in cases {
             assert_eq!(accepted_metrics_format(&accept), format, "{accept}");
@@ -189,14 +189,14 @@ mod tests {
             "application/openmetrics-text;q=nonsense",
             ";;,,=",
         ] {
-            assert_eq!(accepted_metrics_format(accept), SnapshotFormat::Text, "{accept}");
+            assert_eq!(accepted_metrics_format(accept), ResponseFormat::Text, "{accept}");
         }
         for accept in [
             "application/openmetrics-text",
             "Application/OpenMetrics-Text; Version=\"1.0.0\"; charset=utf-8",
             "text/plain;q=0.1, application/openmetrics-text ; q=0.2",
         ] {
-            assert_eq!(accepted_metrics_format(accept), SnapshotFormat::OpenMetrics, "{accept}");
+            assert_eq!(accepted_metrics_format(accept), ResponseFormat::OpenMetrics, "{accept}");
         }
     }
 

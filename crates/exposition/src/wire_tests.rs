@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::fixtures;
-use crate::format::SnapshotFormat;
+use crate::format::ResponseFormat;
 use model::catalog::schema::Entity;
 use model::catalog::{Kind, METRICS, Node};
 use model::snapshot::{Family, Histogram, Series, Snapshot, SubjectText, Value};
@@ -105,8 +105,8 @@ fn check_openmetrics(page: &str) {
 
 fn check(snapshot: Snapshot) {
     let snapshot = Arc::new(snapshot);
-    let openmetrics = SnapshotFormat::OpenMetrics.encode(&snapshot);
-    let text = SnapshotFormat::Text.encode(&snapshot);
+    let openmetrics = ResponseFormat::OpenMetrics.encode(&snapshot);
+    let text = ResponseFormat::Text.encode(&snapshot);
     check_openmetrics(&openmetrics);
     let samples = samples(&text);
     assert_eq!(self::samples(&openmetrics), samples);
@@ -124,15 +124,15 @@ fn both_pages_of_a_whole_node_say_the_same() {
 #[test]
 fn an_empty_snapshot_is_an_empty_page() {
     let snapshot = Arc::new(Snapshot::empty());
-    assert_eq!(SnapshotFormat::OpenMetrics.encode(&snapshot), "# EOF\n");
-    assert_eq!(SnapshotFormat::Text.encode(&snapshot), "");
+    assert_eq!(ResponseFormat::OpenMetrics.encode(&snapshot), "# EOF\n");
+    assert_eq!(ResponseFormat::Text.encode(&snapshot), "");
 }
 
 #[test]
 fn the_pages_spell_what_the_formats_ask_for() {
     let snapshot = fixtures::node();
     let (openmetrics, text) =
-        (SnapshotFormat::OpenMetrics.encode(&snapshot), SnapshotFormat::Text.encode(&snapshot));
+        (ResponseFormat::OpenMetrics.encode(&snapshot), ResponseFormat::Text.encode(&snapshot));
     let both = [
         "gpu_driver_up 1\n",
         "gpu_exporter_driver_call_duration_seconds_bucket{le=\"1.0\"} 5\n",

@@ -525,36 +525,6 @@ impl Event {
     }
 }
 
-#[cfg(any(test, feature = "fixtures"))]
-impl crate::snapshot::Snapshot {
-    /// The snapshot with its verdicts, by the published values alone.
-    pub fn evaluated(mut self) -> Self {
-        let value = |metric: MetricId, subject: &Subject, labels: &[LabelText]| {
-            use crate::snapshot::number_of;
-            let def = m::def(metric)?;
-            let family = self.families.iter().find(|family| std::ptr::eq(family.def, def))?;
-            number_of(&family.series, subject, labels)
-        };
-        let node = |metric| self.number(metric, &m::Node {}, ()).unwrap_or(0.0);
-        let missing = node(&m::gpu_devices_expected) - node(&m::gpu_devices);
-        let findings = |gpu: &Gpu| Findings {
-            row_remap_failure: self.number(&m::gpu_row_remap_failure, gpu, ()) == Some(1.0),
-            ..Findings::default()
-        };
-        let evidence = Evidence {
-            unix_seconds: self.unix_seconds,
-            driver: &self.driver,
-            events: &self.events,
-            canary: &self.canary,
-            collectors: &self.collectors,
-            missing: missing.max(0.0) as usize,
-            value: &value,
-        };
-        self.health = evidence.evaluate(&self.gpus, findings);
-        self
-    }
-}
-
 #[cfg(test)]
 #[path = "health_tests.rs"]
 mod tests;

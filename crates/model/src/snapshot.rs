@@ -2,6 +2,8 @@
 
 mod canary;
 mod event;
+#[cfg(any(test, feature = "fixtures"))]
+mod fixtures;
 mod host;
 
 use std::sync::Arc;
@@ -254,25 +256,6 @@ impl Snapshot {
             windows: Arc::from([]),
             health: Health::default(),
         }
-    }
-
-    /// A snapshot that holds these rows alone.
-    #[cfg(any(test, feature = "fixtures"))]
-    pub fn with_rows(rows: &crate::sample::Rows) -> Snapshot {
-        let mut families: Vec<Family> =
-            crate::catalog::METRICS.iter().map(|def| Family { def, series: Vec::new() }).collect();
-        for (subject, rows) in rows.groups() {
-            let subject = Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
-            for row in rows {
-                families[usize::from(row.metric.0)].series.push(Series {
-                    subject: subject.clone(),
-                    labels: row.labels.clone(),
-                    value: Value::Number(row.value),
-                });
-            }
-        }
-        families.retain(|f| !f.series.is_empty());
-        Snapshot { families, ..Snapshot::empty() }
     }
 
     /// The newest revision of any event; 0 before the first.

@@ -8,7 +8,7 @@ use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, Header
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::format::{SnapshotFormat, accepted_encoding};
+use crate::format::{ResponseFormat, accepted_encoding};
 use crate::response_cache::ResponseCache;
 use crate::snapshot_cell::SnapshotCell;
 use model::clock::Mono;
@@ -55,7 +55,7 @@ impl AppState {
         };
         let encoded = tokio::task::spawn_blocking(move || encode(&snapshot).map_err(|e| e.to_string())).await;
         match encoded.map_err(|e| e.to_string()).and_then(|encoded| encoded) {
-            Ok(bytes) => typed(SnapshotFormat::Json.content_type(), Body::from(bytes)),
+            Ok(bytes) => typed(ResponseFormat::Json.content_type(), Body::from(bytes)),
             Err(error) => {
                 tracing::error!(error, "document not encoded");
                 (StatusCode::INTERNAL_SERVER_ERROR, "The document could not be encoded.\n").into_response()
@@ -64,7 +64,7 @@ impl AppState {
     }
 
     /// The newest snapshot in a format, from the cache.
-    pub fn respond(&self, format: SnapshotFormat, headers: &HeaderMap) -> Response {
+    pub fn respond(&self, format: ResponseFormat, headers: &HeaderMap) -> Response {
         if let Err(why) = self.fresh() {
             return unavailable(why);
         }

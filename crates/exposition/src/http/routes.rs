@@ -18,7 +18,7 @@ use super::app_state::{AppState, joined, unavailable};
 use super::events::{self, Streams};
 use super::stats::Stats;
 use crate::assets::{Asset, FOLDERS};
-use crate::format::{SnapshotFormat, accepted_metrics_format};
+use crate::format::{ResponseFormat, accepted_metrics_format};
 use crate::{api, page};
 use model::clock::Mono;
 
@@ -63,7 +63,7 @@ pub(super) fn router(state: Arc<AppState>, streams: Streams, stats: Arc<Stats>) 
 }
 
 async fn status_page(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(SnapshotFormat::Page, &headers)
+    state.respond(ResponseFormat::Page, &headers)
 }
 
 async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
@@ -71,7 +71,7 @@ async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Resp
 }
 
 async fn snapshot(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(SnapshotFormat::Json, &headers)
+    state.respond(ResponseFormat::Json, &headers)
 }
 
 async fn topology(State(state): State<Arc<AppState>>) -> Response {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::assets::ASSETS;
 use crate::fixtures;
-use crate::format::SnapshotFormat;
+use crate::format::ResponseFormat;
 use crate::response_cache::ResponseCache;
 use crate::snapshot_cell::SnapshotCell;
 use model::catalog::HttpStatus;
@@ -382,7 +382,7 @@ async fn stopping_ends_idle_connections_and_finishes_answers() {
     let answers = rest(&mut choking).await;
     let answers = String::from_utf8(answers).unwrap();
     let last_line =
-        SnapshotFormat::Text.encode(&server.snapshots.current()).lines().last().unwrap().to_owned();
+        ResponseFormat::Text.encode(&server.snapshots.current()).lines().last().unwrap().to_owned();
     assert!(answers.ends_with(&format!("{last_line}\n")), "the last answer is whole");
     drop((idle, choking));
     timeout(PATIENCE, server.ended).await.expect("it ends").unwrap().unwrap();

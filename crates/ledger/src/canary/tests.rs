@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::inbox::{Event as Inboxed, Stall};
 use crate::{Ledger, Seen, Settings};
-use exposition::format::SnapshotFormat;
+use exposition::format::ResponseFormat;
 use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
 use model::clock::Mono;
 use model::sample::{Batch, Buffer, Drained, Part, Rows, Source};
@@ -613,7 +613,7 @@ proptest! {
             prop_assert!(held.insert((series.subject.subject.clone(), series.labels[0].clone())));
         }
         let s = std::sync::Arc::new(s);
-        for format in SnapshotFormat::ALL {
+        for format in ResponseFormat::ALL {
             prop_assert!(!format.encode(&s).is_empty());
         }
     }
