@@ -1,4 +1,4 @@
-//! Hand-made snapshots for tests: a node of eight GPUs of which three have something to tell.
+//! Snapshots for tests: a node of eight GPUs, three of them with a condition.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -161,7 +161,7 @@ mod tests {
                     .to_owned(),
                 ResponseFormat::OpenMetrics,
             ),
-            // 3.x told to scrape with PrometheusText1.0.0, then 0.0.4
+            // 3.x configured for PrometheusText1.0.0, then 0.0.4
             (
                 "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.4"
                     .to_owned(),

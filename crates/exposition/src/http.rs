@@ -26,7 +26,7 @@ pub use listen::bind;
 pub use routes::PATHS;
 pub use stats::Stats;
 
-/// How long answers that are on their way may take once the server is told to stop.
+/// How long answers that are on their way may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// What one server grants its clients.

@@ -11,7 +11,7 @@ use model::catalog::schema::Entity;
 use model::catalog::{Kind, METRICS, Node};
 use model::snapshot::{Family, Histogram, Series, Snapshot, SubjectText, Value};
 
-/// A sample as it stands on the page.
+/// A sample on the page.
 type Sample = (String, BTreeMap<String, String>, String);
 
 /// Reads `name{label="value",...} number`.
@@ -152,7 +152,7 @@ fn the_pages_spell_what_the_formats_ask_for() {
 #[test]
 fn help_is_the_catalogues_one_line() {
     for def in METRICS {
-        assert_eq!(def.help.trim(), def.help_line(), "{}: written as it stands", def.name);
+        assert_eq!(def.help.trim(), def.help_line(), "{}: written verbatim", def.name);
     }
 }
 

@@ -5,7 +5,7 @@ use super::publish::Builder;
 use model::catalog::schema::{Entity, KnownLabel, Label, LabelText};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Subject, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::health::{Evidence, Findings, Health};
+use model::health::{Findings, HealthEvidence, NodeHealth};
 use model::sample::{Part, Row, Source};
 use model::snapshot::{CanaryView, CollectorView, DriverState, GpuView};
 
@@ -19,7 +19,7 @@ impl Ledger {
         gpus: &[GpuView],
         canary: &CanaryView,
         collectors: &[CollectorView],
-    ) -> Health {
+    ) -> NodeHealth {
         let driver = &self.driver(now);
         let listed = self.listed(now).filter(|_| *driver == DriverState::Up);
         let missing = listed.map(|listed| self.expected().saturating_sub(listed));
@@ -30,8 +30,15 @@ impl Ledger {
         let events = self.faults.list();
         let value =
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
-        let evidence =
-            Evidence { unix_seconds, driver, events: &events, canary, collectors, missing, value: &value };
+        let evidence = HealthEvidence {
+            unix_seconds,
+            driver,
+            events: &events,
+            canary,
+            collectors,
+            missing,
+            value: &value,
+        };
         let health = evidence.evaluate(gpus, |gpu| self.findings(gpu, now, missing > 0));
         for gpu in health.gpus.iter().filter(|gpu| gpu.healthy.is_some()) {
             put(b, &gpu.gpu, |reason| gpu.has(reason));

@@ -132,7 +132,7 @@ impl GpuHealth {
 
 /// The verdicts of one snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct NodeHealth {
     /// The level of the node.
     pub level: HealthLevel,
     /// The node in a sentence.
@@ -159,7 +159,7 @@ pub struct Findings {
 }
 
 /// What an evaluation reads.
-pub struct Evidence<'a> {
+pub struct HealthEvidence<'a> {
     pub unix_seconds: f64,
     pub driver: &'a DriverState,
     pub events: &'a [Arc<Event>],
@@ -171,17 +171,17 @@ pub struct Evidence<'a> {
     pub value: &'a dyn Fn(MetricId, &Subject, &[LabelText]) -> Option<f64>,
 }
 
-impl Evidence<'_> {
+impl HealthEvidence<'_> {
     /// The verdicts on GPUs and node.
-    pub fn evaluate(&self, gpus: &[GpuView], findings: impl Fn(&Gpu) -> Findings) -> Health {
+    pub fn evaluate(&self, gpus: &[GpuView], findings: impl Fn(&Gpu) -> Findings) -> NodeHealth {
         let gpus: Vec<_> = gpus.iter().map(|view| self.gpu(view, findings(&view.gpu))).collect();
         let (level, text) = self.node(&gpus);
-        Health { level, text, gpus }
+        NodeHealth { level, text, gpus }
     }
 
     fn gpu(&self, view: &GpuView, found: Findings) -> GpuHealth {
         let subject = view.gpu.subject();
-        let mut gpu = Reasons { evidence: self, gpu: &view.gpu, subject, reasons: Vec::new() };
+        let mut gpu = ReasonList { evidence: self, gpu: &view.gpu, subject, reasons: Vec::new() };
         let word = gpu.state(&view.state, found);
         gpu.faults(found);
         gpu.canary(found);
@@ -267,14 +267,14 @@ impl Evidence<'_> {
 }
 
 /// The reasons of one GPU while they are collected.
-struct Reasons<'a> {
-    evidence: &'a Evidence<'a>,
+struct ReasonList<'a> {
+    evidence: &'a HealthEvidence<'a>,
     gpu: &'a Gpu,
     subject: Subject,
     reasons: Vec<HealthReason>,
 }
 
-impl Reasons<'_> {
+impl ReasonList<'_> {
     fn add(&mut self, condition: Condition, text: impl Into<String>) {
         self.add_with(condition, text, condition.action());
     }

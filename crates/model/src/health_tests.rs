@@ -141,7 +141,7 @@ fn sentence(driver: DriverState, states: &[GpuState]) -> (HealthLevel, String) {
 }
 
 fn node(snapshot: Snapshot) -> (HealthLevel, String) {
-    let Health { level, text, .. } = snapshot.evaluated().health;
+    let NodeHealth { level, text, .. } = snapshot.evaluated().health;
     (level, text)
 }
 
@@ -204,7 +204,7 @@ fn missing_gpus_and_collectors_that_are_down_are_named() {
 /// The reasons of `gpu_unhealthy_reason` on a GPU in this state; `None`: no verdict.
 fn unhealthy(state: GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> {
     let canary = CanaryView::default();
-    let evidence = Evidence {
+    let evidence = HealthEvidence {
         unix_seconds: 0.0,
         driver: &DriverState::Up,
         events: &[],
@@ -265,7 +265,7 @@ fn a_recent_event_is_the_text_of_the_fatal_xid() {
         (200.0, "Xid 79: the GPU has fallen off the bus First: reboot node."),
         (100.0 + 2.0 * RECENT_FAULT, "an Xid came after which the GPU needs a reset"),
     ] {
-        let evidence = Evidence {
+        let evidence = HealthEvidence {
             unix_seconds,
             driver: &DriverState::Up,
             events: &events,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{Gpu, MetricDef, Subject, Tier};
 use crate::clock::Mono;
-use crate::health::Health;
+use crate::health::NodeHealth;
 use crate::owners::GpuProcess;
 use crate::sample::Gap;
 use crate::window::Window;
@@ -50,7 +50,7 @@ pub struct Snapshot {
     /// Windows of planned work: open, to come, or ended within the last hour.
     pub windows: Arc<[Window]>,
     /// The verdicts on node and GPUs.
-    pub health: Health,
+    pub health: NodeHealth,
 }
 
 /// All series of one metric.
@@ -152,7 +152,7 @@ pub enum DriverState {
     Stuck,
     /// It is absent, not loaded, or answers nothing.
     Away {
-        /// Why, in words.
+        /// The reason.
         text: String,
     },
     /// NVML refuses to work: library and kernel module differ in version.
@@ -233,7 +233,7 @@ pub struct CollectorView {
     pub up: bool,
     /// Time since it last delivered values; `None` if it never did.
     pub age: Option<Duration>,
-    /// What is wrong, in words; empty if nothing is.
+    /// The trouble; empty if there is none.
     pub text: String,
 }
 
@@ -254,7 +254,7 @@ impl Snapshot {
             topology: TopologyView::default(),
             owners: Vec::new(),
             windows: Arc::from([]),
-            health: Health::default(),
+            health: NodeHealth::default(),
         }
     }
 

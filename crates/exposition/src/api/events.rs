@@ -19,8 +19,8 @@
 //!   check             check of the canary
 //!   meaning, severity, action     what it means; page, ticket or info; what to do first
 //!   gpu_instance, compute_instance, pid, process
-//!   owner             whose work ran there; null while nobody tells
-//!   text              line of the kernel log, or the canary's words; empty if only the driver told
+//!   owner             whose work ran there; null while not known
+//!   text              line of the kernel log, or the canary's text; empty if only the driver reported the fault
 //!   sources[]         nvml, kmsg, canary
 //! ```
 
@@ -149,13 +149,13 @@ fn entry(event: &Event) -> EventEntry<'_> {
         process: event.process.as_deref(),
         owner: event.owner.as_deref(),
         text: &event.text,
-        sources: sources.iter().filter(|(told, _)| *told).map(|(_, name)| *name).collect(),
+        sources: sources.iter().filter(|(reported, _)| *reported).map(|(_, name)| *name).collect(),
     }
 }
 
 /// A time as RFC 3339 in UTC, to the millisecond.
 fn time(unix_seconds: f64) -> String {
-    // Formatting fails for years of more than four digits, which no clock here tells.
+    // Formatting fails for years of more than four digits, which no clock here has.
     let since = Duration::try_from_secs_f64(unix_seconds.clamp(0.0, 253_402_300_799.0)).unwrap_or_default();
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }

@@ -11,7 +11,7 @@
 //!   processes[]       ids of its processes there; none after its end
 //!   memory_bytes, allocated_seconds, busy_seconds, energy_joules, cpu_remote_ratio, memory_remote_ratio
 //!   bottleneck        what holds it back; null while that is not known
-//!   bottleneck_text   the same in words
+//!   bottleneck_text   the same for people
 //! ```
 
 use serde::Serialize;
@@ -94,7 +94,7 @@ mod tests {
     use model::owners::Owner;
 
     #[test]
-    fn an_owner_is_told_with_its_parts() {
+    fn an_owner_has_its_parts() {
         let mut snapshot = Snapshot::empty();
         let info = OwnerInfo { kind: "pod".into(), pod: "a\"\n".into(), ..OwnerInfo::default() };
         let owner = Owner { id: "pod/x".into(), kind: OwnerKind::Pod, info, cgroup: "/k".into() };

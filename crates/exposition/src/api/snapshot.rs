@@ -4,10 +4,10 @@
 //! taken_unix_seconds  when the snapshot was made
 //! sequence            counts snapshots from 1
 //! ready               whether every collector has answered or been found absent
-//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the same in words
+//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the same for people
 //! health              the node: level as of a GPU; text: a sentence
-//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same in
-//!                     words
+//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same for
+//!                     people
 //!   health            level: ok, note, waiting, degraded or faulty; word; healthy (null: no verdict now)
 //!     reasons[]       condition, level, text, action (what to do first; ignore: nothing), the most serious first
 //!   parts[]           tier, age_seconds, duration_seconds, values (how many)
@@ -55,13 +55,13 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
         sequence: u64,
         ready: bool,
         driver: StateText,
-        health: NodeHealth<'a>,
+        health: NodeHealthDocument<'a>,
         gpus: G,
         collectors: C,
         metrics: M,
     }
     #[derive(Serialize)]
-    struct NodeHealth<'a> {
+    struct NodeHealthDocument<'a> {
         level: &'static str,
         text: &'a str,
     }
@@ -71,7 +71,7 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
         sequence: snapshot.sequence,
         ready: snapshot.ready,
         driver: driver(&snapshot.driver),
-        health: NodeHealth { level: snapshot.health.level.name(), text: &snapshot.health.text },
+        health: NodeHealthDocument { level: snapshot.health.level.name(), text: &snapshot.health.text },
         gpus: Seq(|| snapshot.gpus.iter().zip(&snapshot.health.gpus).map(|(view, of)| gpu(view, of, canary))),
         collectors: Seq(|| snapshot.collectors.iter().map(collector)),
         metrics: Seq(|| snapshot.families.iter().flat_map(|f| f.series.iter().map(|s| metric(f.def, s)))),
@@ -325,7 +325,7 @@ mod tests {
     use model::snapshot::CheckView;
 
     #[test]
-    fn a_gpu_tells_how_it_stands_with_the_canary() {
+    fn a_gpu_has_the_state_of_its_canary() {
         let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
         let check = CheckView {
             check: CanaryCheck::HbmRead,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_who_what_and_why_not() {
+    fn the_document_has_states_values_and_gaps() {
         let snapshot = fixtures::node();
         let mut text = String::new();
         encode(&snapshot, &mut text);

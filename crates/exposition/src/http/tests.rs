@@ -205,7 +205,7 @@ async fn head_has_the_headers_of_get_and_no_body() {
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_are_told_what_there_is() {
+async fn unknown_paths_and_methods_get_the_list() {
     let server = served(LIMITS);
     let answer = server.get("/metric", "").await;
     assert!(answer.starts_with("HTTP/1.1 404 "));
@@ -221,7 +221,7 @@ async fn unknown_paths_and_methods_are_told_what_there_is() {
 }
 
 #[tokio::test]
-async fn rules_and_boards_are_served_as_they_are_and_not_twice() {
+async fn rules_and_dashboards_are_served_as_they_are_and_not_twice() {
     let server = served(LIMITS);
     for asset in ASSETS {
         let answer = server.get(asset.path, "").await;
@@ -244,7 +244,7 @@ async fn rules_and_boards_are_served_as_they_are_and_not_twice() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_holds_nobody_up() {
+async fn a_body_that_never_comes_delays_no_response() {
     let server = served(LIMITS);
     let request = "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nabc";
     assert!(server.exchange(request).await.starts_with("HTTP/1.1 405 "));
@@ -386,7 +386,7 @@ async fn stopping_ends_idle_connections_and_finishes_answers() {
     assert!(answers.ends_with(&format!("{last_line}\n")), "the last answer is whole");
     drop((idle, choking));
     timeout(PATIENCE, server.ended).await.expect("it ends").unwrap().unwrap();
-    assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(server.address).await.is_err(), "no listener is left");
 }
 
 #[tokio::test]

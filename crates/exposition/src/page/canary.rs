@@ -15,7 +15,7 @@ pub struct CanaryLine {
     pub text: String,
 }
 
-/// How a GPU stands with the canary, and when that was found; `None` if there is no canary.
+/// The newest result on a GPU and its age; `None` if there is no canary.
 pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     let places: Vec<&PlaceView> = snapshot.canary.of(gpu).collect();
     let mode = snapshot.canary.mode;
@@ -30,7 +30,7 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     }
     match mode {
         Some(CanaryMode::Off) => {
-            // Not "never ran; off": what was never to run has not failed to.
+            // Not "never ran; off", which reads like a failure.
             match last {
                 None => found = CanaryLine { level: HealthLevel::Note, text: "off".into() },
                 Some(_) => found.text += "; off now",
@@ -52,9 +52,9 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     Some(found)
 }
 
-/// How all places of a GPU stand: the worst first, and a count of those that are well if there are several.
+/// The worst result of a GPU, and with several instances the count of those that are ok.
 fn state(places: &[&PlaceView]) -> CanaryLine {
-    // Of a GPU that is divided its instances stand for it.
+    // A GPU with instances has no result of its own.
     let divided = places.iter().any(|place| place.instance.is_some());
     let own = places.iter().filter(|place| place.instance.is_some() == divided || place.hung.is_some());
     let states: Vec<CanaryLine> = own.map(|place| of_place(place)).collect();
@@ -93,7 +93,7 @@ fn of_place(place: &PlaceView) -> CanaryLine {
         Some(_) if place.checks.iter().all(|check| check.verdict == CanaryVerdict::Ok) => {
             say(HealthLevel::Ok, "ok".into())
         }
-        Some(_) => say(HealthLevel::Note, "somebody else used it".into()),
+        Some(_) => say(HealthLevel::Note, "used by another process".into()),
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_are_counted_and_the_worst_is_told() {
+    fn instances_are_counted_and_the_worst_is_named() {
         let instance = |id| Instance {
             gpu_instance: id,
             compute_instance: 0,

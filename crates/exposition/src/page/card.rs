@@ -44,7 +44,7 @@ pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, health: &GpuHe
     put!(out, "</article>\n");
 }
 
-/// `GPU-` and the first eight digits: enough to tell the boards of a node apart.
+/// `GPU-` and the first eight digits: enough to distinguish the boards of a node.
 fn short(uuid: &str) -> &str {
     uuid.get(..12).unwrap_or(uuid)
 }
@@ -126,7 +126,7 @@ impl Card<'_> {
         put!(out, "</dl>\n");
     }
 
-    /// Processes of all kinds; a kind that is not told apart counts as none if another is there.
+    /// Processes of all kinds; an unknown kind counts as none if another is known.
     fn processes(&self) -> CardValue {
         let kinds = [ProcessType::Compute, ProcessType::Graphics, ProcessType::Mps];
         let kinds = kinds.map(|kind| self.read(&m::gpu_processes, (kind,)));
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_tell_their_slices() {
+    fn a_profile_has_its_slices() {
         assert_eq!(["3g.71gb", "1g.18gb+me", "7g.141gb", "odd", ""].map(slices), [3, 1, 7, 0, 0]);
     }
 }

@@ -47,7 +47,7 @@ fn every_gpu_has_a_card_that_says_how_it_is() {
 }
 
 #[test]
-fn a_card_says_how_the_gpu_stands_with_the_canary() {
+fn a_card_has_the_result_of_the_canary() {
     let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
     assert!(!page(&snapshot).contains("Canary"), "there is none");
     snapshot.canary = CanaryView { mode: Some(CanaryMode::Idle), places: Vec::new() };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Family, Series, Snapshot, SubjectText, Value, number_of};
 use crate::catalog::schema::LabelText;
 use crate::catalog::{self as m, Gpu, METRICS, MetricId, Subject};
-use crate::health::{Evidence, Findings};
+use crate::health::{Findings, HealthEvidence};
 use crate::sample::Rows;
 
 impl Snapshot {
@@ -40,7 +40,7 @@ impl Snapshot {
             row_remap_failure: self.number(&m::gpu_row_remap_failure, gpu, ()) == Some(1.0),
             ..Findings::default()
         };
-        let evidence = Evidence {
+        let evidence = HealthEvidence {
             unix_seconds: self.unix_seconds,
             driver: &self.driver,
             events: &self.events,

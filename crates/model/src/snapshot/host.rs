@@ -1,4 +1,4 @@
-//! The host around the GPUs, as the status page, the JSON and other collectors see it.
+//! The host around the GPUs.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::topology::News;
 /// The topology.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopologyView {
-    /// What was told last; `None` before that.
+    /// The newest; `None` before the first.
     pub news: Option<Arc<News>>,
 }
 
