@@ -22,8 +22,8 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Semaphore, watch};
 
-use exposition::encode::{Encoding, Format};
-use exposition::response_cache::Renderings;
+use exposition::format::{Encoding, ResponseFormat};
+use exposition::response_cache::ResponseCache;
 use exposition::snapshot_cell::SnapshotCell;
 
 /// Longest request line, its newline included.
@@ -175,20 +175,16 @@ async fn request(reading: tokio::net::unix::OwnedReadHalf) -> io::Result<String>
     }
 }
 
-/// Answers the requests that only look: `snapshot json|text|openmetrics` and `status`.
-pub async fn look(
-    request: &str,
-    board: &SnapshotCell,
-    renderings: &Arc<Renderings>,
-) -> Result<Bytes, String> {
+/// Answers the requests that only read: `snapshot json|text|openmetrics` and `status`.
+pub fn read(request: &str, snapshots: &SnapshotCell, responses: &ResponseCache) -> Result<Bytes, String> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let format = match words[..] {
-        ["snapshot", "json"] => Format::Json,
-        ["snapshot", "text"] => Format::Text,
-        ["snapshot", "openmetrics"] => Format::OpenMetrics,
+        ["snapshot", "json"] => ResponseFormat::Json,
+        ["snapshot", "text"] => ResponseFormat::Text,
+        ["snapshot", "openmetrics"] => ResponseFormat::OpenMetrics,
         ["status"] => {
             let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
-            let sequence = board.current().sequence;
+            let sequence = snapshots.current().sequence;
             return Ok(format!("pid {pid} version {version} sequence {sequence}\n").into());
         }
         _ => {
@@ -198,10 +194,10 @@ pub async fn look(
             ));
         }
     };
-    if board.current().sequence == 0 {
+    if snapshots.current().sequence == 0 {
         return Err("no values have been published yet".into());
     }
-    renderings.get(format, Encoding::Identity).await.map_err(|error| error.to_string())
+    responses.get(format, Encoding::Identity).map_err(|error| error.to_string())
 }
 
 /// Asks the daemon behind `socket`, and returns the payload of its answer. Waits at most 5 s for each step.
@@ -255,21 +251,21 @@ fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use exposition::encode::fixtures;
+    use exposition::fixtures;
 
     fn serve(
         path: &Path,
     ) -> (watch::Sender<bool>, tokio::task::JoinHandle<io::Result<()>>, Arc<SnapshotCell>) {
-        let board = Arc::new(SnapshotCell::default());
-        let renderings = Renderings::start(board.clone()).unwrap();
+        let snapshots = Arc::new(SnapshotCell::default());
+        let responses = Arc::new(ResponseCache::new(snapshots.clone()));
         let (stop, stopped) = watch::channel(false);
-        let shared = board.clone();
+        let shared = snapshots.clone();
         let handler = move |request: String| {
-            let (board, renderings) = (shared.clone(), renderings.clone());
-            async move { look(&request, &board, &renderings).await }
+            let response = read(&request, &shared, &responses);
+            async move { response }
         };
         let ended = tokio::spawn(Server::bind(path).unwrap().serve(handler, stopped));
-        (stop, ended, board)
+        (stop, ended, snapshots)
     }
 
     async fn ask(path: &Path, request: &str) -> io::Result<Vec<u8>> {
@@ -281,11 +277,11 @@ mod tests {
     async fn requests_are_answered_and_the_socket_goes_with_the_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/control.sock");
-        let (stop, ended, board) = serve(&path);
+        let (stop, ended, snapshots) = serve(&path);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
         assert!(ask(&path, "snapshot json").await.unwrap_err().to_string().contains("no values"));
 
-        board.publish(fixtures::node_taken(7, model::clock::Mono::now()));
+        snapshots.publish(fixtures::node_taken(7, model::clock::Mono::now()));
         let json = ask(&path, "snapshot json").await.unwrap();
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&json).unwrap()["sequence"], 7);
         assert!(ask(&path, "snapshot openmetrics").await.unwrap().ends_with(b"# EOF\n"));
@@ -322,7 +318,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         drop(UnixListener::bind(&path).unwrap());
-        let (_stop, _ended, _board) = serve(&path);
+        let (_stop, _ended, _snapshots) = serve(&path);
         let text = Server::bind(&path).unwrap_err().to_string();
         assert!(text.contains("another gpu-node-exporter") && text.contains("control.sock"), "{text}");
         assert!(ask(&path, "status").await.is_ok(), "the first one is still there");
@@ -337,7 +333,7 @@ mod tests {
     async fn past_the_limit_connections_are_closed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
-        let (_stop, _ended, _board) = serve(&path);
+        let (_stop, _ended, _snapshots) = serve(&path);
         let held: Vec<_> = (0..MAX_CONNECTIONS).map(|_| UnixStream::connect(&path).unwrap()).collect();
         assert!(ask(&path, "status").await.is_err());
         drop(held);

@@ -14,8 +14,8 @@ use crate::collectors::{self, Context, Parts, module};
 use crate::control::blocking::BlockingRequests;
 use crate::control::orders;
 use crate::{control, lifecycle};
-use exposition::http::{self, Doors, Limits};
-use exposition::response_cache::Renderings;
+use exposition::http::{self, AppState, Limits};
+use exposition::response_cache::ResponseCache;
 use exposition::snapshot_cell::SnapshotCell;
 use host::Host;
 use host::child;
@@ -61,7 +61,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let board = Arc::new(SnapshotCell::default());
     let stop = Arc::new(Stop::default());
     let http_stats = Arc::new(http::Stats::default());
-    let renderings = Renderings::start(Arc::clone(&board))?;
+    let responses = Arc::new(ResponseCache::new(Arc::clone(&board)));
 
     let (seen, remember_seen) = inventory(&config);
     let (faults, remember_faults) = faults(&config);
@@ -84,8 +84,11 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let watchdog = lifecycle::watchdog();
     let hooks = Hooks {
         publish: {
-            let board = Arc::clone(&board);
-            Box::new(move |snapshot| board.publish(snapshot))
+            let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
+            Box::new(move |snapshot| {
+                board.publish(snapshot);
+                responses.refresh(Mono::now());
+            })
         },
         beat: Box::new(move || {
             if watchdog {
@@ -119,9 +122,9 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
 
     // From the first answer on there is something to serve.
     board.wait_for_newer(0, LOOK);
-    let doors = Doors {
-        board: Arc::clone(&board),
-        renderings: Arc::clone(&renderings),
+    let state = AppState {
+        snapshots: Arc::clone(&board),
+        responses: Arc::clone(&responses),
         started: Mono::now(),
         stale_after: (config.metrics.publish_interval * 10).max(Duration::from_secs(10)),
     };
@@ -137,13 +140,13 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);
         let serving =
-            tokio::spawn(http::serve(listeners, Arc::new(doors), limits, http_stats, stopped.clone()));
+            tokio::spawn(http::serve(listeners, Arc::new(state), limits, http_stats, stopped.clone()));
         for address in &bound {
             tracing::info!("serving http://{address}/");
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(context, parts, renderings, stopped));
+        let control = tokio::spawn(serve_control(context, parts, responses, stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -251,7 +254,7 @@ fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<Kep
 async fn serve_control(
     context: Context,
     parts: Parts,
-    renderings: Arc<Renderings>,
+    responses: Arc<ResponseCache>,
     stopped: watch::Receiver<bool>,
 ) {
     let Context { config, inbox, .. } = context;
@@ -264,7 +267,7 @@ async fn serve_control(
             let places = BlockingRequests::default();
             let answer = move |request: String| {
                 let places = places.clone();
-                let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
+                let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
                 let (config, canary, switch) =
                     (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
                 let obeyed = orders::obey(&request, &switch).or_else(|| orders::guest(&request, &inbox));
@@ -274,7 +277,7 @@ async fn serve_control(
                         None if orders::asks_for_canary(&request) => {
                             places.run(move || orders::canary(&config, &canary, &switch, &board)).await
                         }
-                        None => control::look(&request, &board, &renderings).await,
+                        None => control::read(&request, &board, &responses),
                     }
                 }
             };

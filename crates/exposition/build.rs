@@ -10,8 +10,8 @@ fn main() -> io::Result<()> {
     collect(&root, Path::new("alerts"), "yml", true, &mut files)?;
     collect(&root, Path::new("dashboards"), "json", false, &mut files)?;
     files.sort();
-    // Of `alerts` the whole folder is looked at for new files. Not of `dashboards`: what builds and draws the boards
-    // is there too, and changes without a change of them.
+    // Of `alerts` the whole folder is looked at for new files. Not of `dashboards`: the tools there change
+    // without a change of the dashboards.
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../../alerts");
     let mut table = String::from("&[\n");

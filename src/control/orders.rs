@@ -13,13 +13,13 @@ use crate::collectors::canary::desk::{Desk, Status as CanaryStatus};
 use crate::collectors::nvml::switch::{Holder, Status, Switch, Use};
 use canary::stray::Search;
 use exposition::snapshot_cell::SnapshotCell;
-use exposition::words;
 use host::Host;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::canary::CanaryEvent;
 use model::catalog::Gpu;
 use model::clock::{Mono, unix_seconds};
+use model::text;
 use settings::Config;
 
 /// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
@@ -143,7 +143,7 @@ pub fn in_words(status: &Status) -> String {
         None => "Whether the kernel module is loaded cannot be told.",
     };
     let since = status.released_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let since = since.map(words::duration).unwrap_or_default();
+    let since = since.map(text::duration).unwrap_or_default();
     match status.driver {
         Use::InUse if status.holders.is_empty() => {
             format!("The driver is to be used, but no process has it open now. {module}")

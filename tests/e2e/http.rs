@@ -25,7 +25,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[test]
-fn promtool_finds_nothing_to_say_about_the_metrics() {
+fn promtool_accepts_the_metrics() {
     let promtool = std::env::var("PROMTOOL").expect(
         "PROMTOOL is not set: sudo apt-get install prometheus && export PROMTOOL=$(command -v promtool)",
     );
@@ -63,7 +63,7 @@ fn a_scraper_gets_the_format_it_asks_for() {
 }
 
 #[test]
-fn each_door_answers_with_its_status() {
+fn each_path_answers_with_its_status() {
     let node = Node::start(SCENARIO);
     for (method, path, status) in [
         ("GET", "/", 200),

@@ -1,7 +1,5 @@
-//! Alert rules, what belongs to them, and Grafana boards, embedded byte by byte as they are in the repository: the
-//! program that brings the metrics brings what is made of them. `build.rs` finds the files.
-//!
-//! [`prometheusrule`] makes Kubernetes objects of the rules, [`command`] writes files out.
+//! Alert rules and Grafana dashboards, embedded byte by byte from the repository: rules and metrics have one version.
+//! `build.rs` finds the files. [`prometheusrule`] makes Kubernetes objects of the rules.
 
 pub mod prometheusrule;
 
@@ -20,7 +18,7 @@ pub static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 /// Folders that are served, each with what is in it.
 pub const FOLDERS: [(&str, &str); 2] = [
     ("/alerts/", "alert and recording rules, and what belongs to them: the list of files"),
-    ("/dashboards/", "Grafana boards: the list of files"),
+    ("/dashboards/", "Grafana dashboards: the list of files"),
 ];
 
 impl Asset {

@@ -1,14 +1,14 @@
 //! The HTTP server: read-only, bounded in every direction, and never in the way of the driver.
 //!
-//! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `doors` answers, `events`
-//! also as a stream.
-//! Everything runs in one thread's runtime: a handler looks at the [`crate::snapshot_cell::SnapshotCell`], sends
-//! bytes that are ready, and waits for nothing but the client.
+//! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `routes` responds, `events` also as a
+//! stream. Everything runs on one thread: a handler sends cached bytes or encodes the
+//! [snapshot](crate::snapshot_cell::SnapshotCell), and waits for nothing but the client.
 
+mod app_state;
 mod connection;
 mod events;
 mod listen;
-pub mod routes;
+mod routes;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -21,11 +21,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+pub use app_state::AppState;
 pub use listen::bind;
-pub use routes::{Doors, PATHS};
+pub use routes::PATHS;
 pub use stats::Stats;
 
-/// How long answers that are on their way may take once the server is told to stop.
+/// How long answers that are on their way may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// What one server grants its clients.
@@ -42,13 +43,13 @@ pub struct Limits {
 /// Serves until `stop` is true or its sender is gone; then lets answers on their way end, for two seconds.
 pub async fn serve(
     listeners: Vec<TcpListener>,
-    doors: Arc<Doors>,
+    state: Arc<AppState>,
     limits: Limits,
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let streams = events::Streams::new(limits.max_connections, stop.clone());
-    let router = routes::router(doors, streams, stats.clone());
+    let router = routes::router(state, streams, stats.clone());
     let clients = connection::Clients::new(router, limits, stats, stop.clone());
     let mut accepting = JoinSet::new();
     for listener in listeners {

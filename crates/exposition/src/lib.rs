@@ -1,16 +1,24 @@
-//! Everything that readers get: `/metrics` in two formats, JSON, the status page, rules and dashboards.
+//! The exposition: `/metrics` in two formats, JSON, the status page, rules and dashboards.
 //!
-//! - [`snapshot_cell`]: the published snapshot · [`encode`]: the formats · [`response_cache`]: encoded responses
-//! - [`http`]: connections and routes · [`page`]: the status page · [`words`]: states as sentences
-//! - [`assets`]: embedded rules and dashboards · [`docs`]: the catalogue as documentation
+//! - [`snapshot_cell`]: the published snapshot · [`response_cache`]: encoded responses
+//! - [`format`]: the formats and their negotiation · [`openmetrics`], [`text`]: the metrics · [`api`]: JSON · [`page`]:
+//!   the status page
+//! - [`http`]: connections and routes · [`assets`]: embedded rules and dashboards · [`docs`]: METRICS.md
 
 #![forbid(unsafe_code)]
 
+mod api;
 pub mod assets;
 pub mod docs;
-pub mod encode;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+pub mod format;
 pub mod http;
-pub mod page;
+mod number;
+mod openmetrics;
+mod page;
 pub mod response_cache;
 pub mod snapshot_cell;
-pub mod words;
+mod text;
+#[cfg(test)]
+mod wire_tests;

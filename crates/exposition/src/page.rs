@@ -1,23 +1,24 @@
 //! The status page `/`: what a person sees first. One HTML document without script, drawn here from a
 //! snapshot; it asks for itself again every few seconds.
 //!
-//! `words` says what is wrong, `canary` what the canary found, `card` draws a GPU, `figures` writes numbers for people, `html` keeps
-//! every text from being taken for markup.
+//! The verdicts are those of the snapshot. `card` draws a GPU with its `owners` and its `canary`, `figures` formats
+//! numbers for people, `html` escapes every text.
 
-pub mod canary;
+mod canary;
 mod card;
-pub mod figures;
+mod figures;
 mod html;
 mod owners;
 
 use std::sync::LazyLock;
 
-use crate::words::{self, Weight};
 use html::{esc, put};
 
 use crate::assets::ASSETS;
 use model::catalog::{self as m, Node, Severity, Subject};
+use model::health::HealthLevel;
 use model::snapshot::{Snapshot, Value};
+use model::{text, window};
 
 const STYLE: &str = include_str!("page/style.css");
 
@@ -37,24 +38,22 @@ pub const fn content_security_policy() -> &'static str {
 }
 
 /// Appends the page.
-pub fn render(snapshot: &Snapshot, out: &mut String) {
-    let verdicts = words::verdicts(snapshot);
-    let overall = words::overall(snapshot, &verdicts);
+pub fn encode(snapshot: &Snapshot, out: &mut String) {
     put!(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"refresh\" content=\"5\">\n<title>{} {} · GPUs</title>\n\
          <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n</head>\n<body>\n",
-        overall.weight.symbol(),
+        symbol(snapshot.health.level),
         esc(&HOST),
     );
-    put_header(out, snapshot, &overall);
+    put_header(out, snapshot);
     put!(out, "<main>\n");
     if !snapshot.gpus.is_empty() {
         put!(out, "<section class=\"gpus\" aria-label=\"GPUs\">\n");
-        for (view, verdict) in snapshot.gpus.iter().zip(&verdicts) {
-            card::put(out, snapshot, view, verdict);
+        for (view, health) in snapshot.gpus.iter().zip(&snapshot.health.gpus) {
+            card::put(out, snapshot, view, health);
         }
         put!(out, "</section>\n");
     }
@@ -74,27 +73,27 @@ pub fn render(snapshot: &Snapshot, out: &mut String) {
     );
 }
 
-fn put_header(out: &mut String, snapshot: &Snapshot, overall: &words::Remark) {
+fn put_header(out: &mut String, snapshot: &Snapshot) {
     let node = Node {};
     put!(out, "<header>\n<h1>{}</h1>\n<p class=\"facts\">", esc(&HOST));
     let driver = |label| snapshot.info(&m::gpu_driver_info, &node, label).filter(|text| !text.is_empty());
     match (driver("driver_version"), driver("cuda_version")) {
         (Some(version), Some(cuda)) => put!(out, "Driver {} · CUDA {}", esc(version), esc(cuda)),
         (Some(version), None) => put!(out, "Driver {}", esc(version)),
-        _ => put!(out, "Driver: {}", esc(&words::driver_text(&snapshot.driver))),
+        _ => put!(out, "Driver: {}", esc(&snapshot.driver.text())),
     }
     let version = snapshot.info(&m::gpu_exporter_build_info, &node, "version");
     put!(out, " · gpu-node-exporter {}", esc(version.unwrap_or(env!("CARGO_PKG_VERSION"))));
     if let Some(start) = snapshot.number(&m::process_start_time_seconds, &node, ()) {
-        put!(out, " · up {}", words::duration(figures::seconds(snapshot.unix_seconds - start)));
+        put!(out, " · up {}", text::duration(figures::seconds(snapshot.unix_seconds - start)));
     }
-    put!(out, " · values of {}</p>\n", figures::time_of_day(snapshot.unix_seconds));
+    put!(out, " · values of {}</p>\n", text::time_of_day(snapshot.unix_seconds));
     put!(
         out,
         "<p class=\"overall {}\" role=\"status\">{} {}</p>\n",
-        overall.weight.class(),
-        mark(overall.weight),
-        esc(&overall.text)
+        class(snapshot.health.level),
+        mark(snapshot.health.level),
+        esc(&snapshot.health.text)
     );
     put_windows(out, snapshot);
     put!(out, "</header>\n");
@@ -102,8 +101,15 @@ fn put_header(out: &mut String, snapshot: &Snapshot, overall: &words::Remark) {
 
 /// Planned work: what lasts, and what comes next.
 fn put_windows(out: &mut String, snapshot: &Snapshot) {
-    for text in words::windows(snapshot) {
-        put!(out, "<p class=\"facts\">{} {}</p>\n", mark(Weight::Note), esc(&text));
+    let now = snapshot.unix_seconds;
+    let open = snapshot.windows.iter().filter(|window| window.is_open(now));
+    let mut texts: Vec<String> = open.map(|window| text::capitalized(&window.describe())).collect();
+    let coming = snapshot.windows.iter().filter(|window| now < window.start);
+    if let Some(next) = coming.min_by(|a, b| a.start.total_cmp(&b.start)) {
+        texts.push(format!("Next, from {}: {}", window::write(next.start), next.describe()));
+    }
+    for text in texts {
+        put!(out, "<p class=\"facts\">{} {}</p>\n", mark(HealthLevel::Note), esc(&text));
     }
 }
 
@@ -127,7 +133,7 @@ fn put_stuck_calls(out: &mut String, snapshot: &Snapshot) {
     );
     for (age, subject, call) in calls {
         let gpu = subject.gpu().map(|(index, _)| index.to_string()).unwrap_or_default();
-        let age = words::duration(figures::seconds(age));
+        let age = text::duration(figures::seconds(age));
         put!(out, "<tr><td>{gpu}</td><td><code>{}</code></td><td>{age}</td></tr>\n", esc(call));
     }
     put!(out, "</tbody>\n</table>\n");
@@ -140,14 +146,13 @@ fn put_collectors(out: &mut String, snapshot: &Snapshot) {
          <thead><tr><th scope=\"col\">Collector</th><th scope=\"col\">State</th></tr></thead>\n<tbody>\n"
     );
     for view in &snapshot.collectors {
-        let weight = if view.up { Weight::Well } else { Weight::Bad };
-        let text = words::collector_text(view);
+        let level = if view.up { HealthLevel::Ok } else { HealthLevel::Faulty };
         put!(
             out,
             "<tr><th scope=\"row\">{}</th><td>{} {}</td></tr>\n",
             esc(view.name),
-            mark(weight),
-            esc(&text)
+            mark(level),
+            esc(&view.text())
         );
     }
     put!(out, "</tbody>\n</table>\n");
@@ -165,37 +170,59 @@ fn put_events(out: &mut String, snapshot: &Snapshot) {
          <th scope=\"col\">What</th></tr></thead>\n<tbody>\n"
     );
     for event in snapshot.events.iter().rev().take(MOST) {
-        let weight = match event.severity {
-            _ if event.old => Weight::Note,
-            Severity::Page => Weight::Bad,
-            Severity::Ticket => Weight::Warn,
-            Severity::Info => Weight::Note,
+        let level = match event.severity {
+            _ if event.old => HealthLevel::Note,
+            Severity::Page => HealthLevel::Faulty,
+            Severity::Ticket => HealthLevel::Degraded,
+            Severity::Info => HealthLevel::Note,
         };
         let gpu = event.gpu.as_ref().map(|gpu| gpu.gpu.to_string()).unwrap_or_default();
         let times = if event.repeats > 0 { format!(" ({} times)", event.repeats + 1) } else { String::new() };
         put!(
             out,
             "<tr><td>{}</td><td>{gpu}</td><td>{} {}{times}</td></tr>\n",
-            figures::time_of_day(event.last_unix_seconds).trim_end_matches(" UTC"),
-            mark(weight),
-            esc(&words::event_text(event))
+            text::time_of_day(event.last_unix_seconds).trim_end_matches(" UTC"),
+            mark(level),
+            esc(&event.line())
         );
     }
     put!(out, "</tbody>\n</table>\n");
 }
 
-/// The alert rules and boards that are served.
+/// The alert rules and dashboards that are served.
 fn put_assets(out: &mut String) {
-    put!(out, "<details>\n<summary>Alert rules and Grafana boards</summary>\n<ul>\n");
+    put!(out, "<details>\n<summary>Alert rules and Grafana dashboards</summary>\n<ul>\n");
     for asset in ASSETS {
         put!(out, "<li><a href=\"{0}\">{0}</a></li>\n", esc(asset.path));
     }
     put!(out, "</ul>\n</details>\n");
 }
 
-/// The symbol that goes with a word; the word says the same to those who do not see it.
-fn mark(weight: Weight) -> String {
-    format!("<span class=\"mark {}\" aria-hidden=\"true\">{}</span>", weight.class(), weight.symbol())
+/// The symbol that goes with a word, which screen readers read instead.
+fn mark(level: HealthLevel) -> String {
+    format!("<span class=\"mark {}\" aria-hidden=\"true\">{}</span>", class(level), symbol(level))
+}
+
+/// The class in the style sheet.
+fn class(level: HealthLevel) -> &'static str {
+    match level {
+        HealthLevel::Ok => "well",
+        HealthLevel::Note => "note",
+        HealthLevel::Waiting => "waiting",
+        HealthLevel::Degraded => "warn",
+        HealthLevel::Faulty => "bad",
+    }
+}
+
+/// A symbol that needs no colour.
+fn symbol(level: HealthLevel) -> &'static str {
+    match level {
+        HealthLevel::Ok => "✓",
+        HealthLevel::Note => "i",
+        HealthLevel::Waiting => "…",
+        HealthLevel::Degraded => "▲",
+        HealthLevel::Faulty => "✕",
+    }
 }
 
 #[cfg(test)]

@@ -7,8 +7,6 @@ use arc_swap::ArcSwap;
 use model::snapshot::Snapshot;
 use tokio::sync::watch;
 
-/// Where the newest snapshot hangs: the ledger puts it up, readers look at it and never wait for the
-/// ledger.
 #[derive(Debug)]
 pub struct SnapshotCell {
     current: ArcSwap<Snapshot>,
@@ -29,16 +27,16 @@ impl Default for SnapshotCell {
 }
 
 impl SnapshotCell {
-    /// Puts up a new snapshot and wakes those in [`SnapshotCell::wait_for_newer`].
+    /// Stores a new snapshot and wakes the threads in [`SnapshotCell::wait_for_newer`].
     pub fn publish(&self, snapshot: Snapshot) {
         let (sequence, revision) = (snapshot.sequence, snapshot.events_revision());
         self.current.store(Arc::new(snapshot));
-        self.events.send_if_modified(|told| std::mem::replace(told, revision) != revision);
+        self.events.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
         *self.sequence.lock().unwrap_or_else(PoisonError::into_inner) = sequence;
         self.changed.notify_all();
     }
 
-    /// Tells of each snapshot with new or changed events: gives their newest revision.
+    /// Changes with each snapshot that has new or changed events, to their newest revision.
     pub fn events(&self) -> watch::Receiver<u64> {
         self.events.subscribe()
     }
@@ -48,8 +46,8 @@ impl SnapshotCell {
         self.current.load_full()
     }
 
-    /// Blocks until a snapshot newer than `sequence` is up, or the time is over; for threads that are
-    /// not in a request's way. Returns the newest one.
+    /// Blocks until a snapshot newer than `sequence` is there, or the time is over, and returns the newest one. Not
+    /// for threads that serve requests.
     pub fn wait_for_newer(&self, sequence: u64, at_most: Duration) -> Arc<Snapshot> {
         let guard = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(guard, at_most, |now| *now <= sequence);

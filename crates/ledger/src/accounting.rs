@@ -1,4 +1,4 @@
-//! FactKind is added up between publications: driver calls, the driver's samples and windows, seconds of clock events.
+//! What is added up between publications: driver calls, the driver's samples and windows, seconds of clock events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! FactKind holds an owner's work on a GPU back, from what was measured over the last half minute.
+//! What holds an owner's work on a GPU back, from what was measured over the last half minute.
 //! `docs/BOTTLENECKS.md` says the same for people: formulas, thresholds and the series that prove each cause.
 //!
 //! Missing evidence proves nothing: a cause is named only if all that it needs is known.
@@ -34,7 +34,7 @@ const EACH: f64 = 0.15;
 /// and together at least this and never more than all of it.
 const TOGETHER: f64 = 0.85;
 
-/// FactKind was measured; `None`: not known. All are shares between 0 and 1 but `owners`.
+/// What was measured; `None`: not known. All are shares between 0 and 1 but `owners`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// Time with clocks held down by the power cap or a power brake.

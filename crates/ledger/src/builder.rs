@@ -7,7 +7,7 @@ use super::counters::OwnCounters;
 use model::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use model::catalog::{self as m, EntityKind, METRICS, MetricGroup, MetricId, Node, Subject};
 use model::sample::Row;
-use model::snapshot::{Family, Histogram, Series, SubjectText, Value};
+use model::snapshot::{Family, Histogram, Series, SubjectText, Value, number_of};
 
 /// Subjects with their label texts, made once and shared by all snapshots.
 #[derive(Debug, Default)]
@@ -78,6 +78,11 @@ impl<'a> Builder<'a> {
         for row in rows {
             self.row(subject, row.metric, row.labels.clone(), Value::Number(row.value));
         }
+    }
+
+    /// A value put before.
+    pub fn number(&self, metric: MetricId, subject: &Subject, labels: &[LabelText]) -> Option<f64> {
+        number_of(self.families.get(usize::from(metric.0))?, subject, labels)
     }
 
     /// Leaves out series above the cap, the last of the catalogue first, and counts them. Series about the

@@ -1,6 +1,6 @@
-//! FactKind the canary has found: its events folded into the state of each place, counters and events for the list.
+//! What the canary has found: its events folded into the state of each place, counters and events for the list.
 //!
-//! A verdict is history: it holds until the next judged run, also if the GPU stops answering. FactKind is published of
+//! A verdict is history: it holds until the next judged run, also if the GPU stops answering. What is published of
 //! it then is in [`publish`]; how loud it is and when it is listed, in [`events`].
 
 mod events;
@@ -58,7 +58,7 @@ struct CheckState {
     figures: CheckFigures,
 }
 
-/// FactKind the newest valid run of a check measured.
+/// What the newest valid run of a check measured.
 #[derive(Debug, Default)]
 struct CheckFigures {
     rate: Option<Rate>,
@@ -74,7 +74,7 @@ impl CheckState {
     }
 }
 
-/// FactKind is known of the canary.
+/// What is known of the canary.
 #[derive(Debug, Default)]
 pub struct CanaryState {
     mode: Option<CanaryMode>,
@@ -232,7 +232,7 @@ impl CanaryState {
             discarded += f64::from(u8::from(judged.sample == CanaryVerdict::Contended));
         }
         counters.add(&m::gpu_canary_discarded_total, gpu, (), discarded);
-        // FactKind could not be made failed by the environment.
+        // What could not be made failed by the environment.
         let fault = matches!(outcome.end, CanaryEnd::DriverFault | CanaryEnd::Hung);
         if let Some(code) = outcome.cuda_error.filter(|_| fault) {
             let codes = self.errors.entry(Arc::clone(&gpu.uuid)).or_default();

@@ -17,7 +17,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Most lines written to the journal in one go.
 const MAX_LINES: usize = 50;
 
-/// FactKind makes two events the same: kind, what it is about, code, and whether it is from before.
+/// What makes two events the same: kind, what it is about, code, and whether it is from before.
 type Same = (EventKind, String, Option<u64>, bool);
 
 /// One entry, and what was logged of it.
@@ -172,7 +172,7 @@ impl EventList {
         let revision = self.revision;
         let Some(entry) = self.entry(id) else { return };
         Arc::make_mut(&mut entry.event).revision = revision;
-        // FactKind was logged before the daemon watched is in the log already.
+        // What was logged before the daemon watched is in the log already.
         if entry.event.old {
             return;
         }

@@ -90,11 +90,11 @@ impl FaultState {
             }
             _ => {}
         }
-        // FactKind follows a memory error shows whether it is fatal.
+        // What follows a memory error shows whether it is fatal.
         self.fatal |= row.severity == Severity::Page && !xid::is_memory_error(row.code);
     }
 
-    /// FactKind a later daemon must know of, if that is anything. FactKind a flood changes at every line is left
+    /// What a later daemon must know of, if that is anything. FactKind a flood changes at every line is left
     /// out: that would wear the disk.
     fn lasting(&self, uuid: &str) -> Option<FaultyGpu> {
         let FaultState { fatal, uncontained, memory_error, .. } = *self;
@@ -139,7 +139,7 @@ pub struct Faults {
     resets: Resets,
     /// The present load of the kernel module, as far as that was seen.
     load: Option<LoadId>,
-    /// FactKind was handed out to be kept last.
+    /// What was handed out to be kept last.
     persisted: PersistedFaults,
 }
 
@@ -351,8 +351,8 @@ impl Faults {
         self.events.settle(now);
     }
 
-    /// Whether a fact is better taken in when more GPUs are known. FactKind counts waits only if its GPU is not
-    /// known. FactKind is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
+    /// Whether a fact is better taken in when more GPUs are known. What counts waits only if its GPU is not
+    /// known. What is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
     fn waits(&self, fact: &Fact, behind: bool) -> bool {
         let FactKind::Kernel(KernelFact { line, .. }) = &fact.kind else { return false };
         let homeless = match line {

@@ -122,7 +122,7 @@ pub struct Stall {
     pub since: Mono,
 }
 
-/// FactKind was in the inbox.
+/// What was in the inbox.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// The newest batch of each part, and fast batches that came before the newest, in order.
@@ -182,7 +182,7 @@ impl Inbox {
         let mut drained = std::mem::take(&mut older.drained);
         calls.append(&mut batch.calls);
         if drained.len() < MAX_DRAINED {
-            // FactKind finds no room shows as a gap between the samples.
+            // What finds no room shows as a gap between the samples.
             drained.append(&mut batch.drained);
         }
         if batch.epoch >= older.epoch {

@@ -1,4 +1,4 @@
-//! FactKind was read: the newest batch of each part, the epoch of each GPU, and the collectors' success.
+//! What was read: the newest batch of each part, the epoch of each GPU, and the collectors' success.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -196,7 +196,7 @@ impl Intake {
         self.last_success.contains_key(&source) || self.unavailable.contains_key(&source)
     }
 
-    /// FactKind is wrong with a collector other than the sampler's.
+    /// What is wrong with a collector other than the sampler's.
     pub fn trouble(&self, source: Source, now: Mono) -> Option<String> {
         let mut own = self.parts.iter().filter(|(part, _)| part.collector == source);
         let old = || own.any(|(_, stored)| stored.expired(now)).then(|| "its values are too old".to_owned());
@@ -308,7 +308,7 @@ impl Intake {
     }
 }
 
-/// FactKind every part needs to know of the publication under way.
+/// What every part needs to know of the publication under way.
 pub struct LedgerMoment<'a> {
     pub now: Mono,
     pub unix_seconds: f64,

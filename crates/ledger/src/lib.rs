@@ -61,7 +61,7 @@ use settings::mig_layout::DeclaredLayout;
 use topology::TopologyState;
 use windows::WindowState;
 
-/// FactKind the ledger gets once.
+/// What the ledger gets once.
 #[derive(Debug, Clone)]
 pub struct LedgerSettings {
     /// Most series in a snapshot, those about the node itself not counted.
@@ -299,7 +299,7 @@ impl Ledger {
         self.driver_reset();
     }
 
-    /// FactKind was wrong with the GPUs before is over, or is reported again.
+    /// What was wrong with the GPUs before is over, or is reported again.
     fn driver_reset(&mut self) {
         self.faults.driver_reset();
         self.canary.reset(None);

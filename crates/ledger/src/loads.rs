@@ -15,7 +15,7 @@ enum Witness {
     Kernel,
 }
 
-/// FactKind is known of the module's loads. Counts those seen while the daemon runs.
+/// What is known of the module's loads. Counts those seen while the daemon runs.
 #[derive(Debug, Default)]
 pub struct Loads {
     seen: FolderState,
@@ -47,7 +47,7 @@ impl Loads {
             ModuleState::Loaded(load) => load,
         };
         let before = std::mem::replace(&mut self.seen, FolderState::Loaded(load.id.clone()));
-        // FactKind is loaded when the daemon starts was loaded before it.
+        // What is loaded when the daemon starts was loaded before it.
         let first = matches!(before, FolderState::Nothing);
         if matches!(before, FolderState::Loaded(id) if id == load.id) {
             return false;

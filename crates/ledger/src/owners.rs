@@ -57,7 +57,7 @@ pub struct OwnerState {
 struct Kills {
     /// The control group's count at the last reading.
     last: Option<u64>,
-    /// FactKind it has risen by.
+    /// What it has risen by.
     counted: f64,
     /// Those in the kernel log: a container's group is gone at once when its first process is killed.
     logged: f64,
@@ -110,7 +110,7 @@ impl OwnerState {
             return;
         }
         if let Some(kills) = reading.oom_kills {
-            // FactKind was before the first reading, or in an older control group of the same name, is not this work's.
+            // What was before the first reading, or in an older control group of the same name, is not this work's.
             let known = self.kills.entry(Arc::clone(&reading.owner)).or_default();
             known.counted += kills.saturating_sub(known.last.unwrap_or(kills)) as f64;
             known.last = Some(kills);

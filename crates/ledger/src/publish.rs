@@ -12,7 +12,7 @@ use model::clock::Mono;
 use model::sample::{Missing, Source};
 use model::snapshot::{CollectorView, DriverState, GpuState, GpuView, PartView, Snapshot, Value};
 
-/// FactKind lasts from one publication to the next.
+/// What lasts from one publication to the next.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
     ready: bool,
@@ -45,7 +45,6 @@ impl Ledger {
         let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
         let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
         self.intake.put(b, now, &driver, self.driver.node_call_stuck(), &states);
-        self.put_health(b, now, &driver, &states);
         self.faults.put(b, self.intake.gpus());
         let moment = LedgerMoment { now, unix_seconds, intake: &self.intake, states: &states };
         let canary = self.canary.put(b, &moment);
@@ -65,6 +64,8 @@ impl Ledger {
         for ((metric, subject, labels), value) in self.counters.iter() {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
         }
+        let events = self.faults.list();
+        let health = self.put_health(b, &moment, &driver, &gpus, &canary, &collectors, &events);
         self.publication.ready |= self.is_ready(&driver, &gpus);
         let (families, subjects) =
             builder.cap(self.settings.max_series, &self.settings.groups, &mut self.counters);
@@ -84,6 +85,7 @@ impl Ledger {
             topology,
             owners,
             windows,
+            health,
         }
     }
 
@@ -98,7 +100,7 @@ impl Ledger {
         }
     }
 
-    /// FactKind the ledger itself knows of each GPU.
+    /// What the ledger itself knows of each GPU.
     fn put_gpus(&self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> Vec<GpuView> {
         let mut views = Vec::with_capacity(moment.states.len());
         let mut lacking: BTreeMap<MetricId, u32> = BTreeMap::new();
@@ -136,7 +138,7 @@ impl Ledger {
             }
             // It is the ledger's own: absent without a declared layout.
             unsupported.remove(&m::gpu_mig_layout_matches.id());
-            // FactKind is switched off may have been read for another metric.
+            // What is switched off may have been read for another metric.
             unsupported.retain(|id| !b.is_off(*id));
             for metric in unsupported {
                 *lacking.entry(metric).or_default() += 1;
@@ -191,7 +193,7 @@ impl Ledger {
         views
     }
 
-    /// FactKind is wrong with the NVML collector.
+    /// What is wrong with the NVML collector.
     fn nvml_trouble(&self, driver: &DriverState, gpus: &[GpuView]) -> Option<String> {
         match driver {
             DriverState::Away { text } | DriverState::Mismatch { text } => {

@@ -9,7 +9,7 @@ use model::catalog::Tier;
 use model::clock::Mono;
 use model::persisted::FaultyGpu;
 
-/// FactKind is known of the resets of each GPU, by UUID.
+/// What is known of the resets of each GPU, by UUID.
 #[derive(Debug, Default)]
 pub struct Resets(HashMap<Arc<str>, ResetState>);
 
@@ -54,7 +54,7 @@ impl Resets {
         if !std::mem::take(&mut state.asked) {
             return false;
         }
-        // FactKind was lost has returned by the same reset.
+        // What was lost has returned by the same reset.
         state.lost = None;
         if state.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
             return false;

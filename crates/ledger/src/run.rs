@@ -10,7 +10,7 @@ use model::snapshot::Snapshot;
 /// Shortest pause between two publications.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// FactKind else happens on the ledger's beat. Nothing here may block.
+/// What else happens on the ledger's beat. Nothing here may block.
 pub struct Hooks {
     /// Stores a new snapshot for its readers.
     pub publish: Box<dyn FnMut(Snapshot) + Send>,

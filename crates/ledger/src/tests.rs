@@ -394,7 +394,7 @@ fn a_release_withdraws_what_was_measured_and_is_neither_up_nor_down() {
     assert!(snapshot.series(&m::gpu_power_watts).is_empty());
     assert_eq!(snapshot.series(&m::gpu_info).len(), 1);
     assert_eq!(snapshot.number(&m::gpu_driver_paused, &Node {}, ()), Some(1.0));
-    assert!(exposition::words::driver_text(&snapshot.driver).contains("still held by process 77"));
+    assert!(snapshot.driver.text().contains("still held by process 77"));
     ledger.event(LedgerEvent::Released(pause(Vec::new())));
     ledger.event(LedgerEvent::Resumed);
     let snapshot = publish(&mut ledger, 2 * SECOND);

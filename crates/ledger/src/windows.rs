@@ -24,7 +24,7 @@ impl WindowState {
         self.all = Some(windows);
     }
 
-    /// FactKind has begun and ended since the last look, as events.
+    /// What has begun and ended since the last look, as events.
     pub fn changes(&mut self, unix_seconds: f64) -> Vec<Event> {
         let all = self.all.iter().flatten().filter(|window| window.is_open(unix_seconds));
         let open: BTreeMap<String, Window> = all.map(|w| (w.name.clone(), w.clone())).collect();

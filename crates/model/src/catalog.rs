@@ -5,6 +5,8 @@
 //! entry below, one line where it is read (`CONTRIBUTING.md` shows it). The doc comment of an entry is its
 //! help text.
 
+#![warn(missing_docs)]
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 mod groups;

@@ -2,7 +2,7 @@
 //!
 //! - [`catalog`]: every entity, label and metric, declared once · [`xid`]: the meaning of fault codes
 //! - [`sample`]: batches from a collector to the ledger · [`fact`]: things that happened
-//! - [`snapshot`]: the state that the ledger publishes
+//! - [`snapshot`]: the state that the ledger publishes · [`health`]: its verdicts on GPUs and node
 //! - [`canary`], [`owners`], [`window`], [`driver_module`], [`persisted`], [`topology`]: the facts of one subject each
 //! - [`clock`], [`cpus`], [`pci`], [`text`], [`sync`]: time, sets of CPUs, PCI addresses, cleaned text, locks
 
@@ -14,6 +14,7 @@ pub mod clock;
 pub mod cpus;
 pub mod driver_module;
 pub mod fact;
+pub mod health;
 pub mod owners;
 pub mod pci;
 pub mod persisted;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::catalog::{OwnerInfo, OwnerKind};
+use crate::catalog::{Cause, OwnerInfo, OwnerKind};
 use crate::clock::Mono;
 use crate::cpus::CpuSet;
 
@@ -31,6 +31,22 @@ impl Owner {
     pub fn unknown() -> Owner {
         let info = OwnerInfo { kind: "unknown".into(), ..OwnerInfo::default() };
         Owner { id: "unknown".into(), kind: OwnerKind::Unknown, info, cgroup: "".into() }
+    }
+}
+
+/// What holds the work on a GPU back.
+pub fn cause_text(cause: Cause) -> &'static str {
+    match cause {
+        Cause::None => "nothing known holds it back",
+        Cause::PowerCapped => "its clocks are held down by the power cap",
+        Cause::ThermallyThrottled => "its clocks are held down by heat",
+        Cause::Contended => "it shares a busy GPU with others",
+        Cause::HostCpuBound => "its program on the CPU is the limit",
+        Cause::RemoteNuma => "it moves data from far CPUs or memory",
+        Cause::PcieBound => "PCIe is full",
+        Cause::MemoryBound => "device memory is the limit",
+        Cause::Underfilled => "many small kernels: most multiprocessors idle",
+        Cause::SerialCopies => "copies and kernels seem to take turns",
     }
 }
 

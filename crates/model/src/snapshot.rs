@@ -2,6 +2,8 @@
 
 mod canary;
 mod event;
+#[cfg(any(test, feature = "fixtures"))]
+mod fixtures;
 mod host;
 
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{Gpu, MetricDef, Subject, Tier};
 use crate::clock::Mono;
+use crate::health::NodeHealth;
 use crate::owners::GpuProcess;
 use crate::sample::Gap;
 use crate::window::Window;
@@ -46,6 +49,8 @@ pub struct Snapshot {
     pub owners: Vec<OwnerView>,
     /// Windows of planned work: open, to come, or ended within the last hour.
     pub windows: Arc<[Window]>,
+    /// The verdicts on node and GPUs.
+    pub health: NodeHealth,
 }
 
 /// All series of one metric.
@@ -96,6 +101,14 @@ impl Series {
         let own = def.labels.iter().zip(&self.labels).map(|(l, text)| (l.name, text.text(l)));
         entity.zip(self.subject.values.iter().map(|v| &**v)).chain(own)
     }
+}
+
+/// The number of the series with this subject and these labels.
+pub fn number_of(series: &[Series], subject: &Subject, labels: &[LabelText]) -> Option<f64> {
+    series.iter().find_map(|s| match s.value {
+        Value::Number(v) if s.labels == labels && s.subject.subject == *subject => Some(v),
+        _ => None,
+    })
 }
 
 /// A subject with the texts of its labels, made once and shared by all its series.
@@ -157,7 +170,7 @@ pub enum DriverState {
     Stuck,
     /// It is absent, not loaded, or answers nothing.
     Away {
-        /// Why, in words.
+        /// The reason.
         text: String,
     },
     /// NVML refuses to work: library and kernel module differ in version.
@@ -238,7 +251,7 @@ pub struct CollectorView {
     pub up: bool,
     /// Time since it last delivered values; `None` if it never did.
     pub age: Option<Duration>,
-    /// What is wrong, in words; empty if nothing is.
+    /// The trouble; empty if there is none.
     pub text: String,
 }
 
@@ -259,6 +272,7 @@ impl Snapshot {
             topology: TopologyView::default(),
             owners: Vec::new(),
             windows: Arc::from([]),
+            health: NodeHealth::default(),
         }
     }
 
@@ -280,11 +294,7 @@ impl Snapshot {
         entity: &E,
         labels: L,
     ) -> Option<f64> {
-        let (subject, labels) = (entity.subject(), labels.texts());
-        self.series(metric).iter().find_map(|s| match s.value {
-            Value::Number(v) if s.subject.subject == subject && s.labels == labels => Some(v),
-            _ => None,
-        })
+        number_of(self.series(metric), &entity.subject(), &labels.texts())
     }
 
     /// One label of the `_info` series about an entity.

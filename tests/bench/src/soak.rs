@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use exposition::encode::Format;
+use exposition::format::ResponseFormat;
 use exposition::snapshot_cell::SnapshotCell;
 use ledger::inbox::{Inbox, LedgerEvent, Stall};
 use ledger::{Ledger, LedgerSettings, SeenGpus};
@@ -292,7 +292,7 @@ impl<'a> Day<'a> {
         self.ledger.newly_seen();
         if second.is_multiple_of(PAGE) {
             self.page.clear();
-            Format::Text.render_into(&self.board.current(), &mut self.page);
+            ResponseFormat::Text.encode_into(&self.board.current(), &mut self.page);
             self.pages += 1;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! One client: its place, its deadlines, its end.
+//! One client: slot, deadlines, end.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,21 +23,21 @@ use super::{Limits, stopped};
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// Most headers of a request.
 const MAX_HEADERS: usize = 100;
-/// How long a client that was answered may go on sending before the socket is closed in its face.
+/// How long a client that was answered may go on sending before the socket is closed.
 const LINGER: Duration = Duration::from_secs(1);
-/// How many clients at once are told that there is no place for them; further ones are closed unanswered.
-const TURNED_AWAY_AT_ONCE: usize = 32;
+/// Clients that get a 503 at the same time; further ones are closed without a response.
+const MAX_REFUSALS: usize = 32;
 /// Pause after a failed accept: the reason, as too few file descriptors, lasts.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
+const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
     Content-Type: text/plain; charset=utf-8\r\nContent-Length: 27\r\n\r\nToo many connections open.\n";
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\
     Content-Type: text/plain; charset=utf-8\r\nContent-Length: 32\r\n\r\nThe request header did not end.\n";
 
 /// A stream whose writes end when the client takes nothing for too long. Boxed, as its timers must not
 /// move once they run.
-type Stream = Pin<Box<TimeoutStream<TcpStream>>>;
+type ClientStream = Pin<Box<TimeoutStream<TcpStream>>>;
 
 /// What all connections of a server share.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ pub struct Clients {
     router: Router,
     limits: Limits,
     stats: Arc<Stats>,
-    turning_away: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 }
 
@@ -58,8 +58,8 @@ impl Clients {
             .header_read_timeout(limits.read_timeout)
             .max_header_size(MAX_HEADER_BYTES)
             .max_headers(MAX_HEADERS);
-        let turning_away = Arc::new(Semaphore::new(TURNED_AWAY_AT_ONCE));
-        Clients { builder, router, limits, stats, turning_away, stop }
+        let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
+        Clients { builder, router, limits, stats, refusals, stop }
     }
 
     /// Takes connections until the server stops, then waits for those that are open.
@@ -92,21 +92,21 @@ impl Clients {
         let mut stream = Box::pin(TimeoutStream::new(stream));
         stream.as_mut().set_write_timeout_pinned(Some(self.limits.write_timeout));
         match self.stats.enter(self.limits.max_connections) {
-            Some(place) => {
+            Some(slot) => {
                 let this = self.clone();
                 open.spawn(async move {
-                    let _place = place;
+                    let _slot = slot;
                     this.converse(stream).await;
                 });
             }
             None => {
                 self.stats.count_refused();
-                // Without a permit the socket is just closed: saying no must not cost more than saying yes.
-                if let Ok(permit) = self.turning_away.clone().try_acquire_owned() {
+                // Without a permit the socket is just closed: a refusal must not cost more than a response.
+                if let Ok(permit) = self.refusals.clone().try_acquire_owned() {
                     self.stats.count(503);
                     open.spawn(async move {
                         let _permit = permit;
-                        say_and_close(stream, NO_PLACE).await;
+                        send_and_close(stream, TOO_MANY).await;
                     });
                 }
             }
@@ -114,7 +114,7 @@ impl Clients {
     }
 
     /// Answers one client's requests until either side ends the connection.
-    async fn converse(self, stream: Stream) {
+    async fn converse(self, stream: ClientStream) {
         let service = TowerToHyperService::new(self.router);
         let mut connection = self.builder.serve_connection(TokioIo::new(stream), service);
         let mut stop = self.stop;
@@ -128,17 +128,17 @@ impl Clients {
             connection.poll_without_shutdown(context)
         })
         .await;
-        // The socket comes back, so that a client that is late or wrong hears why before it is closed.
+        // The socket comes back, so that a late or wrong client gets the reason before it is closed.
         let parts = connection.into_parts();
         let stream = parts.io.into_inner();
-        let Err(error) = ended else { return say_and_close(stream, b"").await };
+        let Err(error) = ended else { return send_and_close(stream, b"").await };
         if error.is_timeout() && !parts.read_buf.is_empty() {
             self.stats.count(408);
-            say_and_close(stream, TOO_SLOW).await;
+            send_and_close(stream, TOO_SLOW).await;
         } else if error.is_parse() {
             // hyper has answered by itself.
             self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
-            say_and_close(stream, b"").await;
+            send_and_close(stream, b"").await;
         } else {
             tracing::debug!(%error, "connection ended");
         }
@@ -147,7 +147,7 @@ impl Clients {
 
 /// Sends the last bytes and ends the connection in order: a socket closed with unread bytes in it is
 /// reset, and the client may lose the answer that was on its way.
-async fn say_and_close(mut stream: Stream, last: &[u8]) {
+async fn send_and_close(mut stream: ClientStream, last: &[u8]) {
     let end = async {
         stream.write_all(last).await?;
         stream.shutdown().await?;
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn canned_answers_have_the_length_they_say() {
-        for answer in [NO_PLACE, TOO_SLOW] {
+        for answer in [TOO_MANY, TOO_SLOW] {
             let text = std::str::from_utf8(answer).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             let length = head.split("Content-Length: ").nth(1).unwrap();

@@ -7,16 +7,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::header::{ACCEPT, HeaderName, RETRY_AFTER};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::Frame;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use super::app_state::{AppState, joined, typed, unavailable};
 use super::stopped;
-use crate::encode::events::{self, Wanted};
-use crate::http::routes::{Doors, joined, unavailable};
+use crate::api::events::{self, EventQuery};
 
 /// Most streams open at the same time,
 const MOST: usize = 16;
@@ -32,68 +32,61 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The streams of one server.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 }
 
 impl Streams {
     /// Streams of a server that grants so many connections.
     pub fn new(max_connections: usize, stop: watch::Receiver<bool>) -> Streams {
-        Streams { places: Arc::new(Semaphore::new((max_connections / SHARE).clamp(1, MOST))), stop }
+        Streams { permits: Arc::new(Semaphore::new((max_connections / SHARE).clamp(1, MOST))), stop }
     }
 }
 
 /// Answers `/api/v1/events`.
-pub async fn answer(doors: Arc<Doors>, streams: Streams, uri: Uri, headers: HeaderMap) -> Response {
-    let wanted = match wanted(uri.query().unwrap_or("")) {
-        Ok(wanted) => wanted,
+pub async fn answer(state: Arc<AppState>, streams: Streams, uri: Uri, headers: HeaderMap) -> Response {
+    let query = match parse_query(uri.query().unwrap_or("")) {
+        Ok(query) => query,
         Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
     };
-    let snapshot = match doors.fresh() {
-        Ok(snapshot) => snapshot,
-        Err(why) => return unavailable(why),
-    };
+    if let Err(why) = state.fresh() {
+        return unavailable(why);
+    }
     if joined(&headers, ACCEPT).to_ascii_lowercase().contains("text/event-stream") {
-        return stream(doors, streams, wanted, &headers);
+        return stream(state, streams, query, &headers);
     }
-    let wanted = Wanted { limit: Some(wanted.limit.unwrap_or(LIMIT)), ..wanted };
-    match events::document(&snapshot, wanted) {
-        Ok(bytes) => typed("application/json", Body::from(bytes)),
-        Err(error) => {
-            tracing::error!(%error, "no list of events");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+    let query = EventQuery { limit: Some(query.limit.unwrap_or(LIMIT)), ..query };
+    state.document(move |snapshot| events::document(snapshot, query)).await
 }
 
-fn stream(doors: Arc<Doors>, streams: Streams, wanted: Wanted, headers: &HeaderMap) -> Response {
-    let Ok(place) = streams.places.try_acquire_owned() else {
+fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &HeaderMap) -> Response {
+    let Ok(permit) = streams.permits.try_acquire_owned() else {
         let why = "Too many streams of events are open.\n";
         return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "10")], why).into_response();
     };
     // A client that comes back says where it was; one without a past gets the list from its start.
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let after = last.or(wanted.since_revision).unwrap_or(0);
+    let after = last.or(query.since_revision).unwrap_or(0);
     // A number that is not reached yet is of an earlier daemon: what that client knows is no more.
-    let after = if after > doors.board.current().events_revision() { 0 } else { after };
+    let after = if after > state.snapshots.current().events_revision() { 0 } else { after };
     let (sender, chunks) = mpsc::channel(1);
-    tokio::spawn(feed(doors, sender, after, streams.stop, place));
+    tokio::spawn(feed(state, sender, after, streams.stop, permit));
     typed("text/event-stream", Body::new(Chunks(chunks)))
 }
 
 /// Sends what is new until the client is gone or the server ends.
 async fn feed(
-    doors: Arc<Doors>,
+    state: Arc<AppState>,
     sender: mpsc::Sender<Bytes>,
     mut after: u64,
     mut stop: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 ) {
-    let mut changes = doors.board.events();
+    let mut changes = state.snapshots.events();
     // At once, so that the client knows that it is connected.
     let mut chunk = Bytes::from_static(b": events\n\n");
     loop {
-        let snapshot = doors.board.current();
+        let snapshot = state.snapshots.current();
         match events::stream(&snapshot, after) {
             Ok(bytes) if !bytes.is_empty() => chunk = [chunk, bytes.into()].concat().into(),
             Ok(_) => {}
@@ -134,25 +127,18 @@ impl hyper::body::Body for Chunks {
     }
 }
 
-pub(super) fn typed(content_type: &'static str, body: Body) -> Response {
-    let mut response = body.into_response();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
-/// What the query asks for.
-fn wanted(query: &str) -> Result<Wanted, String> {
-    let mut wanted = Wanted::default();
-    for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+fn parse_query(text: &str) -> Result<EventQuery, String> {
+    let mut query = EventQuery::default();
+    for (key, value) in text.split('&').filter_map(|pair| pair.split_once('=')) {
         let number = || value.parse::<u64>().map_err(|_| format!("{key} is to be a whole number.\n"));
         match key {
-            "since" => wanted.since = Some(number()?),
-            "since_revision" => wanted.since_revision = Some(number()?),
-            "limit" => wanted.limit = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
+            "since" => query.since = Some(number()?),
+            "since_revision" => query.since_revision = Some(number()?),
+            "limit" => query.limit = Some(usize::try_from(number()?).unwrap_or(usize::MAX)),
             _ => {}
         }
     }
-    Ok(wanted)
+    Ok(query)
 }
 
 #[cfg(test)]
@@ -161,11 +147,11 @@ mod tests {
 
     #[test]
     fn a_query_is_numbers() {
-        let is = Wanted { since: Some(3), since_revision: None, limit: Some(10) };
-        assert_eq!(wanted("since=3&limit=10&other=x&"), Ok(is));
-        assert_eq!(wanted(""), Ok(Wanted::default()));
+        let is = EventQuery { since: Some(3), since_revision: None, limit: Some(10) };
+        assert_eq!(parse_query("since=3&limit=10&other=x&"), Ok(is));
+        assert_eq!(parse_query(""), Ok(EventQuery::default()));
         for bad in ["since=", "since=-1", "limit=many", "since_revision=1.5"] {
-            assert!(wanted(bad).is_err(), "{bad}");
+            assert!(parse_query(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the server counts, for the ledger to publish.
+//! Counters of the server, for the ledger to publish.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -46,20 +46,20 @@ impl Stats {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a place among at most `max` connections, if one is free.
-    pub(super) fn enter(self: &std::sync::Arc<Self>, max: usize) -> Option<Place> {
+    /// Takes one of `max` slots, if one is free.
+    pub(super) fn enter(self: &std::sync::Arc<Self>, max: usize) -> Option<ConnectionSlot> {
         self.connections
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max).then_some(open + 1))
             .ok()
-            .map(|_| Place(self.clone()))
+            .map(|_| ConnectionSlot(self.clone()))
     }
 }
 
-/// A connection's place, free again when dropped.
+/// The slot of a connection, free again when dropped.
 #[derive(Debug)]
-pub(super) struct Place(std::sync::Arc<Stats>);
+pub(super) struct ConnectionSlot(std::sync::Arc<Stats>);
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }

@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::assets::ASSETS;
-use crate::encode::{Format, fixtures};
-use crate::response_cache::Renderings;
+use crate::fixtures;
+use crate::format::ResponseFormat;
+use crate::response_cache::ResponseCache;
 use crate::snapshot_cell::SnapshotCell;
 use model::catalog::HttpStatus;
 use model::clock::Mono;
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Served {
     address: SocketAddr,
-    board: Arc<SnapshotCell>,
+    snapshots: Arc<SnapshotCell>,
     stats: Arc<Stats>,
     stop: watch::Sender<bool>,
     ended: JoinHandle<io::Result<()>>,
@@ -87,7 +88,7 @@ const STREAM: &str = "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAccept: text/eve
 #[tokio::test]
 async fn events_can_be_asked_for_in_parts() {
     let server = served(LIMITS);
-    server.board.publish(node_with_events(2, 5));
+    server.snapshots.publish(node_with_events(2, 5));
     assert_eq!(server.get("/api/v1/events", "").await.matches("\"code\":79").count(), 5);
     let answer = server.get("/api/v1/events?since=2&limit=2", "").await;
     assert!(answer.contains("\"id\":3,") && answer.contains("\"id\":4,"), "{answer}");
@@ -98,12 +99,12 @@ async fn events_can_be_asked_for_in_parts() {
 #[tokio::test]
 async fn a_stream_brings_what_there_is_and_what_comes_and_ends_with_the_server() {
     let server = served(LIMITS);
-    server.board.publish(node_with_events(2, 2));
+    server.snapshots.publish(node_with_events(2, 2));
     let mut stream = server.connect().await;
     stream.write_all(format!("{STREAM}\r\n").as_bytes()).await.unwrap();
     let begun = read_until(&mut stream, "\ndata: ", 2).await;
     assert!(begun.contains("content-type: text/event-stream\r\n"), "{begun}");
-    server.board.publish(node_with_events(3, 3));
+    server.snapshots.publish(node_with_events(3, 3));
     let more = read_until(&mut stream, "\ndata: ", 1).await;
     assert!(more.contains("id: 3\nevent: xid\n") && !more.contains("id: 2\n"), "{more}");
     server.stop.send(true).unwrap();
@@ -115,7 +116,7 @@ async fn a_stream_brings_what_there_is_and_what_comes_and_ends_with_the_server()
 #[tokio::test]
 async fn a_stream_goes_on_where_it_was_and_leaves_room_for_scrapers() {
     let server = served(LIMITS);
-    server.board.publish(node_with_events(2, 5));
+    server.snapshots.publish(node_with_events(2, 5));
     let mut stream = server.connect().await;
     stream.write_all(format!("{STREAM}Last-Event-ID: 3\r\n\r\n").as_bytes()).await.unwrap();
     let begun = read_until(&mut stream, "\ndata: ", 2).await;
@@ -133,22 +134,22 @@ async fn a_stream_goes_on_where_it_was_and_leaves_room_for_scrapers() {
 
 const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, write_timeout: PATIENCE };
 
-fn serve_with(limits: Limits, board: SnapshotCell, stale_after: Duration) -> Served {
-    let board = Arc::new(board);
-    let renderings = Renderings::start(board.clone()).unwrap();
-    let doors = Doors { board: board.clone(), renderings, started: Mono(0), stale_after };
+fn serve_with(limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
+    let snapshots = Arc::new(snapshots);
+    let responses = Arc::new(ResponseCache::new(snapshots.clone()));
+    let state = AppState { snapshots: snapshots.clone(), responses, started: Mono(0), stale_after };
     let listeners = bind("127.0.0.1:0").unwrap();
     let address = listeners[0].local_addr().unwrap();
     let stats = Arc::new(Stats::default());
     let (stop, stopped) = watch::channel(false);
-    let ended = tokio::spawn(serve(listeners, Arc::new(doors), limits, stats.clone(), stopped));
-    Served { address, board, stats, stop, ended }
+    let ended = tokio::spawn(serve(listeners, Arc::new(state), limits, stats.clone(), stopped));
+    Served { address, snapshots, stats, stop, ended }
 }
 
 fn served(limits: Limits) -> Served {
-    let board = SnapshotCell::default();
-    board.publish(fixtures::node_taken(1, Mono::now()));
-    serve_with(limits, board, Duration::from_secs(3600))
+    let snapshots = SnapshotCell::default();
+    snapshots.publish(fixtures::node_taken(1, Mono::now()));
+    serve_with(limits, snapshots, Duration::from_secs(3600))
 }
 
 #[tokio::test]
@@ -204,7 +205,7 @@ async fn head_has_the_headers_of_get_and_no_body() {
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_are_told_what_there_is() {
+async fn unknown_paths_and_methods_get_the_list() {
     let server = served(LIMITS);
     let answer = server.get("/metric", "").await;
     assert!(answer.starts_with("HTTP/1.1 404 "));
@@ -220,7 +221,7 @@ async fn unknown_paths_and_methods_are_told_what_there_is() {
 }
 
 #[tokio::test]
-async fn rules_and_boards_are_served_as_they_are_and_not_twice() {
+async fn rules_and_dashboards_are_served_as_they_are_and_not_twice() {
     let server = served(LIMITS);
     for asset in ASSETS {
         let answer = server.get(asset.path, "").await;
@@ -243,7 +244,7 @@ async fn rules_and_boards_are_served_as_they_are_and_not_twice() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_holds_nobody_up() {
+async fn a_body_that_never_comes_delays_no_response() {
     let server = served(LIMITS);
     let request = "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nabc";
     assert!(server.exchange(request).await.starts_with("HTTP/1.1 405 "));
@@ -321,9 +322,9 @@ async fn nothing_and_old_values_are_not_served() {
         let answer = server.get(path, "").await;
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("No values"), "{path}: {answer}");
     }
-    server.board.publish(fixtures::node_taken(1, Mono::now()));
+    server.snapshots.publish(fixtures::node_taken(1, Mono::now()));
     assert!(server.get("/metrics", "").await.starts_with("HTTP/1.1 200 "));
-    server.board.publish(fixtures::node_taken(2, Mono(1)));
+    server.snapshots.publish(fixtures::node_taken(2, Mono(1)));
     for path in ["/", "/metrics", "/api/v1/snapshot", "/livez", "/readyz"] {
         let answer = server.get(path, "").await;
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too old"), "{path}: {answer}");
@@ -332,11 +333,11 @@ async fn nothing_and_old_values_are_not_served() {
 
 #[tokio::test]
 async fn readiness_waits_for_collectors_and_not_for_the_driver() {
-    let board = SnapshotCell::default();
+    let snapshots = SnapshotCell::default();
     let mut snapshot = fixtures::node_taken(1, Mono::now());
     snapshot.driver = model::snapshot::DriverState::Away { text: "libnvidia-ml.so.1 is not there".into() };
-    board.publish(snapshot);
-    let server = serve_with(LIMITS, board, PATIENCE);
+    snapshots.publish(snapshot);
+    let server = serve_with(LIMITS, snapshots, PATIENCE);
     let answer = server.get("/readyz", "").await;
     assert!(
         answer.starts_with("HTTP/1.1 200 ") && answer.contains("libnvidia-ml.so.1 is not there"),
@@ -346,7 +347,7 @@ async fn readiness_waits_for_collectors_and_not_for_the_driver() {
     let mut snapshot = fixtures::node_taken(2, Mono::now());
     snapshot.ready = false;
     snapshot.collectors[0].age = None;
-    server.board.publish(snapshot);
+    server.snapshots.publish(snapshot);
     let answer = server.get("/readyz", "").await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("collector nvml: "), "{answer}");
 }
@@ -356,12 +357,9 @@ async fn a_scrape_gets_the_newest_snapshot() {
     let server = served(LIMITS);
     for sequence in 2..6 {
         server.get("/api/v1/snapshot", "").await;
-        server.board.publish(fixtures::node_taken(sequence, Mono::now()));
-        // The bytes are made by a thread; soon they are there.
-        let wanted = format!("\"sequence\":{sequence},");
-        timeout(PATIENCE, async { while !server.get("/api/v1/snapshot", "").await.contains(&wanted) {} })
-            .await
-            .expect("the newest snapshot is served");
+        server.snapshots.publish(fixtures::node_taken(sequence, Mono::now()));
+        let newest = format!("\"sequence\":{sequence},");
+        assert!(server.get("/api/v1/snapshot", "").await.contains(&newest));
     }
 }
 
@@ -383,11 +381,12 @@ async fn stopping_ends_idle_connections_and_finishes_answers() {
     assert_eq!(rest(&mut idle).await, b"");
     let answers = rest(&mut choking).await;
     let answers = String::from_utf8(answers).unwrap();
-    let last_line = Format::Text.render(&server.board.current()).lines().last().unwrap().to_owned();
+    let last_line =
+        ResponseFormat::Text.encode(&server.snapshots.current()).lines().last().unwrap().to_owned();
     assert!(answers.ends_with(&format!("{last_line}\n")), "the last answer is whole");
     drop((idle, choking));
     timeout(PATIENCE, server.ended).await.expect("it ends").unwrap().unwrap();
-    assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens any more");
+    assert!(TcpStream::connect(server.address).await.is_err(), "no listener is left");
 }
 
 #[tokio::test]

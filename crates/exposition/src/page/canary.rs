@@ -1,14 +1,22 @@
-//! The canary in words: a line for each GPU's card, and what it found wrong. Pure functions.
+//! The canary as a line on each GPU's card.
 
 use super::figures;
-use crate::words::{self, Remark, Weight};
-use model::canary::{Instance, loudness};
+use model::canary::loudness;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryEnd, CanaryMode, CanaryVerdict, Gpu, Severity};
+use model::health::HealthLevel;
 use model::snapshot::{CheckView, PlaceView, Snapshot};
+use model::text::{duration, plain};
 
-/// How a GPU stands with the canary, and when that was found; `None` if there is no canary.
-pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<Remark> {
+/// The canary's line on a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CanaryLine {
+    pub level: HealthLevel,
+    pub text: String,
+}
+
+/// The newest result on a GPU and its age; `None` if there is no canary.
+pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     let places: Vec<&PlaceView> = snapshot.canary.of(gpu).collect();
     let mode = snapshot.canary.mode;
     if mode.is_none() && places.is_empty() {
@@ -18,13 +26,13 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<Remark> {
     let mut found = state(&places);
     let last = places.iter().filter_map(|place| place.last_run).reduce(f64::max);
     if let Some(last) = last {
-        found.text += &format!(", {} ago", words::duration(figures::seconds(now - last)));
+        found.text += &format!(", {} ago", duration(figures::seconds(now - last)));
     }
     match mode {
         Some(CanaryMode::Off) => {
-            // Not "never ran; off": what was never to run has not failed to.
+            // Not "never ran; off", which reads like a failure.
             match last {
-                None => found = Remark { weight: Weight::Note, text: "off".into() },
+                None => found = CanaryLine { level: HealthLevel::Note, text: "off".into() },
                 Some(_) => found.text += "; off now",
             }
         }
@@ -34,56 +42,58 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<Remark> {
     let planned = places.iter().filter(|_| mode != Some(CanaryMode::Off));
     if let Some(due) = planned.filter_map(|place| place.due).reduce(f64::min) {
         found.text += &match due > now {
-            true => format!("; next in {}", words::duration(figures::seconds(due - now))),
+            true => format!("; next in {}", duration(figures::seconds(due - now))),
             false => "; due now".to_owned(),
         };
     }
     if let Some(reason) = places.iter().find_map(|place| place.skipped) {
-        found.text += &format!("; put off: {}", words::plain(reason.known()));
+        found.text += &format!("; put off: {}", plain(reason.known()));
     }
     Some(found)
 }
 
-/// How all places of a GPU stand: the worst first, and a count of those that are well if there are several.
-fn state(places: &[&PlaceView]) -> Remark {
-    // Of a GPU that is divided its instances stand for it.
+/// The worst result of a GPU, and with several instances the count of those that are ok.
+fn state(places: &[&PlaceView]) -> CanaryLine {
+    // A GPU with instances has no result of its own.
     let divided = places.iter().any(|place| place.instance.is_some());
     let own = places.iter().filter(|place| place.instance.is_some() == divided || place.hung.is_some());
-    let states: Vec<Remark> = own.map(|place| of_place(place)).collect();
-    let Some(worst) = states.iter().max_by_key(|state| state.weight).cloned() else {
-        return Remark { weight: Weight::Note, text: "never ran".into() };
+    let states: Vec<CanaryLine> = own.map(|place| of_place(place)).collect();
+    let Some(worst) = states.iter().max_by_key(|state| state.level).cloned() else {
+        return CanaryLine { level: HealthLevel::Note, text: "never ran".into() };
     };
-    let well = states.iter().filter(|state| state.weight == Weight::Well).count();
+    let well = states.iter().filter(|state| state.level == HealthLevel::Ok).count();
     match states.len() {
         1 => worst,
-        all if well == all => Remark { text: format!("all {all} instances ok"), ..worst },
-        all => Remark { text: format!("{well} of {all} instances ok; {}", worst.text), ..worst },
+        all if well == all => CanaryLine { text: format!("all {all} instances ok"), ..worst },
+        all => CanaryLine { text: format!("{well} of {all} instances ok; {}", worst.text), ..worst },
     }
 }
 
-fn of_place(place: &PlaceView) -> Remark {
-    let say = |weight, text: String| Remark { weight, text };
+fn of_place(place: &PlaceView) -> CanaryLine {
+    let say = |level, text: String| CanaryLine { level, text };
     if let Some(step) = place.hung {
-        return say(Weight::Bad, format!("hangs in {}", words::plain(step.known())));
+        return say(HealthLevel::Faulty, format!("hangs in {}", plain(step.known())));
     }
     if place.running {
-        return say(Weight::Note, "running now".into());
+        return say(HealthLevel::Note, "running now".into());
     }
     let loud = |check: &&CheckView| loudness(check.verdict).map(|severity| severity as u8);
     let loudest = place.checks.iter().filter(|check| loud(check).is_some()).min_by_key(loud);
     if let Some(check) = loudest {
-        let text = format!("{} ({})", words::plain(check.verdict.known()), check.check.known());
+        let text = format!("{} ({})", plain(check.verdict.known()), check.check.known());
         return say(weight(check.verdict), text);
     }
     match place.end {
-        None => say(Weight::Note, "never ran".into()),
-        Some(CanaryEnd::CouldNotRun) => say(Weight::Note, format!("could not run: {}", stop(&place.text))),
-        Some(CanaryEnd::Abandoned) => say(Weight::Note, "made way for other work".into()),
-        Some(CanaryEnd::Broken) => say(Weight::Note, format!("broke off: {}", stop(&place.text))),
-        Some(_) if place.checks.iter().all(|check| check.verdict == CanaryVerdict::Ok) => {
-            say(Weight::Well, "ok".into())
+        None => say(HealthLevel::Note, "never ran".into()),
+        Some(CanaryEnd::CouldNotRun) => {
+            say(HealthLevel::Note, format!("could not run: {}", stop(&place.text)))
         }
-        Some(_) => say(Weight::Note, "somebody else used it".into()),
+        Some(CanaryEnd::Abandoned) => say(HealthLevel::Note, "made way for other work".into()),
+        Some(CanaryEnd::Broken) => say(HealthLevel::Note, format!("broke off: {}", stop(&place.text))),
+        Some(_) if place.checks.iter().all(|check| check.verdict == CanaryVerdict::Ok) => {
+            say(HealthLevel::Ok, "ok".into())
+        }
+        Some(_) => say(HealthLevel::Note, "used by another process".into()),
     }
 }
 
@@ -92,41 +102,20 @@ fn stop(text: &str) -> &str {
     text.trim_end_matches('.')
 }
 
-fn weight(verdict: CanaryVerdict) -> Weight {
+fn weight(verdict: CanaryVerdict) -> HealthLevel {
     match loudness(verdict) {
-        Some(Severity::Page) => Weight::Bad,
-        Some(Severity::Ticket) => Weight::Warn,
-        Some(Severity::Info) => Weight::Note,
-        None => Weight::Well,
+        Some(Severity::Page) => HealthLevel::Faulty,
+        Some(Severity::Ticket) => HealthLevel::Degraded,
+        Some(Severity::Info) => HealthLevel::Note,
+        None => HealthLevel::Ok,
     }
-}
-
-/// What the canary says against a GPU.
-pub fn reasons(snapshot: &Snapshot, gpu: &Gpu, reasons: &mut Vec<Remark>) {
-    for place in snapshot.canary.of(gpu) {
-        let whose = place.instance.as_ref().map(name).unwrap_or_default();
-        if let Some(step) = place.hung {
-            let text = format!("the canary{whose} hangs in {}", words::plain(step.known()));
-            reasons.push(Remark { weight: Weight::Bad, text });
-        }
-        for check in &place.checks {
-            let weight = weight(check.verdict);
-            if weight > Weight::Note {
-                let text = format!("canary{whose}, {}: {}", check.check.known(), check.text);
-                reasons.push(Remark { weight, text });
-            }
-        }
-    }
-}
-
-fn name(instance: &Instance) -> String {
-    format!(" on {} #{}", instance.profile, instance.gpu_instance)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::fixtures;
+    use crate::fixtures;
+    use model::canary::Instance;
     use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
     use model::snapshot::{CanaryView, GpuState, GpuView};
 
@@ -163,12 +152,12 @@ mod tests {
         let (parts, gaps) = (Vec::new(), Vec::new());
         let gpus =
             vec![GpuView { gpu: fixtures::gpu(0), state: GpuState::Up, parts, gaps, processes: Vec::new() }];
-        Snapshot { unix_seconds: NOW, gpus, canary, ..Snapshot::empty() }
+        Snapshot { unix_seconds: NOW, gpus, canary, ..Snapshot::empty() }.evaluated()
     }
 
-    fn says(mode: CanaryMode, places: Vec<PlaceView>) -> (Weight, String) {
+    fn says(mode: CanaryMode, places: Vec<PlaceView>) -> (HealthLevel, String) {
         let line = line(&snapshot(mode, places), &fixtures::gpu(0)).unwrap();
-        (line.weight, line.text)
+        (line.level, line.text)
     }
 
     #[test]
@@ -176,28 +165,33 @@ mod tests {
         use CanaryMode::{Idle, Off, OnDemand};
         use CanaryVerdict as V;
         for (mode, place, weight, text) in [
-            (Idle, ran(V::Ok, ""), Weight::Well, "ok, 12 min ago; next in 18 min"),
-            (Off, ran(V::Ok, ""), Weight::Well, "ok, 12 min ago; off now"),
-            (Off, place(), Weight::Note, "off"),
-            (OnDemand, place(), Weight::Note, "never ran; on demand"),
-            (Idle, PlaceView { due: Some(NOW + 60.0), ..place() }, Weight::Note, "never ran; next in 60 s"),
-            (Idle, PlaceView { running: true, ..place() }, Weight::Note, "running now"),
+            (Idle, ran(V::Ok, ""), HealthLevel::Ok, "ok, 12 min ago; next in 18 min"),
+            (Off, ran(V::Ok, ""), HealthLevel::Ok, "ok, 12 min ago; off now"),
+            (Off, place(), HealthLevel::Note, "off"),
+            (OnDemand, place(), HealthLevel::Note, "never ran; on demand"),
+            (
+                Idle,
+                PlaceView { due: Some(NOW + 60.0), ..place() },
+                HealthLevel::Note,
+                "never ran; next in 60 s",
+            ),
+            (Idle, PlaceView { running: true, ..place() }, HealthLevel::Note, "running now"),
             (
                 Idle,
                 PlaceView { skipped: Some(CanarySkip::ComputeMode), due: Some(NOW), ..place() },
-                Weight::Note,
+                HealthLevel::Note,
                 "never ran; due now; put off: compute mode",
             ),
             (
                 Idle,
                 ran(V::WrongResult, "SM 17"),
-                Weight::Bad,
+                HealthLevel::Faulty,
                 "wrong result (sm_sdc), 12 min ago; next in 18 min",
             ),
             (
                 Idle,
                 PlaceView { hung: Some(CanaryStep::Context), ..ran(V::Ok, "") },
-                Weight::Bad,
+                HealthLevel::Faulty,
                 "hangs in context, 12 min ago; next in 18 min",
             ),
             (
@@ -208,7 +202,7 @@ mod tests {
                     last_run: Some(NOW - 5.0),
                     ..place()
                 },
-                Weight::Note,
+                HealthLevel::Note,
                 "could not run: There is no libcuda.so.1, 5.0 s ago",
             ),
         ] {
@@ -218,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_are_counted_and_the_worst_is_told() {
+    fn instances_are_counted_and_the_worst_is_named() {
         let instance = |id| Instance {
             gpu_instance: id,
             compute_instance: 0,
@@ -235,8 +229,8 @@ mod tests {
         ill.push(at(5, ran(CanaryVerdict::SlowSm, "SM 3 is 2 % slow.")));
         let (weight, text) = says(CanaryMode::Idle, ill.clone());
         assert!(text.starts_with("2 of 3 instances ok; slow sm (sm_sdc), 12 min ago"), "{text}");
-        assert_eq!(weight, Weight::Warn);
-        let verdict = words::verdicts(&snapshot(CanaryMode::Idle, ill)).remove(0);
+        assert_eq!(weight, HealthLevel::Degraded);
+        let verdict = snapshot(CanaryMode::Idle, ill).health.gpus.remove(0);
         assert_eq!(verdict.word, "degraded");
         assert_eq!(verdict.reasons[0].text, "canary on 3g.71gb #5, sm_sdc: SM 3 is 2 % slow.");
     }

@@ -1,12 +1,12 @@
 //! One GPU on the page.
 
 use super::html::{esc, put};
-use super::{canary, figures, mark, owners};
-use crate::words::{self, Verdict};
+use super::{canary, class, figures, mark, owners};
 use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{
     self as m, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor, Subject,
 };
+use model::health::GpuHealth;
 use model::sample::Missing;
 use model::snapshot::{GpuState, GpuView, Snapshot};
 
@@ -14,26 +14,26 @@ use model::snapshot::{GpuState, GpuView, Snapshot};
 const WIDEST: u32 = 7;
 
 /// Appends the card of one GPU.
-pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, verdict: &Verdict) {
+pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, health: &GpuHealth) {
     let gpu = &view.gpu;
     let info = |label| snapshot.info(&m::gpu_info, gpu, label).unwrap_or("");
     put!(
         out,
         "<article class=\"gpu {}\">\n<header><h2>GPU {} <small>{}</small></h2><p class=\"state\">{} {}</p></header>\n\
          <p class=\"id\"><code title=\"{}\">{}</code> <code>{}</code></p>\n",
-        verdict.weight.class(),
+        class(health.level),
         gpu.gpu,
         esc(info("model")),
-        mark(verdict.weight),
-        verdict.word,
+        mark(health.level),
+        health.word,
         esc(&gpu.uuid),
         esc(short(&gpu.uuid)),
         esc(info("pci_address")),
     );
-    if !verdict.reasons.is_empty() {
+    if !health.reasons.is_empty() {
         put!(out, "<ul class=\"reasons\">\n");
-        for reason in &verdict.reasons {
-            put!(out, "<li>{} {}</li>\n", mark(reason.weight), esc(&reason.text));
+        for reason in &health.reasons {
+            put!(out, "<li>{} {}</li>\n", mark(reason.condition.level()), esc(&reason.text));
         }
         put!(out, "</ul>\n");
     }
@@ -44,7 +44,7 @@ pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, verdict: &Verd
     put!(out, "</article>\n");
 }
 
-/// `GPU-` and the first eight digits: enough to tell the boards of a node apart.
+/// `GPU-` and the first eight digits: enough to distinguish the boards of a node.
 fn short(uuid: &str) -> &str {
     uuid.get(..12).unwrap_or(uuid)
 }
@@ -55,10 +55,10 @@ struct Card<'a> {
 }
 
 /// A value, or why there is none.
-type Reading = Result<f64, String>;
+type CardValue = Result<f64, String>;
 
 impl Card<'_> {
-    fn read<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> Reading {
+    fn read<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> CardValue {
         self.snapshot.number(metric, &self.view.gpu, labels).ok_or_else(|| {
             match self.view.gaps.iter().find(|gap| gap.metrics.contains(&metric.id())) {
                 Some(gap) => match &gap.missing {
@@ -68,7 +68,7 @@ impl Card<'_> {
                 },
                 None => match &self.view.state {
                     GpuState::Up | GpuState::Waiting => "not read yet".into(),
-                    state => format!("withdrawn: {}", words::gpu_text(state)),
+                    state => format!("withdrawn: {}", state.text()),
                 },
             }
         })
@@ -121,13 +121,13 @@ impl Card<'_> {
         owners::put(out, self.snapshot, &self.view.gpu);
         if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
             let text = esc(&line.text).to_string();
-            put!(out, "<div><dt>Canary</dt><dd>{} {text}</dd></div>\n", mark(line.weight));
+            put!(out, "<div><dt>Canary</dt><dd>{} {text}</dd></div>\n", mark(line.level));
         }
         put!(out, "</dl>\n");
     }
 
-    /// Processes of all kinds; a kind that is not told apart counts as none if another is there.
-    fn processes(&self) -> Reading {
+    /// Processes of all kinds; an unknown kind counts as none if another is known.
+    fn processes(&self) -> CardValue {
         let kinds = [ProcessType::Compute, ProcessType::Graphics, ProcessType::Mps];
         let kinds = kinds.map(|kind| self.read(&m::gpu_processes, (kind,)));
         let known: Vec<f64> = kinds.iter().filter_map(|kind| kind.as_ref().ok().copied()).collect();
@@ -205,8 +205,8 @@ fn slices(profile: &str) -> u32 {
 fn put_bar(
     out: &mut String,
     name: &str,
-    value: &Reading,
-    of: &Reading,
+    value: &CardValue,
+    of: &CardValue,
     text: impl Fn(f64, Option<f64>) -> String,
 ) {
     put!(out, "<div><dt>{}</dt>", esc(name));
@@ -232,7 +232,7 @@ fn put_bar(
 }
 
 /// A value as markup; `–` with the reason where there is none.
-fn show(value: &Reading, text: impl Fn(f64) -> String) -> String {
+fn show(value: &CardValue, text: impl Fn(f64) -> String) -> String {
     match value {
         Ok(value) => esc(&text(*value)).to_string(),
         Err(why) => none(why),
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profiles_tell_their_slices() {
+    fn a_profile_has_its_slices() {
         assert_eq!(["3g.71gb", "1g.18gb+me", "7g.141gb", "odd", ""].map(slices), [3, 1, 7, 0, 0]);
     }
 }

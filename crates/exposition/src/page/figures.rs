@@ -1,4 +1,4 @@
-//! Numbers for people: GiB, W, °C, MHz, %.
+//! Numbers for people: GiB, MHz, %.
 
 use std::time::Duration;
 
@@ -39,12 +39,6 @@ pub fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// Seconds since 1970 as `15:04:05 UTC`.
-pub fn time_of_day(unix_seconds: f64) -> String {
-    let seconds = seconds(unix_seconds).as_secs() % 86_400;
-    format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,7 +52,6 @@ mod tests {
         assert_eq!(count(0.0), "0");
         assert_eq!(count(999.0), "999");
         assert_eq!(count(1_234_567.0), "1\u{202f}234\u{202f}567");
-        assert_eq!(time_of_day(1_795_000_000.25), "11:06:40 UTC");
         assert_eq!(seconds(-1.0), Duration::ZERO);
         assert_eq!(seconds(f64::NAN), Duration::ZERO);
     }

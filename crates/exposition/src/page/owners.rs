@@ -1,8 +1,8 @@
 //! Whose work is on a GPU and what holds it back, as lines of its card.
 
 use super::html::{esc, put};
-use crate::words;
 use model::catalog::{Cause, Gpu};
+use model::owners::cause_text;
 use model::snapshot::Snapshot;
 
 /// Most owners of one GPU that are named.
@@ -30,7 +30,7 @@ pub fn put(out: &mut String, snapshot: &Snapshot, gpu: &Gpu) {
             put!(out, " <small>on instance {instance}</small>");
         }
         if let Some(cause) = view.cause.filter(|cause| *cause != Cause::None) {
-            put!(out, " <small>· {}</small>", esc(words::cause_text(cause)));
+            put!(out, " <small>· {}</small>", esc(cause_text(cause)));
         }
     }
     if here.len() > MOST {
@@ -74,7 +74,7 @@ mod tests {
             view(&"é".repeat(200), vec![2], Some(Cause::None)),
         ];
         put(&mut text, &snapshot, &gpu);
-        assert!(!text.contains("<b>") && text.contains(words::cause_text(Cause::HostCpuBound)), "{text}");
+        assert!(!text.contains("<b>") && text.contains(cause_text(Cause::HostCpuBound)), "{text}");
         assert!(!text.contains("gone") && text.contains(&format!(">{}…<", "é".repeat(LONGEST))), "{text}");
     }
 }

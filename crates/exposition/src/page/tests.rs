@@ -4,14 +4,14 @@ use base64::Engine;
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::encode::fixtures;
+use crate::fixtures;
 use model::catalog::{self as m, CanaryMode, FaultAction, GpuInstance};
 use model::sample::Rows;
 use model::snapshot::{CanaryView, DriverState, Event, EventKind, GpuState, GpuView};
 
 fn page(snapshot: &Snapshot) -> String {
     let mut out = String::new();
-    render(snapshot, &mut out);
+    encode(snapshot, &mut out);
     out
 }
 
@@ -47,7 +47,7 @@ fn every_gpu_has_a_card_that_says_how_it_is() {
 }
 
 #[test]
-fn a_card_says_how_the_gpu_stands_with_the_canary() {
+fn a_card_has_the_result_of_the_canary() {
     let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
     assert!(!page(&snapshot).contains("Canary"), "there is none");
     snapshot.canary = CanaryView { mode: Some(CanaryMode::Idle), places: Vec::new() };
@@ -91,14 +91,14 @@ fn text_from_the_driver_is_never_markup() {
     snapshot.collectors[0].text = evil.into();
     snapshot.gpus[0].state = model::snapshot::GpuState::Failing { text: evil.into() };
     snapshot.gpus[1].gpu.uuid = evil.into();
-    let page = page(&snapshot);
+    let page = page(&snapshot.evaluated());
     assert!(page.contains("&lt;script&gt;&quot;&#39;&amp;"));
     assert!(!page.contains("<script"));
 }
 
 #[test]
 fn a_node_without_driver_or_gpus_has_a_page() {
-    let empty = page(&Snapshot::empty());
+    let empty = page(&Snapshot::empty().evaluated());
     assert!(empty.contains("Waiting for the driver") && !empty.contains("<article"));
 }
 
@@ -117,10 +117,10 @@ fn a_gpu_of_four_slices_is_drawn_with_four() {
         let instance = GpuInstance { gpu: gpu.gpu, uuid, gpu_instance, profile };
         rows.of(&instance).put(&m::gpu_mig_placement_start, (), start).unwrap();
     }
-    let mut snapshot = fixtures::with_rows(&rows);
+    let mut snapshot = Snapshot::with_rows(&rows);
     let (parts, gaps) = (Vec::new(), Vec::new());
     snapshot.gpus = vec![GpuView { gpu, state: GpuState::Up, parts, gaps, processes: Vec::new() }];
-    let page = page(&snapshot);
+    let page = page(&snapshot.evaluated());
     let strip = "<span class=\"w1\">1g</span><span class=\"w1\">1g</span>\
                  <span class=\"w1 free\">free</span><span class=\"w1 free\">no fit</span></div>";
     assert!(page.contains(strip), "{page}");

@@ -51,7 +51,7 @@ fn event(gpu: &Gpu, place: &Place, unix_seconds: f64, severity: Severity, action
     }
 }
 
-/// FactKind to do first after a verdict, and what it means.
+/// What to do first after a verdict, and what it means.
 fn first(verdict: CanaryVerdict) -> (FaultAction, &'static str) {
     use {CanaryVerdict as V, FaultAction as A};
     match verdict {

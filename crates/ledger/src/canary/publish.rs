@@ -1,4 +1,4 @@
-//! FactKind is published of the canary: about the node always; of a place its verdicts and rates only while the GPU
+//! What is published of the canary: about the node always; of a place its verdicts and rates only while the GPU
 //! answers and the place is there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,7 +62,7 @@ impl CanaryState {
             });
             view.places.extend(own.map(|(instance, record)| {
                 let view = record.view(gpu, instance.clone());
-                // FactKind was found of the whole GPU before it was divided says nothing of what is there now; what is
+                // What was found of the whole GPU before it was divided says nothing of what is there now; what is
                 // planned is published for the GPU as a whole.
                 if mig && instance.is_none() { view.planned() } else { view }
             }));
@@ -96,7 +96,7 @@ impl CanaryState {
         }
     }
 
-    /// FactKind happened on a GPU and what is planned, of all its places: also while it does not answer.
+    /// What happened on a GPU and what is planned, of all its places: also while it does not answer.
     fn put_history(&self, b: &mut Builder<'_>, gpu: &Gpu) {
         let places = || self.places_of(gpu).map(|(_, place)| place);
         let newest = |times: &mut dyn Iterator<Item = f64>| times.reduce(f64::max);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::inbox::{LedgerEvent as Inboxed, Stall};
 use crate::{Ledger, LedgerSettings, SeenGpus};
-use exposition::encode::Format;
+use exposition::format::ResponseFormat;
 use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
 use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Buffer, Drained, Rows, Source};
@@ -319,7 +319,7 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
     assert_eq!((bench.unhealthy(), bench.verdict(C::Tensor, V::DriverFault)), (Some(0.0), None));
     bench.ended(fault());
     assert_eq!(bench.listed().len(), 2, "it is back");
-    // FactKind the environment forbids is no error of the driver's.
+    // What the environment forbids is no error of the driver's.
     let forbidden = Outcome {
         end: CanaryEnd::CouldNotRun,
         skip: Some(CanarySkip::NoPermission),
@@ -613,11 +613,9 @@ proptest! {
         for series in s.series(&m::gpu_mig_canary_verdict).iter().filter(|series| holds(series)) {
             prop_assert!(held.insert((series.subject.subject.clone(), series.labels[0].clone())));
         }
-        let mut page = String::new();
-        exposition::page::render(&s, &mut page);
         let s = std::sync::Arc::new(s);
-        for format in [Format::Json, Format::Text, Format::OpenMetrics] {
-            prop_assert!(!format.render(&s).is_empty());
+        for format in ResponseFormat::ALL {
+            prop_assert!(!format.encode(&s).is_empty());
         }
     }
 }

@@ -20,7 +20,7 @@ use model::clock::Mono;
 use model::snapshot::OwnerView;
 use model::topology::Device;
 
-/// FactKind the ledger knows of a GPU that owners need.
+/// What the ledger knows of a GPU that owners need.
 struct About {
     gpu: Gpu,
     /// Whether it answers: what was measured is withdrawn while it does not.
@@ -202,7 +202,7 @@ impl OwnerState {
         views
     }
 
-    /// FactKind is about no single GPU.
+    /// What is about no single GPU.
     fn put_node(&self, b: &mut Builder<'_>) {
         for (owner, kills) in self.kills.iter().filter(|(owner, _)| self.accounts.has_series(owner)) {
             let entity = m::Owner { owner: Arc::clone(owner) };

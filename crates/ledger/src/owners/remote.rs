@@ -11,7 +11,7 @@ use model::topology::Device;
 /// CPUs it was seen on count for so long.
 const LATELY: Duration = Duration::from_secs(60);
 
-/// FactKind was read of one owner lately, oldest first.
+/// What was read of one owner lately, oldest first.
 #[derive(Debug, Default)]
 pub struct Readings(VecDeque<OwnerReading>);
 

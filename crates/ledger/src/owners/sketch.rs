@@ -19,7 +19,7 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// It was so large for so long. FactKind is no share is left out.
+    /// It was so large for so long. What is no share is left out.
     pub fn add(&mut self, share: f64, seconds: f64) {
         if !(0.0..=1.0).contains(&share) || !(0.0..=1e9).contains(&seconds) {
             return;
@@ -50,7 +50,7 @@ impl Sketch {
     }
 }
 
-/// FactKind was needed of a GPU.
+/// What was needed of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Need {
     /// Device memory, in bytes.

@@ -1,4 +1,4 @@
-//! FactKind was measured of a GPU or GPU instance over the last half minute, as shares of time.
+//! What was measured of a GPU or GPU instance over the last half minute, as shares of time.
 
 use std::collections::VecDeque;
 

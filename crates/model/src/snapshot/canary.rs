@@ -1,4 +1,4 @@
-//! What is known of the canary, as the status page and the JSON show it.
+//! The canary, for status page and JSON.
 
 use crate::canary::{Instance, Rate};
 use crate::catalog::{CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Gpu};
@@ -6,9 +6,9 @@ use crate::catalog::{CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep,
 /// The canary of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CanaryView {
-    /// When it runs; `None` while that was not told.
+    /// When it runs; `None` while not known.
     pub mode: Option<CanaryMode>,
-    /// Every place of which something was told, by GPU and instance.
+    /// Every place with a report, by GPU and instance.
     pub places: Vec<PlaceView>,
 }
 
@@ -40,7 +40,7 @@ pub struct PlaceView {
     pub end: Option<CanaryEnd>,
     /// Why it did not finish; empty if it did.
     pub text: String,
-    /// What stands of each check.
+    /// The newest verdict of each check.
     pub checks: Vec<CheckView>,
 }
 
@@ -51,14 +51,12 @@ impl PlaceView {
     }
 }
 
-/// What stands of one check.
+/// The newest verdict of one check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckView {
-    /// Which.
     pub check: CanaryCheck,
-    /// The verdict.
     pub verdict: CanaryVerdict,
-    /// Why, in words.
+    /// The reason.
     pub text: String,
     /// Its rate in the newest valid run.
     pub rate: Option<Rate>,

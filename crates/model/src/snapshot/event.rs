@@ -63,7 +63,7 @@ pub struct Event {
     pub kind: EventKind,
     /// The GPU, where it is about one that is known.
     pub gpu: Option<Gpu>,
-    /// PCI address as the teller has it, without function.
+    /// PCI address as its source has it, without function.
     pub pci: Option<String>,
     /// Number of the NVSwitch.
     pub nvswitch: Option<String>,
@@ -90,11 +90,11 @@ pub struct Event {
     pub process: Option<String>,
     /// Whose work ran there: that of the process, or of the only owner on the GPU or GPU instance.
     pub owner: Option<Arc<str>>,
-    /// The line of the kernel log, the canary's words, or the window; empty if only the driver told.
+    /// The line of the kernel log, the canary's text, or the window; empty if only the driver reported it.
     pub text: String,
-    /// Whether the driver's events told of it.
+    /// Whether it came as a driver event.
     pub nvml: bool,
-    /// Whether the kernel log told of it.
+    /// Whether it came from the kernel log.
     pub kmsg: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The host around the GPUs, as the status page, the JSON and other collectors see it.
+//! The host around the GPUs.
 
 use std::sync::Arc;
 

@@ -1,14 +1,15 @@
 //! The snapshot as one JSON document, served at `/api/v1/snapshot`.
 //!
-//! Field names stay; fields may be added. `null` stands for what is not there.
-//!
 //! ```text
 //! taken_unix_seconds  when the snapshot was made
 //! sequence            counts snapshots from 1
 //! ready               whether every collector has answered or been found absent
-//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the same in words
-//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same in
-//!                     words
+//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the same for people
+//! health              the node: level as of a GPU; text: a sentence
+//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same for
+//!                     people
+//!   health            level: ok, note, waiting, degraded or faulty; word; healthy (null: no verdict now)
+//!     reasons[]       condition, level, text, action (what to do first; ignore: nothing), the most serious first
 //!   parts[]           tier, age_seconds, duration_seconds, values (how many)
 //!   canary[]          places where the canary runs: instance (null: the whole GPU; else gpu_instance,
 //!                     compute_instance, profile, mig_uuid), running, hung (step), last_run_unix_seconds,
@@ -23,18 +24,20 @@
 
 use serde::{Serialize, Serializer};
 
-use super::number::whole;
-use crate::words;
+use crate::number::whole;
 use model::canary::{Instance, Rate};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self, CanaryCheck, CanaryEnd, CanarySkip, CanaryStep, CanaryVerdict, MetricDef};
+use model::catalog::{
+    self, CanaryCheck, CanaryEnd, CanarySkip, CanaryStep, CanaryVerdict, FaultAction, MetricDef,
+};
+use model::health::GpuHealth;
 use model::sample::{Gap, Missing};
 use model::snapshot::{
     CanaryView, CollectorView, DriverState, GpuState, GpuView, PartView, PlaceView, Series, Snapshot, Value,
 };
 
 /// Appends the document and a newline.
-pub fn render(snapshot: &Snapshot, out: &mut String) {
+pub fn encode(snapshot: &Snapshot, out: &mut String) {
     let mut bytes = std::mem::take(out).into_bytes();
     // Neither step can fail: a vector takes everything, no key is anything but text, JSON is UTF-8.
     let written = serde_json::to_writer(&mut bytes, &document(snapshot));
@@ -47,22 +50,29 @@ pub fn render(snapshot: &Snapshot, out: &mut String) {
 
 fn document(snapshot: &Snapshot) -> impl Serialize {
     #[derive(Serialize)]
-    struct Document<G: Serialize, C: Serialize, M: Serialize> {
+    struct SnapshotDocument<'a, G: Serialize, C: Serialize, M: Serialize> {
         taken_unix_seconds: f64,
         sequence: u64,
         ready: bool,
-        driver: State,
+        driver: StateText,
+        health: NodeHealthDocument<'a>,
         gpus: G,
         collectors: C,
         metrics: M,
     }
+    #[derive(Serialize)]
+    struct NodeHealthDocument<'a> {
+        level: &'static str,
+        text: &'a str,
+    }
     let canary = &snapshot.canary;
-    Document {
+    SnapshotDocument {
         taken_unix_seconds: snapshot.unix_seconds,
         sequence: snapshot.sequence,
         ready: snapshot.ready,
         driver: driver(&snapshot.driver),
-        gpus: Seq(|| snapshot.gpus.iter().map(|view| gpu(view, canary))),
+        health: NodeHealthDocument { level: snapshot.health.level.name(), text: &snapshot.health.text },
+        gpus: Seq(|| snapshot.gpus.iter().zip(&snapshot.health.gpus).map(|(view, of)| gpu(view, of, canary))),
         collectors: Seq(|| snapshot.collectors.iter().map(collector)),
         metrics: Seq(|| snapshot.families.iter().flat_map(|f| f.series.iter().map(|s| metric(f.def, s)))),
     }
@@ -78,12 +88,12 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Seq<F> {
 }
 
 #[derive(Serialize)]
-struct State {
+struct StateText {
     state: &'static str,
     text: String,
 }
 
-fn driver(driver: &DriverState) -> State {
+fn driver(driver: &DriverState) -> StateText {
     let state = match driver {
         DriverState::Waiting => "waiting",
         DriverState::Up => "up",
@@ -92,16 +102,17 @@ fn driver(driver: &DriverState) -> State {
         DriverState::Mismatch { .. } => "library_mismatch",
         DriverState::Paused { .. } => "paused",
     };
-    State { state, text: words::driver_text(driver) }
+    StateText { state, text: driver.text() }
 }
 
-fn gpu<'a>(view: &'a GpuView, canary: &'a CanaryView) -> impl Serialize + 'a {
+fn gpu<'a>(view: &'a GpuView, of: &'a GpuHealth, canary: &'a CanaryView) -> impl Serialize + 'a {
     #[derive(Serialize)]
-    struct Gpu<'a, P: Serialize, C: Serialize, G: Serialize> {
+    struct GpuDocument<'a, H: Serialize, P: Serialize, C: Serialize, G: Serialize> {
         gpu: u32,
         uuid: &'a str,
         #[serde(flatten)]
-        state: State,
+        state: StateText,
+        health: H,
         parts: P,
         canary: C,
         gaps: G,
@@ -114,19 +125,46 @@ fn gpu<'a>(view: &'a GpuView, canary: &'a CanaryView) -> impl Serialize + 'a {
         GpuState::NoDriver => "no_driver",
         GpuState::Paused => "paused",
     };
-    Gpu {
+    GpuDocument {
         gpu: view.gpu.gpu,
         uuid: &view.gpu.uuid,
-        state: State { state, text: words::gpu_text(&view.state) },
+        state: StateText { state, text: view.state.text() },
+        health: health(of),
         parts: Seq(|| view.parts.iter().map(part)),
         canary: Seq(|| canary.of(&view.gpu).map(place)),
         gaps: Seq(|| view.gaps.iter().map(gap)),
     }
 }
 
+fn health(health: &GpuHealth) -> impl Serialize {
+    #[derive(Serialize)]
+    struct HealthDocument<R: Serialize> {
+        level: &'static str,
+        word: &'static str,
+        healthy: Option<bool>,
+        reasons: R,
+    }
+    #[derive(Serialize)]
+    struct ReasonDocument<'a> {
+        condition: &'static str,
+        level: &'static str,
+        text: &'a str,
+        action: FaultAction,
+    }
+    let reasons = Seq(|| {
+        health.reasons.iter().map(|reason| ReasonDocument {
+            condition: reason.condition.name(),
+            level: reason.condition.level().name(),
+            text: &reason.text,
+            action: reason.action,
+        })
+    });
+    HealthDocument { level: health.level.name(), word: health.word, healthy: health.healthy, reasons }
+}
+
 fn place(place: &PlaceView) -> impl Serialize {
     #[derive(Serialize)]
-    struct Place<'a, C: Serialize> {
+    struct PlaceDocument<'a, C: Serialize> {
         instance: Option<&'a Instance>,
         running: bool,
         hung: Option<CanaryStep>,
@@ -144,7 +182,7 @@ fn place(place: &PlaceView) -> impl Serialize {
         text: &'a str,
         rate: Option<Rate>,
     }
-    Place {
+    PlaceDocument {
         instance: place.instance.as_ref(),
         running: place.running,
         hung: place.hung,
@@ -225,29 +263,29 @@ fn metric(def: &'static MetricDef, series: &Series) -> impl Serialize {
         name: &'static str,
         labels: L,
         #[serde(skip_serializing_if = "Option::is_none")]
-        value: Option<Number>,
+        value: Option<JsonNumber>,
         #[serde(skip_serializing_if = "Option::is_none")]
         histogram: Option<H>,
     }
     let (value, histogram) = match &series.value {
-        Value::Number(value) => (Some(Number(*value)), None),
+        Value::Number(value) => (Some(JsonNumber(*value)), None),
         Value::Histogram(histogram) => (None, Some(distribution(histogram))),
     };
-    Metric { name: def.name, labels: Labels(def, series), value, histogram }
+    Metric { name: def.name, labels: JsonLabels(def, series), value, histogram }
 }
 
-struct Labels<'a>(&'static MetricDef, &'a Series);
+struct JsonLabels<'a>(&'static MetricDef, &'a Series);
 
-impl Serialize for Labels<'_> {
+impl Serialize for JsonLabels<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.1.label_pairs(self.0))
     }
 }
 
 /// A sample value, as an integer where it is one.
-struct Number(f64);
+struct JsonNumber(f64);
 
-impl Serialize for Number {
+impl Serialize for JsonNumber {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match whole(self.0) {
             Some(whole) => serializer.serialize_i64(whole),
@@ -283,11 +321,11 @@ fn distribution(histogram: &model::snapshot::Histogram) -> impl Serialize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::fixtures;
+    use crate::fixtures;
     use model::snapshot::CheckView;
 
     #[test]
-    fn a_gpu_tells_how_it_stands_with_the_canary() {
+    fn a_gpu_has_the_state_of_its_canary() {
         let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
         let check = CheckView {
             check: CanaryCheck::HbmRead,
@@ -308,7 +346,7 @@ mod tests {
             checks: vec![check],
         }];
         let mut text = String::new();
-        render(&std::sync::Arc::new(snapshot), &mut text);
+        encode(&std::sync::Arc::new(snapshot), &mut text);
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
         let place = &document["gpus"][2]["canary"][0];
         assert_eq!(
@@ -324,10 +362,10 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_who_what_and_why_not() {
+    fn the_document_has_states_values_and_gaps() {
         let snapshot = fixtures::node();
         let mut text = String::new();
-        render(&snapshot, &mut text);
+        encode(&snapshot, &mut text);
         let document: serde_json::Value = serde_json::from_str(&text).unwrap();
 
         assert_eq!(document["sequence"], 1);
@@ -336,6 +374,9 @@ mod tests {
         assert_eq!(document["gpus"].as_array().unwrap().len(), 8);
         let stuck = &document["gpus"][fixtures::STUCK];
         assert_eq!(stuck["state"], "stuck");
+        assert_eq!((&stuck["health"]["word"], &stuck["health"]["healthy"]), (&"stuck".into(), &false.into()));
+        assert_eq!(stuck["health"]["reasons"][0]["action"], "reset_gpu");
+        assert_eq!(document["health"]["level"], "faulty");
         assert!(stuck["text"].as_str().unwrap().contains("nvmlDeviceGetPowerUsage"));
         let well = &document["gpus"][0];
         assert_eq!(well["state"], "up");

@@ -1,12 +1,12 @@
 //! Prometheus's text format 0.0.4, which `prometheus-client` does not write: no `# UNIT`, no `# EOF`, an
 //! info is a gauge, and a family has the full name (`_total`, `_info`).
 
-use super::number::{push_float, push_value};
+use crate::number::{push_float, push_value};
 use model::catalog::{Kind, MetricDef};
 use model::snapshot::{Histogram, Series, Snapshot, Value};
 
 /// Appends the snapshot.
-pub fn render(snapshot: &Snapshot, out: &mut String) {
+pub fn encode(snapshot: &Snapshot, out: &mut String) {
     for family in snapshot.scraped() {
         let def = family.def;
         let kind = match def.kind {

@@ -1,7 +1,5 @@
 //! Owners of GPU work as JSON, served at `/api/v1/owners`.
 //!
-//! Field names stay; fields may be added. `null` stands for what is not known.
-//!
 //! ```text
 //! taken_unix_seconds  when the list was made
 //! dropped             owners that are not in it, because `owners.max_series` have series
@@ -13,14 +11,14 @@
 //!   processes[]       ids of its processes there; none after its end
 //!   memory_bytes, allocated_seconds, busy_seconds, energy_joules, cpu_remote_ratio, memory_remote_ratio
 //!   bottleneck        what holds it back; null while that is not known
-//!   bottleneck_text   the same in words
+//!   bottleneck_text   the same for people
 //! ```
 
 use serde::Serialize;
 
-use crate::words;
 use model::catalog::schema::{KnownLabel, LabelSet, LabelText, Metric};
 use model::catalog::{self as m, Node, OwnedGpu, OwnerInfo};
+use model::owners;
 use model::snapshot::{OwnerView, Snapshot};
 
 /// The list as a document.
@@ -31,7 +29,7 @@ pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
         dropped: Option<f64>,
         owners: Vec<serde_json::Value>,
     }
-    let owners: Result<Vec<_>, _> = snapshot.owners.iter().map(|view| listed(snapshot, view)).collect();
+    let owners: Result<Vec<_>, _> = snapshot.owners.iter().map(|view| entry(snapshot, view)).collect();
     let mut bytes = serde_json::to_vec(&Document {
         taken_unix_seconds: snapshot.unix_seconds,
         dropped: snapshot.number(&m::gpu_exporter_owners_dropped, &Node {}, ()),
@@ -41,9 +39,9 @@ pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
     Ok(bytes)
 }
 
-fn listed(snapshot: &Snapshot, view: &OwnerView) -> Result<serde_json::Value, serde_json::Error> {
+fn entry(snapshot: &Snapshot, view: &OwnerView) -> Result<serde_json::Value, serde_json::Error> {
     #[derive(Serialize)]
-    struct Listed<'a> {
+    struct OwnerEntry<'a> {
         owner: &'a str,
         cgroup: &'a str,
         gpu: u32,
@@ -61,7 +59,7 @@ fn listed(snapshot: &Snapshot, view: &OwnerView) -> Result<serde_json::Value, se
     }
     let entity = view.entity();
     let number = |metric: &Metric<OwnedGpu, ()>| snapshot.number(metric, &entity, ());
-    let mut value = serde_json::to_value(Listed {
+    let mut value = serde_json::to_value(OwnerEntry {
         owner: &view.owner.id,
         cgroup: &view.owner.cgroup,
         gpu: view.gpu.gpu,
@@ -75,7 +73,7 @@ fn listed(snapshot: &Snapshot, view: &OwnerView) -> Result<serde_json::Value, se
         cpu_remote_ratio: number(&m::gpu_owner_cpu_remote_ratio),
         memory_remote_ratio: number(&m::gpu_owner_memory_remote_ratio),
         bottleneck: view.cause.map(|cause| cause.known()),
-        bottleneck_text: view.cause.map(words::cause_text),
+        bottleneck_text: view.cause.map(owners::cause_text),
     })?;
     if let Some(fields) = value.as_object_mut() {
         for (def, text) in OwnerInfo::DEFS.iter().zip(view.owner.info.texts()) {
@@ -96,7 +94,7 @@ mod tests {
     use model::owners::Owner;
 
     #[test]
-    fn an_owner_is_told_with_its_parts() {
+    fn an_owner_has_its_parts() {
         let mut snapshot = Snapshot::empty();
         let info = OwnerInfo { kind: "pod".into(), pod: "a\"\n".into(), ..OwnerInfo::default() };
         let owner = Owner { id: "pod/x".into(), kind: OwnerKind::Pod, info, cgroup: "/k".into() };

@@ -11,14 +11,14 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::number::whole;
+use crate::number::whole;
 use model::catalog::{Kind, MetricDef};
 use model::snapshot::{Family, Series, Snapshot, Value};
 
 /// Appends the snapshot, `# EOF` included.
-pub fn render(snapshot: &Arc<Snapshot>, out: &mut String) {
+pub fn encode(snapshot: &Arc<Snapshot>, out: &mut String) {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(View(snapshot.clone())));
+    registry.register_collector(Box::new(SnapshotCollector(snapshot.clone())));
     // The only errors are those of the writer, and a string takes everything.
     if let Err(error) = text::encode(out, &registry) {
         tracing::error!(%error, "OpenMetrics page is incomplete");
@@ -26,9 +26,9 @@ pub fn render(snapshot: &Arc<Snapshot>, out: &mut String) {
 }
 
 #[derive(Debug)]
-struct View(Arc<Snapshot>);
+struct SnapshotCollector(Arc<Snapshot>);
 
-impl Collector for View {
+impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         for family in self.0.scraped() {
             encode_family(&mut encoder, family)?;
@@ -48,7 +48,7 @@ fn encode_family(encoder: &mut DescriptorEncoder, family: &Family) -> fmt::Resul
     };
     let mut metric = encoder.encode_descriptor(name, def.help.trim(), unit.as_ref(), kind)?;
     for series in family.scraped() {
-        let labels = Labels { def, series };
+        let labels = SeriesLabels { def, series };
         if def.kind == Kind::Info {
             metric.encode_info(&labels)?;
         } else if labels.is_empty() {
@@ -91,18 +91,18 @@ fn name_and_unit(def: &'static MetricDef) -> (&'static str, Option<Unit>) {
 }
 
 #[derive(Debug)]
-struct Labels<'a> {
+struct SeriesLabels<'a> {
     def: &'static MetricDef,
     series: &'a Series,
 }
 
-impl Labels<'_> {
+impl SeriesLabels<'_> {
     fn is_empty(&self) -> bool {
         self.def.entity.labels().is_empty() && self.def.labels.is_empty()
     }
 }
 
-impl EncodeLabelSet for Labels<'_> {
+impl EncodeLabelSet for SeriesLabels<'_> {
     fn encode(&self, encoder: &mut LabelSetEncoder) -> fmt::Result {
         self.series.label_pairs(self.def).try_for_each(|pair| {
             use prometheus_client::encoding::EncodeLabel;

@@ -1,4 +1,4 @@
-//! Hand-made snapshots for tests: a node of eight GPUs of which three have something to tell.
+//! Snapshots for tests: a node of eight GPUs, three of them with a condition.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub fn node_taken(sequence: u64, taken: Mono) -> Snapshot {
     for index in 0..8 {
         put_gpu(&mut rows, index);
     }
-    let mut snapshot = with_rows(&rows);
+    let mut snapshot = Snapshot::with_rows(&rows);
     (snapshot.sequence, snapshot.taken) = (sequence, taken);
     snapshot.unix_seconds = 1_795_000_000.25;
     snapshot.driver = DriverState::Up;
@@ -49,25 +49,7 @@ pub fn node_taken(sequence: u64, taken: Mono) -> Snapshot {
     };
     snapshot.collectors = vec![collector("nvml", 140), collector("process", 620)];
     add_histogram(&mut snapshot);
-    snapshot
-}
-
-/// A snapshot that holds just these rows.
-pub fn with_rows(rows: &Rows) -> Snapshot {
-    let mut families: Vec<Family> =
-        METRICS.iter().map(|def| Family { def, series: Vec::new(), whole: true }).collect();
-    for (subject, rows) in rows.groups() {
-        let subject = Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
-        for row in rows {
-            families[usize::from(row.metric.0)].series.push(Series {
-                subject: subject.clone(),
-                labels: row.labels.clone(),
-                value: Value::Number(row.value),
-            });
-        }
-    }
-    families.retain(|f| !f.series.is_empty());
-    Snapshot { families, ..Snapshot::empty() }
+    snapshot.evaluated()
 }
 
 fn view(index: usize) -> GpuView {

@@ -16,15 +16,15 @@ use model::topology::place::{self, DevicePlacement};
 use model::topology::{Topology, TopologyUpdate};
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct TopologyDocument<'a> {
     topology: &'a Topology,
-    gpus: Vec<Gpu<'a>>,
+    gpus: Vec<PlacedGpu<'a>>,
     against_first_seen: &'a Option<Vec<String>>,
     against_declared: &'a Option<Vec<String>>,
 }
 
 #[derive(Serialize)]
-struct Gpu<'a> {
+struct PlacedGpu<'a> {
     gpu: u32,
     uuid: &'a str,
     place: &'a DevicePlacement,
@@ -43,8 +43,8 @@ pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
         let device = topology.gpu(address)?;
         let at = places.iter().position(|place| place.address == device.address)?;
         let (place, share) = (places.get(at)?, shares.get(at)?);
-        Some(Gpu { gpu: view.gpu.gpu, uuid: &view.gpu.uuid, place, share })
+        Some(PlacedGpu { gpu: view.gpu.gpu, uuid: &view.gpu.uuid, place, share })
     });
-    let document = Document { topology, gpus: gpus.collect(), against_first_seen, against_declared };
+    let document = TopologyDocument { topology, gpus: gpus.collect(), against_first_seen, against_declared };
     serde_json::to_vec(&document)
 }

@@ -1,14 +1,81 @@
-//! Which format and encoding a client gets, from what its `Accept` headers say.
+//! The formats of a snapshot, and which one a client gets by its `Accept` headers.
 //!
-//! Prometheus names what it takes with weights and versions, protobuf first if it is allowed to; what is
-//! not served here is passed over. A client that names nothing served here gets the text format, as from
-//! every other exporter: a scrape that can be read beats a 406.
+//! Prometheus names formats with weights and versions, protobuf first if allowed; formats not served here are
+//! ignored. A client that names no format served here gets the text format, as from every other exporter: a
+//! readable scrape beats a 406.
 
-use super::{Encoding, Format};
+use std::sync::Arc;
+
+use crate::{api, openmetrics, page, text};
+use model::snapshot::Snapshot;
+
+/// A format of the whole snapshot. Each is a pure function of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseFormat {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus's text format 0.0.4.
+    Text,
+    /// The document of `/api/v1/snapshot`; [`crate::api::snapshot`] describes its fields.
+    Json,
+    /// The status page.
+    Page,
+}
+
+impl ResponseFormat {
+    pub const ALL: [ResponseFormat; 4] =
+        [ResponseFormat::OpenMetrics, ResponseFormat::Text, ResponseFormat::Json, ResponseFormat::Page];
+
+    /// The value of the `Content-Type` header.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            ResponseFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            ResponseFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
+            ResponseFormat::Json => "application/json",
+            ResponseFormat::Page => "text/html; charset=utf-8",
+        }
+    }
+
+    /// The snapshot in this format.
+    pub fn encode(self, snapshot: &Arc<Snapshot>) -> String {
+        let mut out = String::new();
+        self.encode_into(snapshot, &mut out);
+        out
+    }
+
+    /// Appends the snapshot in this format.
+    pub fn encode_into(self, snapshot: &Arc<Snapshot>, out: &mut String) {
+        match self {
+            ResponseFormat::OpenMetrics => openmetrics::encode(snapshot, out),
+            ResponseFormat::Text => text::encode(snapshot, out),
+            ResponseFormat::Json => api::snapshot::encode(snapshot, out),
+            ResponseFormat::Page => page::encode(snapshot, out),
+        }
+    }
+}
+
+/// The content coding of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Identity,
+    Gzip,
+}
+
+impl Encoding {
+    pub const ALL: [Encoding; 2] = [Encoding::Identity, Encoding::Gzip];
+
+    /// The value of the `Content-Encoding` header; none for `Identity`.
+    pub const fn content_encoding(self) -> Option<&'static str> {
+        match self {
+            Encoding::Identity => None,
+            Encoding::Gzip => Some("gzip"),
+        }
+    }
+}
 
 /// The format for `/metrics`, given the value of the `Accept` header; empty if there is none.
-pub fn accepted_metrics_format(accept: &str) -> Format {
-    let mut best = (Format::Text, 0.0);
+pub fn accepted_metrics_format(accept: &str) -> ResponseFormat {
+    let mut best = (ResponseFormat::Text, 0.0);
     for (range, weight) in weighted(accept) {
         // Not `>=`: of two alike, the first named wins.
         if let Some(format) = served(range).filter(|_| weight > best.1) {
@@ -36,7 +103,7 @@ pub fn accepted_encoding(accept_encoding: &str) -> Encoding {
 }
 
 /// The format behind one media range, if it is served in that version.
-fn served(range: &str) -> Option<Format> {
+fn served(range: &str) -> Option<ResponseFormat> {
     let mut parts = range.split(';').map(str::trim);
     let media = parts.next()?.to_ascii_lowercase();
     let version = parts.find_map(|parameter| {
@@ -44,8 +111,8 @@ fn served(range: &str) -> Option<Format> {
         name.trim().eq_ignore_ascii_case("version").then(|| value.trim().trim_matches('"'))
     });
     match (media.as_str(), version) {
-        ("application/openmetrics-text", None | Some("1.0.0")) => Some(Format::OpenMetrics),
-        ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Some(Format::Text),
+        ("application/openmetrics-text", None | Some("1.0.0")) => Some(ResponseFormat::OpenMetrics),
+        ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Some(ResponseFormat::Text),
         _ => None,
     }
 }
@@ -76,32 +143,32 @@ mod tests {
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
                     .to_owned(),
-                Format::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
             // 2.5x, with native histograms and without
             (
                 format!("{PROTOBUF};q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"),
-                Format::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
             (
                 "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
                     .to_owned(),
-                Format::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
             // 3.x
             (
                 "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
                     .to_owned(),
-                Format::OpenMetrics,
+                ResponseFormat::OpenMetrics,
             ),
-            // 3.x told to scrape with PrometheusText1.0.0, then 0.0.4
+            // 3.x configured for PrometheusText1.0.0, then 0.0.4
             (
                 "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.4"
                     .to_owned(),
-                Format::Text,
+                ResponseFormat::Text,
             ),
-            (format!("{PROTOBUF};q=0.7,text/plain;version=0.0.4;q=0.3"), Format::Text),
-            (PROTOBUF.to_owned(), Format::Text),
+            (format!("{PROTOBUF};q=0.7,text/plain;version=0.0.4;q=0.3"), ResponseFormat::Text),
+            (PROTOBUF.to_owned(), ResponseFormat::Text),
         ];
         for (accept, format) in cases {
             assert_eq!(accepted_metrics_format(&accept), format, "{accept}");
@@ -122,14 +189,14 @@ mod tests {
             "application/openmetrics-text;q=nonsense",
             ";;,,=",
         ] {
-            assert_eq!(accepted_metrics_format(accept), Format::Text, "{accept}");
+            assert_eq!(accepted_metrics_format(accept), ResponseFormat::Text, "{accept}");
         }
         for accept in [
             "application/openmetrics-text",
             "Application/OpenMetrics-Text; Version=\"1.0.0\"; charset=utf-8",
             "text/plain;q=0.1, application/openmetrics-text ; q=0.2",
         ] {
-            assert_eq!(accepted_metrics_format(accept), Format::OpenMetrics, "{accept}");
+            assert_eq!(accepted_metrics_format(accept), ResponseFormat::OpenMetrics, "{accept}");
         }
     }
 

@@ -15,13 +15,13 @@ use model::window;
 use model::window::Window;
 
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct WindowDocument<'a> {
     taken_unix_seconds: f64,
-    windows: Vec<One<'a>>,
+    windows: Vec<WindowEntry<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct One<'a> {
+struct WindowEntry<'a> {
     name: &'a str,
     kind: WindowKind,
     reason: &'a str,
@@ -41,7 +41,7 @@ pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
         () if now < window.start => "coming",
         () => "ended",
     };
-    let windows = snapshot.windows.iter().map(|window| One {
+    let windows = snapshot.windows.iter().map(|window| WindowEntry {
         name: &window.name,
         kind: window.kind,
         reason: &window.reason,
@@ -52,7 +52,8 @@ pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
         state: state(window),
         cut: window.cut,
     });
-    let mut bytes = serde_json::to_vec(&Document { taken_unix_seconds: now, windows: windows.collect() })?;
+    let mut bytes =
+        serde_json::to_vec(&WindowDocument { taken_unix_seconds: now, windows: windows.collect() })?;
     bytes.push(b'\n');
     Ok(bytes)
 }

@@ -1,7 +1,5 @@
 //! The list of events as JSON, served at `/api/v1/events`, whole or as a stream.
 //!
-//! Field names stay; fields may be added. `null` stands for what is not known.
-//!
 //! ```text
 //! taken_unix_seconds  when the list was made
 //! newest_id           id of the newest event there is; 0 if there is none
@@ -21,8 +19,8 @@
 //!   check             check of the canary
 //!   meaning, severity, action     what it means; page, ticket or info; what to do first
 //!   gpu_instance, compute_instance, pid, process
-//!   owner             whose work ran there; null while nobody tells
-//!   text              line of the kernel log, or the canary's words; empty if only the driver told
+//!   owner             whose work ran there; null while not known
+//!   text              line of the kernel log, or the canary's text; empty if only the driver reported the fault
 //!   sources[]         nvml, kmsg, canary
 //! ```
 
@@ -35,7 +33,7 @@ use model::snapshot::{Event, EventKind, Snapshot};
 
 /// Which events are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct EventQuery {
     /// Only events with a greater id.
     pub since: Option<u64>,
     /// Only events that are new or changed after this revision.
@@ -45,21 +43,21 @@ pub struct Wanted {
 }
 
 /// The list as a document.
-pub fn document(snapshot: &Snapshot, wanted: Wanted) -> Result<Vec<u8>, serde_json::Error> {
+pub fn document(snapshot: &Snapshot, query: EventQuery) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     struct Document<'a> {
         taken_unix_seconds: f64,
         newest_id: u64,
         revision: u64,
-        events: Vec<Listed<'a>>,
+        events: Vec<EventEntry<'a>>,
     }
     let fits = |event: &&Event| {
-        wanted.since.is_none_or(|id| event.id > id)
-            && wanted.since_revision.is_none_or(|revision| event.revision > revision)
+        query.since.is_none_or(|id| event.id > id)
+            && query.since_revision.is_none_or(|revision| event.revision > revision)
     };
     let mut events: Vec<&Event> = snapshot.events.iter().map(|event| &**event).filter(fits).collect();
-    let most = wanted.limit.unwrap_or(usize::MAX);
-    if wanted.since.is_some() || wanted.since_revision.is_some() {
+    let most = query.limit.unwrap_or(usize::MAX);
+    if query.since.is_some() || query.since_revision.is_some() {
         events.truncate(most);
     } else {
         events.drain(..events.len().saturating_sub(most));
@@ -68,7 +66,7 @@ pub fn document(snapshot: &Snapshot, wanted: Wanted) -> Result<Vec<u8>, serde_js
         taken_unix_seconds: snapshot.unix_seconds,
         newest_id: snapshot.events.last().map_or(0, |event| event.id),
         revision: snapshot.events_revision(),
-        events: events.into_iter().map(listed).collect(),
+        events: events.into_iter().map(entry).collect(),
     })?;
     bytes.push(b'\n');
     Ok(bytes)
@@ -86,14 +84,14 @@ pub fn stream(snapshot: &Snapshot, after: u64) -> Result<Vec<u8>, serde_json::Er
             format!("id: {}\nevent: {}\ndata: ", event.revision, event.kind.name()).as_bytes(),
         );
         // JSON has no line ends inside, which would end the event.
-        serde_json::to_writer(&mut bytes, &listed(event))?;
+        serde_json::to_writer(&mut bytes, &entry(event))?;
         bytes.extend_from_slice(b"\n\n");
     }
     Ok(bytes)
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct EventEntry<'a> {
     id: u64,
     revision: u64,
     time: String,
@@ -122,10 +120,10 @@ struct Listed<'a> {
     sources: Vec<&'static str>,
 }
 
-fn listed(event: &Event) -> Listed<'_> {
+fn entry(event: &Event) -> EventEntry<'_> {
     let canary = event.kind == EventKind::Canary;
     let sources = [(event.nvml, "nvml"), (event.kmsg, "kmsg"), (canary, "canary")];
-    Listed {
+    EventEntry {
         id: event.id,
         revision: event.revision,
         time: time(event.unix_seconds),
@@ -151,13 +149,13 @@ fn listed(event: &Event) -> Listed<'_> {
         process: event.process.as_deref(),
         owner: event.owner.as_deref(),
         text: &event.text,
-        sources: sources.iter().filter(|(told, _)| *told).map(|(_, name)| *name).collect(),
+        sources: sources.iter().filter(|(reported, _)| *reported).map(|(_, name)| *name).collect(),
     }
 }
 
 /// A time as RFC 3339 in UTC, to the millisecond.
 fn time(unix_seconds: f64) -> String {
-    // Formatting fails for years of more than four digits, which no clock here tells.
+    // Formatting fails for years of more than four digits, which no clock here has.
     let since = Duration::try_from_secs_f64(unix_seconds.clamp(0.0, 253_402_300_799.0)).unwrap_or_default();
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
@@ -184,26 +182,26 @@ mod tests {
         Snapshot { events: Arc::from([event(4, 9), event(5, 7), event(6, 8)]), ..Snapshot::empty() }
     }
 
-    fn ids(wanted: Wanted) -> Vec<u64> {
+    fn ids(query: EventQuery) -> Vec<u64> {
         let value: serde_json::Value =
-            serde_json::from_slice(&document(&snapshot(), wanted).unwrap()).unwrap();
+            serde_json::from_slice(&document(&snapshot(), query).unwrap()).unwrap();
         value["events"].as_array().unwrap().iter().map(|event| event["id"].as_u64().unwrap()).collect()
     }
 
     #[test]
     fn a_part_of_the_list_can_be_asked_for() {
-        let all = Wanted::default();
+        let all = EventQuery::default();
         assert_eq!(ids(all), [4, 5, 6]);
-        assert_eq!(ids(Wanted { limit: Some(2), ..all }), [5, 6]);
-        assert_eq!(ids(Wanted { limit: Some(1), since: Some(4), ..all }), [5]);
-        assert_eq!(ids(Wanted { since: Some(6), ..all }), [0u64; 0]);
-        assert_eq!(ids(Wanted { since_revision: Some(7), ..all }), [4, 6]);
+        assert_eq!(ids(EventQuery { limit: Some(2), ..all }), [5, 6]);
+        assert_eq!(ids(EventQuery { limit: Some(1), since: Some(4), ..all }), [5]);
+        assert_eq!(ids(EventQuery { since: Some(6), ..all }), [0u64; 0]);
+        assert_eq!(ids(EventQuery { since_revision: Some(7), ..all }), [4, 6]);
     }
 
     #[test]
     fn an_event_says_what_is_known_of_it() {
         let value: serde_json::Value =
-            serde_json::from_slice(&document(&snapshot(), Wanted::default()).unwrap()).unwrap();
+            serde_json::from_slice(&document(&snapshot(), EventQuery::default()).unwrap()).unwrap();
         assert_eq!((value["newest_id"].as_u64(), value["revision"].as_u64()), (Some(6), Some(9)));
         let event = &value["events"][0];
         assert_eq!(event["time"], "2026-11-18T11:06:40.250Z");

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Format, fixtures};
+use crate::fixtures;
+use crate::format::ResponseFormat;
 use model::catalog::schema::Entity;
 use model::catalog::{Kind, METRICS, Node};
 use model::snapshot::{Family, Histogram, Series, Snapshot, SubjectText, Value};
 
-/// A sample as it stands on the page.
+/// A sample on the page.
 type Sample = (String, BTreeMap<String, String>, String);
 
 /// Reads `name{label="value",...} number`.
@@ -104,8 +105,8 @@ fn check_openmetrics(page: &str) {
 
 fn check(snapshot: Snapshot) {
     let snapshot = Arc::new(snapshot);
-    let openmetrics = Format::OpenMetrics.render(&snapshot);
-    let text = Format::Text.render(&snapshot);
+    let openmetrics = ResponseFormat::OpenMetrics.encode(&snapshot);
+    let text = ResponseFormat::Text.encode(&snapshot);
     check_openmetrics(&openmetrics);
     let samples = samples(&text);
     assert_eq!(self::samples(&openmetrics), samples);
@@ -123,14 +124,15 @@ fn both_pages_of_a_whole_node_say_the_same() {
 #[test]
 fn an_empty_snapshot_is_an_empty_page() {
     let snapshot = Arc::new(Snapshot::empty());
-    assert_eq!(Format::OpenMetrics.render(&snapshot), "# EOF\n");
-    assert_eq!(Format::Text.render(&snapshot), "");
+    assert_eq!(ResponseFormat::OpenMetrics.encode(&snapshot), "# EOF\n");
+    assert_eq!(ResponseFormat::Text.encode(&snapshot), "");
 }
 
 #[test]
 fn the_pages_spell_what_the_formats_ask_for() {
     let snapshot = fixtures::node();
-    let (openmetrics, text) = (Format::OpenMetrics.render(&snapshot), Format::Text.render(&snapshot));
+    let (openmetrics, text) =
+        (ResponseFormat::OpenMetrics.encode(&snapshot), ResponseFormat::Text.encode(&snapshot));
     let both = [
         "gpu_driver_up 1\n",
         "gpu_exporter_driver_call_duration_seconds_bucket{le=\"1.0\"} 5\n",
@@ -150,7 +152,7 @@ fn the_pages_spell_what_the_formats_ask_for() {
 #[test]
 fn help_is_the_catalogues_one_line() {
     for def in METRICS {
-        assert_eq!(def.help.trim(), def.help_line(), "{}: written as it stands", def.name);
+        assert_eq!(def.help.trim(), def.help_line(), "{}: written verbatim", def.name);
     }
 }
 

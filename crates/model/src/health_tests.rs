@@ -1,0 +1,282 @@
+//! Verdicts, one condition at a time.
+
+use std::time::Duration;
+
+use super::*;
+use crate::catalog::{DriverError, Node};
+use crate::sample::{ErrorKind, Gap, Rows};
+use crate::snapshot::Snapshot;
+
+fn gpu(index: u32) -> Gpu {
+    Gpu { gpu: index, uuid: format!("GPU-{index}").into() }
+}
+
+fn view(gpu: Gpu, state: GpuState) -> GpuView {
+    GpuView { gpu, state, parts: Vec::new(), gaps: Vec::new(), processes: Vec::new() }
+}
+
+/// The verdict on a GPU that is up and has the rows that `put` adds.
+fn on(put: impl FnOnce(&mut Rows, &Gpu)) -> GpuHealth {
+    let gpu = gpu(0);
+    let mut rows = Rows::default();
+    put(&mut rows, &gpu);
+    let mut snapshot = Snapshot::with_rows(&rows);
+    snapshot.gpus = vec![view(gpu, GpuState::Up)];
+    snapshot.evaluated().health.gpus.remove(0)
+}
+
+fn texts(verdict: &GpuHealth) -> Vec<(HealthLevel, &str)> {
+    verdict.reasons.iter().map(|reason| (reason.condition.level(), reason.text.as_str())).collect()
+}
+
+fn event(event: ClockEvent) -> GpuHealth {
+    on(|rows, gpu| rows.of(gpu).put(&m::gpu_clock_event_active, (event,), 1.0).unwrap())
+}
+
+#[test]
+fn a_gpu_without_conditions_is_well() {
+    let verdict = on(|_, _| ());
+    assert_eq!((verdict.level, verdict.word), (HealthLevel::Ok, "well"));
+    assert_eq!(texts(&verdict), []);
+}
+
+#[test]
+fn memory_faults_are_reasons() {
+    let verdict = on(|rows, gpu| rows.of(gpu).put(&m::gpu_row_remap_pending, (), 1.0).unwrap());
+    assert_eq!(verdict.word, "degraded");
+    assert_eq!(texts(&verdict), [(HealthLevel::Degraded, "a memory row waits for a GPU reset")]);
+
+    let verdict = on(|rows, gpu| {
+        rows.of(gpu).put(&m::gpu_row_remap_pending, (), 1.0).unwrap();
+        rows.of(gpu).put(&m::gpu_row_remap_failure, (), 1.0).unwrap();
+    });
+    assert_eq!((verdict.word, verdict.reasons.len()), ("faulty", 2));
+    assert!(verdict.reasons[0].text.contains("candidate for return"), "the heavier reason first");
+
+    let errors = |counter, error| {
+        on(|rows, gpu| rows.of(gpu).put(&m::gpu_ecc_total_errors, (counter, error), 2.0).unwrap())
+    };
+    let verdict = errors(EccCounter::Volatile, EccError::Uncorrected);
+    assert_eq!(
+        texts(&verdict),
+        [(HealthLevel::Degraded, "2 uncorrected ECC errors since the driver was loaded")]
+    );
+    assert_eq!(errors(EccCounter::Volatile, EccError::Corrected).word, "well");
+    assert_eq!(errors(EccCounter::Aggregate, EccError::Uncorrected).word, "well");
+}
+
+#[test]
+fn slow_clocks_are_reasons_by_cause() {
+    assert_eq!(
+        texts(&event(ClockEvent::HwThermalSlowdown)),
+        [(HealthLevel::Degraded, "the hardware slows it down for heat")]
+    );
+    assert_eq!(
+        texts(&event(ClockEvent::SwThermalSlowdown)),
+        [(HealthLevel::Degraded, "the driver slows it down for heat")]
+    );
+    assert_eq!(event(ClockEvent::HwPowerBrakeSlowdown).word, "degraded");
+    assert_eq!(event(ClockEvent::HwSlowdown).word, "degraded");
+    let capped = event(ClockEvent::SwPowerCap);
+    assert_eq!((capped.level, capped.word), (HealthLevel::Ok, "well"));
+    assert_eq!(texts(&capped), [(HealthLevel::Note, "at its power limit")]);
+    assert_eq!(texts(&event(ClockEvent::GpuIdle)), []);
+}
+
+#[test]
+fn the_general_slowdown_is_no_reason_beside_its_cause() {
+    let verdict = on(|rows, gpu| {
+        for event in [ClockEvent::HwSlowdown, ClockEvent::HwThermalSlowdown] {
+            rows.of(gpu).put(&m::gpu_clock_event_active, (event,), 1.0).unwrap();
+        }
+    });
+    assert_eq!(verdict.reasons.len(), 1);
+}
+
+#[test]
+fn heat_is_measured_against_the_device() {
+    let margin =
+        |celsius| on(|rows, gpu| rows.of(gpu).put(&m::gpu_temperature_margin_celsius, (), celsius).unwrap());
+    assert_eq!(texts(&margin(2.0)), [(HealthLevel::Degraded, "2 °C left until it slows down for heat")]);
+    assert_eq!(margin(6.0).word, "well");
+}
+
+#[test]
+fn a_narrow_link_is_a_fault_and_a_slow_one_only_worth_knowing() {
+    let link = |busy: f64, generation: f64, width: f64| {
+        on(|rows, gpu| {
+            let mut of = rows.of(gpu);
+            of.put(&m::gpu_utilization_ratio, (), busy).unwrap();
+            of.put(&m::gpu_pcie_link_generation, (), generation).unwrap();
+            of.put(&m::gpu_pcie_link_max_generation, (), 5.0).unwrap();
+            of.put(&m::gpu_pcie_link_width_lanes, (), width).unwrap();
+            of.put(&m::gpu_pcie_link_max_width_lanes, (), 16.0).unwrap();
+        })
+    };
+    assert_eq!(texts(&link(0.5, 5.0, 8.0)), [(HealthLevel::Degraded, "PCIe uses 8 of 16 lanes")]);
+    assert_eq!(texts(&link(0.5, 3.0, 16.0)), [(HealthLevel::Note, "PCIe runs at generation 3 of 5")]);
+    assert_eq!(texts(&link(0.0, 1.0, 16.0)), [], "idle");
+}
+
+#[test]
+fn a_failed_call_is_a_reason_and_an_unsupported_one_is_not() {
+    let gap = |missing| Gap { call: "nvmlDeviceGetX".into(), metrics: Vec::new(), missing };
+    let failed =
+        Missing::Failed { error: ErrorKind::new(DriverError::Unknown), text: "an unknown error".into() };
+    let mut snapshot = Snapshot::with_rows(&Rows::default());
+    let gaps = vec![gap(Missing::Unsupported), gap(failed.clone()), gap(failed)];
+    snapshot.gpus = vec![GpuView { gaps, ..view(gpu(0), GpuState::Up) }];
+    let verdict = snapshot.evaluated().health.gpus.remove(0);
+    assert_eq!(
+        texts(&verdict),
+        [(HealthLevel::Degraded, "nvmlDeviceGetX failed: an unknown error, and 1 more")]
+    );
+}
+
+/// The sentence about a node with GPUs in these states.
+fn sentence(driver: DriverState, states: &[GpuState]) -> (HealthLevel, String) {
+    let mut snapshot = Snapshot { driver, ..Snapshot::empty() };
+    snapshot.gpus = (0..).zip(states).map(|(at, state)| view(gpu(at), state.clone())).collect();
+    node(snapshot)
+}
+
+fn node(snapshot: Snapshot) -> (HealthLevel, String) {
+    let NodeHealth { level, text, .. } = snapshot.evaluated().health;
+    (level, text)
+}
+
+#[test]
+fn the_node_is_one_sentence() {
+    use GpuState::{NoDriver, Up};
+    let stuck = GpuState::Stuck { call: "nvmlDeviceGetPowerUsage".into(), age: Duration::from_secs(12) };
+    let lost = GpuState::Failing { text: "GPU is lost".into() };
+    let away = DriverState::Away { text: "libnvidia-ml.so.1 is not there".into() };
+    for (driver, states, level, text) in [
+        (DriverState::Up, vec![], HealthLevel::Ok, "The driver lists no GPU."),
+        (DriverState::Up, vec![Up], HealthLevel::Ok, "1 GPU, well."),
+        (DriverState::Up, vec![Up, Up], HealthLevel::Ok, "2 GPUs, all well."),
+        (
+            DriverState::Up,
+            vec![Up, Up, stuck.clone()],
+            HealthLevel::Faulty,
+            "3 GPUs, 2 well, GPU 2 stuck: nvmlDeviceGetPowerUsage has not returned for 12 s.",
+        ),
+        (
+            DriverState::Up,
+            vec![lost.clone(), lost.clone(), lost.clone(), GpuState::Waiting],
+            HealthLevel::Faulty,
+            "4 GPUs, none well, GPU 0 failing: it answers with errors only: GPU is lost; \
+             failing: GPU 1, 2; waiting: GPU 3.",
+        ),
+        (DriverState::Waiting, vec![], HealthLevel::Waiting, "Waiting for the driver's first answer."),
+        (
+            DriverState::Stuck,
+            vec![NoDriver],
+            HealthLevel::Faulty,
+            "The driver is stuck: calls into it do not return. 1 GPU is known from before.",
+        ),
+        (
+            away,
+            vec![NoDriver, NoDriver],
+            HealthLevel::Faulty,
+            "The driver is away: libnvidia-ml.so.1 is not there. 2 GPUs are known from before.",
+        ),
+    ] {
+        assert_eq!(sentence(driver, &states), (level, text.to_owned()));
+    }
+}
+
+#[test]
+fn missing_gpus_and_collectors_that_are_down_are_named() {
+    let mut rows = Rows::default();
+    rows.of(&Node {}).put(&m::gpu_devices, (), 7.0).unwrap();
+    rows.of(&Node {}).put(&m::gpu_devices_expected, (), 8.0).unwrap();
+    let mut snapshot = Snapshot::with_rows(&rows);
+    snapshot.driver = DriverState::Up;
+    let down = CollectorView { name: "process", up: false, age: None, text: "/proc is not there".into() };
+    snapshot.collectors = vec![down];
+    assert_eq!(snapshot.collectors[0].text(), "down: /proc is not there, no values yet");
+    let (level, text) = node(snapshot);
+    assert_eq!(level, HealthLevel::Faulty);
+    assert_eq!(text, "The driver lists no GPU, 1 missing; collector process is down.");
+}
+
+/// The reasons of `gpu_unhealthy_reason` on a GPU in this state; `None`: no verdict.
+fn unhealthy(state: GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> {
+    let canary = CanaryView::default();
+    let evidence = HealthEvidence {
+        unix_seconds: 0.0,
+        driver: &DriverState::Up,
+        events: &[],
+        canary: &canary,
+        collectors: &[],
+        missing: 0,
+        value: &|_, _, _| None,
+    };
+    let health = evidence.evaluate(&[view(gpu(0), state)], |_| found).gpus.remove(0);
+    let reasons: Vec<_> = UnhealthyReason::ALL.iter().copied().filter(|reason| health.has(*reason)).collect();
+    assert_eq!(health.healthy.unwrap_or(reasons.is_empty()), reasons.is_empty());
+    assert!(health.healthy != Some(false) || health.level == HealthLevel::Faulty, "page and metric agree");
+    health.healthy.map(|_| reasons)
+}
+
+#[test]
+fn each_finding_is_a_reason_of_its_own() {
+    use UnhealthyReason as R;
+    let none = Findings::default();
+    let stuck = GpuState::Stuck { call: "nvmlX".into(), age: Duration::ZERO };
+    let failing = GpuState::Failing { text: "lost".into() };
+    let reset = Some(RecoveryAction::GpuReset);
+    for (state, found, reasons) in [
+        (&GpuState::Up, none, vec![]),
+        (&GpuState::Up, Findings { missing: true, ..none }, vec![]),
+        (&stuck, none, vec![R::Stuck]),
+        (&failing, none, vec![R::Lost]),
+        (&failing, Findings { missing: true, ..none }, vec![R::Missing]),
+        (&GpuState::Up, Findings { recovery_action: reset, ..none }, vec![R::RecoveryAction]),
+        (&GpuState::Up, Findings { fatal_xid: true, ..none }, vec![R::FatalXid]),
+        (&GpuState::Up, Findings { uncontained_ecc: true, ..none }, vec![R::UncontainedEcc]),
+        (&GpuState::Up, Findings { row_remap_failure: true, ..none }, vec![R::RowRemapFailure]),
+        (&GpuState::Up, Findings { canary: true, ..none }, vec![R::Canary]),
+        (&stuck, Findings { fatal_xid: true, ..none }, vec![R::Stuck, R::FatalXid]),
+    ] {
+        assert_eq!(unhealthy(state.clone(), found), Some(reasons), "{state:?} {found:?}");
+    }
+}
+
+#[test]
+fn a_gpu_that_cannot_be_asked_has_no_verdict() {
+    let all = Findings { fatal_xid: true, missing: true, ..Findings::default() };
+    assert_eq!(unhealthy(GpuState::NoDriver, all), None);
+    assert_eq!(unhealthy(GpuState::Waiting, all), None);
+}
+
+#[test]
+fn a_recent_event_is_the_text_of_the_fatal_xid() {
+    let event = Event {
+        gpu: Some(gpu(0)),
+        code: Some(79),
+        meaning: "the GPU has fallen off the bus",
+        ..Event::new(EventKind::Xid, 100.0, Severity::Page, FaultAction::RebootNode)
+    };
+    let events = [Arc::new(event)];
+    let canary = CanaryView::default();
+    for (unix_seconds, text) in [
+        (200.0, "Xid 79: the GPU has fallen off the bus First: reboot node."),
+        (100.0 + 2.0 * RECENT_FAULT, "an Xid came after which the GPU needs a reset"),
+    ] {
+        let evidence = HealthEvidence {
+            unix_seconds,
+            driver: &DriverState::Up,
+            events: &events,
+            canary: &canary,
+            collectors: &[],
+            missing: 0,
+            value: &|_, _, _| None,
+        };
+        let found = Findings { fatal_xid: true, ..Findings::default() };
+        let health = evidence.evaluate(&[view(gpu(0), GpuState::Up)], |_| found).gpus.remove(0);
+        assert_eq!(texts(&health), [(HealthLevel::Faulty, text)]);
+        assert_eq!((health.healthy, health.word), (Some(false), "faulty"));
+    }
+}
