@@ -147,7 +147,7 @@ impl Accounting {
         }
     }
 
-    pub(super) fn put_calls(&self, b: &mut Builder<'_>) {
+    pub fn put_calls(&self, b: &mut Builder<'_>) {
         let mut calls: Vec<_> = self.calls.iter().collect();
         calls.sort_by(|a, b| a.0.cmp(b.0));
         for ((name, tier), (count, nanos)) in calls {
@@ -161,7 +161,7 @@ impl Accounting {
 
     /// The sums of a GPU; of one that is not `up` only when it was at work. Metrics that have a value so are taken
     /// out of `unsupported`.
-    pub(super) fn put_gpu(
+    pub fn put_gpu(
         &self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,

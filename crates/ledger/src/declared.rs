@@ -27,13 +27,7 @@ enum Actual {
 }
 
 /// The declared layout of a GPU, and, while the GPU is `up` and its layout known, whether reality matches.
-pub(super) fn put(
-    b: &mut Builder<'_>,
-    declared: &DeclaredLayout,
-    moment: &LedgerMoment<'_>,
-    gpu: &Gpu,
-    up: bool,
-) {
+pub fn put(b: &mut Builder<'_>, declared: &DeclaredLayout, moment: &LedgerMoment<'_>, gpu: &Gpu, up: bool) {
     let id = |label| moment.intake.info_of(gpu, label).as_deref().and_then(pci_id);
     let ids = id("pci_device_id").map(|device| PciIds { device, subsystem: id("pci_subsystem_id") });
     let wanted = declared.of(gpu.gpu, ids);

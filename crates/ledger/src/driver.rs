@@ -133,7 +133,7 @@ impl DriverWatch {
         self.stalls.iter().any(|stall| stall.gpu.is_none())
     }
 
-    pub(super) fn put(&self, b: &mut Builder<'_>, now: Mono, state: &DriverState) {
+    pub fn put(&self, b: &mut Builder<'_>, now: Mono, state: &DriverState) {
         let node = Node {};
         let paused = matches!(state, DriverState::Paused { .. });
         if *state != DriverState::Waiting && !paused {

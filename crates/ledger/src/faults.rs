@@ -300,7 +300,7 @@ impl Faults {
     }
 
     /// When faults and other events came.
-    pub(super) fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+    pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
         for gpu in gpus {
             if let Some(at) = self.of(gpu).and_then(|state| state.last_xid) {
                 b.put(&m::gpu_xid_last_event_timestamp_seconds, gpu, (), at);

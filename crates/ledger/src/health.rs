@@ -26,7 +26,7 @@ impl Ledger {
         events: &[Arc<Event>],
     ) -> NodeHealth {
         let now = moment.now;
-        let listed = self.intake.listed_gpus(Some(now)).filter(|_| *driver == DriverState::Up);
+        let listed = self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up);
         let missing = listed.map(|listed| self.inventory.expected().saturating_sub(listed));
         if let Some(missing) = missing {
             b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);

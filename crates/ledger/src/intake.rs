@@ -8,7 +8,7 @@ use model::catalog::{self as m, ComputeInstance, Gpu, GpuInfo, MetricId, Subject
 use model::clock::Mono;
 use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, Gap, Missing, Row, Rows, SWITCHED_OFF, Source};
-use model::snapshot::{DriverState, GpuState};
+use model::snapshot::GpuState;
 
 /// The newest batch of one part.
 #[derive(Debug)]
@@ -209,11 +209,16 @@ impl Intake {
         self.parts.iter().filter(|(part, _)| node(part)).find_map(|(_, stored)| stored.failure())
     }
 
-    /// GPUs that the driver lists.
-    pub fn listed_gpus(&self, now: Option<Mono>) -> Option<usize> {
-        let stored =
-            self.nvml(None, Tier::Slow).filter(|stored| now.is_none_or(|now| !stored.expired(now)))?;
+    /// GPUs that the driver lists now.
+    pub fn listed_gpus(&self, now: Mono) -> Option<usize> {
+        let stored = self.nvml(None, Tier::Slow).filter(|stored| !stored.expired(now))?;
         stored.find(m::gpu_devices.id()).map(|row| row.value as usize)
+    }
+
+    /// GPUs that are to answer before the daemon is ready; `None` before the driver was asked for them.
+    pub fn awaited_gpus(&self) -> Option<usize> {
+        let stored = self.nvml(None, Tier::Slow)?;
+        Some(stored.find(m::gpu_devices.id()).map_or(0, |row| row.value as usize))
     }
 
     fn nvml(&self, gpu: Option<&Gpu>, tier: Tier) -> Option<&StoredBatch> {
@@ -285,20 +290,13 @@ impl Intake {
             && own.all(|(part, stored)| stored.answered && !matches!(part.tier, Tier::Fast | Tier::Normal))
     }
 
-    /// The rows of every part that is not expired or withdrawn.
-    pub(super) fn put(
-        &self,
-        b: &mut Builder<'_>,
-        now: Mono,
-        driver: &DriverState,
-        node_call_stuck: bool,
-        states: &[(Gpu, GpuState)],
-    ) {
+    /// The rows of every part that is not expired or withdrawn. `node_up`: the driver answers for the node.
+    pub fn put(&self, b: &mut Builder<'_>, now: Mono, node_up: bool, states: &[(Gpu, GpuState)]) {
         for (part, stored) in self.parts.iter().filter(|(_, stored)| !stored.expired(now)) {
             let served = match &part.gpu {
                 Some(_) if part.tier == Tier::Identity => true,
                 Some(gpu) => states.iter().any(|(g, state)| g == gpu && *state == GpuState::Up),
-                None if part.collector == Source::Nvml => *driver == DriverState::Up && !node_call_stuck,
+                None if part.collector == Source::Nvml => node_up,
                 None => true,
             };
             for (subject, rows) in stored.rows.groups().iter().filter(|_| served) {

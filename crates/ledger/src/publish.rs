@@ -44,7 +44,8 @@ impl Ledger {
         let driver = self.driver.state(now);
         let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
         let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
-        self.intake.put(b, now, &driver, self.driver.node_call_stuck(), &states);
+        let node_up = driver == DriverState::Up && !self.driver.node_call_stuck();
+        self.intake.put(b, now, node_up, &states);
         self.faults.put(b, self.intake.gpus());
         let moment = LedgerMoment { now, unix_seconds, intake: &self.intake, states: &states };
         let canary = self.canary.put(b, &moment);
@@ -234,7 +235,7 @@ impl Ledger {
         let nvml = match driver {
             DriverState::Waiting => false,
             DriverState::Up => {
-                let listed = self.intake.listed_gpus(None);
+                let listed = self.intake.awaited_gpus();
                 listed.is_some_and(|count| gpus.len() >= count) && gpus.iter().all(settled)
             }
             _ => true,

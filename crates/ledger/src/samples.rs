@@ -62,7 +62,7 @@ impl Samples {
         self.utilization.above_zero
     }
 
-    pub(super) fn put(&self, b: &mut Builder<'_>, gpu: &Gpu, now: Mono) {
+    pub fn put(&self, b: &mut Builder<'_>, gpu: &Gpu, now: Mono) {
         let power =
             [&m::gpu_energy_sampled_joules_total, &m::gpu_power_minimum_watts, &m::gpu_power_peak_watts];
         let utilization =

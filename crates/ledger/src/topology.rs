@@ -85,7 +85,7 @@ impl TopologyState {
     }
 
     /// Everything about the topology.
-    pub(super) fn put(
+    pub fn put(
         &mut self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,

@@ -41,7 +41,7 @@ impl WindowState {
         events
     }
 
-    pub(super) fn put(&self, b: &mut Builder<'_>, unix_seconds: f64) -> Arc<[Window]> {
+    pub fn put(&self, b: &mut Builder<'_>, unix_seconds: f64) -> Arc<[Window]> {
         let Some(all) = &self.all else { return Arc::from([]) };
         let listed: Arc<[Window]> =
             all.iter().filter(|window| window.is_published(unix_seconds)).cloned().collect();

@@ -37,7 +37,7 @@ impl MigDevices {
 }
 
 impl CanaryState {
-    pub(crate) fn put(&mut self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> CanaryView {
+    pub fn put(&mut self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> CanaryView {
         self.put_node(b);
         let mut view = CanaryView { mode: self.mode, places: Vec::new() };
         for (gpu, up) in moment.gpus() {

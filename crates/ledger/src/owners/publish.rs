@@ -87,7 +87,7 @@ fn about(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: boo
     }
 }
 impl OwnerState {
-    pub(crate) fn put(
+    pub fn put(
         &mut self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
