@@ -176,7 +176,7 @@ const FAULTS: &[Case] = &[
         &[("sm_rate", "unexplained_clock_cap", "unexplained_clock_cap")],
     ),
     (
-        "sm_clock = 0.4\ntold = true",
+        "sm_clock = 0.4\nreported = true",
         "sm_rate,pcie",
         1,
         &[("sm_rate", "unexplained_clock_cap", "unexplained_clock_cap")],
@@ -333,7 +333,7 @@ fn a_gpu_that_the_driver_wants_reset_is_not_run_and_not_well() {
 
 #[test]
 fn clocks_that_had_not_risen_are_no_verdict() {
-    let idle = step("sm_clock = 0.3\ntold = true") + &step("throttle = [\"gpu_idle\"]");
+    let idle = step("sm_clock = 0.3\nreported = true") + &step("throttle = [\"gpu_idle\"]");
     let said = Bench::new(1, &idle).json(&["--check", "sm_rate"]);
     assert_eq!(
         (said.code, said.found(0)),

@@ -122,7 +122,7 @@ pub struct Curve {
     points: Vec<Point>,
     /// `sums[i]` is the integral from 0 to the beginning of step i.
     sums: Vec<Point>,
-    /// Seconds that a point stands for.
+    /// Seconds that a point covers.
     step: f64,
     phase: f64,
 }
@@ -179,7 +179,7 @@ impl Curve {
         self.sums[i].add(&self.points[i], t - i as f64 * self.step).add(&self.sums[self.points.len()], rounds)
     }
 
-    /// Which point stands for a moment of the period.
+    /// The point for a moment of the period.
     fn number(&self, t: f64) -> usize {
         ((t / self.step) as usize).min(self.points.len() - 1)
     }

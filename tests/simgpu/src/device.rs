@@ -11,7 +11,7 @@ use crate::value::{Answer, Value, code};
 /// A handle is a number that says what it is, never an address: a wrong one is refused, not followed.
 const TAG: usize = 0x0047_5055 << 32;
 
-/// What a handle stands for.
+/// The object of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Gpu = 1,
@@ -44,7 +44,7 @@ pub(crate) struct Device {
     pub(crate) mig: Option<usize>,
 }
 
-/// What a GPU in MIG mode does not tell as a whole.
+/// Values that a GPU in MIG mode does not have as a whole.
 const NOT_WITH_MIG: &[Function] = &[
     nvmlDeviceGetUtilizationRates,
     nvmlDeviceGetEncoderUtilization,
@@ -242,7 +242,7 @@ pub(crate) fn mig_uuid(gpu: usize, generation: usize, index: usize) -> String {
     format!("MIG-00000000-0000-5000-8{generation:03x}-{:06}{:06}", gpu + 1, index + 1)
 }
 
-/// The serial number of a board.
+/// The serial number of a GPU.
 pub(crate) fn serial(index: usize) -> String {
     format!("{}", 1_650_000_000_000_u64 + index as u64)
 }

@@ -17,7 +17,7 @@ pub enum Hardware {
     Memory(StuckBit),
     /// A bit changes on the way.
     Copy(CopiedBit),
-    /// The true SM clock, as part of what it was; told by NVML or not, and in any case without a reason.
+    /// The true SM clock, as part of what it was; reported by NVML or not, and in any case without a reason.
     SmClock(f64, bool),
     /// Device memory's rate, as part of what it was.
     MemoryRate(f64),
@@ -138,7 +138,7 @@ pub struct HardwareEntry {
     pub memory_wrong: Option<StuckBit>,
     pub copy_wrong: Option<CopiedBit>,
     pub sm_clock: Option<f64>,
-    pub told: bool,
+    pub reported: bool,
     pub memory_rate: Option<f64>,
     pub pcie: Option<Link>,
     pub pcie_rate: Option<f64>,
@@ -149,8 +149,8 @@ pub struct HardwareEntry {
 impl HardwareEntry {
     /// The actions.
     pub fn read(self) -> Result<Vec<Hardware>, String> {
-        if self.told && self.sm_clock.is_none() {
-            return Err("told goes with sm_clock".into());
+        if self.reported && self.sm_clock.is_none() {
+            return Err("reported goes with sm_clock".into());
         }
         let mut actions = Vec::new();
         if let Some(sm) = self.sm {
@@ -176,7 +176,7 @@ impl HardwareEntry {
             actions.push(Hardware::Copy(copied));
         }
         if let Some(rate) = self.sm_clock {
-            actions.push(Hardware::SmClock(part("sm_clock", rate)?, self.told));
+            actions.push(Hardware::SmClock(part("sm_clock", rate)?, self.reported));
         }
         if let Some(rate) = self.memory_rate {
             actions.push(Hardware::MemoryRate(part("memory_rate", rate)?));

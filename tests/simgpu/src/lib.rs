@@ -40,7 +40,7 @@ pub const SCENARIO_ENV: &str = "GPU_SIM_SCENARIO";
 /// The environment variable that names the state file.
 pub const STATE_ENV: &str = "GPU_SIM_STATE";
 
-/// The environment variable that names the file which stands for the kernel log.
+/// The environment variable with the path of the simulated kernel log.
 pub const KMSG_ENV: &str = "GPU_SIM_KMSG";
 
 /// The dynamic library that cargo built beside the running test or program.

@@ -10,7 +10,7 @@ use crate::sim::Window;
 use crate::step::Action;
 use crate::value::{Answer, Value};
 
-/// Fields 74 to 81 tell what these policies of the violation status tell.
+/// Fields 74 to 81 have the values of these policies of the violation status.
 const POLICY_FIELDS: [u32; 8] = [0, 1, 2, 3, 4, 5, 10, 11];
 /// Billion transfers a second of one lane, by PCIe generation.
 const TRANSFERS: [i64; 7] = [0, 2, 5, 8, 16, 32, 64];
@@ -148,11 +148,11 @@ impl Device {
 
     fn left(&self) -> (f64, f64) {
         let lasting = self.holds().into_iter().filter(|h| h.lasts).map(|h| h.left());
-        let told = self.hardware().filter_map(|h| match h {
+        let reported = self.hardware().filter_map(|h| match h {
             Hardware::SmClock(rate, true) => Some((1.0, *rate)),
             _ => None,
         });
-        lasting.chain(told).fold((1.0, 1.0), |a, b| (a.0 * b.0, a.1 * b.1))
+        lasting.chain(reported).fold((1.0, 1.0), |a, b| (a.0 * b.0, a.1 * b.1))
     }
 
     /// The energy is the integral of the power, what steps held back left out.

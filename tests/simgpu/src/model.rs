@@ -71,7 +71,7 @@ pub struct MigProfile {
     pub first_id: u32,
 }
 
-/// What CUDA tells of a GPU, and how fast its parts work. Rates are those of a GPU that is well.
+/// The answers of CUDA about a GPU, and how fast its parts work. Rates are those of a GPU that is well.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compute {
@@ -155,7 +155,7 @@ pub struct Model {
     pub pci_subsystem_id: u32,
     /// How it moves under load.
     pub behaviour: Behaviour,
-    /// What CUDA tells of it, and how fast it works.
+    /// The answers of CUDA, and how fast it works.
     pub compute: Compute,
     /// Its GPU instance profiles; empty without MIG.
     pub mig_profiles: Vec<MigProfile>,
@@ -240,7 +240,7 @@ impl Model {
         Err(refused.map_or(code::ERROR_INVALID_ARGUMENT, |(_, _, code)| *code))
     }
 
-    /// What a call costs, if it is a dear one.
+    /// The cost of a call, if it is an expensive one.
     pub fn latency_us(&self, call: &Key) -> Option<u64> {
         self.latency_us.get(call).copied()
     }

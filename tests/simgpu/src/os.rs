@@ -44,7 +44,7 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Writes to a descriptor that somebody else owns.
+/// Writes to a descriptor that this process does not own.
 pub fn write_fd(fd: i32, bytes: &[u8]) {
     let mut rest = bytes;
     while !rest.is_empty() {

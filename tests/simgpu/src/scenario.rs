@@ -166,7 +166,7 @@ pub struct Scenario {
     pub cuda: i32,
     /// Whether the library says that it is there at all.
     pub library_present: bool,
-    /// Whether dear calls take what they took when recorded.
+    /// Whether expensive calls take as long as recorded.
     pub recorded_latency: bool,
     /// Whether work on a GPU takes its simulated time in earnest.
     pub paced: bool,
@@ -290,7 +290,7 @@ fn made_up_pid(gpu: usize, n: usize) -> u32 {
     4_200_000 + (gpu * 16 + n) as u32
 }
 
-/// A busy GPU whose processes nobody named has one on every MIG device.
+/// A busy GPU without named processes has one on every MIG device.
 fn busy_processes(model: &Model, load: Load, index: usize, layout: &Layout) -> Vec<Process> {
     let part = |bytes: u64| (bytes as f64 * load.memory()) as u64;
     let process = |n: usize, bytes: u64, instance: Option<usize>| Process {
@@ -321,7 +321,7 @@ fn set_power_limit(set: &mut HashMap<Key, Value>, watts: f64) {
     set.extend(calls.map(|key| (key, milliwatts.clone())));
 }
 
-/// Sessions are told by their processes, which share them.
+/// Sessions belong to processes, which share them.
 fn set_sessions(set: &mut HashMap<Key, Value>, entry: &GpuEntry, pids: Vec<u32>) {
     use Function::*;
     let calls = [

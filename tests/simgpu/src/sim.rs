@@ -121,7 +121,7 @@ impl Sim {
         self.window(i).is_some_and(|w| w.to.is_none())
     }
 
-    /// The steps that last now, in the order of the file.
+    /// The steps that last now, as the file lists them.
     pub(crate) fn active_steps(&self) -> impl Iterator<Item = (usize, &Step)> {
         self.scenario.steps.iter().enumerate().filter(|(i, _)| self.active(*i))
     }

@@ -46,7 +46,7 @@ pub enum Action {
     DriverGone,
     /// Ends `DriverGone`.
     DriverBack,
-    /// The GPU is cut anew. `None` turns MIG off.
+    /// The MIG layout changes. `None` turns MIG off.
     Mig(Option<Vec<String>>),
     /// The clock is held down for these reasons.
     Throttle(u64),
@@ -58,7 +58,7 @@ pub enum Action {
     Abort,
     /// The process is stopped, once.
     Stop,
-    /// An event is delivered to whoever waits for it.
+    /// An event is delivered to its waiters.
     Event(Event),
     /// An Xid: an event, and a line of the kernel log.
     Xid(Xid),
@@ -84,7 +84,7 @@ pub struct Event {
     pub compute_instance: Option<u32>,
 }
 
-/// Who tells of an Xid.
+/// A source of an Xid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -94,7 +94,7 @@ pub enum Source {
     Kmsg,
 }
 
-/// An Xid as its sources tell it.
+/// An Xid as its sources report it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Xid {
@@ -110,7 +110,7 @@ pub struct Xid {
     pub gpu_instance: Option<u32>,
     /// The compute instance that it is about.
     pub compute_instance: Option<u32>,
-    /// Who tells of it.
+    /// The sources that report the Xid.
     #[serde(default = "both")]
     pub sources: Vec<Source>,
 }
@@ -125,7 +125,7 @@ impl Xid {
         Xid { code, pid, name: None, text: None, gpu_instance, compute_instance, sources: both() }
     }
 
-    /// The event that tells of it.
+    /// The event of the Xid.
     pub fn event(&self) -> Option<Event> {
         let (gpu_instance, compute_instance) = (self.gpu_instance, self.compute_instance);
         let event = Event { kind: Event::XID, data: self.code, gpu_instance, compute_instance };

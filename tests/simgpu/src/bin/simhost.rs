@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes a pod's logs, which tell its name, and gives its control group.
+/// Makes a pod's logs, which hold its name; returns its control group.
 fn pod(host: &Host, pod: &Pod) -> Result<String, Box<dyn Error>> {
     let Pod { namespace, pod, container, uid, id } = pod;
     fs::create_dir_all(host.path(&format!("var/log/pods/{namespace}_{pod}_{uid}/{container}")))?;

@@ -108,7 +108,7 @@ pub unsafe extern "C" fn cuDriverGetVersion(out: *mut c_int) -> Code {
     })
 }
 
-/// The name of a return code. It asks nobody.
+/// The name of a return code. It needs no GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(error: Code, out: *mut *const c_char) -> Code {
     let name = name_of(error);

@@ -95,8 +95,8 @@ pub struct Driver {
     dead: Option<Code>,
 }
 
-// SAFETY: the pointers in it are handles, which are never followed, and addresses of memory that belongs to
-// nobody but the calls made through this.
+// SAFETY: the pointers in it are handles, which are never followed, and addresses of memory that
+// only the calls of this program use.
 unsafe impl Send for Driver {}
 
 fn lock() -> MutexGuard<'static, Option<Driver>> {

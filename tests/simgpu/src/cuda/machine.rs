@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 pub enum Kind {
     /// All threads, by turns.
     Together,
-    /// One thread of each block, which stands for all.
+    /// One thread of each block, in place of all.
     Rate,
     /// One thread of each block, which does the work of all.
     Share,

@@ -1,4 +1,4 @@
-//! Memory: of devices, which is memory of the process that nobody else gets, and of the host.
+//! Memory: of devices, which is private memory of the process, and of the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uchar, c_uint, c_void};

@@ -36,7 +36,7 @@ const REGISTERS: c_uint = 4;
 const MAX_DYNAMIC_SHARED: c_uint = 8;
 
 /// Whether machine code or PTX can run on a device. Machine code is an ELF file of machine 190, whose flags
-/// tell the architecture in their second byte, or in their first if they are of the older kind.
+/// have the architecture in their second byte, or in their first if they are of the older kind.
 fn fits(code: &[u8], capability: (u32, u32)) -> Answer<()> {
     let own = capability.0 * 10 + capability.1;
     if code.starts_with(b"\x7fELF") {
@@ -82,7 +82,7 @@ const MACHINE_CODE: &[&[u8]] = include!(concat!(env!("OUT_DIR"), "/machine_code.
 /// `image` is code that a driver would take.
 unsafe fn ours(image: *const c_void) -> Answer<()> {
     let bytes = image.cast::<u8>();
-    // SAFETY: a header, or the zero byte of a text, tells how long code is. So there are at least the bytes up to the
+    // SAFETY: a header, or the zero byte of a text, says how long code is. So there are at least the bytes up to the
     // first that differs, and no more are read.
     let equal = |code: &&[u8]| code.iter().enumerate().all(|(at, byte)| unsafe { *bytes.add(at) } == *byte);
     if MACHINE_CODE.iter().any(equal) {

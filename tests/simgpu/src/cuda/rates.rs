@@ -84,8 +84,8 @@ pub fn kernel(device: &Device, bytes: u64, noise: Noise) -> Rates {
     let compute = &model.compute;
     let share = share(device);
     let board = device.board();
-    let told = board.value(Function::nvmlDeviceGetClockInfo, &[1]).and_then(|v| v.f64(0));
-    let mut mhz = told.unwrap_or(model.behaviour.max_mhz);
+    let clock = board.value(Function::nvmlDeviceGetClockInfo, &[1]).and_then(|v| v.f64(0));
+    let mut mhz = clock.unwrap_or(model.behaviour.max_mhz);
     let mut memory_part = part(compute.memory_part, bytes) * share.memory;
     let mut sm: Vec<f64> = (0..u64::from(share.sms)).map(|i| noise.of(100 + i).factor(WORK_NOISE)).collect();
     for hardware in device.hardware() {
@@ -122,7 +122,7 @@ fn memory_peak(board: &Device) -> f64 {
     clock * 1e6 * 2.0 * bus / 8.0 / 1e9
 }
 
-/// The part of the peak, between the sizes for which the model tells it.
+/// The part of the peak, between the sizes for which the model has it.
 fn part([small, large]: [f64; 2], bytes: u64) -> f64 {
     let doubled = (bytes as f64 / f64::from(256u32 << 20)).max(1.0).log2() / 2.0;
     small + (large - small) * doubled.min(1.0)

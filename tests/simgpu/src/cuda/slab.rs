@@ -15,7 +15,7 @@ pub struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty one. The tag is a word of four letters.
+    /// An empty one. The tag is a word of four characters.
     pub const fn new(tag: u32, wrong: Code) -> Slab<T> {
         Slab { tag: (tag as usize) << 32, wrong, items: Vec::new() }
     }

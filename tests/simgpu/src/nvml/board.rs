@@ -1,4 +1,4 @@
-//! What a board is: names, versions, places and modes.
+//! The identity of a GPU: names, versions, places and modes.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 

@@ -37,7 +37,7 @@ fn find(set: sys::nvmlEventSet_t) -> Answer<EventSet> {
     guard(&SETS).get(number(set)?).cloned().flatten().ok_or(code::ERROR_INVALID_ARGUMENT)
 }
 
-/// What a waiter is told now, if anything.
+/// The event for a waiter now, if any.
 fn poll(sim: &Sim, set: &EventSet) -> Option<Result<sys::nvmlEventData_t, Code>> {
     sim.log();
     let registered = guard(set).clone();
@@ -96,14 +96,14 @@ nvml! {
         sim.pass(None, Key::new(Function::nvmlEventSetWait_v2, &[]))?;
         let set = find(set)?;
         let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
-        let mut told = None;
+        let mut event = None;
         sim.state.wait_until(|| {
-            told = poll(sim, &set);
-            told.is_some() || Instant::now() >= deadline
+            event = poll(sim, &set);
+            event.is_some() || Instant::now() >= deadline
         });
         // A wait that ends while the lock is held waits for it.
         sim.wait_for_lock();
-        call::put(out, told.unwrap_or(Err(code::ERROR_TIMEOUT))?)
+        call::put(out, event.unwrap_or(Err(code::ERROR_TIMEOUT))?)
     }
 
     fn nvmlEventSetFree(set: sys::nvmlEventSet_t) {

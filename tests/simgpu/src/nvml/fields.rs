@@ -1,4 +1,4 @@
-//! Field values: many answers in one call, each with its own return code, in the order asked.
+//! Field values: many answers in one call, each with its own return code, in the same order.
 
 use std::ffi::c_int;
 

@@ -44,7 +44,7 @@ nvml! {
         let function = Function::nvmlDeviceGetNvLinkRemotePciInfo_v2;
         let device = Device::called(device, Key::new(function, &[link]))?;
         device.value(Function::nvmlDeviceGetNvLinkState, &[link])?;
-        // A guest does not see the switches at the other end; the driver answers so.
+        // A virtual machine does not see the switches at the other end; the driver answers so.
         call::put(out, sys::nvmlPciInfo_t {
             busIdLegacy: call::chars("FFFFFFF:FF:FF.0"),
             domain: u32::MAX,

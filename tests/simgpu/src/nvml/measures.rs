@@ -116,7 +116,7 @@ nvml! {
         device: sys::nvmlDevice_t, kind: c_uint, which: c_uint, out: *mut c_uint,
     ) {
         let device = Device::called(device, Key::new(Function::nvmlDeviceGetClock, &[kind, which]))?;
-        // Only current clocks are told; application clocks are gone since Hopper.
+        // Only current clocks are known; application clocks are gone since Hopper.
         let v = match device.value(Function::nvmlDeviceGetClock, &[kind, which]) {
             Err(code::ERROR_NOT_SUPPORTED) if which == 0 => {
                 device.value(Function::nvmlDeviceGetClockInfo, &[kind])?
@@ -191,7 +191,7 @@ nvml! {
     ) {
         let function = Function::nvmlDeviceGetDynamicPstatesInfo;
         let device = Device::called(device, Key::new(function, &[]))?;
-        // Graphics engine, frame buffer, video and bus are there; busy as the rates tell.
+        // Graphics engine, frame buffer, video and bus are there; busy as the rates say.
         let v = match device.value(function, &[]) {
             Err(code::ERROR_NOT_SUPPORTED) => device.value(Function::nvmlDeviceGetUtilizationRates, &[])?,
             other => other?,

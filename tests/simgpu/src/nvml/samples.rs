@@ -12,7 +12,7 @@ use crate::value::{Answer, code};
 
 const SAMPLES: Function = Function::nvmlDeviceGetSamples;
 
-/// A buffer: how far apart its samples are, how many it holds, and what they tell.
+/// A buffer: the distance of its samples, its size, and their values.
 struct Buffer {
     period: f64,
     length: usize,
@@ -58,7 +58,7 @@ fn samples(device: &Device, kind: c_uint, since: u64) -> Answer<Vec<sys::nvmlSam
     let (function, member) = buffer.still;
     let set = device.value(SAMPLES, &[kind]).and_then(|v| v.u64(0));
     let still = match device.value(function, &[]) {
-        // MIG: power is the board's, utilization is nobody's.
+        // MIG: power is the whole GPU's, utilization has no owner.
         Err(code) if member > 0 || kind != 0 => return Err(code),
         // What kernels do now is no part of what was before.
         Ok(_) if device.worked(device.sim.now() - 0.2, device.sim.now()) > 0.0 => device

@@ -190,7 +190,7 @@ nvml! {
     }
 }
 
-/// The text of a return code. It never fails and asks nobody.
+/// The text of a return code. It never fails and needs no GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlErrorString(result: Code) -> *const c_char {
     let text = match result {

@@ -1,4 +1,4 @@
-//! vGPUs: those on a host's GPU, and what a guest is licensed for.
+//! vGPUs: those on a host's GPU, and the licence of a virtual machine.
 
 use std::ffi::{c_char, c_uchar, c_uint, c_ulonglong};
 
@@ -161,7 +161,7 @@ nvml! {
     fn nvmlVgpuInstanceGetVmDriverVersion(
         number: sys::nvmlVgpuInstance_t, out: *mut c_char, length: c_uint,
     ) {
-        // The guest runs the driver of its host.
+        // The virtual machine runs the driver of its host.
         instance(number, Function::nvmlVgpuInstanceGetVmDriverVersion)?;
         call::put_text(out, length, &sim::initialised()?.scenario.driver)
     }

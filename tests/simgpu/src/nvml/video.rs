@@ -22,7 +22,7 @@ fn sessions(device: sys::nvmlDevice_t, function: Function) -> Answer<Vec<(c_uint
     Ok((1..).zip(pids.into_iter().map(|pid| pid as c_uint)).collect())
 }
 
-/// Writes sessions to the caller. Unlike other lists, their number is told without an error.
+/// Writes sessions to the caller. Unlike other lists, their number comes without an error.
 ///
 /// # Safety
 /// As for `call::put_list`.

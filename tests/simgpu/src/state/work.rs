@@ -69,7 +69,7 @@ impl State {
     /// Strikes a context out.
     pub(crate) fn release_context(&self, slot: usize) {
         let context = &self.shared().contexts[slot];
-        // Whoever takes the place away frees the slot, and nobody else.
+        // Only the process that takes the place away frees the slot.
         if context.place.swap(0, SeqCst) != 0 {
             context.pid.store(0, SeqCst);
         }

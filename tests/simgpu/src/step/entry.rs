@@ -78,7 +78,7 @@ struct WriteEntry {
     bytes: String,
 }
 
-/// Memory errors in a few words; they become answers of the calls that tell them.
+/// Memory errors in short; they become answers of the calls that report them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ecc {
@@ -143,7 +143,7 @@ pub struct StepEntry {
     copy_wrong: Option<CopiedBit>,
     sm_clock: Option<f64>,
     #[serde(default)]
-    told: bool,
+    reported: bool,
     memory_rate: Option<f64>,
     pcie: Option<Link>,
     pcie_rate: Option<f64>,
@@ -225,7 +225,7 @@ impl StepEntry {
             memory_wrong: self.memory_wrong,
             copy_wrong: self.copy_wrong,
             sm_clock: self.sm_clock,
-            told: self.told,
+            reported: self.reported,
             memory_rate: self.memory_rate,
             pcie: self.pcie,
             pcie_rate: self.pcie_rate,

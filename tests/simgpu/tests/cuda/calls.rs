@@ -75,7 +75,7 @@ fn a_mig_device_is_one_by_itself() {
         mig.running_compute_processes().expect("processes").len()
     };
     assert_eq!((listed(0), listed(1)), (0, 1));
-    // The GPU's own UUID stands for its first MIG device.
+    // The GPU's own UUID means its first MIG device.
     let whole =
         Cuda::join(&first.scenario, &first.state_file, Some("GPU-00000000-0000-4000-8000-000000000001"));
     assert_eq!((whole.attribute(16), whole.uuid()[15]), (60, 1));

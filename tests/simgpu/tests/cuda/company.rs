@@ -84,7 +84,7 @@ fn compute_modes_keep_others_out() {
     };
     assert_eq!(retain(&Cuda::load(&mode(0))), Ok(()));
     assert_eq!(retain(&Cuda::load(&mode(2))), Err(46), "prohibited");
-    assert_eq!(retain(&Cuda::load(&mode(3))), Ok(()), "exclusive, and nobody else is there");
+    assert_eq!(retain(&Cuda::load(&mode(3))), Ok(()), "exclusive, and no other process is there");
     let job = "[[step]]\ngpu = 0\njob = { pid = 4242, memory = '1GiB' }\n";
     assert_eq!(retain(&Cuda::load(&format!("{}{job}", mode(3)))), Err(46));
     assert_eq!(retain(&Cuda::load(&format!("{}{job}", mode(0)))), Ok(()));

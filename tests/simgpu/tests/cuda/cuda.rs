@@ -1,5 +1,5 @@
 //! A process's view of a simulated node through libcuda. Every one loads a copy of the library of its own,
-//! which has its own statics, so that one test program stands for several processes.
+//! which has its own statics, so that one test program plays several processes.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
         /// The library, and the node behind it.
         pub struct Cuda {
-            /// The handle of the library, as a number: it is nobody's memory.
+            /// The handle of the library, as a number: no memory belongs to it.
             library: usize,
             pub nvml: Nvml,
             pub state: State,
@@ -215,7 +215,7 @@ impl Cuda {
         out(NULL, |out| self.cuModuleGetFunction(out, module, name.as_ptr())).expect("a kernel")
     }
 
-    /// The words of the module that tell the shape of `tensor`.
+    /// The words of the module with the shape of `tensor`.
     pub fn tensor_shape(&self) -> Vec<u32> {
         let module = out(NULL, |out| self.cuModuleLoadData(out, ptx())).expect("a module");
         let mut bytes = 0;

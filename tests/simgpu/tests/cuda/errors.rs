@@ -145,7 +145,7 @@ fn mistakes_in_steps_are_named() {
     assert!(refused("function = 'nvmlInit_v2'\nerror = 'CUDA_ERROR_UNKNOWN'").contains("other codes"));
     assert!(refused("sm_clock = 0.5").contains("needs its gpu"));
     assert!(refused("gpu = 0\nsm_clock = 50").contains("a part such as 0.97"));
-    assert!(refused("gpu = 0\ntold = true\npcie_rate = 0.5").contains("told goes with sm_clock"));
+    assert!(refused("gpu = 0\nreported = true\npcie_rate = 0.5").contains("reported goes with sm_clock"));
     assert!(refused("gpu = 0\nlost = true\ntimes = 2").contains("times goes with error"));
     assert!(refused("gpu = 0\nwrong = { sm = 1, unit = 'fp32', lane = 0, bit = 40 }").contains("0 to 31"));
     assert!(refused("gpu = 0\nwrong = { sm = 1, unit = 'fp16', lane = 0, bit = 0 }").contains("fp16"));

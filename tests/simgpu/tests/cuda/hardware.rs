@@ -110,14 +110,14 @@ fn a_bit_changes_on_its_way() {
 
 #[test]
 fn a_clock_is_low_whether_it_is_told_or_not() {
-    for (more, told) in [("", 1980), ("\ntold = true", 1485)] {
+    for (more, clock) in [("", 1980), ("\nreported = true", 1485)] {
         let cuda = node(&format!("sm_clock = 0.75{more}"));
         let rate = sm_rate(&cuda, 400);
         let mhz = median(rate.mhz());
         assert!((mhz / 1485.0 - 1.0).abs() < 3e-3, "{mhz}");
         assert!((median(rate.work_per_cycle()) / (128.0 * 0.989) - 1.0).abs() < 1e-3);
         let gpu = cuda.nvml.device_by_index(0).expect("a device");
-        assert_eq!(gpu.clock_info(Clock::SM).expect("a clock"), told);
+        assert_eq!(gpu.clock_info(Clock::SM).expect("a clock"), clock);
         assert!(gpu.current_throttle_reasons().expect("reasons").is_empty());
     }
 }

@@ -30,7 +30,7 @@ fn the_library_wide_lock_holds_every_process() {
     let node = node("hang-lock.toml");
     let uuid = "GPU-00000000-0000-4000-8000-000000000001";
     node.state.open_gate("hang").expect("a gate");
-    assert_eq!(temperature(&node, 0), Ok(33), "nobody took the lock yet");
+    assert_eq!(temperature(&node, 0), Ok(33), "the lock is still free");
     thread::scope(|scope| {
         let holder = scope.spawn(|| temperature(&node, 3).is_ok());
         until("the lock", || node.state.calls_held() == 1);

@@ -52,8 +52,8 @@ fn event(node: &Node, set: sys::nvmlEventSet_t) -> Result<(u64, u64, u32, u32), 
         let mut data: sys::nvmlEventData_t = std::mem::zeroed();
         (wait(set, &mut data, 0), data)
     };
-    let told = (data.eventType, data.eventData, data.gpuInstanceId, data.computeInstanceId);
-    if code == 0 { Ok(told) } else { Err(code) }
+    let event = (data.eventType, data.eventData, data.gpuInstanceId, data.computeInstanceId);
+    if code == 0 { Ok(event) } else { Err(code) }
 }
 
 #[test]
@@ -143,17 +143,17 @@ fn a_recovery_is_told_from_its_beginning_to_its_end() {
 fn a_burst_of_xids_comes_by_both_sources() {
     let node = node("xid-burst.toml");
     let set = set(&node, 8);
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     until("the last line", || {
-        told.extend(event(&node, set));
+        events.extend(event(&node, set));
         texts(&node).iter().any(|text| text.contains("): 199, "))
     });
-    told.extend(std::iter::from_fn(|| event(&node, set).ok()));
+    events.extend(std::iter::from_fn(|| event(&node, set).ok()));
     let lines = texts(&node);
     assert!(
         lines[..10].iter().all(|l| l.contains("(PCI:0000:00:06): 31, pid=522, name=app, channel")),
         "{lines:?}"
     );
     assert!(lines[10].contains("(PCI:0000:00:07): 79, ") && lines.len() == 12, "{lines:?}");
-    assert_eq!(told, [(8, 31, u32::MAX, u32::MAX); 10]);
+    assert_eq!(events, [(8, 31, u32::MAX, u32::MAX); 10]);
 }

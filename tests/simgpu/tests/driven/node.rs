@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings as sys;
 use simgpu::{KMSG_ENV, SCENARIO_ENV, STATE_ENV, State};
 
 /// A process's view of a node. Every one loads a copy of the library of its own, which has its own
-/// statics, so that one test program stands for several processes.
+/// statics, so that one test program plays several processes.
 pub struct Node {
     pub nvml: Nvml,
     pub state: State,
@@ -109,7 +109,7 @@ pub fn temperature(node: &Node, gpu: u32) -> Result<u32, String> {
     device.temperature(TemperatureSensor::Gpu).said()
 }
 
-/// The Xid that an event set tells.
+/// The Xid of an event set.
 pub fn xid(set: &EventSet, timeout_ms: u32) -> Result<u64, String> {
     match set.wait(timeout_ms).said()?.event_data {
         Some(XidError::Value(xid)) => Ok(xid),

@@ -193,8 +193,8 @@ fn video_sessions_are_counted_and_listed() {
     let stats = gpu.encoder_stats().expect("stats");
     assert_eq!((stats.session_count, stats.average_fps, stats.average_latency), (3, 30, 5000));
     let sessions = gpu.encoder_sessions().expect("sessions");
-    let told: Vec<_> = sessions.iter().map(|s| (s.session_id, s.pid, s.average_fps)).collect();
-    assert_eq!(told, [(1, 11, 30), (2, 12, 30), (3, 11, 30)]);
+    let read: Vec<_> = sessions.iter().map(|s| (s.session_id, s.pid, s.average_fps)).collect();
+    assert_eq!(read, [(1, 11, 30), (2, 12, 30), (3, 11, 30)]);
     assert_eq!(gpu.fbc_stats().expect("stats").sessions_count, 1);
     assert_eq!(gpu.fbc_sessions_info().expect("sessions").len(), 1);
     assert_eq!(gpu.encoder_capacity(EncoderType::H264).said(), Ok(100));
@@ -220,7 +220,7 @@ fn vgpus_are_told_by_their_host() {
     assert_eq!(host.vgpu_host_mode().expect("mode"), HostVgpuMode::Sriov);
     assert_eq!(host.memory_info().expect("memory").used, 12 << 30);
     let vgpus = host.active_vgpus().expect("vGPUs");
-    let told: Vec<_> = vgpus
+    let read: Vec<_> = vgpus
         .iter()
         .map(|v| {
             let kind = v.instance_type().expect("a type");
@@ -240,7 +240,7 @@ fn vgpus_are_told_by_their_host() {
     let expected = expected.map(|(uuid, gib, licensed)| {
         (uuid.into(), gib << 30, name.clone(), class.clone(), 6 << 30, licensed)
     });
-    assert_eq!(told, expected);
+    assert_eq!(read, expected);
     assert!(matches!(vgpus[1].vm_id(), Ok(VmId::Uuid(id)) if id == "vm-2"));
     assert_eq!(vgpus[0].driver_version().said(), Ok("580.159.04".into()));
     let call = node.nvml.lib().nvmlDeviceGetVgpuUtilization.as_ref().expect("exported");
