@@ -1,6 +1,8 @@
 //! What the host and the kernels agree on, as `kernels/abi.h` says it in C++ (a test compares the two):
 //! arguments, results and shapes. Every kernel takes one structure by value.
 
+#![allow(unsafe_code)]
+
 use serde::{Deserialize, Serialize};
 
 /// A type that can be copied to and from the device byte by byte.
