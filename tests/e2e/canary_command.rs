@@ -253,7 +253,7 @@ fn what_the_daemon_has_learned_is_compared_with_and_left_as_it_is() {
     let slow = "[[step]]\ngate = \"slow\"\ngpu = 0\nmemory_rate = 0.8\n";
     let bench = Bench::new(1, slow).with("CANARY__MEMORY_MIB", "8");
     let json = bench.json(&["--check", "hbm_read"]).json();
-    let run: Run = serde_json::from_value(json["runs"][0]["run"].clone()).unwrap();
+    let run: CanaryRun = serde_json::from_value(json["runs"][0]["run"].clone()).unwrap();
     let place: Place = serde_json::from_value(json["runs"][0]["place"].clone()).unwrap();
     let mut memory = BaselineStore::default();
     for nth in 0..25 {

@@ -50,7 +50,7 @@ pub struct BadLane {
     pub got: u64,
 }
 
-/// Bad lanes that are told one by one.
+/// Bad lanes that are listed one by one.
 pub const BAD_LANES: usize = 62;
 
 /// The first bad lanes of a launch. Zeroed before it.
@@ -83,7 +83,7 @@ pub struct BadWord {
     pub got: u64,
 }
 
-/// Bad words that are told one by one.
+/// Bad words that are listed one by one.
 pub const BAD_WORDS: usize = 62;
 
 /// The first bad words of a launch. Zeroed before it.

@@ -23,6 +23,7 @@ use std::collections::BTreeSet;
 use sampler::watch::Around;
 use serde::{Deserialize, Serialize};
 
+use crate::baseline::Quantity;
 use crate::sample::RunContext;
 use crate::sample::Sample;
 use crate::sample::clocks::Clock;
@@ -33,7 +34,7 @@ use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict};
 pub use overlap::{Overlap, overlap_bound};
 pub use transform::{TRANSFORM_LIMIT, Transform};
 
-use crate::stats::Sm;
+use crate::stats::{self, Sm};
 
 /// Everything about one check.
 pub struct Check {
@@ -47,9 +48,28 @@ pub struct Check {
     /// The PCIe link's state is read meanwhile.
     pub reads_link: bool,
     /// Calls the driver. `None` where there is nothing to measure.
-    pub measure: fn(&mut Session<'_>) -> Try<Option<CheckResult>>,
+    pub measure: Measure,
     /// Judges what was measured, by the clock of this run.
-    pub judge: fn(&RunContext<'_>, &Measurement, &Clock) -> Sample,
+    pub judge: Judge,
+}
+
+type Measure = fn(&mut Session<'_>) -> Try<Option<CheckResult>>;
+type Judge = fn(&RunContext<'_>, &Measurement, &Clock) -> Sample;
+
+impl Check {
+    const fn new(
+        name: CanaryCheck,
+        step: CanaryStep,
+        kernels: &'static [&'static str],
+        measure: Measure,
+        judge: Judge,
+    ) -> Check {
+        Check { name, step, kernels, back_to_back: false, reads_link: false, measure, judge }
+    }
+
+    const fn back_to_back(self) -> Check {
+        Check { back_to_back: true, ..self }
+    }
 }
 
 /// All checks but `init`, which is made of the driver's steps before them ([`steps`]). The order has no meaning: a run's is

@@ -15,7 +15,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Checksum of the module, by which one build of the kernels is told from another.
+    /// Checksum of the module, by which one build of the kernels differs from another.
     pub fn checksum(&self) -> u32 {
         crc32fast::hash(self.image)
     }
@@ -194,12 +194,12 @@ mod tests {
         assert_eq!(sums.len(), CUBINS.len() + 1);
     }
 
-    /// Whoever changes a kernel must rebuild what is made of it.
+    /// A changed kernel needs new machine code.
     #[test]
     fn machine_code_is_of_these_sources() {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
         let sums = fs::read_to_string(kernels.join("bin/SHA256SUMS")).unwrap();
-        let told: BTreeMap<String, String> = sums
+        let read: BTreeMap<String, String> = sums
             .lines()
             .map(|line| line.split_once("  ").unwrap())
             .map(|(sum, name)| (name.to_owned(), sum.to_owned()))
@@ -216,6 +216,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(told, found, "kernels/bin is not made of kernels/: run `make kernels`");
+        assert_eq!(read, found, "kernels/bin is not made of kernels/: run `make kernels`");
     }
 }

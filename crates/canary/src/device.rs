@@ -22,15 +22,15 @@ pub struct CudaDevice {
     pub memory_bytes: u64,
     /// Bytes of it that the checks use: rates depend on it.
     pub used_bytes: u64,
-    /// Memory bus, bytes moved in one transfer; 0 if the driver does not tell.
+    /// Memory bus, bytes moved in one transfer; 0 if the driver does not report.
     pub bus_width_bytes: u32,
-    /// Highest SM clock, Hz; 0 if the driver does not tell.
+    /// Highest SM clock, Hz; 0 if the driver does not report.
     pub max_sm_clock_hertz: f64,
-    /// Highest memory clock, Hz; 0 if the driver does not tell.
+    /// Highest memory clock, Hz; 0 if the driver does not report.
     pub max_memory_clock_hertz: f64,
-    /// Newest PCIe generation that GPU and slot can do together; 0 if the driver does not tell.
+    /// Newest PCIe generation that GPU and slot can do together; 0 if the driver does not report.
     pub max_link_generation: u32,
-    /// Most lanes that GPU and slot can do together; 0 if the driver does not tell.
+    /// Most lanes that GPU and slot can do together; 0 if the driver does not report.
     pub max_link_width: u32,
     /// CUDA version of the driver, as 13000.
     pub cuda_version: u32,
@@ -38,9 +38,9 @@ pub struct CudaDevice {
     pub driver_version: String,
     /// VBIOS version.
     pub vbios_version: String,
-    /// Enforced power limit in force, milliwatts; 0 if the driver does not tell.
+    /// Enforced power limit in force, milliwatts; 0 if the driver does not report.
     pub power_limit_milliwatts: u64,
-    /// Its default, milliwatts; 0 if the driver does not tell.
+    /// Its default, milliwatts; 0 if the driver does not report.
     pub default_power_limit_milliwatts: u64,
     /// Whether ECC is on.
     pub ecc: Option<bool>,

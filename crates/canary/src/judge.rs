@@ -1,7 +1,7 @@
 //! Verdicts on runs of the canary, and what to remember of them. All of it is arithmetic on what was reported:
 //! nothing here asks the clock, a file or a driver.
 //!
-//! How causes are told apart: each multiprocessor counts its cycles and its time, so work per cycle says what
+//! How causes differ: each multiprocessor counts its cycles and its time, so work per cycle says what
 //! it did and the clock how fast it was let. A low clock has a reason or none; work per cycle is low on one
 //! multiprocessor or on all; memory is slow at full clocks or because of them; a link is narrow or the host is
 //! slow. Who was seen on the GPU meanwhile makes a sample worthless.
@@ -33,7 +33,7 @@ use model::canary::{Judged, Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
 
-/// Wall time beyond the time in which kernels ran, from which on somebody else must have had the GPU in between:
+/// Wall time beyond the time in which kernels ran, from which on another process must have had the GPU in between:
 /// half as much again, and more than a busy host takes to notice the end of some launches.
 const SLICED: (f64, f64) = (1.5, 0.010);
 
@@ -136,8 +136,7 @@ pub fn unconfirmed(outcome: &Outcome) -> Vec<CanaryCheck> {
     low.map(|judged| judged.check).collect()
 }
 
-/// Confirms at once what was low in this run: by further runs in which it must be low too, each of them. For
-/// who cannot wait for ten minutes to pass. Runs that measured nothing neither confirm nor clear.
+/// Confirms at once what was low in this run: by further runs in which it must be low too, each of them. For/// who cannot wait for ten minutes to pass. Runs that measured nothing neither confirm nor clear.
 pub fn confirm(outcome: &mut Outcome, again: &[Outcome]) {
     for check in unconfirmed(outcome) {
         let of_check = |outcome: &Outcome| -> Option<CanaryVerdict> {
@@ -210,11 +209,11 @@ fn contention(measured: &Measurement) -> Option<String> {
     let (times, beyond) = SLICED;
     (timed && gpu > 0.0 && wall > times * gpu + beyond).then(|| {
         let (wall, gpu) = (seconds(wall), seconds(gpu));
-        format!("took {wall} for {gpu} of work: somebody else had the GPU in between; thrown away")
+        format!("took {wall} for {gpu} of work: another process had the GPU in between; thrown away")
     })
 }
 
-/// What stands of a check after this sample.
+/// The verdict on a check after this sample.
 fn conclude(
     view: Option<&RunContext<'_>>,
     baseline: &BaselineStore,
@@ -225,13 +224,13 @@ fn conclude(
     measured: Option<&Measurement>,
 ) -> Judged {
     let recent = view.map(|view| baseline.recent(key, view.configuration, check, now)).unwrap_or_default();
-    let stands = confirmation::verdict(&recent, sample.verdict, now);
+    let by_rule = confirmation::verdict(&recent, sample.verdict, now);
     let wrong = baseline.wrong(key).iter().find(|wrong| wrong.check == check);
-    let verdict = confirmation::with_wrong(stands, wrong, now);
+    let verdict = confirmation::with_wrong(by_rule, wrong, now);
     let mut text = sample.text();
-    if let Some(wrong) = wrong.filter(|_| verdict != stands) {
+    if let Some(wrong) = wrong.filter(|_| verdict != by_rule) {
         text.push_str(&format!(
-            "; it computed wrongly before, which was confirmed and stands until {} right runs ({} since)",
+            "; it computed wrongly before, which was confirmed and holds until {} right runs ({} since)",
             super::baseline::RIGHT_AGAIN,
             wrong.right_since
         ));

@@ -11,7 +11,7 @@
 //! - [`roofline`]: what the hardware can do · [`baseline`]: what the GPU did before · [`sample`]: one check against both ·
 //!   [`judge`]: the verdicts of a run
 //!
-//! `unsafe` is in `abi`, `session/cuda`, `session/cuda/memory` and `session/functions`.
+//! `unsafe` is in `abi`, `session/cuda` and its modules.
 
 #![deny(unsafe_code)]
 

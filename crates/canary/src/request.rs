@@ -31,6 +31,6 @@ pub struct RunRequest {
     /// From which all inputs follow.
     pub seed: u64,
     /// Stop as soon as another process is on the device. Not for a run that an operator asked for by force: there
-    /// whoever is seen makes samples worthless.
+    /// a process that is seen makes samples worthless.
     pub yields: bool,
 }

@@ -1,7 +1,7 @@
-//! What the hardware can do at most, from what the device tells of itself: no table of models that rots.
+//! What the hardware can do at most, from what the device reports: no table of models that rots.
 //!
 //! Nothing is claimed where it is not known: a 0 in the report, a part of a GPU where the share of the whole
-//! is not told, and boards that share their memory or host link in another way.
+//! is not known, and boards that share their memory or host link in another way.
 
 use crate::device::CudaDevice;
 use sampler::watch::Around;
@@ -14,7 +14,7 @@ const LANE_GIGATRANSFERS: [f64; 6] = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
 const COHERENT: [&str; 6] = ["GH200", "GB200", "GB300", "GB10", "Thor", "Orin"];
 
 /// Bytes a second of the device memory: two transfers in each cycle of its clock, over the width of its bus.
-/// `whole` says that it is a whole GPU: how much a MIG device has of the bus is not told.
+/// `whole` says that it is a whole GPU: how much a MIG device has of the bus is not known.
 pub fn memory(device: &CudaDevice, around: &Around, whole: bool) -> Option<f64> {
     if !whole || is_coherent(device) {
         return None;

@@ -4,7 +4,6 @@
 pub mod cuda;
 pub mod device;
 pub mod errors;
-mod functions;
 pub mod library;
 pub mod numa;
 pub mod poll;
@@ -37,7 +36,7 @@ const ALIGNMENT: u64 = 512;
 /// How long the end of work is polled for without sleep where a sleeper's waking would be most of the time.
 const AWAKE: Duration = Duration::from_millis(2);
 
-/// All device memory of a run, in one piece that checks divide anew: data from the front, results from the end.
+/// All device memory of a run, in one piece that each check divides again: data from the front, results from the end.
 #[derive(Debug)]
 pub struct Arena {
     memory: DeviceMemory,
@@ -47,8 +46,8 @@ pub struct Arena {
 
 impl Arena {
     /// As much as wanted, or less where there is less.
-    pub fn new(cuda: &Cuda, device: &CudaDevice, order: &RunRequest) -> Try<Arena> {
-        let mut bytes = wanted(order.memory_bytes, device.l2_bytes, cuda.free_memory()?);
+    pub fn new(cuda: &Cuda, device: &CudaDevice, request: &RunRequest) -> Try<Arena> {
+        let mut bytes = wanted(request.memory_bytes, device.l2_bytes, cuda.free_memory()?);
         while bytes >= LEAST_MEMORY {
             match cuda.alloc(bytes) {
                 Ok(memory) => return Ok(Arena { memory, free: 0..bytes }),
@@ -116,7 +115,7 @@ fn wanted(allowed: u64, l2: u64, free: u64) -> u64 {
 /// Time that work took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
-    /// As the GPU tells it, seconds.
+    /// By the GPU's clock, seconds.
     pub gpu: f64,
     /// The same with what passed while the GPU was not ours, as far as it is known, seconds.
     pub wall: f64,
@@ -235,15 +234,15 @@ impl Session<'_> {
         let done = self.launch_and_wait(kernel, grid, args);
         self.poll.watch.working(false);
         let wall = done?;
-        let mut told = self.cuda.copy_out(stamps)?;
-        told.retain(|stamp| stamp.threads > 0);
-        let span = stats::span(&told);
-        // Whoever had the GPU in between made the host wait, and shows on the GPU's own clock since the launch
+        let mut read = self.cuda.copy_out(stamps)?;
+        read.retain(|stamp| stamp.threads > 0);
+        let span = stats::span(&read);
+        // A process that had the GPU in between made the host wait, and shows on the GPU's own clock since the launch
         // before. A host that is late shows in the first alone, and one that did something else in the second.
-        let passed = stats::since(self.spent.last_end_ns, &told).unwrap_or(span);
-        self.spent.last_end_ns = stats::last_end(&told);
+        let passed = stats::since(self.spent.last_end_ns, &read).unwrap_or(span);
+        self.spent.last_end_ns = stats::last_end(&read);
         self.spend(span, wall.min(passed).max(span));
-        Ok(told)
+        Ok(read)
     }
 
     /// Gives the time from handing over to the end, seconds.
@@ -271,8 +270,8 @@ impl Session<'_> {
         self.cuda.zero(bad)?;
         let args = check_args(data, bad, pattern, (a, b));
         self.run(self.kernel("check")?, self.walk_grid(), &args)?;
-        let told = self.cuda.copy_out(bad)?;
-        Ok(told.first().map(|bad| WrongResults::of_words(bad, unit)).unwrap_or_default())
+        let read = self.cuda.copy_out(bad)?;
+        Ok(read.first().map(|bad| WrongResults::of_words(bad, unit)).unwrap_or_default())
     }
 
     /// Threads for `fill` and `check`.
@@ -282,8 +281,8 @@ impl Session<'_> {
 
     /// What a rate kernel noted as wrong.
     pub fn bad_lanes(&self, bad: DeviceSlice<BadLanes>, unit: &str) -> Try<WrongResults> {
-        let told = self.cuda.copy_out(bad)?;
-        Ok(told.first().map(|bad| WrongResults::of_lanes(bad, unit)).unwrap_or_default())
+        let read = self.cuda.copy_out(bad)?;
+        Ok(read.first().map(|bad| WrongResults::of_lanes(bad, unit)).unwrap_or_default())
     }
 
     /// A grid of one block a multiprocessor: each takes more than half of its shared memory, at least `least`

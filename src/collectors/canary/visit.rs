@@ -199,7 +199,7 @@ impl Collector {
         let facts = self.desk.with(|state| state.facts(config, false, &snapshot, place, Mono::now()));
         // What the first try has left behind in the values is none of anybody else's.
         let ours = |allows: &Allows| {
-            use CanarySkip::{BaselineStore, Busy, RecentXid};
+            use CanarySkip::{Busy, Memory, RecentXid};
             matches!(allows, Allows::Yes | Allows::NotChecked(_) | Allows::No(RecentXid | Busy | Memory))
         };
         facts.is_some_and(|facts| {

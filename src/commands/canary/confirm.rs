@@ -100,7 +100,7 @@ fn with_clock(outcome: &Outcome, checks: &mut Vec<CanaryCheck>) {
     }
 }
 
-fn figures(made: &[Made], memory: &Memory) -> Vec<Figures> {
+fn figures(made: &[Made], memory: &BaselineStore) -> Vec<Figures> {
     let mut all: Vec<Figures> = Vec::new();
     for made in made {
         let Some(run) = &made.run else { continue };

@@ -11,7 +11,7 @@ use model::catalog::{CanaryCheck, CanaryVerdict};
 const RECENT: usize = 4;
 /// How long a wrong result is remembered, seconds.
 const REMEMBERED: f64 = 30.0 * 86_400.0;
-/// Right runs of the check after which a confirmed wrong result stands no more.
+/// Right runs of the check after which a confirmed wrong result is no longer in force.
 pub const RIGHT_AGAIN: u32 = 20;
 
 /// What a valid sample of a check said.
@@ -42,7 +42,7 @@ impl PastWrong {
         (now - self.at).abs() <= REMEMBERED
     }
 
-    /// Whether it still stands as the verdict of its check.
+    /// Whether it is still the verdict of its check.
     pub fn is_in_force(&self, now: f64) -> bool {
         self.confirmed && self.right_since < RIGHT_AGAIN && self.counts(now)
     }

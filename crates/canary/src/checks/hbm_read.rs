@@ -2,28 +2,16 @@
 //! siblings; any wrong sum.
 
 use super::reads::{self, ReadBuffers};
-use super::{Check, CheckFigures, CheckResult, Measurement};
-use crate::baseline::Quantity;
+use super::*;
 use crate::format::{bytes_per_second, percent, seconds};
 use crate::roofline;
-use crate::sample::clocks::Clock;
 use crate::sample::reasons::Reasons;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
-use crate::session::errors::Try;
-use crate::stats;
 use model::canary::Rate;
-use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict, RateAgainst};
+use model::catalog::RateAgainst;
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::HbmRead,
-    step: CanaryStep::HbmRead,
-    kernels: &["hbm_read", "fill"],
-    back_to_back: true,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check =
+    Check::new(CanaryCheck::HbmRead, CanaryStep::HbmRead, &["hbm_read", "fill"], measure, judge)
+        .back_to_back();
 
 impl Quantity {
     /// Bytes a second read from device memory. Taken to repeat to 1 %; 5 % is the field's rule.
@@ -52,10 +40,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample
     let CheckFigures::Read { bytes, seconds: times, .. } = &measured.found else {
         return CheckFigures::of_another_check();
     };
-    let (time, speed) = match reads::speed(*bytes, times) {
-        Ok(speed) => speed,
-        Err(discarded) => return discarded,
-    };
+    let Some((time, speed)) = reads::speed(*bytes, times) else { return reads::no_time() };
     let mut sample = Sample::new();
     sample.rate = Some(Rate::BytesPerSecond(speed));
     sample.say(format!("{}, {} a pass", bytes_per_second(speed), seconds(time)));
@@ -118,7 +103,7 @@ fn by_memory_clock(
         sample.say(format!("{what}, by choice: {}", reasons.words()));
     } else if reasons.none() {
         let todo = "compare `nvidia-smi -q -d CLOCK,PERFORMANCE`, then reset the drained GPU";
-        sample.find(CanaryVerdict::UnexplainedClockCap, format!("{what} and NVML tells no reason; {todo}"));
+        sample.find(CanaryVerdict::UnexplainedClockCap, format!("{what} and NVML reports no reason; {todo}"));
     } else {
         let text = format!("{what} by {}; {}", reasons.words(), reasons.first_thing());
         sample.find(CanaryVerdict::Throttled, text);

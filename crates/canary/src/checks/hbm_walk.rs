@@ -1,24 +1,11 @@
 //! `hbm_walk`: every word of the buffer keeps what was written to it, for six patterns. Any wrong word is a wrong result.
 
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::{BadWords, Pattern};
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
-use crate::session::errors::Try;
 use crate::session::tally::ResultTally;
-use crate::stats;
-use model::catalog::{CanaryCheck, CanaryStep};
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::HbmWalk,
-    step: CanaryStep::HbmWalk,
-    kernels: &["fill", "check"],
-    back_to_back: false,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check =
+    Check::new(CanaryCheck::HbmWalk, CanaryStep::HbmWalk, &["fill", "check"], measure, judge);
 
 /// Each bit both ways, neighbours different.
 const STRIPES: u64 = 0xa5a5_a5a5_a5a5_a5a5;
@@ -50,7 +37,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         }
     }
     let found = CheckFigures::Walked { bytes: data.bytes(), patterns: patterns.len() as u32 };
-    Ok(Some(CheckResult { found, mismatches: tally.told() }))
+    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
 }
 
 fn judge(_: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {

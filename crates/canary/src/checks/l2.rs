@@ -2,25 +2,12 @@
 //! siblings, as no bound is published; any wrong sum.
 
 use super::reads::{self, ReadBuffers};
-use super::{Check, CheckFigures, CheckResult, Measurement};
-use crate::baseline::Quantity;
+use super::*;
 use crate::format::{bytes_per_cycle, bytes_per_second};
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
-use crate::session::errors::Try;
 use model::canary::Rate;
-use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict};
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::L2,
-    step: CanaryStep::L2,
-    kernels: &["l2", "fill"],
-    back_to_back: true,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check =
+    Check::new(CanaryCheck::L2, CanaryStep::L2, &["l2", "fill"], measure, judge).back_to_back();
 
 impl Quantity {
     /// Bytes read from L2 in one cycle of the SM clock.
@@ -45,10 +32,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample
     let CheckFigures::Read { bytes, seconds, sm_clock_hertz } = &measured.found else {
         return CheckFigures::of_another_check();
     };
-    let (_, speed) = match reads::speed(*bytes, seconds) {
-        Ok(speed) => speed,
-        Err(discarded) => return discarded,
-    };
+    let Some((_, speed)) = reads::speed(*bytes, seconds) else { return reads::no_time() };
     let mut sample = Sample::new();
     let per_cycle = speed / sm_clock_hertz;
     if !(per_cycle.is_finite() && per_cycle > 0.0) {

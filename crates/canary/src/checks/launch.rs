@@ -1,28 +1,12 @@
 //! `launch`: the time from an empty launch to its end seen. Judged against the GPU's own past.
 
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::LaunchArgs;
-use crate::baseline::Quantity;
 use crate::format::seconds;
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
 use crate::session::cuda::Grid;
-use crate::session::errors::Try;
-use crate::session::tally::Mismatches;
-use crate::stats;
 use model::canary::Rate;
-use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict};
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::Launch,
-    step: CanaryStep::Launch,
-    kernels: &["launch"],
-    back_to_back: false,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check = Check::new(CanaryCheck::Launch, CanaryStep::Launch, &["launch"], measure, judge);
 
 impl Quantity {
     /// Seconds of an empty launch. Times depend on the host: only a multiple says something about the GPU.

@@ -7,31 +7,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::{OVERLAP_THREADS, OverlapArgs};
 use crate::format::{percent, seconds};
 use crate::reference;
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
 use crate::session::cuda::{
     CudaEvent, CudaFunction, CudaResult, CudaStream, DeviceSlice, Grid, Pinned, PinnedPart,
 };
-use crate::session::errors::Try;
 use crate::session::tally::{Mismatch, ResultTally, WrongResults};
-use crate::stats;
 use model::canary::Rate;
-use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict, RateAgainst};
+use model::catalog::RateAgainst;
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::Overlap,
-    step: CanaryStep::Overlap,
-    kernels: &["overlap"],
-    back_to_back: false,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check = Check::new(CanaryCheck::Overlap, CanaryStep::Overlap, &["overlap"], measure, judge);
 
 /// Wall times of the same work done in several ways, seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -73,7 +60,7 @@ const TIMES: usize = 3;
 
 /// Buffers of one batch.
 struct OverlapBatch {
-    /// Where its input begins in the host's memory, and where its output, in words.
+    /// Where its input begins in the host's memory, and where its output, counted in words.
     host: (usize, usize),
     x: DeviceSlice<f32>,
     y: DeviceSlice<f32>,
@@ -103,18 +90,18 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     space.turns = stats::turns(1.0, ratio, f64::from(TRIAL), 1.0, MOST_TURNS);
 
     let mut tally = ResultTally::default();
-    let mut told = Overlap { batches: BATCHES as u32, bytes, ..Overlap::default() };
-    told.stages = stages(s, &space)?;
+    let mut figures = Overlap { batches: BATCHES as u32, bytes, ..Overlap::default() };
+    figures.stages = stages(s, &space)?;
     for (way, seconds) in
-        [(SERIAL, &mut told.serial), (ROTATING, &mut told.rotating), (SEPARATE, &mut told.separate)]
+        [(SERIAL, &mut figures.serial), (ROTATING, &mut figures.rotating), (SEPARATE, &mut figures.separate)]
     {
         space.forget();
         *seconds = take(s, &space, way)?;
         tally.add(BATCHES as u64 * bytes / 4, space.verify());
     }
-    told.kernels = [take(s, &space, ONE_BY_ONE)?, take(s, &space, AT_ONCE)?];
+    figures.kernels = [take(s, &space, ONE_BY_ONE)?, take(s, &space, AT_ONCE)?];
     space.give_back(s)?;
-    Ok(Some(CheckResult { found: CheckFigures::Overlapped(told), mismatches: tally.told() }))
+    Ok(Some(CheckResult { found: CheckFigures::Overlapped(figures), mismatches: tally.into_mismatches() }))
 }
 
 /// Copy in, kernel and copy out, each alone; medians, seconds.

@@ -2,30 +2,19 @@
 //! with nothing, because it depends on the pair of GPUs.
 
 use super::reads;
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::{BadWords, Pattern};
 use crate::code;
 use crate::format::bytes_per_second;
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
+use crate::session::check_args;
 use crate::session::cuda::{Cuda, CudaContext, CudaFunction, DeviceId, DeviceMemory, DeviceSlice};
 use crate::session::device;
-use crate::session::errors::{CudaError, Ended, Try};
+use crate::session::errors::{CudaError, Ended};
 use crate::session::tally::{ResultTally, WrongResults};
-use crate::session::{Session, check_args};
-use crate::stats;
 use model::canary::Rate;
-use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
+use model::catalog::CanarySkip;
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::P2p,
-    step: CanaryStep::P2p,
-    kernels: &["fill", "check"],
-    back_to_back: false,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check = Check::new(CanaryCheck::P2p, CanaryStep::P2p, &["fill", "check"], measure, judge);
 
 /// Bytes of one copy at most.
 const BYTES: u64 = 64 << 20;
@@ -75,7 +64,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     s.cuda.release(peer.id)?;
     s.cuda.make_current(s.context)?;
     let found = CheckFigures::Peer { peer: uuid, bytes: data.bytes(), seconds, access };
-    Ok(Some(CheckResult { found, mismatches: tally.told() }))
+    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
 }
 
 fn copy(s: &mut Session<'_>, peer: &Peer, data: DeviceSlice<u64>) -> Try<f64> {
@@ -118,9 +107,9 @@ impl Peer {
         let args = check_args(self.data, self.bad, Pattern::Arithmetic, start);
         s.cuda.launch(self.check, s.walk_grid(), &queue, &args)?;
         s.cuda.wait(&queue)?;
-        let told = s.cuda.copy_out(self.bad)?;
+        let read = s.cuda.copy_out(self.bad)?;
         s.cuda.destroy_stream(queue)?;
-        Ok(told.first().map(|bad| WrongResults::of_words(bad, "peer")).unwrap_or_default())
+        Ok(read.first().map(|bad| WrongResults::of_words(bad, "peer")).unwrap_or_default())
     }
 }
 
@@ -128,10 +117,7 @@ fn judge(_: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     let CheckFigures::Peer { peer, bytes, seconds, access } = &measured.found else {
         return CheckFigures::of_another_check();
     };
-    let (_, speed) = match reads::speed(*bytes, seconds) {
-        Ok(speed) => speed,
-        Err(discarded) => return discarded,
-    };
+    let Some((_, speed)) = reads::speed(*bytes, seconds) else { return reads::no_time() };
     let mut sample = Sample::new();
     sample.rate = Some(Rate::BytesPerSecond(speed));
     let way = if *access { "directly" } else { "through the host: the two cannot reach each other's memory" };

@@ -4,33 +4,23 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::{BadWords, Pattern};
-use crate::baseline::Quantity;
 use crate::format::{bytes_per_second, percent, seconds};
 use crate::reference;
 use crate::roofline;
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
 use crate::session::cuda::{DeviceSlice, Pinned, PinnedPart};
-use crate::session::errors::{CudaError, Try};
+use crate::session::errors::CudaError;
 use crate::session::numa::{self, Node};
 use crate::session::tally::{Mismatch, ResultTally, WrongResults};
-use crate::stats;
 use model::canary::Rate;
-use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict, RateAgainst};
+use model::catalog::RateAgainst;
 use model::clock::Mono;
 use sampler::gpu::pci_address;
 
 pub static CHECK: Check = Check {
-    name: CanaryCheck::Pcie,
-    step: CanaryStep::Pcie,
-    kernels: &["fill", "check"],
-    back_to_back: false,
     reads_link: true,
-    measure,
-    judge,
+    ..Check::new(CanaryCheck::Pcie, CanaryStep::Pcie, &["fill", "check"], measure, judge)
 };
 
 impl Quantity {
@@ -114,7 +104,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let bytes = gpu.bytes();
     let found =
         CheckFigures::Copied { bytes, to_gpu, to_host, latency, link_generation, link_width, numa_node };
-    Ok(Some(CheckResult { found, mismatches: tally.told() }))
+    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
 }
 
 fn copies(s: &mut Session<'_>, mut copy: impl FnMut(&mut Session<'_>) -> Try<f64>) -> Try<Vec<f64>> {
@@ -200,7 +190,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     for (way, quantity, speed) in ways {
         let Some(speed) = speed else { continue };
         let standing = view.compared(quantity, speed);
-        // The rate that is told is the lesser one: so are its comparisons.
+        // The reported rate is the lesser one: so are its comparisons.
         if speed == least && sample.ratios.is_empty() {
             sample.note_ratios(&standing);
         }
@@ -225,7 +215,7 @@ fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
     sample
 }
 
-/// The link is narrower or slower than GPU and slot can do together: in words. The generation falls while a link
+/// The link is narrower or slower than GPU and slot can do together. The generation falls while a link
 /// idles, so what was read must be in force during the copies: copies faster than it allows prove that it was
 /// not.
 fn narrowed(view: &RunContext<'_>, (generation, width): (u32, u32), fastest: f64) -> Option<String> {
@@ -249,7 +239,7 @@ fn slow(measured: &Measurement, low: &str, numa_node: Option<u32>) -> String {
         0 => {
             let near = match numa_node {
                 Some(node) => format!("the buffer was asked from NUMA node {node}"),
-                None => "the host does not tell the GPU's NUMA node".to_owned(),
+                None => "the host does not report the GPU's NUMA node".to_owned(),
             };
             format!(
                 "the link is full and replayed nothing, so look at the host: its load, NUMA ({near}), IOMMU"

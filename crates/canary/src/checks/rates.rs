@@ -20,7 +20,7 @@ use model::clock::Mono;
 use sampler::watch::Around;
 
 /// How long a launch takes at the highest clock: long against the step of the GPU's nanosecond clock (1 us on
-/// some), short for whoever waits for the GPU.
+/// some), short for a process that waits for the GPU.
 const LAUNCH: f64 = 2.5e-3;
 /// Launches that are measured.
 const LAUNCHES: u32 = 3;
@@ -54,7 +54,7 @@ pub struct RateKernel<'a, A> {
     pub args: &'a dyn Fn(u32, DeviceSlice<SmStamp>, DeviceSlice<BadLanes>) -> A,
 }
 
-/// Launches until every multiprocessor was met and every launch is counted. The first warm up, and tell how
+/// Launches until every multiprocessor was met and every launch is counted. The first warm up, and show how
 /// long the others are to be: a GPU that is held back takes as long as one that is not.
 pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<CheckResult> {
     let stamps = s.arena.results::<SmStamp>(kind.grid.blocks as usize)?;
@@ -63,9 +63,9 @@ pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Ch
     let mut tally = ResultTally::default();
     let mut launch = |s: &mut Session<'_>, turns: u32| {
         s.cuda.zero(bad)?;
-        let told = s.stamped(kind.kernel, kind.grid, &(kind.args)(turns, stamps, bad), stamps)?;
+        let read = s.stamped(kind.kernel, kind.grid, &(kind.args)(turns, stamps, bad), stamps)?;
         tally.add(compared, s.bad_lanes(bad, kind.unit)?);
-        Ok::<_, Ended>((told, tally.wants_more()))
+        Ok::<_, Ended>((read, tally.wants_more()))
     };
 
     let most = stats::turns(LAUNCH, s.limits.clock_hertz, kind.rate, kind.work, kind.most);
@@ -81,14 +81,14 @@ pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Ch
     let turns = stats::scaled(most, warm_up, stats::span(&warm), LAUNCH);
     let mut rates = SmRates::default();
     for made in 1..=MOST_LAUNCHES {
-        let (told, again) = launch(s, turns)?;
-        rates.add(kind.work * f64::from(turns), &told);
+        let (read, again) = launch(s, turns)?;
+        rates.add(kind.work * f64::from(turns), &read);
         let covered = rates.covered() >= s.multiprocessors() as usize;
         if made >= LAUNCHES && covered && !again {
             break;
         }
     }
-    Ok(CheckResult { found: CheckFigures::Sms(rates.sms()), mismatches: tally.told() })
+    Ok(CheckResult { found: CheckFigures::Sms(rates.sms()), mismatches: tally.into_mismatches() })
 }
 
 /// What a rate is judged by.
@@ -111,7 +111,7 @@ pub fn judge(view: &RunContext<'_>, around: &Around, sms: &[Sm], kind: &RateJudg
     let valid = |value: f64| value.is_finite() && value > 0.0;
     let sms: Vec<Sm> = sms.iter().copied().filter(|sm| valid(sm.work_per_cycle)).collect();
     let Some(work) = stats::median(sms.iter().map(|sm| sm.work_per_cycle)) else {
-        let why = "no multiprocessor told a rate".to_owned();
+        let why = "no multiprocessor reported a rate".to_owned();
         return (Sample::discarded(CanaryVerdict::Skipped, why), Clock::Fine);
     };
     let mut sample = Sample::new();
@@ -126,7 +126,7 @@ pub fn judge(view: &RunContext<'_>, around: &Around, sms: &[Sm], kind: &RateJudg
     }
     let missing = usize::try_from(view.device.multiprocessors).unwrap_or(0).saturating_sub(sms.len());
     if missing > 0 {
-        sample.say(format!("{} told nothing", counted(missing, "multiprocessor")));
+        sample.say(format!("{} reported nothing", counted(missing, "multiprocessor")));
     }
     name_slow_ones(kind, &sms, clock.is_fine(), &mut sample);
     judge_work(view, kind, work, &mut sample);

@@ -62,10 +62,10 @@ pub fn measure(
     };
     let (mut tally, mut seconds, mut clocks) = (ResultTally::default(), Vec::new(), Vec::new());
     for launch in 1..=ALL_LAUNCHES {
-        let told = s.stamped(kernel, grid, &args, stamps)?;
+        let read = s.stamped(kernel, grid, &args, stamps)?;
         let got = s.cuda.copy_out(sums)?.into_iter().fold(0u64, u64::wrapping_add);
-        seconds.push(stats::span(&told) / f64::from(passes));
-        clocks.push(stats::clock(&told));
+        seconds.push(stats::span(&read) / f64::from(passes));
+        clocks.push(stats::clock(&read));
         tally.add(data.count as u64, compare(expected, got));
         let enough = launch >= LEAST_LAUNCHES && (launch * passes >= PASSES || launch >= MOST_LAUNCHES);
         if enough && !tally.wants_more() {
@@ -74,7 +74,7 @@ pub fn measure(
     }
     let found =
         CheckFigures::Read { bytes: data.bytes(), seconds, sm_clock_hertz: stats::median_or_zero(&clocks) };
-    Ok(CheckResult { found, mismatches: tally.told() })
+    Ok(CheckResult { found, mismatches: tally.into_mismatches() })
 }
 
 fn compare(expected: u64, got: u64) -> WrongResults {
@@ -85,13 +85,15 @@ fn compare(expected: u64, got: u64) -> WrongResults {
     wrong
 }
 
-/// The middle of the times of a pass, and the bytes a second that follow; a sample that is thrown away if there is neither.
-pub fn speed(bytes: u64, times: &[f64]) -> Result<(f64, f64), Sample> {
-    let time = stats::median(times.iter().copied());
-    let speed = time.map(|time| (time, bytes as f64 / time));
-    speed
-        .filter(|(_, speed)| speed.is_finite() && *speed > 0.0)
-        .ok_or_else(|| Sample::discarded(CanaryVerdict::Skipped, "no time was measured".into()))
+/// The middle of the times of a pass, and the bytes a second that follow.
+pub fn speed(bytes: u64, times: &[f64]) -> Option<(f64, f64)> {
+    let time = stats::median(times.iter().copied())?;
+    let speed = bytes as f64 / time;
+    (speed.is_finite() && speed > 0.0).then_some((time, speed))
+}
+
+pub fn no_time() -> Sample {
+    Sample::discarded(CanaryVerdict::Skipped, "no time was measured".into())
 }
 
 /// What remains of a low rate while the clock says nothing of the memory.

@@ -2,27 +2,16 @@
 //! Judged against the lanes, the GPU's own past, its siblings, and the multiprocessors against each other.
 
 use super::rates::{self, RateJudge, RateKernel};
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::{SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, SM_RATE_THREADS, SmRateArgs};
-use crate::baseline::Quantity;
 use crate::format;
 use crate::reference;
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
-use crate::session::errors::Try;
-use crate::stats;
-use model::catalog::{CanaryCheck, CanaryStep};
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::SmRate,
-    step: CanaryStep::SmRate,
-    kernels: &["sm_rate"],
-    back_to_back: true,
-    reads_link: false,
-    measure,
-    judge: |view, measured, _| judge(view, measured).0,
-};
+pub static CHECK: Check =
+    Check::new(CanaryCheck::SmRate, CanaryStep::SmRate, &["sm_rate"], measure, |view, measured, _| {
+        judge(view, measured).0
+    })
+    .back_to_back();
 
 impl Quantity {
     /// FP32 FMA of one multiprocessor in a cycle, median of all. On an H200 it repeats to 0.001 %.

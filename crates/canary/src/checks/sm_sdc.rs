@@ -4,29 +4,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNIT_NAMES, SDC_UNITS, SmSdcArgs, SmStamp};
 use crate::format::counted;
 use crate::reference;
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
 use crate::session::cuda::{DeviceSlice, Grid};
-use crate::session::errors::Try;
 use crate::session::tally::{Mismatch, RERUNS, ResultTally, WrongResults};
-use crate::stats;
-use model::catalog::{CanaryCheck, CanaryStep};
 use model::clock::Mono;
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::SmSdc,
-    step: CanaryStep::SmSdc,
-    kernels: &["sm_sdc"],
-    back_to_back: false,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check = Check::new(CanaryCheck::SmSdc, CanaryStep::SmSdc, &["sm_sdc"], measure, judge);
 
 /// Launches, each with a seed of its own: as many as come to an end within a while (the copies and the CPU's
 /// share take most of it), but one at least, and more if some multiprocessor was not met.
@@ -66,7 +52,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         }
     }
     let found = CheckFigures::Covered(covered.into_iter().collect());
-    Ok(Some(CheckResult { found, mismatches: tally.told() }))
+    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
 }
 
 /// One launch: what was wrong, and where it ran.
@@ -80,9 +66,9 @@ fn run(
     let args = SmSdcArgs { results: results.address, stamps: stamps.address, rounds: SDC_ROUNDS, seed };
     s.cuda.zero(results)?;
     let kernel = s.kernel("sm_sdc")?;
-    let told = s.stamped(kernel, grid, &args, stamps)?;
+    let read = s.stamped(kernel, grid, &args, stamps)?;
     let got = s.cuda.copy_out(results)?;
-    let smids: Vec<u32> = told.iter().map(|stamp| stamp.smid).collect();
+    let smids: Vec<u32> = read.iter().map(|stamp| stamp.smid).collect();
     // A block that noted nothing would have the others named by their neighbours' numbers.
     let by_block = if smids.len() == grid.blocks as usize { &smids[..] } else { &[] };
     Ok((compare(&reference::sm_sdc(seed, SDC_ROUNDS), &got, by_block), smids))

@@ -2,37 +2,13 @@
 //! clock: tensor work may meet the power limit, so the clock is compared with its own past alone.
 
 use super::rates::{self, RateJudge, RateKernel};
-use super::{Check, CheckFigures, CheckResult};
+use super::*;
 use crate::abi::{TENSOR_SHARED_BYTES, TensorArgs};
-use crate::baseline::Quantity;
 use crate::format;
 use crate::reference;
-use crate::session::Session;
-use crate::session::errors::Try;
-use crate::stats;
-use model::catalog::{CanaryCheck, CanaryStep};
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::Tensor,
-    step: CanaryStep::Tensor,
-    kernels: &["tensor"],
-    back_to_back: true,
-    reads_link: false,
-    measure,
-    judge: |view, measured, _| {
-        let CheckFigures::Sms(sms) = &measured.found else { return CheckFigures::of_another_check() };
-        let by = RateJudge {
-            work: Quantity::TENSOR_WORK,
-            clock: Quantity::TENSOR_CLOCK,
-            has_highest_clock: false,
-            bound: view.device.tensor_fma,
-            floor: None,
-            tolerance: 0.02,
-            unit: "tensor FMA",
-        };
-        rates::judge(view, &measured.around, sms, &by).0
-    },
-};
+pub static CHECK: Check =
+    Check::new(CanaryCheck::Tensor, CanaryStep::Tensor, &["tensor"], measure, judge).back_to_back();
 
 impl Quantity {
     /// FMA of the tensor cores of one multiprocessor in a cycle, median of all.
@@ -71,4 +47,18 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         },
     };
     rates::measure(s, &kernel).map(Some)
+}
+
+fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
+    let CheckFigures::Sms(sms) = &measured.found else { return CheckFigures::of_another_check() };
+    let by = RateJudge {
+        work: Quantity::TENSOR_WORK,
+        clock: Quantity::TENSOR_CLOCK,
+        has_highest_clock: false,
+        bound: view.device.tensor_fma,
+        floor: None,
+        tolerance: 0.02,
+        unit: "tensor FMA",
+    };
+    rates::judge(view, &measured.around, sms, &by).0
 }

@@ -3,30 +3,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Check, CheckFigures, CheckResult, Measurement};
+use super::*;
 use crate::abi::{TRANSFORM_THREADS, TransformArgs};
 use crate::format::seconds;
 use crate::reference;
-use crate::sample::clocks::Clock;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
 use crate::session::cuda::{DeviceSlice, Grid, PinnedPart};
-use crate::session::errors::Try;
-use crate::session::tally::Mismatches;
-use crate::stats;
 use model::canary::Rate;
-use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict};
 use model::clock::Mono;
 
-pub static CHECK: Check = Check {
-    name: CanaryCheck::Transform,
-    step: CanaryStep::Transform,
-    kernels: &["transform"],
-    back_to_back: false,
-    reads_link: false,
-    measure,
-    judge,
-};
+pub static CHECK: Check =
+    Check::new(CanaryCheck::Transform, CanaryStep::Transform, &["transform"], measure, judge);
 
 /// Times in seconds, and errors against the result in double precision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -94,8 +80,8 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let [copy_in, kernel] = times.map(|times| stats::median_or_zero(&times));
     let copy_out = stats::median_or_zero(&copy_out);
     let count = count as u64;
-    let told = Transform { count, copy_in, kernel, copy_out, cpu, max_absolute_error, max_relative_error };
-    Ok(Some(CheckResult { found: CheckFigures::Transformed(told), mismatches: Mismatches::default() }))
+    let figures = Transform { count, copy_in, kernel, copy_out, cpu, max_absolute_error, max_relative_error };
+    Ok(Some(CheckResult { found: CheckFigures::Transformed(figures), mismatches: Mismatches::default() }))
 }
 
 /// A number within the bounds.

@@ -1,4 +1,4 @@
-//! From the library to a context, step by step: what can keep a canary from running, and how it is told apart
+//! From the library to a context, step by step: what can keep a canary from running, and how it differs
 //! from a fault.
 
 use std::fs::OpenOptions;

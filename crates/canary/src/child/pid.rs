@@ -21,8 +21,8 @@ pub fn seen(pid: u32) -> bool {
 }
 
 /// A number by which NVML must mean this process, although nothing here knows it: in a container without the
-/// host's pids NVML may still tell those of the host. It is the only one that came when the context was made,
-/// our own numbers are not listed, and no process of that number is seen here. `seen` tells of the last.
+/// host's pids NVML may still report those of the host. It is the only one that came when the context was made,
+/// our own numbers are not listed, and no process of that number is seen here. `seen` answers the last.
 pub fn adopt(
     own: &BTreeSet<u32>,
     before: &BTreeSet<u32>,

@@ -1,4 +1,4 @@
-//! A run from its order to its end: the driver's steps, the checks, and giving back.
+//! A run from its request to its end: the driver's steps, the checks, and giving back.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
 use model::clock::Mono;
 use sampler::watch::{Facts, Look};
 
-/// A look this young still tells how things are before the next check.
+/// A look this young still holds before the next check.
 const YOUNG: Duration = Duration::from_millis(20);
 
 /// A run under way.
@@ -41,10 +41,10 @@ impl<'a> RunSteps<'a> {
         RunSteps { request, poll, reports, step: CanaryStep::Load, last: None, gpu_seconds: 0.0 }
     }
 
-    /// Makes the run. What ends it is told; the last report is that it is done.
+    /// Makes the run. Its end is reported; the last report is `Done`.
     pub fn run(mut self, slot: SlotWriter) {
         match self.step(CanaryStep::Load, |run| run.load(slot)) {
-            Err(ended) => self.tell(ended),
+            Err(ended) => self.report_end(ended),
             Ok((cuda, facts)) => {
                 let ended = self.with(&cuda, &facts).err();
                 self.give_back(&cuda, ended);
@@ -59,7 +59,7 @@ impl<'a> RunSteps<'a> {
         let fault = matches!(ended, Some(Ended::Fault(_)));
         let early = ended.is_some();
         if let Some(ended) = ended {
-            self.tell(ended);
+            self.report_end(ended);
         }
         if fault || cuda.held().is_empty() {
             return;
@@ -73,11 +73,11 @@ impl<'a> RunSteps<'a> {
             Err(Ended::Unable(_, text)) if early => {
                 tracing::warn!(text, "the context could not be destroyed")
             }
-            Err(ended) => self.tell(ended),
+            Err(ended) => self.report_end(ended),
         }
     }
 
-    fn tell(&mut self, ended: Ended) {
+    fn report_end(&mut self, ended: Ended) {
         let report = match ended {
             Ended::Fault(error) => {
                 let (step, code, call) = (self.step, error.code, error.call.to_owned());
@@ -99,13 +99,13 @@ impl<'a> RunSteps<'a> {
         Ok(done)
     }
 
-    /// NVML first: whether somebody is there is known before CUDA is touched.
+    /// NVML first: other processes are known before CUDA is touched.
     fn load(&mut self, slot: SlotWriter) -> Try<(Cuda, Facts)> {
         let facts = match self.poll.watch.facts() {
             Ok(facts) => facts,
             Err(text) if self.request.yields => return Err(Ended::Unable(CanarySkip::Unread, text)),
             Err(text) => {
-                tracing::warn!(text, "nobody watches this run");
+                tracing::warn!(text, "NVML does not watch this run");
                 Facts::default()
             }
         };
@@ -119,12 +119,12 @@ impl<'a> RunSteps<'a> {
         Ok((cuda, facts))
     }
 
-    /// A fresh look. Who is to yield and cannot see to whom does not go on.
+    /// A fresh look. A run that yields ends if NVML cannot list the other processes.
     fn look(&mut self) -> Try<Option<Look>> {
         let look = self.poll.watch.look();
         let seen = look.as_ref().is_some_and(|look| look.processes.is_some());
         if self.request.yields && !seen {
-            let text = "NVML does not tell which processes are on the GPU".to_owned();
+            let text = "NVML does not report which processes are on the GPU".to_owned();
             return Err(Ended::Unable(CanarySkip::Unread, text));
         }
         self.last = look.clone().map(|look| (look, Mono::now()));
@@ -189,7 +189,7 @@ impl<'a> RunSteps<'a> {
         done
     }
 
-    /// Looks who came with the context: NVML may know this process by a number that is not known here.
+    /// Finds the process that came with the context: NVML may know this one by a number that is not known here.
     fn know_ourselves(&mut self) -> Try<()> {
         let listed = |look: &Look| look.processes.clone().unwrap_or_default();
         let before = self.last.as_ref().map(|(look, _)| listed(look)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What stands after several runs: a low rate must last, a wrong result or a narrowed link need not.
+//! The verdict after several runs: a low rate must last, a wrong result or a narrowed link need not.
 
 use crate::baseline::{PastWrong, RecentSample};
 use model::catalog::CanaryVerdict;
@@ -24,7 +24,7 @@ pub fn is_valid(sample: CanaryVerdict) -> bool {
     matches!(sample, Ok | NarrowedLink | WrongResultSuspected | WrongResult) || is_rate(sample)
 }
 
-/// What stands of a check: of this run's `sample` at `now`, and the valid samples before it, oldest first.
+/// The verdict on a check: of this run's `sample` at `now`, and the valid samples before it, oldest first.
 pub fn verdict(recent: &[RecentSample], sample: CanaryVerdict, now: f64) -> CanaryVerdict {
     let mut window: Vec<RecentSample> = recent.to_vec();
     if is_valid(sample) {
@@ -44,7 +44,7 @@ pub fn verdict(recent: &[RecentSample], sample: CanaryVerdict, now: f64) -> Cana
     }
 }
 
-/// With wrong results that were confirmed before and stand: they outlive runs that happened to compute rightly.
+/// With wrong results that were confirmed before and are in force: they outlive runs that happened to compute rightly.
 pub fn with_wrong(verdict: CanaryVerdict, wrong: Option<&PastWrong>, now: f64) -> CanaryVerdict {
     match wrong {
         Some(wrong) if wrong.is_in_force(now) => CanaryVerdict::WrongResult,

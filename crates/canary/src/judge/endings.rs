@@ -1,4 +1,4 @@
-//! How runs end other than well, in words.
+//! The ends of runs, other than well.
 
 use crate::checks::of_step;
 use crate::format::{self, seconds};
@@ -18,7 +18,7 @@ pub struct Ending {
     pub judged: Option<(CanaryCheck, CanaryVerdict)>,
 }
 
-/// Whether a run could not be made because the GPU is somebody's or is to be left alone; else something is
+/// Whether a run could not be made because the GPU is in use or is to be left alone; else something is
 /// missing or wrong here.
 pub fn is_left_alone(reason: CanarySkip) -> bool {
     use CanarySkip::*;
@@ -107,7 +107,7 @@ fn after_fault(code: u32) -> &'static str {
     }
 }
 
-/// Whether the driver failed in a way that can be the aftermath of somebody else's fault: worth one more try in
+/// Whether the driver failed in a way that can be the aftermath of another process's fault: worth one more try in
 /// a fresh process before it counts.
 pub fn worth_another_try(run: &CanaryRun) -> bool {
     matches!(&run.end, RunEnd::Fault { code: 700 | 702 | 709 | 710 | 714..=719 | 721, .. })

@@ -64,7 +64,7 @@ pub fn sms(work: f64, hertz: f64) -> Vec<Sm> {
     (0..132).map(sm).collect()
 }
 
-/// What NVML tells beside a check of a GPU that is well.
+/// What NVML reports beside a check of a GPU that is well.
 pub fn around() -> Around {
     Around {
         sm_clock_hertz: 1980e6,

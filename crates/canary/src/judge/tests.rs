@@ -98,7 +98,7 @@ const FAULTS: &[Case] = &[
     ("a link at generation 1", |r| copies(r, 0.06, (1, 16)), &[(Pcie, NarrowedLink)]),
     ("a generation read while the link slept", |r| copies(r, 1.0, (1, 16)), &[]),
     ("slow copies over a full link", |r| copies(r, 0.8, (5, 16)), &[(Pcie, Slow)]),
-    ("a link that is not told", |r| copies(r, 1.0, (0, 0)), &[]),
+    ("a link that is not known", |r| copies(r, 1.0, (0, 0)), &[]),
     ("slow launches", |r| of(r, Launch).found = CheckFigures::Launched(vec![40e-6; 200]), &[(Launch, Slow)]),
     ("a slow context", |r| r.steps[3].1 = 3.0, &[(Init, Slow)]),
     ("a wrong bit on SM 17", |r| wrong(r, SmSdc, 3), &[(SmSdc, WrongResult)]),

@@ -1,4 +1,4 @@
-//! How often a healthy GPU is told sick by chance, if samples are normally distributed and independent. That they
+//! How often a healthy GPU is judged sick by chance, if samples are normally distributed and independent. That they
 //! are not, as when something really holds a clock for hours, is what verdicts are for.
 //!
 //! Measurement on H200s (2026-11-22, docs/evidence/2026-11-22-h200): work per cycle 0.0026 % standard deviation over

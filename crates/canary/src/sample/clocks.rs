@@ -1,4 +1,4 @@
-//! Whether the clock of the multiprocessors is what it should be, and if not, who holds it down.
+//! Whether the clock of the multiprocessors is what it should be, and if not, what holds it down.
 
 use super::reasons::Reasons;
 use super::{Comparison, RunContext};
@@ -9,19 +9,19 @@ use sampler::watch::Around;
 
 /// Share of the highest clock below which a GPU that holds it is low without any baseline.
 const STEADY_FLOOR: f64 = 0.95;
-/// The same for GPUs that never reach the highest clock they tell.
+/// The same for GPUs that never reach the highest clock they report.
 const MOVING_FLOOR: f64 = 0.75;
 
-/// How the clock stands.
+/// The state of the clock.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Clock {
     /// As it should be, or nothing is known to compare it with.
     Fine,
     /// Low because the GPU had been idle and its clocks had not risen yet: the sample says nothing.
     Unramped,
-    /// Low because somebody wants it so: in words.
+    /// Low on purpose, and why.
     Chosen(String),
-    /// Low, with the verdict and the reason in words.
+    /// Low, with the verdict and the reason.
     Low(CanaryVerdict, String),
 }
 
@@ -33,7 +33,7 @@ impl Clock {
 }
 
 /// Judges a clock. `quantity` is what it is compared as; `absolute`: also with the highest clock the device
-/// tells.
+/// reports.
 pub fn judge(
     view: &RunContext<'_>,
     around: &Around,
@@ -54,7 +54,7 @@ pub fn judge(
     }
     if reasons.none() {
         let text = format!(
-            "the clock is low ({low}) and NVML tells no reason and {}; compare `nvidia-smi -q -d \
+            "the clock is low ({low}) and NVML reports no reason and {}; compare `nvidia-smi -q -d \
              CLOCK,PERFORMANCE`, then drain the node and power it off and on",
             megahertz(around.sm_clock_hertz)
         );
@@ -64,7 +64,7 @@ pub fn judge(
     Clock::Low(CanaryVerdict::Throttled, text)
 }
 
-/// What is low about it, in words.
+/// What is low about it.
 fn low(
     view: &RunContext<'_>,
     reasons: Reasons,
@@ -78,7 +78,7 @@ fn low(
     let highest = view.device.max_sm_clock_hertz;
     let share = hertz / highest;
     let floor = if view.steady() { STEADY_FLOOR } else { MOVING_FLOOR };
-    // A power cap is how many boards work at their best: only a baseline can tell that it is too low.
+    // A power cap is how many boards work at their best: only a baseline can show that it is too low.
     let sure = reasons.none() || reasons.distress();
     (absolute && sure && share.is_finite() && share < floor)
         .then(|| format!("{} of the highest, {}", percent(share), megahertz(highest)))

@@ -28,15 +28,15 @@ const WORDS: [(u64, &str, &str); 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reasons {
     bits: u64,
-    /// The power limit in force is below the vendor's default: somebody wants the GPU so.
+    /// The power limit in force is below the vendor's default: the limit was set on purpose.
     limited: bool,
 }
 
 impl Reasons {
     /// All that were seen, and those of which the driver's own counters of time moved, which sees what falls
-    /// between two looks. `None` if NVML told nothing at all, which is not the same as no reason.
+    /// between two looks. `None` if NVML reported nothing at all, which is not the same as no reason.
     pub fn seen(device: &CudaDevice, around: &Around) -> Option<Reasons> {
-        // What is no number is not told either.
+        // What is no number is not known either.
         if around.sm_clock_hertz.is_nan() || around.sm_clock_hertz <= 0.0 {
             return None;
         }
@@ -57,12 +57,12 @@ impl Reasons {
         self.bits & !IDLE == 0
     }
 
-    /// Heat, a brake, or a slowdown of the hardware: nobody wants those.
+    /// Heat, a brake, or a slowdown of the hardware: never on purpose.
     pub fn distress(self) -> bool {
         self.bits & (HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | HW_BRAKE) != 0
     }
 
-    /// Somebody chose lower clocks, and nothing else keeps them down.
+    /// Lower clocks were chosen, and nothing else keeps them down.
     pub fn by_choice(self) -> bool {
         let chosen = APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY | if self.limited { POWER_CAP } else { 0 };
         self.bits & chosen != 0 && self.bits & !(chosen | IDLE) == 0
@@ -76,8 +76,8 @@ impl Reasons {
 
     /// In words, gravest first.
     pub fn words(self) -> String {
-        let told = WORDS.iter().filter(|(bit, ..)| self.bits & bit != 0);
-        let mut words: Vec<String> = told.map(|(_, words, _)| (*words).to_owned()).collect();
+        let read = WORDS.iter().filter(|(bit, ..)| self.bits & bit != 0);
+        let mut words: Vec<String> = read.map(|(_, words, _)| (*words).to_owned()).collect();
         let known = WORDS.iter().fold(IDLE, |all, (bit, ..)| all | bit);
         let other = self.bits & !known;
         if other != 0 {
@@ -91,8 +91,8 @@ impl Reasons {
 
     /// The first thing to do about the gravest.
     pub fn first_thing(self) -> &'static str {
-        let told = WORDS.iter().find(|(bit, ..)| self.bits & bit != 0);
-        told.map_or("`nvidia-smi -q -d PERFORMANCE,CLOCK` shows the state", |(.., thing)| thing)
+        let read = WORDS.iter().find(|(bit, ..)| self.bits & bit != 0);
+        read.map_or("`nvidia-smi -q -d PERFORMANCE,CLOCK` shows the state", |(.., thing)| thing)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The CUDA driver as the canary uses it: every call is noted in the in-flight table, and errors are told with
+//! The CUDA driver as the canary uses it: every call is noted in the in-flight table, and errors name
 //! the call that gave them. All of the canary's `unsafe` is here, in `cuda/memory` and in `functions`.
 //!
 //! Handles are valid from the call that gives them to the one that takes them back; each is taken by value
@@ -6,7 +6,10 @@
 
 #![allow(unsafe_code)]
 
+mod functions;
 mod memory;
+
+pub use functions::present;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_int, c_uint, c_void};
@@ -19,11 +22,11 @@ use cudarc::driver::sys::CUfunction_attribute_enum as FunctionAttribute;
 pub use memory::{DeviceMemory, DeviceSlice, Pinned, PinnedPart};
 
 use super::errors::{CudaError, Meaning, sort};
-use super::functions::Functions;
 use crate::abi::Plain;
+use functions::Functions;
 use host::inflight::SlotWriter;
 
-/// How long a call may take before it looks stuck; the dearest (the first initialisation) takes some seconds.
+/// How long a call may take before it looks stuck; the slowest (the first initialisation) takes some seconds.
 const ALLOWED: Duration = Duration::from_secs(10);
 
 pub type CudaResult<T> = Result<T, CudaError>;
@@ -111,14 +114,14 @@ impl Cuda {
     /// Initialises the driver.
     pub fn init(&self) -> CudaResult<()> {
         // SAFETY: no pointers.
-        self.call("cuInit", || unsafe { (self.f.init)(0) })
+        unsafe { self.cuInit(0) }
     }
 
     /// CUDA version of the driver, as 13000.
     pub fn driver_version(&self) -> CudaResult<u32> {
         let mut version = 0;
         // SAFETY: writes one int.
-        self.call("cuDriverGetVersion", || unsafe { (self.f.driver_version)(&mut version) })?;
+        unsafe { self.cuDriverGetVersion(&mut version) }?;
         Ok(u32::try_from(version).unwrap_or(0))
     }
 
@@ -126,7 +129,7 @@ impl Cuda {
     pub fn device(&self, ordinal: i32) -> CudaResult<DeviceId> {
         let mut device = 0;
         // SAFETY: writes one int.
-        self.call("cuDeviceGet", || unsafe { (self.f.device)(&mut device, ordinal) })?;
+        unsafe { self.cuDeviceGet(&mut device, ordinal) }?;
         Ok(DeviceId(device))
     }
 
@@ -134,9 +137,7 @@ impl Cuda {
     pub fn device_name(&self, device: DeviceId) -> CudaResult<String> {
         let mut text = [0u8; 128];
         // SAFETY: writes at most the length given.
-        self.call("cuDeviceGetName", || unsafe {
-            (self.f.device_name)(text.as_mut_ptr().cast(), text.len() as c_int, device.0)
-        })?;
+        unsafe { self.cuDeviceGetName(text.as_mut_ptr().cast(), text.len() as c_int, device.0) }?;
         Ok(String::from_utf8_lossy(text.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned())
     }
 
@@ -144,7 +145,7 @@ impl Cuda {
     pub fn device_uuid(&self, device: DeviceId) -> CudaResult<[u8; 16]> {
         let mut uuid = [0; 16];
         // SAFETY: writes 16 bytes.
-        self.call("cuDeviceGetUuid_v2", || unsafe { (self.f.device_uuid)(&mut uuid, device.0) })?;
+        unsafe { self.cuDeviceGetUuid_v2(&mut uuid, device.0) }?;
         Ok(uuid)
     }
 
@@ -152,7 +153,7 @@ impl Cuda {
     pub fn device_memory(&self, device: DeviceId) -> CudaResult<u64> {
         let mut bytes = 0;
         // SAFETY: writes one size.
-        self.call("cuDeviceTotalMem_v2", || unsafe { (self.f.device_memory)(&mut bytes, device.0) })?;
+        unsafe { self.cuDeviceTotalMem_v2(&mut bytes, device.0) }?;
         Ok(bytes as u64)
     }
 
@@ -160,9 +161,7 @@ impl Cuda {
     pub fn attribute(&self, device: DeviceId, attribute: Attribute) -> CudaResult<u32> {
         let mut value = 0;
         // SAFETY: writes one int.
-        self.call("cuDeviceGetAttribute", || unsafe {
-            (self.f.device_attribute)(&mut value, attribute as c_uint, device.0)
-        })?;
+        unsafe { self.cuDeviceGetAttribute(&mut value, attribute as c_uint, device.0) }?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
@@ -170,9 +169,7 @@ impl Cuda {
     pub fn can_access(&self, device: DeviceId, peer: DeviceId) -> CudaResult<bool> {
         let mut can = 0;
         // SAFETY: writes one int.
-        self.call("cuDeviceCanAccessPeer", || unsafe {
-            (self.f.device_can_access_peer)(&mut can, device.0, peer.0)
-        })?;
+        unsafe { self.cuDeviceCanAccessPeer(&mut can, device.0, peer.0) }?;
         Ok(can != 0)
     }
 
@@ -180,12 +177,10 @@ impl Cuda {
     pub fn retain(&self, device: DeviceId) -> CudaResult<CudaContext> {
         const BLOCKING_SYNC: c_uint = 4;
         // SAFETY: no pointers.
-        self.call("cuDevicePrimaryCtxSetFlags_v2", || unsafe {
-            (self.f.context_flags)(device.0, BLOCKING_SYNC)
-        })?;
+        unsafe { self.cuDevicePrimaryCtxSetFlags_v2(device.0, BLOCKING_SYNC) }?;
         let mut context = ptr::null_mut();
         // SAFETY: writes one pointer.
-        self.call("cuDevicePrimaryCtxRetain", || unsafe { (self.f.context_retain)(&mut context, device.0) })?;
+        unsafe { self.cuDevicePrimaryCtxRetain(&mut context, device.0) }?;
         self.held.borrow_mut().push(device);
         self.make_current(CudaContext(context))?;
         Ok(CudaContext(context))
@@ -194,13 +189,13 @@ impl Cuda {
     /// Makes a context this thread's.
     pub fn make_current(&self, context: CudaContext) -> CudaResult<()> {
         // SAFETY: the context is retained until the device is released.
-        self.call("cuCtxSetCurrent", || unsafe { (self.f.context_current)(context.0) })
+        unsafe { self.cuCtxSetCurrent(context.0) }
     }
 
     /// Lets the current context reach the memory of another.
     pub fn enable_peer(&self, peer: CudaContext) -> CudaResult<()> {
         // SAFETY: as in `make_current`.
-        self.call("cuCtxEnablePeerAccess", || unsafe { (self.f.context_peer)(peer.0, 0) })
+        unsafe { self.cuCtxEnablePeerAccess(peer.0, 0) }
     }
 
     /// Devices whose contexts are to be given back.
@@ -212,9 +207,9 @@ impl Cuda {
     pub fn release(&self, device: DeviceId) -> CudaResult<()> {
         self.held.borrow_mut().retain(|held| *held != device);
         // SAFETY: no context.
-        self.call("cuCtxSetCurrent", || unsafe { (self.f.context_current)(ptr::null_mut()) })?;
+        unsafe { self.cuCtxSetCurrent(ptr::null_mut()) }?;
         // SAFETY: no pointers; handles of the context are used no more, or refused by the driver.
-        self.call("cuDevicePrimaryCtxRelease_v2", || unsafe { (self.f.context_release)(device.0) })
+        unsafe { self.cuDevicePrimaryCtxRelease_v2(device.0) }
     }
 
     /// Loads machine code, or PTX, into the current context.
@@ -223,9 +218,7 @@ impl Cuda {
         let image = [image, &[0]].concat();
         let mut module = ptr::null_mut();
         // SAFETY: the image lives over the call, which copies it; writes one pointer.
-        self.call("cuModuleLoadData", || unsafe {
-            (self.f.module_load)(&mut module, image.as_ptr().cast())
-        })?;
+        unsafe { self.cuModuleLoadData(&mut module, image.as_ptr().cast()) }?;
         Ok(CudaModule(module))
     }
 
@@ -235,7 +228,7 @@ impl Cuda {
         let name = CString::new(name).map_err(|_| CudaError { code: 500, call: CALL })?;
         let mut function = ptr::null_mut();
         // SAFETY: a loaded module; writes one pointer.
-        self.call(CALL, || unsafe { (self.f.module_function)(&mut function, module.0, name.as_ptr()) })?;
+        unsafe { self.cuModuleGetFunction(&mut function, module.0, name.as_ptr()) }?;
         Ok(CudaFunction(function))
     }
 
@@ -245,9 +238,7 @@ impl Cuda {
         let name = CString::new(name).map_err(|_| CudaError { code: 500, call: CALL })?;
         let (mut address, mut bytes) = (0, 0);
         // SAFETY: a loaded module; writes an address and a size.
-        self.call(CALL, || unsafe {
-            (self.f.module_global)(&mut address, &mut bytes, module.0, name.as_ptr())
-        })?;
+        unsafe { self.cuModuleGetGlobal_v2(&mut address, &mut bytes, module.0, name.as_ptr()) }?;
         let memory = DeviceMemory { address, bytes: bytes as u64 };
         let slice = DeviceSlice::of(&memory, 0, 1).ok_or(CudaError { code: 500, call: CALL })?;
         Ok(self.copy_out(slice)?.first().copied().unwrap_or_default())
@@ -258,9 +249,7 @@ impl Cuda {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as c_uint;
         let mut value = 0;
         // SAFETY: a kernel of a loaded module; writes one int.
-        self.call("cuFuncGetAttribute", || unsafe {
-            (self.f.function_get)(&mut value, attribute, function.0)
-        })?;
+        unsafe { self.cuFuncGetAttribute(&mut value, attribute, function.0) }?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
@@ -269,7 +258,7 @@ impl Cuda {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as c_uint;
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         // SAFETY: a kernel of a loaded module.
-        self.call("cuFuncSetAttribute", || unsafe { (self.f.function_set)(function.0, attribute, bytes) })
+        unsafe { self.cuFuncSetAttribute(function.0, attribute, bytes) }
     }
 
     /// Queues a kernel. Its arguments are one structure; all addresses in it are of memory that lives until
@@ -284,8 +273,8 @@ impl Cuda {
         let mut args = *args;
         let mut parameters = [(&raw mut args).cast::<c_void>()];
         // SAFETY: the driver reads the one parameter, of the kernel's own type, before it returns.
-        self.call("cuLaunchKernel", || unsafe {
-            (self.f.launch)(
+        unsafe {
+            self.cuLaunchKernel(
                 function.0,
                 grid.blocks,
                 1,
@@ -298,7 +287,7 @@ impl Cuda {
                 parameters.as_mut_ptr(),
                 ptr::null_mut(),
             )
-        })
+        }
     }
 
     /// A new queue, independent of all others but for copies and fills without one, which wait for it and for
@@ -306,27 +295,27 @@ impl Cuda {
     pub fn stream(&self) -> CudaResult<CudaStream> {
         let mut stream = ptr::null_mut();
         // SAFETY: writes one pointer.
-        self.call("cuStreamCreate", || unsafe { (self.f.stream_create)(&mut stream, 0) })?;
+        unsafe { self.cuStreamCreate(&mut stream, 0) }?;
         Ok(CudaStream(stream))
     }
 
     /// Gives a queue back.
     pub fn destroy_stream(&self, stream: CudaStream) -> CudaResult<()> {
         // SAFETY: taken by value, so it is destroyed once.
-        self.call("cuStreamDestroy_v2", || unsafe { (self.f.stream_destroy)(stream.0) })
+        unsafe { self.cuStreamDestroy_v2(stream.0) }
     }
 
     /// Waits, asleep, until all that is queued was done.
     pub fn wait(&self, stream: &CudaStream) -> CudaResult<()> {
         // SAFETY: a stream that was not destroyed.
-        self.call("cuStreamSynchronize", || unsafe { (self.f.stream_synchronize)(stream.0) })
+        unsafe { self.cuStreamSynchronize(stream.0) }
     }
 
     /// Whether all that is queued was done.
     pub fn idle(&self, stream: &CudaStream) -> CudaResult<bool> {
         const NOT_READY: u32 = 600;
         // SAFETY: a stream that was not destroyed.
-        match self.call("cuStreamQuery", || unsafe { (self.f.stream_query)(stream.0) }) {
+        match unsafe { self.cuStreamQuery(stream.0) } {
             Ok(()) => Ok(true),
             Err(error) if error.code == NOT_READY => Ok(false),
             Err(error) => Err(error),
@@ -336,36 +325,34 @@ impl Cuda {
     /// Lets a queue wait for a place in another.
     pub fn wait_for(&self, stream: &CudaStream, event: &CudaEvent) -> CudaResult<()> {
         // SAFETY: neither was destroyed.
-        self.call("cuStreamWaitEvent", || unsafe { (self.f.stream_wait)(stream.0, event.0, 0) })
+        unsafe { self.cuStreamWaitEvent(stream.0, event.0, 0) }
     }
 
-    /// A new event that tells time.
+    /// A new event with a time.
     pub fn event(&self) -> CudaResult<CudaEvent> {
         let mut event = ptr::null_mut();
         // SAFETY: writes one pointer.
-        self.call("cuEventCreate", || unsafe { (self.f.event_create)(&mut event, 0) })?;
+        unsafe { self.cuEventCreate(&mut event, 0) }?;
         Ok(CudaEvent(event))
     }
 
     /// Gives an event back.
     pub fn destroy_event(&self, event: CudaEvent) -> CudaResult<()> {
         // SAFETY: taken by value, so it is destroyed once.
-        self.call("cuEventDestroy_v2", || unsafe { (self.f.event_destroy)(event.0) })
+        unsafe { self.cuEventDestroy_v2(event.0) }
     }
 
     /// Puts an event at the end of a queue.
     pub fn record(&self, event: &CudaEvent, stream: &CudaStream) -> CudaResult<()> {
         // SAFETY: neither was destroyed.
-        self.call("cuEventRecord", || unsafe { (self.f.event_record)(event.0, stream.0) })
+        unsafe { self.cuEventRecord(event.0, stream.0) }
     }
 
     /// Seconds between two events that were reached.
     pub fn elapsed(&self, begin: &CudaEvent, end: &CudaEvent) -> CudaResult<f64> {
         let mut milliseconds = 0f32;
         // SAFETY: neither was destroyed; writes one float.
-        self.call("cuEventElapsedTime", || unsafe {
-            (self.f.event_elapsed)(&mut milliseconds, begin.0, end.0)
-        })?;
+        unsafe { self.cuEventElapsedTime(&mut milliseconds, begin.0, end.0) }?;
         Ok(f64::from(milliseconds) / 1e3)
     }
 }

@@ -22,21 +22,21 @@ pub struct DeviceLimits {
     pub clock_hertz: f64,
 }
 
-/// The device of this ordinal, if it is the one ordered.
-pub fn find(cuda: &Cuda, ordinal: i32, ordered: &str) -> Try<DeviceId> {
+/// The device of this ordinal, if it is the requested one.
+pub fn find(cuda: &Cuda, ordinal: i32, requested: &str) -> Try<DeviceId> {
     let device = cuda.device(ordinal)?;
-    let uuid = uuid(ordered, cuda.device_uuid(device)?);
-    if uuid != ordered {
+    let uuid = uuid(requested, cuda.device_uuid(device)?);
+    if uuid != requested {
         let text =
-            format!("CUDA's device {ordinal} is {uuid}, not {ordered}: CUDA_VISIBLE_DEVICES is another's");
+            format!("CUDA's device {ordinal} is {uuid}, not {requested}: CUDA_VISIBLE_DEVICES is another's");
         return Err(Ended::Unable(CanarySkip::NoDevice, text));
     }
     Ok(device)
 }
 
-/// A UUID as text, with the prefix of the kind of device that was ordered: the bytes do not tell it.
-fn uuid(ordered: &str, bytes: [u8; 16]) -> String {
-    let prefix = if ordered.starts_with("MIG-") { "MIG" } else { "GPU" };
+/// A UUID as text, with the prefix of the kind of device that was requested: the bytes lack it.
+fn uuid(requested: &str, bytes: [u8; 16]) -> String {
+    let prefix = if requested.starts_with("MIG-") { "MIG" } else { "GPU" };
     let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let part = |from: usize, to: usize| hex[from..to].concat();
     format!("{prefix}-{}-{}-{}-{}-{}", part(0, 4), part(4, 6), part(6, 8), part(8, 10), part(10, 16))

@@ -19,7 +19,7 @@ pub enum Ended {
     Fault(CudaError),
     /// It cannot be made here.
     Unable(CanarySkip, String),
-    /// Stopped between two kernels: why, and who came.
+    /// Stopped between two kernels: why, and for which processes.
     Abandoned(String, Vec<u32>),
 }
 
@@ -37,7 +37,7 @@ pub enum Meaning {
 }
 
 /// Sorts the driver's errors. A code that is not known is a fault: new ones are mostly about hardware. Those
-/// that tell of a call made wrongly say nothing of the GPU.
+/// about a call made wrongly say nothing of the GPU.
 pub fn sort(code: u32) -> Meaning {
     use CanarySkip as S;
     Meaning::Skip(match code {
@@ -57,64 +57,28 @@ pub fn sort(code: u32) -> Meaning {
     })
 }
 
-/// The name the header gives a code; those without one here are told by number.
+/// CUresult codes by the names of the header, without their prefix.
+const NAMES: &str = "1 INVALID_VALUE, 2 OUT_OF_MEMORY, 3 NOT_INITIALIZED, 4 DEINITIALIZED, 34 STUB_LIBRARY, \
+    36 CALL_REQUIRES_NEWER_DRIVER, 46 DEVICE_UNAVAILABLE, 100 NO_DEVICE, 101 INVALID_DEVICE, \
+    102 DEVICE_NOT_LICENSED, 200 INVALID_IMAGE, 201 INVALID_CONTEXT, 209 NO_BINARY_FOR_GPU, \
+    214 ECC_UNCORRECTABLE, 217 PEER_ACCESS_UNSUPPORTED, 218 INVALID_PTX, \
+    220 NVLINK_UNCORRECTABLE, 221 JIT_COMPILER_NOT_FOUND, 222 UNSUPPORTED_PTX_VERSION, \
+    223 JIT_COMPILATION_DISABLED, 226 CONTAINED, 302 SHARED_OBJECT_SYMBOL_NOT_FOUND, \
+    303 SHARED_OBJECT_INIT_FAILED, 304 OPERATING_SYSTEM, 400 INVALID_HANDLE, 500 NOT_FOUND, \
+    600 NOT_READY, 700 ILLEGAL_ADDRESS, 701 LAUNCH_OUT_OF_RESOURCES, 702 LAUNCH_TIMEOUT, \
+    709 CONTEXT_IS_DESTROYED, 710 ASSERT, 714 HARDWARE_STACK_ERROR, 715 ILLEGAL_INSTRUCTION, \
+    716 MISALIGNED_ADDRESS, 717 INVALID_ADDRESS_SPACE, 718 INVALID_PC, 719 LAUNCH_FAILED, \
+    721 TENSOR_MEMORY_LEAK, 800 NOT_PERMITTED, 801 NOT_SUPPORTED, 802 SYSTEM_NOT_READY, \
+    803 SYSTEM_DRIVER_MISMATCH, 804 COMPAT_NOT_SUPPORTED_ON_DEVICE, 805 MPS_CONNECTION_FAILED, \
+    806 MPS_RPC_FAILURE, 807 MPS_SERVER_NOT_READY, 808 MPS_MAX_CLIENTS_REACHED, \
+    809 MPS_MAX_CONNECTIONS_REACHED, 810 MPS_CLIENT_TERMINATED, 911 EXTERNAL_DEVICE, \
+    916 KEY_ROTATION, 999 UNKNOWN";
+
+/// The name of a code in the header; a code without one here is named by its number.
 pub fn name(code: u32) -> String {
-    let name = match code {
-        1 => "INVALID_VALUE",
-        2 => "OUT_OF_MEMORY",
-        3 => "NOT_INITIALIZED",
-        4 => "DEINITIALIZED",
-        34 => "STUB_LIBRARY",
-        36 => "CALL_REQUIRES_NEWER_DRIVER",
-        46 => "DEVICE_UNAVAILABLE",
-        100 => "NO_DEVICE",
-        101 => "INVALID_DEVICE",
-        102 => "DEVICE_NOT_LICENSED",
-        200 => "INVALID_IMAGE",
-        201 => "INVALID_CONTEXT",
-        209 => "NO_BINARY_FOR_GPU",
-        214 => "ECC_UNCORRECTABLE",
-        217 => "PEER_ACCESS_UNSUPPORTED",
-        218 => "INVALID_PTX",
-        220 => "NVLINK_UNCORRECTABLE",
-        221 => "JIT_COMPILER_NOT_FOUND",
-        222 => "UNSUPPORTED_PTX_VERSION",
-        223 => "JIT_COMPILATION_DISABLED",
-        226 => "CONTAINED",
-        302 => "SHARED_OBJECT_SYMBOL_NOT_FOUND",
-        303 => "SHARED_OBJECT_INIT_FAILED",
-        304 => "OPERATING_SYSTEM",
-        400 => "INVALID_HANDLE",
-        500 => "NOT_FOUND",
-        600 => "NOT_READY",
-        700 => "ILLEGAL_ADDRESS",
-        701 => "LAUNCH_OUT_OF_RESOURCES",
-        702 => "LAUNCH_TIMEOUT",
-        709 => "CONTEXT_IS_DESTROYED",
-        710 => "ASSERT",
-        714 => "HARDWARE_STACK_ERROR",
-        715 => "ILLEGAL_INSTRUCTION",
-        716 => "MISALIGNED_ADDRESS",
-        717 => "INVALID_ADDRESS_SPACE",
-        718 => "INVALID_PC",
-        719 => "LAUNCH_FAILED",
-        721 => "TENSOR_MEMORY_LEAK",
-        800 => "NOT_PERMITTED",
-        801 => "NOT_SUPPORTED",
-        802 => "SYSTEM_NOT_READY",
-        803 => "SYSTEM_DRIVER_MISMATCH",
-        804 => "COMPAT_NOT_SUPPORTED_ON_DEVICE",
-        805 => "MPS_CONNECTION_FAILED",
-        806 => "MPS_RPC_FAILURE",
-        807 => "MPS_SERVER_NOT_READY",
-        808 => "MPS_MAX_CLIENTS_REACHED",
-        809 => "MPS_MAX_CONNECTIONS_REACHED",
-        810 => "MPS_CLIENT_TERMINATED",
-        911 => "EXTERNAL_DEVICE",
-        916 => "KEY_ROTATION",
-        999 => "UNKNOWN",
-        other => return format!("CUDA_ERROR_{other}"),
-    };
+    let number = code.to_string();
+    let names = NAMES.split(", ").filter_map(|entry| entry.split_once(' '));
+    let name = names.into_iter().find(|(of, _)| *of == number).map_or(number.as_str(), |(_, name)| name);
     format!("CUDA_ERROR_{name}")
 }
 
@@ -122,13 +86,13 @@ impl From<CudaError> for Ended {
     fn from(error: CudaError) -> Ended {
         match sort(error.code) {
             Meaning::Fault => Ended::Fault(error),
-            Meaning::Skip(reason) => Ended::Unable(reason, in_words(error, reason)),
+            Meaning::Skip(reason) => Ended::Unable(reason, skip_text(error, reason)),
         }
     }
 }
 
-/// A skip in words, with what helps.
-fn in_words(error: CudaError, reason: CanarySkip) -> String {
+/// The text of a skip, with what helps.
+fn skip_text(error: CudaError, reason: CanarySkip) -> String {
     let hint = match (reason, error.code) {
         (CanarySkip::NoMemory, _) if error.call == "cuMemHostAlloc" => {
             "not enough host memory that the GPU can reach; see this process's memory limit (cgroup)"
@@ -191,10 +155,10 @@ mod tests {
         ];
         for (code, reason) in skips.into_iter().chain((805..=810).map(|code| (code, S::Mps))) {
             assert_eq!(sort(code), Meaning::Skip(reason), "{code}");
-            let Ended::Unable(told, text) = Ended::from(CudaError { code, call: "cuInit" }) else {
+            let Ended::Unable(read, text) = Ended::from(CudaError { code, call: "cuInit" }) else {
                 panic!("{code} ends as a fault")
             };
-            assert_eq!(told, reason);
+            assert_eq!(read, reason);
             assert!(text.starts_with(&format!("{} from cuInit: ", name(code))), "{text}");
         }
     }

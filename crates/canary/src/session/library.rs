@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::cuda;
 use super::errors::{Ended, Try};
-use super::functions;
 use model::catalog::CanarySkip;
 
 /// What helps where there is no library.
 const ABSENT: &str = "no libcuda.so.1 was found: it comes with the driver; name it with --cuda-library, or in a \
                       container add `compute` to NVIDIA_DRIVER_CAPABILITIES";
 
-/// Loads the library, and looks whether it is `wanted` (empty: any). Gives the file, if it can be told.
+/// Loads the library, and looks whether it is `wanted` (empty: any). Gives the file, if it can be read.
 pub fn find(wanted: &Path) -> Try<PathBuf> {
-    if !functions::present() {
+    if !cuda::present() {
         return Err(Ended::Unable(CanarySkip::NoLibrary, ABSENT.to_owned()));
     }
     let foreign = |text| Ended::Unable(CanarySkip::ForeignLibrary, text);

@@ -16,11 +16,11 @@ pub struct Node {
 
 impl Node {
     /// That of the PCI function whose folder this is, as `/sys/bus/pci/devices/0000:1b:00.0`. `None` if the
-    /// host does not tell, as virtual machines do not.
+    /// host does not report, as virtual machines do not.
     pub fn of(folder: &Path) -> Option<Node> {
         let read = |name| std::fs::read_to_string(folder.join(name)).ok();
         let number: i32 = read("numa_node")?.trim().parse().ok()?;
-        // -1: the host does not tell.
+        // -1: the host does not report.
         let number = u32::try_from(number).ok()?;
         Some(Node { number, cpus: cpus(&read("local_cpulist")?) })
     }

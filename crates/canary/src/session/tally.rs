@@ -38,7 +38,7 @@ pub struct Mismatch {
     pub got: u64,
 }
 
-/// WrongResults results that are told one by one.
+/// Wrong results that are listed one by one.
 pub const FIRST: usize = 16;
 /// Tries made again after a wrong one.
 pub const RERUNS: u32 = 3;
@@ -103,7 +103,7 @@ impl WrongResults {
 }
 
 impl ResultTally {
-    /// Adds a try of so many results. The first that is wrong is told; those after it are tries made again.
+    /// Adds a try of so many results. The first that is wrong is reported; those after it are tries made again.
     pub fn add(&mut self, compared: u64, wrong: WrongResults) {
         if self.0.wrong > 0 {
             self.again(&wrong);
@@ -131,7 +131,7 @@ impl ResultTally {
     }
 
     /// All of it.
-    pub fn told(self) -> Mismatches {
+    pub fn into_mismatches(self) -> Mismatches {
         self.0
     }
 }
@@ -156,9 +156,9 @@ mod tests {
         assert!(tally.wants_more());
         tally.add(100, WrongResults::default());
         assert!(tally.wrong() && !tally.wants_more());
-        let told = tally.told();
-        assert_eq!((told.compared, told.wrong, told.zeroed, told.first.len()), (200, 40, 1, FIRST));
-        assert_eq!((told.reruns, told.wrong_reruns), (3, 1));
+        let read = tally.into_mismatches();
+        assert_eq!((read.compared, read.wrong, read.zeroed, read.first.len()), (200, 40, 1, FIRST));
+        assert_eq!((read.reruns, read.wrong_reruns), (3, 1));
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Cuda {
     pub fn free_memory(&self) -> CudaResult<u64> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two sizes.
-        self.call("cuMemGetInfo_v2", || unsafe { (self.f.memory_info)(&mut free, &mut total) })?;
+        unsafe { self.cuMemGetInfo_v2(&mut free, &mut total) }?;
         Ok(free as u64)
     }
 
@@ -121,16 +121,14 @@ impl Cuda {
     pub fn alloc(&self, bytes: u64) -> CudaResult<DeviceMemory> {
         let mut address = 0;
         // SAFETY: writes one address.
-        self.call("cuMemAlloc_v2", || unsafe { (self.f.memory_alloc)(&mut address, bytes as usize) })?;
+        unsafe { self.cuMemAlloc_v2(&mut address, bytes as usize) }?;
         Ok(DeviceMemory { address, bytes })
     }
 
     /// Sets all bytes to 0.
     pub fn zero<T: Plain>(&self, slice: DeviceSlice<T>) -> CudaResult<()> {
         // SAFETY: a slice lies within memory that was allocated.
-        self.call("cuMemsetD8_v2", || unsafe {
-            (self.f.memory_set)(slice.address, 0, slice.bytes() as usize)
-        })
+        unsafe { self.cuMemsetD8_v2(slice.address, 0, slice.bytes() as usize) }
     }
 
     /// Host memory of this size that the GPU reaches by itself.
@@ -138,23 +136,21 @@ impl Cuda {
         let words = (bytes / 8) as usize;
         let mut start = ptr::null_mut::<c_void>();
         // SAFETY: writes one pointer.
-        self.call("cuMemHostAlloc", || unsafe { (self.f.host_alloc)(&mut start, words * 8, 0) })?;
+        unsafe { self.cuMemHostAlloc(&mut start, words * 8, 0) }?;
         Ok(Pinned { start: start.cast(), words })
     }
 
     /// Gives it back.
     pub fn unpin(&self, pinned: Pinned) -> CudaResult<()> {
         // SAFETY: taken by value, so it is freed once.
-        self.call("cuMemFreeHost", || unsafe { (self.f.host_free)(pinned.start.cast()) })
+        unsafe { self.cuMemFreeHost(pinned.start.cast()) }
     }
 
     /// Copies from the device and waits for it.
     pub fn copy_out<T: Plain>(&self, from: DeviceSlice<T>) -> CudaResult<Vec<T>> {
         let mut to = vec![T::default(); from.count];
         // SAFETY: both hold that much, and every bit pattern is a value of the type.
-        self.call("cuMemcpyDtoH_v2", || unsafe {
-            (self.f.copy_out)(to.as_mut_ptr().cast(), from.address, from.bytes() as usize)
-        })?;
+        unsafe { self.cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from.address, from.bytes() as usize) }?;
         Ok(to)
     }
 
@@ -167,9 +163,7 @@ impl Cuda {
     ) -> CudaResult<()> {
         let (start, bytes) = from.range(to.bytes());
         // SAFETY: both hold that much; pinned memory is given back only by `unpin`, which waits for the copy.
-        self.call("cuMemcpyHtoDAsync_v2", || unsafe {
-            (self.f.copy_in_async)(to.address, start.cast_const().cast(), bytes, stream.0)
-        })
+        unsafe { self.cuMemcpyHtoDAsync_v2(to.address, start.cast_const().cast(), bytes, stream.0) }
     }
 
     /// Queues a copy from the device to the first words of pinned memory.
@@ -181,9 +175,7 @@ impl Cuda {
     ) -> CudaResult<()> {
         let (start, bytes) = to.range(from.bytes());
         // SAFETY: as in `queue_in`.
-        self.call("cuMemcpyDtoHAsync_v2", || unsafe {
-            (self.f.copy_out_async)(start.cast(), from.address, bytes, stream.0)
-        })
+        unsafe { self.cuMemcpyDtoHAsync_v2(start.cast(), from.address, bytes, stream.0) }
     }
 
     /// Queues a copy between two devices.
@@ -195,8 +187,8 @@ impl Cuda {
     ) -> CudaResult<()> {
         let bytes = to.bytes().min(from.bytes()) as usize;
         // SAFETY: both hold that much, in the contexts named.
-        self.call("cuMemcpyPeerAsync", || unsafe {
-            (self.f.copy_peer_async)(to.address, to_context.0, from.address, from_context.0, bytes, stream.0)
-        })
+        unsafe {
+            self.cuMemcpyPeerAsync(to.address, to_context.0, from.address, from_context.0, bytes, stream.0)
+        }
     }
 }
