@@ -209,7 +209,7 @@ pub const READ_SHARED_BYTES: u32 = 8 * READ_THREADS;
 pub struct ReadArgs {
     /// Address of the buffer.
     pub data: u64,
-    /// Its length in words of 16 bytes.
+    /// Its length in 16-byte words.
     pub words: u64,
     /// Address of an [`SmStamp`] a block.
     pub stamps: u64,
@@ -249,7 +249,7 @@ pub const WALK_THREADS: u32 = 512;
 pub struct FillArgs {
     /// Address of the buffer.
     pub data: u64,
-    /// Its length in words of 8 bytes.
+    /// Its length in 8-byte words.
     pub words: u64,
     /// First parameter of the pattern.
     pub a: u64,
@@ -267,7 +267,7 @@ pub struct FillArgs {
 pub struct CheckArgs {
     /// Address of the buffer.
     pub data: u64,
-    /// Its length in words of 8 bytes.
+    /// Its length in 8-byte words.
     pub words: u64,
     /// First parameter of the pattern.
     pub a: u64,

@@ -34,7 +34,7 @@ const SETS: usize = 192;
 /// Siblings that are needed for a comparison.
 const SIBLINGS: usize = 3;
 
-/// All that is remembered.
+/// The history of all devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BaselineStore {
     sets: Vec<Set>,
@@ -59,14 +59,13 @@ struct Set {
     samples: BTreeMap<String, Vec<f32>>,
 }
 
-/// What a run teaches.
+/// What a run adds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BaselineUpdate {
-    /// Where it was made.
     pub key: DeviceKey,
     /// When it ended, in seconds since 1970.
     pub at: f64,
-    /// In which configuration, and which model it is: `None` if the run did not come so far.
+    /// `None` if the run ended before the device was known.
     pub device: Option<(Configuration, Model)>,
     /// Clean samples.
     pub clean: Vec<(Quantity, f64)>,
@@ -155,7 +154,7 @@ impl BaselineStore {
         Siblings::by_name(figures.map(|(name, value)| (name.as_str(), f64::from(*value))))
     }
 
-    /// Takes in what a run taught.
+    /// Adds the samples of a run.
     pub fn apply(&mut self, update: BaselineUpdate) {
         if let Some((configuration, _)) = update.device.as_ref().filter(|_| !update.clean.is_empty()) {
             let set = self.set_to_fill(&update.key, configuration, update.at);
@@ -170,7 +169,7 @@ impl BaselineStore {
             }
         }
         let at = self.recent_runs.iter().position(|recent| recent.key == update.key);
-        // To the end with it: the front is what was longest without a run.
+        // Moved to the end: the front is what was longest without a run.
         let mut recent = match at {
             Some(at) => self.recent_runs.remove(at),
             None => RecentRuns::new(update.key.clone()),
@@ -180,7 +179,7 @@ impl BaselineStore {
         self.trim();
     }
 
-    /// What was read from a file, with nothing in it that the rest does not expect: another program, or a hand,
+    /// The content of a file without values that no run measures: another program, or a hand,
     /// may have written it.
     pub fn sanitized(mut self) -> BaselineStore {
         for set in &mut self.sets {

@@ -23,7 +23,7 @@ use super::baseline::{
 };
 use super::checks::{self, Measurement, sm_rate};
 use super::format::{counted, listed, seconds};
-use super::report::CanaryRun;
+use super::report::{CanaryRun, RunEnd};
 use super::sample::clocks::{self, Clock};
 use super::sample::{RunContext, Sample};
 pub use checks::{TRANSFORM_LIMIT, overlap_bound};
@@ -31,22 +31,22 @@ use confirmation::{is_rate, is_valid};
 pub use endings::{is_left_alone, worth_another_try};
 use model::canary::{Judged, Outcome, Place};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
+use model::catalog::{CanaryCheck, CanarySkip, CanaryVerdict};
 
 /// Wall time beyond the time in which kernels ran, from which on another process must have had the GPU in between:
 /// half as much again, and more than a busy host takes to notice the end of some launches.
 const SLICED: (f64, f64) = (1.5, 0.010);
 
-/// A verdict, and what the run teaches.
+/// The outcome of a run, and what it adds to the baseline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunJudgement {
     /// What became of the run.
     pub outcome: Outcome,
-    /// For [`BaselineStore::take`].
+    /// For [`BaselineStore::apply`].
     pub update: BaselineUpdate,
 }
 
-/// Judges a run at a place, with what is remembered of it and of its siblings, at this time (seconds since
+/// Judges a run at a place by its history and its siblings, at this time (seconds since
 /// 1970).
 pub fn judge(
     place: &Place,
@@ -62,11 +62,11 @@ pub fn judge(
         device,
         key: &key,
         configuration,
-        baseline: baseline,
+        baseline,
         siblings,
         now,
     });
-    let ending = endings::ending(run);
+    let (mut outcome, failed) = endings::ending(place, run);
     let mut update = BaselineUpdate {
         key: key.clone(),
         at: now,
@@ -75,11 +75,10 @@ pub fn judge(
         newest: Vec::new(),
         samples: Vec::new(),
     };
-    let mut checks = Vec::new();
     let mut conclude = |check: CanaryCheck, sample: Sample, measured: Option<&Measurement>| {
         let judged = conclude(view.as_ref(), baseline, &key, now, check, &sample, measured);
         remember(&mut update, &judged, &sample);
-        checks.push(judged);
+        outcome.checks.push(judged);
     };
     if let Some(view) = &view
         && let Some(sample) = checks::steps::judge(view, &run.steps)
@@ -91,42 +90,26 @@ pub fn judge(
         let sample = sample(view.as_ref(), measured, &clock);
         conclude(measured.check, sample, Some(measured));
     }
-    if let Some((check, verdict)) = ending.judged {
-        // The check that failed has no other word.
-        checks.retain(|judged| judged.check != check);
-        checks.push(Judged::plain(check, verdict, ending.text.clone()));
+    if let Some((check, verdict)) = failed {
+        // The check that failed has no other verdict.
+        outcome.checks.retain(|judged| judged.check != check);
+        outcome.checks.push(Judged::plain(check, verdict, outcome.text.clone()));
     }
-    let outcome = Outcome {
-        place: place.clone(),
-        began: run.began,
-        ended: run.ended,
-        end: ending.end,
-        skip: ending.skip,
-        text: ending.text,
-        step: ending.step,
-        cuda_error: ending.cuda_error,
-        steps: run.steps.clone(),
-        gpu_seconds: run.gpu_seconds,
-        checks,
-    };
     RunJudgement { outcome, update }
 }
 
 /// The outcome of a run that was not made.
 pub fn not_run(place: &Place, reason: CanarySkip, text: String, now: f64) -> Outcome {
-    Outcome {
-        place: place.clone(),
+    let run = CanaryRun {
         began: now,
         ended: now,
-        end: CanaryEnd::CouldNotRun,
-        skip: Some(reason),
-        checks: vec![Judged::plain(CanaryCheck::Init, endings::of_skip(reason), text.clone())],
-        text,
-        step: None,
-        cuda_error: None,
         steps: Vec::new(),
+        device: None,
+        measured: Vec::new(),
         gpu_seconds: 0.0,
-    }
+        end: RunEnd::Unable { reason, text },
+    };
+    judge(place, &run, &BaselineStore::default(), &Siblings::default(), now).outcome
 }
 
 /// Checks whose rate was low in this run and not yet for long enough.
@@ -196,7 +179,7 @@ fn with_corrected_errors(measured: &Measurement, mut sample: Sample) -> Sample {
     sample
 }
 
-/// Who else had the GPU meanwhile.
+/// Other processes on the GPU meanwhile.
 fn contention(measured: &Measurement) -> Option<String> {
     let others = &measured.around.others;
     if !others.is_empty() {
@@ -261,7 +244,7 @@ fn conclude(
     }
 }
 
-/// Notes what the sample teaches. Nothing is learned of what is usual from a check that is not well: a baseline
+/// Adds the sample to the update. A check that is not well adds nothing to the baseline: it
 /// must not follow a GPU that decays.
 fn remember(update: &mut BaselineUpdate, judged: &Judged, sample: &Sample) {
     if !is_valid(judged.sample) {

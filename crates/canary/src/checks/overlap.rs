@@ -60,7 +60,7 @@ const TIMES: usize = 3;
 
 /// Buffers of one batch.
 struct OverlapBatch {
-    /// Where its input begins in the host's memory, and where its output, counted in words.
+    /// Where its input begins in the host's memory, and where its output, counted in 8-byte words.
     host: (usize, usize),
     x: DeviceSlice<f32>,
     y: DeviceSlice<f32>,

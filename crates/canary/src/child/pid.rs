@@ -61,6 +61,6 @@ mod tests {
         assert_eq!(adopt(&own, &set(&[]), &set(&[17, 40_812]), unseen), None, "we are listed by our own");
         assert_eq!(adopt(&own, &set(&[]), &set(&[40_812, 40_813]), unseen), None, "one of two");
         assert_eq!(adopt(&own, &set(&[]), &set(&[40_812]), |_| true), None, "a process we see");
-        assert_eq!(adopt(&own, &set(&[5]), &set(&[5]), unseen), None, "nobody came");
+        assert_eq!(adopt(&own, &set(&[5]), &set(&[5]), unseen), None, "no process came");
     }
 }

@@ -53,7 +53,7 @@ impl<'a> RunSteps<'a> {
         self.reports.send(&ChildReport::Done { gpu_seconds: self.gpu_seconds });
     }
 
-    /// Tells what ended the run, and gives back what is held. After a fault nothing more is asked of the driver:
+    /// Reports the end, and gives back what is held. After a fault no driver call is made:
     /// the process's end gives back.
     fn give_back(&mut self, cuda: &Cuda, ended: Option<Ended>) {
         let fault = matches!(ended, Some(Ended::Fault(_)));
@@ -89,7 +89,7 @@ impl<'a> RunSteps<'a> {
         self.reports.send(&report);
     }
 
-    /// Does a step, and says so before and after.
+    /// Makes a step, reported before and after.
     fn step<T>(&mut self, step: CanaryStep, work: impl FnOnce(&mut Self) -> Try<T>) -> Try<T> {
         self.step = step;
         self.reports.send(&ChildReport::Begin(step));

@@ -3,20 +3,9 @@
 use crate::checks::of_step;
 use crate::format::{self, seconds};
 use crate::report::{CanaryRun, RunEnd};
+use model::canary::{Outcome, Place};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryStep, CanaryVerdict};
-
-/// An end, for the outcome.
-#[derive(Debug, PartialEq)]
-pub struct Ending {
-    pub end: CanaryEnd,
-    pub skip: Option<CanarySkip>,
-    pub text: String,
-    pub step: Option<CanaryStep>,
-    pub cuda_error: Option<u32>,
-    /// The check that ended so, and its verdict.
-    pub judged: Option<(CanaryCheck, CanaryVerdict)>,
-}
+use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
 
 /// Whether a run could not be made because the GPU is in use or is to be left alone; else something is
 /// missing or wrong here.
@@ -31,64 +20,64 @@ pub fn is_left_alone(reason: CanarySkip) -> bool {
 }
 
 /// The verdict on a run that was not made for this reason.
-pub fn of_skip(reason: CanarySkip) -> CanaryVerdict {
+fn of_skip(reason: CanarySkip) -> CanaryVerdict {
     if is_left_alone(reason) { CanaryVerdict::Skipped } else { CanaryVerdict::CouldNotRun }
 }
 
-/// How the run ended.
-pub fn ending(run: &CanaryRun) -> Ending {
-    let plain = |end, text: &str| Ending {
-        end,
+/// The outcome of a run before its checks are judged; and the check that ended it, with its verdict.
+pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, CanaryVerdict)>) {
+    let mut outcome = Outcome {
+        place: place.clone(),
+        began: run.began,
+        ended: run.ended,
+        end: CanaryEnd::Finished,
         skip: None,
-        text: text.to_owned(),
+        text: String::new(),
         step: None,
         cuda_error: None,
-        judged: None,
+        steps: run.steps.clone(),
+        gpu_seconds: run.gpu_seconds,
+        checks: Vec::new(),
     };
-    match &run.end {
-        RunEnd::Finished => plain(CanaryEnd::Finished, ""),
-        RunEnd::Abandoned { text, pids } if pids.is_empty() => plain(CanaryEnd::Abandoned, text),
+    let failed = match &run.end {
+        RunEnd::Finished => None,
         RunEnd::Abandoned { text, pids } => {
-            let text = format!("{text} (process {})", format::listed(pids));
-            plain(CanaryEnd::Abandoned, &text)
+            outcome.end = CanaryEnd::Abandoned;
+            outcome.text = match pids.is_empty() {
+                true => text.clone(),
+                false => format!("{text} (process {})", format::listed(pids)),
+            };
+            None
         }
-        RunEnd::Fault { step, code, name, call } => Ending {
-            step: Some(*step),
-            cuda_error: Some(*code),
-            judged: Some((of_step(*step), CanaryVerdict::DriverFault)),
-            ..plain(
-                CanaryEnd::DriverFault,
-                &format!(
-                    "{call} failed in step {} with {name} ({code}); {}",
-                    step.known(),
-                    after_fault(*code)
-                ),
-            )
-        },
-        RunEnd::Unable { reason, text } => Ending {
-            skip: Some(*reason),
-            judged: Some((CanaryCheck::Init, of_skip(*reason))),
-            ..plain(CanaryEnd::CouldNotRun, text)
-        },
+        RunEnd::Fault { step, code, name, call } => {
+            (outcome.end, outcome.step, outcome.cuda_error) =
+                (CanaryEnd::DriverFault, Some(*step), Some(*code));
+            let (known, todo) = (step.known(), after_fault(*code));
+            outcome.text = format!("{call} failed in step {known} with {name} ({code}); {todo}");
+            Some((of_step(*step), CanaryVerdict::DriverFault))
+        }
+        RunEnd::Unable { reason, text } => {
+            (outcome.end, outcome.skip, outcome.text) = (CanaryEnd::CouldNotRun, Some(*reason), text.clone());
+            Some((CanaryCheck::Init, of_skip(*reason)))
+        }
         RunEnd::Hung { step, call, seconds: waited } => {
+            (outcome.end, outcome.step) = (CanaryEnd::Hung, Some(*step));
             let call = call.as_ref().map(|call| format!(", in {call}")).unwrap_or_default();
-            let text = format!(
+            outcome.text = format!(
                 "no progress in step {}{call} for {}; look for Xid and `NVRM` lines in `dmesg`; drain the node: \
                  a reset or reboot is likely to be needed",
                 step.known(),
                 seconds(*waited)
             );
-            Ending {
-                step: Some(*step),
-                judged: Some((of_step(*step), CanaryVerdict::Hung)),
-                ..plain(CanaryEnd::Hung, &text)
-            }
+            Some((of_step(*step), CanaryVerdict::Hung))
         }
-        RunEnd::Broken { text } => Ending {
-            judged: Some((CanaryCheck::Init, CanaryVerdict::CouldNotRun)),
-            ..plain(CanaryEnd::Broken, &format!("the canary's own process failed: {text}"))
-        },
-    }
+        RunEnd::Broken { text } => {
+            outcome.end = CanaryEnd::Broken;
+            outcome.text = format!("the canary's own process failed: {text}");
+            Some((CanaryCheck::Init, CanaryVerdict::CouldNotRun))
+        }
+    };
+    (outcome, failed)
 }
 
 /// The first thing to do after a CUDA error.

@@ -4,7 +4,7 @@ use super::fixtures::{baseline, device, healthy, judged, measured, of, part, pla
 use super::*;
 use crate::report::{CheckFigures, CudaDevice, Mismatch, Mismatches, RunEnd, Sm};
 use CanaryVerdict::*;
-use model::catalog::{BadSmKind, CanaryStep, RateAgainst};
+use model::catalog::{BadSmKind, CanaryEnd, CanaryStep, RateAgainst};
 use sampler::watch::Around;
 
 const NOW: f64 = 1.8e9;
@@ -105,7 +105,7 @@ const FAULTS: &[Case] = &[
     ("a wrong bit that does not come again", |r| wrong(r, SmSdc, 0), &[(SmSdc, WrongResultSuspected)]),
     ("a wrong word in memory", |r| wrong(r, HbmWalk, 1), &[(HbmWalk, WrongResult)]),
     ("a wrong word in a copy", |r| wrong(r, Pcie, 1), &[(Pcie, WrongResult)]),
-    ("somebody else on the GPU", |r| of(r, HbmRead).around.others = vec![4711], &[(HbmRead, Contended)]),
+    ("another process on the GPU", |r| of(r, HbmRead).around.others = vec![4711], &[(HbmRead, Contended)]),
     ("time slices", |r| of(r, SmRate).wall_seconds = 0.02, &[(SmRate, Contended)]),
     (
         "a worse error than single precision has",
@@ -135,9 +135,9 @@ fn each_fault_gets_its_verdict_and_only_that() {
         assert_eq!(samples(&judgement), *expected, "{name}: {:#?}", judgement.outcome.checks);
         assert!(judgement.outcome.checks.iter().all(|judged| !judged.text.is_empty()), "{name}");
         for (check, sample) in *expected {
-            let stands = verdict(&judgement, *check).verdict;
+            let found = verdict(&judgement, *check).verdict;
             let expected = if is_rate(*sample) { Ok } else { *sample };
-            assert_eq!(stands, expected, "{name}: rates must last");
+            assert_eq!(found, expected, "{name}: rates must last");
         }
     }
 }
@@ -345,7 +345,7 @@ fn what_could_not_be_run_is_no_fault() {
     assert_eq!(samples(&judged(&broken, &BaselineStore::default(), NOW)), vec![(Init, CouldNotRun)]);
     let abandoned = RunEnd::Abandoned { text: "another process came".into(), pids: vec![4711] };
     let judgement = judged(&CanaryRun { end: abandoned, ..healthy() }, &BaselineStore::default(), NOW);
-    assert_eq!(samples(&judgement), vec![], "what was measured before stands");
+    assert_eq!(samples(&judgement), vec![], "what was measured before counts");
     assert!(judgement.outcome.text.contains("4711"));
 }
 

@@ -70,7 +70,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Its length in words of 8 bytes.
+    /// Its length in 8-byte words.
     pub fn words(&self) -> usize {
         self.words
     }
