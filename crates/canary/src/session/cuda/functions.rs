@@ -48,6 +48,7 @@ macro_rules! functions {
 
         /// The calls, each noted in the in-flight table. Pointers must be valid as the driver's header says.
         impl Cuda { $(
+            #[allow(clippy::too_many_arguments, reason = "the driver's own")]
             pub(super) unsafe fn $name(&self, $($argument: $type),*) -> CudaResult<()> {
                 // SAFETY: the caller's.
                 self.call(stringify!($name), || unsafe { (self.f.$name)($($argument),*) })
