@@ -19,8 +19,8 @@ use crate::device::CudaDevice;
 use crate::request::RunRequest;
 use crate::stats;
 use cuda::{
-    Cuda, CudaContext, CudaEvent, CudaFunction, CudaResult, CudaStream, DeviceId, DeviceMemory, DeviceSlice,
-    Grid,
+    CudaContext, CudaDriver, CudaEvent, CudaFunction, CudaResult, CudaStream, DeviceId, DeviceMemory,
+    DeviceSlice, Grid,
 };
 use device::DeviceLimits;
 use errors::{CudaError, Ended, Try};
@@ -46,7 +46,7 @@ pub struct Arena {
 
 impl Arena {
     /// As much as wanted, or less where there is less.
-    pub fn new(cuda: &Cuda, device: &CudaDevice, request: &RunRequest) -> Try<Arena> {
+    pub fn new(cuda: &CudaDriver, device: &CudaDevice, request: &RunRequest) -> Try<Arena> {
         let mut bytes = wanted(request.memory_bytes, device.l2_bytes, cuda.free_memory()?);
         while bytes >= LEAST_MEMORY {
             match cuda.alloc(bytes) {
@@ -127,7 +127,7 @@ pub type KernelsByName = BTreeMap<&'static str, CudaFunction>;
 
 /// A GPU ready for checks.
 pub struct Session<'a> {
-    pub cuda: &'a Cuda,
+    pub cuda: &'a CudaDriver,
     pub poll: Poll<'a>,
     pub request: &'a RunRequest,
     pub device: CudaDevice,
@@ -171,7 +171,10 @@ impl Session<'_> {
     }
 
     /// Does work between the two events and waits for it. Gives the time between them.
-    pub fn timed(&mut self, work: impl FnOnce(&Cuda, &CudaStream) -> Result<(), CudaError>) -> Try<f64> {
+    pub fn timed(
+        &mut self,
+        work: impl FnOnce(&CudaDriver, &CudaStream) -> Result<(), CudaError>,
+    ) -> Try<f64> {
         self.poll.go_on()?;
         self.poll.watch.working(true);
         let done = self.between_events(work);
@@ -183,7 +186,7 @@ impl Session<'_> {
 
     fn between_events(
         &self,
-        work: impl FnOnce(&Cuda, &CudaStream) -> Result<(), CudaError>,
+        work: impl FnOnce(&CudaDriver, &CudaStream) -> Result<(), CudaError>,
     ) -> Result<f64, CudaError> {
         self.cuda.record(&self.events.0, &self.stream)?;
         work(self.cuda, &self.stream)?;
@@ -198,7 +201,7 @@ impl Session<'_> {
     }
 
     /// Queues work and polls for its end: awake at first, then asleep. Gives the host's time.
-    pub fn awake(&mut self, work: impl FnOnce(&Cuda, &CudaStream) -> CudaResult<()>) -> Try<f64> {
+    pub fn awake(&mut self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<()>) -> Try<f64> {
         self.poll.go_on()?;
         self.poll.watch.working(true);
         let began = Mono::now();

@@ -7,7 +7,7 @@ use crate::abi::{BadWords, Pattern};
 use crate::code;
 use crate::format::bytes_per_second;
 use crate::session::check_args;
-use crate::session::cuda::{Cuda, CudaContext, CudaFunction, DeviceId, DeviceMemory, DeviceSlice};
+use crate::session::cuda::{CudaContext, CudaDriver, CudaFunction, DeviceId, DeviceMemory, DeviceSlice};
 use crate::session::device;
 use crate::session::errors::{CudaError, Ended};
 use crate::session::tally::{ResultTally, WrongResults};
@@ -75,7 +75,7 @@ fn copy(s: &mut Session<'_>, peer: &Peer, data: DeviceSlice<u64>) -> Try<f64> {
 impl Peer {
     /// Makes its context current.
     fn open(s: &Session<'_>, uuid: &str, words: usize) -> Try<Peer> {
-        let cuda: &Cuda = s.cuda;
+        let cuda: &CudaDriver = s.cuda;
         let id = device::find(cuda, 1, uuid)?;
         let capability = device::capability(cuda, id)?;
         let Some(code) = code::choose(capability) else {

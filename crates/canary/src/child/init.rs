@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::session::cuda::Cuda;
+use crate::session::cuda::CudaDriver;
 use crate::session::errors::{CudaError, Ended, Meaning, Try, sort};
 use crate::session::poll::Poll;
 use model::catalog::CanarySkip;
@@ -16,7 +16,7 @@ const TRIES: u32 = 3;
 const BETWEEN: Duration = Duration::from_secs(2);
 
 /// Initialises the driver. A fault counts once it stood three times, and this process may open the device.
-pub fn init(cuda: &Cuda, poll: &Poll<'_>, minor: Option<u32>) -> Try<()> {
+pub fn init(cuda: &CudaDriver, poll: &Poll<'_>, minor: Option<u32>) -> Try<()> {
     let mut left = TRIES;
     loop {
         poll.go_on()?;
@@ -30,7 +30,7 @@ pub fn init(cuda: &Cuda, poll: &Poll<'_>, minor: Option<u32>) -> Try<()> {
 }
 
 /// Waits in small parts, each of which shows as progress.
-fn pause(cuda: &Cuda, poll: &Poll<'_>) -> Try<()> {
+fn pause(cuda: &CudaDriver, poll: &Poll<'_>) -> Try<()> {
     const PARTS: u32 = 10;
     (0..PARTS).try_for_each(|_| cuda.noting("pause before cuInit", || poll.wait(BETWEEN / PARTS)))
 }
@@ -42,7 +42,7 @@ fn may_pass(code: u32) -> bool {
 
 /// An error of the first steps: a fault, unless the device is merely kept from this process, as in a container
 /// that lost its access.
-fn judged(cuda: &Cuda, error: CudaError, minor: Option<u32>) -> Ended {
+fn judged(cuda: &CudaDriver, error: CudaError, minor: Option<u32>) -> Ended {
     const LIKE_NO_ACCESS: [u32; 5] = [3, 100, 101, 304, 999];
     if LIKE_NO_ACCESS.contains(&error.code)
         && let Some((reason, text)) = cuda.noting("open", || kept_away(Path::new("/"), minor, open))

@@ -10,7 +10,7 @@ use crate::checks;
 use crate::code;
 use crate::device::CudaDevice;
 use crate::report::{ChildReport, Measurement, RunRequest};
-use crate::session::cuda::{Cuda, Grid};
+use crate::session::cuda::{CudaDriver, Grid};
 use crate::session::errors::{Ended, Try, name};
 use crate::session::poll::Poll;
 use crate::session::{Arena, KernelsByName, Session, Spent, device, library};
@@ -55,7 +55,7 @@ impl<'a> RunSteps<'a> {
 
     /// Reports the end, and gives back what is held. After a fault no driver call is made:
     /// the process's end gives back.
-    fn give_back(&mut self, cuda: &Cuda, ended: Option<Ended>) {
+    fn give_back(&mut self, cuda: &CudaDriver, ended: Option<Ended>) {
         let fault = matches!(ended, Some(Ended::Fault(_)));
         let early = ended.is_some();
         if let Some(ended) = ended {
@@ -100,7 +100,7 @@ impl<'a> RunSteps<'a> {
     }
 
     /// NVML first: other processes are known before CUDA is touched.
-    fn load(&mut self, slot: SlotWriter) -> Try<(Cuda, Facts)> {
+    fn load(&mut self, slot: SlotWriter) -> Try<(CudaDriver, Facts)> {
         let facts = match self.poll.watch.facts() {
             Ok(facts) => facts,
             Err(text) if self.request.yields => return Err(Ended::Unable(CanarySkip::Unread, text)),
@@ -112,7 +112,7 @@ impl<'a> RunSteps<'a> {
         self.look()?;
         self.poll.go_on()?;
         let file = library::find(&self.request.cuda_library)?;
-        let cuda = Cuda::load(slot).map_err(|symbol| {
+        let cuda = CudaDriver::load(slot).map_err(|symbol| {
             let text = format!("{} has no {symbol}: a driver before R535", file.display());
             Ended::Unable(CanarySkip::OldDriver, text)
         })?;
@@ -140,7 +140,7 @@ impl<'a> RunSteps<'a> {
     }
 
     /// All from the initialisation to the last check.
-    fn with(&mut self, cuda: &Cuda, facts: &Facts) -> Try<()> {
+    fn with(&mut self, cuda: &CudaDriver, facts: &Facts) -> Try<()> {
         let poll = self.poll;
         self.step(CanaryStep::Init, |_| init::init(cuda, &poll, facts.minor))?;
         let (id, device, limits) = self.step(CanaryStep::Device, |run| {
@@ -229,7 +229,7 @@ impl<'a> RunSteps<'a> {
 }
 
 /// Loads the kernels made for this device.
-fn load_kernels(cuda: &Cuda, mut device: CudaDevice) -> Try<(KernelsByName, TensorShape, CudaDevice)> {
+fn load_kernels(cuda: &CudaDriver, mut device: CudaDevice) -> Try<(KernelsByName, TensorShape, CudaDevice)> {
     let (major, minor) = device.compute_capability;
     let code = code::choose((major, minor)).ok_or_else(|| {
         let text = format!("no kernels were made for compute capability {major}.{minor}");

@@ -32,7 +32,7 @@ const ALLOWED: Duration = Duration::from_secs(10);
 pub type CudaResult<T> = Result<T, CudaError>;
 
 /// The driver. For one thread.
-pub struct Cuda {
+pub struct CudaDriver {
     f: Functions,
     slot: SlotWriter,
     /// The fault after which no call is made any more.
@@ -76,13 +76,13 @@ pub struct Grid {
     pub shared: u32,
 }
 
-impl Cuda {
+impl CudaDriver {
     /// The driver's functions; the name of one that it lacks otherwise. The library must be present.
-    pub fn load(slot: SlotWriter) -> Result<Cuda, &'static str> {
+    pub fn load(slot: SlotWriter) -> Result<CudaDriver, &'static str> {
         slot.enter("dlsym", ALLOWED);
         let f = Functions::load();
         slot.exit();
-        Ok(Cuda { f: f?, slot, dead: Cell::new(None), held: RefCell::default() })
+        Ok(CudaDriver { f: f?, slot, dead: Cell::new(None), held: RefCell::default() })
     }
 
     /// Does what may hang like a driver call, noted like one.

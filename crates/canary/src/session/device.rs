@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
-use super::cuda::{Cuda, DeviceId};
+use super::cuda::{CudaDriver, DeviceId};
 use super::errors::{Ended, Try};
 use crate::device::CudaDevice;
 use model::catalog::CanarySkip;
@@ -23,7 +23,7 @@ pub struct DeviceLimits {
 }
 
 /// The device of this ordinal, if it is the requested one.
-pub fn find(cuda: &Cuda, ordinal: i32, requested: &str) -> Try<DeviceId> {
+pub fn find(cuda: &CudaDriver, ordinal: i32, requested: &str) -> Try<DeviceId> {
     let device = cuda.device(ordinal)?;
     let uuid = uuid(requested, cuda.device_uuid(device)?);
     if uuid != requested {
@@ -57,7 +57,7 @@ pub fn check_version(version: u32) -> Try<()> {
 }
 
 /// Its compute capability.
-pub fn capability(cuda: &Cuda, device: DeviceId) -> Try<(u32, u32)> {
+pub fn capability(cuda: &CudaDriver, device: DeviceId) -> Try<(u32, u32)> {
     let attribute = |attribute| cuda.attribute(device, attribute);
     Ok((
         attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -67,7 +67,7 @@ pub fn capability(cuda: &Cuda, device: DeviceId) -> Try<(u32, u32)> {
 
 /// All that is known of the device before its context is made.
 pub fn describe(
-    cuda: &Cuda,
+    cuda: &CudaDriver,
     device: DeviceId,
     facts: &Facts,
     version: u32,

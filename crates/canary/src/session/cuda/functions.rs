@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys;
 
-use super::{Cuda, CudaResult};
+use super::{CudaDriver, CudaResult};
 
 type Handle = *mut c_void;
 type Address = u64;
@@ -47,7 +47,7 @@ macro_rules! functions {
         }
 
         /// The calls, each noted in the in-flight table. Pointers must be valid as the driver's header says.
-        impl Cuda { $(
+        impl CudaDriver { $(
             #[allow(clippy::too_many_arguments, reason = "the driver's own")]
             pub(super) unsafe fn $name(&self, $($argument: $type),*) -> CudaResult<()> {
                 // SAFETY: the caller's.

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-use super::{Cuda, CudaContext, CudaResult, CudaStream};
+use super::{CudaContext, CudaDriver, CudaResult, CudaStream};
 use crate::abi::Plain;
 
 /// CudaDevice memory.
@@ -108,7 +108,7 @@ impl PinnedPart<'_> {
     }
 }
 
-impl Cuda {
+impl CudaDriver {
     /// Free device memory, bytes.
     pub fn free_memory(&self) -> CudaResult<u64> {
         let (mut free, mut total) = (0, 0);
