@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::nvml::switch::{Holder, StuckIn, Switch};
 use attribution::pods::Pods;
-use canary::baseline::Memory;
+use canary::baseline::BaselineStore;
 use canary::gate;
 use canary::interlock::{self, Held};
 use canary::parent::Remains;
@@ -96,8 +96,8 @@ struct Collector {
     context: Context,
     desk: Arc<Desk>,
     dice: Dice,
-    memory: Memory,
-    keeper: Option<Keeper<Memory>>,
+    memory: BaselineStore,
+    keeper: Option<Keeper<BaselineStore>>,
     /// Processes of earlier runs that have not ended.
     left: Vec<Process>,
     /// Held while a run is made, and until its process has ended or is known to hang.
@@ -345,12 +345,12 @@ fn holder(process: &Process) -> Holder {
 
 /// What earlier runs have taught, and the thread that keeps it. Without a usable folder it is only known while the
 /// daemon runs.
-fn remembered(store: &Store) -> (Memory, Option<Keeper<Memory>>) {
-    let memory = match store.load::<Memory>() {
-        Ok(memory) => memory.unwrap_or_default().mended(),
+fn remembered(store: &Store) -> (BaselineStore, Option<Keeper<BaselineStore>>) {
+    let memory = match store.load::<BaselineStore>() {
+        Ok(memory) => memory.unwrap_or_default().sanitized(),
         Err(error) => {
             tracing::warn!(%error, "state.dir cannot be read: the canary's baseline is not kept over restarts");
-            return (Memory::default(), None);
+            return (BaselineStore::default(), None);
         }
     };
     match store.keeper() {

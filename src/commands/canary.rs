@@ -15,7 +15,7 @@ mod values;
 use std::time::Duration;
 
 use crate::commands::doctor::daemon::Daemon;
-use canary::baseline::Memory;
+use canary::baseline::BaselineStore;
 use canary::gate::{self, Allows, Condition, Facts};
 use canary::interlock::{self, Held};
 use canary::judge;
@@ -202,12 +202,12 @@ fn alone(
 }
 
 /// What the daemon remembers, if it may be read.
-fn remembered(config: &Config) -> Memory {
-    match Store::new(&config.state.dir).look::<Memory>() {
-        Ok(memory) => memory.map(Memory::mended).unwrap_or_default(),
+fn remembered(config: &Config) -> BaselineStore {
+    match Store::new(&config.state.dir).look::<BaselineStore>() {
+        Ok(memory) => memory.map(BaselineStore::sanitized).unwrap_or_default(),
         Err(error) => {
             tracing::info!(%error, "what the daemon remembers cannot be read: nothing is compared with it");
-            Memory::default()
+            BaselineStore::default()
         }
     }
 }

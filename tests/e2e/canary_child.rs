@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
-use canary::report::{Device, Found, MAX_LINE, Measured, Order, Report};
+use canary::report::{CheckFigures, ChildReport, CudaDevice, MAX_LINE, Measurement, RunRequest};
 use host::child::{self, Environment, Running, Voice};
 use host::inflight::{NODE_SLOT, Table};
 use model::catalog::{self, CanaryCheck, CanarySkip, CanaryStep};
@@ -37,7 +37,7 @@ const PERIODIC: [CanaryCheck; 9] = [
 struct Plan {
     dir: TempDir,
     scenario: String,
-    order: Order,
+    order: RunRequest,
     visible: String,
     libraries: Vec<&'static str>,
 }
@@ -47,7 +47,7 @@ impl Plan {
     fn new(model: &str, steps: &str) -> Plan {
         let dir = TempDir::new().unwrap();
         let library = |name| dir.path().join("lib").join(name);
-        let order = Order {
+        let order = RunRequest {
             fingerprint: catalog::fingerprint(),
             device: GPU.into(),
             pci_address: PCI.into(),
@@ -121,9 +121,9 @@ impl Plan {
 struct Canary {
     running: Running,
     table: Table,
-    reports: Receiver<Report>,
+    reports: Receiver<ChildReport>,
     state: simgpu::State,
-    heard: Vec<Report>,
+    heard: Vec<ChildReport>,
     _dir: TempDir,
 }
 
@@ -138,7 +138,7 @@ impl Drop for Canary {
 
 impl Canary {
     /// Hears reports until one is as wanted.
-    fn until(&mut self, what: &str, wanted: impl Fn(&Report) -> bool) {
+    fn until(&mut self, what: &str, wanted: impl Fn(&ChildReport) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -155,12 +155,12 @@ impl Canary {
     }
 
     fn until_step(&mut self, step: CanaryStep) {
-        self.until("this step", |report| *report == Report::Begin(step));
+        self.until("this step", |report| *report == ChildReport::Begin(step));
     }
 
     /// Hears the rest, up to the process's end.
     fn hear_out(&mut self) {
-        self.until("last word", |report| matches!(report, Report::Done { .. }));
+        self.until("last word", |report| matches!(report, ChildReport::Done { .. }));
         self.wait("an end", |canary| canary.running.ended().unwrap().is_some());
         assert!(self.running.ended().unwrap().unwrap().success());
     }
@@ -179,17 +179,17 @@ impl Canary {
         view.and_then(|view| view.call).is_some_and(|call| call.name == name)
     }
 
-    fn measured(&self, check: CanaryCheck) -> &Measured {
-        let of = |report: &&Report| matches!(report, Report::Measured(m) if m.check == check);
+    fn measured(&self, check: CanaryCheck) -> &Measurement {
+        let of = |report: &&ChildReport| matches!(report, ChildReport::Measured(m) if m.check == check);
         match self.heard.iter().find(of) {
-            Some(Report::Measured(measured)) => measured,
+            Some(ChildReport::Measured(measured)) => measured,
             _ => panic!("{check:?} was not measured: {:#?}", self.heard),
         }
     }
 
-    fn device(&self) -> &Device {
+    fn device(&self) -> &CudaDevice {
         let device = self.heard.iter().find_map(|report| match report {
-            Report::Device(device) => Some(device),
+            ChildReport::Device(device) => Some(device),
             _ => None,
         });
         device.expect("a device")
@@ -197,7 +197,7 @@ impl Canary {
 
     fn unable(&self) -> (CanarySkip, &str) {
         let unable = self.heard.iter().find_map(|report| match report {
-            Report::Unable { reason, text } => Some((*reason, text.as_str())),
+            ChildReport::Unable { reason, text } => Some((*reason, text.as_str())),
             _ => None,
         });
         unable.unwrap_or_else(|| panic!("{:#?}", self.heard))
@@ -205,7 +205,7 @@ impl Canary {
 
     fn abandoned(&self) -> (&str, &[u32]) {
         let abandoned = self.heard.iter().find_map(|report| match report {
-            Report::Abandoned { text, pids } => Some((text.as_str(), pids.as_slice())),
+            ChildReport::Abandoned { text, pids } => Some((text.as_str(), pids.as_slice())),
             _ => None,
         });
         abandoned.unwrap_or_else(|| panic!("{:#?}", self.heard))
@@ -213,9 +213,10 @@ impl Canary {
 
     /// The steps that began, and whether each ended.
     fn steps(&self) -> Vec<(CanaryStep, bool)> {
-        let ended = |step| self.heard.iter().any(|r| matches!(r, Report::End { step: s, .. } if *s == step));
+        let ended =
+            |step| self.heard.iter().any(|r| matches!(r, ChildReport::End { step: s, .. } if *s == step));
         let begun = self.heard.iter().filter_map(|report| match report {
-            Report::Begin(step) => Some((*step, ended(*step))),
+            ChildReport::Begin(step) => Some((*step, ended(*step))),
             _ => None,
         });
         begun.collect()
@@ -241,15 +242,15 @@ fn a_healthy_gpu_passes_all_checks_of_the_suite() {
         assert_eq!((measured.mismatches.wrong, &around.others), (0, &Vec::new()), "{check:?}");
         assert!(measured.gpu_seconds > 0.0 && measured.wall_seconds > 0.0, "{check:?}");
     }
-    let Found::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
+    let CheckFigures::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
     assert_eq!(sms.len(), 132);
     assert!(sms.iter().all(|sm| (125.0..128.0).contains(&sm.work_per_cycle)), "{sms:?}");
     assert!(sms.iter().all(|sm| (sm.clock_hertz / 1.98e9 - 1.0).abs() < 0.005), "{sms:?}");
-    let Found::Sms(sms) = &canary.measured(CanaryCheck::Tensor).found else { panic!() };
+    let CheckFigures::Sms(sms) = &canary.measured(CanaryCheck::Tensor).found else { panic!() };
     assert!(sms.len() == 132 && sms.iter().all(|sm| sm.work_per_cycle > 0.8 * 2048.0), "{sms:?}");
-    let Found::Covered(sms) = &canary.measured(CanaryCheck::SmSdc).found else { panic!() };
+    let CheckFigures::Covered(sms) = &canary.measured(CanaryCheck::SmSdc).found else { panic!() };
     assert_eq!(sms.len(), 132);
-    let Found::Copied { link_generation, link_width, to_gpu, to_host, bytes, .. } =
+    let CheckFigures::Copied { link_generation, link_width, to_gpu, to_host, bytes, .. } =
         &canary.measured(CanaryCheck::Pcie).found
     else {
         panic!()
@@ -257,7 +258,7 @@ fn a_healthy_gpu_passes_all_checks_of_the_suite() {
     assert_eq!((*link_generation, *link_width), (5, 16));
     let rate = *bytes as f64 / to_gpu.iter().chain(to_host).copied().fold(f64::MAX, f64::min);
     assert!((45e9..64e9).contains(&rate), "{rate}");
-    let Found::Launched(seconds) = &canary.measured(CanaryCheck::Launch).found else { panic!() };
+    let CheckFigures::Launched(seconds) = &canary.measured(CanaryCheck::Launch).found else { panic!() };
     assert!(seconds.len() == 200 && seconds.is_sorted());
     assert_eq!(canary.measured(CanaryCheck::SmRate).around.sm_clock_hertz, 1.98e9);
 }
@@ -266,7 +267,7 @@ fn a_healthy_gpu_passes_all_checks_of_the_suite() {
 fn a_clock_is_given_time_to_rise_before_it_is_measured() {
     let made = |steps: &str| {
         let canary = Plan::new("H200", steps).checks(&[CanaryCheck::SmRate]).run();
-        let Found::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
+        let CheckFigures::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
         (canary.state.calls_of("cuLaunchKernel"), sms[0].clock_hertz)
     };
     // The driver's first, one to warm up, and three that are measured.
@@ -280,13 +281,13 @@ fn a_clock_is_given_time_to_rise_before_it_is_measured() {
 fn checks_on_demand_are_made_too() {
     let checks = [CanaryCheck::Overlap, CanaryCheck::Transform];
     let canary = Plan::new("L4", "").checks(&checks).run();
-    let Found::Overlapped(told) = &canary.measured(CanaryCheck::Overlap).found else { panic!() };
+    let CheckFigures::Overlapped(told) = &canary.measured(CanaryCheck::Overlap).found else { panic!() };
     assert!(told.serial > 1.3 * told.separate && told.serial > 1.3 * told.rotating, "{told:?}");
     assert!(told.kernels[0] > 1.5 * told.kernels[1], "{told:?}");
-    let Found::Transformed(told) = &canary.measured(CanaryCheck::Transform).found else { panic!() };
+    let CheckFigures::Transformed(told) = &canary.measured(CanaryCheck::Transform).found else { panic!() };
     assert!(told.count > 0 && told.kernel > 0.0 && told.cpu > 0.0);
     assert!(told.max_relative_error > 0.0 && told.max_relative_error < 1e-5, "{told:?}");
-    assert!(canary.heard.iter().all(|r| !matches!(r, Report::Measured(m) if m.mismatches.wrong > 0)));
+    assert!(canary.heard.iter().all(|r| !matches!(r, ChildReport::Measured(m) if m.mismatches.wrong > 0)));
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn copies_to_a_second_gpu_are_verified_there() {
     plan.visible = format!("{GPU},{SECOND}");
     let canary = plan.run();
     let measured = canary.measured(CanaryCheck::P2p);
-    let Found::Peer { peer, seconds, .. } = &measured.found else { panic!() };
+    let CheckFigures::Peer { peer, seconds, .. } = &measured.found else { panic!() };
     assert_eq!((peer.as_str(), seconds.len(), measured.mismatches.wrong), (SECOND, 5, 0));
     assert!(measured.mismatches.compared > 0);
     assert_eq!(canary.state.calls_of("cuDevicePrimaryCtxRelease_v2"), 2, "both are given back");
@@ -311,7 +312,9 @@ fn every_fault_is_told_with_step_code_and_call_and_nothing_more_is_asked() {
         let step = format!("[[step]]\nfunction = \"cuLaunchKernel\"\nerror = {code}\n");
         let canary = Plan::new("L4", &step).run();
         let fault = canary.heard.iter().find_map(|report| match report {
-            Report::Fault { step, code, name, call } => Some((*step, *code, name.as_str(), call.as_str())),
+            ChildReport::Fault { step, code, name, call } => {
+                Some((*step, *code, name.as_str(), call.as_str()))
+            }
             _ => None,
         });
         let Some((CanaryStep::FirstLaunch, told, name, "cuLaunchKernel")) = fault else {
@@ -342,7 +345,7 @@ fn what_is_no_fault_of_the_gpu_is_told_as_such() {
         let (told, text) = canary.unable();
         assert_eq!(told, reason, "{function} {code}: {text}");
         assert!(
-            !canary.heard.iter().any(|report| matches!(report, Report::Fault { .. })),
+            !canary.heard.iter().any(|report| matches!(report, ChildReport::Fault { .. })),
             "{function} {code}"
         );
     }
@@ -469,7 +472,7 @@ fn nobody_who_is_to_yield_works_blind() {
 fn nvml_that_hangs_ends_the_run_but_not_the_process() {
     let hang = "[[step]]\nfunction = \"nvmlDeviceGetTemperature\"\nhang = true\nuntil_gate = \"over\"\n";
     let mut canary = Plan::new("L4", hang).start();
-    canary.until("last word", |report| matches!(report, Report::Done { .. }));
+    canary.until("last word", |report| matches!(report, ChildReport::Done { .. }));
     assert_eq!(canary.unable().0, CanarySkip::Unread);
     assert!(canary.running.ended().unwrap().is_none(), "it waits for the call");
     canary.state.open_gate("over").unwrap();
@@ -515,7 +518,7 @@ fn a_mig_device_is_seen_apart_from_the_others() {
     };
     let canary = on(2, 8);
     assert_eq!(canary.device().multiprocessors, 16);
-    let Found::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
+    let CheckFigures::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
     assert_eq!(sms.len(), 16);
     assert_eq!(on(1, 7).abandoned().1, [99], "its neighbour is at work");
 }

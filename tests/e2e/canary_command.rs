@@ -245,21 +245,21 @@ fn slow_memory_is_found_beside_the_other_gpus() {
 
 #[test]
 fn what_the_daemon_has_learned_is_compared_with_and_left_as_it_is() {
-    use canary::baseline::{Memory, Siblings};
+    use canary::baseline::{BaselineStore, Siblings};
     use canary::judge;
-    use canary::report::Run;
+    use canary::report::CanaryRun;
     use host::state::Store;
     use model::canary::Place;
 
     let slow = "[[step]]\ngate = \"slow\"\ngpu = 0\nmemory_rate = 0.8\n";
     let bench = Bench::new(1, slow).with("CANARY__MAX_MEMORY_MIB", "8");
     let json = bench.json(&["--check", "hbm_read"]).json();
-    let run: Run = serde_json::from_value(json["runs"][0]["run"].clone()).unwrap();
+    let run: CanaryRun = serde_json::from_value(json["runs"][0]["run"].clone()).unwrap();
     let place: Place = serde_json::from_value(json["runs"][0]["place"].clone()).unwrap();
-    let mut memory = Memory::default();
+    let mut memory = BaselineStore::default();
     for nth in 0..25 {
         let at = run.ended - 1800.0 * f64::from(25 - nth);
-        memory.take(judge::judge(&place, &run, &memory, &Siblings::default(), at).lesson);
+        memory.apply(judge::judge(&place, &run, &memory, &Siblings::default(), at).update);
     }
     Store::new(bench.path("state")).save(&memory).unwrap();
     let before = fs::read(bench.path("state/canary.json")).unwrap();

@@ -1,6 +1,8 @@
 //! What the host and the kernels agree on, as `kernels/abi.h` says it in C++ (a test compares the two):
 //! arguments, results and shapes. Every kernel takes one structure by value.
 
+#![allow(unsafe_code)]
+
 use serde::{Deserialize, Serialize};
 
 /// A type that can be copied to and from the device byte by byte.
@@ -48,7 +50,7 @@ pub struct BadLane {
     pub got: u64,
 }
 
-/// Bad lanes that are told one by one.
+/// Bad lanes that are listed one by one.
 pub const BAD_LANES: usize = 62;
 
 /// The first bad lanes of a launch. Zeroed before it.
@@ -81,7 +83,7 @@ pub struct BadWord {
     pub got: u64,
 }
 
-/// Bad words that are told one by one.
+/// Bad words that are listed one by one.
 pub const BAD_WORDS: usize = 62;
 
 /// The first bad words of a launch. Zeroed before it.
@@ -207,7 +209,7 @@ pub const READ_SHARED_BYTES: u32 = 8 * READ_THREADS;
 pub struct ReadArgs {
     /// Address of the buffer.
     pub data: u64,
-    /// Its length in words of 16 bytes.
+    /// Its length in 16-byte words.
     pub words: u64,
     /// Address of an [`SmStamp`] a block.
     pub stamps: u64,
@@ -247,7 +249,7 @@ pub const WALK_THREADS: u32 = 512;
 pub struct FillArgs {
     /// Address of the buffer.
     pub data: u64,
-    /// Its length in words of 8 bytes.
+    /// Its length in 8-byte words.
     pub words: u64,
     /// First parameter of the pattern.
     pub a: u64,
@@ -265,7 +267,7 @@ pub struct FillArgs {
 pub struct CheckArgs {
     /// Address of the buffer.
     pub data: u64,
-    /// Its length in words of 8 bytes.
+    /// Its length in 8-byte words.
     pub words: u64,
     /// First parameter of the pattern.
     pub a: u64,

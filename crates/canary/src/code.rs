@@ -15,7 +15,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Checksum of the module, by which one build of the kernels is told from another.
+    /// Checksum of the module, by which one build of the kernels differs from another.
     pub fn checksum(&self) -> u32 {
         crc32fast::hash(self.image)
     }
@@ -25,7 +25,7 @@ impl Code {
 type Capability = (u32, u32);
 
 /// Machine code, and the compute capabilities it is for: at least, and at most.
-struct Made {
+struct Cubin {
     code: Code,
     least: Capability,
     most: Capability,
@@ -33,7 +33,7 @@ struct Made {
 
 macro_rules! cubin {
     ($name:literal, $least:expr, $most:expr) => {
-        Made {
+        Cubin {
             code: Code {
                 name: $name,
                 image: include_bytes!(concat!("../../../kernels/bin/", $name, ".cubin")),
@@ -45,7 +45,7 @@ macro_rules! cubin {
 }
 
 /// The most fitting of two that fit is the later one.
-static CUBINS: [Made; 8] = [
+static CUBINS: [Cubin; 8] = [
     cubin!("sm_75", (7, 5), (7, u32::MAX)),
     cubin!("sm_80", (8, 0), (8, u32::MAX)),
     cubin!("sm_86", (8, 6), (8, u32::MAX)),
@@ -69,7 +69,7 @@ static PTX: Code = Code {
 
 /// What a GPU of this compute capability takes; `None`: it is too old.
 pub fn choose(capability: Capability) -> Option<&'static Code> {
-    let fits = |made: &&Made| (made.least..=made.most).contains(&capability);
+    let fits = |made: &&Cubin| (made.least..=made.most).contains(&capability);
     let cubin = CUBINS.iter().rev().find(fits).filter(|_| !INTEGRATED.contains(&capability));
     match cubin {
         Some(made) => Some(&made.code),
@@ -136,21 +136,10 @@ mod tests {
 
     #[test]
     fn modules_have_all_kernels() {
-        let kernels = [
-            "sm_rate",
-            "tensor",
-            "sm_sdc",
-            "hbm_read",
-            "l2",
-            "fill",
-            "check",
-            "overlap",
-            "transform",
-            "launch",
-        ];
+        let kernels = crate::checks::kernels();
         for code in CUBINS.iter().map(|made| &made.code).chain([&PTX]) {
             let text = String::from_utf8_lossy(code.image);
-            for kernel in kernels {
+            for kernel in &kernels {
                 let section = format!(".text.{kernel}\0");
                 let entry = format!(".entry {kernel}(");
                 assert!(text.contains(&section) || text.contains(&entry), "{kernel} in {}", code.name);
@@ -205,12 +194,12 @@ mod tests {
         assert_eq!(sums.len(), CUBINS.len() + 1);
     }
 
-    /// Whoever changes a kernel must rebuild what is made of it.
+    /// A changed kernel needs new machine code.
     #[test]
     fn machine_code_is_of_these_sources() {
         let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
         let sums = fs::read_to_string(kernels.join("bin/SHA256SUMS")).unwrap();
-        let told: BTreeMap<String, String> = sums
+        let read: BTreeMap<String, String> = sums
             .lines()
             .map(|line| line.split_once("  ").unwrap())
             .map(|(sum, name)| (name.to_owned(), sum.to_owned()))
@@ -227,6 +216,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(told, found, "kernels/bin is not made of kernels/: run `make kernels`");
+        assert_eq!(read, found, "kernels/bin is not made of kernels/: run `make kernels`");
     }
 }

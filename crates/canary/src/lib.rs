@@ -1,25 +1,37 @@
-//! Canary kernels: small CUDA programs, run now and then on an idle GPU or on command, that tell a GPU which
-//! computes rightly and at its rate from one that is throttled, degraded, lying or dying.
+//! Canary kernels: small CUDA programs, run now and then on an idle GPU or on command, that tell a healthy GPU from one that is
+//! throttled, degraded, wrong or dying.
 //!
-//! - [`abi`]: what kernels and host agree on · [`report`]: what parent and child say to each other
-//! - [`code`]: the kernels' machine code · [`mod@reference`]: what the CPU expects of them
-//! - [`child`]: the process of a run, the only one that loads libcuda · [`outcome`]: what became of a run
-//! - [`parent`]: starts the process of a run, watches it, ends it
-//! - [`gate`]: whether it may run now · [`interlock`]: what keeps it away by hand · [`schedule`]: when it is due
-//! - [`stray`]: what another daemon or command has left behind
-//! - [`roofline`]: what the hardware can do · [`baseline`]: what it did before · [`judge`]: what it does now
-//! - [`command`]: all of this on command
+//! - [`checks`]: the table of checks, one file each
+//! - [`abi`]: the shapes shared with the kernels · [`code`]: their machine code · [`mod@reference`]: their results on the CPU
+//! - [`child`]: the process of a run, the only one that loads libcuda · [`report`]: its messages · [`session`]: a GPU ready
+//!   for checks, and the driver
+//! - [`parent`]: starts, watches and ends that process
+//! - [`gate`]: whether a run may start now · [`interlock`]: its lock · [`schedule`]: when it is due
+//! - [`stray`]: processes that another daemon or command left behind
+//! - [`roofline`]: what the hardware can do · [`baseline`]: what the GPU did before · [`sample`]: one check against both ·
+//!   [`judge`]: the verdicts of a run
+//!
+//! `unsafe` is in `abi`, `session/cuda` and its modules.
+
+#![deny(unsafe_code)]
 
 pub mod abi;
 pub mod baseline;
+mod checks;
 pub mod child;
 pub mod code;
+mod device;
+pub mod format;
 pub mod gate;
 pub mod interlock;
 pub mod judge;
 pub mod parent;
 pub mod reference;
 pub mod report;
-pub mod roofline;
+mod request;
+mod roofline;
+mod sample;
 pub mod schedule;
+mod session;
+pub mod stats;
 pub mod stray;

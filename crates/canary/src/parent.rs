@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
-use crate::report::{End, Order, Report, Run};
+use crate::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
 use host::child::{self, Family, Running, Voice};
 use host::inflight::Table;
 use host::stop::Stop;
@@ -49,7 +49,7 @@ pub struct Start<'a> {
     /// The program: [`child::this_program`], but for tests.
     pub program: &'a Path,
     /// What to do.
-    pub order: &'a Order,
+    pub order: &'a RunRequest,
     /// Longest time without progress.
     pub hung_after: Duration,
     /// How long a process that was asked to end may take before it is killed, even inside the driver.
@@ -60,7 +60,7 @@ pub struct Start<'a> {
 
 /// Makes a run and gives what was reported, as soon as its end is known; with the process, if that has not
 /// ended. `stop` ends the run between two kernels. `on` is told each report as it comes.
-pub fn run(start: Start<'_>, stop: &Stop, on: &mut dyn FnMut(&Report)) -> (Run, Option<Remains>) {
+pub fn run(start: Start<'_>, stop: &Stop, on: &mut dyn FnMut(&ChildReport)) -> (CanaryRun, Option<Remains>) {
     let mut active = match Active::start(start) {
         Ok(active) => active,
         Err(run) => return (*run, None),
@@ -107,11 +107,11 @@ struct Progress {
 
 impl Active {
     /// Starts the process and gives it its order. A run that cannot even begin is given at once.
-    pub fn start(start: Start<'_>) -> Result<Active, Box<Run>> {
+    pub fn start(start: Start<'_>) -> Result<Active, Box<CanaryRun>> {
         let began = unix_seconds();
         Active::try_start(start, began).map_err(|error| {
             let text = format!("the canary's process cannot be started: {error}");
-            let end = End::Unable { reason: CanarySkip::Environment, text };
+            let end = RunEnd::Unable { reason: CanarySkip::Environment, text };
             Box::new(Transcript::default().run(began, end))
         })
     }
@@ -188,7 +188,7 @@ impl Active {
     }
 
     /// Waits a while for news. Gives how the run ended once that is known; then [`Active::over`] is next.
-    pub fn look(&mut self, wait: Duration, on: &mut dyn FnMut(&Report)) -> Option<End> {
+    pub fn look(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Option<RunEnd> {
         let broken = self.listen(wait, on).err();
         let now = Mono::now();
         if now.since(self.looked) > wait + ASLEEP {
@@ -197,14 +197,14 @@ impl Active {
         }
         self.looked = now;
         if let Some(text) = broken {
-            return Some(End::Broken { text: format!("{text}, in step {}", self.step().known()) });
+            return Some(RunEnd::Broken { text: format!("{text}, in step {}", self.step().known()) });
         }
         self.see_end(now);
         self.judge(now)
     }
 
     /// Takes in what comes within `wait`, and all that has come.
-    fn listen(&mut self, wait: Duration, on: &mut dyn FnMut(&Report)) -> Result<(), String> {
+    fn listen(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Result<(), String> {
         if self.stream_over {
             Stop::default().wait_until(Mono::now() + wait.min(LOOK));
             return Ok(());
@@ -256,7 +256,7 @@ impl Active {
         }
     }
 
-    fn judge(&mut self, now: Mono) -> Option<End> {
+    fn judge(&mut self, now: Mono) -> Option<RunEnd> {
         if let Some((at, status)) = self.ended {
             // Somebody it started may hold its end of the pipe open.
             let all_heard = self.stream_over || now.since(at) > REST;
@@ -283,17 +283,17 @@ impl Active {
     }
 
     /// No progress is the driver's fault only inside one of its calls: else the process was stopped or starved.
-    fn no_progress(&self, still: Duration) -> End {
+    fn no_progress(&self, still: Duration) -> RunEnd {
         let (step, seconds) = (self.step(), still.as_secs_f64());
         if child::all_stopped(self.pid()) {
-            return End::Broken {
+            return RunEnd::Broken {
                 text: format!("the process was stopped by a signal in step {}", step.known()),
             };
         }
         // Another thread asks NVML now and then: such a call has only just begun.
         match self.call().filter(|call| Mono::now().since(call.since) > self.hung_after / 2) {
-            Some(call) => End::Hung { step, call: Some(call.name), seconds },
-            None => End::Broken {
+            Some(call) => RunEnd::Hung { step, call: Some(call.name), seconds },
+            None => RunEnd::Broken {
                 text: format!(
                     "no progress for {seconds:.0} s in step {}, in no driver call that lasts",
                     step.known()
@@ -302,37 +302,37 @@ impl Active {
         }
     }
 
-    fn ended_with(&self, status: ExitStatus) -> End {
+    fn ended_with(&self, status: ExitStatus) -> RunEnd {
         match self.told.told_end() {
             Some(end) => self.with_reason(end),
             None if self.asked.is_some() => self.abandoned(),
-            None => End::Broken {
+            None => RunEnd::Broken {
                 text: format!("the process ended too early ({status}), in step {}", self.step().known()),
             },
         }
     }
 
-    fn abandoned(&self) -> End {
+    fn abandoned(&self) -> RunEnd {
         let end = self.told.told_end();
-        self.with_reason(end.unwrap_or(End::Abandoned { text: String::new(), pids: Vec::new() }))
+        self.with_reason(end.unwrap_or(RunEnd::Abandoned { text: String::new(), pids: Vec::new() }))
     }
 
     /// One that was asked to end says no more than that; we know why.
-    fn with_reason(&self, end: End) -> End {
+    fn with_reason(&self, end: RunEnd) -> RunEnd {
         match (end, &self.asked) {
-            (End::Abandoned { pids, .. }, Some((_, why))) if pids.is_empty() => {
-                End::Abandoned { text: why.clone(), pids }
+            (RunEnd::Abandoned { pids, .. }, Some((_, why))) if pids.is_empty() => {
+                RunEnd::Abandoned { text: why.clone(), pids }
             }
             (end, _) => end,
         }
     }
 
     /// The run is over: gives what was reported, and the process if it has not ended. It is asked to.
-    pub fn over(mut self, end: End) -> (Run, Option<Remains>) {
+    pub fn over(mut self, end: RunEnd) -> (CanaryRun, Option<Remains>) {
         self.running.ask_to_end();
         let now = Mono::now();
         self.see_end(now);
-        let hung = matches!(end, End::Hung { .. });
+        let hung = matches!(end, RunEnd::Hung { .. });
         let step = self.step();
         let run = self.told.run(self.began, end);
         if self.ended.is_some() {
@@ -355,12 +355,12 @@ impl Active {
 
 impl Transcript {
     /// All that was reported of a run that ended so, just now.
-    fn run(self, began: f64, end: End) -> Run {
+    fn run(self, began: f64, end: RunEnd) -> CanaryRun {
         let gpu_seconds = self.gpu_seconds();
         // The clock may have been set back meanwhile.
         let ended = unix_seconds().max(began);
         let Transcript { steps, device, measured, .. } = self;
-        Run { began, ended, steps, device, measured, gpu_seconds, end }
+        CanaryRun { began, ended, steps, device, measured, gpu_seconds, end }
     }
 }
 

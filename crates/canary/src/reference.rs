@@ -5,7 +5,7 @@ mod sdc;
 
 pub use sdc::sm_sdc;
 
-use super::abi::{
+use crate::abi::{
     OVERLAP_A, OVERLAP_B, Pattern, SM_RATE_A, SM_RATE_B, SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, TensorShape,
 };
 
@@ -45,7 +45,7 @@ pub fn tensor_fma(shape: &TensorShape) -> u64 {
 }
 
 /// First number of the generator SplitMix64 whose state is `x`.
-fn splitmix64(x: u64) -> u64 {
+pub(crate) fn splitmix64(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,9 +1,9 @@
-//! What the hardware can do at most, from what the device tells of itself: no table of models that rots.
+//! What the hardware can do at most, from what the device reports: no table of models that rots.
 //!
 //! Nothing is claimed where it is not known: a 0 in the report, a part of a GPU where the share of the whole
-//! is not told, and boards that share their memory or host link in another way.
+//! is not known, and boards that share their memory or host link in another way.
 
-use crate::report::Device;
+use crate::device::CudaDevice;
 use sampler::watch::Around;
 
 /// Gigatransfers a second of one PCIe lane, by generation, from 1.
@@ -13,31 +13,23 @@ const LANE_GIGATRANSFERS: [f64; 6] = [2.5, 5.0, 8.0, 16.0, 32.0, 64.0];
 /// neither the bus nor PCIe bounds them.
 const COHERENT: [&str; 6] = ["GH200", "GB200", "GB300", "GB10", "Thor", "Orin"];
 
-/// FP32 FMA that one multiprocessor can do in a cycle.
-pub fn fp32(device: &Device) -> Option<f64> {
-    (device.fp32_lanes > 0).then(|| f64::from(device.fp32_lanes))
-}
-
-/// Dense half-precision FMA that the tensor cores of one multiprocessor can do in a cycle.
-pub fn tensor(device: &Device) -> Option<f64> {
-    (device.tensor_fma > 0).then(|| f64::from(device.tensor_fma))
-}
-
 /// Bytes a second of the device memory: two transfers in each cycle of its clock, over the width of its bus.
-/// `whole` says that it is a whole GPU: how much a MIG device has of the bus is not told.
-pub fn memory(device: &Device, around: &Around, whole: bool) -> Option<f64> {
+/// `whole` says that it is a whole GPU: how much a MIG device has of the bus is not known.
+pub fn memory(device: &CudaDevice, around: &Around, whole: bool) -> Option<f64> {
     if !whole || is_coherent(device) {
         return None;
     }
-    let clock = match around.memory_clock_hertz {
-        told if told.is_finite() && told > 0.0 => told,
-        _ => device.max_memory_clock_hertz,
-    };
-    positive(2.0 * clock * f64::from(device.bus_width_bytes))
+    let clock = positive(around.memory_clock_hertz).unwrap_or(device.max_memory_clock_hertz);
+    positive(memory_rate(device, clock))
+}
+
+/// Two transfers in each cycle of the memory clock, over the width of the bus: bytes a second.
+pub fn memory_rate(device: &CudaDevice, hertz: f64) -> f64 {
+    2.0 * hertz * f64::from(device.bus_width_bytes)
 }
 
 /// Bytes a second one way of the widest and fastest link that GPU and slot can do together.
-pub fn link(device: &Device) -> Option<f64> {
+pub fn link(device: &CudaDevice) -> Option<f64> {
     if is_coherent(device) {
         return None;
     }
@@ -57,7 +49,7 @@ pub fn pcie(generation: u32, lanes: u32) -> Option<f64> {
     positive(transfers * 1e9 / 8.0 * payload * f64::from(lanes))
 }
 
-fn is_coherent(device: &Device) -> bool {
+fn is_coherent(device: &CudaDevice) -> bool {
     COHERENT.iter().any(|board| device.name.contains(board))
 }
 
@@ -73,14 +65,14 @@ mod tests {
         value.is_some_and(|value| (value / expected - 1.0).abs() < 0.005)
     }
 
-    fn board(name: &str, memory_megahertz: f64, bus_bits: u32) -> Device {
-        Device {
+    fn board(name: &str, memory_megahertz: f64, bus_bits: u32) -> CudaDevice {
+        CudaDevice {
             name: name.into(),
             max_memory_clock_hertz: memory_megahertz * 1e6,
             bus_width_bytes: bus_bits / 8,
             max_link_generation: 5,
             max_link_width: 16,
-            ..Device::default()
+            ..CudaDevice::default()
         }
     }
 
@@ -125,8 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_has_no_bound() {
-        let nothing = Device::default();
-        assert_eq!((fp32(&nothing), tensor(&nothing)), (None, None));
+        let nothing = CudaDevice::default();
         assert_eq!((memory(&nothing, &Around::default(), true), link(&nothing)), (None, None));
         assert_eq!(link(&board("NVIDIA GH200 480GB", 2619.0, 6144)), None);
         assert_eq!(memory(&board("NVIDIA GH200 480GB", 2619.0, 6144), &Around::default(), true), None);

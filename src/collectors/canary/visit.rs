@@ -7,7 +7,7 @@ use super::{Collector, Process, desk, places, take_interlock};
 use canary::gate::{self, Allows, Claimed};
 use canary::judge::{judge, worth_another_try};
 use canary::parent::{Active, Remains, Start};
-use canary::report::{End, Order, Report, Run};
+use canary::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
 use canary::stray;
 use host::Host;
 use host::child::{self, Voice};
@@ -94,7 +94,7 @@ impl Collector {
     }
 
     /// What the process is to do.
-    fn order(&mut self, place: &Place, peer: Option<&Place>) -> Result<Order, CanarySkip> {
+    fn order(&mut self, place: &Place, peer: Option<&Place>) -> Result<RunRequest, CanarySkip> {
         let config = Arc::clone(&self.context.config);
         let snapshot = self.context.board.current();
         let pci = snapshot.info(&m::gpu_info, &place.gpu, "pci_address").filter(|pci| !pci.is_empty());
@@ -103,7 +103,7 @@ impl Collector {
         if peer.is_none() {
             checks.retain(|check| *check != CanaryCheck::P2p);
         }
-        Ok(Order {
+        Ok(RunRequest {
             fingerprint: m::fingerprint(),
             device: place.device().to_owned(),
             pci_address: pci.ok_or(CanarySkip::Unread)?.to_owned(),
@@ -119,7 +119,7 @@ impl Collector {
     }
 
     /// One process, until the end of its run is known.
-    fn run_once(&mut self, place: &Place, order: &Order) -> (Run, Option<Remains>) {
+    fn run_once(&mut self, place: &Place, order: &RunRequest) -> (CanaryRun, Option<Remains>) {
         let program = child::this_program();
         let config = &self.context.config.canary;
         let start = Start {
@@ -150,7 +150,7 @@ impl Collector {
             if !self.left.is_empty() {
                 self.tend(Some((place, pid)));
             }
-            let mut on = |report: &Report| tracing::trace!(?report, "canary");
+            let mut on = |report: &ChildReport| tracing::trace!(?report, "canary");
             if let Some(end) = active.look(LOOK, &mut on) {
                 let (run, remains) = active.over(end);
                 if remains.is_none() {
@@ -208,11 +208,11 @@ impl Collector {
     }
 
     /// Judges a run, remembers what it taught, and tells.
-    fn conclude(&mut self, place: &Place, run: Run) {
+    fn conclude(&mut self, place: &Place, run: CanaryRun) {
         let siblings =
             run.device.as_ref().map(|device| self.memory.siblings(place, device)).unwrap_or_default();
         let judgement = judge(place, &run, &self.memory, &siblings, unix_seconds());
-        self.memory.take(judgement.lesson);
+        self.memory.apply(judgement.update);
         if let Some(keeper) = &self.keeper {
             keeper.save(self.memory.clone());
         }
@@ -230,22 +230,22 @@ impl Collector {
 }
 
 /// One line of the log for what is worth it.
-fn say(outcome: &Outcome, end: &End) {
+fn say(outcome: &Outcome, end: &RunEnd) {
     let place = &outcome.place;
     match end {
-        End::Finished | End::Abandoned { .. } => {
+        RunEnd::Finished | RunEnd::Abandoned { .. } => {
             tracing::debug!(%place, end = outcome.end.known(), text = outcome.text, "a canary has ended");
         }
-        End::Unable { .. } => {
+        RunEnd::Unable { .. } => {
             tracing::info!(%place, text = outcome.text, "a canary could not be run");
         }
-        End::Fault { .. } | End::Hung { .. } | End::Broken { .. } => {
+        RunEnd::Fault { .. } | RunEnd::Hung { .. } | RunEnd::Broken { .. } => {
             tracing::warn!(%place, end = outcome.end.known(), text = outcome.text, "a canary has failed");
         }
     }
     let quiet =
         |verdict| matches!(verdict, CanaryVerdict::Ok | CanaryVerdict::Contended | CanaryVerdict::Skipped);
-    for judged in outcome.checks.iter().filter(|judged| *end == End::Finished && !quiet(judged.verdict)) {
+    for judged in outcome.checks.iter().filter(|judged| *end == RunEnd::Finished && !quiet(judged.verdict)) {
         let (check, verdict) = (judged.check.known(), judged.verdict.known());
         tracing::warn!(%place, check, verdict, text = judged.text, "a canary has found something");
     }

@@ -5,9 +5,9 @@ use super::Progress;
 use super::devices::Device;
 use super::one::Runner;
 use super::report::Made;
-use canary::baseline::{Memory, Model, Quantity, Siblings};
-use canary::judge::{self, Judgement};
-use canary::report::Run;
+use canary::baseline::{BaselineStore, Model, Quantity, Siblings};
+use canary::judge::{self, RunJudgement};
+use canary::report::CanaryRun;
 use model::canary::{Outcome, Place};
 use model::catalog::{CanaryCheck, CanaryEnd, CanaryVerdict};
 use model::clock::unix_seconds;
@@ -25,13 +25,13 @@ struct Figures {
 /// Judges all runs that were made, and sets their outcomes.
 pub fn judge(
     made: &mut [Made],
-    memory: &Memory,
+    memory: &BaselineStore,
     devices: &[Device],
     runner: &mut Runner<'_>,
     progress: Progress<'_>,
 ) {
     let figures = figures(made, memory);
-    let judged = |place: &Place, run: &Run| -> Outcome {
+    let judged = |place: &Place, run: &CanaryRun| -> Outcome {
         let siblings = siblings(place, run, memory, &figures);
         judge::judge(place, run, memory, &siblings, unix_seconds()).outcome
     };
@@ -100,21 +100,21 @@ fn with_clock(outcome: &Outcome, checks: &mut Vec<CanaryCheck>) {
     }
 }
 
-fn figures(made: &[Made], memory: &Memory) -> Vec<Figures> {
+fn figures(made: &[Made], memory: &BaselineStore) -> Vec<Figures> {
     let mut all: Vec<Figures> = Vec::new();
     for made in made {
         let Some(run) = &made.run else { continue };
-        let Judgement { lesson, .. } =
+        let RunJudgement { update, .. } =
             judge::judge(&made.place, run, memory, &Siblings::default(), unix_seconds());
-        let Some((_, model)) = lesson.device else { continue };
+        let Some((_, model)) = update.device else { continue };
         all.retain(|figures| figures.place != made.place);
-        all.push(Figures { place: made.place.clone(), model, newest: lesson.newest });
+        all.push(Figures { place: made.place.clone(), model, newest: update.newest });
     }
     all
 }
 
 /// The other GPUs of this command, or if they are too few those that the daemon knows.
-fn siblings(place: &Place, run: &Run, memory: &Memory, figures: &[Figures]) -> Siblings {
+fn siblings(place: &Place, run: &CanaryRun, memory: &BaselineStore, figures: &[Figures]) -> Siblings {
     let Some(device) = &run.device else { return Siblings::default() };
     let model = Model::of(place, device);
     let others = figures.iter().filter(|other| other.place != *place && other.model == model);

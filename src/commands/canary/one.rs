@@ -8,7 +8,7 @@ use super::{Progress, Wish};
 use crate::control::orders;
 use canary::judge::worth_another_try;
 use canary::parent::{self, Remains, Start};
-use canary::report::{End, Order, Report, Run};
+use canary::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
 use host::child::{self, Voice};
 use host::stop::Stop;
 use model::canary::Place;
@@ -59,7 +59,7 @@ impl<'a> Runner<'a> {
         checks: &[CanaryCheck],
         name: &str,
         progress: Progress<'_>,
-    ) -> Run {
+    ) -> CanaryRun {
         let run = self.once(device, peer, checks, name, progress);
         if !worth_another_try(&run) || self.stop.stopped() || self.is_occupied(&device.place) {
             return run;
@@ -78,7 +78,7 @@ impl<'a> Runner<'a> {
         checks: &[CanaryCheck],
         name: &str,
         progress: Progress<'_>,
-    ) -> Run {
+    ) -> CanaryRun {
         if self.is_occupied(&device.place) {
             let text = "the process of an earlier run has not ended".to_owned();
             return unable(CanarySkip::ChildAlive, text);
@@ -101,12 +101,12 @@ impl<'a> Runner<'a> {
         let gpus: Vec<&str> = gpus.into_iter().flatten().map(|device| &*device.place.gpu.uuid).collect();
         self.tell_daemon(&gpus, true);
         let (run, remains) = parent::run(start, self.stop, &mut |report| {
-            if let Report::Begin(step) = report {
+            if let ChildReport::Begin(step) = report {
                 progress(&format!("{name}: {}", step.known()));
             }
         });
         if let Some(mut remains) = remains
-            && (matches!(run.end, End::Hung { .. }) || remains.end_by(Mono::now() + GOING).alive)
+            && (matches!(run.end, RunEnd::Hung { .. }) || remains.end_by(Mono::now() + GOING).alive)
         {
             self.left.push((device.place.clone(), remains));
         }
@@ -128,7 +128,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn order(&mut self, device: &Device, peer: Option<&Device>, checks: &[CanaryCheck]) -> Order {
+    fn order(&mut self, device: &Device, peer: Option<&Device>, checks: &[CanaryCheck]) -> RunRequest {
         let (config, canary) = (self.config, &self.config.canary);
         let mut checks = if checks.is_empty() { canary.checks.clone() } else { checks.to_vec() };
         let peer = peer.filter(|_| checks.contains(&CanaryCheck::P2p));
@@ -137,7 +137,7 @@ impl<'a> Runner<'a> {
         }
         // Other inputs in each run: by the golden ratio, which comes back last.
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        Order {
+        RunRequest {
             fingerprint: catalog::fingerprint(),
             device: device.place.device().to_owned(),
             pci_address: device.pci_address.clone(),
@@ -165,15 +165,15 @@ impl<'a> Runner<'a> {
 }
 
 /// A run that was not begun.
-fn unable(reason: CanarySkip, text: String) -> Run {
+fn unable(reason: CanarySkip, text: String) -> CanaryRun {
     let now = unix_seconds();
-    Run {
+    CanaryRun {
         began: now,
         ended: now,
         steps: Vec::new(),
         device: None,
         measured: Vec::new(),
         gpu_seconds: 0.0,
-        end: End::Unable { reason, text },
+        end: RunEnd::Unable { reason, text },
     }
 }

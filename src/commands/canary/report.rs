@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::devices::Device;
 use canary::gate::Condition;
-use canary::report::{End, Run};
+use canary::report::{CanaryRun, RunEnd};
 use model::canary::{Outcome, Place};
 use model::catalog::{CanaryEnd, CanarySkip, CanaryVerdict};
 
@@ -56,7 +56,7 @@ pub struct Made {
     /// What had to be so for it.
     pub conditions: Vec<Condition>,
     /// All that was reported; none if it was not made.
-    pub run: Option<Run>,
+    pub run: Option<CanaryRun>,
     /// What became of it; none if nothing was to be run.
     pub outcome: Option<Outcome>,
 }
@@ -66,7 +66,7 @@ impl Made {
     pub fn new(
         device: &Device,
         conditions: Vec<Condition>,
-        run: Option<Run>,
+        run: Option<CanaryRun>,
         outcome: Option<Outcome>,
     ) -> Made {
         Made { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
@@ -88,7 +88,7 @@ impl Made {
     }
 
     fn nobody_came(&self) -> bool {
-        matches!(&self.run, Some(Run { end: End::Abandoned { pids, .. }, .. }) if pids.is_empty())
+        matches!(&self.run, Some(CanaryRun { end: RunEnd::Abandoned { pids, .. }, .. }) if pids.is_empty())
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::report::{Exit, Made, Report};
-use canary::baseline::statistics;
+use canary::format;
 use canary::gate::Allows;
-use canary::judge::words;
+use canary::stats;
 use model::canary::{Judged, Place, Rate};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryEnd, CanaryVerdict, RateAgainst};
@@ -111,8 +111,8 @@ fn line(out: &mut String, paint: &Paint, all: &[&Judged], several: bool) {
     let ratio = |against: RateAgainst| {
         let of =
             |judged: &&Judged| judged.ratios.iter().find(|(of, _)| *of == against).map(|(_, ratio)| *ratio);
-        let ratio = statistics::median(all.iter().filter_map(of));
-        ratio.map_or_else(|| "-".to_owned(), words::percent)
+        let ratio = stats::median(all.iter().filter_map(of));
+        ratio.map_or_else(|| "-".to_owned(), format::percent)
     };
     let times = all.iter().filter(|judged| judged.verdict == worst.verdict).count();
     let times = if several && worst.verdict != CanaryVerdict::Ok {
@@ -143,7 +143,7 @@ fn middle(rates: &[Rate]) -> (String, String) {
         Rate::WorkPerCycle(v) | Rate::BytesPerSecond(v) | Rate::BytesPerCycle(v) | Rate::Seconds(v) => *v,
     };
     let values: Vec<f64> = rates.iter().map(value).collect();
-    let (Some(first), Some(median)) = (rates.first(), statistics::median(values.iter().copied())) else {
+    let (Some(first), Some(median)) = (rates.first(), stats::median(values.iter().copied())) else {
         return ("-".into(), "-".into());
     };
     let middle = match first {
@@ -154,7 +154,7 @@ fn middle(rates: &[Rate]) -> (String, String) {
     };
     let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = values.iter().copied().fold(0.0, f64::max);
-    (words::rate(middle), format!("{:.3} %", (highest - lowest) / median * 100.0))
+    (format::rate(middle), format!("{:.3} %", (highest - lowest) / median * 100.0))
 }
 
 /// What would keep a canary away.

@@ -3,21 +3,22 @@
 use super::report::Made;
 use super::*;
 use canary::baseline::Siblings;
-use canary::judge::fixtures::{healthy, memory, of, part, place};
-use canary::report::{End, Found, Run};
+use canary::judge::fixtures::{baseline, healthy, of, part, place};
+use canary::report::{CanaryRun, CheckFigures, RunEnd};
 use model::canary::Place;
 use model::catalog::CanaryStep;
 
 const NOW: f64 = 1.8e9;
 
-fn made(place: Place, run: Run) -> Made {
-    let outcome = judge::judge(&place, &run, &memory(30, NOW), &Siblings::default(), NOW).outcome;
+fn made(place: Place, run: CanaryRun) -> Made {
+    let outcome = judge::judge(&place, &run, &baseline(30, NOW), &Siblings::default(), NOW).outcome;
     let model = "NVIDIA H200".to_owned();
     Made { place, model, conditions: Vec::new(), run: Some(run), outcome: Some(outcome) }
 }
 
-fn narrow(mut run: Run) -> Run {
-    let Found::Copied { link_width, to_gpu, to_host, .. } = &mut of(&mut run, CanaryCheck::Pcie).found else {
+fn narrow(mut run: CanaryRun) -> CanaryRun {
+    let CheckFigures::Copied { link_width, to_gpu, to_host, .. } = &mut of(&mut run, CanaryCheck::Pcie).found
+    else {
         panic!("no copies")
     };
     *link_width = 8;
@@ -25,24 +26,24 @@ fn narrow(mut run: Run) -> Run {
     run
 }
 
-fn fault() -> Run {
+fn fault() -> CanaryRun {
     let (name, call) = ("CUDA_ERROR_LAUNCH_FAILED".to_owned(), "cuLaunchKernel".to_owned());
-    Run { end: End::Fault { step: CanaryStep::SmRate, code: 719, name, call }, ..healthy() }
+    CanaryRun { end: RunEnd::Fault { step: CanaryStep::SmRate, code: 719, name, call }, ..healthy() }
 }
 
 #[test]
 fn the_worst_decides_the_exit_code() {
-    let unable = Run {
+    let unable = CanaryRun {
         measured: Vec::new(),
-        end: End::Unable { reason: CanarySkip::NoLibrary, text: "no".into() },
+        end: RunEnd::Unable { reason: CanarySkip::NoLibrary, text: "no".into() },
         ..healthy()
     };
-    let skipped = Run {
+    let skipped = CanaryRun {
         measured: Vec::new(),
-        end: End::Unable { reason: CanarySkip::DeviceUnavailable, text: "taken".into() },
+        end: RunEnd::Unable { reason: CanarySkip::DeviceUnavailable, text: "taken".into() },
         ..healthy()
     };
-    let code = |runs: &[&Run]| {
+    let code = |runs: &[&CanaryRun]| {
         let made = runs.iter().map(|run| made(place(), (*run).clone())).collect();
         Report::new(made).result.code()
     };

@@ -139,7 +139,8 @@ impl Node {
         let path = self.dir.join("state/canary.json");
         let read = || -> Option<Value> { serde_json::from_str(&fs::read_to_string(&path).ok()?).ok() };
         let found = |file: &mut Value| -> Vec<f64> {
-            let lately = file["data"]["lately"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+            let lately =
+                file["data"]["recent_runs"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
             let checks = lately.iter_mut().filter_map(|one| one["recent"].as_object_mut());
             let samples =
                 checks.flat_map(|recent| recent.values_mut()).filter_map(Value::as_array_mut).flatten();

@@ -1,11 +1,18 @@
-//! `kernels/abi.h` and `abi.rs` say the same.
+//! `kernels/abi.h` has the same as `abi.rs`, where arguments of one kernel may be in the file of its check.
 
 use std::collections::BTreeMap;
 
 const CPP: &str = include_str!("../../../../kernels/abi.h");
-const RUST: &str = include_str!("../abi.rs");
 
-/// What stands between the two, behind the start.
+/// `abi.rs` and the files of the checks, up to their tests.
+fn rust() -> String {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let checks = std::fs::read_dir(source.join("checks")).unwrap().map(|entry| entry.unwrap().path());
+    let code = |path| std::fs::read_to_string(path).unwrap().split("#[cfg(test)]").next().unwrap().to_owned();
+    checks.chain([source.join("abi.rs")]).map(code).collect()
+}
+
+/// The text between the two, behind the start.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<(&'a str, &'a str)> {
     let (_, rest) = text.split_once(start)?;
     rest.split_once(end)
@@ -36,10 +43,11 @@ fn cpp_structures() -> Structures {
 }
 
 fn rust_structures() -> Structures {
-    let text = without_comments(RUST);
+    let text = without_comments(&rust());
     let mut rest = text.as_str();
     let mut found = Structures::new();
-    while let Some((name, after)) = between(rest, "pub struct ", " {") {
+    while let Some((_, after)) = between(rest, "#[repr(C)]", "pub struct ") {
+        let (name, after) = after.split_once(" {").unwrap();
         let (body, after) = after.split_once("\n}").unwrap();
         let fields =
             body.split(",\n").filter_map(|field| field.trim().split_once(": ")).map(|(field, kind)| {
@@ -103,39 +111,29 @@ fn worth(text: &str, known: &BTreeMap<String, f64>) -> f64 {
     known.get(text).copied().unwrap_or_else(|| text.parse().unwrap())
 }
 
+/// Numeric constants of `abi.rs` by name.
+fn rust_numbers() -> BTreeMap<String, f64> {
+    let mut found = BTreeMap::new();
+    for line in include_str!("../abi.rs").lines() {
+        let constant = line.strip_prefix("pub const ").and_then(|line| line.split_once(": "));
+        let Some((name, (kind, value))) =
+            constant.and_then(|(name, rest)| Some((name, rest.split_once(" = ")?)))
+        else {
+            continue;
+        };
+        if !kind.starts_with('[') {
+            let value = worth(value.trim_end_matches(';').trim_end_matches(" as u32"), &found);
+            found.insert(name.to_owned(), value);
+        }
+    }
+    found
+}
+
 #[test]
 fn numbers_are_the_same_in_both() {
     use super::*;
     let cpp = cpp_numbers();
-    macro_rules! rust {
-        ($($name:ident),+ $(,)?) => {
-            BTreeMap::from([$((stringify!($name).to_owned(), f64::from($name as f32))),+])
-        };
-    }
-    let mut rust = rust![
-        BAD_LANES,
-        BAD_WORDS,
-        SM_RATE_THREADS,
-        SM_RATE_CHAINS,
-        SM_RATE_CHAIN_FMA,
-        SM_RATE_A,
-        SM_RATE_B,
-        TENSOR_SHARED_BYTES,
-        SDC_THREADS,
-        SDC_UNITS,
-        SDC_ROUNDS,
-        SDC_MAX_ROUNDS,
-        SDC_SHARED_WORDS,
-        SDC_COUNTERS,
-        SDC_SHARED_BYTES,
-        READ_THREADS,
-        READ_SHARED_BYTES,
-        WALK_THREADS,
-        OVERLAP_THREADS,
-        OVERLAP_A,
-        OVERLAP_B,
-        TRANSFORM_THREADS,
-    ];
+    let mut rust = rust_numbers();
     for (name, pattern) in [
         ("PATTERN_ARITHMETIC", Pattern::Arithmetic),
         ("PATTERN_CONSTANT", Pattern::Constant),

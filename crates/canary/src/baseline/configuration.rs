@@ -2,23 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::Device;
+use crate::device::CudaDevice;
 use model::canary::Place;
 
 /// A place by what does not change over a reboot: NVML's index may, as the UUID of a MIG device does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Spot {
+pub struct DeviceKey {
     /// UUID of the GPU.
     pub uuid: String,
     /// GPU instance, compute instance and profile of a MIG device.
     pub instance: Option<(u32, u32, String)>,
 }
 
-impl Spot {
+impl DeviceKey {
     /// Of a place.
-    pub fn of(place: &Place) -> Spot {
+    pub fn of(place: &Place) -> DeviceKey {
         let instance = place.instance.as_ref();
-        Spot {
+        DeviceKey {
             uuid: place.gpu.uuid.to_string(),
             instance: instance.map(|i| (i.gpu_instance, i.compute_instance, i.profile.clone())),
         }
@@ -48,13 +48,13 @@ pub struct Configuration {
     pub max_memory_clock_hertz: u64,
     /// Generation and lanes that GPU and slot can do together.
     pub max_link: (u32, u32),
-    /// Device memory that the checks use, as the power of two below it in bytes: rates depend on it.
+    /// CudaDevice memory that the checks use, as the power of two below it in bytes: rates depend on it.
     pub used_power: u32,
 }
 
 impl Configuration {
     /// Of a device.
-    pub fn of(device: &Device) -> Configuration {
+    pub fn of(device: &CudaDevice) -> Configuration {
         Configuration {
             compute_capability: device.compute_capability,
             multiprocessors: device.multiprocessors,
@@ -82,13 +82,13 @@ pub struct Model {
     pub power_limit_milliwatts: u64,
     /// Checksum of the kernels' code.
     pub code_checksum: u32,
-    /// Device memory that the checks use, likewise.
+    /// CudaDevice memory that the checks use, likewise.
     pub used_power: u32,
 }
 
 impl Model {
     /// Of the device at a place.
-    pub fn of(place: &Place, device: &Device) -> Model {
+    pub fn of(place: &Place, device: &CudaDevice) -> Model {
         Model {
             name: device.name.clone(),
             profile: place.instance.as_ref().map(|i| i.profile.clone()).unwrap_or_default(),
@@ -100,6 +100,6 @@ impl Model {
 }
 
 /// By whole powers: how much there is to use differs a little from run to run where memory is scarce.
-fn used_power(device: &Device) -> u32 {
+fn used_power(device: &CudaDevice) -> u32 {
     device.used_bytes.checked_ilog2().unwrap_or(0)
 }

@@ -1,12 +1,13 @@
 //! Runs of a healthy H200 with the figures that were measured on one, for tests to spoil.
 
-use crate::baseline::{Memory, Siblings};
-use crate::report::{self, Device, End, Found, Measured, Mismatches, Run, Sm};
+use crate::baseline::{BaselineStore, Siblings};
+use crate::checks;
+use crate::report::{CanaryRun, CheckFigures, CudaDevice, Measurement, Mismatches, RunEnd, Sm};
 use model::canary::{Instance, Judged, Place};
 use model::catalog::{CanaryCheck, CanaryStep, Gpu};
 use sampler::watch::Around;
 
-use super::{Judgement, judge};
+use super::{RunJudgement, judge};
 
 /// Seconds between two runs.
 const INTERVAL: f64 = 1800.0;
@@ -28,8 +29,8 @@ pub fn part() -> Place {
 }
 
 /// An H200.
-pub fn device() -> Device {
-    Device {
+pub fn device() -> CudaDevice {
+    CudaDevice {
         name: "NVIDIA H200".into(),
         compute_capability: (9, 0),
         multiprocessors: 132,
@@ -63,7 +64,7 @@ pub fn sms(work: f64, hertz: f64) -> Vec<Sm> {
     (0..132).map(sm).collect()
 }
 
-/// What NVML tells beside a check of a GPU that is well.
+/// What NVML reports beside a check of a GPU that is well.
 pub fn around() -> Around {
     Around {
         sm_clock_hertz: 1980e6,
@@ -74,20 +75,20 @@ pub fn around() -> Around {
 }
 
 /// A check with its findings.
-pub fn measured(check: CanaryCheck, found: Found) -> Measured {
+pub fn measured(check: CanaryCheck, found: CheckFigures) -> Measurement {
     let mismatches = Mismatches { compared: 1000, ..Mismatches::default() };
-    Measured { check, gpu_seconds: 0.0025, wall_seconds: 0.0026, found, mismatches, around: around() }
+    Measurement { check, gpu_seconds: 0.0025, wall_seconds: 0.0026, found, mismatches, around: around() }
 }
 
 /// All checks of a healthy run.
-pub fn healthy() -> Run {
+pub fn healthy() -> CanaryRun {
     use CanaryCheck::*;
-    let read = |bytes: u64, seconds: f64| Found::Read {
+    let read = |bytes: u64, seconds: f64| CheckFigures::Read {
         bytes,
         seconds: vec![seconds * 1.002, seconds, seconds * 0.999],
         sm_clock_hertz: 1980e6,
     };
-    let copied = Found::Copied {
+    let copied = CheckFigures::Copied {
         bytes: 32 << 20,
         to_gpu: vec![0.612e-3, 0.613e-3, 0.615e-3],
         to_host: vec![0.605e-3, 0.606e-3, 0.607e-3],
@@ -96,7 +97,7 @@ pub fn healthy() -> Run {
         link_width: 16,
         numa_node: None,
     };
-    let overlap = report::Overlap {
+    let overlap = checks::Overlap {
         batches: 8,
         bytes: 16 << 20,
         stages: [0.3e-3, 0.6e-3, 0.3e-3],
@@ -105,7 +106,7 @@ pub fn healthy() -> Run {
         separate: 5.5e-3,
         kernels: [1.0e-3, 0.52e-3],
     };
-    let transform = report::Transform {
+    let transform = checks::Transform {
         count: 4 << 20,
         copy_in: 0.3e-3,
         kernel: 0.02e-3,
@@ -114,8 +115,12 @@ pub fn healthy() -> Run {
         max_absolute_error: 3.5e-7,
         max_relative_error: 9.5e-7,
     };
-    let peer =
-        Found::Peer { peer: "GPU-1".into(), bytes: 64 << 20, seconds: vec![0.17e-3, 0.171e-3], access: true };
+    let peer = CheckFigures::Peer {
+        peer: "GPU-1".into(),
+        bytes: 64 << 20,
+        seconds: vec![0.17e-3, 0.171e-3],
+        access: true,
+    };
     let steps = [
         (CanaryStep::Load, 0.01),
         (CanaryStep::Init, 0.1),
@@ -125,64 +130,64 @@ pub fn healthy() -> Run {
         (CanaryStep::FirstLaunch, 0.0002),
         (CanaryStep::Destroy, 0.05),
     ];
-    Run {
+    CanaryRun {
         began: 999.0,
         ended: 1000.0,
         steps: steps.to_vec(),
         device: Some(device()),
         measured: vec![
-            measured(SmRate, Found::Sms(sms(125.9, 1979.8e6))),
-            measured(Tensor, Found::Sms(sms(1750.0, 1940e6))),
-            measured(SmSdc, Found::Covered((0..132).collect())),
+            measured(SmRate, CheckFigures::Sms(sms(125.9, 1979.8e6))),
+            measured(Tensor, CheckFigures::Sms(sms(1750.0, 1940e6))),
+            measured(SmSdc, CheckFigures::Covered((0..132).collect())),
             measured(HbmRead, read(256 << 20, 63.1e-6)),
-            measured(HbmWalk, Found::Walked { bytes: 256 << 20, patterns: 6 }),
+            measured(HbmWalk, CheckFigures::Walked { bytes: 256 << 20, patterns: 6 }),
             measured(L2, read(15 << 20, 2.2e-6)),
             measured(Pcie, copied),
-            measured(Launch, Found::Launched(vec![8.6e-6, 8.7e-6, 8.8e-6, 18e-6])),
-            measured(Overlap, Found::Overlapped(overlap)),
-            measured(Transform, Found::Transformed(transform)),
+            measured(Launch, CheckFigures::Launched(vec![8.6e-6, 8.7e-6, 8.8e-6, 18e-6])),
+            measured(Overlap, CheckFigures::Overlapped(overlap)),
+            measured(Transform, CheckFigures::Transformed(transform)),
             measured(P2p, peer),
         ],
         gpu_seconds: 0.05,
-        end: End::Finished,
+        end: RunEnd::Finished,
     }
 }
 
 /// The findings of a check in a run.
-pub fn of(run: &mut Run, check: CanaryCheck) -> &mut Measured {
+pub fn of(run: &mut CanaryRun, check: CanaryCheck) -> &mut Measurement {
     run.measured.iter_mut().find(|measured| measured.check == check).unwrap()
 }
 
 /// A memory that has seen so many healthy runs, the last of them just before this time.
-pub fn memory(runs: usize, now: f64) -> Memory {
-    let mut memory = Memory::default();
+pub fn baseline(runs: usize, now: f64) -> BaselineStore {
+    let mut baseline = BaselineStore::default();
     for nth in 0..runs {
         let at = now - INTERVAL * (runs - nth) as f64;
         let mut run = healthy();
         // As much as rates move from run to run.
         let moved = 1.0 + 1e-5 * ((nth % 5) as f64 - 2.0);
         for measured in &mut run.measured {
-            if let Found::Sms(sms) = &mut measured.found {
+            if let CheckFigures::Sms(sms) = &mut measured.found {
                 sms.iter_mut().for_each(|sm| {
                     sm.work_per_cycle *= moved;
                     sm.clock_hertz *= 1.0 + 20.0 * (moved - 1.0);
                 });
             }
-            if let Found::Read { seconds, .. } = &mut measured.found {
+            if let CheckFigures::Read { seconds, .. } = &mut measured.found {
                 seconds.iter_mut().for_each(|second| *second *= 1.0 + 500.0 * (moved - 1.0));
             }
         }
-        memory.take(judge(&place(), &run, &memory, &Siblings::default(), at).lesson);
+        baseline.apply(judge(&place(), &run, &baseline, &Siblings::default(), at).update);
     }
-    memory
+    baseline
 }
 
 /// Judges at this time without siblings.
-pub fn judged(run: &Run, memory: &Memory, now: f64) -> Judgement {
-    judge(&place(), run, memory, &Siblings::default(), now)
+pub fn judged(run: &CanaryRun, baseline: &BaselineStore, now: f64) -> RunJudgement {
+    judge(&place(), run, baseline, &Siblings::default(), now)
 }
 
 /// What was judged of a check.
-pub fn verdict(judgement: &Judgement, check: CanaryCheck) -> &Judged {
+pub fn verdict(judgement: &RunJudgement, check: CanaryCheck) -> &Judged {
     judgement.outcome.checks.iter().find(|judged| judged.check == check).unwrap()
 }

@@ -1,27 +1,16 @@
-//! Wrong results: what was computed, copied or kept is not what it should be.
+//! PastWrong results: what was computed, copied or kept is not what it should be.
 
-use super::view::{Sample, View};
-use super::words::{counted, listed, seconds};
-use crate::report::{Measured, Mismatch, Transform};
-use model::canary::Rate;
+use super::{RunContext, Sample};
+use crate::format::{counted, listed};
+use crate::report::{Measurement, Mismatch};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{BadSmKind, CanaryCheck, CanaryVerdict};
 
 /// Multiprocessors that are named.
 const NAMED: usize = 8;
 
-/// Largest relative error of `sqrt(x) * sin(x) / log(x + 1)` in single precision for x from 0.1 on, against
-/// double precision.
-///
-/// In units of 2^-24 (half the distance of two floats at their largest): `sqrtf`, the product and the quotient
-/// are rounded rightly, 1 each; `sinf` is off by 2 units in the last place at most, 4; `logf` by 1, 2 (CUDA C++
-/// programming guide, mathematical functions, without fast math); and `x + 1` is rounded, which `log` magnifies
-/// by 1 / ln(1.1) at x = 0.1, 10.5. Together 19.5 x 2^-24 = 1.2e-6. The guide's figures are the largest seen in
-/// its tests, no proofs: the limit is twice that. Near x = 0 there is none.
-pub const TRANSFORM_LIMIT: f64 = 2.0 * 19.5 / 16_777_216.0;
-
 /// Looks for wrong results and sets the verdict.
-pub fn judge(view: Option<&View<'_>>, measured: &Measured, sample: Sample) -> Sample {
+pub fn judge(view: Option<&RunContext<'_>>, measured: &Measurement, sample: Sample) -> Sample {
     let wrong = &measured.mismatches;
     if wrong.wrong == 0 {
         return sample;
@@ -64,8 +53,8 @@ pub fn judge(view: Option<&View<'_>>, measured: &Measured, sample: Sample) -> Sa
 }
 
 /// A check that was wrong there within the last 30 days.
-fn earlier(view: &View<'_>, this: CanaryCheck) -> Option<&'static str> {
-    let wrong = view.memory.wrong(view.spot).iter().filter(|wrong| wrong.counts(view.now));
+fn earlier(view: &RunContext<'_>, this: CanaryCheck) -> Option<&'static str> {
+    let wrong = view.baseline.wrong(view.key).iter().filter(|wrong| wrong.counts(view.now));
     // This check first: it says most.
     let wrong = wrong.max_by_key(|wrong| wrong.check == this)?;
     Some(wrong.check.known())
@@ -92,36 +81,4 @@ fn describe(mismatch: &Mismatch) -> String {
     let (expected, got) = (mismatch.expected, mismatch.got);
     text.push_str(&format!(", {got:#x} instead of {expected:#x} (bits {:#x})", expected ^ got));
     text
-}
-
-/// Judges the errors of `transform`.
-pub fn transform(found: &Transform) -> Sample {
-    let error = found.max_relative_error;
-    if !error.is_finite() || found.count == 0 {
-        return Sample::discarded(CanaryVerdict::Skipped, "no error was measured".into());
-    }
-    let mut sample = Sample::new();
-    let timed = found.kernel.is_finite() && found.kernel > 0.0;
-    sample.rate = timed.then_some(Rate::Seconds(found.kernel));
-    sample.say(format!(
-        "{} values: copy in {}, kernel {}, copy out {}, one thread of the CPU {}; largest error {:.1e} relative, \
-         {:.1e} absolute",
-        found.count,
-        seconds(found.copy_in),
-        seconds(found.kernel),
-        seconds(found.copy_out),
-        seconds(found.cpu),
-        error,
-        found.max_absolute_error
-    ));
-    if error > TRANSFORM_LIMIT {
-        sample.find(
-            CanaryVerdict::WrongResultSuspected,
-            format!(
-                "the error is above the limit of {TRANSFORM_LIMIT:.1e}; run `gpu-node-exporter canary --check \
-                 sm_sdc --repeat 20` on the drained GPU"
-            ),
-        );
-    }
-    sample
 }

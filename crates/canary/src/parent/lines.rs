@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use crate::report::{MAX_LINE, Report};
+use crate::report::{ChildReport, MAX_LINE};
 
 /// Reports kept while nobody takes them; then the process waits.
 const KEPT: usize = 64;
@@ -15,7 +15,7 @@ const SHOWN: usize = 80;
 #[derive(Debug)]
 pub enum Line {
     /// A report.
-    Report(Box<Report>),
+    Report(Box<ChildReport>),
     /// What is no report, and why. Nothing more is read.
     Garbage(String),
     /// The stream has ended.

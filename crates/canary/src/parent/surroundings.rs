@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::mkdtemp;
 
-use crate::report::Order;
+use crate::report::RunRequest;
 use host::child::Environment;
 
 /// An empty folder that nobody else can reach, for as long as this lives: a CUDA program that is told to look
@@ -42,7 +42,7 @@ impl Drop for EmptyFolder {
 }
 
 /// The environment of a run: the device is chosen before CUDA looks, so that no other is initialised.
-pub fn environment(order: &Order, no_mps: &Path) -> Environment {
+pub fn environment(order: &RunRequest, no_mps: &Path) -> Environment {
     let mut with: Vec<(OsString, OsString)> = vec![
         ("CUDA_VISIBLE_DEVICES".into(), visible(order).into()),
         ("CUDA_MPS_PIPE_DIRECTORY".into(), no_mps.into()),
@@ -73,7 +73,7 @@ fn search_path(folder: &Path, before: Option<&OsStr>) -> OsString {
 }
 
 /// What CUDA is to see: the device, and behind it the peer of a copy between two.
-fn visible(order: &Order) -> String {
+fn visible(order: &RunRequest) -> String {
     match &order.peer {
         Some(peer) => format!("{},{peer}", order.device),
         None => order.device.clone(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::*;
-use crate::report::Report;
+use crate::report::ChildReport;
 use model::catalog::CanaryCheck;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ impl Script {
         self.dir.path().join("program")
     }
 
-    fn run(&self, stop: &Stop) -> (Run, Option<Remains>) {
+    fn run(&self, stop: &Stop) -> (CanaryRun, Option<Remains>) {
         self.run_with(stop, Duration::from_secs(10), &mut |_| {})
     }
 
@@ -36,8 +36,8 @@ impl Script {
         &self,
         stop: &Stop,
         hung_after: Duration,
-        on: &mut dyn FnMut(&Report),
-    ) -> (Run, Option<Remains>) {
+        on: &mut dyn FnMut(&ChildReport),
+    ) -> (CanaryRun, Option<Remains>) {
         let order = order();
         // A script just written can be busy for a moment when another test forks meanwhile.
         let start = Start {
@@ -50,7 +50,7 @@ impl Script {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let (run, remains) = super::run(start, stop, on);
-            let busy = matches!(&run.end, End::Unable { text, .. } if text.contains("busy"));
+            let busy = matches!(&run.end, RunEnd::Unable { text, .. } if text.contains("busy"));
             if !busy || Instant::now() > deadline {
                 return (run, remains);
             }
@@ -58,8 +58,8 @@ impl Script {
     }
 }
 
-fn order() -> Order {
-    Order {
+fn order() -> RunRequest {
+    RunRequest {
         fingerprint: model::catalog::fingerprint(),
         device: "GPU-0".into(),
         pci_address: "0000:06:00.0".into(),
@@ -85,9 +85,9 @@ fn gone(remains: Option<Remains>) {
     }
 }
 
-fn broken(run: &Run) -> &str {
+fn broken(run: &CanaryRun) -> &str {
     match &run.end {
-        End::Broken { text } => text,
+        RunEnd::Broken { text } => text,
         other => panic!("{other:?}"),
     }
 }
@@ -105,12 +105,12 @@ echo '{"done":{"gpu_seconds":0.5}}' >&3"#,
     );
     let mut told = Vec::new();
     let (run, remains) = script.run_with(&Stop::default(), PATIENCE, &mut |report| told.push(report.clone()));
-    assert_eq!((&run.end, run.gpu_seconds), (&End::Finished, 0.5), "{run:?}");
+    assert_eq!((&run.end, run.gpu_seconds), (&RunEnd::Finished, 0.5), "{run:?}");
     assert_eq!(run.steps, [(CanaryStep::Init, 0.25)]);
     assert_eq!((told.len(), remains.is_none()), (3, true));
     assert!(run.ended >= run.began && run.began > 1e9);
     let read = |name: &str| fs::read_to_string(script.dir.path().join(name)).unwrap();
-    assert_eq!(serde_json::from_str::<Order>(&read("order")).unwrap(), order());
+    assert_eq!(serde_json::from_str::<RunRequest>(&read("order")).unwrap(), order());
     let environment = read("environment");
     for line in ["CUDA_VISIBLE_DEVICES=GPU-0", "CUDA_CACHE_DISABLE=1", "LD_LIBRARY_PATH=/nowhere"] {
         assert!(environment.lines().any(|told| told.starts_with(line)), "{line} in {environment}");
@@ -141,14 +141,14 @@ fn broken_words_are_no_finding_about_the_gpu() {
         voice: Voice::Silent,
     };
     let (run, _) = super::run(missing, &Stop::default(), &mut |_| {});
-    assert!(matches!(run.end, End::Unable { reason: CanarySkip::Environment, .. }), "{run:?}");
+    assert!(matches!(run.end, RunEnd::Unable { reason: CanarySkip::Environment, .. }), "{run:?}");
 }
 
 #[test]
 fn what_was_told_of_the_end_counts_though_the_process_dies() {
     let fault = r#"{"fault":{"step":"context","code":999,"name":"n","call":"c"}}"#;
     let (run, _) = Script::new(&format!("echo '{fault}' >&3; kill -9 $$")).run(&Stop::default());
-    assert!(matches!(run.end, End::Fault { step: CanaryStep::Context, code: 999, .. }), "{run:?}");
+    assert!(matches!(run.end, RunEnd::Fault { step: CanaryStep::Context, code: 999, .. }), "{run:?}");
 }
 
 #[test]
@@ -162,12 +162,12 @@ echo '{"done":{"gpu_seconds":0.1}}' >&3"#,
     );
     let stop = Stop::default();
     let (run, remains) = script.run_with(&stop, PATIENCE, &mut |report| {
-        if matches!(report, Report::Begin(_)) {
+        if matches!(report, ChildReport::Begin(_)) {
             stop.stop();
         }
     });
     let asked = "it was asked to end".to_owned();
-    assert_eq!(run.end, End::Abandoned { text: asked, pids: Vec::new() }, "{run:?}");
+    assert_eq!(run.end, RunEnd::Abandoned { text: asked, pids: Vec::new() }, "{run:?}");
     assert!(remains.is_none());
 }
 
@@ -177,7 +177,7 @@ fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
     let stop = Stop::default();
     stop.stop();
     let (run, remains) = script.run(&stop);
-    assert!(matches!(run.end, End::Abandoned { .. }), "{run:?}");
+    assert!(matches!(run.end, RunEnd::Abandoned { .. }), "{run:?}");
     let mut remains = remains.expect("the process lives");
     let asked = remains.asked;
     assert_eq!(remains.look(asked + Duration::from_secs(29)), Look { alive: true, killed: false });

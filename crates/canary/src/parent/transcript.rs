@@ -1,7 +1,7 @@
 //! What the process has reported so far, and whether that makes sense: a pure state machine. Whatever does
 //! not is a broken word, never a finding about the GPU.
 
-use crate::report::{Device, End, Measured, Report};
+use crate::report::{ChildReport, CudaDevice, Measurement, RunEnd};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryStep};
 
@@ -16,15 +16,15 @@ pub struct Transcript {
     /// Steps that ended well, with their wall time in seconds.
     pub steps: Vec<(CanaryStep, f64)>,
     /// The device.
-    pub device: Option<Device>,
+    pub device: Option<CudaDevice>,
     /// What was measured.
-    pub measured: Vec<Measured>,
+    pub measured: Vec<Measurement>,
     /// The step it is in.
     open: Option<CanaryStep>,
     /// The last step that began.
     last: Option<CanaryStep>,
     /// How it said that it ends; only giving back what it holds may follow.
-    ending: Option<End>,
+    ending: Option<RunEnd>,
     /// GPU time by its own account, once it is done.
     done: Option<f64>,
     reports: usize,
@@ -32,7 +32,7 @@ pub struct Transcript {
 
 impl Transcript {
     /// Takes the next report in. An error says what is wrong with it.
-    pub fn take(&mut self, report: Report) -> Result<(), String> {
+    pub fn take(&mut self, report: ChildReport) -> Result<(), String> {
         self.reports += 1;
         if self.reports > MOST_REPORTS {
             return Err(format!("more than {MOST_REPORTS} reports"));
@@ -41,7 +41,7 @@ impl Transcript {
             return Err(format!("a report after the last one: {}", brief(&report)));
         }
         match report {
-            Report::Begin(step) => {
+            ChildReport::Begin(step) => {
                 if let Some(open) = self.open {
                     return Err(format!("step {} began within step {}", step.known(), open.known()));
                 }
@@ -50,20 +50,20 @@ impl Transcript {
                 }
                 (self.open, self.last) = (Some(step), Some(step));
             }
-            Report::End { step, seconds } => {
+            ChildReport::End { step, seconds } => {
                 if self.open != Some(step) {
                     return Err(format!("step {} ended, which had not begun", step.known()));
                 }
                 self.steps.push((step, time(seconds)?));
                 self.open = None;
             }
-            Report::Device(device) => {
+            ChildReport::Device(device) => {
                 if self.device.is_some() {
                     return Err("the device was told twice".into());
                 }
                 self.device = Some(*device);
             }
-            Report::Measured(measured) => {
+            ChildReport::Measured(measured) => {
                 // The driver's own steps are the check `init`.
                 let within = self.open.map(|step| step.known()) == Some(measured.check.known());
                 if !within && measured.check != CanaryCheck::Init {
@@ -73,10 +73,12 @@ impl Transcript {
                 time(measured.wall_seconds)?;
                 self.measured.push(*measured);
             }
-            Report::Fault { step, code, name, call } => self.ends(End::Fault { step, code, name, call })?,
-            Report::Unable { reason, text } => self.ends(End::Unable { reason, text })?,
-            Report::Abandoned { text, pids } => self.ends(End::Abandoned { text, pids })?,
-            Report::Done { gpu_seconds } => {
+            ChildReport::Fault { step, code, name, call } => {
+                self.ends(RunEnd::Fault { step, code, name, call })?
+            }
+            ChildReport::Unable { reason, text } => self.ends(RunEnd::Unable { reason, text })?,
+            ChildReport::Abandoned { text, pids } => self.ends(RunEnd::Abandoned { text, pids })?,
+            ChildReport::Done { gpu_seconds } => {
                 if let Some(open) = self.open {
                     return Err(format!("the run was done within step {}", open.known()));
                 }
@@ -86,10 +88,10 @@ impl Transcript {
         Ok(())
     }
 
-    fn ends(&mut self, end: End) -> Result<(), String> {
+    fn ends(&mut self, end: RunEnd) -> Result<(), String> {
         match (&self.ending, &end) {
             // Giving back fails after a fault: the first one counts.
-            (Some(_), End::Fault { .. }) => {}
+            (Some(_), RunEnd::Fault { .. }) => {}
             (Some(_), _) => return Err("the run ended twice".into()),
             (None, _) => self.ending = Some(end),
         }
@@ -108,8 +110,8 @@ impl Transcript {
     }
 
     /// How the run ended, if the process told: all of it, or at least why there is not more.
-    pub fn told_end(&self) -> Option<End> {
-        self.ending.clone().or_else(|| self.done.map(|_| End::Finished))
+    pub fn told_end(&self) -> Option<RunEnd> {
+        self.ending.clone().or_else(|| self.done.map(|_| RunEnd::Finished))
     }
 
     /// Time in which kernels or copies ran, seconds.
@@ -125,54 +127,54 @@ fn time(seconds: f64) -> Result<f64, String> {
     Err(format!("{seconds} s is no time"))
 }
 
-fn brief(report: &Report) -> &'static str {
+fn brief(report: &ChildReport) -> &'static str {
     match report {
-        Report::Begin(_) => "a step's begin",
-        Report::End { .. } => "a step's end",
-        Report::Device(_) => "the device",
-        Report::Measured(_) => "a measurement",
-        Report::Fault { .. } => "a fault",
-        Report::Unable { .. } => "that it cannot run",
-        Report::Abandoned { .. } => "that it was abandoned",
-        Report::Done { .. } => "that it is done",
+        ChildReport::Begin(_) => "a step's begin",
+        ChildReport::End { .. } => "a step's end",
+        ChildReport::Device(_) => "the device",
+        ChildReport::Measured(_) => "a measurement",
+        ChildReport::Fault { .. } => "a fault",
+        ChildReport::Unable { .. } => "that it cannot run",
+        ChildReport::Abandoned { .. } => "that it was abandoned",
+        ChildReport::Done { .. } => "that it is done",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Found, Mismatches};
+    use crate::report::{CheckFigures, Mismatches};
     use model::catalog::CanarySkip;
     use sampler::watch::Around;
 
-    fn begin(step: CanaryStep) -> Report {
-        Report::Begin(step)
+    fn begin(step: CanaryStep) -> ChildReport {
+        ChildReport::Begin(step)
     }
 
-    fn end(step: CanaryStep) -> Report {
-        Report::End { step, seconds: 0.5 }
+    fn end(step: CanaryStep) -> ChildReport {
+        ChildReport::End { step, seconds: 0.5 }
     }
 
-    fn measured(check: CanaryCheck) -> Report {
-        Report::Measured(Box::new(Measured {
+    fn measured(check: CanaryCheck) -> ChildReport {
+        ChildReport::Measured(Box::new(Measurement {
             check,
             gpu_seconds: 0.25,
             wall_seconds: 0.5,
-            found: Found::Launched(Vec::new()),
+            found: CheckFigures::Launched(Vec::new()),
             mismatches: Mismatches::default(),
             around: Around::default(),
         }))
     }
 
-    fn fault(step: CanaryStep) -> Report {
-        Report::Fault { step, code: 719, name: "n".into(), call: "c".into() }
+    fn fault(step: CanaryStep) -> ChildReport {
+        ChildReport::Fault { step, code: 719, name: "n".into(), call: "c".into() }
     }
 
-    fn unable() -> Report {
-        Report::Unable { reason: CanarySkip::NoMemory, text: "t".into() }
+    fn unable() -> ChildReport {
+        ChildReport::Unable { reason: CanarySkip::NoMemory, text: "t".into() }
     }
 
-    fn take(reports: impl IntoIterator<Item = Report>) -> Result<Transcript, String> {
+    fn take(reports: impl IntoIterator<Item = ChildReport>) -> Result<Transcript, String> {
         let mut transcript = Transcript::default();
         reports.into_iter().try_for_each(|report| transcript.take(report))?;
         Ok(transcript)
@@ -183,7 +185,7 @@ mod tests {
         let told = take([
             begin(CanaryStep::Context),
             end(CanaryStep::Context),
-            Report::Device(Box::default()),
+            ChildReport::Device(Box::default()),
             begin(CanaryStep::SmRate),
             measured(CanaryCheck::SmRate),
             end(CanaryStep::SmRate),
@@ -191,8 +193,8 @@ mod tests {
         .unwrap();
         assert_eq!((told.told_end(), told.gpu_seconds(), told.step()), (None, 0.25, CanaryStep::SmRate));
         let mut told = told;
-        told.take(Report::Done { gpu_seconds: 0.75 }).unwrap();
-        assert_eq!((told.told_end(), told.gpu_seconds()), (Some(End::Finished), 0.75));
+        told.take(ChildReport::Done { gpu_seconds: 0.75 }).unwrap();
+        assert_eq!((told.told_end(), told.gpu_seconds()), (Some(RunEnd::Finished), 0.75));
         assert_eq!(told.steps, [(CanaryStep::Context, 0.5), (CanaryStep::SmRate, 0.5)]);
     }
 
@@ -203,16 +205,16 @@ mod tests {
             fault(CanaryStep::L2),
             begin(CanaryStep::Destroy),
             fault(CanaryStep::Destroy),
-            Report::Done { gpu_seconds: 0.0 },
+            ChildReport::Done { gpu_seconds: 0.0 },
         ])
         .unwrap();
-        assert!(matches!(told.told_end(), Some(End::Fault { step: CanaryStep::L2, .. })));
+        assert!(matches!(told.told_end(), Some(RunEnd::Fault { step: CanaryStep::L2, .. })));
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let done = || Report::Done { gpu_seconds: 0.0 };
-        let senseless: [&[Report]; 11] = [
+        let done = || ChildReport::Done { gpu_seconds: 0.0 };
+        let senseless: [&[ChildReport]; 11] = [
             &[end(CanaryStep::Init)],
             &[begin(CanaryStep::Init), begin(CanaryStep::Device)],
             &[begin(CanaryStep::Init), end(CanaryStep::Device)],
@@ -221,9 +223,9 @@ mod tests {
             &[unable(), begin(CanaryStep::L2)],
             &[unable(), unable()],
             &[measured(CanaryCheck::L2)],
-            &[Report::Device(Box::default()), Report::Device(Box::default())],
-            &[begin(CanaryStep::Init), Report::End { step: CanaryStep::Init, seconds: -1.0 }],
-            &[Report::Done { gpu_seconds: 1e300 }],
+            &[ChildReport::Device(Box::default()), ChildReport::Device(Box::default())],
+            &[begin(CanaryStep::Init), ChildReport::End { step: CanaryStep::Init, seconds: -1.0 }],
+            &[ChildReport::Done { gpu_seconds: 1e300 }],
         ];
         for reports in senseless {
             assert!(take(reports.iter().cloned()).is_err(), "{reports:?}");

@@ -1,0 +1,50 @@
+//! `hbm_walk`: every word of the buffer keeps what was written to it, for six patterns. Any wrong word is a wrong result.
+
+use super::*;
+use crate::abi::{BadWords, Pattern};
+use crate::session::tally::ResultTally;
+
+pub static CHECK: Check =
+    Check::new(CanaryCheck::HbmWalk, CanaryStep::HbmWalk, &["fill", "check"], measure, judge);
+
+/// Each bit both ways, neighbours different.
+const STRIPES: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+
+fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
+    let bad = s.arena.results::<BadWords>(1)?;
+    let data = s.arena.data::<u64>((s.arena.left() / 512 * 64) as usize)?;
+    let random = stats::seed(s.request.seed, 5);
+    let patterns = [
+        (Pattern::Address, data.address, "address"),
+        (Pattern::NotAddress, data.address, "not_address"),
+        (Pattern::Constant, STRIPES, "a5"),
+        (Pattern::Constant, !STRIPES, "5a"),
+        (Pattern::Random, random, "random"),
+        (Pattern::NotRandom, random, "not_random"),
+    ];
+    let mut tally = ResultTally::default();
+    for (pattern, a, unit) in patterns {
+        loop {
+            s.fill(data, pattern, a, 0)?;
+            let wrong = s.check((data, bad), pattern, (a, 0), unit)?;
+            tally.add(data.count as u64, wrong);
+            if !tally.wants_more() {
+                break;
+            }
+        }
+        if tally.wrong() {
+            break;
+        }
+    }
+    let found = CheckFigures::Walked { bytes: data.bytes(), patterns: patterns.len() as u32 };
+    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
+}
+
+fn judge(_: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
+    let CheckFigures::Walked { bytes, patterns } = &measured.found else {
+        return CheckFigures::of_another_check();
+    };
+    let mut sample = Sample::new();
+    sample.say(format!("{} MiB held {patterns} patterns", bytes >> 20));
+    sample
+}

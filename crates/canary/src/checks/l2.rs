@@ -1,0 +1,54 @@
+//! `l2`: bandwidth of the L2 cache in bytes a cycle, and the sum of all words. Judged against the GPU's own past and its
+//! siblings, as no bound is published; any wrong sum.
+
+use super::reads::{self, ReadBuffers};
+use super::*;
+use crate::format::{bytes_per_cycle, bytes_per_second};
+use model::canary::Rate;
+
+pub static CHECK: Check =
+    Check::new(CanaryCheck::L2, CanaryStep::L2, &["l2", "fill"], measure, judge).back_to_back();
+
+impl Quantity {
+    /// Bytes read from L2 in one cycle of the SM clock.
+    pub const L2_READ: Quantity = Quantity::rate("l2_read", bytes_per_cycle, 0.05);
+}
+
+/// Passes in a launch.
+const PASSES: u32 = 64;
+
+/// Reads a quarter of the cache; nothing if its size is not known.
+fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
+    let quarter = s.device.l2_bytes / 4;
+    if quarter < 1 << 16 {
+        return Ok(None);
+    }
+    let buffers = ReadBuffers::new(s, quarter)?;
+    let kernel = s.kernel("l2")?;
+    reads::measure(s, kernel, &buffers, PASSES).map(Some)
+}
+
+fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample {
+    let CheckFigures::Read { bytes, seconds, sm_clock_hertz } = &measured.found else {
+        return CheckFigures::of_another_check();
+    };
+    let Some((_, speed)) = reads::speed(*bytes, seconds) else { return reads::no_time() };
+    let mut sample = Sample::new();
+    let per_cycle = speed / sm_clock_hertz;
+    if !(per_cycle.is_finite() && per_cycle > 0.0) {
+        // Bytes a second follow the clock: without it they say nothing.
+        sample.rate = Some(Rate::BytesPerSecond(speed));
+        sample.say(format!("{}; the clock is not known", bytes_per_second(speed)));
+        return sample;
+    }
+    sample.rate = Some(Rate::BytesPerCycle(per_cycle));
+    sample.say(format!("{}, {}", bytes_per_cycle(per_cycle), bytes_per_second(speed)));
+    let Some(low) = view.compare(&mut sample, Quantity::L2_READ, per_cycle) else { return sample };
+    if let Some(skipped) = reads::unless_by_clock(clock, &sample) {
+        return skipped;
+    }
+    let todo = "drain it and run `dcgmi diag -r 3`";
+    sample
+        .find(CanaryVerdict::DegradedMemory, format!("the L2 cache is slow at full clocks ({low}); {todo}"));
+    sample
+}

@@ -1,0 +1,47 @@
+//! `launch`: the time from an empty launch to its end seen. Judged against the GPU's own past.
+
+use super::*;
+use crate::abi::LaunchArgs;
+use crate::format::seconds;
+use crate::session::cuda::Grid;
+use model::canary::Rate;
+
+pub static CHECK: Check = Check::new(CanaryCheck::Launch, CanaryStep::Launch, &["launch"], measure, judge);
+
+impl Quantity {
+    /// Seconds of an empty launch. Times depend on the host: only a multiple says something about the GPU.
+    pub const LAUNCH: Quantity = Quantity::time("launch", 0.5, 20e-6);
+}
+
+/// Launches that are measured.
+const LAUNCHES: usize = 200;
+
+fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
+    let kernel = s.kernel("launch")?;
+    let grid = Grid { blocks: 1, threads: 32, shared: 0 };
+    let mut seconds = Vec::with_capacity(LAUNCHES);
+    for _ in 0..LAUNCHES {
+        seconds.push(s.awake(|cuda, stream| cuda.launch(kernel, grid, stream, &LaunchArgs::default()))?);
+    }
+    seconds.sort_by(f64::total_cmp);
+    Ok(Some(CheckResult { found: CheckFigures::Launched(seconds), mismatches: Mismatches::default() }))
+}
+
+fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample {
+    let CheckFigures::Launched(times) = &measured.found else { return CheckFigures::of_another_check() };
+    let Some(median) = stats::median(times.iter().copied()) else {
+        return Sample::discarded(CanaryVerdict::Skipped, "no launch was timed".into());
+    };
+    let mut sample = Sample::new();
+    sample.rate = Some(Rate::Seconds(median));
+    sample.say(format!("{} from launch to end seen", seconds(median)));
+    if let Some(low) = view.compare(&mut sample, Quantity::LAUNCH, median) {
+        if !clock.is_fine() {
+            let why = "not judged: the clock of the multiprocessors was low".to_owned();
+            return Sample::discarded(CanaryVerdict::Skipped, why);
+        }
+        let todo = "look for load on the host's processors first, then for Xid 119 and 120 in `dmesg`";
+        sample.find(CanaryVerdict::Slow, format!("launches take long (speed {low}); {todo}"));
+    }
+    sample
+}

@@ -1,0 +1,405 @@
+//! `overlap`: the same batches (copy in, kernel, copy out) one after another, in queues by turns, and with a queue
+//! for each stage; and two independent kernels one after the other and at once.
+//!
+//! The kernel takes about as long as both copies. If one copy takes 1, the stages take 1, 2 and 1, so that n
+//! batches take 4n one after another and no less than 2n + 2 at once.
+//! Judged by the share of that bound; any wrong word.
+
+use serde::{Deserialize, Serialize};
+
+use super::*;
+use crate::abi::{OVERLAP_THREADS, OverlapArgs};
+use crate::format::{percent, seconds};
+use crate::reference;
+use crate::session::cuda::{
+    CudaEvent, CudaFunction, CudaResult, CudaStream, DeviceSlice, Grid, Pinned, PinnedPart,
+};
+use crate::session::tally::{Mismatch, ResultTally, WrongResults};
+use model::canary::Rate;
+use model::catalog::RateAgainst;
+
+pub static CHECK: Check = Check::new(CanaryCheck::Overlap, CanaryStep::Overlap, &["overlap"], measure, judge);
+
+/// Wall times of the same work done in several ways, seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overlap {
+    /// Batches.
+    pub batches: u32,
+    /// Bytes of one batch, each way.
+    pub bytes: u64,
+    /// One copy in, one kernel, one copy out, each alone.
+    pub stages: [f64; 3],
+    /// All batches in one stream.
+    pub serial: f64,
+    /// Streams by turns, a batch each.
+    pub rotating: f64,
+    /// A stream for copies in, one for kernels, one for copies out.
+    pub separate: f64,
+    /// Two independent kernels one after the other, and at once.
+    pub kernels: [f64; 2],
+}
+
+/// Share of the possible gain by overlapping below which something keeps copies and kernels apart.
+const OVERLAP_FLOOR: f64 = 0.60;
+
+/// Batches, each with buffers of its own.
+const BATCHES: usize = 8;
+/// Queues that take batches by turns.
+const QUEUES: usize = 4;
+/// Bytes of a batch each way at most.
+const BYTES: u64 = 4 << 20;
+/// Different inputs, so few that all results are computed on the CPU too.
+const INPUTS: usize = 256;
+/// Turns with which the kernel's time is learned, and the most that are made.
+const TRIAL: u32 = 64;
+const MOST_TURNS: u32 = 1 << 16;
+/// Threads of a block: few, so that a kernel that lasts long does little.
+const THREADS: u32 = OVERLAP_THREADS / 8;
+/// Times that each stage is measured alone.
+const TIMES: usize = 3;
+
+/// Buffers of one batch.
+struct OverlapBatch {
+    /// Where its input begins in the host's memory, and where its output, counted in 8-byte words.
+    host: (usize, usize),
+    x: DeviceSlice<f32>,
+    y: DeviceSlice<f32>,
+}
+
+/// All that the ways need.
+struct OverlapBuffers {
+    host: Pinned,
+    batches: Vec<OverlapBatch>,
+    queues: Vec<CudaStream>,
+    events: Vec<CudaEvent>,
+    /// A block on every multiprocessor that leaves no room for another: kernels of two batches take turns.
+    whole: Grid,
+    /// A quarter of the multiprocessors: two such kernels have room beside each other.
+    quarter: Grid,
+    turns: u32,
+    kernel: CudaFunction,
+}
+
+fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
+    let mut space = OverlapBuffers::new(s)?;
+    let bytes = space.batches.first().map_or(0, |batch| batch.x.bytes());
+    // The first finds everything cold.
+    stages(s, &space)?;
+    let [copy_in, kernel, copy_out] = stages(s, &space)?;
+    let ratio = (copy_in + copy_out) / kernel.max(1e-9);
+    space.turns = stats::turns(1.0, ratio, f64::from(TRIAL), 1.0, MOST_TURNS);
+
+    let mut tally = ResultTally::default();
+    let mut figures = Overlap { batches: BATCHES as u32, bytes, ..Overlap::default() };
+    figures.stages = stages(s, &space)?;
+    for (way, seconds) in
+        [(SERIAL, &mut figures.serial), (ROTATING, &mut figures.rotating), (SEPARATE, &mut figures.separate)]
+    {
+        space.forget();
+        *seconds = take(s, &space, way)?;
+        tally.add(BATCHES as u64 * bytes / 4, space.verify());
+    }
+    figures.kernels = [take(s, &space, ONE_BY_ONE)?, take(s, &space, AT_ONCE)?];
+    space.give_back(s)?;
+    Ok(Some(CheckResult { found: CheckFigures::Overlapped(figures), mismatches: tally.into_mismatches() }))
+}
+
+/// Copy in, kernel and copy out, each alone; medians, seconds.
+fn stages(s: &mut Session<'_>, space: &OverlapBuffers) -> Try<[f64; 3]> {
+    let Some(batch) = space.batches.first() else { return Ok([0.0; 3]) };
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..TIMES {
+        times[0].push(
+            s.timed(|cuda, queue| cuda.queue_in(batch.x, PinnedPart(&space.host, batch.host.0), queue))?,
+        );
+        times[1].push(s.run(space.kernel, space.whole, &space.args(batch))?);
+        times[2].push(
+            s.timed(|cuda, queue| cuda.queue_out(PinnedPart(&space.host, batch.host.1), batch.y, queue))?,
+        );
+    }
+    Ok(times.map(|times| stats::median_or_zero(&times)))
+}
+
+impl OverlapBuffers {
+    fn new(s: &mut Session<'_>) -> Try<OverlapBuffers> {
+        let bytes = (BYTES.min(s.arena.left() / (2 * BATCHES as u64 + 1)) & !0xfff).max(0x1000);
+        let (floats, words) = ((bytes / 4) as usize, (bytes / 8) as usize);
+        let host = s.cuda.pin(2 * BATCHES as u64 * bytes)?;
+        let mut batches = Vec::new();
+        for batch in 0..BATCHES {
+            let begin = 2 * batch * words;
+            let (x, y) = (s.arena.data(floats)?, s.arena.data(floats)?);
+            batches.push(OverlapBatch { host: (begin, begin + words), x, y });
+            for word in 0..words {
+                host.set(begin + word, pair(input(2 * word), input(2 * word + 1)));
+            }
+        }
+        let queues = (0..QUEUES).map(|_| s.cuda.stream()).collect::<CudaResult<_>>()?;
+        let events = (0..EVENTS).map(|_| s.cuda.event()).collect::<CudaResult<_>>()?;
+        let kernel = s.kernel("overlap")?;
+        let whole = s.one_each(kernel, THREADS, 0)?;
+        let quarter = Grid { blocks: (whole.blocks / 4).max(1), shared: 0, ..whole };
+        Ok(OverlapBuffers { host, batches, queues, events, whole, quarter, turns: TRIAL, kernel })
+    }
+
+    fn give_back(self, s: &Session<'_>) -> Try<()> {
+        for queue in self.queues {
+            s.cuda.destroy_stream(queue)?;
+        }
+        for event in self.events {
+            s.cuda.destroy_event(event)?;
+        }
+        Ok(s.cuda.unpin(self.host)?)
+    }
+
+    fn args(&self, batch: &OverlapBatch) -> OverlapArgs {
+        let count = batch.x.count as u64;
+        OverlapArgs { x: batch.x.address, y: batch.y.address, count, turns: self.turns, reserved: 0 }
+    }
+
+    /// Writes over all outputs on the host.
+    fn forget(&self) {
+        for batch in &self.batches {
+            (0..batch.x.count / 2).for_each(|word| self.host.set(batch.host.1 + word, u64::MAX));
+        }
+    }
+
+    /// Compares all outputs on the host.
+    fn verify(&self) -> WrongResults {
+        let expected: Vec<f32> = (0..INPUTS).map(|at| reference::overlap(input(at), self.turns)).collect();
+        let mut wrong = WrongResults::default();
+        for (batch, buffers) in self.batches.iter().enumerate() {
+            for word in 0..buffers.x.count / 2 {
+                let (low, high) = (expected[2 * word % INPUTS], expected[(2 * word + 1) % INPUTS]);
+                let (expected, got) = (pair(low, high), self.host.get(buffers.host.1 + word));
+                if got != expected {
+                    let (unit, offset) = (format!("batch {batch}"), Some(8 * word as u64));
+                    wrong.add(Mismatch { unit, offset, expected, got, ..Mismatch::default() });
+                }
+            }
+        }
+        wrong
+    }
+}
+
+/// An input by its place.
+fn input(at: usize) -> f32 {
+    (at % INPUTS) as f32 / INPUTS as f32
+}
+
+/// Two floats as they lie in memory.
+fn pair(low: f32, high: f32) -> u64 {
+    u64::from(high.to_bits()) << 32 | u64::from(low.to_bits())
+}
+
+/// A way: its queues, and what is put into them.
+#[derive(Clone, Copy)]
+struct Way {
+    queues: usize,
+    queue: fn(&Session<'_>, &OverlapBuffers) -> CudaResult<()>,
+}
+
+/// All in one queue.
+const SERIAL: Way = Way { queues: 1, queue: |s, space| by_turns(s, space, 1) };
+/// A queue a batch, by turns.
+const ROTATING: Way = Way { queues: QUEUES, queue: |s, space| by_turns(s, space, QUEUES) };
+/// A queue for copies in, one for kernels and one for copies out.
+const SEPARATE: Way = Way { queues: 3, queue: separate };
+/// Two kernels in one queue.
+const ONE_BY_ONE: Way = Way { queues: 1, queue: |s, space| two_kernels(s, space, 1) };
+/// Two kernels in two queues.
+const AT_ONCE: Way = Way { queues: 2, queue: |s, space| two_kernels(s, space, 2) };
+
+/// Events that ways need: two a batch, and one a queue for its end.
+const EVENTS: usize = 2 * BATCHES + QUEUES;
+
+/// Takes a way: seconds from the begin of the first queue to the end of the last.
+fn take(s: &mut Session<'_>, space: &OverlapBuffers, way: Way) -> Try<f64> {
+    s.poll.go_on()?;
+    s.poll.watch.working(true);
+    let done = queue(s, space, way);
+    s.poll.watch.working(false);
+    let seconds = done?;
+    s.spend(seconds, seconds);
+    Ok(seconds)
+}
+
+fn queue(s: &Session<'_>, space: &OverlapBuffers, way: Way) -> CudaResult<f64> {
+    let (begin, end) = (&s.events.0, &s.events.1);
+    let queues = &space.queues[..way.queues.min(space.queues.len())];
+    let Some((first, others)) = queues.split_first() else { return Ok(0.0) };
+    s.cuda.record(begin, first)?;
+    for other in others {
+        s.cuda.wait_for(other, begin)?;
+    }
+    (way.queue)(s, space)?;
+    for (other, event) in others.iter().zip(&space.events[2 * BATCHES..]) {
+        s.cuda.record(event, other)?;
+        s.cuda.wait_for(first, event)?;
+    }
+    s.cuda.record(end, first)?;
+    s.cuda.wait(first)?;
+    s.cuda.elapsed(begin, end)
+}
+
+fn copy_in(
+    s: &Session<'_>,
+    space: &OverlapBuffers,
+    batch: &OverlapBatch,
+    queue: &CudaStream,
+) -> CudaResult<()> {
+    s.cuda.queue_in(batch.x, PinnedPart(&space.host, batch.host.0), queue)
+}
+
+fn work(
+    s: &Session<'_>,
+    space: &OverlapBuffers,
+    batch: &OverlapBatch,
+    queue: &CudaStream,
+    grid: Grid,
+) -> CudaResult<()> {
+    s.cuda.launch(space.kernel, grid, queue, &space.args(batch))
+}
+
+fn copy_out(
+    s: &Session<'_>,
+    space: &OverlapBuffers,
+    batch: &OverlapBatch,
+    queue: &CudaStream,
+) -> CudaResult<()> {
+    s.cuda.queue_out(PinnedPart(&space.host, batch.host.1), batch.y, queue)
+}
+
+fn by_turns(s: &Session<'_>, space: &OverlapBuffers, queues: usize) -> CudaResult<()> {
+    for (batch, queue) in space.batches.iter().zip(space.queues[..queues].iter().cycle()) {
+        copy_in(s, space, batch, queue)?;
+        work(s, space, batch, queue, space.whole)?;
+        copy_out(s, space, batch, queue)?;
+    }
+    Ok(())
+}
+
+fn separate(s: &Session<'_>, space: &OverlapBuffers) -> CudaResult<()> {
+    let [inwards, compute, outwards, ..] = &space.queues[..] else { return Ok(()) };
+    for (batch, events) in space.batches.iter().zip(space.events.chunks_exact(2)) {
+        copy_in(s, space, batch, inwards)?;
+        s.cuda.record(&events[0], inwards)?;
+        s.cuda.wait_for(compute, &events[0])?;
+        work(s, space, batch, compute, space.whole)?;
+        s.cuda.record(&events[1], compute)?;
+        s.cuda.wait_for(outwards, &events[1])?;
+        copy_out(s, space, batch, outwards)?;
+    }
+    Ok(())
+}
+
+fn two_kernels(s: &Session<'_>, space: &OverlapBuffers, queues: usize) -> CudaResult<()> {
+    for (batch, queue) in space.batches.iter().take(2).zip(space.queues[..queues].iter().cycle()) {
+        work(s, space, batch, queue, space.quarter)?;
+    }
+    Ok(())
+}
+
+/// What overlapping can gain at most: batches that take `stages` one after another (copy in, kernel, copy out),
+/// against the same with every stage of a batch beside other stages of its neighbours. 4, 8 and 4 ms over many
+/// batches give 16 / 8 = 2.0.
+pub fn overlap_bound(batches: u32, stages: [f64; 3]) -> Option<f64> {
+    if batches == 0 || !stages.iter().all(|stage| stage.is_finite() && *stage > 0.0) {
+        return None;
+    }
+    let (sum, longest) = (stages.iter().sum::<f64>(), stages.iter().copied().fold(0.0, f64::max));
+    let batches = f64::from(batches);
+    Some(batches * sum / (sum + (batches - 1.0) * longest))
+}
+
+fn judge(_: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
+    let CheckFigures::Overlapped(found) = &measured.found else { return CheckFigures::of_another_check() };
+    judge_overlap(found)
+}
+
+fn judge_overlap(found: &Overlap) -> Sample {
+    let valid = |value: f64| (value.is_finite() && value > 0.0).then_some(value);
+    let gain = |way: f64| valid(found.serial / valid(way)?);
+    let bound = overlap_bound(found.batches, found.stages);
+    let (rotating, separate) = (gain(found.rotating), gain(found.separate));
+    // The bound is that of kernels one after another: streams by turns may run two small ones at once.
+    let (Some(bound), Some(separate_gain)) = (bound, separate) else {
+        return Sample::discarded(CanaryVerdict::Skipped, "not all times were measured".into());
+    };
+    let mut sample = Sample::new();
+    sample.rate = Some(Rate::Seconds(found.separate));
+    let ways = [("streams by turns", rotating), ("a stream a stage", separate)];
+    for (way, gain) in ways {
+        if let Some(gain) = gain {
+            sample.say(format!("{way} {gain:.2}x as fast as one stream"));
+        }
+    }
+    let [copy_in, kernel, copy_out] = found.stages.map(seconds);
+    sample.say(format!(
+        "at most {bound:.2}x is possible with kernels one after another in {} of {copy_in}, {kernel} and {copy_out}",
+        if found.batches == 1 { "1 batch".to_owned() } else { format!("{} batches", found.batches) }
+    ));
+    let [alone, together] = found.kernels;
+    if let Some(gain) = valid(alone).and(valid(together)).map(|together| alone / together) {
+        sample.say(format!("two small kernels at once {gain:.2}x"));
+    }
+    let share = separate_gain / bound;
+    sample.compare(RateAgainst::Roofline, share);
+    if share < OVERLAP_FLOOR {
+        sample.find(
+            CanaryVerdict::Slow,
+            format!(
+                "copies and kernels hardly overlap ({} of what is possible); look for a profiler or debugger, \
+                 CUDA_LAUNCH_BLOCKING, and buffers that are not pinned",
+                percent(share)
+            ),
+        );
+    }
+    sample
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn near(value: Option<f64>, expected: f64) -> bool {
+        value.is_some_and(|value| (value - expected).abs() < 1e-9)
+    }
+
+    #[test]
+    fn the_bound_is_what_the_stages_allow() {
+        assert!(near(overlap_bound(1, [4.0, 8.0, 4.0]), 1.0));
+        assert!(near(overlap_bound(8, [4.0, 8.0, 4.0]), 128.0 / 72.0));
+        let many = overlap_bound(1_000_000, [4.0, 8.0, 4.0]).unwrap();
+        assert!((many - 2.0).abs() < 1e-5, "{many}");
+        assert_eq!(overlap_bound(0, [1.0; 3]), None);
+        assert_eq!(overlap_bound(3, [1.0, f64::NAN, 1.0]), None);
+    }
+
+    #[test]
+    fn only_far_below_the_bound_is_slow() {
+        let stages = [0.004, 0.008, 0.004];
+        let found = Overlap { batches: 8, stages, serial: 0.128, rotating: 0.075, ..Overlap::default() };
+        let good = judge_overlap(&Overlap { separate: 0.074, ..found.clone() });
+        assert_eq!(good.verdict, CanaryVerdict::Ok);
+        assert!(
+            good.text().contains("at most 1.78x") && good.text().contains("8 batches"),
+            "{}",
+            good.text()
+        );
+        let none = judge_overlap(&Overlap { rotating: 0.128, separate: 0.127, ..found.clone() });
+        assert_eq!(none.verdict, CanaryVerdict::Slow);
+        assert_eq!(judge_overlap(&Overlap::default()).verdict, CanaryVerdict::Skipped);
+    }
+
+    proptest! {
+        #[test]
+        fn the_bound_is_between_one_and_three(
+            batches in 1u32..1000, a in 1e-6f64..1.0, b in 1e-6f64..1.0, c in 1e-6f64..1.0
+        ) {
+            let bound = overlap_bound(batches, [a, b, c]).unwrap();
+            prop_assert!((0.999_999..=3.000_001).contains(&bound), "{bound}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `pcie`: copies both ways between the GPU and host memory near it, their data verified, and the link's state meanwhile.
+//! Judged against what GPU and slot can do together, the GPU's own past and its siblings; any wrong word.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::abi::{BadWords, Pattern};
+use crate::format::{bytes_per_second, percent, seconds};
+use crate::reference;
+use crate::roofline;
+use crate::session::cuda::{DeviceSlice, Pinned, PinnedPart};
+use crate::session::errors::CudaError;
+use crate::session::numa::{self, Node};
+use crate::session::tally::{Mismatch, ResultTally, WrongResults};
+use model::canary::Rate;
+use model::catalog::RateAgainst;
+use model::clock::Mono;
+use model::pci::kernel_address;
+
+pub static CHECK: Check = Check {
+    reads_link: true,
+    ..Check::new(CanaryCheck::Pcie, CanaryStep::Pcie, &["fill", "check"], measure, judge)
+};
+
+impl Quantity {
+    /// Bytes a second copied to the GPU. GPUs of one node may differ by the processor that they are attached to.
+    pub const TO_GPU: Quantity = Quantity::rate("to_gpu", bytes_per_second, 0.05).beside_siblings(0.80);
+    /// Bytes a second copied to the host.
+    pub const TO_HOST: Quantity = Quantity::rate("to_host", bytes_per_second, 0.05).beside_siblings(0.80);
+}
+
+/// Share of a full link's raw rate below which copies are slow on any host.
+const FLOOR: f64 = 0.25;
+/// Share of the raw rate that a healthy link and host pass; below, the text says so.
+const EXPECTED: f64 = 0.80;
+
+/// Bytes of one copy at most: enough to reach the link's rate, little enough to be over in a millisecond.
+const BYTES: u64 = 32 << 20;
+/// Copies each way.
+const COPIES: usize = 5;
+/// How long copies go on at most until the link was read during one.
+const LINK: Duration = Duration::from_millis(100);
+/// Copies that are queued at once meanwhile.
+const IN_A_ROW: usize = 4;
+/// Copies of a word, for the latency.
+const SMALL: usize = 200;
+/// Bytes of such a copy.
+const SMALL_BYTES: usize = 4;
+
+/// What is copied, and the patterns that it holds each way: their first words and steps.
+struct CopyBuffers {
+    host: Pinned,
+    gpu: DeviceSlice<u64>,
+    bad: DeviceSlice<BadWords>,
+    inwards: (u64, u64),
+    outwards: (u64, u64),
+}
+
+fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
+    let bad = s.arena.results::<BadWords>(1)?;
+    let words = (BYTES.min(s.request.memory_bytes).min(s.arena.left()) / 512 * 64) as usize;
+    let gpu = s.arena.data::<u64>(words)?;
+    let folder = Path::new("/sys/bus/pci/devices").join(kernel_address(&s.request.pci_address));
+    let node = Node::of(&folder);
+    let seed = |of| stats::seed(s.request.seed, of);
+    let (inwards, outwards) = ((seed(6), seed(7) | 1), (seed(8), seed(9) | 1));
+    let cuda = s.cuda;
+    let (host, there) = numa::on(node.as_ref(), || {
+        let host = cuda.pin(gpu.bytes())?;
+        write(&host, inwards);
+        Ok::<_, CudaError>(host)
+    });
+    let space = CopyBuffers { host: host?, gpu, bad, inwards, outwards };
+    let mut tally = ResultTally::default();
+
+    let to_gpu = copies(s, |s| copy_in(s, &space))?;
+    tally.add(words as u64, verify_in(s, &space)?);
+    while tally.wants_more() {
+        copy_in(s, &space)?;
+        let wrong = verify_in(s, &space)?;
+        tally.add(0, wrong);
+    }
+
+    s.fill(gpu, Pattern::Arithmetic, outwards.0, outwards.1)?;
+    let to_host = copies(s, |s| copy_out(s, &space))?;
+    tally.add(words as u64, verify_out(&space));
+    while tally.wants_more() {
+        copy_out(s, &space)?;
+        tally.add(0, verify_out(&space));
+    }
+
+    let latency = latency(s, &space)?;
+    let began = Mono::now();
+    while s.poll.watch.notes().link.is_none() && Mono::now().since(began) < LINK {
+        // Several in a row: to ask for the link takes longer than one copy on some drivers.
+        s.timed(|cuda, stream| {
+            (0..IN_A_ROW).try_for_each(|_| cuda.queue_in(space.gpu, PinnedPart(&space.host, 0), stream))
+        })?;
+    }
+    let (link_generation, link_width) = s.poll.watch.notes().link.unwrap_or_default();
+    s.cuda.unpin(space.host)?;
+    let numa_node = node.filter(|_| there).map(|node| node.number);
+    let bytes = gpu.bytes();
+    let found =
+        CheckFigures::Copied { bytes, to_gpu, to_host, latency, link_generation, link_width, numa_node };
+    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
+}
+
+fn copies(s: &mut Session<'_>, mut copy: impl FnMut(&mut Session<'_>) -> Try<f64>) -> Try<Vec<f64>> {
+    // The first finds cold tables on both sides.
+    copy(s)?;
+    (0..COPIES).map(|_| copy(s)).collect()
+}
+
+fn copy_in(s: &mut Session<'_>, space: &CopyBuffers) -> Try<f64> {
+    s.timed(|cuda, stream| cuda.queue_in(space.gpu, PinnedPart(&space.host, 0), stream))
+}
+
+fn copy_out(s: &mut Session<'_>, space: &CopyBuffers) -> Try<f64> {
+    s.timed(|cuda, stream| cuda.queue_out(PinnedPart(&space.host, 0), space.gpu, stream))
+}
+
+fn verify_in(s: &mut Session<'_>, space: &CopyBuffers) -> Try<WrongResults> {
+    s.check((space.gpu, space.bad), Pattern::Arithmetic, space.inwards, "to_gpu")
+}
+
+fn verify_out(space: &CopyBuffers) -> WrongResults {
+    let (a, b) = space.outwards;
+    let mut wrong = WrongResults::default();
+    for at in 0..space.host.words() {
+        let (expected, got) = (reference::pattern(Pattern::Arithmetic, at as u64, a, b), space.host.get(at));
+        if got != expected {
+            let offset = Some(8 * at as u64);
+            wrong.add(Mismatch { unit: "to_host".into(), offset, expected, got, ..Mismatch::default() });
+        }
+    }
+    wrong
+}
+
+fn write(host: &Pinned, (a, b): (u64, u64)) {
+    for at in 0..host.words() {
+        host.set(at, reference::pattern(Pattern::Arithmetic, at as u64, a, b));
+    }
+}
+
+/// The time of a copy of four bytes, median, seconds.
+fn latency(s: &mut Session<'_>, space: &CopyBuffers) -> Try<f64> {
+    let few = space.gpu.as_bytes(SMALL_BYTES);
+    let mut seconds = Vec::with_capacity(SMALL);
+    for _ in 0..SMALL {
+        seconds.push(s.awake(|cuda, stream| cuda.queue_in(few, PinnedPart(&space.host, 0), stream))?);
+    }
+    Ok(stats::median_or_zero(&seconds))
+}
+
+fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
+    let CheckFigures::Copied { bytes, to_gpu, to_host, latency, link_generation, link_width, numa_node } =
+        &measured.found
+    else {
+        return CheckFigures::of_another_check();
+    };
+    // The fastest copy: other traffic on the host's memory and switches slows some of them (to 70 % was seen on a
+    // shared H200 node), a bad link all.
+    let speed = |times: &[f64]| {
+        let speed = *bytes as f64 / times.iter().copied().reduce(f64::min)?;
+        (speed.is_finite() && speed > 0.0).then_some(speed)
+    };
+    let ways =
+        [("to the GPU", Quantity::TO_GPU, speed(to_gpu)), ("to the host", Quantity::TO_HOST, speed(to_host))];
+    let speeds = ways.iter().filter_map(|(.., speed)| *speed);
+    let (Some(least), Some(most)) = (speeds.clone().reduce(f64::min), speeds.reduce(f64::max)) else {
+        return Sample::discarded(CanaryVerdict::Skipped, "no time was measured".into());
+    };
+    let mut sample = Sample::new();
+    sample.rate = Some(Rate::BytesPerSecond(least));
+    for (way, _, speed) in &ways {
+        if let Some(speed) = speed {
+            sample.say(format!("{} {way}", bytes_per_second(*speed)));
+        }
+    }
+    if latency.is_finite() && *latency > 0.0 {
+        sample.say(format!("{} a copy of four bytes", seconds(*latency)));
+    }
+    let link = (*link_generation, *link_width);
+    if let Some(narrow) = narrowed(view, link, most) {
+        sample.find(CanaryVerdict::NarrowedLink, narrow);
+    }
+    let mut low = Vec::new();
+    for (way, quantity, speed) in ways {
+        let Some(speed) = speed else { continue };
+        let standing = view.compared(quantity, speed);
+        // The reported rate is the lesser one: so are its comparisons.
+        if speed == least && sample.ratios.is_empty() {
+            sample.note_ratios(&standing);
+        }
+        sample.figures.push((quantity, speed));
+        low.extend(standing.low.map(|low| format!("{way}: {low}")));
+    }
+    let share = roofline::link(view.device).map(|bound| least / bound);
+    if let Some(share) = share {
+        sample.compare(RateAgainst::Roofline, share);
+        sample.say(format!("{} of the link's raw rate", percent(share)));
+    }
+    if low.is_empty() && share.is_some_and(|share| share < FLOOR) {
+        low.push(format!("below {} of the link's raw rate", percent(FLOOR)));
+    }
+    if sample.verdict != CanaryVerdict::Ok {
+        sample.unusual.extend([Quantity::TO_GPU, Quantity::TO_HOST]);
+    } else if !low.is_empty() {
+        sample.find(CanaryVerdict::Slow, slow(measured, &low.join("; "), *numa_node));
+    } else if share.is_some_and(|share| share < EXPECTED) {
+        sample.say("less than hosts usually reach, as it always was here".into());
+    }
+    sample
+}
+
+/// The link is narrower or slower than GPU and slot can do together. The generation falls while a link
+/// idles, so what was read must be in force during the copies: copies faster than it allows prove that it was
+/// not.
+fn narrowed(view: &RunContext<'_>, (generation, width): (u32, u32), fastest: f64) -> Option<String> {
+    let (max_generation, max_width) = (view.device.max_link_generation, view.device.max_link_width);
+    let full = roofline::link(view.device)?;
+    let now = roofline::pcie(generation, width)?;
+    let narrow = generation < max_generation || width < max_width;
+    if !narrow || fastest > now {
+        return None;
+    }
+    Some(format!(
+        "the PCIe link runs at generation {generation} x{width} under load, while GPU and slot can do generation \
+         {max_generation} x{max_width} ({} of the bandwidth); reseat the GPU, riser or cable of the drained \
+         node, and look at `nvidia-smi -q -d PCIE` and `lspci -vv`",
+        percent(now / full)
+    ))
+}
+
+fn slow(measured: &Measurement, low: &str, numa_node: Option<u32>) -> String {
+    let cause = match measured.around.pcie_replays {
+        0 => {
+            let near = match numa_node {
+                Some(node) => format!("the buffer was asked from NUMA node {node}"),
+                None => "the host does not report the GPU's NUMA node".to_owned(),
+            };
+            format!(
+                "the link is full and replayed nothing, so look at the host: its load, NUMA ({near}), IOMMU"
+            )
+        }
+        n => format!("the link replayed {n} packets meanwhile: bad signal; reseat the GPU, riser or cable"),
+    };
+    format!("copies over PCIe are slow ({low}); {cause}")
+}

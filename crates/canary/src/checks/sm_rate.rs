@@ -1,0 +1,64 @@
+//! `sm_rate`: FP32 FMA a cycle of every multiprocessor, its true clock, and that its lanes computed the right bits.
+//! Judged against the lanes, the GPU's own past, its siblings, and the multiprocessors against each other.
+
+use super::rates::{self, RateJudge, RateKernel};
+use super::*;
+use crate::abi::{SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, SM_RATE_THREADS, SmRateArgs};
+use crate::format;
+use crate::reference;
+
+pub static CHECK: Check =
+    Check::new(CanaryCheck::SmRate, CanaryStep::SmRate, &["sm_rate"], measure, |view, measured, _| {
+        judge(view, measured).0
+    })
+    .back_to_back();
+
+impl Quantity {
+    /// FP32 FMA of one multiprocessor in a cycle, median of all. On an H200 it repeats to 0.001 %.
+    pub const SM_RATE_WORK: Quantity = Quantity::rate("sm_rate_work", format::work_per_cycle, 0.005);
+    /// Clock of the multiprocessors, median of all, Hz. On an H200 it repeats to 0.02 %, as far as it was measured: 0.3 %
+    /// are fifteen standard deviations (`judge/thresholds_tests.rs` has the sums).
+    pub const SM_RATE_CLOCK: Quantity =
+        Quantity::rate("sm_rate_clock", format::megahertz, 0.003).where_clocks_move(0.05);
+}
+
+/// Share of its lanes that every FP32 pipe reaches with this kernel.
+const FLOOR: f64 = 0.90;
+
+fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
+    let seed = stats::seed(s.request.seed, 1) as u32;
+    let kernel = s.kernel("sm_rate")?;
+    let kernel = RateKernel {
+        kernel,
+        grid: s.one_each(kernel, SM_RATE_THREADS, 0)?,
+        unit: "fp32",
+        work: f64::from(SM_RATE_CHAINS) * f64::from(SM_RATE_CHAIN_FMA) * f64::from(SM_RATE_THREADS),
+        rate: s.device.fp32_lanes.into(),
+        most: u32::MAX,
+        args: &|turns, stamps, bad| SmRateArgs {
+            stamps: stamps.address,
+            bad: bad.address,
+            turns,
+            seed,
+            expected: reference::sm_rate(seed, turns),
+        },
+    };
+    rates::measure(s, &kernel).map(Some)
+}
+
+/// Also judges the clock, by which other checks are judged.
+pub fn judge(view: &RunContext<'_>, measured: &Measurement) -> (Sample, Clock) {
+    let CheckFigures::Sms(sms) = &measured.found else {
+        return (CheckFigures::of_another_check(), Clock::Fine);
+    };
+    let by = RateJudge {
+        work: Quantity::SM_RATE_WORK,
+        clock: Quantity::SM_RATE_CLOCK,
+        has_highest_clock: true,
+        bound: view.device.fp32_lanes,
+        floor: Some(FLOOR),
+        tolerance: 0.005,
+        unit: "FP32 FMA",
+    };
+    rates::judge(view, &measured.around, sms, &by)
+}

@@ -1,0 +1,64 @@
+//! `tensor`: FMA a cycle of the tensor cores of every multiprocessor, with exact sums. Judged as `sm_rate`, but for the
+//! clock: tensor work may meet the power limit, so the clock is compared with its own past alone.
+
+use super::rates::{self, RateJudge, RateKernel};
+use super::*;
+use crate::abi::{TENSOR_SHARED_BYTES, TensorArgs};
+use crate::format;
+use crate::reference;
+
+pub static CHECK: Check =
+    Check::new(CanaryCheck::Tensor, CanaryStep::Tensor, &["tensor"], measure, judge).back_to_back();
+
+impl Quantity {
+    /// FMA of the tensor cores of one multiprocessor in a cycle, median of all.
+    pub const TENSOR_WORK: Quantity = Quantity::rate("tensor_work", format::work_per_cycle, 0.02);
+    /// Clock of the multiprocessors in `tensor`, median of all, Hz.
+    pub const TENSOR_CLOCK: Quantity = Quantity::rate("tensor_clock", format::megahertz, 0.05);
+}
+
+/// Half-precision FMA a cycle where the architecture's figure is not known, for the length of a launch only: the
+/// most of any. The warm-up measures the real figure.
+const SOME_TENSOR_FMA: f64 = 4096.0;
+
+fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
+    let shape = s.tensor_shape;
+    let seed = stats::seed(s.request.seed, 2);
+    let (a, b) = ((seed % 3) as u32 + 1, (seed / 3 % 3) as u32 + 1);
+    let kernel = s.kernel("tensor")?;
+    let rate = match s.device.tensor_fma {
+        0 => SOME_TENSOR_FMA,
+        known => known.into(),
+    };
+    let kernel = RateKernel {
+        kernel,
+        grid: s.one_each(kernel, shape.threads, TENSOR_SHARED_BYTES)?,
+        unit: "tensor",
+        work: reference::tensor_fma(&shape) as f64,
+        rate,
+        most: reference::tensor_turns_at_most(&shape, a, b),
+        args: &|turns, stamps, bad| TensorArgs {
+            stamps: stamps.address,
+            bad: bad.address,
+            turns,
+            a,
+            b,
+            reserved: 0,
+        },
+    };
+    rates::measure(s, &kernel).map(Some)
+}
+
+fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
+    let CheckFigures::Sms(sms) = &measured.found else { return CheckFigures::of_another_check() };
+    let by = RateJudge {
+        work: Quantity::TENSOR_WORK,
+        clock: Quantity::TENSOR_CLOCK,
+        has_highest_clock: false,
+        bound: view.device.tensor_fma,
+        floor: None,
+        tolerance: 0.02,
+        unit: "tensor FMA",
+    };
+    rates::judge(view, &measured.around, sms, &by).0
+}

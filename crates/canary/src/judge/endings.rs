@@ -1,0 +1,103 @@
+//! The ends of runs, other than well.
+
+use crate::checks::of_step;
+use crate::format::{self, seconds};
+use crate::report::{CanaryRun, RunEnd};
+use model::canary::{Outcome, Place};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
+
+/// Whether a run could not be made because the GPU is in use or is to be left alone; else something is
+/// missing or wrong here.
+pub fn is_left_alone(reason: CanarySkip) -> bool {
+    use CanarySkip::*;
+    match reason {
+        Processes | Busy | Memory | Claimed | ComputeMode | RecentXid | Maintenance | Interlock | Duty
+        | Mps | PersistenceOff | Released | NoMemory | DeviceUnavailable => true,
+        Unread | Unhealthy | ChildAlive | NoInstance | NoLibrary | ForeignLibrary | OldDriver | NoKernels
+        | NoPermission | NoDevice | Environment => false,
+    }
+}
+
+/// The verdict on a run that was not made for this reason.
+fn of_skip(reason: CanarySkip) -> CanaryVerdict {
+    if is_left_alone(reason) { CanaryVerdict::Skipped } else { CanaryVerdict::CouldNotRun }
+}
+
+/// The outcome of a run before its checks are judged; and the check that ended it, with its verdict.
+pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, CanaryVerdict)>) {
+    let mut outcome = Outcome {
+        place: place.clone(),
+        began: run.began,
+        ended: run.ended,
+        end: CanaryEnd::Finished,
+        skip: None,
+        text: String::new(),
+        step: None,
+        cuda_error: None,
+        steps: run.steps.clone(),
+        gpu_seconds: run.gpu_seconds,
+        checks: Vec::new(),
+    };
+    let failed = match &run.end {
+        RunEnd::Finished => None,
+        RunEnd::Abandoned { text, pids } => {
+            outcome.end = CanaryEnd::Abandoned;
+            outcome.text = match pids.is_empty() {
+                true => text.clone(),
+                false => format!("{text} (process {})", format::listed(pids)),
+            };
+            None
+        }
+        RunEnd::Fault { step, code, name, call } => {
+            (outcome.end, outcome.step, outcome.cuda_error) =
+                (CanaryEnd::DriverFault, Some(*step), Some(*code));
+            let (known, todo) = (step.known(), after_fault(*code));
+            outcome.text = format!("{call} failed in step {known} with {name} ({code}); {todo}");
+            Some((of_step(*step), CanaryVerdict::DriverFault))
+        }
+        RunEnd::Unable { reason, text } => {
+            (outcome.end, outcome.skip, outcome.text) = (CanaryEnd::CouldNotRun, Some(*reason), text.clone());
+            Some((CanaryCheck::Init, of_skip(*reason)))
+        }
+        RunEnd::Hung { step, call, seconds: waited } => {
+            (outcome.end, outcome.step) = (CanaryEnd::Hung, Some(*step));
+            let call = call.as_ref().map(|call| format!(", in {call}")).unwrap_or_default();
+            outcome.text = format!(
+                "no progress in step {}{call} for {}; look for Xid and `NVRM` lines in `dmesg`; drain the node: \
+                 a reset or reboot is likely to be needed",
+                step.known(),
+                seconds(*waited)
+            );
+            Some((of_step(*step), CanaryVerdict::Hung))
+        }
+        RunEnd::Broken { text } => {
+            outcome.end = CanaryEnd::Broken;
+            outcome.text = format!("the canary's own process failed: {text}");
+            Some((CanaryCheck::Init, CanaryVerdict::CouldNotRun))
+        }
+    };
+    (outcome, failed)
+}
+
+/// The first thing to do after a CUDA error.
+fn after_fault(code: u32) -> &'static str {
+    match code {
+        214 => {
+            "an uncorrectable memory error: see `nvidia-smi -q -d ECC,ROW_REMAPPER`, and reset the drained GPU"
+        }
+        220 => "an NVLink error: see `nvidia-smi nvlink -e`, and reset the drained GPU",
+        802 => "the fabric is not ready: `systemctl status nvidia-fabricmanager`",
+        803 => "the driver was upgraded under a running system: reload its module, or reboot",
+        700 | 702 | 709 | 710 | 714..=719 | 721 => {
+            "the kernel is known to be good: drain the GPU and run `dcgmi diag -r 3`; see Xid lines in `dmesg`"
+        }
+        _ => "see Xid and `NVRM` lines in `dmesg`; drain the GPU and reset it",
+    }
+}
+
+/// Whether the driver failed in a way that can be the aftermath of another process's fault: worth one more try in
+/// a fresh process before it counts.
+pub fn worth_another_try(run: &CanaryRun) -> bool {
+    matches!(&run.end, RunEnd::Fault { code: 700 | 702 | 709 | 710 | 714..=719 | 721, .. })
+}

@@ -1,0 +1,151 @@
+//! What a check's figures are judged with, and what they say.
+
+pub mod clocks;
+pub mod reasons;
+
+use crate::baseline::{BaselineStore, Configuration, DeviceKey, Quantity, Siblings};
+use crate::device::CudaDevice;
+use crate::format::percent;
+use model::canary::Rate;
+use model::catalog::{BadSmKind, CanaryVerdict, RateAgainst};
+
+/// Largest ratio that is reported; above, the figures make no sense.
+const LARGEST_RATIO: f64 = 100.0;
+
+/// A run's circumstances.
+pub struct RunContext<'a> {
+    pub device: &'a CudaDevice,
+    pub key: &'a DeviceKey,
+    pub configuration: &'a Configuration,
+    pub baseline: &'a BaselineStore,
+    pub siblings: &'a Siblings,
+    /// When the run ended, seconds since 1970.
+    pub now: f64,
+}
+
+/// What one check's figures say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    pub verdict: CanaryVerdict,
+    /// Figures first, then what is wrong, then what to do.
+    pub text: Vec<String>,
+    pub rate: Option<Rate>,
+    pub ratios: Vec<(RateAgainst, f64)>,
+    pub sm_clock_hertz: Option<f64>,
+    pub bad_sms: Vec<(u32, BadSmKind)>,
+    /// Figures that are valid.
+    pub figures: Vec<(Quantity, f64)>,
+    /// Of these, those that must not enter the baseline.
+    pub unusual: Vec<Quantity>,
+}
+
+impl Sample {
+    /// Nothing wrong so far.
+    pub fn new() -> Sample {
+        Sample {
+            verdict: CanaryVerdict::Ok,
+            text: Vec::new(),
+            rate: None,
+            ratios: Vec::new(),
+            sm_clock_hertz: None,
+            bad_sms: Vec::new(),
+            figures: Vec::new(),
+            unusual: Vec::new(),
+        }
+    }
+
+    /// A sample that is thrown away, and why.
+    pub fn discarded(verdict: CanaryVerdict, why: String) -> Sample {
+        Sample { verdict, text: vec![why], ..Sample::new() }
+    }
+
+    /// Sets the verdict unless there is one already, and says why. The cause comes first.
+    pub fn find(&mut self, verdict: CanaryVerdict, why: String) {
+        if self.verdict == CanaryVerdict::Ok {
+            self.verdict = verdict;
+        }
+        self.text.push(why);
+    }
+
+    /// Says more.
+    pub fn say(&mut self, text: String) {
+        self.text.push(text);
+    }
+
+    /// Notes a comparison, if it is a number that makes sense.
+    pub fn compare(&mut self, against: RateAgainst, ratio: f64) {
+        if ratio.is_finite() && ratio > 0.0 && ratio <= LARGEST_RATIO {
+            self.ratios.push((against, ratio));
+        }
+    }
+
+    /// Notes the ratios of a comparison.
+    pub fn note_ratios(&mut self, comparison: &Comparison) {
+        let ratios =
+            [(RateAgainst::Baseline, comparison.baseline), (RateAgainst::Siblings, comparison.siblings)];
+        for (against, ratio) in ratios {
+            if let Some(ratio) = ratio {
+                self.compare(against, ratio);
+            }
+        }
+    }
+
+    pub fn text(&self) -> String {
+        self.text.join("; ")
+    }
+}
+
+/// A figure against its reference and the siblings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// Its share of the baseline.
+    pub baseline: Option<f64>,
+    /// Its share of the siblings' median.
+    pub siblings: Option<f64>,
+    /// The reason, if it is below its reference or far below the siblings.
+    pub low: Option<String>,
+}
+
+impl RunContext<'_> {
+    /// Whether the GPU holds its highest clock unless NVML reports a reason. GPUs with a compute capability of their own for
+    /// the data centre do; others move their clocks with temperature and voltage, and never reach the highest clock that
+    /// they report.
+    pub fn steady(&self) -> bool {
+        matches!(self.device.compute_capability, (7, 0) | (8, 0) | (9, 0) | (10, 0) | (10, 3))
+    }
+
+    pub fn is_whole_gpu(&self) -> bool {
+        self.key.instance.is_none()
+    }
+
+    /// Compares a valid figure.
+    pub fn compared(&self, quantity: Quantity, value: f64) -> Comparison {
+        let reference = self.baseline.reference(self.key, self.configuration, quantity);
+        let siblings = self.siblings.median(quantity).filter(|_| !quantity.is_time);
+        let of_siblings = siblings.map(|median| value / median);
+        let worse = reference.filter(|reference| reference.is_worse(value, self.steady()));
+        let low = match (worse, of_siblings) {
+            (Some(reference), _) => Some(format!(
+                "{} of the {} usual here ({} earlier runs)",
+                percent(reference.ratio(value)),
+                (quantity.shown)(reference.spread.median),
+                reference.count
+            )),
+            (None, Some(share)) if share < quantity.of_siblings => Some(format!(
+                "{} of the median of the other GPUs of its model, {}",
+                percent(share),
+                (quantity.shown)(value / share)
+            )),
+            _ => None,
+        };
+        Comparison { baseline: reference.map(|reference| reference.ratio(value)), siblings: of_siblings, low }
+    }
+
+    /// Compares a figure, notes its ratios in the sample, and gives what is low about it.
+    pub fn compare(&self, sample: &mut Sample, quantity: Quantity, value: f64) -> Option<String> {
+        let comparison = self.compared(quantity, value);
+        sample.note_ratios(&comparison);
+        sample.figures.push((quantity, value));
+        comparison.low
+    }
+}

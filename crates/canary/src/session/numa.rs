@@ -1,0 +1,97 @@
+//! DeviceMemory near the GPU: which NUMA node that is, and a thread that runs there while it asks for memory.
+
+use std::path::Path;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its number.
+    pub number: u32,
+    /// Its CPUs.
+    cpus: Vec<usize>,
+}
+
+impl Node {
+    /// That of the PCI function whose folder this is, as `/sys/bus/pci/devices/0000:1b:00.0`. `None` if the
+    /// host does not report, as virtual machines do not.
+    pub fn of(folder: &Path) -> Option<Node> {
+        let read = |name| std::fs::read_to_string(folder.join(name)).ok();
+        let number: i32 = read("numa_node")?.trim().parse().ok()?;
+        // -1: the host does not report.
+        let number = u32::try_from(number).ok()?;
+        Some(Node { number, cpus: cpus(&read("local_cpulist")?) })
+    }
+}
+
+/// Does `work` on the node's CPUs, so that memory touched first there is the node's. Gives whether it was: the
+/// thread may be kept to other CPUs.
+pub fn on<T>(node: Option<&Node>, work: impl FnOnce() -> T) -> (T, bool) {
+    let me = Pid::from_raw(0);
+    let before = sched_getaffinity(me).ok();
+    let there = before.as_ref().zip(node).and_then(|(before, node)| {
+        let mut set = CpuSet::new();
+        let allowed = node.cpus.iter().filter(|cpu| before.is_set(**cpu).unwrap_or(false));
+        let count = allowed.map(|cpu| set.set(*cpu)).filter(Result::is_ok).count();
+        (count > 0 && sched_setaffinity(me, &set).is_ok()).then_some(())
+    });
+    let done = work();
+    if let (Some(()), Some(before)) = (there, &before)
+        && let Err(error) = sched_setaffinity(me, before)
+    {
+        tracing::debug!(%error, "the thread stays on the CPUs of one node");
+    }
+    (done, there.is_some())
+}
+
+/// CPUs of a list as `0-3,8`.
+fn cpus(list: &str) -> Vec<usize> {
+    let most = CpuSet::count();
+    let mut all = Vec::new();
+    for part in list.trim().split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (Ok(from), Ok(to)) = (from.parse::<usize>(), to.parse::<usize>()) else { continue };
+        all.extend(from..to.saturating_add(1).min(most));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        assert_eq!(cpus("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(cpus("\n"), Vec::<usize>::new());
+        assert_eq!(cpus("3-1,x,0-"), Vec::<usize>::new());
+        assert!(cpus("0-99999999").len() <= CpuSet::count());
+    }
+
+    #[test]
+    fn minus_one_is_no_node() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Node::of(dir.path()), None);
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("local_cpulist", "0-1\n");
+        write("numa_node", "-1\n");
+        assert_eq!(Node::of(dir.path()), None);
+        write("numa_node", "1\n");
+        assert_eq!(Node::of(dir.path()), Some(Node { number: 1, cpus: vec![0, 1] }));
+    }
+
+    #[test]
+    fn the_thread_comes_back() {
+        let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let first = (0..CpuSet::count()).find(|cpu| before.is_set(*cpu).unwrap()).unwrap();
+        let node = Node { number: 0, cpus: vec![first] };
+        let (there, bound) = on(Some(&node), || sched_getaffinity(Pid::from_raw(0)).unwrap());
+        assert!(bound && there.is_set(first).unwrap());
+        assert_eq!((0..CpuSet::count()).filter(|cpu| there.is_set(*cpu).unwrap()).count(), 1);
+        assert!(sched_getaffinity(Pid::from_raw(0)).unwrap() == before);
+        let nowhere = Node { number: 0, cpus: vec![] };
+        assert!(!on(Some(&nowhere), || ()).1 && !on(None, || ()).1);
+    }
+}

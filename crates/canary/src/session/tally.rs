@@ -1,0 +1,175 @@
+//! WrongResults results, counted: those of the first try that had any, and how later tries went.
+
+use serde::{Deserialize, Serialize};
+
+use crate::abi::{BadLanes, BadWords};
+
+/// WrongResults results of a check.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mismatches {
+    /// Results compared.
+    pub compared: u64,
+    /// WrongResults in the first try.
+    pub wrong: u64,
+    /// Of these, with all bits 0.
+    pub zeroed: u64,
+    /// The first of them.
+    pub first: Vec<Mismatch>,
+    /// Tries made again because something was wrong, and how many of them were wrong too.
+    pub reruns: u32,
+    /// See `reruns`.
+    pub wrong_reruns: u32,
+}
+
+/// One wrong result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// The multiprocessor, where one computed it.
+    pub smid: Option<u32>,
+    /// Unit of it, as `fp32`; of copies the direction; of memory the pattern.
+    pub unit: String,
+    /// Warp and lane within the block.
+    pub warp_lane: Option<(u32, u32)>,
+    /// Offset within the buffer, bytes.
+    pub offset: Option<u64>,
+    /// What it should have been.
+    pub expected: u64,
+    /// What it was.
+    pub got: u64,
+}
+
+/// Wrong results that are listed one by one.
+pub const FIRST: usize = 16;
+/// Tries made again after a wrong one.
+pub const RERUNS: u32 = 3;
+
+/// The results of all tries of a check.
+#[derive(Debug, Default)]
+pub struct ResultTally(Mismatches);
+
+/// The wrong results of one try.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WrongResults {
+    /// How many.
+    pub count: u64,
+    /// Of these, with all bits 0.
+    pub zeroed: u64,
+    /// The first of them.
+    pub first: Vec<Mismatch>,
+}
+
+impl WrongResults {
+    /// Adds one.
+    pub fn add(&mut self, mismatch: Mismatch) {
+        self.count += 1;
+        self.zeroed += u64::from(mismatch.got == 0);
+        if self.first.len() < FIRST {
+            self.first.push(mismatch);
+        }
+    }
+
+    /// Those that a rate kernel noted.
+    pub fn of_lanes(bad: &BadLanes, unit: &str) -> WrongResults {
+        let mut wrong = WrongResults::default();
+        for lane in bad.lanes.iter().take(bad.count as usize) {
+            wrong.add(Mismatch {
+                smid: Some(lane.smid),
+                unit: unit.to_owned(),
+                warp_lane: Some((lane.thread / 32, lane.thread % 32)),
+                offset: None,
+                expected: lane.expected,
+                got: lane.got,
+            });
+        }
+        wrong.count = bad.count.into();
+        wrong
+    }
+
+    /// Those that `check` noted.
+    pub fn of_words(bad: &BadWords, unit: &str) -> WrongResults {
+        let mut wrong = WrongResults::default();
+        for word in bad.words.iter().take(bad.count as usize) {
+            wrong.add(Mismatch {
+                unit: unit.to_owned(),
+                offset: Some(word.offset),
+                expected: word.expected,
+                got: word.got,
+                ..Mismatch::default()
+            });
+        }
+        wrong.count = bad.count.into();
+        wrong
+    }
+}
+
+impl ResultTally {
+    /// Adds a try of so many results. The first that is wrong is reported; those after it are tries made again.
+    pub fn add(&mut self, compared: u64, wrong: WrongResults) {
+        if self.0.wrong > 0 {
+            self.again(&wrong);
+            return;
+        }
+        self.0.compared += compared;
+        if wrong.count > 0 {
+            (self.0.wrong, self.0.zeroed, self.0.first) = (wrong.count, wrong.zeroed, wrong.first);
+        }
+    }
+
+    fn again(&mut self, wrong: &WrongResults) {
+        self.0.reruns += 1;
+        self.0.wrong_reruns += u32::from(wrong.count > 0);
+    }
+
+    /// Whether something was wrong and has not been tried again often enough.
+    pub fn wants_more(&self) -> bool {
+        self.0.wrong > 0 && self.0.reruns < RERUNS
+    }
+
+    /// Whether something was wrong.
+    pub fn wrong(&self) -> bool {
+        self.0.wrong > 0
+    }
+
+    /// All of it.
+    pub fn into_mismatches(self) -> Mismatches {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::BadLane;
+
+    #[test]
+    fn the_first_wrong_try_is_told_and_later_ones_are_counted() {
+        let mut tally = ResultTally::default();
+        tally.add(100, WrongResults::default());
+        assert!(!tally.wants_more());
+        let mut wrong = WrongResults::default();
+        for got in 0..40 {
+            wrong.add(Mismatch { expected: 9, got, ..Mismatch::default() });
+        }
+        tally.add(100, wrong.clone());
+        tally.add(100, WrongResults::default());
+        tally.add(100, wrong);
+        assert!(tally.wants_more());
+        tally.add(100, WrongResults::default());
+        assert!(tally.wrong() && !tally.wants_more());
+        let read = tally.into_mismatches();
+        assert_eq!((read.compared, read.wrong, read.zeroed, read.first.len()), (200, 40, 1, FIRST));
+        assert_eq!((read.reruns, read.wrong_reruns), (3, 1));
+    }
+
+    #[test]
+    fn bad_lanes_beyond_those_told_are_counted() {
+        let mut bad = BadLanes { count: 1000, ..BadLanes::default() };
+        bad.lanes[0] = BadLane { smid: 17, thread: 69, expected: 5, got: 0 };
+        let others = BadLane { got: 1, ..bad.lanes[0] };
+        bad.lanes[1..].fill(others);
+        let wrong = WrongResults::of_lanes(&bad, "fp32");
+        assert_eq!((wrong.count, wrong.zeroed, wrong.first.len()), (1000, 1, FIRST));
+        assert_eq!((wrong.first[0].smid, wrong.first[0].warp_lane), (Some(17), Some((2, 5))));
+        assert_eq!(WrongResults::of_words(&BadWords::default(), "address"), WrongResults::default());
+    }
+}
