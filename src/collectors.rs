@@ -21,7 +21,7 @@ use std::time::Duration;
 use attribution::pods::Pods;
 use exposition::http;
 use exposition::snapshot_cell::SnapshotCell;
-use host::child::Family;
+use host::child::ChildSet;
 use host::stop::Stop;
 use ledger::inbox::{Event, Inbox};
 use model::catalog::MetricId;
@@ -43,13 +43,13 @@ pub struct Context {
     /// Process ids of the samplers alive, kept by `nvml`, read by `process`.
     pub samplers: Arc<nvml::Pids>,
     /// The canary's processes: whoever starts one lets it join, `process` tells what they cost.
-    pub canaries: Arc<Family>,
+    pub canary_children: Arc<ChildSet>,
     /// The topology's processes, likewise.
-    pub lookers: Arc<Family>,
+    pub topology_children: Arc<ChildSet>,
     /// What people ask of `nvml` while the daemon runs; `module` tells it what it sees.
     pub switch: Arc<nvml::switch::Switch>,
     /// Where the canary's collector and those who ask about it meet.
-    pub canary: Arc<canary::desk::Desk>,
+    pub canary: Arc<canary::state::CanaryCell>,
     /// Windows of planned work: `windows` looks after them, people order them over the control socket.
     pub windows: Arc<crate::collectors::windows::desk::Desk>,
     /// What the kubelet has given out, kept by `kubelet`; `owners` and `canary` look at it.

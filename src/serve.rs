@@ -108,8 +108,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         inbox: Arc::clone(&inbox),
         stop: Arc::clone(&stop),
         samplers: Arc::default(),
-        canaries: Arc::default(),
-        lookers: Arc::default(),
+        canary_children: Arc::default(),
+        topology_children: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::default(),
         windows: Arc::new(collectors::windows::desk::Desk::new(&config)),
@@ -267,7 +267,8 @@ async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: w
                 let (windows, inbox) = (Arc::clone(&windows), Arc::clone(&inbox));
                 let (config, canary, switch) =
                     (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
-                let obeyed = orders::obey(&request, &switch).or_else(|| orders::guest(&request, &inbox));
+                let obeyed =
+                    orders::obey(&request, &switch).or_else(|| orders::manual_canary(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,

@@ -38,7 +38,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 struct Told {
     samplers: f64,
     canaries: f64,
-    lookers: f64,
+    topology_children: f64,
 }
 
 fn visit(context: &Context, every: Duration, told: &mut Told) {
@@ -81,10 +81,10 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
 /// to have used, of samplers the rest.
 fn children(context: &Context, rows: &mut Rows, told: &mut Told) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
-    let (ended, (canaries, ended_canaries), (lookers, ended_lookers)) =
-        context.canaries.look(|alive, cpu| {
+    let (ended, (canaries, ended_canaries), (topology_children, ended_lookers)) =
+        context.canary_children.look(|alive, cpu| {
             let canaries = known(alive, cpu);
-            context.lookers.look(|alive, cpu| {
+            context.topology_children.look(|alive, cpu| {
                 let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
                     let times = [usage.user_time(), usage.system_time()];
                     times.iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum::<f64>()
@@ -100,7 +100,7 @@ fn children(context: &Context, rows: &mut Rows, told: &mut Told) {
         Err(error) => tracing::warn!(%error, "cannot tell the CPU time of ended samplers"),
     }
     family(rows, Role::Canary, &canaries, ended_canaries, &mut told.canaries);
-    family(rows, Role::Topology, &lookers, ended_lookers, &mut told.lookers);
+    family(rows, Role::Topology, &topology_children, ended_lookers, &mut told.topology_children);
 }
 
 /// Children of one kind: process ids of those alive, CPU seconds of the others.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::Context;
 use host::Host;
-use host::child::Voice;
+use host::child::Stderr;
 use kept::FirstSeen;
 use ledger::inbox::Event;
 use model::catalog::{self as m};
@@ -21,7 +21,7 @@ use model::fact::pci_address;
 use model::sample::{Batch, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::{News, Topology, compare};
-use topology::ask::{Asker, Unanswered};
+use topology::ask::{AskError, Asker};
 use topology::discover::Origin;
 
 /// Longest time between two looks at which GPUs are there.
@@ -77,7 +77,7 @@ impl<'a> Watcher<'a> {
     fn new(context: &'a Context) -> Watcher<'a> {
         Watcher {
             context,
-            asker: Asker::new(Voice::Log).of(&context.lookers),
+            asker: Asker::new(Stderr::Inherit).of(&context.topology_children),
             first_seen: FirstSeen::load(&context.config),
             known: None,
             present: BTreeSet::new(),
@@ -107,7 +107,7 @@ impl<'a> Watcher<'a> {
                 self.failures = 0;
                 self.tell()
             }
-            Err(Unanswered::Stopped) => return,
+            Err(AskError::Stopped) => return,
             Err(error) => {
                 self.failures += 1;
                 if self.failures == FAILURES {
@@ -128,7 +128,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Looks at links and network devices; at everything if a device came or went.
-    fn links(&mut self, mut known: Known) -> Result<(), Unanswered> {
+    fn links(&mut self, mut known: Known) -> Result<(), AskError> {
         let links = match self.asker.links(&self.context.config.host.root, &self.context.stop) {
             Ok(links) => links,
             Err(error) => {
@@ -145,7 +145,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Looks at everything. If that fails, what was known stays.
-    fn all(&mut self, before: Option<Known>) -> Result<(), Unanswered> {
+    fn all(&mut self, before: Option<Known>) -> Result<(), AskError> {
         let origin = Origin::Live(self.context.config.host.root.clone());
         match self.asker.all(&origin, false, &self.context.stop) {
             Ok(all) => {

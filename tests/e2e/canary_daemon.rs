@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::time::Duration;
 
-use gpu_node_exporter::collectors::canary::desk::Status;
+use gpu_node_exporter::collectors::canary::state::CanaryStatus;
 use gpu_node_exporter::control;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -74,7 +74,7 @@ fn long_run(node: &Node) {
     });
 }
 
-fn status(node: &Node) -> Status {
+fn status(node: &Node) -> CanaryStatus {
     let answer = control::fetch(&node.control_socket(), "canary status").unwrap();
     serde_json::from_slice(&answer).unwrap()
 }
@@ -129,17 +129,22 @@ fn it_stays_away_while_somebody_holds_the_interlock() {
 
 #[test]
 fn it_stays_away_during_maintenance() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("maintenance");
-    fs::write(&path, "").unwrap();
-    let node = setup(SCENARIO).with("CANARY__MAINTENANCE_FILE", path.to_str().unwrap()).start();
+    let window = |node: &Node, args: &[&str]| {
+        let output = node.command(&[&["window"], args].concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let mut before = setup(SCENARIO).with("CANARY__MODE", "off").start();
+    before.wait_ready();
+    window(&before, &["start", "--name", "disk", "--for", "1h", "--reason", "x"]);
+    before.terminate();
+    let node = setup(SCENARIO).with_state_of(&before).start();
     let m = node.wait_metrics("it is kept away", |m| skipped(m, "maintenance") >= 2.0);
     assert_eq!(all_runs(&m), 0.0);
-    fs::remove_file(&path).unwrap();
+    window(&node, &["end", "disk"]);
     node.wait_metrics("it runs", |m| runs(m, "finished") >= 2.0);
     // A window that begins while a run is under way ends it.
     long_run(&node);
-    fs::write(&path, "").unwrap();
+    window(&node, &["start", "--name", "fan", "--for", "1h", "--reason", "x"]);
     node.wait_metrics("it ends", |m| runs(m, "abandoned") >= 1.0 && processes(m) == 0.0);
 }
 

@@ -123,7 +123,6 @@ impl Setup {
         // Nor are its CUDA driver and what keeps canaries away from its GPUs.
         command.env("GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY", cuda_library(dir.path()));
         command.env("GPU_NODE_EXPORTER__CANARY__INTERLOCK", dir.path().join("canary.lock"));
-        command.env("GPU_NODE_EXPORTER__CANARY__MAINTENANCE_FILE", dir.path().join("maintenance"));
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }

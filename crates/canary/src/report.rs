@@ -1,6 +1,5 @@
-//! What the parent orders of the canary's process, and what that process reports, as lines of JSON: one
-//! order down the control pipe, reports up the frames pipe. A report before each step says where the process
-//! is, so that a hang has a name.
+//! The messages between the canary's process and its parent: one request down the control pipe, reports up the frames
+//! pipe ([`host::frame`]). A report before each step names the step, so that a hang has a name.
 
 use std::path::PathBuf;
 
@@ -9,15 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
 
-/// Longest line either side accepts; a longer one is garbage.
-pub const MAX_LINE: usize = 256 * 1024;
-
-/// What to do. The first line on the control pipe; when the pipe closes, the process stops after the kernel
-/// it is in.
+/// What to do: the only message on the control pipe. When the pipe closes, the process stops after the kernel it is in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Order {
-    /// [`model::catalog::fingerprint`] of the parent: another build is refused.
-    pub fingerprint: u64,
+pub struct RunRequest {
     /// UUID of the GPU or MIG device, as CUDA takes it: `GPU-...` or `MIG-...`.
     pub device: String,
     /// PCI address of the GPU, as NVML gives it: the handle is taken by it, so that no other GPU is touched.
@@ -34,6 +27,8 @@ pub struct Order {
     pub checks: Vec<CanaryCheck>,
     /// Device memory to use at most beside the context, in bytes.
     pub memory_bytes: u64,
+    /// Lock files of the GPUs it uses: the process holds them to its end.
+    pub locks: Vec<PathBuf>,
     /// From which all inputs follow.
     pub seed: u64,
     /// Stop as soon as another process is on the device. Not for a run that an operator asked for by force: there

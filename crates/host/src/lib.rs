@@ -1,14 +1,17 @@
 //! The host around a process of the exporter: its files, child processes, shared memory and state.
 //!
 //! - [`Host`]: the root that host files are read under · [`reader`]: reads with a deadline
-//! - [`child`]: starting, asking and ending child processes · [`inflight`]: the shared table of driver calls
+//! - [`supervise`]: child processes, asked first and killed last · [`child`]: how they are started and reaped
+//! - [`frame`]: what parent and child write on their pipes · [`inflight`]: the shared table of driver calls
 //! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads
 
 pub mod child;
+pub mod frame;
 pub mod inflight;
 pub mod reader;
 mod root;
 pub mod state;
 pub mod stop;
+pub mod supervise;
 
 pub use root::Host;

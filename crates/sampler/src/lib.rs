@@ -33,13 +33,13 @@ use nvml_wrapper::Nvml;
 
 use driver::{CallName, Caller, Failure, Token};
 use host::Host;
-use host::child;
 use host::inflight::{MAX_GPUS, NODE_SLOT, Table};
 use host::stop::Stop;
+use host::{child, frame};
 use model::catalog::{self as m, DriverInfo, Gpu, MetricId, Node, Tier};
 use model::clock::{Cadence, Mono};
 use model::sample::{Batch, CallCost, ErrorKind, Gap, Missing, Part, Rows, Source};
-use wire::{FromSampler, Orders, Seat, ToSampler};
+use wire::{FromSampler, GpuSlot, SamplerConfig, ToSampler};
 use worker::Target;
 
 /// How long fast values may wait for company on their way: with a publication a second they are then at
@@ -52,7 +52,7 @@ const INCLUDE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Shared {
     /// How to work.
-    pub orders: Orders,
+    pub orders: SamplerConfig,
     /// Metrics that are switched off.
     pub off: HashSet<MetricId>,
     /// The in-flight table.
@@ -87,8 +87,8 @@ impl Shared {
     }
 
     fn push(&self, message: &FromSampler, at_once: bool) {
-        let frame = match wire::encode(message) {
-            Ok(frame) => frame,
+        let bytes = match frame::encode(message) {
+            Ok(bytes) => bytes,
             Err(error) => return tracing::error!(%error, "a frame that cannot be sent"),
         };
         let mut out = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,7 @@ impl Shared {
         if out.bytes.is_empty() {
             out.since = now;
         }
-        out.bytes.extend_from_slice(&frame);
+        out.bytes.extend_from_slice(&bytes);
         if at_once {
             out.flush(&self.stop);
         }
@@ -213,11 +213,9 @@ fn run() -> std::io::Result<()> {
     let (frames, control, shared) = child::inherited()?;
     let table: &'static Table = Box::leak(Box::new(Table::open(shared)?));
     let mut control = BufReader::new(control);
-    let mut frames = frames;
-    wire::write(&mut frames, &FromSampler::Hello { fingerprint: m::fingerprint() })?;
-    let orders = match wire::read(&mut control).map_err(std::io::Error::other)? {
+    let orders = match frame::read(&mut control).map_err(std::io::Error::other)? {
         Some(ToSampler::Start(orders)) => *orders,
-        Some(other) => return Err(std::io::Error::other(format!("expected orders, got {other:?}"))),
+        Some(other) => return Err(std::io::Error::other(format!("expected a start message, got {other:?}"))),
         None => return Ok(()),
     };
     let shared = Arc::new(Shared {
@@ -237,17 +235,17 @@ fn run() -> std::io::Result<()> {
     let listener = Arc::clone(&shared);
     std::thread::Builder::new().name("control".into()).stack_size(256 * 1024).spawn(move || {
         loop {
-            match wire::read(&mut control) {
-                Ok(Some(ToSampler::Include { slot, seat })) => {
-                    if included.send((slot, seat)).is_err() {
+            match frame::read(&mut control) {
+                Ok(Some(ToSampler::Include { slot, known })) => {
+                    if included.send((slot, known)).is_err() {
                         break;
                     }
                 }
                 Ok(Some(ToSampler::Gpm(read))) => listener.gpm.store(read, Ordering::Relaxed),
-                Ok(Some(ToSampler::Start(_))) => tracing::warn!("orders came twice"),
+                Ok(Some(ToSampler::Start(_))) => tracing::warn!("duplicate start message"),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "the parent's orders cannot be read");
+                    tracing::warn!(%error, "a request of the parent cannot be read");
                     break;
                 }
             }
@@ -267,7 +265,7 @@ fn run() -> std::io::Result<()> {
 }
 
 /// The node's worker: loads the library, seats the GPUs, and keeps what is known of the driver.
-fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Seat>)>) {
+fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<GpuSlot>)>) {
     let slot = shared.table.writer(NODE_SLOT);
     let mut caller = Caller::new(slot, shared.orders.call_deadline);
     slot.expect(Mono::now());
@@ -292,7 +290,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
     let mut node = NodeWorker { shared, nvml, caller, taken: shared.orders.avoid.iter().copied().collect() };
     for seat in &shared.orders.known {
         if !shared.orders.avoid.contains(&seat.slot) {
-            node.seat(seat.slot, Target::Seat(seat.clone()));
+            node.seat(seat.slot, Target::GpuSlot(seat.clone()));
         }
     }
     let mut cadence = Cadence::new(shared.orders.intervals.slow, Duration::ZERO);
@@ -302,7 +300,7 @@ fn node(shared: &Arc<Shared>, more: &std::sync::mpsc::Receiver<(usize, Option<Se
         while let Ok((slot, seat)) = more.try_recv() {
             node.taken.remove(&slot);
             if let Some(seat) = seat {
-                node.seat(slot, Target::Seat(seat));
+                node.seat(slot, Target::GpuSlot(seat));
             }
         }
         if cadence.take(Mono::now()) {

@@ -10,7 +10,7 @@ use nvml_wrapper::structs::device::FieldId;
 use super::driver::{CallName, Caller, Failure};
 use super::gpu::Found;
 use super::raw;
-use super::wire::Orders;
+use super::wire::SamplerConfig;
 use model::catalog::schema::{Entity, LabelSet, Metric};
 use model::catalog::{Gpu, MetricId};
 use model::owners::GpuProcess;
@@ -26,7 +26,7 @@ pub struct Memory {
 
 impl Memory {
     /// Knows nothing yet but how to work.
-    pub fn new(orders: &Orders) -> Memory {
+    pub fn new(orders: &SamplerConfig) -> Memory {
         Memory {
             unsupported: HashSet::new(),
             off: orders.off.iter().copied().collect(),

@@ -15,7 +15,7 @@ use super::gpu;
 use super::mig::Layout;
 use super::schedule::Schedule;
 use super::visit::{Memory, Visit};
-use super::wire::{FromSampler, Seat};
+use super::wire::{FromSampler, GpuSlot};
 use host::inflight::SlotWriter;
 use model::catalog::{self as m, Gpu, Tier};
 use model::clock::Mono;
@@ -28,7 +28,7 @@ pub enum Target {
     /// By NVML's index: a GPU nothing is known of.
     Index(u32),
     /// By PCI address: touches no other GPU.
-    Seat(Seat),
+    GpuSlot(GpuSlot),
 }
 
 /// Starts a worker in a thread of its own. A worker that panics ends the whole sampler, and the parent
@@ -126,9 +126,9 @@ impl Worker<'_> {
                 let device = self.caller.call_allowing(name, allowed, || nvml.device_by_index(index))?;
                 let pci = self.caller.call("nvmlDeviceGetPciInfo_v3".into(), || device.pci_info())?;
                 let gpu = Gpu { gpu: index, uuid: "".into() };
-                (device, Seat { slot: self.slot_number, gpu, pci_bus_id: pci.bus_id })
+                (device, GpuSlot { slot: self.slot_number, gpu, pci_bus_id: pci.bus_id })
             }
-            Target::Seat(seat) => {
+            Target::GpuSlot(seat) => {
                 let name = CallName::from("nvmlDeviceGetHandleByPciBusId_v2");
                 let address = seat.pci_bus_id.as_str();
                 let device =
@@ -139,9 +139,9 @@ impl Worker<'_> {
         // Another board may sit at a known address by now.
         let uuid = self.caller.call("nvmlDeviceGetUUID".into(), || device.uuid())?;
         let gpu = Gpu { gpu: seat.gpu.gpu, uuid: uuid.as_str().into() };
-        let seat = Seat { gpu: gpu.clone(), ..seat };
-        self.shared.send(&FromSampler::Seated(seat.clone()));
-        self.target = Target::Seat(seat);
+        let seat = GpuSlot { gpu: gpu.clone(), ..seat };
+        self.shared.send(&FromSampler::Attached(seat.clone()));
+        self.target = Target::GpuSlot(seat);
         Ok((device, gpu))
     }
 
@@ -149,8 +149,8 @@ impl Worker<'_> {
     fn report_no_handle(&mut self, failure: &Failure) {
         let (error, text) = failure.told();
         match self.target.clone() {
-            Target::Index(index) => self.shared.send(&FromSampler::NoHandle { index, error, text }),
-            Target::Seat(seat) => {
+            Target::Index(index) => self.shared.send(&FromSampler::AttachFailed { index, error, text }),
+            Target::GpuSlot(seat) => {
                 let gap = Gap {
                     call: "nvmlDeviceGetHandleByPciBusId_v2".into(),
                     metrics: vec![m::gpu_up.id()],

@@ -3,8 +3,8 @@
 
 use super::Progress;
 use super::devices::Device;
-use super::one::Runner;
-use super::report::Made;
+use super::report::RunRecord;
+use super::runs::Runner;
 use canary::baseline::{Memory, Model, Quantity, Siblings};
 use canary::judge::{self, Judgement};
 use canary::report::Run;
@@ -24,7 +24,7 @@ struct Figures {
 
 /// Judges all runs that were made, and sets their outcomes.
 pub fn judge(
-    made: &mut [Made],
+    made: &mut [RunRecord],
     memory: &Memory,
     devices: &[Device],
     runner: &mut Runner<'_>,
@@ -100,7 +100,7 @@ fn with_clock(outcome: &Outcome, checks: &mut Vec<CanaryCheck>) {
     }
 }
 
-fn figures(made: &[Made], memory: &Memory) -> Vec<Figures> {
+fn figures(made: &[RunRecord], memory: &Memory) -> Vec<Figures> {
     let mut all: Vec<Figures> = Vec::new();
     for made in made {
         let Some(run) = &made.run else { continue };

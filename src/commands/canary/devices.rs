@@ -7,7 +7,6 @@ use super::Failed;
 use crate::commands::doctor::ask::{self, Asked};
 use crate::commands::doctor::daemon::Daemon;
 use canary::gate::{Condition, Facts};
-use canary::stray;
 use model::canary::{Instance, Place};
 use model::catalog::schema::{LabelDef, LabelSet, LabelText};
 use model::catalog::{self as m, Gpu, GpuInfo, METRICS, MetricId, MigInfo, Subject};
@@ -103,12 +102,6 @@ impl Listed {
         super::conditions(config, &self.daemon, device, facts)
     }
 
-    /// The UUIDs by which CUDA may know the GPU of a device: with all that is on it.
-    pub fn uuids(&self, device: &Device) -> Vec<String> {
-        let places = self.devices.iter().map(|of| &of.place);
-        stray::uuids(places.filter(|place| place.gpu.uuid == device.place.gpu.uuid))
-    }
-
     /// The other end of copies between GPUs: the next one that a run may use.
     pub fn peer(&self, config: &Config, device: &Device, force: bool) -> Option<Device> {
         device.place.instance.is_none().then_some(())?;
@@ -195,7 +188,7 @@ fn devices(asked: &Asked) -> Vec<Device> {
     for (index, hung) in asked.hung.iter().filter_map(|hung| Some((hung.gpu?, hung))) {
         tracing::warn!(gpu = index, call = hung.call, "a driver call does not return");
     }
-    let silent = asked.no_handle.keys().copied().chain(asked.hung.iter().filter_map(|hung| hung.gpu));
+    let silent = asked.attach_failed.keys().copied().chain(asked.hung.iter().filter_map(|hung| hung.gpu));
     for index in silent {
         if devices.iter().all(|device| device.place.gpu.gpu != index) {
             devices.push(Device {

@@ -48,7 +48,7 @@ impl Exit {
 
 /// A run that was made, or was to be.
 #[derive(Clone, Debug, Serialize)]
-pub struct Made {
+pub struct RunRecord {
     /// Where.
     pub place: Place,
     /// Name of the product.
@@ -61,15 +61,15 @@ pub struct Made {
     pub outcome: Option<Outcome>,
 }
 
-impl Made {
+impl RunRecord {
     /// On this device.
     pub fn new(
         device: &Device,
         conditions: Vec<Condition>,
         run: Option<Run>,
         outcome: Option<Outcome>,
-    ) -> Made {
-        Made { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
+    ) -> RunRecord {
+        RunRecord { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
     }
 
     /// What it amounts to.
@@ -100,13 +100,13 @@ pub struct Report {
     /// What it amounts to.
     pub result: Exit,
     /// Every run, by GPU.
-    pub runs: Vec<Made>,
+    pub runs: Vec<RunRecord>,
 }
 
 impl Report {
     /// Sums up.
-    pub fn new(runs: Vec<Made>) -> Report {
-        let result = runs.iter().map(Made::exit).max().unwrap_or(Exit::Healthy);
+    pub fn new(runs: Vec<RunRecord>) -> Report {
+        let result = runs.iter().map(RunRecord::exit).max().unwrap_or(Exit::Healthy);
         Report { version: env!("CARGO_PKG_VERSION"), result, runs }
     }
 

@@ -1,6 +1,6 @@
 //! What keeps a run away, what it all amounts to, and the table.
 
-use super::report::Made;
+use super::report::RunRecord;
 use super::*;
 use canary::baseline::Siblings;
 use canary::judge::fixtures::{healthy, memory, of, part, place};
@@ -10,10 +10,10 @@ use model::catalog::CanaryStep;
 
 const NOW: f64 = 1.8e9;
 
-fn made(place: Place, run: Run) -> Made {
+fn made(place: Place, run: Run) -> RunRecord {
     let outcome = judge::judge(&place, &run, &memory(30, NOW), &Siblings::default(), NOW).outcome;
     let model = "NVIDIA H200".to_owned();
-    Made { place, model, conditions: Vec::new(), run: Some(run), outcome: Some(outcome) }
+    RunRecord { place, model, conditions: Vec::new(), run: Some(run), outcome: Some(outcome) }
 }
 
 fn narrow(mut run: Run) -> Run {

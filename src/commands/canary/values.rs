@@ -28,7 +28,7 @@ impl Values for Asked {
         if let Some((_, text)) = &self.away {
             return Some((CanarySkip::Unread, text.clone()));
         }
-        if let Some(text) = self.no_handle.get(&gpu.gpu) {
+        if let Some(text) = self.attach_failed.get(&gpu.gpu) {
             return Some((CanarySkip::Unhealthy, text.clone()));
         }
         let hung = self.hung.iter().find(|hung| hung.gpu.is_none_or(|index| index == gpu.gpu))?;

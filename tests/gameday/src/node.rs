@@ -5,8 +5,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use canary::interlock::HeldLock;
 use serde_json::Value;
 use simgpu::host::{Host, HostProcess};
 
@@ -33,6 +35,8 @@ pub struct Node {
     dir: PathBuf,
     environment: Vec<(String, PathBuf)>,
     program: PathBuf,
+    /// Keeps the canary away while held.
+    interlock: Mutex<Option<HeldLock>>,
 }
 
 impl Drop for Node {
@@ -89,7 +93,6 @@ impl Node {
             own("CONTROL__SOCKET", dir.join("control.sock")),
             own("CANARY__CUDA_LIBRARY", dir.join("libcuda.so.1")),
             own("CANARY__INTERLOCK", dir.join("canary.lock")),
-            own("CANARY__MAINTENANCE_FILE", dir.join("maintenance")),
         ]);
         let folder = dir.to_string_lossy();
         let given: Vec<(&str, String)> = incident
@@ -118,11 +121,12 @@ impl Node {
         environment.extend(settings.into_iter().map(|(key, value)| own(key, value.into())));
         let (process, port) = spawn(program, &dir, &environment)?;
         let program = program.to_owned();
-        Ok(Node { instance: instance.into(), port, sim, process, dir, environment, program })
+        let interlock = Mutex::default();
+        Ok(Node { instance: instance.into(), port, sim, process, dir, environment, program, interlock })
     }
 
-    /// Lets the canary find the GPU slow twice, and then has it that this was long ago: the exporter is started anew on
-    /// what it remembers, and a maintenance file keeps the canary away until [`Node::open_aged`].
+    /// Lets the canary find the GPU slow twice, and then has it that this was long ago: the exporter is started again
+    /// with that state, and the interlock keeps the canary away until [`Node::open_aged`].
     pub fn age(&mut self) -> Fallible<()> {
         const AGE: f64 = 900.0;
         let path = self.dir.join("state/canary.json");
@@ -156,7 +160,8 @@ impl Node {
         self.sim.close_gate("cause").map_err(|e| e.to_string())?;
         found(&mut file);
         fs::write(&path, file.to_string())?;
-        fs::write(self.dir.join("maintenance"), "")?;
+        let held = canary::interlock::take(&self.dir.join("canary.lock"))?;
+        *self.interlock.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
         (self.process, self.port) = spawn(&self.program, &self.dir, &self.environment)?;
         self.wait_ready()
     }
@@ -164,7 +169,8 @@ impl Node {
     /// Opens the gate `cause`, and lets the canary come again.
     pub fn open_aged(&self) -> Fallible<()> {
         self.open("cause")?;
-        Ok(fs::remove_file(self.dir.join("maintenance"))?)
+        *self.interlock.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
     }
 
     /// Waits until all that it reads has been read once.

@@ -14,7 +14,7 @@ use super::session::{Arena, Kernels, Session, Spent};
 use super::start;
 use crate::abi::LaunchArgs;
 use crate::code;
-use crate::report::{Device, Measured, Order, Report};
+use crate::report::{Device, Measured, Report, RunRequest};
 use host::inflight::SlotWriter;
 use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
 use model::clock::Mono;
@@ -25,7 +25,7 @@ const YOUNG: Duration = Duration::from_millis(20);
 
 /// A run under way.
 pub struct Flow<'a> {
-    order: &'a Order,
+    order: &'a RunRequest,
     poll: Poll<'a>,
     reports: &'a mut Reports,
     /// The step it is in, or was in last.
@@ -38,7 +38,7 @@ pub struct Flow<'a> {
 
 impl<'a> Flow<'a> {
     /// One that has not begun.
-    pub fn new(order: &'a Order, poll: Poll<'a>, reports: &'a mut Reports) -> Flow<'a> {
+    pub fn new(order: &'a RunRequest, poll: Poll<'a>, reports: &'a mut Reports) -> Flow<'a> {
         Flow { order, poll, reports, step: CanaryStep::Load, last: None, gpu_seconds: 0.0 }
     }
 

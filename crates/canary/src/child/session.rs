@@ -11,7 +11,7 @@ use super::poll::Poll;
 use super::tally::Wrong;
 use crate::abi::WALK_THREADS;
 use crate::abi::{BadLanes, BadWords, CheckArgs, FillArgs, Pattern, Plain, SmStamp, TensorShape};
-use crate::report::{Device, Order};
+use crate::report::{Device, RunRequest};
 use model::catalog::CanarySkip;
 use model::clock::Mono;
 
@@ -77,7 +77,7 @@ pub struct Arena {
 
 impl Arena {
     /// As much as wanted, or less where there is less.
-    pub fn new(cuda: &Cuda, device: &Device, order: &Order) -> Try<Arena> {
+    pub fn new(cuda: &Cuda, device: &Device, order: &RunRequest) -> Try<Arena> {
         let mut bytes = wanted(order.memory_bytes, device.l2_bytes, cuda.free_memory()?);
         while bytes >= LEAST_MEMORY {
             match cuda.alloc(bytes) {
@@ -161,7 +161,7 @@ pub struct Session<'a> {
     /// Whether to go on.
     pub poll: Poll<'a>,
     /// What was ordered.
-    pub order: &'a Order,
+    pub order: &'a RunRequest,
     /// Who the device is.
     pub device: Device,
     /// What kernels need to know of it.

@@ -7,8 +7,8 @@ use model::catalog::CanaryCheck;
 const INTERVAL: Duration = Duration::from_secs(1800);
 const START: Mono = Mono(1_000_000_000_000);
 
-fn settings(mode: CanaryMode) -> Settings {
-    Settings { mode, interval: INTERVAL, idle_for: Duration::from_secs(300), duty: 0.001 }
+fn settings(mode: CanaryMode) -> ScheduleSettings {
+    ScheduleSettings { mode, interval: INTERVAL, idle_for: Duration::from_secs(300), duty: 0.001 }
 }
 
 fn gpu(index: u32) -> Gpu {

@@ -6,7 +6,7 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use super::Slowdown;
 use crate::own::Own;
-use crate::wire::Orders;
+use crate::wire::SamplerConfig;
 use host::Host;
 
 /// What was found out of the GPU, and how it is to be looked at.
@@ -43,7 +43,7 @@ impl Found {
     }
 
     /// Nothing is known yet.
-    pub fn new(orders: &Orders) -> Found {
+    pub fn new(orders: &SamplerConfig) -> Found {
         Found {
             host: Host::new(&orders.root),
             own: Own::default(),
