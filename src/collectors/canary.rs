@@ -56,7 +56,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
             }
             return;
         }
-        Collector::new(context).run();
+        CanaryCollector::new(context).run();
     })
 }
 
@@ -65,7 +65,7 @@ fn duty(context: &Context) -> f64 {
     f64::from(context.config.canary.duty_ppm) / 1e6
 }
 
-struct Collector {
+struct CanaryCollector {
     context: Context,
     cell: Arc<CanaryCell>,
     rng: Rng,
@@ -92,8 +92,8 @@ struct PlacedChild {
     reported: Option<CanaryStep>,
 }
 
-impl Collector {
-    fn new(context: Context) -> Collector {
+impl CanaryCollector {
+    fn new(context: Context) -> CanaryCollector {
         let config = &context.config.canary;
         let settings = ScheduleSettings {
             mode: config.mode,
@@ -105,7 +105,7 @@ impl Collector {
         let cell = Arc::clone(&context.canary);
         cell.open(settings, rng.number(), context.off.as_ref().clone(), Arc::clone(&context.pods));
         let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
-        Collector {
+        CanaryCollector {
             context,
             cell,
             rng,

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use crate::commands::doctor::daemon::Daemon;
 use canary::baseline::Memory;
-use canary::gate::{self, Allows, Condition, Facts};
+use canary::gate::{self, Allows, Condition, GateFacts};
 use canary::interlock::{self, HeldLock};
 use canary::judge;
-use devices::{Device, Listed};
+use devices::{DeviceList, ListedDevice};
 use host::state::Store;
 use host::stop::Stop;
 use model::catalog::{CanaryCheck, CanarySkip};
@@ -55,7 +55,7 @@ pub struct RunOptions {
 /// Why nothing could be done at all.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failed(String);
+pub struct CanaryFailed(String);
 
 /// Shows the progress at a terminal.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
@@ -65,9 +65,9 @@ pub fn run(
     options: &RunOptions,
     stop: &Stop,
     progress: Progress<'_>,
-) -> Result<Report, Failed> {
+) -> Result<Report, CanaryFailed> {
     progress("asking the driver");
-    let mut listed = Listed::ask(config)?;
+    let mut listed = DeviceList::ask(config)?;
     let chosen = listed.choose(&options.gpus)?;
     if options.explain {
         let made = chosen.into_iter().map(|device| {
@@ -91,10 +91,10 @@ pub fn run(
         }
         if listed.age() > FRESH {
             progress("asking the driver");
-            match Listed::ask(config) {
+            match DeviceList::ask(config) {
                 Ok(again) => listed = again,
                 // Earlier runs are reported all the same: a GPU on which a run hangs may be why.
-                Err(Failed(text)) => {
+                Err(CanaryFailed(text)) => {
                     made.push(not_run(Vec::new(), (CanarySkip::Unread, text)));
                     continue;
                 }
@@ -182,7 +182,7 @@ fn lock(config: &Config, held: &mut Option<HeldLock>, stop: &Stop) -> Result<(),
 /// has ended soon, and one that does not hangs.
 fn alone(
     config: &Config,
-    device: &Device,
+    device: &ListedDevice,
     runner: &Runner<'_>,
     stop: &Stop,
 ) -> Result<(), (CanarySkip, String)> {
@@ -200,7 +200,7 @@ fn alone(
     Ok(())
 }
 
-fn gpu_lock(config: &Config, device: &Device) -> PathBuf {
+fn gpu_lock(config: &Config, device: &ListedDevice) -> PathBuf {
     interlock::gpu_lock(&config.canary.interlock, &device.place.gpu.uuid)
 }
 
@@ -216,7 +216,12 @@ fn remembered(config: &Config) -> Memory {
 }
 
 /// Conditions for a run there now, by what was asked.
-fn conditions(config: &Config, daemon: &Daemon, device: &Device, mut facts: Facts) -> Vec<Condition> {
+fn conditions(
+    config: &Config,
+    daemon: &Daemon,
+    device: &ListedDevice,
+    mut facts: GateFacts,
+) -> Vec<Condition> {
     facts.no_instance = device.no_instance;
     let now = unix_seconds();
     facts.maintenance =

@@ -45,7 +45,7 @@ const KEPT: usize = 64;
 
 /// How a run is started.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
+pub struct CanaryStart<'a> {
     /// The program: [`host::child::this_program`], but for tests.
     pub program: &'a Path,
     pub request: &'a RunRequest,
@@ -59,14 +59,14 @@ pub struct Start<'a> {
 }
 
 /// What the reader of the child's frames delivers.
-type Received = Result<Option<Report>, FrameError>;
+type ReceivedReport = Result<Option<Report>, FrameError>;
 
 /// A run under way.
 #[derive(Debug)]
 pub struct ActiveRun {
     child: Supervised,
     folder: EmptyFolder,
-    reports: Receiver<Received>,
+    reports: Receiver<ReceivedReport>,
     /// Whether the stream has ended.
     stream_over: bool,
     transcript: Transcript,
@@ -92,7 +92,7 @@ struct RunProgress {
 
 impl ActiveRun {
     /// Starts the process and sends its request. A run that cannot even begin is given at once.
-    pub fn start(start: Start<'_>) -> Result<ActiveRun, Box<Run>> {
+    pub fn start(start: CanaryStart<'_>) -> Result<ActiveRun, Box<Run>> {
         let began = unix_seconds();
         ActiveRun::try_start(start, began).map_err(|error| {
             let text = format!("the canary's process cannot be started: {error}");
@@ -101,7 +101,7 @@ impl ActiveRun {
         })
     }
 
-    fn try_start(start: Start<'_>, began: f64) -> io::Result<ActiveRun> {
+    fn try_start(start: CanaryStart<'_>, began: f64) -> io::Result<ActiveRun> {
         if frame::encode(start.request).map_err(io::Error::other)?.len() > MAX_REQUEST {
             return Err(io::Error::other(format!("its request has more than {MAX_REQUEST} bytes")));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::interlock;
 use crate::judge::worth_another_try;
-use crate::parent::{ActiveRun, DetachedChild, Start};
+use crate::parent::{ActiveRun, CanaryStart, DetachedChild};
 use crate::report::{End, Report, Run, RunRequest};
 use host::child::{self, ChildSet, Stderr};
 use model::canary::Place;
@@ -125,7 +125,7 @@ fn run_once(
     request: &RunRequest,
     observer: &mut dyn RunObserver,
 ) -> (Run, Option<DetachedChild>) {
-    let start = Start {
+    let start = CanaryStart {
         program: &child::this_program(),
         request,
         hung_after: settings.hung_after,

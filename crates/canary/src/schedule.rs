@@ -61,7 +61,7 @@ pub struct Due {
 
 /// The plan of all GPUs.
 #[derive(Debug)]
-pub struct Schedule {
+pub struct CanarySchedule {
     settings: ScheduleSettings,
     rng: Rng,
     plans: BTreeMap<Gpu, GpuPlan>,
@@ -98,10 +98,10 @@ struct Refused {
     rounds: u32,
 }
 
-impl Schedule {
+impl CanarySchedule {
     /// A plan for nothing yet. What is random follows from `seed`.
-    pub fn new(settings: ScheduleSettings, seed: u64) -> Schedule {
-        Schedule { settings, rng: Rng::new(seed), plans: BTreeMap::new() }
+    pub fn new(settings: ScheduleSettings, seed: u64) -> CanarySchedule {
+        CanarySchedule { settings, rng: Rng::new(seed), plans: BTreeMap::new() }
     }
 
     /// Which GPUs there are, and where on each a run can be made. New ones are due some time after a quarter of

@@ -47,7 +47,7 @@ pub enum AskError {
 }
 
 /// An answer, or the process's own error as text.
-type Answer<T> = Result<T, String>;
+type AnswerOrError<T> = Result<T, String>;
 
 /// Asks, and remembers a process that did not end.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Asker {
             thread: "topology-answer",
         };
         let (sender, answers) = sync_channel(1);
-        let mut child = Supervised::start::<Answer<T>>(launch, move |answer| {
+        let mut child = Supervised::start::<AnswerOrError<T>>(launch, move |answer| {
             // Whoever asked may have given up. One answer is all there is.
             let _ = sender.send(answer);
             false
@@ -152,7 +152,11 @@ impl Asker {
 }
 
 /// Waits for the answer, until the deadline or the stop.
-fn wait<A>(answers: &Receiver<Received<A>>, allowed: Duration, stop: &Stop) -> Result<Received<A>, AskError> {
+fn wait<A>(
+    answers: &Receiver<ReceivedAnswer<A>>,
+    allowed: Duration,
+    stop: &Stop,
+) -> Result<ReceivedAnswer<A>, AskError> {
     let deadline = Mono::now() + allowed;
     loop {
         if stop.stopped() {
@@ -172,7 +176,7 @@ fn wait<A>(answers: &Receiver<Received<A>>, allowed: Duration, stop: &Stop) -> R
 }
 
 /// What the reader of the child's frames delivers.
-type Received<A> = Result<Option<A>, FrameError>;
+type ReceivedAnswer<A> = Result<Option<A>, FrameError>;
 
 fn arguments(origin: &Origin, what: AskFor) -> io::Result<Vec<String>> {
     let text = |path: &Path| {

@@ -12,7 +12,7 @@ use host::{child, frame};
 /// How much of the CPU is left to others.
 const NICE: i32 = 10;
 
-/// What it is told on its command line.
+/// Its command line.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Arguments {
     /// What is asked for

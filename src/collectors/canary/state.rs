@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::watch::Watch;
+use super::watch::ActivityWatch;
 use attribution::pods::Pods;
-use canary::gate::{self, Claimed, Condition, Facts, Since, claims, slurm};
+use canary::gate::{self, Claimed, Condition, GateFacts, Since, claims, slurm};
 use canary::interlock;
-use canary::schedule::{Schedule, ScheduleSettings};
+use canary::schedule::{CanarySchedule, ScheduleSettings};
 use host::Host;
 use model::canary::{Outcome, Place};
 use model::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
@@ -30,9 +30,9 @@ pub struct CanaryCell(Mutex<Option<CanaryState>>);
 #[derive(Debug)]
 pub struct CanaryState {
     /// When runs are due.
-    pub schedule: Schedule,
+    pub schedule: CanarySchedule,
     /// What only time tells.
-    pub watch: Watch,
+    pub watch: ActivityWatch,
     /// Where runs can be made.
     pub devices: BTreeMap<Gpu, Vec<Place>>,
     /// The run under way.
@@ -101,8 +101,8 @@ impl CanaryCell {
     /// Sets the first state.
     pub fn open(&self, settings: ScheduleSettings, seed: u64, off: HashSet<MetricId>, pods: Arc<Pods>) {
         *self.lock() = Some(CanaryState {
-            schedule: Schedule::new(settings, seed),
-            watch: Watch::default(),
+            schedule: CanarySchedule::new(settings, seed),
+            watch: ActivityWatch::default(),
             devices: BTreeMap::new(),
             running: None,
             left: Vec::new(),
@@ -165,13 +165,13 @@ impl CanaryState {
         snapshot: &Snapshot,
         place: &Place,
         now: Mono,
-    ) -> Facts {
+    ) -> GateFacts {
         let fresh_for = config.sampler.slow_interval * 2 + config.ledger.publish_interval * 2;
         let fresh_for = fresh_for.max(FRESH);
-        let mut facts = Facts::read(snapshot, place, fresh_for);
+        let mut facts = GateFacts::read(snapshot, place, fresh_for);
         // What is published has aged since.
         facts.age = facts.age.map(|age| age + now.since(snapshot.taken));
-        self.watch.tell(&mut facts, place, now);
+        self.watch.complete(&mut facts, place, now);
         facts.released = released;
         // By UUID: an index may pass on to another GPU while a process hangs.
         let uuid = &place.gpu.uuid;

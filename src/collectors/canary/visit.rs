@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Collector, PlacedChild, places, state};
+use super::{CanaryCollector, PlacedChild, places, state};
 use canary::gate::{self, Allows, Claimed};
 use canary::interlock;
 use canary::judge::judge;
@@ -16,7 +16,7 @@ use model::catalog::{self as m, CanarySkip, CanaryVerdict, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::snapshot::{DriverState, GpuState};
 
-impl Collector {
+impl CanaryCollector {
     /// Makes a run there, with `peer` at the other end of copies between two GPUs, and publishes its outcome.
     pub(super) fn visit(&mut self, place: &Place, peer: Option<Place>) {
         let config = Arc::clone(&self.context.config);
@@ -62,7 +62,8 @@ impl Collector {
             stderr: Stderr::Inherit,
             children: Arc::clone(&self.context.canary_children),
         };
-        let (run, child) = runner::run(&settings, &target, &mut Visit { collector: self, place, pid: None });
+        let (run, child) =
+            runner::run(&settings, &target, &mut VisitObserver { collector: self, place, pid: None });
         let over = child.is_none();
         if over {
             self.count(None);
@@ -161,13 +162,13 @@ impl Collector {
 }
 
 /// A run under way.
-struct Visit<'a> {
-    collector: &'a mut Collector,
+struct VisitObserver<'a> {
+    collector: &'a mut CanaryCollector,
     place: &'a Place,
     pid: Option<i32>,
 }
 
-impl RunObserver for Visit<'_> {
+impl RunObserver for VisitObserver<'_> {
     fn started(&mut self, pid: i32) {
         tracing::debug!(pid, place = %self.place, "a canary runs");
         self.pid = Some(pid);

@@ -1,5 +1,5 @@
 //! What people ask of the supervisor while the daemon runs: to release the driver, to take it up again,
-//! to leave the profiling counters alone. Those who ask and the supervisor meet here; nobody waits.
+//! to leave the profiling counters alone. Requests and the supervisor meet here without waiting.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -100,7 +100,7 @@ pub enum Use {
     Released,
 }
 
-/// What is told of it all.
+/// The state of the driver's use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriverStatus {
     /// Where the driver stands.
@@ -109,7 +109,7 @@ pub struct DriverStatus {
     pub released_unix_seconds: Option<f64>,
     /// For how long, in seconds.
     pub released_seconds: Option<f64>,
-    /// Whether the kernel module is loaded; none if the host does not tell.
+    /// Whether the kernel module is loaded; none if the host does not show it.
     pub module_loaded: Option<bool>,
     /// Processes of ours that have the driver open.
     pub holders: Vec<Holder>,
@@ -208,7 +208,7 @@ impl Switch {
         self.state().requested.released.is_some()
     }
 
-    /// What the supervisor is to do. From now on it counts as told.
+    /// What the supervisor is to do. From now on the request counts as known.
     pub fn take_requests(&self) -> Requested {
         let mut state = self.state();
         state.acknowledged = state.requested.released.is_some();
@@ -239,7 +239,7 @@ impl Switch {
         self.state().holders = holders;
     }
 
-    /// What is told of it all.
+    /// The state of the driver's use.
     pub fn status(&self, now: Mono) -> DriverStatus {
         let state = self.state();
         let released = state.requested.released.as_ref();

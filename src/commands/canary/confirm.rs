@@ -2,7 +2,7 @@
 //! once by two more runs of what was low.
 
 use super::Progress;
-use super::devices::Device;
+use super::devices::ListedDevice;
 use super::report::RunRecord;
 use super::runs::Runner;
 use canary::baseline::{Memory, Model, Quantity, Siblings};
@@ -26,7 +26,7 @@ struct Figures {
 pub fn judge(
     made: &mut [RunRecord],
     memory: &Memory,
-    devices: &[Device],
+    devices: &[ListedDevice],
     runner: &mut Runner<'_>,
     progress: Progress<'_>,
 ) {

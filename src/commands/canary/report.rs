@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::devices::Device;
+use super::devices::ListedDevice;
 use canary::gate::Condition;
 use canary::report::{End, Run};
 use model::canary::{Outcome, Place};
@@ -64,7 +64,7 @@ pub struct RunRecord {
 impl RunRecord {
     /// On this device.
     pub fn new(
-        device: &Device,
+        device: &ListedDevice,
         conditions: Vec<Condition>,
         run: Option<Run>,
         outcome: Option<Outcome>,
@@ -80,14 +80,14 @@ impl RunRecord {
             // A call of the driver does not return there, it gives no handle, or asks for a reset.
             (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,
             (CanaryEnd::Broken, _) => Exit::CouldNotRun,
-            // Nobody came: the command itself was asked to end.
-            (CanaryEnd::Abandoned, _) if self.nobody_came() => Exit::CouldNotRun,
+            // No process came: the command itself was asked to end.
+            (CanaryEnd::Abandoned, _) if self.no_process_came() => Exit::CouldNotRun,
             _ => Exit::Healthy,
         };
         checks.chain([end]).max().unwrap_or(Exit::Healthy)
     }
 
-    fn nobody_came(&self) -> bool {
+    fn no_process_came(&self) -> bool {
         matches!(&self.run, Some(Run { end: End::Abandoned { pids, .. }, .. }) if pids.is_empty())
     }
 }

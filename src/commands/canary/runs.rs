@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::devices::Device;
+use super::devices::ListedDevice;
 use super::{Progress, RunOptions};
 use crate::control::orders;
 use canary::parent::DetachedChild;
@@ -49,8 +49,8 @@ impl<'a> Runner<'a> {
     /// Makes a run, and shows its progress under this name.
     pub fn run(
         &mut self,
-        device: &Device,
-        peer: Option<&Device>,
+        device: &ListedDevice,
+        peer: Option<&ListedDevice>,
         checks: &[CanaryCheck],
         name: &str,
         progress: Progress<'_>,

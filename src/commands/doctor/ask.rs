@@ -38,7 +38,7 @@ pub struct Aim {
     pub shortest: Duration,
 }
 
-/// All that can be told, and cheap calls measured some ten times.
+/// All values, and cheap calls measured some ten times.
 pub const ALL: Aim = Aim {
     tiers: &[
         Tier::Identity,
@@ -97,7 +97,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// How many GPUs the driver lists, once it has told.
+    /// How many GPUs the driver lists, once known.
     pub fn devices(&self) -> Option<usize> {
         let node = self.batches.iter().filter(|(part, _)| part.gpu.is_none()).map(|(_, batch)| batch);
         let rows = node.flat_map(|batch| batch.rows.groups()).flat_map(|(_, rows)| rows);
@@ -171,7 +171,7 @@ impl Asked {
     }
 }
 
-/// Asks. GPUs that the daemon is stuck on are left alone. `progress` is told how long it takes, of how many
+/// Asks. GPUs that the daemon is stuck on are left alone. `progress` gets how long it takes, of how many
 /// GPUs all was heard, and how many there are.
 pub fn ask(
     config: &Config,

@@ -21,7 +21,7 @@ pub fn claimed(host: &Host) -> Claimed {
     }
     match job(&root) {
         Some(id) => Claimed::By(format!("maybe Slurm job {id}: a job's GPUs cannot be read")),
-        None => Claimed::Nobody("Slurm has no job here".into()),
+        None => Claimed::No("Slurm has no job here".into()),
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let host = Host::new(dir.path());
         assert!(matches!(claimed(&host), Claimed::Unasked(_)));
         put(dir.path(), "devices/devices.list", "a *:* rwm\n");
-        assert!(matches!(claimed(&host), Claimed::Nobody(_)));
+        assert!(matches!(claimed(&host), Claimed::No(_)));
         put(dir.path(), "cpuset/slurm_node7/uid_1000/job_42/tasks", "");
         assert!(by(&host).unwrap().contains("maybe Slurm job 42"));
     }

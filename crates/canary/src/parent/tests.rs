@@ -47,7 +47,7 @@ impl Script {
     ) -> (Run, Option<DetachedChild>) {
         let request = request();
         // A script just written can be busy for a moment when another test forks meanwhile.
-        let start = Start {
+        let start = CanaryStart {
             program: &self.path(),
             request: &request,
             hung_after,
@@ -66,7 +66,7 @@ impl Script {
     }
 }
 
-fn run(start: Start<'_>, stop: &Stop, on: &mut dyn FnMut(&Report)) -> (Run, Option<DetachedChild>) {
+fn run(start: CanaryStart<'_>, stop: &Stop, on: &mut dyn FnMut(&Report)) -> (Run, Option<DetachedChild>) {
     let mut active = match ActiveRun::start(start) {
         Ok(active) => active,
         Err(run) => return (*run, None),
@@ -161,7 +161,7 @@ fn a_broken_protocol_is_no_finding_about_the_gpu() {
         assert!(broken(&run).contains(expected), "{text}: {run:?}");
         gone(detached);
     }
-    let missing = Start {
+    let missing = CanaryStart {
         program: Path::new("/nowhere/program"),
         request: &request(),
         hung_after: PATIENCE,

@@ -64,7 +64,7 @@ fn an_endless_answer_is_cut_off() {
         ("cat /dev/zero >&3".into(), "invalid frame"),
     ] {
         let error = ask(&mut asker, &script).unwrap_err();
-        assert!(matches!(&error, AskError::Invalid(told) if told.contains(text)), "{error}");
+        assert!(matches!(&error, AskError::Invalid(found) if found.contains(text)), "{error}");
     }
     assert!(asker.left.is_none(), "it was ended");
 }
