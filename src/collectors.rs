@@ -21,7 +21,7 @@ use std::time::Duration;
 use attribution::pods::Pods;
 use exposition::http;
 use exposition::snapshot_cell::SnapshotCell;
-use host::child::Family;
+use host::child::ChildSet;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::MetricId;
@@ -50,13 +50,13 @@ pub struct Parts {
     /// Process ids of the samplers alive.
     pub samplers: Arc<nvml::Pids>,
     /// Canary processes alive and their cost.
-    pub canaries: Arc<Family>,
+    pub canary_children: Arc<ChildSet>,
     /// Topology processes alive and their cost.
-    pub topology_children: Arc<Family>,
+    pub topology_children: Arc<ChildSet>,
     /// Release of the driver and of the profiling counters.
     pub switch: Arc<nvml::switch::Switch>,
     /// State of the canary, for requests over the control socket.
-    pub canary: Arc<canary::desk::Desk>,
+    pub canary: Arc<canary::state::CanaryCell>,
     /// Devices that the kubelet has given out.
     pub pods: Arc<Pods>,
     /// The published snapshot, from which each collector gets its views.
@@ -69,7 +69,7 @@ pub struct Parts {
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHandle<()>)>> {
     let Context { config, inbox, stop } = context.clone();
     let context = || context.clone();
-    let Parts { off, samplers, canaries, topology_children, switch, canary, pods, snapshots, http } =
+    let Parts { off, samplers, canary_children, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
     Ok(vec![
         (
@@ -85,7 +85,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
                 context(),
                 process::Sources {
                     samplers,
-                    canaries: canaries.clone(),
+                    canary_children: canary_children.clone(),
                     topology_children: topology_children.clone(),
                     http,
                 },
@@ -100,7 +100,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
                 inbox,
                 stop,
                 off,
-                canaries,
+                canary_children,
                 switch,
                 canary,
                 pods: pods.clone(),

@@ -15,7 +15,6 @@ use gpu_node_exporter::commands::doctor::cuda::{Answer, Cuda};
 use gpu_node_exporter::commands::{self, doctor, window};
 use gpu_node_exporter::control::orders::{self, in_words};
 use gpu_node_exporter::{control, lifecycle, serve};
-use host::Host;
 use host::stop::Stop;
 use model::catalog;
 use settings::{Config, ConfigErrors, Loaded, Overrides};
@@ -243,7 +242,7 @@ fn main() -> ExitCode {
         },
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
-                DriverOrder::Release => orders::release(socket, &Host::new(&loaded.config.host.root)),
+                DriverOrder::Release => orders::release(socket, &loaded.config.canary.lock_file),
                 DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| in_words(&status)),
                 DriverOrder::Status => orders::ask(socket, "driver status").map(|status| in_words(&status)),
             })
@@ -366,7 +365,7 @@ fn prove(config: &Config, arguments: &Arguments) -> ExitCode {
             eprint!("\r{text}\x1b[K");
         }
     };
-    let report = match commands::canary::run(config, &arguments.wish(), &stop, &mut progress) {
+    let report = match commands::canary::run(config, &arguments.options(), &stop, &mut progress) {
         Ok(report) => report,
         Err(error) => return fail(Exit::CouldNotRun.code(), &error),
     };

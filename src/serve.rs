@@ -110,7 +110,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let parts = Parts {
         off,
         samplers: Arc::default(),
-        canaries: Arc::default(),
+        canary_children: Arc::default(),
         topology_children: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::default(),
@@ -270,7 +270,8 @@ async fn serve_control(
                 let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
                 let (config, canary, switch) =
                     (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
-                let obeyed = orders::obey(&request, &switch).or_else(|| orders::guest(&request, &inbox));
+                let obeyed =
+                    orders::obey(&request, &switch).or_else(|| orders::manual_canary(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,

@@ -1,9 +1,9 @@
-//! Runs the canary by itself: follows what is published, and when a GPU is due and the gate lets it, makes a run,
-//! judges it and tells the ledger. One run at a time on the node, one process a GPU; a process that does not end is
+//! Runs the canary: follows what is published, and when a GPU is due and the gate allows it, makes a run, judges it and
+//! sends the outcome to the ledger. One run at a time on the node, one process a GPU; a process that does not end is
 //! watched, and nothing else is started on its GPU. Nothing here waits for a process or the driver.
 
-pub mod desk;
 mod places;
+pub mod state;
 mod visit;
 mod watch;
 
@@ -17,14 +17,12 @@ use super::nvml::switch::{Holder, StuckIn, Switch};
 use attribution::pods::Pods;
 use canary::baseline::BaselineStore;
 use canary::gate;
-use canary::interlock::{self, Held};
-use canary::parent::Remains;
-use canary::schedule::dice::Dice;
-use canary::schedule::{Due, Settings};
-use canary::stray::Search;
-use desk::{Desk, Left};
+use canary::interlock::HeldLock;
+use canary::parent::DetachedChild;
+use canary::schedule::rng::Rng;
+use canary::schedule::{Due, ScheduleSettings};
 use exposition::snapshot_cell::SnapshotCell;
-use host::child::Family;
+use host::child::ChildSet;
 use host::state::{Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
@@ -34,6 +32,7 @@ use model::clock::{Mono, unix_seconds};
 use model::sample::{Batch, Rows, Source};
 use model::snapshot::Snapshot;
 use settings::Config;
+use state::{CanaryCell, LeftProcess};
 
 /// Longest time between two looks at what is published.
 const PACE: Duration = Duration::from_secs(2);
@@ -59,11 +58,11 @@ pub struct Context {
     /// Metrics that are switched off.
     pub off: Arc<HashSet<MetricId>>,
     /// Canary processes alive and their cost.
-    pub canaries: Arc<Family>,
+    pub canary_children: Arc<ChildSet>,
     /// Release of the driver and of the profiling counters.
     pub switch: Arc<Switch>,
     /// State of the canary, for requests over the control socket.
-    pub canary: Arc<Desk>,
+    pub canary: Arc<CanaryCell>,
     /// Devices that the kubelet has given out.
     pub pods: Arc<Pods>,
     /// The published snapshot.
@@ -84,25 +83,25 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
             }
             return;
         }
-        Collector::new(context).run();
+        CanaryCollector::new(context).run();
     })
 }
 
 fn duty(context: &Context) -> f64 {
+    // By division: a thousandth is printed as 0.001 then, and not as the number beside it.
     context.config.canary.max_duty_ratio
 }
 
-struct Collector {
+struct CanaryCollector {
     context: Context,
-    desk: Arc<Desk>,
-    dice: Dice,
+    cell: Arc<CanaryCell>,
+    rng: Rng,
     memory: BaselineStore,
     keeper: Option<Keeper<BaselineStore>>,
     /// Processes of earlier runs that have not ended.
-    left: Vec<Process>,
+    left: Vec<PlacedChild>,
     /// Held while a run is made, and until its process has ended or is known to hang.
-    interlock: Option<Held>,
-    strays: Search,
+    interlock: Option<HeldLock>,
     /// Of copies between two GPUs, which had its turn last.
     last_peer: Option<Gpu>,
     said_due: BTreeMap<Gpu, Option<Mono>>,
@@ -112,35 +111,35 @@ struct Collector {
 }
 
 /// A process that has outlived its run.
-struct Process {
+struct PlacedChild {
     place: Place,
     peer: Option<Gpu>,
-    remains: Remains,
-    said: Option<CanaryStep>,
+    child: DetachedChild,
+    /// The step that was published as hanging.
+    reported: Option<CanaryStep>,
 }
 
-impl Collector {
-    fn new(context: Context) -> Collector {
+impl CanaryCollector {
+    fn new(context: Context) -> CanaryCollector {
         let config = &context.config.canary;
-        let settings = Settings {
+        let settings = ScheduleSettings {
             mode: config.mode,
             interval: config.interval,
             idle_for: config.idle_for,
             duty: duty(&context),
         };
-        let mut dice = Dice::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
-        let desk = Arc::clone(&context.canary);
-        desk.open(settings, dice.number(), context.off.as_ref().clone(), Arc::clone(&context.pods));
+        let mut rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
+        let cell = Arc::clone(&context.canary);
+        cell.open(settings, rng.number(), context.off.as_ref().clone(), Arc::clone(&context.pods));
         let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
-        Collector {
+        CanaryCollector {
             context,
-            desk,
-            dice,
+            cell,
+            rng,
             memory,
             keeper,
             left: Vec::new(),
             interlock: None,
-            strays: Search::default(),
             last_peer: None,
             said_due: BTreeMap::new(),
             said_alive: 0,
@@ -167,11 +166,11 @@ impl Collector {
         self.shut_down();
     }
 
-    fn tell(&self, news: CanaryEvent) {
-        self.context.inbox.event(LedgerEvent::Canary(news));
+    fn tell(&self, event: CanaryEvent) {
+        self.context.inbox.event(LedgerEvent::Canary(event));
     }
 
-    /// Says that we live: there are no values, but the ledger and `/readyz` know the collector by it.
+    /// A batch without values: the ledger and `/readyz` know by it that the collector lives.
     fn beat(&self) {
         self.context.inbox.batch(Batch::of_node(Source::Canary, Mono::now(), None, Rows::default()));
     }
@@ -179,7 +178,7 @@ impl Collector {
     /// Takes in what is published.
     fn look(&mut self, snapshot: &Snapshot) {
         let now = Mono::now();
-        let due = self.desk.with(|state| {
+        let due = self.cell.with(|state| {
             state.devices = places::of(snapshot, &state.devices);
             state.schedule.devices(now, &state.devices);
             for (place, works) in state.watch.look(snapshot, &state.devices, now) {
@@ -192,7 +191,7 @@ impl Collector {
         for (gpu, at) in &due {
             if self.said_due.get(gpu) != Some(at) {
                 let place = Place { gpu: gpu.clone(), instance: None };
-                self.tell(CanaryEvent::Due(place, at.map(|at| desk::unix(at, now))));
+                self.tell(CanaryEvent::Due(place, at.map(|at| state::unix(at, now))));
             }
         }
         for gone in self.said_due.keys().filter(|gpu| !due.contains_key(*gpu)) {
@@ -201,19 +200,19 @@ impl Collector {
         self.said_due = due;
     }
 
-    /// A place that is due and free, and for copies between two GPUs another one that is free. What is refused is
-    /// told.
+    /// A place that is due and free, and for copies between two GPUs another one that is free. Refusals are
+    /// published.
     fn choose(&mut self, snapshot: &Snapshot) -> Option<(Place, Option<Place>)> {
         // One at a time: what is only slow to end is waited for; what hangs is not.
-        if self.left.iter().any(|process| process.said.is_none()) {
+        if self.left.iter().any(|process| process.reported.is_none()) {
             return None;
         }
         let now = Mono::now();
         let (config, released) = (Arc::clone(&self.context.config), self.context.switch.is_released());
         let last_peer = self.last_peer.clone();
-        let (chosen, refused) = self.desk.with(|state| {
+        let (chosen, refused) = self.cell.with(|state| {
             let mut refused: Vec<(Place, CanarySkip)> = Vec::new();
-            let refusal = |state: &desk::State, place: &Place, idle_for| {
+            let refusal = |state: &state::CanaryState, place: &Place, idle_for| {
                 let facts = state.facts(&config, released, snapshot, place, now);
                 gate::refusal(&gate::conditions(&facts, idle_for))
             };
@@ -244,7 +243,7 @@ impl Collector {
         chosen
     }
 
-    /// A run that was due is put off, and that is to be told.
+    /// Publishes that a run that was due is put off.
     fn refused(&self, place: &Place, reason: CanarySkip, text: &str) {
         tracing::debug!(%place, ?reason, text, "a canary is put off");
         self.tell(CanaryEvent::Skipped(place.clone(), reason));
@@ -253,43 +252,43 @@ impl Collector {
     /// Looks after the processes that have outlived their runs.
     fn tend(&mut self, running: Option<(&Place, i32)>) {
         let now = Mono::now();
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         self.left.retain_mut(|process| {
-            let look = process.remains.look(now);
+            let look = process.child.check(now);
             if look.killed {
-                news.push(CanaryEvent::Killed);
+                events.push(CanaryEvent::Killed);
             }
-            let hangs = process.remains.hangs(now).filter(|_| look.alive);
-            // Also one that had ended before it was told to hang: its run is over now.
-            if hangs != process.said || !look.alive {
-                news.push(CanaryEvent::Hung(process.place.clone(), hangs));
-                process.said = hangs;
+            let hangs = process.child.hangs(now).filter(|_| look.alive);
+            // Also one that had ended before it was published as hanging: its run is over now.
+            if hangs != process.reported || !look.alive {
+                events.push(CanaryEvent::Hung(process.place.clone(), hangs));
+                process.reported = hangs;
             }
             look.alive
         });
-        news.into_iter().for_each(|news| self.tell(news));
-        if running.is_none() && self.left.iter().all(|process| process.said.is_some()) {
+        events.into_iter().for_each(|event| self.tell(event));
+        if running.is_none() && self.left.iter().all(|process| process.reported.is_some()) {
             self.interlock = None;
         }
         self.count(running);
     }
 
-    /// Says which processes there are: to the ledger, to who wants the driver released, and on the desk.
+    /// Publishes which processes there are: to the ledger, for a release of the driver, and for the canary's status.
     fn count(&mut self, running: Option<(&Place, i32)>) {
         let alive = self.left.len() + usize::from(running.is_some());
         if alive != self.said_alive {
             self.said_alive = alive;
             self.tell(CanaryEvent::Alive(alive));
         }
-        let left = |process: &Process| Left {
+        let left = |process: &PlacedChild| LeftProcess {
             place: process.place.clone(),
             peer: process.peer.clone(),
-            pid: process.remains.pid(),
-            hangs: process.said,
+            pid: process.child.pid(),
+            hangs: process.reported,
         };
-        let left: Vec<Left> = self.left.iter().map(left).collect();
+        let left: Vec<LeftProcess> = self.left.iter().map(left).collect();
         let interlocked = self.interlock.is_some();
-        self.desk.with(|state| {
+        self.cell.with(|state| {
             state.left = left;
             state.running = running.map(|(place, _)| place.clone());
             state.interlocked = interlocked;
@@ -304,12 +303,12 @@ impl Collector {
     fn shut_down(mut self) {
         let deadline = self.ending.unwrap_or_else(Mono::now) + SHUTDOWN;
         for process in &mut self.left {
-            let look = process.remains.end_by(deadline);
+            let look = process.child.end_by(deadline);
             if look.killed {
                 self.context.inbox.event(LedgerEvent::Canary(CanaryEvent::Killed));
             }
             if look.alive {
-                let pid = process.remains.pid();
+                let pid = process.child.pid();
                 tracing::warn!(
                     pid,
                     "a canary is left behind in a driver call; it ends when the call returns"
@@ -323,7 +322,7 @@ impl Collector {
 }
 
 /// The other whole GPUs, those after the last one first.
-fn peers(state: &desk::State, place: &Place, last: Option<&Gpu>) -> Vec<Place> {
+fn peers(state: &state::CanaryState, place: &Place, last: Option<&Gpu>) -> Vec<Place> {
     let whole = |gpu: &Gpu| Place { gpu: gpu.clone(), instance: None };
     let (after, before): (Vec<Place>, Vec<Place>) = state
         .devices
@@ -334,13 +333,13 @@ fn peers(state: &desk::State, place: &Place, last: Option<&Gpu>) -> Vec<Place> {
     if place.instance.is_some() { Vec::new() } else { after.into_iter().chain(before).collect() }
 }
 
-fn holder(process: &Process) -> Holder {
-    let stuck = process.remains.call().map(|call| StuckIn {
+fn holder(process: &PlacedChild) -> Holder {
+    let stuck = process.child.call().map(|call| StuckIn {
         call: call.name,
         gpu: Some(process.place.gpu.gpu),
         seconds: Mono::now().since(call.since).as_secs_f64(),
     });
-    Holder { pid: process.remains.pid(), stuck }
+    Holder { pid: process.child.pid(), stuck }
 }
 
 /// What earlier runs have taught, and the thread that keeps it. Without a usable folder it is only known while the
@@ -360,12 +359,4 @@ fn remembered(store: &Store) -> (BaselineStore, Option<Keeper<BaselineStore>>) {
             (memory, None)
         }
     }
-}
-
-/// Takes the interlock for a run, unless it is still held for the one before.
-fn take_interlock(held: &mut Option<Held>, path: &std::path::Path) -> Result<(), String> {
-    if held.is_none() {
-        *held = Some(interlock::take(path)?);
-    }
-    Ok(())
 }

@@ -12,15 +12,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use host::child::{self, Voice};
+use host::child::{self, Stderr};
 use host::inflight::is_gpu;
-use host::stop::Stop;
 use ledger::inbox::{LedgerEvent, Pause, Stall};
 use model::catalog::{Gpu, MetricId, SamplerEnd, joins};
 use model::clock::Mono;
-use policy::{Backoff, Decision, GivenUp, StuckCall};
-use process::{News, Sampler, Start, Times, What};
-use sampler::wire::{Intervals, Orders};
+use policy::{Abandoned, Backoff, Decision, StuckCall};
+use process::{
+    CallDeadlines, SamplerEvent, SamplerMessage, SamplerProcess, SamplerStart, end_all, sampler_config,
+};
+use sampler::wire::SamplerConfig;
 use switch::{Holder, Released, StuckIn};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
@@ -57,32 +58,32 @@ pub struct Parts {
 /// Starts the supervisor.
 pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("nvml".into()).stack_size(512 * 1024).spawn(move || {
-        let (sender, news) = channel();
-        Supervisor::new(context, parts, sender).run(&news);
+        let (sender, messages) = channel();
+        Supervisor::new(context, parts, sender).run(&messages);
     })
 }
 
 struct Supervisor {
     context: Context,
     parts: Parts,
-    sender: Sender<News>,
+    sender: Sender<SamplerMessage>,
     off: Vec<MetricId>,
     log_level: String,
-    times: Times,
-    serving: Option<Sampler>,
-    /// Samplers that were given up and have not ended. At most one while another serves.
-    given_up: Vec<Sampler>,
+    deadlines: CallDeadlines,
+    serving: Option<SamplerProcess>,
+    /// Abandoned samplers that have not ended. At most one while another serves.
+    abandoned: Vec<SamplerProcess>,
     generation: u64,
     next_start: Mono,
     backoff: Backoff,
     /// No sampler is judged before: we were asleep ourselves, or an old one has just ended.
     judge_from: Mono,
     looked: Mono,
-    /// What was last said, so that only changes are.
-    said_stalls: Vec<Stall>,
-    said_stuck: bool,
-    said_alive: Option<usize>,
-    said_pause: Option<Pause>,
+    /// What was published last: only changes are.
+    last_stalls: Vec<Stall>,
+    last_stuck: bool,
+    last_alive: Option<usize>,
+    last_pause: Option<Pause>,
     /// Since when no sampler may run.
     released: Option<Released>,
     /// Whether samplers are to read the profiling counters.
@@ -90,40 +91,40 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(context: Context, parts: Parts, sender: Sender<News>) -> Supervisor {
+    fn new(context: Context, parts: Parts, sender: Sender<SamplerMessage>) -> Supervisor {
         let s = &context.config.sampler;
         Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            times: Times { call: s.call_timeout, init: s.init_timeout },
+            deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
             log_level: context.config.log.level.to_string().to_lowercase(),
             off: joins::unread(&parts.off),
             context,
             parts,
             sender,
             serving: None,
-            given_up: Vec::new(),
+            abandoned: Vec::new(),
             generation: 0,
             next_start: Mono(0),
             judge_from: Mono(0),
             looked: Mono::now(),
-            said_stalls: Vec::new(),
-            said_stuck: false,
-            said_alive: None,
-            said_pause: None,
+            last_stalls: Vec::new(),
+            last_stuck: false,
+            last_alive: None,
+            last_pause: None,
             released: None,
             gpm: true,
         }
     }
 
-    fn run(mut self, news: &Receiver<News>) {
+    fn run(mut self, messages: &Receiver<SamplerMessage>) {
         while !self.context.stop.stopped() {
-            self.obey();
+            self.handle_requests();
             self.start_if_due();
-            match news.recv_timeout(LOOK) {
+            match messages.recv_timeout(LOOK) {
                 Ok(first) => {
-                    self.hear(first);
-                    while let Ok(more) = news.try_recv() {
-                        self.hear(more);
+                    self.receive(first);
+                    while let Ok(more) = messages.try_recv() {
+                        self.receive(more);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -135,9 +136,9 @@ impl Supervisor {
         self.shut_down();
     }
 
-    /// Does what was asked for since the last look.
-    fn obey(&mut self) {
-        let wanted = self.parts.switch.obey();
+    /// Follows the requests since the last look.
+    fn handle_requests(&mut self) {
+        let wanted = self.parts.switch.take_requests();
         if wanted.gpm != self.gpm {
             self.gpm = wanted.gpm;
             tracing::info!(read = self.gpm, "profiling counters");
@@ -152,13 +153,13 @@ impl Supervisor {
         match &self.released {
             Some(_) => {
                 tracing::info!("the driver is released: the sampler ends, and none is started");
-                self.give_up(None);
+                self.abandon(None);
                 self.say_pause();
             }
             None => {
-                tracing::info!("the driver is taken up again");
+                tracing::info!("driver resumed");
                 self.next_start = Mono(0);
-                self.said_pause = None;
+                self.last_pause = None;
                 self.context.inbox.event(LedgerEvent::Resumed);
             }
         }
@@ -168,53 +169,37 @@ impl Supervisor {
         let now = Mono::now();
         if self.released.is_some()
             || self.serving.is_some()
-            || self.given_up.len() > 1
+            || self.abandoned.len() > 1
             || now < self.next_start
         {
             return;
         }
-        // GPUs that another process is stuck on are not touched by the new one, which goes by what that
-        // one knew; with nobody stuck, the driver's list is asked for anew.
+        // The new sampler leaves GPUs alone on which another process is stuck, and knows them from that one; with
+        // none stuck, it reads the driver's list.
         let (mut known, mut avoid) = (Vec::new(), Vec::new());
-        for old in &self.given_up {
-            let stuck = old.health(now, self.times).stuck;
+        for old in &self.abandoned {
+            let stuck = old.health(now, self.deadlines).stuck;
             avoid.extend(stuck.iter().map(|call| call.slot).filter(|slot| is_gpu(*slot)));
             avoid.extend(&old.avoids);
-            known.extend(old.seats.values().cloned());
+            known.extend(old.slots.values().cloned());
         }
         self.generation += 1;
-        let s = &self.context.config.sampler;
-        let orders = Orders {
-            library: (!s.nvml_library.as_os_str().is_empty()).then(|| s.nvml_library.clone()),
+        let config = SamplerConfig {
             known,
             avoid,
             epoch: first_epoch(self.generation),
             off: self.off.clone(),
-            root: self.context.config.host.root.clone(),
-            processes: {
-                let processes = &self.context.config.processes;
-                processes.per_process.then_some(processes.max_per_gpu)
-            },
             gpm: self.gpm,
-            intervals: Intervals {
-                fast: s.fast_interval,
-                normal: s.normal_interval,
-                samples: s.samples_interval,
-                slow: s.slow_interval,
-                rare: s.rare_interval,
-                nvlink: s.nvlink_interval,
-            },
-            call_deadline: s.call_timeout,
-            init_deadline: s.init_timeout,
+            ..sampler_config(&self.context.config)
         };
         let program = child::this_program();
-        let start = Start {
+        let start = SamplerStart {
             program: &program,
             generation: self.generation,
             log_level: &self.log_level,
-            voice: Voice::Log,
+            stderr: Stderr::Inherit,
         };
-        match Sampler::start(start, orders, &self.context.inbox, &self.sender) {
+        match SamplerProcess::start(start, config, &self.context.inbox, &self.sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
                 self.context.inbox.event(LedgerEvent::SamplerStarted);
@@ -230,81 +215,81 @@ impl Supervisor {
         self.count();
     }
 
-    fn hear(&mut self, news: News) {
-        let Some(serving) = self.serving.as_mut().filter(|s| s.generation == news.generation) else {
+    fn receive(&mut self, message: SamplerMessage) {
+        let Some(serving) = self.serving.as_mut().filter(|s| s.generation == message.generation) else {
             return;
         };
-        match news.what {
-            What::DriverUp => self.context.inbox.event(LedgerEvent::DriverUp),
-            What::DriverAway(error, text) => {
+        match message.event {
+            SamplerEvent::DriverUp => self.context.inbox.event(LedgerEvent::DriverUp),
+            SamplerEvent::DriverAway(error, text) => {
                 tracing::warn!(%text, "the driver is away");
                 let epoch = first_epoch(serving.generation + 1);
                 self.context.inbox.event(LedgerEvent::DriverAway { error, text, epoch });
-                self.give_up(None);
+                self.abandon(None);
                 self.next_start = Mono::now() + self.context.config.sampler.driver_retry_interval;
             }
-            What::Seated(seat) => {
-                self.context.inbox.event(LedgerEvent::GpuAttached(seat.gpu.clone()));
-                serving.seats.insert(seat.slot, seat);
+            SamplerEvent::Attached(slot) => {
+                self.context.inbox.event(LedgerEvent::GpuAttached(slot.gpu.clone()));
+                serving.slots.insert(slot.slot, slot);
             }
-            What::NoHandle(index, error, text) => {
+            SamplerEvent::AttachFailed(index, error, text) => {
                 self.context.inbox.event(LedgerEvent::AttachFailed { index, error, text });
             }
-            What::Over(end, text) => {
-                tracing::warn!(%text, "the sampler is given up");
-                self.give_up(Some(end));
+            SamplerEvent::StreamEnded(end, text) => {
+                tracing::warn!(%text, "the sampler is abandoned");
+                self.abandon(Some(end));
             }
         }
     }
 
-    /// Gives the serving sampler up. With a reason it is a failure, and the next start may wait.
-    fn give_up(&mut self, reason: Option<SamplerEnd>) {
+    /// Abandons the serving sampler. With a reason it is a failure, and the next start may wait.
+    fn abandon(&mut self, reason: Option<SamplerEnd>) {
         let Some(mut sampler) = self.serving.take() else { return };
-        sampler.give_up();
+        sampler.abandon();
         if let Some(reason) = reason {
             self.context.inbox.event(LedgerEvent::SamplerEnded(reason, Mono::now()));
             let wait = self.backoff.failed_after(Mono::now().since(sampler.started));
             self.next_start = Mono::now() + wait;
         }
-        self.given_up.push(sampler);
+        self.abandoned.push(sampler);
         self.count();
     }
 
     /// Looks at the tables, ends what is overdue, and says what changed.
     fn look(&mut self) {
         let now = Mono::now();
-        if now.since(self.looked) > self.times.call {
+        if now.since(self.looked) > self.deadlines.call {
             // We were stopped ourselves, and with us the pipe that the samplers write to.
-            self.judge_from = now + self.times.call;
+            self.judge_from = now + self.deadlines.call;
         }
         self.looked = now;
         let mut stuck = Vec::new();
         let mut old = None;
-        let times = self.times;
-        let before = self.given_up.len();
-        self.given_up.retain_mut(|sampler| {
-            let health = sampler.health(now, times);
-            sampler.end_overdue(&health, now);
-            let ended = sampler.ended();
+        let deadlines = self.deadlines;
+        let before = self.abandoned.len();
+        self.abandoned.retain_mut(|sampler| {
+            let health = sampler.health(now, deadlines);
+            sampler.kill_if_overdue(now);
+            let ended = sampler.has_ended();
             if !ended {
-                old = Some(old.map_or(sampler.given_up(&health, now), |other| match other {
-                    GivenUp::Stuck => other,
-                    GivenUp::Ending => sampler.given_up(&health, now),
+                old = Some(old.map_or(sampler.abandoned(&health, now), |other| match other {
+                    Abandoned::Stuck => other,
+                    Abandoned::Ending => sampler.abandoned(&health, now),
                 }));
                 stuck.extend(health.stuck.into_iter().map(|call| stall(sampler, call)));
             }
             !ended
         });
-        if self.given_up.len() < before {
+        if self.abandoned.len() < before {
             // What held the old one up may have held up the new one; it has returned in the same moment.
             self.judge_from = self.judge_from.max(now + Duration::from_secs(1));
         }
-        let mut driver_stuck = self.said_stuck && self.serving.is_none();
+        let mut driver_stuck = self.last_stuck && self.serving.is_none();
         if let Some(serving) = &mut self.serving {
-            if self.given_up.is_empty() {
+            if self.abandoned.is_empty() {
                 serving.include_all();
             }
-            let health = serving.health(now, times);
+            let health = serving.health(now, deadlines);
             let mut decision = policy::decide(&health, old);
             // Stopped by a signal in the middle of a call: that says nothing of the driver.
             let stopped = decision == Decision::DriverStuck && serving.all_stopped();
@@ -320,7 +305,7 @@ impl Supervisor {
                 let reason =
                     if stopped || health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
                 tracing::warn!(stuck = ?health.stuck, late = health.late, "the sampler is replaced");
-                self.give_up(Some(reason));
+                self.abandon(Some(reason));
             }
         }
         self.say_stuck(driver_stuck);
@@ -338,24 +323,24 @@ impl Supervisor {
             unix_seconds: released.unix_seconds,
             epoch: first_epoch(self.generation + 1),
             holders: {
-                let samplers = self.given_up.iter().map(Sampler::pid);
+                let samplers = self.abandoned.iter().map(SamplerProcess::pid);
                 samplers.chain(self.parts.switch.canaries()).collect()
             },
         };
-        if self.said_pause.as_ref() != Some(&pause) {
-            self.said_pause = Some(pause.clone());
+        if self.last_pause.as_ref() != Some(&pause) {
+            self.last_pause = Some(pause.clone());
             self.context.inbox.event(LedgerEvent::Released(pause));
         }
     }
 
     fn say_stuck(&mut self, stuck: bool) {
-        if stuck != self.said_stuck {
+        if stuck != self.last_stuck {
             if stuck {
                 tracing::error!(
                     "two samplers hang in driver calls: the driver is stuck; nothing more is started"
                 );
             }
-            self.said_stuck = stuck;
+            self.last_stuck = stuck;
             self.context.inbox.event(LedgerEvent::DriverStuck(stuck));
         }
     }
@@ -369,25 +354,25 @@ impl Supervisor {
                 None => stalls.push(stall),
             }
         }
-        if stalls != self.said_stalls {
-            for new in stalls.iter().filter(|s| !self.said_stalls.contains(s)) {
+        if stalls != self.last_stalls {
+            for new in stalls.iter().filter(|s| !self.last_stalls.contains(s)) {
                 tracing::warn!(gpu = ?new.gpu, call = %new.call, "a driver call does not return");
             }
-            self.said_stalls = stalls.clone();
+            self.last_stalls = stalls.clone();
             self.context.inbox.event(LedgerEvent::Stalls(stalls));
         }
     }
 
     fn count(&mut self) {
-        let pids: Vec<i32> = self.serving.iter().chain(&self.given_up).map(Sampler::pid).collect();
-        if self.said_alive != Some(pids.len()) {
-            self.said_alive = Some(pids.len());
+        let pids: Vec<i32> = self.serving.iter().chain(&self.abandoned).map(SamplerProcess::pid).collect();
+        if self.last_alive != Some(pids.len()) {
+            self.last_alive = Some(pids.len());
             self.context.inbox.event(LedgerEvent::Samplers(pids.len()));
         }
         self.parts.samplers.set(pids);
         let now = Mono::now();
-        let holder = |sampler: &Sampler| {
-            let stuck = sampler.health(now, self.times).stuck.into_iter().min_by_key(|call| call.since);
+        let holder = |sampler: &SamplerProcess| {
+            let stuck = sampler.health(now, self.deadlines).stuck.into_iter().min_by_key(|call| call.since);
             let stuck = stuck.map(|call| stall(sampler, call)).map(|stall| StuckIn {
                 call: stall.call,
                 gpu: stall.gpu.map(|gpu| gpu.gpu),
@@ -395,31 +380,15 @@ impl Supervisor {
             });
             Holder { pid: sampler.pid(), stuck }
         };
-        self.parts.switch.held_by(self.serving.iter().chain(&self.given_up).map(holder).collect());
+        self.parts.switch.held_by(self.serving.iter().chain(&self.abandoned).map(holder).collect());
     }
 
     /// Ends every sampler that can be ended. One that is stuck in the driver is left: its control pipe
     /// closes with us, and it ends when its call returns.
     fn shut_down(mut self) {
-        self.give_up(None);
-        let deadline = Mono::now() + SHUTDOWN;
-        let pause = Stop::default();
-        loop {
-            let now = Mono::now();
-            let mut only_stuck = true;
-            let times = self.times;
-            self.given_up.retain_mut(|sampler| {
-                let health = sampler.health(now, times);
-                sampler.end_overdue(&health, now);
-                only_stuck &= !health.stuck.is_empty();
-                !sampler.ended()
-            });
-            if self.given_up.is_empty() || only_stuck || now > deadline {
-                break;
-            }
-            pause.wait_until(now + Duration::from_millis(10));
-        }
-        for sampler in &self.given_up {
+        self.abandon(None);
+        end_all(&mut self.abandoned, Mono::now() + SHUTDOWN, self.deadlines);
+        for sampler in &self.abandoned {
             tracing::warn!(
                 pid = sampler.pid(),
                 "left behind in a driver call; it ends when the call returns"
@@ -434,10 +403,10 @@ fn first_epoch(generation: u64) -> u64 {
 }
 
 /// A stuck call with the GPU it is about, by what its own sampler knows.
-fn stall(sampler: &Sampler, call: StuckCall) -> Stall {
-    let gpu = is_gpu(call.slot).then(|| match sampler.seats.get(&call.slot) {
-        Some(seat) => seat.gpu.clone(),
-        // Stuck before it told its UUID: the index is all that is known.
+fn stall(sampler: &SamplerProcess, call: StuckCall) -> Stall {
+    let gpu = is_gpu(call.slot).then(|| match sampler.slots.get(&call.slot) {
+        Some(slot) => slot.gpu.clone(),
+        // Stuck before its UUID was read: the index is all that is known.
         None => Gpu { gpu: u32::try_from(call.slot - 1).unwrap_or(u32::MAX), uuid: "".into() },
     });
     Stall { gpu, call: call.call, since: call.since }

@@ -12,7 +12,7 @@ use procfs::process::{LimitValue, Process};
 use super::Context;
 use super::nvml::Pids;
 use exposition::http;
-use host::child::Family;
+use host::child::ChildSet;
 use model::catalog::schema::{KnownLabel, LabelSet, Metric};
 use model::catalog::{self as m, HttpStatus, Node, Role};
 use model::clock::{Cadence, Mono};
@@ -26,9 +26,9 @@ pub struct Sources {
     /// Process ids of the samplers alive.
     pub samplers: Arc<Pids>,
     /// Canary processes alive and their cost.
-    pub canaries: Arc<Family>,
+    pub canary_children: Arc<ChildSet>,
     /// Topology processes alive and their cost.
-    pub topology_children: Arc<Family>,
+    pub topology_children: Arc<ChildSet>,
     /// Counts of the HTTP server.
     pub http: Arc<http::Stats>,
 }
@@ -54,7 +54,7 @@ pub fn start(context: Context, sources: Sources) -> io::Result<JoinHandle<()>> {
 struct PublishedCpu {
     samplers: f64,
     canaries: f64,
-    lookers: f64,
+    topology_children: f64,
 }
 
 fn visit(context: &Context, sources: &Sources, every: Duration, published: &mut PublishedCpu) {
@@ -98,7 +98,7 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
 fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
     let (ended, (canaries, ended_canaries), (lookers, ended_lookers)) =
-        sources.canaries.look(|alive, cpu| {
+        sources.canary_children.look(|alive, cpu| {
             let canaries = known(alive, cpu);
             sources.topology_children.look(|alive, cpu| {
                 let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
@@ -116,7 +116,7 @@ fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
         Err(error) => tracing::warn!(%error, "cannot read the CPU time of ended samplers"),
     }
     family(rows, Role::Canary, &canaries, ended_canaries, &mut published.canaries);
-    family(rows, Role::Topology, &lookers, ended_lookers, &mut published.lookers);
+    family(rows, Role::Topology, &lookers, ended_lookers, &mut published.topology_children);
 }
 
 /// Children of one kind: process ids of those alive, CPU seconds of the others.

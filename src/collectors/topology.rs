@@ -13,13 +13,13 @@ use std::time::Duration;
 use super::Context;
 use crate::views::View;
 use host::Host;
-use host::child::{Family, Voice};
+use host::child::{ChildSet, Stderr};
 use kept::FirstSeen;
 use ledger::inbox::LedgerEvent;
 use model::clock::{Cadence, Mono};
 use model::sample::{Batch, Rows, Source};
 use model::topology::{Topology, TopologyUpdate, compare};
-use topology::ask::{Asker, Unanswered};
+use topology::ask::{AskError, Asker};
 use topology::discover::Origin;
 
 /// Longest time between two looks at which GPUs are there.
@@ -31,7 +31,7 @@ const FAILURES: u32 = 3;
 pub fn start(
     context: Context,
     gpus: View<BTreeSet<String>>,
-    children: Arc<Family>,
+    children: Arc<ChildSet>,
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("topology".into()).spawn(move || {
         if !context.config.topology.enabled {
@@ -69,10 +69,10 @@ struct Known {
 }
 
 impl<'a> Watcher<'a> {
-    fn new(context: &'a Context, children: &Arc<Family>) -> Watcher<'a> {
+    fn new(context: &'a Context, children: &Arc<ChildSet>) -> Watcher<'a> {
         Watcher {
             context,
-            asker: Asker::new(Voice::Log).of(children),
+            asker: Asker::new(Stderr::Inherit).of(children),
             first_seen: FirstSeen::load(&context.config),
             known: None,
             present: BTreeSet::new(),
@@ -102,7 +102,7 @@ impl<'a> Watcher<'a> {
                 self.failures = 0;
                 self.tell()
             }
-            Err(Unanswered::Stopped) => return,
+            Err(AskError::Stopped) => return,
             Err(error) => {
                 self.failures += 1;
                 if self.failures == FAILURES {
@@ -123,7 +123,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Looks at links and network devices; at everything if a device came or went.
-    fn links(&mut self, mut known: Known) -> Result<(), Unanswered> {
+    fn links(&mut self, mut known: Known) -> Result<(), AskError> {
         let links = match self.asker.links(&self.context.config.host.root, &self.context.stop) {
             Ok(links) => links,
             Err(error) => {
@@ -140,7 +140,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Looks at everything. If that fails, what was known stays.
-    fn all(&mut self, before: Option<Known>) -> Result<(), Unanswered> {
+    fn all(&mut self, before: Option<Known>) -> Result<(), AskError> {
         let origin = Origin::Live(self.context.config.host.root.clone());
         match self.asker.all(&origin, false, &self.context.stop) {
             Ok(all) => {

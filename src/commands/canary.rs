@@ -5,30 +5,29 @@
 pub mod arguments;
 mod confirm;
 mod devices;
-mod one;
 mod report;
+mod runs;
 mod table;
 #[cfg(test)]
 mod tests;
 mod values;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::commands::doctor::daemon::Daemon;
 use canary::baseline::BaselineStore;
-use canary::gate::{self, Allows, Condition, Facts};
-use canary::interlock::{self, Held};
+use canary::gate::{self, Allows, Condition, GateFacts};
+use canary::interlock::{self, HeldLock};
 use canary::judge;
-use canary::stray::Search;
-use devices::{Device, Listed};
-use host::Host;
+use devices::{DeviceList, ListedDevice};
 use host::state::Store;
 use host::stop::Stop;
 use model::catalog::{CanaryCheck, CanarySkip};
 use model::clock::{Mono, unix_seconds};
 use model::window;
-use one::Runner;
-pub use report::{Exit, Made, Report};
+pub use report::{Exit, Report, RunRecord};
+use runs::Runner;
 use settings::Config;
 
 /// How long the interlock is waited for: a canary of the daemon's has ended by then.
@@ -38,9 +37,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What was asked of the driver so long ago does not say any more that a GPU is free.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// What is wanted.
+/// The options of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct RunOptions {
     /// Which GPUs or MIG devices: index, UUID, or `all`; empty is all.
     pub gpus: Vec<String>,
     /// Which checks; empty is what the configuration has.
@@ -53,34 +52,38 @@ pub struct Wish {
     pub force: bool,
 }
 
-/// Nothing could be done at all: why, in words.
+/// Why nothing could be done at all.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failed(String);
+pub struct CanaryFailed(String);
 
-/// Tells somebody at a terminal how far it is.
+/// Shows the progress at a terminal.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
-/// Does what is wanted.
-pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) -> Result<Report, Failed> {
+pub fn run(
+    config: &Config,
+    options: &RunOptions,
+    stop: &Stop,
+    progress: Progress<'_>,
+) -> Result<Report, CanaryFailed> {
     progress("asking the driver");
-    let mut listed = Listed::ask(config)?;
-    let chosen = listed.choose(&wish.gpus)?;
-    if wish.explain {
+    let mut listed = DeviceList::ask(config)?;
+    let chosen = listed.choose(&options.gpus)?;
+    if options.explain {
         let made = chosen.into_iter().map(|device| {
             let conditions = listed.conditions(config, &device);
-            Made { place: device.place, model: device.model, conditions, run: None, outcome: None }
+            RunRecord { place: device.place, model: device.model, conditions, run: None, outcome: None }
         });
         return Ok(Report::new(made.collect()));
     }
     let memory = remembered(config);
-    let mut runner = Runner::new(config, wish, stop);
-    let mut held: Option<Held> = None;
-    let mut made: Vec<Made> = Vec::new();
+    let mut runner = Runner::new(config, options, stop);
+    let mut held: Option<HeldLock> = None;
+    let mut made: Vec<RunRecord> = Vec::new();
     for device in &chosen {
         let not_run = |conditions, (reason, text)| {
             let outcome = judge::not_run(&device.place, reason, text, unix_seconds());
-            Made::new(device, conditions, None, Some(outcome))
+            RunRecord::new(device, conditions, None, Some(outcome))
         };
         if stop.stopped() {
             made.push(not_run(Vec::new(), asked_to_end()));
@@ -88,38 +91,36 @@ pub fn run(config: &Config, wish: &Wish, stop: &Stop, progress: Progress<'_>) ->
         }
         if listed.age() > FRESH {
             progress("asking the driver");
-            match Listed::ask(config) {
+            match DeviceList::ask(config) {
                 Ok(again) => listed = again,
-                // What was found so far is told all the same: a GPU on which a run hangs may be why.
-                Err(Failed(text)) => {
+                // Earlier runs are reported all the same: a GPU on which a run hangs may be why.
+                Err(CanaryFailed(text)) => {
                     made.push(not_run(Vec::new(), (CanarySkip::Unread, text)));
                     continue;
                 }
             }
         }
         let conditions = listed.conditions(config, device);
-        let refused = refused(&conditions, wish.force).or_else(|| {
+        let refused = refused(&conditions, options.force).or_else(|| {
             progress("waiting for the interlock");
             let locked = lock(config, &mut held, stop).map_err(|text| (CanarySkip::Interlock, text));
-            locked.and_then(|()| alone(config, &listed.uuids(device), &runner, stop)).err()
+            locked.and_then(|()| alone(config, device, &runner, stop)).err()
         });
         if let Some(why) = refused {
             made.push(not_run(conditions, why));
             continue;
         }
-        let peer = listed.peer(config, device, wish.force).filter(|peer| {
-            let host = Host::new(&config.host.root);
-            Search::default().on(&host, listed.uuids(peer), runner.left()).is_none()
-        });
-        for nth in 0..wish.repeat.max(1) {
-            // A stop between two runs is told like one during a run: what was asked for was not done.
+        let peer = listed.peer(config, device, options.force);
+        let peer = peer.filter(|peer| interlock::free(&gpu_lock(config, peer)).is_ok());
+        for nth in 0..options.repeat.max(1) {
+            // A stop between two runs is reported like one during a run: the request was not met.
             if stop.stopped() {
                 made.push(not_run(conditions, asked_to_end()));
                 break;
             }
-            let name = format!("{}{}", device.place, of(nth, wish.repeat));
-            let run = runner.run(device, peer.as_ref(), &wish.checks, &name, progress);
-            made.push(Made::new(device, conditions.clone(), Some(run), None));
+            let name = format!("{}{}", device.place, of(nth, options.repeat));
+            let run = runner.run(device, peer.as_ref(), &options.checks, &name, progress);
+            made.push(RunRecord::new(device, conditions.clone(), Some(run), None));
             if runner.is_occupied(&device.place) {
                 break;
             }
@@ -150,8 +151,8 @@ fn refused(conditions: &[Condition], force: bool) -> Option<(CanarySkip, String)
     })
 }
 
-/// Whether an operator may overrule it. Not where a run would be stuck, wedge what somebody else does to the
-/// driver, or has no device.
+/// Whether an operator may overrule it. Not where a run would be stuck, wedge another user's work on the driver, or
+/// has no device.
 fn yields_to_force(reason: CanarySkip) -> bool {
     use CanarySkip::*;
     match reason {
@@ -165,7 +166,7 @@ fn yields_to_force(reason: CanarySkip) -> bool {
 }
 
 /// Takes the interlock, once for all runs.
-fn lock(config: &Config, held: &mut Option<Held>, stop: &Stop) -> Result<(), String> {
+fn lock(config: &Config, held: &mut Option<HeldLock>, stop: &Stop) -> Result<(), String> {
     let deadline = Mono::now() + INTERLOCK;
     while held.is_none() {
         match interlock::take(&config.canary.lock_file) {
@@ -177,28 +178,30 @@ fn lock(config: &Config, held: &mut Option<Held>, stop: &Stop) -> Result<(), Str
     Ok(())
 }
 
-/// Waits until no process of another canary is left on these GPUs. The interlock is ours: one that is about to end has
-/// ended soon, and one that does not hangs.
+/// Waits until no process of another canary is left on the GPU. The interlock is ours: a process that is about to end
+/// has ended soon, and one that does not hangs.
 fn alone(
     config: &Config,
-    uuids: &[String],
+    device: &ListedDevice,
     runner: &Runner<'_>,
     stop: &Stop,
 ) -> Result<(), (CanarySkip, String)> {
-    let (host, search) = (Host::new(&config.host.root), Search::default());
     let deadline = Mono::now() + INTERLOCK;
-    loop {
-        match search.on(&host, uuids.to_vec(), runner.left()) {
-            None => return Ok(()),
-            Some(pid) if Mono::now() >= deadline || stop.stopped() => {
-                return Err((
-                    CanarySkip::ChildAlive,
-                    format!("process {pid} of an earlier canary hangs on it"),
-                ));
+    let lock = gpu_lock(config, device);
+    while !runner.is_occupied(&device.place) {
+        match interlock::free(&lock) {
+            Ok(()) => break,
+            Err(text) if Mono::now() >= deadline || stop.stopped() => {
+                return Err((CanarySkip::ChildAlive, format!("an earlier canary hangs on it: {text}")));
             }
-            Some(_) => stop.wait_until(Mono::now() + PAUSE),
+            Err(_) => stop.wait_until(Mono::now() + PAUSE),
         }
     }
+    Ok(())
+}
+
+fn gpu_lock(config: &Config, device: &ListedDevice) -> PathBuf {
+    interlock::gpu_lock(&config.canary.lock_file, &device.place.gpu.uuid)
 }
 
 /// What the daemon remembers, if it may be read.
@@ -213,7 +216,12 @@ fn remembered(config: &Config) -> BaselineStore {
 }
 
 /// Conditions for a run there now, by what was asked.
-fn conditions(config: &Config, daemon: &Daemon, device: &Device, mut facts: Facts) -> Vec<Condition> {
+fn conditions(
+    config: &Config,
+    daemon: &Daemon,
+    device: &ListedDevice,
+    mut facts: GateFacts,
+) -> Vec<Condition> {
     facts.no_instance = device.no_instance;
     let now = unix_seconds();
     facts.maintenance =

@@ -174,7 +174,7 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
         Verdict::Well,
         format!("{version} answers; supports CUDA up to {cuda}"),
     ));
-    for (gpu, text) in &asked.no_handle {
+    for (gpu, text) in &asked.attach_failed {
         let text = format!("GPU {gpu} gives no handle: {text}");
         findings.push(
             Finding::new("GPUs", Verdict::Wrong, text).mend("nvidia-smi -q -d PAGE_RETIREMENT,ECC".into()),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use host::Host;
-use host::child::Voice;
+use host::child::Stderr;
 use host::stop::Stop;
 use model::topology::Topology;
 use settings::Config;
@@ -132,7 +132,7 @@ fn look(config: &Config, arguments: &Arguments) -> Result<(Topology, String), Fa
         _ => Origin::Live(config.host.root.clone()),
     };
     let xml = arguments.format == Format::Xml;
-    let found = Asker::new(Voice::Silent).all(&origin, xml, &Stop::default());
+    let found = Asker::new(Stderr::Null).all(&origin, xml, &Stop::default());
     let found = found.map_err(|error| Failed(error.to_string()))?;
     Ok((found.topology, found.xml.unwrap_or_default()))
 }

@@ -9,11 +9,10 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::fetch;
-use crate::collectors::canary::desk::{Desk, Status as CanaryStatus};
-use crate::collectors::nvml::switch::{Holder, Status, Switch, Use};
-use canary::stray::Search;
+use crate::collectors::canary::state::{CanaryCell, CanaryStatus};
+use crate::collectors::nvml::switch::{DriverStatus, Holder, Switch, Use};
+use canary::interlock::gpu_holder;
 use exposition::snapshot_cell::SnapshotCell;
-use host::Host;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::canary::CanaryEvent;
@@ -28,7 +27,7 @@ const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Obeys a request that changes something, or tells how that stands; `None` if it is of another kind. The
-/// answer is the [`Status`] as JSON.
+/// answer is the [`DriverStatus`] as JSON.
 pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
     let words: Vec<&str> = request.split_whitespace().collect();
     match words[..] {
@@ -43,9 +42,14 @@ pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
 }
 
 /// Tells how the canary stands: `canary status`. It looks at files, and so may wait for them. The answer is
-/// [`crate::collectors::canary::desk::Status`] as JSON.
-pub fn canary(config: &Config, desk: &Desk, switch: &Switch, board: &SnapshotCell) -> Result<Bytes, String> {
-    json(&desk.status(config, switch.is_released(), &board.current()))
+/// [`crate::collectors::canary::state::CanaryStatus`] as JSON.
+pub fn canary(
+    config: &Config,
+    canary: &CanaryCell,
+    switch: &Switch,
+    board: &SnapshotCell,
+) -> Result<Bytes, String> {
+    json(&canary.status(config, switch.is_released(), &board.current()))
 }
 
 /// Whether a request is the one that [`canary`] answers.
@@ -53,9 +57,9 @@ pub fn asks_for_canary(request: &str) -> bool {
     request.split_whitespace().eq(["canary", "status"])
 }
 
-/// A canary on command tells when it has a GPU: `canary has|left UUID`; `None` if the request is of another kind. The
-/// GPU's work is nobody's meanwhile.
-pub fn guest(request: &str, inbox: &Inbox) -> Option<Result<Bytes, String>> {
+/// A manual canary announces when it has a GPU: `canary has|left UUID`; `None` if the request is of another kind. The
+/// GPU's work is no job's meanwhile.
+pub fn manual_canary(request: &str, inbox: &Inbox) -> Option<Result<Bytes, String>> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let (uuid, has) = match words[..] {
         ["canary", "has", uuid] => (uuid, true),
@@ -68,8 +72,8 @@ pub fn guest(request: &str, inbox: &Inbox) -> Option<Result<Bytes, String>> {
     Some(Ok(Bytes::new()))
 }
 
-/// Tells the running daemon that a canary on command has a GPU, or has it no longer.
-pub fn tell_guest(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
+/// Tells the running daemon that a manual canary has a GPU, or has it no longer.
+pub fn announce_manual_canary(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
     let word = if has { "has" } else { "left" };
     fetch(socket, &format!("canary {word} {uuid}")).map(drop)
 }
@@ -86,20 +90,19 @@ pub fn ask_canary(socket: &Path) -> io::Result<CanaryStatus> {
 }
 
 /// Makes a request and reads the answer.
-pub fn ask(socket: &Path, request: &str) -> io::Result<Status> {
+pub fn ask(socket: &Path, request: &str) -> io::Result<DriverStatus> {
     Ok(serde_json::from_slice(&fetch(socket, request)?)?)
 }
 
 /// Releases the driver and waits until no process of the daemon has it open. Gives what to say; an error
 /// says what still holds it.
-pub fn release(socket: &Path, host: &Host) -> io::Result<String> {
+pub fn release(socket: &Path, interlock: &Path) -> io::Result<String> {
     let mut status = ask(socket, "driver release")?;
-    let canaries = Search::default();
-    // Of the daemon's own it tells itself; one by hand has the driver open as well.
-    let mut guest = canaries.anywhere(host);
+    // The daemon knows its own canaries; a manual one has the driver open as well.
+    let mut manual = gpu_holder(interlock);
     let pause = Stop::default();
     let (started, terminal) = (Mono::now(), io::stderr().is_terminal());
-    while status.driver == Use::Releasing || guest.is_some() {
+    while status.driver == Use::Releasing || manual.is_some() {
         let waited = Mono::now().since(started);
         if waited > RELEASE_DEADLINE {
             break;
@@ -110,16 +113,16 @@ pub fn release(socket: &Path, host: &Host) -> io::Result<String> {
         }
         pause.wait_until(Mono::now() + LOOK);
         status = ask(socket, "driver status")?;
-        guest = canaries.anywhere(host);
+        manual = gpu_holder(interlock);
     }
     if terminal {
         eprint!("\r\x1b[K");
     }
     match status.driver {
-        Use::Released if guest.is_some() => Err(io::Error::other(format!(
-            "the daemon has released the driver, but process {} of a canary has it open; wait for its end, and look \
+        Use::Released if manual.is_some() => Err(io::Error::other(format!(
+            "the daemon has released the driver, but {} of a canary has it open; wait for its end, and look \
              for `gpu-node-exporter canary` that still runs",
-            guest.unwrap_or_default()
+            manual.unwrap_or_default()
         ))),
         Use::Released => Ok(format!("the driver is released. {RESUMES}")),
         Use::Releasing => Err(io::Error::other(format!(
@@ -136,7 +139,7 @@ const RESUMES: &str = "Nothing is measured until the kernel module was unloaded 
     `gpu-node-exporter driver resume`.";
 
 /// The state of the driver's use in words.
-pub fn in_words(status: &Status) -> String {
+pub fn in_words(status: &DriverStatus) -> String {
     let module = match status.module_loaded {
         Some(true) => "The kernel module is loaded.",
         Some(false) => "The kernel module is not loaded.",
@@ -158,7 +161,7 @@ pub fn in_words(status: &Status) -> String {
 }
 
 /// Whether the profiling counters are read, in words.
-pub fn gpm_in_words(status: &Status) -> &'static str {
+pub fn gpm_in_words(status: &DriverStatus) -> &'static str {
     match status.gpm {
         true => "The profiling counters are read again, where the GPU has them.",
         false => {
@@ -184,16 +187,16 @@ mod tests {
     #[test]
     fn requests_reach_the_switch_and_others_are_left_to_others() {
         let switch = Switch::new(true, Duration::ZERO);
-        let ask = |request| -> Status {
+        let ask = |request| -> DriverStatus {
             serde_json::from_slice(&obey(request, &switch).unwrap().unwrap()).unwrap()
         };
         assert_eq!(ask("driver status").driver, Use::InUse);
         assert_eq!(ask("driver  release").driver, Use::Releasing);
-        switch.obey();
+        switch.take_requests();
         assert_eq!(ask("driver status").driver, Use::Released);
         assert_eq!(ask("driver resume").driver, Use::InUse);
-        assert!(!ask("gpm off").gpm && !switch.obey().gpm);
-        assert!(ask("gpm on").gpm && switch.obey().gpm);
+        assert!(!ask("gpm off").gpm && !switch.take_requests().gpm);
+        assert!(ask("gpm on").gpm && switch.take_requests().gpm);
         for other in ["status", "driver", "driver fly", "gpm", "gpm off now"] {
             assert!(obey(other, &switch).is_none(), "{other}");
         }
@@ -202,7 +205,7 @@ mod tests {
     #[test]
     fn what_holds_the_driver_is_named() {
         let stuck = StuckIn { call: "nvmlInit".into(), gpu: None, seconds: 61.0 };
-        let status = Status {
+        let status = DriverStatus {
             driver: Use::Releasing,
             released_unix_seconds: Some(1.0),
             released_seconds: Some(130.0),
@@ -212,7 +215,7 @@ mod tests {
         };
         let text = in_words(&status);
         assert!(text.contains("2 min ago: process 5 is stuck in nvmlInit for 61 s."), "{text}");
-        let free = Status { driver: Use::Released, holders: Vec::new(), module_loaded: None, ..status };
+        let free = DriverStatus { driver: Use::Released, holders: Vec::new(), module_loaded: None, ..status };
         assert!(in_words(&free).contains("is released") && in_words(&free).contains("cannot be told"));
     }
 }

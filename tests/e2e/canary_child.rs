@@ -1,16 +1,17 @@
-//! The canary's process alone, on simulated CUDA: started with its pipes and one order, and heard out.
+//! The canary's process alone, on simulated CUDA: started with its pipes and one request, and read to its end.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use canary::report::{CheckFigures, ChildReport, CudaDevice, MAX_LINE, Measurement, RunRequest};
-use host::child::{self, Environment, Running, Voice};
-use host::inflight::{NODE_SLOT, Table};
-use model::catalog::{self, CanaryCheck, CanarySkip, CanaryStep};
+use canary::report::{CheckFigures, ChildReport, CudaDevice, Measurement, RunRequest};
+use host::child::{Environment, Stderr};
+use host::inflight::NODE_SLOT;
+use host::supervise::{Launch, Patience, Supervised};
+use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
+use model::clock::Mono;
 use tempfile::TempDir;
 
 use crate::node::PATIENCE;
@@ -33,11 +34,11 @@ const PERIODIC: [CanaryCheck; 9] = [
     CanaryCheck::Launch,
 ];
 
-/// What is ordered, and where.
+/// The request, and where it is made.
 struct Plan {
     dir: TempDir,
     scenario: String,
-    order: RunRequest,
+    request: RunRequest,
     visible: String,
     libraries: Vec<&'static str>,
 }
@@ -47,8 +48,7 @@ impl Plan {
     fn new(model: &str, steps: &str) -> Plan {
         let dir = TempDir::new().unwrap();
         let library = |name| dir.path().join("lib").join(name);
-        let order = RunRequest {
-            fingerprint: catalog::fingerprint(),
+        let request = RunRequest {
             device: GPU.into(),
             pci_address: PCI.into(),
             instance: None,
@@ -57,15 +57,16 @@ impl Plan {
             cuda_library: library("libcuda.so.1"),
             checks: vec![CanaryCheck::Init],
             memory_bytes: 16 << 20,
+            locks: vec![dir.path().join("canary.GPU.lock")],
             seed: 7,
             yields: true,
         };
         let scenario = format!("still = true\n[[gpu]]\nmodel = \"{model}\"\n{steps}");
-        Plan { dir, scenario, order, visible: GPU.into(), libraries: LIBRARIES.to_vec() }
+        Plan { dir, scenario, request, visible: GPU.into(), libraries: LIBRARIES.to_vec() }
     }
 
     fn checks(mut self, checks: &[CanaryCheck]) -> Plan {
-        self.order.checks = checks.to_vec();
+        self.request.checks = checks.to_vec();
         self
     }
 
@@ -91,23 +92,21 @@ impl Plan {
             ],
         };
         let program = Path::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
-        let table = Table::create().unwrap();
-        let started = child::start(program, &["canary-child"], &environment, table.descriptor(), Voice::Log);
-        let (mut running, frames) = started.unwrap();
-        let mut order = serde_json::to_vec(&self.order).unwrap();
-        order.push(b'\n');
-        running.control.as_mut().unwrap().write_all(&order).unwrap();
+        let launch = Launch {
+            program,
+            args: &["canary-child"],
+            environment: &environment,
+            stderr: Stderr::Inherit,
+            children: None,
+            thread: "reports",
+        };
         let (sender, reports) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(frames).lines().map_while(Result::ok) {
-                assert!(line.len() <= MAX_LINE);
-                let report = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                if sender.send(report).is_err() {
-                    break;
-                }
-            }
-        });
-        Canary { running, table, reports, state, heard: Vec::new(), _dir: self.dir }
+        let deliver = move |report: Result<Option<ChildReport>, host::frame::FrameError>| {
+            report.unwrap().is_some_and(|report| sender.send(report).is_ok())
+        };
+        let mut child = Supervised::start(launch, deliver).unwrap();
+        child.send(&self.request);
+        Canary { child, reports, state, heard: Vec::new(), _dir: self.dir }
     }
 
     fn run(self) -> Canary {
@@ -119,8 +118,7 @@ impl Plan {
 
 /// A process that was started.
 struct Canary {
-    running: Running,
-    table: Table,
+    child: Supervised,
     reports: Receiver<ChildReport>,
     state: simgpu::State,
     heard: Vec<ChildReport>,
@@ -129,10 +127,10 @@ struct Canary {
 
 impl Drop for Canary {
     fn drop(&mut self) {
-        if !matches!(self.running.ended(), Ok(Some(_))) {
-            self.running.kill();
-            let _ = self.running.ended();
-        }
+        let at_once = Patience { outside: Duration::ZERO, inside: Some(Duration::ZERO) };
+        self.child.ask_to_end();
+        self.child.kill_if_overdue(Mono::now(), at_once);
+        let _ = self.child.ended();
     }
 }
 
@@ -161,8 +159,8 @@ impl Canary {
     /// Hears the rest, up to the process's end.
     fn hear_out(&mut self) {
         self.until("last word", |report| matches!(report, ChildReport::Done { .. }));
-        self.wait("an end", |canary| canary.running.ended().unwrap().is_some());
-        assert!(self.running.ended().unwrap().unwrap().success());
+        self.wait("an end", |canary| canary.child.ended().is_some());
+        assert!(self.child.ended().unwrap().success());
     }
 
     fn wait(&mut self, what: &str, mut done: impl FnMut(&mut Canary) -> bool) {
@@ -175,7 +173,7 @@ impl Canary {
 
     /// Whether the table says that it is in this call.
     fn in_call(&self, name: &str) -> bool {
-        let view = self.table.views().into_iter().find(|view| view.slot == NODE_SLOT);
+        let view = self.child.views().into_iter().find(|view| view.slot == NODE_SLOT);
         view.and_then(|view| view.call).is_some_and(|call| call.name == name)
     }
 
@@ -294,7 +292,7 @@ fn checks_on_demand_are_made_too() {
 fn copies_to_a_second_gpu_are_verified_there() {
     let mut plan = Plan::new("H200", "").checks(&[CanaryCheck::P2p]);
     plan.scenario = "still = true\n[[gpu]]\nmodel = \"H200\"\ncount = 2\n".into();
-    plan.order.peer = Some(SECOND.into());
+    plan.request.peer = Some(SECOND.into());
     plan.visible = format!("{GPU},{SECOND}");
     let canary = plan.run();
     let measured = canary.measured(CanaryCheck::P2p);
@@ -371,8 +369,8 @@ fn a_hang_has_step_and_call_and_ends_between_kernels_once_it_is_over() {
     let mut canary = Plan::new("L4", step).start();
     canary.until_step(CanaryStep::Context);
     canary.wait("call in the table", |canary| canary.in_call("cuDevicePrimaryCtxRetain"));
-    canary.running.ask_to_end();
-    assert!(canary.running.ended().unwrap().is_none(), "it ends in no driver call");
+    canary.child.ask_to_end();
+    assert!(canary.child.ended().is_none(), "it ends in no driver call");
     canary.state.open_gate("over").unwrap();
     canary.hear_out();
     assert_eq!(canary.abandoned().1, [0; 0]);
@@ -383,7 +381,7 @@ fn a_hang_has_step_and_call_and_ends_between_kernels_once_it_is_over() {
 fn a_parent_that_hangs_up_ends_it_between_two_kernels() {
     let mut canary = Plan::new("L4", "").checks(&PERIODIC).start();
     canary.until_step(CanaryStep::SmRate);
-    canary.running.ask_to_end();
+    canary.child.ask_to_end();
     canary.hear_out();
     assert_eq!(canary.abandoned(), ("it was asked to end", &[0; 0][..]));
     assert!(canary.gave_back());
@@ -398,7 +396,7 @@ fn a_process_that_is_there_keeps_cuda_untouched() {
     assert_eq!(canary.state.calls_of("cuInit"), 0);
 
     let mut forced = Plan::new("L4", job).checks(&[CanaryCheck::Launch]);
-    forced.order.yields = false;
+    forced.request.yields = false;
     let canary = forced.run();
     assert_eq!(canary.measured(CanaryCheck::Launch).around.others, [4242]);
 }
@@ -420,7 +418,7 @@ fn another_library_than_the_one_asked_for_is_refused() {
     let other = plan.path("other");
     fs::create_dir_all(&other).unwrap();
     fs::copy(simgpu::library_path().unwrap(), other.join("libcuda.so.1")).unwrap();
-    plan.order.cuda_library = other.join("libcuda.so.1");
+    plan.request.cuda_library = other.join("libcuda.so.1");
     let canary = plan.run();
     let (reason, text) = canary.unable();
     assert_eq!(reason, CanarySkip::ForeignLibrary, "{text}");
@@ -432,7 +430,7 @@ fn another_library_than_the_one_asked_for_is_refused() {
 fn without_a_library_it_says_what_brings_one() {
     let mut plan = Plan::new("L4", "");
     plan.libraries = vec!["libnvidia-ml.so.1"];
-    plan.order.cuda_library = PathBuf::new();
+    plan.request.cuda_library = PathBuf::new();
     // Where the machine has a driver of its own, that one knows nothing of the simulated GPU.
     let canary = plan.run();
     let (reason, text) = canary.unable();
@@ -464,7 +462,7 @@ fn nobody_who_is_to_yield_works_blind() {
     assert_eq!(canary.state.calls_of("cuInit"), 0);
 
     let mut forced = Plan::new("L4", gone).checks(&[CanaryCheck::Launch]);
-    forced.order.yields = false;
+    forced.request.yields = false;
     forced.run().measured(CanaryCheck::Launch);
 }
 
@@ -474,9 +472,9 @@ fn nvml_that_hangs_ends_the_run_but_not_the_process() {
     let mut canary = Plan::new("L4", hang).start();
     canary.until("last word", |report| matches!(report, ChildReport::Done { .. }));
     assert_eq!(canary.unable().0, CanarySkip::Unread);
-    assert!(canary.running.ended().unwrap().is_none(), "it waits for the call");
+    assert!(canary.child.ended().is_none(), "it waits for the call");
     canary.state.open_gate("over").unwrap();
-    canary.wait("an end", |canary| canary.running.ended().unwrap().is_some());
+    canary.wait("an end", |canary| canary.child.ended().is_some());
 }
 
 #[test]
@@ -512,8 +510,8 @@ fn a_mig_device_is_seen_apart_from_the_others() {
                          processes = [{ pid = 99, memory = \"1GiB\", type = \"compute\", instance = 0 }]\n"
             .into();
         let uuid = format!("MIG-00000000-0000-5000-8000-000001{number:06}");
-        (plan.order.device, plan.visible) = (uuid.clone(), uuid);
-        plan.order.instance = Some((instance, 0));
+        (plan.request.device, plan.visible) = (uuid.clone(), uuid);
+        plan.request.instance = Some((instance, 0));
         plan.run()
     };
     let canary = on(2, 8);
@@ -521,4 +519,16 @@ fn a_mig_device_is_seen_apart_from_the_others() {
     let CheckFigures::Sms(sms) = &canary.measured(CanaryCheck::SmRate).found else { panic!() };
     assert_eq!(sms.len(), 16);
     assert_eq!(on(1, 7).abandoned().1, [99], "its neighbour is at work");
+}
+
+#[test]
+fn a_gpu_in_the_hands_of_another_canary_keeps_the_driver_untouched() {
+    let plan = Plan::new("L4", "");
+    let held = canary::interlock::take(&plan.request.locks[0]).unwrap();
+    let canary = plan.run();
+    let (reason, text) = canary.unable();
+    assert_eq!(reason, CanarySkip::ChildAlive, "{text}");
+    assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+    assert_eq!(canary.state.calls_of("cuInit"), 0);
+    drop(held);
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
@@ -61,7 +61,6 @@ impl Bench {
         for name in ["libnvidia-ml.so.1", "libcuda.so.1", "libcuda.so"] {
             symlink(simgpu::library_path().unwrap(), dir.path().join("lib").join(name)).unwrap();
         }
-        // Canaries of other tests, whose GPUs have the same names, are not on this host.
         fs::create_dir_all(dir.path().join("root/proc")).unwrap();
         Bench { dir, settings: Vec::new() }
     }
@@ -85,7 +84,7 @@ impl Bench {
         let set = |key: &str| format!("GPU_NODE_EXPORTER__{key}");
         command
             .env(set("CONTROL__SOCKET"), self.path("none.sock"))
-            .env(set("CANARY__LOCK_FILE"), self.path("canary.lock"))
+            .env(set("CANARY__INTERLOCK"), self.path("canary.lock"))
             .env(set("CANARY__CUDA_LIBRARY"), self.path("lib/libcuda.so.1"))
             .env(set("SAMPLER__NVML_LIBRARY"), self.path("lib/libnvidia-ml.so.1"))
             .env(set("STATE__DIR"), self.path("state"))
@@ -437,15 +436,16 @@ fn who_holds_the_interlock_keeps_it_away() {
 #[test]
 fn never_a_second_canary_beside_one_that_another_has_left() {
     let bench = Bench::new(1, "");
-    let left = bench.path("root/proc/77");
-    fs::create_dir(&left).unwrap();
-    fs::write(left.join("comm"), "exe\n").unwrap();
-    fs::write(left.join("cmdline"), "gpu-node-exporter\0canary-child\0").unwrap();
-    fs::write(left.join("environ"), "A=b\0").unwrap();
+    let gpu = bench.json(&["--explain"]).json()["runs"][0]["place"]["gpu"]["uuid"].clone();
+    let lock = canary::interlock::gpu_lock(&bench.path("canary.lock"), gpu.as_str().unwrap());
+    let _left = canary::interlock::take(&lock).unwrap();
     let said = bench.json(&["--check", "init", "--force"]);
     let outcome = said.json()["runs"][0]["outcome"].clone();
     assert_eq!((said.code, &outcome["skip"]), (Some(2), &"child_alive".into()), "{outcome}");
-    assert!(outcome["text"].as_str().unwrap().contains("process 77"), "{outcome}");
+    assert!(
+        outcome["text"].as_str().unwrap().contains(&format!("process {}", std::process::id())),
+        "{outcome}"
+    );
 }
 
 #[test]

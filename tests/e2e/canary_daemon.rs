@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::time::Duration;
 
-use gpu_node_exporter::collectors::canary::desk::Status;
+use gpu_node_exporter::collectors::canary::state::CanaryStatus;
 use gpu_node_exporter::control;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -74,7 +74,7 @@ fn long_run(node: &Node) {
     });
 }
 
-fn status(node: &Node) -> Status {
+fn status(node: &Node) -> CanaryStatus {
     let answer = control::fetch(&node.control_socket(), "canary status").unwrap();
     serde_json::from_slice(&answer).unwrap()
 }

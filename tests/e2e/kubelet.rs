@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::collectors::canary::desk::Status;
+use gpu_node_exporter::collectors::canary::state::CanaryStatus;
 use gpu_node_exporter::control;
 use prost::Message;
 
@@ -152,7 +152,7 @@ fn the_canary_stays_away_from_a_gpu_that_a_pod_was_given() {
         .with("CANARY__MAX_DUTY_RATIO", "0.1")
         .start();
     node.wait_ready();
-    let status = || -> Status {
+    let status = || -> CanaryStatus {
         serde_json::from_slice(&control::fetch(&node.control_socket(), "canary status").unwrap()).unwrap()
     };
     node.wait_for("both GPUs", |_| status().gpus.len() == 2);

@@ -115,16 +115,20 @@ fn a_run_by_hand_is_nobodys_work_either() {
 
 #[test]
 fn the_driver_is_not_free_while_a_canary_by_hand_has_it() {
-    let root = host();
+    let folder = TempDir::new().unwrap();
+    let lock_file = folder.path().join("canary.lock");
     let node = Setup::new("tests/scenarios/canary-own.toml")
-        .with("HOST__ROOT", root.path().to_str().unwrap())
+        .with("CANARY__INTERLOCK", lock_file.to_str().unwrap())
         .with("CANARY__MODE", "off")
         .start();
     node.wait_ready();
+    let canary = canary::interlock::take(&canary::interlock::gpu_lock(&lock_file, "GPU-0")).unwrap();
     let release = || node.command(&["driver", "release"]).output().unwrap();
     let output = release();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("process 4300001 of a canary has it open"), "{said}");
-    fs::remove_dir_all(root.path().join("proc/4300001")).unwrap();
+    let holder = format!("process {} ", std::process::id());
+    assert!(!output.status.success() && said.contains(&holder), "{said}");
+    assert!(said.contains("of a canary has it open"), "{said}");
+    drop(canary);
     assert!(release().status.success());
 }

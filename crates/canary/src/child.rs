@@ -12,9 +12,12 @@ mod run;
 use std::io;
 use std::process::ExitCode;
 
+use crate::interlock;
 use crate::report::ChildReport;
+use crate::request::RunRequest;
 use crate::session::poll::{ControlPipe, Poll};
 use host::child;
+use host::frame;
 use host::inflight::{NODE_SLOT, Table};
 use model::catalog::CanarySkip;
 use model::clock::Mono;
@@ -41,11 +44,18 @@ fn run() -> io::Result<()> {
     let (frames, control, shared) = child::inherited()?;
     let table: &'static Table = Box::leak(Box::new(Table::open(shared)?));
     let mut control = ControlPipe::new(control);
-    let Some(request) = protocol::read_request(control.reader())? else { return Ok(()) };
+    let Some(request) = frame::read::<RunRequest>(control.reader()).map_err(io::Error::other)? else {
+        return Ok(());
+    };
     if let Err(error) = child::be_nice(NICE) {
         tracing::debug!(%error, "the canary's process is as important as others");
     }
     let mut reports = ReportWriter::new(frames);
+    let locks: Result<Vec<_>, String> = request.locks.iter().map(|lock| interlock::take(lock)).collect();
+    let _locks = match locks {
+        Ok(locks) => locks,
+        Err(text) => return unable(&mut reports, CanarySkip::ChildAlive, text),
+    };
     let target = WatchTarget {
         nvml_library: request.nvml_library.clone(),
         pci_address: request.pci_address.clone(),
@@ -55,9 +65,7 @@ fn run() -> io::Result<()> {
         Ok(watch) => watch,
         Err(error) => {
             let text = format!("no thread to watch the GPU: {error}");
-            reports.send(&ChildReport::Unable { reason: CanarySkip::Environment, text });
-            reports.send(&ChildReport::Done { gpu_seconds: 0.0 });
-            return Ok(());
+            return unable(&mut reports, CanarySkip::Environment, text);
         }
     };
     let slot = table.writer(NODE_SLOT);
@@ -69,5 +77,12 @@ fn run() -> io::Result<()> {
     // The parent hears the end now, also if NVML holds the other thread for ever.
     drop(reports);
     watch.finish();
+    Ok(())
+}
+
+/// Ends a run that cannot begin.
+fn unable(reports: &mut ReportWriter, reason: CanarySkip, text: String) -> io::Result<()> {
+    reports.send(&ChildReport::Unable { reason, text });
+    reports.send(&ChildReport::Done { gpu_seconds: 0.0 });
     Ok(())
 }

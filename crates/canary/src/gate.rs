@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use claims::Claimed;
-pub use facts::{Facts, Since, Told};
+pub use facts::{GateFacts, GateValue, Since};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanarySkip, ComputeMode};
 
@@ -57,7 +57,7 @@ pub fn refusal(conditions: &[Condition]) -> Option<CanarySkip> {
 }
 
 /// All conditions, the gravest first. The GPU must have been without work for `idle_for`.
-pub fn conditions(facts: &Facts, idle_for: Duration) -> Vec<Condition> {
+pub fn conditions(facts: &GateFacts, idle_for: Duration) -> Vec<Condition> {
     let mut list = vec![
         when("the driver is not released", facts.released, CanarySkip::Released, "it is released", "in use"),
         refused_by("the GPU answers", &facts.state, "it does"),
@@ -86,8 +86,8 @@ pub fn conditions(facts: &Facts, idle_for: Duration) -> Vec<Condition> {
 
 fn claimed(what: &str, by: &Claimed) -> Condition {
     match by {
-        Claimed::Nobody(how) => condition(what, how.as_str(), Allows::Yes),
-        Claimed::By(whom) => condition(what, whom.as_str(), Allows::No(CanarySkip::Claimed)),
+        Claimed::No(how) => condition(what, how.as_str(), Allows::Yes),
+        Claimed::By(claimant) => condition(what, claimant.as_str(), Allows::No(CanarySkip::Claimed)),
         Claimed::Unknown(why) => condition(what, why.as_str(), Allows::No(CanarySkip::Unread)),
         Claimed::Unasked(why) => condition(what, "", Allows::NotChecked(why.clone())),
     }
@@ -118,18 +118,18 @@ fn kept_away(what: &str, reason: CanarySkip, by: &Option<String>, good: &str) ->
     }
 }
 
-/// What a value that was not told allows: the driver's "not supported" is no reason to stay away.
-fn untold<T>(what: &str, told: &Told<T>) -> Option<Condition> {
-    match told {
-        Told::Value(_) => None,
-        Told::Unsupported => {
-            Some(condition(what, "", Allows::NotChecked("the driver does not tell it".into())))
+/// What a missing value allows: the driver's "not supported" is no reason to stay away.
+fn without_value<T>(what: &str, value: &GateValue<T>) -> Option<Condition> {
+    match value {
+        GateValue::Value(_) => None,
+        GateValue::Unsupported => {
+            Some(condition(what, "", Allows::NotChecked("the driver does not report it".into())))
         }
-        Told::Unread => Some(condition(what, "not known now", Allows::No(CanarySkip::Unread))),
+        GateValue::Unread => Some(condition(what, "not known now", Allows::No(CanarySkip::Unread))),
     }
 }
 
-fn fresh(facts: &Facts) -> Condition {
+fn fresh(facts: &GateFacts) -> Condition {
     let what = "its values are fresh";
     match facts.age {
         None => condition(what, "no values", Allows::No(CanarySkip::Unread)),
@@ -140,7 +140,7 @@ fn fresh(facts: &Facts) -> Condition {
     }
 }
 
-fn healthy(facts: &Facts) -> Condition {
+fn healthy(facts: &GateFacts) -> Condition {
     let what = "the GPU is healthy";
     match &facts.unhealthy {
         None => condition(what, "not known now", Allows::No(CanarySkip::Unread)),
@@ -149,7 +149,7 @@ fn healthy(facts: &Facts) -> Condition {
     }
 }
 
-fn xid(facts: &Facts) -> Condition {
+fn xid(facts: &GateFacts) -> Condition {
     let what = "no fault (Xid) within two minutes";
     match &facts.xid {
         Since::Never => condition(what, "none seen", Allows::Yes),
@@ -161,7 +161,7 @@ fn xid(facts: &Facts) -> Condition {
     }
 }
 
-fn child(facts: &Facts) -> Condition {
+fn child(facts: &GateFacts) -> Condition {
     let what = "no earlier canary's process is left on it";
     match facts.child {
         Some(pid) => condition(what, format!("process {pid}"), Allows::No(CanarySkip::ChildAlive)),
@@ -169,67 +169,69 @@ fn child(facts: &Facts) -> Condition {
     }
 }
 
-fn instance(facts: &Facts) -> Condition {
+fn instance(facts: &GateFacts) -> Condition {
     let what = "there is a device to run on";
     when(what, facts.no_instance, CanarySkip::NoInstance, "MIG mode without an instance", "there is")
 }
 
-fn mps(facts: &Facts) -> Condition {
+fn mps(facts: &GateFacts) -> Condition {
     let what = "no MPS";
     match &facts.mps {
-        Told::Value(0) => condition(what, "none", Allows::Yes),
-        Told::Value(n) => condition(what, format!("{n} of its processes"), Allows::No(CanarySkip::Mps)),
+        GateValue::Value(0) => condition(what, "none", Allows::Yes),
+        GateValue::Value(n) => condition(what, format!("{n} of its processes"), Allows::No(CanarySkip::Mps)),
         // Counted with the others, without which nothing is started.
-        Told::Unsupported | Told::Unread => {
-            condition(what, "", Allows::NotChecked("not told apart from other processes".into()))
+        GateValue::Unsupported | GateValue::Unread => {
+            condition(what, "", Allows::NotChecked("not distinguished from other processes".into()))
         }
     }
 }
 
-fn processes(facts: &Facts) -> Condition {
+fn processes(facts: &GateFacts) -> Condition {
     let what = "no process";
     match &facts.processes {
-        Told::Value(0) => condition(what, "none", Allows::Yes),
-        Told::Value(n) => condition(what, format!("{n}"), Allows::No(CanarySkip::Processes)),
-        Told::Unsupported => condition(what, "the driver does not tell them", Allows::No(CanarySkip::Unread)),
-        Told::Unread => condition(what, "not known now", Allows::No(CanarySkip::Unread)),
+        GateValue::Value(0) => condition(what, "none", Allows::Yes),
+        GateValue::Value(n) => condition(what, format!("{n}"), Allows::No(CanarySkip::Processes)),
+        GateValue::Unsupported => {
+            condition(what, "the driver does not report them", Allows::No(CanarySkip::Unread))
+        }
+        GateValue::Unread => condition(what, "not known now", Allows::No(CanarySkip::Unread)),
     }
 }
 
-fn compute_mode(facts: &Facts) -> Condition {
+fn compute_mode(facts: &GateFacts) -> Condition {
     let what = "compute mode default";
     match &facts.compute_mode {
-        Told::Value(ComputeMode::Default) => condition(what, "default", Allows::Yes),
-        Told::Value(mode) => condition(what, mode.known(), Allows::No(CanarySkip::ComputeMode)),
-        other => untold(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
+        GateValue::Value(ComputeMode::Default) => condition(what, "default", Allows::Yes),
+        GateValue::Value(mode) => condition(what, mode.known(), Allows::No(CanarySkip::ComputeMode)),
+        other => without_value(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
     }
 }
 
-fn persistence(facts: &Facts) -> Condition {
+fn persistence(facts: &GateFacts) -> Condition {
     // Without it each run would initialise the GPU and tear it down again.
     let what = "persistence mode on";
     match &facts.persistence {
-        Told::Value(true) => condition(what, "on", Allows::Yes),
-        Told::Value(false) => {
+        GateValue::Value(true) => condition(what, "on", Allows::Yes),
+        GateValue::Value(false) => {
             let found = "off: each run would initialise the GPU and tear it down";
             condition(what, found, Allows::No(CanarySkip::PersistenceOff))
         }
-        other => untold(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
+        other => without_value(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
     }
 }
 
-fn utilization(facts: &Facts) -> Condition {
+fn utilization(facts: &GateFacts) -> Condition {
     let what = "utilization 0";
     match &facts.utilization {
-        Told::Value(ratio) if *ratio > BUSY => {
+        GateValue::Value(ratio) if *ratio > BUSY => {
             condition(what, format!("{:.0} %", ratio * 100.0), Allows::No(CanarySkip::Busy))
         }
-        Told::Value(_) => condition(what, "0 %", Allows::Yes),
-        other => untold(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
+        GateValue::Value(_) => condition(what, "0 %", Allows::Yes),
+        other => without_value(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
     }
 }
 
-fn idle(facts: &Facts, idle_for: Duration) -> Condition {
+fn idle(facts: &GateFacts, idle_for: Duration) -> Condition {
     let what = format!("without work for {}", in_words(idle_for));
     match facts.idle {
         None => condition(&what, "", Allows::NotChecked("only the daemon watches for how long".into())),
@@ -240,7 +242,7 @@ fn idle(facts: &Facts, idle_for: Duration) -> Condition {
     }
 }
 
-fn memory(facts: &Facts) -> Condition {
+fn memory(facts: &GateFacts) -> Condition {
     let what = "memory as of an empty GPU";
     let Some(memory) = &facts.memory else {
         return condition(what, "not known now", Allows::No(CanarySkip::Unread));
@@ -260,7 +262,7 @@ pub fn memory_at_rest(total: f64, least: Option<f64>) -> f64 {
     least.map_or(share, |least| share.max(least.min(REST_BYTES) + REST_SLACK))
 }
 
-fn duty(facts: &Facts) -> Condition {
+fn duty(facts: &GateFacts) -> Condition {
     let what = "within the budget of GPU time";
     match facts.duty_wait {
         Some(wait) => {

@@ -1,28 +1,32 @@
-//! The lock file of the canary: a run holds its flock(2), and while another process holds the lock no canary runs.
+//! The canary's lock files, held by flock(2). A run holds the interlock, and an administrator may hold it instead. The
+//! process of a run holds the lock of its GPU as well, so that the kernel releases that one when the process has ended,
+//! whatever became of the parent: no second canary starts beside one that hangs.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NONBLOCK;
 use nix::sys::stat::{major, minor};
 
-/// Everybody may open the file, and so hold its lock.
+/// All users may open the file, and so hold its lock.
 const MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
+/// End of the name of a GPU's lock file.
+const SUFFIX: &str = ".lock";
 
-/// The interlock, held until this is dropped.
+/// A lock, held until this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldLock {
     _lock: Flock<File>,
 }
 
-/// Takes the interlock, and makes its file if there is none. Never waits; an error says in words who holds it,
-/// or why it cannot be told.
-pub fn take(path: &Path) -> Result<Held, String> {
+/// Takes a lock, and makes its file if there is none. Never waits; an error names the holder, or says why the lock
+/// cannot be had.
+pub fn take(path: &Path) -> Result<HeldLock, String> {
     let named = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
     let file = open(path).map_err(named)?;
     let identity = file.metadata().map_err(named)?;
@@ -30,7 +34,7 @@ pub fn take(path: &Path) -> Result<Held, String> {
         return Err(format!("{} is no plain file", path.display()));
     }
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(Held { _lock: lock }),
+        Ok(lock) => Ok(HeldLock { _lock: lock }),
         Err((_, Errno::EWOULDBLOCK)) => Err(match holder(&identity) {
             Some(holder) => format!("{} is locked by {holder}", path.display()),
             None => format!("{} is locked by another process", path.display()),
@@ -39,15 +43,44 @@ pub fn take(path: &Path) -> Result<Held, String> {
     }
 }
 
-/// Whether it could be taken now.
+/// Whether a lock could be taken now.
 pub fn free(path: &Path) -> Result<(), String> {
     take(path).map(drop)
 }
 
-/// Opens the file, and makes it, open to all, if there is none. One of somebody else's is locked as well by who
-/// may only read it.
+/// The lock of a GPU, beside the interlock.
+pub fn gpu_lock(interlock: &Path, uuid: &str) -> PathBuf {
+    let uuid = uuid.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    interlock.with_file_name(format!("{}{uuid}{SUFFIX}", prefix(interlock)))
+}
+
+fn prefix(interlock: &Path) -> String {
+    format!("{}.", interlock.file_stem().unwrap_or_default().to_string_lossy())
+}
+
+/// The process of a canary that holds any GPU's lock, of whatever parent.
+pub fn gpu_holder(interlock: &Path) -> Option<String> {
+    let prefix = prefix(interlock);
+    for entry in fs::read_dir(interlock.parent()?).ok()?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.len() < prefix.len() + SUFFIX.len() || !name.starts_with(&prefix) || !name.ends_with(SUFFIX) {
+            continue;
+        }
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(entry.path()) else {
+            continue;
+        };
+        let identity = file.metadata().ok();
+        if let Err((_, Errno::EWOULDBLOCK)) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            let holder = identity.and_then(|identity| holder(&identity));
+            return Some(holder.unwrap_or_else(|| "a process of another container".to_owned()));
+        }
+    }
+    None
+}
+
+/// Opens the file, and makes it, open to all, if there is none. Reading is enough to lock a file of another user.
 fn open(path: &Path) -> io::Result<File> {
-    // Not to wait for anybody, should it be a FIFO.
+    // A FIFO is not waited for.
     let reading = || OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
     match reading() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -63,13 +96,13 @@ fn open(path: &Path) -> io::Result<File> {
             file.set_permissions(Permissions::from_mode(MODE))?;
             Ok(file)
         }
-        // Made by somebody else in the meantime.
+        // Made by another process in the meantime.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => reading(),
         Err(error) => Err(error),
     }
 }
 
-/// Who holds a lock on this file, as far as the kernel tells us: processes of other namespaces are not seen.
+/// The holder of a lock on this file, as far as the kernel shows it: processes of other namespaces are not seen.
 fn holder(file: &fs::Metadata) -> Option<String> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let pid = holder_in(&locks, major(file.dev()), minor(file.dev()), file.ino())?;
@@ -98,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holds_it_and_the_other_is_told_who() {
+    fn one_holds_it_and_the_other_gets_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/canary.lock");
         let held = take(&path).unwrap();
@@ -127,5 +160,21 @@ mod tests {
         assert_eq!(holder_in(locks, 0, 0x19, 7), Some(708));
         assert_eq!(holder_in(locks, 0, 0x19, 8), None, "it only waits");
         assert_eq!(holder_in(locks, 0xfe, 1, 9), None, "of another namespace");
+    }
+
+    #[test]
+    fn a_gpu_in_a_canarys_hands_has_a_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock_file = dir.path().join("canary.lock");
+        let _canary = take(&lock_file).unwrap();
+        assert_eq!(gpu_holder(&lock_file), None, "the lock of all GPUs is none of a GPU");
+        let path = gpu_lock(&lock_file, "GPU-0");
+        assert_eq!(path, dir.path().join("canary.GPU-0.lock"));
+        let held = take(&path).unwrap();
+        drop(take(&gpu_lock(&lock_file, "GPU-1")).unwrap());
+        let holder = gpu_holder(&lock_file).unwrap();
+        assert!(holder.contains(&format!("process {}", std::process::id())), "{holder}");
+        drop(held);
+        assert_eq!(gpu_holder(&lock_file), None);
     }
 }

@@ -5,9 +5,8 @@
 //! - [`abi`]: the shapes shared with the kernels · [`code`]: their machine code · [`mod@reference`]: their results on the CPU
 //! - [`child`]: the process of a run, the only one that loads libcuda · [`report`]: its messages · [`session`]: a GPU ready
 //!   for checks, and the driver
-//! - [`parent`]: starts, watches and ends that process
-//! - [`gate`]: whether a run may start now · [`interlock`]: its lock · [`schedule`]: when it is due
-//! - [`stray`]: processes that another daemon or command left behind
+//! - [`runner`]: one run · [`parent`]: starts, watches and ends its process
+//! - [`gate`]: whether a run may start now · [`interlock`]: the lock files · [`schedule`]: when it is due
 //! - [`roofline`]: what the hardware can do · [`baseline`]: what the GPU did before · [`sample`]: one check against both ·
 //!   [`judge`]: the verdicts of a run
 //!
@@ -30,8 +29,8 @@ pub mod reference;
 pub mod report;
 mod request;
 mod roofline;
+pub mod runner;
 mod sample;
 pub mod schedule;
 mod session;
 pub mod stats;
-pub mod stray;

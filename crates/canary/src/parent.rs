@@ -1,94 +1,79 @@
-//! The process of one run as its parent sees it: started, listened to, given up when it makes no progress, and
-//! asked to end. Nothing here waits for the process: what does not end is handed back as [`Remains`].
+//! The process of one run as its parent sees it: started, read, abandoned when it makes no progress, and asked to
+//! end. Nothing here waits for the process: one that does not end is handed back as [`DetachedChild`].
 
-mod lines;
-mod remains;
-mod surroundings;
+mod detached;
+mod environment;
 mod transcript;
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use crate::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
-use host::child::{self, Family, Running, Voice};
-use host::inflight::Table;
+use host::child::{ChildSet, Stderr};
+use host::frame::{self, FrameError};
 use host::stop::Stop;
+use host::supervise::{Launch, Supervised};
 use model::canary::COMMAND;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanarySkip, CanaryStep};
 use model::clock::{Mono, unix_seconds};
 
-use lines::Line;
-pub use remains::{Call, Look, Remains, may_kill};
-use surroundings::EmptyFolder;
+pub use detached::{ChildCheck, DetachedChild, DriverCall};
+use environment::EmptyFolder;
 use transcript::Transcript;
 
 /// Time without progress after which the log says so.
 const SLOW: Duration = Duration::from_secs(10);
-/// How long a process may take from its last report to its end before the run is told without waiting.
+/// How long a process may take from its last report to its end before the run is over without it.
 const GOING: Duration = Duration::from_secs(2);
-/// How long a process that was asked to end has to say how far it came, and to go.
+/// How long a process that was asked to end has for its last reports and its end.
 const ASKED: Duration = Duration::from_secs(3);
 /// How long the rest of the reports of an ended process are waited for.
 const REST: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
-/// A look that comes so much later says that we were asleep ourselves.
+/// A look that comes so much later: this process itself was asleep.
 const ASLEEP: Duration = Duration::from_secs(5);
-/// Longest order: a pipe takes so much without a reader, however small the kernel made it.
-const MAX_ORDER: usize = 4096;
+/// Longest request: a pipe takes so much without a reader, however small the kernel made it.
+const MAX_REQUEST: usize = 4096;
+/// ReportWriter kept while they are not taken; then the process waits.
+const KEPT: usize = 64;
 
 /// How a run is started.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
-    /// The program: [`child::this_program`], but for tests.
+pub struct CanaryStart<'a> {
+    /// The program: [`host::child::this_program`], but for tests.
     pub program: &'a Path,
-    /// What to do.
-    pub order: &'a RunRequest,
+    pub request: &'a RunRequest,
     /// Longest time without progress.
     pub hung_after: Duration,
     /// How long a process that was asked to end may take before it is killed, even inside the driver.
     pub kill_after: Duration,
-    /// Where what it writes to its standard error goes.
-    pub voice: Voice,
+    pub stderr: Stderr,
+    /// The children whose cost is counted together with this one's.
+    pub children: Option<&'a Arc<ChildSet>>,
 }
 
-/// Makes a run and gives what was reported, as soon as its end is known; with the process, if that has not
-/// ended. `stop` ends the run between two kernels. `on` is told each report as it comes.
-pub fn run(start: Start<'_>, stop: &Stop, on: &mut dyn FnMut(&ChildReport)) -> (CanaryRun, Option<Remains>) {
-    let mut active = match Active::start(start) {
-        Ok(active) => active,
-        Err(run) => return (*run, None),
-    };
-    loop {
-        if stop.stopped() {
-            active.ask_to_end("it was asked to end");
-        }
-        if let Some(end) = active.look(LOOK, on) {
-            return active.over(end);
-        }
-    }
-}
+/// What the reader of the child's frames delivers.
+type ReceivedReport = Result<Option<ChildReport>, FrameError>;
 
 /// A run under way.
 #[derive(Debug)]
-pub struct Active {
-    running: Running,
-    table: Table,
+pub struct ActiveRun {
+    child: Supervised,
     folder: EmptyFolder,
-    lines: Receiver<Line>,
+    reports: Receiver<ReceivedReport>,
     /// Whether the stream has ended.
     stream_over: bool,
-    told: Transcript,
+    transcript: Transcript,
     began: f64,
     hung_after: Duration,
     kill_after: Duration,
-    progress: Progress,
+    progress: RunProgress,
     /// When the last report came.
     done: Option<Mono>,
     /// When the process had ended.
@@ -97,61 +82,52 @@ pub struct Active {
     looked: Mono,
 }
 
-/// When it last came further.
+/// When the process last came further.
 #[derive(Debug)]
-struct Progress {
+struct RunProgress {
     at: Mono,
     moves: Option<(u64, Mono)>,
     said_slow: bool,
 }
 
-impl Active {
-    /// Starts the process and gives it its order. A run that cannot even begin is given at once.
-    pub fn start(start: Start<'_>) -> Result<Active, Box<CanaryRun>> {
+impl ActiveRun {
+    /// Starts the process and sends its request. A run that cannot even begin is given at once.
+    pub fn start(start: CanaryStart<'_>) -> Result<ActiveRun, Box<CanaryRun>> {
         let began = unix_seconds();
-        Active::try_start(start, began).map_err(|error| {
+        ActiveRun::try_start(start, began).map_err(|error| {
             let text = format!("the canary's process cannot be started: {error}");
             let end = RunEnd::Unable { reason: CanarySkip::Environment, text };
             Box::new(Transcript::default().run(began, end))
         })
     }
 
-    fn try_start(start: Start<'_>, began: f64) -> io::Result<Active> {
-        let mut order = serde_json::to_vec(start.order)?;
-        order.push(b'\n');
-        if order.len() > MAX_ORDER {
-            return Err(io::Error::other(format!("its order has more than {MAX_ORDER} bytes")));
+    fn try_start(start: CanaryStart<'_>, began: f64) -> io::Result<ActiveRun> {
+        if frame::encode(start.request).map_err(io::Error::other)?.len() > MAX_REQUEST {
+            return Err(io::Error::other(format!("its request has more than {MAX_REQUEST} bytes")));
         }
-        let table = Table::create()?;
         let folder = EmptyFolder::make()?;
-        let environment = surroundings::environment(start.order, folder.path());
-        let (mut running, frames): (Running, File) =
-            child::start(start.program, &[COMMAND], &environment, table.descriptor(), start.voice)?;
-        let lines = match lines::read(frames) {
-            Ok(lines) => lines,
-            Err(error) => {
-                running.end_at_once();
-                return Err(error);
-            }
+        let launch = Launch {
+            program: start.program,
+            args: &[COMMAND],
+            environment: &environment::environment(start.request, folder.path()),
+            stderr: start.stderr,
+            children: start.children,
+            thread: "canary-reports",
         };
-        if let Some(control) = &mut running.control {
-            // A process that died at once makes this fail; its end is seen where ends are seen.
-            if let Err(error) = control.write_all(&order) {
-                tracing::warn!(%error, "the canary's process did not take its order");
-            }
-        }
+        let (sender, reports) = sync_channel(KEPT);
+        let mut child = Supervised::start(launch, move |report| sender.send(report).is_ok())?;
+        child.send(start.request);
         let now = Mono::now();
-        Ok(Active {
-            running,
-            table,
+        Ok(ActiveRun {
+            child,
             folder,
-            lines,
+            reports,
             stream_over: false,
-            told: Transcript::default(),
+            transcript: Transcript::default(),
             began,
             hung_after: start.hung_after,
             kill_after: start.kill_after,
-            progress: Progress { at: now, moves: None, said_slow: false },
+            progress: RunProgress { at: now, moves: None, said_slow: false },
             done: None,
             ended: None,
             asked: None,
@@ -159,40 +135,35 @@ impl Active {
         })
     }
 
-    /// Makes its process one of a family, which then knows what it costs. Call once, at its start.
-    pub fn join(&mut self, family: &Arc<Family>) {
-        self.running.join(family);
-    }
-
     /// Process id.
     pub fn pid(&self) -> i32 {
-        self.running.pid
+        self.child.pid()
     }
 
     /// The step it is in.
     pub fn step(&self) -> CanaryStep {
-        self.told.step()
+        self.transcript.step()
     }
 
     /// The driver call it is in.
-    pub fn call(&self) -> Option<Call> {
-        remains::call(&self.table.views())
+    pub fn call(&self) -> Option<DriverCall> {
+        detached::call(&self.child.views())
     }
 
-    /// Asks it to end after the kernel it is in. Why, in words; the first time counts.
+    /// Asks the process to end after the kernel it is in. The first reason counts.
     pub fn ask_to_end(&mut self, why: &str) {
         if self.asked.is_none() {
             self.asked = Some((Mono::now(), why.to_owned()));
-            self.running.ask_to_end();
+            self.child.ask_to_end();
         }
     }
 
-    /// Waits a while for news. Gives how the run ended once that is known; then [`Active::over`] is next.
-    pub fn look(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Option<RunEnd> {
-        let broken = self.listen(wait, on).err();
+    /// Waits a while for reports. Gives how the run ended once that is known; then [`ActiveRun::over`] is next.
+    pub fn poll(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Option<RunEnd> {
+        let broken = self.receive(wait, on).err();
         let now = Mono::now();
         if now.since(self.looked) > wait + ASLEEP {
-            // We were stopped or asleep, and with us perhaps the whole machine.
+            // This process was stopped or asleep, and perhaps the whole machine.
             self.progress.at = now;
         }
         self.looked = now;
@@ -203,34 +174,34 @@ impl Active {
         self.judge(now)
     }
 
-    /// Takes in what comes within `wait`, and all that has come.
-    fn listen(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Result<(), String> {
+    /// Takes in the reports that come within `wait`, and all that have come.
+    fn receive(&mut self, wait: Duration, on: &mut dyn FnMut(&ChildReport)) -> Result<(), String> {
         if self.stream_over {
             Stop::default().wait_until(Mono::now() + wait.min(LOOK));
             return Ok(());
         }
-        let mut next = match self.lines.recv_timeout(wait) {
-            Ok(line) => Some(line),
+        let mut next = match self.reports.recv_timeout(wait) {
+            Ok(received) => Some(received),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Line::Over),
+            Err(RecvTimeoutError::Disconnected) => Some(Ok(None)),
         };
-        while let Some(line) = next {
-            match line {
-                Line::Report(report) => {
+        while let Some(received) = next {
+            match received {
+                Ok(Some(report)) => {
                     on(&report);
-                    self.told.take(*report)?;
+                    self.transcript.take(report)?;
                     self.moved(Mono::now());
                 }
-                Line::Garbage(text) => return Err(text),
-                Line::Over => {
+                Ok(None) => {
                     self.stream_over = true;
                     return Ok(());
                 }
+                Err(error) => return Err(error.to_string()),
             }
-            next = match self.lines.try_recv() {
-                Ok(line) => Some(line),
+            next = match self.reports.try_recv() {
+                Ok(received) => Some(received),
                 Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Line::Over),
+                Err(TryRecvError::Disconnected) => Some(Ok(None)),
             };
         }
         Ok(())
@@ -239,7 +210,7 @@ impl Active {
     fn moved(&mut self, now: Mono) {
         self.progress.at = now;
         self.progress.said_slow = false;
-        if self.told.done() {
+        if self.transcript.done() {
             self.done.get_or_insert(now);
         }
     }
@@ -248,27 +219,22 @@ impl Active {
         if self.ended.is_some() {
             return;
         }
-        match self.running.ended() {
-            Ok(status) => self.ended = status.map(|status| (now, status)),
-            Err(error) => {
-                tracing::warn!(%error, pid = self.pid(), "cannot tell whether the canary's process has ended");
-            }
-        }
+        self.ended = self.child.ended().map(|status| (now, status));
     }
 
     fn judge(&mut self, now: Mono) -> Option<RunEnd> {
         if let Some((at, status)) = self.ended {
-            // Somebody it started may hold its end of the pipe open.
+            // A process that the child started may hold its end of the pipe open.
             let all_heard = self.stream_over || now.since(at) > REST;
             return all_heard.then(|| self.ended_with(status));
         }
         if self.done.is_some_and(|done| now.since(done) > GOING) {
-            return self.told.told_end().map(|end| self.with_reason(end));
+            return self.transcript.reported_end().map(|end| self.with_reason(end));
         }
         if self.asked.as_ref().is_some_and(|(asked, _)| now.since(*asked) > ASKED) {
             return Some(self.abandoned());
         }
-        let moves = remains::moves(&self.table.views());
+        let moves = detached::moves(&self.child.views());
         if moves != self.progress.moves {
             self.progress.moves = moves;
             self.moved(now);
@@ -285,7 +251,7 @@ impl Active {
     /// No progress is the driver's fault only inside one of its calls: else the process was stopped or starved.
     fn no_progress(&self, still: Duration) -> RunEnd {
         let (step, seconds) = (self.step(), still.as_secs_f64());
-        if child::all_stopped(self.pid()) {
+        if self.child.all_stopped() {
             return RunEnd::Broken {
                 text: format!("the process was stopped by a signal in step {}", step.known()),
             };
@@ -303,7 +269,7 @@ impl Active {
     }
 
     fn ended_with(&self, status: ExitStatus) -> RunEnd {
-        match self.told.told_end() {
+        match self.transcript.reported_end() {
             Some(end) => self.with_reason(end),
             None if self.asked.is_some() => self.abandoned(),
             None => RunEnd::Broken {
@@ -313,7 +279,7 @@ impl Active {
     }
 
     fn abandoned(&self) -> RunEnd {
-        let end = self.told.told_end();
+        let end = self.transcript.reported_end();
         self.with_reason(end.unwrap_or(RunEnd::Abandoned { text: String::new(), pids: Vec::new() }))
     }
 
@@ -328,28 +294,25 @@ impl Active {
     }
 
     /// The run is over: gives what was reported, and the process if it has not ended. It is asked to.
-    pub fn over(mut self, end: RunEnd) -> (CanaryRun, Option<Remains>) {
-        self.running.ask_to_end();
+    pub fn over(mut self, end: RunEnd) -> (CanaryRun, Option<DetachedChild>) {
+        self.child.ask_to_end();
         let now = Mono::now();
         self.see_end(now);
         let hung = matches!(end, RunEnd::Hung { .. });
         let step = self.step();
-        let run = self.told.run(self.began, end);
+        let run = self.transcript.run(self.began, end);
         if self.ended.is_some() {
             return (run, None);
         }
-        let remains = Remains {
-            running: self.running,
-            table: self.table,
+        let detached = DetachedChild {
+            child: self.child,
             _folder: self.folder,
             step,
             hung,
-            asked: self.asked.map_or(now, |(asked, _)| asked),
             hung_after: self.hung_after,
             kill_after: self.kill_after,
-            killed: None,
         };
-        (run, Some(remains))
+        (run, Some(detached))
     }
 }
 

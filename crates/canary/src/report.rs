@@ -1,5 +1,5 @@
-//! What the canary's process reports to its parent, as lines of JSON up the frames pipe. A report before each step names the
-//! step, so that a hang has a place.
+//! The reports of the canary's process to its parent, as frames ([`host::frame`]). A report before each step names the step, so
+//! that a hang has a place.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +9,6 @@ pub use crate::request::RunRequest;
 pub use crate::session::tally::{Mismatch, Mismatches};
 pub use crate::stats::Sm;
 use model::catalog::{CanarySkip, CanaryStep};
-
-/// Longest line that either side accepts.
-pub const MAX_LINE: usize = 256 * 1024;
 
 /// What the process reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

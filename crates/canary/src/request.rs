@@ -1,4 +1,4 @@
-//! The parent's request to the canary's process: the first line on the control pipe.
+//! The parent's request to the canary's process: the only message on the control pipe.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use model::catalog::CanaryCheck;
 
-/// What to do. The first line on the control pipe; when the pipe closes, the process stops after the kernel
-/// it is in.
+/// What to do. When the control pipe closes, the process stops after the kernel that runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRequest {
-    /// [`model::catalog::fingerprint`] of the parent: another build is refused.
-    pub fingerprint: u64,
     /// UUID of the GPU or MIG device, as CUDA takes it: `GPU-...` or `MIG-...`.
     pub device: String,
     /// PCI address of the GPU, as NVML gives it: the handle is taken by it, so that no other GPU is touched.
@@ -26,8 +23,10 @@ pub struct RunRequest {
     pub cuda_library: PathBuf,
     /// What to check, in this order. [`CanaryCheck::Init`] is what every run begins with.
     pub checks: Vec<CanaryCheck>,
-    /// CudaDevice memory to use at most beside the context, in bytes.
+    /// Device memory to use at most beside the context, in bytes.
     pub memory_bytes: u64,
+    /// Lock files of the GPUs: the process holds them to its end.
+    pub locks: Vec<PathBuf>,
     /// From which all inputs follow.
     pub seed: u64,
     /// Stop as soon as another process is on the device. Not for a run that an operator asked for by force: there

@@ -1,19 +1,19 @@
-//! When the canary is due, and where: pure, driven by the times it is told. One GPU at a time on the node is the
+//! When the canary is due, and where: pure, driven by the times it is given. One GPU at a time on the node is the
 //! caller's part; everything else is here: the interval and its jitter, the spread over the GPUs, runs soon after
 //! a job, soon again after a low sample, pauses that grow while nothing can be found out, instances by turns, and
 //! the budget of GPU time.
 
 mod budget;
-pub mod dice;
+pub mod rng;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use budget::Budget;
-use dice::Dice;
 use model::canary::{Outcome, Place};
 use model::catalog::{CanaryEnd, CanaryMode, CanarySkip, CanaryVerdict, Gpu};
 use model::clock::Mono;
+use rng::Rng;
 
 /// A refused run is looked at again after this time.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const REPEATS: u32 = 3;
 
 /// How often, and how much.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ScheduleSettings {
     /// When it runs.
     pub mode: CanaryMode,
     /// Time between two runs on one GPU.
@@ -41,7 +41,7 @@ pub struct Settings {
     pub duty: f64,
 }
 
-impl Settings {
+impl ScheduleSettings {
     /// Time to a repetition.
     fn soon(&self) -> Duration {
         (self.interval / 6).max(SOONEST).min(self.interval)
@@ -61,31 +61,31 @@ pub struct Due {
 
 /// The plan of all GPUs.
 #[derive(Debug)]
-pub struct Schedule {
-    settings: Settings,
-    dice: Dice,
-    plans: BTreeMap<Gpu, Plan>,
+pub struct CanarySchedule {
+    settings: ScheduleSettings,
+    rng: Rng,
+    plans: BTreeMap<Gpu, GpuPlan>,
 }
 
 /// The plan of one GPU.
 #[derive(Debug)]
-struct Plan {
+struct GpuPlan {
     due: Mono,
-    /// Not looked at before: it was refused just now.
-    look: Mono,
+    /// Not tried before: the run was refused just now.
+    retry_at: Mono,
     places: Vec<Place>,
     /// When each place had its last run.
     turns: BTreeMap<Place, Mono>,
     last_run: Option<Mono>,
     /// Runs in a row that found out nothing.
-    vain: u32,
+    inconclusive_runs: u32,
     /// Runs in a row with a low sample.
-    low: u32,
+    low_runs: u32,
     refused: Option<Refused>,
     /// Places at work when last seen.
     working: BTreeSet<Place>,
     /// A place that a job has left, and when it is due for that.
-    left: Option<(Place, Mono)>,
+    job_left: Option<(Place, Mono)>,
     budget: Budget,
 }
 
@@ -93,15 +93,15 @@ struct Plan {
 #[derive(Debug)]
 struct Refused {
     counted: BTreeSet<CanarySkip>,
-    /// When the reasons are counted anew.
+    /// When the reasons are counted again.
     until: Mono,
     rounds: u32,
 }
 
-impl Schedule {
+impl CanarySchedule {
     /// A plan for nothing yet. What is random follows from `seed`.
-    pub fn new(settings: Settings, seed: u64) -> Schedule {
-        Schedule { settings, dice: Dice::new(seed), plans: BTreeMap::new() }
+    pub fn new(settings: ScheduleSettings, seed: u64) -> CanarySchedule {
+        CanarySchedule { settings, rng: Rng::new(seed), plans: BTreeMap::new() }
     }
 
     /// Which GPUs there are, and where on each a run can be made. New ones are due some time after a quarter of
@@ -111,10 +111,10 @@ impl Schedule {
         for (gpu, places) in devices {
             let first = now + self.settings.interval / 4 + self.spread(gpu);
             let budget = Budget::new(self.settings.duty, self.settings.interval, now);
-            let plan = self.plans.entry(gpu.clone()).or_insert_with(|| Plan::new(first, budget));
+            let plan = self.plans.entry(gpu.clone()).or_insert_with(|| GpuPlan::new(first, budget));
             plan.turns.retain(|place, _| places.contains(place));
             plan.working.retain(|place| places.contains(place));
-            plan.left.take_if(|(place, _)| !places.contains(place));
+            plan.job_left.take_if(|(place, _)| !places.contains(place));
             plan.places.clone_from(places);
         }
     }
@@ -124,7 +124,7 @@ impl Schedule {
     fn spread(&mut self, gpu: &Gpu) -> Duration {
         const GOLDEN: f64 = 0.618_033_988_749_895;
         let share = (f64::from(gpu.gpu) * GOLDEN).fract();
-        self.settings.interval.mul_f64(0.9 * share + 0.1 * self.dice.unit())
+        self.settings.interval.mul_f64(0.9 * share + 0.1 * self.rng.unit())
     }
 
     /// Whether a place is at work now. In mode `after_job` a run is due soon after the work has ended.
@@ -133,18 +133,18 @@ impl Schedule {
         let gap = self.settings.interval / 6;
         let Some(plan) = self.plans.get_mut(&place.gpu) else { return };
         if works {
-            plan.left.take_if(|(left, _)| left == place);
+            plan.job_left.take_if(|(left, _)| left == place);
             plan.working.insert(place.clone());
         } else if plan.working.remove(place) && after_job {
             let soonest = plan.last_run.map_or(now, |last| last + gap);
-            plan.left = Some((place.clone(), soonest.max(now + AFTER_JOB)));
+            plan.job_left = Some((place.clone(), soonest.max(now + AFTER_JOB)));
         }
     }
 
     /// When the next run on this GPU is due.
     pub fn next_due(&self, gpu: &Gpu) -> Option<Mono> {
         let plan = self.plans.get(gpu)?;
-        self.scheduled().then(|| plan.left.as_ref().map_or(plan.due, |(_, at)| plan.due.min(*at)))
+        self.scheduled().then(|| plan.job_left.as_ref().map_or(plan.due, |(_, at)| plan.due.min(*at)))
     }
 
     fn scheduled(&self) -> bool {
@@ -157,9 +157,9 @@ impl Schedule {
             return Vec::new();
         }
         let mut due: Vec<(Mono, Due)> = Vec::new();
-        for (gpu, plan) in self.plans.iter().filter(|(_, plan)| plan.look <= now) {
+        for (gpu, plan) in self.plans.iter().filter(|(_, plan)| plan.retry_at <= now) {
             // What a job has just left comes first: it is still warm.
-            let after_job = plan.left.as_ref().filter(|(_, at)| *at <= now);
+            let after_job = plan.job_left.as_ref().filter(|(_, at)| *at <= now);
             let (since, places, idle_for) = match after_job {
                 Some((place, at)) => (*at, vec![place.clone()], AFTER_JOB.min(self.settings.idle_for)),
                 None if plan.due <= now => (plan.due, plan.by_turns(), self.settings.idle_for),
@@ -181,8 +181,8 @@ impl Schedule {
     pub fn refused(&mut self, now: Mono, gpu: &Gpu, reason: CanarySkip) -> bool {
         let interval = self.settings.interval;
         let Some(plan) = self.plans.get_mut(gpu) else { return false };
-        let again = if plan.left.is_some() { LOOK_AGAIN / 10 } else { LOOK_AGAIN };
-        plan.look = now + again.min(interval / 4);
+        let again = if plan.job_left.is_some() { LOOK_AGAIN / 10 } else { LOOK_AGAIN };
+        plan.retry_at = now + again.min(interval / 4);
         let round = |rounds| now + interval * pause(rounds);
         let refused = plan.refused.get_or_insert_with(|| Refused {
             counted: BTreeSet::new(),
@@ -203,58 +203,58 @@ impl Schedule {
         plan.turns.insert(place.clone(), now);
         plan.last_run = Some(now);
         plan.refused = None;
-        plan.left = None;
+        plan.job_left = None;
     }
 
     /// A run has ended: when is the next?
     pub fn ended(&mut self, now: Mono, outcome: &Outcome) {
         let settings = self.settings;
-        let jitter = 1.0 - JITTER + 2.0 * JITTER * self.dice.unit();
+        let jitter = 1.0 - JITTER + 2.0 * JITTER * self.rng.unit();
         let Some(plan) = self.plans.get_mut(&outcome.place.gpu) else { return };
         plan.budget.spend(outcome.gpu_seconds, now);
         let wait = match found(outcome) {
-            Found::Well => {
-                (plan.vain, plan.low) = (0, 0);
+            RunFinding::Well => {
+                (plan.inconclusive_runs, plan.low_runs) = (0, 0);
                 settings.interval
             }
-            Found::Low => {
-                plan.vain = 0;
-                plan.low = plan.low.saturating_add(1);
-                if plan.low <= REPEATS { settings.soon() } else { settings.interval }
+            RunFinding::Low => {
+                plan.inconclusive_runs = 0;
+                plan.low_runs = plan.low_runs.saturating_add(1);
+                if plan.low_runs <= REPEATS { settings.soon() } else { settings.interval }
             }
-            // Whoever came keeps the gate shut for as long as he stays.
-            Found::Interrupted => settings.soon(),
-            Found::Nothing => {
-                plan.vain = plan.vain.saturating_add(1);
-                settings.interval * pause(plan.vain)
+            // The process that came keeps the gate shut while it is there.
+            RunFinding::Interrupted => settings.soon(),
+            RunFinding::Nothing => {
+                plan.inconclusive_runs = plan.inconclusive_runs.saturating_add(1);
+                settings.interval * pause(plan.inconclusive_runs)
             }
             // Once more soon, in a process of its own, and then ever less often.
-            Found::Fault => {
-                plan.vain = plan.vain.saturating_add(1);
-                match plan.vain {
+            RunFinding::Fault => {
+                plan.inconclusive_runs = plan.inconclusive_runs.saturating_add(1);
+                match plan.inconclusive_runs {
                     1 => settings.soon(),
                     more => settings.interval * pause(more - 2),
                 }
             }
         };
         plan.due = now + wait.mul_f64(jitter);
-        plan.look = now;
+        plan.retry_at = now;
     }
 }
 
-impl Plan {
-    fn new(due: Mono, budget: Budget) -> Plan {
-        Plan {
+impl GpuPlan {
+    fn new(due: Mono, budget: Budget) -> GpuPlan {
+        GpuPlan {
             due,
-            look: Mono(0),
+            retry_at: Mono(0),
             places: Vec::new(),
             turns: BTreeMap::new(),
             last_run: None,
-            vain: 0,
-            low: 0,
+            inconclusive_runs: 0,
+            low_runs: 0,
             refused: None,
             working: BTreeSet::new(),
-            left: None,
+            job_left: None,
             budget,
         }
     }
@@ -274,7 +274,7 @@ fn pause(times: u32) -> u32 {
 
 /// What a run found, as far as it matters to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum RunFinding {
     Well,
     Low,
     Interrupted,
@@ -282,19 +282,19 @@ enum Found {
     Fault,
 }
 
-fn found(outcome: &Outcome) -> Found {
+fn found(outcome: &Outcome) -> RunFinding {
     match outcome.end {
-        CanaryEnd::Abandoned => Found::Interrupted,
-        CanaryEnd::DriverFault => Found::Fault,
-        CanaryEnd::CouldNotRun | CanaryEnd::Broken | CanaryEnd::Hung => Found::Nothing,
+        CanaryEnd::Abandoned => RunFinding::Interrupted,
+        CanaryEnd::DriverFault => RunFinding::Fault,
+        CanaryEnd::CouldNotRun | CanaryEnd::Broken | CanaryEnd::Hung => RunFinding::Nothing,
         CanaryEnd::Finished => {
             let samples = || outcome.checks.iter().map(|judged| judged.sample);
             if samples().any(is_low) {
-                Found::Low
+                RunFinding::Low
             } else if samples().any(|sample| sample == CanaryVerdict::Contended) {
-                Found::Interrupted
+                RunFinding::Interrupted
             } else {
-                Found::Well
+                RunFinding::Well
             }
         }
     }

@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 
 /// Descriptor on which a child writes frames.
 pub const FRAMES_FD: i32 = 3;
-/// Descriptor from which a child reads orders; when it closes, the child ends.
+/// Descriptor from which a child reads requests; when it closes, the child ends.
 pub const CONTROL_FD: i32 = 4;
 /// Descriptor of the memory shared with the parent.
 pub const SHARED_FD: i32 = 5;
@@ -46,20 +46,20 @@ pub fn this_program() -> PathBuf {
 
 /// The children of one kind: those alive, and the CPU time of those that have ended.
 #[derive(Debug, Default)]
-pub struct Family(Mutex<Kin>);
+pub struct ChildSet(Mutex<ChildTimes>);
 
 #[derive(Debug, Default)]
-struct Kin {
+struct ChildTimes {
     alive: Vec<i32>,
     ended_cpu: Duration,
 }
 
-impl Family {
+impl ChildSet {
     /// Looks at the process ids of those alive and at the CPU time of those that have ended. None ends in between:
     /// what is known of all children together is one with it.
     pub fn look<T>(&self, look: impl FnOnce(&[i32], Duration) -> T) -> T {
-        let kin = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        look(&kin.alive, kin.ended_cpu)
+        let times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        look(&times.alive, times.ended_cpu)
     }
 }
 
@@ -68,27 +68,27 @@ impl Family {
 pub struct Running {
     /// How it has ended, once it was waited for.
     status: Option<ExitStatus>,
-    family: Arc<Family>,
-    /// Orders to the child. Dropping it asks the child to end.
+    set: Arc<ChildSet>,
+    /// Requests to the child. Dropping it asks the child to end.
     pub control: Option<File>,
     /// The child's CPU time is read with this.
     pub pid: i32,
 }
 
-/// Where what a child says goes.
+/// Where a child's standard error goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Voice {
+pub enum Stderr {
     /// To our own standard error.
-    Log,
-    /// Nowhere. A child that is left behind in a driver call then holds no pipe open that somebody reads from
-    /// us to its end.
-    Silent,
+    Inherit,
+    /// Nowhere. A child that is left behind in a driver call then holds no pipe open that a reader of ours reads
+    /// to its end.
+    Null,
 }
 
-/// What a child's environment differs in from ours.
+/// The difference between a child's environment and ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// Variables whose names begin so are taken away.
+    /// Prefixes of the variables that are removed.
     pub without: Vec<&'static str>,
     /// Variables that are set.
     pub with: Vec<(OsString, OsString)>,
@@ -100,7 +100,7 @@ pub fn start(
     args: &[&str],
     environment: &Environment,
     shared: impl AsFd,
-    voice: Voice,
+    stderr: Stderr,
 ) -> io::Result<(Running, File)> {
     let (frames_read, frames_write) = io::pipe()?;
     let (control_read, control_write) = io::pipe()?;
@@ -128,17 +128,17 @@ pub fn start(
         }
     }
     command.envs(environment.with.iter().map(|(name, value)| (name, value)));
-    match voice {
+    match stderr {
         // A vendor library that prints must not reach anything but the log.
-        Voice::Log => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
-        Voice::Silent => command.stdout(Stdio::null()).stderr(Stdio::null()),
+        Stderr::Inherit => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
+        Stderr::Null => command.stdout(Stdio::null()).stderr(Stdio::null()),
     };
     let process = command.spawn()?;
     let pid = i32::try_from(process.id()).map_err(io::Error::other)?;
     // The command still owns the child's ends; they must close here, or the stream would never end.
     drop(command);
     let control = Some(File::from(OwnedFd::from(control_write)));
-    let running = Running { status: None, family: Arc::default(), control, pid };
+    let running = Running { status: None, set: Arc::default(), control, pid };
     Ok((running, File::from(OwnedFd::from(frames_read))))
 }
 
@@ -148,10 +148,10 @@ impl Running {
         self.control = None;
     }
 
-    /// Makes it one of a family, which then knows of its life and cost. Call once, at its start.
-    pub fn join(&mut self, family: &Arc<Family>) {
-        self.family = Arc::clone(family);
-        family.0.lock().unwrap_or_else(PoisonError::into_inner).alive.push(self.pid);
+    /// Counts the child's life and cost with those of the set. Call once, at its start.
+    pub fn join(&mut self, set: &Arc<ChildSet>) {
+        self.set = Arc::clone(set);
+        set.0.lock().unwrap_or_else(PoisonError::into_inner).alive.push(self.pid);
     }
 
     /// The exit status, if it has ended. Never waits.
@@ -159,17 +159,17 @@ impl Running {
         if self.status.is_some() {
             return Ok(self.status);
         }
-        // Its time passes to the family in the same moment in which the kernel adds it to that of all children.
-        let mut kin = self.family.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Its time passes to the set in the same moment in which the kernel adds it to that of all children.
+        let mut times = self.set.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((status, cpu)) = wait4(self.pid)? else { return Ok(None) };
-        kin.alive.retain(|pid| *pid != self.pid);
-        kin.ended_cpu += cpu;
+        times.alive.retain(|pid| *pid != self.pid);
+        times.ended_cpu += cpu;
         self.status = Some(status);
         Ok(self.status)
     }
 
-    /// Ends a child that was only just started, and waits for its end.
-    pub fn end_at_once(mut self) {
+    /// Kills a child that was only just started or calls no driver, and waits for its end.
+    pub fn kill_and_wait(mut self) {
         self.kill();
         let waited = waitid(Id::Pid(Pid::from_raw(self.pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         if let Err(error) = waited.map_err(io::Error::from).and_then(|_| self.ended()) {
@@ -260,15 +260,15 @@ mod tests {
     use model::clock::Mono;
 
     #[test]
-    fn a_family_knows_who_lives_and_what_those_have_used_who_ended() {
-        let family = Arc::new(Family::default());
+    fn a_set_knows_the_children_alive_and_the_cpu_time_of_the_ended() {
+        let set = Arc::new(ChildSet::default());
         let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
         let shared = File::open("/dev/null").unwrap();
         let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", script], &Environment::default(), shared, Voice::Silent)
+            start(Path::new("/bin/sh"), &["-c", script], &Environment::default(), shared, Stderr::Null)
                 .unwrap();
-        running.join(&family);
-        assert_eq!(family.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![running.pid], Duration::ZERO));
+        running.join(&set);
+        assert_eq!(set.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![running.pid], Duration::ZERO));
         let (pause, deadline) = (Stop::default(), Mono::now() + Duration::from_secs(60));
         let status = loop {
             if let Some(status) = running.ended().unwrap() {
@@ -279,19 +279,19 @@ mod tests {
         };
         assert_eq!(status.code(), Some(3));
         assert_eq!(running.ended().unwrap(), Some(status), "asked again");
-        let (alive, cpu) = family.look(|alive, cpu| (alive.to_vec(), cpu));
+        let (alive, cpu) = set.look(|alive, cpu| (alive.to_vec(), cpu));
         assert!(alive.is_empty() && cpu > Duration::ZERO, "{cpu:?}");
     }
 
     #[test]
     fn a_child_that_is_ended_at_once_is_waited_for() {
-        let family = Arc::new(Family::default());
+        let set = Arc::new(ChildSet::default());
         let shared = File::open("/dev/null").unwrap();
         let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", "sleep 600"], &Environment::default(), shared, Voice::Silent)
+            start(Path::new("/bin/sh"), &["-c", "sleep 600"], &Environment::default(), shared, Stderr::Null)
                 .unwrap();
-        running.join(&family);
-        running.end_at_once();
-        assert!(family.look(|alive, _| alive.is_empty()));
+        running.join(&set);
+        running.kill_and_wait();
+        assert!(set.look(|alive, _| alive.is_empty()));
     }
 }

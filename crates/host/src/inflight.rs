@@ -19,14 +19,14 @@ use model::clock::{Mono, nanos};
 
 /// GPUs one sampler can serve; more than any host has.
 pub const MAX_GPUS: usize = 64;
-/// Slot of the worker for the node: library, driver, list of GPUs.
+/// TableSlot of the worker for the node: library, driver, list of GPUs.
 pub const NODE_SLOT: usize = 0;
-/// Slot of the worker that waits for the driver's events.
+/// TableSlot of the worker that waits for the driver's events.
 pub const EVENTS_SLOT: usize = MAX_GPUS + 1;
-/// Slot of the thread that makes the fast visits of all GPUs. It is not judged: a GPU's own worker meets
+/// TableSlot of the thread that makes the fast visits of all GPUs. It is not judged: a GPU's own worker meets
 /// the same call.
 pub const FAST_SLOT: usize = MAX_GPUS + 2;
-/// Slot of the thread that asks about pairs of GPUs. Its calls are shown; they do not count as a second sick
+/// TableSlot of the thread that asks about pairs of GPUs. Its calls are shown; they do not count as a second sick
 /// worker: what is asked of a pair hangs when one of the two does.
 pub const PEERS_SLOT: usize = MAX_GPUS + 3;
 /// Slots in the table.
@@ -68,14 +68,14 @@ pub struct InCall {
     pub sequence: u64,
 }
 
-/// Low bits of [`Slot::sequence`].
+/// Low bits of [`TableSlot::sequence`].
 const IDLE: u64 = 0;
 const IN_CALL: u64 = 1;
 const WRITING: u64 = 2;
 const STATE: u64 = 3;
 
 #[repr(C, align(128))]
-struct Slot {
+struct TableSlot {
     sequence: AtomicU64,
     since: AtomicU64,
     allowed: AtomicU64,
@@ -96,7 +96,7 @@ impl Table {
     pub fn create() -> io::Result<Table> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create("gpu-node-exporter-inflight", flags)?);
-        file.set_len(size_of::<[Slot; SLOTS]>() as u64)?;
+        file.set_len(size_of::<[TableSlot; SLOTS]>() as u64)?;
         // A child that cut it short would kill the parent at its next look.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
@@ -105,7 +105,7 @@ impl Table {
 
     /// The table behind a descriptor that was inherited.
     pub fn open(file: File) -> io::Result<Table> {
-        if file.metadata()?.len() < size_of::<[Slot; SLOTS]>() as u64 {
+        if file.metadata()?.len() < size_of::<[TableSlot; SLOTS]>() as u64 {
             return Err(io::Error::other("the in-flight table is too small: parent of another build?"));
         }
         let map = MmapRaw::map_raw(&file)?;
@@ -117,10 +117,10 @@ impl Table {
         self.file.as_fd()
     }
 
-    fn slots(&self) -> &[Slot; SLOTS] {
+    fn slots(&self) -> &[TableSlot; SLOTS] {
         // SAFETY: the mapping is page-aligned, at least as long as the array (checked in `open`), lives
-        // as long as `self`, and a Slot is nothing but atomics, valid for any bits and shared writing.
-        unsafe { &*self.map.as_ptr().cast::<[Slot; SLOTS]>() }
+        // as long as `self`, and a TableSlot is nothing but atomics, valid for any bits and shared writing.
+        unsafe { &*self.map.as_ptr().cast::<[TableSlot; SLOTS]>() }
     }
 
     /// The writing end of one slot. Each slot must have one writer only.
@@ -134,7 +134,7 @@ impl Table {
     }
 }
 
-impl Slot {
+impl TableSlot {
     fn view(&self, number: usize) -> Option<SlotView> {
         let mut last_expected = 0;
         for _ in 0..4 {
@@ -170,7 +170,7 @@ impl Slot {
 /// The writing end of one slot.
 #[derive(Clone, Copy)]
 pub struct SlotWriter {
-    slot: &'static Slot,
+    slot: &'static TableSlot,
 }
 
 impl std::fmt::Debug for SlotWriter {

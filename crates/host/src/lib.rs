@@ -1,7 +1,8 @@
 //! The host around a process of the exporter: its files, child processes, shared memory and state.
 //!
 //! - [`Host`]: the root that host files are read under · [`reader`]: reads with a deadline
-//! - [`child`]: starting, asking and ending child processes · [`inflight`]: the shared table of driver calls
+//! - [`supervise`]: child processes, asked first and killed last · [`child`]: how they are started and reaped
+//! - [`frame`]: what parent and child write on their pipes · [`inflight`]: the shared table of driver calls
 //! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads · [`thread`]: threads with small stacks
 //!
 //! Unsafe code: `child` (inherited descriptors, signals, wait4) and `inflight` (the shared page).
@@ -10,12 +11,14 @@
 
 #[allow(unsafe_code)]
 pub mod child;
+pub mod frame;
 #[allow(unsafe_code)]
 pub mod inflight;
 pub mod reader;
 mod root;
 pub mod state;
 pub mod stop;
+pub mod supervise;
 pub mod thread;
 
 pub use root::Host;

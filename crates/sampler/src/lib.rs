@@ -37,14 +37,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use host::child;
 use host::inflight::Table;
 use host::stop::Stop;
-use model::catalog::{self as m, MetricId, Tier};
+use host::{child, frame};
+use model::catalog::{MetricId, Tier};
 use model::clock::Mono;
 use model::sample::{Batch, BatchKey, ErrorKind, Gap, Missing, Rows, Source};
 use model::sync::lock;
-use wire::{FromSampler, Orders, ToSampler};
+use wire::{FromSampler, SamplerConfig, ToSampler};
 
 pub use canary_pids::{is_canary, may_be_canary};
 pub use gpm::metrics_read as gpm_metrics_read;
@@ -58,7 +58,7 @@ const MAX_QUEUED: Duration = Duration::from_millis(250);
 /// State of the sampler that all threads use.
 #[derive(Debug)]
 struct Shared {
-    config: Orders,
+    config: SamplerConfig,
     /// Metrics that are switched off.
     off: HashSet<MetricId>,
     table: &'static Table,
@@ -84,8 +84,8 @@ impl Shared {
     /// Queues a frame: it goes at once, or with the next that does, or that is queued [`MAX_QUEUED`] later. Each write
     /// costs both processes a wake-up.
     fn enqueue(&self, message: &FromSampler, at_once: bool) {
-        let frame = match wire::encode(message) {
-            Ok(frame) => frame,
+        let bytes = match frame::encode(message) {
+            Ok(bytes) => bytes,
             Err(error) => return tracing::error!(%error, "a frame that cannot be sent"),
         };
         let mut out = lock(&self.frames);
@@ -97,7 +97,7 @@ impl Shared {
         if out.bytes.is_empty() {
             out.since = now;
         }
-        out.bytes.extend_from_slice(&frame);
+        out.bytes.extend_from_slice(&bytes);
         if at_once {
             out.flush(&self.stop);
         }
@@ -189,9 +189,7 @@ fn run() -> std::io::Result<()> {
     let (frames, control, shared) = child::inherited()?;
     let table: &'static Table = Box::leak(Box::new(Table::open(shared)?));
     let mut control = BufReader::new(control);
-    let mut frames = frames;
-    wire::write(&mut frames, &FromSampler::Hello { fingerprint: m::fingerprint() })?;
-    let config = match wire::read(&mut control).map_err(std::io::Error::other)? {
+    let config = match frame::read(&mut control).map_err(std::io::Error::other)? {
         Some(ToSampler::Start(config)) => *config,
         Some(other) => {
             return Err(std::io::Error::other(format!("expected the start message, got {other:?}")));
@@ -215,9 +213,9 @@ fn run() -> std::io::Result<()> {
     let listener = Arc::clone(&shared);
     host::thread::spawn("control", 256, move || {
         loop {
-            match wire::read(&mut control) {
-                Ok(Some(ToSampler::Include { slot, seat })) => {
-                    if included.send((slot, seat)).is_err() {
+            match frame::read(&mut control) {
+                Ok(Some(ToSampler::Include { slot, known })) => {
+                    if included.send((slot, known)).is_err() {
                         break;
                     }
                 }

@@ -9,7 +9,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use super::driver::{self, CallFailure, Caller};
-use super::wire::{FromSampler, Seat};
+use super::wire::{FromSampler, GpuSlot};
 use super::worker::{self, GpuAddress};
 use super::{Shared, events, fast, nvswitch, peers, raw};
 use host::Host;
@@ -22,7 +22,7 @@ use model::sample::{Drop, Gap, Missing, Rows};
 const INCLUDE: Duration = Duration::from_secs(1);
 
 /// Runs until the sampler stops. `more`: slots of GPUs that may be asked again.
-pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<Seat>)>) {
+pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     let slot = shared.table.writer(NODE_SLOT);
     let mut caller = Caller::new(slot, shared.config.call_deadline);
     slot.expect(Mono::now());

@@ -12,7 +12,7 @@ use nvml_wrapper::structs::device::FieldId;
 use super::canary_pids::CanaryPids;
 use super::driver::{CallFailure, CallName, Caller, classify};
 use super::raw;
-use super::wire::Orders;
+use super::wire::SamplerConfig;
 use host::Host;
 use model::catalog::schema::{Entity, LabelSet, Metric};
 use model::catalog::{Gpu, MetricId, Tier};
@@ -60,7 +60,7 @@ pub struct Slowdown {
 }
 
 impl HandleState {
-    pub fn new(config: &Orders) -> HandleState {
+    pub fn new(config: &SamplerConfig) -> HandleState {
         HandleState {
             unsupported: HashSet::new(),
             off: config.off.iter().copied().collect(),

@@ -15,7 +15,7 @@ use super::mig::MigReader;
 use super::samples::SampleCursors;
 use super::schedule::TierSchedule;
 use super::visit::{HandleState, Visit};
-use super::wire::{FromSampler, Seat};
+use super::wire::{FromSampler, GpuSlot};
 use host::inflight::SlotWriter;
 use model::catalog::{self as m, Gpu, Tier};
 use model::clock::Mono;
@@ -29,7 +29,7 @@ pub enum GpuAddress {
     /// By NVML's index: a GPU that is not known yet.
     Index(u32),
     /// By PCI address: touches no other GPU.
-    Known(Seat),
+    Known(GpuSlot),
 }
 
 /// Starts a worker in a thread of its own. A worker that panics ends the whole sampler, and the parent
@@ -123,7 +123,7 @@ impl Worker<'_> {
                 let device = self.caller.call_allowing(call, allowed, || nvml.device_by_index(index))?;
                 let pci = self.caller.call("nvmlDeviceGetPciInfo_v3", || device.pci_info())?;
                 let gpu = Gpu { gpu: index, uuid: "".into() };
-                (device, Seat { slot: self.slot_number, gpu, pci_bus_id: pci.bus_id })
+                (device, GpuSlot { slot: self.slot_number, gpu, pci_bus_id: pci.bus_id })
             }
             GpuAddress::Known(seat) => {
                 let address = seat.pci_bus_id.as_str();
@@ -136,8 +136,8 @@ impl Worker<'_> {
         // Another GPU may have taken the known address.
         let uuid = self.caller.call("nvmlDeviceGetUUID", || device.uuid())?;
         let gpu = Gpu { gpu: seat.gpu.gpu, uuid: uuid.as_str().into() };
-        let seat = Seat { gpu: gpu.clone(), ..seat };
-        self.shared.send(&FromSampler::Seated(seat.clone()));
+        let seat = GpuSlot { gpu: gpu.clone(), ..seat };
+        self.shared.send(&FromSampler::Attached(seat.clone()));
         self.address = GpuAddress::Known(seat);
         Ok((device, gpu))
     }
@@ -146,7 +146,7 @@ impl Worker<'_> {
     fn report_no_handle(&mut self, failure: &CallFailure) {
         let (error, text) = failure.error();
         match self.address.clone() {
-            GpuAddress::Index(index) => self.shared.send(&FromSampler::NoHandle { index, error, text }),
+            GpuAddress::Index(index) => self.shared.send(&FromSampler::AttachFailed { index, error, text }),
             GpuAddress::Known(seat) => {
                 let gap = Gap {
                     call: BY_PCI_ADDRESS.into(),

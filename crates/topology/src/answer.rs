@@ -1,4 +1,4 @@
-//! What the topology process answers, and what of it is looked at again and again.
+//! What the topology process answers, and the part that is read again and again.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use model::topology::{Device, Link, LinkCapability, Network, Topology};
 /// The hidden command of the topology process.
 pub const COMMAND: &str = "topology-child";
 
-/// What is asked for.
+/// The question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum What {
+pub enum AskFor {
     /// The whole machine.
     All,
     /// The whole machine, and hwloc's own format of it.
@@ -20,7 +20,7 @@ pub enum What {
 
 /// The whole machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct All {
+pub struct MachineAnswer {
     /// What was found.
     pub topology: Topology,
     /// Devices that a look at links sees, so that the next such look tells whether one came or went.

@@ -1,184 +1,184 @@
 //! Asking the topology process: started, listened to until its deadline, never waited for longer. One that is stuck
 //! is left behind, and no second one is started beside it.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 
-use super::answer::{All, COMMAND, Links, What};
+use super::answer::{AskFor, COMMAND, Links, MachineAnswer};
 use super::discover::{self, Origin};
-use host::child::{self, Environment, Family, Running, Voice};
+use host::child::{self, ChildSet, Environment, Stderr};
+use host::frame::FrameError;
 use host::stop::Stop;
+use host::supervise::{Launch, Patience, Supervised};
 use model::clock::Mono;
 
 /// Longest time an answer may take: hwloc takes 0.1 s on a large machine.
 pub const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest answer.
-const MOST: usize = 8 << 20;
 /// How long a process may take from its answer to its end before it counts as left behind.
 const GOING: Duration = Duration::from_secs(5);
 /// Longest sleep between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// The process is in no call of a GPU's driver library, it only reads files: killing it is safe.
+const PATIENCE: Patience = Patience { outside: Duration::ZERO, inside: None };
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
-    /// It cannot be started or listened to.
+pub enum AskError {
     #[error("the topology process cannot be asked: {0}")]
     Io(#[from] io::Error),
-    /// One that was asked before has not ended.
+    /// An earlier process has not ended.
     #[error("the topology process {0} is stuck: it was asked to end and does not")]
     Stuck(i32),
-    /// It took too long.
     #[error("the topology process did not answer within {} s", .0.as_secs())]
     Late(Duration),
-    /// It says too much.
-    #[error("the topology process answers with more than {MOST} bytes")]
-    Long,
-    /// It says what nobody understands.
     #[error("the topology process does not answer sensibly: {0}")]
-    Garbage(String),
-    /// It says why it finds nothing.
+    Invalid(String),
+    /// The process itself says why it finds nothing.
     #[error("{0}")]
-    Told(String),
-    /// We are to end.
+    NotFound(String),
     #[error("stopped")]
     Stopped,
 }
 
-/// Asks, and remembers who did not end.
+/// An answer, or the process's own error as text.
+type AnswerOrError<T> = Result<T, String>;
+
+/// Asks, and remembers a process that did not end.
 #[derive(Debug)]
 pub struct Asker {
     program: PathBuf,
-    voice: Voice,
+    stderr: Stderr,
     deadline: Duration,
-    family: Arc<Family>,
-    left: Option<Running>,
+    children: Arc<ChildSet>,
+    left: Option<Supervised>,
 }
 
 impl Asker {
-    /// Asks this very program. `voice`: where what it says beside its answer goes.
-    pub fn new(voice: Voice) -> Asker {
+    /// Asks this very program.
+    pub fn new(stderr: Stderr) -> Asker {
         Asker {
             program: child::this_program(),
-            voice,
+            stderr,
             deadline: DEADLINE,
-            family: Arc::default(),
+            children: Arc::default(),
             left: None,
         }
     }
 
-    /// Its processes are of this family, which then knows what they cost.
-    pub fn of(self, family: &Arc<Family>) -> Asker {
-        Asker { family: Arc::clone(family), ..self }
+    /// Counts the cost of the processes in this set.
+    pub fn of(self, children: &Arc<ChildSet>) -> Asker {
+        Asker { children: Arc::clone(children), ..self }
     }
 
     /// The whole machine; with hwloc's own format of it if `xml`.
-    pub fn all(&mut self, origin: &Origin, xml: bool, stop: &Stop) -> Result<All, Unanswered> {
-        self.ask(origin, if xml { What::Xml } else { What::All }, stop)
+    pub fn all(&mut self, origin: &Origin, xml: bool, stop: &Stop) -> Result<MachineAnswer, AskError> {
+        self.ask(origin, if xml { AskFor::Xml } else { AskFor::All }, stop)
     }
 
     /// Links and network devices of the machine below this root.
-    pub fn links(&mut self, root: &Path, stop: &Stop) -> Result<Links, Unanswered> {
-        self.ask(&Origin::Live(root.to_owned()), What::Links, stop)
+    pub fn links(&mut self, root: &Path, stop: &Stop) -> Result<Links, AskError> {
+        self.ask(&Origin::Live(root.to_owned()), AskFor::Links, stop)
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn ask<T: DeserializeOwned + Send + 'static>(
         &mut self,
         origin: &Origin,
-        what: What,
+        what: AskFor,
         stop: &Stop,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, AskError> {
         if let Origin::Live(root) = origin {
             // Not worth a process.
-            discover::check(root).map_err(|error| Unanswered::Told(error.to_string()))?;
+            discover::check(root).map_err(|error| AskError::NotFound(error.to_string()))?;
         }
         let arguments = arguments(origin, what)?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.ask_with(&arguments, &environment(origin), stop)
     }
 
-    fn ask_with<T: DeserializeOwned>(
+    fn ask_with<T: DeserializeOwned + Send + 'static>(
         &mut self,
         arguments: &[&str],
         environment: &Environment,
         stop: &Stop,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, AskError> {
         if let Some(left) = &mut self.left {
-            if left.ended()?.is_none() {
-                return Err(Unanswered::Stuck(left.pid));
+            if left.ended().is_none() {
+                return Err(AskError::Stuck(left.pid()));
             }
             self.left = None;
         }
-        // It shares no memory with us.
-        let nothing = File::open("/dev/null")?;
-        let (mut running, mut answers) =
-            child::start(&self.program, arguments, environment, nothing, self.voice)?;
-        running.join(&self.family);
-        let heard = hear(&mut answers, Mono::now() + self.deadline, self.deadline, stop);
-        running.ask_to_end();
-        if heard.is_err() {
-            // It is in no call of a GPU's driver library: it only reads files.
-            running.kill();
+        let launch = Launch {
+            program: &self.program,
+            args: arguments,
+            environment,
+            stderr: self.stderr,
+            children: Some(&self.children),
+            thread: "topology-answer",
+        };
+        let (sender, answers) = sync_channel(1);
+        let mut child = Supervised::start::<AnswerOrError<T>>(launch, move |answer| {
+            // Whoever asked may have given up. One answer is all there is.
+            let _ = sender.send(answer);
+            false
+        })?;
+        let answer = wait(&answers, self.deadline, stop);
+        child.ask_to_end();
+        if !matches!(answer, Ok(Ok(Some(_)))) {
+            child.kill_if_overdue(Mono::now(), PATIENCE);
         }
         let patience = Mono::now() + GOING;
-        let mut status = running.ended()?;
-        while status.is_none() && Mono::now() < patience && !stop.stopped() {
+        while child.ended().is_none() && Mono::now() < patience && !stop.stopped() {
             stop.wait_until(Mono::now() + Duration::from_millis(5));
-            status = running.ended()?;
         }
+        let status = child.ended();
         if status.is_none() {
-            self.left = Some(running);
+            self.left = Some(child);
         }
-        let bytes = heard?;
-        match serde_json::from_slice::<Result<T, String>>(&bytes) {
-            Ok(answer) => answer.map_err(Unanswered::Told),
-            Err(_) if bytes.is_empty() => {
+        match answer? {
+            Ok(Some(answer)) => answer.map_err(AskError::NotFound),
+            Ok(None) => {
                 let end = status.map_or_else(|| "it goes on".to_owned(), |status| status.to_string());
-                Err(Unanswered::Garbage(format!("it said nothing ({end})")))
+                Err(AskError::Invalid(format!("no answer ({end})")))
             }
-            Err(error) => Err(Unanswered::Garbage(error.to_string())),
+            Err(error) => Err(AskError::Invalid(error.to_string())),
         }
     }
 }
 
-/// Reads to the end, until the deadline.
-fn hear(from: &mut File, deadline: Mono, allowed: Duration, stop: &Stop) -> Result<Vec<u8>, Unanswered> {
-    let mut bytes = Vec::new();
-    let mut buffer = [0; 64 * 1024];
+/// Waits for the answer, until the deadline or the stop.
+fn wait<A>(
+    answers: &Receiver<ReceivedAnswer<A>>,
+    allowed: Duration,
+    stop: &Stop,
+) -> Result<ReceivedAnswer<A>, AskError> {
+    let deadline = Mono::now() + allowed;
     loop {
         if stop.stopped() {
-            return Err(Unanswered::Stopped);
+            return Err(AskError::Stopped);
         }
         let left = deadline.since(Mono::now());
         if left.is_zero() {
-            return Err(Unanswered::Late(allowed));
+            return Err(AskError::Late(allowed));
         }
-        let wait = PollTimeout::try_from(left.min(LOOK)).unwrap_or(PollTimeout::ZERO);
-        let mut ready = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ready, wait) {
-            Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
-            Ok(_) => {}
-            Err(error) => return Err(io::Error::from(error).into()),
+        match answers.recv_timeout(left.min(LOOK)) {
+            Ok(answer) => return Ok(answer),
+            Err(RecvTimeoutError::Timeout) => {}
+            // Cannot be: the reader sends before it ends.
+            Err(RecvTimeoutError::Disconnected) => return Ok(Ok(None)),
         }
-        let read = from.read(&mut buffer)?;
-        if read == 0 {
-            return Ok(bytes);
-        }
-        if bytes.len() + read > MOST {
-            return Err(Unanswered::Long);
-        }
-        bytes.extend_from_slice(&buffer[..read]);
     }
 }
 
-fn arguments(origin: &Origin, what: What) -> io::Result<Vec<String>> {
+/// What the reader of the child's frames delivers.
+type ReceivedAnswer<A> = Result<Option<A>, FrameError>;
+
+fn arguments(origin: &Origin, what: AskFor) -> io::Result<Vec<String>> {
     let text = |path: &Path| {
         let text = path.to_str().map(str::to_owned);
         text.ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))
@@ -189,9 +189,9 @@ fn arguments(origin: &Origin, what: What) -> io::Result<Vec<String>> {
         Origin::Synthetic(description) => ("--synthetic", description.clone()),
     };
     let what = match what {
-        What::All => "all",
-        What::Xml => "xml",
-        What::Links => "links",
+        AskFor::All => "all",
+        AskFor::Xml => "xml",
+        AskFor::Links => "links",
     };
     Ok(vec![COMMAND.to_owned(), format!("--what={what}"), format!("{key}={value}")])
 }
@@ -201,7 +201,7 @@ fn environment(origin: &Origin) -> Environment {
     let mut with = vec![
         // The memory of a GPU is a NUMA node like others.
         ("HWLOC_KEEP_NVIDIA_GPU_NUMA_NODES".into(), "1".into()),
-        // Firmware that contradicts itself is common; hwloc's words on it are for its makers.
+        // Firmware that contradicts itself is common; hwloc's messages about it are for its makers.
         ("HWLOC_HIDE_ERRORS".into(), "2".into()),
     ];
     if let Origin::Live(root) = origin

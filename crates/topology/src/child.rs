@@ -1,26 +1,23 @@
 //! The process that looks at the machine: one answer, then its end. It loads no vendor's library, and is the only
 //! one that reads files which ask a device.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde::Serialize;
-
-use super::answer::{All, What};
+use super::answer::{AskFor, MachineAnswer};
 use super::discover::{self, Found, Origin};
-use host::child;
+use host::{child, frame};
 
 /// How much of the CPU is left to others.
 const NICE: i32 = 10;
 
-/// What it is told on its command line.
+/// Its command line.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct Arguments {
     /// What is asked for
     #[arg(long, value_enum)]
-    pub what: What,
+    pub what: AskFor,
     /// Where the machine's files are
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub files: PathBuf,
@@ -45,7 +42,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 
 fn run(arguments: &Arguments) -> io::Result<()> {
     child::ignore_signals()?;
-    let (answers, _control, _shared) = child::inherited()?;
+    let (mut answers, _control, _shared) = child::inherited()?;
     if let Err(error) = child::be_nice(NICE) {
         tracing::debug!(%error, "the topology process is as important as others");
     }
@@ -54,21 +51,16 @@ fn run(arguments: &Arguments) -> io::Result<()> {
         (None, Some(text)) => Origin::Synthetic(text.clone()),
         (None, None) => Origin::Live(arguments.files.clone()),
     };
-    if arguments.what == What::Links {
-        return answer(answers, &Ok(discover::links(&arguments.files)));
+    if arguments.what == AskFor::Links {
+        return frame::write(&mut answers, &Ok::<_, String>(discover::links(&arguments.files)));
     }
-    let xml = arguments.what == What::Xml;
+    let xml = arguments.what == AskFor::Xml;
     let devices = match &origin {
         Origin::Live(root) => discover::links(root).addresses(),
         Origin::Xml(_) | Origin::Synthetic(_) => Vec::new(),
     };
     let found = discover::discover(&origin)
-        .map(|Found { topology, xml: text }| All { topology, devices, xml: xml.then_some(text) })
+        .map(|Found { topology, xml: text }| MachineAnswer { topology, devices, xml: xml.then_some(text) })
         .map_err(|error| error.to_string());
-    answer(answers, &found)
-}
-
-/// Writes the answer in one go: whoever asked reads to the end, or has stopped listening.
-fn answer<T: Serialize>(mut to: File, answer: &Result<T, String>) -> io::Result<()> {
-    to.write_all(&serde_json::to_vec(answer)?)
+    frame::write(&mut answers, &found)
 }

@@ -8,7 +8,7 @@ use model::catalog::{self as m, ComputeInstance, Gpu, MigInfo, Subject};
 use model::snapshot::{GpuState, Snapshot};
 
 /// Every GPU with the places on it; one in MIG mode without an instance has none. Of a GPU that does not answer
-/// nothing is told now: what was known of it stays.
+/// what was known of it stays.
 pub fn of(snapshot: &Snapshot, known: &BTreeMap<Gpu, Vec<Place>>) -> BTreeMap<Gpu, Vec<Place>> {
     let mut all: BTreeMap<Gpu, Vec<Place>> = BTreeMap::new();
     for view in snapshot.gpus.iter().filter(|view| !view.gpu.uuid.is_empty()) {

@@ -3,165 +3,97 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Collector, Process, desk, places, take_interlock};
+use super::{CanaryCollector, PlacedChild, places, state};
 use canary::gate::{self, Allows, Claimed};
-use canary::judge::{judge, worth_another_try};
-use canary::parent::{Active, Remains, Start};
-use canary::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
-use canary::stray;
-use host::Host;
-use host::child::{self, Voice};
+use canary::interlock;
+use canary::judge::judge;
+use canary::report::{CanaryRun, ChildReport, RunEnd};
+use canary::runner::{self, RunObserver, RunSettings, RunTarget};
+use host::child::Stderr;
 use model::canary::{CanaryEvent, Outcome, Place};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
+use model::catalog::{self as m, CanarySkip, CanaryVerdict, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::snapshot::{DriverState, GpuState};
 
-/// Time between two looks at a run and at what may end it.
-const LOOK: Duration = Duration::from_millis(50);
-const MIB: u64 = 1024 * 1024;
-
-impl Collector {
-    /// Makes a run there, with `peer` at the other end of copies between two GPUs, and tells what came of it.
+impl CanaryCollector {
+    /// Makes a run there, with `peer` at the other end of copies between two GPUs, and publishes its outcome.
     pub(super) fn visit(&mut self, place: &Place, peer: Option<Place>) {
-        let order = match self.order(place, peer.as_ref()) {
-            Ok(order) => order,
-            Err(reason) => return self.put_off(place, reason, "nothing is known of the GPU"),
+        let config = Arc::clone(&self.context.config);
+        let snapshot = self.context.board.current();
+        let pci = snapshot.info(&m::gpu_info, &place.gpu, "pci_address").filter(|pci| !pci.is_empty());
+        let Some(pci_address) = pci.map(str::to_owned) else {
+            return self.put_off(place, CanarySkip::Unread, "nothing is known of the GPU");
         };
-        if let Err(text) = take_interlock(&mut self.interlock, &self.context.config.canary.lock_file) {
-            return self.put_off(place, CanarySkip::Interlock, &text);
+        let seed = self.rng.number();
+        let target = RunTarget::new(place.clone(), pci_address, peer, &config.canary.checks, seed);
+        // The interlock may still be held for the run before.
+        if self.interlock.is_none() {
+            match interlock::take(&config.canary.lock_file) {
+                Ok(held) => self.interlock = Some(held),
+                Err(text) => return self.put_off(place, CanarySkip::Interlock, &text),
+            }
         }
-        if let Some(pid) = self.stray(place, peer.as_ref()) {
+        let locks = target.locks(&config.canary.lock_file);
+        if let Some(text) = locks.iter().find_map(|lock| interlock::free(lock).err()) {
             self.interlock = None;
-            return self.put_off(place, CanarySkip::ChildAlive, &format!("process {pid} of another canary"));
+            return self.put_off(place, CanarySkip::ChildAlive, &text);
         }
         if !self.context.switch.begin_canary() {
             self.interlock = None;
             return self.put_off(place, CanarySkip::Released, "");
         }
-        let peer = order.peer.as_ref().and(peer).map(|peer| peer.gpu);
+        let peer = target.peer.as_ref().map(|peer| peer.gpu.clone());
         if peer.is_some() {
             self.last_peer.clone_from(&peer);
         }
-        self.desk.with(|state| state.schedule.began(Mono::now(), place));
+        self.cell.with(|state| state.schedule.began(Mono::now(), place));
         self.tell(CanaryEvent::Began(place.clone()));
-        self.borrow(peer.as_ref(), true);
-        let (mut run, mut remains) = self.run_once(place, &order);
-        if worth_another_try(&run)
-            && remains.is_none()
-            && self.still_free(place)
-            && self.context.switch.begin_canary()
-        {
-            tracing::info!(%place, end = ?run.end, "a canary failed and is tried once more");
-            let spent = run.gpu_seconds;
-            (run, remains) = self.run_once(place, &order);
-            run.gpu_seconds += spent;
+        self.occupy(peer.as_ref(), true);
+        let settings = RunSettings {
+            nvml_library: config.sampler.nvml_library.clone(),
+            cuda_library: config.canary.cuda_library.clone(),
+            lock_file: config.canary.lock_file.clone(),
+            memory_mib: config.canary.max_memory_mib,
+            hung_after: config.canary.progress_timeout,
+            kill_after: config.canary.kill_after,
+            linger: Duration::ZERO,
+            yields: true,
+            stderr: Stderr::Inherit,
+            children: Arc::clone(&self.context.canary_children),
+        };
+        let (run, child) =
+            runner::run(&settings, &target, &mut VisitObserver { collector: self, place, pid: None });
+        let over = child.is_none();
+        if over {
+            self.count(None);
         }
-        let over = remains.is_none();
         self.conclude(place, run);
         if over {
-            // What was told to hang may have ended at the same moment.
+            // A process that was reported as hanging may have ended at the same moment.
             self.tell(CanaryEvent::Hung(place.clone(), None));
         }
-        self.borrow(peer.as_ref(), false);
-        self.left.extend(remains.map(|remains| Process { place: place.clone(), peer, remains, said: None }));
+        self.occupy(peer.as_ref(), false);
+        let left = child.map(|child| PlacedChild { place: place.clone(), peer, child, reported: None });
+        self.left.extend(left);
         self.tend(None);
     }
 
-    /// A process of another daemon's or command's canary on one of the GPUs.
-    fn stray(&self, place: &Place, peer: Option<&Place>) -> Option<i32> {
-        let gpus = [Some(&place.gpu), peer.map(|peer| &peer.gpu)];
-        let uuids = self.desk.with(|state| {
-            let of = |gpu: &Gpu| state.devices.get(gpu).into_iter().flatten();
-            stray::uuids(gpus.into_iter().flatten().flat_map(of))
-        });
-        let ours = self.left.iter().map(|process| process.remains.pid()).collect();
-        let host = Host::new(&self.context.config.host.root);
-        self.strays.on(&host, uuids.unwrap_or_default(), ours)
-    }
-
-    fn borrow(&self, peer: Option<&Gpu>, takes_part: bool) {
+    /// Marks the other GPU as the canary's, or no longer.
+    fn occupy(&self, peer: Option<&Gpu>, takes_part: bool) {
         if let Some(peer) = peer {
             self.tell(CanaryEvent::Peer(peer.clone(), takes_part));
         }
     }
 
     fn put_off(&self, place: &Place, reason: CanarySkip, text: &str) {
-        let counts = self.desk.with(|state| state.schedule.refused(Mono::now(), &place.gpu, reason));
+        let counts = self.cell.with(|state| state.schedule.refused(Mono::now(), &place.gpu, reason));
         if counts == Some(true) {
             self.refused(place, reason, text);
         }
     }
 
-    /// What the process is to do.
-    fn order(&mut self, place: &Place, peer: Option<&Place>) -> Result<RunRequest, CanarySkip> {
-        let config = Arc::clone(&self.context.config);
-        let snapshot = self.context.board.current();
-        let pci = snapshot.info(&m::gpu_info, &place.gpu, "pci_address").filter(|pci| !pci.is_empty());
-        let mut checks = config.canary.checks.clone();
-        let peer = peer.filter(|_| checks.contains(&CanaryCheck::P2p));
-        if peer.is_none() {
-            checks.retain(|check| *check != CanaryCheck::P2p);
-        }
-        Ok(RunRequest {
-            fingerprint: m::fingerprint(),
-            device: place.device().to_owned(),
-            pci_address: pci.ok_or(CanarySkip::Unread)?.to_owned(),
-            instance: place.instance.as_ref().map(|i| (i.gpu_instance, i.compute_instance)),
-            peer: peer.map(|peer| peer.device().to_owned()),
-            nvml_library: config.sampler.nvml_library.clone(),
-            cuda_library: config.canary.cuda_library.clone(),
-            checks,
-            memory_bytes: u64::from(config.canary.max_memory_mib) * MIB,
-            seed: self.dice.number(),
-            yields: true,
-        })
-    }
-
-    /// One process, until the end of its run is known.
-    fn run_once(&mut self, place: &Place, order: &RunRequest) -> (CanaryRun, Option<Remains>) {
-        let program = child::this_program();
-        let config = &self.context.config.canary;
-        let start = Start {
-            program: &program,
-            order,
-            hung_after: config.progress_timeout,
-            kill_after: config.kill_after,
-            voice: Voice::Log,
-        };
-        let mut active = match Active::start(start) {
-            Ok(active) => active,
-            Err(run) => {
-                self.count(None);
-                return (*run, None);
-            }
-        };
-        active.join(&self.context.canaries);
-        let pid = active.pid();
-        tracing::debug!(pid, %place, "a canary runs");
-        self.count(Some((place, pid)));
-        loop {
-            if self.context.stop.stopped() {
-                self.ending.get_or_insert_with(Mono::now);
-            }
-            if let Some(why) = self.why_end(place) {
-                active.ask_to_end(&why);
-            }
-            if !self.left.is_empty() {
-                self.tend(Some((place, pid)));
-            }
-            let mut on = |report: &ChildReport| tracing::trace!(?report, "canary");
-            if let Some(end) = active.look(LOOK, &mut on) {
-                let (run, remains) = active.over(end);
-                if remains.is_none() {
-                    self.count(None);
-                }
-                return (run, remains);
-            }
-        }
-    }
-
-    /// Why a run under way has to end, if it has to. Other processes on the GPU are seen by the run itself.
+    /// Why a run under way has to end, if it has to. The run itself sees other processes on the GPU.
     fn why_end(&self, place: &Place) -> Option<String> {
         if self.context.stop.stopped() {
             return Some("the daemon ends".into());
@@ -170,11 +102,11 @@ impl Collector {
             return Some("the driver is to be released".into());
         }
         let snapshot = self.context.board.current();
-        if let Some(text) = desk::maintenance(&snapshot) {
+        if let Some(text) = state::maintenance(&snapshot) {
             return Some(format!("maintenance: {text}"));
         }
-        if let Some(Claimed::By(whom)) = self.desk.with(|state| state.pod(&snapshot, place)) {
-            return Some(format!("the GPU is given to {whom}"));
+        if let Some(Claimed::By(claimant)) = self.cell.with(|state| state.pod(&snapshot, place)) {
+            return Some(format!("the GPU is given to {claimant}"));
         }
         if snapshot.driver != DriverState::Up {
             return Some("the driver is away or stuck".into());
@@ -184,9 +116,9 @@ impl Collector {
             Some(GpuState::Stuck { call, .. }) => return Some(format!("{call} on the GPU does not return")),
             _ => return Some("the GPU does not answer any more".into()),
         }
-        let known = self.desk.with(|state| state.devices.clone()).unwrap_or_default();
+        let known = self.cell.with(|state| state.devices.clone()).unwrap_or_default();
         let there = places::of(&snapshot, &known).get(&place.gpu).is_some_and(|of| of.contains(place));
-        (!there).then(|| "the GPU is divided anew".into())
+        (!there).then(|| "MIG layout changed".into())
     }
 
     /// Whether nothing has come in the way of another try.
@@ -196,8 +128,8 @@ impl Collector {
         }
         let snapshot = self.context.board.current();
         let config = &self.context.config;
-        let facts = self.desk.with(|state| state.facts(config, false, &snapshot, place, Mono::now()));
-        // What the first try has left behind in the values is none of anybody else's.
+        let facts = self.cell.with(|state| state.facts(config, false, &snapshot, place, Mono::now()));
+        // The first try itself has left these behind in the values.
         let ours = |allows: &Allows| {
             use CanarySkip::{Busy, Memory, RecentXid};
             matches!(allows, Allows::Yes | Allows::NotChecked(_) | Allows::No(RecentXid | Busy | Memory))
@@ -207,7 +139,7 @@ impl Collector {
         })
     }
 
-    /// Judges a run, remembers what it taught, and tells.
+    /// Judges a run, keeps what it taught, and publishes the outcome.
     fn conclude(&mut self, place: &Place, run: CanaryRun) {
         let siblings =
             run.device.as_ref().map(|device| self.memory.siblings(place, device)).unwrap_or_default();
@@ -219,13 +151,47 @@ impl Collector {
         let outcome = judgement.outcome;
         say(&outcome, &run.end);
         let now = Mono::now();
-        self.desk.with(|state| {
+        self.cell.with(|state| {
             state.schedule.ended(now, &outcome);
             let gone = |gpu: &Gpu| !state.devices.contains_key(gpu);
             state.last.retain(|place, _| !gone(&place.gpu));
             state.last.insert(place.clone(), outcome.clone());
         });
         self.tell(CanaryEvent::Ended(Box::new(outcome)));
+    }
+}
+
+/// A run under way.
+struct VisitObserver<'a> {
+    collector: &'a mut CanaryCollector,
+    place: &'a Place,
+    pid: Option<i32>,
+}
+
+impl RunObserver for VisitObserver<'_> {
+    fn started(&mut self, pid: i32) {
+        tracing::debug!(pid, place = %self.place, "a canary runs");
+        self.pid = Some(pid);
+        self.collector.count(Some((self.place, pid)));
+    }
+
+    fn reported(&mut self, report: &ChildReport) {
+        tracing::trace!(?report, "canary");
+    }
+
+    fn why_end(&mut self) -> Option<String> {
+        if self.collector.context.stop.stopped() {
+            self.collector.ending.get_or_insert_with(Mono::now);
+        }
+        if let Some(pid) = self.pid.filter(|_| !self.collector.left.is_empty()) {
+            self.collector.tend(Some((self.place, pid)));
+        }
+        self.collector.why_end(self.place)
+    }
+
+    fn may_retry(&mut self) -> bool {
+        self.collector.count(None);
+        self.collector.still_free(self.place) && self.collector.context.switch.begin_canary()
     }
 }
 
@@ -247,6 +213,6 @@ fn say(outcome: &Outcome, end: &RunEnd) {
         |verdict| matches!(verdict, CanaryVerdict::Ok | CanaryVerdict::Contended | CanaryVerdict::Skipped);
     for judged in outcome.checks.iter().filter(|judged| *end == RunEnd::Finished && !quiet(judged.verdict)) {
         let (check, verdict) = (judged.check.known(), judged.verdict.known());
-        tracing::warn!(%place, check, verdict, text = judged.text, "a canary has found something");
+        tracing::warn!(%place, check, verdict, text = judged.text, "canary check failed");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use canary::gate::Since;
-use canary::gate::facts::{Facts, Told};
+use canary::gate::facts::{GateFacts, GateValue};
 use model::canary::Place;
 use model::catalog::schema::Metric;
 use model::catalog::{self as m, Gpu};
@@ -14,18 +14,18 @@ use model::snapshot::{GpuState, Snapshot};
 
 /// What was seen.
 #[derive(Debug, Default)]
-pub struct Watch {
-    gpus: HashMap<Gpu, Seen>,
+pub struct ActivityWatch {
+    gpus: HashMap<Gpu, GpuActivity>,
     places: HashMap<Place, Quiet>,
 }
 
 /// Of a GPU.
 #[derive(Debug, Default)]
-struct Seen {
+struct GpuActivity {
     /// Since when it answers without a break.
     up: Option<Mono>,
-    busy: Option<Moment>,
-    xid: Option<Moment>,
+    busy: Option<PublishedMoment>,
+    xid: Option<PublishedMoment>,
 }
 
 /// Of a place.
@@ -38,30 +38,35 @@ struct Quiet {
 
 /// A published moment, and when that was by our own clock.
 #[derive(Clone, Copy, Debug)]
-struct Moment {
+struct PublishedMoment {
     unix_seconds: f64,
     at: Mono,
 }
 
-impl Moment {
+impl PublishedMoment {
     /// What the newest published value says, after what was known.
-    fn next(known: Option<Moment>, told: Option<f64>, snapshot: &Snapshot, now: Mono) -> Option<Moment> {
-        let Some(unix_seconds) = told else { return known };
+    fn next(
+        known: Option<PublishedMoment>,
+        reading: Option<f64>,
+        snapshot: &Snapshot,
+        now: Mono,
+    ) -> Option<PublishedMoment> {
+        let Some(unix_seconds) = reading else { return known };
         match known {
             Some(known) if known.unix_seconds == unix_seconds => Some(known),
             // It has moved since the last look, whatever the wall clock says of it.
-            Some(_) => Some(Moment { unix_seconds, at: now }),
+            Some(_) => Some(PublishedMoment { unix_seconds, at: now }),
             None => {
                 let age =
                     Duration::try_from_secs_f64(snapshot.unix_seconds - unix_seconds).unwrap_or_default();
                 let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-                Some(Moment { unix_seconds, at: Mono(now.0.saturating_sub(nanos)) })
+                Some(PublishedMoment { unix_seconds, at: Mono(now.0.saturating_sub(nanos)) })
             }
         }
     }
 }
 
-impl Watch {
+impl ActivityWatch {
     /// Takes in what is published. Gives of each place whether it is at work, where that is known.
     pub fn look(
         &mut self,
@@ -76,19 +81,25 @@ impl Watch {
             let up = snapshot.gpus.iter().any(|view| view.gpu == *gpu && view.state == GpuState::Up);
             let seen = self.gpus.entry(gpu.clone()).or_default();
             seen.up = if up { seen.up.or(Some(now)) } else { None };
-            let told = |metric: &Metric<Gpu, ()>| snapshot.number(metric, gpu, ());
-            seen.busy = Moment::next(seen.busy, told(&m::gpu_last_busy_timestamp_seconds), snapshot, now);
-            seen.xid = Moment::next(seen.xid, told(&m::gpu_xid_last_event_timestamp_seconds), snapshot, now);
+            let reading = |metric: &Metric<Gpu, ()>| snapshot.number(metric, gpu, ());
+            seen.busy =
+                PublishedMoment::next(seen.busy, reading(&m::gpu_last_busy_timestamp_seconds), snapshot, now);
+            seen.xid = PublishedMoment::next(
+                seen.xid,
+                reading(&m::gpu_xid_last_event_timestamp_seconds),
+                snapshot,
+                now,
+            );
             for place in places {
-                let facts = Facts::read(snapshot, place, Duration::ZERO);
+                let facts = GateFacts::read(snapshot, place, Duration::ZERO);
                 let quiet = self.places.entry(place.clone()).or_default();
                 let used = facts.memory.map(|memory| memory.used);
                 quiet.least = [quiet.least, used].into_iter().flatten().reduce(f64::min);
                 match facts.processes {
-                    Told::Value(0) if up => quiet.since = quiet.since.or(Some(now)),
+                    GateValue::Value(0) if up => quiet.since = quiet.since.or(Some(now)),
                     _ => quiet.since = None,
                 }
-                if let Told::Value(n) = facts.processes {
+                if let GateValue::Value(n) = facts.processes {
                     working.push((place.clone(), n > 0));
                 }
             }
@@ -96,7 +107,7 @@ impl Watch {
         working
     }
 
-    /// For how long the place has had no work. Of a part of a GPU only its own processes tell.
+    /// For how long the place has had no work. Of a part of a GPU only its own processes count.
     fn idle(&self, place: &Place, now: Mono) -> Duration {
         let Some(seen) = self.gpus.get(&place.gpu) else { return Duration::ZERO };
         let quiet = self.places.get(place).and_then(|quiet| quiet.since);
@@ -107,7 +118,7 @@ impl Watch {
     }
 
     /// Fills in what only time tells.
-    pub fn tell(&self, facts: &mut Facts, place: &Place, now: Mono) {
+    pub fn complete(&self, facts: &mut GateFacts, place: &Place, now: Mono) {
         facts.idle = Some(self.idle(place, now));
         facts.xid = match self.gpus.get(&place.gpu).and_then(|seen| seen.xid) {
             Some(xid) => Since::Ago(now.since(xid.at)),
@@ -160,7 +171,7 @@ mod tests {
     }
 
     fn idle_after(looks: &[(u64, Snapshot)]) -> u64 {
-        let mut watch = Watch::default();
+        let mut watch = ActivityWatch::default();
         let devices = [(gpu(), vec![place()])].into();
         let at = |seconds: u64| Mono(seconds * 1_000_000_000);
         for (seconds, snapshot) in looks {
@@ -183,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_and_silence_of_the_gpu_begin_the_count_anew() {
+    fn processes_and_silence_of_the_gpu_restart_the_count() {
         let look = |seconds, up, processes| (seconds, snapshot(0.0, up, processes, None));
         assert_eq!(idle_after(&[look(10, true, 0.0), look(20, true, 1.0), look(30, true, 0.0)]), 0);
         assert_eq!(idle_after(&[look(10, true, 0.0), look(20, false, 0.0), look(32, true, 0.0)]), 0);

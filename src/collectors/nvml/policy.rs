@@ -23,7 +23,7 @@ pub struct StuckCall {
 
 /// What the in-flight table says of a sampler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct SamplerHealth {
     /// Calls past their deadline.
     pub stuck: Vec<StuckCall>,
     /// Workers in no call that have not shown life in time.
@@ -35,8 +35,8 @@ pub struct Health {
 }
 
 /// Reads the table. A worker in no call is late when it is `grace` behind what it promised.
-pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> Health {
-    let mut health = Health::default();
+pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerHealth {
+    let mut health = SamplerHealth::default();
     for view in views {
         health.in_call |= view.call.is_some();
         match &view.call {
@@ -60,7 +60,7 @@ pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> Health {
     health
 }
 
-impl Health {
+impl SamplerHealth {
     /// Whether a replacement is needed: a second worker missed its deadline, or none keeps it.
     pub fn broken(&self) -> bool {
         let missed = self.stuck.iter().filter(|call| call.slot != PEERS_SLOT).count() + self.late;
@@ -79,24 +79,24 @@ pub enum Decision {
     DriverStuck,
 }
 
-/// A sampler that was given up and has not ended, as far as it matters to the next.
+/// An abandoned sampler that has not ended, as far as it matters to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
+pub enum Abandoned {
     /// It is about to end: asked to, and killed if it does not.
     Ending,
     /// It is in a driver call, or was killed and does not end, which comes to the same.
     Stuck,
 }
 
-/// Judges the serving sampler, given the one that was given up before it and has not ended.
-pub fn decide(serving: &Health, given_up: Option<GivenUp>) -> Decision {
-    match (serving.broken(), given_up) {
+/// Judges the serving sampler, given an abandoned one that has not ended.
+pub fn decide(serving: &SamplerHealth, abandoned: Option<Abandoned>) -> Decision {
+    match (serving.broken(), abandoned) {
         (false, _) => Decision::Keep,
         (true, None) => Decision::Replace,
         // Stopped or starved, not stuck: that says nothing of the driver.
         (true, Some(_)) if serving.stuck.is_empty() => Decision::Replace,
-        (true, Some(GivenUp::Stuck)) => Decision::DriverStuck,
-        (true, Some(GivenUp::Ending)) => Decision::Keep,
+        (true, Some(Abandoned::Stuck)) => Decision::DriverStuck,
+        (true, Some(Abandoned::Ending)) => Decision::Keep,
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
         SlotView { slot, call: Some(call), expected: Mono(since) }
     }
 
-    fn judge(views: &[SlotView], now: u64) -> Health {
+    fn judge(views: &[SlotView], now: u64) -> SamplerHealth {
         health(views, Mono(now), Duration::from_secs(3))
     }
 
@@ -197,12 +197,12 @@ mod tests {
     fn two_processes_stuck_means_the_driver_is() {
         let now = 100 * SECOND;
         let new = judge(&[calling(0, now - 5 * SECOND)], now);
-        assert_eq!(decide(&new, Some(GivenUp::Stuck)), Decision::DriverStuck);
-        assert_eq!(decide(&new, Some(GivenUp::Ending)), Decision::Keep);
+        assert_eq!(decide(&new, Some(Abandoned::Stuck)), Decision::DriverStuck);
+        assert_eq!(decide(&new, Some(Abandoned::Ending)), Decision::Keep);
         let freed = judge(&[idle(0, now)], now);
-        assert_eq!(decide(&freed, Some(GivenUp::Stuck)), Decision::Keep);
+        assert_eq!(decide(&freed, Some(Abandoned::Stuck)), Decision::Keep);
         let stopped = judge(&[idle(0, now - 5 * SECOND)], now);
-        assert_eq!(decide(&stopped, Some(GivenUp::Stuck)), Decision::Replace);
+        assert_eq!(decide(&stopped, Some(Abandoned::Stuck)), Decision::Replace);
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! One sampler process as the parent sees it: its frames, its in-flight table, and how it is ended.
+//! One sampler process as the parent sees it: its messages, its in-flight table, and how it is ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,285 +8,268 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use super::policy::{self, GivenUp, Health};
-use host::child::{self, Running, Voice};
-use host::inflight::Table;
+use super::policy::{self, Abandoned, SamplerHealth};
+use host::child::{Environment, Stderr};
+use host::frame::FrameError;
+use host::stop::Stop;
+use host::supervise::{Launch, Patience, Supervised};
 use ledger::inbox::{Inbox, LedgerEvent};
-use model::catalog::{self, SamplerEnd};
+use model::catalog::SamplerEnd;
 use model::clock::Mono;
 use model::sample::ErrorKind;
-use sampler::wire::{self, FrameError, FromSampler, Orders, Seat, ToSampler};
+use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
+use settings::Config;
 
-/// What the thread that reads a sampler's frames tells the supervisor.
+/// A message for the supervisor from the thread that reads a sampler's frames.
 #[derive(Debug)]
-pub struct News {
-    /// Which sampler.
+pub struct SamplerMessage {
     pub generation: u64,
-    /// What it said, or how its stream ended.
-    pub what: What,
+    pub event: SamplerEvent,
 }
 
-/// What a sampler said, or how its stream ended.
+/// What happened in a sampler, or how its stream ended.
 #[derive(Debug)]
-pub enum What {
-    /// The driver answers.
+pub enum SamplerEvent {
     DriverUp,
     /// The driver is away, and the sampler ends.
     DriverAway(ErrorKind, String),
-    /// A GPU's handle cannot be had.
-    NoHandle(u32, ErrorKind, String),
+    /// No handle of the GPU of this index.
+    AttachFailed(u32, ErrorKind, String),
     /// A GPU has a worker.
-    Seated(Seat),
+    Attached(GpuSlot),
     /// The stream is over; nothing more will come.
-    Over(SamplerEnd, String),
+    StreamEnded(SamplerEnd, String),
 }
 
 /// A sampler process.
 #[derive(Debug)]
-pub struct Sampler {
+pub struct SamplerProcess {
     /// Counts samplers from 1.
     pub generation: u64,
-    /// When it was started.
     pub started: Mono,
-    /// Slots it was told to leave alone, because another process is stuck on their GPUs.
+    /// Slots left alone, because another process is stuck on their GPUs.
     pub avoids: Vec<usize>,
-    /// GPUs it has workers for, or is to have, by slot.
-    pub seats: BTreeMap<usize, Seat>,
-    running: Running,
-    table: Table,
-    given_up: Arc<AtomicBool>,
-    asked_to_end: Option<Mono>,
-    killed: Option<Mono>,
+    /// GPUs with workers, or known from an earlier sampler, by slot.
+    pub slots: BTreeMap<usize, GpuSlot>,
+    child: Supervised,
+    abandoned: Arc<AtomicBool>,
 }
 
-/// How long a sampler that is in no driver call gets to end by itself.
-const END_DEADLINE: Duration = Duration::from_secs(2);
-/// How long a killed sampler may take to end before it counts as stuck in the driver.
-const KILL_DEADLINE: Duration = Duration::from_secs(5);
+/// A sampler in a driver call is never killed; any other gets this long to end by itself.
+const PATIENCE: Patience = Patience { outside: Duration::from_secs(2), inside: None };
 
-impl Sampler {
-    /// Starts one. Its batches go to the inbox, everything else to `news`.
+impl SamplerProcess {
+    /// Starts a sampler. Its batches go to the inbox, everything else to `events`.
     pub fn start(
-        start: Start<'_>,
-        orders: Orders,
+        start: SamplerStart<'_>,
+        config: SamplerConfig,
         inbox: &Arc<Inbox>,
-        news: &Sender<News>,
-    ) -> io::Result<Sampler> {
-        let table = Table::create()?;
-        let args = ["sampler", "--log-level", start.log_level];
-        let as_ours = child::Environment::default();
-        let (mut running, frames) =
-            child::start(start.program, &args, &as_ours, table.descriptor(), start.voice)?;
-        let given_up = Arc::new(AtomicBool::new(false));
-        let reader = Reader {
+        events: &Sender<SamplerMessage>,
+    ) -> io::Result<SamplerProcess> {
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let receiver = FrameReceiver {
             generation: start.generation,
-            given_up: Arc::clone(&given_up),
+            abandoned: Arc::clone(&abandoned),
             inbox: Arc::clone(inbox),
-            news: news.clone(),
+            events: events.clone(),
         };
-        let thread = std::thread::Builder::new().name("frames".into()).stack_size(256 * 1024);
-        if let Err(error) = thread.spawn(move || reader.run(frames)) {
-            running.end_at_once();
-            return Err(error);
-        }
-        let seats = orders.known.iter().map(|seat| (seat.slot, seat.clone())).collect();
-        let avoids = orders.avoid.clone();
-        if let Some(control) = &mut running.control {
-            // A child that died at once makes this fail; its end is seen where ends are seen.
-            if let Err(error) = wire::write(control, &ToSampler::Start(Box::new(orders))) {
-                tracing::warn!(%error, "the sampler did not take its orders");
-            }
-        }
-        Ok(Sampler {
+        let launch = Launch {
+            program: start.program,
+            args: &["sampler", "--log-level", start.log_level],
+            environment: &Environment::default(),
+            stderr: start.stderr,
+            children: None,
+            thread: "frames",
+        };
+        let mut child = Supervised::start(launch, move |message| receiver.deliver(message))?;
+        let slots = config.known.iter().map(|slot| (slot.slot, slot.clone())).collect();
+        let avoids = config.avoid.clone();
+        child.send(&ToSampler::Start(Box::new(config)));
+        Ok(SamplerProcess {
             generation: start.generation,
             started: Mono::now(),
             avoids,
-            seats,
-            running,
-            table,
-            given_up,
-            asked_to_end: None,
-            killed: None,
+            slots,
+            child,
+            abandoned,
         })
     }
 
     /// Process id.
     pub fn pid(&self) -> i32 {
-        self.running.pid
+        self.child.pid()
     }
 
-    /// What its in-flight table says. A process that has not come to write there in time is as late as
-    /// one that stopped writing.
-    pub fn health(&self, now: Mono, times: Times) -> Health {
-        let views = self.table.views();
-        if views.is_empty() && self.asked_to_end.is_none() && now.since(self.started) > times.init {
-            return Health { late: 1, ..Health::default() };
+    /// The in-flight table, judged. A process that has not come to write there in time is as late as one that
+    /// stopped writing.
+    pub fn health(&self, now: Mono, deadlines: CallDeadlines) -> SamplerHealth {
+        let views = self.child.views();
+        if views.is_empty() && self.child.asked().is_none() && now.since(self.started) > deadlines.init {
+            return SamplerHealth { late: 1, ..SamplerHealth::default() };
         }
-        policy::health(&views, now, times.call)
+        policy::health(&views, now, deadlines.call)
     }
 
-    /// How a sampler that was given up stands to its successor.
-    pub fn given_up(&self, health: &Health, now: Mono) -> GivenUp {
-        let undead = self.killed.is_some_and(|killed| now.since(killed) > KILL_DEADLINE);
-        if health.in_call || undead { GivenUp::Stuck } else { GivenUp::Ending }
+    /// The state of an abandoned sampler, as far as it matters to its successor.
+    pub fn abandoned(&self, health: &SamplerHealth, now: Mono) -> Abandoned {
+        if health.in_call || self.child.is_unkillable(now) { Abandoned::Stuck } else { Abandoned::Ending }
     }
 
-    /// Whether it was stopped by a signal.
+    /// Whether the process is stopped by a signal.
     pub fn all_stopped(&self) -> bool {
-        child::all_stopped(self.pid())
+        self.child.all_stopped()
     }
 
-    /// Whether it has ended.
-    pub fn ended(&mut self) -> bool {
-        match self.running.ended() {
-            Ok(status) => status.is_some(),
-            Err(error) => {
-                tracing::warn!(%error, pid = self.pid(), "cannot tell whether the sampler has ended");
-                false
-            }
-        }
+    pub fn has_ended(&mut self) -> bool {
+        self.child.ended().is_some()
     }
 
-    /// Tells it that the GPUs it was to leave alone may be asked again.
+    /// Allows the sampler to attach the GPUs that it was to leave alone.
     pub fn include_all(&mut self) {
         for slot in std::mem::take(&mut self.avoids) {
-            let seat = self.seats.get(&slot).cloned();
-            let Some(control) = &mut self.running.control else { return };
-            if let Err(error) = wire::write(control, &ToSampler::Include { slot, seat }) {
-                tracing::warn!(%error, "the sampler does not take orders");
-            }
+            let known = self.slots.get(&slot).cloned();
+            self.child.send(&ToSampler::Include { slot, known });
         }
     }
 
-    /// Tells it whether the profiling counters are to be read.
+    /// Switches the profiling counters on or off.
     pub fn gpm(&mut self, read: bool) {
-        let Some(control) = &mut self.running.control else { return };
-        if let Err(error) = wire::write(control, &ToSampler::Gpm(read)) {
-            tracing::warn!(%error, "the sampler does not take orders");
-        }
+        self.child.send(&ToSampler::Gpm(read));
     }
 
-    /// Gives it up: what it still sends is thrown away, and it is asked to end.
-    pub fn give_up(&mut self) {
-        self.given_up.store(true, Ordering::Release);
-        self.running.ask_to_end();
-        self.asked_to_end.get_or_insert_with(Mono::now);
+    /// Abandons the sampler: its further messages are thrown away, and it is asked to end.
+    pub fn abandon(&mut self) {
+        self.abandoned.store(true, Ordering::Release);
+        self.child.ask_to_end();
     }
 
-    /// Kills it if it was asked to end, did not, and is in no driver call.
-    pub fn end_overdue(&mut self, health: &Health, now: Mono) {
-        let overdue = self.asked_to_end.is_some_and(|asked| now.since(asked) > END_DEADLINE);
-        if overdue && self.killed.is_none() && (!health.in_call || self.all_stopped()) {
-            self.running.kill();
-            self.killed = Some(now);
+    /// Kills the sampler if it was asked to end, did not, and is in no driver call.
+    pub fn kill_if_overdue(&mut self, now: Mono) {
+        self.child.kill_if_overdue(now, PATIENCE);
+    }
+}
+
+/// Waits until all samplers have ended, only stuck ones remain, or the deadline has passed; those that remain are
+/// left to end when their calls return.
+pub fn end_all(samplers: &mut Vec<SamplerProcess>, deadline: Mono, deadlines: CallDeadlines) {
+    let pause = Stop::default();
+    loop {
+        let now = Mono::now();
+        let mut only_stuck = true;
+        samplers.retain_mut(|sampler| {
+            sampler.kill_if_overdue(now);
+            let ended = sampler.has_ended();
+            only_stuck &= ended || !sampler.health(now, deadlines).stuck.is_empty();
+            !ended
+        });
+        if samplers.is_empty() || only_stuck || now > deadline {
+            return;
         }
+        pause.wait_until(now + Duration::from_millis(10));
+    }
+}
+
+/// A sampler's configuration as the settings have it.
+pub fn sampler_config(config: &Config) -> SamplerConfig {
+    let s = &config.sampler;
+    SamplerConfig {
+        library: (!s.nvml_library.as_os_str().is_empty()).then(|| s.nvml_library.clone()),
+        root: config.host.root.clone(),
+        processes: config.processes.per_process.then_some(config.processes.max_per_gpu),
+        gpm: config.gpm.enabled,
+        intervals: Intervals {
+            fast: s.fast_interval,
+            normal: s.normal_interval,
+            samples: s.samples_interval,
+            slow: s.slow_interval,
+            rare: s.rare_interval,
+            nvlink: s.nvlink_interval,
+        },
+        call_deadline: s.call_timeout,
+        init_deadline: s.init_timeout,
+        ..SamplerConfig::default()
     }
 }
 
 /// How a sampler is started.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
-    /// The program.
+pub struct SamplerStart<'a> {
     pub program: &'a Path,
     /// Counts samplers from 1.
     pub generation: u64,
-    /// What its log holds.
     pub log_level: &'a str,
-    /// Where that goes.
-    pub voice: Voice,
+    pub stderr: Stderr,
 }
 
-/// How long things may take.
+/// Longest time of driver calls.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
-    /// A driver call, and being behind what was promised.
+pub struct CallDeadlines {
+    /// A driver call, and being behind the promised time.
     pub call: Duration,
     /// Starting, and getting a handle.
     pub init: Duration,
 }
 
-/// Reads the frames of one sampler.
-struct Reader {
+/// Takes the messages of one sampler.
+struct FrameReceiver {
     generation: u64,
-    given_up: Arc<AtomicBool>,
+    abandoned: Arc<AtomicBool>,
     inbox: Arc<Inbox>,
-    news: Sender<News>,
+    events: Sender<SamplerMessage>,
 }
 
-impl Reader {
-    fn run(&self, frames: std::fs::File) {
-        let mut frames = io::BufReader::with_capacity(64 * 1024, frames);
-        let (end, text) = self.read_all(&mut frames);
-        self.tell(What::Over(end, text));
-        // To the end of the stream, so that a sampler that still writes can end by itself.
-        if let Err(error) = io::copy(&mut frames, &mut io::sink()) {
-            tracing::debug!(%error, "the rest of a sampler's stream");
-        }
-    }
-
-    fn read_all(&self, frames: &mut impl io::Read) -> (SamplerEnd, String) {
-        let mut greeted = false;
-        loop {
-            let message = match wire::read(frames) {
-                Ok(Some(message)) => message,
-                Ok(None) => return (SamplerEnd::Exited, "the process ended".into()),
-                Err(error) => {
-                    let end = match error {
-                        FrameError::Garbage(_) => SamplerEnd::Garbage,
-                        FrameError::Oversized(_) => SamplerEnd::Oversized,
-                        FrameError::Truncated | FrameError::Io(_) => SamplerEnd::Truncated,
-                    };
-                    return (end, error.to_string());
+impl FrameReceiver {
+    /// Gives whether more is to be read.
+    fn deliver(&self, message: Result<Option<FromSampler>, FrameError>) -> bool {
+        let message = match message {
+            Ok(Some(message)) => message,
+            Ok(None) => return self.over(SamplerEnd::Exited, "the process ended".into()),
+            Err(error) => {
+                let end = match error {
+                    FrameError::Invalid(_) => SamplerEnd::Garbage,
+                    FrameError::Oversized(_) => SamplerEnd::Oversized,
+                    FrameError::OtherBuild => SamplerEnd::Refused,
+                    FrameError::Truncated | FrameError::Io(_) => SamplerEnd::Truncated,
+                };
+                return self.over(end, error.to_string());
+            }
+        };
+        match message {
+            FromSampler::DriverUp => self.send(SamplerEvent::DriverUp),
+            FromSampler::DriverAway { error, text } => {
+                // What it still sends is of a driver that is gone.
+                self.abandoned.store(true, Ordering::Release);
+                self.send(SamplerEvent::DriverAway(error, text));
+            }
+            FromSampler::AttachFailed { index, error, text } => {
+                self.send(SamplerEvent::AttachFailed(index, error, text));
+            }
+            FromSampler::Attached(slot) => self.send(SamplerEvent::Attached(slot)),
+            FromSampler::Batch(batch) => {
+                if !batch.conform() {
+                    return self.over(SamplerEnd::Garbage, "a batch the catalogue does not allow".into());
                 }
-            };
-            if !greeted {
-                match message {
-                    FromSampler::Hello { fingerprint } if fingerprint == catalog::fingerprint() => {
-                        greeted = true;
-                        continue;
-                    }
-                    FromSampler::Hello { .. } => {
-                        return (SamplerEnd::Refused, "the sampler is of another build".into());
-                    }
-                    other => {
-                        return (SamplerEnd::Garbage, format!("expected a greeting, got {other:?}"));
-                    }
+                if self.abandoned.load(Ordering::Acquire) {
+                    self.inbox.event(LedgerEvent::LateBatch);
+                } else {
+                    self.inbox.batch(batch);
                 }
             }
-            match message {
-                FromSampler::Hello { .. } => {
-                    return (SamplerEnd::Garbage, "a second greeting".into());
-                }
-                FromSampler::DriverUp => self.tell(What::DriverUp),
-                FromSampler::DriverAway { error, text } => {
-                    // What it still sends is of a driver that is gone.
-                    self.given_up.store(true, Ordering::Release);
-                    self.tell(What::DriverAway(error, text));
-                }
-                FromSampler::NoHandle { index, error, text } => {
-                    self.tell(What::NoHandle(index, error, text));
-                }
-                FromSampler::Seated(seat) => self.tell(What::Seated(seat)),
-                FromSampler::Batch(batch) => {
-                    if !batch.conform() {
-                        return (SamplerEnd::Garbage, "a batch the catalogue does not allow".into());
-                    }
-                    if self.given_up.load(Ordering::Acquire) {
-                        self.inbox.event(LedgerEvent::LateBatch);
-                    } else {
-                        self.inbox.batch(batch);
-                    }
-                }
-                // Also of a sampler that was given up: it happened.
-                FromSampler::Fact(fact) => self.inbox.fact(self.generation, fact),
-            }
+            // Also of an abandoned sampler: it happened.
+            FromSampler::Fact(fact) => self.inbox.fact(self.generation, fact),
         }
+        true
     }
 
-    fn tell(&self, what: What) {
+    fn over(&self, end: SamplerEnd, text: String) -> bool {
+        self.send(SamplerEvent::StreamEnded(end, text));
+        false
+    }
+
+    fn send(&self, event: SamplerEvent) {
         // The supervisor ends before its readers only when the daemon does.
-        if self.news.send(News { generation: self.generation, what }).is_err() {
-            tracing::debug!("nobody listens to this sampler any more");
+        if self.events.send(SamplerMessage { generation: self.generation, event }).is_err() {
+            tracing::debug!("the supervisor of this sampler has ended");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What people ask of the supervisor while the daemon runs: to release the driver, to take it up again,
-//! to leave the profiling counters alone. Those who ask and the supervisor meet here; nobody waits.
+//! to leave the profiling counters alone. Requests and the supervisor meet here without waiting.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -100,16 +100,16 @@ pub enum Use {
     Released,
 }
 
-/// What is told of it all.
+/// The state of the driver's use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct DriverStatus {
     /// Where the driver stands.
     pub driver: Use,
     /// Since when it is, or is to be, released, in seconds since 1970.
     pub released_unix_seconds: Option<f64>,
     /// For how long, in seconds.
     pub released_seconds: Option<f64>,
-    /// Whether the kernel module is loaded; none if the host does not tell.
+    /// Whether the kernel module is loaded; none if the host does not show it.
     pub module_loaded: Option<bool>,
     /// Processes of ours that have the driver open.
     pub holders: Vec<Holder>,
@@ -119,7 +119,7 @@ pub struct Status {
 
 /// What the supervisor is to do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct Requested {
     /// Since when the driver is to be released, if it is.
     pub released: Option<Released>,
     /// Whether the profiling counters are to be read.
@@ -129,16 +129,16 @@ pub struct Wanted {
 /// Where those who ask and the supervisor meet.
 #[derive(Debug)]
 pub struct Switch {
-    state: Mutex<State>,
+    state: Mutex<SwitchState>,
     /// How long a module must be back before the driver is taken up again.
     settle: Duration,
 }
 
 #[derive(Debug)]
-struct State {
-    wanted: Wanted,
+struct SwitchState {
+    requested: Requested,
     /// Whether the supervisor knows of the release, so that it starts nothing.
-    obeyed: bool,
+    acknowledged: bool,
     sight: ModuleState,
     holders: Vec<Holder>,
     /// The canary's.
@@ -156,10 +156,10 @@ impl Default for Switch {
 impl Switch {
     /// A driver in use.
     pub fn new(gpm: bool, settle: Duration) -> Switch {
-        let wanted = Wanted { released: None, gpm };
-        let state = State {
-            wanted,
-            obeyed: false,
+        let requested = Requested { released: None, gpm };
+        let state = SwitchState {
+            requested,
+            acknowledged: false,
             sight: ModuleState::Unknown,
             holders: Vec::new(),
             canaries: Vec::new(),
@@ -168,28 +168,28 @@ impl Switch {
         Switch { state: Mutex::new(state), settle }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SwitchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for the driver's release. Asked again, it changes nothing.
     pub fn release(&self, now: Mono, unix_seconds: f64) {
         let mut state = self.state();
-        if state.wanted.released.is_none() {
+        if state.requested.released.is_none() {
             let mut released = Released::new(now, unix_seconds);
             released.sees(&state.sight, now, self.settle);
-            state.wanted.released = Some(released);
+            state.requested.released = Some(released);
         }
     }
 
     /// Asks for the driver to be taken up again.
     pub fn resume(&self) {
-        self.state().wanted.released = None;
+        self.state().requested.released = None;
     }
 
     /// Asks for the profiling counters to be read, or left alone.
     pub fn gpm(&self, read: bool) {
-        self.state().wanted.gpm = read;
+        self.state().requested.gpm = read;
     }
 
     /// The kernel module was looked at. Ends a release whose module is back.
@@ -197,22 +197,22 @@ impl Switch {
         let mut state = self.state();
         state.sight = sight.clone();
         let settle = self.settle;
-        if state.wanted.released.as_mut().is_some_and(|released| released.sees(sight, now, settle)) {
-            tracing::info!("the kernel module is back: the driver is taken up again");
-            state.wanted.released = None;
+        if state.requested.released.as_mut().is_some_and(|released| released.sees(sight, now, settle)) {
+            tracing::info!("the kernel module is back: driver resumed");
+            state.requested.released = None;
         }
     }
 
     /// Whether the driver is, or is to be, released.
     pub fn is_released(&self) -> bool {
-        self.state().wanted.released.is_some()
+        self.state().requested.released.is_some()
     }
 
-    /// What the supervisor is to do. From now on it counts as told.
-    pub fn obey(&self) -> Wanted {
+    /// What the supervisor is to do. From now on the request counts as known.
+    pub fn take_requests(&self) -> Requested {
         let mut state = self.state();
-        state.obeyed = state.wanted.released.is_some();
-        state.wanted.clone()
+        state.acknowledged = state.requested.released.is_some();
+        state.requested.clone()
     }
 
     /// Which of the canary's processes have the driver open: all of them.
@@ -225,7 +225,7 @@ impl Switch {
     /// [`Switch::held_by_canary`] tells of it.
     pub fn begin_canary(&self) -> bool {
         let mut state = self.state();
-        state.starting = state.wanted.released.is_none();
+        state.starting = state.requested.released.is_none();
         state.starting
     }
 
@@ -239,14 +239,14 @@ impl Switch {
         self.state().holders = holders;
     }
 
-    /// What is told of it all.
-    pub fn status(&self, now: Mono) -> Status {
+    /// The state of the driver's use.
+    pub fn status(&self, now: Mono) -> DriverStatus {
         let state = self.state();
-        let released = state.wanted.released.as_ref();
-        Status {
+        let released = state.requested.released.as_ref();
+        DriverStatus {
             driver: match released {
                 None => Use::InUse,
-                Some(_) if state.obeyed && state.nobody_holds() => Use::Released,
+                Some(_) if state.acknowledged && state.is_free() => Use::Released,
                 Some(_) => Use::Releasing,
             },
             released_unix_seconds: released.map(|released| released.unix_seconds),
@@ -257,13 +257,13 @@ impl Switch {
                 ModuleState::Loaded(_) => Some(true),
             },
             holders: state.holders.iter().chain(&state.canaries).cloned().collect(),
-            gpm: state.wanted.gpm,
+            gpm: state.requested.gpm,
         }
     }
 }
 
-impl State {
-    fn nobody_holds(&self) -> bool {
+impl SwitchState {
+    fn is_free(&self) -> bool {
         self.holders.is_empty() && self.canaries.is_empty() && !self.starting
     }
 }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_released_once_the_supervisor_knows_and_nobody_holds_it() {
+    fn it_is_released_once_the_supervisor_knows_and_is_free_it() {
         let switch = Switch::new(true, SETTLE);
         switch.held_by(vec![Holder { pid: 7, stuck: None }]);
         assert_eq!(switch.status(at(1)).driver, Use::InUse);
@@ -302,10 +302,10 @@ mod tests {
         assert_eq!((status.driver, status.released_seconds), (Use::Releasing, Some(20.0)), "once");
         switch.held_by(Vec::new());
         assert_eq!(switch.status(at(30)).driver, Use::Releasing, "a start may be under way");
-        assert!(switch.obey().released.is_some());
+        assert!(switch.take_requests().released.is_some());
         assert_eq!(switch.status(at(30)).driver, Use::Released);
         switch.resume();
-        assert!(switch.obey().released.is_none());
+        assert!(switch.take_requests().released.is_none());
         assert_eq!(switch.status(at(31)).driver, Use::InUse);
     }
 
@@ -314,7 +314,7 @@ mod tests {
         let switch = Switch::new(true, SETTLE);
         assert!(switch.begin_canary());
         switch.release(at(10), 1000.0);
-        switch.obey();
+        switch.take_requests();
         assert_eq!(switch.status(at(11)).driver, Use::Releasing, "one is being started");
         switch.held_by_canary(vec![Holder { pid: 9, stuck: None }]);
         let status = switch.status(at(12));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_told_in_words() {
+    fn a_holder_is_named_with_its_call() {
         let mut holder = Holder { pid: 7, stuck: None };
         assert_eq!(holder.to_string(), "process 7");
         holder.stuck = Some(StuckIn { call: "nvmlX".into(), gpu: Some(3), seconds: 12.3 });

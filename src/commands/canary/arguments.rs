@@ -3,7 +3,7 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 
-use super::Wish;
+use super::RunOptions;
 use model::catalog::CanaryCheck;
 use model::catalog::schema::KnownLabel;
 
@@ -67,7 +67,7 @@ pub enum Format {
 
 impl Arguments {
     /// What is wanted.
-    pub fn wish(&self) -> Wish {
+    pub fn options(&self) -> RunOptions {
         let mut checks: Vec<CanaryCheck> = Vec::new();
         for check in self.check.iter().flat_map(|name| checks_of(name)) {
             // Once each, in the order given.
@@ -75,7 +75,7 @@ impl Arguments {
                 checks.push(check);
             }
         }
-        Wish {
+        RunOptions {
             gpus: self.gpu.iter().filter(|word| !word.is_empty()).cloned().collect(),
             checks,
             repeat: self.repeat,
@@ -105,21 +105,22 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn wish(words: &[&str]) -> Option<Wish> {
+    fn options(words: &[&str]) -> Option<RunOptions> {
         let line = Line::try_parse_from([&["canary"], words].concat()).ok()?;
-        Some(line.arguments.wish())
+        Some(line.arguments.options())
     }
 
     #[test]
     fn a_line_says_what_is_wanted() {
-        let nothing = wish(&[]).unwrap();
+        let nothing = options(&[]).unwrap();
         assert_eq!((nothing.gpus, nothing.checks, nothing.repeat), (vec!["all".to_owned()], vec![], 1));
-        let some = wish(&["--gpu", "0,3", "--gpu=GPU-1", "--check", "l2,sm_rate", "--check", "l2"]).unwrap();
+        let some =
+            options(&["--gpu", "0,3", "--gpu=GPU-1", "--check", "l2,sm_rate", "--check", "l2"]).unwrap();
         assert_eq!(some.gpus, ["0", "3", "GPU-1"]);
         assert_eq!(some.checks, [CanaryCheck::L2, CanaryCheck::SmRate]);
-        assert_eq!(wish(&["--check", "all"]).unwrap().checks.len(), CanaryCheck::ALL.len());
+        assert_eq!(options(&["--check", "all"]).unwrap().checks.len(), CanaryCheck::ALL.len());
         for wrong in [&["--check", "smrate"][..], &["--repeat", "0"], &["--format", "xml"]] {
-            assert!(wish(wrong).is_none(), "{wrong:?}");
+            assert!(options(wrong).is_none(), "{wrong:?}");
         }
     }
 }

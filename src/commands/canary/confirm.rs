@@ -2,9 +2,9 @@
 //! once by two more runs of what was low.
 
 use super::Progress;
-use super::devices::Device;
-use super::one::Runner;
-use super::report::Made;
+use super::devices::ListedDevice;
+use super::report::RunRecord;
+use super::runs::Runner;
 use canary::baseline::{BaselineStore, Model, Quantity, Siblings};
 use canary::judge::{self, RunJudgement};
 use canary::report::CanaryRun;
@@ -24,9 +24,9 @@ struct Figures {
 
 /// Judges all runs that were made, and sets their outcomes.
 pub fn judge(
-    made: &mut [Made],
+    made: &mut [RunRecord],
     memory: &BaselineStore,
-    devices: &[Device],
+    devices: &[ListedDevice],
     runner: &mut Runner<'_>,
     progress: Progress<'_>,
 ) {
@@ -100,7 +100,7 @@ fn with_clock(outcome: &Outcome, checks: &mut Vec<CanaryCheck>) {
     }
 }
 
-fn figures(made: &[Made], memory: &BaselineStore) -> Vec<Figures> {
+fn figures(made: &[RunRecord], memory: &BaselineStore) -> Vec<Figures> {
     let mut all: Vec<Figures> = Vec::new();
     for made in made {
         let Some(run) = &made.run else { continue };

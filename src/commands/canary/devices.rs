@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::Failed;
+use super::CanaryFailed;
 use crate::commands::doctor::ask::{self, Asked};
 use crate::commands::doctor::daemon::Daemon;
-use canary::gate::{Condition, Facts};
-use canary::stray;
+use canary::gate::{Condition, GateFacts};
 use model::canary::{Instance, Place};
 use model::catalog::schema::{LabelDef, LabelSet, LabelText};
 use model::catalog::{self as m, Gpu, GpuInfo, METRICS, MetricId, MigInfo, Subject};
@@ -39,18 +38,18 @@ const FRESH_FOR: Duration = Duration::from_secs(3600);
 
 /// A GPU or MIG device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct ListedDevice {
     /// Which.
     pub place: Place,
-    /// Name of the product, as `NVIDIA H200`; empty if it was not told.
+    /// Name of the product, as `NVIDIA H200`; empty if it is not known.
     pub model: String,
-    /// PCI address of the GPU; empty if it was not told.
+    /// PCI address of the GPU; empty if it is not known.
     pub pci_address: String,
     /// Whether the GPU is in MIG mode without any instance.
     pub no_instance: bool,
 }
 
-impl Device {
+impl ListedDevice {
     /// Whether it is meant: by the index or UUID of its GPU, its own UUID, or the only one that begins so.
     fn is(&self, word: &str) -> bool {
         let gpu = &self.place.gpu;
@@ -60,31 +59,31 @@ impl Device {
 }
 
 /// What there is, and what was asked of it.
-pub struct Listed {
+pub struct DeviceList {
     asked: Asked,
     daemon: Daemon,
     at: Mono,
-    devices: Vec<Device>,
+    devices: Vec<ListedDevice>,
 }
 
-impl Listed {
+impl DeviceList {
     /// Asks the driver, in a process of its own.
-    pub fn ask(config: &Config) -> Result<Listed, Failed> {
+    pub fn ask(config: &Config) -> Result<DeviceList, CanaryFailed> {
         let daemon = Daemon::ask(config);
         let wanted = |id: &MetricId| WANTED.contains(id) || WANTED_OF_MIG.contains(id);
         let all = (0..METRICS.len()).filter_map(|at| u16::try_from(at).ok().map(MetricId));
         let off: HashSet<MetricId> = all.filter(|id| !wanted(id)).collect();
         let asked = daemon.ask_driver(config, &off, ask::BRIEF);
-        let asked = asked.map_err(|why| Failed(format!("the driver: {}", why.text)))?;
+        let asked = asked.map_err(|why| CanaryFailed(format!("the driver: {}", why.text)))?;
         if let Some((_, text)) = asked.away.as_ref().filter(|_| !asked.up) {
-            return Err(Failed(format!("the driver does not answer: {text}")));
+            return Err(CanaryFailed(format!("the driver does not answer: {text}")));
         }
         let node_hangs = asked.hung.iter().find(|hung| hung.gpu.is_none());
         if let Some(hung) = node_hangs {
-            return Err(Failed(format!("{} does not return: the driver hangs", hung.call)));
+            return Err(CanaryFailed(format!("{} does not return: the driver hangs", hung.call)));
         }
         let devices = devices(&asked);
-        Ok(Listed { asked, daemon, at: Mono::now(), devices })
+        Ok(DeviceList { asked, daemon, at: Mono::now(), devices })
     }
 
     /// How long ago.
@@ -93,26 +92,20 @@ impl Listed {
     }
 
     /// Those that are meant, in order, each once.
-    pub fn choose(&self, words: &[String]) -> Result<Vec<Device>, Failed> {
+    pub fn choose(&self, words: &[String]) -> Result<Vec<ListedDevice>, CanaryFailed> {
         choose(&self.devices, words)
     }
 
     /// The conditions for a run there.
-    pub fn conditions(&self, config: &Config, device: &Device) -> Vec<Condition> {
-        let facts = Facts::read(&self.asked, &device.place, FRESH_FOR);
+    pub fn conditions(&self, config: &Config, device: &ListedDevice) -> Vec<Condition> {
+        let facts = GateFacts::read(&self.asked, &device.place, FRESH_FOR);
         super::conditions(config, &self.daemon, device, facts)
     }
 
-    /// The UUIDs by which CUDA may know the GPU of a device: with all that is on it.
-    pub fn uuids(&self, device: &Device) -> Vec<String> {
-        let places = self.devices.iter().map(|of| &of.place);
-        stray::uuids(places.filter(|place| place.gpu.uuid == device.place.gpu.uuid))
-    }
-
     /// The other end of copies between GPUs: the next one that a run may use.
-    pub fn peer(&self, config: &Config, device: &Device, force: bool) -> Option<Device> {
+    pub fn peer(&self, config: &Config, device: &ListedDevice, force: bool) -> Option<ListedDevice> {
         device.place.instance.is_none().then_some(())?;
-        let whole: Vec<&Device> = self
+        let whole: Vec<&ListedDevice> = self
             .devices
             .iter()
             .filter(|other| other.place.instance.is_none() && !other.no_instance)
@@ -126,21 +119,21 @@ impl Listed {
 }
 
 /// Those that are meant.
-fn choose(devices: &[Device], words: &[String]) -> Result<Vec<Device>, Failed> {
+fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice>, CanaryFailed> {
     if devices.is_empty() {
-        return Err(Failed("the driver lists no GPU".into()));
+        return Err(CanaryFailed("the driver lists no GPU".into()));
     }
-    let mut chosen: Vec<Device> = Vec::new();
+    let mut chosen: Vec<ListedDevice> = Vec::new();
     let all = ["all".to_owned()];
     for word in if words.is_empty() { &all } else { words } {
-        let of_word: Vec<&Device> = match word.as_str() {
+        let of_word: Vec<&ListedDevice> = match word.as_str() {
             "all" => devices.iter().collect(),
             word => devices.iter().filter(|device| device.is(word)).collect(),
         };
         if of_word.is_empty() {
             let known: Vec<String> =
                 devices.iter().map(|device| format!("{} {}", device.place, device.place.device())).collect();
-            return Err(Failed(format!("there is no GPU {word}; there are: {}", known.join(", "))));
+            return Err(CanaryFailed(format!("there is no GPU {word}; there are: {}", known.join(", "))));
         }
         chosen.extend(of_word.into_iter().cloned());
     }
@@ -150,7 +143,7 @@ fn choose(devices: &[Device], words: &[String]) -> Result<Vec<Device>, Failed> {
 }
 
 /// Every GPU as a whole, or its MIG devices; those that the driver gives no handle to as well.
-fn devices(asked: &Asked) -> Vec<Device> {
+fn devices(asked: &Asked) -> Vec<ListedDevice> {
     let rows = || {
         let groups = asked.batches.values().flat_map(|batch| batch.rows.groups());
         groups.flat_map(|(subject, rows)| rows.iter().map(move |row| (subject, row)))
@@ -158,7 +151,7 @@ fn devices(asked: &Asked) -> Vec<Device> {
     let mut devices = Vec::new();
     for (subject, row) in rows().filter(|(_, row)| row.metric == m::gpu_info.id()) {
         let Subject::Gpu(gpu) = subject else { continue };
-        let whole = Device {
+        let whole = ListedDevice {
             place: Place { gpu: gpu.clone(), instance: None },
             model: text(row, GpuInfo::DEFS, "model"),
             pci_address: text(row, GpuInfo::DEFS, "pci_address"),
@@ -183,22 +176,22 @@ fn devices(asked: &Asked) -> Vec<Device> {
                 profile: instance.profile.to_string(),
                 mig_uuid,
             };
-            devices.push(Device {
+            devices.push(ListedDevice {
                 place: Place { gpu: gpu.clone(), instance: Some(instance) },
                 ..whole.clone()
             });
         }
         if devices.len() == before {
-            devices.push(Device { no_instance: true, ..whole });
+            devices.push(ListedDevice { no_instance: true, ..whole });
         }
     }
     for (index, hung) in asked.hung.iter().filter_map(|hung| Some((hung.gpu?, hung))) {
         tracing::warn!(gpu = index, call = hung.call, "a driver call does not return");
     }
-    let silent = asked.no_handle.keys().copied().chain(asked.hung.iter().filter_map(|hung| hung.gpu));
+    let silent = asked.attach_failed.keys().copied().chain(asked.hung.iter().filter_map(|hung| hung.gpu));
     for index in silent {
         if devices.iter().all(|device| device.place.gpu.gpu != index) {
-            devices.push(Device {
+            devices.push(ListedDevice {
                 place: Place { gpu: Gpu { gpu: index, uuid: "".into() }, instance: None },
                 model: String::new(),
                 pci_address: String::new(),
@@ -220,14 +213,14 @@ fn text(row: &Row, defs: &'static [LabelDef], name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn device(index: u32, mig: Option<&str>) -> Device {
+    fn device(index: u32, mig: Option<&str>) -> ListedDevice {
         let instance = mig.map(|uuid| Instance {
             gpu_instance: 1,
             compute_instance: 0,
             profile: "1g.18gb".into(),
             mig_uuid: uuid.into(),
         });
-        Device {
+        ListedDevice {
             place: Place { gpu: Gpu { gpu: index, uuid: format!("GPU-{index}").into() }, instance },
             model: "NVIDIA H200".into(),
             pci_address: "0000:06:00.0".into(),
@@ -235,7 +228,7 @@ mod tests {
         }
     }
 
-    fn chosen(words: &[&str]) -> Result<Vec<String>, Failed> {
+    fn chosen(words: &[&str]) -> Result<Vec<String>, CanaryFailed> {
         let devices = [device(0, None), device(1, Some("MIG-a")), device(1, Some("MIG-b")), device(10, None)];
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         choose(&devices, &words)

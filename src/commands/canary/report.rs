@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::devices::Device;
+use super::devices::ListedDevice;
 use canary::gate::Condition;
 use canary::report::{CanaryRun, RunEnd};
 use model::canary::{Outcome, Place};
@@ -48,7 +48,7 @@ impl Exit {
 
 /// A run that was made, or was to be.
 #[derive(Clone, Debug, Serialize)]
-pub struct Made {
+pub struct RunRecord {
     /// Where.
     pub place: Place,
     /// Name of the product.
@@ -61,15 +61,15 @@ pub struct Made {
     pub outcome: Option<Outcome>,
 }
 
-impl Made {
+impl RunRecord {
     /// On this device.
     pub fn new(
-        device: &Device,
+        device: &ListedDevice,
         conditions: Vec<Condition>,
         run: Option<CanaryRun>,
         outcome: Option<Outcome>,
-    ) -> Made {
-        Made { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
+    ) -> RunRecord {
+        RunRecord { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
     }
 
     /// What it amounts to.
@@ -80,14 +80,14 @@ impl Made {
             // A call of the driver does not return there, it gives no handle, or asks for a reset.
             (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,
             (CanaryEnd::Broken, _) => Exit::CouldNotRun,
-            // Nobody came: the command itself was asked to end.
-            (CanaryEnd::Abandoned, _) if self.nobody_came() => Exit::CouldNotRun,
+            // No process came: the command itself was asked to end.
+            (CanaryEnd::Abandoned, _) if self.no_process_came() => Exit::CouldNotRun,
             _ => Exit::Healthy,
         };
         checks.chain([end]).max().unwrap_or(Exit::Healthy)
     }
 
-    fn nobody_came(&self) -> bool {
+    fn no_process_came(&self) -> bool {
         matches!(&self.run, Some(CanaryRun { end: RunEnd::Abandoned { pids, .. }, .. }) if pids.is_empty())
     }
 }
@@ -100,13 +100,13 @@ pub struct Report {
     /// What it amounts to.
     pub result: Exit,
     /// Every run, by GPU.
-    pub runs: Vec<Made>,
+    pub runs: Vec<RunRecord>,
 }
 
 impl Report {
     /// Sums up.
-    pub fn new(runs: Vec<Made>) -> Report {
-        let result = runs.iter().map(Made::exit).max().unwrap_or(Exit::Healthy);
+    pub fn new(runs: Vec<RunRecord>) -> Report {
+        let result = runs.iter().map(RunRecord::exit).max().unwrap_or(Exit::Healthy);
         Report { version: env!("CARGO_PKG_VERSION"), result, runs }
     }
 

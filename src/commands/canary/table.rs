@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
-use super::report::{Exit, Made, Report};
-use canary::format;
+use super::report::{Exit, Report, RunRecord};
 use canary::gate::Allows;
-use canary::stats;
+use canary::{format, stats};
 use model::canary::{Judged, Place, Rate};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryEnd, CanaryVerdict, RateAgainst};
@@ -57,7 +56,7 @@ pub fn text(report: &Report, colours: bool) -> String {
 }
 
 /// All runs on one device.
-fn device(out: &mut String, paint: &Paint, runs: &[Made]) {
+fn device(out: &mut String, paint: &Paint, runs: &[RunRecord]) {
     let Some(first) = runs.first() else { return };
     let title = [first.place.to_string(), first.model.clone(), uuid(&first.place)].join("  ");
     put(out, format_args!("{}\n", paint.bold(title.trim_end())));
@@ -158,7 +157,7 @@ fn middle(rates: &[Rate]) -> (String, String) {
 }
 
 /// What would keep a canary away.
-fn conditions(out: &mut String, paint: &Paint, made: &Made) {
+fn conditions(out: &mut String, paint: &Paint, made: &RunRecord) {
     for condition in &made.conditions {
         let (mark, found) = match &condition.allows {
             Allows::Yes => (paint.mark(Exit::Healthy), condition.found.clone()),

@@ -1,6 +1,6 @@
 //! What keeps a run away, what it all amounts to, and the table.
 
-use super::report::Made;
+use super::report::RunRecord;
 use super::*;
 use canary::baseline::Siblings;
 use canary::judge::fixtures::{baseline, healthy, of, part, place};
@@ -10,10 +10,10 @@ use model::catalog::CanaryStep;
 
 const NOW: f64 = 1.8e9;
 
-fn made(place: Place, run: CanaryRun) -> Made {
+fn made(place: Place, run: CanaryRun) -> RunRecord {
     let outcome = judge::judge(&place, &run, &baseline(30, NOW), &Siblings::default(), NOW).outcome;
     let model = "NVIDIA H200".to_owned();
-    Made { place, model, conditions: Vec::new(), run: Some(run), outcome: Some(outcome) }
+    RunRecord { place, model, conditions: Vec::new(), run: Some(run), outcome: Some(outcome) }
 }
 
 fn narrow(mut run: CanaryRun) -> CanaryRun {

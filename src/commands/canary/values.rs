@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use canary::gate::facts::{Told, Values, state};
+use canary::gate::facts::{GateValue, Values, state};
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::catalog::{self as m, CanarySkip, Gpu, MetricId, RecoveryAction, Subject};
 use model::sample::{Batch, BatchKey, Missing};
@@ -28,7 +28,7 @@ impl Values for Asked {
         if let Some((_, text)) = &self.away {
             return Some((CanarySkip::Unread, text.clone()));
         }
-        if let Some(text) = self.no_handle.get(&gpu.gpu) {
+        if let Some(text) = self.attach_failed.get(&gpu.gpu) {
             return Some((CanarySkip::Unhealthy, text.clone()));
         }
         let hung = self.hung.iter().find(|hung| hung.gpu.is_none_or(|index| index == gpu.gpu))?;
@@ -41,9 +41,9 @@ impl Values for Asked {
 
     fn unhealthy(&self, gpu: &Gpu) -> Option<Vec<String>> {
         match state(self, gpu, &m::gpu_recovery_action) {
-            Told::Value(RecoveryAction::None) | Told::Unsupported => Some(Vec::new()),
-            Told::Value(action) => Some(vec![format!("the driver asks for {}", action.known())]),
-            Told::Unread => None,
+            GateValue::Value(RecoveryAction::None) | GateValue::Unsupported => Some(Vec::new()),
+            GateValue::Value(action) => Some(vec![format!("the driver asks for {}", action.known())]),
+            GateValue::Unread => None,
         }
     }
 }

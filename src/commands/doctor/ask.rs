@@ -1,5 +1,5 @@
-//! Asks the driver once or more, in a sampler of the asking command's own: this process loads no NVIDIA
-//! library and waits for no call. A call that does not return is named, and its process left behind.
+//! Asks the driver once or more, in a sampler of the command's own: this process loads no NVIDIA library and waits
+//! for no call. A call that does not return is named, and its process left behind.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -8,20 +8,21 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::collectors::nvml::policy::StuckCall;
-use crate::collectors::nvml::process::{News, Sampler, Start, Times, What};
-use host::child::{self, Voice};
+use crate::collectors::nvml::process::{
+    CallDeadlines, SamplerEvent, SamplerMessage, SamplerProcess, SamplerStart, end_all, sampler_config,
+};
+use host::child::{self, Stderr};
 use host::inflight::is_gpu;
-use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::catalog::schema::LabelSet;
 use model::catalog::{self as m, DriverError, Gpu, MetricId, Tier};
 use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Missing, Rows};
-use sampler::wire::{Intervals, Orders, Seat};
+use sampler::wire::{GpuSlot, Intervals, SamplerConfig};
 use settings::Config;
 
-/// What asking takes at most beside the deadlines of the calls: 64 GPUs, whose dear visits are made one at a
-/// time.
+/// What asking takes at most beside the deadlines of the calls: 64 GPUs, whose expensive visits are made one at
+/// a time.
 const SPARE: Duration = Duration::from_secs(15);
 /// How long the sampler gets to end.
 const END: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ pub struct Aim {
     pub shortest: Duration,
 }
 
-/// All that can be told, and cheap calls measured some ten times.
+/// All values, and cheap calls measured some ten times.
 pub const ALL: Aim = Aim {
     tiers: &[
         Tier::Identity,
@@ -57,7 +58,7 @@ pub const BRIEF: Aim = Aim { tiers: &[Tier::Identity, Tier::Normal, Tier::Slow],
 
 /// A GPU that another process is stuck on: its index, and who it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known {
+pub struct KnownGpu {
     /// The GPU.
     pub gpu: Gpu,
     /// Its PCI address.
@@ -68,7 +69,7 @@ pub struct Known {
 
 /// A driver call that did not return in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hung {
+pub struct HungCall {
     /// NVML function.
     pub call: String,
     /// NVML's index of the GPU; none for a call about no single GPU.
@@ -87,16 +88,16 @@ pub struct Asked {
     /// Wall time of each call by name, in nanoseconds.
     pub calls: BTreeMap<String, Vec<u64>>,
     /// Calls that did not return in time.
-    pub hung: Vec<Hung>,
+    pub hung: Vec<HungCall>,
     /// GPUs without a handle, and why.
-    pub no_handle: BTreeMap<u32, String>,
+    pub attach_failed: BTreeMap<u32, String>,
     /// The process left behind in a driver call.
     pub left: Option<i32>,
-    seated: BTreeMap<usize, Gpu>,
+    attached: BTreeMap<usize, Gpu>,
 }
 
 impl Asked {
-    /// How many GPUs the driver lists, once it has told.
+    /// How many GPUs the driver lists, once known.
     pub fn devices(&self) -> Option<usize> {
         let node = self.batches.iter().filter(|(part, _)| part.gpu.is_none()).map(|(_, batch)| batch);
         let rows = node.flat_map(|batch| batch.rows.groups()).flat_map(|(_, rows)| rows);
@@ -120,9 +121,9 @@ impl Asked {
         let heard = |slot: &usize| {
             let index = u32::try_from(slot - 1).unwrap_or(u32::MAX);
             avoid.contains(slot)
-                || self.no_handle.contains_key(&index)
+                || self.attach_failed.contains_key(&index)
                 || self.hung.iter().any(|hung| hung.gpu == Some(index))
-                || self.seated.get(slot).is_some_and(|gpu| self.all_of(gpu, tiers))
+                || self.attached.get(slot).is_some_and(|gpu| self.all_of(gpu, tiers))
         };
         (1..=devices).filter(heard).count()
     }
@@ -148,20 +149,20 @@ impl Asked {
         }
     }
 
-    fn hear(&mut self, news: News) -> bool {
-        match news.what {
-            What::DriverUp => self.up = true,
-            What::DriverAway(error, text) => {
+    fn hear(&mut self, message: SamplerMessage) -> bool {
+        match message.event {
+            SamplerEvent::DriverUp => self.up = true,
+            SamplerEvent::DriverAway(error, text) => {
                 self.away = Some((Some(error.label()), text));
                 return true;
             }
-            What::NoHandle(index, _, text) => {
-                self.no_handle.insert(index, text);
+            SamplerEvent::AttachFailed(index, _, text) => {
+                self.attach_failed.insert(index, text);
             }
-            What::Seated(seat) => {
-                self.seated.insert(seat.slot, seat.gpu);
+            SamplerEvent::Attached(slot) => {
+                self.attached.insert(slot.slot, slot.gpu);
             }
-            What::Over(_, text) => {
+            SamplerEvent::StreamEnded(_, text) => {
                 self.away.get_or_insert((None, format!("the process that asks has failed: {text}")));
                 return true;
             }
@@ -170,37 +171,33 @@ impl Asked {
     }
 }
 
-/// Asks. GPUs that the daemon is stuck on are left alone. `progress` is told how long it takes, of how many
+/// Asks. GPUs that the daemon is stuck on are left alone. `progress` gets how long it takes, of how many
 /// GPUs all was heard, and how many there are.
 pub fn ask(
     config: &Config,
     off: &HashSet<MetricId>,
     aim: Aim,
-    known: &[Known],
+    known: &[KnownGpu],
     mut progress: impl FnMut(Duration, usize, usize),
 ) -> io::Result<Asked> {
     let avoid: Vec<usize> = known.iter().filter(|k| k.stuck).map(slot).collect();
     let s = &config.sampler;
     let (quick, slow) = (Duration::from_millis(200), Duration::from_secs(1));
-    let seat = |known: &Known| Seat {
-        slot: slot(known),
-        gpu: known.gpu.clone(),
-        pci_bus_id: known.pci_address.clone(),
+    let known_slot = |gpu: &KnownGpu| GpuSlot {
+        slot: slot(gpu),
+        gpu: gpu.gpu.clone(),
+        pci_bus_id: gpu.pci_address.clone(),
     };
-    let orders = Orders {
-        library: (!s.nvml_library.as_os_str().is_empty()).then(|| s.nvml_library.clone()),
-        // Asking by index might touch others: with one stuck, each is asked for by its address.
-        known: if avoid.is_empty() { Vec::new() } else { known.iter().map(seat).collect() },
+    let sampler_config = SamplerConfig {
+        // Attaching by index might touch others: with one stuck, each is attached by its address.
+        known: if avoid.is_empty() { Vec::new() } else { known.iter().map(known_slot).collect() },
         avoid: avoid.clone(),
-        // The driver's events are for the daemon to hear.
+        // The driver's events are for the daemon.
         off: off
             .iter()
             .copied()
             .chain([m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()])
             .collect(),
-        gpm: config.gpm.enabled,
-        root: config.host.root.clone(),
-        processes: config.processes.per_process.then_some(config.processes.max_per_gpu),
         intervals: Intervals {
             fast: quick,
             normal: quick,
@@ -208,32 +205,30 @@ pub fn ask(
             slow,
             // Some windows begin with one of these visits and end with the next.
             rare: slow,
-            // Dear, and told by one visit.
+            // Expensive, and complete after one visit.
             nvlink: Duration::from_secs(3600),
         },
-        call_deadline: s.call_timeout,
-        init_deadline: s.init_timeout,
-        ..Orders::default()
+        ..sampler_config(config)
     };
-    let times = Times { call: s.call_timeout, init: s.init_timeout };
+    let deadlines = CallDeadlines { call: s.call_timeout, init: s.init_timeout };
     let inbox = Arc::new(Inbox::default());
-    let (sender, news) = channel();
+    let (sender, messages) = channel();
     let program = child::this_program();
-    let start = Start { program: &program, generation: 1, log_level: "error", voice: Voice::Silent };
-    let mut sampler = Sampler::start(start, orders, &inbox, &sender)?;
+    let start = SamplerStart { program: &program, generation: 1, log_level: "error", stderr: Stderr::Null };
+    let mut sampler = SamplerProcess::start(start, sampler_config, &inbox, &sender)?;
     let started = Mono::now();
     let deadline = started + s.init_timeout + s.call_timeout + SPARE;
     let mut asked = Asked::default();
     let mut over = false;
     while !over {
-        over = match news.recv_timeout(LOOK) {
-            Ok(news) => asked.hear(news),
+        over = match messages.recv_timeout(LOOK) {
+            Ok(message) => asked.hear(message),
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => true,
         };
         asked.take(&inbox);
         let now = Mono::now();
-        let health = sampler.health(now, times);
+        let health = sampler.health(now, deadlines);
         asked.hung = health.stuck.iter().map(hung).collect();
         let heard = asked.heard(&avoid, aim.tiers);
         let listed = asked.devices();
@@ -247,33 +242,19 @@ pub fn ask(
         }
         over |= complete || node_hangs || silent || now >= deadline;
     }
-    end(&mut sampler, times, &mut asked);
+    sampler.abandon();
+    let mut samplers = vec![sampler];
+    end_all(&mut samplers, Mono::now() + END, deadlines);
+    asked.left = samplers.first().map(SamplerProcess::pid);
     asked.take(&inbox);
     Ok(asked)
 }
 
-/// Ends the sampler; one that is in a driver call is left, and ends when the call returns.
-fn end(sampler: &mut Sampler, times: Times, asked: &mut Asked) {
-    sampler.give_up();
-    let deadline = Mono::now() + END;
-    let pause = Stop::default();
-    while !sampler.ended() {
-        let now = Mono::now();
-        let health = sampler.health(now, times);
-        sampler.end_overdue(&health, now);
-        if now >= deadline || !health.stuck.is_empty() {
-            asked.left = Some(sampler.pid());
-            return;
-        }
-        pause.wait_until(now + LOOK);
-    }
-}
-
-fn slot(known: &Known) -> usize {
+fn slot(known: &KnownGpu) -> usize {
     known.gpu.gpu as usize + 1
 }
 
-fn hung(stuck: &StuckCall) -> Hung {
+fn hung(stuck: &StuckCall) -> HungCall {
     let gpu = is_gpu(stuck.slot).then(|| u32::try_from(stuck.slot - 1).unwrap_or(u32::MAX));
-    Hung { call: stuck.call.clone(), gpu }
+    HungCall { call: stuck.call.clone(), gpu }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::ask::{self, Aim, Asked, Known};
+use super::ask::{self, Aim, Asked, KnownGpu};
 use super::host;
 use super::report::{Finding, Verdict};
 use crate::control;
@@ -165,7 +165,7 @@ impl Daemon {
     }
 
     /// The GPUs it knows by their PCI address.
-    fn gpus(&self) -> Vec<Known> {
+    fn gpus(&self) -> Vec<KnownGpu> {
         let gpus = self.snapshot.iter().filter_map(|snapshot| snapshot["gpus"].as_array()).flatten();
         let known = gpus.filter_map(|gpu| {
             let (index, uuid) = (u32::try_from(gpu["gpu"].as_u64()?).ok()?, gpu["uuid"].as_str()?);
@@ -174,7 +174,7 @@ impl Daemon {
             let stuck = gpu["state"] == "stuck";
             // One without an address can only be left alone.
             let usable = stuck || !pci_address.is_empty();
-            usable.then(|| Known { gpu: Gpu { gpu: index, uuid: uuid.into() }, pci_address, stuck })
+            usable.then(|| KnownGpu { gpu: Gpu { gpu: index, uuid: uuid.into() }, pci_address, stuck })
         });
         known.collect()
     }

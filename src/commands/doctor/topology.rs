@@ -1,11 +1,11 @@
 //! What a look at the machine around the GPUs finds.
 
 use super::report::{Finding, Verdict};
-use host::child::Voice;
+use host::child::Stderr;
 use host::stop::Stop;
 use model::topology::{DeviceKind, Topology};
 use settings::Config;
-use topology::ask::{Asker, Unanswered};
+use topology::ask::{AskError, Asker};
 use topology::discover::Origin;
 
 const TOPIC: &str = "topology";
@@ -16,10 +16,10 @@ pub fn look(config: &Config) -> Finding {
         return Finding::new(TOPIC, Verdict::Note, "switched off (topology.enabled)".into());
     }
     let origin = Origin::Live(config.host.root.clone());
-    match Asker::new(Voice::Silent).all(&origin, false, &Stop::default()) {
+    match Asker::new(Stderr::Null).all(&origin, false, &Stop::default()) {
         Ok(all) => found(&all.topology),
         // A container without the host's files, as a rule.
-        Err(error @ Unanswered::Told(_)) => Finding::new(TOPIC, Verdict::Note, error.to_string()),
+        Err(error @ AskError::NotFound(_)) => Finding::new(TOPIC, Verdict::Note, error.to_string()),
         Err(error) => Finding::new(TOPIC, Verdict::Wrong, error.to_string()),
     }
 }

@@ -30,7 +30,7 @@ pub fn ask(config: &Config) -> (Vec<Known>, Vec<String>) {
         let on = hung.gpu.map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
         notes.push(format!("{} does not return{on}", hung.call));
     }
-    for (index, text) in &asked.no_handle {
+    for (index, text) in &asked.attach_failed {
         notes.push(format!("the driver gives no handle to GPU {index}: {text}"));
     }
     (known(&asked), notes)

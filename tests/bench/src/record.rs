@@ -9,14 +9,14 @@ use model::catalog::schema::LabelText;
 use model::catalog::{self as m, Kind, MetricId, Subject};
 use model::clock::Mono;
 use model::sample::{Batch, Drained, Row, Rows};
-use sampler::wire::{self, FromSampler, Orders, Seat};
+use sampler::wire::{FromSampler, GpuSlot, SamplerConfig};
 
 use super::samplers;
 
 /// The frames of a time.
 pub struct Recording {
     /// GPUs by index.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<GpuSlot>,
     /// How long it is.
     pub lasts: Duration,
     frames: Vec<Frame>,
@@ -46,15 +46,15 @@ impl Recording {
     pub fn take(program: &Path, scenario: &str, lasts: Duration) -> Result<Recording, Box<dyn Error>> {
         let dir = tempfile::tempdir()?;
         let library = samplers::simulated(dir.path(), scenario)?;
-        let orders = Orders { gpm: true, processes: Some(32), ..samplers::orders(&library) };
+        let orders = SamplerConfig { gpm: true, processes: Some(32), ..samplers::orders(&library) };
         let (sampler, frames) = samplers::launch(program, orders)?;
         let mut frames = std::io::BufReader::new(frames);
         let (mut batches, mut seats) = (Vec::new(), Vec::new());
         let until = Instant::now() + lasts + Duration::from_secs(1);
         while Instant::now() < until {
-            match wire::read::<FromSampler>(&mut frames)? {
+            match host::frame::read::<FromSampler>(&mut frames)? {
                 Some(FromSampler::Batch(batch)) => batches.push(batch),
-                Some(FromSampler::Seated(seat)) => seats.push(seat),
+                Some(FromSampler::Attached(seat)) => seats.push(seat),
                 Some(_) => {}
                 None => return Err("the sampler ended".into()),
             }

@@ -7,9 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use host::child::{self, Environment, Running, Voice};
+use host::child::{self, Environment, Running, Stderr};
 use host::inflight::Table;
-use sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
+use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
 
 use super::cost;
 use super::daemon::wait;
@@ -85,10 +85,10 @@ pub fn simulated(dir: &Path, scenario: &str) -> Result<PathBuf, Box<dyn Error>> 
 fn start(
     program: &Path,
     library: &Path,
-    known: &[Seat],
+    known: &[GpuSlot],
     avoid: Vec<usize>,
-) -> Result<(Sampler, Vec<Seat>), Box<dyn Error>> {
-    let orders = Orders { known: known.to_vec(), avoid, ..orders(library) };
+) -> Result<(Sampler, Vec<GpuSlot>), Box<dyn Error>> {
+    let orders = SamplerConfig { known: known.to_vec(), avoid, ..orders(library) };
     let (sampler, frames) = launch(program, orders)?;
     let (sender, seated) = std::sync::mpsc::channel();
     std::thread::spawn(move || read(frames, &sender));
@@ -104,8 +104,8 @@ fn start(
 }
 
 /// How a sampler works by default, without the profiling counters.
-pub fn orders(library: &Path) -> Orders {
-    Orders {
+pub fn orders(library: &Path) -> SamplerConfig {
+    SamplerConfig {
         library: Some(library.to_owned()),
         intervals: Intervals {
             fast: Duration::from_millis(100),
@@ -118,24 +118,24 @@ pub fn orders(library: &Path) -> Orders {
         call_deadline: Duration::from_secs(3),
         init_deadline: Duration::from_secs(20),
         root: "/".into(),
-        ..Orders::default()
+        ..SamplerConfig::default()
     }
 }
 
 /// Starts a sampler; its frames are to be read.
-pub fn launch(program: &Path, orders: Orders) -> Result<(Sampler, File), Box<dyn Error>> {
+pub fn launch(program: &Path, orders: SamplerConfig) -> Result<(Sampler, File), Box<dyn Error>> {
     let table = Table::create()?;
     let (mut running, frames) =
-        child::start(program, &["sampler"], &Environment::default(), table.descriptor(), Voice::Log)?;
+        child::start(program, &["sampler"], &Environment::default(), table.descriptor(), Stderr::Inherit)?;
     let control = running.control.as_mut().ok_or("no control pipe")?;
-    wire::write(control, &ToSampler::Start(Box::new(orders)))?;
+    host::frame::write(control, &ToSampler::Start(Box::new(orders)))?;
     Ok((Sampler { running, _table: table }, frames))
 }
 
-fn read(frames: File, seats: &std::sync::mpsc::Sender<Seat>) {
+fn read(frames: File, seats: &std::sync::mpsc::Sender<GpuSlot>) {
     let mut frames = std::io::BufReader::new(frames);
-    while let Ok(Some(message)) = wire::read::<FromSampler>(&mut frames) {
-        if let FromSampler::Seated(seat) = message {
+    while let Ok(Some(message)) = host::frame::read::<FromSampler>(&mut frames) {
+        if let FromSampler::Attached(seat) = message {
             // Nobody listens once all are seated; the frames are read all the same.
             let _ = seats.send(seat);
         }

@@ -17,7 +17,7 @@ use model::driver_module::{Load, LoadId, ModuleState};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::pci::pci_address;
 use model::sample::ErrorKind;
-use sampler::wire::Seat;
+use sampler::wire::GpuSlot;
 
 use super::record::{Recording, Replay};
 use super::{cost, restarts};
@@ -203,7 +203,7 @@ impl<'a> Day<'a> {
     }
 
     /// A fault of another process each time, told by both or by one of the two.
-    fn xid(&mut self, seat: &Seat, second: u64) -> Result<(), Box<dyn Error>> {
+    fn xid(&mut self, seat: &GpuSlot, second: u64) -> Result<(), Box<dyn Error>> {
         let code = CODES[(second / XID) as usize % CODES.len()];
         let pid = 1000 + second as u32;
         if !second.is_multiple_of(3) {

@@ -1,4 +1,4 @@
-//! Whether somebody was given a GPU who has no process on it yet: a pod by the kubelet, a job by Slurm.
+//! Claims on a GPU without a process yet: a pod by the kubelet, a job by Slurm.
 
 use attribution::pods::{Claim, Claims, Standing};
 use model::canary::Place;
@@ -7,10 +7,10 @@ use model::canary::Place;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claimed {
     /// There is none, and how that is known.
-    Nobody(String),
-    /// Somebody's.
+    No(String),
+    /// The claimant.
     By(String),
-    /// Nobody knows, and why.
+    /// Not known, and why.
     Unknown(String),
     /// It was not asked, and why.
     Unasked(String),
@@ -66,14 +66,14 @@ fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
 
 /// What the kubelet's claims mean for a place.
 pub fn by_pod(standing: &Standing, claims: &Claims, place: &Place, minor: Option<u32>) -> Claimed {
-    // A claim that was told stands for a while, also if the kubelet is silent now.
+    // A claim counts for a while, also if the kubelet is silent now.
     let at = |claim: &&Claim| claim.devices.iter().any(|id| is_at(id, place, minor));
     if let Some(claim) = claims.all.iter().find(at) {
         return Claimed::By(format!("pod {}/{}, container {}", claim.namespace, claim.pod, claim.container));
     }
     match standing {
-        Standing::Answers => Claimed::Nobody("the kubelet knows of none".into()),
-        Standing::Absent => Claimed::Nobody("there is no kubelet".into()),
+        Standing::Answers => Claimed::No("the kubelet knows of none".into()),
+        Standing::Absent => Claimed::No("there is no kubelet".into()),
         Standing::Off => Claimed::Unasked("the kubelet is not asked (owners.kubelet_socket)".into()),
         Standing::Unasked => Claimed::Unknown("the kubelet was not asked yet".into()),
         Standing::Silent(why) => Claimed::Unknown(format!("the kubelet does not answer: {why}")),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_nobody() {
+    fn what_is_not_known_may_be_claimed() {
         let claim = Claim {
             namespace: "ml".into(),
             pod: "train-0".into(),
@@ -151,9 +151,9 @@ mod tests {
         let by = Claimed::By("pod ml/train-0, container main".into());
         assert_eq!(by_pod(&silent, &claims, &place(1, None), None), by);
         assert!(matches!(by_pod(&silent, &claims, &place(2, None), None), Claimed::Unknown(_)));
-        assert!(matches!(by_pod(&Standing::Answers, &claims, &place(2, None), None), Claimed::Nobody(_)));
+        assert!(matches!(by_pod(&Standing::Answers, &claims, &place(2, None), None), Claimed::No(_)));
         let none = Claims::default();
-        assert!(matches!(by_pod(&Standing::Absent, &none, &place(1, None), None), Claimed::Nobody(_)));
+        assert!(matches!(by_pod(&Standing::Absent, &none, &place(1, None), None), Claimed::No(_)));
         assert!(matches!(by_pod(&Standing::Unasked, &none, &place(1, None), None), Claimed::Unknown(_)));
         assert!(matches!(by_pod(&Standing::Off, &none, &place(1, None), None), Claimed::Unasked(_)));
     }

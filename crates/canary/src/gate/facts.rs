@@ -19,7 +19,7 @@ const CALLER: &str = "only the daemon asks: in a prolog or a pod, the claim is t
 
 /// A value that the driver is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told<T> {
+pub enum GateValue<T> {
     /// It.
     Value(T),
     /// Device or driver do not know it.
@@ -35,7 +35,7 @@ pub enum Since {
     Never,
     /// It was seen that long ago.
     Ago(Duration),
-    /// Nobody watched, and why.
+    /// Not watched, and why.
     Unknown(String),
 }
 
@@ -52,7 +52,7 @@ pub struct MemoryUse {
 
 /// All that the gate goes by.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Facts {
+pub struct GateFacts {
     /// Whether the driver is, or is to be, released.
     pub released: bool,
     /// Why nothing can be said of the GPU, if so.
@@ -61,7 +61,7 @@ pub struct Facts {
     pub age: Option<Duration>,
     /// Up to which age they count.
     pub fresh_for: Duration,
-    /// What is known against the GPU, by name; `None`: nobody knows.
+    /// What is known against the GPU, by name; `None`: not known.
     pub unhealthy: Option<Vec<String>>,
     /// The last fault.
     pub xid: Since,
@@ -70,20 +70,20 @@ pub struct Facts {
     /// Whether it is in MIG mode without an instance.
     pub no_instance: bool,
     /// Processes on the device.
-    pub processes: Told<u32>,
+    pub processes: GateValue<u32>,
     /// Of these, those of MPS.
-    pub mps: Told<u32>,
+    pub mps: GateValue<u32>,
     /// Pods that were given it.
     pub pod: Claimed,
     /// Jobs that were given it.
     pub job: Claimed,
     /// Who may use the GPU.
-    pub compute_mode: Told<ComputeMode>,
+    pub compute_mode: GateValue<ComputeMode>,
     /// Whether the driver keeps the GPU initialised.
-    pub persistence: Told<bool>,
+    pub persistence: GateValue<bool>,
     /// Share of the last sample period with work.
-    pub utilization: Told<f64>,
-    /// For how long there was no work; `None`: nobody watched.
+    pub utilization: GateValue<f64>,
+    /// For how long there was no work; `None`: not watched.
     pub idle: Option<Duration>,
     /// Device memory.
     pub memory: Option<MemoryUse>,
@@ -91,7 +91,7 @@ pub struct Facts {
     pub maintenance: Option<String>,
     /// Until the budget of GPU time has something again.
     pub duty_wait: Option<Duration>,
-    /// Who holds the interlock, if somebody does.
+    /// The holder of the interlock.
     pub interlock: Option<String>,
 }
 
@@ -109,16 +109,16 @@ pub trait Values {
     }
     /// Age of the older of the two tiers that processes and utilization are read in.
     fn age(&self, gpu: &Gpu) -> Option<Duration>;
-    /// What is known against the GPU; `None`: nobody knows.
+    /// What is known against the GPU; `None`: not known.
     fn unhealthy(&self, gpu: &Gpu) -> Option<Vec<String>>;
 }
 
-impl Facts {
-    /// What the values tell of a place. What only the daemon knows, as for how long it was idle, is left for it to
+impl GateFacts {
+    /// The values of a place. What only the daemon knows, as for how long it was idle, is left for it to
     /// fill in.
-    pub fn read(values: &impl Values, place: &Place, fresh_for: Duration) -> Facts {
+    pub fn read(values: &impl Values, place: &Place, fresh_for: Duration) -> GateFacts {
         let gpu = &place.gpu;
-        Facts {
+        GateFacts {
             released: false,
             state: values.state(gpu),
             age: values.age(gpu),
@@ -132,11 +132,11 @@ impl Facts {
             pod: Claimed::Unasked(CALLER.into()),
             job: Claimed::Unasked(CALLER.into()),
             compute_mode: state(values, gpu, &m::gpu_compute_mode),
-            persistence: told(values, gpu, &m::gpu_persistence_mode_enabled, ()).map(|on| on > 0.0),
+            persistence: reading(values, gpu, &m::gpu_persistence_mode_enabled, ()).map(|on| on > 0.0),
             utilization: match place.instance {
-                None => told(values, gpu, &m::gpu_utilization_ratio, ()),
+                None => reading(values, gpu, &m::gpu_utilization_ratio, ()),
                 // In MIG mode the driver tells it of no part.
-                Some(_) => Told::Unsupported,
+                Some(_) => GateValue::Unsupported,
             },
             idle: None,
             memory: memory(values, place),
@@ -147,61 +147,68 @@ impl Facts {
     }
 }
 
-impl<T> Told<T> {
-    fn map<U>(self, f: impl FnOnce(T) -> U) -> Told<U> {
+impl<T> GateValue<T> {
+    fn map<U>(self, f: impl FnOnce(T) -> U) -> GateValue<U> {
         match self {
-            Told::Value(value) => Told::Value(f(value)),
-            Told::Unsupported => Told::Unsupported,
-            Told::Unread => Told::Unread,
+            GateValue::Value(value) => GateValue::Value(f(value)),
+            GateValue::Unsupported => GateValue::Unsupported,
+            GateValue::Unread => GateValue::Unread,
         }
     }
 }
 
-fn told<L: LabelSet>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, L>, labels: L) -> Told<f64> {
+fn reading<L: LabelSet>(
+    values: &impl Values,
+    gpu: &Gpu,
+    metric: &Metric<Gpu, L>,
+    labels: L,
+) -> GateValue<f64> {
     match values.value(metric, gpu, labels) {
-        Some(value) => Told::Value(value),
-        None if values.unsupported(gpu, metric.id()) => Told::Unsupported,
-        None => Told::Unread,
+        Some(value) => GateValue::Value(value),
+        None if values.unsupported(gpu, metric.id()) => GateValue::Unsupported,
+        None => GateValue::Unread,
     }
 }
 
-fn count<L: LabelSet>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, L>, labels: L) -> Told<u32> {
-    told(values, gpu, metric, labels).map(|n| n as u32)
+fn count<L: LabelSet>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, L>, labels: L) -> GateValue<u32> {
+    reading(values, gpu, metric, labels).map(|n| n as u32)
 }
 
 /// The active one of a set of states.
-pub fn state<S: KnownLabel>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, (S,)>) -> Told<S> {
+pub fn state<S: KnownLabel>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, (S,)>) -> GateValue<S> {
     let active = S::ALL.iter().find(|state| values.value(metric, gpu, (**state,)) == Some(1.0));
     match active {
-        Some(state) => Told::Value(*state),
-        None if values.unsupported(gpu, metric.id()) => Told::Unsupported,
-        None => Told::Unread,
+        Some(state) => GateValue::Value(*state),
+        None if values.unsupported(gpu, metric.id()) => GateValue::Unsupported,
+        None => GateValue::Unread,
     }
 }
 
-/// Processes of all kinds on the device. A kind the driver does not know has none; one that is not told leaves
+/// Processes of all kinds on the device. A kind the driver does not know has none; one without a value leaves
 /// the number unknown.
-fn processes(values: &impl Values, place: &Place) -> Told<u32> {
+fn processes(values: &impl Values, place: &Place) -> GateValue<u32> {
     if let Some(instance) = compute_instance(place) {
         return match values.value(&m::gpu_mig_compute_processes, &instance, ()) {
             Some(n) => {
                 let ids = (instance.gpu_instance, instance.compute_instance);
-                Told::Value((n as u32).max(values.listed(&place.gpu, ids) as u32))
+                GateValue::Value((n as u32).max(values.listed(&place.gpu, ids) as u32))
             }
-            None => Told::Unread,
+            None => GateValue::Unread,
         };
     }
-    let kinds = ProcessType::ALL.iter().map(|kind| told(values, &place.gpu, &m::gpu_processes, (*kind,)));
-    let kinds: Vec<Told<f64>> = kinds.collect();
-    let known: Vec<f64> =
-        kinds.iter().filter_map(|told| if let Told::Value(n) = told { Some(*n) } else { None }).collect();
-    if kinds.contains(&Told::Unread) {
-        return Told::Unread;
+    let kinds = ProcessType::ALL.iter().map(|kind| reading(values, &place.gpu, &m::gpu_processes, (*kind,)));
+    let kinds: Vec<GateValue<f64>> = kinds.collect();
+    let known: Vec<f64> = kinds
+        .iter()
+        .filter_map(|reading| if let GateValue::Value(n) = reading { Some(*n) } else { None })
+        .collect();
+    if kinds.contains(&GateValue::Unread) {
+        return GateValue::Unread;
     }
     if known.is_empty() {
-        return Told::Unsupported;
+        return GateValue::Unsupported;
     }
-    Told::Value(known.iter().sum::<f64>() as u32)
+    GateValue::Value(known.iter().sum::<f64>() as u32)
 }
 
 fn memory(values: &impl Values, place: &Place) -> Option<MemoryUse> {

@@ -8,8 +8,8 @@ use model::catalog::{self as m, Gpu, MetricId, ProcessType};
 const IDLE_FOR: Duration = Duration::from_secs(300);
 
 /// A GPU on which nothing keeps the canary away.
-fn free() -> Facts {
-    Facts {
+fn free() -> GateFacts {
+    GateFacts {
         released: false,
         state: None,
         age: Some(Duration::from_secs(3)),
@@ -18,13 +18,13 @@ fn free() -> Facts {
         xid: Since::Never,
         child: None,
         no_instance: false,
-        processes: Told::Value(0),
-        mps: Told::Value(0),
-        pod: Claimed::Nobody("none".into()),
+        processes: GateValue::Value(0),
+        mps: GateValue::Value(0),
+        pod: Claimed::No("none".into()),
         job: Claimed::Unasked("no control groups".into()),
-        compute_mode: Told::Value(ComputeMode::Default),
-        persistence: Told::Value(true),
-        utilization: Told::Value(0.0),
+        compute_mode: GateValue::Value(ComputeMode::Default),
+        persistence: GateValue::Value(true),
+        utilization: GateValue::Value(0.0),
         idle: Some(IDLE_FOR),
         memory: Some(MemoryUse { used: 4e6, total: 150e9, least: Some(3e6) }),
         maintenance: None,
@@ -33,7 +33,7 @@ fn free() -> Facts {
     }
 }
 
-fn reason(change: impl FnOnce(&mut Facts)) -> Option<CanarySkip> {
+fn reason(change: impl FnOnce(&mut GateFacts)) -> Option<CanarySkip> {
     let mut facts = free();
     change(&mut facts);
     refusal(&conditions(&facts, IDLE_FOR))
@@ -50,7 +50,7 @@ fn a_free_gpu_is_free_and_what_was_not_asked_is_listed_as_not_checked() {
 #[test]
 fn each_condition_keeps_it_away_by_its_name() {
     let seconds = Duration::from_secs;
-    type Change = Box<dyn FnOnce(&mut Facts)>;
+    type Change = Box<dyn FnOnce(&mut GateFacts)>;
     let cases: Vec<(CanarySkip, Change)> = vec![
         (CanarySkip::Released, Box::new(|f| f.released = true)),
         (CanarySkip::Unhealthy, Box::new(|f| f.state = Some((CanarySkip::Unhealthy, "stuck".into())))),
@@ -64,14 +64,17 @@ fn each_condition_keeps_it_away_by_its_name() {
         (CanarySkip::Claimed, Box::new(|f| f.job = Claimed::By("Slurm job 42".into()))),
         (CanarySkip::Unread, Box::new(|f| f.pod = Claimed::Unknown("the kubelet is silent".into()))),
         (CanarySkip::NoInstance, Box::new(|f| f.no_instance = true)),
-        (CanarySkip::Mps, Box::new(|f| (f.mps, f.processes) = (Told::Value(1), Told::Value(2)))),
-        (CanarySkip::Processes, Box::new(|f| f.processes = Told::Value(1))),
-        (CanarySkip::Unread, Box::new(|f| f.processes = Told::Unread)),
-        (CanarySkip::Unread, Box::new(|f| f.processes = Told::Unsupported)),
-        (CanarySkip::ComputeMode, Box::new(|f| f.compute_mode = Told::Value(ComputeMode::ExclusiveProcess))),
-        (CanarySkip::Unread, Box::new(|f| f.compute_mode = Told::Unread)),
-        (CanarySkip::PersistenceOff, Box::new(|f| f.persistence = Told::Value(false))),
-        (CanarySkip::Busy, Box::new(|f| f.utilization = Told::Value(0.01))),
+        (CanarySkip::Mps, Box::new(|f| (f.mps, f.processes) = (GateValue::Value(1), GateValue::Value(2)))),
+        (CanarySkip::Processes, Box::new(|f| f.processes = GateValue::Value(1))),
+        (CanarySkip::Unread, Box::new(|f| f.processes = GateValue::Unread)),
+        (CanarySkip::Unread, Box::new(|f| f.processes = GateValue::Unsupported)),
+        (
+            CanarySkip::ComputeMode,
+            Box::new(|f| f.compute_mode = GateValue::Value(ComputeMode::ExclusiveProcess)),
+        ),
+        (CanarySkip::Unread, Box::new(|f| f.compute_mode = GateValue::Unread)),
+        (CanarySkip::PersistenceOff, Box::new(|f| f.persistence = GateValue::Value(false))),
+        (CanarySkip::Busy, Box::new(|f| f.utilization = GateValue::Value(0.01))),
         (CanarySkip::Busy, Box::new(move |f| f.idle = Some(seconds(299)))),
         (
             CanarySkip::Memory,
@@ -90,11 +93,11 @@ fn each_condition_keeps_it_away_by_its_name() {
 #[test]
 fn what_the_driver_does_not_know_is_not_checked() {
     let unknown = reason(|facts| {
-        facts.compute_mode = Told::Unsupported;
-        facts.persistence = Told::Unsupported;
-        facts.utilization = Told::Unsupported;
-        facts.mps = Told::Unsupported;
-        facts.xid = Since::Unknown("nobody".into());
+        facts.compute_mode = GateValue::Unsupported;
+        facts.persistence = GateValue::Unsupported;
+        facts.utilization = GateValue::Unsupported;
+        facts.mps = GateValue::Unsupported;
+        facts.xid = Since::Unknown("not watched".into());
         facts.idle = None;
     });
     assert_eq!(unknown, None);
@@ -153,11 +156,11 @@ fn processes_of_all_kinds_are_added_up() {
     let read = |values: Vec<(ProcessType, f64)>, unsupported: Vec<MetricId>| {
         let id = m::gpu_processes.id();
         let rows = values.into_iter().map(|(kind, n)| (id, (kind,).texts(), n)).collect();
-        Facts::read(&Given(rows, unsupported), &place, IDLE_FOR).processes
+        GateFacts::read(&Given(rows, unsupported), &place, IDLE_FOR).processes
     };
     let (compute, graphics, mps) = (ProcessType::Compute, ProcessType::Graphics, ProcessType::Mps);
-    assert_eq!(read(vec![(compute, 2.0), (graphics, 1.0), (mps, 0.0)], vec![]), Told::Value(3));
-    assert_eq!(read(vec![(compute, 0.0)], vec![]), Told::Unread, "the others may have some");
-    assert_eq!(read(vec![(compute, 0.0)], vec![m::gpu_processes.id()]), Told::Value(0));
-    assert_eq!(read(vec![], vec![m::gpu_processes.id()]), Told::Unsupported);
+    assert_eq!(read(vec![(compute, 2.0), (graphics, 1.0), (mps, 0.0)], vec![]), GateValue::Value(3));
+    assert_eq!(read(vec![(compute, 0.0)], vec![]), GateValue::Unread, "the others may have some");
+    assert_eq!(read(vec![(compute, 0.0)], vec![m::gpu_processes.id()]), GateValue::Value(0));
+    assert_eq!(read(vec![], vec![m::gpu_processes.id()]), GateValue::Unsupported);
 }

@@ -1,5 +1,5 @@
-//! Runs against processes that say and do the worst. They are shell scripts: descriptor 3 takes reports, 4
-//! gives the order and closes when the process is to end.
+//! Runs against processes that send and do the worst. They are shell scripts: descriptor 3 takes reports, 4
+//! gives the request and closes when the process is to end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::report::ChildReport;
+use host::inflight::Table;
 use model::catalog::CanaryCheck;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -17,8 +18,14 @@ struct Script {
 }
 
 impl Script {
-    fn new(text: &str) -> Script {
+    /// A script in which `{0}`, `{1}` and so on send these reports.
+    fn new(text: &str, reports: &[ChildReport]) -> Script {
         let script = Script { dir: tempfile::tempdir().unwrap() };
+        let mut text = text.to_owned();
+        for (n, report) in reports.iter().enumerate() {
+            fs::write(script.dir.path().join(format!("report{n}")), frame::encode(report).unwrap()).unwrap();
+            text = text.replace(&format!("{{{n}}}"), &format!("cat report{n} >&3"));
+        }
         fs::write(script.path(), format!("#!/bin/sh\ncd {}\n{text}\n", script.dir.path().display())).unwrap();
         fs::set_permissions(script.path(), fs::Permissions::from_mode(0o755)).unwrap();
         script
@@ -28,7 +35,7 @@ impl Script {
         self.dir.path().join("program")
     }
 
-    fn run(&self, stop: &Stop) -> (CanaryRun, Option<Remains>) {
+    fn run(&self, stop: &Stop) -> (CanaryRun, Option<DetachedChild>) {
         self.run_with(stop, Duration::from_secs(10), &mut |_| {})
     }
 
@@ -37,30 +44,49 @@ impl Script {
         stop: &Stop,
         hung_after: Duration,
         on: &mut dyn FnMut(&ChildReport),
-    ) -> (CanaryRun, Option<Remains>) {
-        let order = order();
+    ) -> (CanaryRun, Option<DetachedChild>) {
+        let request = request();
         // A script just written can be busy for a moment when another test forks meanwhile.
-        let start = Start {
+        let start = CanaryStart {
             program: &self.path(),
-            order: &order,
+            request: &request,
             hung_after,
             kill_after: Duration::from_secs(60),
-            voice: Voice::Log,
+            stderr: Stderr::Inherit,
+            children: None,
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let (run, remains) = super::run(start, stop, on);
+            let (run, detached) = run(start, stop, on);
             let busy = matches!(&run.end, RunEnd::Unable { text, .. } if text.contains("busy"));
             if !busy || Instant::now() > deadline {
-                return (run, remains);
+                return (run, detached);
             }
         }
     }
 }
 
-fn order() -> RunRequest {
+fn run(
+    start: CanaryStart<'_>,
+    stop: &Stop,
+    on: &mut dyn FnMut(&ChildReport),
+) -> (CanaryRun, Option<DetachedChild>) {
+    let mut active = match ActiveRun::start(start) {
+        Ok(active) => active,
+        Err(run) => return (*run, None),
+    };
+    loop {
+        if stop.stopped() {
+            active.ask_to_end("it was asked to end");
+        }
+        if let Some(end) = active.poll(LOOK, on) {
+            return active.over(end);
+        }
+    }
+}
+
+fn request() -> RunRequest {
     RunRequest {
-        fingerprint: model::catalog::fingerprint(),
         device: "GPU-0".into(),
         pci_address: "0000:06:00.0".into(),
         instance: None,
@@ -69,19 +95,16 @@ fn order() -> RunRequest {
         cuda_library: "/nowhere/libcuda.so.1".into(),
         checks: vec![CanaryCheck::Init],
         memory_bytes: 1,
+        locks: Vec::new(),
         seed: 2,
         yields: true,
     }
 }
 
-/// Kills what a test has left and waits for its end.
-fn gone(remains: Option<Remains>) {
-    let Some(mut remains) = remains else { return };
-    remains.running.kill();
-    let deadline = Instant::now() + PATIENCE;
-    while remains.look(Mono::now()).alive {
-        assert!(Instant::now() < deadline, "it ends");
-        std::thread::yield_now();
+/// Kills a process that a test has left and waits for its end.
+fn gone(detached: Option<DetachedChild>) {
+    if let Some(detached) = detached {
+        detached.child.kill_and_wait();
     }
 }
 
@@ -93,119 +116,133 @@ fn broken(run: &CanaryRun) -> &str {
 }
 
 #[test]
-fn a_run_is_told_from_its_begin_to_its_end() {
+fn a_run_is_reported_from_its_begin_to_its_end() {
     let script = Script::new(
-        r#"read order <&4
-echo "$order" > order
+        r#"head -c "$(cat size)" <&4 > request
 env > environment
 ls -A "$CUDA_MPS_PIPE_DIRECTORY" > pipes
-echo '{"begin":"init"}' >&3
-echo '{"end":{"step":"init","seconds":0.25}}' >&3
-echo '{"done":{"gpu_seconds":0.5}}' >&3"#,
+{0}
+{1}
+{2}"#,
+        &[
+            ChildReport::Begin(CanaryStep::Init),
+            ChildReport::End { step: CanaryStep::Init, seconds: 0.25 },
+            ChildReport::Done { gpu_seconds: 0.5 },
+        ],
     );
-    let mut told = Vec::new();
-    let (run, remains) = script.run_with(&Stop::default(), PATIENCE, &mut |report| told.push(report.clone()));
+    let size = frame::encode(&request()).unwrap().len();
+    fs::write(script.dir.path().join("size"), size.to_string()).unwrap();
+    let mut heard = Vec::new();
+    let (run, detached) =
+        script.run_with(&Stop::default(), PATIENCE, &mut |report| heard.push(report.clone()));
     assert_eq!((&run.end, run.gpu_seconds), (&RunEnd::Finished, 0.5), "{run:?}");
     assert_eq!(run.steps, [(CanaryStep::Init, 0.25)]);
-    assert_eq!((told.len(), remains.is_none()), (3, true));
+    assert_eq!((heard.len(), detached.is_none()), (3, true));
     assert!(run.ended >= run.began && run.began > 1e9);
+    let bytes = fs::read(script.dir.path().join("request")).unwrap();
+    assert_eq!(frame::read::<RunRequest>(&mut bytes.as_slice()).unwrap(), Some(request()));
     let read = |name: &str| fs::read_to_string(script.dir.path().join(name)).unwrap();
-    assert_eq!(serde_json::from_str::<RunRequest>(&read("order")).unwrap(), order());
     let environment = read("environment");
     for line in ["CUDA_VISIBLE_DEVICES=GPU-0", "CUDA_CACHE_DISABLE=1", "LD_LIBRARY_PATH=/nowhere"] {
-        assert!(environment.lines().any(|told| told.starts_with(line)), "{line} in {environment}");
+        assert!(environment.lines().any(|found| found.starts_with(line)), "{line} in {environment}");
     }
     assert_eq!(read("pipes"), "", "the folder is there and empty");
 }
 
 #[test]
-fn broken_words_are_no_finding_about_the_gpu() {
+fn a_broken_protocol_is_no_finding_about_the_gpu() {
     for (text, expected) in [
-        ("echo nonsense >&3; exec sleep 60", "no report"),
-        ("head -c 1000000 /dev/zero >&3", "more than"),
-        ("echo '{\"end\":{\"step\":\"l2\",\"seconds\":1}}' >&3", "had not begun"),
-        ("echo '{\"begin\":\"l2\"}' >&3; exit 3", "exit status: 3"),
-        ("printf '{\"begin\":' >&3", "half a line"),
+        ("echo nonsense >&3; exec sleep 60", "invalid frame"),
+        ("head -c 1000000 /dev/zero >&3", "invalid frame"),
+        ("{0}", "had not begun"),
+        ("{1}; exit 3", "exit status: 3"),
+        ("head -c 7 report1 >&3", "inside a frame"),
         ("kill -9 $$", "signal: 9"),
         ("", "too early"),
     ] {
-        let (run, remains) = Script::new(text).run(&Stop::default());
+        let reports =
+            [ChildReport::End { step: CanaryStep::L2, seconds: 1.0 }, ChildReport::Begin(CanaryStep::L2)];
+        let (run, detached) = Script::new(text, &reports).run(&Stop::default());
         assert!(broken(&run).contains(expected), "{text}: {run:?}");
-        gone(remains);
+        gone(detached);
     }
-    let missing = Start {
+    let missing = CanaryStart {
         program: Path::new("/nowhere/program"),
-        order: &order(),
+        request: &request(),
         hung_after: PATIENCE,
         kill_after: PATIENCE,
-        voice: Voice::Silent,
+        stderr: Stderr::Null,
+        children: None,
     };
-    let (run, _) = super::run(missing, &Stop::default(), &mut |_| {});
+    let (run, _) = run(missing, &Stop::default(), &mut |_| {});
     assert!(matches!(run.end, RunEnd::Unable { reason: CanarySkip::Environment, .. }), "{run:?}");
 }
 
 #[test]
-fn what_was_told_of_the_end_counts_though_the_process_dies() {
-    let fault = r#"{"fault":{"step":"context","code":999,"name":"n","call":"c"}}"#;
-    let (run, _) = Script::new(&format!("echo '{fault}' >&3; kill -9 $$")).run(&Stop::default());
+fn the_reported_end_counts_though_the_process_dies() {
+    let fault =
+        ChildReport::Fault { step: CanaryStep::Context, code: 999, name: "n".into(), call: "c".into() };
+    let (run, _) = Script::new("{0}; kill -9 $$", &[fault]).run(&Stop::default());
     assert!(matches!(run.end, RunEnd::Fault { step: CanaryStep::Context, code: 999, .. }), "{run:?}");
 }
 
 #[test]
 fn one_that_is_asked_to_end_and_does_is_abandoned() {
     let script = Script::new(
-        r#"read order <&4
-echo '{"begin":"sm_rate"}' >&3
-read more <&4
-echo '{"abandoned":{"text":"asked","pids":[]}}' >&3
-echo '{"done":{"gpu_seconds":0.1}}' >&3"#,
+        "{0}\ncat <&4 > request\n{1}\n{2}",
+        &[
+            ChildReport::Begin(CanaryStep::SmRate),
+            ChildReport::Abandoned { text: "asked".into(), pids: Vec::new() },
+            ChildReport::Done { gpu_seconds: 0.1 },
+        ],
     );
     let stop = Stop::default();
-    let (run, remains) = script.run_with(&stop, PATIENCE, &mut |report| {
+    let (run, detached) = script.run_with(&stop, PATIENCE, &mut |report| {
         if matches!(report, ChildReport::Begin(_)) {
             stop.stop();
         }
     });
     let asked = "it was asked to end".to_owned();
     assert_eq!(run.end, RunEnd::Abandoned { text: asked, pids: Vec::new() }, "{run:?}");
-    assert!(remains.is_none());
+    assert!(detached.is_none());
 }
 
 #[test]
 fn one_that_does_not_end_is_handed_back_and_killed_outside_of_calls_only() {
-    let script = Script::new("echo '{\"begin\":\"l2\"}' >&3; trap '' TERM; while :; do sleep 1; done");
+    let script =
+        Script::new("{0}; trap '' TERM; while :; do sleep 1; done", &[ChildReport::Begin(CanaryStep::L2)]);
     let stop = Stop::default();
     stop.stop();
-    let (run, remains) = script.run(&stop);
+    let (run, detached) = script.run(&stop);
     assert!(matches!(run.end, RunEnd::Abandoned { .. }), "{run:?}");
-    let mut remains = remains.expect("the process lives");
-    let asked = remains.asked;
-    assert_eq!(remains.look(asked + Duration::from_secs(29)), Look { alive: true, killed: false });
-    assert_eq!(remains.hangs(asked + Duration::from_secs(5)), None);
-    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), None, "it is in no call");
+    let mut detached = detached.expect("the process lives");
+    let asked = detached.child.asked().unwrap();
+    let check = |alive, killed| ChildCheck { alive, killed };
+    assert_eq!(detached.check(asked + Duration::from_secs(29)), check(true, false));
+    assert_eq!(detached.hangs(asked + Duration::from_secs(5)), None);
+    assert_eq!(detached.hangs(asked + Duration::from_secs(11)), None, "it is in no call");
     // In a call it gets all of kill_after.
-    let table: &'static Table = Box::leak(Box::new(
-        Table::open(File::from(remains.table.descriptor().try_clone_to_owned().unwrap())).unwrap(),
-    ));
+    let shared = detached.child.table().descriptor().try_clone_to_owned().unwrap();
+    let table: &'static Table = Box::leak(Box::new(Table::open(std::fs::File::from(shared)).unwrap()));
     let writer = table.writer(host::inflight::NODE_SLOT);
     writer.enter("cuCtxSynchronize", Duration::from_secs(1));
     writer.expect(Mono::now());
-    assert_eq!(remains.call().map(|call| call.name).as_deref(), Some("cuCtxSynchronize"));
-    assert_eq!(remains.hangs(asked + Duration::from_secs(9)), None);
-    assert_eq!(remains.hangs(asked + Duration::from_secs(11)), Some(CanaryStep::L2));
-    assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: false });
+    assert_eq!(detached.call().map(|call| call.name).as_deref(), Some("cuCtxSynchronize"));
+    assert_eq!(detached.hangs(asked + Duration::from_secs(9)), None);
+    assert_eq!(detached.hangs(asked + Duration::from_secs(11)), Some(CanaryStep::L2));
+    assert_eq!(detached.check(asked + Duration::from_secs(59)), check(true, false));
     writer.exit();
-    assert_eq!(remains.look(asked + Duration::from_secs(59)), Look { alive: true, killed: true });
-    assert_eq!(remains.hangs(asked + Duration::from_secs(60)), None, "it is given time to die");
-    assert_eq!(remains.hangs(asked + Duration::from_secs(65)), Some(CanaryStep::L2));
-    assert!(!remains.end_by(Mono::now() + PATIENCE).killed, "once");
-    gone(Some(remains));
+    assert_eq!(detached.check(asked + Duration::from_secs(59)), check(true, true));
+    assert_eq!(detached.hangs(asked + Duration::from_secs(60)), None, "it is given time to die");
+    assert_eq!(detached.hangs(asked + Duration::from_secs(65)), Some(CanaryStep::L2));
+    assert!(!detached.end_by(Mono::now() + PATIENCE).killed, "once");
+    gone(Some(detached));
 }
 
 #[test]
 fn no_progress_outside_of_driver_calls_is_no_hang() {
-    let script = Script::new("echo '{\"begin\":\"transform\"}' >&3; exec sleep 60");
-    let (run, remains) = script.run_with(&Stop::default(), Duration::from_millis(300), &mut |_| {});
+    let script = Script::new("{0}; exec sleep 60", &[ChildReport::Begin(CanaryStep::Transform)]);
+    let (run, detached) = script.run_with(&Stop::default(), Duration::from_millis(300), &mut |_| {});
     assert!(broken(&run).contains("no progress"), "{run:?}");
-    gone(remains);
+    gone(detached);
 }

@@ -1,11 +1,11 @@
-//! What the process has reported so far, and whether that makes sense: a pure state machine. Whatever does
-//! not is a broken word, never a finding about the GPU.
+//! What the process has reported so far, and whether that makes sense: a pure state machine. A report
+//! that does not is a broken protocol, never a finding about the GPU.
 
 use crate::report::{ChildReport, CudaDevice, Measurement, RunEnd};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryStep};
 
-/// More reports than any run makes: each step begins and ends once, and each check may tell of several tries.
+/// More reports than any run makes: each step begins and ends once, and each check may report several tries.
 const MOST_REPORTS: usize = 512;
 /// No step takes longer, in seconds; a figure above is no time.
 const MOST_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
@@ -59,7 +59,7 @@ impl Transcript {
             }
             ChildReport::Device(device) => {
                 if self.device.is_some() {
-                    return Err("the device was told twice".into());
+                    return Err("the device was reported twice".into());
                 }
                 self.device = Some(*device);
             }
@@ -109,8 +109,8 @@ impl Transcript {
         self.done.is_some()
     }
 
-    /// How the run ended, if the process told: all of it, or at least why there is not more.
-    pub fn told_end(&self) -> Option<RunEnd> {
+    /// How the run ended, as the process reported: all of it, or at least why there is not more.
+    pub fn reported_end(&self) -> Option<RunEnd> {
         self.ending.clone().or_else(|| self.done.map(|_| RunEnd::Finished))
     }
 
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_whole_run_is_kept() {
-        let told = take([
+        let transcript = take([
             begin(CanaryStep::Context),
             end(CanaryStep::Context),
             ChildReport::Device(Box::default()),
@@ -191,16 +191,19 @@ mod tests {
             end(CanaryStep::SmRate),
         ])
         .unwrap();
-        assert_eq!((told.told_end(), told.gpu_seconds(), told.step()), (None, 0.25, CanaryStep::SmRate));
-        let mut told = told;
-        told.take(ChildReport::Done { gpu_seconds: 0.75 }).unwrap();
-        assert_eq!((told.told_end(), told.gpu_seconds()), (Some(RunEnd::Finished), 0.75));
-        assert_eq!(told.steps, [(CanaryStep::Context, 0.5), (CanaryStep::SmRate, 0.5)]);
+        assert_eq!(
+            (transcript.reported_end(), transcript.gpu_seconds(), transcript.step()),
+            (None, 0.25, CanaryStep::SmRate)
+        );
+        let mut transcript = transcript;
+        transcript.take(ChildReport::Done { gpu_seconds: 0.75 }).unwrap();
+        assert_eq!((transcript.reported_end(), transcript.gpu_seconds()), (Some(RunEnd::Finished), 0.75));
+        assert_eq!(transcript.steps, [(CanaryStep::Context, 0.5), (CanaryStep::SmRate, 0.5)]);
     }
 
     #[test]
     fn the_first_fault_counts_and_giving_back_may_follow() {
-        let told = take([
+        let transcript = take([
             begin(CanaryStep::L2),
             fault(CanaryStep::L2),
             begin(CanaryStep::Destroy),
@@ -208,7 +211,7 @@ mod tests {
             ChildReport::Done { gpu_seconds: 0.0 },
         ])
         .unwrap();
-        assert!(matches!(told.told_end(), Some(RunEnd::Fault { step: CanaryStep::L2, .. })));
+        assert!(matches!(transcript.reported_end(), Some(RunEnd::Fault { step: CanaryStep::L2, .. })));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use model::catalog::CanaryCheck;
 const INTERVAL: Duration = Duration::from_secs(1800);
 const START: Mono = Mono(1_000_000_000_000);
 
-fn settings(mode: CanaryMode) -> Settings {
-    Settings { mode, interval: INTERVAL, idle_for: Duration::from_secs(300), duty: 0.001 }
+fn settings(mode: CanaryMode) -> ScheduleSettings {
+    ScheduleSettings { mode, interval: INTERVAL, idle_for: Duration::from_secs(300), duty: 0.001 }
 }
 
 fn gpu(index: u32) -> Gpu {
@@ -23,8 +23,8 @@ fn devices(count: u32) -> BTreeMap<Gpu, Vec<Place>> {
     (0..count).map(|index| (gpu(index), vec![place(index)])).collect()
 }
 
-fn schedule(mode: CanaryMode, count: u32) -> Schedule {
-    let mut schedule = Schedule::new(settings(mode), 7);
+fn schedule(mode: CanaryMode, count: u32) -> CanarySchedule {
+    let mut schedule = CanarySchedule::new(settings(mode), 7);
     schedule.devices(START, &devices(count));
     schedule
 }
@@ -58,7 +58,12 @@ fn outcome(place: &Place, end: CanaryEnd, samples: &[CanaryVerdict]) -> Outcome 
 }
 
 /// Makes a run on GPU 0 at `now`, and gives the time to the next.
-fn wait_after(schedule: &mut Schedule, now: Mono, end: CanaryEnd, samples: &[CanaryVerdict]) -> Duration {
+fn wait_after(
+    schedule: &mut CanarySchedule,
+    now: Mono,
+    end: CanaryEnd,
+    samples: &[CanaryVerdict],
+) -> Duration {
     schedule.began(now, &place(0));
     schedule.ended(now, &outcome(&place(0), end, samples));
     schedule.next_due(&gpu(0)).unwrap().since(now)
@@ -105,7 +110,7 @@ fn a_low_sample_brings_the_next_run_forward_so_that_three_of_four_take_under_an_
     let well = wait_after(&mut schedule, now, CanaryEnd::Finished, &[CanaryVerdict::Ok]);
     assert!(about(well, INTERVAL));
     let low = wait_after(&mut schedule, now, CanaryEnd::Finished, &[CanaryVerdict::Slow]);
-    assert!(about(low, INTERVAL / 6), "counted anew");
+    assert!(about(low, INTERVAL / 6), "counted again");
 }
 
 #[test]
@@ -155,7 +160,7 @@ fn instances_take_turns() {
             mig_uuid: format!("MIG-{id}"),
         }),
     };
-    let mut schedule = Schedule::new(settings(CanaryMode::Idle), 1);
+    let mut schedule = CanarySchedule::new(settings(CanaryMode::Idle), 1);
     let places: Vec<Place> = (0..3).map(instance).collect();
     schedule.devices(START, &[(gpu(0), places.clone())].into());
     let mut now = START + INTERVAL * 2;
@@ -203,9 +208,9 @@ fn a_job_that_leaves_brings_a_run_once() {
 fn a_budget_that_is_spent_says_for_how_long() {
     let mut schedule = schedule(CanaryMode::Idle, 1);
     assert_eq!(schedule.budget_wait(&gpu(0), START), None);
-    let mut dear = outcome(&place(0), CanaryEnd::Finished, &[]);
-    dear.gpu_seconds = 2.8;
-    schedule.ended(START, &dear);
+    let mut expensive = outcome(&place(0), CanaryEnd::Finished, &[]);
+    expensive.gpu_seconds = 2.8;
+    schedule.ended(START, &expensive);
     let wait = schedule.budget_wait(&gpu(0), START).unwrap();
     assert_eq!(wait.as_secs(), 1000, "1.8 s were in it");
 }
@@ -213,7 +218,7 @@ fn a_budget_that_is_spent_says_for_how_long() {
 proptest! {
     #[test]
     fn runs_that_go_well_keep_their_distance(seed: u64, count in 1u32..9) {
-        let mut schedule = Schedule::new(settings(CanaryMode::Idle), seed);
+        let mut schedule = CanarySchedule::new(settings(CanaryMode::Idle), seed);
         schedule.devices(START, &devices(count));
         let mut last: BTreeMap<Gpu, Mono> = BTreeMap::new();
         let mut now = START;
@@ -236,7 +241,7 @@ proptest! {
     fn whatever_happens_a_gpu_is_never_left_for_good(
         seed: u64, ends in prop::collection::vec((0usize..6, any::<bool>()), 1..60)
     ) {
-        let mut schedule = Schedule::new(settings(CanaryMode::AfterJob), seed);
+        let mut schedule = CanarySchedule::new(settings(CanaryMode::AfterJob), seed);
         schedule.devices(START, &devices(1));
         let mut now = START;
         for (end, low) in ends {

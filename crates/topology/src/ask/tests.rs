@@ -1,12 +1,30 @@
+use std::io::Write;
+
 use super::*;
+use host::frame;
+use model::topology::LinkCapability;
+
+use crate::answer::DeviceState;
 
 /// An asker whose process is this shell script; descriptor 3 takes its answer.
-fn ask(asker: &mut Asker, script: &str) -> Result<Links, Unanswered> {
+fn ask(asker: &mut Asker, script: &str) -> Result<Links, AskError> {
     asker.ask_with(&["-c", script], &Environment::default(), &Stop::default())
 }
 
+/// A script that gives these bytes as its answer, and the file they are in.
+fn giving(bytes: &[u8]) -> (String, tempfile::NamedTempFile) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    (format!("cat {} >&3", file.path().display()), file)
+}
+
+fn answer(asker: &mut Asker, answer: &Result<Links, String>) -> Result<Links, AskError> {
+    let (script, _file) = giving(&frame::encode(answer).unwrap());
+    ask(asker, &script)
+}
+
 fn shell(deadline: Duration) -> Asker {
-    Asker { program: "/bin/sh".into(), voice: Voice::Silent, deadline, family: Arc::default(), left: None }
+    Asker { program: "/bin/sh".into(), stderr: Stderr::Null, deadline, children: Arc::default(), left: None }
 }
 
 const PATIENT: Duration = Duration::from_secs(60);
@@ -14,29 +32,40 @@ const PATIENT: Duration = Duration::from_secs(60);
 #[test]
 fn an_answer_is_taken_and_the_process_waited_for() {
     let mut asker = shell(PATIENT);
-    let state = r#"{"address":"0000:06:00.0","link":null,"port":{"generation":5,"lanes":16},"network":null}"#;
-    let links = ask(&mut asker, &format!("printf '%s' '{{\"Ok\":[{state}]}}' >&3")).unwrap();
+    let port = Some(LinkCapability { generation: 5, lanes: 16 });
+    let state = DeviceState { address: "0000:06:00.0".into(), link: None, port, network: None };
+    let links = answer(&mut asker, &Ok(Links(vec![state]))).unwrap();
     assert_eq!(links.0[0].port.unwrap().lanes, 16);
     assert!(asker.left.is_none());
-    let told = ask(&mut asker, r#"printf '{"Err":"no folder"}' >&3"#).unwrap_err();
-    assert_eq!(told.to_string(), "no folder");
+    let error = answer(&mut asker, &Err("no folder".into())).unwrap_err();
+    assert_eq!(error.to_string(), "no folder");
 }
 
 #[test]
-fn garbage_is_told_and_the_next_answer_is_taken() {
+fn an_invalid_answer_is_an_error_and_the_next_answer_is_taken() {
     let mut asker = shell(PATIENT);
-    for script in ["echo '{' >&3", "exit 3", "head -c 100 /dev/zero >&3", r#"echo '{"Ok":[{}]}' >&3"#] {
+    let (cut, _file) = giving(&frame::encode(&Ok::<_, String>(Links::default())).unwrap()[..9]);
+    let (other, _other) = giving(&frame::encode(&7u8).unwrap());
+    for script in ["echo '{' >&3", "exit 3", "head -c 100 /dev/zero >&3", &cut, &other] {
         let error = ask(&mut asker, script).unwrap_err();
-        assert!(matches!(error, Unanswered::Garbage(_)), "{script}: {error}");
+        assert!(matches!(error, AskError::Invalid(_)), "{script}: {error}");
     }
-    assert_eq!(ask(&mut asker, r#"printf '{"Ok":[]}' >&3"#).unwrap(), Links::default());
+    assert_eq!(answer(&mut asker, &Ok(Links::default())).unwrap(), Links::default());
 }
 
 #[test]
 fn an_endless_answer_is_cut_off() {
     let mut asker = shell(PATIENT);
-    let error = ask(&mut asker, "cat /dev/zero >&3").unwrap_err();
-    assert!(matches!(error, Unanswered::Long), "{error}");
+    let mut head = frame::encode(&0u8).unwrap();
+    head[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (script, _file) = giving(&head);
+    for (script, text) in [
+        (format!("{script}; cat /dev/zero >&3"), "the most is"),
+        ("cat /dev/zero >&3".into(), "invalid frame"),
+    ] {
+        let error = ask(&mut asker, &script).unwrap_err();
+        assert!(matches!(&error, AskError::Invalid(found) if found.contains(text)), "{error}");
+    }
     assert!(asker.left.is_none(), "it was ended");
 }
 
@@ -44,44 +73,49 @@ fn an_endless_answer_is_cut_off() {
 fn a_process_that_hangs_is_ended_at_its_deadline() {
     let mut asker = shell(Duration::from_millis(200));
     let error = ask(&mut asker, "exec sleep 600").unwrap_err();
-    assert!(matches!(error, Unanswered::Late(_)), "{error}");
+    assert!(matches!(error, AskError::Late(_)), "{error}");
     asker.deadline = PATIENT;
-    assert_eq!(ask(&mut asker, r#"printf '{"Ok":[]}' >&3"#).unwrap(), Links::default());
+    assert_eq!(answer(&mut asker, &Ok(Links::default())).unwrap(), Links::default());
 }
 
 #[test]
 fn none_is_started_beside_one_that_does_not_end() {
     let mut asker = shell(PATIENT);
-    let nothing = File::open("/dev/null").unwrap();
-    let args = ["-c", "exec sleep 600"];
-    let (running, _answers) =
-        child::start(Path::new("/bin/sh"), &args, &Environment::default(), nothing, Voice::Silent).unwrap();
-    let pid = running.pid;
-    asker.left = Some(running);
-    let error = ask(&mut asker, r#"printf '{"Ok":[]}' >&3"#).unwrap_err();
-    assert!(matches!(error, Unanswered::Stuck(stuck) if stuck == pid), "{error}");
-    asker.left.take().unwrap().end_at_once();
+    let launch = Launch {
+        program: Path::new("/bin/sh"),
+        args: &["-c", "exec sleep 600"],
+        environment: &Environment::default(),
+        stderr: Stderr::Null,
+        children: None,
+        thread: "test",
+    };
+    let child = Supervised::start::<()>(launch, |_| false).unwrap();
+    let pid = child.pid();
+    asker.left = Some(child);
+    let error = answer(&mut asker, &Ok(Links::default())).unwrap_err();
+    assert!(matches!(error, AskError::Stuck(stuck) if stuck == pid), "{error}");
+    asker.left.take().unwrap().kill_and_wait();
 }
 
 #[test]
-fn nobody_is_heard_after_the_stop() {
+fn no_answer_is_waited_for_after_the_stop() {
     let stop = Stop::default();
     stop.stop();
     let mut asker = shell(PATIENT);
     let asked = asker.ask_with::<Links>(&["-c", "exec sleep 600"], &Environment::default(), &stop);
-    assert!(matches!(asked, Err(Unanswered::Stopped)));
+    assert!(matches!(asked, Err(AskError::Stopped)));
     if let Some(left) = asker.left {
-        left.end_at_once();
+        left.kill_and_wait();
     }
 }
 
 #[test]
-fn hwloc_hears_of_another_root_alone() {
+fn hwloc_gets_another_root_alone() {
     let names =
         |origin: &Origin| environment(origin).with.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let fsroot = std::ffi::OsString::from("HWLOC_FSROOT");
     assert!(!names(&Origin::Live("/".into())).contains(&fsroot));
     assert!(names(&Origin::Live("/host".into())).contains(&fsroot));
-    let text = arguments(&Origin::Synthetic("pu:4".into()), What::All).unwrap();
+    let text = arguments(&Origin::Synthetic("pu:4".into()), AskFor::All).unwrap();
     assert_eq!(text, ["topology-child", "--what=all", "--synthetic=pu:4"]);
 }

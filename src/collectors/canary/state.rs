@@ -1,5 +1,5 @@
-//! Where the canary's collector and those who ask about it meet: its plan, what it has seen, and how the last runs
-//! ended. Nobody holds it while a run is made.
+//! What the canary's collector shares with the control socket: its plan, what it has seen, and how the last runs ended.
+//! Not locked while a run is made.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::watch::Watch;
+use super::watch::ActivityWatch;
 use attribution::pods::Pods;
-use canary::gate::{self, Claimed, Condition, Facts, Since, claims, slurm};
+use canary::gate::{self, Claimed, Condition, GateFacts, Since, claims, slurm};
 use canary::interlock;
-use canary::schedule::{Schedule, Settings};
+use canary::schedule::{CanarySchedule, ScheduleSettings};
 use host::Host;
 use model::canary::{Outcome, Place};
 use model::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
@@ -24,23 +24,21 @@ use settings::Config;
 /// Values of this age count as fresh, however short the intervals are.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// The meeting place.
 #[derive(Debug, Default)]
-pub struct Desk(Mutex<Option<State>>);
+pub struct CanaryCell(Mutex<Option<CanaryState>>);
 
-/// What lies on it.
 #[derive(Debug)]
-pub struct State {
+pub struct CanaryState {
     /// When runs are due.
-    pub schedule: Schedule,
+    pub schedule: CanarySchedule,
     /// What only time tells.
-    pub watch: Watch,
+    pub watch: ActivityWatch,
     /// Where runs can be made.
     pub devices: BTreeMap<Gpu, Vec<Place>>,
     /// The run under way.
     pub running: Option<Place>,
     /// Processes of earlier runs that have not ended.
-    pub left: Vec<Left>,
+    pub left: Vec<LeftProcess>,
     /// How the last run ended at each place.
     pub last: BTreeMap<Place, Outcome>,
     /// Whether we hold the interlock ourselves.
@@ -53,7 +51,7 @@ pub struct State {
 
 /// A process that has not ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Left {
+pub struct LeftProcess {
     /// The place of its run.
     pub place: Place,
     /// The other GPU it used, if it did.
@@ -64,15 +62,15 @@ pub struct Left {
     pub hangs: Option<CanaryStep>,
 }
 
-/// What is told on the control socket: `canary status`.
+/// The answer on the control socket to `canary status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct CanaryStatus {
     /// When the canary runs.
     pub mode: CanaryMode,
     /// The run under way.
     pub running: Option<Place>,
     /// Processes of earlier runs that have not ended.
-    pub left: Vec<Left>,
+    pub left: Vec<LeftProcess>,
     /// Every GPU.
     pub gpus: Vec<GpuStatus>,
 }
@@ -99,12 +97,12 @@ pub struct PlaceStatus {
     pub last: Option<Outcome>,
 }
 
-impl Desk {
-    /// Lays the first things on it.
-    pub fn open(&self, settings: Settings, seed: u64, off: HashSet<MetricId>, pods: Arc<Pods>) {
-        *self.lock() = Some(State {
-            schedule: Schedule::new(settings, seed),
-            watch: Watch::default(),
+impl CanaryCell {
+    /// Sets the first state.
+    pub fn open(&self, settings: ScheduleSettings, seed: u64, off: HashSet<MetricId>, pods: Arc<Pods>) {
+        *self.lock() = Some(CanaryState {
+            schedule: CanarySchedule::new(settings, seed),
+            watch: ActivityWatch::default(),
             devices: BTreeMap::new(),
             running: None,
             left: Vec::new(),
@@ -115,32 +113,37 @@ impl Desk {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<State>> {
+    fn lock(&self) -> MutexGuard<'_, Option<CanaryState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works with what lies there; `None` before it was opened.
-    pub fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+    /// Works with the state; `None` before it was opened.
+    pub fn with<T>(&self, work: impl FnOnce(&mut CanaryState) -> T) -> Option<T> {
         self.lock().as_mut().map(work)
     }
 
-    /// How things stand.
-    pub fn status(&self, config: &Config, released: bool, snapshot: &Snapshot) -> Status {
+    /// The answer to `canary status`.
+    pub fn status(&self, config: &Config, released: bool, snapshot: &Snapshot) -> CanaryStatus {
         let now = Mono::now();
         let mode = config.canary.mode;
-        let told = self.with(|state| {
+        let status = self.with(|state| {
             let gpus = state.devices.iter().map(|(gpu, places)| GpuStatus {
                 gpu: gpu.clone(),
                 next_due: state.schedule.next_due(gpu).map(|due| unix(due, now)),
                 places: places.iter().map(|place| state.place(config, released, snapshot, place)).collect(),
             });
-            Status { mode, running: state.running.clone(), left: state.left.clone(), gpus: gpus.collect() }
+            CanaryStatus {
+                mode,
+                running: state.running.clone(),
+                left: state.left.clone(),
+                gpus: gpus.collect(),
+            }
         });
-        told.unwrap_or(Status { mode, running: None, left: Vec::new(), gpus: Vec::new() })
+        status.unwrap_or(CanaryStatus { mode, running: None, left: Vec::new(), gpus: Vec::new() })
     }
 }
 
-impl State {
+impl CanaryState {
     fn place(&self, config: &Config, released: bool, snapshot: &Snapshot, place: &Place) -> PlaceStatus {
         let now = Mono::now();
         let mut facts = self.facts(config, released, snapshot, place, now);
@@ -162,24 +165,24 @@ impl State {
         snapshot: &Snapshot,
         place: &Place,
         now: Mono,
-    ) -> Facts {
+    ) -> GateFacts {
         let fresh_for = config.sampler.slow_interval * 2 + config.metrics.publish_interval * 2;
         let fresh_for = fresh_for.max(FRESH);
-        let mut facts = Facts::read(snapshot, place, fresh_for);
+        let mut facts = GateFacts::read(snapshot, place, fresh_for);
         // What is published has aged since.
         facts.age = facts.age.map(|age| age + now.since(snapshot.taken));
-        self.watch.tell(&mut facts, place, now);
+        self.watch.complete(&mut facts, place, now);
         facts.released = released;
         // By UUID: an index may pass on to another GPU while a process hangs.
         let uuid = &place.gpu.uuid;
-        let on = |left: &&Left| {
+        let on = |left: &&LeftProcess| {
             left.place.gpu.uuid == *uuid || left.peer.as_ref().is_some_and(|peer| peer.uuid == *uuid)
         };
         facts.child = self.left.iter().find(on).map(|left| left.pid);
         facts.duty_wait = self.schedule.budget_wait(&place.gpu, now);
         facts.maintenance = maintenance(snapshot);
         facts.pod = self.pod(snapshot, place);
-        facts.job = slurm::claimed(&Host::new(&config.host.root), minor(snapshot, &place.gpu));
+        facts.job = slurm::claimed(&Host::new(&config.host.root));
         if self.off.contains(&m::gpu_xid_last_event_timestamp_seconds.id()) {
             let why = "gpu_xid_last_event_timestamp_seconds is switched off";
             facts.xid = Since::Unknown(why.into());
@@ -194,7 +197,7 @@ impl State {
     }
 }
 
-/// The open maintenance window that keeps the canary away; also as long as the open windows are unknown.
+/// Why maintenance keeps the canary away, if so: an open window; also until the windows were read.
 pub fn maintenance(snapshot: &Snapshot) -> Option<String> {
     window::maintenance(&snapshot.windows, unix_seconds()).or_else(|| {
         let name = Source::Windows.name();
@@ -220,14 +223,14 @@ mod tests {
     use model::snapshot::CollectorView;
 
     #[test]
-    fn before_anybody_has_looked_for_windows_there_may_be_one() {
-        let told = |age: Option<Duration>| {
+    fn until_the_windows_were_read_one_may_be_open() {
+        let refused = |age: Option<Duration>| {
             let name = Source::Windows.name();
             let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
             let snapshot = Snapshot { collectors: vec![view], ..Snapshot::empty() };
             maintenance(&snapshot)
         };
-        assert!(told(None).unwrap().contains("not known yet"));
-        assert_eq!(told(Some(Duration::from_secs(3600))), None, "what was told last stands");
+        assert!(refused(None).unwrap().contains("not known yet"));
+        assert_eq!(refused(Some(Duration::from_secs(3600))), None, "the last reading counts");
     }
 }

@@ -1,5 +1,4 @@
-//! What a canary's process finds around it: one visible device, no MPS, no cache, nothing of what our own
-//! environment says to CUDA.
+//! The environment of a canary's process: one visible device, no MPS, no cache, none of our own variables for CUDA.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,8 +9,8 @@ use nix::unistd::mkdtemp;
 use crate::report::RunRequest;
 use host::child::Environment;
 
-/// An empty folder that nobody else can reach, for as long as this lives: a CUDA program that is told to look
-/// there finds no MPS to connect to. A client of another user makes MPS end everybody's server.
+/// An empty private folder, for as long as this lives: a CUDA program whose MPS pipes are there finds no MPS to connect
+/// to. A client of another user makes MPS end the server of all.
 #[derive(Debug)]
 pub struct EmptyFolder(PathBuf);
 
@@ -42,16 +41,16 @@ impl Drop for EmptyFolder {
 }
 
 /// The environment of a run: the device is chosen before CUDA looks, so that no other is initialised.
-pub fn environment(order: &RunRequest, no_mps: &Path) -> Environment {
+pub fn environment(request: &RunRequest, no_mps: &Path) -> Environment {
     let mut with: Vec<(OsString, OsString)> = vec![
-        ("CUDA_VISIBLE_DEVICES".into(), visible(order).into()),
+        ("CUDA_VISIBLE_DEVICES".into(), visible(request).into()),
         ("CUDA_MPS_PIPE_DIRECTORY".into(), no_mps.into()),
         ("CUDA_MPS_LOG_DIRECTORY".into(), no_mps.into()),
         ("CUDA_CACHE_DISABLE".into(), "1".into()),
         // All kernels at once: else the driver loads each when it is first asked for, in the midst of a measurement.
         ("CUDA_MODULE_LOADING".into(), "EAGER".into()),
     ];
-    if let Some(folder) = folder(&order.cuda_library) {
+    if let Some(folder) = folder(&request.cuda_library) {
         let search = search_path(folder, std::env::var_os("LD_LIBRARY_PATH").as_deref());
         with.push(("LD_LIBRARY_PATH".into(), search));
     }
@@ -73,10 +72,10 @@ fn search_path(folder: &Path, before: Option<&OsStr>) -> OsString {
 }
 
 /// What CUDA is to see: the device, and behind it the peer of a copy between two.
-fn visible(order: &RunRequest) -> String {
-    match &order.peer {
-        Some(peer) => format!("{},{peer}", order.device),
-        None => order.device.clone(),
+fn visible(request: &RunRequest) -> String {
+    match &request.peer {
+        Some(peer) => format!("{},{peer}", request.device),
+        None => request.device.clone(),
     }
 }
 

@@ -1,13 +1,13 @@
-//! Numbers by chance that follow from a seed (splitmix64, Vigna 2015).
+//! Random numbers that follow from a seed (splitmix64, Vigna 2015).
 
-/// The dice.
+/// A generator.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
-    /// Dice that fall as the seed says.
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl Rng {
+    /// Rng that fall as the seed says.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
     }
 
     /// Any number.
@@ -30,10 +30,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dice_fall_as_published() {
+    fn numbers_are_as_published() {
         // First outputs of splitmix64 for the seed 1234567 (Rosetta Code, "Pseudo-random numbers/Splitmix64").
-        let mut dice = Dice::new(1_234_567);
-        assert_eq!([dice.number(), dice.number()], [6457827717110365317, 3203168211198807973]);
-        assert!((0..1000).all(|_| (0.0..1.0).contains(&dice.unit())));
+        let mut rng = Rng::new(1_234_567);
+        assert_eq!([rng.number(), rng.number()], [6457827717110365317, 3203168211198807973]);
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&rng.unit())));
     }
 }

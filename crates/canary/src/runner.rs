@@ -1,0 +1,154 @@
+//! One run of the canary: a process, and a second one after a failure that may have another cause than the GPU. The
+//! daemon and the command make their runs here; each has its own reasons to end one, and keeps the process that does
+//! not end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::interlock;
+use crate::judge::worth_another_try;
+use crate::parent::{ActiveRun, CanaryStart, DetachedChild};
+use crate::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
+use host::child::{self, ChildSet, Stderr};
+use model::canary::Place;
+use model::catalog::CanaryCheck;
+use model::clock::Mono;
+
+/// Time between two looks at a run and at what may end it.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What all runs have in common.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    /// The NVML library; empty for the loader's own search.
+    pub nvml_library: PathBuf,
+    /// The CUDA driver library; empty for the loader's own search.
+    pub cuda_library: PathBuf,
+    /// The lock file of all canaries; beside it are those of the GPUs.
+    pub lock_file: PathBuf,
+    pub memory_mib: u32,
+    /// Longest time without progress.
+    pub hung_after: Duration,
+    /// How long a process that was asked to end may take before it is killed, even inside the driver.
+    pub kill_after: Duration,
+    /// How long a process that is done, or was asked to end, is waited for.
+    pub linger: Duration,
+    /// Whether a run ends when another process comes to the device.
+    pub yields: bool,
+    pub stderr: Stderr,
+    /// The children whose cost is counted together.
+    pub children: Arc<ChildSet>,
+}
+
+/// Where a run is made, and what it checks.
+#[derive(Clone, Debug)]
+pub struct RunTarget {
+    pub place: Place,
+    /// PCI address of the GPU, as NVML gives it.
+    pub pci_address: String,
+    /// The other end of copies between two GPUs.
+    pub peer: Option<Place>,
+    pub checks: Vec<CanaryCheck>,
+    /// All inputs follow from it.
+    pub seed: u64,
+}
+
+impl RunTarget {
+    /// A target whose checks fit: without a peer no copies between two GPUs, without those no peer.
+    pub fn new(
+        place: Place,
+        pci_address: String,
+        peer: Option<Place>,
+        checks: &[CanaryCheck],
+        seed: u64,
+    ) -> RunTarget {
+        let peer = peer.filter(|_| checks.contains(&CanaryCheck::P2p));
+        let fits = |check: &&CanaryCheck| peer.is_some() || **check != CanaryCheck::P2p;
+        let checks = checks.iter().filter(fits).copied().collect();
+        RunTarget { place, pci_address, peer, checks, seed }
+    }
+
+    /// The lock files of the GPUs that a run here uses.
+    pub fn locks(&self, lock_file: &Path) -> Vec<PathBuf> {
+        let places = [&self.place].into_iter().chain(&self.peer);
+        places.map(|place| interlock::gpu_lock(lock_file, &place.gpu.uuid)).collect()
+    }
+
+    fn request(&self, settings: &RunSettings) -> RunRequest {
+        RunRequest {
+            device: self.place.device().to_owned(),
+            pci_address: self.pci_address.clone(),
+            instance: self.place.instance.as_ref().map(|i| (i.gpu_instance, i.compute_instance)),
+            peer: self.peer.as_ref().map(|peer| peer.device().to_owned()),
+            nvml_library: settings.nvml_library.clone(),
+            cuda_library: settings.cuda_library.clone(),
+            checks: self.checks.clone(),
+            memory_bytes: u64::from(settings.memory_mib) << 20,
+            locks: self.locks(&settings.lock_file),
+            seed: self.seed,
+            yields: settings.yields,
+        }
+    }
+}
+
+/// The caller's part in a run under way.
+pub trait RunObserver {
+    /// A process has started.
+    fn started(&mut self, pid: i32);
+    fn reported(&mut self, report: &ChildReport);
+    /// Why the run has to end now, if it has to. Called at each look.
+    fn why_end(&mut self) -> Option<String>;
+    /// Whether a second process may be started after a failure.
+    fn may_retry(&mut self) -> bool;
+}
+
+/// Makes a run. Gives what was reported, and the process, if it has not ended.
+pub fn run(
+    settings: &RunSettings,
+    target: &RunTarget,
+    observer: &mut dyn RunObserver,
+) -> (CanaryRun, Option<DetachedChild>) {
+    let request = target.request(settings);
+    let (run, detached) = run_once(settings, &request, observer);
+    if !worth_another_try(&run) || detached.is_some() || !observer.may_retry() {
+        return (run, detached);
+    }
+    tracing::info!(place = %target.place, end = ?run.end, "a canary failed and is tried once more");
+    let (mut again, detached) = run_once(settings, &request, observer);
+    again.gpu_seconds += run.gpu_seconds;
+    (again, detached)
+}
+
+fn run_once(
+    settings: &RunSettings,
+    request: &RunRequest,
+    observer: &mut dyn RunObserver,
+) -> (CanaryRun, Option<DetachedChild>) {
+    let start = CanaryStart {
+        program: &child::this_program(),
+        request,
+        hung_after: settings.hung_after,
+        kill_after: settings.kill_after,
+        stderr: settings.stderr,
+        children: Some(&settings.children),
+    };
+    let mut active = match ActiveRun::start(start) {
+        Ok(active) => active,
+        Err(run) => return (*run, None),
+    };
+    observer.started(active.pid());
+    let (run, detached) = loop {
+        if let Some(why) = observer.why_end() {
+            active.ask_to_end(&why);
+        }
+        if let Some(end) = active.poll(LOOK, &mut |report| observer.reported(report)) {
+            break active.over(end);
+        }
+    };
+    let detached = detached.and_then(|mut child| {
+        let waits = !settings.linger.is_zero() && !matches!(run.end, RunEnd::Hung { .. });
+        (!waits || child.end_by(Mono::now() + settings.linger).alive).then_some(child)
+    });
+    (run, detached)
+}

@@ -1,0 +1,160 @@
+//! One run after the other, and the processes that did not end.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::devices::ListedDevice;
+use super::{Progress, RunOptions};
+use crate::control::orders;
+use canary::parent::DetachedChild;
+use canary::report::{CanaryRun, ChildReport, RunEnd};
+use canary::runner::{self, RunObserver, RunSettings, RunTarget};
+use host::child::Stderr;
+use host::stop::Stop;
+use model::canary::Place;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{CanaryCheck, CanarySkip};
+use model::clock::{Mono, unix_seconds};
+use settings::Config;
+
+/// How long a process that is done, or was asked to end, is waited for before the next begins.
+const GOING: Duration = Duration::from_secs(5);
+
+/// Makes runs.
+pub struct Runner<'a> {
+    config: &'a Config,
+    stop: &'a Stop,
+    settings: RunSettings,
+    /// Processes that have not ended.
+    left: Vec<(Place, DetachedChild)>,
+    seed: u64,
+    /// The daemon's socket, while it answers there.
+    daemon: Option<&'a Path>,
+}
+
+impl<'a> Runner<'a> {
+    /// One that has made none.
+    pub fn new(config: &'a Config, options: &RunOptions, stop: &'a Stop) -> Runner<'a> {
+        let seed = unix_seconds().to_bits() ^ (u64::from(std::process::id()) << 32);
+        let settings = run_settings(config, GOING, !options.force, Stderr::Null);
+        Runner { config, stop, settings, left: Vec::new(), seed, daemon: config.control.path() }
+    }
+
+    /// Whether a process of an earlier run is still there: never a second on one GPU.
+    pub fn is_occupied(&self, place: &Place) -> bool {
+        self.left.iter().any(|(of, _)| of.gpu.uuid == place.gpu.uuid)
+    }
+
+    /// Makes a run, and shows its progress under this name.
+    pub fn run(
+        &mut self,
+        device: &ListedDevice,
+        peer: Option<&ListedDevice>,
+        checks: &[CanaryCheck],
+        name: &str,
+        progress: Progress<'_>,
+    ) -> CanaryRun {
+        if self.is_occupied(&device.place) {
+            let text = "the process of an earlier run has not ended".to_owned();
+            return unable(CanarySkip::ChildAlive, text);
+        }
+        if self.stop.stopped() {
+            return unable(CanarySkip::Environment, "the command was asked to end".to_owned());
+        }
+        let checks = if checks.is_empty() { &self.config.canary.checks } else { checks };
+        // Other inputs in each run: by the golden ratio, which comes back last.
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let peer = peer.map(|peer| peer.place.clone());
+        let pci_address = device.pci_address.clone();
+        let target = RunTarget::new(device.place.clone(), pci_address, peer, checks, self.seed);
+        progress(name);
+        let gpus: Vec<&str> =
+            [&target.place].into_iter().chain(&target.peer).map(|place| &*place.gpu.uuid).collect();
+        self.announce(&gpus, true);
+        let mut observer = Observer { stop: self.stop, name, progress };
+        let (run, detached) = runner::run(&self.settings, &target, &mut observer);
+        self.left.extend(detached.map(|child| (device.place.clone(), child)));
+        if !self.is_occupied(&device.place) {
+            self.announce(&gpus, false);
+        }
+        run
+    }
+
+    /// Tells the daemon that the work on GPUs is the canary's, or no longer is.
+    fn announce(&mut self, uuids: &[&str], has: bool) {
+        for uuid in uuids {
+            let Some(socket) = self.daemon else { return };
+            if let Err(error) = orders::announce_manual_canary(socket, uuid, has) {
+                // There is none, or it does not listen to this user: it may take the run for a job.
+                tracing::debug!(%error, "no daemon knows of the run");
+                self.daemon = None;
+            }
+        }
+    }
+
+    /// Names the processes left behind in driver calls. They end when their calls return.
+    pub fn end(&mut self, progress: Progress<'_>) {
+        for (place, child) in &mut self.left {
+            if child.check(Mono::now()).alive {
+                let (gpu, pid) = (place.gpu.gpu, child.pid());
+                tracing::warn!(gpu, pid, call = ?child.call(), "a canary's process is left in a driver call");
+            }
+        }
+        progress("");
+    }
+}
+
+/// The settings of runs by the configuration.
+pub fn run_settings(config: &Config, linger: Duration, yields: bool, stderr: Stderr) -> RunSettings {
+    RunSettings {
+        nvml_library: config.sampler.nvml_library.clone(),
+        cuda_library: config.canary.cuda_library.clone(),
+        lock_file: config.canary.lock_file.clone(),
+        memory_mib: config.canary.max_memory_mib,
+        hung_after: config.canary.progress_timeout,
+        kill_after: config.canary.kill_after,
+        linger,
+        yields,
+        stderr,
+        children: Arc::default(),
+    }
+}
+
+struct Observer<'a> {
+    stop: &'a Stop,
+    name: &'a str,
+    progress: Progress<'a>,
+}
+
+impl RunObserver for Observer<'_> {
+    fn started(&mut self, _pid: i32) {}
+
+    fn reported(&mut self, report: &ChildReport) {
+        if let ChildReport::Begin(step) = report {
+            (self.progress)(&format!("{}: {}", self.name, step.known()));
+        }
+    }
+
+    fn why_end(&mut self) -> Option<String> {
+        self.stop.stopped().then(|| "it was asked to end".to_owned())
+    }
+
+    fn may_retry(&mut self) -> bool {
+        !self.stop.stopped()
+    }
+}
+
+/// A run that was not begun.
+fn unable(reason: CanarySkip, text: String) -> CanaryRun {
+    let now = unix_seconds();
+    CanaryRun {
+        began: now,
+        ended: now,
+        steps: Vec::new(),
+        device: None,
+        measured: Vec::new(),
+        gpu_seconds: 0.0,
+        end: RunEnd::Unable { reason, text },
+    }
+}
