@@ -109,7 +109,7 @@ enum Command {
     /// Packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest each GPU, and each
     /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
     #[command(after_help = commands::topology::AFTER_HELP)]
-    Topology(commands::topology::Arguments),
+    Topology(commands::topology::TopologyArguments),
     /// List the alert rules and Grafana boards that come with this program, or write them to a folder
     ///
     /// Needs no daemon, no configuration and no GPU.

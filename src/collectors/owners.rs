@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use super::Context;
 use crate::views::{DeviceId, GpuWork, View};
-use attribution::environ::Said;
-use attribution::identify::{Found, owner};
-use attribution::names::Names;
-use attribution::pods::{Pods, Standing};
+use attribution::environ::SlurmEnvironment;
+use attribution::identify::{OwnerEvidence, owner};
+use attribution::names::PodNames;
+use attribution::pods::{KubeletStatus, Pods};
 use attribution::users::{self, Users};
 use attribution::{cgroup, environ};
 use host::Host;
 use host::reader::{MOST_GIVEN_UP, Reader, Unread};
 use ledger::inbox::Event;
-use lookup::{Failed, Seen};
+use lookup::{LookedUp, LookupError};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
@@ -50,13 +50,13 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
         if !context.config.owners.enabled {
             return super::switched_off(&context, Source::Owners, "owners.enabled");
         }
-        Owners::new(context, work, pods).run();
+        OwnersCollector::new(context, work, pods).run();
     })
 }
 
 /// A process that was looked up.
 #[derive(Debug)]
-struct Known {
+struct KnownProcess {
     /// When it was started, in clock ticks; `None`: it was gone, or could not be read.
     started: Option<u64>,
     owner: Arc<Owner>,
@@ -68,17 +68,17 @@ struct Known {
     threads: HashMap<u32, u64>,
 }
 
-struct Owners {
+struct OwnersCollector {
     context: Context,
     work: View<GpuWork>,
     pods: Arc<Pods>,
     host: Arc<Host>,
     reader: Reader,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownProcess>,
     /// Pods whose names may still come, each since when.
     waiting: HashMap<u32, Mono>,
     /// Names of containers that have processes here; a container keeps the ones its first process got.
-    names: HashMap<String, Option<Names>>,
+    names: HashMap<String, Option<PodNames>>,
     /// Owners of the processes known, by identity.
     owners: HashMap<Arc<str>, Arc<Owner>>,
     users: Arc<Users>,
@@ -93,10 +93,10 @@ struct Owners {
     every: Duration,
 }
 
-impl Owners {
-    fn new(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> Owners {
+impl OwnersCollector {
+    fn new(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> OwnersCollector {
         let config = &context.config;
-        Owners {
+        OwnersCollector {
             host: Arc::new(Host::new(&config.host.root)),
             reader: Reader::new("owners-reader", config.owners.read_timeout, Arc::clone(&context.stop)),
             known: HashMap::new(),
@@ -166,7 +166,7 @@ impl Owners {
         // Not while one still hangs: it may be this one.
         let idle = self.reader.given_up() == 0;
         for (pid, places) in listed {
-            let again = |known: &Known| idle && known.again.is_some_and(|at| now >= at);
+            let again = |known: &KnownProcess| idle && known.again.is_some_and(|at| now >= at);
             if self.known.get(pid).is_some_and(|known| known.unlisted.is_none() && !again(known)) {
                 continue;
             }
@@ -201,9 +201,9 @@ impl Owners {
             Err(Unread::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
             Ok(Err(failed)) => {
                 let outcome = match failed {
-                    Failed::Gone => OwnerLookup::Gone,
-                    Failed::Refused => OwnerLookup::Refused,
-                    Failed::Malformed => OwnerLookup::Malformed,
+                    LookupError::Gone => OwnerLookup::Gone,
+                    LookupError::Refused => OwnerLookup::Refused,
+                    LookupError::Malformed => OwnerLookup::Malformed,
                 };
                 // Gone since it was looked up: it still works for whom it did.
                 let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
@@ -223,8 +223,13 @@ impl Owners {
         self.lookups[outcome as usize] += 1;
         self.waiting.remove(&pid);
         let again = (outcome == OwnerLookup::Late).then(|| now + self.every * LATE_AGAIN);
-        let known =
-            Known { started, owner: Arc::clone(&owner), unlisted: None, again, threads: HashMap::new() };
+        let known = KnownProcess {
+            started,
+            owner: Arc::clone(&owner),
+            unlisted: None,
+            again,
+            threads: HashMap::new(),
+        };
         self.known.insert(pid, known);
         let ticks = procfs::ticks_per_second() as f64;
         let started = started.map(|started| boot_unix_seconds() + started as f64 / ticks);
@@ -235,14 +240,14 @@ impl Owners {
     fn identify(
         &mut self,
         pid: u32,
-        seen: Seen,
+        seen: LookedUp,
         places: &[DeviceId],
         work: &GpuWork,
         now: Mono,
     ) -> Option<(OwnerLookup, Arc<Owner>)> {
         let mut outcome = OwnerLookup::Found;
-        let Seen { membership, group_exists, user, .. } = seen;
-        let mut environment = Said::default();
+        let LookedUp { membership, group_exists, user, .. } = seen;
+        let mut environment = SlurmEnvironment::default();
         if environ::is_asked(&membership) {
             let host = Arc::clone(&self.host);
             match self.reader.read(MOST_ENVIRONMENTS, move || lookup::environment(&host, pid)) {
@@ -256,7 +261,7 @@ impl Owners {
             None if membership.innermost == cgroup::Innermost::Pod => {
                 let claimed = self.claimed(places, work, &membership);
                 // The kubelet tells of a new pod at its next visit.
-                let may_come = matches!(self.pods.standing(), Standing::Unasked | Standing::Answers);
+                let may_come = matches!(self.pods.status(), KubeletStatus::Unasked | KubeletStatus::Answers);
                 let since = *self.waiting.entry(pid).or_insert(now);
                 if claimed.is_none() && may_come && now.since(since) < NAMES_WITHIN {
                     return None;
@@ -269,7 +274,7 @@ impl Owners {
             self.names.entry(key).or_insert_with(|| names.clone());
         }
         let user = membership.user.or(user).map(|user| self.users.name(user));
-        let owner = owner(&Found { membership, environment, names, user, group_exists });
+        let owner = owner(&OwnerEvidence { membership, environment, names, user, group_exists });
         Some((outcome, self.shared(owner)))
     }
 
@@ -291,7 +296,7 @@ impl Owners {
     }
 
     /// Names of the pod and container, from what is known or from the kubelet's logs.
-    fn names(&mut self, membership: &cgroup::Membership) -> Option<Names> {
+    fn names(&mut self, membership: &cgroup::Membership) -> Option<PodNames> {
         let key = container_key(membership)?;
         if let Some(known) = self.names.get(&key) {
             return known.clone();
@@ -306,13 +311,18 @@ impl Owners {
 
     /// Names by the kubelet's list: of the one container that has the process's device. Only if no other pod has a
     /// process there: a pod may use a device that it was not given.
-    fn claimed(&self, places: &[DeviceId], work: &GpuWork, membership: &cgroup::Membership) -> Option<Names> {
+    fn claimed(
+        &self,
+        places: &[DeviceId],
+        work: &GpuWork,
+        membership: &cgroup::Membership,
+    ) -> Option<PodNames> {
         let claims = self.pods.claims();
         if claims.all.is_empty() {
             return None;
         }
         let uid = membership.pod_uid.as_deref()?;
-        let mut named: Option<Names> = None;
+        let mut named: Option<PodNames> = None;
         for place in places {
             let others = work.devices.iter().filter(|(_, at)| at.contains(place));
             let mut pods = others.filter_map(|(pid, _)| self.known.get(pid)).map(|known| &known.owner.info);
@@ -321,7 +331,7 @@ impl Owners {
             }
             let devices = work.plugin_names(place);
             let claim = devices.iter().find_map(|device| claims.only_one_on(device))?;
-            let names = Names {
+            let names = PodNames {
                 namespace: claim.namespace.to_string(),
                 pod: claim.pod.to_string(),
                 container: Some(claim.container.to_string()),

@@ -2,7 +2,7 @@
 //! devices now and then. What it finds is compared with the first look at this machine and with what is declared.
 
 mod declared;
-mod kept;
+mod first_seen;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::Context;
 use crate::views::View;
+use first_seen::FirstSeen;
 use host::Host;
 use host::child::{Family, Voice};
-use kept::FirstSeen;
 use ledger::inbox::Event;
 use model::clock::{Cadence, Mono};
 use model::sample::{Batch, Rows, Source};
@@ -39,7 +39,7 @@ pub fn start(
             return;
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
-        let mut watcher = Watcher::new(&context, &children);
+        let mut watcher = TopologyCollector::new(&context, &children);
         while !context.stop.stopped() {
             let present = gpus.current();
             if cadence.take(Mono::now()) || watcher.is_surprised_by(&present) {
@@ -50,11 +50,11 @@ pub fn start(
     })
 }
 
-struct Watcher<'a> {
+struct TopologyCollector<'a> {
     context: &'a Context,
     asker: Asker,
     first_seen: FirstSeen,
-    known: Option<Known>,
+    known: Option<KnownTopology>,
     /// GPUs at the last visit.
     present: BTreeSet<String>,
     failures: u32,
@@ -62,15 +62,15 @@ struct Watcher<'a> {
 }
 
 /// What was found.
-struct Known {
+struct KnownTopology {
     topology: Topology,
     /// Devices that a look at links sees.
     devices: Vec<String>,
 }
 
-impl<'a> Watcher<'a> {
-    fn new(context: &'a Context, children: &Arc<Family>) -> Watcher<'a> {
-        Watcher {
+impl<'a> TopologyCollector<'a> {
+    fn new(context: &'a Context, children: &Arc<Family>) -> TopologyCollector<'a> {
+        TopologyCollector {
             context,
             asker: Asker::new(Voice::Log).of(children),
             first_seen: FirstSeen::load(&context.config),
@@ -91,7 +91,7 @@ impl<'a> Watcher<'a> {
 
     fn visit(&mut self, present: BTreeSet<String>) {
         let gone = !present.is_superset(&self.present);
-        let found = |known: &Known| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
+        let found = |known: &KnownTopology| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
         let looked = match self.known.take() {
             Some(known) if !gone && (found(&known) || present == self.present) => self.links(known),
             known => self.all(known),
@@ -123,7 +123,7 @@ impl<'a> Watcher<'a> {
     }
 
     /// Looks at links and network devices; at everything if a device came or went.
-    fn links(&mut self, mut known: Known) -> Result<(), Unanswered> {
+    fn links(&mut self, mut known: KnownTopology) -> Result<(), Unanswered> {
         let links = match self.asker.links(&self.context.config.host.root, &self.context.stop) {
             Ok(links) => links,
             Err(error) => {
@@ -140,11 +140,11 @@ impl<'a> Watcher<'a> {
     }
 
     /// Looks at everything. If that fails, what was known stays.
-    fn all(&mut self, before: Option<Known>) -> Result<(), Unanswered> {
+    fn all(&mut self, before: Option<KnownTopology>) -> Result<(), Unanswered> {
         let origin = Origin::Live(self.context.config.host.root.clone());
         match self.asker.all(&origin, false, &self.context.stop) {
             Ok(all) => {
-                self.known = Some(Known { topology: all.topology, devices: all.devices });
+                self.known = Some(KnownTopology { topology: all.topology, devices: all.devices });
                 Ok(())
             }
             Err(error) => {

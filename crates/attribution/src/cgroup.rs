@@ -54,7 +54,7 @@ pub struct Container {
 
 /// A Slurm job or one of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct SlurmJob {
     /// The job id.
     pub id: String,
     /// The step: `0`, `batch`, `extern`, `interactive`.
@@ -89,7 +89,7 @@ pub struct Membership {
     /// The innermost container.
     pub container: Option<Container>,
     /// The Slurm job.
-    pub job: Option<Job>,
+    pub job: Option<SlurmJob>,
     /// The systemd unit.
     pub unit: Option<String>,
     /// Number of the user whose slice or job it is.
@@ -243,7 +243,7 @@ impl Walk {
             found.user = Some(user);
         } else if let Some(id) = part.strip_prefix("job_").and_then(slurm_id).filter(|_| found.job.is_none())
         {
-            found.job = Some(Job { id, step: None });
+            found.job = Some(SlurmJob { id, step: None });
             (found.innermost, found.unit) = (Innermost::Job, None);
             return true;
         } else if let Some(step) = part.strip_prefix("step_").and_then(slurm_id)

@@ -61,7 +61,7 @@ pub fn device_id(id: &str) -> &str {
 
 /// How it stands with the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum KubeletStatus {
     /// It was not asked yet.
     #[default]
     Unasked,
@@ -79,7 +79,7 @@ pub enum Standing {
 #[derive(Debug, Default)]
 pub struct Pods {
     claims: Mutex<Arc<Claims>>,
-    standing: Mutex<Standing>,
+    status: Mutex<KubeletStatus>,
 }
 
 impl Pods {
@@ -89,13 +89,13 @@ impl Pods {
     }
 
     /// Says how it stands with the kubelet.
-    pub fn stand(&self, standing: Standing) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+    pub fn set_status(&self, status: KubeletStatus) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     /// How it stands with the kubelet.
-    pub fn standing(&self) -> Standing {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn status(&self) -> KubeletStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the kubelet told last.

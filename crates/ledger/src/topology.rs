@@ -16,8 +16,8 @@ use model::sample::{Part, Source};
 use model::snapshot::{GpuState, TopologyView};
 use model::topology as host;
 use model::topology::News;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, Placement};
 use model::topology::{Device, DeviceKind};
 
 /// After so long at work a link that is still slow will not become faster.
@@ -32,7 +32,7 @@ pub struct Topology {
     /// When that was; `None` until the next publication.
     told: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
-    places: Vec<(Place, Share)>,
+    places: Vec<(Placement, CpuShare)>,
     speeds: BTreeMap<Arc<str>, Speed>,
 }
 
@@ -77,7 +77,7 @@ impl Topology {
     }
 
     /// The place of a GPU of the topology.
-    fn place(&self, device: &Device) -> Option<&(Place, Share)> {
+    fn place(&self, device: &Device) -> Option<&(Placement, CpuShare)> {
         self.places.iter().find(|(place, _)| place.address == device.address)
     }
 }
@@ -178,8 +178,8 @@ impl Ledger {
         b: &mut Builder<'_>,
         topology: &host::Topology,
         gpu: &Gpu,
-        place: &Place,
-        share: &Share,
+        place: &Placement,
+        share: &CpuShare,
         now: Mono,
     ) {
         let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
@@ -241,7 +241,7 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
     }
 }
 
-fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &Place, share: &Share) {
+fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &Placement, share: &CpuShare) {
     let l3: model::cpus::CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),
@@ -262,7 +262,7 @@ fn nic_name(nic: &Device) -> &str {
     names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or(&nic.address)
 }
 
-fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::Path) {
+fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::DevicePath) {
     let labels = NicInfo {
         nic: nic_name(nic).to_owned(),
         device: nic.network.as_ref().map(|network| network.interface.clone()).unwrap_or_default(),

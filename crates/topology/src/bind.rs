@@ -7,7 +7,7 @@ mod slurm;
 
 use std::fmt::Write;
 
-use super::map::{Map, Taker};
+use super::map::{Map, ShareHolder};
 
 /// Who binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -57,24 +57,24 @@ fn comment(out: &mut String, text: &str) {
 }
 
 /// Who it is and why these CPUs, as a comment.
-fn why(out: &mut String, taker: &Taker<'_>) {
-    let (place, share) = (&taker.gpu.place, taker.share());
+fn why(out: &mut String, holder: &ShareHolder<'_>) {
+    let (place, share) = (&holder.gpu.place, holder.share());
     let node = match place.numa_node {
         Some(node) => format!("near NUMA node {node}"),
         None => "the machine does not tell which NUMA node is near: all are taken for near".to_owned(),
     };
     let l3: Vec<String> = share.l3.iter().map(u32::to_string).collect();
     let l3 = if l3.is_empty() { String::new() } else { format!(", L3 {}", l3.join(",")) };
-    comment(out, &format!("{}: {}, {node}{l3}", taker.name(), place.address));
+    comment(out, &format!("{}: {}, {node}{l3}", holder.name(), place.address));
     if share.shared {
         comment(out, "there are fewer cores than GPUs or slices: others have these CPUs too");
     }
 }
 
 /// The UUID of a GPU or MIG device, if it is one that can be written anywhere; says so if it is not.
-fn uuid<'a>(out: &mut String, taker: &Taker<'a>) -> Option<&'a str> {
+fn uuid<'a>(out: &mut String, holder: &ShareHolder<'a>) -> Option<&'a str> {
     let plain = |uuid: &&str| uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
-    let uuid = taker.uuid().filter(|uuid| !uuid.is_empty()).filter(plain);
+    let uuid = holder.uuid().filter(|uuid| !uuid.is_empty()).filter(plain);
     if uuid.is_none() {
         comment(
             out,

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::answer::{All, What};
-use super::discover::{self, Found, Origin};
+use super::discover::{self, Discovery, Origin};
 use host::child;
 
 /// How much of the CPU is left to others.
@@ -63,7 +63,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
         Origin::Xml(_) | Origin::Synthetic(_) => Vec::new(),
     };
     let found = discover::discover(&origin)
-        .map(|Found { topology, xml: text }| All { topology, devices, xml: xml.then_some(text) })
+        .map(|Discovery { topology, xml: text }| All { topology, devices, xml: xml.then_some(text) })
         .map_err(|error| error.to_string());
     answer(answers, &found)
 }

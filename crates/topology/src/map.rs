@@ -6,12 +6,12 @@ use super::latency::Latency;
 use model::cpus::CpuSet;
 use model::fact::pci_address;
 use model::topology::Topology;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, Placement};
 
 /// What the driver says of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct DriverGpu {
     /// NVML's index.
     pub index: u32,
     /// Its UUID.
@@ -23,12 +23,12 @@ pub struct Known {
     /// N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
     /// MIG devices on it, in the order of their instances; the CPUs of the GPU are divided among them.
-    pub slices: Vec<KnownSlice>,
+    pub slices: Vec<DriverMigDevice>,
 }
 
 /// What the driver says of a MIG device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KnownSlice {
+pub struct DriverMigDevice {
     /// Its UUID, as CUDA_VISIBLE_DEVICES takes it.
     pub uuid: String,
     /// Its profile, as `3g.71gb` or `1c.3g.71gb`.
@@ -46,7 +46,7 @@ pub struct Map {
     #[serde(flatten)]
     pub topology: Topology,
     /// Its GPUs in the order of the driver, then those the driver does not list.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<MapGpu>,
     /// CPUs that are near no GPU and so nobody's share.
     pub left_over: CpuSet,
     /// Latency of memory, where it was measured.
@@ -56,7 +56,7 @@ pub struct Map {
 
 /// A GPU in the picture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gpu {
+pub struct MapGpu {
     /// How it is called in the picture: its index, or `P1` for the first one in the PCI tree where the driver does
     /// not tell.
     pub label: String,
@@ -70,16 +70,16 @@ pub struct Gpu {
     pub minor: Option<u32>,
     /// Where it sits.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: Placement,
     /// Its share of the CPUs.
-    pub share: Share,
+    pub share: CpuShare,
     /// MIG devices on it.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<MapMigDevice>,
 }
 
 /// A MIG device in the picture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Slice {
+pub struct MapMigDevice {
     /// How it is called in the picture: index of the GPU, dot, its number from 1.
     pub label: String,
     /// Its UUID.
@@ -91,19 +91,19 @@ pub struct Slice {
     /// NVML's compute instance id.
     pub compute_instance: u32,
     /// Its share of the CPUs of the GPU.
-    pub share: Share,
+    pub share: CpuShare,
 }
 
 /// Who gets a share: a GPU without MIG devices, or a MIG device.
 #[derive(Clone, Copy, Debug)]
-pub struct Taker<'a> {
+pub struct ShareHolder<'a> {
     /// The GPU.
-    pub gpu: &'a Gpu,
+    pub gpu: &'a MapGpu,
     /// The MIG device on it.
-    pub slice: Option<&'a Slice>,
+    pub slice: Option<&'a MapMigDevice>,
 }
 
-impl<'a> Taker<'a> {
+impl<'a> ShareHolder<'a> {
     /// How it is called in the picture.
     pub fn label(&self) -> &'a str {
         self.slice.map_or(&self.gpu.label, |slice| &slice.label)
@@ -115,7 +115,7 @@ impl<'a> Taker<'a> {
     }
 
     /// Its share.
-    pub fn share(&self) -> &'a Share {
+    pub fn share(&self) -> &'a CpuShare {
         self.slice.map_or(&self.gpu.share, |slice| &slice.share)
     }
 
@@ -126,7 +126,7 @@ impl<'a> Taker<'a> {
     }
 }
 
-impl Gpu {
+impl MapGpu {
     /// In words, as `GPU 3 NVIDIA H200`; by its address where the driver does not tell.
     pub fn name(&self) -> String {
         let model = if self.model.is_empty() { String::new() } else { format!(" {}", self.model) };
@@ -139,10 +139,10 @@ impl Gpu {
 
 impl Map {
     /// Joins the machine with what the driver says of its GPUs, by PCI address.
-    pub fn new(mut topology: Topology, known: &[Known]) -> Map {
+    pub fn new(mut topology: Topology, known: &[DriverGpu]) -> Map {
         let mut rest = place::gpus(&topology);
-        let mut joined: Vec<(Option<&Known>, Place)> = Vec::new();
-        let mut known: Vec<&Known> = known.iter().collect();
+        let mut joined: Vec<(Option<&DriverGpu>, Placement)> = Vec::new();
+        let mut known: Vec<&DriverGpu> = known.iter().collect();
         known.sort_by_key(|gpu| gpu.index);
         for gpu in known {
             let address = pci_address(&gpu.pci_address);
@@ -167,7 +167,7 @@ impl Map {
         let shares = shares(&topology, &joined);
         let left_over = divide::left_over(&topology, &shares);
         let mut unlisted = 0;
-        let gpu = |((known, place), share): ((Option<&Known>, Place), Share)| {
+        let gpu = |((known, place), share): ((Option<&DriverGpu>, Placement), CpuShare)| {
             let label = known.map_or_else(
                 || {
                     unlisted += 1;
@@ -175,7 +175,7 @@ impl Map {
                 },
                 |known| known.index.to_string(),
             );
-            Gpu {
+            MapGpu {
                 index: known.map(|known| known.index),
                 uuid: known.map(|known| known.uuid.clone()).filter(|uuid| !uuid.is_empty()),
                 model: known.map(|known| known.model.clone()).unwrap_or_default(),
@@ -191,30 +191,30 @@ impl Map {
     }
 
     /// Everybody who gets a share, in order.
-    pub fn takers(&self) -> Vec<Taker<'_>> {
-        let of = |gpu: &'_ Gpu| -> usize { gpu.slices.len().max(1) };
-        let nth = |gpu, at| Taker { gpu, slice: Gpu::slice(gpu, at) };
+    pub fn share_holders(&self) -> Vec<ShareHolder<'_>> {
+        let of = |gpu: &'_ MapGpu| -> usize { gpu.slices.len().max(1) };
+        let nth = |gpu, at| ShareHolder { gpu, slice: MapGpu::slice(gpu, at) };
         self.gpus.iter().flat_map(|gpu| (0..of(gpu)).map(move |at| nth(gpu, at))).collect()
     }
 
     /// The GPU at this PCI address, as it is written in the topology.
-    pub fn gpu(&self, address: &str) -> Option<&Gpu> {
+    pub fn gpu(&self, address: &str) -> Option<&MapGpu> {
         self.gpus.iter().find(|gpu| gpu.place.address == address)
     }
 }
 
-impl Gpu {
-    fn slice(&self, at: usize) -> Option<&Slice> {
+impl MapGpu {
+    fn slice(&self, at: usize) -> Option<&MapMigDevice> {
         self.slices.get(at)
     }
 }
 
 /// The share of each, divided in the order of addresses, as the daemon does: it is the same whoever lists the GPUs.
-fn shares(topology: &Topology, joined: &[(Option<&Known>, Place)]) -> Vec<Share> {
+fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, Placement)]) -> Vec<CpuShare> {
     let mut order: Vec<usize> = (0..joined.len()).collect();
     order.sort_by_key(|at| &joined[*at].1.address);
     let near: Vec<CpuSet> = order.iter().map(|at| joined[*at].1.cpus.clone()).collect();
-    let mut shares = vec![Share::default(); joined.len()];
+    let mut shares = vec![CpuShare::default(); joined.len()];
     for (at, share) in order.into_iter().zip(divide::among_gpus(topology, &near)) {
         shares[at] = share;
     }
@@ -222,8 +222,8 @@ fn shares(topology: &Topology, joined: &[(Option<&Known>, Place)]) -> Vec<Share>
 }
 
 /// Where a GPU sits that no PCI tree shows.
-fn nowhere(topology: &Topology, gpu: &Known) -> Place {
-    Place {
+fn nowhere(topology: &Topology, gpu: &DriverGpu) -> Placement {
+    Placement {
         address: gpu.pci_address.clone(),
         numa_node: None,
         cpus: topology.cpus.clone(),
@@ -236,14 +236,19 @@ fn nowhere(topology: &Topology, gpu: &Known) -> Place {
     }
 }
 
-fn slices(topology: &Topology, known: Option<&Known>, label: &str, share: &Share) -> Vec<Slice> {
+fn slices(
+    topology: &Topology,
+    known: Option<&DriverGpu>,
+    label: &str,
+    share: &CpuShare,
+) -> Vec<MapMigDevice> {
     let Some(known) = known else { return Vec::new() };
     let weights: Vec<u32> = known.slices.iter().map(|slice| divide::compute_slices(&slice.profile)).collect();
     let mut shares = divide::among_slices(topology, &share.cpus, &weights);
     for of_slice in &mut shares {
         of_slice.shared |= share.shared;
     }
-    let slice = |(at, (slice, share)): (usize, (&KnownSlice, Share))| Slice {
+    let slice = |(at, (slice, share)): (usize, (&DriverMigDevice, CpuShare))| MapMigDevice {
         label: format!("{label}.{}", at + 1),
         uuid: slice.uuid.clone(),
         profile: slice.profile.clone(),
@@ -260,14 +265,15 @@ mod tests {
     use model::topology::DeviceKind;
     use model::topology::fixtures::{device, machine};
 
-    fn known(index: u32, address: &str, profiles: &[&str]) -> Known {
-        let slice = |profile: &&str| KnownSlice { profile: (*profile).into(), ..KnownSlice::default() };
-        Known {
+    fn known(index: u32, address: &str, profiles: &[&str]) -> DriverGpu {
+        let slice =
+            |profile: &&str| DriverMigDevice { profile: (*profile).into(), ..DriverMigDevice::default() };
+        DriverGpu {
             index,
             uuid: format!("GPU-{index}"),
             pci_address: address.into(),
             slices: profiles.iter().map(slice).collect(),
-            ..Known::default()
+            ..DriverGpu::default()
         }
     }
 
@@ -283,9 +289,9 @@ mod tests {
         let told = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:87:00.0", &[])];
         let map = Map::new(topology.clone(), &told);
         let shares: Vec<(String, String)> = map
-            .takers()
+            .share_holders()
             .iter()
-            .map(|taker| (taker.label().to_owned(), taker.share().cpus.to_string()))
+            .map(|holder| (holder.label().to_owned(), holder.share().cpus.to_string()))
             .collect();
         let of = |label: &str, cpus: &str| (label.to_owned(), cpus.to_owned());
         assert_eq!(

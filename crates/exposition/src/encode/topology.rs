@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use model::catalog as m;
 use model::snapshot::Snapshot;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, Placement};
 use model::topology::{News, Topology};
 
 #[derive(Serialize)]
@@ -27,8 +27,8 @@ struct Document<'a> {
 struct Gpu<'a> {
     gpu: u32,
     uuid: &'a str,
-    place: &'a Place,
-    share: &'a Share,
+    place: &'a Placement,
+    share: &'a CpuShare,
 }
 
 /// The document; `null` while nothing was found.

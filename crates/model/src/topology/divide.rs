@@ -16,7 +16,7 @@ const NODE: usize = 1000;
 
 /// The share of a GPU or MIG slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Share {
+pub struct CpuShare {
     /// Its CPUs.
     pub cpus: CpuSet,
     /// NUMA nodes with the memory near these CPUs.
@@ -28,12 +28,12 @@ pub struct Share {
 }
 
 /// Shares of GPUs, each of which has these CPUs near it, in the order given.
-pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<Share> {
-    let mut groups: Vec<Group> = Vec::new();
+pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
+    let mut groups: Vec<NearGroup> = Vec::new();
     for (taker, cpus) in near.iter().enumerate() {
         match groups.iter_mut().find(|group| group.near == *cpus) {
             Some(group) => group.takers.push(taker),
-            None => groups.push(Group { near: cpus.clone(), takers: vec![taker] }),
+            None => groups.push(NearGroup { near: cpus.clone(), takers: vec![taker] }),
         }
     }
     let mut free = topology.cpus.clone();
@@ -60,12 +60,12 @@ pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<Share> {
 }
 
 /// Shares of the slices of a GPU whose share these CPUs are, by the weights of the slices (their compute slices).
-pub fn among_slices(topology: &Topology, cpus: &CpuSet, weights: &[u32]) -> Vec<Share> {
+pub fn among_slices(topology: &Topology, cpus: &CpuSet, weights: &[u32]) -> Vec<CpuShare> {
     shares(topology, split(topology, &cores(topology, cpus), weights))
 }
 
 /// CPUs that are near no GPU and so in no share.
-pub fn left_over(topology: &Topology, shares: &[Share]) -> CpuSet {
+pub fn left_over(topology: &Topology, shares: &[CpuShare]) -> CpuSet {
     shares.iter().fold(topology.cpus.clone(), |left, share| left.without(&share.cpus))
 }
 
@@ -77,16 +77,16 @@ pub fn compute_slices(profile: &str) -> u32 {
 }
 
 /// Takers near the same CPUs.
-struct Group {
+struct NearGroup {
     near: CpuSet,
     takers: Vec<usize>,
 }
 
-impl Group {
+impl NearGroup {
     /// How many of the free cores near it are its fair part, if takers with other CPUs near them want some of them.
-    fn fair(&self, topology: &Topology, others: &[Group], free: &CpuSet, mine: usize) -> usize {
+    fn fair(&self, topology: &Topology, others: &[NearGroup], free: &CpuSet, mine: usize) -> usize {
         let (mut all, mut takers) = (self.near.clone(), self.takers.len());
-        let mut others: Vec<&Group> = others.iter().collect();
+        let mut others: Vec<&NearGroup> = others.iter().collect();
         // Also those who only compete with somebody who competes with it.
         while let Some(at) = others.iter().position(|other| !other.near.and(&all).and(free).is_empty()) {
             let other = others.swap_remove(at);
@@ -103,12 +103,13 @@ impl Group {
 
 /// Whose turn it is: of those who can go nowhere that another group cannot go as well, the group with the fewest free
 /// cores for each of its takers.
-fn next(topology: &Topology, groups: &[Group], free: &CpuSet) -> Option<usize> {
+fn next(topology: &Topology, groups: &[NearGroup], free: &CpuSet) -> Option<usize> {
     let wide = |at: usize| {
-        let inside = |other: &Group| other.near != groups[at].near && other.near.is_within(&groups[at].near);
+        let inside =
+            |other: &NearGroup| other.near != groups[at].near && other.near.is_within(&groups[at].near);
         groups.iter().any(inside)
     };
-    let scarce = |group: &Group| {
+    let scarce = |group: &NearGroup| {
         let cores = cores(topology, &group.near.and(free)).len();
         (cores * 1_000_000 / group.takers.len(), group.takers.first().copied())
     };
@@ -220,12 +221,12 @@ fn weighted(cores: usize, weights: &[u32]) -> Vec<usize> {
 }
 
 /// What belongs to these sets of CPUs.
-fn shares(topology: &Topology, given: Vec<CpuSet>) -> Vec<Share> {
+fn shares(topology: &Topology, given: Vec<CpuSet>) -> Vec<CpuShare> {
     let shared = |at: usize| {
         given.iter().enumerate().any(|(other, cpus)| other != at && !cpus.and(&given[at]).is_empty())
     };
     let shared: Vec<bool> = (0..given.len()).map(shared).collect();
-    let share = |(cpus, shared): (CpuSet, bool)| Share {
+    let share = |(cpus, shared): (CpuSet, bool)| CpuShare {
         memory_nodes: memory_nodes(topology, &cpus),
         l3: place::l3_of(topology, &cpus),
         shared,

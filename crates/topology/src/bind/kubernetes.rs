@@ -61,22 +61,22 @@ pub fn lines(out: &mut String, map: &Map) {
     );
     let reserved = reserved(map);
     put(out, format_args!("reservedSystemCPUs: \"{reserved}\""));
-    for taker in map.takers() {
+    for holder in map.share_holders() {
         put(out, format_args!(""));
-        why(out, &taker);
-        let left = taker.share().cpus.without(&reserved).len();
-        comment(out, &format!("share: CPUs {}; a pod with it asks for at most", taker.share().cpus));
-        let resource = match taker.slice {
+        why(out, &holder);
+        let left = holder.share().cpus.without(&reserved).len();
+        comment(out, &format!("share: CPUs {}; a pod with it asks for at most", holder.share().cpus));
+        let resource = match holder.slice {
             Some(slice) => format!("nvidia.com/mig-{}", slice.profile.replace('+', ".")),
             None => "nvidia.com/gpu".to_owned(),
         };
-        if taker.slice.is_some() {
+        if holder.slice.is_some() {
             comment(
                 out,
                 "(the resource's name with the device plugin's strategy `mixed`; with `single` nvidia.com/gpu)",
             );
         }
-        if left == 0 || taker.share().shared {
+        if left == 0 || holder.share().shared {
             comment(out, &format!("{resource}: 1 and less than a core: too few for CPUs of its own"));
             continue;
         }
@@ -87,7 +87,7 @@ pub fn lines(out: &mut String, map: &Map) {
 /// Whether each share is on one NUMA node.
 fn within_a_node(map: &Map) -> bool {
     let within = |cpus: &CpuSet| map.topology.numa_nodes.iter().any(|node| cpus.is_within(&node.cpus));
-    map.takers().iter().all(|taker| within(&taker.share().cpus))
+    map.share_holders().iter().all(|holder| within(&holder.share().cpus))
 }
 
 /// CPUs for the system: the first core, of those near no GPU if there are such. No more than one: what is reserved is

@@ -21,7 +21,7 @@ pub fn lines(out: &mut String, map: &Map) {
         "Slurm itself chooses by sockets and NUMA nodes: without that flag, GPUs of one socket prefer any core of it;",
     );
     comment(out, "steps with --exact go by the single cores.");
-    if map.takers().iter().any(|taker| taker.share().shared) {
+    if map.share_holders().iter().any(|holder| holder.share().shared) {
         comment(out, "Where GPUs share cores, only as many jobs run at one time as there are cores.");
     }
     let slices: Vec<_> = map.gpus.iter().flat_map(|gpu| &gpu.slices).collect();
@@ -48,10 +48,10 @@ pub fn lines(out: &mut String, map: &Map) {
     comment(out, "gres.conf says something else.");
     let tree = tree::of(&map.topology);
     let logical = tree.logical_cores();
-    for taker in map.takers() {
-        let gpu = taker.gpu;
+    for holder in map.share_holders() {
+        let gpu = holder.gpu;
         put(out, format_args!(""));
-        why(out, &taker);
+        why(out, &holder);
         let cores: CpuSet = logical
             .iter()
             .enumerate()

@@ -11,7 +11,7 @@ use hwlocality::object::types::{OSDeviceType, ObjectType};
 use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
 use hwlocality::topology::export::xml::XMLExportFlags;
 
-use super::{Found, Origin};
+use super::{Discovery, Origin};
 use model::cpus::CpuSet;
 use model::topology::{Device, DeviceKind, L3Group, Network, NumaNode, Package, Topology};
 
@@ -21,10 +21,10 @@ const MOST: u64 = 16 << 20;
 const NVIDIA: u16 = 0x10de;
 
 /// Reads the machine.
-pub(super) fn read(origin: &Origin) -> Result<Found, String> {
+pub(super) fn read(origin: &Origin) -> Result<Discovery, String> {
     let hwloc = load(origin)?;
     let xml = hwloc.export_xml(XMLExportFlags::empty()).map_err(|error| format!("hwloc: {error}"))?;
-    Ok(Found { topology: topology(&hwloc), xml: xml.as_str().to_owned() })
+    Ok(Discovery { topology: topology(&hwloc), xml: xml.as_str().to_owned() })
 }
 
 fn load(origin: &Origin) -> Result<Hwloc, String> {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::fixtures::{cpus, machine, threaded};
 use super::*;
 
-fn text(shares: &[Share]) -> Vec<String> {
+fn text(shares: &[CpuShare]) -> Vec<String> {
     shares.iter().map(|share| share.cpus.to_string()).collect()
 }
 
