@@ -325,7 +325,7 @@ fn examine(config: &Config, format: ReportFormat) -> ExitCode {
     let report = doctor::examine(config, &serve::switched_off(config));
     let text = match format {
         ReportFormat::Json => report.json(),
-        ReportFormat::Text => report.text(io::stdout().is_terminal()),
+        ReportFormat::Text => report.text(host::terminal::stdout_has_colours()),
     };
     judged(report.well, &text)
 }
@@ -369,7 +369,7 @@ fn prove(config: &Config, arguments: &Arguments) -> ExitCode {
     };
     let text = match arguments.format {
         Format::Json => report.json(),
-        Format::Table => report.text(io::stdout().is_terminal()),
+        Format::Table => report.text(host::terminal::stdout_has_colours()),
     };
     let printed = print(text.as_bytes());
     match report.result {

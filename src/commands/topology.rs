@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use host::Host;
 use host::child::Voice;
 use host::stop::Stop;
+use host::terminal;
 use model::topology::Topology;
 use settings::Config;
 use topology::ask::Asker;
@@ -105,7 +106,7 @@ pub fn run(config: &Config, arguments: &TopologyArguments) -> Result<String, Top
         map.latency = Some(measured);
     }
     match arguments.format {
-        MapFormat::Text => Ok(text::text(&map, io::stdout().is_terminal())),
+        MapFormat::Text => Ok(text::text(&map, terminal::stdout_has_colours())),
         MapFormat::Svg => Ok(svg::svg(&map)),
         MapFormat::Json | MapFormat::Xml => {
             let json =

@@ -3,6 +3,7 @@
 //! - [`Host`]: the root that host files are read under · [`reader`]: reads with a deadline
 //! - [`child`]: starting, asking and ending child processes · [`inflight`]: the shared table of driver calls
 //! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads
+//! - [`terminal`]: text for people at a terminal
 
 pub mod child;
 pub mod inflight;
@@ -10,5 +11,6 @@ pub mod reader;
 mod root;
 pub mod state;
 pub mod stop;
+pub mod terminal;
 
 pub use root::Host;

@@ -7,6 +7,8 @@ mod slurm;
 
 use std::fmt::Write;
 
+use host::terminal::printable;
+
 use super::map::{Map, ShareHolder};
 
 /// Who binds.
@@ -50,10 +52,14 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok());
 }
 
-/// Appends a comment, on one line whatever is in it.
+/// Appends a comment on one line: names from the driver cannot end it.
 fn comment(out: &mut String, text: &str) {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    put(out, format_args!("# {text}"));
+    put(out, format_args!("# {}", printable(text)));
+}
+
+/// Appends a comment of several lines.
+fn comments(out: &mut String, text: &'static str) {
+    text.lines().for_each(|line| comment(out, line));
 }
 
 /// Who it is and why these CPUs, as a comment.

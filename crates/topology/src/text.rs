@@ -1,10 +1,9 @@
 //! The map for a terminal: the machine as a tree, then who gets which CPUs.
 
-use std::fmt::Write;
-
 use super::format;
 use super::map::{Map, MapGpu, ShareHolder};
 use super::tree::{self, Branch, BranchKind, Pci};
+use host::terminal::{Colour, Painter, fit, printable, wrap};
 use model::cpus::CpuSet;
 use model::topology::place::NearestDevice;
 use model::topology::{Device, DeviceKind, Topology};
@@ -12,39 +11,24 @@ use model::topology::{Device, DeviceKind, Topology};
 /// Most columns of a line; only lists of CPUs may be longer, as half a list would be wrong advice.
 const COLUMNS: usize = 100;
 
-/// Bold and colours, on a terminal alone. What they say is said in words as well.
-struct Paint(bool);
-
-impl Paint {
-    fn with(&self, code: u8, text: &str) -> String {
-        if self.0 && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
-
-    fn bold(&self, text: &str) -> String {
-        self.with(1, text)
-    }
-}
-
-/// Appends; writing to a string cannot fail.
-fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let written = out.write_fmt(text);
-    debug_assert!(written.is_ok());
-}
-
 /// All of it.
 pub fn text(map: &Map, colours: bool) -> String {
-    let paint = Paint(colours);
+    let paint = Painter::new(colours);
     let mut out = String::new();
-    put(&mut out, format_args!("{}\n", paint.bold(&fit(&title(&map.topology), COLUMNS))));
+    out += &format!("{}\n", paint.bold(&fit(&title(&map.topology), COLUMNS)));
     let tree = tree::of(&map.topology);
-    let mut lines = TreeWriter { map, paint: &paint, out: &mut out };
+    let mut lines = TreeWriter { map, paint, out: &mut out };
     lines.inside(&tree, "");
-    shares(&mut out, &paint, map);
+    shares(&mut out, paint, map);
     if let Some(latency) = &map.latency {
-        put(&mut out, format_args!("\n{}\n{}", paint.bold("Memory latency"), latency.text()));
+        out += &format!("\n{}\n{}", paint.bold("Memory latency"), latency.text());
     }
     for note in &map.topology.notes {
-        put(&mut out, format_args!("\n{} {}\n", paint.with(33, "!"), wrap(&shown(note), COLUMNS - 2, "  ")));
+        out += &format!(
+            "\n{} {}\n",
+            paint.colour(Colour::Yellow, "!"),
+            wrap(&printable(note), COLUMNS - 2, "  ")
+        );
     }
     out
 }
@@ -66,12 +50,12 @@ pub fn title(topology: &Topology) -> String {
         parts.push(format::count(switches, "NVSwitch").replace("NVSwitchs", "NVSwitches"));
     }
     let name = if topology.machine.is_empty() { "This machine" } else { &topology.machine };
-    format!("{}: {}", shown(name), parts.join(", "))
+    format!("{}: {}", printable(name), parts.join(", "))
 }
 
 struct TreeWriter<'a> {
     map: &'a Map,
-    paint: &'a Paint,
+    paint: Painter,
     out: &'a mut String,
 }
 
@@ -98,7 +82,7 @@ impl TreeWriter<'_> {
             let below = format!("{before}{next}");
             let room = COLUMNS.saturating_sub(before.chars().count() + 3);
             let line = self.line(&item, room);
-            put(self.out, format_args!("{}{line}\n", self.paint.with(2, &format!("{before}{fork}"))));
+            *self.out += &format!("{}{line}\n", self.paint.dim(&format!("{before}{fork}")));
             match item {
                 Item::Branch(branch) => self.inside(branch, &below),
                 Item::Pci(Pci::Bridge { below: devices, .. }) => self.items(alike(devices), &below),
@@ -131,7 +115,7 @@ impl TreeWriter<'_> {
             BranchKind::Machine => String::new(),
             BranchKind::Package(package) => {
                 let model = if package.model.is_empty() { "" } else { "  " };
-                format!("package {}{model}{}  {with}", package.index, shown(&package.model))
+                format!("package {}{model}{}  {with}", package.index, printable(&package.model))
             }
             BranchKind::Node(node) if node.cpus.is_empty() => {
                 format!("NUMA node {}  {}, no CPUs", node.index, format::size(node.memory_bytes))
@@ -149,7 +133,7 @@ impl TreeWriter<'_> {
         let gpu = self.map.gpu(&device.address);
         let mut parts = vec![match gpu {
             Some(gpu) => gpu_name(gpu),
-            None => shown(&format::names(device)),
+            None => printable(&format::names(device)),
         }];
         if gpu.is_none_or(|gpu| gpu.index.is_some()) {
             parts.push(device.address.clone());
@@ -165,15 +149,15 @@ impl TreeWriter<'_> {
         let trouble =
             format::is_narrow(device) || device.network.as_ref().is_some_and(|n| n.up == Some(false));
         match gpu {
-            _ if trouble => self.paint.with(33, &line),
-            Some(_) => self.paint.with(36, &line),
+            _ if trouble => self.paint.colour(Colour::Yellow, &line),
+            Some(_) => self.paint.colour(Colour::Cyan, &line),
             None => line,
         }
     }
 }
 
 fn gpu_name(gpu: &MapGpu) -> String {
-    shown(&gpu.name())
+    printable(&gpu.name())
 }
 
 /// Neighbours that differ in nothing but their address, as the NVSwitches of a board, take one line.
@@ -199,50 +183,44 @@ fn count_cores(branch: &Branch<'_>) -> usize {
 }
 
 /// Who gets which CPUs.
-fn shares(out: &mut String, paint: &Paint, map: &Map) {
+fn shares(out: &mut String, paint: Painter, map: &Map) {
     if map.gpus.is_empty() {
-        put(out, format_args!("\nNo GPU was found.\n"));
+        *out += "\nNo GPU was found.\n";
         return;
     }
-    put(out, format_args!("\n{}\n", paint.bold("Fair shares of the CPUs near each GPU")));
-    put(
-        out,
-        format_args!(
-            "  {:<6}{:<24}{:<6}{:<8}{:<9}{:<23}CPUs\n",
-            "GPU", "device", "node", "memory", "L3", "nearest NIC"
-        ),
+    *out += &format!("\n{}\n", paint.bold("Fair shares of the CPUs near each GPU"));
+    *out += &format!(
+        "  {:<6}{:<24}{:<6}{:<8}{:<9}{:<23}CPUs\n",
+        "GPU", "device", "node", "memory", "L3", "nearest NIC"
     );
     for holder in map.share_holders() {
         let gpu = holder.gpu;
         let node = gpu.place.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string());
         let l3: CpuSet = holder.share().l3.iter().copied().collect();
         let shared = if holder.share().shared { "  (shared)" } else { "" };
-        put(
-            out,
-            format_args!(
-                "  {:<6}{:<24}{node:<6}{:<8}{:<9}{:<23}{}{shared}\n",
-                holder.label(),
-                fit(&device(&holder), 23),
-                fit(&dash(&holder.share().memory_nodes), 7),
-                fit(&dash(&l3), 8),
-                fit(&nic(map, gpu.place.nic.as_ref()), 22),
-                dash(&holder.share().cpus),
-            ),
+        *out += &format!(
+            "  {:<6}{:<24}{node:<6}{:<8}{:<9}{:<23}{}{shared}\n",
+            holder.label(),
+            fit(&device(&holder), 23),
+            fit(&dash(&holder.share().memory_nodes), 7),
+            fit(&dash(&l3), 8),
+            fit(&nic(map, gpu.place.nic.as_ref()), 22),
+            dash(&holder.share().cpus)
         );
     }
     if map.share_holders().iter().any(|holder| holder.share().shared) {
-        put(out, format_args!("  (shared): there are fewer cores than GPUs or slices near them.\n"));
+        *out += "  (shared): there are fewer cores than GPUs or slices near them.\n";
     }
     if !map.left_over.is_empty() {
-        put(out, format_args!("  near no GPU: CPUs {}\n", map.left_over));
+        *out += &format!("  near no GPU: CPUs {}\n", map.left_over);
     }
 }
 
 fn device(holder: &ShareHolder<'_>) -> String {
     match holder.slice {
-        Some(slice) => format!("MIG {}", shown(&slice.profile)),
+        Some(slice) => format!("MIG {}", printable(&slice.profile)),
         None if holder.gpu.model.is_empty() => holder.gpu.place.address.clone(),
-        None => shown(&holder.gpu.model),
+        None => printable(&holder.gpu.model),
     }
 }
 
@@ -251,41 +229,9 @@ fn nic(map: &Map, near: Option<&NearestDevice>) -> String {
     let Some(near) = near else { return "-".into() };
     let device = map.topology.devices.iter().find(|device| device.address == near.address);
     let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
-    format!("{} ({})", shown(name), near.path.name())
+    format!("{} ({})", printable(name), near.path.name())
 }
 
 fn dash(set: &CpuSet) -> String {
     if set.is_empty() { "-".into() } else { set.to_string() }
-}
-
-/// Without what would move the cursor of a terminal.
-fn shown(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-/// In lines of so many columns, broken between words.
-fn wrap(text: &str, columns: usize, before: &str) -> String {
-    let mut out = String::new();
-    let mut used = 0;
-    for word in text.split_whitespace() {
-        let long = word.chars().count();
-        if used > 0 && used + 1 + long > columns {
-            put(&mut out, format_args!("\n{before}"));
-            used = 0;
-        } else if used > 0 {
-            out.push(' ');
-            used += 1;
-        }
-        out.push_str(word);
-        used += long;
-    }
-    out
-}
-
-/// Cut to so many columns.
-fn fit(text: &str, columns: usize) -> String {
-    if text.chars().count() <= columns {
-        return text.to_owned();
-    }
-    text.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }

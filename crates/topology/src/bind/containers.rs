@@ -1,14 +1,14 @@
 //! Docker, systemd, numactl: each takes CPUs and memory nodes by the kernel's numbers.
 
-use super::{comment, put, uuid, why};
+use super::{comment, comments, put, uuid, why};
 use crate::map::{Map, ShareHolder};
 
 /// `docker run` for each.
 pub fn docker(out: &mut String, map: &Map) {
-    comment(out, "The container sees this one device, runs on the CPUs near it and takes memory there.");
-    comment(
+    comments(
         out,
-        "A UUID stays with its device; an index (device=0) is another one after a reboot or with MIG.",
+        "The container sees this one device, runs on the CPUs near it and takes memory there.\n\
+         A UUID stays with its device; an index (device=0) is another one after a reboot or with MIG.",
     );
     each(out, map, |out, holder, uuid| {
         let cpus = &holder.share().cpus;
@@ -19,11 +19,11 @@ pub fn docker(out: &mut String, map: &Map) {
 
 /// `numactl` for each.
 pub fn numactl(out: &mut String, map: &Map) {
-    comment(
+    comments(
         out,
-        "CUDA shows the program this one device. --membind fails rather than take memory elsewhere;",
+        "CUDA shows the program this one device. --membind fails rather than take memory elsewhere;\n\
+         --preferred=NODE in its place takes it elsewhere when the node is full.",
     );
-    comment(out, "--preferred=NODE in its place takes it elsewhere when the node is full.");
     each(out, map, |out, holder, uuid| {
         let cpus = &holder.share().cpus;
         let memory = option("--membind=", holder);
@@ -36,19 +36,13 @@ pub fn numactl(out: &mut String, map: &Map) {
 
 /// A drop-in for each.
 pub fn systemd(out: &mut String, map: &Map) {
-    comment(
+    comments(
         out,
-        "For /etc/systemd/system/UNIT.service.d/gpu.conf, then `systemctl daemon-reload` and a restart.",
+        "For /etc/systemd/system/UNIT.service.d/gpu.conf, then `systemctl daemon-reload` and a restart.\n\
+         CPUAffinity= is what the service starts with and may leave. AllowedCPUs= and AllowedMemoryNodes=\n\
+         hold all its processes there, with cgroup v2 alone. NUMAPolicy=bind takes memory nowhere else.\n\
+         CUDA_VISIBLE_DEVICES shows CUDA this one device; it is no wall, as DevicePolicy= is.",
     );
-    comment(
-        out,
-        "CPUAffinity= is what the service starts with and may leave. AllowedCPUs= and AllowedMemoryNodes=",
-    );
-    comment(
-        out,
-        "hold all its processes there, with cgroup v2 alone. NUMAPolicy=bind takes memory nowhere else.",
-    );
-    comment(out, "CUDA_VISIBLE_DEVICES shows CUDA this one device; it is no wall, as DevicePolicy= is.");
     each(out, map, |out, holder, uuid| {
         let (cpus, memory) = (&holder.share().cpus, &holder.share().memory_nodes);
         put(out, format_args!("[Service]"));

@@ -1,6 +1,6 @@
 //! Kubernetes: what the kubelet can be told, which is not the share of each GPU, and what a pod must ask for.
 
-use super::{comment, put, why};
+use super::{comment, comments, put, why};
 use crate::map::Map;
 use model::cpus::CpuSet;
 
@@ -8,19 +8,13 @@ use model::cpus::CpuSet;
 pub fn lines(out: &mut String, map: &Map) {
     let nodes = map.topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
     let told = map.gpus.iter().all(|gpu| gpu.place.numa_node.is_some());
-    comment(
+    comments(
         out,
-        "Kubernetes cannot be told which CPUs belong to which GPU: the kubelet itself picks CPUs for a pod, on",
+        "Kubernetes cannot be told which CPUs belong to which GPU: the kubelet itself picks CPUs for a pod, on\n\
+         the NUMA node that the device plugin names for its GPU, whichever are free. What keeps it fair is that\n\
+         a pod asks for as many whole CPUs a GPU as the share has. It does so alone for pods of the class\n\
+         Guaranteed: requests equal to limits, CPUs a whole number, in every container.",
     );
-    comment(
-        out,
-        "the NUMA node that the device plugin names for its GPU, whichever are free. What keeps it fair is that",
-    );
-    comment(
-        out,
-        "a pod asks for as many whole CPUs a GPU as the share has. It does so alone for pods of the class",
-    );
-    comment(out, "Guaranteed: requests equal to limits, CPUs a whole number, in every container.");
     if !told {
         comment(
             out,
@@ -28,15 +22,20 @@ pub fn lines(out: &mut String, map: &Map) {
         );
     }
     put(out, format_args!(""));
-    comment(
+    comments(
         out,
-        "KubeletConfiguration. After a change of cpuManagerPolicy: drain the node, stop the kubelet, remove",
+        "KubeletConfiguration. After a change of cpuManagerPolicy: drain the node, stop the kubelet, remove\n\
+         /var/lib/kubelet/cpu_manager_state, start it.",
     );
-    comment(out, "/var/lib/kubelet/cpu_manager_state, start it.");
-    put(out, format_args!("apiVersion: kubelet.config.k8s.io/v1beta1"));
-    put(out, format_args!("kind: KubeletConfiguration"));
-    put(out, format_args!("cpuManagerPolicy: static"));
-    put(out, format_args!("cpuManagerPolicyOptions:"));
+    put(
+        out,
+        format_args!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\n\
+             kind: KubeletConfiguration\n\
+             cpuManagerPolicy: static\n\
+             cpuManagerPolicyOptions:"
+        ),
+    );
     comment(out, "  hardware threads of a core stay together; a request must then be a multiple of them");
     put(out, format_args!("  full-pcpus-only: \"true\""));
     comment(
