@@ -3,7 +3,7 @@
 //!
 //! [`perf`] asks the kernel through what [`backend`] names, [`counter_set`] keeps the open groups, [`multiplex`] has the
 //! arithmetic, [`machine_events`] and [`owner_events`] the sums, [`cpu_time`] the time, [`cpu_groups`] says which CPUs belong together,
-//! [`fd_budget`] how much may be open. The thread sleeps between two readings; nobody waits for it.
+//! [`fd_budget`] how much may be open. The thread sleeps between two readings; no thread waits for it.
 
 pub mod backend;
 pub mod counter_set;
@@ -42,11 +42,11 @@ use model::topology::Topology;
 use owner_events::{OwnerCgroup, OwnerEvents, Uncounted, WantedOwners};
 use perf::{Perf, Processor};
 
-/// Longest wait for the topology at the start: groups keep their names then, because none was told before.
+/// Longest wait for the topology at the start: groups keep their names then, because none was known before.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_millis(250);
-/// Time between two tries of what was refused: whoever permits it need not start the daemon again.
+/// Time between two tries of what was refused: a new permission needs no restart of the daemon.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Facts of the ledger that the collector needs.
@@ -96,7 +96,7 @@ struct CpuCollector<'a, K: CounterBackend> {
     retried: Mono,
     /// What was said last, so that it is said once.
     said: (Outcomes, Uncounted),
-    hindered: bool,
+    unavailable: bool,
 }
 
 impl<'a, K: CounterBackend> CpuCollector<'a, K> {
@@ -113,7 +113,7 @@ impl<'a, K: CounterBackend> CpuCollector<'a, K> {
             grouped: None,
             retried: Mono::now(),
             said: (Outcomes::new(), Uncounted::default()),
-            hindered: false,
+            unavailable: false,
         }
     }
 
@@ -125,12 +125,12 @@ impl<'a, K: CounterBackend> CpuCollector<'a, K> {
     fn visit(&mut self) {
         let taken = Mono::now();
         let Some(cpus) = cpu_groups::online(&self.host) else {
-            let text = "the CPUs that are on cannot be told: no /sys/devices/system/cpu/online";
+            let text = "the online CPUs are unknown: no /sys/devices/system/cpu/online";
             self.context.inbox.event(Event::Hindered(Source::Cpu, Some(text.into())));
-            self.hindered = true;
+            self.unavailable = true;
             return;
         };
-        if std::mem::take(&mut self.hindered) {
+        if std::mem::take(&mut self.unavailable) {
             self.context.inbox.event(Event::Hindered(Source::Cpu, None));
         }
         self.group(&cpus, self.views.topology.current().as_ref());
@@ -176,20 +176,20 @@ impl<'a, K: CounterBackend> CpuCollector<'a, K> {
             }
         }
         for (event, ratio) in self.machine.ratios() {
-            tell(&mut rows, &Node {}, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
+            put(&mut rows, &Node {}, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
         }
         for (group, event, sum) in self.machine.sums() {
-            tell(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);
+            put(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);
         }
         for (group, mode, seconds) in self.times.seconds() {
-            tell(&mut rows, group, &m::gpu_host_cpu_seconds_total, (mode,), seconds);
+            put(&mut rows, group, &m::gpu_host_cpu_seconds_total, (mode,), seconds);
         }
         for (owner, event, sum) in self.owned.sums() {
             let owner = Owner { owner: Arc::clone(owner) };
-            tell(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
+            put(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
         }
         let lifetime = (self.context.config.cpu.interval * 3).max(Duration::from_secs(3));
-        // That an event cannot be counted is an answer: its state is told.
+        // That an event cannot be counted is an answer: its state is served.
         self.context.inbox.batch(Batch::of_node(Source::Cpu, taken, Some(lifetime), rows));
     }
 
@@ -244,7 +244,7 @@ fn wanted(host: &Host, owners: &[(Arc<GpuOwner>, bool)]) -> WantedOwners {
 }
 
 /// Adds a number. One outside its limits, which no counter of a living machine is, is no series.
-fn tell<E: m::schema::Entity, L: LabelSet>(
+fn put<E: m::schema::Entity, L: LabelSet>(
     rows: &mut Rows,
     of: &E,
     metric: &Metric<E, L>,
@@ -252,6 +252,6 @@ fn tell<E: m::schema::Entity, L: LabelSet>(
     value: f64,
 ) {
     if rows.of(of).put(metric, labels, value).is_err() {
-        tracing::warn!(metric = metric.def().name, value, "cannot be true");
+        tracing::warn!(metric = metric.def().name, value, "value out of range");
     }
 }

@@ -1,5 +1,5 @@
 //! What the kubelet has given out: devices by resource, and which pods have them. Asked every 10 s over its
-//! pod-resources socket; where it does not answer, ever less often. Nobody waits for it.
+//! pod-resources socket; where it does not answer, ever less often. No thread waits for it.
 
 pub mod devices;
 
@@ -28,7 +28,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const MOST_PAUSED: u32 = 6;
 /// Time between two looks whether it is time to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// So long after its last answer, what it told counts no more.
+/// So long after its last answer, its answer counts no more.
 const FORGOTTEN: Duration = Duration::from_secs(35);
 /// So long after its last answer a kubelet without a socket may be one that is being replaced: pods keep what they
 /// were given meanwhile.
@@ -61,7 +61,7 @@ struct KubeletCollector<'a> {
     answered: Option<Mono>,
     /// Tries in a row that failed.
     failed: u32,
-    hindered: Option<String>,
+    unavailable: Option<String>,
     /// How long the last visit took.
     took: Duration,
 }
@@ -79,7 +79,7 @@ impl<'a> KubeletCollector<'a> {
             answer: None,
             answered: None,
             failed: 0,
-            hindered: None,
+            unavailable: None,
             took: Duration::ZERO,
         }
     }
@@ -95,7 +95,7 @@ impl<'a> KubeletCollector<'a> {
                     self.took = Mono::now().since(now);
                     again = Mono::now() + pause(self.failed, self.every);
                 }
-                self.tell();
+                self.publish();
             }
             self.context.stop.wait_until(cadence.next());
         }
@@ -108,7 +108,7 @@ impl<'a> KubeletCollector<'a> {
                 (self.answer, self.failed) = (None, 0);
                 self.pods.put(Claims::default());
                 self.pods.set_status(absent(self.answered, Mono::now()));
-                return self.hinder(None);
+                return self.set_unavailable(None);
             }
             Ok(true) => {
                 let (socket, deadline) = (&self.socket, self.context.config.owners.read_timeout);
@@ -128,9 +128,9 @@ impl<'a> KubeletCollector<'a> {
             Ok(answer) => {
                 self.failed = 0;
                 let trouble = answer.allocatable.as_ref().err().and_then(|failure| self.count(failure));
-                self.hinder(trouble);
+                self.set_unavailable(trouble);
                 let now = Mono::now();
-                self.pods.put(Claims { told: Some(now), all: devices::claims(&answer.pods) });
+                self.pods.put(Claims { listed_at: Some(now), all: devices::claims(&answer.pods) });
                 self.pods.set_status(KubeletStatus::Answers);
                 self.answer = Some((answer, now));
                 self.answered = Some(now);
@@ -142,12 +142,12 @@ impl<'a> KubeletCollector<'a> {
                     KubeletFailure { error: failure.error.or(Some(KubeletError::Refused)), ..failure };
                 let text = self.count(&known).unwrap_or(known.text);
                 self.pods.set_status(KubeletStatus::Silent(text.clone()));
-                self.hinder(Some(text));
+                self.set_unavailable(Some(text));
             }
         }
     }
 
-    /// Counts a failure; gives it in words, unless it is none.
+    /// Counts a failure; gives its text, unless it is none.
     fn count(&mut self, failure: &KubeletFailure) -> Option<String> {
         let error = failure.error?;
         let at = KubeletError::ALL.iter().position(|known| *known == error)?;
@@ -155,17 +155,17 @@ impl<'a> KubeletCollector<'a> {
         Some(format!("{}: {}", self.socket.display(), failure.text))
     }
 
-    fn hinder(&mut self, why: Option<String>) {
-        if self.hindered != why {
+    fn set_unavailable(&mut self, why: Option<String>) {
+        if self.unavailable != why {
             if let Some(why) = &why {
                 tracing::warn!(%why, "the kubelet");
             }
             self.context.inbox.event(Event::Hindered(Source::Kubelet, why.clone()));
-            self.hindered = why;
+            self.unavailable = why;
         }
     }
 
-    fn tell(&mut self) {
+    fn publish(&mut self) {
         let now = Mono::now();
         if self.answer.as_ref().is_some_and(|(_, at)| now.since(*at) > FORGOTTEN.max(self.every * 3)) {
             self.answer = None;

@@ -1,4 +1,4 @@
-//! Whom the processes on the GPUs work for, and what their hosts say of them. Each process is looked up once, when
+//! Owners of the processes on the GPUs, and what their hosts say of them. Each process is looked up once, when
 //! it is first listed; every ten seconds it is read what the owners use. Everything that could wait is read by
 //! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
@@ -33,14 +33,14 @@ use model::sample::{Batch, Rows, Source};
 const READ_EVERY: Duration = Duration::from_secs(10);
 /// How long a process that is no longer listed stays known: a visit to a GPU may fail.
 const KEEP: Duration = Duration::from_secs(60);
-/// How long a pod may wait for its names: less than the ledger waits before it takes a process for nobody's.
+/// How long a pod may wait for its names: less than the ledger waits before it takes a process as unowned.
 const NAMES_WITHIN: Duration = Duration::from_secs(3);
 /// Helpers that environments may hold up: they are what can hang, and must leave others for the rest.
 const MOST_ENVIRONMENTS: usize = 2;
 /// A process whose reading was late is looked up again after so many readings of what owners use.
 const LATE_AGAIN: u32 = 6;
 /// Most attributions in one event.
-const MOST_TOLD: usize = 1000;
+const MOST_IN_EVENT: usize = 1000;
 /// How long it is waited for a snapshot before it is looked whether it is time to end.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -83,10 +83,10 @@ struct OwnersCollector {
     owners: HashMap<Arc<str>, Arc<Owner>>,
     users: Arc<Users>,
     lookups: [u64; OwnerLookup::ALL.len()],
-    told: Option<[u64; OwnerLookup::ALL.len()]>,
+    sent_lookups: Option<[u64; OwnerLookup::ALL.len()]>,
     /// Whether so many readings do not return that no more are tried.
     stuck: bool,
-    /// Counts readings, so that those of whom there are too many take turns.
+    /// Counts readings, so that processes take turns where there are too many.
     turn: usize,
     /// The owner that was read last, if not all could be: those behind it are next.
     after: Option<Arc<str>>,
@@ -105,7 +105,7 @@ impl OwnersCollector {
             owners: HashMap::new(),
             users: Arc::default(),
             lookups: [0; OwnerLookup::ALL.len()],
-            told: None,
+            sent_lookups: None,
             stuck: false,
             turn: 0,
             after: None,
@@ -137,9 +137,9 @@ impl OwnersCollector {
                     self.context.inbox.event(Event::Owners(News::Read(readings)));
                 }
             }
-            self.tell_stuck();
-            if due || self.told != Some(self.lookups) {
-                self.tell_lookups(now);
+            self.report_stuck();
+            if due || self.sent_lookups != Some(self.lookups) {
+                self.send_lookups(now);
             }
         }
     }
@@ -152,7 +152,7 @@ impl OwnersCollector {
         }
     }
 
-    /// Finds out whom the processes work for that were not listed before.
+    /// Finds the owners of newly listed processes.
     fn attribute(&mut self, work: &GpuWork, now: Mono) {
         let listed = &work.devices;
         for (pid, known) in &mut self.known {
@@ -175,14 +175,14 @@ impl OwnersCollector {
             }
             let Some(attribution) = self.look_up(*pid, places, work, now) else { continue };
             found.push(attribution);
-            if found.len() == MOST_TOLD {
-                self.tell(&mut found);
+            if found.len() == MOST_IN_EVENT {
+                self.send(&mut found);
             }
         }
-        self.tell(&mut found);
+        self.send(&mut found);
     }
 
-    fn tell(&self, found: &mut Vec<Attribution>) {
+    fn send(&self, found: &mut Vec<Attribution>) {
         if !found.is_empty() {
             self.context.inbox.event(Event::Owners(News::Attributed(std::mem::take(found))));
         }
@@ -205,7 +205,7 @@ impl OwnersCollector {
                     LookupError::Refused => OwnerLookup::Refused,
                     LookupError::Malformed => OwnerLookup::Malformed,
                 };
-                // Gone since it was looked up: it still works for whom it did.
+                // Gone since it was looked up: its owner stays.
                 let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
                 (outcome, started, owner)
             }
@@ -236,7 +236,7 @@ impl OwnersCollector {
         Some(Attribution { pid, started, owner })
     }
 
-    /// Whom a process works for; `None` if its pod's names may still come.
+    /// The owner of a process; `None` if its pod's names may still come.
     fn identify(
         &mut self,
         pid: u32,
@@ -260,7 +260,7 @@ impl OwnersCollector {
             Some(names) => Some(names),
             None if membership.innermost == cgroup::Innermost::Pod => {
                 let claimed = self.claimed(places, work, &membership);
-                // The kubelet tells of a new pod at its next visit.
+                // The kubelet lists a new pod at its next visit.
                 let may_come = matches!(self.pods.status(), KubeletStatus::Unasked | KubeletStatus::Answers);
                 let since = *self.waiting.entry(pid).or_insert(now);
                 if claimed.is_none() && may_come && now.since(since) < NAMES_WITHIN {
@@ -346,7 +346,7 @@ impl OwnersCollector {
     }
 
     /// Says when so many readings do not return that no more are tried, and when they do again.
-    fn tell_stuck(&mut self) {
+    fn report_stuck(&mut self) {
         let stuck = self.reader.given_up() >= MOST_GIVEN_UP;
         if std::mem::replace(&mut self.stuck, stuck) != stuck {
             let why = "reading processes does not return: no more are tried until it does";
@@ -355,20 +355,20 @@ impl OwnersCollector {
         }
     }
 
-    /// Forgets what belongs to nobody any more.
+    /// Forgets owners and names without processes.
     fn forget(&mut self) {
         self.owners.retain(|_, owner| Arc::strong_count(owner) > 1);
         let keys: HashSet<String> = self.known.values().map(|known| key_of(&known.owner)).collect();
         self.names.retain(|key, _| keys.contains(key));
     }
 
-    fn tell_lookups(&mut self, taken: Mono) {
-        self.told = Some(self.lookups);
+    fn send_lookups(&mut self, taken: Mono) {
+        self.sent_lookups = Some(self.lookups);
         let mut rows = Rows::default();
         for outcome in OwnerLookup::ALL {
             let count = self.lookups[*outcome as usize] as f64;
             if rows.of(&Node {}).put(&m::gpu_exporter_owner_lookups_total, (*outcome,), count).is_err() {
-                tracing::warn!(count, "cannot be true");
+                tracing::warn!(count, "value out of range");
             }
         }
         let lifetime = (self.every * 3).max(Duration::from_secs(3));

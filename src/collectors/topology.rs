@@ -24,7 +24,7 @@ use topology::discover::Origin;
 
 /// Longest time between two looks at which GPUs are there.
 const LOOK: Duration = Duration::from_secs(1);
-/// After so many looks at links without an answer, what was known of them is told no longer.
+/// After so many looks at links without an answer, links count as unknown.
 const FAILURES: u32 = 3;
 
 /// Starts the collector.
@@ -58,7 +58,7 @@ struct TopologyCollector<'a> {
     /// GPUs at the last visit.
     present: BTreeSet<String>,
     failures: u32,
-    hindered: Option<String>,
+    unavailable: Option<String>,
 }
 
 /// What was found.
@@ -77,7 +77,7 @@ impl<'a> TopologyCollector<'a> {
             known: None,
             present: BTreeSet::new(),
             failures: 0,
-            hindered: None,
+            unavailable: None,
         }
     }
 
@@ -97,10 +97,10 @@ impl<'a> TopologyCollector<'a> {
             known => self.all(known),
         };
         self.present = present;
-        let hindered = match looked {
+        let unavailable = match looked {
             Ok(()) => {
                 self.failures = 0;
-                self.tell()
+                self.publish()
             }
             Err(Unanswered::Stopped) => return,
             Err(error) => {
@@ -111,14 +111,14 @@ impl<'a> TopologyCollector<'a> {
                 Some(error.to_string())
             }
         };
-        if hindered != self.hindered {
-            if let Some(text) = &hindered {
+        if unavailable != self.unavailable {
+            if let Some(text) = &unavailable {
                 tracing::warn!("topology: {text}");
             }
-            self.context.inbox.event(Event::Hindered(Source::Topology, hindered.clone()));
-            self.hindered = hindered;
-        } else if hindered.is_some() && self.known.is_none() {
-            self.context.inbox.event(Event::Hindered(Source::Topology, hindered));
+            self.context.inbox.event(Event::Hindered(Source::Topology, unavailable.clone()));
+            self.unavailable = unavailable;
+        } else if unavailable.is_some() && self.known.is_none() {
+            self.context.inbox.event(Event::Hindered(Source::Topology, unavailable));
         }
     }
 
@@ -155,7 +155,7 @@ impl<'a> TopologyCollector<'a> {
     }
 
     /// Says what is known. Gives what keeps it from being all.
-    fn tell(&mut self) -> Option<String> {
+    fn publish(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
         let declared = declared::read(&self.context.config.topology.expected_file);
@@ -172,7 +172,7 @@ impl<'a> TopologyCollector<'a> {
         declared.err()
     }
 
-    /// Links and networks were not answered for too long: nobody knows how they are.
+    /// Links and networks had no answer for too long: their state is unknown.
     fn forget_links(&mut self) {
         let Some(known) = &mut self.known else { return };
         for device in &mut known.topology.devices {
@@ -185,8 +185,8 @@ impl<'a> TopologyCollector<'a> {
         self.send(News { topology, against_first_seen: None, against_declared: None });
     }
 
-    fn send(&self, news: News) {
-        self.context.inbox.event(Event::Topology(news));
+    fn send(&self, update: News) {
+        self.context.inbox.event(Event::Topology(update));
     }
 
     /// The ledger knows the collector by its batches; the values go another way.

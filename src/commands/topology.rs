@@ -74,7 +74,7 @@ pub enum MapFormat {
     Xml,
 }
 
-/// Nothing can be drawn: why, in words.
+/// Nothing can be drawn: why.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TopologyError(String);
@@ -139,7 +139,7 @@ fn look(config: &Config, arguments: &TopologyArguments) -> Result<(Topology, Str
     Ok((found.topology, found.xml.unwrap_or_default()))
 }
 
-/// The process that reads the file has a working directory of its own. A file that cannot be read is told here.
+/// The process that reads the file has a working directory of its own. A file that cannot be read is reported here.
 fn absolute(file: &Path) -> Result<PathBuf, TopologyError> {
     let failed = |error: io::Error| TopologyError(format!("{}: {error}", file.display()));
     let path = std::path::absolute(file).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! A kubelet that speaks its pod-resources API over a Unix socket, and does so badly if told to.
+//! A kubelet that speaks its pod-resources API over a Unix socket, and badly on request.
 
 use std::convert::Infallible;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the control groups of a process say of whom it works for. Pure: the bytes of `/proc/PID/cgroup` in, parts
+//! What the control groups of a process say of its owner. Pure: the bytes of `/proc/PID/cgroup` in, parts
 //! out. `tests/data/cgroups/README.md` names the sources of the path shapes.
 //!
 //! Paths are read from the outside in. The innermost part that means something wins: a container in a pod's
@@ -121,7 +121,7 @@ pub fn membership(bytes: &[u8]) -> Membership {
 }
 
 /// Where the group of a path that began with `..` may be: what is missing in front follows from systemd's rule that
-/// `a-b.slice` is in `a.slice` (systemd.slice(5)), or is the kubelet's own. Whoever asks looks which one is there.
+/// `a-b.slice` is in `a.slice` (systemd.slice(5)), or is the kubelet's own. The caller looks which one exists.
 pub fn absolute(path: &str) -> Vec<String> {
     let mut all = vec![path.to_owned()];
     let first = path.split('/').nth(1).unwrap_or("");
@@ -286,7 +286,7 @@ fn is_unit(part: &str) -> bool {
 }
 
 /// A pod's group: `kubepods-burstable-pod<uid>.slice`, `pod<uid>`, and what containerd makes of the former when it
-/// should not use systemd but is told so: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
+/// is given systemd's form without using systemd: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
 fn pod(parent: &str, part: &str) -> Option<(String, Option<Container>)> {
     let (slice, scope) = part.split_once(".slice:").map_or((part, None), |(slice, rest)| (slice, Some(rest)));
     let slice = slice.strip_suffix(".slice").unwrap_or(slice);

@@ -20,8 +20,8 @@ const MOST_ACCOUNT_BYTES: usize = 128;
 pub struct SlurmEnvironment {
     /// The Slurm job it names.
     pub job: Option<SlurmJob>,
-    /// The account that this job is charged to. The job's user can have changed it: good enough to find whom to
-    /// tell, not to bill.
+    /// The account that this job is charged to. The job's user can have changed it: good enough to find a contact, not
+    /// to bill.
     pub account: Option<String>,
 }
 

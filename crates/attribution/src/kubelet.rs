@@ -33,7 +33,7 @@ pub const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// The host that requests name. There is none behind a socket, but HTTP/2 wants a valid one.
 const ORIGIN: &str = "http://localhost";
 
-/// What the kubelet told.
+/// Answer of the kubelet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KubeletAnswer {
     /// What pods have.

@@ -22,7 +22,7 @@ pub struct PodNames {
     pub pod: String,
     /// Name of the container.
     pub container: Option<String>,
-    /// UID of the pod, where the path told it.
+    /// UID of the pod, where the path has it.
     pub uid: Option<String>,
 }
 

@@ -40,7 +40,7 @@ pub struct Topology {
     pub cores: Vec<CpuSet>,
     /// PCI devices of interest (GPUs, NVSwitches, network, storage) in the order of their addresses.
     pub devices: Vec<Device>,
-    /// Why something is not told, in words.
+    /// Why something is not told.
     pub notes: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ pub struct Package {
     pub index: u32,
     /// Its CPUs.
     pub cpus: CpuSet,
-    /// Model of the processor; empty if not told.
+    /// Model of the processor; empty if unknown.
     pub model: String,
 }
 

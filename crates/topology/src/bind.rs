@@ -1,5 +1,5 @@
 //! Ready lines that bind the work on each GPU or MIG device to its share of CPUs and memory, for those who start it.
-//! Each is a file or command that can be used as it is; what it cannot do stands in a comment.
+//! Each is a file or command that can be used as it is; what it cannot do is said in a comment.
 
 mod containers;
 mod kubernetes;

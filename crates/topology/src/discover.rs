@@ -1,5 +1,5 @@
 //! Finding out what the machine is: hwloc for packages, NUMA nodes, caches, cores and the PCI tree, sysfs for the
-//! links and network devices. Only for a process of its own: a file of a sick device can hang whoever reads it.
+//! links and network devices. Only for a process of its own: a file of a sick device can hang its reader.
 //!
 //! The only module that uses hwloc ([`machine`]) is here.
 

@@ -52,7 +52,7 @@ pub struct NodePair {
     pub why: Option<String>,
 }
 
-/// Measures on this machine. `progress` is told what is next.
+/// Measures on this machine. `progress` gets the name of the next step.
 pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str)) -> Latency {
     let deadline = Mono::now() + LONGEST;
     let cache = topology.l3_groups.iter().map(|group| group.size_bytes).max().unwrap_or(0);
@@ -187,12 +187,12 @@ impl Latency {
             let cache = format::size(self.cache_bytes);
             out.push_str(&format!("  The L3 cache has {cache}: part of the loads came from there.\n"));
         }
-        let mut told: Vec<(u32, &str)> = Vec::new();
+        let mut reported: Vec<(u32, &str)> = Vec::new();
         for pair in &self.pairs {
             if let Some(why) = &pair.why
-                && !told.contains(&(pair.memory_node, why.as_str()))
+                && !reported.contains(&(pair.memory_node, why.as_str()))
             {
-                told.push((pair.memory_node, why));
+                reported.push((pair.memory_node, why));
                 out.push_str(&format!("  CPUs of {}, memory {}: {why}\n", pair.cpu_node, pair.memory_node));
             }
         }

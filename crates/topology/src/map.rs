@@ -16,7 +16,7 @@ pub struct DriverGpu {
     pub index: u32,
     /// Its UUID.
     pub uuid: String,
-    /// Name of the product; empty if not told.
+    /// Name of the product; empty if unknown.
     pub model: String,
     /// PCI address, in any form.
     pub pci_address: String,
@@ -47,7 +47,7 @@ pub struct Map {
     pub topology: Topology,
     /// Its GPUs in the order of the driver, then those the driver does not list.
     pub gpus: Vec<MapGpu>,
-    /// CPUs that are near no GPU and so nobody's share.
+    /// CPUs that are near no GPU and so no share.
     pub left_over: CpuSet,
     /// Latency of memory, where it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct MapGpu {
     pub index: Option<u32>,
     /// Its UUID.
     pub uuid: Option<String>,
-    /// Name of the product; empty if not told.
+    /// Name of the product; empty if unknown.
     pub model: String,
     /// N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
@@ -109,7 +109,7 @@ impl<'a> ShareHolder<'a> {
         self.slice.map_or(&self.gpu.label, |slice| &slice.label)
     }
 
-    /// Its UUID, if the driver told it.
+    /// Its UUID, if the driver gave it.
     pub fn uuid(&self) -> Option<&'a str> {
         self.slice.map(|slice| &*slice.uuid).or(self.gpu.uuid.as_deref())
     }
@@ -119,7 +119,7 @@ impl<'a> ShareHolder<'a> {
         self.slice.map_or(&self.gpu.share, |slice| &slice.share)
     }
 
-    /// In words, as `GPU 3 NVIDIA H200, MIG 3g.71gb`.
+    /// As `GPU 3 NVIDIA H200, MIG 3g.71gb`.
     pub fn name(&self) -> String {
         let slice = self.slice.map(|slice| format!(", MIG {}", slice.profile)).unwrap_or_default();
         format!("{}{slice}", self.gpu.name())
@@ -127,7 +127,7 @@ impl<'a> ShareHolder<'a> {
 }
 
 impl MapGpu {
-    /// In words, as `GPU 3 NVIDIA H200`; by its address where the driver does not tell.
+    /// As `GPU 3 NVIDIA H200`; by its address where the driver does not tell.
     pub fn name(&self) -> String {
         let model = if self.model.is_empty() { String::new() } else { format!(" {}", self.model) };
         match self.index {
@@ -190,7 +190,7 @@ impl Map {
         Map { topology, gpus, left_over, latency: None }
     }
 
-    /// Everybody who gets a share, in order.
+    /// All holders of a share, in order.
     pub fn share_holders(&self) -> Vec<ShareHolder<'_>> {
         let of = |gpu: &'_ MapGpu| -> usize { gpu.slices.len().max(1) };
         let nth = |gpu, at| ShareHolder { gpu, slice: MapGpu::slice(gpu, at) };
@@ -209,7 +209,7 @@ impl MapGpu {
     }
 }
 
-/// The share of each, divided in the order of addresses, as the daemon does: it is the same whoever lists the GPUs.
+/// The share of each, divided in the order of addresses, as the daemon does: it is the same however the GPUs are listed.
 fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, Placement)]) -> Vec<CpuShare> {
     let mut order: Vec<usize> = (0..joined.len()).collect();
     order.sort_by_key(|at| &joined[*at].1.address);
@@ -286,8 +286,8 @@ mod tests {
             device(DeviceKind::Gpu, "0000:87:00.0", Some(1), "24-31", &[]),
         ];
         // The driver need not count as the PCI tree does.
-        let told = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:87:00.0", &[])];
-        let map = Map::new(topology.clone(), &told);
+        let listed = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:87:00.0", &[])];
+        let map = Map::new(topology.clone(), &listed);
         let shares: Vec<(String, String)> = map
             .share_holders()
             .iter()

@@ -62,7 +62,7 @@ pub fn svg(map: &Map) -> String {
     )
 }
 
-/// Branches, all as wide as the widest of them; one alone at least as wide as told.
+/// Branches, all as wide as the widest of them; one alone at least as wide as `least`.
 fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map, least: f64) -> Vec<Block> {
     let natural = branches.iter().map(|branch| draw(branch, shares, map, 0.0).width);
     let alone = matches!(branches, [one] if !matches!(one.kind, BranchKind::L3(_)));
@@ -70,7 +70,7 @@ fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map, least: f64) ->
     branches.iter().map(|branch| draw(branch, shares, map, least)).collect()
 }
 
-/// A package, NUMA node or cache with all that is in it, at least as wide as told.
+/// A package, NUMA node or cache with all that is in it, at least as wide as `least`.
 fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map, least: f64) -> Block {
     let mut rows = Vec::new();
     if !branch.branches.is_empty() {

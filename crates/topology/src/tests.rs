@@ -21,7 +21,7 @@ fn made_up(words: &str) -> Topology {
 }
 
 /// For each GPU: bus, NUMA node, root port, lowest switch, share.
-fn told(map: &Map) -> Vec<String> {
+fn rows(map: &Map) -> Vec<String> {
     let of = |gpu: &MapGpu| {
         let place = &gpu.place;
         let or = |text: &Option<String>| text.clone().unwrap_or_default().replace("0000:", "");
@@ -67,7 +67,7 @@ fn drawn(map: &Map) {
 fn dgx_2() {
     let map = Map::new(file("nvidia-dgx2.xml"), &[]);
     assert_eq!(
-        told(&map),
+        rows(&map),
         [
             "34 node0 2b:00.0 32:00.0 0",
             "36 node0 2b:00.0 32:00.0 0",

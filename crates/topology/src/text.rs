@@ -160,7 +160,7 @@ fn gpu_name(gpu: &MapGpu) -> String {
     printable(&gpu.name())
 }
 
-/// Neighbours that differ in nothing but their address, as the NVSwitches of a board, take one line.
+/// Neighbours that differ in nothing but their address, as the NVSwitches of a baseboard, take one line.
 fn alike<'a>(pci: &'a [Pci<'a>]) -> Vec<Item<'a>> {
     let mut items: Vec<Item<'a>> = Vec::new();
     for pci in pci {

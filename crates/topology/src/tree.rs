@@ -27,7 +27,7 @@ pub struct Branch<'a> {
     pub branches: Vec<Branch<'a>>,
     /// Cores that are in none of its branches.
     pub cores: Vec<&'a CpuSet>,
-    /// Devices whose NUMA node it is; of the machine, those of which the node is not told.
+    /// Devices whose NUMA node it is; of the machine, those of unknown node.
     pub pci: Vec<Pci<'a>>,
 }
 
@@ -76,7 +76,7 @@ fn branch(part: BranchKind<'_>, cpus: CpuSet) -> Branch<'_> {
 impl<'a> Branch<'a> {
     fn put(&mut self, part: BranchKind<'a>, cpus: &CpuSet) {
         let holds = |branch: &Branch<'_>| match part {
-            // Memory alone is in its package, if it is told.
+            // Memory alone is in its package, if that is known.
             BranchKind::Node(node) if cpus.is_empty() => branch.has_package(node.package),
             _ => !cpus.is_empty() && cpus.is_within(&branch.cpus),
         };
@@ -98,17 +98,17 @@ impl<'a> Branch<'a> {
         }
     }
 
-    /// Puts a device where its node is; `told` tells whether there is one.
-    fn put_device(&mut self, device: &'a Device, told: bool) -> bool {
+    /// Puts a device where its node is; `known`: the device has a node.
+    fn put_device(&mut self, device: &'a Device, known: bool) -> bool {
         let here = match self.kind {
-            BranchKind::Machine => !told,
+            BranchKind::Machine => !known,
             BranchKind::Node(node) => device.numa_node == Some(node.index),
             _ => false,
         };
         if here {
             put_pci(&mut self.pci, &upstream(device), device, true);
         }
-        here || self.branches.iter_mut().any(|branch| branch.put_device(device, told))
+        here || self.branches.iter_mut().any(|branch| branch.put_device(device, known))
     }
 
     fn arrange(&mut self) {

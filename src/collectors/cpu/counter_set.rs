@@ -92,10 +92,10 @@ impl<G: CounterGroup> CounterSet<G> {
         self.cpus.is_empty()
     }
 
-    /// Reads every group once and tells what was counted since the last time. `timed`: time goes on for each group,
-    /// as it does for those of the machine; one for which it stands was taken apart (its CPU was off for a moment).
+    /// Reads every group once and adds what was counted since the last time. `timed`: time goes on for each group,
+    /// as it does for those of the machine; one whose time does not advance was taken apart (its CPU was off for a moment).
     /// Gives the CPUs with such or unreadable groups, which are closed.
-    pub fn read(&mut self, timed: bool, mut tell: impl FnMut(u32, &[PerfEvent], &Counted)) -> CpuSet {
+    pub fn read(&mut self, timed: bool, mut add: impl FnMut(u32, &[PerfEvent], &Counted)) -> CpuSet {
         let mut dead = Vec::new();
         for (cpu, groups) in &mut self.cpus {
             for open in groups {
@@ -107,7 +107,7 @@ impl<G: CounterGroup> CounterSet<G> {
                 if timed && counted.enabled == 0 {
                     dead.push(*cpu);
                 }
-                tell(*cpu, &open.events, &counted);
+                add(*cpu, &open.events, &counted);
                 open.last = now;
             }
         }

@@ -124,7 +124,7 @@ mod tests {
         let groups = CpuGroups::of_host(&host, &cpus);
         assert_eq!(groups.of(5), group("0", "1"));
         assert_eq!(groups.of(3), group("1", "3"));
-        assert_eq!(groups.of(7), group("", ""), "nothing is told of a CPU that is off");
+        assert_eq!(groups.of(7), group("", ""), "a CPU that is off has no group");
         let topology = Topology {
             numa_nodes: nodes
                 .iter()

@@ -26,7 +26,7 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Reads once. Where the host's file tells of no CPU, that of this process is asked: the kernel is the same.
+    /// Reads once. Where the host's file names no CPU, that of this process is asked: the kernel is the same.
     pub fn read(&mut self, host: &Host, groups: &CpuGroups) {
         let of = |path: &Path| ticks(&text(path));
         let host = of(&host.path(STAT));
@@ -34,7 +34,7 @@ impl CpuTimes {
     }
 
     /// Adds what came since the last time. What went back adds nothing: the kernel does not promise that idle time
-    /// and time of waiting only grow, and a CPU that was off may begin anew.
+    /// and time of waiting only grow, and a CPU that was off may start at 0 again.
     fn step(&mut self, now: BTreeMap<u32, Ticks>, groups: &CpuGroups) {
         for (cpu, now) in now {
             let last = self.last.insert(cpu, now).unwrap_or(now);
@@ -57,7 +57,7 @@ impl CpuTimes {
 
 fn text(path: &Path) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read tells of no CPU.
+    // What cannot be read names no CPU.
     let _ = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -75,17 +75,17 @@ impl<K: CounterBackend> MachineEvents<K> {
     pub fn retry(&mut self, kernel: &K, cpus: &CpuSet) -> bool {
         let Some(cpu) = cpus.iter().next() else { return false };
         let place = CounterScope { cpu, cgroup: None };
-        let mended = self.outcomes.iter().any(|(event, outcome)| match outcome {
+        let recovered = self.outcomes.iter().any(|(event, outcome)| match outcome {
             Ok(()) | Err(Refusal::NotAsked(_)) => false,
             Err(refusal) => refusal.state() != PerfState::NoPmu && kernel.open(*event, place).is_ok(),
         });
-        if mended {
+        if recovered {
             self.fitting = None;
         }
-        mended
+        recovered
     }
 
-    /// Forgets what was found of each event, to find it anew.
+    /// Forgets what was found of each event; the next step opens it again.
     fn begin(&mut self, fitting: usize) {
         self.counters.close();
         self.fitting = Some(fitting);

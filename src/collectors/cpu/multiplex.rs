@@ -15,7 +15,7 @@ pub struct Counted {
 
 /// What was counted from `before` to `now`. Where the group had its turn for a part of the time only, its counts are
 /// taken to have gone on at the same rate. Without any turn nothing is known and nothing is added: the share, 0, says
-/// so. Where no time is told (the root control group) the counts stand as they are.
+/// so. Without times (the root control group) the counts stay as they are.
 pub fn between(before: &GroupReading, now: &GroupReading) -> Counted {
     let enabled = now.enabled.saturating_sub(before.enabled);
     let running = now.running.saturating_sub(before.running).min(enabled);
@@ -49,7 +49,7 @@ impl Multiplexing {
         self.running += u128::from(counted.running);
     }
 
-    /// The share of the time in which it was counted; `None` where no time was told.
+    /// The share of the time in which it was counted; `None` without times.
     pub fn ratio(self) -> Option<f64> {
         (self.enabled > 0).then(|| (self.running as f64 / self.enabled as f64).clamp(0.0, 1.0))
     }

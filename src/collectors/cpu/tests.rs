@@ -277,7 +277,7 @@ fn without_room_the_last_events_are_left_out_on_every_cpu() {
     assert_eq!(states(&machine)[&BranchMisses], PerfState::Unknown);
     machine.step(&kernel, &cpus("0-7"), &CpuGroups::default(), 400);
     assert_eq!(machine.open_counters(), 64, "there is room now");
-    // Somebody else takes descriptors: an event that is not on all CPUs is on none.
+    // Another part of the process takes descriptors: an event that is not on all CPUs is on none.
     let kernel = Kept::new();
     kernel.with(|played| played.descriptors = 20);
     let mut machine = MachineEvents::new(&DEFAULT[..4]);
@@ -347,8 +347,8 @@ fn control_groups_are_looked_for_where_events_are_counted() {
     assert_eq!(found("/a/b"), None, "version 1 has perf_event, and not this group");
     put("perf_event/a/b/cgroup.procs");
     assert_eq!(found("/a/b"), Some("sys/fs/cgroup/perf_event/a/b".into()));
-    for nobody in ["", "/", "/a/../../../etc", "/.."] {
-        assert_eq!(found(nobody), None, "{nobody}");
+    for no_group in ["", "/", "/a/../../../etc", "/.."] {
+        assert_eq!(found(no_group), None, "{no_group}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is read of a process to find out whom it works for. Everything here may wait: it runs in a helper thread.
+//! What is read of a process to find its owner. Everything here may wait: it runs in a helper thread.
 
 use std::io;
 use std::path::PathBuf;

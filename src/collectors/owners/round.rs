@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_a_turn() {
+    fn every_owner_gets_a_turn() {
         let mut seen = std::collections::BTreeSet::new();
         for turn in 0..4 {
             let some: Vec<u32> = in_turn((0..10).collect(), turn, 3).collect();

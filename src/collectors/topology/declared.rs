@@ -71,7 +71,7 @@ mod tests {
         }
         let pipe = dir.path().join("pipe.json");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(read(&pipe).unwrap_err().contains("is no file"), "nobody waits for who writes it");
+        assert!(read(&pipe).unwrap_err().contains("is no file"), "no reader waits for a writer");
         assert!(read(dir.path()).unwrap_err().contains("is no file"));
     }
 }

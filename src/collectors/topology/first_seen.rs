@@ -1,5 +1,5 @@
-//! The first topology seen on this machine, kept over restarts. Whoever changes the machine on purpose removes the
-//! file.
+//! The first topology seen on this machine, kept over restarts. After a wanted change of the machine an
+//! administrator removes the file.
 
 use serde::{Deserialize, Serialize};
 

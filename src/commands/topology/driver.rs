@@ -14,7 +14,7 @@ use topology::map::{DriverGpu, DriverMigDevice};
 const WANTED: [MetricId; 4] =
     [m::gpu_devices.id(), m::gpu_info.id(), m::gpu_mig_mode_enabled.id(), m::gpu_mig_info.id()];
 
-/// The GPUs with their MIG devices, and what could not be known, in words.
+/// The GPUs with their MIG devices, and what could not be known.
 pub fn ask(config: &Config) -> (Vec<DriverGpu>, Vec<String>) {
     let all = (0..METRICS.len()).filter_map(|at| u16::try_from(at).ok().map(MetricId));
     let off: HashSet<MetricId> = all.filter(|id| !WANTED.contains(id)).collect();

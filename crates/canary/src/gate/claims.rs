@@ -146,7 +146,7 @@ mod tests {
             resource: "nvidia.com/gpu".into(),
             devices: vec!["GPU-1a".into()],
         };
-        let claims = Claims { told: Some(Mono(1)), all: vec![claim] };
+        let claims = Claims { listed_at: Some(Mono(1)), all: vec![claim] };
         let silent = KubeletStatus::Silent("late".into());
         let by = Claimed::By("pod ml/train-0, container main".into());
         assert_eq!(by_pod(&silent, &claims, &place(1, None), None), by);

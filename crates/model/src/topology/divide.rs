@@ -23,7 +23,7 @@ pub struct CpuShare {
     pub memory_nodes: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Whether somebody else has some of these CPUs too, as there are not enough cores.
+    /// Whether another share has some of these CPUs too, as there are not enough cores.
     pub shared: bool,
 }
 
@@ -87,7 +87,7 @@ impl NearGroup {
     fn fair(&self, topology: &Topology, others: &[NearGroup], free: &CpuSet, mine: usize) -> usize {
         let (mut all, mut takers) = (self.near.clone(), self.takers.len());
         let mut others: Vec<&NearGroup> = others.iter().collect();
-        // Also those who only compete with somebody who competes with it.
+        // Also those who only compete with a group that competes with it.
         while let Some(at) = others.iter().position(|other| !other.near.and(&all).and(free).is_empty()) {
             let other = others.swap_remove(at);
             all = all.or(&other.near);
@@ -116,12 +116,12 @@ fn next(topology: &Topology, groups: &[NearGroup], free: &CpuSet) -> Option<usiz
     (0..groups.len()).min_by_key(|at| (wide(*at), scarce(&groups[*at])))
 }
 
-/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU of which no core is told
+/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU of unknown core
 /// is one by itself.
 fn cores(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut cores: Vec<CpuSet> = topology.cores.iter().map(|core| core.and(cpus)).collect();
-    let told = cores.iter().fold(CpuSet::default(), |told, core| told.or(core));
-    cores.extend(cpus.without(&told).iter().map(|cpu| CpuSet::from_iter([cpu])));
+    let known = cores.iter().fold(CpuSet::default(), |known, core| known.or(core));
+    cores.extend(cpus.without(&known).iter().map(|cpu| CpuSet::from_iter([cpu])));
     cores.retain(|core| !core.is_empty());
     cores.sort_by_cached_key(|core| (node_at(topology, core), l3_at(topology, core), core.iter().next()));
     cores

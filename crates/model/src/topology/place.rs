@@ -51,7 +51,7 @@ pub struct Placement {
     pub cpus: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Package of its NUMA node; that of all its CPUs where no node is told and they are in one.
+    /// Package of its NUMA node; that of all its CPUs where no node is known and they are in one.
     pub package: Option<u32>,
     /// PCI address of the root port above it; `None` if the machine shows none, as many guests.
     pub root_port: Option<String>,
@@ -104,7 +104,7 @@ fn place(
     }
 }
 
-/// CPUs near a device that may be used; all where the machine tells of none.
+/// CPUs near a device that may be used; all where the machine names none.
 pub fn near_cpus(topology: &Topology, device: &Device) -> CpuSet {
     let near = device.cpus.and(&topology.cpus);
     if near.is_empty() { topology.cpus.clone() } else { near }
@@ -231,6 +231,6 @@ mod tests {
         let place = gpu(&topology, "0000:05:00.0").unwrap();
         assert_eq!((place.numa_node, place.package, place.root_port, place.switch), (None, None, None, None));
         assert_eq!((place.cpus.to_string(), place.l3), ("0-15".into(), vec![0, 1]));
-        assert_eq!(place.nic.unwrap().path, DevicePath::System, "it is not told that they are near");
+        assert_eq!(place.nic.unwrap().path, DevicePath::System, "nothing says that they are near");
     }
 }

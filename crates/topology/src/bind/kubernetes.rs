@@ -1,4 +1,4 @@
-//! Kubernetes: what the kubelet can be told, which is not the share of each GPU, and what a pod must ask for.
+//! Kubernetes: settings of the kubelet, which are not the share of each GPU, and what a pod must ask for.
 
 use super::{comment, comments, put, why};
 use crate::map::Map;
@@ -7,15 +7,15 @@ use model::cpus::CpuSet;
 /// The settings.
 pub fn lines(out: &mut String, map: &Map) {
     let nodes = map.topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
-    let told = map.gpus.iter().all(|gpu| gpu.place.numa_node.is_some());
+    let nodes_known = map.gpus.iter().all(|gpu| gpu.place.numa_node.is_some());
     comments(
         out,
-        "Kubernetes cannot be told which CPUs belong to which GPU: the kubelet itself picks CPUs for a pod, on\n\
+        "Kubernetes has no setting for which CPUs belong to which GPU: the kubelet itself picks CPUs for a pod, on\n\
          the NUMA node that the device plugin names for its GPU, whichever are free. What keeps it fair is that\n\
          a pod asks for as many whole CPUs a GPU as the share has. It does so alone for pods of the class\n\
          Guaranteed: requests equal to limits, CPUs a whole number, in every container.",
     );
-    if !told {
+    if !nodes_known {
         comment(
             out,
             "This machine does not tell the NUMA node of every GPU: the kubelet has nothing to align them by.",
@@ -43,7 +43,7 @@ pub fn lines(out: &mut String, map: &Map) {
         "  with Kubernetes 1.32 and later, and its feature gate, CPUs of one last-level cache are preferred:",
     );
     comment(out, "  prefer-align-cpus-by-uncorecache: \"true\"");
-    if told && nodes > 1 && within_a_node(map) {
+    if nodes_known && nodes > 1 && within_a_node(map) {
         comment(
             out,
             "a pod that cannot have its CPUs and GPU on one NUMA node is refused; best-effort lets it run",

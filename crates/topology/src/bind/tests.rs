@@ -97,7 +97,7 @@ fn kubernetes_is_told_what_it_can_be_told() {
         "\nreservedSystemCPUs: \"0,4\"\n",
         "{ nvidia.com/gpu: 1, cpu: 2 }",
         "{ nvidia.com/gpu: 1, cpu: 4 }",
-        "cannot be told which CPUs",
+        "has no setting for which CPUs",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -32,7 +32,7 @@ impl<'a> Shares<'a> {
         Shares { share_holders: map.share_holders() }
     }
 
-    /// Everybody with a share, with its number.
+    /// All holders of a share, with its number.
     pub fn share_holders(&self) -> impl Iterator<Item = (usize, &ShareHolder<'a>)> {
         self.share_holders.iter().enumerate()
     }

@@ -77,7 +77,7 @@ fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f6
     lines
 }
 
-/// Whether one is as the other but for the address, so that one row is enough: the NVSwitches of a board.
+/// Whether one is as the other but for the address, so that one row is enough: the NVSwitches of a baseboard.
 fn is_alike(one: &Pci<'_>, other: &Pci<'_>) -> bool {
     match (one, other) {
         (Pci::Device(one), Pci::Device(other)) => {

@@ -111,7 +111,7 @@ fn nothing_to_divide_is_no_fault() {
     assert_eq!(
         text(&among_slices(&empty, &cpus("0-3"), &[1, 1])),
         ["0-1", "2-3"],
-        "of which no core is told"
+        "of unknown core"
     );
 }
 
@@ -127,7 +127,7 @@ prop_compose! {
             _ => format!("{first}-{last},{}-{}", first + cores, last + cores),
         };
         let mut next = 0;
-        let mut told: Vec<(String, Vec<String>)> = Vec::new();
+        let mut described: Vec<(String, Vec<String>)> = Vec::new();
         for caches in &nodes {
             let first = next;
             let mut groups = Vec::new();
@@ -135,12 +135,12 @@ prop_compose! {
                 groups.push(with_threads(next, next + size - 1));
                 next += size;
             }
-            told.push((with_threads(first, next - 1), groups));
+            described.push((with_threads(first, next - 1), groups));
         }
         let groups: Vec<Vec<&str>> =
-            told.iter().map(|(_, groups)| groups.iter().map(String::as_str).collect()).collect();
+            described.iter().map(|(_, groups)| groups.iter().map(String::as_str).collect()).collect();
         let nodes: Vec<(&str, &[&str])> =
-            told.iter().zip(&groups).map(|((node, _), groups)| (node.as_str(), groups.as_slice())).collect();
+            described.iter().zip(&groups).map(|((node, _), groups)| (node.as_str(), groups.as_slice())).collect();
         threaded(&nodes, &|cpu| (0..threads).map(|thread| cpu % cores + thread * cores).collect())
     }
 }
