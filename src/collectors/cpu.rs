@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
+use super::{Context, put_row};
 use crate::views::View;
 use backend::CounterBackend;
 use counter_set::Outcomes;
@@ -32,7 +32,7 @@ use cpu_time::CpuTimes;
 use host::Host;
 use ledger::inbox::Event;
 use machine_events::{MachineEvents, state};
-use model::catalog::schema::{KnownLabel, LabelSet, Metric};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Node, Owner, PerfState};
 use model::clock::{Cadence, Mono};
 use model::cpus::CpuSet;
@@ -176,17 +176,17 @@ impl<'a, K: CounterBackend> CpuCollector<'a, K> {
             }
         }
         for (event, ratio) in self.machine.ratios() {
-            put(&mut rows, &Node {}, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
+            put_row(&mut rows, &Node {}, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
         }
         for (group, event, sum) in self.machine.sums() {
-            put(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);
+            put_row(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);
         }
         for (group, mode, seconds) in self.times.seconds() {
-            put(&mut rows, group, &m::gpu_host_cpu_seconds_total, (mode,), seconds);
+            put_row(&mut rows, group, &m::gpu_host_cpu_seconds_total, (mode,), seconds);
         }
         for (owner, event, sum) in self.owned.sums() {
             let owner = Owner { owner: Arc::clone(owner) };
-            put(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
+            put_row(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
         }
         let lifetime = (self.context.config.cpu.interval * 3).max(Duration::from_secs(3));
         // That an event cannot be counted is an answer: its state is served.
@@ -241,17 +241,4 @@ fn wanted(host: &Host, owners: &[(Arc<GpuOwner>, bool)]) -> WantedOwners {
         }
     }
     wanted
-}
-
-/// Adds a number. One outside its limits, which no counter of a living machine is, is no series.
-fn put<E: m::schema::Entity, L: LabelSet>(
-    rows: &mut Rows,
-    of: &E,
-    metric: &Metric<E, L>,
-    labels: L,
-    value: f64,
-) {
-    if rows.of(of).put(metric, labels, value).is_err() {
-        tracing::warn!(metric = metric.def().name, value, "value out of range");
-    }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
+use super::{Context, put_row};
 use crate::views::{DeviceId, GpuWork, View};
 use attribution::environ::SlurmEnvironment;
 use attribution::identify::{OwnerEvidence, owner};
@@ -367,9 +367,7 @@ impl OwnersCollector {
         let mut rows = Rows::default();
         for outcome in OwnerLookup::ALL {
             let count = self.lookups[*outcome as usize] as f64;
-            if rows.of(&Node {}).put(&m::gpu_exporter_owner_lookups_total, (*outcome,), count).is_err() {
-                tracing::warn!(count, "value out of range");
-            }
+            put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
         let lifetime = (self.every * 3).max(Duration::from_secs(3));
         self.context.inbox.batch(Batch::of_node(Source::Owners, taken, Some(lifetime), rows));

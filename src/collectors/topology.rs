@@ -91,11 +91,9 @@ impl<'a> TopologyCollector<'a> {
 
     fn visit(&mut self, present: BTreeSet<String>) {
         let gone = !present.is_superset(&self.present);
-        let found = |known: &KnownTopology| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
-        let looked = match self.known.take() {
-            Some(known) if !gone && (found(&known) || present == self.present) => self.links(known),
-            known => self.all(known),
-        };
+        let complete = |known: &KnownTopology| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
+        let complete = self.known.as_ref().is_some_and(|known| complete(known) || present == self.present);
+        let looked = if complete && !gone { self.links() } else { self.all() };
         self.present = present;
         let unavailable = match looked {
             Ok(()) => {
@@ -123,35 +121,23 @@ impl<'a> TopologyCollector<'a> {
     }
 
     /// Looks at links and network devices; at everything if a device came or went.
-    fn links(&mut self, mut known: KnownTopology) -> Result<(), Unanswered> {
-        let links = match self.asker.links(&self.context.config.host.root, &self.context.stop) {
-            Ok(links) => links,
-            Err(error) => {
-                self.known = Some(known);
-                return Err(error);
+    fn links(&mut self) -> Result<(), Unanswered> {
+        let links = self.asker.links(&self.context.config.host.root, &self.context.stop)?;
+        match &mut self.known {
+            Some(known) if links.addresses() == known.devices => {
+                links.apply(&mut known.topology);
+                Ok(())
             }
-        };
-        if links.addresses() != known.devices {
-            return self.all(Some(known));
+            _ => self.all(),
         }
-        links.apply(&mut known.topology);
-        self.known = Some(known);
-        Ok(())
     }
 
     /// Looks at everything. If that fails, what was known stays.
-    fn all(&mut self, before: Option<KnownTopology>) -> Result<(), Unanswered> {
+    fn all(&mut self) -> Result<(), Unanswered> {
         let origin = Origin::Live(self.context.config.host.root.clone());
-        match self.asker.all(&origin, false, &self.context.stop) {
-            Ok(all) => {
-                self.known = Some(KnownTopology { topology: all.topology, devices: all.devices });
-                Ok(())
-            }
-            Err(error) => {
-                self.known = before;
-                Err(error)
-            }
-        }
+        let all = self.asker.all(&origin, false, &self.context.stop)?;
+        self.known = Some(KnownTopology { topology: all.topology, devices: all.devices });
+        Ok(())
     }
 
     /// Says what is known. Gives what keeps it from being all.

@@ -17,7 +17,7 @@ use model::snapshot::{GpuState, TopologyView};
 use model::topology as host;
 use model::topology::News;
 use model::topology::divide::{self, CpuShare};
-use model::topology::place::{self, Placement};
+use model::topology::place::{self, GpuPlacement};
 use model::topology::{Device, DeviceKind};
 
 /// After so long at work a link that is still slow will not become faster.
@@ -32,7 +32,7 @@ pub struct Topology {
     /// When that was; `None` until the next publication.
     told: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
-    places: Vec<(Placement, CpuShare)>,
+    places: Vec<(GpuPlacement, CpuShare)>,
     speeds: BTreeMap<Arc<str>, Speed>,
 }
 
@@ -77,7 +77,7 @@ impl Topology {
     }
 
     /// The place of a GPU of the topology.
-    fn place(&self, device: &Device) -> Option<&(Placement, CpuShare)> {
+    fn place(&self, device: &Device) -> Option<&(GpuPlacement, CpuShare)> {
         self.places.iter().find(|(place, _)| place.address == device.address)
     }
 }
@@ -178,7 +178,7 @@ impl Ledger {
         b: &mut Builder<'_>,
         topology: &host::Topology,
         gpu: &Gpu,
-        place: &Placement,
+        place: &GpuPlacement,
         share: &CpuShare,
         now: Mono,
     ) {
@@ -241,7 +241,7 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
     }
 }
 
-fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &Placement, share: &CpuShare) {
+fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &GpuPlacement, share: &CpuShare) {
     let l3: model::cpus::CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),

@@ -7,7 +7,7 @@ use model::cpus::CpuSet;
 use model::fact::pci_address;
 use model::topology::Topology;
 use model::topology::divide::{self, CpuShare};
-use model::topology::place::{self, Placement};
+use model::topology::place::{self, GpuPlacement, NearestDevice};
 
 /// What the driver says of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct DriverGpu {
 }
 
 /// What the driver says of a MIG device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DriverMigDevice {
     /// Its UUID, as CUDA_VISIBLE_DEVICES takes it.
     pub uuid: String,
@@ -70,7 +70,7 @@ pub struct MapGpu {
     pub minor: Option<u32>,
     /// Where it sits.
     #[serde(flatten)]
-    pub place: Placement,
+    pub place: GpuPlacement,
     /// Its share of the CPUs.
     pub share: CpuShare,
     /// MIG devices on it.
@@ -82,14 +82,8 @@ pub struct MapGpu {
 pub struct MapMigDevice {
     /// How it is called in the picture: index of the GPU, dot, its number from 1.
     pub label: String,
-    /// Its UUID.
-    pub uuid: String,
-    /// Its profile.
-    pub profile: String,
-    /// NVML's GPU instance id.
-    pub gpu_instance: u32,
-    /// NVML's compute instance id.
-    pub compute_instance: u32,
+    #[serde(flatten)]
+    pub device: DriverMigDevice,
     /// Its share of the CPUs of the GPU.
     pub share: CpuShare,
 }
@@ -111,7 +105,7 @@ impl<'a> ShareHolder<'a> {
 
     /// Its UUID, if the driver gave it.
     pub fn uuid(&self) -> Option<&'a str> {
-        self.slice.map(|slice| &*slice.uuid).or(self.gpu.uuid.as_deref())
+        self.slice.map(|slice| &*slice.device.uuid).or(self.gpu.uuid.as_deref())
     }
 
     /// Its share.
@@ -121,7 +115,7 @@ impl<'a> ShareHolder<'a> {
 
     /// As `GPU 3 NVIDIA H200, MIG 3g.71gb`.
     pub fn name(&self) -> String {
-        let slice = self.slice.map(|slice| format!(", MIG {}", slice.profile)).unwrap_or_default();
+        let slice = self.slice.map(|slice| format!(", MIG {}", slice.device.profile)).unwrap_or_default();
         format!("{}{slice}", self.gpu.name())
     }
 }
@@ -141,7 +135,7 @@ impl Map {
     /// Joins the machine with what the driver says of its GPUs, by PCI address.
     pub fn new(mut topology: Topology, known: &[DriverGpu]) -> Map {
         let mut rest = place::gpus(&topology);
-        let mut joined: Vec<(Option<&DriverGpu>, Placement)> = Vec::new();
+        let mut joined: Vec<(Option<&DriverGpu>, GpuPlacement)> = Vec::new();
         let mut known: Vec<&DriverGpu> = known.iter().collect();
         known.sort_by_key(|gpu| gpu.index);
         for gpu in known {
@@ -167,7 +161,7 @@ impl Map {
         let shares = shares(&topology, &joined);
         let left_over = divide::left_over(&topology, &shares);
         let mut unlisted = 0;
-        let gpu = |((known, place), share): ((Option<&DriverGpu>, Placement), CpuShare)| {
+        let gpu = |((known, place), share): ((Option<&DriverGpu>, GpuPlacement), CpuShare)| {
             let label = known.map_or_else(
                 || {
                     unlisted += 1;
@@ -192,9 +186,20 @@ impl Map {
 
     /// All holders of a share, in order.
     pub fn share_holders(&self) -> Vec<ShareHolder<'_>> {
-        let of = |gpu: &'_ MapGpu| -> usize { gpu.slices.len().max(1) };
-        let nth = |gpu, at| ShareHolder { gpu, slice: MapGpu::slice(gpu, at) };
-        self.gpus.iter().flat_map(|gpu| (0..of(gpu)).map(move |at| nth(gpu, at))).collect()
+        let of = |gpu| ShareHolder { gpu, slice: None };
+        let each = self.gpus.iter().flat_map(|gpu| {
+            let whole = gpu.slices.is_empty().then_some(of(gpu));
+            let slices = gpu.slices.iter().map(move |slice| ShareHolder { slice: Some(slice), ..of(gpu) });
+            whole.into_iter().chain(slices)
+        });
+        each.collect()
+    }
+
+    /// The nearest network device by its first name, and how near it is.
+    pub fn nic(&self, near: &NearestDevice) -> String {
+        let device = self.topology.devices.iter().find(|device| device.address == near.address);
+        let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
+        format!("{name} ({})", near.path.name())
     }
 
     /// The GPU at this PCI address, as it is written in the topology.
@@ -203,14 +208,8 @@ impl Map {
     }
 }
 
-impl MapGpu {
-    fn slice(&self, at: usize) -> Option<&MapMigDevice> {
-        self.slices.get(at)
-    }
-}
-
 /// The share of each, divided in the order of addresses, as the daemon does: it is the same however the GPUs are listed.
-fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, Placement)]) -> Vec<CpuShare> {
+fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, GpuPlacement)]) -> Vec<CpuShare> {
     let mut order: Vec<usize> = (0..joined.len()).collect();
     order.sort_by_key(|at| &joined[*at].1.address);
     let near: Vec<CpuSet> = order.iter().map(|at| joined[*at].1.cpus.clone()).collect();
@@ -222,8 +221,8 @@ fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, Placement)]) -> Ve
 }
 
 /// Where a GPU sits that no PCI tree shows.
-fn nowhere(topology: &Topology, gpu: &DriverGpu) -> Placement {
-    Placement {
+fn nowhere(topology: &Topology, gpu: &DriverGpu) -> GpuPlacement {
+    GpuPlacement {
         address: gpu.pci_address.clone(),
         numa_node: None,
         cpus: topology.cpus.clone(),
@@ -250,10 +249,7 @@ fn slices(
     }
     let slice = |(at, (slice, share)): (usize, (&DriverMigDevice, CpuShare))| MapMigDevice {
         label: format!("{label}.{}", at + 1),
-        uuid: slice.uuid.clone(),
-        profile: slice.profile.clone(),
-        gpu_instance: slice.gpu_instance,
-        compute_instance: slice.compute_instance,
+        device: slice.clone(),
         share,
     };
     known.slices.iter().zip(shares).enumerate().map(slice).collect()

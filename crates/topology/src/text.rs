@@ -5,7 +5,6 @@ use super::map::{Map, MapGpu, ShareHolder};
 use super::tree::{self, Branch, BranchKind, Pci};
 use host::terminal::{Colour, Painter, fit, printable, wrap};
 use model::cpus::CpuSet;
-use model::topology::place::NearestDevice;
 use model::topology::{Device, DeviceKind, Topology};
 
 /// Most columns of a line; only lists of CPUs may be longer, as half a list would be wrong advice.
@@ -196,6 +195,7 @@ fn shares(out: &mut String, paint: Painter, map: &Map) {
     for holder in map.share_holders() {
         let gpu = holder.gpu;
         let node = gpu.place.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string());
+        let nic = gpu.place.nic.as_ref().map_or_else(|| "-".into(), |near| map.nic(near));
         let l3: CpuSet = holder.share().l3.iter().copied().collect();
         let shared = if holder.share().shared { "  (shared)" } else { "" };
         *out += &format!(
@@ -204,7 +204,7 @@ fn shares(out: &mut String, paint: Painter, map: &Map) {
             fit(&device(&holder), 23),
             fit(&dash(&holder.share().memory_nodes), 7),
             fit(&dash(&l3), 8),
-            fit(&nic(map, gpu.place.nic.as_ref()), 22),
+            fit(&printable(&nic), 22),
             dash(&holder.share().cpus)
         );
     }
@@ -218,18 +218,10 @@ fn shares(out: &mut String, paint: Painter, map: &Map) {
 
 fn device(holder: &ShareHolder<'_>) -> String {
     match holder.slice {
-        Some(slice) => format!("MIG {}", printable(&slice.profile)),
+        Some(slice) => format!("MIG {}", printable(&slice.device.profile)),
         None if holder.gpu.model.is_empty() => holder.gpu.place.address.clone(),
         None => printable(&holder.gpu.model),
     }
-}
-
-/// The nearest network device by its first name, and how near it is.
-fn nic(map: &Map, near: Option<&NearestDevice>) -> String {
-    let Some(near) = near else { return "-".into() };
-    let device = map.topology.devices.iter().find(|device| device.address == near.address);
-    let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
-    format!("{} ({})", printable(name), near.path.name())
 }
 
 fn dash(set: &CpuSet) -> String {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use model::catalog as m;
 use model::snapshot::Snapshot;
 use model::topology::divide::{self, CpuShare};
-use model::topology::place::{self, Placement};
+use model::topology::place::{self, GpuPlacement};
 use model::topology::{News, Topology};
 
 #[derive(Serialize)]
@@ -27,7 +27,7 @@ struct Document<'a> {
 struct Gpu<'a> {
     gpu: u32,
     uuid: &'a str,
-    place: &'a Placement,
+    place: &'a GpuPlacement,
     share: &'a CpuShare,
 }
 

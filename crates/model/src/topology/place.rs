@@ -42,7 +42,7 @@ pub struct NearestDevice {
 
 /// Where a GPU sits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Placement {
+pub struct GpuPlacement {
     /// PCI address of the GPU.
     pub address: String,
     /// NUMA node it is near to; `None`: the machine does not tell.
@@ -65,7 +65,7 @@ pub struct Placement {
 
 /// Where every GPU sits, in the order of their addresses. GPUs to which several devices are equally near get
 /// different ones as far as there are, so that they do not all use the first.
-pub fn gpus(topology: &Topology) -> Vec<Placement> {
+pub fn gpus(topology: &Topology) -> Vec<GpuPlacement> {
     let of = |kind| topology.devices.iter().filter(move |device| device.kind == kind);
     let mut gpus: Vec<&Device> = of(DeviceKind::Gpu).collect();
     gpus.sort_by(|a, b| a.address.cmp(&b.address));
@@ -76,7 +76,7 @@ pub fn gpus(topology: &Topology) -> Vec<Placement> {
 }
 
 /// Where the GPU at this PCI address sits, in whichever form it is written.
-pub fn gpu(topology: &Topology, address: &str) -> Option<Placement> {
+pub fn gpu(topology: &Topology, address: &str) -> Option<GpuPlacement> {
     let address = topology.gpu(address)?.address.clone();
     gpus(topology).into_iter().find(|place| place.address == address)
 }
@@ -86,12 +86,12 @@ fn place(
     gpu: &Device,
     nic: Option<NearestDevice>,
     storage: Option<NearestDevice>,
-) -> Placement {
+) -> GpuPlacement {
     let cpus = near_cpus(topology, gpu);
     let package = gpu.numa_node.and_then(|index| {
         topology.numa_nodes.iter().find(|node| node.index == index).and_then(|node| node.package)
     });
-    Placement {
+    GpuPlacement {
         address: gpu.address.clone(),
         numa_node: gpu.numa_node,
         l3: l3_of(topology, &cpus),
@@ -167,7 +167,7 @@ mod tests {
     use crate::topology::DeviceKind::*;
 
     fn nics(topology: &Topology) -> Vec<(String, DevicePath)> {
-        let nic = |place: Placement| place.nic.map(|near| (near.address, near.path));
+        let nic = |place: GpuPlacement| place.nic.map(|near| (near.address, near.path));
         gpus(topology).into_iter().filter_map(nic).collect()
     }
 

@@ -66,7 +66,7 @@ pub fn lines(out: &mut String, map: &Map) {
         let left = holder.share().cpus.without(&reserved).len();
         comment(out, &format!("share: CPUs {}; a pod with it asks for at most", holder.share().cpus));
         let resource = match holder.slice {
-            Some(slice) => format!("nvidia.com/mig-{}", slice.profile.replace('+', ".")),
+            Some(slice) => format!("nvidia.com/mig-{}", slice.device.profile.replace('+', ".")),
             None => "nvidia.com/gpu".to_owned(),
         };
         if holder.slice.is_some() {

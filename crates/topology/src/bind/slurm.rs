@@ -28,7 +28,10 @@ pub fn lines(out: &mut String, map: &Map) {
         );
         put(out, format_args!("AutoDetect=nvml"));
         for slice in slices {
-            comment(out, &format!("MIG {} {}: CPUs {}", slice.profile, slice.uuid, slice.share.cpus));
+            comment(
+                out,
+                &format!("MIG {} {}: CPUs {}", slice.device.profile, slice.device.uuid, slice.share.cpus),
+            );
         }
         return;
     }

@@ -57,9 +57,7 @@ fn entry(map: &Map, shares: &Shares<'_>, number: usize, holder: &ShareHolder<'_>
         parts.push(format!("memory {}", share.memory_nodes));
     }
     if let Some(near) = &place.nic {
-        let device = map.topology.devices.iter().find(|device| device.address == near.address);
-        let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
-        parts.push(format!("{name} ({})", near.path.name()));
+        parts.push(map.nic(near));
     }
     let mut body = shares.mark(number, holder.label()).at(0.0, 2.0);
     body.push_str(&label("small", 38.0, 17.0, &fit(&parts.join(" · "), 11.0, WIDTH - 52.0)));

@@ -134,7 +134,8 @@ fn card(gpu: &MapGpu, shares: &Shares<'_>, widest: f64) -> Block {
     let title = fit(&name, 12.0 * 1.14, widest - 16.0);
     let mut rows: Vec<(Block, String)> = Vec::new();
     for (number, holder) in shares.share_holders().filter(|(_, holder)| std::ptr::eq(holder.gpu, gpu)) {
-        let profile = holder.slice.map(|slice| format!("MIG {} → ", slice.profile)).unwrap_or_default();
+        let profile =
+            holder.slice.map(|slice| format!("MIG {} → ", slice.device.profile)).unwrap_or_default();
         let shared = if holder.share().shared { " (shared)" } else { "" };
         let text = format!("{profile}CPUs {}{shared}", holder.share().cpus);
         rows.push((shares.mark(number, holder.label()), fit(&text, 11.0, widest - 60.0)));

@@ -108,11 +108,7 @@ fn nothing_to_divide_is_no_fault() {
     let empty = Topology::default();
     assert_eq!(text(&among_gpus(&empty, &near(&["", "0-3"]))), ["", ""]);
     assert!(among_gpus(&empty, &[]).is_empty() && among_slices(&empty, &cpus("0-3"), &[]).is_empty());
-    assert_eq!(
-        text(&among_slices(&empty, &cpus("0-3"), &[1, 1])),
-        ["0-1", "2-3"],
-        "of unknown core"
-    );
+    assert_eq!(text(&among_slices(&empty, &cpus("0-3"), &[1, 1])), ["0-1", "2-3"], "of unknown core");
 }
 
 prop_compose! {
