@@ -1,5 +1,7 @@
 //! Memory of one NUMA node: the two system calls for it, which no crate in use wraps.
 
+#![allow(unsafe_code)]
+
 use std::io;
 
 use memmap2::MmapMut;
