@@ -25,8 +25,9 @@ use host::child::ChildSet;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::MetricId;
+use model::catalog::schema::{Entity, LabelSet, Metric};
 use model::clock::Mono;
-use model::sample::{SWITCHED_OFF, Source};
+use model::sample::{Rows, SWITCHED_OFF, Source};
 use settings::Config;
 
 use crate::views::{self, View};
@@ -132,5 +133,12 @@ fn switched_off(context: &Context, source: Source, key: &str) {
     context.inbox.event(LedgerEvent::CollectorUnavailable(source, Some(format!("{SWITCHED_OFF} ({key})"))));
     while !context.stop.stopped() {
         context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
+    }
+}
+
+/// Adds a number. A value outside the limits of its unit, which no counter of a live machine has, is no series.
+fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L>, labels: L, value: f64) {
+    if rows.of(of).put(metric, labels, value).is_err() {
+        tracing::warn!(metric = metric.def().name, value, "value out of range");
     }
 }

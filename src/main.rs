@@ -108,7 +108,7 @@ enum Command {
     /// Packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest each GPU, and each
     /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
     #[command(after_help = commands::topology::AFTER_HELP)]
-    Topology(commands::topology::Arguments),
+    Topology(commands::topology::TopologyArguments),
     /// List the alert rules and Grafana boards that come with this program, or write them to a folder
     ///
     /// Needs no daemon, no configuration and no GPU.
@@ -327,7 +327,7 @@ fn examine(config: &Config, format: ReportFormat) -> ExitCode {
     let report = doctor::examine(config, &serve::switched_off(config));
     let text = match format {
         ReportFormat::Json => report.json(),
-        ReportFormat::Text => report.text(io::stdout().is_terminal()),
+        ReportFormat::Text => report.text(host::terminal::stdout_has_colours()),
     };
     judged(report.well, &text)
 }
@@ -371,7 +371,7 @@ fn prove(config: &Config, arguments: &Arguments) -> ExitCode {
     };
     let text = match arguments.format {
         Format::Json => report.json(),
-        Format::Table => report.text(io::stdout().is_terminal()),
+        Format::Table => report.text(host::terminal::stdout_has_colours()),
     };
     let printed = print(text.as_bytes());
     match report.result {

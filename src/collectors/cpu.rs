@@ -1,21 +1,21 @@
 //! Events counted on the CPUs: context switches, page faults, cycles and the like, summed by NUMA node and last-level
 //! cache, and for the control groups of owners if that is wanted; and what the CPUs did with their time.
 //!
-//! [`perf`] asks the kernel through what [`kernel`] names, [`counters`] keeps the open groups, [`count`] has the
-//! arithmetic, [`machine`] and [`owned`] the sums, [`time`] the time, [`places`] says which CPUs belong together,
-//! [`room`] how much may be open. The thread sleeps between two readings; nobody waits for it.
+//! [`perf`] asks the kernel through what [`backend`] names, [`counter_set`] keeps the open groups, [`multiplex`] has the
+//! arithmetic, [`machine_events`] and [`owner_events`] the sums, [`cpu_time`] the time, [`cpu_groups`] says which CPUs belong together,
+//! [`fd_budget`] how much may be open. The thread sleeps between two readings; no thread waits for it.
 
-pub mod count;
-pub mod counters;
-pub mod kernel;
-pub mod machine;
-pub mod owned;
+pub mod backend;
+pub mod counter_set;
+pub mod cpu_groups;
+pub mod cpu_time;
+pub mod fd_budget;
+pub mod machine_events;
+pub mod multiplex;
+pub mod owner_events;
 pub mod perf;
-pub mod places;
-pub mod room;
 #[cfg(test)]
 mod tests;
-pub mod time;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,30 +23,30 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
+use super::{Context, put_row};
 use crate::views::View;
-use counters::Outcomes;
+use backend::CounterBackend;
+use counter_set::Outcomes;
+use cpu_groups::CpuGroups;
+use cpu_time::CpuTimes;
 use host::Host;
-use kernel::Kernel;
 use ledger::inbox::LedgerEvent;
-use machine::{Machine, state};
-use model::catalog::schema::{KnownLabel, LabelSet, Metric};
+use machine_events::{MachineEvents, state};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Node, Owner, PerfState};
 use model::clock::{Cadence, Mono};
 use model::cpus::CpuSet;
 use model::owners::Owner as GpuOwner;
 use model::sample::{Batch, Rows, Source};
 use model::topology::Topology;
-use owned::{Folder, Left, Owned, Wanted};
+use owner_events::{OwnerCgroup, OwnerEvents, Uncounted, WantedOwners};
 use perf::{Perf, Processor};
-use places::Groups;
-use time::Times;
 
-/// Longest wait for the topology at the start: groups keep their names then, because none was told before.
+/// Longest wait for the topology at the start: groups keep their names then, because none was known before.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks for it.
 const LOOK: Duration = Duration::from_millis(250);
-/// Time between two tries of what was refused: whoever permits it need not start the daemon again.
+/// Time between two tries of what was refused: a new permission needs no restart of the daemon.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Facts of the ledger that the collector needs.
@@ -66,7 +66,7 @@ pub fn start(context: Context, views: Views) -> io::Result<JoinHandle<()>> {
         }
         let host = Host::new(&context.config.host.root);
         let kernel = Perf::new(Processor::of_host(&host));
-        let mut collector = Collector::new(&context, views, host, kernel);
+        let mut collector = CpuCollector::new(&context, views, host, kernel);
         let every = context.config.cpu.interval;
         let mut cadence = Cadence::new(every, Duration::ZERO);
         let patience = Mono::now() + PATIENCE;
@@ -82,38 +82,38 @@ pub fn start(context: Context, views: Views) -> io::Result<JoinHandle<()>> {
     })
 }
 
-struct Collector<'a, K: Kernel> {
+struct CpuCollector<'a, K: CounterBackend> {
     context: &'a Context,
     views: Views,
     host: Host,
     kernel: K,
-    machine: Machine<K>,
-    owned: Owned<K>,
-    times: Times,
-    groups: Groups,
+    machine: MachineEvents<K>,
+    owned: OwnerEvents<K>,
+    times: CpuTimes,
+    groups: CpuGroups,
     /// What the groups were made of.
     grouped: Option<(CpuSet, Option<Arc<Topology>>)>,
     retried: Mono,
     /// What was said last, so that it is said once.
-    said: (Outcomes, Left),
-    hindered: bool,
+    said: (Outcomes, Uncounted),
+    unavailable: bool,
 }
 
-impl<'a, K: Kernel> Collector<'a, K> {
-    fn new(context: &'a Context, views: Views, host: Host, kernel: K) -> Collector<'a, K> {
-        Collector {
+impl<'a, K: CounterBackend> CpuCollector<'a, K> {
+    fn new(context: &'a Context, views: Views, host: Host, kernel: K) -> CpuCollector<'a, K> {
+        CpuCollector {
             context,
             views,
             host,
             kernel,
-            machine: Machine::new(&context.config.cpu.events),
-            owned: Owned::default(),
-            times: Times::default(),
-            groups: Groups::default(),
+            machine: MachineEvents::new(&context.config.cpu.events),
+            owned: OwnerEvents::default(),
+            times: CpuTimes::default(),
+            groups: CpuGroups::default(),
             grouped: None,
             retried: Mono::now(),
-            said: (Outcomes::new(), Left::default()),
-            hindered: false,
+            said: (Outcomes::new(), Uncounted::default()),
+            unavailable: false,
         }
     }
 
@@ -124,13 +124,13 @@ impl<'a, K: Kernel> Collector<'a, K> {
 
     fn visit(&mut self) {
         let taken = Mono::now();
-        let Some(cpus) = places::online(&self.host) else {
-            let text = "the CPUs that are on cannot be told: no /sys/devices/system/cpu/online";
+        let Some(cpus) = cpu_groups::online(&self.host) else {
+            let text = "the online CPUs are unknown: no /sys/devices/system/cpu/online";
             self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, Some(text.into())));
-            self.hindered = true;
+            self.unavailable = true;
             return;
         };
-        if std::mem::take(&mut self.hindered) {
+        if std::mem::take(&mut self.unavailable) {
             self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, None));
         }
         self.group(&cpus, self.views.topology.current().as_ref());
@@ -138,11 +138,11 @@ impl<'a, K: Kernel> Collector<'a, K> {
             self.retried = taken;
             self.machine.retry(&self.kernel, &cpus);
         }
-        let room = room::descriptors();
+        let room = fd_budget::descriptors();
         self.machine.step(&self.kernel, &cpus, &self.groups, room);
         if self.context.config.cpu.per_owner {
             let wanted = wanted(&self.host, &self.views.owners.current());
-            let room = room::for_owners(room, self.machine.open_counters());
+            let room = fd_budget::for_owners(room, self.machine.open_counters());
             let events = self.machine.working();
             let left = self.owned.step(&self.kernel, &cpus, &events, &wanted, room);
             self.say_left(left);
@@ -161,8 +161,8 @@ impl<'a, K: Kernel> Collector<'a, K> {
             return;
         }
         self.groups = match topology {
-            Some(topology) => Groups::of_topology(topology),
-            None => Groups::of_host(&self.host, cpus),
+            Some(topology) => CpuGroups::of_topology(topology),
+            None => CpuGroups::of_host(&self.host, cpus),
         };
         self.grouped = Some((cpus.clone(), topology.cloned()));
     }
@@ -176,20 +176,20 @@ impl<'a, K: Kernel> Collector<'a, K> {
             }
         }
         for (event, ratio) in self.machine.ratios() {
-            tell(&mut rows, &Node {}, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
+            put_row(&mut rows, &Node {}, &m::gpu_host_cpu_event_running_ratio, (event,), ratio);
         }
         for (group, event, sum) in self.machine.sums() {
-            tell(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);
+            put_row(&mut rows, group, &m::gpu_host_cpu_events_total, (event,), sum as f64);
         }
         for (group, mode, seconds) in self.times.seconds() {
-            tell(&mut rows, group, &m::gpu_host_cpu_seconds_total, (mode,), seconds);
+            put_row(&mut rows, group, &m::gpu_host_cpu_seconds_total, (mode,), seconds);
         }
         for (owner, event, sum) in self.owned.sums() {
             let owner = Owner { owner: Arc::clone(owner) };
-            tell(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
+            put_row(&mut rows, &owner, &m::gpu_owner_cpu_events_total, (event,), sum as f64);
         }
         let lifetime = (self.context.config.cpu.interval * 3).max(Duration::from_secs(3));
-        // That an event cannot be counted is an answer: its state is told.
+        // That an event cannot be counted is an answer: its state is served.
         self.context.inbox.batch(Batch::of_node(Source::Cpu, taken, Some(lifetime), rows));
     }
 
@@ -211,13 +211,13 @@ impl<'a, K: Kernel> Collector<'a, K> {
         tracing::info!(counted = counted.join(" "), not, "events counted on the CPUs");
     }
 
-    fn say_left(&mut self, left: Left) {
+    fn say_left(&mut self, left: Uncounted) {
         if self.said.1 == left {
             return;
         }
         if !left.without_room.is_empty() {
             let owners = left.without_room.len();
-            let most = room::MOST_OWNED;
+            let most = fd_budget::MOST_OWNED;
             tracing::warn!(owners, most, "owners whose CPU events are not counted: too many counters");
         }
         for (owner, why) in &left.refused {
@@ -228,30 +228,17 @@ impl<'a, K: Kernel> Collector<'a, K> {
 }
 
 /// The control groups of the owners that are published.
-fn wanted(host: &Host, owners: &[(Arc<GpuOwner>, bool)]) -> Wanted {
-    let mut wanted = Wanted::new();
+fn wanted(host: &Host, owners: &[(Arc<GpuOwner>, bool)]) -> WantedOwners {
+    let mut wanted = WantedOwners::new();
     for (owner, has_processes) in owners {
-        let folder = match owned::folder(host, &owner.cgroup) {
-            Some(folder) if *has_processes => Folder::Alive(folder),
-            _ => Folder::Ended,
+        let folder = match owner_events::folder(host, &owner.cgroup) {
+            Some(folder) if *has_processes => OwnerCgroup::Alive(folder),
+            _ => OwnerCgroup::Ended,
         };
-        let known = wanted.entry(Arc::clone(&owner.id)).or_insert(Folder::Ended);
-        if *known == Folder::Ended {
+        let known = wanted.entry(Arc::clone(&owner.id)).or_insert(OwnerCgroup::Ended);
+        if *known == OwnerCgroup::Ended {
             *known = folder;
         }
     }
     wanted
-}
-
-/// Adds a number. One outside its limits, which no counter of a living machine is, is no series.
-fn tell<E: m::schema::Entity, L: LabelSet>(
-    rows: &mut Rows,
-    of: &E,
-    metric: &Metric<E, L>,
-    labels: L,
-    value: f64,
-) {
-    if rows.of(of).put(metric, labels, value).is_err() {
-        tracing::warn!(metric = metric.def().name, value, "cannot be true");
-    }
 }

@@ -1,7 +1,7 @@
 //! What the kubelet has given out: devices by resource, and which pods have them. Asked every 10 s over its
-//! pod-resources socket; where it does not answer, ever less often. Nobody waits for it.
+//! pod-resources socket; where it does not answer, ever less often. No thread waits for it.
 
-pub mod tell;
+pub mod devices;
 
 use std::io;
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::Context;
-use attribution::kubelet::client::{self, Answer, Failure};
-use attribution::pods::{Claims, Pods, Standing};
+use attribution::kubelet::{self as pod_resources, KubeletAnswer, KubeletFailure};
+use attribution::pods::{Claims, KubeletStatus, Pods};
 use host::Host;
 use host::stop::Stop;
 use ledger::inbox::LedgerEvent;
@@ -28,7 +28,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const MOST_PAUSED: u32 = 6;
 /// Time between two looks whether it is time to end.
 const LOOK: Duration = Duration::from_millis(100);
-/// So long after its last answer, what it told counts no more.
+/// So long after its last answer, its answer counts no more.
 const FORGOTTEN: Duration = Duration::from_secs(35);
 /// So long after its last answer a kubelet without a socket may be one that is being replaced: pods keep what they
 /// were given meanwhile.
@@ -40,15 +40,15 @@ pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("kubelet".into()).stack_size(1024 * 1024).spawn(move || {
         let socket = &context.config.owners.kubelet_socket;
         if socket.as_os_str().is_empty() {
-            pods.stand(Standing::Off);
+            pods.set_status(KubeletStatus::Off);
             return super::switched_off(&context, Source::Kubelet, "owners.kubelet_socket");
         }
         let socket = Host::new(&context.config.host.root).path(socket);
-        Visitor::new(&context, pods, runtime, socket).run();
+        KubeletCollector::new(&context, pods, runtime, socket).run();
     })
 }
 
-struct Visitor<'a> {
+struct KubeletCollector<'a> {
     context: &'a Context,
     pods: Arc<Pods>,
     runtime: Runtime,
@@ -56,20 +56,20 @@ struct Visitor<'a> {
     every: Duration,
     errors: [u64; KubeletError::ALL.len()],
     /// The last answer, and when it came.
-    answer: Option<(Answer, Mono)>,
+    answer: Option<(KubeletAnswer, Mono)>,
     /// When it answered last.
     answered: Option<Mono>,
     /// Tries in a row that failed.
     failed: u32,
-    hindered: Option<String>,
+    unavailable: Option<String>,
     /// How long the last visit took.
     took: Duration,
 }
 
-impl<'a> Visitor<'a> {
-    fn new(context: &'a Context, pods: Arc<Pods>, runtime: Runtime, socket: PathBuf) -> Visitor<'a> {
+impl<'a> KubeletCollector<'a> {
+    fn new(context: &'a Context, pods: Arc<Pods>, runtime: Runtime, socket: PathBuf) -> KubeletCollector<'a> {
         let every = EVERY.min(context.config.sampler.slow_interval);
-        Visitor {
+        KubeletCollector {
             context,
             pods,
             runtime,
@@ -79,7 +79,7 @@ impl<'a> Visitor<'a> {
             answer: None,
             answered: None,
             failed: 0,
-            hindered: None,
+            unavailable: None,
             took: Duration::ZERO,
         }
     }
@@ -95,7 +95,7 @@ impl<'a> Visitor<'a> {
                     self.took = Mono::now().since(now);
                     again = Mono::now() + pause(self.failed, self.every);
                 }
-                self.tell();
+                self.publish();
             }
             self.context.stop.wait_until(cadence.next());
         }
@@ -103,19 +103,19 @@ impl<'a> Visitor<'a> {
 
     /// Asks, and takes in what came of it.
     fn visit(&mut self) {
-        let outcome = match client::look(&self.socket) {
+        let outcome = match pod_resources::look(&self.socket) {
             Ok(false) => {
                 (self.answer, self.failed) = (None, 0);
                 self.pods.put(Claims::default());
-                self.pods.stand(absent(self.answered, Mono::now()));
-                return self.hinder(None);
+                self.pods.set_status(absent(self.answered, Mono::now()));
+                return self.set_unavailable(None);
             }
             Ok(true) => {
                 let (socket, deadline) = (&self.socket, self.context.config.owners.read_timeout);
                 let stop = &self.context.stop;
                 let asked = self.runtime.block_on(async {
                     tokio::select! {
-                        answer = client::ask(socket, deadline) => Some(answer),
+                        answer = pod_resources::ask(socket, deadline) => Some(answer),
                         () = stopped(stop) => None,
                     }
                 });
@@ -128,43 +128,44 @@ impl<'a> Visitor<'a> {
             Ok(answer) => {
                 self.failed = 0;
                 let trouble = answer.allocatable.as_ref().err().and_then(|failure| self.count(failure));
-                self.hinder(trouble);
+                self.set_unavailable(trouble);
                 let now = Mono::now();
-                self.pods.put(Claims { told: Some(now), all: tell::claims(&answer.pods) });
-                self.pods.stand(Standing::Answers);
+                self.pods.put(Claims { listed_at: Some(now), all: devices::claims(&answer.pods) });
+                self.pods.set_status(KubeletStatus::Answers);
                 self.answer = Some((answer, now));
                 self.answered = Some(now);
             }
             Err(failure) => {
                 self.failed = self.failed.saturating_add(1);
                 // Also one that does not know the request: of this list it must.
-                let known = Failure { error: failure.error.or(Some(KubeletError::Refused)), ..failure };
+                let known =
+                    KubeletFailure { error: failure.error.or(Some(KubeletError::Refused)), ..failure };
                 let text = self.count(&known).unwrap_or(known.text);
-                self.pods.stand(Standing::Silent(text.clone()));
-                self.hinder(Some(text));
+                self.pods.set_status(KubeletStatus::Silent(text.clone()));
+                self.set_unavailable(Some(text));
             }
         }
     }
 
-    /// Counts a failure; gives it in words, unless it is none.
-    fn count(&mut self, failure: &Failure) -> Option<String> {
+    /// Counts a failure; gives its text, unless it is none.
+    fn count(&mut self, failure: &KubeletFailure) -> Option<String> {
         let error = failure.error?;
         let at = KubeletError::ALL.iter().position(|known| *known == error)?;
         self.errors[at] += 1;
         Some(format!("{}: {}", self.socket.display(), failure.text))
     }
 
-    fn hinder(&mut self, why: Option<String>) {
-        if self.hindered != why {
+    fn set_unavailable(&mut self, why: Option<String>) {
+        if self.unavailable != why {
             if let Some(why) = &why {
                 tracing::warn!(%why, "the kubelet");
             }
             self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Kubelet, why.clone()));
-            self.hindered = why;
+            self.unavailable = why;
         }
     }
 
-    fn tell(&mut self) {
+    fn publish(&mut self) {
         let now = Mono::now();
         if self.answer.as_ref().is_some_and(|(_, at)| now.since(*at) > FORGOTTEN.max(self.every * 3)) {
             self.answer = None;
@@ -175,7 +176,7 @@ impl<'a> Visitor<'a> {
             let _ = rows.of(&Node {}).put(&m::gpu_exporter_kubelet_errors_total, (*error,), count as f64);
         }
         if let Some((answer, _)) = &self.answer {
-            tell::rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
+            devices::rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
         }
         let lifetime =
             (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_timeout * 3;
@@ -196,10 +197,10 @@ async fn stopped(stop: &Stop) {
 }
 
 /// What it means that there is no socket, by when the kubelet answered last.
-fn absent(answered: Option<Mono>, now: Mono) -> Standing {
+fn absent(answered: Option<Mono>, now: Mono) -> KubeletStatus {
     match answered {
-        Some(at) if now.since(at) <= REPLACED => Standing::Silent("its socket is gone".into()),
-        _ => Standing::Absent,
+        Some(at) if now.since(at) <= REPLACED => KubeletStatus::Silent("its socket is gone".into()),
+        _ => KubeletStatus::Absent,
     }
 }
 
@@ -218,9 +219,9 @@ mod tests {
     #[test]
     fn one_whose_socket_went_away_lately_may_come_back() {
         let at = |seconds: u64| Mono(seconds * 1_000_000_000);
-        assert_eq!(absent(None, at(1)), Standing::Absent);
-        assert!(matches!(absent(Some(at(1)), at(600)), Standing::Silent(_)));
-        assert_eq!(absent(Some(at(1)), at(602)), Standing::Absent);
+        assert_eq!(absent(None, at(1)), KubeletStatus::Absent);
+        assert!(matches!(absent(Some(at(1)), at(600)), KubeletStatus::Silent(_)));
+        assert_eq!(absent(Some(at(1)), at(602)), KubeletStatus::Absent);
     }
 
     #[test]

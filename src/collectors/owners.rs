@@ -1,4 +1,4 @@
-//! Whom the processes on the GPUs work for, and what their hosts say of them. Each process is looked up once, when
+//! Owners of the processes on the GPUs, and what their hosts say of them. Each process is looked up once, when
 //! it is first listed; every ten seconds it is read what the owners use. Everything that could wait is read by
 //! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
+use super::{Context, put_row};
 use crate::views::{DeviceId, GpuWork, View};
-use attribution::environ::Said;
-use attribution::identify::{Found, owner};
-use attribution::names::Names;
-use attribution::pods::{Pods, Standing};
+use attribution::environ::SlurmEnvironment;
+use attribution::identify::{OwnerEvidence, owner};
+use attribution::names::PodNames;
+use attribution::pods::{KubeletStatus, Pods};
 use attribution::users::{self, Users};
 use attribution::{cgroup, environ};
 use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
-use lookup::{Failed, Seen};
+use lookup::{LookedUp, LookupError};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
@@ -33,14 +33,14 @@ use model::sample::{Batch, Rows, Source};
 const READ_EVERY: Duration = Duration::from_secs(10);
 /// How long a process that is no longer listed stays known: a visit to a GPU may fail.
 const KEEP: Duration = Duration::from_secs(60);
-/// How long a pod may wait for its names: less than the ledger waits before it takes a process for nobody's.
+/// How long a pod may wait for its names: less than the ledger waits before it takes a process as unowned.
 const NAMES_WITHIN: Duration = Duration::from_secs(3);
 /// Helpers that environments may hold up: they are what can hang, and must leave others for the rest.
 const MOST_ENVIRONMENTS: usize = 2;
 /// A process whose reading was late is looked up again after so many readings of what owners use.
 const LATE_AGAIN: u32 = 6;
 /// Most attributions in one event.
-const MOST_TOLD: usize = 1000;
+const MOST_IN_EVENT: usize = 1000;
 /// How long it is waited for a snapshot before it is looked whether it is time to end.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -50,13 +50,13 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
         if !context.config.owners.enabled {
             return super::switched_off(&context, Source::Owners, "owners.enabled");
         }
-        Owners::new(context, work, pods).run();
+        OwnersCollector::new(context, work, pods).run();
     })
 }
 
 /// A process that was looked up.
 #[derive(Debug)]
-struct Known {
+struct KnownProcess {
     /// When it was started, in clock ticks; `None`: it was gone, or could not be read.
     started: Option<u64>,
     owner: Arc<Owner>,
@@ -68,35 +68,35 @@ struct Known {
     threads: HashMap<u32, u64>,
 }
 
-struct Owners {
+struct OwnersCollector {
     context: Context,
     work: View<GpuWork>,
     pods: Arc<Pods>,
     host: Arc<Host>,
     reader: DeadlineReader,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownProcess>,
     /// Pods whose names may still come, each since when.
     waiting: HashMap<u32, Mono>,
     /// Names of containers that have processes here; a container keeps the ones its first process got.
-    names: HashMap<String, Option<Names>>,
+    names: HashMap<String, Option<PodNames>>,
     /// Owners of the processes known, by identity.
     owners: HashMap<Arc<str>, Arc<Owner>>,
     users: Arc<Users>,
     lookups: [u64; OwnerLookup::ALL.len()],
-    told: Option<[u64; OwnerLookup::ALL.len()]>,
+    sent_lookups: Option<[u64; OwnerLookup::ALL.len()]>,
     /// Whether so many readings do not return that no more are tried.
     stuck: bool,
-    /// Counts readings, so that those of whom there are too many take turns.
+    /// Counts readings, so that processes take turns where there are too many.
     turn: usize,
     /// The owner that was read last, if not all could be: those behind it are next.
     after: Option<Arc<str>>,
     every: Duration,
 }
 
-impl Owners {
-    fn new(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> Owners {
+impl OwnersCollector {
+    fn new(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> OwnersCollector {
         let config = &context.config;
-        Owners {
+        OwnersCollector {
             host: Arc::new(Host::new(&config.host.root)),
             reader: DeadlineReader::new(
                 "owners-reader",
@@ -109,7 +109,7 @@ impl Owners {
             owners: HashMap::new(),
             users: Arc::default(),
             lookups: [0; OwnerLookup::ALL.len()],
-            told: None,
+            sent_lookups: None,
             stuck: false,
             turn: 0,
             after: None,
@@ -141,9 +141,9 @@ impl Owners {
                     self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
                 }
             }
-            self.tell_stuck();
-            if due || self.told != Some(self.lookups) {
-                self.tell_lookups(now);
+            self.report_stuck();
+            if due || self.sent_lookups != Some(self.lookups) {
+                self.send_lookups(now);
             }
         }
     }
@@ -156,7 +156,7 @@ impl Owners {
         }
     }
 
-    /// Finds out whom the processes work for that were not listed before.
+    /// Finds the owners of newly listed processes.
     fn attribute(&mut self, work: &GpuWork, now: Mono) {
         let listed = &work.devices;
         for (pid, known) in &mut self.known {
@@ -170,7 +170,7 @@ impl Owners {
         // Not while one still hangs: it may be this one.
         let idle = self.reader.abandoned() == 0;
         for (pid, places) in listed {
-            let again = |known: &Known| idle && known.again.is_some_and(|at| now >= at);
+            let again = |known: &KnownProcess| idle && known.again.is_some_and(|at| now >= at);
             if self.known.get(pid).is_some_and(|known| known.unlisted.is_none() && !again(known)) {
                 continue;
             }
@@ -179,14 +179,14 @@ impl Owners {
             }
             let Some(attribution) = self.look_up(*pid, places, work, now) else { continue };
             found.push(attribution);
-            if found.len() == MOST_TOLD {
-                self.tell(&mut found);
+            if found.len() == MOST_IN_EVENT {
+                self.send(&mut found);
             }
         }
-        self.tell(&mut found);
+        self.send(&mut found);
     }
 
-    fn tell(&self, found: &mut Vec<Attribution>) {
+    fn send(&self, found: &mut Vec<Attribution>) {
         if !found.is_empty() {
             self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Attributed(std::mem::take(found))));
         }
@@ -205,11 +205,11 @@ impl Owners {
             Err(ReadFailure::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
             Ok(Err(failed)) => {
                 let outcome = match failed {
-                    Failed::Gone => OwnerLookup::Gone,
-                    Failed::Refused => OwnerLookup::Refused,
-                    Failed::Malformed => OwnerLookup::Malformed,
+                    LookupError::Gone => OwnerLookup::Gone,
+                    LookupError::Refused => OwnerLookup::Refused,
+                    LookupError::Malformed => OwnerLookup::Malformed,
                 };
-                // Gone since it was looked up: it still works for whom it did.
+                // Gone since it was looked up: its owner stays.
                 let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
                 (outcome, started, owner)
             }
@@ -227,26 +227,31 @@ impl Owners {
         self.lookups[outcome as usize] += 1;
         self.waiting.remove(&pid);
         let again = (outcome == OwnerLookup::Late).then(|| now + self.every * LATE_AGAIN);
-        let known =
-            Known { started, owner: Arc::clone(&owner), unlisted: None, again, threads: HashMap::new() };
+        let known = KnownProcess {
+            started,
+            owner: Arc::clone(&owner),
+            unlisted: None,
+            again,
+            threads: HashMap::new(),
+        };
         self.known.insert(pid, known);
         let ticks = procfs::ticks_per_second() as f64;
         let started = started.map(|started| boot_unix_seconds() + started as f64 / ticks);
         Some(Attribution { pid, started, owner })
     }
 
-    /// Whom a process works for; `None` if its pod's names may still come.
+    /// The owner of a process; `None` if its pod's names may still come.
     fn identify(
         &mut self,
         pid: u32,
-        seen: Seen,
+        seen: LookedUp,
         places: &[DeviceId],
         work: &GpuWork,
         now: Mono,
     ) -> Option<(OwnerLookup, Arc<Owner>)> {
         let mut outcome = OwnerLookup::Found;
-        let Seen { membership, group_exists, user, .. } = seen;
-        let mut environment = Said::default();
+        let LookedUp { membership, group_exists, user, .. } = seen;
+        let mut environment = SlurmEnvironment::default();
         if environ::is_asked(&membership) {
             let host = Arc::clone(&self.host);
             match self.reader.read(MOST_ENVIRONMENTS, move || lookup::environment(&host, pid)) {
@@ -259,8 +264,8 @@ impl Owners {
             Some(names) => Some(names),
             None if membership.innermost == cgroup::Innermost::Pod => {
                 let claimed = self.claimed(places, work, &membership);
-                // The kubelet tells of a new pod at its next visit.
-                let may_come = matches!(self.pods.standing(), Standing::Unasked | Standing::Answers);
+                // The kubelet lists a new pod at its next visit.
+                let may_come = matches!(self.pods.status(), KubeletStatus::Unasked | KubeletStatus::Answers);
                 let since = *self.waiting.entry(pid).or_insert(now);
                 if claimed.is_none() && may_come && now.since(since) < NAMES_WITHIN {
                     return None;
@@ -273,7 +278,7 @@ impl Owners {
             self.names.entry(key).or_insert_with(|| names.clone());
         }
         let user = membership.user.or(user).map(|user| self.users.name(user));
-        let owner = owner(&Found { membership, environment, names, user, group_exists });
+        let owner = owner(&OwnerEvidence { membership, environment, names, user, group_exists });
         Some((outcome, self.shared(owner)))
     }
 
@@ -295,7 +300,7 @@ impl Owners {
     }
 
     /// Names of the pod and container, from what is known or from the kubelet's logs.
-    fn names(&mut self, membership: &cgroup::Membership) -> Option<Names> {
+    fn names(&mut self, membership: &cgroup::Membership) -> Option<PodNames> {
         let key = container_key(membership)?;
         if let Some(known) = self.names.get(&key) {
             return known.clone();
@@ -310,13 +315,18 @@ impl Owners {
 
     /// Names by the kubelet's list: of the one container that has the process's device. Only if no other pod has a
     /// process there: a pod may use a device that it was not given.
-    fn claimed(&self, places: &[DeviceId], work: &GpuWork, membership: &cgroup::Membership) -> Option<Names> {
+    fn claimed(
+        &self,
+        places: &[DeviceId],
+        work: &GpuWork,
+        membership: &cgroup::Membership,
+    ) -> Option<PodNames> {
         let claims = self.pods.claims();
         if claims.all.is_empty() {
             return None;
         }
         let uid = membership.pod_uid.as_deref()?;
-        let mut named: Option<Names> = None;
+        let mut named: Option<PodNames> = None;
         for place in places {
             let others = work.devices.iter().filter(|(_, at)| at.contains(place));
             let mut pods = others.filter_map(|(pid, _)| self.known.get(pid)).map(|known| &known.owner.info);
@@ -325,7 +335,7 @@ impl Owners {
             }
             let devices = work.plugin_names(place);
             let claim = devices.iter().find_map(|device| claims.only_one_on(device))?;
-            let names = Names {
+            let names = PodNames {
                 namespace: claim.namespace.to_string(),
                 pod: claim.pod.to_string(),
                 container: Some(claim.container.to_string()),
@@ -340,7 +350,7 @@ impl Owners {
     }
 
     /// Says when so many readings do not return that no more are tried, and when they do again.
-    fn tell_stuck(&mut self) {
+    fn report_stuck(&mut self) {
         let stuck = self.reader.abandoned() >= MAX_ABANDONED;
         if std::mem::replace(&mut self.stuck, stuck) != stuck {
             let why = "reading processes does not return: no more are tried until it does";
@@ -349,21 +359,19 @@ impl Owners {
         }
     }
 
-    /// Forgets what belongs to nobody any more.
+    /// Forgets owners and names without processes.
     fn forget(&mut self) {
         self.owners.retain(|_, owner| Arc::strong_count(owner) > 1);
         let keys: HashSet<String> = self.known.values().map(|known| key_of(&known.owner)).collect();
         self.names.retain(|key, _| keys.contains(key));
     }
 
-    fn tell_lookups(&mut self, taken: Mono) {
-        self.told = Some(self.lookups);
+    fn send_lookups(&mut self, taken: Mono) {
+        self.sent_lookups = Some(self.lookups);
         let mut rows = Rows::default();
         for outcome in OwnerLookup::ALL {
             let count = self.lookups[*outcome as usize] as f64;
-            if rows.of(&Node {}).put(&m::gpu_exporter_owner_lookups_total, (*outcome,), count).is_err() {
-                tracing::warn!(count, "cannot be true");
-            }
+            put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
         let lifetime = (self.every * 3).max(Duration::from_secs(3));
         self.context.inbox.batch(Batch::of_node(Source::Owners, taken, Some(lifetime), rows));

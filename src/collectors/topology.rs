@@ -2,7 +2,7 @@
 //! devices now and then. What it finds is compared with the first look at this machine and with what is declared.
 
 mod declared;
-mod kept;
+mod first_seen;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::Context;
 use crate::views::View;
+use first_seen::FirstSeen;
 use host::Host;
 use host::child::{ChildSet, Stderr};
-use kept::FirstSeen;
 use ledger::inbox::LedgerEvent;
 use model::clock::{Cadence, Mono};
 use model::sample::{Batch, Rows, Source};
@@ -24,7 +24,7 @@ use topology::discover::Origin;
 
 /// Longest time between two looks at which GPUs are there.
 const LOOK: Duration = Duration::from_secs(1);
-/// After so many looks at links without an answer, what was known of them is told no longer.
+/// After so many looks at links without an answer, links count as unknown.
 const FAILURES: u32 = 3;
 
 /// Starts the collector.
@@ -39,7 +39,7 @@ pub fn start(
             return;
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
-        let mut watcher = Watcher::new(&context, &children);
+        let mut watcher = TopologyCollector::new(&context, &children);
         while !context.stop.stopped() {
             let present = gpus.current();
             if cadence.take(Mono::now()) || watcher.is_surprised_by(&present) {
@@ -50,34 +50,34 @@ pub fn start(
     })
 }
 
-struct Watcher<'a> {
+struct TopologyCollector<'a> {
     context: &'a Context,
     asker: Asker,
     first_seen: FirstSeen,
-    known: Option<Known>,
+    known: Option<KnownTopology>,
     /// GPUs at the last visit.
     present: BTreeSet<String>,
     failures: u32,
-    hindered: Option<String>,
+    unavailable: Option<String>,
 }
 
 /// What was found.
-struct Known {
+struct KnownTopology {
     topology: Topology,
     /// Devices that a look at links sees.
     devices: Vec<String>,
 }
 
-impl<'a> Watcher<'a> {
-    fn new(context: &'a Context, children: &Arc<ChildSet>) -> Watcher<'a> {
-        Watcher {
+impl<'a> TopologyCollector<'a> {
+    fn new(context: &'a Context, children: &Arc<ChildSet>) -> TopologyCollector<'a> {
+        TopologyCollector {
             context,
             asker: Asker::new(Stderr::Inherit).of(children),
             first_seen: FirstSeen::load(&context.config),
             known: None,
             present: BTreeSet::new(),
             failures: 0,
-            hindered: None,
+            unavailable: None,
         }
     }
 
@@ -91,16 +91,14 @@ impl<'a> Watcher<'a> {
 
     fn visit(&mut self, present: BTreeSet<String>) {
         let gone = !present.is_superset(&self.present);
-        let found = |known: &Known| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
-        let looked = match self.known.take() {
-            Some(known) if !gone && (found(&known) || present == self.present) => self.links(known),
-            known => self.all(known),
-        };
+        let complete = |known: &KnownTopology| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
+        let complete = self.known.as_ref().is_some_and(|known| complete(known) || present == self.present);
+        let looked = if complete && !gone { self.links() } else { self.all() };
         self.present = present;
-        let hindered = match looked {
+        let unavailable = match looked {
             Ok(()) => {
                 self.failures = 0;
-                self.tell()
+                self.publish()
             }
             Err(AskError::Stopped) => return,
             Err(error) => {
@@ -111,51 +109,41 @@ impl<'a> Watcher<'a> {
                 Some(error.to_string())
             }
         };
-        if hindered != self.hindered {
-            if let Some(text) = &hindered {
+        if unavailable != self.unavailable {
+            if let Some(text) = &unavailable {
                 tracing::warn!("topology: {text}");
             }
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Topology, hindered.clone()));
-            self.hindered = hindered;
-        } else if hindered.is_some() && self.known.is_none() {
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Topology, hindered));
+            self.context
+                .inbox
+                .event(LedgerEvent::CollectorUnavailable(Source::Topology, unavailable.clone()));
+            self.unavailable = unavailable;
+        } else if unavailable.is_some() && self.known.is_none() {
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Topology, unavailable));
         }
     }
 
     /// Looks at links and network devices; at everything if a device came or went.
-    fn links(&mut self, mut known: Known) -> Result<(), AskError> {
-        let links = match self.asker.links(&self.context.config.host.root, &self.context.stop) {
-            Ok(links) => links,
-            Err(error) => {
-                self.known = Some(known);
-                return Err(error);
+    fn links(&mut self) -> Result<(), AskError> {
+        let links = self.asker.links(&self.context.config.host.root, &self.context.stop)?;
+        match &mut self.known {
+            Some(known) if links.addresses() == known.devices => {
+                links.apply(&mut known.topology);
+                Ok(())
             }
-        };
-        if links.addresses() != known.devices {
-            return self.all(Some(known));
+            _ => self.all(),
         }
-        links.apply(&mut known.topology);
-        self.known = Some(known);
-        Ok(())
     }
 
     /// Looks at everything. If that fails, what was known stays.
-    fn all(&mut self, before: Option<Known>) -> Result<(), AskError> {
+    fn all(&mut self) -> Result<(), AskError> {
         let origin = Origin::Live(self.context.config.host.root.clone());
-        match self.asker.all(&origin, false, &self.context.stop) {
-            Ok(all) => {
-                self.known = Some(Known { topology: all.topology, devices: all.devices });
-                Ok(())
-            }
-            Err(error) => {
-                self.known = before;
-                Err(error)
-            }
-        }
+        let all = self.asker.all(&origin, false, &self.context.stop)?;
+        self.known = Some(KnownTopology { topology: all.topology, devices: all.devices });
+        Ok(())
     }
 
     /// Says what is known. Gives what keeps it from being all.
-    fn tell(&mut self) -> Option<String> {
+    fn publish(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
         let declared = declared::read(&self.context.config.topology.expected_file);
@@ -172,7 +160,7 @@ impl<'a> Watcher<'a> {
         declared.err()
     }
 
-    /// Links and networks were not answered for too long: nobody knows how they are.
+    /// Links and networks had no answer for too long: their state is unknown.
     fn forget_links(&mut self) {
         let Some(known) = &mut self.known else { return };
         for device in &mut known.topology.devices {

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use host::Host;
 use host::child::Stderr;
 use host::stop::Stop;
+use host::terminal;
 use model::topology::Topology;
 use settings::Config;
 use topology::ask::Asker;
@@ -41,10 +42,10 @@ Exit codes: 0 done, 1 the machine could not be looked at, 64 wrong configuration
 
 /// What can be given.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct TopologyArguments {
     /// How to print the map; xml is hwloc's own format, as of `lstopo`
     #[arg(long, value_enum, default_value = "text")]
-    pub format: Format,
+    pub format: MapFormat,
     /// Print, in place of the map, ready lines that bind work on each GPU or MIG device to its share
     #[arg(long, value_enum, value_name = "TO", conflicts_with_all = ["format", "latency"])]
     pub bind: Option<Binder>,
@@ -62,7 +63,7 @@ pub struct Arguments {
 
 /// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum MapFormat {
     /// A tree for a terminal
     Text,
     /// All that is known, as one document
@@ -73,18 +74,18 @@ pub enum Format {
     Xml,
 }
 
-/// Nothing can be drawn: why, in words.
+/// Nothing can be drawn: why.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failed(String);
+pub struct TopologyError(String);
 
 /// What is asked for, ready to be printed.
-pub fn run(config: &Config, arguments: &Arguments) -> Result<String, Failed> {
-    if arguments.latency && !matches!(arguments.format, Format::Text | Format::Json) {
-        return Err(Failed("--latency goes with --format text or json".into()));
+pub fn run(config: &Config, arguments: &TopologyArguments) -> Result<String, TopologyError> {
+    if arguments.latency && !matches!(arguments.format, MapFormat::Text | MapFormat::Json) {
+        return Err(TopologyError("--latency goes with --format text or json".into()));
     }
     let (topology, xml) = look(config, arguments)?;
-    if arguments.format == Format::Xml {
+    if arguments.format == MapFormat::Xml {
         return Ok(xml);
     }
     let mut map = join(config, arguments, topology);
@@ -105,17 +106,18 @@ pub fn run(config: &Config, arguments: &Arguments) -> Result<String, Failed> {
         map.latency = Some(measured);
     }
     match arguments.format {
-        Format::Text => Ok(text::text(&map, io::stdout().is_terminal())),
-        Format::Svg => Ok(svg::svg(&map)),
-        Format::Json | Format::Xml => {
-            let json = serde_json::to_string_pretty(&map).map_err(|error| Failed(error.to_string()))?;
+        MapFormat::Text => Ok(text::text(&map, terminal::stdout_has_colours())),
+        MapFormat::Svg => Ok(svg::svg(&map)),
+        MapFormat::Json | MapFormat::Xml => {
+            let json =
+                serde_json::to_string_pretty(&map).map_err(|error| TopologyError(error.to_string()))?;
             Ok(json + "\n")
         }
     }
 }
 
 /// The machine joined with what the driver says of its GPUs; that of a file has no driver here.
-fn join(config: &Config, arguments: &Arguments, mut topology: Topology) -> Map {
+fn join(config: &Config, arguments: &TopologyArguments, mut topology: Topology) -> Map {
     if arguments.input.is_some() || arguments.synthetic.is_some() {
         return Map::new(topology, &[]);
     }
@@ -125,25 +127,25 @@ fn join(config: &Config, arguments: &Arguments, mut topology: Topology) -> Map {
 }
 
 /// Looks at the machine, in a process of its own: the topology, and hwloc's own format of it if that is wanted.
-fn look(config: &Config, arguments: &Arguments) -> Result<(Topology, String), Failed> {
+fn look(config: &Config, arguments: &TopologyArguments) -> Result<(Topology, String), TopologyError> {
     let origin = match (&arguments.input, &arguments.synthetic) {
         (Some(file), _) => Origin::Xml(absolute(file)?),
         (_, Some(words)) => Origin::Synthetic(words.clone()),
         _ => Origin::Live(config.host.root.clone()),
     };
-    let xml = arguments.format == Format::Xml;
+    let xml = arguments.format == MapFormat::Xml;
     let found = Asker::new(Stderr::Null).all(&origin, xml, &Stop::default());
-    let found = found.map_err(|error| Failed(error.to_string()))?;
+    let found = found.map_err(|error| TopologyError(error.to_string()))?;
     Ok((found.topology, found.xml.unwrap_or_default()))
 }
 
-/// The process that reads the file has a working directory of its own. A file that cannot be read is told here.
-fn absolute(file: &Path) -> Result<PathBuf, Failed> {
-    let failed = |error: io::Error| Failed(format!("{}: {error}", file.display()));
+/// The process that reads the file has a working directory of its own. A file that cannot be read is reported here.
+fn absolute(file: &Path) -> Result<PathBuf, TopologyError> {
+    let failed = |error: io::Error| TopologyError(format!("{}: {error}", file.display()));
     let path = std::path::absolute(file).map_err(failed)?;
     // Opening a pipe would wait for who writes it.
     if !std::fs::metadata(&path).map_err(failed)?.is_file() {
-        return Err(Failed(format!("{}: not a file", file.display())));
+        return Err(TopologyError(format!("{}: not a file", file.display())));
     }
     std::fs::File::open(&path).map_err(failed)?;
     Ok(path)

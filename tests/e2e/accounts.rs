@@ -29,7 +29,7 @@ fn owners_have_accounts_that_never_exceed_their_gpu() {
     assert_eq!(m.all("gpu_exporter_owners_dropped", &[]), [0.0]);
     assert!(
         m.all("gpu_owner_processes", &[("owner", "unknown")]).is_empty(),
-        "nobody was unknown for a moment"
+        "no process was unknown for a moment"
     );
     // Who was there before the daemon has no start to measure.
     assert_eq!(m.all("gpu_owner_start_seconds_count", &[]), [0.0, 0.0]);

@@ -47,7 +47,7 @@ fn sum(metrics: &Metrics, event: &str) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-/// Whether everything on a CPU may be counted by somebody without privileges.
+/// Whether everything on a CPU may be counted without privileges.
 fn open_to_all() -> bool {
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
     paranoid.trim().parse::<i32>().unwrap() <= 0
@@ -173,8 +173,11 @@ fn without_privileges_the_state_says_so_and_all_else_goes_on() {
         );
         let said = doctor(&node, without_privileges);
         assert!(said.contains("not permitted, by this user: context_switches"), "{said}");
-        let mended = ["sysctl kernel.perf_event_paranoid=0", "--cap-add PERFMON"];
-        assert!(said.contains("no CAP_PERFMON") && mended.iter().any(|mend| said.contains(mend)), "{said}");
+        let recovered = ["sysctl kernel.perf_event_paranoid=0", "--cap-add PERFMON"];
+        assert!(
+            said.contains("no CAP_PERFMON") && recovered.iter().any(|mend| said.contains(mend)),
+            "{said}"
+        );
         let output = node.command(&["doctor"]).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains("not permitted, by the daemon") && said.contains("systemctl edit"), "{said}");

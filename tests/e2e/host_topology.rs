@@ -89,9 +89,9 @@ fn each_gpu_is_told_with_its_node_its_cpus_and_its_network() {
 
     let (status, body) = node.get("/api/v1/topology");
     assert_eq!(status, 200);
-    let told: serde_json::Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(told["gpus"][5]["share"]["cpus"], "20-23");
-    assert_eq!(told["against_first_seen"], serde_json::json!([]));
+    let document: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(document["gpus"][5]["share"]["cpus"], "20-23");
+    assert_eq!(document["against_first_seen"], serde_json::json!([]));
     // What is served can be declared.
     fs::write(&declared, body).unwrap();
     node.wait_metrics("the declared one is as it is", |m| {
@@ -119,7 +119,7 @@ fn a_change_is_told_at_once_and_after_a_restart() {
     host.write("sys/devices/pci0000:00/port-of-0000:00:06.0/0000:00:06.0/current_link_width", "8").unwrap();
     let target = "../../../devices/pci0000:00/port-of-0000:00:02.0/0000:00:02.0";
     symlink(target, host.device("0000:00:02.0")).unwrap();
-    again.wait_for("only the lanes are told", |node| {
+    again.wait_for("only the lanes are reported", |node| {
         let body = node.get("/api/v1/topology").1;
         body.contains(r#""against_first_seen":["GPU 0000:00:06.0 runs on 8 lanes, ran on 16"]"#)
     });

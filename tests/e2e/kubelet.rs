@@ -92,7 +92,7 @@ fn it_comes_back_after_a_restart() {
     let kubelet = one_gpu(&node);
     node.wait_metrics("the device", |m| allocated(m, "nvidia.com/gpu") == Some(1.0));
     drop(kubelet);
-    let m = node.wait_metrics("nobody listens", |m| errors(m, "refused") >= 1.0 && up(m) == Some(0.0));
+    let m = node.wait_metrics("no listener", |m| errors(m, "refused") >= 1.0 && up(m) == Some(0.0));
     assert_eq!(errors(&m, "late"), 0.0);
     let (_, page) = node.get("/readyz");
     assert!(page.contains("kubelet.sock"), "it says which socket: {page}");

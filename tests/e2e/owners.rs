@@ -1,4 +1,4 @@
-//! Whom the processes on simulated GPUs work for, on hosts made of files.
+//! Owners of processes on simulated GPUs, on hosts made of files.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,7 +56,7 @@ impl Machine {
         self.write(&format!("proc/{pid}/cgroup"), cgroup);
     }
 
-    /// A file that nobody writes to: opening it waits for ever.
+    /// A file without a writer: opening it waits for ever.
     pub fn hangs(&self, path: &str) {
         let path = self.root().join(path);
         let _ = fs::remove_file(&path);
@@ -114,7 +114,7 @@ fn lookups_are_counted_by_what_became_of_them_and_born_at_zero() {
     });
     assert_eq!(lookups(&m, "refused"), 0.0);
     assert_eq!(m.value("gpu_exporter_collector_up", &[("collector", "owners")]), Some(1.0));
-    node.hold("nobody is asked twice", Duration::from_secs(1), |node| {
+    node.hold("no process is asked twice", Duration::from_secs(1), |node| {
         lookups(&node.metrics(), "found") == 1.0
     });
 }

@@ -1,4 +1,4 @@
-//! A kubelet that speaks its pod-resources API over a Unix socket, and does so badly if told to.
+//! A kubelet that speaks its pod-resources API over a Unix socket, and badly on request.
 
 use std::convert::Infallible;
 use std::fs;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use attribution::kubelet::api::{
-    ALLOCATABLE, AllocatableResponse, ContainerDevices, ContainerResources, LIST, ListResponse, Nothing,
+    ALLOCATABLE, AllocatableResponse, ContainerDevices, ContainerResources, Empty, LIST, ListResponse,
     PodResources,
 };
 use hyper::body::Incoming;
@@ -174,14 +174,14 @@ async fn unary<A: prost::Message + Default + Clone + 'static>(
     request: hyper::Request<Incoming>,
     answer: Result<A, Status>,
 ) -> hyper::Response<Body> {
-    let codec: ProstCodec<A, Nothing> = ProstCodec::default();
+    let codec: ProstCodec<A, Empty> = ProstCodec::default();
     Grpc::new(codec).unary(Fixed(answer), request).await
 }
 
 /// A service that has one answer.
 struct Fixed<A>(Result<A, Status>);
 
-impl<A: Clone> tower_service::Service<Request<Nothing>> for Fixed<A> {
+impl<A: Clone> tower_service::Service<Request<Empty>> for Fixed<A> {
     type Response = Response<A>;
     type Error = Status;
     type Future = Ready<Result<Response<A>, Status>>;
@@ -190,7 +190,7 @@ impl<A: Clone> tower_service::Service<Request<Nothing>> for Fixed<A> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<Nothing>) -> Self::Future {
+    fn call(&mut self, _: Request<Empty>) -> Self::Future {
         ready(self.0.clone().map(Response::new))
     }
 }

@@ -1,4 +1,4 @@
-//! What the control groups of a process say of whom it works for. Pure: the bytes of `/proc/PID/cgroup` in, parts
+//! What the control groups of a process say of its owner. Pure: the bytes of `/proc/PID/cgroup` in, parts
 //! out. `tests/data/cgroups/README.md` names the sources of the path shapes.
 //!
 //! Paths are read from the outside in. The innermost part that means something wins: a container in a pod's
@@ -54,7 +54,7 @@ pub struct Container {
 
 /// A Slurm job or one of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct SlurmJob {
     /// The job id.
     pub id: String,
     /// The step: `0`, `batch`, `extern`, `interactive`.
@@ -89,7 +89,7 @@ pub struct Membership {
     /// The innermost container.
     pub container: Option<Container>,
     /// The Slurm job.
-    pub job: Option<Job>,
+    pub job: Option<SlurmJob>,
     /// The systemd unit.
     pub unit: Option<String>,
     /// Number of the user whose slice or job it is.
@@ -121,7 +121,7 @@ pub fn membership(bytes: &[u8]) -> Membership {
 }
 
 /// Where the group of a path that began with `..` may be: what is missing in front follows from systemd's rule that
-/// `a-b.slice` is in `a.slice` (systemd.slice(5)), or is the kubelet's own. Whoever asks looks which one is there.
+/// `a-b.slice` is in `a.slice` (systemd.slice(5)), or is the kubelet's own. The caller looks which one exists.
 pub fn absolute(path: &str) -> Vec<String> {
     let mut all = vec![path.to_owned()];
     let first = path.split('/').nth(1).unwrap_or("");
@@ -243,7 +243,7 @@ impl Walk {
             found.user = Some(user);
         } else if let Some(id) = part.strip_prefix("job_").and_then(slurm_id).filter(|_| found.job.is_none())
         {
-            found.job = Some(Job { id, step: None });
+            found.job = Some(SlurmJob { id, step: None });
             (found.innermost, found.unit) = (Innermost::Job, None);
             return true;
         } else if let Some(step) = part.strip_prefix("step_").and_then(slurm_id)
@@ -286,7 +286,7 @@ fn is_unit(part: &str) -> bool {
 }
 
 /// A pod's group: `kubepods-burstable-pod<uid>.slice`, `pod<uid>`, and what containerd makes of the former when it
-/// should not use systemd but is told so: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
+/// is given systemd's form without using systemd: `kubepods-pod<uid>.slice:cri-containerd:<id>`.
 fn pod(parent: &str, part: &str) -> Option<(String, Option<Container>)> {
     let (slice, scope) = part.split_once(".slice:").map_or((part, None), |(slice, rest)| (slice, Some(rest)));
     let slice = slice.strip_suffix(".slice").unwrap_or(slice);

@@ -3,7 +3,7 @@
 //! which no control group tells. Pure. Nothing else of the environment is kept, and the command line is not read at
 //! all: both hold secrets.
 
-use super::cgroup::{Innermost, Job, Membership};
+use super::cgroup::{Innermost, Membership, SlurmJob};
 
 /// Most bytes read of an environment.
 pub const MOST_BYTES: usize = 128 * 1024;
@@ -17,17 +17,17 @@ const MOST_ACCOUNT_BYTES: usize = 128;
 
 /// What an environment says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct SlurmEnvironment {
     /// The Slurm job it names.
-    pub job: Option<Job>,
-    /// The account that this job is charged to. The job's user can have changed it: good enough to find whom to
-    /// tell, not to bill.
+    pub job: Option<SlurmJob>,
+    /// The account that this job is charged to. The job's user can have changed it: good enough to find a contact, not
+    /// to bill.
     pub account: Option<String>,
 }
 
-impl Said {
+impl SlurmEnvironment {
     /// The account of this job; none if the environment is that of another one.
-    pub fn account_of(&self, job: &Job) -> Option<&str> {
+    pub fn account_of(&self, job: &SlurmJob) -> Option<&str> {
         self.account.as_deref().filter(|_| self.job.as_ref().is_some_and(|said| said.id == job.id))
     }
 }
@@ -49,10 +49,10 @@ pub fn may_tell_job(membership: &Membership) -> bool {
 }
 
 /// What an environment says.
-pub fn said(environ: &[u8]) -> Said {
+pub fn said(environ: &[u8]) -> SlurmEnvironment {
     let environ = &environ[..environ.len().min(MOST_BYTES)];
     let account = text(environ, ACCOUNT).filter(|text| (1..=MOST_ACCOUNT_BYTES).contains(&text.len()));
-    Said { job: job(environ), account: account.map(str::to_owned) }
+    SlurmEnvironment { job: job(environ), account: account.map(str::to_owned) }
 }
 
 /// The first of these variables.
@@ -63,7 +63,7 @@ fn text<'a>(environ: &'a [u8], names: &[&[u8]]) -> Option<&'a str> {
     str::from_utf8(names.iter().find_map(|name| of(name))?).ok()
 }
 
-fn job(environ: &[u8]) -> Option<Job> {
+fn job(environ: &[u8]) -> Option<SlurmJob> {
     let number = |names: &[&[u8]]| {
         let text = text(environ, names)?;
         let fits = (1..=20).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -72,7 +72,7 @@ fn job(environ: &[u8]) -> Option<Job> {
     let id = number(JOB)?;
     // Batch scripts and others have numbers above 2^32 - 6 for steps, which say nothing to people.
     let step = number(STEP).filter(|step| step.parse::<u32>().is_ok_and(|step| step < 0xffff_fff0));
-    Some(Job { id, step })
+    Some(SlurmJob { id, step })
 }
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn the_account_is_that_of_the_job_and_of_no_other() {
         let said = said(b"SLURM_JOB_ID=42\0SLURM_JOB_ACCOUNT=vision\0");
-        let job = |id: &str| Job { id: id.into(), step: None };
+        let job = |id: &str| SlurmJob { id: id.into(), step: None };
         assert_eq!(said.account_of(&job("42")), Some("vision"));
         assert_eq!(said.account_of(&job("43")), None, "left over from another job");
         let long = [&b"SLURM_JOB_ACCOUNT="[..], &[b'x'; MOST_ACCOUNT_BYTES + 1]].concat();

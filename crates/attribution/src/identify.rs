@@ -1,21 +1,21 @@
 //! Who a process works for, of everything that was found of it. Pure.
 
-use super::cgroup::{Container, Innermost, Job, Membership};
-use super::environ::Said;
-use super::names::Names;
+use super::cgroup::{Container, Innermost, Membership, SlurmJob};
+use super::environ::SlurmEnvironment;
+use super::names::PodNames;
 use super::text::label;
 use model::catalog::{OwnerInfo, OwnerKind};
 use model::owners::Owner;
 
 /// What was found of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct OwnerEvidence {
     /// What its control groups say.
     pub membership: Membership,
     /// What its environment says of a Slurm job; counts as far as the control groups are silent.
-    pub environment: Said,
+    pub environment: SlurmEnvironment,
     /// Names of its pod and container.
-    pub names: Option<Names>,
+    pub names: Option<PodNames>,
     /// Login name (or number) of the user it belongs to: of the slice or job it is in, else its own.
     pub user: Option<String>,
     /// Whether its control group is there: its path can be read from.
@@ -23,7 +23,7 @@ pub struct Found {
 }
 
 /// Who it works for.
-pub fn owner(found: &Found) -> Owner {
+pub fn owner(found: &OwnerEvidence) -> Owner {
     let Membership { innermost, pod_uid, container, job, unit, path, .. } = &found.membership;
     let said = &found.environment;
     let hinted = said.job.as_ref().filter(|_| super::environ::may_tell_job(&found.membership));
@@ -39,7 +39,7 @@ pub fn owner(found: &Found) -> Owner {
         info.container_id = label(id);
         info.runtime = text(runtime.map(|runtime| runtime.name()));
     }
-    if let Some(job @ Job { id, step }) = job.as_ref().or(hinted) {
+    if let Some(job @ SlurmJob { id, step }) = job.as_ref().or(hinted) {
         (info.slurm_job, info.slurm_step) = (label(id), text(step.as_deref()));
         info.slurm_account = text(said.account_of(job));
     }
@@ -74,13 +74,13 @@ pub fn owner(found: &Found) -> Owner {
     Owner { id: label(&id).into(), kind, info, cgroup: cgroup.into() }
 }
 
-fn pod(found: &Found, info: &mut OwnerInfo) -> (OwnerKind, String) {
+fn pod(found: &OwnerEvidence, info: &mut OwnerInfo) -> (OwnerKind, String) {
     let id = match &found.names {
-        Some(Names { namespace, pod, container: Some(container), .. }) => {
+        Some(PodNames { namespace, pod, container: Some(container), .. }) => {
             info.container = label(container);
             format!("pod/{namespace}/{pod}/{container}")
         }
-        Some(Names { namespace, pod, .. }) => {
+        Some(PodNames { namespace, pod, .. }) => {
             let short = info.container_id.get(..12).unwrap_or(&info.container_id);
             format!("pod/{namespace}/{pod}/{short}")
         }
@@ -121,22 +121,33 @@ mod tests {
     const ID: &str = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961";
     const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
 
-    fn found(path: &str) -> Found {
+    fn found(path: &str) -> OwnerEvidence {
         let membership = membership(format!("0::{path}\n").as_bytes());
-        Found { membership, user: Some("alice".into()), group_exists: true, ..Found::default() }
+        OwnerEvidence {
+            membership,
+            user: Some("alice".into()),
+            group_exists: true,
+            ..OwnerEvidence::default()
+        }
     }
 
-    fn names(container: Option<&str>) -> Option<Names> {
+    fn names(container: Option<&str>) -> Option<PodNames> {
         let container = container.map(str::to_owned);
-        Some(Names { namespace: "ml".into(), pod: "trainer-0".into(), container, uid: None })
+        Some(PodNames { namespace: "ml".into(), pod: "trainer-0".into(), container, uid: None })
     }
 
     #[test]
     fn each_kind_has_its_identity_and_its_parts() {
         let pod_path = format!("/kubepods/pod{UID}/{ID}");
-        let id = |found: Found| owner(&found).id.to_string();
-        assert_eq!(id(Found { names: names(Some("main")), ..found(&pod_path) }), "pod/ml/trainer-0/main");
-        assert_eq!(id(Found { names: names(None), ..found(&pod_path) }), "pod/ml/trainer-0/9bca8d63d5fa");
+        let id = |found: OwnerEvidence| owner(&found).id.to_string();
+        assert_eq!(
+            id(OwnerEvidence { names: names(Some("main")), ..found(&pod_path) }),
+            "pod/ml/trainer-0/main"
+        );
+        assert_eq!(
+            id(OwnerEvidence { names: names(None), ..found(&pod_path) }),
+            "pod/ml/trainer-0/9bca8d63d5fa"
+        );
         assert_eq!(id(found(&pod_path)), format!("pod/{UID}/{ID}"));
         assert_eq!(id(found(&format!("/docker/{ID}"))), format!("docker/{ID}"));
         assert_eq!(id(found(&format!("/batch/{ID}"))), format!("container/{ID}"));
@@ -146,12 +157,12 @@ mod tests {
         assert_eq!(id(found(own)), "unit/alice/vllm.service");
         assert_eq!(id(found("/user.slice/user-1000.slice/session-1.scope")), "user/alice");
         assert_eq!(id(found("/")), "user/alice");
-        assert_eq!(id(Found { user: None, ..found("/") }), "unknown");
+        assert_eq!(id(OwnerEvidence { user: None, ..found("/") }), "unknown");
     }
 
     #[test]
     fn a_pod_stays_known_and_a_containers_user_is_none_of_the_hosts() {
-        let dind = owner(&Found {
+        let dind = owner(&OwnerEvidence {
             names: names(Some("main")),
             ..found(&format!("/kubepods/pod{UID}/{ID}/docker/{}", ID.replace('9', "8")))
         });
@@ -166,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_container_that_the_kubelets_logs_name_is_a_pods() {
-        let beside = Found {
+        let beside = OwnerEvidence {
             names: names(Some("main")),
             group_exists: false,
             ..found(&format!("/../crio-{ID}.scope"))
@@ -178,9 +189,9 @@ mod tests {
 
     #[test]
     fn the_environment_speaks_only_where_the_group_is_silent() {
-        let job = Some(Job { id: "42".into(), step: None });
-        let environment = Said { job, account: Some("vision".into()) };
-        let with = |path| owner(&Found { environment: environment.clone(), ..found(path) });
+        let job = Some(SlurmJob { id: "42".into(), step: None });
+        let environment = SlurmEnvironment { job, account: Some("vision".into()) };
+        let with = |path| owner(&OwnerEvidence { environment: environment.clone(), ..found(path) });
         let in_slurmd = with("/system.slice/slurmd.service");
         assert_eq!((&*in_slurmd.id, &*in_slurmd.cgroup), ("slurm/42", ""));
         assert_eq!(&*in_slurmd.info.slurm_account, "vision");
@@ -199,8 +210,8 @@ mod tests {
             path in "(/(kubepods|docker|slurm|job_[a-z\n]{1,5}|[a-f0-9]{64}|\\PC{0,40}(.service|.scope)?)){0,8}",
             user in prop::option::of("\\PC{0,300}"), pod in "\\PC{0,300}", container in prop::option::of(".{0,300}"),
         ) {
-            let names = Some(Names { namespace: pod.clone(), pod, container, uid: None });
-            let owner = owner(&Found { names, user, ..found(&path) });
+            let names = Some(PodNames { namespace: pod.clone(), pod, container, uid: None });
+            let owner = owner(&OwnerEvidence { names, user, ..found(&path) });
             let i = &owner.info;
             let labels = [&owner.id.to_string(), &i.kind, &i.namespace, &i.pod, &i.pod_uid, &i.container, &i.container_id,
                 &i.runtime, &i.slurm_job, &i.slurm_step, &i.slurm_account, &i.unit, &i.user];

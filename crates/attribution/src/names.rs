@@ -15,19 +15,19 @@ const MOST_ENTRIES: usize = 50_000;
 
 /// Names of a pod, and of one of its containers where that is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct PodNames {
     /// Namespace of the pod.
     pub namespace: String,
     /// Name of the pod.
     pub pod: String,
     /// Name of the container.
     pub container: Option<String>,
-    /// UID of the pod, where the path told it.
+    /// UID of the pod, where the path has it.
     pub uid: Option<String>,
 }
 
 /// Looks for the names of a container (by its id) or, where that is not to be found, of a pod (by its UID).
-pub fn look(host: &Host, pod_uid: Option<&str>, container_id: Option<&str>) -> Option<Names> {
+pub fn look(host: &Host, pod_uid: Option<&str>, container_id: Option<&str>) -> Option<PodNames> {
     let of_container = container_id.and_then(|id| {
         let end = format!("-{id}.log");
         entries(host, "/var/log/containers").find_map(|name| container_log(&name, &end))
@@ -50,10 +50,10 @@ fn entries(host: &Host, folder: &str) -> impl Iterator<Item = String> + use<> {
 }
 
 /// Names from `<pod>_<namespace>_<container>-<id>.log`; `end` is what follows the container's name.
-fn container_log(name: &str, end: &str) -> Option<Names> {
+fn container_log(name: &str, end: &str) -> Option<PodNames> {
     let mut parts = name.strip_suffix(end)?.split('_');
     let (pod, namespace, container) = (parts.next()?, parts.next()?, parts.next()?);
-    let names = Names {
+    let names = PodNames {
         namespace: namespace.to_owned(),
         pod: pod.to_owned(),
         container: Some(container.to_owned()),
@@ -63,10 +63,10 @@ fn container_log(name: &str, end: &str) -> Option<Names> {
 }
 
 /// Names from `<namespace>_<pod>_<uid>`.
-fn pod_folder(name: &str, uid: &str) -> Option<Names> {
+fn pod_folder(name: &str, uid: &str) -> Option<PodNames> {
     let mut parts = name.strip_suffix(uid)?.strip_suffix('_')?.split('_');
     let (namespace, pod) = (parts.next()?, parts.next()?);
-    let names = Names {
+    let names = PodNames {
         namespace: namespace.to_owned(),
         pod: pod.to_owned(),
         container: None,

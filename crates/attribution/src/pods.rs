@@ -1,5 +1,5 @@
 //! What the kubelet has given out, as its pod-resources API tells it: the kubelet's collector puts it here, others
-//! look. Nobody waits for anybody.
+//! look. No reader waits.
 //!
 //! That API names namespace, pod, container and device ids, but neither the pod's UID nor the container's id, which
 //! are all that a process's control group has. So names come from the paths of the kubelet's log folders
@@ -27,11 +27,11 @@ pub struct Claim {
     pub devices: Vec<Arc<str>>,
 }
 
-/// All claims the kubelet has told of at one time.
+/// All claims the kubelet listed at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// When they were told; `None`: never, or the kubelet has not answered for so long that nothing is known.
-    pub told: Option<Mono>,
+    /// When they were listed; `None`: never, or the kubelet has not answered for so long that nothing is known.
+    pub listed_at: Option<Mono>,
     /// The claims.
     pub all: Vec<Claim>,
 }
@@ -59,9 +59,9 @@ pub fn device_id(id: &str) -> &str {
     id.split_once("::").map_or(id, |(device, _)| device)
 }
 
-/// How it stands with the kubelet.
+/// State of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum KubeletStatus {
     /// It was not asked yet.
     #[default]
     Unasked,
@@ -79,26 +79,26 @@ pub enum Standing {
 #[derive(Debug, Default)]
 pub struct Pods {
     claims: Mutex<Arc<Claims>>,
-    standing: Mutex<Standing>,
+    status: Mutex<KubeletStatus>,
 }
 
 impl Pods {
-    /// Puts up what the kubelet told; [`Claims::default`] if it no longer answers.
+    /// Replaces the claims; [`Claims::default`] if it no longer answers.
     pub fn put(&self, claims: Claims) {
         *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(claims);
     }
 
-    /// Says how it stands with the kubelet.
-    pub fn stand(&self, standing: Standing) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+    /// Sets the state of the kubelet.
+    pub fn set_status(&self, status: KubeletStatus) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
-    /// How it stands with the kubelet.
-    pub fn standing(&self) -> Standing {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// State of the kubelet.
+    pub fn status(&self) -> KubeletStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the kubelet told last.
+    /// The newest claims.
     pub fn claims(&self) -> Arc<Claims> {
         Arc::clone(&self.claims.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -121,13 +121,13 @@ mod tests {
     #[test]
     fn a_device_that_is_shared_in_time_has_no_single_claim() {
         let pods = Pods::default();
-        assert_eq!(pods.claims().told, None);
+        assert_eq!(pods.claims().listed_at, None);
         let all = vec![
             claim("a", "train", &["GPU-1", "GPU-2::0"]),
             claim("b", "serve", &["GPU-2::1"]),
             claim("a", "train", &["GPU-1::7"]),
         ];
-        pods.put(Claims { told: Some(Mono(1)), all });
+        pods.put(Claims { listed_at: Some(Mono(1)), all });
         let claims = pods.claims();
         assert_eq!(claims.only_one_on("GPU-1").map(|claim| &*claim.pod), Some("a"));
         assert_eq!(claims.on("GPU-2").count(), 2);

@@ -1,4 +1,4 @@
-//! Login names of users from the host's `/etc/passwd`. Users whom the host knows from elsewhere (LDAP) keep their
+//! Login names of users from the host's `/etc/passwd`. Users that the host knows from elsewhere (LDAP) keep their
 //! numbers: asking for them could take for ever.
 
 use std::collections::HashMap;

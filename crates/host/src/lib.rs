@@ -4,6 +4,7 @@
 //! - [`supervise`]: child processes, asked first and killed last · [`child`]: how they are started and reaped
 //! - [`frame`]: what parent and child write on their pipes · [`inflight`]: the shared table of driver calls
 //! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads · [`thread`]: threads with small stacks
+//! - [`terminal`]: text for people at a terminal
 //!
 //! Unsafe code: `child` (inherited descriptors, signals, wait4) and `inflight` (the shared page).
 
@@ -19,6 +20,7 @@ mod root;
 pub mod state;
 pub mod stop;
 pub mod supervise;
+pub mod terminal;
 pub mod thread;
 
 pub use root::Host;

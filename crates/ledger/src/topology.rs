@@ -16,7 +16,7 @@ use model::snapshot::TopologyView;
 use model::topology as host;
 use model::topology::TopologyUpdate;
 use model::topology::divide::{self, CpuShare};
-use model::topology::place::{self, DevicePlacement};
+use model::topology::place::{self, GpuPlacement};
 use model::topology::{Device, DeviceKind};
 
 /// After so long at work a link that is still slow will not become faster.
@@ -30,7 +30,7 @@ pub struct TopologyState {
     /// When that came; `None` until the next publication.
     updated: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
-    places: Vec<(DevicePlacement, CpuShare)>,
+    places: Vec<(GpuPlacement, CpuShare)>,
     speeds: BTreeMap<Arc<str>, Speed>,
 }
 
@@ -75,7 +75,7 @@ impl TopologyState {
     }
 
     /// The place of a GPU of the topology.
-    fn place(&self, device: &Device) -> Option<&(DevicePlacement, CpuShare)> {
+    fn place(&self, device: &Device) -> Option<&(GpuPlacement, CpuShare)> {
         self.places.iter().find(|(place, _)| place.address == device.address)
     }
 
@@ -170,7 +170,7 @@ fn put_slices(
     moment: &LedgerMoment<'_>,
     topology: &host::Topology,
     gpu: &Gpu,
-    place: &DevicePlacement,
+    place: &GpuPlacement,
     share: &CpuShare,
 ) {
     let Some(stored) = moment.intake.fresh(gpu, Tier::Normal, moment.now) else { return };
@@ -211,7 +211,7 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
     }
 }
 
-fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &DevicePlacement, share: &CpuShare) {
+fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &GpuPlacement, share: &CpuShare) {
     let l3: model::cpus::CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),
@@ -232,7 +232,7 @@ fn nic_name(nic: &Device) -> &str {
     names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or(&nic.address)
 }
 
-fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::Path) {
+fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::DevicePath) {
     let labels = NicInfo {
         nic: nic_name(nic).to_owned(),
         device: nic.network.as_ref().map(|network| network.interface.clone()).unwrap_or_default(),

@@ -40,7 +40,7 @@ pub struct Topology {
     pub cores: Vec<CpuSet>,
     /// PCI devices of interest (GPUs, NVSwitches, network, storage) in the order of their addresses.
     pub devices: Vec<Device>,
-    /// Reasons for what is missing, as text.
+    /// Why something is not told.
     pub notes: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ pub struct Package {
     pub index: u32,
     /// Its CPUs.
     pub cpus: CpuSet,
-    /// Model of the processor; empty if not known.
+    /// Model of the processor; empty if unknown.
     pub model: String,
 }
 

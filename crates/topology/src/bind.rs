@@ -1,5 +1,5 @@
 //! Ready lines that bind the work on each GPU or MIG device to its share of CPUs and memory, for those who start it.
-//! Each is a file or command that can be used as it is; what it cannot do stands in a comment.
+//! Each is a file or command that can be used as it is; what it cannot do is said in a comment.
 
 mod containers;
 mod kubernetes;
@@ -7,7 +7,9 @@ mod slurm;
 
 use std::fmt::Write;
 
-use super::map::{Map, Taker};
+use host::terminal::printable;
+
+use super::map::{Map, ShareHolder};
 
 /// Who binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -50,31 +52,35 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok());
 }
 
-/// Appends a comment, on one line whatever is in it.
+/// Appends a comment on one line: names from the driver cannot end it.
 fn comment(out: &mut String, text: &str) {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    put(out, format_args!("# {text}"));
+    put(out, format_args!("# {}", printable(text)));
+}
+
+/// Appends a comment of several lines.
+fn comments(out: &mut String, text: &'static str) {
+    text.lines().for_each(|line| comment(out, line));
 }
 
 /// Who it is and why these CPUs, as a comment.
-fn why(out: &mut String, taker: &Taker<'_>) {
-    let (place, share) = (&taker.gpu.place, taker.share());
+fn why(out: &mut String, holder: &ShareHolder<'_>) {
+    let (place, share) = (&holder.gpu.place, holder.share());
     let node = match place.numa_node {
         Some(node) => format!("near NUMA node {node}"),
         None => "the machine does not tell which NUMA node is near: all are taken for near".to_owned(),
     };
     let l3: Vec<String> = share.l3.iter().map(u32::to_string).collect();
     let l3 = if l3.is_empty() { String::new() } else { format!(", L3 {}", l3.join(",")) };
-    comment(out, &format!("{}: {}, {node}{l3}", taker.name(), place.address));
+    comment(out, &format!("{}: {}, {node}{l3}", holder.name(), place.address));
     if share.shared {
         comment(out, "there are fewer cores than GPUs or slices: others have these CPUs too");
     }
 }
 
 /// The UUID of a GPU or MIG device, if it is one that can be written anywhere; says so if it is not.
-fn uuid<'a>(out: &mut String, taker: &Taker<'a>) -> Option<&'a str> {
+fn uuid<'a>(out: &mut String, holder: &ShareHolder<'a>) -> Option<&'a str> {
     let plain = |uuid: &&str| uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
-    let uuid = taker.uuid().filter(|uuid| !uuid.is_empty()).filter(plain);
+    let uuid = holder.uuid().filter(|uuid| !uuid.is_empty()).filter(plain);
     if uuid.is_none() {
         comment(
             out,

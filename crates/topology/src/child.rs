@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::answer::{AskFor, MachineAnswer};
-use super::discover::{self, Found, Origin};
+use super::discover::{self, Discovery, Origin};
 use host::{child, frame};
 
 /// How much of the CPU is left to others.
@@ -60,7 +60,11 @@ fn run(arguments: &Arguments) -> io::Result<()> {
         Origin::Xml(_) | Origin::Synthetic(_) => Vec::new(),
     };
     let found = discover::discover(&origin)
-        .map(|Found { topology, xml: text }| MachineAnswer { topology, devices, xml: xml.then_some(text) })
+        .map(|Discovery { topology, xml: text }| MachineAnswer {
+            topology,
+            devices,
+            xml: xml.then_some(text),
+        })
         .map_err(|error| error.to_string());
     frame::write(&mut answers, &found)
 }

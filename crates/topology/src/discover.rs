@@ -1,5 +1,5 @@
 //! Finding out what the machine is: hwloc for packages, NUMA nodes, caches, cores and the PCI tree, sysfs for the
-//! links and network devices. Only for a process of its own: a file of a sick device can hang whoever reads it.
+//! links and network devices. Only for a process of its own: a file of a sick device can hang its reader.
 //!
 //! The only module that uses hwloc ([`machine`]) is here.
 
@@ -28,7 +28,7 @@ pub const NO_MACHINE: &str = "no folder";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct Discovery {
     /// The machine.
     pub topology: Topology,
     /// The same in hwloc's own format.
@@ -38,14 +38,14 @@ pub struct Found {
 /// Why nothing was found.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Error(String);
+pub struct DiscoverError(String);
 
 /// Looks at all of it. The environment has to be that of [`super::ask`], which tells hwloc of the root.
-pub fn discover(origin: &Origin) -> Result<Found, Error> {
+pub fn discover(origin: &Origin) -> Result<Discovery, DiscoverError> {
     if let Origin::Live(root) = origin {
         check(root)?;
     }
-    let mut found = machine::read(origin).map_err(Error)?;
+    let mut found = machine::read(origin).map_err(DiscoverError)?;
     if let Origin::Live(root) = origin {
         sysfs::complete(&Host::new(root), &mut found.topology);
     }
@@ -53,9 +53,9 @@ pub fn discover(origin: &Origin) -> Result<Found, Error> {
 }
 
 /// Whether there is a machine below this root at all: without its files hwloc makes one up, of one CPU.
-pub(super) fn check(root: &Path) -> Result<(), Error> {
+pub(super) fn check(root: &Path) -> Result<(), DiscoverError> {
     let cpus = Host::new(root).path("/sys/devices/system/cpu");
-    if cpus.is_dir() { Ok(()) } else { Err(Error(format!("{NO_MACHINE} {}", cpus.display()))) }
+    if cpus.is_dir() { Ok(()) } else { Err(DiscoverError(format!("{NO_MACHINE} {}", cpus.display()))) }
 }
 
 /// Looks at links and network devices alone.

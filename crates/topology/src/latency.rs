@@ -4,8 +4,8 @@
 //! Only on demand: it takes some hundred MiB of a node's memory and one of its CPUs for some tenths of a second. It
 //! stays away from memory that is short and from memory without CPUs, which may be that of a GPU.
 
-mod bound;
 mod chase;
+mod mempolicy;
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use nix::sched::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use super::words;
+use super::format;
 use host::Host;
 use model::clock::Mono;
 use model::cpus::CpuSet;
@@ -23,7 +23,7 @@ use model::topology::{NumaNode, Topology};
 const LONGEST: Duration = Duration::from_secs(30);
 /// Smallest and largest buffer, in bytes; between them twice the largest last-level cache.
 const BUFFER: (u64, u64) = (64 << 20, 512 << 20);
-/// Share of a node's free memory that is taken at most.
+/// CpuShare of a node's free memory that is taken at most.
 const SHARE: u64 = 4;
 
 /// What was measured.
@@ -34,12 +34,12 @@ pub struct Latency {
     /// Size of the largest last-level cache; a buffer of less than twice as much is partly in it.
     pub cache_bytes: u64,
     /// Each node's CPUs with each node's memory.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<NodePair>,
 }
 
 /// From the CPUs of a node to the memory of a node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Pair {
+pub struct NodePair {
     /// NUMA node of the CPUs.
     pub cpu_node: u32,
     /// NUMA node of the memory.
@@ -52,7 +52,7 @@ pub struct Pair {
     pub why: Option<String>,
 }
 
-/// Measures on this machine. `progress` is told what is next.
+/// Measures on this machine. `progress` gets the name of the next step.
 pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str)) -> Latency {
     let deadline = Mono::now() + LONGEST;
     let cache = topology.l3_groups.iter().map(|group| group.size_bytes).max().unwrap_or(0);
@@ -72,7 +72,7 @@ pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str))
                 Ok(nanoseconds) => (Some(nanoseconds), None),
                 Err(why) => (None, Some(why)),
             };
-            pairs.push(Pair { cpu_node: cpus.index, memory_node: memory.index, nanoseconds, why });
+            pairs.push(NodePair { cpu_node: cpus.index, memory_node: memory.index, nanoseconds, why });
         }
     }
     Latency { buffer_bytes: bytes, cache_bytes: cache, pairs }
@@ -85,7 +85,7 @@ fn buffer(
     bytes: u64,
     alone: bool,
     deadline: Mono,
-) -> Result<chase::Buffer, String> {
+) -> Result<chase::ChaseBuffer, String> {
     if node.cpus.is_empty() {
         return Err("left alone: memory without CPUs may be that of a GPU".into());
     }
@@ -94,14 +94,14 @@ fn buffer(
     }
     let free = free(host, node.index).ok_or("how much of its memory is free is not known")?;
     if free / SHARE < bytes {
-        return Err(format!("too little of its memory is free: {}", words::size(free)));
+        return Err(format!("too little of its memory is free: {}", format::size(free)));
     }
     let bytes = usize::try_from(bytes).map_err(|_| "the buffer is too large")?;
     // On the only node all memory is there.
     let node = (!alone).then_some(node.index);
-    chase::Buffer::new(bytes, node).map_err(|error| match error.kind() {
+    chase::ChaseBuffer::new(bytes, node).map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            "not permitted: in a container memory is bound with CAP_SYS_NICE alone".into()
+            "not permitted: in a container memory is mempolicy with CAP_SYS_NICE alone".into()
         }
         _ => format!("its memory may not be used: {error}"),
     })
@@ -120,7 +120,7 @@ fn parse_free(text: &str) -> Option<u64> {
 }
 
 /// Time of one load by a CPU of these.
-fn from(cpus: &CpuSet, buffer: &chase::Buffer, deadline: Mono) -> Result<f64, String> {
+fn from(cpus: &CpuSet, buffer: &chase::ChaseBuffer, deadline: Mono) -> Result<f64, String> {
     if Mono::now() >= deadline {
         return Err(out_of_time());
     }
@@ -171,7 +171,7 @@ impl Latency {
         let mut out = format!("  {:<14}{head}\n", "");
         for cpu in cpus {
             let cell = |memory: &u32| {
-                let of = |pair: &&Pair| pair.cpu_node == cpu && pair.memory_node == *memory;
+                let of = |pair: &&NodePair| pair.cpu_node == cpu && pair.memory_node == *memory;
                 let nanoseconds = self.pairs.iter().find(of).and_then(|pair| pair.nanoseconds);
                 format!("{:>12}", nanoseconds.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0} ns")))
             };
@@ -181,18 +181,18 @@ impl Latency {
                 memory.iter().map(cell).collect::<String>()
             ));
         }
-        let size = words::size(self.buffer_bytes);
+        let size = format::size(self.buffer_bytes);
         out.push_str(&format!("  One load after the other at random addresses of {size}.\n"));
         if self.buffer_bytes / 2 < self.cache_bytes {
-            let cache = words::size(self.cache_bytes);
+            let cache = format::size(self.cache_bytes);
             out.push_str(&format!("  The L3 cache has {cache}: part of the loads came from there.\n"));
         }
-        let mut told: Vec<(u32, &str)> = Vec::new();
+        let mut reported: Vec<(u32, &str)> = Vec::new();
         for pair in &self.pairs {
             if let Some(why) = &pair.why
-                && !told.contains(&(pair.memory_node, why.as_str()))
+                && !reported.contains(&(pair.memory_node, why.as_str()))
             {
-                told.push((pair.memory_node, why));
+                reported.push((pair.memory_node, why));
                 out.push_str(&format!("  CPUs of {}, memory {}: {why}\n", pair.cpu_node, pair.memory_node));
             }
         }

@@ -1,13 +1,15 @@
 //! The machine around the GPUs: packages, NUMA nodes, L3 groups, cores, the PCI tree, network and storage by
-//! locality. [`model`] is what was found, as plain data; who finds it (hwloc) runs in a process of its own.
-//! [`place`] says where each GPU sits in it, [`divide`] which CPUs are whose; [`map`] joins both with what the driver
-//! knows, and [`command`] shows it.
+//! locality. A process of its own finds it with hwloc ([`discover`]); [`map`] joins it with what the driver knows,
+//! [`text`] and [`svg`] draw the map, [`bind`] writes binding lines. Unsafe code: `latency/mempolicy.rs` alone.
+
+#![deny(unsafe_code)]
 
 pub mod answer;
 pub mod ask;
 pub mod bind;
 pub mod child;
 pub mod discover;
+mod format;
 pub mod latency;
 pub mod map;
 pub mod svg;
@@ -15,4 +17,3 @@ pub mod svg;
 mod tests;
 pub mod text;
 mod tree;
-mod words;

@@ -7,28 +7,28 @@ use model::cpus::CpuSet;
 use model::pci::pci_address;
 use model::topology::Topology;
 use model::topology::divide::{self, CpuShare};
-use model::topology::place::{self, DevicePlacement};
+use model::topology::place::{self, GpuPlacement, NearestDevice};
 
 /// What the driver says of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct DriverGpu {
     /// NVML's index.
     pub index: u32,
     /// Its UUID.
     pub uuid: String,
-    /// Name of the product; empty if not told.
+    /// Name of the product; empty if unknown.
     pub model: String,
     /// PCI address, in any form.
     pub pci_address: String,
     /// N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
     /// MIG devices on it, in the order of their instances; the CPUs of the GPU are divided among them.
-    pub slices: Vec<KnownSlice>,
+    pub slices: Vec<DriverMigDevice>,
 }
 
 /// What the driver says of a MIG device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KnownSlice {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DriverMigDevice {
     /// Its UUID, as CUDA_VISIBLE_DEVICES takes it.
     pub uuid: String,
     /// Its profile, as `3g.71gb` or `1c.3g.71gb`.
@@ -46,8 +46,8 @@ pub struct Map {
     #[serde(flatten)]
     pub topology: Topology,
     /// Its GPUs in the order of the driver, then those the driver does not list.
-    pub gpus: Vec<Gpu>,
-    /// CPUs that are near no GPU and so nobody's share.
+    pub gpus: Vec<MapGpu>,
+    /// CPUs that are near no GPU and so no share.
     pub left_over: CpuSet,
     /// Latency of memory, where it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub struct Map {
 
 /// A GPU in the picture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gpu {
+pub struct MapGpu {
     /// How it is called in the picture: its index, or `P1` for the first one in the PCI tree where the driver does
     /// not tell.
     pub label: String,
@@ -64,54 +64,48 @@ pub struct Gpu {
     pub index: Option<u32>,
     /// Its UUID.
     pub uuid: Option<String>,
-    /// Name of the product; empty if not told.
+    /// Name of the product; empty if unknown.
     pub model: String,
     /// N of `/dev/nvidiaN`.
     pub minor: Option<u32>,
     /// Where it sits.
     #[serde(flatten)]
-    pub place: DevicePlacement,
+    pub place: GpuPlacement,
     /// Its share of the CPUs.
     pub share: CpuShare,
     /// MIG devices on it.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<MapMigDevice>,
 }
 
 /// A MIG device in the picture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Slice {
+pub struct MapMigDevice {
     /// How it is called in the picture: index of the GPU, dot, its number from 1.
     pub label: String,
-    /// Its UUID.
-    pub uuid: String,
-    /// Its profile.
-    pub profile: String,
-    /// NVML's GPU instance id.
-    pub gpu_instance: u32,
-    /// NVML's compute instance id.
-    pub compute_instance: u32,
+    #[serde(flatten)]
+    pub device: DriverMigDevice,
     /// Its share of the CPUs of the GPU.
     pub share: CpuShare,
 }
 
 /// Who gets a share: a GPU without MIG devices, or a MIG device.
 #[derive(Clone, Copy, Debug)]
-pub struct Taker<'a> {
+pub struct ShareHolder<'a> {
     /// The GPU.
-    pub gpu: &'a Gpu,
+    pub gpu: &'a MapGpu,
     /// The MIG device on it.
-    pub slice: Option<&'a Slice>,
+    pub slice: Option<&'a MapMigDevice>,
 }
 
-impl<'a> Taker<'a> {
+impl<'a> ShareHolder<'a> {
     /// How it is called in the picture.
     pub fn label(&self) -> &'a str {
         self.slice.map_or(&self.gpu.label, |slice| &slice.label)
     }
 
-    /// Its UUID, if the driver told it.
+    /// Its UUID, if the driver gave it.
     pub fn uuid(&self) -> Option<&'a str> {
-        self.slice.map(|slice| &*slice.uuid).or(self.gpu.uuid.as_deref())
+        self.slice.map(|slice| &*slice.device.uuid).or(self.gpu.uuid.as_deref())
     }
 
     /// Its share.
@@ -119,15 +113,15 @@ impl<'a> Taker<'a> {
         self.slice.map_or(&self.gpu.share, |slice| &slice.share)
     }
 
-    /// In words, as `GPU 3 NVIDIA H200, MIG 3g.71gb`.
+    /// As `GPU 3 NVIDIA H200, MIG 3g.71gb`.
     pub fn name(&self) -> String {
-        let slice = self.slice.map(|slice| format!(", MIG {}", slice.profile)).unwrap_or_default();
+        let slice = self.slice.map(|slice| format!(", MIG {}", slice.device.profile)).unwrap_or_default();
         format!("{}{slice}", self.gpu.name())
     }
 }
 
-impl Gpu {
-    /// In words, as `GPU 3 NVIDIA H200`; by its address where the driver does not tell.
+impl MapGpu {
+    /// As `GPU 3 NVIDIA H200`; by its address where the driver does not tell.
     pub fn name(&self) -> String {
         let model = if self.model.is_empty() { String::new() } else { format!(" {}", self.model) };
         match self.index {
@@ -139,10 +133,10 @@ impl Gpu {
 
 impl Map {
     /// Joins the machine with what the driver says of its GPUs, by PCI address.
-    pub fn new(mut topology: Topology, known: &[Known]) -> Map {
+    pub fn new(mut topology: Topology, known: &[DriverGpu]) -> Map {
         let mut rest = place::gpus(&topology);
-        let mut joined: Vec<(Option<&Known>, DevicePlacement)> = Vec::new();
-        let mut known: Vec<&Known> = known.iter().collect();
+        let mut joined: Vec<(Option<&DriverGpu>, GpuPlacement)> = Vec::new();
+        let mut known: Vec<&DriverGpu> = known.iter().collect();
         known.sort_by_key(|gpu| gpu.index);
         for gpu in known {
             let address = pci_address(&gpu.pci_address);
@@ -167,7 +161,7 @@ impl Map {
         let shares = shares(&topology, &joined);
         let left_over = divide::left_over(&topology, &shares);
         let mut unlisted = 0;
-        let gpu = |((known, place), share): ((Option<&Known>, DevicePlacement), CpuShare)| {
+        let gpu = |((known, place), share): ((Option<&DriverGpu>, GpuPlacement), CpuShare)| {
             let label = known.map_or_else(
                 || {
                     unlisted += 1;
@@ -175,7 +169,7 @@ impl Map {
                 },
                 |known| known.index.to_string(),
             );
-            Gpu {
+            MapGpu {
                 index: known.map(|known| known.index),
                 uuid: known.map(|known| known.uuid.clone()).filter(|uuid| !uuid.is_empty()),
                 model: known.map(|known| known.model.clone()).unwrap_or_default(),
@@ -190,27 +184,32 @@ impl Map {
         Map { topology, gpus, left_over, latency: None }
     }
 
-    /// Everybody who gets a share, in order.
-    pub fn takers(&self) -> Vec<Taker<'_>> {
-        let of = |gpu: &'_ Gpu| -> usize { gpu.slices.len().max(1) };
-        let nth = |gpu, at| Taker { gpu, slice: Gpu::slice(gpu, at) };
-        self.gpus.iter().flat_map(|gpu| (0..of(gpu)).map(move |at| nth(gpu, at))).collect()
+    /// All holders of a share, in order.
+    pub fn share_holders(&self) -> Vec<ShareHolder<'_>> {
+        let of = |gpu| ShareHolder { gpu, slice: None };
+        let each = self.gpus.iter().flat_map(|gpu| {
+            let whole = gpu.slices.is_empty().then_some(of(gpu));
+            let slices = gpu.slices.iter().map(move |slice| ShareHolder { slice: Some(slice), ..of(gpu) });
+            whole.into_iter().chain(slices)
+        });
+        each.collect()
+    }
+
+    /// The nearest network device by its first name, and how near it is.
+    pub fn nic(&self, near: &NearestDevice) -> String {
+        let device = self.topology.devices.iter().find(|device| device.address == near.address);
+        let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
+        format!("{name} ({})", near.path.name())
     }
 
     /// The GPU at this PCI address, as it is written in the topology.
-    pub fn gpu(&self, address: &str) -> Option<&Gpu> {
+    pub fn gpu(&self, address: &str) -> Option<&MapGpu> {
         self.gpus.iter().find(|gpu| gpu.place.address == address)
     }
 }
 
-impl Gpu {
-    fn slice(&self, at: usize) -> Option<&Slice> {
-        self.slices.get(at)
-    }
-}
-
-/// The share of each, divided in the order of addresses, as the daemon does: it is the same whoever lists the GPUs.
-fn shares(topology: &Topology, joined: &[(Option<&Known>, DevicePlacement)]) -> Vec<CpuShare> {
+/// The share of each, divided in the order of addresses, as the daemon does: it is the same however the GPUs are listed.
+fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, GpuPlacement)]) -> Vec<CpuShare> {
     let mut order: Vec<usize> = (0..joined.len()).collect();
     order.sort_by_key(|at| &joined[*at].1.address);
     let near: Vec<CpuSet> = order.iter().map(|at| joined[*at].1.cpus.clone()).collect();
@@ -222,8 +221,8 @@ fn shares(topology: &Topology, joined: &[(Option<&Known>, DevicePlacement)]) -> 
 }
 
 /// Where a GPU sits that no PCI tree shows.
-fn nowhere(topology: &Topology, gpu: &Known) -> DevicePlacement {
-    DevicePlacement {
+fn nowhere(topology: &Topology, gpu: &DriverGpu) -> GpuPlacement {
+    GpuPlacement {
         address: gpu.pci_address.clone(),
         numa_node: None,
         cpus: topology.cpus.clone(),
@@ -236,19 +235,21 @@ fn nowhere(topology: &Topology, gpu: &Known) -> DevicePlacement {
     }
 }
 
-fn slices(topology: &Topology, known: Option<&Known>, label: &str, share: &CpuShare) -> Vec<Slice> {
+fn slices(
+    topology: &Topology,
+    known: Option<&DriverGpu>,
+    label: &str,
+    share: &CpuShare,
+) -> Vec<MapMigDevice> {
     let Some(known) = known else { return Vec::new() };
     let weights: Vec<u32> = known.slices.iter().map(|slice| divide::compute_slices(&slice.profile)).collect();
     let mut shares = divide::among_slices(topology, &share.cpus, &weights);
     for of_slice in &mut shares {
         of_slice.shared |= share.shared;
     }
-    let slice = |(at, (slice, share)): (usize, (&KnownSlice, CpuShare))| Slice {
+    let slice = |(at, (slice, share)): (usize, (&DriverMigDevice, CpuShare))| MapMigDevice {
         label: format!("{label}.{}", at + 1),
-        uuid: slice.uuid.clone(),
-        profile: slice.profile.clone(),
-        gpu_instance: slice.gpu_instance,
-        compute_instance: slice.compute_instance,
+        device: slice.clone(),
         share,
     };
     known.slices.iter().zip(shares).enumerate().map(slice).collect()
@@ -260,14 +261,15 @@ mod tests {
     use model::topology::DeviceKind;
     use model::topology::fixtures::{device, machine};
 
-    fn known(index: u32, address: &str, profiles: &[&str]) -> Known {
-        let slice = |profile: &&str| KnownSlice { profile: (*profile).into(), ..KnownSlice::default() };
-        Known {
+    fn known(index: u32, address: &str, profiles: &[&str]) -> DriverGpu {
+        let slice =
+            |profile: &&str| DriverMigDevice { profile: (*profile).into(), ..DriverMigDevice::default() };
+        DriverGpu {
             index,
             uuid: format!("GPU-{index}"),
             pci_address: address.into(),
             slices: profiles.iter().map(slice).collect(),
-            ..Known::default()
+            ..DriverGpu::default()
         }
     }
 
@@ -280,12 +282,12 @@ mod tests {
             device(DeviceKind::Gpu, "0000:87:00.0", Some(1), "24-31", &[]),
         ];
         // The driver need not count as the PCI tree does.
-        let told = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:87:00.0", &[])];
-        let map = Map::new(topology.clone(), &told);
+        let listed = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:87:00.0", &[])];
+        let map = Map::new(topology.clone(), &listed);
         let shares: Vec<(String, String)> = map
-            .takers()
+            .share_holders()
             .iter()
-            .map(|taker| (taker.label().to_owned(), taker.share().cpus.to_string()))
+            .map(|holder| (holder.label().to_owned(), holder.share().cpus.to_string()))
             .collect();
         let of = |label: &str, cpus: &str| (label.to_owned(), cpus.to_owned());
         assert_eq!(

@@ -8,10 +8,10 @@ mod cores;
 mod legend;
 mod pci;
 
+use super::format;
 use super::map::Map;
 use super::text::title;
-use super::tree::{self, Branch, Part};
-use super::words;
+use super::tree::{self, Branch, BranchKind};
 use block::{Block, bold_width, escape, fit, label, rect};
 use cores::Shares;
 
@@ -62,15 +62,15 @@ pub fn svg(map: &Map) -> String {
     )
 }
 
-/// Branches, all as wide as the widest of them; one alone at least as wide as told.
+/// Branches, all as wide as the widest of them; one alone at least as wide as `least`.
 fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map, least: f64) -> Vec<Block> {
     let natural = branches.iter().map(|branch| draw(branch, shares, map, 0.0).width);
-    let alone = matches!(branches, [one] if !matches!(one.part, Part::L3(_)));
+    let alone = matches!(branches, [one] if !matches!(one.kind, BranchKind::L3(_)));
     let least = natural.fold(if alone { least } else { 0.0 }, f64::max);
     branches.iter().map(|branch| draw(branch, shares, map, least)).collect()
 }
 
-/// A package, NUMA node or cache with all that is in it, at least as wide as told.
+/// A package, NUMA node or cache with all that is in it, at least as wide as `least`.
 fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map, least: f64) -> Block {
     let mut rows = Vec::new();
     if !branch.branches.is_empty() {
@@ -104,22 +104,22 @@ fn names(branch: &Branch<'_>) -> (&'static str, Vec<String>) {
         (1..=parts.len()).rev().map(|many| parts[..many].join(" · ")).collect()
     };
     let cpus = format!("CPUs {}", branch.cpus);
-    match branch.part {
-        Part::Machine => ("box", Vec::new()),
-        Part::Package(package) => {
+    match branch.kind {
+        BranchKind::Machine => ("box", Vec::new()),
+        BranchKind::Package(package) => {
             let index = format!("Package {}", package.index);
             match package.model.is_empty() {
                 true => ("package", forms(&[index, cpus])),
                 false => ("package", forms(&[index, package.model.clone(), cpus])),
             }
         }
-        Part::Node(node) => {
-            let memory = words::size(node.memory_bytes);
+        BranchKind::Node(node) => {
+            let memory = format::size(node.memory_bytes);
             let with = if node.cpus.is_empty() { "no CPUs".to_owned() } else { cpus };
             ("node", forms(&[format!("NUMA node {}", node.index), memory, with]))
         }
-        Part::L3(group) => {
-            ("cache", forms(&[format!("L3 {}", group.index), words::size(group.size_bytes), cpus]))
+        BranchKind::L3(group) => {
+            ("cache", forms(&[format!("L3 {}", group.index), format::size(group.size_bytes), cpus]))
         }
     }
 }

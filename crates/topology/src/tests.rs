@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::bind::{self, Binder};
 use super::discover::{Origin, discover};
-use super::map::{Gpu, Known, KnownSlice, Map};
+use super::map::{DriverGpu, DriverMigDevice, Map, MapGpu};
 use super::{svg, text};
 use model::topology::fixtures::device;
-use model::topology::place::Path as Nearness;
+use model::topology::place::DevicePath as Nearness;
 use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
 
 fn file(name: &str) -> Topology {
@@ -21,8 +21,8 @@ fn made_up(words: &str) -> Topology {
 }
 
 /// For each GPU: bus, NUMA node, root port, lowest switch, share.
-fn told(map: &Map) -> Vec<String> {
-    let of = |gpu: &Gpu| {
+fn rows(map: &Map) -> Vec<String> {
+    let of = |gpu: &MapGpu| {
         let place = &gpu.place;
         let or = |text: &Option<String>| text.clone().unwrap_or_default().replace("0000:", "");
         let node = place.numa_node.map_or_else(String::new, |node| node.to_string());
@@ -33,7 +33,7 @@ fn told(map: &Map) -> Vec<String> {
 }
 
 fn shares(map: &Map) -> Vec<String> {
-    map.takers().iter().map(|taker| taker.share().cpus.to_string()).collect()
+    map.share_holders().iter().map(|holder| holder.share().cpus.to_string()).collect()
 }
 
 /// Draws it in every way, and checks what must hold of each.
@@ -58,16 +58,16 @@ fn drawn(map: &Map) {
         rest.split_once('"').unwrap().0.parse().unwrap()
     };
     assert!(number("width") <= 1400.0 && number("height") <= 2200.0, "{:?}", picture.get(..200));
-    // Every core is drawn, and each taker twice: on its card and in the legend.
+    // Every core is drawn, and each holder twice: on its card and in the legend.
     let marks = picture.matches("class=\"core\"").count();
-    assert_eq!(marks, map.topology.cores.len() + 2 * map.takers().len());
+    assert_eq!(marks, map.topology.cores.len() + 2 * map.share_holders().len());
 }
 
 #[test]
 fn dgx_2() {
     let map = Map::new(file("nvidia-dgx2.xml"), &[]);
     assert_eq!(
-        told(&map),
+        rows(&map),
         [
             "34 node0 2b:00.0 32:00.0 0",
             "36 node0 2b:00.0 32:00.0 0",
@@ -117,8 +117,8 @@ fn four_times_four_sockets() {
     drawn(&map);
 }
 
-fn slices(profiles: &[&str]) -> Vec<KnownSlice> {
-    let slice = |(at, profile): (u32, &&str)| KnownSlice {
+fn slices(profiles: &[&str]) -> Vec<DriverMigDevice> {
+    let slice = |(at, profile): (u32, &&str)| DriverMigDevice {
         uuid: format!("MIG-{at}"),
         profile: (*profile).into(),
         gpu_instance: at,
@@ -127,8 +127,8 @@ fn slices(profiles: &[&str]) -> Vec<KnownSlice> {
     (1..).zip(profiles).map(slice).collect()
 }
 
-fn known(index: u32, address: &str, profiles: &[&str]) -> Known {
-    Known {
+fn known(index: u32, address: &str, profiles: &[&str]) -> DriverGpu {
+    DriverGpu {
         index,
         uuid: format!("GPU-{index}"),
         model: "NVIDIA H200".into(),
@@ -217,7 +217,7 @@ fn a_board_of_eight_with_slices_and_a_narrow_link() {
         bytes_per_second: Some(50e9),
     });
     let mig = ["3g.71gb", "2g.35gb", "1g.18gb", "1g.18gb"];
-    let known: Vec<Known> = (0..8)
+    let known: Vec<DriverGpu> = (0..8)
         .map(|at| known(at, &format!("00000000:{at}5:00.0"), if at == 7 { &mig } else { &[] }))
         .collect();
     let map = Map::new(topology, &known);

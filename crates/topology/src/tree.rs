@@ -5,7 +5,7 @@ use model::topology::{Device, L3Group, NumaNode, Package, Topology};
 
 /// What a branch is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Part<'a> {
+pub enum BranchKind<'a> {
     /// All of it.
     Machine,
     /// A package.
@@ -20,14 +20,14 @@ pub enum Part<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch<'a> {
     /// What it is.
-    pub part: Part<'a>,
+    pub kind: BranchKind<'a>,
     /// Its CPUs.
     pub cpus: CpuSet,
     /// What is in it, in the order of first CPUs, those without CPUs last.
     pub branches: Vec<Branch<'a>>,
     /// Cores that are in none of its branches.
     pub cores: Vec<&'a CpuSet>,
-    /// Devices whose NUMA node it is; of the machine, those of which the node is not told.
+    /// Devices whose NUMA node it is; of the machine, those of unknown node.
     pub pci: Vec<Pci<'a>>,
 }
 
@@ -49,11 +49,11 @@ pub enum Pci<'a> {
 
 /// The whole tree.
 pub fn of(topology: &Topology) -> Branch<'_> {
-    let mut root = branch(Part::Machine, topology.cpus.clone());
-    let packages = topology.packages.iter().map(|package| (Part::Package(package), &package.cpus));
-    let nodes = topology.numa_nodes.iter().map(|node| (Part::Node(node), &node.cpus));
-    let groups = topology.l3_groups.iter().map(|group| (Part::L3(group), &group.cpus));
-    let mut parts: Vec<(Part<'_>, &CpuSet)> = packages.chain(nodes).chain(groups).collect();
+    let mut root = branch(BranchKind::Machine, topology.cpus.clone());
+    let packages = topology.packages.iter().map(|package| (BranchKind::Package(package), &package.cpus));
+    let nodes = topology.numa_nodes.iter().map(|node| (BranchKind::Node(node), &node.cpus));
+    let groups = topology.l3_groups.iter().map(|group| (BranchKind::L3(group), &group.cpus));
+    let mut parts: Vec<(BranchKind<'_>, &CpuSet)> = packages.chain(nodes).chain(groups).collect();
     // The widest first; of the same CPUs the package holds the node, the node the cache. Memory alone comes last.
     parts.sort_by_key(|(_, cpus)| (cpus.is_empty(), std::cmp::Reverse(cpus.len()), cpus.iter().next()));
     for (part, cpus) in parts {
@@ -69,15 +69,15 @@ pub fn of(topology: &Topology) -> Branch<'_> {
     root
 }
 
-fn branch(part: Part<'_>, cpus: CpuSet) -> Branch<'_> {
-    Branch { part, cpus, branches: Vec::new(), cores: Vec::new(), pci: Vec::new() }
+fn branch(part: BranchKind<'_>, cpus: CpuSet) -> Branch<'_> {
+    Branch { kind: part, cpus, branches: Vec::new(), cores: Vec::new(), pci: Vec::new() }
 }
 
 impl<'a> Branch<'a> {
-    fn put(&mut self, part: Part<'a>, cpus: &CpuSet) {
+    fn put(&mut self, part: BranchKind<'a>, cpus: &CpuSet) {
         let holds = |branch: &Branch<'_>| match part {
-            // Memory alone is in its package, if it is told.
-            Part::Node(node) if cpus.is_empty() => branch.has_package(node.package),
+            // Memory alone is in its package, if that is known.
+            BranchKind::Node(node) if cpus.is_empty() => branch.has_package(node.package),
             _ => !cpus.is_empty() && cpus.is_within(&branch.cpus),
         };
         match self.branches.iter_mut().find(|branch| holds(branch)) {
@@ -87,7 +87,7 @@ impl<'a> Branch<'a> {
     }
 
     fn has_package(&self, wanted: Option<u32>) -> bool {
-        matches!(self.part, Part::Package(package) if Some(package.index) == wanted)
+        matches!(self.kind, BranchKind::Package(package) if Some(package.index) == wanted)
             || self.branches.iter().any(|branch| branch.has_package(wanted))
     }
 
@@ -98,17 +98,17 @@ impl<'a> Branch<'a> {
         }
     }
 
-    /// Puts a device where its node is; `told` tells whether there is one.
-    fn put_device(&mut self, device: &'a Device, told: bool) -> bool {
-        let here = match self.part {
-            Part::Machine => !told,
-            Part::Node(node) => device.numa_node == Some(node.index),
+    /// Puts a device where its node is; `known`: the device has a node.
+    fn put_device(&mut self, device: &'a Device, known: bool) -> bool {
+        let here = match self.kind {
+            BranchKind::Machine => !known,
+            BranchKind::Node(node) => device.numa_node == Some(node.index),
             _ => false,
         };
         if here {
             put_pci(&mut self.pci, &upstream(device), device, true);
         }
-        here || self.branches.iter_mut().any(|branch| branch.put_device(device, told))
+        here || self.branches.iter_mut().any(|branch| branch.put_device(device, known))
     }
 
     fn arrange(&mut self) {
@@ -173,11 +173,11 @@ mod tests {
     use model::topology::fixtures::{cpus, device, machine};
 
     fn names(branch: &Branch<'_>) -> String {
-        let own = match branch.part {
-            Part::Machine => "machine".to_owned(),
-            Part::Package(package) => format!("package{}", package.index),
-            Part::Node(node) => format!("node{}", node.index),
-            Part::L3(group) => format!("l3#{}", group.index),
+        let own = match branch.kind {
+            BranchKind::Machine => "machine".to_owned(),
+            BranchKind::Package(package) => format!("package{}", package.index),
+            BranchKind::Node(node) => format!("node{}", node.index),
+            BranchKind::L3(group) => format!("l3#{}", group.index),
         };
         let mut inner: Vec<String> = branch.branches.iter().map(names).collect();
         inner.extend(branch.cores.iter().map(|core| core.to_string()));

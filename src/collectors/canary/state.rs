@@ -192,7 +192,7 @@ impl CanaryState {
 
     /// Whether a pod was given the place.
     pub fn pod(&self, snapshot: &Snapshot, place: &Place) -> Claimed {
-        let (standing, claims) = (self.pods.standing(), self.pods.claims());
+        let (standing, claims) = (self.pods.status(), self.pods.claims());
         claims::by_pod(&standing, &claims, place, minor(snapshot, &place.gpu))
     }
 }

@@ -1,7 +1,7 @@
 //! The kernel's perf events: the only user of `perf_event_open(2)`. Events are counted, never sampled: nothing of a
 //! process but how often something happened is read.
 //!
-//! Counters of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is
+//! PerfGroup of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is
 //! at work interrupts its CPU for a moment, so this is also an interrupt a group instead of one an event.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software};
 use perf_event::{Builder, Counter, ReadFormat};
 
-use super::kernel::{Group, Kernel, Place, Reading, Refusal};
+use super::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
 use host::Host;
 use model::catalog::PerfEvent;
 
@@ -56,30 +56,30 @@ impl Processor {
     }
 
     /// How the kernel calls an event here.
-    fn config(self, event: PerfEvent) -> Result<Config, Refusal> {
+    fn config(self, event: PerfEvent) -> Result<PerfConfig, Refusal> {
         use PerfEvent::*;
         // What the kernel calls "cache references and misses" is the last level on Intel alone: on AMD it is L2, on
         // Arm L1. There the last level is asked for by name, which not every one has.
         let last_level = |hardware, result| match self {
-            Processor::Intel { .. } => Config::Hardware(hardware),
-            Processor::Other => Config::Cache(CacheId::LL, result),
+            Processor::Intel { .. } => PerfConfig::Hardware(hardware),
+            Processor::Other => PerfConfig::Cache(CacheId::LL, result),
         };
         Ok(match event {
-            ContextSwitches => Config::Software(Software::CONTEXT_SWITCHES),
-            CpuMigrations => Config::Software(Software::CPU_MIGRATIONS),
-            PageFaults => Config::Software(Software::PAGE_FAULTS),
-            MajorFaults => Config::Software(Software::PAGE_FAULTS_MAJ),
-            Cycles => Config::Hardware(Hardware::CPU_CYCLES),
-            Instructions => Config::Hardware(Hardware::INSTRUCTIONS),
+            ContextSwitches => PerfConfig::Software(Software::CONTEXT_SWITCHES),
+            CpuMigrations => PerfConfig::Software(Software::CPU_MIGRATIONS),
+            PageFaults => PerfConfig::Software(Software::PAGE_FAULTS),
+            MajorFaults => PerfConfig::Software(Software::PAGE_FAULTS_MAJ),
+            Cycles => PerfConfig::Hardware(Hardware::CPU_CYCLES),
+            Instructions => PerfConfig::Hardware(Hardware::INSTRUCTIONS),
             LlcMisses => last_level(Hardware::CACHE_MISSES, CacheResult::MISS),
             LlcReferences => last_level(Hardware::CACHE_REFERENCES, CacheResult::ACCESS),
-            BranchMisses => Config::Hardware(Hardware::BRANCH_MISSES),
-            Branches => Config::Hardware(Hardware::BRANCH_INSTRUCTIONS),
-            RefCycles => Config::Hardware(Hardware::REF_CPU_CYCLES),
-            StalledFrontend => Config::Hardware(Hardware::STALLED_CYCLES_FRONTEND),
-            StalledBackend => Config::Hardware(Hardware::STALLED_CYCLES_BACKEND),
-            NodeLoads => Config::Cache(CacheId::NODE, CacheResult::ACCESS),
-            NodeLoadMisses => Config::Cache(CacheId::NODE, CacheResult::MISS),
+            BranchMisses => PerfConfig::Hardware(Hardware::BRANCH_MISSES),
+            Branches => PerfConfig::Hardware(Hardware::BRANCH_INSTRUCTIONS),
+            RefCycles => PerfConfig::Hardware(Hardware::REF_CPU_CYCLES),
+            StalledFrontend => PerfConfig::Hardware(Hardware::STALLED_CYCLES_FRONTEND),
+            StalledBackend => PerfConfig::Hardware(Hardware::STALLED_CYCLES_BACKEND),
+            NodeLoads => PerfConfig::Cache(CacheId::NODE, CacheResult::ACCESS),
+            NodeLoadMisses => PerfConfig::Cache(CacheId::NODE, CacheResult::MISS),
             FpScalar => self.fp(0x03)?,
             Fp128 => self.fp(0x0c)?,
             Fp256 => self.fp(0x30)?,
@@ -88,10 +88,10 @@ impl Processor {
     }
 
     /// Both precisions of one width.
-    fn fp(self, unit_mask: u64) -> Result<Config, Refusal> {
+    fn fp(self, unit_mask: u64) -> Result<PerfConfig, Refusal> {
         match self {
             Processor::Intel { fp: true, wide } if wide || unit_mask != 0xc0 => {
-                Ok(Config::Raw(unit_mask << 8 | FP_ARITH))
+                Ok(PerfConfig::Raw(unit_mask << 8 | FP_ARITH))
             }
             // Another core may count something else by the same code, and would not say so.
             Processor::Intel { fp: false, .. } => {
@@ -103,7 +103,7 @@ impl Processor {
 }
 
 /// How the kernel calls an event.
-enum Config {
+enum PerfConfig {
     Software(Software),
     Hardware(Hardware),
     Cache(CacheId, CacheResult),
@@ -117,18 +117,20 @@ pub struct Perf {
 }
 
 impl Perf {
-    /// Counters of this processor.
+    /// PerfGroup of this processor.
     pub fn new(processor: Processor) -> Perf {
         Perf { processor }
     }
 
     /// A counter of everything at one place, users' programs and the kernel together.
-    fn builder<'a>(self, event: PerfEvent, place: Place<'a>) -> Result<Builder<'a>, Refusal> {
+    fn builder<'a>(self, event: PerfEvent, place: CounterScope<'a>) -> Result<Builder<'a>, Refusal> {
         let mut builder = match self.processor.config(event)? {
-            Config::Software(event) => Builder::new(event),
-            Config::Hardware(event) => Builder::new(event),
-            Config::Cache(which, result) => Builder::new(Cache { which, operation: CacheOp::READ, result }),
-            Config::Raw(config) => Builder::new(Raw::new(config)),
+            PerfConfig::Software(event) => Builder::new(event),
+            PerfConfig::Hardware(event) => Builder::new(event),
+            PerfConfig::Cache(which, result) => {
+                Builder::new(Cache { which, operation: CacheOp::READ, result })
+            }
+            PerfConfig::Raw(config) => Builder::new(Raw::new(config)),
         };
         builder.include_kernel().one_cpu(usize::try_from(place.cpu).unwrap_or(usize::MAX));
         match place.cgroup {
@@ -139,15 +141,15 @@ impl Perf {
     }
 }
 
-impl Kernel for Perf {
-    type Group = Counters;
+impl CounterBackend for Perf {
+    type Group = PerfGroup;
 
-    fn open(&self, event: PerfEvent, place: Place<'_>) -> Result<Counters, Refusal> {
+    fn open(&self, event: PerfEvent, place: CounterScope<'_>) -> Result<PerfGroup, Refusal> {
         let times = ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING;
         let mut builder = self.builder(event, place)?;
         builder.read_format(ReadFormat::GROUP | ReadFormat::ID | times);
         let first = builder.build().map_err(|error| self.refusal(event, error))?;
-        Ok(Counters { kernel: *self, first, others: Vec::new() })
+        Ok(PerfGroup { kernel: *self, first, others: Vec::new() })
     }
 }
 
@@ -155,7 +157,7 @@ impl Perf {
     fn refusal(self, event: PerfEvent, error: std::io::Error) -> Refusal {
         match (Refusal::from(error), self.processor.config(event)) {
             // The kernel's table of cache events has "no such thing" (ENOENT) and "makes no sense" (EINVAL).
-            (Refusal::Kernel(Errno::EINVAL), Ok(Config::Cache(..))) => Refusal::Kernel(Errno::ENOENT),
+            (Refusal::Kernel(Errno::EINVAL), Ok(PerfConfig::Cache(..))) => Refusal::Kernel(Errno::ENOENT),
             (refusal, _) => refusal,
         }
     }
@@ -163,14 +165,14 @@ impl Perf {
 
 /// A group of the running kernel.
 #[derive(Debug)]
-pub struct Counters {
+pub struct PerfGroup {
     kernel: Perf,
     first: Counter,
     others: Vec<Counter>,
 }
 
-impl Group for Counters {
-    fn join(&mut self, event: PerfEvent, place: Place<'_>) -> Result<(), Refusal> {
+impl CounterGroup for PerfGroup {
+    fn join(&mut self, event: PerfEvent, place: CounterScope<'_>) -> Result<(), Refusal> {
         let builder = self.kernel.builder(event, place)?;
         self.others.push(builder.build_with_group(&mut self.first)?);
         Ok(())
@@ -180,7 +182,7 @@ impl Group for Counters {
         Ok(self.first.enable_group()?)
     }
 
-    fn read(&mut self) -> Result<Reading, Refusal> {
+    fn read(&mut self) -> Result<GroupReading, Refusal> {
         let data = self.first.read_group()?;
         let nanos = |time: Option<std::time::Duration>| {
             time.and_then(|time| u64::try_from(time.as_nanos()).ok()).unwrap_or(0)
@@ -189,7 +191,7 @@ impl Group for Counters {
         // The kernel takes a group apart when its CPU goes off: then members are missing.
         let values: Option<Vec<u64>> = members.map(|counter| Some(data.get(counter)?.value())).collect();
         let values = values.ok_or(Refusal::Kernel(Errno::ENODEV))?;
-        Ok(Reading { enabled: nanos(data.time_enabled()), running: nanos(data.time_running()), values })
+        Ok(GroupReading { enabled: nanos(data.time_enabled()), running: nanos(data.time_running()), values })
     }
 }
 
@@ -206,7 +208,7 @@ mod tests {
 
     fn raw(processor: Processor, event: PerfEvent) -> Result<u64, PerfState> {
         match processor.config(event) {
-            Ok(Config::Raw(config)) => Ok(config),
+            Ok(PerfConfig::Raw(config)) => Ok(config),
             Ok(_) => panic!("no raw event"),
             Err(refusal) => Err(refusal.state()),
         }
@@ -233,8 +235,8 @@ mod tests {
     #[test]
     fn the_last_level_is_not_taken_from_another_one() {
         let config = |processor: Processor| processor.config(PerfEvent::LlcMisses).ok().unwrap();
-        assert!(matches!(config(Processor::Other), Config::Cache(CacheId::LL, CacheResult::MISS)));
+        assert!(matches!(config(Processor::Other), PerfConfig::Cache(CacheId::LL, CacheResult::MISS)));
         let intel = config(cpuinfo("GenuineIntel", 143, "avx512f"));
-        assert!(matches!(intel, Config::Hardware(Hardware::CACHE_MISSES)));
+        assert!(matches!(intel, PerfConfig::Hardware(Hardware::CACHE_MISSES)));
     }
 }

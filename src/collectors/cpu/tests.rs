@@ -9,11 +9,11 @@ use std::rc::Rc;
 use nix::errno::Errno;
 use proptest::prelude::*;
 
-use super::kernel::{Group, Kernel, Place, Reading, Refusal};
-use super::machine::{Machine, state};
-use super::owned::{Folder, Left, Owned, Wanted, folder};
+use super::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
+use super::cpu_groups::CpuGroups;
+use super::machine_events::{MachineEvents, state};
+use super::owner_events::{OwnerCgroup, OwnerEvents, Uncounted, WantedOwners, folder};
 use super::perf::{Perf, Processor};
-use super::places::Groups;
 use host::Host;
 use model::catalog::PerfEvent::{self, *};
 use model::catalog::{CpuGroup, PerfState};
@@ -61,7 +61,7 @@ impl Kept {
         f(&mut self.0.borrow_mut())
     }
 
-    fn admit(&self, event: PerfEvent, place: Place<'_>) -> Result<(), Refusal> {
+    fn admit(&self, event: PerfEvent, place: CounterScope<'_>) -> Result<(), Refusal> {
         self.with(|played| {
             if let Some(errno) = played.refuses.get(&event) {
                 return Err(Refusal::Kernel(*errno));
@@ -79,13 +79,13 @@ impl Kept {
 }
 
 fn hardware(events: &[PerfEvent]) -> usize {
-    events.iter().filter(|event| !super::counters::is_software(**event)).count()
+    events.iter().filter(|event| !super::counter_set::is_software(**event)).count()
 }
 
-impl Kernel for Kept {
+impl CounterBackend for Kept {
     type Group = PlayedGroup;
 
-    fn open(&self, event: PerfEvent, place: Place<'_>) -> Result<PlayedGroup, Refusal> {
+    fn open(&self, event: PerfEvent, place: CounterScope<'_>) -> Result<PlayedGroup, Refusal> {
         self.admit(event, place)?;
         let number = self.with(|played| {
             played.opened += 1;
@@ -95,8 +95,8 @@ impl Kernel for Kept {
     }
 }
 
-impl Group for PlayedGroup {
-    fn join(&mut self, event: PerfEvent, place: Place<'_>) -> Result<(), Refusal> {
+impl CounterGroup for PlayedGroup {
+    fn join(&mut self, event: PerfEvent, place: CounterScope<'_>) -> Result<(), Refusal> {
         if hardware(&self.events) >= self.kept.with(|played| played.fit) {
             return Err(Refusal::Kernel(Errno::EINVAL));
         }
@@ -110,7 +110,7 @@ impl Group for PlayedGroup {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<Reading, Refusal> {
+    fn read(&mut self) -> Result<GroupReading, Refusal> {
         self.kept.with(|played| {
             played.reads += 1;
             if self.number <= played.apart || played.off.contains(&self.cpu) {
@@ -120,7 +120,7 @@ impl Group for PlayedGroup {
             let running = if hardware(&self.events) > 0 { enabled / 100 * played.turn } else { enabled };
             let rate = |event: &PerfEvent| played.rates.get(&(self.cpu, *event)).copied().unwrap_or(0);
             let values = self.events.iter().map(|event| rate(event) * running).collect();
-            Ok(Reading { enabled, running, values })
+            Ok(GroupReading { enabled, running, values })
         })
     }
 }
@@ -140,13 +140,13 @@ fn unnamed() -> CpuGroup {
     CpuGroup { numa_node: "".into(), l3: "".into() }
 }
 
-fn sums(machine: &Machine<Kept>) -> BTreeMap<PerfEvent, u128> {
+fn sums(machine: &MachineEvents<Kept>) -> BTreeMap<PerfEvent, u128> {
     let mut all = BTreeMap::new();
     machine.sums().for_each(|(_, event, sum)| *all.entry(event).or_default() += sum);
     all
 }
 
-fn states(machine: &Machine<Kept>) -> BTreeMap<PerfEvent, PerfState> {
+fn states(machine: &MachineEvents<Kept>) -> BTreeMap<PerfEvent, PerfState> {
     machine.outcomes().iter().map(|(event, outcome)| (*event, state(outcome))).collect()
 }
 
@@ -156,14 +156,14 @@ fn a_cpu_is_read_with_one_call_for_the_kernels_events_and_one_for_four_of_the_ha
     kernel.with(|played| {
         played.rates = [((0, Cycles), 3), ((1, Cycles), 2), ((1, ContextSwitches), 1)].into();
     });
-    let mut machine = Machine::new(&DEFAULT);
-    machine.step(&kernel, &cpus("0-1"), &Groups::default(), 1000);
+    let mut machine = MachineEvents::new(&DEFAULT);
+    machine.step(&kernel, &cpus("0-1"), &CpuGroups::default(), 1000);
     assert_eq!(machine.open_counters(), 16);
     assert_eq!(sums(&machine).values().sum::<u128>(), 0, "counters are born at 0");
     assert_eq!(machine.sums().count(), 8, "each event in each group");
     assert_eq!(kernel.with(|played| played.opened), 4);
     kernel.with(|played| played.now = 1000);
-    machine.step(&kernel, &cpus("0-1"), &Groups::default(), 1000);
+    machine.step(&kernel, &cpus("0-1"), &CpuGroups::default(), 1000);
     assert_eq!(kernel.with(|played| played.reads), 4);
     assert_eq!((sums(&machine)[&Cycles], sums(&machine)[&ContextSwitches]), (5000, 1000));
     assert!(machine.ratios().all(|(_, ratio)| ratio == 1.0));
@@ -173,10 +173,10 @@ fn a_cpu_is_read_with_one_call_for_the_kernels_events_and_one_for_four_of_the_ha
 fn shared_counters_are_scaled_and_say_so() {
     let kernel = Kept::new();
     kernel.with(|played| (played.turn, played.rates) = (25, [((0, Cycles), 4), ((0, PageFaults), 1)].into()));
-    let mut machine = Machine::new(&DEFAULT);
-    machine.step(&kernel, &cpus("0"), &Groups::default(), 1000);
+    let mut machine = MachineEvents::new(&DEFAULT);
+    machine.step(&kernel, &cpus("0"), &CpuGroups::default(), 1000);
     kernel.with(|played| played.now = 1000);
-    machine.step(&kernel, &cpus("0"), &Groups::default(), 1000);
+    machine.step(&kernel, &cpus("0"), &CpuGroups::default(), 1000);
     assert_eq!((sums(&machine)[&Cycles], sums(&machine)[&PageFaults]), (4000, 1000));
     let ratios: BTreeMap<PerfEvent, f64> = machine.ratios().collect();
     assert_eq!((ratios[&Cycles], ratios[&PageFaults]), (0.25, 1.0), "the kernel's own are never shared");
@@ -195,14 +195,14 @@ fn each_refusal_has_its_state_and_the_others_are_counted() {
     ] {
         let kernel = Kept::new();
         kernel.with(|played| played.refuses = DEFAULT[4..].iter().map(|event| (*event, errno)).collect());
-        let mut machine = Machine::new(&DEFAULT);
-        machine.step(&kernel, &cpus("0-3"), &Groups::default(), 1000);
+        let mut machine = MachineEvents::new(&DEFAULT);
+        machine.step(&kernel, &cpus("0-3"), &CpuGroups::default(), 1000);
         let states = states(&machine);
         assert_eq!((states[&Cycles], states[&PageFaults]), (expected, PerfState::Works), "{errno}");
         assert_eq!((machine.open_counters(), machine.sums().count()), (16, 4));
         kernel.with(|played| played.refuses = DEFAULT.iter().map(|event| (*event, errno)).collect());
-        let mut machine = Machine::new(&DEFAULT);
-        machine.step(&kernel, &cpus("0-3"), &Groups::default(), 1000);
+        let mut machine = MachineEvents::new(&DEFAULT);
+        machine.step(&kernel, &cpus("0-3"), &CpuGroups::default(), 1000);
         assert_eq!((machine.open_counters(), machine.sums().count()), (0, 0));
         assert!(machine.outcomes().values().all(|outcome| state(outcome) == expected), "{errno}");
     }
@@ -212,13 +212,13 @@ fn each_refusal_has_its_state_and_the_others_are_counted() {
 fn what_was_not_permitted_is_tried_again() {
     let kernel = Kept::new();
     kernel.with(|played| played.refuses = DEFAULT.iter().map(|event| (*event, Errno::EACCES)).collect());
-    let mut machine = Machine::new(&DEFAULT);
+    let mut machine = MachineEvents::new(&DEFAULT);
     let one = cpus("0-1");
-    machine.step(&kernel, &one, &Groups::default(), 1000);
+    machine.step(&kernel, &one, &CpuGroups::default(), 1000);
     assert!(!machine.retry(&kernel, &one));
     kernel.with(|played| played.refuses = DEFAULT[4..].iter().map(|event| (*event, Errno::ENOENT)).collect());
     assert!(machine.retry(&kernel, &one));
-    machine.step(&kernel, &one, &Groups::default(), 1000);
+    machine.step(&kernel, &one, &CpuGroups::default(), 1000);
     assert_eq!(machine.working(), DEFAULT[..4]);
     assert!(!machine.retry(&kernel, &one), "a PMU does not come by itself");
 }
@@ -228,8 +228,8 @@ fn events_that_do_not_fit_together_are_counted_apart() {
     for fit in 1..=6 {
         let kernel = Kept::new();
         kernel.with(|played| played.fit = fit);
-        let mut machine = Machine::new(&DEFAULT);
-        machine.step(&kernel, &cpus("0"), &Groups::default(), 1000);
+        let mut machine = MachineEvents::new(&DEFAULT);
+        machine.step(&kernel, &cpus("0"), &CpuGroups::default(), 1000);
         let groups = kernel.with(|played| played.opened);
         assert_eq!((machine.open_counters(), groups), (8, 1 + 4usize.div_ceil(fit.min(4))));
     }
@@ -240,10 +240,10 @@ fn a_cpu_that_goes_keeps_its_sum_and_one_that_comes_is_added() {
     let kernel = Kept::new();
     let rate = |cpu| ((cpu, ContextSwitches), 1);
     kernel.with(|played| played.rates = (0..3).map(rate).collect());
-    let mut machine = Machine::new(&DEFAULT[..4]);
+    let mut machine = MachineEvents::new(&DEFAULT[..4]);
     let mut at = |now, off: &[u32], known: &str| {
         kernel.with(|played| (played.now, played.off) = (now, off.iter().copied().collect()));
-        machine.step(&kernel, &cpus(known), &Groups::default(), 1000);
+        machine.step(&kernel, &cpus(known), &CpuGroups::default(), 1000);
         (sums(&machine)[&ContextSwitches], machine.open_counters())
     };
     assert_eq!(at(0, &[2], "0-1"), (0, 8));
@@ -259,29 +259,29 @@ fn a_cpu_that_goes_keeps_its_sum_and_one_that_comes_is_added() {
 fn groups_that_were_taken_apart_are_opened_again() {
     let kernel = Kept::new();
     kernel.with(|played| played.rates = [((0, PageFaults), 1)].into());
-    let mut machine = Machine::new(&DEFAULT[..4]);
-    machine.step(&kernel, &cpus("0"), &Groups::default(), 1000);
+    let mut machine = MachineEvents::new(&DEFAULT[..4]);
+    machine.step(&kernel, &cpus("0"), &CpuGroups::default(), 1000);
     kernel.with(|played| (played.now, played.apart) = (100, played.opened));
-    machine.step(&kernel, &cpus("0"), &Groups::default(), 1000);
+    machine.step(&kernel, &cpus("0"), &CpuGroups::default(), 1000);
     kernel.with(|played| played.now = 200);
-    machine.step(&kernel, &cpus("0"), &Groups::default(), 1000);
+    machine.step(&kernel, &cpus("0"), &CpuGroups::default(), 1000);
     assert_eq!(sums(&machine)[&PageFaults], 100);
 }
 
 #[test]
 fn without_room_the_last_events_are_left_out_on_every_cpu() {
     let kernel = Kept::new();
-    let mut machine = Machine::new(&DEFAULT);
-    machine.step(&kernel, &cpus("0-7"), &Groups::default(), 40);
+    let mut machine = MachineEvents::new(&DEFAULT);
+    machine.step(&kernel, &cpus("0-7"), &CpuGroups::default(), 40);
     assert_eq!((machine.open_counters(), machine.working()), (40, DEFAULT[..5].to_vec()));
     assert_eq!(states(&machine)[&BranchMisses], PerfState::Unknown);
-    machine.step(&kernel, &cpus("0-7"), &Groups::default(), 400);
+    machine.step(&kernel, &cpus("0-7"), &CpuGroups::default(), 400);
     assert_eq!(machine.open_counters(), 64, "there is room now");
-    // Somebody else takes descriptors: an event that is not on all CPUs is on none.
+    // Another part of the process takes descriptors: an event that is not on all CPUs is on none.
     let kernel = Kept::new();
     kernel.with(|played| played.descriptors = 20);
-    let mut machine = Machine::new(&DEFAULT[..4]);
-    machine.step(&kernel, &cpus("0-7"), &Groups::default(), 400);
+    let mut machine = MachineEvents::new(&DEFAULT[..4]);
+    machine.step(&kernel, &cpus("0-7"), &CpuGroups::default(), 400);
     assert!(machine.open_counters() <= 20);
     assert_eq!(machine.open_counters() % 8, 0);
 }
@@ -294,12 +294,12 @@ fn owners_are_counted_as_far_as_there_is_room_and_keep_what_was_counted() {
     let events = &DEFAULT[..4];
     let folders: Vec<_> = (0..3).map(|n| dir.path().join(format!("{n}"))).collect();
     folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
-    let wanted = |alive: &[usize], ended: &[usize]| -> Wanted {
-        let alive = alive.iter().map(|n| (n.to_string().into(), Folder::Alive(folders[*n].clone())));
-        alive.chain(ended.iter().map(|n| (n.to_string().into(), Folder::Ended))).collect()
+    let wanted = |alive: &[usize], ended: &[usize]| -> WantedOwners {
+        let alive = alive.iter().map(|n| (n.to_string().into(), OwnerCgroup::Alive(folders[*n].clone())));
+        alive.chain(ended.iter().map(|n| (n.to_string().into(), OwnerCgroup::Ended))).collect()
     };
-    let mut owned = Owned::default();
-    let mut at = |now, wanted: &Wanted| {
+    let mut owned = OwnerEvents::default();
+    let mut at = |now, wanted: &WantedOwners| {
         kernel.with(|played| played.now = now);
         let left = owned.step(&kernel, &cpus("0-1"), events, wanted, 20);
         let sums: Vec<(String, u128)> = owned
@@ -314,7 +314,10 @@ fn owners_are_counted_as_far_as_there_is_room_and_keep_what_was_counted() {
     assert_eq!((sums, open), (vec![sum("0", 0), sum("1", 0)], 16));
     assert_eq!(left.without_room, ["2".into()]);
     let (sums, left, open) = at(100, &wanted(&[1, 2], &[0]));
-    assert_eq!((sums, left, open), (vec![sum("0", 300), sum("1", 300), sum("2", 0)], Left::default(), 16));
+    assert_eq!(
+        (sums, left, open),
+        (vec![sum("0", 300), sum("1", 300), sum("2", 0)], Uncounted::default(), 16)
+    );
     let (sums, ..) = at(200, &wanted(&[1, 2], &[0]));
     assert_eq!(sums, [sum("0", 300), sum("1", 600), sum("2", 300)]);
     fs::remove_dir(&folders[0]).unwrap();
@@ -344,8 +347,8 @@ fn control_groups_are_looked_for_where_events_are_counted() {
     assert_eq!(found("/a/b"), None, "version 1 has perf_event, and not this group");
     put("perf_event/a/b/cgroup.procs");
     assert_eq!(found("/a/b"), Some("sys/fs/cgroup/perf_event/a/b".into()));
-    for nobody in ["", "/", "/a/../../../etc", "/.."] {
-        assert_eq!(found(nobody), None, "{nobody}");
+    for no_group in ["", "/", "/a/../../../etc", "/.."] {
+        assert_eq!(found(no_group), None, "{no_group}");
     }
 }
 
@@ -353,10 +356,10 @@ fn control_groups_are_looked_for_where_events_are_counted() {
 fn the_running_kernel_counts_or_says_why_not() {
     let host = Host::new("/");
     let kernel = Perf::new(Processor::of_host(&host));
-    let cpus = super::places::online(&host).unwrap();
+    let cpus = super::cpu_groups::online(&host).unwrap();
     // No more descriptors than a large machine with the usual limit has for all tests together.
-    let mut machine = Machine::new(&[PageFaults, Cycles]);
-    machine.step(&kernel, &cpus, &Groups::of_host(&host, &cpus), 1000);
+    let mut machine = MachineEvents::new(&[PageFaults, Cycles]);
+    machine.step(&kernel, &cpus, &CpuGroups::of_host(&host, &cpus), 1000);
     let pmu = ["cpu", "cpu_core", "cpu_atom", "armv8_pmuv3_0"]
         .iter()
         .any(|name| fs::exists(format!("/sys/bus/event_source/devices/{name}")).unwrap());
@@ -370,13 +373,13 @@ fn the_running_kernel_counts_or_says_why_not() {
     }
     // New pages are made until the counters have seen some.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let faults = |machine: &Machine<Perf>| -> u128 {
+    let faults = |machine: &MachineEvents<Perf>| -> u128 {
         machine.sums().filter(|(_, event, _)| *event == PageFaults).map(|(.., sum)| sum).sum()
     };
     while faults(&machine) < 100 {
         assert!(std::time::Instant::now() < deadline, "no page fault was counted");
         std::hint::black_box(vec![1u8; 4 << 20]);
-        machine.step(&kernel, &cpus, &Groups::of_host(&host, &cpus), 1000);
+        machine.step(&kernel, &cpus, &CpuGroups::of_host(&host, &cpus), 1000);
     }
     assert!(machine.ratios().filter(|(event, _)| *event == PageFaults).all(|(_, ratio)| ratio > 0.9));
 }
@@ -385,7 +388,7 @@ fn the_running_kernel_counts_or_says_why_not() {
 fn the_running_kernel_counts_for_a_control_group() {
     let host = Host::new("/");
     let kernel = Perf::new(Processor::of_host(&host));
-    let cpus = super::places::online(&host).unwrap();
+    let cpus = super::cpu_groups::online(&host).unwrap();
     // This process's own group of version 2, where events are counted for those; else there is nothing to try.
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
     let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return };
@@ -394,8 +397,8 @@ fn the_running_kernel_counts_for_a_control_group() {
     if fs::exists("/sys/fs/cgroup/perf_event/cgroup.procs").unwrap() {
         return;
     }
-    let wanted: Wanted = [("own".into(), Folder::Alive(root.join(own)))].into();
-    let mut owned: Owned<Perf> = Owned::default();
+    let wanted: WantedOwners = [("own".into(), OwnerCgroup::Alive(root.join(own)))].into();
+    let mut owned: OwnerEvents<Perf> = OwnerEvents::default();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         let left = owned.step(&kernel, &cpus, &[PageFaults, ContextSwitches], &wanted, 1000);
@@ -416,7 +419,7 @@ fn the_running_kernel_counts_for_a_control_group() {
 #[derive(Clone, Debug)]
 enum Step {
     Work(u64),
-    Share(u64),
+    Multiplexing(u64),
     Off(u32),
     On(u32),
     TakeApart,
@@ -425,7 +428,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (1u64..100_000).prop_map(Step::Work),
-        (0u64..=100).prop_map(Step::Share),
+        (0u64..=100).prop_map(Step::Multiplexing),
         (0u32..4).prop_map(Step::Off),
         (0u32..4).prop_map(Step::On),
         Just(Step::TakeApart),
@@ -438,7 +441,7 @@ proptest! {
         let kernel = Kept::new();
         let rates = (0..4).flat_map(|cpu| DEFAULT.map(|event| ((cpu, event), u64::from(cpu) + 1)));
         kernel.with(|played| played.rates = rates.collect());
-        let mut machine = Machine::new(&DEFAULT);
+        let mut machine = MachineEvents::new(&DEFAULT);
         let mut last = BTreeMap::new();
         let mut possible = 0u128;
         for step in steps {
@@ -448,17 +451,17 @@ proptest! {
                     played.now += hundreds * 100;
                     possible += u128::from(hundreds) * 1000;
                 }
-                Step::Share(turn) => played.turn = turn,
+                Step::Multiplexing(turn) => played.turn = turn,
                 Step::Off(cpu) => drop(played.off.insert(cpu)),
                 Step::On(cpu) => drop(played.off.remove(&cpu)),
                 Step::TakeApart => played.apart = played.opened,
             });
             // The share is read as that of the whole life of a group, so it may change only with new groups.
-            if !work && matches!(step, Step::Share(_)) {
+            if !work && matches!(step, Step::Multiplexing(_)) {
                 kernel.with(|played| played.apart = played.opened);
             }
             let on: CpuSet = (0..4).filter(|cpu| !kernel.with(|played| played.off.contains(cpu))).collect();
-            machine.step(&kernel, &on, &Groups::default(), 1000);
+            machine.step(&kernel, &on, &CpuGroups::default(), 1000);
             let now = sums(&machine);
             for (event, sum) in &last {
                 prop_assert!(on.is_empty() || now.get(event).is_none_or(|now| now >= sum), "{event:?} went back");
@@ -473,5 +476,5 @@ proptest! {
 
 #[test]
 fn a_group_without_names_is_named_so() {
-    assert_eq!(Groups::default().of(0), unnamed());
+    assert_eq!(CpuGroups::default().of(0), unnamed());
 }

@@ -1,10 +1,10 @@
-//! What is read of a process to find out whom it works for. Everything here may wait: it runs in a helper thread.
+//! What is read of a process to find its owner. Everything here may wait: it runs in a helper thread.
 
 use std::io;
 use std::path::PathBuf;
 
 use attribution::cgroup::{Membership, membership};
-use attribution::environ::Said;
+use attribution::environ::SlurmEnvironment;
 use attribution::{cgroup, environ, proc, usage};
 use host::Host;
 
@@ -13,7 +13,7 @@ const MOST_CGROUP_BYTES: u64 = 64 * 1024;
 
 /// What was seen of a process.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct LookedUp {
     /// When it was started, in clock ticks since boot.
     pub(super) started: u64,
     /// What its control groups say.
@@ -26,7 +26,7 @@ pub(super) struct Seen {
 
 /// Why nothing was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(super) enum LookupError {
     /// There is no such process any more.
     Gone,
     /// It may not be read.
@@ -35,14 +35,14 @@ pub(super) enum Failed {
     Malformed,
 }
 
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
+impl From<io::Error> for LookupError {
+    fn from(error: io::Error) -> LookupError {
         match error.kind() {
-            io::ErrorKind::NotFound => Failed::Gone,
-            io::ErrorKind::PermissionDenied => Failed::Refused,
+            io::ErrorKind::NotFound => LookupError::Gone,
+            io::ErrorKind::PermissionDenied => LookupError::Refused,
             // A process that ends while it is read: ESRCH.
-            _ if error.raw_os_error() == Some(nix::libc::ESRCH) => Failed::Gone,
-            _ => Failed::Malformed,
+            _ if error.raw_os_error() == Some(nix::libc::ESRCH) => LookupError::Gone,
+            _ => LookupError::Malformed,
         }
     }
 }
@@ -53,25 +53,25 @@ pub(super) fn folder(host: &Host, pid: u32) -> PathBuf {
 }
 
 /// Looks at a process.
-pub(super) fn process(host: &Host, pid: u32) -> Result<Seen, Failed> {
+pub(super) fn process(host: &Host, pid: u32) -> Result<LookedUp, LookupError> {
     let folder = folder(host, pid);
     let before = proc::read_stat(&folder)?;
     let mut membership = membership(&proc::read(&folder.join("cgroup"), MOST_CGROUP_BYTES)?);
     let (user, _) = proc::read_status(&folder)?;
     // Another process may have got the number meanwhile.
     if proc::read_stat(&folder)?.started != before.started {
-        return Err(Failed::Gone);
+        return Err(LookupError::Gone);
     }
     if membership.relative && !membership.path.is_empty() {
         let mut maybe = cgroup::absolute(&membership.path).into_iter();
         membership.path = maybe.find(|path| usage::exists(host, path)).unwrap_or_default();
     }
     let group_exists = !membership.path.is_empty() && usage::exists(host, &membership.path);
-    Ok(Seen { started: before.started, membership, group_exists, user })
+    Ok(LookedUp { started: before.started, membership, group_exists, user })
 }
 
 /// What a process's environment says. Reading it takes the lock of the process's memory map.
-pub(super) fn environment(host: &Host, pid: u32) -> Said {
+pub(super) fn environment(host: &Host, pid: u32) -> SlurmEnvironment {
     let path = folder(host, pid).join("environ");
     proc::read(&path, environ::MOST_BYTES as u64).map(|bytes| environ::said(&bytes)).unwrap_or_default()
 }

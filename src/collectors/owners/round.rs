@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::{Known, Owners, lookup};
+use super::{KnownProcess, OwnersCollector, lookup};
 use attribution::proc::{self, Stat};
 use attribution::usage::{self, Usage};
 use host::reader::MAX_ABANDONED;
@@ -26,13 +26,13 @@ const FEWEST_OF_PROCESS: usize = 4;
 const BUSIEST: usize = 16;
 
 /// What was read of one process.
-struct Process {
+struct ProcessReading {
     stat: Stat,
     allowed: Option<CpuSet>,
     threads: Vec<(u32, Stat)>,
 }
 
-impl Owners {
+impl OwnersCollector {
     /// Reads what owners use whose turn it is.
     pub(super) fn round(&mut self) -> Vec<OwnerReading> {
         self.turn = self.turn.wrapping_add(1);
@@ -99,12 +99,12 @@ impl Owners {
     }
 
     /// Reads one process. One that is another by now, under the same number, is to be looked up again.
-    fn read_process(&mut self, pid: u32, most: usize) -> Option<Process> {
+    fn read_process(&mut self, pid: u32, most: usize) -> Option<ProcessReading> {
         let folder = lookup::folder(&self.host, pid);
         let read = self.reader.read(MAX_ABANDONED, move || {
             let stat = proc::read_stat(&folder).ok()?;
             let (_, allowed) = proc::read_status(&folder).ok()?;
-            Some(Process { stat, allowed, threads: proc::read_threads(&folder, most) })
+            Some(ProcessReading { stat, allowed, threads: proc::read_threads(&folder, most) })
         });
         let process = read.ok().flatten()?;
         if self.known.get(&pid)?.started != Some(process.stat.started) {
@@ -134,7 +134,7 @@ fn in_turn<T>(mut all: Vec<T>, turn: usize, most: usize) -> impl Iterator<Item =
 
 /// The busiest thread so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Busy {
+struct BusyThread {
     worked: u64,
     thread: u32,
     ticks: u64,
@@ -147,11 +147,11 @@ struct Sum {
     ran_on: BTreeMap<u32, u32>,
     ticks: u64,
     complete: bool,
-    busiest: Option<Busy>,
+    busiest: Option<BusyThread>,
 }
 
 impl Sum {
-    fn add(&mut self, known: &mut Known, process: &Process) {
+    fn add(&mut self, known: &mut KnownProcess, process: &ProcessReading) {
         self.ticks = self.ticks.saturating_add(process.stat.ticks);
         if let Some(allowed) = &process.allowed {
             self.allowed = Some(self.allowed.take().map_or_else(|| allowed.clone(), |all| all.or(allowed)));
@@ -162,7 +162,8 @@ impl Sum {
             now.insert(*thread, stat.ticks);
             // Of one seen for the first time all of its time counts.
             let before = known.threads.get(thread).copied().unwrap_or(0);
-            let busy = Busy { worked: stat.ticks.saturating_sub(before), thread: *thread, ticks: stat.ticks };
+            let busy =
+                BusyThread { worked: stat.ticks.saturating_sub(before), thread: *thread, ticks: stat.ticks };
             worked.push((busy, stat.cpu));
         }
         known.threads = now;
@@ -182,16 +183,16 @@ impl Sum {
 mod tests {
     use super::*;
 
-    fn known() -> Known {
+    fn known() -> KnownProcess {
         let owner = Arc::new(Owner::unknown());
-        Known { started: Some(1), owner, unlisted: None, again: None, threads: HashMap::new() }
+        KnownProcess { started: Some(1), owner, unlisted: None, again: None, threads: HashMap::new() }
     }
 
-    fn process(allowed: &str, threads: &[(u32, u64, u32)]) -> Process {
+    fn process(allowed: &str, threads: &[(u32, u64, u32)]) -> ProcessReading {
         let stat = |ticks, cpu| Stat { started: 1, ticks, cpu: Some(cpu) };
         let ticks = threads.iter().map(|(_, ticks, _)| ticks).sum();
         let threads = threads.iter().map(|(tid, ticks, cpu)| (*tid, stat(*ticks, *cpu))).collect();
-        Process { stat: stat(ticks, 0), allowed: allowed.parse().ok(), threads }
+        ProcessReading { stat: stat(ticks, 0), allowed: allowed.parse().ok(), threads }
     }
 
     #[test]
@@ -205,7 +206,7 @@ mod tests {
         second.add(&mut one, &process("0-3", &[(10, 600, 1), (11, 900, 2), (12, 0, 7)]));
         second.add(&mut known(), &process("8", &[(20, 3, 8)]));
         assert_eq!((second.ran_on, second.ticks), ([(1, 1), (8, 1)].into(), 1503));
-        let busiest = Busy { worked: 100, thread: 10, ticks: 600 };
+        let busiest = BusyThread { worked: 100, thread: 10, ticks: 600 };
         assert_eq!(
             (second.busiest, second.allowed.map(|a| a.to_string())),
             (Some(busiest), Some("0-3,8".into()))
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_a_turn() {
+    fn every_owner_gets_a_turn() {
         let mut seen = std::collections::BTreeSet::new();
         for turn in 0..4 {
             let some: Vec<u32> = in_turn((0..10).collect(), turn, 3).collect();

@@ -1,4 +1,4 @@
-//! The collector on a folder that stands for a host, and on snapshots made by hand.
+//! The collector on a folder as the root of a host, and on snapshots made by hand.
 
 use std::fs;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ impl Machine {
         self.write(&format!("proc/{pid}/environ"), "");
     }
 
-    /// A file that nobody ever writes to: opening it waits.
+    /// A file without a writer: opening it waits.
     fn hangs(&self, path: &str) {
         let _ = fs::remove_file(self.path(path));
         nix::unistd::mkfifo(&self.path(path), Mode::S_IRWXU).unwrap();
@@ -117,7 +117,7 @@ impl Running {
         self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
     }
 
-    /// Takes pending until the condition holds; snapshots keep coming, as they do.
+    /// Takes events until the condition holds; snapshots keep coming, as they do.
     fn until(&mut self, what: &str, processes: &[(u32, u32)], done: impl Fn(&Running) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !done(self) {
@@ -204,7 +204,7 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
     assert_eq!((&*info.namespace, &*info.container_id, &*info.pod_uid), ("ml", ID, UID));
     assert_eq!(&*running.owner(3).unwrap().info.user, "alice");
     running.until("no more", &listed, |r| r.sequence > 20);
-    assert_eq!(running.attributed.len(), 8, "each is told once");
+    assert_eq!(running.attributed.len(), 8, "each is sent once");
     running.end();
 }
 
@@ -280,8 +280,8 @@ fn a_process_that_is_gone_keeps_its_owner_and_a_number_used_again_gets_another()
     machine.process(1, 100, "0::/system.slice/a.service\n");
     let mut running = machine.start();
     running.until("its owner", &[(0, 1)], |r| r.id(1) == "unit/a.service");
-    let told = running.sequence;
-    running.until("unlisted", &[], |r| r.sequence > told + 20);
+    let seen = running.sequence;
+    running.until("unlisted", &[], |r| r.sequence > seen + 20);
     fs::remove_dir_all(machine.path("proc/1")).unwrap();
     running.until("again", &[(0, 1)], |r| r.count(OwnerLookup::Gone) == 1.0 && r.attributed.len() == 2);
     assert_eq!(running.id(1), "unit/a.service");
@@ -307,12 +307,12 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
         devices: vec![device.into()],
     };
     let all = vec![claim("a", "GPU-0"), claim("b", "GPU-1"), claim("c", "GPU-1")];
-    running.pods.put(Claims { told: Some(Mono(1)), all });
+    running.pods.put(Claims { listed_at: Some(Mono(1)), all });
     let started = Instant::now();
     let listed = [(0, 1), (1, 2)];
     running.until("the one", &listed, |r| r.id(1) == "pod/ml/a/main");
     running.until("the other", &listed, |r| !r.id(2).is_empty());
-    assert_eq!(running.id(2), format!("pod/{UID}/{OTHER}"), "two claims name nobody");
+    assert_eq!(running.id(2), format!("pod/{UID}/{OTHER}"), "two claims give no name");
     assert!(started.elapsed() >= NAMES_WITHIN, "its names might have come");
     running.end();
 }
@@ -396,7 +396,7 @@ fn five_thousand_processes_are_all_attributed_and_the_reading_stays_bounded() {
     let visited = running.readings.len() * 50;
     assert!(visited <= 512 + 50, "{visited}");
     let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
-    running.until("everybody has a turn", &listed, |r| {
+    running.until("every owner has a turn", &listed, |r| {
         read.borrow_mut().extend(r.readings.iter().map(|one| Arc::clone(&one.owner)));
         read.borrow().len() == 100
     });

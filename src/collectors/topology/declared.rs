@@ -15,7 +15,7 @@ const MOST: u64 = 8 << 20;
 /// What `gpu-node-exporter topology --format json` prints and `/api/v1/topology` serves, or the topology in it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Document {
+enum DeclaredTopology {
     Whole { topology: Topology },
     Bare(Topology),
 }
@@ -31,7 +31,7 @@ pub(super) fn read(file: &Path) -> Result<Option<Topology>, String> {
         return Err(said(&format!("longer than {MOST} bytes")));
     }
     match serde_json::from_slice(&bytes) {
-        Ok(Document::Whole { topology } | Document::Bare(topology)) => Ok(Some(topology)),
+        Ok(DeclaredTopology::Whole { topology } | DeclaredTopology::Bare(topology)) => Ok(Some(topology)),
         Err(_) => Err(said(&"not a topology as `gpu-node-exporter topology --format json` prints it")),
     }
 }
@@ -71,7 +71,7 @@ mod tests {
         }
         let pipe = dir.path().join("pipe.json");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(read(&pipe).unwrap_err().contains("is no file"), "nobody waits for who writes it");
+        assert!(read(&pipe).unwrap_err().contains("is no file"), "no reader waits for a writer");
         assert!(read(dir.path()).unwrap_err().contains("is no file"));
     }
 }

@@ -1,47 +1,31 @@
 //! The report for people: a table for each device, and below it what is wrong and the first thing to do.
 
-use std::fmt::Write;
-
 use super::report::{Exit, Report, RunRecord};
 use canary::gate::Allows;
 use canary::{format, stats};
+use host::terminal::{Colour, Painter};
 use model::canary::{Judged, Place, Rate};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryEnd, CanaryVerdict, RateAgainst};
 
-/// Colours, on a terminal alone. What they say is said by symbol and word as well.
-struct Paint(bool);
-
-impl Paint {
-    fn mark(&self, exit: Exit) -> String {
-        let (symbol, colour) = match exit {
-            Exit::Healthy => ("✓", 32),
-            Exit::CouldNotRun => ("i", 36),
-            Exit::Degraded => ("!", 33),
-            Exit::Fault => ("✕", 31),
-        };
-        if self.0 { format!("\x1b[{colour}m{symbol}\x1b[0m") } else { symbol.to_owned() }
-    }
-
-    fn bold(&self, text: &str) -> String {
-        if self.0 { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
-    }
-}
-
-/// Appends; writing to a string cannot fail.
-fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let written = out.write_fmt(text);
-    debug_assert!(written.is_ok());
+fn mark(paint: Painter, exit: Exit) -> String {
+    let (symbol, colour) = match exit {
+        Exit::Healthy => ("✓", Colour::Green),
+        Exit::CouldNotRun => ("i", Colour::Cyan),
+        Exit::Degraded => ("!", Colour::Yellow),
+        Exit::Fault => ("✕", Colour::Red),
+    };
+    paint.colour(colour, symbol)
 }
 
 /// All of it.
 pub fn text(report: &Report, colours: bool) -> String {
-    let (mut out, paint) = (String::new(), Paint(colours));
+    let (mut out, paint) = (String::new(), Painter::new(colours));
     let mut rest = report.runs.as_slice();
     while let Some(first) = rest.first() {
         let same = rest.iter().take_while(|made| made.place == first.place).count();
         let (these, others) = rest.split_at(same);
-        device(&mut out, &paint, these);
+        device(&mut out, paint, these);
         rest = others;
     }
     let sum = match report.result {
@@ -51,15 +35,15 @@ pub fn text(report: &Report, colours: bool) -> String {
         Exit::Fault => "Something is broken: see the lines with ✕.",
         Exit::CouldNotRun => "Something could not be run: see the lines with i.",
     };
-    put(&mut out, format_args!("{}\n", paint.bold(sum)));
+    out += &format!("{}\n", paint.bold(sum));
     out
 }
 
 /// All runs on one device.
-fn device(out: &mut String, paint: &Paint, runs: &[RunRecord]) {
+fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
     let Some(first) = runs.first() else { return };
     let title = [first.place.to_string(), first.model.clone(), uuid(&first.place)].join("  ");
-    put(out, format_args!("{}\n", paint.bold(title.trim_end())));
+    *out += &format!("{}\n", paint.bold(title.trim_end()));
     let outcomes: Vec<_> = runs.iter().filter_map(|made| made.outcome.as_ref()).collect();
     if outcomes.is_empty() {
         conditions(out, paint, first);
@@ -70,10 +54,10 @@ fn device(out: &mut String, paint: &Paint, runs: &[RunRecord]) {
         match (outcome.end, outcome.skip) {
             (CanaryEnd::Finished, _) => {}
             (_, Some(reason)) => {
-                let (mark, reason) = (paint.mark(first.exit()), reason.known());
-                put(out, format_args!("  {mark} not run ({reason}): {text}\n"));
+                let (mark, reason) = (mark(paint, first.exit()), reason.known());
+                *out += &format!("  {mark} not run ({reason}): {text}\n");
             }
-            _ => put(out, format_args!("  {end}: {text}\n")),
+            _ => *out += &format!("  {end}: {text}\n"),
         }
     }
     let mut checks: Vec<_> = outcomes.iter().flat_map(|outcome| &outcome.checks).map(|j| j.check).collect();
@@ -81,27 +65,24 @@ fn device(out: &mut String, paint: &Paint, runs: &[RunRecord]) {
     checks.dedup();
     let skipped = outcomes.iter().all(|outcome| outcome.skip.is_some());
     if skipped || checks.is_empty() {
-        put(out, format_args!("\n"));
+        *out += "\n";
         return;
     }
     let spread = if outcomes.len() > 1 { format!("{:>9}", "spread") } else { String::new() };
-    put(
-        out,
-        format_args!(
-            "    {:<10}{:>20}{spread}{:>10}{:>10}{:>10}  verdict\n",
-            "check", "rate", "roofline", "baseline", "siblings"
-        ),
+    *out += &format!(
+        "    {:<10}{:>20}{spread}{:>10}{:>10}{:>10}  verdict\n",
+        "check", "rate", "roofline", "baseline", "siblings"
     );
     for check in checks {
         let all: Vec<&Judged> =
             outcomes.iter().flat_map(|o| &o.checks).filter(|j| j.check == check).collect();
         line(out, paint, &all, outcomes.len() > 1);
     }
-    put(out, format_args!("\n"));
+    *out += "\n";
 }
 
 /// A check in all runs: the middle of its rates, and its worst verdict.
-fn line(out: &mut String, paint: &Paint, all: &[&Judged], several: bool) {
+fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
     let weight = |judged: &&&Judged| (Exit::of(judged.verdict), judged.verdict != CanaryVerdict::Ok);
     let Some(worst) = all.iter().max_by_key(weight) else { return };
     let rates: Vec<Rate> = all.iter().filter_map(|judged| judged.rate).collect();
@@ -119,20 +100,17 @@ fn line(out: &mut String, paint: &Paint, all: &[&Judged], several: bool) {
     } else {
         String::new()
     };
-    put(
-        out,
-        format_args!(
-            "  {} {:<10}{rate:>20}{spread}{:>10}{:>10}{:>10}  {}{times}\n",
-            paint.mark(Exit::of(worst.verdict)),
-            worst.check.known(),
-            ratio(RateAgainst::Roofline),
-            ratio(RateAgainst::Baseline),
-            ratio(RateAgainst::Siblings),
-            worst.verdict.known()
-        ),
+    *out += &format!(
+        "  {} {:<10}{rate:>20}{spread}{:>10}{:>10}{:>10}  {}{times}\n",
+        mark(paint, Exit::of(worst.verdict)),
+        worst.check.known(),
+        ratio(RateAgainst::Roofline),
+        ratio(RateAgainst::Baseline),
+        ratio(RateAgainst::Siblings),
+        worst.verdict.known()
     );
     if worst.verdict != CanaryVerdict::Ok || worst.sample != CanaryVerdict::Ok {
-        put(out, format_args!("      -> {}\n", worst.text));
+        *out += &format!("      -> {}\n", worst.text);
     }
 }
 
@@ -157,18 +135,18 @@ fn middle(rates: &[Rate]) -> (String, String) {
 }
 
 /// What would keep a canary away.
-fn conditions(out: &mut String, paint: &Paint, made: &RunRecord) {
+fn conditions(out: &mut String, paint: Painter, made: &RunRecord) {
     for condition in &made.conditions {
         let (mark, found) = match &condition.allows {
-            Allows::Yes => (paint.mark(Exit::Healthy), condition.found.clone()),
+            Allows::Yes => (mark(paint, Exit::Healthy), condition.found.clone()),
             Allows::No(reason) => {
-                (paint.mark(Exit::Fault), format!("{}: keeps it away ({})", condition.found, reason.known()))
+                (mark(paint, Exit::Fault), format!("{}: keeps it away ({})", condition.found, reason.known()))
             }
-            Allows::NotChecked(why) => (paint.mark(Exit::CouldNotRun), format!("not checked: {why}")),
+            Allows::NotChecked(why) => (mark(paint, Exit::CouldNotRun), format!("not checked: {why}")),
         };
-        put(out, format_args!("  {mark} {:<40} {found}\n", condition.what));
+        *out += &format!("  {mark} {:<40} {found}\n", condition.what);
     }
-    put(out, format_args!("\n"));
+    *out += "\n";
 }
 
 fn uuid(place: &Place) -> String {

@@ -7,10 +7,10 @@ use std::fs;
 use super::daemon::Daemon;
 use super::host::{CAP_PERFMON, CAP_SYS_ADMIN, holds};
 use super::report::{Finding, Verdict};
-use crate::collectors::cpu::kernel::{Kernel, Place};
-use crate::collectors::cpu::machine::state;
+use crate::collectors::cpu::backend::{CounterBackend, CounterScope};
+use crate::collectors::cpu::machine_events::state;
 use crate::collectors::cpu::perf::{Perf, Processor};
-use crate::collectors::cpu::{places, room};
+use crate::collectors::cpu::{cpu_groups, fd_budget};
 use host::Host;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{PerfEvent, PerfState};
@@ -75,7 +75,7 @@ pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
     if !config.cpu.enabled {
         return vec![Finding::new(TOPIC, Verdict::Well, "not counted: cpu.enabled is false".into())];
     }
-    let Some(cpus) = places::online(host) else {
+    let Some(cpus) = cpu_groups::online(host) else {
         let text = "the CPUs that are on cannot be told: no /sys/devices/system/cpu/online";
         return vec![Finding::new(TOPIC, Verdict::Note, text.into())];
     };
@@ -86,7 +86,7 @@ pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
         true => told.into_iter().map(|(event, state)| (event, (state, String::new()))).collect(),
         false => {
             let kernel = Perf::new(Processor::of_host(host));
-            let place = Place { cpu: cpus.iter().next().unwrap_or(0), cgroup: None };
+            let place = CounterScope { cpu: cpus.iter().next().unwrap_or(0), cgroup: None };
             let tried = config.cpu.events.iter().map(|event| {
                 let outcome = kernel.open(*event, place).map(drop);
                 let why = outcome.as_ref().err().map(|refusal| format!(": {refusal}")).unwrap_or_default();
@@ -96,7 +96,7 @@ pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
         }
     };
     let mut findings = findings(&states, who, &Rights::here(host), asks_daemon);
-    findings.extend(crowded(config, cpus.len(), room::descriptors()).filter(|_| !asks_daemon));
+    findings.extend(crowded(config, cpus.len(), fd_budget::descriptors()).filter(|_| !asks_daemon));
     findings
 }
 
@@ -131,7 +131,7 @@ fn findings(
 /// Whether all events can be open on all CPUs.
 fn crowded(config: &Config, cpus: usize, room: usize) -> impl Iterator<Item = Finding> {
     let events = &config.cpu.events;
-    let fit = room::that_fit(events, cpus, room).len();
+    let fit = fd_budget::that_fit(events, cpus, room).len();
     let finding = (fit < events.len()).then(|| {
         let text = format!(
             "{} counters on {cpus} CPUs are more than half of the files that may be open, {}: {fit} events are counted",

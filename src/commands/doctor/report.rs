@@ -1,9 +1,10 @@
 //! What the doctor found, as a document and as text for people.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Serialize;
+
+use host::terminal::{Colour, Painter};
 
 use super::families::{Family, Standing};
 
@@ -108,29 +109,26 @@ impl Report {
     /// For people.
     pub fn text(&self, colours: bool) -> String {
         let mut out = String::new();
-        let paint = Paint(colours);
+        let paint = Painter::new(colours);
         for finding in &self.findings {
-            let mark = paint.mark(finding.verdict);
-            put(&mut out, format_args!("{mark} {:<17} {}\n", finding.topic, finding.text));
+            let mark = mark(paint, finding.verdict);
+            out += &format!("{mark} {:<17} {}\n", finding.topic, finding.text);
             if let Some(mend) = &finding.mend {
-                put(&mut out, format_args!("  {:<17} -> {}\n", "", paint.bold(mend)));
+                out += &format!("  {:<17} -> {}\n", "", paint.bold(mend));
             }
         }
         if !self.metrics.is_empty() {
-            put(&mut out, format_args!("\n{}\n", paint.bold("Metrics read from the driver")));
+            out += &format!("\n{}\n", paint.bold("Metrics read from the driver"));
             self.put_metrics(&mut out);
         }
         if !self.calls.is_empty() {
             let head = "What the calls cost here, in microseconds";
-            put(&mut out, format_args!("\n{}\n", paint.bold(head)));
-            put(&mut out, format_args!("  {:>10} {:>10} {:>6}  call\n", "fastest", "median", "calls"));
+            out += &format!("\n{}\n", paint.bold(head));
+            out += &format!("  {:>10} {:>10} {:>6}  call\n", "fastest", "median", "calls");
             for cost in &self.calls {
                 let us = |nanos: u64| nanos as f64 / 1e3;
                 let (fastest, median) = (us(cost.fastest_nanoseconds), us(cost.median_nanoseconds));
-                put(
-                    &mut out,
-                    format_args!("  {fastest:>10.1} {median:>10.1} {:>6}  {}\n", cost.calls, cost.call),
-                );
+                out += &format!("  {fastest:>10.1} {median:>10.1} {:>6}  {}\n", cost.calls, cost.call);
             }
         }
         let wrong = self.findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count();
@@ -139,7 +137,7 @@ impl Report {
             1 => "1 thing is wrong.".to_owned(),
             n => format!("{n} things are wrong."),
         };
-        put(&mut out, format_args!("\n{}\n", paint.bold(&sum)));
+        out += &format!("\n{}\n", paint.bold(&sum));
         out
     }
 
@@ -156,37 +154,22 @@ impl Report {
             if of.is_empty() {
                 continue;
             }
-            put(out, format_args!("  {}: {}\n", standing.text(), of.len()));
+            *out += &format!("  {}: {}\n", standing.text(), of.len());
             for family in of {
                 let why = if family.why.is_empty() { String::new() } else { format!(" ({})", family.why) };
-                put(out, format_args!("    {}{why}\n", family.metric));
+                *out += &format!("    {}{why}\n", family.metric);
             }
         }
     }
 }
 
-/// Appends; writing to a string cannot fail.
-fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let written = out.write_fmt(text);
-    debug_assert!(written.is_ok());
-}
-
-/// Colours, on a terminal alone. What they say is said by symbol and word as well.
-struct Paint(bool);
-
-impl Paint {
-    fn mark(&self, verdict: Verdict) -> String {
-        let (symbol, colour) = match verdict {
-            Verdict::Well => ("✓", 32),
-            Verdict::Note => ("i", 36),
-            Verdict::Wrong => ("✕", 31),
-        };
-        if self.0 { format!("\x1b[{colour}m{symbol}\x1b[0m") } else { symbol.to_owned() }
-    }
-
-    fn bold(&self, text: &str) -> String {
-        if self.0 { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
-    }
+fn mark(paint: Painter, verdict: Verdict) -> String {
+    let (symbol, colour) = match verdict {
+        Verdict::Well => ("✓", Colour::Green),
+        Verdict::Note => ("i", Colour::Cyan),
+        Verdict::Wrong => ("✕", Colour::Red),
+    };
+    paint.colour(colour, symbol)
 }
 
 #[cfg(test)]

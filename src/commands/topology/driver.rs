@@ -8,14 +8,14 @@ use model::catalog::schema::{LabelDef, LabelSet};
 use model::catalog::{self as m, GpuInfo, METRICS, MetricId, MigInfo, Subject};
 use model::sample::Row;
 use settings::Config;
-use topology::map::{Known, KnownSlice};
+use topology::map::{DriverGpu, DriverMigDevice};
 
 /// What is asked of the driver; the rest costs time.
 const WANTED: [MetricId; 4] =
     [m::gpu_devices.id(), m::gpu_info.id(), m::gpu_mig_mode_enabled.id(), m::gpu_mig_info.id()];
 
-/// The GPUs with their MIG devices, and what could not be known, in words.
-pub fn ask(config: &Config) -> (Vec<Known>, Vec<String>) {
+/// The GPUs with their MIG devices, and what could not be known.
+pub fn ask(config: &Config) -> (Vec<DriverGpu>, Vec<String>) {
     let all = (0..METRICS.len()).filter_map(|at| u16::try_from(at).ok().map(MetricId));
     let off: HashSet<MetricId> = all.filter(|id| !WANTED.contains(id)).collect();
     let asked = match Daemon::ask(config).ask_driver(config, &off, ask::BRIEF) {
@@ -36,22 +36,22 @@ pub fn ask(config: &Config) -> (Vec<Known>, Vec<String>) {
     (known(&asked), notes)
 }
 
-fn known(asked: &Asked) -> Vec<Known> {
+fn known(asked: &Asked) -> Vec<DriverGpu> {
     let rows = || {
         let groups = asked.batches.values().flat_map(|batch| batch.rows.groups());
         groups.flat_map(|(subject, rows)| rows.iter().map(move |row| (subject, row)))
     };
-    let mut gpus: Vec<Known> = Vec::new();
+    let mut gpus: Vec<DriverGpu> = Vec::new();
     for (subject, row) in rows().filter(|(_, row)| row.metric == m::gpu_info.id()) {
         let Subject::Gpu(gpu) = subject else { continue };
-        let mut slices: Vec<KnownSlice> = Vec::new();
+        let mut slices: Vec<DriverMigDevice> = Vec::new();
         for (subject, row) in rows().filter(|(_, row)| row.metric == m::gpu_mig_info.id()) {
             let Subject::ComputeInstance(instance) = subject else { continue };
             let uuid = text(row, MigInfo::DEFS, "mig_uuid");
             if instance.uuid != gpu.uuid || uuid.is_empty() || slices.iter().any(|slice| slice.uuid == uuid) {
                 continue;
             }
-            slices.push(KnownSlice {
+            slices.push(DriverMigDevice {
                 uuid,
                 profile: text(row, MigInfo::DEFS, "mig_profile"),
                 gpu_instance: instance.gpu_instance,
@@ -59,7 +59,7 @@ fn known(asked: &Asked) -> Vec<Known> {
             });
         }
         slices.sort_by_key(|slice| (slice.gpu_instance, slice.compute_instance));
-        gpus.push(Known {
+        gpus.push(DriverGpu {
             index: gpu.gpu,
             uuid: gpu.uuid.to_string(),
             model: text(row, GpuInfo::DEFS, "model"),

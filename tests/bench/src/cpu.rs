@@ -5,10 +5,12 @@ use std::cell::Cell;
 use std::error::Error;
 use std::time::Instant;
 
-use gpu_node_exporter::collectors::cpu::kernel::{Group, Kernel, Place, Reading, Refusal};
-use gpu_node_exporter::collectors::cpu::machine::Machine;
+use gpu_node_exporter::collectors::cpu::backend::{
+    CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal,
+};
+use gpu_node_exporter::collectors::cpu::cpu_groups::{self, CpuGroups};
+use gpu_node_exporter::collectors::cpu::machine_events::MachineEvents;
 use gpu_node_exporter::collectors::cpu::perf::{self, Perf, Processor};
-use gpu_node_exporter::collectors::cpu::places::{self, Groups};
 use host::Host;
 use model::catalog::PerfEvent;
 use settings::Config;
@@ -34,14 +36,14 @@ struct Counted<'a> {
 }
 
 struct CountedGroup<'a> {
-    group: perf::Counters,
+    group: perf::PerfGroup,
     calls: &'a Cell<u64>,
 }
 
-impl<'a> Kernel for Counted<'a> {
+impl<'a> CounterBackend for Counted<'a> {
     type Group = CountedGroup<'a>;
 
-    fn open(&self, event: PerfEvent, place: Place<'_>) -> Result<CountedGroup<'a>, Refusal> {
+    fn open(&self, event: PerfEvent, place: CounterScope<'_>) -> Result<CountedGroup<'a>, Refusal> {
         self.calls.set(self.calls.get() + 1);
         let group = self.perf.open(event, place)?;
         self.calls.set(self.calls.get() + 1);
@@ -49,8 +51,8 @@ impl<'a> Kernel for Counted<'a> {
     }
 }
 
-impl Group for CountedGroup<'_> {
-    fn join(&mut self, event: PerfEvent, place: Place<'_>) -> Result<(), Refusal> {
+impl CounterGroup for CountedGroup<'_> {
+    fn join(&mut self, event: PerfEvent, place: CounterScope<'_>) -> Result<(), Refusal> {
         self.calls.set(self.calls.get() + 1);
         self.group.join(event, place)?;
         self.calls.set(self.calls.get() + 1);
@@ -62,7 +64,7 @@ impl Group for CountedGroup<'_> {
         self.group.start()
     }
 
-    fn read(&mut self) -> Result<Reading, Refusal> {
+    fn read(&mut self) -> Result<GroupReading, Refusal> {
         self.calls.set(self.calls.get() + 1);
         self.group.read()
     }
@@ -81,15 +83,15 @@ struct Cost {
 /// Runs and prints.
 pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let host = Host::new("/");
-    let cpus = places::online(&host).ok_or("the CPUs that are on cannot be told")?;
-    let groups = Groups::of_host(&host, &cpus);
+    let cpus = cpu_groups::online(&host).ok_or("the CPUs that are on cannot be told")?;
+    let groups = CpuGroups::of_host(&host, &cpus);
     let calls = Cell::new(0);
     let kernel = Counted { perf: Perf::new(Processor::of_host(&host)), calls: &calls };
     let events = Config::default().cpu.events;
     let each = cpus.len() as f64;
 
     let started = Instant::now();
-    let mut machine = Machine::new(&events);
+    let mut machine = MachineEvents::new(&events);
     machine.step(&kernel, &cpus, &groups, usize::MAX);
     let open_micros = started.elapsed().as_secs_f64() * 1e6;
     let working = machine.working();
@@ -115,7 +117,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut single = Vec::new();
     for cpu in cpus.iter() {
         for event in &working {
-            let mut counter = kernel.open(*event, Place { cpu, cgroup: None })?;
+            let mut counter = kernel.open(*event, CounterScope { cpu, cgroup: None })?;
             counter.start()?;
             single.push(counter);
         }

@@ -1,6 +1,6 @@
 //! Claims on a GPU without a process yet: a pod by the kubelet, a job by Slurm.
 
-use attribution::pods::{Claim, Claims, Standing};
+use attribution::pods::{Claim, Claims, KubeletStatus};
 use model::canary::Place;
 
 /// What is known of claims of one kind.
@@ -65,18 +65,18 @@ fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
 }
 
 /// What the kubelet's claims mean for a place.
-pub fn by_pod(standing: &Standing, claims: &Claims, place: &Place, minor: Option<u32>) -> Claimed {
-    // A claim counts for a while, also if the kubelet is silent now.
+pub fn by_pod(standing: &KubeletStatus, claims: &Claims, place: &Place, minor: Option<u32>) -> Claimed {
+    // A claim that was told stands for a while, also if the kubelet is silent now.
     let at = |claim: &&Claim| claim.devices.iter().any(|id| is_at(id, place, minor));
     if let Some(claim) = claims.all.iter().find(at) {
         return Claimed::By(format!("pod {}/{}, container {}", claim.namespace, claim.pod, claim.container));
     }
     match standing {
-        Standing::Answers => Claimed::No("the kubelet knows of none".into()),
-        Standing::Absent => Claimed::No("there is no kubelet".into()),
-        Standing::Off => Claimed::Unasked("the kubelet is not asked (owners.kubelet_socket)".into()),
-        Standing::Unasked => Claimed::Unknown("the kubelet was not asked yet".into()),
-        Standing::Silent(why) => Claimed::Unknown(format!("the kubelet does not answer: {why}")),
+        KubeletStatus::Answers => Claimed::No("the kubelet knows of none".into()),
+        KubeletStatus::Absent => Claimed::No("there is no kubelet".into()),
+        KubeletStatus::Off => Claimed::Unasked("the kubelet is not asked (owners.kubelet_socket)".into()),
+        KubeletStatus::Unasked => Claimed::Unknown("the kubelet was not asked yet".into()),
+        KubeletStatus::Silent(why) => Claimed::Unknown(format!("the kubelet does not answer: {why}")),
     }
 }
 
@@ -146,16 +146,16 @@ mod tests {
             resource: "nvidia.com/gpu".into(),
             devices: vec!["GPU-1a".into()],
         };
-        let claims = Claims { told: Some(Mono(1)), all: vec![claim] };
-        let silent = Standing::Silent("late".into());
+        let claims = Claims { listed_at: Some(Mono(1)), all: vec![claim] };
+        let silent = KubeletStatus::Silent("late".into());
         let by = Claimed::By("pod ml/train-0, container main".into());
         assert_eq!(by_pod(&silent, &claims, &place(1, None), None), by);
         assert!(matches!(by_pod(&silent, &claims, &place(2, None), None), Claimed::Unknown(_)));
-        assert!(matches!(by_pod(&Standing::Answers, &claims, &place(2, None), None), Claimed::No(_)));
+        assert!(matches!(by_pod(&KubeletStatus::Answers, &claims, &place(2, None), None), Claimed::No(_)));
         let none = Claims::default();
-        assert!(matches!(by_pod(&Standing::Absent, &none, &place(1, None), None), Claimed::No(_)));
-        assert!(matches!(by_pod(&Standing::Unasked, &none, &place(1, None), None), Claimed::Unknown(_)));
-        assert!(matches!(by_pod(&Standing::Off, &none, &place(1, None), None), Claimed::Unasked(_)));
+        assert!(matches!(by_pod(&KubeletStatus::Absent, &none, &place(1, None), None), Claimed::No(_)));
+        assert!(matches!(by_pod(&KubeletStatus::Unasked, &none, &place(1, None), None), Claimed::Unknown(_)));
+        assert!(matches!(by_pod(&KubeletStatus::Off, &none, &place(1, None), None), Claimed::Unasked(_)));
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use model::catalog as m;
 use model::snapshot::Snapshot;
 use model::topology::divide::{self, CpuShare};
-use model::topology::place::{self, DevicePlacement};
+use model::topology::place::{self, GpuPlacement};
 use model::topology::{Topology, TopologyUpdate};
 
 #[derive(Serialize)]
@@ -27,7 +27,7 @@ struct TopologyDocument<'a> {
 struct PlacedGpu<'a> {
     gpu: u32,
     uuid: &'a str,
-    place: &'a DevicePlacement,
+    place: &'a GpuPlacement,
     share: &'a CpuShare,
 }
 

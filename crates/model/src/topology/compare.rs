@@ -1,4 +1,4 @@
-//! The differences between two topologies of a machine, as text.
+//! What differs between two looks at a machine.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::topology::{Device, DeviceKind, Link, LinkCapability, NumaNode, Topolo
 
 /// Part of a NUMA node's memory that may come and go unreported: what firmware and kernel keep differs from boot to boot.
 const MEMORY: f64 = 0.02;
-/// Most differences that are listed.
+/// Most differences in a list.
 const MOST: usize = 100;
 
 /// What differs, the coarsest first; nothing if the machine is as it was. Processors, memory, and which GPUs and
@@ -76,8 +76,8 @@ fn devices(was: &Topology, is: &Topology, found: &mut Vec<String>) {
         match was.get(address) {
             None => found.push(format!("{} {address} is new", name(device))),
             Some(before) => {
-                let subject = format!("{} {address}", name(device));
-                found.extend(one(before, device).into_iter().map(|what| format!("{subject} {what}")));
+                let who = format!("{} {address}", name(device));
+                found.extend(one(before, device).into_iter().map(|what| format!("{who} {what}")));
             }
         }
     }
@@ -99,8 +99,9 @@ fn one(was: &Device, is: &Device) -> Vec<String> {
         found.push(format!("is another device: {}, was {}", is.id, was.id));
     }
     if was.numa_node != is.numa_node {
-        let node =
-            |node: Option<u32>| node.map_or_else(|| "no NUMA node".into(), |n| format!("NUMA node {n}"));
+        let node = |node: Option<u32>| {
+            node.map_or_else(|| "no known NUMA node".into(), |n| format!("NUMA node {n}"))
+        };
         found.push(format!("is near {}, was near {}", node(is.numa_node), node(was.numa_node)));
     }
     if was.bridges != is.bridges {
@@ -145,7 +146,7 @@ mod tests {
         topology
     }
 
-    fn changes(change: impl FnOnce(&mut Topology)) -> Vec<String> {
+    fn changed(change: impl FnOnce(&mut Topology)) -> Vec<String> {
         let mut now = node();
         change(&mut now);
         differences(&node(), &now)
@@ -154,14 +155,14 @@ mod tests {
     #[test]
     fn allowed_changes_are_not_listed() {
         assert!(differences(&node(), &node()).is_empty());
-        assert!(changes(|t| t.numa_nodes[0].memory_bytes -= t.numa_nodes[0].memory_bytes / 60).is_empty());
+        assert!(changed(|t| t.numa_nodes[0].memory_bytes -= t.numa_nodes[0].memory_bytes / 60).is_empty());
         let resting = LinkCapability { generation: 1, lanes: 16 };
-        assert!(changes(|t| t.devices[0].link.as_mut().unwrap().now = resting).is_empty(), "a link at rest");
-        assert!(changes(|t| t.devices[0].link = None).is_empty(), "not known this time");
-        assert!(changes(|t| drop(t.devices.remove(2))).is_empty(), "storage");
+        assert!(changed(|t| t.devices[0].link.as_mut().unwrap().now = resting).is_empty(), "a link at rest");
+        assert!(changed(|t| t.devices[0].link = None).is_empty(), "unknown this time");
+        assert!(changed(|t| drop(t.devices.remove(2))).is_empty(), "storage");
         let of_gpu = NumaNode { index: 8, cpus: cpus(""), memory_bytes: 96 << 30, package: None };
         assert!(
-            changes(|t| t.numa_nodes.push(of_gpu)).is_empty(),
+            changed(|t| t.numa_nodes.push(of_gpu)).is_empty(),
             "a GPU's memory, since its driver is there"
         );
     }
@@ -169,33 +170,33 @@ mod tests {
     #[test]
     fn each_change_is_listed() {
         let gib = 1u64 << 30;
-        assert_eq!(changes(|t| drop(t.packages.pop())), ["1 packages, were 2"]);
-        assert_eq!(changes(|t| drop(t.numa_nodes.pop())), ["NUMA node 1 is gone"]);
-        assert_eq!(changes(|t| t.numa_nodes[1].cpus = cpus("8-14")), ["NUMA node 1 has CPUs 8-14, had 8-15"]);
-        assert_eq!(changes(|t| t.numa_nodes[1].cpus = cpus("")), ["NUMA node 1 has CPUs none, had 8-15"]);
+        assert_eq!(changed(|t| drop(t.packages.pop())), ["1 packages, were 2"]);
+        assert_eq!(changed(|t| drop(t.numa_nodes.pop())), ["NUMA node 1 is gone"]);
+        assert_eq!(changed(|t| t.numa_nodes[1].cpus = cpus("8-14")), ["NUMA node 1 has CPUs 8-14, had 8-15"]);
+        assert_eq!(changed(|t| t.numa_nodes[1].cpus = cpus("")), ["NUMA node 1 has CPUs none, had 8-15"]);
         assert_eq!(
-            changes(|t| t.numa_nodes[0].memory_bytes = 62 * gib),
+            changed(|t| t.numa_nodes[0].memory_bytes = 62 * gib),
             ["NUMA node 0 has 62.0 GiB of memory, had 64.0"]
         );
-        assert_eq!(changes(|t| drop(t.devices.remove(0))), ["GPU 0000:06:00.0 is gone"]);
+        assert_eq!(changed(|t| drop(t.devices.remove(0))), ["GPU 0000:06:00.0 is gone"]);
         assert_eq!(
-            changes(|t| t.devices[0].numa_node = None),
-            ["GPU 0000:06:00.0 is near no NUMA node, was near NUMA node 0"]
+            changed(|t| t.devices[0].numa_node = None),
+            ["GPU 0000:06:00.0 is near no known NUMA node, was near NUMA node 0"]
         );
         assert_eq!(
-            changes(|t| t.devices[1].bridges = vec!["0000:80:01.0".into()]),
+            changed(|t| t.devices[1].bridges = vec!["0000:80:01.0".into()]),
             ["network device 0000:86:00.0 sits below 0000:80:01.0, sat below nothing"]
         );
         assert_eq!(
-            changes(|t| t.devices[0].port = Some(LinkCapability { generation: 4, lanes: 16 })),
+            changed(|t| t.devices[0].port = Some(LinkCapability { generation: 4, lanes: 16 })),
             ["GPU 0000:06:00.0 sits in a port of generation 4 x16, was generation 5 x16"]
         );
         assert_eq!(
-            changes(|t| t.devices[0].link.as_mut().unwrap().now.lanes = 8),
+            changed(|t| t.devices[0].link.as_mut().unwrap().now.lanes = 8),
             ["GPU 0000:06:00.0 runs on 8 lanes, ran on 16"]
         );
         assert_eq!(
-            changes(|t| t.devices[0].id = "10de:2330".into()),
+            changed(|t| t.devices[0].id = "10de:2330".into()),
             ["GPU 0000:06:00.0 is another device: 10de:2330, was 10de:2335"]
         );
     }
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn another_machine_has_a_bounded_list() {
         let other = |bus: u8| device(DeviceKind::Gpu, &format!("0001:{bus:02x}:00.0"), None, "0-7", &[]);
-        let list = changes(|t| t.devices.extend((0x10..0xf0).map(other)));
-        assert_eq!((list.len(), list.last().map(String::as_str)), (MOST + 1, Some("and 124 more")));
+        let found = changed(|t| t.devices.extend((0x10..0xf0).map(other)));
+        assert_eq!((found.len(), found.last().map(String::as_str)), (MOST + 1, Some("and 124 more")));
     }
 }

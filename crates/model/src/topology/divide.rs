@@ -27,13 +27,13 @@ pub struct CpuShare {
     pub shared: bool,
 }
 
-/// Shares of GPUs, each with the CPUs near it, in the same order.
+/// Shares of GPUs, each of which has these CPUs near it, in the order given.
 pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
-    let mut groups: Vec<DeviceGroup> = Vec::new();
+    let mut groups: Vec<NearGroup> = Vec::new();
     for (taker, cpus) in near.iter().enumerate() {
         match groups.iter_mut().find(|group| group.near == *cpus) {
             Some(group) => group.takers.push(taker),
-            None => groups.push(DeviceGroup { near: cpus.clone(), takers: vec![taker] }),
+            None => groups.push(NearGroup { near: cpus.clone(), takers: vec![taker] }),
         }
     }
     let mut free = topology.cpus.clone();
@@ -77,17 +77,17 @@ pub fn compute_slices(profile: &str) -> u32 {
 }
 
 /// Takers near the same CPUs.
-struct DeviceGroup {
+struct NearGroup {
     near: CpuSet,
     takers: Vec<usize>,
 }
 
-impl DeviceGroup {
+impl NearGroup {
     /// How many of the free cores near it are its fair part, if takers with other CPUs near them want some of them.
-    fn fair(&self, topology: &Topology, others: &[DeviceGroup], free: &CpuSet, mine: usize) -> usize {
+    fn fair(&self, topology: &Topology, others: &[NearGroup], free: &CpuSet, mine: usize) -> usize {
         let (mut all, mut takers) = (self.near.clone(), self.takers.len());
-        let mut others: Vec<&DeviceGroup> = others.iter().collect();
-        // Also groups that only compete with a competitor of this one.
+        let mut others: Vec<&NearGroup> = others.iter().collect();
+        // Also those who only compete with a group that competes with it.
         while let Some(at) = others.iter().position(|other| !other.near.and(&all).and(free).is_empty()) {
             let other = others.swap_remove(at);
             all = all.or(&other.near);
@@ -103,20 +103,20 @@ impl DeviceGroup {
 
 /// Whose turn it is: of those who can go nowhere that another group cannot go as well, the group with the fewest free
 /// cores for each of its takers.
-fn next(topology: &Topology, groups: &[DeviceGroup], free: &CpuSet) -> Option<usize> {
+fn next(topology: &Topology, groups: &[NearGroup], free: &CpuSet) -> Option<usize> {
     let wide = |at: usize| {
         let inside =
-            |other: &DeviceGroup| other.near != groups[at].near && other.near.is_within(&groups[at].near);
+            |other: &NearGroup| other.near != groups[at].near && other.near.is_within(&groups[at].near);
         groups.iter().any(inside)
     };
-    let scarce = |group: &DeviceGroup| {
+    let scarce = |group: &NearGroup| {
         let cores = cores(topology, &group.near.and(free)).len();
         (cores * 1_000_000 / group.takers.len(), group.takers.first().copied())
     };
     (0..groups.len()).min_by_key(|at| (wide(*at), scarce(&groups[*at])))
 }
 
-/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU without a known core
+/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU of unknown core
 /// is one by itself.
 fn cores(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut cores: Vec<CpuSet> = topology.cores.iter().map(|core| core.and(cpus)).collect();

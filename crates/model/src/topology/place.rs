@@ -8,7 +8,7 @@ use crate::topology::{Device, DeviceKind, Topology};
 /// How near two devices are, the nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Path {
+pub enum DevicePath {
     /// Below the same PCIe switch: data goes from one to the other without passing the CPU.
     Switch,
     /// Below the same root port.
@@ -19,30 +19,30 @@ pub enum Path {
     System,
 }
 
-impl Path {
+impl DevicePath {
     /// As in labels.
     pub fn name(self) -> &'static str {
         match self {
-            Path::Switch => "switch",
-            Path::RootPort => "root_port",
-            Path::NumaNode => "numa_node",
-            Path::System => "system",
+            DevicePath::Switch => "switch",
+            DevicePath::RootPort => "root_port",
+            DevicePath::NumaNode => "numa_node",
+            DevicePath::System => "system",
         }
     }
 }
 
 /// The device of a kind that is nearest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Near {
+pub struct NearestDevice {
     /// Its PCI address.
     pub address: String,
     /// How near it is.
-    pub path: Path,
+    pub path: DevicePath,
 }
 
 /// Where a GPU sits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DevicePlacement {
+pub struct GpuPlacement {
     /// PCI address of the GPU.
     pub address: String,
     /// NUMA node it is near to; `None`: not known.
@@ -58,14 +58,14 @@ pub struct DevicePlacement {
     /// PCI address (upstream port) of the lowest switch above it.
     pub switch: Option<String>,
     /// The network device nearest to it.
-    pub nic: Option<Near>,
+    pub nic: Option<NearestDevice>,
     /// The storage device nearest to it.
-    pub storage: Option<Near>,
+    pub storage: Option<NearestDevice>,
 }
 
 /// The place of every GPU, sorted by address. GPUs to which several devices are equally near get
 /// different ones as far as there are, so that they do not all use the first.
-pub fn gpus(topology: &Topology) -> Vec<DevicePlacement> {
+pub fn gpus(topology: &Topology) -> Vec<GpuPlacement> {
     let of = |kind| topology.devices.iter().filter(move |device| device.kind == kind);
     let mut gpus: Vec<&Device> = of(DeviceKind::Gpu).collect();
     gpus.sort_by(|a, b| a.address.cmp(&b.address));
@@ -76,17 +76,22 @@ pub fn gpus(topology: &Topology) -> Vec<DevicePlacement> {
 }
 
 /// Where the GPU at this PCI address sits, in whichever form it is written.
-pub fn gpu(topology: &Topology, address: &str) -> Option<DevicePlacement> {
+pub fn gpu(topology: &Topology, address: &str) -> Option<GpuPlacement> {
     let address = topology.gpu(address)?.address.clone();
     gpus(topology).into_iter().find(|place| place.address == address)
 }
 
-fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<Near>) -> DevicePlacement {
+fn place(
+    topology: &Topology,
+    gpu: &Device,
+    nic: Option<NearestDevice>,
+    storage: Option<NearestDevice>,
+) -> GpuPlacement {
     let cpus = near_cpus(topology, gpu);
     let package = gpu.numa_node.and_then(|index| {
         topology.numa_nodes.iter().find(|node| node.index == index).and_then(|node| node.package)
     });
-    DevicePlacement {
+    GpuPlacement {
         address: gpu.address.clone(),
         numa_node: gpu.numa_node,
         l3: l3_of(topology, &cpus),
@@ -99,7 +104,7 @@ fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<N
     }
 }
 
-/// CPUs near a device that may be used; all where none is known.
+/// CPUs near a device that may be used; all where the machine names none.
 pub fn near_cpus(topology: &Topology, device: &Device) -> CpuSet {
     let near = device.cpus.and(&topology.cpus);
     if near.is_empty() { topology.cpus.clone() } else { near }
@@ -125,7 +130,7 @@ pub fn switch(device: &Device) -> Option<&str> {
 }
 
 /// For each GPU the device nearest to it. Each takes, of the nearest ones, that with the fewest GPUs so far.
-fn nearest(topology: &Topology, gpus: &[&Device], devices: &[&Device]) -> Vec<Option<Near>> {
+fn nearest(topology: &Topology, gpus: &[&Device], devices: &[&Device]) -> Vec<Option<NearestDevice>> {
     let mut devices = devices.to_vec();
     devices.sort_by(|a, b| a.address.cmp(&b.address));
     let mut given = vec![0u32; devices.len()];
@@ -133,26 +138,26 @@ fn nearest(topology: &Topology, gpus: &[&Device], devices: &[&Device]) -> Vec<Op
         let far = |device: &Device| far(topology, gpu, device);
         let at = (0..devices.len()).min_by_key(|at| (far(devices[*at]), given[*at], *at))?;
         given[at] += 1;
-        Some(Near { address: devices[at].address.clone(), path: far(devices[at]).0 })
+        Some(NearestDevice { address: devices[at].address.clone(), path: far(devices[at]).0 })
     };
     gpus.iter().map(near).collect()
 }
 
 /// How far apart two devices are: by what they share, and below one root port by the bridges they do not share.
-fn far(topology: &Topology, one: &Device, other: &Device) -> (Path, usize) {
+fn far(topology: &Topology, one: &Device, other: &Device) -> (DevicePath, usize) {
     let shared = one.bridges.iter().zip(&other.bridges).take_while(|(a, b)| a == b).count();
     let apart = one.bridges.len().saturating_sub(shared);
     match shared {
         0 => {}
-        1 => return (Path::RootPort, 0),
-        _ => return (Path::Switch, apart),
+        1 => return (DevicePath::RootPort, 0),
+        _ => return (DevicePath::Switch, apart),
     }
     let same_node = match (one.numa_node, other.numa_node) {
         (Some(one), Some(other)) => one == other,
         // With one node there is no other.
         _ => topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count() == 1,
     };
-    (if same_node { Path::NumaNode } else { Path::System }, 0)
+    (if same_node { DevicePath::NumaNode } else { DevicePath::System }, 0)
 }
 
 #[cfg(test)]
@@ -161,8 +166,8 @@ mod tests {
     use super::*;
     use crate::topology::DeviceKind::*;
 
-    fn nics(topology: &Topology) -> Vec<(String, Path)> {
-        let nic = |place: DevicePlacement| place.nic.map(|near| (near.address, near.path));
+    fn nics(topology: &Topology) -> Vec<(String, DevicePath)> {
+        let nic = |place: GpuPlacement| place.nic.map(|near| (near.address, near.path));
         gpus(topology).into_iter().filter_map(nic).collect()
     }
 
@@ -183,9 +188,9 @@ mod tests {
         assert_eq!(
             nics(&topology),
             [
-                nic("0000:07:00.0", Path::Switch),
-                nic("0000:07:00.0", Path::Switch),
-                nic("0000:86:00.0", Path::NumaNode)
+                nic("0000:07:00.0", DevicePath::Switch),
+                nic("0000:07:00.0", DevicePath::Switch),
+                nic("0000:86:00.0", DevicePath::NumaNode)
             ]
         );
         let first = gpu(&topology, "00000000:05:00.0").unwrap();
@@ -226,6 +231,6 @@ mod tests {
         let place = gpu(&topology, "0000:05:00.0").unwrap();
         assert_eq!((place.numa_node, place.package, place.root_port, place.switch), (None, None, None, None));
         assert_eq!((place.cpus.to_string(), place.l3), ("0-15".into(), vec![0, 1]));
-        assert_eq!(place.nic.unwrap().path, Path::System, "they are not known to be near");
+        assert_eq!(place.nic.unwrap().path, DevicePath::System, "nothing says that they are near");
     }
 }

@@ -1,42 +1,41 @@
-//! Kubernetes: what the kubelet can be told, which is not the share of each GPU, and what a pod must ask for.
+//! Kubernetes: settings of the kubelet, which are not the share of each GPU, and what a pod must ask for.
 
-use super::{comment, put, why};
+use super::{comment, comments, put, why};
 use crate::map::Map;
 use model::cpus::CpuSet;
 
 /// The settings.
 pub fn lines(out: &mut String, map: &Map) {
     let nodes = map.topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
-    let told = map.gpus.iter().all(|gpu| gpu.place.numa_node.is_some());
-    comment(
+    let nodes_known = map.gpus.iter().all(|gpu| gpu.place.numa_node.is_some());
+    comments(
         out,
-        "Kubernetes cannot be told which CPUs belong to which GPU: the kubelet itself picks CPUs for a pod, on",
+        "Kubernetes has no setting for which CPUs belong to which GPU: the kubelet itself picks CPUs for a pod, on\n\
+         the NUMA node that the device plugin names for its GPU, whichever are free. What keeps it fair is that\n\
+         a pod asks for as many whole CPUs a GPU as the share has. It does so alone for pods of the class\n\
+         Guaranteed: requests equal to limits, CPUs a whole number, in every container.",
     );
-    comment(
-        out,
-        "the NUMA node that the device plugin names for its GPU, whichever are free. What keeps it fair is that",
-    );
-    comment(
-        out,
-        "a pod asks for as many whole CPUs a GPU as the share has. It does so alone for pods of the class",
-    );
-    comment(out, "Guaranteed: requests equal to limits, CPUs a whole number, in every container.");
-    if !told {
+    if !nodes_known {
         comment(
             out,
             "This machine does not tell the NUMA node of every GPU: the kubelet has nothing to align them by.",
         );
     }
     put(out, format_args!(""));
-    comment(
+    comments(
         out,
-        "KubeletConfiguration. After a change of cpuManagerPolicy: drain the node, stop the kubelet, remove",
+        "KubeletConfiguration. After a change of cpuManagerPolicy: drain the node, stop the kubelet, remove\n\
+         /var/lib/kubelet/cpu_manager_state, start it.",
     );
-    comment(out, "/var/lib/kubelet/cpu_manager_state, start it.");
-    put(out, format_args!("apiVersion: kubelet.config.k8s.io/v1beta1"));
-    put(out, format_args!("kind: KubeletConfiguration"));
-    put(out, format_args!("cpuManagerPolicy: static"));
-    put(out, format_args!("cpuManagerPolicyOptions:"));
+    put(
+        out,
+        format_args!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\n\
+             kind: KubeletConfiguration\n\
+             cpuManagerPolicy: static\n\
+             cpuManagerPolicyOptions:"
+        ),
+    );
     comment(out, "  hardware threads of a core stay together; a request must then be a multiple of them");
     put(out, format_args!("  full-pcpus-only: \"true\""));
     comment(
@@ -44,7 +43,7 @@ pub fn lines(out: &mut String, map: &Map) {
         "  with Kubernetes 1.32 and later, and its feature gate, CPUs of one last-level cache are preferred:",
     );
     comment(out, "  prefer-align-cpus-by-uncorecache: \"true\"");
-    if told && nodes > 1 && within_a_node(map) {
+    if nodes_known && nodes > 1 && within_a_node(map) {
         comment(
             out,
             "a pod that cannot have its CPUs and GPU on one NUMA node is refused; best-effort lets it run",
@@ -61,22 +60,22 @@ pub fn lines(out: &mut String, map: &Map) {
     );
     let reserved = reserved(map);
     put(out, format_args!("reservedSystemCPUs: \"{reserved}\""));
-    for taker in map.takers() {
+    for holder in map.share_holders() {
         put(out, format_args!(""));
-        why(out, &taker);
-        let left = taker.share().cpus.without(&reserved).len();
-        comment(out, &format!("share: CPUs {}; a pod with it asks for at most", taker.share().cpus));
-        let resource = match taker.slice {
-            Some(slice) => format!("nvidia.com/mig-{}", slice.profile.replace('+', ".")),
+        why(out, &holder);
+        let left = holder.share().cpus.without(&reserved).len();
+        comment(out, &format!("share: CPUs {}; a pod with it asks for at most", holder.share().cpus));
+        let resource = match holder.slice {
+            Some(slice) => format!("nvidia.com/mig-{}", slice.device.profile.replace('+', ".")),
             None => "nvidia.com/gpu".to_owned(),
         };
-        if taker.slice.is_some() {
+        if holder.slice.is_some() {
             comment(
                 out,
                 "(the resource's name with the device plugin's strategy `mixed`; with `single` nvidia.com/gpu)",
             );
         }
-        if left == 0 || taker.share().shared {
+        if left == 0 || holder.share().shared {
             comment(out, &format!("{resource}: 1 and less than a core: too few for CPUs of its own"));
             continue;
         }
@@ -87,7 +86,7 @@ pub fn lines(out: &mut String, map: &Map) {
 /// Whether each share is on one NUMA node.
 fn within_a_node(map: &Map) -> bool {
     let within = |cpus: &CpuSet| map.topology.numa_nodes.iter().any(|node| cpus.is_within(&node.cpus));
-    map.takers().iter().all(|taker| within(&taker.share().cpus))
+    map.share_holders().iter().all(|holder| within(&holder.share().cpus))
 }
 
 /// CPUs for the system: the first core, of those near no GPU if there are such. No more than one: what is reserved is

@@ -1,57 +1,51 @@
 //! Slurm: lines of gres.conf, in Slurm's own numbers of cores.
 
-use super::{comment, put, why};
+use super::{comment, comments, put, why};
 use crate::map::Map;
 use crate::tree;
 use model::cpus::CpuSet;
 
 /// The lines.
 pub fn lines(out: &mut String, map: &Map) {
-    comment(
+    comments(
         out,
-        "For gres.conf. Cores= are Slurm's logical core ids (Core L# of `lstopo -l`), neither CPUs nor",
+        "For gres.conf. Cores= are Slurm's logical core ids (Core L# of `lstopo -l`), neither CPUs nor\n\
+         the kernel's core ids; they count all cores of the machine. With --gres-flags=enforce-binding a job\n\
+         gets no cores but these; one that wants more of them needs --gres-flags=disable-binding.\n\
+         Slurm itself chooses by sockets and NUMA nodes: without that flag, GPUs of one socket prefer any core of it;\n\
+         steps with --exact go by the single cores.",
     );
-    comment(
-        out,
-        "the kernel's core ids; they count all cores of the machine. With --gres-flags=enforce-binding a job",
-    );
-    comment(out, "gets no cores but these; one that wants more of them needs --gres-flags=disable-binding.");
-    comment(
-        out,
-        "Slurm itself chooses by sockets and NUMA nodes: without that flag, GPUs of one socket prefer any core of it;",
-    );
-    comment(out, "steps with --exact go by the single cores.");
-    if map.takers().iter().any(|taker| taker.share().shared) {
+    if map.share_holders().iter().any(|holder| holder.share().shared) {
         comment(out, "Where GPUs share cores, only as many jobs run at one time as there are cores.");
     }
     let slices: Vec<_> = map.gpus.iter().flat_map(|gpu| &gpu.slices).collect();
     if !slices.is_empty() {
-        comment(
+        comments(
             out,
-            "Some GPU is in MIG mode. Slurm finds MIG devices by itself with this one line in place of all others",
+            "Some GPU is in MIG mode. Slurm finds MIG devices by itself with this one line in place of all others\n\
+             and gives each the cores near its GPU. The share of a slice can only be written with MultipleFiles=\n\
+             and the numbers of /dev/nvidia-caps, which change with the layout.",
         );
-        comment(
-            out,
-            "and gives each the cores near its GPU. The share of a slice can only be written with MultipleFiles=",
-        );
-        comment(out, "and the numbers of /dev/nvidia-caps, which change with the layout.");
         put(out, format_args!("AutoDetect=nvml"));
         for slice in slices {
-            comment(out, &format!("MIG {} {}: CPUs {}", slice.profile, slice.uuid, slice.share.cpus));
+            comment(
+                out,
+                &format!("MIG {} {}: CPUs {}", slice.device.profile, slice.device.uuid, slice.share.cpus),
+            );
         }
         return;
     }
-    comment(
+    comments(
         out,
-        "Not together with AutoDetect=nvml: that one finds all cores near a GPU, and Slurm drains a node whose",
+        "Not together with AutoDetect=nvml: that one finds all cores near a GPU, and Slurm drains a node whose\n\
+         gres.conf says something else.",
     );
-    comment(out, "gres.conf says something else.");
     let tree = tree::of(&map.topology);
     let logical = tree.logical_cores();
-    for taker in map.takers() {
-        let gpu = taker.gpu;
+    for holder in map.share_holders() {
+        let gpu = holder.gpu;
         put(out, format_args!(""));
-        why(out, &taker);
+        why(out, &holder);
         let cores: CpuSet = logical
             .iter()
             .enumerate()

@@ -1,14 +1,17 @@
 //! The lines, word by word.
 
 use super::*;
-use crate::map::{Known, KnownSlice};
+use crate::map::{DriverGpu, DriverMigDevice};
 use model::topology::fixtures::{device, machine, threaded};
 use model::topology::{DeviceKind, Topology};
 
-fn known(index: u32, address: &str, slices: &[&str]) -> Known {
-    let slice =
-        |uuid: &&str| KnownSlice { uuid: (*uuid).into(), profile: "2g.35gb".into(), ..KnownSlice::default() };
-    Known {
+fn known(index: u32, address: &str, slices: &[&str]) -> DriverGpu {
+    let slice = |uuid: &&str| DriverMigDevice {
+        uuid: (*uuid).into(),
+        profile: "2g.35gb".into(),
+        ..DriverMigDevice::default()
+    };
+    DriverGpu {
         index,
         uuid: format!("GPU-0000-{index}"),
         model: "NVIDIA H200".into(),
@@ -94,7 +97,7 @@ fn kubernetes_is_told_what_it_can_be_told() {
         "\nreservedSystemCPUs: \"0,4\"\n",
         "{ nvidia.com/gpu: 1, cpu: 2 }",
         "{ nvidia.com/gpu: 1, cpu: 4 }",
-        "cannot be told which CPUs",
+        "has no setting for which CPUs",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -114,7 +117,7 @@ fn kubernetes_is_told_what_it_can_be_told() {
 fn nothing_hostile_gets_into_a_line() {
     let mut topology = machine(&[("0-3", &["0-3"])]);
     topology.devices = vec![device(DeviceKind::Gpu, "0000:06:00.0", None, "0-3", &[])];
-    let hostile = Known {
+    let hostile = DriverGpu {
         uuid: "GPU-1\"; rm -rf / #".into(),
         model: "H200\nrm -rf /\n".into(),
         ..known(0, "0000:06:00.0", &[])

@@ -11,7 +11,7 @@ use hwlocality::object::types::{OSDeviceType, ObjectType};
 use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
 use hwlocality::topology::export::xml::XMLExportFlags;
 
-use super::{Found, Origin};
+use super::{Discovery, Origin};
 use model::cpus::CpuSet;
 use model::topology::{Device, DeviceKind, L3Group, Network, NumaNode, Package, Topology};
 
@@ -21,10 +21,10 @@ const MOST: u64 = 16 << 20;
 const NVIDIA: u16 = 0x10de;
 
 /// Reads the machine.
-pub(super) fn read(origin: &Origin) -> Result<Found, String> {
+pub(super) fn read(origin: &Origin) -> Result<Discovery, String> {
     let hwloc = load(origin)?;
     let xml = hwloc.export_xml(XMLExportFlags::empty()).map_err(|error| format!("hwloc: {error}"))?;
-    Ok(Found { topology: topology(&hwloc), xml: xml.as_str().to_owned() })
+    Ok(Discovery { topology: topology(&hwloc), xml: xml.as_str().to_owned() })
 }
 
 fn load(origin: &Origin) -> Result<Hwloc, String> {
@@ -65,7 +65,7 @@ fn topology(hwloc: &Hwloc) -> Topology {
     let mut notes = Vec::new();
     let l3_groups = l3_groups(hwloc);
     if l3_groups.is_empty() {
-        notes.push("the machine tells of no level 3 cache".to_owned());
+        notes.push("the machine reports no level 3 cache".to_owned());
     }
     let mut numa_nodes: Vec<NumaNode> =
         hwloc.objects_with_type(ObjectType::NUMANode).map(numa_node).collect();
@@ -151,12 +151,12 @@ fn l3_groups(hwloc: &Hwloc) -> Vec<L3Group> {
     groups
 }
 
-/// Cores with their hardware threads. Where none are told (some guests), each CPU is one.
+/// Cores with their hardware threads. Without them (some guests), each CPU is one.
 fn cores(hwloc: &Hwloc) -> Vec<CpuSet> {
     let of = |kind| hwloc.objects_with_type(kind).map(|object| cpus(Some(object))).collect::<Vec<_>>();
     let mut cores = of(ObjectType::Core);
-    let told = cores.iter().fold(CpuSet::default(), |all, core| all.or(core));
-    cores.extend(of(ObjectType::PU).into_iter().filter(|cpu| !cpu.is_within(&told)));
+    let known = cores.iter().fold(CpuSet::default(), |all, core| all.or(core));
+    cores.extend(of(ObjectType::PU).into_iter().filter(|cpu| !cpu.is_within(&known)));
     cores.sort_by_key(|core| core.iter().next());
     cores
 }

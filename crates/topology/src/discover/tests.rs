@@ -47,7 +47,7 @@ fn a_dgx_2() {
     assert_eq!(gpus[0].bridges, way);
     assert_eq!(gpus[1].bridges[..4], way[..4], "the GPU beside it hangs on the same switch");
     assert_eq!(of(&dgx, DeviceKind::Nvswitch).len(), 12);
-    assert!(gpus.iter().all(|gpu| gpu.link.is_none() && gpu.names.is_empty()), "the file tells of no port");
+    assert!(gpus.iter().all(|gpu| gpu.link.is_none() && gpu.names.is_empty()), "the file names no port");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn memory_alone_has_no_cpus() {
 fn a_machine_without_caches_and_cores_says_so() {
     let machine = synthetic("numa:1 pu:4");
     assert_eq!((machine.l3_groups.len(), machine.cores.len()), (0, 4));
-    assert_eq!(machine.notes, ["the machine tells of no level 3 cache"]);
+    assert_eq!(machine.notes, ["the machine reports no level 3 cache"]);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn links_and_ports_are_those_of_sysfs() {
     sysfs.pci("pci0000:00/0000:00:01.0", "0x060400", "0x8086", &port);
     let gpu = link_files("32.0 GT/s PCIe", "16", "2.5 GT/s PCIe", "8");
     sysfs.pci("pci0000:00/0000:00:01.0/0000:06:00.0", "0x030200", "0x10de", &gpu);
-    // At the root complex, with a link that nobody can tell of.
+    // At the root complex, with a link of unknown state.
     let none = link_files("Unknown", "255", "Unknown", "0");
     sysfs.pci("pci0000:00/0000:00:05.0", "0x030200", "0x10de", &none);
     sysfs.pci("pci0000:00/0000:00:06.0", "0x030000", "0x1234", &[]);
@@ -250,7 +250,7 @@ fn networks_tell_whether_they_carry_traffic_and_how_fast() {
     nic(6, &[]);
     // A virtual function.
     nic(7, &[("physfn/x", ""), ("net/eth9/x", "")]);
-    let told: Vec<_> = sysfs.links().0.into_iter().map(|state| state.network).collect();
+    let networks: Vec<_> = sysfs.links().0.into_iter().map(|state| state.network).collect();
     let wanted = [
         network("ib0", "mlx5_0", Some(true), Some(50e9)),
         network("", "mlx5_1", Some(false), None),
@@ -259,7 +259,7 @@ fn networks_tell_whether_they_carry_traffic_and_how_fast() {
         network("ens5", "", Some(true), None),
         network("", "", None, None),
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(networks, wanted);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use memmap2::{Advice, MmapMut};
 
-use super::bound;
+use super::mempolicy;
 
 /// Distance of two lines, in bytes: no line is in what a prefetch brings with another.
 const LINE: usize = 256;
@@ -16,18 +16,18 @@ const LOADS: u32 = 1 << 18;
 const WALKS: u32 = 4;
 
 /// The buffer.
-pub struct Buffer(MmapMut);
+pub struct ChaseBuffer(MmapMut);
 
-impl Buffer {
+impl ChaseBuffer {
     /// Of so many bytes, in the memory of this node, if one is given.
-    pub fn new(bytes: usize, node: Option<u32>) -> io::Result<Buffer> {
+    pub fn new(bytes: usize, node: Option<u32>) -> io::Result<ChaseBuffer> {
         let mut memory = MmapMut::map_anon(bytes)?;
         // Fewer TLB misses in what is measured; without large pages it is measured with them.
         let _ = memory.advise(Advice::HugePage);
         if let Some(node) = node {
-            bound::bind(&mut memory, node)?;
+            mempolicy::bind(&mut memory, node)?;
         }
-        let mut buffer = Buffer(memory);
+        let mut buffer = ChaseBuffer(memory);
         buffer.link();
         if let Some(node) = node {
             buffer.is_on(node)?;
@@ -71,7 +71,7 @@ impl Buffer {
     fn is_on(&self, node: u32) -> io::Result<()> {
         for at in [0, self.0.len() / 2, self.0.len() - 1] {
             let Some(byte) = self.0.get(at) else { continue };
-            let found = bound::node_of(byte)?;
+            let found = mempolicy::node_of(byte)?;
             if found != node {
                 return Err(io::Error::other(format!("the kernel gave memory of node {found}")));
             }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn all_lines_are_one_ring_and_a_load_takes_time() {
-        let buffer = Buffer::new(1 << 20, None).unwrap();
+        let buffer = ChaseBuffer::new(1 << 20, None).unwrap();
         let (mut line, mut steps) = (0, 0);
         loop {
             line = buffer.next(line);
@@ -118,10 +118,10 @@ mod tests {
     #[test]
     fn memory_of_a_node_is_on_it_or_refused() {
         // A container may not bind memory; a node that is not there is refused everywhere.
-        if let Ok(buffer) = Buffer::new(1 << 20, Some(0)) {
-            assert_eq!(bound::node_of(&buffer.0[0]).unwrap(), 0);
+        if let Ok(buffer) = ChaseBuffer::new(1 << 20, Some(0)) {
+            assert_eq!(mempolicy::node_of(&buffer.0[0]).unwrap(), 0);
         }
-        assert!(Buffer::new(1 << 20, Some(900)).is_err());
-        assert!(Buffer::new(1 << 20, Some(u32::MAX)).is_err());
+        assert!(ChaseBuffer::new(1 << 20, Some(900)).is_err());
+        assert!(ChaseBuffer::new(1 << 20, Some(u32::MAX)).is_err());
     }
 }

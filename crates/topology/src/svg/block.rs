@@ -95,7 +95,7 @@ pub fn fit(text: &str, size: f64, width: f64) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Text as it may stand in XML, in an element or an attribute. Characters that XML has no form for are left out.
+/// Text escaped for XML, in an element or an attribute. Characters that XML has no form for are left out.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

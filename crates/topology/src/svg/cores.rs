@@ -1,7 +1,7 @@
 //! Cores as squares, in the colour and with the number of those whose share they are.
 
 use super::block::{Block, escape, rect};
-use crate::map::{Map, Taker};
+use crate::map::{Map, ShareHolder};
 use model::cpus::CpuSet;
 
 /// Colours that also those can tell apart who do not see red and green as others do (Okabe and Ito), and a grey; each
@@ -23,18 +23,18 @@ const GAP: f64 = 3.0;
 
 /// Whose share is what.
 pub struct Shares<'a> {
-    takers: Vec<Taker<'a>>,
+    share_holders: Vec<ShareHolder<'a>>,
 }
 
 impl<'a> Shares<'a> {
     /// Of all in the map.
     pub fn new(map: &'a Map) -> Shares<'a> {
-        Shares { takers: map.takers() }
+        Shares { share_holders: map.share_holders() }
     }
 
-    /// Everybody with a share, with its number.
-    pub fn takers(&self) -> impl Iterator<Item = (usize, &Taker<'a>)> {
-        self.takers.iter().enumerate()
+    /// All holders of a share, with its number.
+    pub fn share_holders(&self) -> impl Iterator<Item = (usize, &ShareHolder<'a>)> {
+        self.share_holders.iter().enumerate()
     }
 
     /// Cores in rows no wider than this.
@@ -57,9 +57,9 @@ impl<'a> Shares<'a> {
 
     fn core(&self, core: &CpuSet) -> Block {
         let (width, height) = CORE;
-        let owners: Vec<(usize, &Taker<'a>)> =
-            self.takers().filter(|(_, taker)| !taker.share().cpus.and(core).is_empty()).collect();
-        let names: Vec<String> = owners.iter().map(|(_, taker)| taker.name()).collect();
+        let owners: Vec<(usize, &ShareHolder<'a>)> =
+            self.share_holders().filter(|(_, holder)| !holder.share().cpus.and(core).is_empty()).collect();
+        let names: Vec<String> = owners.iter().map(|(_, holder)| holder.name()).collect();
         let whose = if names.is_empty() { "near no GPU".to_owned() } else { names.join("; ") };
         let what = if core.len() == 1 { "CPU" } else { "CPUs" };
         let mut body = format!("<g><title>{}</title>", escape(&format!("core: {what} {core}: {whose}")));
@@ -74,7 +74,7 @@ impl<'a> Shares<'a> {
         body.push_str(&rect("core", 0.0, 0.0, width, height, 2.0));
         body.push_str(&match owners.as_slice() {
             [] => String::new(),
-            [(number, taker)] => text(taker.label(), colour(*number).1),
+            [(number, holder)] => text(holder.label(), colour(*number).1),
             // On a plate of its own: stripes of many colours are behind it.
             many => {
                 let plate = "<rect x=\"4\" y=\"4\" width=\"20\" height=\"14\" rx=\"3\" fill=\"#fff\"/>";
@@ -85,7 +85,7 @@ impl<'a> Shares<'a> {
         Block { width, height, body }
     }
 
-    /// A square in the colour of a taker, with its number.
+    /// A square in the colour of a holder, with its number.
     pub fn mark(&self, number: usize, label: &str) -> Block {
         let (width, height) = CORE;
         let (fill, on) = colour(number);

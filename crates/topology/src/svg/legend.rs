@@ -3,7 +3,7 @@
 use super::PAD;
 use super::block::{Block, fit, label};
 use super::cores::Shares;
-use crate::map::{Map, Taker};
+use crate::map::{Map, ShareHolder};
 
 /// Width of an entry.
 const WIDTH: f64 = 520.0;
@@ -20,7 +20,7 @@ pub fn draw(map: &Map, shares: &Shares<'_>, width: f64) -> Block {
     };
     let mut rows = vec![head("Fair shares of the CPUs near each GPU")];
     let entries: Vec<Block> =
-        shares.takers().map(|(number, taker)| entry(map, shares, number, taker)).collect();
+        shares.share_holders().map(|(number, holder)| entry(map, shares, number, holder)).collect();
     if entries.is_empty() {
         rows.push(line("No GPU was found."));
     } else {
@@ -28,7 +28,7 @@ pub fn draw(map: &Map, shares: &Shares<'_>, width: f64) -> Block {
         rows.push(Block::table(by_column(entries, columns), columns, 0.0));
     }
     rows.push(line("A square is a core: its colour and number say whose share it is."));
-    if shares.takers().any(|(_, taker)| taker.share().shared) {
+    if shares.share_holders().any(|(_, holder)| holder.share().shared) {
         rows.push(line("÷N: N of them share the core, as there are fewer cores than GPUs or MIG devices."));
     }
     if !map.left_over.is_empty() {
@@ -50,18 +50,16 @@ fn by_column(entries: Vec<Block>, columns: usize) -> Vec<Block> {
         .collect()
 }
 
-fn entry(map: &Map, shares: &Shares<'_>, number: usize, taker: &Taker<'_>) -> Block {
-    let (share, place) = (taker.share(), &taker.gpu.place);
-    let mut parts = vec![taker.name(), format!("CPUs {}", share.cpus)];
+fn entry(map: &Map, shares: &Shares<'_>, number: usize, holder: &ShareHolder<'_>) -> Block {
+    let (share, place) = (holder.share(), &holder.gpu.place);
+    let mut parts = vec![holder.name(), format!("CPUs {}", share.cpus)];
     if !share.memory_nodes.is_empty() {
         parts.push(format!("memory {}", share.memory_nodes));
     }
     if let Some(near) = &place.nic {
-        let device = map.topology.devices.iter().find(|device| device.address == near.address);
-        let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
-        parts.push(format!("{name} ({})", near.path.name()));
+        parts.push(map.nic(near));
     }
-    let mut body = shares.mark(number, taker.label()).at(0.0, 2.0);
+    let mut body = shares.mark(number, holder.label()).at(0.0, 2.0);
     body.push_str(&label("small", 38.0, 17.0, &fit(&parts.join(" · "), 11.0, WIDTH - 52.0)));
     Block { width: WIDTH, height: HEIGHT, body }
 }

@@ -3,9 +3,9 @@
 use super::block::{Block, bold_width, fit, label, rect, width_of};
 use super::cores::Shares;
 use super::{HEAD, PAD, WIDE};
-use crate::map::{Gpu, Map};
+use crate::format;
+use crate::map::{Map, MapGpu};
 use crate::tree::Pci;
-use crate::words;
 use model::topology::{Device, DeviceKind};
 
 /// How far what is below a bridge is moved to the right.
@@ -62,12 +62,12 @@ fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f6
                 let (row, middle) = device(one, &rest[..alike], map, shares, x + LINK);
                 let middle = y + middle;
                 lines.push(middle);
-                let (class, words) = match words::is_narrow(one) {
+                let (class, words) = match format::is_narrow(one) {
                     true => ("narrow", "lack"),
                     false => ("line", "link"),
                 };
                 all.body.push_str(&format!("<path class=\"{class}\" d=\"M{x:.1} {middle:.1}h{LINK:.1}\"/>"));
-                let link = fit(&words::link(one), 9.5, LINK - 7.0);
+                let link = fit(&format::link(one), 9.5, LINK - 7.0);
                 all.body.push_str(&label(words, x + 5.0, middle - 3.0, &link));
                 all.put(&row, x + LINK, y);
             }
@@ -77,7 +77,7 @@ fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f6
     lines
 }
 
-/// Whether one is as the other but for the address, so that one row is enough: the NVSwitches of a board.
+/// Whether one is as the other but for the address, so that one row is enough: the NVSwitches of a baseboard.
 fn is_alike(one: &Pci<'_>, other: &Pci<'_>) -> bool {
     match (one, other) {
         (Pci::Device(one), Pci::Device(other)) => {
@@ -109,8 +109,8 @@ fn device(device: &Device, same: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: 
         .iter()
         .filter_map(|pci| if let Pci::Device(device) = pci { Some(*device) } else { None })
         .collect();
-    let addresses = words::addresses(same.iter().map(|device| short(&device.address)));
-    let mut parts = vec![words::many(&same), addresses, words::network(device)];
+    let addresses = format::addresses(same.iter().map(|device| short(&device.address)));
+    let mut parts = vec![format::many(&same), addresses, format::network(device)];
     parts.retain(|part| !part.is_empty());
     let text = fit(&parts.join(" · "), 11.0, WIDE - x - 14.0);
     let class = match device.kind {
@@ -126,18 +126,19 @@ fn device(device: &Device, same: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: 
 }
 
 /// A GPU with its share, or those of its MIG devices.
-fn card(gpu: &Gpu, shares: &Shares<'_>, widest: f64) -> Block {
+fn card(gpu: &MapGpu, shares: &Shares<'_>, widest: f64) -> Block {
     let name = match gpu.index {
         Some(_) => format!("{} · {}", gpu.name(), short(&gpu.place.address)),
         None => gpu.name(),
     };
     let title = fit(&name, 12.0 * 1.14, widest - 16.0);
     let mut rows: Vec<(Block, String)> = Vec::new();
-    for (number, taker) in shares.takers().filter(|(_, taker)| std::ptr::eq(taker.gpu, gpu)) {
-        let profile = taker.slice.map(|slice| format!("MIG {} → ", slice.profile)).unwrap_or_default();
-        let shared = if taker.share().shared { " (shared)" } else { "" };
-        let text = format!("{profile}CPUs {}{shared}", taker.share().cpus);
-        rows.push((shares.mark(number, taker.label()), fit(&text, 11.0, widest - 60.0)));
+    for (number, holder) in shares.share_holders().filter(|(_, holder)| std::ptr::eq(holder.gpu, gpu)) {
+        let profile =
+            holder.slice.map(|slice| format!("MIG {} → ", slice.device.profile)).unwrap_or_default();
+        let shared = if holder.share().shared { " (shared)" } else { "" };
+        let text = format!("{profile}CPUs {}{shared}", holder.share().cpus);
+        rows.push((shares.mark(number, holder.label()), fit(&text, 11.0, widest - 60.0)));
     }
     let text = rows.iter().map(|(_, text)| width_of(text, 11.0) + 52.0).fold(0.0, f64::max);
     let width = text.max(bold_width(&title, 12.0) + 16.0);

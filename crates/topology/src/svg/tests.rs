@@ -1,7 +1,7 @@
 //! What must hold of the picture whatever is drawn.
 
 use super::*;
-use crate::map::{Known, Map};
+use crate::map::{DriverGpu, Map};
 use model::topology::fixtures::{device, machine};
 use model::topology::{DeviceKind, Topology};
 
@@ -17,7 +17,7 @@ fn nothing_hostile_gets_out_of_its_text() {
         device(DeviceKind::Network, "0000:07:00.0", Some(0), "0-3", &["<rp>"]),
     ];
     topology.devices[1].names = vec![hostile.into()];
-    let known = Known { model: hostile.into(), pci_address: "06:00.0".into(), ..Known::default() };
+    let known = DriverGpu { model: hostile.into(), pci_address: "06:00.0".into(), ..DriverGpu::default() };
     let picture = svg(&Map::new(topology, &[known]));
     assert!(!picture.contains("<script") && !picture.contains("<rp>"), "{picture}");
     assert!(!picture.contains(['\u{1}', '\u{ffff}']), "{picture}");

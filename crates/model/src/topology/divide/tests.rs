@@ -108,7 +108,7 @@ fn nothing_to_divide_is_no_fault() {
     let empty = Topology::default();
     assert_eq!(text(&among_gpus(&empty, &near(&["", "0-3"]))), ["", ""]);
     assert!(among_gpus(&empty, &[]).is_empty() && among_slices(&empty, &cpus("0-3"), &[]).is_empty());
-    assert_eq!(text(&among_slices(&empty, &cpus("0-3"), &[1, 1])), ["0-1", "2-3"], "without a known core");
+    assert_eq!(text(&among_slices(&empty, &cpus("0-3"), &[1, 1])), ["0-1", "2-3"], "of unknown core");
 }
 
 prop_compose! {
@@ -123,7 +123,7 @@ prop_compose! {
             _ => format!("{first}-{last},{}-{}", first + cores, last + cores),
         };
         let mut next = 0;
-        let mut given: Vec<(String, Vec<String>)> = Vec::new();
+        let mut described: Vec<(String, Vec<String>)> = Vec::new();
         for caches in &nodes {
             let first = next;
             let mut groups = Vec::new();
@@ -131,12 +131,12 @@ prop_compose! {
                 groups.push(with_threads(next, next + size - 1));
                 next += size;
             }
-            given.push((with_threads(first, next - 1), groups));
+            described.push((with_threads(first, next - 1), groups));
         }
         let groups: Vec<Vec<&str>> =
-            given.iter().map(|(_, groups)| groups.iter().map(String::as_str).collect()).collect();
+            described.iter().map(|(_, groups)| groups.iter().map(String::as_str).collect()).collect();
         let nodes: Vec<(&str, &[&str])> =
-            given.iter().zip(&groups).map(|((node, _), groups)| (node.as_str(), groups.as_slice())).collect();
+            described.iter().zip(&groups).map(|((node, _), groups)| (node.as_str(), groups.as_slice())).collect();
         threaded(&nodes, &|cpu| (0..threads).map(|thread| cpu % cores + thread * cores).collect())
     }
 }

@@ -1,6 +1,6 @@
 //! From two readings of a group to what is added: the arithmetic, and nothing else.
 
-use super::kernel::Reading;
+use super::backend::GroupReading;
 
 /// What was counted between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct Counted {
 
 /// What was counted from `before` to `now`. Where the group had its turn for a part of the time only, its counts are
 /// taken to have gone on at the same rate. Without any turn nothing is known and nothing is added: the share, 0, says
-/// so. Where no time is told (the root control group) the counts stand as they are.
-pub fn between(before: &Reading, now: &Reading) -> Counted {
+/// so. Without times (the root control group) the counts stay as they are.
+pub fn between(before: &GroupReading, now: &GroupReading) -> Counted {
     let enabled = now.enabled.saturating_sub(before.enabled);
     let running = now.running.saturating_sub(before.running).min(enabled);
     let raw = now.values.iter().zip(before.values.iter().chain(std::iter::repeat(&0)));
@@ -37,19 +37,19 @@ fn scaled(count: u64, enabled: u64, running: u64) -> u64 {
 
 /// Time in which an event should have been counted and was, of all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct Multiplexing {
     enabled: u128,
     running: u128,
 }
 
-impl Share {
+impl Multiplexing {
     /// Adds one CPU's.
     pub fn add(&mut self, counted: &Counted) {
         self.enabled += u128::from(counted.enabled);
         self.running += u128::from(counted.running);
     }
 
-    /// The share of the time in which it was counted; `None` where no time was told.
+    /// The share of the time in which it was counted; `None` without times.
     pub fn ratio(self) -> Option<f64> {
         (self.enabled > 0).then(|| (self.running as f64 / self.enabled as f64).clamp(0.0, 1.0))
     }
@@ -60,15 +60,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn reading(enabled: u64, running: u64, value: u64) -> Reading {
-        Reading { enabled, running, values: vec![value] }
+    fn reading(enabled: u64, running: u64, value: u64) -> GroupReading {
+        GroupReading { enabled, running, values: vec![value] }
     }
 
     #[test]
     fn what_had_half_a_turn_counts_twice() {
         let counted = between(&reading(1000, 1000, 50), &reading(3000, 2000, 150));
         assert_eq!(counted, Counted { enabled: 2000, running: 1000, values: vec![200] });
-        let mut share = Share::default();
+        let mut share = Multiplexing::default();
         share.add(&counted);
         assert_eq!(share.ratio(), Some(0.5));
         share.add(&between(&reading(0, 0, 0), &reading(2000, 2000, 1)));
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(between(&reading(0, 0, 7), &reading(10, 0, 7)).values, [0]);
         let untimed = between(&reading(0, 0, 7), &reading(0, 0, 12));
         assert_eq!(untimed.values, [5]);
-        let mut share = Share::default();
+        let mut share = Multiplexing::default();
         share.add(&untimed);
         assert_eq!(share.ratio(), None);
     }
@@ -107,7 +107,7 @@ mod tests {
         fn a_steady_rate_is_found_again_whatever_the_turns(
             rate in 1u64..1000, turns in prop::collection::vec((1u64..1_000_000, 1u64..=100), 1..50)
         ) {
-            let (mut last, mut sum, mut time) = (Reading::default(), 0u64, 0u64);
+            let (mut last, mut sum, mut time) = (GroupReading::default(), 0u64, 0u64);
             for (running, times) in &turns {
                 let now = reading(last.enabled + running * times, last.running + running,
                     last.values.first().unwrap_or(&0) + rate * running);

@@ -1,5 +1,7 @@
 //! Memory of one NUMA node: the two system calls for it, which no crate in use wraps.
 
+#![allow(unsafe_code)]
+
 use std::io;
 
 use memmap2::MmapMut;
@@ -9,7 +11,7 @@ const NODES: usize = 1024;
 const BITS: usize = libc::c_ulong::BITS as usize;
 /// Of linux/mempolicy.h: pages come from the nodes of the mask alone.
 const MPOL_BIND: libc::c_ulong = 2;
-/// Of linux/mempolicy.h: tell the node (1) of an address (2).
+/// Of linux/mempolicy.h: the node (1) of an address (2).
 const MPOL_F_NODE_ADDR: libc::c_ulong = 1 | 2;
 
 /// Lets the pages of a mapping, none of which was touched yet, come from this node alone.
@@ -18,9 +20,9 @@ pub fn bind(memory: &mut MmapMut, node: u32) -> io::Result<()> {
     let node = usize::try_from(node).map_err(io::Error::other)?;
     let word = mask.get_mut(node / BITS).ok_or(io::ErrorKind::InvalidInput)?;
     *word |= 1 << (node % BITS);
-    // SAFETY: The range is a mapping of our own, borrowed exclusively and as long as told; the call changes where its
+    // SAFETY: The range is a mapping of our own, borrowed exclusively, of this length; the call changes where its
     // pages come from and nothing that is in them. The mask is read during the call alone and holds as many bits as
-    // told, less one, as the kernel counts them.
+    // given, less one, as the kernel counts them.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use nix::errno::Errno;
 
-use super::count::{Counted, between};
-use super::kernel::{Group, Kernel, Place, Reading, Refusal};
+use super::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
+use super::multiplex::{Counted, between};
 use model::catalog::PerfEvent;
 use model::cpus::CpuSet;
 
@@ -18,7 +18,7 @@ pub type Outcomes = BTreeMap<PerfEvent, Result<(), Refusal>>;
 
 /// The open counters of one scope.
 #[derive(Debug)]
-pub struct Counters<G> {
+pub struct CounterSet<G> {
     cpus: BTreeMap<u32, Vec<Open<G>>>,
 }
 
@@ -26,22 +26,22 @@ pub struct Counters<G> {
 struct Open<G> {
     group: G,
     events: Vec<PerfEvent>,
-    last: Reading,
+    last: GroupReading,
 }
 
-impl<G> Default for Counters<G> {
+impl<G> Default for CounterSet<G> {
     fn default() -> Self {
-        Counters { cpus: BTreeMap::new() }
+        CounterSet { cpus: BTreeMap::new() }
     }
 }
 
-impl<G: Group> Counters<G> {
+impl<G: CounterGroup> CounterSet<G> {
     /// Opens these events on one CPU and starts them; what was open there is closed. Events of the kernel's own go
     /// into one group, which never shares counters; those of the hardware into groups that fit.
-    pub fn open<K: Kernel<Group = G>>(
+    pub fn open<K: CounterBackend<Group = G>>(
         &mut self,
         kernel: &K,
-        place: Place<'_>,
+        place: CounterScope<'_>,
         events: &[PerfEvent],
     ) -> Outcomes {
         self.cpus.remove(&place.cpu);
@@ -92,10 +92,10 @@ impl<G: Group> Counters<G> {
         self.cpus.is_empty()
     }
 
-    /// Reads every group once and tells what was counted since the last time. `timed`: time goes on for each group,
-    /// as it does for those of the machine; one for which it stands was taken apart (its CPU was off for a moment).
+    /// Reads every group once and adds what was counted since the last time. `timed`: time goes on for each group,
+    /// as it does for those of the machine; one whose time does not advance was taken apart (its CPU was off for a moment).
     /// Gives the CPUs with such or unreadable groups, which are closed.
-    pub fn read(&mut self, timed: bool, mut tell: impl FnMut(u32, &[PerfEvent], &Counted)) -> CpuSet {
+    pub fn read(&mut self, timed: bool, mut add: impl FnMut(u32, &[PerfEvent], &Counted)) -> CpuSet {
         let mut dead = Vec::new();
         for (cpu, groups) in &mut self.cpus {
             for open in groups {
@@ -107,7 +107,7 @@ impl<G: Group> Counters<G> {
                 if timed && counted.enabled == 0 {
                     dead.push(*cpu);
                 }
-                tell(*cpu, &open.events, &counted);
+                add(*cpu, &open.events, &counted);
                 open.last = now;
             }
         }
@@ -119,9 +119,9 @@ impl<G: Group> Counters<G> {
 }
 
 /// Adds an event to the newest group from `first` on, or makes a group for it where it finds no room there.
-fn add<K: Kernel>(
+fn add<K: CounterBackend>(
     kernel: &K,
-    place: Place<'_>,
+    place: CounterScope<'_>,
     event: PerfEvent,
     most: usize,
     groups: &mut Vec<Open<K::Group>>,
@@ -139,7 +139,7 @@ fn add<K: Kernel>(
         }
     }
     let group = kernel.open(event, place)?;
-    groups.push(Open { group, events: vec![event], last: Reading::default() });
+    groups.push(Open { group, events: vec![event], last: GroupReading::default() });
     Ok(())
 }
 

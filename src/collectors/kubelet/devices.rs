@@ -126,7 +126,7 @@ mod tests {
         ContainerResources { name: "main".into(), devices, dynamic_resources: Vec::new() }
     }
 
-    fn told(list: &ListResponse, allocatable: Option<&AllocatableResponse>) -> Vec<String> {
+    fn rows_of(list: &ListResponse, allocatable: Option<&AllocatableResponse>) -> Vec<String> {
         let mut rows = Rows::default();
         super::rows(list, allocatable, &mut rows);
         assert!(rows.conform());
@@ -156,7 +156,7 @@ mod tests {
             ],
         };
         assert_eq!(
-            told(&list, Some(&allocatable)),
+            rows_of(&list, Some(&allocatable)),
             [
                 "gpu_kubelet_allocatable_devices nvidia.com/gpu 2",
                 "gpu_kubelet_allocatable_devices nvidia.com/gpu.shared 4",
@@ -166,7 +166,7 @@ mod tests {
                 "gpu_kubelet_allocated_devices nvidia.com/mig-1g.10gb 0",
             ]
         );
-        assert_eq!(told(&list, None).len(), 2, "an old kubelet tells only what it has given out");
+        assert_eq!(rows_of(&list, None).len(), 2, "an old kubelet lists only what it has given out");
         let claims = claims(&list);
         assert_eq!(claims.len(), 3);
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
         let claims = claims(&list);
         assert_eq!((claims.len(), &*claims[0].resource), (1, "gpus"));
         assert_eq!(claims[0].devices, ["gpu-1".into(), "0a1b-gpu-2".into()]);
-        assert_eq!(told(&list, None), ["gpu_kubelet_allocated_devices gpu.nvidia.com 2"]);
+        assert_eq!(rows_of(&list, None), ["gpu_kubelet_allocated_devices gpu.nvidia.com 2"]);
     }
 
     proptest! {
@@ -208,7 +208,7 @@ mod tests {
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
             let mut list = list(vec![container(vec![devices(&format!("nvidia.com/{name}"), &ids)])]);
             list.pod_resources[0].name = name;
-            told(&list, None);
+            rows_of(&list, None);
             for claim in claims(&list) {
                 for text in claim.devices.iter().chain([&claim.pod, &claim.resource]) {
                     prop_assert!(text.len() <= MAX_NAME && !text.chars().any(char::is_control));
@@ -219,7 +219,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             if let Ok(list) = <ListResponse as prost::Message>::decode(&bytes[..]) {
-                told(&list, None);
+                rows_of(&list, None);
                 claims(&list);
             }
         }

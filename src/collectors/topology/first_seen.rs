@@ -1,5 +1,5 @@
-//! The first topology seen on this machine, kept over restarts. Whoever changes the machine on purpose removes the
-//! file.
+//! The first topology seen on this machine, kept over restarts. After a wanted change of the machine an
+//! administrator removes the file.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,14 +11,14 @@ use settings::Config;
 
 /// What is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Kept {
+struct SavedTopology {
     /// `/etc/machine-id` of the machine; empty if it has none.
     machine_id: String,
     /// As it was when it was first seen.
     topology: Topology,
 }
 
-impl Document for Kept {
+impl Document for SavedTopology {
     const KIND: &'static str = "topology";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = 4 << 20;
@@ -36,7 +36,7 @@ impl FirstSeen {
     pub(super) fn load(config: &Config) -> FirstSeen {
         let store = Store::new(&config.state.dir);
         let machine_id = machine_id(&Host::new(&config.host.root));
-        let kept = store.load::<Kept>().unwrap_or_else(|error| {
+        let kept = store.load::<SavedTopology>().unwrap_or_else(|error| {
             tracing::warn!(%error, "the topology that was seen first cannot be read");
             None
         });
@@ -48,7 +48,7 @@ impl FirstSeen {
     pub(super) fn or_is(&mut self, topology: &Topology) -> &Topology {
         let FirstSeen { store, machine_id, kept } = self;
         kept.get_or_insert_with(|| {
-            let fresh = Kept { machine_id: machine_id.clone(), topology: topology.clone() };
+            let fresh = SavedTopology { machine_id: machine_id.clone(), topology: topology.clone() };
             if let Err(error) = store.save(&fresh) {
                 tracing::warn!(%error, "the topology that was seen first cannot be kept");
             }

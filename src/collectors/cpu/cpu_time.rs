@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::places::Groups;
+use super::cpu_groups::CpuGroups;
 use host::Host;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CpuGroup, CpuMode};
@@ -20,22 +20,22 @@ type Ticks = [u64; CpuMode::ALL.len()];
 
 /// Time of the CPUs, added up from the first reading on.
 #[derive(Debug, Default)]
-pub struct Times {
+pub struct CpuTimes {
     last: BTreeMap<u32, Ticks>,
     sums: BTreeMap<CpuGroup, Ticks>,
 }
 
-impl Times {
-    /// Reads once. Where the host's file tells of no CPU, that of this process is asked: the kernel is the same.
-    pub fn read(&mut self, host: &Host, groups: &Groups) {
+impl CpuTimes {
+    /// Reads once. Where the host's file names no CPU, that of this process is asked: the kernel is the same.
+    pub fn read(&mut self, host: &Host, groups: &CpuGroups) {
         let of = |path: &Path| ticks(&text(path));
         let host = of(&host.path(STAT));
         self.step(if host.is_empty() { of(Path::new(STAT)) } else { host }, groups);
     }
 
     /// Adds what came since the last time. What went back adds nothing: the kernel does not promise that idle time
-    /// and time of waiting only grow, and a CPU that was off may begin anew.
-    fn step(&mut self, now: BTreeMap<u32, Ticks>, groups: &Groups) {
+    /// and time of waiting only grow, and a CPU that was off may start at 0 again.
+    fn step(&mut self, now: BTreeMap<u32, Ticks>, groups: &CpuGroups) {
         for (cpu, now) in now {
             let last = self.last.insert(cpu, now).unwrap_or(now);
             let sums = self.sums.entry(groups.of(cpu)).or_default();
@@ -57,7 +57,7 @@ impl Times {
 
 fn text(path: &Path) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read tells of no CPU.
+    // What cannot be read names no CPU.
     let _ = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -86,13 +86,13 @@ mod tests {
     const FIRST: &str = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 10 20 1000 5 1 2 7 50 0\n\
         cpu3 0 0 0 500 0 0 0 0 0 0\nintr 9 cpu5 1\nctxt 7\n";
 
-    fn all(times: &Times) -> Vec<f64> {
+    fn all(times: &CpuTimes) -> Vec<f64> {
         times.seconds().map(|(.., seconds)| seconds * procfs::ticks_per_second() as f64).collect()
     }
 
     #[test]
     fn time_is_born_at_zero_and_summed_by_mode() {
-        let (groups, mut times) = (Groups::default(), Times::default());
+        let (groups, mut times) = (CpuGroups::default(), CpuTimes::default());
         times.step(ticks(FIRST), &groups);
         assert_eq!(all(&times), [0.0; 4]);
         let later = FIRST.replace("cpu0 100 10 20 1000 5 1 2 7", "cpu0 110 11 22 1050 4 2 4 10");
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_goes_keeps_its_sum_and_one_that_comes_begins_at_zero() {
-        let (groups, mut times) = (Groups::default(), Times::default());
+        let (groups, mut times) = (CpuGroups::default(), CpuTimes::default());
         let line = |cpu: u32, busy: u64| format!("cpu{cpu} {busy} 0 0 0 0 0 0 0 0 0\n");
         for (text, expected) in [
             (line(0, 5), 0.0),
@@ -121,13 +121,13 @@ mod tests {
     #[test]
     fn where_the_host_tells_of_no_cpu_the_running_kernel_does() {
         let dir = tempfile::tempdir().unwrap();
-        let (host, mut times) = (Host::new(dir.path()), Times::default());
-        times.read(&host, &Groups::default());
+        let (host, mut times) = (Host::new(dir.path()), CpuTimes::default());
+        times.read(&host, &CpuGroups::default());
         assert_eq!(times.seconds().count(), 4, "one group, four modes");
         std::fs::create_dir(dir.path().join("proc")).unwrap();
         std::fs::write(dir.path().join("proc/stat"), "cpu7 1 1 1 1 1 1 1 1 0 0\n").unwrap();
-        let mut times = Times::default();
-        times.read(&host, &Groups::default());
+        let mut times = CpuTimes::default();
+        times.read(&host, &CpuGroups::default());
         assert_eq!(times.last.keys().collect::<Vec<_>>(), [&7]);
     }
 
@@ -136,11 +136,11 @@ mod tests {
         fn any_text_is_read_without_harm_and_sums_never_go_back(
             texts in prop::collection::vec("(cpu[0-3] [0-9]{1,21}( [0-9x]{1,20}){0,9}\n){0,4}\\PC{0,20}", 1..8)
         ) {
-            let (mut times, mut before) = (Times::default(), BTreeMap::new());
+            let (mut times, mut before) = (CpuTimes::default(), BTreeMap::new());
             for text in texts {
                 // Counters of a machine that has run for years do not come near the end of 64 bits.
                 let now = ticks(&text).into_iter().map(|(cpu, ticks)| (cpu, ticks.map(|ticks| ticks >> 8)));
-                times.step(now.collect(), &Groups::default());
+                times.step(now.collect(), &CpuGroups::default());
                 for (group, mode, seconds) in times.seconds() {
                     let last = before.insert((group.clone(), mode), seconds).unwrap_or(0.0);
                     prop_assert!(seconds >= last);

@@ -11,29 +11,29 @@ use model::topology::Topology;
 
 /// The group of each CPU. One that is not in it belongs to the group without names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Groups(BTreeMap<u32, CpuGroup>);
+pub struct CpuGroups(BTreeMap<u32, CpuGroup>);
 
-impl Groups {
+impl CpuGroups {
     /// As the topology has them.
-    pub fn of_topology(topology: &Topology) -> Groups {
+    pub fn of_topology(topology: &Topology) -> CpuGroups {
         let nodes = topology.numa_nodes.iter().map(|node| (node.index, &node.cpus));
         let caches = topology.l3_groups.iter().map(|group| (group.index, &group.cpus));
-        Groups::joined(nodes, caches)
+        CpuGroups::joined(nodes, caches)
     }
 
     /// As the kernel tells them, with the numbers that the topology would give.
-    pub fn of_host(host: &Host, cpus: &CpuSet) -> Groups {
+    pub fn of_host(host: &Host, cpus: &CpuSet) -> CpuGroups {
         let nodes = numa_nodes(host);
         let mut caches: Vec<CpuSet> = cpus.iter().filter_map(|cpu| last_level(host, cpu)).collect();
         caches.sort_by_key(|shared| shared.iter().next());
         caches.dedup();
-        Groups::joined(nodes.iter().map(|(node, cpus)| (*node, cpus)), (0..).zip(&caches))
+        CpuGroups::joined(nodes.iter().map(|(node, cpus)| (*node, cpus)), (0..).zip(&caches))
     }
 
     fn joined<'a>(
         nodes: impl Iterator<Item = (u32, &'a CpuSet)>,
         caches: impl Iterator<Item = (u32, &'a CpuSet)>,
-    ) -> Groups {
+    ) -> CpuGroups {
         let mut groups: BTreeMap<u32, CpuGroup> = BTreeMap::new();
         let unnamed = || CpuGroup { numa_node: "".into(), l3: "".into() };
         for (node, cpus) in nodes {
@@ -46,7 +46,7 @@ impl Groups {
                 groups.entry(cpu).or_insert_with(unnamed).l3 = cache.to_string().into();
             }
         }
-        Groups(groups)
+        CpuGroups(groups)
     }
 
     /// The group of a CPU.
@@ -121,10 +121,10 @@ mod tests {
         let host = Host::new(dir.path());
         let cpus = online(&host).unwrap();
         assert_eq!(cpus.to_string(), "0-6");
-        let groups = Groups::of_host(&host, &cpus);
+        let groups = CpuGroups::of_host(&host, &cpus);
         assert_eq!(groups.of(5), group("0", "1"));
         assert_eq!(groups.of(3), group("1", "3"));
-        assert_eq!(groups.of(7), group("", ""), "nothing is told of a CPU that is off");
+        assert_eq!(groups.of(7), group("", ""), "a CPU that is off has no group");
         let topology = Topology {
             numa_nodes: nodes
                 .iter()
@@ -141,15 +141,15 @@ mod tests {
                 .collect(),
             ..Topology::default()
         };
-        assert_eq!(Groups::of_topology(&topology), groups);
+        assert_eq!(CpuGroups::of_topology(&topology), groups);
     }
 
     #[test]
     fn where_nothing_is_told_there_is_one_group() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
-        let groups = Groups::of_host(&host, &"0-3".parse().unwrap());
-        assert_eq!(groups, Groups::default());
+        let groups = CpuGroups::of_host(&host, &"0-3".parse().unwrap());
+        assert_eq!(groups, CpuGroups::default());
         assert_eq!(groups.of(2), group("", ""));
         assert!(online(&host).is_some(), "the running kernel is asked");
     }

@@ -10,7 +10,7 @@ use model::catalog::{PerfEvent, PerfState};
 
 /// Where an event is counted.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct CounterScope<'a> {
     /// The CPU.
     pub cpu: u32,
     /// Folder of the control group whose processes alone are counted; `None`: everything on the CPU.
@@ -18,29 +18,29 @@ pub struct Place<'a> {
 }
 
 /// Opens counters.
-pub trait Kernel {
+pub trait CounterBackend {
     /// Counters of one place that count over the same time.
-    type Group: Group;
+    type Group: CounterGroup;
 
     /// The first counter of a group. It does not count yet.
-    fn open(&self, event: PerfEvent, place: Place<'_>) -> Result<Self::Group, Refusal>;
+    fn open(&self, event: PerfEvent, place: CounterScope<'_>) -> Result<Self::Group, Refusal>;
 }
 
 /// Counters of one place that count over the same time.
-pub trait Group {
+pub trait CounterGroup {
     /// Adds a counter.
-    fn join(&mut self, event: PerfEvent, place: Place<'_>) -> Result<(), Refusal>;
+    fn join(&mut self, event: PerfEvent, place: CounterScope<'_>) -> Result<(), Refusal>;
 
     /// Lets all of them count, from 0.
     fn start(&mut self) -> Result<(), Refusal>;
 
     /// What they have counted: one system call for the whole group.
-    fn read(&mut self) -> Result<Reading, Refusal>;
+    fn read(&mut self) -> Result<GroupReading, Refusal>;
 }
 
 /// What a group has counted since it was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct GroupReading {
     /// Nanoseconds in which it should have counted. 0 for a control group that never ran on the CPU, and for
     /// the root one.
     pub enabled: u64,

@@ -5,18 +5,18 @@ use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::counters::Counters;
-use super::kernel::{Group, Kernel, Place, Refusal};
+use super::backend::{CounterBackend, CounterGroup, CounterScope, Refusal};
+use super::counter_set::CounterSet;
 use host::Host;
 use model::catalog::PerfEvent;
 use model::cpus::CpuSet;
 
 /// What is to be counted of owners, by their identity.
-pub type Wanted = BTreeMap<Arc<str>, Folder>;
+pub type WantedOwners = BTreeMap<Arc<str>, OwnerCgroup>;
 
 /// The folder of an owner's control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Folder {
+pub enum OwnerCgroup {
     /// It has processes at work there.
     Alive(PathBuf),
     /// It has ended, or has none of its own: what was counted stays.
@@ -25,7 +25,7 @@ pub enum Folder {
 
 /// Events of owners.
 #[derive(Debug)]
-pub struct Owned<K: Kernel> {
+pub struct OwnerEvents<K: CounterBackend> {
     owners: BTreeMap<Arc<str>, OfOwner<K::Group>>,
 }
 
@@ -33,26 +33,26 @@ pub struct Owned<K: Kernel> {
 struct OfOwner<G> {
     folder: PathBuf,
     events: Vec<PerfEvent>,
-    counters: Counters<G>,
+    counters: CounterSet<G>,
     sums: BTreeMap<PerfEvent, u128>,
 }
 
 /// What became of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct Uncounted {
     /// Owners that are not counted, because there is no room for their counters.
     pub without_room: Vec<Arc<str>>,
     /// Owners that cannot be counted, and why.
     pub refused: Vec<(Arc<str>, Refusal)>,
 }
 
-impl<K: Kernel> Default for Owned<K> {
+impl<K: CounterBackend> Default for OwnerEvents<K> {
     fn default() -> Self {
-        Owned { owners: BTreeMap::new() }
+        OwnerEvents { owners: BTreeMap::new() }
     }
 }
 
-impl<K: Kernel> Owned<K> {
+impl<K: CounterBackend> OwnerEvents<K> {
     /// Adds up what was counted, forgets owners that are not wanted any more, closes those that have ended, and opens
     /// the others as far as there is room: an open counter keeps the kernel's remains of an ended group alive.
     pub fn step(
@@ -60,10 +60,10 @@ impl<K: Kernel> Owned<K> {
         kernel: &K,
         cpus: &CpuSet,
         events: &[PerfEvent],
-        wanted: &Wanted,
+        wanted: &WantedOwners,
         room: usize,
-    ) -> Left {
-        let mut left = Left::default();
+    ) -> Uncounted {
+        let mut left = Uncounted::default();
         self.owners.retain(|id, _| wanted.contains_key(id));
         for owner in self.owners.values_mut() {
             owner.read();
@@ -71,7 +71,7 @@ impl<K: Kernel> Owned<K> {
         }
         let each = events.len() * cpus.len();
         for (id, folder) in wanted {
-            let Folder::Alive(folder) = folder else {
+            let OwnerCgroup::Alive(folder) = folder else {
                 if let Some(owner) = self.owners.get_mut(id) {
                     owner.counters.close();
                 }
@@ -114,13 +114,13 @@ impl<G> Default for OfOwner<G> {
         OfOwner {
             folder: PathBuf::new(),
             events: Vec::new(),
-            counters: Counters::default(),
+            counters: CounterSet::default(),
             sums: BTreeMap::new(),
         }
     }
 }
 
-impl<G: Group> OfOwner<G> {
+impl<G: CounterGroup> OfOwner<G> {
     fn read(&mut self) {
         // Time goes on only while the group runs on the CPU.
         self.counters.read(false, |_, events, counted| {
@@ -130,7 +130,7 @@ impl<G: Group> OfOwner<G> {
         });
     }
 
-    fn open<K: Kernel<Group = G>>(
+    fn open<K: CounterBackend<Group = G>>(
         &mut self,
         kernel: &K,
         cpus: &CpuSet,
@@ -147,7 +147,7 @@ impl<G: Group> OfOwner<G> {
         }
         let group = File::open(folder)?;
         for cpu in missing {
-            let place = Place { cpu, cgroup: Some(&group) };
+            let place = CounterScope { cpu, cgroup: Some(&group) };
             for (event, outcome) in self.counters.open(kernel, place, events) {
                 outcome?;
                 self.sums.entry(event).or_default();

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use nix::errno::Errno;
 
-use super::count::Share;
-use super::counters::{Counters, Outcomes};
-use super::kernel::{Kernel, Place, Refusal};
-use super::places::Groups;
-use super::room;
+use super::backend::{CounterBackend, CounterScope, Refusal};
+use super::counter_set::{CounterSet, Outcomes};
+use super::cpu_groups::CpuGroups;
+use super::fd_budget;
+use super::multiplex::Multiplexing;
 use model::catalog::{CpuGroup, PerfEvent, PerfState};
 use model::cpus::CpuSet;
 
@@ -17,30 +17,30 @@ const NO_ROOM: Refusal = Refusal::NotAsked("more file descriptors than half the 
 /// Events of the whole machine. An event is counted on every CPU or not at all: a sum without some of them would
 /// look like one of a machine with less to do.
 #[derive(Debug)]
-pub struct Machine<K: Kernel> {
+pub struct MachineEvents<K: CounterBackend> {
     configured: Vec<PerfEvent>,
     /// How many of them there was room for when their outcomes were found.
     fitting: Option<usize>,
     outcomes: Outcomes,
-    counters: Counters<K::Group>,
+    counters: CounterSet<K::Group>,
     sums: BTreeMap<(CpuGroup, PerfEvent), u128>,
-    shares: BTreeMap<PerfEvent, Share>,
+    shares: BTreeMap<PerfEvent, Multiplexing>,
 }
 
-impl<K: Kernel> Machine<K> {
+impl<K: CounterBackend> MachineEvents<K> {
     /// Nothing is open yet.
-    pub fn new(configured: &[PerfEvent]) -> Machine<K> {
+    pub fn new(configured: &[PerfEvent]) -> MachineEvents<K> {
         let mut events: Vec<PerfEvent> = Vec::new();
         for event in configured {
             if !events.contains(event) {
                 events.push(*event);
             }
         }
-        Machine {
+        MachineEvents {
             configured: events,
             fitting: None,
             outcomes: Outcomes::new(),
-            counters: Counters::default(),
+            counters: CounterSet::default(),
             sums: BTreeMap::new(),
             shares: BTreeMap::new(),
         }
@@ -48,8 +48,8 @@ impl<K: Kernel> Machine<K> {
 
     /// Adds up what was counted since the last time, then opens what is missing: CPUs that came, and everything at
     /// first. `room`: the most counters that may be open.
-    pub fn step(&mut self, kernel: &K, cpus: &CpuSet, groups: &Groups, room: usize) {
-        let Machine { counters, sums, shares, .. } = self;
+    pub fn step(&mut self, kernel: &K, cpus: &CpuSet, groups: &CpuGroups, room: usize) {
+        let MachineEvents { counters, sums, shares, .. } = self;
         shares.clear();
         counters.read(true, |cpu, events, counted| {
             let group = groups.of(cpu);
@@ -59,7 +59,7 @@ impl<K: Kernel> Machine<K> {
             }
         });
         self.counters.keep(cpus);
-        let fitting = room::that_fit(&self.configured, cpus.len(), room).len();
+        let fitting = fd_budget::that_fit(&self.configured, cpus.len(), room).len();
         if self.fitting != Some(fitting) {
             self.begin(fitting);
         }
@@ -74,18 +74,18 @@ impl<K: Kernel> Machine<K> {
     /// Tries again what was refused for a reason that can go away; gives whether something works now.
     pub fn retry(&mut self, kernel: &K, cpus: &CpuSet) -> bool {
         let Some(cpu) = cpus.iter().next() else { return false };
-        let place = Place { cpu, cgroup: None };
-        let mended = self.outcomes.iter().any(|(event, outcome)| match outcome {
+        let place = CounterScope { cpu, cgroup: None };
+        let recovered = self.outcomes.iter().any(|(event, outcome)| match outcome {
             Ok(()) | Err(Refusal::NotAsked(_)) => false,
             Err(refusal) => refusal.state() != PerfState::NoPmu && kernel.open(*event, place).is_ok(),
         });
-        if mended {
+        if recovered {
             self.fitting = None;
         }
-        mended
+        recovered
     }
 
-    /// Forgets what was found of each event, to find it anew.
+    /// Forgets what was found of each event; the next step opens it again.
     fn begin(&mut self, fitting: usize) {
         self.counters.close();
         self.fitting = Some(fitting);
@@ -107,7 +107,7 @@ impl<K: Kernel> Machine<K> {
                     && outcomes.values().all(|outcome| *outcome == Err(Refusal::Kernel(Errno::ENODEV)))
             };
             let refused = missing.into_iter().find_map(|cpu| {
-                let mut outcomes = self.counters.open(kernel, Place { cpu, cgroup: None }, &events);
+                let mut outcomes = self.counters.open(kernel, CounterScope { cpu, cgroup: None }, &events);
                 outcomes.retain(|_, outcome| outcome.is_err());
                 (!outcomes.is_empty() && !gone(&outcomes)).then_some(outcomes)
             });

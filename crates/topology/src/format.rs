@@ -24,7 +24,7 @@ pub fn count(number: usize, what: &str) -> String {
 }
 
 /// A link, as `PCIe 5 x16`, or what is less than device and port could do: `PCIe 5 x8 of x16`. A generation that is
-/// lower at rest is no lack. Empty if it is not told.
+/// lower at rest is no lack. Empty if unknown.
 pub fn link(device: &Device) -> String {
     let Some(link) = device.link else { return String::new() };
     let could = could(device).unwrap_or(link.most);
@@ -85,7 +85,7 @@ pub fn addresses<'a>(mut addresses: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// State of a network device, as `up, 400 Gb/s`; empty for others and if it is not told.
+/// State of a network device, as `up, 400 Gb/s`; empty for others and if unknown.
 pub fn network(device: &Device) -> String {
     let Some(network) = &device.network else { return String::new() };
     let state = network.up.map(|up| if up { "up" } else { "down" }.to_owned());
