@@ -103,9 +103,9 @@ dashboards: ## Write dashboards/*.json from their sources
 	@tests/tools/ensure-tools.sh dashboards
 	@dashboards/build/build.py
 
-rules: ## Write what is made of the alert rules: alerts/prometheusrule.yml, and the list of metrics that nothing asks for
+rules: ## Write what is made of the alert rules: alerts/prometheusrule.yml
 	@tests/tools/ensure-tools.sh build
-	@UPDATE=1 cargo test -q -p assets -- the_objects_of_kubernetes every_metric
+	@UPDATE=1 cargo test -q -p assets -- the_objects_of_kubernetes
 
 kernels: ## Compile the CUDA kernels to kernels/bin (fetches the compilers; wants no GPU)
 	@tests/tools/ensure-tools.sh kernels

@@ -1,4 +1,4 @@
-//! Who gathers batches in the serving process. Each collector is one file and one line in [`ALL`]; it has
+//! Who gathers batches in the serving process. Each collector is one file and one line in [`start`]; it has
 //! its own thread and cadence, never calls another, and speaks to the ledger alone.
 
 pub mod canary;
@@ -18,73 +18,116 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::catalog::MetricId;
-use crate::child::Family;
-use crate::clock::Mono;
-use crate::config::Config;
-use crate::http;
-use crate::ledger::inbox::{Event, Inbox};
-use crate::owners::pods::Pods;
-use crate::sample::Source;
-use crate::snapshot::Board;
-use crate::stop::Stop;
+use attribution::pods::Pods;
+use exposition::http;
+use exposition::snapshot_cell::SnapshotCell;
+use host::child::Family;
+use host::stop::Stop;
+use ledger::inbox::{Event, Inbox};
+use model::catalog::MetricId;
+use model::clock::Mono;
+use model::sample::{SWITCHED_OFF, Source};
+use settings::Config;
 
-/// What a collector is given.
+use crate::views::{self, View};
+
+/// What every collector receives.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// The checked configuration.
     pub config: Arc<Config>,
+    /// Destination of batches and events.
+    pub inbox: Arc<Inbox>,
+    /// Ends the thread.
+    pub stop: Arc<Stop>,
+}
+
+/// What single collectors receive beside the [`Context`].
+#[derive(Debug, Clone)]
+pub struct Parts {
     /// Metrics that are switched off.
     pub off: Arc<HashSet<MetricId>>,
-    /// Where batches go.
-    pub inbox: Arc<Inbox>,
-    /// When to end.
-    pub stop: Arc<Stop>,
-    /// Process ids of the samplers alive, kept by `nvml`, read by `process`.
+    /// Process ids of the samplers alive.
     pub samplers: Arc<nvml::Pids>,
-    /// The canary's processes: whoever starts one lets it join, `process` tells what they cost.
+    /// Canary processes alive and their cost.
     pub canaries: Arc<Family>,
-    /// The topology's processes, likewise.
-    pub lookers: Arc<Family>,
-    /// What people ask of `nvml` while the daemon runs; `module` tells it what it sees.
+    /// Topology processes alive and their cost.
+    pub topology_children: Arc<Family>,
+    /// Release of the driver and of the profiling counters.
     pub switch: Arc<nvml::switch::Switch>,
-    /// Where the canary's collector and those who ask about it meet.
+    /// State of the canary, for requests over the control socket.
     pub canary: Arc<canary::desk::Desk>,
-    /// Windows of planned work: `windows` looks after them, people order them over the control socket.
-    pub windows: Arc<crate::windows::desk::Desk>,
-    /// What the kubelet has given out, kept by `kubelet`; `owners` and `canary` look at it.
+    /// Windows of planned work.
+    pub windows: Arc<windows::desk::Desk>,
+    /// Devices that the kubelet has given out.
     pub pods: Arc<Pods>,
-    /// What is published.
-    pub board: Arc<Board>,
-    /// What the HTTP server counts of itself.
+    /// The published snapshot, from which each collector gets its views.
+    pub snapshots: Arc<SnapshotCell>,
+    /// Counts of the HTTP server.
     pub http: Arc<http::Stats>,
 }
 
-/// A collector: its name and how it starts.
-#[derive(Debug)]
-pub struct Collector {
-    /// Which it is.
-    pub source: Source,
-    /// Starts it; the thread ends when [`Context::stop`] says so.
-    pub start: fn(Context) -> io::Result<JoinHandle<()>>,
+/// Starts every collector: its source and its thread, which ends when [`Context::stop`] says so.
+pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHandle<()>)>> {
+    let Context { config, inbox, stop } = context.clone();
+    let context = || context.clone();
+    let Parts { off, samplers, canaries, topology_children, switch, canary, windows, pods, snapshots, http } =
+        parts.clone();
+    Ok(vec![
+        (
+            Source::Nvml,
+            nvml::start(
+                context(),
+                nvml::Parts { off: off.clone(), samplers: samplers.clone(), switch: switch.clone() },
+            )?,
+        ),
+        (
+            Source::Process,
+            process::start(
+                context(),
+                process::Sources {
+                    samplers,
+                    canaries: canaries.clone(),
+                    topology_children: topology_children.clone(),
+                    http,
+                },
+            )?,
+        ),
+        (Source::Kmsg, kmsg::start(context())?),
+        (Source::Module, module::start(context(), switch.clone())?),
+        (
+            Source::Canary,
+            canary::start(canary::Context {
+                config,
+                inbox,
+                stop,
+                off,
+                canaries,
+                switch,
+                canary,
+                pods: pods.clone(),
+                board: snapshots.clone(),
+            })?,
+        ),
+        (
+            Source::Topology,
+            topology::start(context(), View::new(&snapshots, views::gpu_addresses), topology_children)?,
+        ),
+        (Source::Owners, owners::start(context(), View::new(&snapshots, views::gpu_work), pods.clone())?),
+        (Source::Kubelet, kubelet::start(context(), pods)?),
+        (
+            Source::Cpu,
+            cpu::start(
+                context(),
+                cpu::Views {
+                    topology: View::new(&snapshots, views::topology),
+                    owners: View::new(&snapshots, views::owners),
+                },
+            )?,
+        ),
+        (Source::Windows, windows::start(context(), windows)?),
+    ])
 }
-
-/// Every collector.
-pub const ALL: &[Collector] = &[
-    Collector { source: Source::Nvml, start: nvml::start },
-    Collector { source: Source::Process, start: process::start },
-    Collector { source: Source::Kmsg, start: kmsg::start },
-    Collector { source: Source::Module, start: module::start },
-    Collector { source: Source::Canary, start: canary::start },
-    Collector { source: Source::Topology, start: topology::start },
-    Collector { source: Source::Owners, start: owners::start },
-    Collector { source: Source::Kubelet, start: kubelet::start },
-    Collector { source: Source::Cpu, start: cpu::start },
-    Collector { source: Source::Windows, start: windows::start },
-];
-
-/// How the word of a collector begins that is switched off.
-pub const SWITCHED_OFF: &str = "switched off";
 
 /// The thread of a collector that is switched off: says so and waits for the end.
 fn switched_off(context: &Context, source: Source, key: &str) {

@@ -21,8 +21,9 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Semaphore, watch};
 
-use crate::encode::{Encoding, Format, Renderings};
-use crate::snapshot::Board;
+use exposition::encode::{Encoding, Format};
+use exposition::response_cache::Renderings;
+use exposition::snapshot_cell::SnapshotCell;
 
 /// Longest request line, its newline included.
 const MAX_REQUEST: u64 = 4096;
@@ -174,7 +175,11 @@ async fn request(reading: tokio::net::unix::OwnedReadHalf) -> io::Result<String>
 }
 
 /// Answers the requests that only look: `snapshot json|text|openmetrics` and `status`.
-pub async fn look(request: &str, board: &Board, renderings: &Arc<Renderings>) -> Result<Bytes, String> {
+pub async fn look(
+    request: &str,
+    board: &SnapshotCell,
+    renderings: &Arc<Renderings>,
+) -> Result<Bytes, String> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let format = match words[..] {
         ["snapshot", "json"] => Format::Json,
@@ -249,10 +254,12 @@ fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encode::specimen;
+    use exposition::encode::fixtures;
 
-    fn serve(path: &Path) -> (watch::Sender<bool>, tokio::task::JoinHandle<io::Result<()>>, Arc<Board>) {
-        let board = Arc::new(Board::default());
+    fn serve(
+        path: &Path,
+    ) -> (watch::Sender<bool>, tokio::task::JoinHandle<io::Result<()>>, Arc<SnapshotCell>) {
+        let board = Arc::new(SnapshotCell::default());
         let renderings = Renderings::start(board.clone()).unwrap();
         let (stop, stopped) = watch::channel(false);
         let shared = board.clone();
@@ -277,7 +284,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
         assert!(ask(&path, "snapshot json").await.unwrap_err().to_string().contains("no values"));
 
-        board.publish(specimen::node_taken(7, crate::clock::Mono::now()));
+        board.publish(fixtures::node_taken(7, model::clock::Mono::now()));
         let json = ask(&path, "snapshot json").await.unwrap();
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&json).unwrap()["sequence"], 7);
         assert!(ask(&path, "snapshot openmetrics").await.unwrap().ends_with(b"# EOF\n"));

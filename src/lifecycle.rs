@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::stop::Stop;
+use host::stop::Stop;
 
 /// Waits for SIGTERM or SIGINT. SIGUSR1 calls `release`. SIGHUP, whose default is to end the process, is only
 /// logged: nothing is reloaded by signal.

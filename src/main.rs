@@ -8,16 +8,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use gpu_node_exporter::canary::command::Exit;
-use gpu_node_exporter::canary::command::arguments::{Arguments, Format};
-use gpu_node_exporter::catalog::{self, docs};
-use gpu_node_exporter::config::{self, Config, ConfigErrors, Loaded, Overrides};
+use exposition::docs;
+use gpu_node_exporter::commands::canary::Exit;
+use gpu_node_exporter::commands::canary::arguments::{Arguments, Format};
+use gpu_node_exporter::commands::doctor::cuda::{Answer, Cuda};
+use gpu_node_exporter::commands::{self, doctor, window};
 use gpu_node_exporter::control::orders::{self, in_words};
-use gpu_node_exporter::doctor::cuda::{Answer, Cuda};
-use gpu_node_exporter::host::Host;
-use gpu_node_exporter::stop::Stop;
-use gpu_node_exporter::windows::orders as window;
-use gpu_node_exporter::{assets, canary, control, doctor, lifecycle, sampler, serve, topology};
+use gpu_node_exporter::{control, lifecycle, serve};
+use host::Host;
+use host::stop::Stop;
+use model::catalog;
+use settings::{Config, ConfigErrors, Loaded, Overrides};
 
 /// The configuration or the command line is wrong (`EX_USAGE`): starting again will not help.
 const EXIT_BAD_CONFIG: u8 = 64;
@@ -101,19 +102,19 @@ enum Command {
     ///
     /// For a drained node or the prolog of a job. Tells a throttled, slow, narrowed, lying or dying GPU from a
     /// healthy one, and says which it is and what to do first.
-    #[command(after_help = canary::command::arguments::AFTER_HELP)]
-    Canary(canary::command::arguments::Arguments),
+    #[command(after_help = commands::canary::arguments::AFTER_HELP)]
+    Canary(commands::canary::arguments::Arguments),
     /// Draw the machine around the GPUs, and say how to bind work to the CPUs near each
     ///
     /// Packages, NUMA nodes, caches, the PCI tree with its links, the network device nearest each GPU, and each
     /// GPU's or MIG device's fair share of CPUs. Needs no daemon and changes nothing.
-    #[command(after_help = topology::command::AFTER_HELP)]
-    Topology(topology::command::Arguments),
+    #[command(after_help = commands::topology::AFTER_HELP)]
+    Topology(commands::topology::Arguments),
     /// List the alert rules and Grafana boards that come with this program, or write them to a folder
     ///
     /// Needs no daemon, no configuration and no GPU.
-    #[command(after_help = assets::command::AFTER_HELP)]
-    Assets(assets::command::Arguments),
+    #[command(after_help = commands::assets::AFTER_HELP)]
+    Assets(commands::assets::Arguments),
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
     /// SIGUSR1 to the main process releases as well:
@@ -231,12 +232,12 @@ fn main() -> ExitCode {
         }),
         Command::Topology(arguments) => with_config(overrides, |loaded| {
             log_to_stderr(tracing::Level::ERROR);
-            match topology::command::run(&loaded.config, &arguments) {
+            match commands::topology::run(&loaded.config, &arguments) {
                 Ok(text) => print(text.as_bytes()),
                 Err(error) => fail(EXIT_FAILED, &error),
             }
         }),
-        Command::Assets(arguments) => match assets::command::run(&arguments) {
+        Command::Assets(arguments) => match commands::assets::run(&arguments) {
             Ok(text) => print(text.as_bytes()),
             Err(error) => fail(EXIT_FAILED, &error),
         },
@@ -285,8 +286,8 @@ fn share_one_heap() {
 }
 
 fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> ExitCode {
-    let checked =
-        config::load(overrides).and_then(|loaded| loaded.check_patterns(&catalog::names()).map(|()| loaded));
+    let checked = settings::load(overrides)
+        .and_then(|loaded| loaded.check_patterns(&catalog::names()).map(|()| loaded));
     match checked {
         Ok(loaded) => then(loaded),
         Err(errors) => refuse(errors),
@@ -305,10 +306,7 @@ fn check(loaded: Loaded) -> ExitCode {
     if let Err(errors) = loaded.declared_layout() {
         return refuse(errors);
     }
-    match loaded.to_toml() {
-        Ok(text) => print(text.as_bytes()),
-        Err(error) => fail(EXIT_FAILED, &error),
-    }
+    print(loaded.to_toml().as_bytes())
 }
 
 fn run(loaded: Loaded) -> ExitCode {
@@ -316,7 +314,7 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(declared) => declared,
         Err(errors) => return refuse(errors),
     };
-    log_to_stderr(loaded.config.log.level.into());
+    log_to_stderr(loaded.config.log.level);
     match serve::run(loaded.config, declared) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, &error),
@@ -365,7 +363,7 @@ fn prove(config: &Config, arguments: &Arguments) -> ExitCode {
             eprint!("\r{text}\x1b[K");
         }
     };
-    let report = match canary::command::run(config, &arguments.wish(), &stop, &mut progress) {
+    let report = match commands::canary::run(config, &arguments.wish(), &stop, &mut progress) {
         Ok(report) => report,
         Err(error) => return fail(Exit::CouldNotRun.code(), &error),
     };

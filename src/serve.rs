@@ -9,22 +9,25 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
-use crate::catalog::{BuildInfo, METRICS, MetricId};
-use crate::clock::{Mono, unix_seconds};
 use crate::collectors::nvml::switch::Switch;
-use crate::collectors::{self, Context, module};
-use crate::config::Config;
-use crate::config::mig_layout::DeclaredLayout;
+use crate::collectors::{self, Context, Parts, module};
+use crate::commands::window;
 use crate::control::orders;
-use crate::encode::Renderings;
-use crate::host::Host;
-use crate::http::{self, Doors, Limits};
-use crate::ledger::inbox::Inbox;
-use crate::ledger::{self, Faulty, Hooks, Seen, Settings};
-use crate::snapshot::Board;
-use crate::state::{Document, FaultBooks, Inventory, Keeper, Store};
-use crate::stop::Stop;
-use crate::{child, control, lifecycle, windows};
+use crate::{control, lifecycle};
+use exposition::http::{self, Doors, Limits};
+use exposition::response_cache::Renderings;
+use exposition::snapshot_cell::SnapshotCell;
+use host::Host;
+use host::child;
+use host::state::{Document, Keeper, Store};
+use host::stop::Stop;
+use ledger::inbox::Inbox;
+use ledger::{self, Faulty, Hooks, Seen, Settings};
+use model::catalog::{BuildInfo, METRICS, MetricId};
+use model::clock::{Mono, unix_seconds};
+use model::persisted::{FaultBooks, Inventory};
+use settings::Config;
+use settings::mig_layout::DeclaredLayout;
 
 /// Why the daemon could not start or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +58,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let config = Arc::new(config);
     let off: Arc<HashSet<MetricId>> = Arc::new(switched_off(&config));
     let inbox = Arc::new(Inbox::default());
-    let board = Arc::new(Board::default());
+    let board = Arc::new(SnapshotCell::default());
     let stop = Arc::new(Stop::default());
     let http_stats = Arc::new(http::Stats::default());
     let renderings = Renderings::start(Arc::clone(&board))?;
@@ -65,11 +68,12 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let settings = Settings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
+        groups: config.served_groups(),
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
         seen,
         faulty,
         expected_gpus: config.health.expected_gpus as usize,
-        keep_events: config.events.keep as usize,
+        keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
         declared,
         build: BuildInfo {
@@ -79,6 +83,10 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let watchdog = lifecycle::watchdog();
     let hooks = Hooks {
+        publish: {
+            let board = Arc::clone(&board);
+            Box::new(move |snapshot| board.publish(snapshot))
+        },
         beat: Box::new(move || {
             if watchdog {
                 lifecycle::notify(&[NotifyState::Watchdog]);
@@ -88,33 +96,27 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         faulty: remember_faults,
     };
     let ledger = {
-        let (inbox, board, interval) =
-            (Arc::clone(&inbox), Arc::clone(&board), config.ledger.publish_interval);
+        let (inbox, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
         std::thread::Builder::new()
             .name("ledger".into())
-            .spawn(move || ledger::run(settings, interval, &inbox, &board, hooks))?
+            .spawn(move || ledger::run(settings, interval, &inbox, hooks))?
     };
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
-    let context = Context {
-        config: Arc::clone(&config),
+    let context = Context { config: Arc::clone(&config), inbox: Arc::clone(&inbox), stop: Arc::clone(&stop) };
+    let parts = Parts {
         off,
-        inbox: Arc::clone(&inbox),
-        stop: Arc::clone(&stop),
         samplers: Arc::default(),
         canaries: Arc::default(),
-        lookers: Arc::default(),
+        topology_children: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::default(),
-        windows: Arc::new(windows::desk::Desk::new(&config)),
+        windows: Arc::new(collectors::windows::desk::Desk::new(&config)),
         pods: Arc::default(),
-        board: Arc::clone(&board),
+        snapshots: Arc::clone(&board),
         http: Arc::clone(&http_stats),
     };
-    let mut collecting = Vec::new();
-    for collector in collectors::ALL {
-        collecting.push((collector.source.name(), (collector.start)(context.clone())?));
-    }
+    let collecting = collectors::start(&context, &parts)?;
 
     // From the first answer on there is something to serve.
     board.wait_for_newer(0, LOOK);
@@ -122,7 +124,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         board: Arc::clone(&board),
         renderings: Arc::clone(&renderings),
         started: Mono::now(),
-        stale_after: (config.ledger.publish_interval * 10).max(Duration::from_secs(10)),
+        stale_after: (config.metrics.publish_interval * 10).max(Duration::from_secs(10)),
     };
     let limits = Limits {
         max_connections: config.http.max_connections as usize,
@@ -130,8 +132,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         write_timeout: config.http.write_timeout,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut parts: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
-    parts.extend(collecting);
+    let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
+    threads.extend(collecting.into_iter().map(|(source, thread)| (source.name(), thread)));
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);
@@ -142,7 +144,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }
         lifecycle::notify(&[NotifyState::Ready]);
         let released = Arc::clone(&switch);
-        let control = tokio::spawn(serve_control(context, renderings, stopped));
+        let control = tokio::spawn(serve_control(context, parts, renderings, stopped));
         let ended = tokio::select! {
             signal = lifecycle::asked_to_end(|| released.release(Mono::now(), unix_seconds())) => match signal {
                 Ok(signal) => {
@@ -151,7 +153,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
                 }
                 Err(error) => Err(Error::Start(error)),
             },
-            part = one_ended(&parts) => Err(Error::Ended(part)),
+            part = one_ended(&threads) => Err(Error::Ended(part)),
         };
         deadline = Mono::now() + END_DEADLINE;
         lifecycle::notify(&[NotifyState::Stopping]);
@@ -164,8 +166,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         ended
     });
     runtime.shutdown_background();
-    let ledger = parts.remove(0);
-    join_until(parts, deadline);
+    let ledger = threads.remove(0);
+    join_until(threads, deadline);
     inbox.close();
     join_until(vec![ledger], deadline);
     ended
@@ -247,14 +249,20 @@ fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<Kep
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
-async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: watch::Receiver<bool>) {
-    let Context { config, switch, canary, windows, inbox, board, .. } = context;
+async fn serve_control(
+    context: Context,
+    parts: Parts,
+    renderings: Arc<Renderings>,
+    stopped: watch::Receiver<bool>,
+) {
+    let Context { config, inbox, .. } = context;
+    let Parts { switch, canary, windows, snapshots: board, .. } = parts;
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
     // Opening asks whether another daemon answers on it, which may take that one a while.
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
     let served = match opened.map_err(io::Error::other).and_then(|server| server) {
         Ok(server) => {
-            let places = windows::orders::Places::default();
+            let places = window::Places::default();
             let answer = move |request: String| {
                 let places = places.clone();
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
@@ -265,8 +273,8 @@ async fn serve_control(context: Context, renderings: Arc<Renderings>, stopped: w
                 async move {
                     match obeyed {
                         Some(answer) => answer,
-                        None if windows::orders::is_ours(&request) => {
-                            places.obey(move || windows::orders::obey(&request, &windows, &inbox)).await
+                        None if window::is_ours(&request) => {
+                            places.obey(move || window::obey(&request, &windows, &inbox)).await
                         }
                         None if orders::asks_for_canary(&request) => {
                             places.obey(move || orders::canary(&config, &canary, &switch, &board)).await

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the boards to dashboards/*.json.
+"""Writes the dashboards to dashboards/*.json.
 
-  build.py            write all boards
-  build.py --check    write nothing; say which boards differ from what is in the repository (exit 1)
-  build.py --queries  print every query of every board: board, panel and expression, with tabs between
+  build.py            write all dashboards
+  build.py --check    write nothing; name the panels that differ from what is in the repository (exit 1)
+  build.py --queries  print every query of every dashboard: dashboard, panel and expression, with tabs between
+  build.py --groups   write groups.json from the output of `gpu-node-exporter metrics --format json` (standard input)
 
-A board is a module of this folder with a function `board()`. The builders are Grafana's, pinned in
-requirements.txt; `tests/tools/ensure-tools.sh dashboards` installs them into .tools/dashboards.
+A module of this folder that has a `dashboard` is one. The builders are Grafana's, pinned in requirements.txt;
+`tests/tools/ensure-tools.sh dashboards` installs them into .tools/dashboards.
 """
 
 import argparse
-import difflib
 import importlib
 import importlib.util
 import json
@@ -22,9 +22,11 @@ import typing
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE.parent
 TOOLS = HERE.parent.parent / ".tools" / "dashboards"
+# Metric to group, of the metrics that are off by default.
+GROUPS = HERE / "groups.json"
 
-# Modules that are no boards.
-HELPERS = {"build", "common", "owners"}
+# Modules that are no dashboards.
+HELPERS = {"build", "owners"}
 
 
 def use_builders() -> None:
@@ -37,27 +39,46 @@ def use_builders() -> None:
     os.execv(python, [str(python), *sys.argv])
 
 
-def boards() -> dict[str, dict[str, typing.Any]]:
-    """Every board's JSON by its uid."""
+def build() -> dict[str, dict[str, typing.Any]]:
+    """Every dashboard's JSON by its uid."""
+    groups = json.loads(GROUPS.read_text())
     found = {}
     for path in sorted(HERE.glob("*.py")):
         if path.stem in HELPERS:
             continue
-        board = importlib.import_module(path.stem).board().build()
-        if board["uid"] in found:
-            sys.exit(f"error: two boards are called {board['uid']}")
-        found[board["uid"]] = board
+        made = importlib.import_module(path.stem).dashboard.build(groups)
+        if made["uid"] in found:
+            sys.exit(f"error: two dashboards are called {made['uid']}")
+        found[made["uid"]] = made
     importlib.import_module("kit.links").keep_choices(found)
     return found
 
 
-def text_of(board: dict[str, typing.Any]) -> str:
-    return json.dumps(board, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+def one_line(value: typing.Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def one_a_line(entries: list[typing.Any]) -> str:
+    return "[\n" + ",\n".join(f"    {one_line(entry)}" for entry in entries) + "\n  ]"
+
+
+def text_of(dashboard: dict[str, typing.Any]) -> str:
+    """JSON with one panel, variable, annotation and link a line, so that a diff names what changed."""
+    fields = []
+    for key, value in sorted(dashboard.items()):
+        if isinstance(value, dict) and list(value) == ["list"]:
+            text = f'{{"list": {one_a_line(value["list"])}}}'
+        elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+            text = one_a_line(value)
+        else:
+            text = one_line(value)
+        fields.append(f'  "{key}": {text}')
+    return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
 def write(made: dict[str, dict[str, typing.Any]]) -> None:
-    for uid, board in made.items():
-        (OUT / f"{uid}.json").write_text(text_of(board))
+    for uid, dashboard in made.items():
+        (OUT / f"{uid}.json").write_text(text_of(dashboard))
     for path in set(OUT.glob("*.json")) - {OUT / f"{uid}.json" for uid in made}:
         print(f"no module makes {path.name}: remove it", file=sys.stderr)
 
@@ -66,36 +87,53 @@ def check(made: dict[str, dict[str, typing.Any]]) -> int:
     """How many files are not what this program writes."""
     wrong = 0
     for path in sorted(set(OUT.glob("*.json")) | {OUT / f"{uid}.json" for uid in made}):
-        is_text = path.read_text() if path.exists() else ""
-        wanted = text_of(made[path.stem]) if path.stem in made else ""
-        if is_text == wanted:
+        committed = path.read_text() if path.exists() else ""
+        built = text_of(made[path.stem]) if path.stem in made else ""
+        if committed == built:
             continue
         wrong += 1
-        lines = difflib.unified_diff(
-            is_text.splitlines(), wanted.splitlines(), f"{path.name} as committed", f"{path.name} as built", n=1
-        )
-        print("\n".join(list(lines)[:40]))
+        for line in sorted(set(committed.splitlines()) ^ set(built.splitlines())):
+            print(f"{path.name}: {'as built' if line in built else 'as committed'}: {name_of(line)}")
     if wrong:
-        print(f"{wrong} boards differ from what dashboards/build makes: run `make dashboards`")
+        print(f"{wrong} dashboards differ from what dashboards/build makes: run `make dashboards`")
     return wrong
 
 
+def name_of(line: str) -> str:
+    """What a line of a dashboard's file holds."""
+    try:
+        entry = json.loads(line.strip().removesuffix(","))
+        return entry.get("title") or entry["name"]
+    except (ValueError, AttributeError, KeyError):
+        return line[:120]
+
+
 def queries(made: dict[str, dict[str, typing.Any]]) -> None:
-    for uid, board in made.items():
-        for panel in board["panels"]:
+    for uid, dashboard in made.items():
+        for panel in dashboard["panels"]:
             for target in panel.get("targets", []):
                 print(uid, panel["title"], target["expr"], sep="\t")
+
+
+def take_groups() -> None:
+    metrics = json.load(sys.stdin)["metrics"]
+    groups = {metric["name"]: metric["group"] for metric in metrics if metric.get("group")}
+    GROUPS.write_text(json.dumps(groups, indent=2, sort_keys=True) + "\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Builds the dashboards.")
     parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
     parser.add_argument("--queries", action="store_true", help="print the queries")
+    parser.add_argument("--groups", action="store_true", help="write groups.json from `metrics --format json`")
     options = parser.parse_args()
+    if options.groups:
+        take_groups()
+        return 0
     # No folder of compiled code beside the sources.
     sys.dont_write_bytecode = True
     use_builders()
-    made = boards()
+    made = build()
     if options.queries:
         queries(made)
         return 0

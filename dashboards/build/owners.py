@@ -1,13 +1,10 @@
-"""What the boards about owners share: who they are, what holds their work back, and the service they are part of."""
+"""What the dashboards about owners share: their places, what limits their work, and the services they belong to."""
 
 import typing
 
-from common import BLUE, GREY, NODE, ORANGE, RED, YELLOW, mapped, query_variable
+from kit import BLUE, GREY, ORANGE, RED, YELLOW, mapped, query_variable
 
-# An owner at a place: a GPU, or a GPU instance of one (`gpu_instance` is absent on a whole GPU).
-BY_OWNER = "cluster, job, instance, gpu, gpu_instance, owner"
-
-# What holds work back, in the order of docs/BOTTLENECKS.md: a number for bands, a word, and a colour (orange: the
+# What limits work, in the order of docs/BOTTLENECKS.md: a number for bands, a text, and a colour (orange: the
 # host; blue: the GPU's own limits; yellow: the shape of the work). Grey, for nothing proven is no proof of health.
 CAUSES = {
     "none": (0, "nothing known", GREY),
@@ -21,16 +18,15 @@ CAUSES = {
     "serial_copies": (8, "serial copies", YELLOW),
     "underfilled": (9, "underfilled", YELLOW),
 }
-CAUSE_WORDS = mapped({number: (word, color) for number, word, color in CAUSES.values()})
-HOST_CAUSES = "host_cpu_bound|remote_numa|pcie_bound|serial_copies"
+CAUSE_TEXTS = mapped({number: (text, color) for number, text, color in CAUSES.values()})
 
 
 def cause_number(selector: str) -> str:
-    """The number of what holds each owner back now."""
+    """The number of the cause that limits each owner now."""
     by_cause = " or ".join(
         f'gpu_bottleneck{{{selector},cause="{cause}"}} * {number}' for cause, (number, _, _) in CAUSES.items()
     )
-    return f"max by ({BY_OWNER}) ({by_cause})"
+    return f"max by ($BY_OWNER) ({by_cause})"
 
 
 # ---------------------------------------------------------------------------------------------- services
@@ -42,8 +38,13 @@ _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 _APPENDED = f"(?:-{_RANDOM}{{6,10}}-{_RANDOM}{{5}}|-[0-9]+-{_RANDOM}{{5}}|-{_RANDOM}{{5}}|-[0-9]+)?(?:/[^/]+|[.][^/]*)?"
 _SERVICE = f"(pod/[^/]+/[^/]+?|slurm/[^./]+|.+){_APPENDED}"
 
-# The owners of the services that the variable names.
-OF_SERVICE = f'owner=~"($service){_APPENDED}"'
+OWNER_TERMS = {
+    # An owner at a place: a GPU, or a GPU instance of one (`gpu_instance` is absent on a whole GPU).
+    "BY_OWNER": "cluster, job, instance, gpu, gpu_instance, owner",
+    # The owners of the services that the variable names.
+    "OF_SERVICE": f'owner=~"($service){_APPENDED}"',
+    "HOST_CAUSES": "host_cpu_bound|remote_numa|pcie_bound|serial_copies",
+}
 
 
 def by_service(expr: str) -> str:
@@ -56,7 +57,7 @@ def service_variable() -> typing.Any:
     variable = query_variable(
         "service",
         "Service",
-        f"label_values(gpu_owner_info{{{NODE}}}, owner)",
+        "label_values(gpu_owner_info{$NODE}, owner)",
         description="Pods by namespace and name without what their controller appended, Slurm jobs, other owners.",
         all_value=".*",
     )

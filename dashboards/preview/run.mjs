@@ -1,5 +1,5 @@
-// Draws every board in every situation and checks what is drawn; measures queries and rules on 200 nodes.
-//   node run.mjs [--boards UID,...] [--situations NAME,...] [--docs DIR] [--reuse]
+// Draws every dashboard in every situation and checks what is drawn; measures queries and rules on 200 nodes.
+//   node run.mjs [--dashboards UID,...] [--situations NAME,...] [--docs DIR] [--reuse]
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -15,7 +15,7 @@ import { Walk } from './lib/walk.mjs';
 import { panelsOf } from './src/model.js';
 
 const { values: options } = parseArgs({
-  options: { boards: { type: 'string' }, situations: { type: 'string' }, docs: { type: 'string' }, reuse: { type: 'boolean' } },
+  options: { dashboards: { type: 'string' }, situations: { type: 'string' }, docs: { type: 'string' }, reuse: { type: 'boolean' } },
 });
 const REPOSITORY = process.env.REPOSITORY;
 const BUILT = process.env.BUILT ?? join(REPOSITORY, 'target/debug');
@@ -30,7 +30,7 @@ const SKIP = 5;
 const HOUR = 3600e3;
 const NEAR = 6 * HOUR;
 const FAR = 4 * 24 * HOUR;
-// How long a query of the on-call board may take on the fleet, in milliseconds.
+// How long a query of the on-call dashboard may take on the fleet, in milliseconds.
 const SLOW = 200;
 const began = Date.now();
 
@@ -42,7 +42,7 @@ const all = readdirSync(join(REPOSITORY, 'dashboards'))
   .filter((name) => name.endsWith('.json'))
   .map((name) => JSON.parse(readFileSync(join(REPOSITORY, 'dashboards', name), 'utf8')))
   .sort((a, b) => a.uid.localeCompare(b.uid));
-const boards = all.filter(({ uid }) => !options.boards || options.boards.split(',').includes(uid));
+const dashboards = all.filter(({ uid }) => !options.dashboards || options.dashboards.split(',').includes(uid));
 const situations = Object.keys(SITUATIONS).filter((name) => !options.situations || options.situations.split(',').includes(name));
 // Rules that others are made of come first.
 const ORDER = ['owners', 'recording', 'workload', 'slo', 'capacity', 'kubernetes'];
@@ -53,7 +53,7 @@ const rules = ['alerts', 'alerts/optional']
   .flatMap((folder) => readdirSync(folder).filter((name) => name.endsWith('.rules.yml')).map((name) => join(folder, name)))
   .sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
 
-/** The situation in which a board has most to tell, for the pictures in docs. */
+/** The situation in which a dashboard has most to tell, for the pictures in docs. */
 const TELLING = { 'gpu-node-oncall': 'faults', 'gpu-node-canary': 'faults', 'gpu-node-mig': 'all-mig' };
 
 // The first page that tells of a fault of the GPU that is lost: what is before it goes round and round until the turn.
@@ -99,8 +99,8 @@ function keep(file, recordings) {
 /** Names in expressions of panels. `ranges`: only where it is asked for over a time, not for now. */
 function askedFor(some, ranges = false) {
   const names = new Set();
-  for (const board of some) {
-    for (const panel of panelsOf(board)) {
+  for (const dashboard of some) {
+    for (const panel of panelsOf(dashboard)) {
       for (const { expr = '', instant } of panel.targets ?? []) {
         if (!ranges || !instant || /\[\d*[hdw]/.test(expr)) for (const name of namesIn(expr)) names.add(name);
       }
@@ -109,7 +109,7 @@ function askedFor(some, ranges = false) {
   return names;
 }
 
-/** Whether a board can show all nodes at once: its variable has "All". */
+/** Whether a dashboard can show all nodes at once: its variable has "All". */
 const isOfFleet = ({ templating }) => templating.list.every(({ name, includeAll }) => name !== 'instance' || includeAll);
 
 const recordedFrom = (groups) => new Set(groups.flatMap(({ rules: some }) => some.filter(({ record: name }) => name).flatMap(({ expr }) => [...namesIn(expr)])));
@@ -123,8 +123,8 @@ async function writeAll({ from: begun, own, nodes, gap }, groups) {
   return sent + await writeRules(own, groups, { far: begun - FAR, near: begun - NEAR, to, step: 60000, gap });
 }
 
-// Of the first node, which boards of one node show, six hours of all that boards ask for over a time. Of all others six
-// hours of what the on-call board asks for, an hour and a half of what rules are made of, half an hour of the rest.
+// Of the first node, which dashboards of one node show, six hours of all that dashboards ask for over a time. Of all others six
+// hours of what the on-call dashboard asks for, an hour and a half of what rules are made of, half an hour of the rest.
 async function writeFleet({ from: begun, own, nodes }, groups) {
   const recorded = recordedFrom(groups);
   const asked = new Set([...askedFor(all, true), ...recorded, 'up']);
@@ -149,8 +149,8 @@ async function measure(own, report, targets) {
   say(`  rules as last evaluated, while the nodes were made and scraped beside them: ${cost.seconds.toFixed(1)} s in ${cost.groups} groups, ${cost.due.toFixed(2)} s due every 15 s; ${cost.series} series, ${cost.megabytes} MB`);
   const at = Date.now();
   await own.pause();
-  report.queries = await measureQueries(own, boards, at, SLOW);
-  for (const { uid } of boards) {
+  report.queries = await measureQueries(own, dashboards, at, SLOW);
+  for (const { uid } of dashboards) {
     const [dearest, ...others] = report.queries.filter((query) => query.uid === uid).sort((a, b) => b.ms - a.ms);
     if (dearest) say(`  ${uid.padEnd(20)} slowest of ${others.length + 1} queries: ${dearest.ms.toFixed(0)} ms, ${dearest.cpu.toFixed(0)} ms of CPU (${dearest.title})`);
   }
@@ -167,7 +167,7 @@ async function main() {
   const server = await serve({
     port: PORT,
     page: join(process.cwd(), 'dist'),
-    boards: join(REPOSITORY, 'dashboards'),
+    dashboards: join(REPOSITORY, 'dashboards'),
     pages: (path) => {
       const [situation, i] = path.split('/');
       const one = played[situation]?.[i];
@@ -179,7 +179,7 @@ async function main() {
   rmSync(shots, { recursive: true, force: true });
   mkdirSync(shots, { recursive: true });
 
-  const faults = checkLinks(boards, all);
+  const faults = checkLinks(dashboards, all);
 
   const recorded = join(RUN, 'recordings.json');
   let recordings;
@@ -199,7 +199,7 @@ async function main() {
   const prices = join(RUN, 'prices.rules.yml');
   if (existsSync(example)) writeFileSync(prices, inventPrices(readFileSync(example, 'utf8')));
   const answered = new Map();
-  const report = { boards: {}, series: {}, queries: [], rules: {} };
+  const report = { dashboards: {}, series: {}, queries: [], rules: {} };
   for (const [name, { series }] of Object.entries(recordings)) report.series[name] = series.size;
 
   // The small ones stand side by side; while one is drawn the others scrape. The fleet comes last, alone.
@@ -238,14 +238,14 @@ async function main() {
       faults.push(...measured.faults);
       at = measured.at;
     }
-    for (const board of boards) {
-      const drawn = await drawer.draw(situation, board, at, CHOSEN[situation]?.[board.uid]);
-      const found = faultsOf(situation, board, drawn, all, answered, { events: own.events, well: WELL.includes(situation) });
+    for (const dashboard of dashboards) {
+      const drawn = await drawer.draw(situation, dashboard, at, CHOSEN[situation]?.[dashboard.uid]);
+      const found = faultsOf(situation, dashboard, drawn, all, answered, { events: own.events, well: WELL.includes(situation) });
       faults.push(...found);
       const panels = Object.keys(drawn.panels ?? {}).length;
-      (report.boards[board.uid] ??= {})[situation] = { seconds: drawn.seconds, panels, faults: found };
-      say(`  ${board.uid.padEnd(20)} ${String(panels).padStart(3)} panels ${drawn.seconds.toFixed(1).padStart(5)} s  ${found.length ? `${found.length} FAULTS` : 'ok'}`);
-      writeFileSync(join(shots, `${situation}-${board.uid}.json`), JSON.stringify(drawn, null, 1));
+      (report.dashboards[dashboard.uid] ??= {})[situation] = { seconds: drawn.seconds, panels, faults: found };
+      say(`  ${dashboard.uid.padEnd(20)} ${String(panels).padStart(3)} panels ${drawn.seconds.toFixed(1).padStart(5)} s  ${found.length ? `${found.length} FAULTS` : 'ok'}`);
+      writeFileSync(join(shots, `${situation}-${dashboard.uid}.json`), JSON.stringify(drawn, null, 1));
     }
     if (WELL.includes(situation)) {
       const walk = new Walk(situation, all, own, at);
@@ -269,17 +269,17 @@ async function main() {
   if (options.docs) {
     const docs = resolve(REPOSITORY, options.docs);
     mkdirSync(docs, { recursive: true });
-    for (const { uid } of boards) {
+    for (const { uid } of dashboards) {
       const picture = join(shots, `${TELLING[uid] ?? 'healthy'}-${uid}.png`);
       if (existsSync(picture)) copyFileSync(picture, join(docs, `${uid}.png`));
     }
   }
   writeFileSync(join(RUN, 'report.json'), JSON.stringify(report, null, 1));
   for (const fault of faults) console.log(`FAULT ${fault}`);
-  const panels = boards.reduce((sum, board) => sum + panelsOf(board).filter(({ type }) => type !== 'row').length, 0);
-  say(`${boards.length} boards with ${panels} panels, ${situations.length} situations, ${faults.length} faults; pictures in ${shots}`);
+  const panels = dashboards.reduce((sum, dashboard) => sum + panelsOf(dashboard).filter(({ type }) => type !== 'row').length, 0);
+  say(`${dashboards.length} dashboards with ${panels} panels, ${situations.length} situations, ${faults.length} faults; pictures in ${shots}`);
   const ill = new Set(faults.map((fault) => fault.split(':')[0])).size;
-  console.log(`${Math.max(0, boards.length * situations.length - ill)} passed, ${ill} failed`);
+  console.log(`${Math.max(0, dashboards.length * situations.length - ill)} passed, ${ill} failed`);
   return faults.length ? 1 : 0;
 }
 

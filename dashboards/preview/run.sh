@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws the boards and checks what is drawn (README.md). Arguments go to run.mjs. Everything it makes is in .tools/preview
+# Draws the dashboards and checks what is drawn (README.md). Arguments go to run.mjs. Everything it makes is in .tools/preview
 # (what npm fetched, and the page) and .run/preview (recordings, data, pictures).
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -7,29 +7,33 @@ mod places;
 mod visit;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
-use super::nvml::switch::{Holder, StuckIn};
-use crate::canary::baseline::Memory;
-use crate::canary::gate;
-use crate::canary::interlock::{self, Held};
-use crate::canary::outcome::{News, Place};
-use crate::canary::parent::Remains;
-use crate::canary::schedule::dice::Dice;
-use crate::canary::schedule::{Due, Settings};
-use crate::canary::stray::Search;
-use crate::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu};
-use crate::clock::{Mono, unix_seconds};
-use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Rows, Source};
-use crate::snapshot::Snapshot;
-use crate::state::{Keeper, Store};
+use super::nvml::switch::{Holder, StuckIn, Switch};
+use attribution::pods::Pods;
+use canary::baseline::Memory;
+use canary::gate;
+use canary::interlock::{self, Held};
+use canary::parent::Remains;
+use canary::schedule::dice::Dice;
+use canary::schedule::{Due, Settings};
+use canary::stray::Search;
 use desk::{Desk, Left};
+use exposition::snapshot_cell::SnapshotCell;
+use host::child::Family;
+use host::state::{Keeper, Store};
+use host::stop::Stop;
+use ledger::inbox::{Event, Inbox};
+use model::canary::{News, Place};
+use model::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu, MetricId};
+use model::clock::{Mono, unix_seconds};
+use model::sample::{Batch, Rows, Source};
+use model::snapshot::Snapshot;
+use settings::Config;
 
 /// Longest time between two looks at what is published.
 const PACE: Duration = Duration::from_secs(2);
@@ -42,6 +46,29 @@ const PACE_ON_DEMAND: Duration = Duration::from_secs(5);
 const SHUTDOWN: Duration = Duration::from_millis(3800);
 /// Stack of the thread: judging and keeping the baseline recurse nowhere.
 const STACK: usize = 1024 * 1024;
+
+/// What the collector receives.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// The checked configuration.
+    pub config: Arc<Config>,
+    /// Destination of batches and events.
+    pub inbox: Arc<Inbox>,
+    /// Ends the thread.
+    pub stop: Arc<Stop>,
+    /// Metrics that are switched off.
+    pub off: Arc<HashSet<MetricId>>,
+    /// Canary processes alive and their cost.
+    pub canaries: Arc<Family>,
+    /// Release of the driver and of the profiling counters.
+    pub switch: Arc<Switch>,
+    /// State of the canary, for requests over the control socket.
+    pub canary: Arc<Desk>,
+    /// Devices that the kubelet has given out.
+    pub pods: Arc<Pods>,
+    /// The published snapshot.
+    pub board: Arc<SnapshotCell>,
+}
 
 /// Starts the collector.
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
@@ -62,8 +89,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 }
 
 fn duty(context: &Context) -> f64 {
-    // By division: a thousandth is told as 0.001 then, and not as the number beside it.
-    f64::from(context.config.canary.duty_ppm) / 1e6
+    context.config.canary.max_duty_ratio
 }
 
 struct Collector {

@@ -24,18 +24,19 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::schema::{KnownLabel, LabelSet, Metric};
-use crate::catalog::{self as m, Node, Owner, PerfState};
-use crate::clock::{Cadence, Mono};
-use crate::cpus::CpuSet;
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Rows, Source};
-use crate::snapshot::Snapshot;
-use crate::topology::Topology;
+use crate::views::View;
 use counters::Outcomes;
+use host::Host;
 use kernel::Kernel;
+use ledger::inbox::Event;
 use machine::{Machine, state};
+use model::catalog::schema::{KnownLabel, LabelSet, Metric};
+use model::catalog::{self as m, Node, Owner, PerfState};
+use model::clock::{Cadence, Mono};
+use model::cpus::CpuSet;
+use model::owners::Owner as GpuOwner;
+use model::sample::{Batch, Rows, Source};
+use model::topology::Topology;
 use owned::{Folder, Left, Owned, Wanted};
 use perf::{Perf, Processor};
 use places::Groups;
@@ -48,15 +49,24 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Time between two tries of what was refused: whoever permits it need not start the daemon again.
 const RETRY: Duration = Duration::from_secs(60);
 
+/// Facts of the ledger that the collector needs.
+#[derive(Debug)]
+pub struct Views {
+    /// The topology of the host: its groups of CPUs.
+    pub topology: View<Option<Arc<Topology>>>,
+    /// The owners of GPU work, and whether each has processes now.
+    pub owners: View<Vec<(Arc<GpuOwner>, bool)>>,
+}
+
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, views: Views) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("cpu".into()).stack_size(256 * 1024).spawn(move || {
         if !context.config.cpu.enabled || context.config.cpu.events.is_empty() {
             return super::switched_off(&context, Source::Cpu, "cpu.enabled");
         }
         let host = Host::new(&context.config.host.root);
         let kernel = Perf::new(Processor::of_host(&host));
-        let mut collector = Collector::new(&context, host, kernel);
+        let mut collector = Collector::new(&context, views, host, kernel);
         let every = context.config.cpu.interval;
         let mut cadence = Cadence::new(every, Duration::ZERO);
         let patience = Mono::now() + PATIENCE;
@@ -74,6 +84,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 
 struct Collector<'a, K: Kernel> {
     context: &'a Context,
+    views: Views,
     host: Host,
     kernel: K,
     machine: Machine<K>,
@@ -89,9 +100,10 @@ struct Collector<'a, K: Kernel> {
 }
 
 impl<'a, K: Kernel> Collector<'a, K> {
-    fn new(context: &'a Context, host: Host, kernel: K) -> Collector<'a, K> {
+    fn new(context: &'a Context, views: Views, host: Host, kernel: K) -> Collector<'a, K> {
         Collector {
             context,
+            views,
             host,
             kernel,
             machine: Machine::new(&context.config.cpu.events),
@@ -107,9 +119,7 @@ impl<'a, K: Kernel> Collector<'a, K> {
 
     /// Whether the names of the groups are known: the topology is there, or is not to come.
     fn knows_groups(&self, waited: bool) -> bool {
-        waited
-            || !self.context.config.topology.enabled
-            || self.context.board.current().topology.news.is_some()
+        waited || !self.context.config.topology.enabled || self.views.topology.current().is_some()
     }
 
     fn visit(&mut self) {
@@ -123,8 +133,7 @@ impl<'a, K: Kernel> Collector<'a, K> {
         if std::mem::take(&mut self.hindered) {
             self.context.inbox.event(Event::Hindered(Source::Cpu, None));
         }
-        let snapshot = self.context.board.current();
-        self.group(&cpus, snapshot.topology.news.as_ref().map(|news| &news.topology));
+        self.group(&cpus, self.views.topology.current().as_ref());
         if taken.since(self.retried) >= RETRY {
             self.retried = taken;
             self.machine.retry(&self.kernel, &cpus);
@@ -132,7 +141,7 @@ impl<'a, K: Kernel> Collector<'a, K> {
         let room = room::descriptors();
         self.machine.step(&self.kernel, &cpus, &self.groups, room);
         if self.context.config.cpu.per_owner {
-            let wanted = wanted(&self.host, &snapshot);
+            let wanted = wanted(&self.host, &self.views.owners.current());
             let room = room::for_owners(room, self.machine.open_counters());
             let events = self.machine.working();
             let left = self.owned.step(&self.kernel, &cpus, &events, &wanted, room);
@@ -219,14 +228,14 @@ impl<'a, K: Kernel> Collector<'a, K> {
 }
 
 /// The control groups of the owners that are published.
-fn wanted(host: &Host, snapshot: &Snapshot) -> Wanted {
+fn wanted(host: &Host, owners: &[(Arc<GpuOwner>, bool)]) -> Wanted {
     let mut wanted = Wanted::new();
-    for view in &snapshot.owners {
-        let folder = match owned::folder(host, &view.owner.cgroup) {
-            Some(folder) if !view.processes.is_empty() => Folder::Alive(folder),
+    for (owner, has_processes) in owners {
+        let folder = match owned::folder(host, &owner.cgroup) {
+            Some(folder) if *has_processes => Folder::Alive(folder),
             _ => Folder::Ended,
         };
-        let known = wanted.entry(Arc::clone(&view.owner.id)).or_insert(Folder::Ended);
+        let known = wanted.entry(Arc::clone(&owner.id)).or_insert(Folder::Ended);
         if *known == Folder::Ended {
             *known = folder;
         }

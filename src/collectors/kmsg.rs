@@ -15,14 +15,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, KmsgOutcome, Node};
-use crate::clock::{Mono, unix_seconds};
-use crate::fact::{Fact, KernelFact, Teller, What};
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Rows, Source};
-use crate::state::Store;
+use host::Host;
+use host::state::Store;
+use ledger::inbox::Event;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, KmsgOutcome, Node};
+use model::clock::{Mono, unix_seconds};
+use model::fact::{Fact, KernelFact, Teller, What};
+use model::sample::{Batch, Rows, Source};
 use position::{Age, Position};
 use reader::{Got, Reader};
 use record::Verdict;
@@ -174,17 +174,17 @@ impl Watch {
         }
         match record::classify(record.text) {
             // What was before is nobody's any more.
-            Verdict::Told(crate::fact::KernelLine::OomKill { .. }, _) if old => {
+            Verdict::Told(model::fact::KernelLine::OomKill { .. }, _) if old => {
                 self.count(KmsgOutcome::NotOurs)
             }
-            Verdict::Told(what @ crate::fact::KernelLine::OomKill { .. }, text) => {
+            Verdict::Told(what @ model::fact::KernelLine::OomKill { .. }, text) => {
                 self.count(KmsgOutcome::NotOurs);
                 self.fact(record.micros, KernelFact { old, line: what, text });
             }
             Verdict::Told(what, text) => {
                 self.count(match (old, &what) {
                     (true, _) => KmsgOutcome::Old,
-                    (false, crate::fact::KernelLine::Xid { .. } | crate::fact::KernelLine::Sxid { .. }) => {
+                    (false, model::fact::KernelLine::Xid { .. } | model::fact::KernelLine::Sxid { .. }) => {
                         KmsgOutcome::Fault
                     }
                     (false, _) => KmsgOutcome::Driver,

@@ -1,27 +1,26 @@
 //! What the kubelet has given out: devices by resource, and which pods have them. Asked every 10 s over its
 //! pod-resources socket; where it does not answer, ever less often. Nobody waits for it.
 
-pub mod api;
-pub mod client;
 pub mod tell;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
 use super::Context;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, KubeletError, Node};
-use crate::clock::{Cadence, Mono};
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::owners::pods::{Claims, Standing};
-use crate::sample::{Batch, Rows, Source};
-use crate::stop::Stop;
-use client::{Answer, Failure};
+use attribution::kubelet::client::{self, Answer, Failure};
+use attribution::pods::{Claims, Pods, Standing};
+use host::Host;
+use host::stop::Stop;
+use ledger::inbox::Event;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, KubeletError, Node};
+use model::clock::{Cadence, Mono};
+use model::sample::{Batch, Rows, Source};
 
 /// Time between two visits.
 const EVERY: Duration = Duration::from_secs(10);
@@ -36,21 +35,22 @@ const FORGOTTEN: Duration = Duration::from_secs(35);
 const REPLACED: Duration = Duration::from_secs(600);
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("kubelet".into()).stack_size(1024 * 1024).spawn(move || {
         let socket = &context.config.owners.kubelet_socket;
         if socket.as_os_str().is_empty() {
-            context.pods.stand(Standing::Off);
+            pods.stand(Standing::Off);
             return super::switched_off(&context, Source::Kubelet, "owners.kubelet_socket");
         }
         let socket = Host::new(&context.config.host.root).path(socket);
-        Visitor::new(&context, runtime, socket).run();
+        Visitor::new(&context, pods, runtime, socket).run();
     })
 }
 
 struct Visitor<'a> {
     context: &'a Context,
+    pods: Arc<Pods>,
     runtime: Runtime,
     socket: PathBuf,
     every: Duration,
@@ -67,10 +67,11 @@ struct Visitor<'a> {
 }
 
 impl<'a> Visitor<'a> {
-    fn new(context: &'a Context, runtime: Runtime, socket: PathBuf) -> Visitor<'a> {
+    fn new(context: &'a Context, pods: Arc<Pods>, runtime: Runtime, socket: PathBuf) -> Visitor<'a> {
         let every = EVERY.min(context.config.sampler.slow_interval);
         Visitor {
             context,
+            pods,
             runtime,
             socket,
             every,
@@ -105,12 +106,12 @@ impl<'a> Visitor<'a> {
         let outcome = match client::look(&self.socket) {
             Ok(false) => {
                 (self.answer, self.failed) = (None, 0);
-                self.context.pods.put(Claims::default());
-                self.context.pods.stand(absent(self.answered, Mono::now()));
+                self.pods.put(Claims::default());
+                self.pods.stand(absent(self.answered, Mono::now()));
                 return self.hinder(None);
             }
             Ok(true) => {
-                let (socket, deadline) = (&self.socket, self.context.config.owners.read_deadline);
+                let (socket, deadline) = (&self.socket, self.context.config.owners.read_timeout);
                 let stop = &self.context.stop;
                 let asked = self.runtime.block_on(async {
                     tokio::select! {
@@ -129,8 +130,8 @@ impl<'a> Visitor<'a> {
                 let trouble = answer.allocatable.as_ref().err().and_then(|failure| self.count(failure));
                 self.hinder(trouble);
                 let now = Mono::now();
-                self.context.pods.put(Claims { told: Some(now), all: tell::claims(&answer.pods) });
-                self.context.pods.stand(Standing::Answers);
+                self.pods.put(Claims { told: Some(now), all: tell::claims(&answer.pods) });
+                self.pods.stand(Standing::Answers);
                 self.answer = Some((answer, now));
                 self.answered = Some(now);
             }
@@ -139,7 +140,7 @@ impl<'a> Visitor<'a> {
                 // Also one that does not know the request: of this list it must.
                 let known = Failure { error: failure.error.or(Some(KubeletError::Refused)), ..failure };
                 let text = self.count(&known).unwrap_or(known.text);
-                self.context.pods.stand(Standing::Silent(text.clone()));
+                self.pods.stand(Standing::Silent(text.clone()));
                 self.hinder(Some(text));
             }
         }
@@ -167,7 +168,7 @@ impl<'a> Visitor<'a> {
         let now = Mono::now();
         if self.answer.as_ref().is_some_and(|(_, at)| now.since(*at) > FORGOTTEN.max(self.every * 3)) {
             self.answer = None;
-            self.context.pods.put(Claims::default());
+            self.pods.put(Claims::default());
         }
         let mut rows = Rows::default();
         for (error, count) in KubeletError::ALL.iter().zip(self.errors) {
@@ -177,7 +178,7 @@ impl<'a> Visitor<'a> {
             tell::rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
         }
         let lifetime =
-            (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_deadline * 3;
+            (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_timeout * 3;
         self.context.inbox.batch(Batch {
             nanos: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
             // That there is no kubelet is an answer.

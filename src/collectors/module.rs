@@ -11,17 +11,18 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
-
 use super::Context;
-use crate::catalog::{self as m, Node, VersionAgainst};
-use crate::clock::{Cadence, Mono, unix_seconds};
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Rows, Source};
+use super::nvml::switch::Switch;
+use host::Host;
+use ledger::inbox::Event;
+use model::catalog::{self as m, Node, VersionAgainst};
+use model::clock::{Cadence, Mono, unix_seconds};
+use model::driver_module::{Load, LoadId, Sight};
+use model::sample::{Batch, Rows, Source};
 
 /// Longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
@@ -33,63 +34,17 @@ const THREAD: &str = "nv_queue";
 /// Process id of the parent of all kernel threads.
 const KTHREADD: &str = "2";
 
-/// One load of the kernel module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LoadId {
-    /// The boot it belongs to; empty if the host does not tell.
-    pub boot: String,
-    /// Inode of the module's folder in sysfs.
-    pub inode: u64,
-    /// When that folder was made, in nanoseconds since 1970, on file systems that know (sysfs does not).
-    pub made: Option<u64>,
-}
-
-/// The module while it is loaded.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Load {
-    /// Which load it is.
-    pub id: LoadId,
-    /// Whether it has come to the end of its start and is not about to go.
-    pub live: bool,
-    /// Its version; empty if it does not tell.
-    pub version: String,
-    /// When it was loaded, in seconds since 1970, where its kernel threads tell.
-    pub unix_seconds: Option<f64>,
-}
-
-/// What was seen of the module.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Sight {
-    /// There is no sysfs to look at.
-    #[default]
-    Unknown,
-    /// It is not loaded.
-    Absent,
-    /// It is.
-    Loaded(Load),
-}
-
-impl Sight {
-    /// The load, if it is loaded.
-    pub fn load(&self) -> Option<&Load> {
-        match self {
-            Sight::Loaded(load) => Some(load),
-            Sight::Unknown | Sight::Absent => None,
-        }
-    }
-}
-
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("module".into()).stack_size(256 * 1024).spawn(move || {
         let sampler = &context.config.sampler;
         let every = EVERY.min(sampler.slow_interval);
         let quick = EVERY_PAUSED.min(sampler.normal_interval);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut visitor = Visitor::new(&context);
+        let mut visitor = Visitor::new(&context, &switch);
         while !context.stop.stopped() {
             let now = Mono::now();
-            let paused = context.switch.is_released();
+            let paused = switch.is_released();
             if cadence.take(now) || paused {
                 visitor.visit(every);
             }
@@ -101,20 +56,21 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 
 struct Visitor<'a> {
     context: &'a Context,
+    switch: &'a Switch,
     host: Host,
     said: Option<Sight>,
 }
 
 impl<'a> Visitor<'a> {
-    fn new(context: &'a Context) -> Visitor<'a> {
-        Visitor { context, host: Host::new(&context.config.host.root), said: None }
+    fn new(context: &'a Context, switch: &'a Switch) -> Visitor<'a> {
+        Visitor { context, switch, host: Host::new(&context.config.host.root), said: None }
     }
 
     fn visit(&mut self, every: Duration) {
         let taken = Mono::now();
         let known = self.said.as_ref().and_then(Sight::load);
         let sight = look(&self.host, known);
-        self.context.switch.module(&sight, taken);
+        self.switch.module(&sight, taken);
         if self.said.as_ref() != Some(&sight) {
             let seen = Event::Module { sight: sight.clone(), at: taken, unix_seconds: unix_seconds() };
             self.context.inbox.event(seen);
@@ -134,7 +90,7 @@ impl<'a> Visitor<'a> {
             tracing::warn!(boot, "the host's boot time cannot be true");
         }
         let version = sight.load().map_or("", |load| &load.version);
-        let declared = self.context.config.driver.version.trim();
+        let declared = self.context.config.driver.expected_version.trim();
         let on_disk = library::only_version(&library::find(&self.host, &self.context.config));
         let against =
             [(VersionAgainst::Declared, Some(declared)), (VersionAgainst::Library, on_disk.as_deref())];

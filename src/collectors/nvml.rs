@@ -4,22 +4,23 @@ pub mod policy;
 pub mod process;
 pub mod switch;
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::{Gpu, MetricId, SamplerEnd, joins};
-use crate::child::{self, Voice};
-use crate::clock::Mono;
-use crate::ledger::inbox::{Event, Pause, Stall};
-use crate::sampler::inflight::is_gpu;
-use crate::sampler::wire::{Intervals, Orders};
-use crate::stop::Stop;
+use host::child::{self, Voice};
+use host::inflight::is_gpu;
+use host::stop::Stop;
+use ledger::inbox::{Event, Pause, Stall};
+use model::catalog::{Gpu, MetricId, SamplerEnd, joins};
+use model::clock::Mono;
 use policy::{Backoff, Decision, GivenUp, StuckCall};
 use process::{News, Sampler, Start, Times, What};
+use sampler::wire::{Intervals, Orders};
 use switch::{Holder, Released, StuckIn};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
@@ -42,16 +43,28 @@ impl Pids {
     }
 }
 
+/// What the collector receives beside the context.
+#[derive(Debug)]
+pub struct Parts {
+    /// Metrics that are switched off.
+    pub off: Arc<HashSet<MetricId>>,
+    /// Process ids of the samplers alive, for `process`.
+    pub samplers: Arc<Pids>,
+    /// Requests to release the driver or the profiling counters.
+    pub switch: Arc<switch::Switch>,
+}
+
 /// Starts the supervisor.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("nvml".into()).stack_size(512 * 1024).spawn(move || {
         let (sender, news) = channel();
-        Supervisor::new(context, sender).run(&news);
+        Supervisor::new(context, parts, sender).run(&news);
     })
 }
 
 struct Supervisor {
     context: Context,
+    parts: Parts,
     sender: Sender<News>,
     off: Vec<MetricId>,
     log_level: String,
@@ -77,14 +90,15 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(context: Context, sender: Sender<News>) -> Supervisor {
+    fn new(context: Context, parts: Parts, sender: Sender<News>) -> Supervisor {
         let s = &context.config.sampler;
         Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            times: Times { call: s.call_deadline, init: s.init_deadline },
-            log_level: tracing::Level::from(context.config.log.level).to_string().to_lowercase(),
-            off: joins::unread(&context.off),
+            times: Times { call: s.call_timeout, init: s.init_timeout },
+            log_level: context.config.log.level.to_string().to_lowercase(),
+            off: joins::unread(&parts.off),
             context,
+            parts,
             sender,
             serving: None,
             given_up: Vec::new(),
@@ -123,7 +137,7 @@ impl Supervisor {
 
     /// Does what was asked for since the last look.
     fn obey(&mut self) {
-        let wanted = self.context.switch.obey();
+        let wanted = self.parts.switch.obey();
         if wanted.gpm != self.gpm {
             self.gpm = wanted.gpm;
             tracing::info!(read = self.gpm, "profiling counters");
@@ -179,19 +193,19 @@ impl Supervisor {
             root: self.context.config.host.root.clone(),
             processes: {
                 let processes = &self.context.config.processes;
-                processes.per_process.then_some(processes.most)
+                processes.per_process.then_some(processes.max_per_gpu)
             },
             gpm: self.gpm,
             intervals: Intervals {
                 fast: s.fast_interval,
                 normal: s.normal_interval,
-                drain: s.drain_interval,
+                samples: s.samples_interval,
                 slow: s.slow_interval,
                 rare: s.rare_interval,
-                links: s.links_interval,
+                nvlink: s.nvlink_interval,
             },
-            call_deadline: s.call_deadline,
-            init_deadline: s.init_deadline,
+            call_deadline: s.call_timeout,
+            init_deadline: s.init_timeout,
         };
         let program = child::this_program();
         let start = Start {
@@ -325,7 +339,7 @@ impl Supervisor {
             epoch: first_epoch(self.generation + 1),
             holders: {
                 let samplers = self.given_up.iter().map(Sampler::pid);
-                samplers.chain(self.context.switch.canaries()).collect()
+                samplers.chain(self.parts.switch.canaries()).collect()
             },
         };
         if self.said_pause.as_ref() != Some(&pause) {
@@ -370,7 +384,7 @@ impl Supervisor {
             self.said_alive = Some(pids.len());
             self.context.inbox.event(Event::Samplers(pids.len()));
         }
-        self.context.samplers.set(pids);
+        self.parts.samplers.set(pids);
         let now = Mono::now();
         let holder = |sampler: &Sampler| {
             let stuck = sampler.health(now, self.times).stuck.into_iter().min_by_key(|call| call.since);
@@ -381,7 +395,7 @@ impl Supervisor {
             });
             Holder { pid: sampler.pid(), stuck }
         };
-        self.context.switch.held_by(self.serving.iter().chain(&self.given_up).map(holder).collect());
+        self.parts.switch.held_by(self.serving.iter().chain(&self.given_up).map(holder).collect());
     }
 
     /// Ends every sampler that can be ended. One that is stuck in the driver is left: its control pipe

@@ -1,32 +1,33 @@
 //! Whom the processes on the GPUs work for, and what their hosts say of them. Each process is looked up once, when
 //! it is first listed; every ten seconds it is read what the owners use. Everything that could wait is read by
-//! helper threads with a deadline ([`crate::owners::reader`]), so neither this thread nor anybody else waits.
+//! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
 mod lookup;
 mod round;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, Gpu, Node, OwnerInfo, OwnerLookup};
-use crate::clock::{Cadence, Mono, boot_unix_seconds};
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::owners::environ::Said;
-use crate::owners::identify::{Found, owner};
-use crate::owners::names::Names;
-use crate::owners::pods::Standing;
-use crate::owners::reader::{MOST_GIVEN_UP, Reader, Unread};
-use crate::owners::users::{self, Users};
-use crate::owners::{Attribution, News, Owner, cgroup, environ};
-use crate::sample::{Batch, Rows, Source};
-use crate::snapshot::Snapshot;
+use crate::views::{DeviceId, GpuWork, View};
+use attribution::environ::Said;
+use attribution::identify::{Found, owner};
+use attribution::names::Names;
+use attribution::pods::{Pods, Standing};
+use attribution::users::{self, Users};
+use attribution::{cgroup, environ};
+use host::Host;
+use host::reader::{MOST_GIVEN_UP, Reader, Unread};
+use ledger::inbox::Event;
 use lookup::{Failed, Seen};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, Node, OwnerInfo, OwnerLookup};
+use model::clock::{Cadence, Mono, boot_unix_seconds};
+use model::owners::{Attribution, News, Owner};
+use model::sample::{Batch, Rows, Source};
 
 /// Time between two readings of what owners use.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -44,19 +45,14 @@ const MOST_TOLD: usize = 1000;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("owners".into()).spawn(move || {
         if !context.config.owners.enabled {
             return super::switched_off(&context, Source::Owners, "owners.enabled");
         }
-        Owners::new(context).run();
+        Owners::new(context, work, pods).run();
     })
 }
-
-/// Where a process is: a GPU, or MIG GPU and compute instance of it.
-type Place = (Gpu, Option<(u32, u32)>);
-/// Every process that the GPUs list, and where it is.
-type Listed = BTreeMap<u32, Vec<Place>>;
 
 /// A process that was looked up.
 #[derive(Debug)]
@@ -74,6 +70,8 @@ struct Known {
 
 struct Owners {
     context: Context,
+    work: View<GpuWork>,
+    pods: Arc<Pods>,
     host: Arc<Host>,
     reader: Reader,
     known: HashMap<u32, Known>,
@@ -96,11 +94,11 @@ struct Owners {
 }
 
 impl Owners {
-    fn new(context: Context) -> Owners {
+    fn new(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> Owners {
         let config = &context.config;
         Owners {
             host: Arc::new(Host::new(&config.host.root)),
-            reader: Reader::new("owners-reader", config.owners.read_deadline, Arc::clone(&context.stop)),
+            reader: Reader::new("owners-reader", config.owners.read_timeout, Arc::clone(&context.stop)),
             known: HashMap::new(),
             waiting: HashMap::new(),
             names: HashMap::new(),
@@ -111,8 +109,10 @@ impl Owners {
             stuck: false,
             turn: 0,
             after: None,
-            every: READ_EVERY.min(config.ledger.publish_interval * 10),
+            every: READ_EVERY.min(config.metrics.publish_interval * 10),
             context,
+            work,
+            pods,
         }
     }
 
@@ -120,15 +120,15 @@ impl Owners {
         let mut cadence = Cadence::new(self.every, Duration::ZERO);
         let mut seen = 0;
         while !self.context.stop.stopped() {
-            let snapshot = self.context.board.wait_for_newer(seen, LOOK);
+            let (sequence, work) = self.work.wait_for_newer(seen, LOOK);
             let now = Mono::now();
             let due = cadence.take(now);
             if due {
                 self.refresh();
             }
-            if snapshot.sequence > seen {
-                seen = snapshot.sequence;
-                self.attribute(&snapshot, now);
+            if sequence > seen {
+                seen = sequence;
+                self.attribute(&work, now);
             }
             if due {
                 self.forget();
@@ -153,8 +153,8 @@ impl Owners {
     }
 
     /// Finds out whom the processes work for that were not listed before.
-    fn attribute(&mut self, snapshot: &Snapshot, now: Mono) {
-        let listed = listed(snapshot);
+    fn attribute(&mut self, work: &GpuWork, now: Mono) {
+        let listed = &work.devices;
         for (pid, known) in &mut self.known {
             if !listed.contains_key(pid) {
                 known.unlisted.get_or_insert(now);
@@ -165,7 +165,7 @@ impl Owners {
         let mut found = Vec::new();
         // Not while one still hangs: it may be this one.
         let idle = self.reader.given_up() == 0;
-        for (pid, places) in &listed {
+        for (pid, places) in listed {
             let again = |known: &Known| idle && known.again.is_some_and(|at| now >= at);
             if self.known.get(pid).is_some_and(|known| known.unlisted.is_none() && !again(known)) {
                 continue;
@@ -173,7 +173,7 @@ impl Owners {
             if self.context.stop.stopped() {
                 return;
             }
-            let Some(attribution) = self.look_up(*pid, places, &listed, snapshot, now) else { continue };
+            let Some(attribution) = self.look_up(*pid, places, work, now) else { continue };
             found.push(attribution);
             if found.len() == MOST_TOLD {
                 self.tell(&mut found);
@@ -189,14 +189,7 @@ impl Owners {
     }
 
     /// Looks one process up; `None` if that is to be tried again.
-    fn look_up(
-        &mut self,
-        pid: u32,
-        places: &[Place],
-        listed: &Listed,
-        snapshot: &Snapshot,
-        now: Mono,
-    ) -> Option<Attribution> {
+    fn look_up(&mut self, pid: u32, places: &[DeviceId], work: &GpuWork, now: Mono) -> Option<Attribution> {
         let host = Arc::clone(&self.host);
         let late = self.known.get(&pid).is_some_and(|known| known.again.is_some());
         let before = self.known.get(&pid).map(|known| (known.started, Arc::clone(&known.owner)));
@@ -221,7 +214,7 @@ impl Owners {
                 match before {
                     Some((known, owner)) if known == started && !late => (OwnerLookup::Found, started, owner),
                     _ => {
-                        let (outcome, owner) = self.identify(pid, seen, places, listed, snapshot, now)?;
+                        let (outcome, owner) = self.identify(pid, seen, places, work, now)?;
                         (outcome, started, owner)
                     }
                 }
@@ -243,9 +236,8 @@ impl Owners {
         &mut self,
         pid: u32,
         seen: Seen,
-        places: &[Place],
-        listed: &Listed,
-        snapshot: &Snapshot,
+        places: &[DeviceId],
+        work: &GpuWork,
         now: Mono,
     ) -> Option<(OwnerLookup, Arc<Owner>)> {
         let mut outcome = OwnerLookup::Found;
@@ -262,9 +254,9 @@ impl Owners {
         let names = match self.names(&membership) {
             Some(names) => Some(names),
             None if membership.innermost == cgroup::Innermost::Pod => {
-                let claimed = self.claimed(places, listed, snapshot, &membership);
+                let claimed = self.claimed(places, work, &membership);
                 // The kubelet tells of a new pod at its next visit.
-                let may_come = matches!(self.context.pods.standing(), Standing::Unasked | Standing::Answers);
+                let may_come = matches!(self.pods.standing(), Standing::Unasked | Standing::Answers);
                 let since = *self.waiting.entry(pid).or_insert(now);
                 if claimed.is_none() && may_come && now.since(since) < NAMES_WITHIN {
                     return None;
@@ -308,32 +300,26 @@ impl Owners {
         let (uid, id) = (membership.pod_uid.clone(), membership.container.as_ref().map(|c| c.id.clone()));
         let looked = self
             .reader
-            .read(MOST_GIVEN_UP, move || crate::owners::names::look(&host, uid.as_deref(), id.as_deref()));
+            .read(MOST_GIVEN_UP, move || attribution::names::look(&host, uid.as_deref(), id.as_deref()));
         looked.ok().flatten()
     }
 
     /// Names by the kubelet's list: of the one container that has the process's device. Only if no other pod has a
     /// process there: a pod may use a device that it was not given.
-    fn claimed(
-        &self,
-        places: &[Place],
-        listed: &Listed,
-        snapshot: &Snapshot,
-        membership: &cgroup::Membership,
-    ) -> Option<Names> {
-        let claims = self.context.pods.claims();
+    fn claimed(&self, places: &[DeviceId], work: &GpuWork, membership: &cgroup::Membership) -> Option<Names> {
+        let claims = self.pods.claims();
         if claims.all.is_empty() {
             return None;
         }
         let uid = membership.pod_uid.as_deref()?;
         let mut named: Option<Names> = None;
         for place in places {
-            let others = listed.iter().filter(|(_, at)| at.contains(place));
+            let others = work.devices.iter().filter(|(_, at)| at.contains(place));
             let mut pods = others.filter_map(|(pid, _)| self.known.get(pid)).map(|known| &known.owner.info);
             if pods.any(|info| info.pod_uid != uid) {
                 return None;
             }
-            let devices = lookup::devices(snapshot, &place.0, place.1);
+            let devices = work.plugin_names(place);
             let claim = devices.iter().find_map(|device| claims.only_one_on(device))?;
             let names = Names {
                 namespace: claim.namespace.to_string(),
@@ -397,19 +383,5 @@ fn key_of(owner: &Owner) -> String {
     format!("{}/{}", owner.info.pod_uid, owner.info.container_id)
 }
 
-/// The processes that the GPUs list.
-fn listed(snapshot: &Snapshot) -> Listed {
-    let mut listed = Listed::new();
-    for view in &snapshot.gpus {
-        for process in &view.processes {
-            let place = (view.gpu.clone(), process.instance);
-            let places = listed.entry(process.pid).or_default();
-            if !places.contains(&place) {
-                places.push(place);
-            }
-        }
-    }
-    listed
-}
 #[cfg(test)]
 mod tests;

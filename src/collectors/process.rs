@@ -2,6 +2,7 @@
 //! own counts.
 
 use std::io;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -9,23 +10,38 @@ use nix::sys::resource::{UsageWho, getrusage};
 use procfs::process::{LimitValue, Process};
 
 use super::Context;
-use crate::catalog::schema::{KnownLabel, LabelSet, Metric};
-use crate::catalog::{self as m, HttpStatus, Node, Role};
-use crate::clock::{Cadence, Mono};
-use crate::http;
-use crate::sample::{Batch, Rows, Source};
+use super::nvml::Pids;
+use exposition::http;
+use host::child::Family;
+use model::catalog::schema::{KnownLabel, LabelSet, Metric};
+use model::catalog::{self as m, HttpStatus, Node, Role};
+use model::clock::{Cadence, Mono};
+use model::sample::{Batch, Rows, Source};
 
 const EVERY: Duration = Duration::from_secs(5);
 
+/// What the collector reads beside /proc.
+#[derive(Debug)]
+pub struct Sources {
+    /// Process ids of the samplers alive.
+    pub samplers: Arc<Pids>,
+    /// Canary processes alive and their cost.
+    pub canaries: Arc<Family>,
+    /// Topology processes alive and their cost.
+    pub topology_children: Arc<Family>,
+    /// Counts of the HTTP server.
+    pub http: Arc<http::Stats>,
+}
+
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(context: Context, sources: Sources) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("process".into()).stack_size(256 * 1024).spawn(move || {
-        let every = EVERY.min(context.config.ledger.publish_interval * 5);
+        let every = EVERY.min(context.config.metrics.publish_interval * 5);
         let mut cadence = Cadence::new(every, Duration::ZERO);
         let mut told = Told::default();
         while !context.stop.stopped() {
             if cadence.take(Mono::now()) {
-                visit(&context, every, &mut told);
+                visit(&context, &sources, every, &mut told);
             }
             context.stop.wait_until(cadence.next());
         }
@@ -41,14 +57,14 @@ struct Told {
     lookers: f64,
 }
 
-fn visit(context: &Context, every: Duration, told: &mut Told) {
+fn visit(context: &Context, sources: &Sources, every: Duration, told: &mut Told) {
     let taken = Mono::now();
     let mut rows = Rows::default();
     if let Err(error) = serve(&mut rows) {
         tracing::warn!(%error, "cannot read /proc of this process");
     }
-    children(context, &mut rows, told);
-    doors(&context.http, &mut rows);
+    children(sources, &mut rows, told);
+    doors(&sources.http, &mut rows);
     let lifetime = (every * 3).max(Duration::from_secs(3));
     let answered = !rows.is_empty();
     context.inbox.batch(Batch { answered, ..Batch::of_node(Source::Process, taken, Some(lifetime), rows) });
@@ -79,12 +95,12 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
 
 /// The children alive, and the CPU time of those that have ended: of canaries and topology processes what each was seen
 /// to have used, of samplers the rest.
-fn children(context: &Context, rows: &mut Rows, told: &mut Told) {
+fn children(sources: &Sources, rows: &mut Rows, told: &mut Told) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
     let (ended, (canaries, ended_canaries), (lookers, ended_lookers)) =
-        context.canaries.look(|alive, cpu| {
+        sources.canaries.look(|alive, cpu| {
             let canaries = known(alive, cpu);
-            context.lookers.look(|alive, cpu| {
+            sources.topology_children.look(|alive, cpu| {
                 let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
                     let times = [usage.user_time(), usage.system_time()];
                     times.iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum::<f64>()
@@ -95,7 +111,7 @@ fn children(context: &Context, rows: &mut Rows, told: &mut Told) {
     match ended {
         Ok(ended) => {
             let ended = (ended - ended_canaries - ended_lookers).max(0.0);
-            family(rows, Role::Sampler, &context.samplers.get(), ended, &mut told.samplers);
+            family(rows, Role::Sampler, &sources.samplers.get(), ended, &mut told.samplers);
         }
         Err(error) => tracing::warn!(%error, "cannot tell the CPU time of ended samplers"),
     }

@@ -11,18 +11,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use crate::catalog::{self as m};
-use crate::child::Voice;
-use crate::clock::{Cadence, Mono};
-use crate::fact::pci_address;
-use crate::host::Host;
-use crate::ledger::inbox::Event;
-use crate::sample::{Batch, Rows, Source};
-use crate::snapshot::Snapshot;
-use crate::topology::ask::{Asker, Unanswered};
-use crate::topology::discover::Origin;
-use crate::topology::{News, Topology, compare};
+use crate::views::View;
+use host::Host;
+use host::child::{Family, Voice};
 use kept::FirstSeen;
+use ledger::inbox::Event;
+use model::clock::{Cadence, Mono};
+use model::sample::{Batch, Rows, Source};
+use model::topology::{News, Topology, compare};
+use topology::ask::{Asker, Unanswered};
+use topology::discover::Origin;
 
 /// Longest time between two looks at which GPUs are there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -30,29 +28,26 @@ const LOOK: Duration = Duration::from_secs(1);
 const FAILURES: u32 = 3;
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
+pub fn start(
+    context: Context,
+    gpus: View<BTreeSet<String>>,
+    children: Arc<Family>,
+) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("topology".into()).spawn(move || {
         if !context.config.topology.enabled {
             super::switched_off(&context, Source::Topology, "topology.enabled");
             return;
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
-        let mut watcher = Watcher::new(&context);
+        let mut watcher = Watcher::new(&context, &children);
         while !context.stop.stopped() {
-            let present = gpus(&context.board.current());
+            let present = gpus.current();
             if cadence.take(Mono::now()) || watcher.is_surprised_by(&present) {
                 watcher.visit(present);
             }
             context.stop.wait_until(cadence.next().min(Mono::now() + LOOK));
         }
     })
-}
-
-/// PCI addresses of the GPUs that the driver lists.
-fn gpus(snapshot: &Snapshot) -> BTreeSet<String> {
-    let addresses =
-        snapshot.gpus.iter().filter_map(|view| snapshot.info(&m::gpu_info, &view.gpu, "pci_address"));
-    addresses.filter_map(pci_address).collect()
 }
 
 struct Watcher<'a> {
@@ -74,10 +69,10 @@ struct Known {
 }
 
 impl<'a> Watcher<'a> {
-    fn new(context: &'a Context) -> Watcher<'a> {
+    fn new(context: &'a Context, children: &Arc<Family>) -> Watcher<'a> {
         Watcher {
             context,
-            asker: Asker::new(Voice::Log).of(&context.lookers),
+            asker: Asker::new(Voice::Log).of(children),
             first_seen: FirstSeen::load(&context.config),
             known: None,
             present: BTreeSet::new(),
@@ -163,7 +158,7 @@ impl<'a> Watcher<'a> {
     fn tell(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
-        let declared = declared::read(&self.context.config.topology.declared);
+        let declared = declared::read(&self.context.config.topology.expected_file);
         let against_declared = match &declared {
             Ok(declared) => declared.as_ref().map(|declared| compare::differences(declared, &known.topology)),
             Err(_) => None,

@@ -9,18 +9,18 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::fetch;
-use crate::canary::outcome::News;
-use crate::canary::stray::Search;
-use crate::catalog::Gpu;
-use crate::clock::{Mono, unix_seconds};
 use crate::collectors::canary::desk::{Desk, Status as CanaryStatus};
 use crate::collectors::nvml::switch::{Holder, Status, Switch, Use};
-use crate::config::Config;
-use crate::host::Host;
-use crate::ledger::inbox::{Event, Inbox};
-use crate::page::words;
-use crate::snapshot::Board;
-use crate::stop::Stop;
+use canary::stray::Search;
+use exposition::snapshot_cell::SnapshotCell;
+use exposition::words;
+use host::Host;
+use host::stop::Stop;
+use ledger::inbox::{Event, Inbox};
+use model::canary::News;
+use model::catalog::Gpu;
+use model::clock::{Mono, unix_seconds};
+use settings::Config;
 
 /// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
 
 /// Tells how the canary stands: `canary status`. It looks at files, and so may wait for them. The answer is
 /// [`crate::collectors::canary::desk::Status`] as JSON.
-pub fn canary(config: &Config, desk: &Desk, switch: &Switch, board: &Board) -> Result<Bytes, String> {
+pub fn canary(config: &Config, desk: &Desk, switch: &Switch, board: &SnapshotCell) -> Result<Bytes, String> {
     json(&desk.status(config, switch.is_released(), &board.current()))
 }
 

@@ -91,11 +91,10 @@ def record(built: Path, scenario: Path, folder: Path, port: int) -> list[tuple[f
         "CPU__ENABLED": "true",
         "CANARY__INTERVAL": "1m",
         "CANARY__IDLE_FOR": "5s",
-        "CANARY__DUTY_PPM": "10000",
-        "CANARY__HUNG_AFTER": "10m",
+        "CANARY__MAX_DUTY_RATIO": "0.01",
+        "CANARY__PROGRESS_TIMEOUT": "10m",
         "CANARY__CUDA_LIBRARY": folder / "lib/libcuda.so.1",
-        "CANARY__INTERLOCK": folder / "canary.lock",
-        "CANARY__MAINTENANCE_FILE": folder / "maintenance",
+        "CANARY__LOCK_FILE": folder / "canary.lock",
         "CONTROL__SOCKET": folder / "control.sock",
     }
     own = {f"GPU_NODE_EXPORTER__{key}": str(value) for key, value in settings.items()}

@@ -1,20 +1,12 @@
 //! Whether every alert is tested, and every metric used.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use serde::Deserialize;
 
 use super::promql::{Reader, parse};
-use super::vocabulary::{Vocabulary, exported, metric_of};
-use super::{boards, files, report, runbooks, templates};
-
-/// Metrics that no rule, board or runbook asks for, one a line.
-const UNUSED: &str = "tests/assets/unused.txt";
-const ABOUT_UNUSED: &str = "\
-# Metrics that no rule, board or runbook asks for: they are there for people's own questions.
-# `make rules` writes this list.
-";
+use super::vocabulary::{Vocabulary, group_of, metric_of, served};
+use super::{dashboards, files, report, runbooks, templates};
 
 #[derive(Deserialize)]
 struct File {
@@ -126,34 +118,56 @@ fn every_alert_is_seen_to_fire_and_to_stay_silent() {
     report(problems);
 }
 
-#[test]
-fn every_metric_is_asked_for_or_known_not_to_be() {
-    let vocabulary = Vocabulary::new();
-    let mut texts: Vec<String> = files::rules().into_iter().map(|(_, rule)| rule.expr).collect();
-    texts.extend(boards::expressions().into_iter().map(|expression| expression.text));
-    texts.extend(runbooks::queries().into_iter().map(|(_, text)| text));
-    texts.extend(templates::queries().into_iter().map(|(_, text)| text));
-    let mut used = BTreeSet::new();
-    for expr in texts.iter().filter_map(|text| parse(text).ok()) {
-        let mut reader = Reader::new(&vocabulary);
+/// Metrics that these expressions ask for.
+fn asked(vocabulary: &Vocabulary, texts: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    let mut asked = BTreeSet::new();
+    for expr in texts.into_iter().filter_map(|text| parse(&text).ok()) {
+        let mut reader = Reader::new(vocabulary);
         reader.labels(&expr);
-        used.extend(reader.names.iter().map(|name| metric_of(name).to_owned()));
+        asked.extend(reader.names.iter().map(|name| metric_of(name).to_owned()));
     }
-    let unused: BTreeSet<&str> = exported().filter(|name| !used.contains(*name)).collect();
-    let path = files::root().join(UNUSED);
-    if std::env::var_os("UPDATE").is_some() {
-        let list = unused.iter().fold(String::from(ABOUT_UNUSED), |mut list, name| {
-            let _ = writeln!(list, "{name}");
-            list
-        });
-        std::fs::write(&path, list).expect("it can be written");
-        return;
+    asked
+}
+
+/// Metrics that runbooks and playbooks look for on the exporter's own page, with the file.
+fn looked_for() -> Vec<(String, String)> {
+    let files = ["docs/runbooks", "docs/playbooks"].into_iter().flat_map(|folder| files::list(folder, ".md"));
+    let mut found = Vec::new();
+    for path in files {
+        let text = files::read(&path);
+        let lines = text.lines().filter(|line| line.contains("/metrics"));
+        let words = lines.flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+        found.extend(words.map(|word| (files::name(&path), metric_of(word).to_owned())));
     }
-    let text = files::read(&path);
-    let listed: BTreeSet<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-    let new =
-        unused.difference(&listed).map(|name| format!("{name} is asked for nowhere, and not in {UNUSED}"));
-    let old =
-        listed.difference(&unused).map(|name| format!("{name} is in {UNUSED}, and asked for or no metric"));
-    report(new.chain(old).collect());
+    found
+}
+
+#[test]
+fn what_is_served_by_default_is_asked_for() {
+    let vocabulary = Vocabulary::new();
+    let rules = files::rules().into_iter().map(|(_, rule)| rule.expr);
+    let dashboards = dashboards::expressions().into_iter().map(|expression| expression.text);
+    let runbooks = runbooks::queries().into_iter().map(|(_, text)| text);
+    let templates = templates::queries().into_iter().map(|(_, text)| text);
+    let mut asked = asked(&vocabulary, rules.chain(dashboards).chain(runbooks).chain(templates));
+    asked.extend(looked_for().into_iter().map(|(_, name)| name));
+    let unused = served().filter(|name| !asked.contains(*name));
+    report(
+        unused
+            .map(|name| format!("{name} is served by default, and asked for nowhere: it wants a group"))
+            .collect(),
+    );
+}
+
+#[test]
+fn rules_and_runbooks_need_the_default_set_alone() {
+    let vocabulary = Vocabulary::new();
+    let of = |(file, text): (String, String)| {
+        asked(&vocabulary, [text]).into_iter().map(move |name| (file.clone(), name))
+    };
+    let rules = files::rules().into_iter().map(|(file, rule)| (file, rule.expr));
+    let needed =
+        rules.chain(runbooks::queries()).chain(templates::queries()).flat_map(of).chain(looked_for());
+    let grouped = needed.filter_map(|(file, name)| Some((group_of(&name)?.name(), file, name)));
+    report(grouped.map(|(group, file, name)| format!("{file}: {name} is in the group {group}")).collect());
 }

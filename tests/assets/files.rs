@@ -115,8 +115,8 @@ pub fn alerts() -> Vec<(String, String, Rule)> {
     rules().into_iter().filter_map(named).collect()
 }
 
-/// The boards: file and document.
-pub fn boards() -> Vec<(String, serde_json::Value)> {
+/// The dashboards: file and document.
+pub fn dashboards() -> Vec<(String, serde_json::Value)> {
     let parse = |path: &PathBuf| {
         serde_json::from_str(&read(path)).unwrap_or_else(|error| panic!("{}: {error}", name(path)))
     };

@@ -1,12 +1,12 @@
-//! Checks of what is served beside the metrics: alert rules, boards and runbooks, against the catalogue of metrics,
+//! Checks of what is served beside the metrics: alert rules, dashboards and runbooks, against the catalogue of metrics,
 //! against each other, and with their own tools (promtool, amtool).
 //!
 //! Every check collects all that is wrong before it fails.
 
-mod boards;
-mod boards_links;
-mod boards_lint;
 mod coverage;
+mod dashboards;
+mod dashboards_links;
+mod dashboards_lint;
 mod files;
 mod promql;
 mod rollouts;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_node_exporter::assets::command::{GRAFANA_URL, RUNBOOK_URL};
+use gpu_node_exporter::commands::assets::{GRAFANA_URL, RUNBOOK_URL};
 
-use super::boards::{self, variables_of_link};
+use super::dashboards::{self, variables_of_link};
 use super::promql::{LabelNames, Reader, parse};
 use super::vocabulary::Vocabulary;
 use super::{files, report};
@@ -102,9 +102,9 @@ fn every_alert_says_what_people_need() {
 
 #[test]
 fn every_alert_leads_to_a_board_that_exists() {
-    let boards: BTreeMap<String, BTreeSet<String>> = files::boards()
+    let boards: BTreeMap<String, BTreeSet<String>> = files::dashboards()
         .iter()
-        .map(|(_, board)| (boards::uid(board), boards::variable_names(board)))
+        .map(|(_, board)| (dashboards::uid(board), dashboards::variable_names(board)))
         .collect();
     let mut problems = Vec::new();
     for (file, name, rule) in files::alerts() {
@@ -152,7 +152,7 @@ fn every_alert_has_its_reason_above_it() {
 #[test]
 fn the_objects_of_kubernetes_are_those_of_the_rules() {
     let path = files::root().join("alerts/prometheusrule.yml");
-    let made = gpu_node_exporter::assets::prometheusrule::render(&[]).expect("every rule file has groups");
+    let made = exposition::assets::prometheusrule::render(&[]).expect("every rule file has groups");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, made).expect("it can be written");
         return;
@@ -169,13 +169,13 @@ fn what_is_served_is_what_the_repository_has() {
     wanted.extend(files::list("dashboards", ".json"));
     let mut problems = Vec::new();
     for path in &wanted {
-        let served = gpu_node_exporter::assets::Asset::at(&format!("/{}", files::name(path)));
+        let served = exposition::assets::Asset::at(&format!("/{}", files::name(path)));
         if served.is_none_or(|asset| asset.text != files::read(path)) {
             problems
                 .push(format!("{} is served otherwise: `touch build.rs` and build again", files::name(path)));
         }
     }
-    let served = gpu_node_exporter::assets::ASSETS.len();
+    let served = exposition::assets::ASSETS.len();
     if served != wanted.len() {
         problems.push(format!("{served} files are served, {} are there", wanted.len()));
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use gpu_node_exporter::catalog::METRICS;
+use model::catalog::METRICS;
 
 use super::promql::{Reader, parse};
 use super::vocabulary::Vocabulary;

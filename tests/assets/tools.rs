@@ -92,7 +92,7 @@ fn expressions_of_boards_and_pages_are_those_of_the_oldest_prometheus() {
     // The parser of the other checks knows newer functions too.
     let mut rules = String::from("groups:\n- name: all\n  rules:\n");
     let boards =
-        super::boards::expressions().into_iter().map(|expression| (expression.place, expression.text));
+        super::dashboards::expressions().into_iter().map(|expression| (expression.place, expression.text));
     let pages = super::runbooks::queries().into_iter().chain(super::templates::queries());
     for (place, text) in boards.chain(pages).chain(super::rollouts::queries()) {
         let record: String = place.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();

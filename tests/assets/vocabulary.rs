@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_node_exporter::catalog::{Kind, METRICS};
+use model::catalog::{Kind, METRICS, MetricGroup};
 
 use super::files;
 use super::promql;
@@ -107,9 +107,14 @@ impl Vocabulary {
     }
 }
 
-/// Names of the catalogue that a scrape can have, without the endings of histograms.
-pub fn exported() -> impl Iterator<Item = &'static str> {
-    METRICS.iter().filter(|def| !def.json_only).map(|def| def.name)
+/// The group without which a scrape has no series of this metric.
+pub fn group_of(metric: &str) -> Option<MetricGroup> {
+    METRICS.iter().find(|def| def.name == metric).filter(|def| def.needs_group()).and_then(|def| def.group)
+}
+
+/// Names of the catalogue that a scrape has by default, without the endings of histograms.
+pub fn served() -> impl Iterator<Item = &'static str> {
+    METRICS.iter().filter(|def| !def.json_only && !def.needs_group()).map(|def| def.name)
 }
 
 /// The metric of the catalogue that a series belongs to.

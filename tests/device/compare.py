@@ -596,7 +596,7 @@ def main(arguments: list[str]) -> int:
             daemon.terminate()
         for user in users:
             # The rare tier more often than by default, so that its values are read anew while comparing.
-            often = {"SAMPLER__RARE_INTERVAL": "10s", "SAMPLER__LINKS_INTERVAL": "10s"}
+            often = {"SAMPLER__RARE_INTERVAL": "10s", "SAMPLER__NVLINK_INTERVAL": "10s"}
             daemon = daemons[user] = Daemon(binary, folder, user, extra, often)
             say(f"## {user}", f"ready, every GPU read, after {daemon.wait_ready():.2f} s")
             poller = Poller(specs)

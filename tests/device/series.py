@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import pynvml as n
 
 Value = float | str
-FAST, NORMAL, SLOW, RARE, PER_LINK = "fast", "normal", "slow", "rare", "links"
+FAST, NORMAL, SLOW, RARE, PER_LINK = "fast", "normal", "slow", "rare", "nvlink"
 ONCE, IDENTITY = "once", "identity"
 
 

@@ -24,7 +24,7 @@ from series import (
     text,
 )  # fmt: skip
 
-LINKS = "links"  # the pace at which NVML is read beside the series of links
+LINKS = "nvlink"  # the pace at which NVML is read beside the series of links
 ALL_LINKS = 0xFFFFFFFF  # the scope of a field that counts all links together
 KIB = 1024.0
 # Fields of data and of raw bytes, in KiB. With a link's number as scope they count that link.

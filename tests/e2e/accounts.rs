@@ -49,7 +49,7 @@ fn owners_above_the_bound_are_counted() {
         machine.process(pid, format!("0::/system.slice/unit{pid}.service\n"));
     }
     machine.gpu(pids);
-    let node = machine.start_with(&[("OWNERS__MOST", "1")]);
+    let node = machine.start_with(&[("OWNERS__MAX_SERIES", "1")]);
     let m = node.wait_metrics("those left out", |m| m.value("gpu_exporter_owners_dropped", &[]) == Some(3.0));
     assert_eq!(m.all("gpu_owner_info", &[]), [1.0]);
 }

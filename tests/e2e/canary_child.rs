@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
-use gpu_node_exporter::canary::report::{Device, Found, MAX_LINE, Measured, Order, Report};
-use gpu_node_exporter::catalog::{self, CanaryCheck, CanarySkip, CanaryStep};
-use gpu_node_exporter::child::{self, Environment, Running, Voice};
-use gpu_node_exporter::sampler::inflight::{NODE_SLOT, Table};
+use canary::report::{Device, Found, MAX_LINE, Measured, Order, Report};
+use host::child::{self, Environment, Running, Voice};
+use host::inflight::{NODE_SLOT, Table};
+use model::catalog::{self, CanaryCheck, CanarySkip, CanaryStep};
 use tempfile::TempDir;
 
 use crate::node::PATIENCE;

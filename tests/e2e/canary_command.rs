@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::node::pause;
+use super::node::{open_window, pause};
 
 /// A simulated node without a daemon.
 struct Bench {
@@ -85,8 +85,7 @@ impl Bench {
         let set = |key: &str| format!("GPU_NODE_EXPORTER__{key}");
         command
             .env(set("CONTROL__SOCKET"), self.path("none.sock"))
-            .env(set("CANARY__INTERLOCK"), self.path("canary.lock"))
-            .env(set("CANARY__MAINTENANCE_FILE"), self.path("maintenance"))
+            .env(set("CANARY__LOCK_FILE"), self.path("canary.lock"))
             .env(set("CANARY__CUDA_LIBRARY"), self.path("lib/libcuda.so.1"))
             .env(set("SAMPLER__NVML_LIBRARY"), self.path("lib/libnvidia-ml.so.1"))
             .env(set("STATE__DIR"), self.path("state"))
@@ -103,7 +102,7 @@ impl Bench {
     /// Waits until a command holds the interlock: it is at work then.
     fn wait_until_begun(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        while gpu_node_exporter::canary::interlock::free(&self.path("canary.lock")).is_ok() {
+        while canary::interlock::free(&self.path("canary.lock")).is_ok() {
             assert!(Instant::now() < deadline, "it does not begin");
             pause();
         }
@@ -206,7 +205,7 @@ const FAULTS: &[Case] = &[
 #[test]
 fn each_fault_gets_its_verdict_and_only_that() {
     for (fault, checks, code, expected) in FAULTS {
-        let bench = Bench::new(1, &step(fault)).with("CANARY__MEMORY_MIB", "32");
+        let bench = Bench::new(1, &step(fault)).with("CANARY__MAX_MEMORY_MIB", "32");
         let said = bench.json(&["--check", checks]);
         let expected: Vec<_> = expected.iter().map(|(c, s, v)| triple(c, s, v)).collect();
         assert_eq!((said.code, said.found(0)), (Some(*code), expected), "{fault}: {} {}", said.out, said.err);
@@ -235,7 +234,7 @@ fn a_wrong_multiprocessor_is_named_with_its_lane_and_bits() {
 
 #[test]
 fn slow_memory_is_found_beside_the_other_gpus() {
-    let bench = Bench::new(4, &step("memory_rate = 0.8")).with("CANARY__MEMORY_MIB", "8");
+    let bench = Bench::new(4, &step("memory_rate = 0.8")).with("CANARY__MAX_MEMORY_MIB", "8");
     let said = bench.json(&["--check", "hbm_read"]);
     let slow = triple("hbm_read", "degraded_memory", "degraded_memory");
     assert_eq!((said.code, said.found(0)), (Some(1), vec![slow]), "{} {}", said.out, said.err);
@@ -246,14 +245,14 @@ fn slow_memory_is_found_beside_the_other_gpus() {
 
 #[test]
 fn what_the_daemon_has_learned_is_compared_with_and_left_as_it_is() {
-    use gpu_node_exporter::canary::baseline::{Memory, Siblings};
-    use gpu_node_exporter::canary::judge;
-    use gpu_node_exporter::canary::outcome::Place;
-    use gpu_node_exporter::canary::report::Run;
-    use gpu_node_exporter::state::Store;
+    use canary::baseline::{Memory, Siblings};
+    use canary::judge;
+    use canary::report::Run;
+    use host::state::Store;
+    use model::canary::Place;
 
     let slow = "[[step]]\ngate = \"slow\"\ngpu = 0\nmemory_rate = 0.8\n";
-    let bench = Bench::new(1, slow).with("CANARY__MEMORY_MIB", "8");
+    let bench = Bench::new(1, slow).with("CANARY__MAX_MEMORY_MIB", "8");
     let json = bench.json(&["--check", "hbm_read"]).json();
     let run: Run = serde_json::from_value(json["runs"][0]["run"].clone()).unwrap();
     let place: Place = serde_json::from_value(json["runs"][0]["place"].clone()).unwrap();
@@ -290,7 +289,7 @@ fn each_failure_of_the_driver_is_told_with_its_step_and_code() {
         ("cuMemcpyDtoHAsync_v2", "CUDA_ERROR_UNKNOWN", 2, "pcie", "driver_fault"),
     ] {
         let fault = step(&format!("function = \"{function}\"\nerror = \"{error}\""));
-        let bench = Bench::new(1, &fault).with("CANARY__MEMORY_MIB", "8");
+        let bench = Bench::new(1, &fault).with("CANARY__MAX_MEMORY_MIB", "8");
         let said = bench.json(&["--check", "pcie"]);
         let found = vec![triple(check, verdict, verdict)];
         assert_eq!((said.code, said.found(0)), (Some(code), found), "{error}: {} {}", said.out, said.err);
@@ -347,7 +346,7 @@ fn clocks_that_had_not_risen_are_no_verdict() {
 #[test]
 fn a_call_that_does_not_return_is_named_and_not_waited_for() {
     let hang = step("function = \"cuDevicePrimaryCtxRetain\"\nhang = true\nuntil_gate = \"end\"");
-    let bench = Bench::new(2, &hang).with("CANARY__HUNG_AFTER", "1s");
+    let bench = Bench::new(2, &hang).with("CANARY__PROGRESS_TIMEOUT", "1s");
     let started = Instant::now();
     let said = bench.json(&["--check", "init"]);
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
@@ -365,7 +364,7 @@ fn what_was_found_is_told_though_the_driver_then_fails() {
         "[[step]]\ngpu = 0\nfunction = \"cuDevicePrimaryCtxRetain\"\nhang = true\nuntil_gate = \"end\"\n";
     let gone = "[[step]]\ngate = \"gone\"\nfunction = \"nvmlInitWithFlags\"\nerror = \"NVML_ERROR_LIB_RM_VERSION_MISMATCH\"\n";
     // Longer than what was asked of the driver at first counts.
-    let bench = Bench::new(2, &format!("{hang}{gone}")).with("CANARY__HUNG_AFTER", "11s");
+    let bench = Bench::new(2, &format!("{hang}{gone}")).with("CANARY__PROGRESS_TIMEOUT", "11s");
     let command = bench
         .command(&["--check", "init", "--format", "json"])
         .stdout(Stdio::piped())
@@ -410,7 +409,7 @@ fn a_gpu_in_use_is_left_alone_and_by_force_nothing_is_judged() {
 #[test]
 fn explain_lists_what_was_found_and_what_was_not_looked_at() {
     let bench = Bench::new(1, &step("job = { pid = 4711, memory = \"20GiB\" }"));
-    fs::write(bench.path("maintenance"), "").unwrap();
+    open_window(&bench.path("root"));
     let said = bench.say(&["--explain"]);
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
     assert!(said.out.contains("keeps it away (processes)"), "{}", said.out);
@@ -482,7 +481,7 @@ fn garbage_from_the_process_is_no_fault_of_the_gpu() {
 #[test]
 fn each_mig_device_has_a_run_of_its_own() {
     let scenario = "still = true\n[[gpu]]\nmodel = \"H200\"\nmig = [\"3g.71gb\", \"1g.18gb\"]\n";
-    let said = Bench::of(scenario).with("CANARY__MEMORY_MIB", "8").json(&["--check", "sm_rate"]);
+    let said = Bench::of(scenario).with("CANARY__MAX_MEMORY_MIB", "8").json(&["--check", "sm_rate"]);
     assert_eq!(
         (said.code, said.found(0), said.found(1)),
         (Some(0), vec![], vec![]),

@@ -7,7 +7,7 @@ use gpu_node_exporter::collectors::canary::desk::Status;
 use gpu_node_exporter::control;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::node::{Metrics, Node, Setup, alive};
+use super::node::{Metrics, Node, Setup, alive, open_window};
 
 const SCENARIO: &str = "tests/scenarios/canary.toml";
 
@@ -18,13 +18,13 @@ fn setup(scenario: &str) -> Setup {
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch")
-        .with("CANARY__DUTY_PPM", "100000")
-        .with("CANARY__HUNG_AFTER", "5s")
+        .with("CANARY__MAX_DUTY_RATIO", "0.1")
+        .with("CANARY__PROGRESS_TIMEOUT", "5s")
 }
 
 /// As [`setup`], for a run that hangs.
 fn hanging() -> Setup {
-    setup(SCENARIO).with("CANARY__HUNG_AFTER", "1s")
+    setup(SCENARIO).with("CANARY__PROGRESS_TIMEOUT", "1s")
 }
 
 fn start() -> Node {
@@ -117,7 +117,7 @@ fn it_stays_away_while_somebody_holds_the_interlock() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("canary.lock");
     let held = Flock::lock(File::create(&path).unwrap(), FlockArg::LockExclusive).unwrap();
-    let node = setup(SCENARIO).with("CANARY__INTERLOCK", path.to_str().unwrap()).start();
+    let node = setup(SCENARIO).with("CANARY__LOCK_FILE", path.to_str().unwrap()).start();
     let m = node.wait_metrics("it is kept away", |m| skipped(m, "interlock") >= 2.0);
     assert_eq!(all_runs(&m), 0.0);
     let conditions = status(&node).gpus[0].places[0].conditions.clone();
@@ -129,17 +129,14 @@ fn it_stays_away_while_somebody_holds_the_interlock() {
 
 #[test]
 fn it_stays_away_during_maintenance() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("maintenance");
-    fs::write(&path, "").unwrap();
-    let node = setup(SCENARIO).with("CANARY__MAINTENANCE_FILE", path.to_str().unwrap()).start();
+    let node = setup(SCENARIO).in_maintenance().start();
     let m = node.wait_metrics("it is kept away", |m| skipped(m, "maintenance") >= 2.0);
     assert_eq!(all_runs(&m), 0.0);
-    fs::remove_file(&path).unwrap();
+    fs::remove_file(node.root().join("etc/gpu-node-exporter/windows.d/now.toml")).unwrap();
     node.wait_metrics("it runs", |m| runs(m, "finished") >= 2.0);
     // A window that begins while a run is under way ends it.
     long_run(&node);
-    fs::write(&path, "").unwrap();
+    open_window(&node.root());
     node.wait_metrics("it ends", |m| runs(m, "abandoned") >= 1.0 && processes(m) == 0.0);
 }
 
@@ -202,7 +199,7 @@ fn garbage_is_no_finding_about_the_gpu() {
 #[test]
 fn a_process_that_is_stopped_is_no_hang_and_is_killed() {
     let node = setup("tests/scenarios/canary-stops.toml")
-        .with("CANARY__HUNG_AFTER", "1s")
+        .with("CANARY__PROGRESS_TIMEOUT", "1s")
         .with("CANARY__KILL_AFTER", "2s")
         .start();
     let m = node.wait_metrics("a broken run", |m| runs(m, "broken") >= 1.0);

@@ -70,6 +70,24 @@ fn unknown_keys_of_file_and_environment_are_refused_together() {
 }
 
 #[test]
+fn former_keys_of_file_and_environment_are_refused_with_the_new_key() {
+    let lines = refused(
+        "[canary]\nhung_after = '2m'\nduty_ppm = 500\nmaintenance_file = '/run/maintenance'\n[ledger]\npublish_interval = '2s'\n",
+        &[("GPU_NODE_EXPORTER__OWNERS__MOST", "10")],
+    );
+    assert_lines(
+        &lines,
+        &[
+            &["canary.duty_ppm", "config.toml", "renamed to canary.max_duty_ratio", "1000 is now 0.001"],
+            &["canary.hung_after", "config.toml", "renamed to canary.progress_timeout"],
+            &["canary.maintenance_file", "config.toml", "removed", "windows.dir"],
+            &["ledger.publish_interval", "config.toml", "renamed to metrics.publish_interval"],
+            &["owners.most", "GPU_NODE_EXPORTER__OWNERS__MOST", "renamed to owners.max_series"],
+        ],
+    );
+}
+
+#[test]
 fn wrong_types_and_values_are_refused_together() {
     let lines = refused(
         "[http]\nmax_connections = 'many'\nwrite_timeout = '1h'\n",

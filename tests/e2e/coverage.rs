@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gpu_node_exporter::catalog::left_out;
-use gpu_node_exporter::sampler::{gpm, gpu};
+use model::catalog::left_out;
+use sampler::{gpm, gpu};
 
 use super::node::Setup;
 

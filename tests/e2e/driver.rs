@@ -331,7 +331,9 @@ fn a_driver_in_a_hung_call_cannot_be_released_and_the_call_is_named() {
 
 #[test]
 fn versions_of_module_and_library_are_compared() {
-    let node = Setup::new("tests/scenarios/still-1xh200.toml").with("DRIVER__VERSION", "580.159.04").start();
+    let node = Setup::new("tests/scenarios/still-1xh200.toml")
+        .with("DRIVER__EXPECTED_VERSION", "580.159.04")
+        .start();
     load_module(&node, "580.159.04");
     let matches = |m: &super::node::Metrics, against: &str| {
         m.value("gpu_driver_version_matches", &[("against", against)])

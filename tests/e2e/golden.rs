@@ -119,5 +119,5 @@ golden! {
 #[test]
 fn metrics_md_is_what_the_catalogue_says() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/METRICS.md");
-    compare(&path, &gpu_node_exporter::catalog::docs::markdown());
+    compare(&path, &exposition::docs::markdown());
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu_node_exporter::catalog::{METRICS, Tier};
+use model::catalog::{METRICS, Tier};
 
 use super::node::{Node, Setup, alive};
 use super::widen::json_alone;
@@ -15,7 +15,7 @@ fn measured(m: &super::node::Metrics, gpu: &str) -> usize {
         .filter(|(name, labels, _)| {
             let def = METRICS.iter().find(|def| def.name == name);
             // Parts of a histogram have no entry of their own.
-            let measured = def.is_some_and(|def| !matches!(def.tier, Tier::Identity | Tier::Own));
+            let measured = def.is_some_and(|def| !matches!(def.tier, Tier::Identity | Tier::Computed));
             labels.get("gpu").is_some_and(|g| g == gpu) && measured
         })
         .count()

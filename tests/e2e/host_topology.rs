@@ -60,7 +60,7 @@ fn each_gpu_is_told_with_its_node_its_cpus_and_its_network() {
     let host = Host::new();
     let declared = host.path("declared.json");
     fs::write(&declared, "{}").unwrap();
-    let node = host.setup().with("TOPOLOGY__DECLARED", declared.to_str().unwrap()).start();
+    let node = host.setup().with("TOPOLOGY__EXPECTED_FILE", declared.to_str().unwrap()).start();
     node.wait_ready();
     let m = placed(&node);
     let place = |gpu: &str, wanted: &str| label(&m, "gpu_host_topology_info", &[("gpu", gpu)], wanted);
@@ -142,6 +142,47 @@ fn a_file_that_hangs_holds_up_one_process_alone() {
     fs::remove_file(&speed).unwrap();
     fs::write(&speed, "32.0 GT/s PCIe\n").unwrap();
     node.wait_metrics("it is heard again", |m| up(m) == Some(1.0));
+}
+
+/// Files of NVIDIA's libraries that a process has mapped.
+fn nvidia_libraries(pid: i32) -> Vec<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    files.filter(|file| file.contains("libnvidia") || file.contains("libcuda")).map(str::to_owned).collect()
+}
+
+/// The child of the daemon that runs this internal command, if there is one now.
+fn child(node: &Node, command: &str) -> Option<i32> {
+    let children = fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap().flatten().flat_map(|task| {
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+    });
+    let runs = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == command.as_bytes())
+    };
+    children.into_iter().find(runs)
+}
+
+#[test]
+fn only_the_sampler_maps_a_library_of_nvidia() {
+    let host = Host::new();
+    let speed = host.device("0000:00:06.0").join("max_link_speed");
+    fs::remove_file(&speed).unwrap();
+    nix::unistd::mkfifo(&speed, Mode::from_bits_truncate(0o644)).unwrap();
+    let node = host.setup().start();
+    // It hangs in the pipe, with everything loaded that it will ever load.
+    node.wait_for("the topology process runs", |node| child(node, "topology-child").is_some());
+    let topology = child(&node, "topology-child").unwrap();
+    node.wait_metrics("NVML answers", |m| m.value("gpu_driver_up", &[]) == Some(1.0));
+    assert_eq!(nvidia_libraries(topology), [""; 0]);
+    assert_eq!(nvidia_libraries(node.pid()), [""; 0]);
+    let samplers = node.samplers();
+    assert!(!samplers.is_empty());
+    for sampler in samplers {
+        assert!(!nvidia_libraries(sampler).is_empty(), "what is looked for is seen where it is");
+    }
+    fs::remove_file(&speed).unwrap();
 }
 
 #[test]

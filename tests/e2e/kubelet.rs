@@ -15,15 +15,15 @@ const SCRAPE: Duration = Duration::from_secs(1);
 
 /// A node that gives its kubelet this long for an answer.
 fn start(deadline: &str) -> Node {
-    Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_DEADLINE", deadline).start()
+    Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_TIMEOUT", deadline).start()
 }
 
 fn allocated(m: &Metrics, resource: &str) -> Option<f64> {
-    m.value("gpu_allocated", &[("resource", resource)])
+    m.value("gpu_kubelet_allocated_devices", &[("resource", resource)])
 }
 
 fn allocatable(m: &Metrics, resource: &str) -> Option<f64> {
-    m.value("gpu_allocatable", &[("resource", resource)])
+    m.value("gpu_kubelet_allocatable_devices", &[("resource", resource)])
 }
 
 fn errors(m: &Metrics, error: &str) -> f64 {
@@ -43,7 +43,10 @@ fn one_gpu(node: &Node) -> Kubelet {
 fn a_node_without_a_kubelet_lacks_nothing() {
     let node = start("20s");
     let m = node.wait_metrics("the collector has looked", |m| up(m) == Some(1.0));
-    assert!(m.all("gpu_allocatable", &[]).is_empty() && m.all("gpu_allocated", &[]).is_empty());
+    assert!(
+        m.all("gpu_kubelet_allocatable_devices", &[]).is_empty()
+            && m.all("gpu_kubelet_allocated_devices", &[]).is_empty()
+    );
     let counted = m.all("gpu_exporter_kubelet_errors_total", &[]);
     assert_eq!(counted, [0.0; 5], "born at 0");
 }
@@ -71,7 +74,7 @@ fn devices_of_three_hundred_pods_are_counted_by_resource() {
     assert_eq!(allocated(&m, "nvidia.com/gpu"), Some(1.0));
     assert_eq!(allocatable(&m, "nvidia.com/gpu"), Some(8.0));
     assert_eq!(allocatable(&m, "nvidia.com/gpu.shared"), Some(500.0));
-    assert_eq!(m.all("gpu_allocatable", &[]).len(), 3, "only NVIDIA's");
+    assert_eq!(m.all("gpu_kubelet_allocatable_devices", &[]).len(), 3, "only NVIDIA's");
     assert_eq!(up(&m), Some(1.0));
     kubelet.now(|script| script.pods.pod_resources.clear());
     node.wait_metrics("pods are gone", |m| allocated(m, "nvidia.com/gpu") == Some(0.0));
@@ -97,7 +100,9 @@ fn it_comes_back_after_a_restart() {
     node.wait_metrics("it is back", |m| allocated(m, "nvidia.com/gpu") == Some(1.0) && up(m) == Some(1.0));
     drop(kubelet);
     fs::remove_file(socket(&node.root())).unwrap();
-    node.wait_metrics("it was taken away", |m| m.all("gpu_allocated", &[]).is_empty() && up(m) == Some(1.0));
+    node.wait_metrics("it was taken away", |m| {
+        m.all("gpu_kubelet_allocated_devices", &[]).is_empty() && up(m) == Some(1.0)
+    });
 }
 
 #[test]
@@ -144,7 +149,7 @@ fn the_canary_stays_away_from_a_gpu_that_a_pod_was_given() {
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch")
-        .with("CANARY__DUTY_PPM", "100000")
+        .with("CANARY__MAX_DUTY_RATIO", "0.1")
         .start();
     node.wait_ready();
     let status = || -> Status {
@@ -180,8 +185,7 @@ fn the_canary_stays_away_from_a_gpu_that_a_pod_was_given() {
 
 #[test]
 fn the_daemon_ends_in_time_while_it_hangs() {
-    let mut node =
-        Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_DEADLINE", "1m").start();
+    let mut node = Setup::new("tests/scenarios/still-1xh200.toml").with("OWNERS__READ_TIMEOUT", "1m").start();
     node.wait_ready();
     let kubelet = one_gpu(&node);
     kubelet.now(|script| script.manner = Manner::Hung);

@@ -16,6 +16,7 @@ mod doctor;
 mod driver;
 mod faults;
 mod golden;
+mod groups;
 mod hang;
 mod host_topology;
 mod http;

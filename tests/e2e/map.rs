@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::topology::Topology;
+use model::topology::Topology;
 
 use super::golden::compare;
 use super::node::{Node, Setup};

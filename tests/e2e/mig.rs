@@ -268,7 +268,7 @@ fn a_thousand_layouts_leave_nothing_behind() {
     let node = Setup::new(SCENARIO)
         .with("SAMPLER__FAST_INTERVAL", "10ms")
         .with("SAMPLER__NORMAL_INTERVAL", "10ms")
-        .with("SAMPLER__DRAIN_INTERVAL", "20ms")
+        .with("SAMPLER__SAMPLES_INTERVAL", "20ms")
         .with("SAMPLER__SLOW_INTERVAL", "20ms")
         .with("SAMPLER__RARE_INTERVAL", "50ms")
         .start();

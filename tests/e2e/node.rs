@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 
@@ -39,6 +39,7 @@ pub struct Setup {
     library_present: bool,
     state_dir: Option<PathBuf>,
     kernel_log: Option<PathBuf>,
+    in_maintenance: bool,
     restrain: Option<fn(&mut Command)>,
 }
 
@@ -50,12 +51,12 @@ impl Setup {
             ("SAMPLER__NORMAL_INTERVAL", "50ms"),
             ("SAMPLER__SLOW_INTERVAL", "100ms"),
             ("SAMPLER__RARE_INTERVAL", "200ms"),
-            ("SAMPLER__CALL_DEADLINE", "1s"),
-            ("SAMPLER__INIT_DEADLINE", "1s"),
+            ("SAMPLER__CALL_TIMEOUT", "1s"),
+            ("SAMPLER__INIT_TIMEOUT", "1s"),
             ("SAMPLER__DRIVER_RETRY_INTERVAL", "100ms"),
             ("SAMPLER__RESTART_BACKOFF", "20ms"),
             ("SAMPLER__RESTART_BACKOFF_MAX", "100ms"),
-            ("LEDGER__PUBLISH_INTERVAL", "50ms"),
+            ("METRICS__PUBLISH_INTERVAL", "50ms"),
         ];
         Setup {
             scenario: Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario),
@@ -63,6 +64,7 @@ impl Setup {
             library_present: true,
             state_dir: None,
             kernel_log: None,
+            in_maintenance: false,
             restrain: None,
         }
     }
@@ -97,6 +99,12 @@ impl Setup {
         self
     }
 
+    /// In a maintenance window.
+    pub fn in_maintenance(mut self) -> Setup {
+        self.in_maintenance = true;
+        self
+    }
+
     /// Without the driver's library; [`Node::install_library`] brings it.
     pub fn without_library(mut self) -> Setup {
         self.library_present = false;
@@ -110,6 +118,9 @@ impl Setup {
             install_library(dir.path());
         }
         install_root(&dir.path().join("root"));
+        if self.in_maintenance {
+            open_window(&dir.path().join("root"));
+        }
         install_cuda(dir.path());
         let state = simgpu::State::open(dir.path().join("sim-state")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
@@ -125,8 +136,9 @@ impl Setup {
         command.env("GPU_NODE_EXPORTER__CPU__ENABLED", "false");
         // Nor are its CUDA driver and what keeps canaries away from its GPUs.
         command.env("GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY", cuda_library(dir.path()));
-        command.env("GPU_NODE_EXPORTER__CANARY__INTERLOCK", dir.path().join("canary.lock"));
-        command.env("GPU_NODE_EXPORTER__CANARY__MAINTENANCE_FILE", dir.path().join("maintenance"));
+        command.env("GPU_NODE_EXPORTER__CANARY__LOCK_FILE", dir.path().join("canary.lock"));
+        // Tests look at all metrics; which are served by default is a test of its own.
+        command.env("GPU_NODE_EXPORTER__METRICS__GROUPS", "all");
         for (key, value) in &self.settings {
             command.env(format!("GPU_NODE_EXPORTER__{key}"), value);
         }
@@ -182,6 +194,15 @@ fn install_root(root: &Path) {
     }
     fs::write(root.join("proc/stat"), "cpu 1 2 3 4\nbtime 1700000000\n").unwrap();
     fs::write(root.join("proc/sys/kernel/random/boot_id"), "11111111-2222\n").unwrap();
+}
+
+/// Adds the file of a maintenance window that is open for an hour.
+pub fn open_window(root: &Path) -> PathBuf {
+    let dir = root.join("etc/gpu-node-exporter/windows.d");
+    fs::create_dir_all(&dir).unwrap();
+    let (start, file) = (humantime::format_rfc3339_seconds(SystemTime::now()), dir.join("now.toml"));
+    fs::write(&file, format!("start = {start}\nfor = '1h'\nreason = 'disk'\n")).unwrap();
+    file
 }
 
 fn install_cuda(dir: &Path) {
@@ -322,6 +343,17 @@ impl Node {
         let (status, body) = self.get("/api/v1/snapshot");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
+    }
+
+    /// All series, of groups that are off too: the numbers of the JSON snapshot.
+    pub fn everything(&self) -> Metrics {
+        let snapshot = self.snapshot();
+        let series = |metric: &serde_json::Value| {
+            let labels = metric["labels"].as_object()?.iter();
+            let labels = labels.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
+            Some((metric["name"].as_str()?.to_owned(), labels.collect(), metric["value"].as_f64()?))
+        };
+        Metrics(snapshot["metrics"].as_array().into_iter().flatten().filter_map(series).collect())
     }
 
     /// Waits until the condition holds.

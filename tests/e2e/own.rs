@@ -42,14 +42,14 @@ fn the_canarys_process_is_not_counted_and_keeps_no_gpu_busy() {
         m.all("gpu_processes", &[("type", "compute")]).len() == 3
             && m.all("gpu_mig_compute_processes", &[]).len() == 2
             && m.all("gpu_last_busy_timestamp_seconds", &[]).len() == 2
-            && m.all("gpu_process_dropped", &[]).len() == 3
+            && m.all("gpu_processes_dropped", &[]).len() == 3
     });
     assert_eq!(m.all("gpu_processes", &[("type", "compute")]), [1.0, 1.0, 0.0]);
     assert_eq!(m.all("gpu_mig_compute_processes", &[]), [0.0, 1.0]);
     assert!(m.all("gpu_process_memory_used_bytes", &[("pid", "4300001")]).is_empty());
     assert_eq!(m.all("gpu_process_memory_used_bytes", &[]).len(), 2);
     assert!(m.all("gpu_last_busy_timestamp_seconds", &[("gpu", "2")]).is_empty(), "nobody was at work there");
-    assert_eq!(m.all("gpu_process_dropped", &[]), [0.0, 0.0, 0.0]);
+    assert_eq!(m.all("gpu_processes_dropped", &[]), [0.0, 0.0, 0.0]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_run_of_the_canary_is_nobodys_work() {
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch,pcie")
-        .with("CANARY__DUTY_PPM", "100000")
+        .with("CANARY__MAX_DUTY_RATIO", "0.1")
         .start();
     let worked = |m: &Metrics| m.value("gpu_canary_gpu_seconds_total", &[("gpu", "0")]).unwrap_or(0.0);
     let samples = |m: &Metrics| {

@@ -78,7 +78,7 @@ impl Machine {
         fs::write(&file, &self.scenario).unwrap();
         Setup::new(file.to_str().unwrap())
             .with("HOST__ROOT", self.root().to_str().unwrap())
-            .with("OWNERS__READ_DEADLINE", "1s")
+            .with("OWNERS__READ_TIMEOUT", "1s")
     }
 
     /// A daemon on it, ready.

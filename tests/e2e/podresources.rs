@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use gpu_node_exporter::collectors::kubelet::api::{
+use attribution::kubelet::api::{
     ALLOCATABLE, AllocatableResponse, ContainerDevices, ContainerResources, LIST, ListResponse, Nothing,
     PodResources,
 };

@@ -17,7 +17,7 @@ const WATTS: f64 = 300.0;
 
 /// A node that drains its samples often.
 fn setup(scenario: &str) -> Setup {
-    Setup::new(scenario).with("SAMPLER__DRAIN_INTERVAL", "200ms")
+    Setup::new(scenario).with("SAMPLER__SAMPLES_INTERVAL", "200ms")
 }
 
 fn started(setup: Setup) -> Node {
@@ -88,7 +88,7 @@ fn a_sampler_that_is_killed_loses_no_sample_and_none_is_counted_twice() {
         node.wait_metrics("more samples", |m| samples(m) >= Some(before));
     }
     let end = node.metrics();
-    let took = read_at(&end, "0", "drain") - read_at(&begin, "0", "drain");
+    let took = read_at(&end, "0", "samples") - read_at(&begin, "0", "samples");
     let more = samples(&end).unwrap() - samples(&begin).unwrap();
     assert!(close(more, took / STEP, 5.0), "{more} samples in {took} s");
     assert_eq!(gaps(&end), (0.0, 0.0));
@@ -102,8 +102,8 @@ fn a_sampler_that_is_killed_loses_no_sample_and_none_is_counted_twice() {
 fn what_a_stopped_sampler_missed_is_one_gap_and_is_not_filled() {
     // Deadlines that a stop of 5 s does not pass.
     let patient = setup("tests/scenarios/steady.toml")
-        .with("SAMPLER__CALL_DEADLINE", "30s")
-        .with("SAMPLER__INIT_DEADLINE", "30s");
+        .with("SAMPLER__CALL_TIMEOUT", "30s")
+        .with("SAMPLER__INIT_TIMEOUT", "30s");
     let node = started(patient);
     let begin = node.metrics();
     assert_eq!(gaps(&begin), (0.0, 0.0));
@@ -112,13 +112,14 @@ fn what_a_stopped_sampler_missed_is_one_gap_and_is_not_filled() {
     let until = node.sim().scenario_seconds() + 5.0;
     node.wait_for("5 s", |node| node.sim().scenario_seconds() >= until);
     signal(sampler[0], Signal::SIGCONT);
-    let read = read_at(&begin, "0", "drain") + 5.0;
-    let end = node.wait_metrics("new samples", |m| read_at(m, "0", "drain") >= read && samples(m).is_some());
+    let read = read_at(&begin, "0", "samples") + 5.0;
+    let end =
+        node.wait_metrics("new samples", |m| read_at(m, "0", "samples") >= read && samples(m).is_some());
     let (count, missing) = gaps(&end);
     assert_eq!(count, 1.0);
     // The driver's buffer held the last 2.4 s.
     assert!((2.4..3.4).contains(&missing), "{missing} s");
-    let took = read_at(&end, "0", "drain") - read_at(&begin, "0", "drain");
+    let took = read_at(&end, "0", "samples") - read_at(&begin, "0", "samples");
     let more = samples(&end).unwrap() - samples(&begin).unwrap();
     assert!(close(more * STEP + missing, took, 0.1), "{more} samples and {missing} s in {took} s");
     let joules = |m: &Metrics| number(m, "gpu_energy_sampled_joules_total");
@@ -136,12 +137,12 @@ fn sums_of_samples_grow_as_the_gauges_times_the_time() {
     let begin = node.wait_metrics("both buffers", complete);
     let until = |tier: &str| read_at(&begin, "0", tier) + 6.0;
     let end = node.wait_metrics("6 s", |m| {
-        read_at(m, "0", "drain") >= until("drain") && read_at(m, "0", "slow") >= until("slow")
+        read_at(m, "0", "samples") >= until("samples") && read_at(m, "0", "slow") >= until("slow")
     });
     assert_eq!(number(&end, "gpu_power_watts"), WATTS);
     assert_eq!(number(&end, "gpu_utilization_ratio"), 0.6);
     for (sum, rate, tier, step) in [
-        ("gpu_energy_sampled_joules_total", WATTS, "drain", STEP),
+        ("gpu_energy_sampled_joules_total", WATTS, "samples", STEP),
         ("gpu_busy_seconds_total", 0.6, "slow", 0.2),
     ] {
         let grown = number(&end, sum) - number(&begin, sum);

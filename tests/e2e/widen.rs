@@ -29,10 +29,10 @@ fn widened(root: &Path) -> Node {
     let node = Setup::new("tests/scenarios/widen.toml")
         .with("HOST__ROOT", root.to_str().unwrap())
         .with("PROCESSES__PER_PROCESS", "true")
-        .with("PROCESSES__MOST", "2")
+        .with("PROCESSES__MAX_PER_GPU", "2")
         .start();
     node.wait_ready();
-    // The rare, the slow and the links tier of both GPUs have been read, and the switch.
+    // The rare, the slow and the nvlink tier of both GPUs have been read, and the switch.
     node.wait_metrics("all tiers", |m| {
         let has = |name: &str| ["0", "1"].iter().all(|gpu| !m.all(name, &[("gpu", gpu)]).is_empty());
         m.all("gpu_repair_pending", &[]).len() == 4
@@ -131,7 +131,7 @@ fn processes_are_bounded_by_memory_and_named_by_the_kernel() {
     assert_eq!(memory("4200002"), Some(4.0 * 1073741824.0));
     assert_eq!(memory("4200004"), Some(3.0 * 1073741824.0));
     assert_eq!(m.all("gpu_process_memory_used_bytes", &[]).len(), 2);
-    assert_eq!(m.all("gpu_process_dropped", &[]), [2.0, 0.0]);
+    assert_eq!(m.all("gpu_processes_dropped", &[]), [2.0, 0.0]);
     let named = [("pid", "4200002"), ("process_name", "trainer"), ("process_type", "compute")];
     assert_eq!(m.value("gpu_process_info", &named), Some(1.0));
     let ended = [("pid", "4200004"), ("process_name", ""), ("process_type", "graphics")];

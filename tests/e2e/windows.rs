@@ -12,7 +12,7 @@ fn setup() -> Setup {
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch")
-        .with("CANARY__DUTY_PPM", "100000")
+        .with("CANARY__MAX_DUTY_RATIO", "0.1")
 }
 
 /// Runs `window` with these arguments: whether it went well, and what it said.
@@ -94,9 +94,9 @@ fn a_maintenance_window_is_published_keeps_the_canary_away_and_lives_through_a_r
 
 #[test]
 fn a_training_window_keeps_nothing_away_and_what_is_too_long_is_cut() {
-    let node = setup().with("WINDOWS__LONGEST", "2h").start();
+    let node = setup().with("WINDOWS__MAX_DURATION", "2h").start();
     let text = well(&node, &["start", "--kind", "training", "--for", "30days", "--reason", "run 17"]);
-    assert!(text.contains("cut to windows.longest"), "{text}");
+    assert!(text.contains("cut to windows.max_duration"), "{text}");
     well(
         &node,
         &["start", "--name", "later", "--at", "2099-01-01T00:00:00+01:00", "--for", "90m", "--reason", "x"],

@@ -72,7 +72,7 @@ if [ -z "$nvml" ]; then
 	state=.run/simgpu/kept
 	# Sooner than anybody wants it on real GPUs, so that there is something to see within a minute.
 	export GPU_NODE_EXPORTER__CANARY__INTERVAL=1m GPU_NODE_EXPORTER__CANARY__IDLE_FOR=5s
-	export GPU_NODE_EXPORTER__CANARY__DUTY_PPM=10000
+	export GPU_NODE_EXPORTER__CANARY__MAX_DUTY_RATIO=0.01
 	export GPU_NODE_EXPORTER__CANARY__CUDA_LIBRARY=$PWD/.run/simgpu/libcuda.so.1
 fi
 
@@ -94,8 +94,7 @@ For prometheus.yml:
 Ctrl-C ends it.
 
 END
-export GPU_NODE_EXPORTER__CANARY__INTERLOCK=$PWD/.run/canary.lock
-export GPU_NODE_EXPORTER__CANARY__MAINTENANCE_FILE=$PWD/.run/maintenance
+export GPU_NODE_EXPORTER__CANARY__LOCK_FILE=$PWD/.run/canary.lock
 # A relative path, because a socket's path may be 107 bytes long and no more.
 export GPU_NODE_EXPORTER__CONTROL__SOCKET=.run/control.sock
 exec "$built/gpu-node-exporter" serve --listen "$listen" --nvml-library "$nvml" --state-dir "$state"

@@ -1,79 +1,54 @@
-"""Colours, thresholds, units, words for values, legends."""
+"""Colours, thresholds, texts for values."""
 
 from collections.abc import Sequence
 
-from grafana_foundation_sdk.builders import common as common_builder
-from grafana_foundation_sdk.builders import dashboard as dashboard_builder
-from grafana_foundation_sdk.models import common as common_model
-from grafana_foundation_sdk.models import dashboard as model
-from grafana_foundation_sdk.models import units
+from grafana_foundation_sdk.models import dashboard as _model
 
-# Colours with a meaning of their own. Words and icons go with them: colour alone tells some people nothing.
+# Colours with a meaning of their own. Texts and icons go with them: colour alone says nothing to some people.
 GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
 BLUE, GREY, NONE = "blue", "#808080", "transparent"
 
-UNITS = {value for name, value in vars(units).items() if name[0].isupper() and isinstance(value, str)}
+Steps = Sequence[tuple[float | None, str]]
 
-Step = tuple[float | None, str]
-Steps = Sequence[Step]
+
+def steps(below: str, *above: float | str) -> Steps:
+    """Thresholds: `steps(GREEN, 1, ORANGE, 5, RED)` is green, from 1 on orange, from 5 on red."""
+    return ((None, below), *zip(above[::2], above[1::2], strict=True))
+
 
 # For values that are neither good nor bad.
-NEUTRAL: Steps = ((None, BLUE),)
+NEUTRAL = steps(BLUE)
 # For lines, which have colours of their own.
-NOTHING: Steps = ((None, NONE),)
-# For counts of what must not be.
-BAD_ABOVE_ZERO: Steps = ((None, GREEN), (1, RED))
-TICKET_ABOVE_ZERO: Steps = ((None, GREEN), (1, ORANGE))
-# The band in which a GPU is well used. Neither side of it is a fault: it only tells.
-UTILIZATION_BAND: Steps = ((None, NONE), (0.6, GREEN), (0.8, NONE))
+NOTHING = steps(NONE)
+# For counts of faults.
+BAD_ABOVE_ZERO = steps(GREEN, 1, RED)
+TICKET_ABOVE_ZERO = steps(GREEN, 1, ORANGE)
+# For values that are 1 when all is well.
+GOOD_AT_ONE = steps(RED, 1, GREEN)
+# The band in which a GPU is well used. Neither side of it is a fault.
+UTILIZATION_BAND = steps(NONE, 0.6, GREEN, 0.8, NONE)
 
 
-def steps(*pairs: Step) -> Steps:
-    return pairs
-
-
-def mapped(values: dict[float, tuple[str, str]]) -> model.ValueMap:
-    """Words and colours for values."""
-    return model.ValueMap(
+def mapped(values: dict[float, tuple[str, str]]) -> _model.ValueMap:
+    """Texts and colours for values."""
+    return _model.ValueMap(
         options={
-            f"{value:g}": model.ValueMappingResult(text=text, color=color, index=index)
+            f"{value:g}": _model.ValueMappingResult(text=text, color=color, index=index)
             for index, (value, (text, color)) in enumerate(values.items())
         }
     )
 
 
-def special(text: str, color: str = GREY) -> model.SpecialValueMap:
-    """A word for cells without a value."""
-    return model.SpecialValueMap(
-        options=model.DashboardSpecialValueMapOptions(
-            match=model.SpecialValueMatch.NULL_AND_NAN,
-            result=model.ValueMappingResult(text=text, color=color, index=99),
+def special(text: str, color: str = GREY) -> _model.SpecialValueMap:
+    """A text for cells without a value."""
+    return _model.SpecialValueMap(
+        options=_model.DashboardSpecialValueMapOptions(
+            match=_model.SpecialValueMatch.NULL_AND_NAN,
+            result=_model.ValueMappingResult(text=text, color=color, index=99),
         )
     )
 
 
-NOT_TOLD = special("not told")
+ABSENT_TEXT = "not told"
+ABSENT = special(ABSENT_TEXT)
 YES_NO = mapped({1: ("yes", GREEN), 0: ("no", RED)})
-
-
-def threshold_config(of: Steps) -> dashboard_builder.ThresholdsConfig:
-    assert of and of[0][0] is None, "thresholds start with the colour below the first"
-    return (
-        dashboard_builder.ThresholdsConfig()
-        .mode(model.ThresholdsMode.ABSOLUTE)
-        .steps([model.Threshold(value=value, color=color) for value, color in of])
-    )
-
-
-def legend() -> common_builder.VizLegendOptions:
-    return (
-        common_builder.VizLegendOptions()
-        .show_legend(True)
-        .display_mode(common_model.LegendDisplayMode.LIST)
-        .placement(common_model.LegendPlacement.BOTTOM)
-        .calcs([])
-    )
-
-
-def by_threshold() -> dashboard_builder.FieldColor:
-    return dashboard_builder.FieldColor().mode(model.FieldColorModeId.THRESHOLDS)

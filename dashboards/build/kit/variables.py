@@ -1,11 +1,11 @@
-"""The variables of boards, from series of the inventory."""
+"""Variables, from series of the inventory."""
 
 import typing
 
 from grafana_foundation_sdk.builders import dashboard as dashboard_builder
 from grafana_foundation_sdk.models import dashboard as model
 
-from .queries import DATASOURCE, NODE
+from .panels import DATASOURCE
 
 
 def datasource_variable() -> dashboard_builder.DatasourceVariable:
@@ -74,7 +74,12 @@ def gpu_variable(*, one_gpu: bool = False) -> dashboard_builder.QueryVariable:
     return query_variable(
         "gpu",
         "GPU",
-        f"label_values(gpu_info{{{NODE}}}, gpu)",
+        "label_values(gpu_info{$NODE}, gpu)",
         description="Number of the GPU on its node.",
         all_value=None if one_gpu else ".+",
     )
+
+
+def text_variable(name: str, label: str, default: str, *, description: str) -> dashboard_builder.TextBoxVariable:
+    variable = dashboard_builder.TextBoxVariable(name).label(label).description(description).default_value(default)
+    return variable.current(model.VariableOption(selected=True, text=default, value=default))

@@ -1,4 +1,4 @@
-// Draws a board in Chromium and says what is wrong with it.
+// Draws a dashboard in Chromium and says what is wrong with it.
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 import { annotationStep, panelsOf } from '../src/model.js';
@@ -13,7 +13,7 @@ export class Drawer {
     return Object.assign(drawer, { address, shots, browser });
   }
 
-  async draw(situation, board, now, extra = {}) {
+  async draw(situation, dashboard, now, extra = {}) {
     const started = Date.now();
     const page = await this.browser.newPage({ viewport: { width: 1600, height: 1000 } });
     const said = [];
@@ -23,7 +23,7 @@ export class Drawer {
       if (protocol.startsWith('http') && origin !== this.address) said.push(`asks another origin: ${origin}`);
     });
     try {
-      const parameters = new URLSearchParams({ board: `/boards/${board.uid}.json`, prometheus: `/prometheus/${situation}`, now, ...extra });
+      const parameters = new URLSearchParams({ dashboard: `/dashboards/${dashboard.uid}.json`, prometheus: `/prometheus/${situation}`, now, ...extra });
       await page.goto(`${this.address}/?${parameters}`);
       await page.waitForFunction('window.drawn', undefined, { timeout: 300000, polling: 250 });
       const drawn = await page.evaluate(() => {
@@ -44,7 +44,7 @@ export class Drawer {
         return window.drawn;
       });
       await page.setViewportSize({ width: 1600, height: Math.min(12000, await page.evaluate(() => Math.ceil(document.getElementById('root').getBoundingClientRect().height))) });
-      await page.screenshot({ path: join(this.shots, `${situation}-${board.uid}.png`) });
+      await page.screenshot({ path: join(this.shots, `${situation}-${dashboard.uid}.png`) });
       return { ...drawn, said, seconds: (Date.now() - started) / 1000 };
     } catch (error) {
       return { error: `${error}\n${said.join('\n')}`, said, seconds: (Date.now() - started) / 1000 };
@@ -65,11 +65,11 @@ const WRITTEN = {
 };
 
 /** What annotations tell that did not happen, and what happened and is not drawn. `events`: times by annotation's name. */
-function annotationFaults(board, { annotations, from, to }, events) {
+function annotationFaults(dashboard, { annotations, from, to }, events) {
   const step = annotationStep(from, to);
   const near = (one, other) => Math.abs(one - other) <= step + 3 * 60e3;
   const at = (time) => new Date(time).toISOString();
-  return board.annotations.list.flatMap(({ name }) => {
+  return dashboard.annotations.list.flatMap(({ name }) => {
     const drawn = annotations.filter((one) => one.name === name).flatMap((one) => Object.keys(one.drawn ?? {}).map(Number));
     // What is younger than a step may not have been asked for.
     const happened = events[name] ?? [];
@@ -82,15 +82,15 @@ function annotationFaults(board, { annotations, from, to }, events) {
 }
 
 /**
- * What is wrong with a drawn board. `answered` collects how many series each query had over all situations; `events` are
+ * What is wrong with a drawn dashboard. `answered` collects how many series each query had over all situations; `events` are
  * the times at which something happened, by the annotation that tells of it; `well`: nothing is wrong with the nodes.
  */
-export function faultsOf(situation, board, drawn, boards, answered, { events, well }) {
-  const where = `${board.uid} (${situation})`;
+export function faultsOf(situation, dashboard, drawn, dashboards, answered, { events, well }) {
+  const where = `${dashboard.uid} (${situation})`;
   if (drawn.error) return [`${where}: ${drawn.error}`];
   const faults = drawn.said.map((text) => `${where}: ${text}`);
-  if (events) faults.push(...annotationFaults(board, drawn, events).map((text) => `${where}: ${text}`));
-  for (const panel of panelsOf(board)) {
+  if (events) faults.push(...annotationFaults(dashboard, drawn, events).map((text) => `${where}: ${text}`));
+  for (const panel of panelsOf(dashboard)) {
     const shown = drawn.panels[panel.id];
     const fault = (text) => faults.push(`${where}: "${panel.title}": ${text}`);
     if (!shown) {
@@ -103,7 +103,7 @@ export function faultsOf(situation, board, drawn, boards, answered, { events, we
       continue;
     }
     for (const { refId, count } of shown.counts ?? []) {
-      const query = `${board.uid}: "${panel.title}" ${refId}: ${panel.targets.find((target) => (target.refId ?? 'A') === refId)?.expr}`;
+      const query = `${dashboard.uid}: "${panel.title}" ${refId}: ${panel.targets.find((target) => (target.refId ?? 'A') === refId)?.expr}`;
       answered.set(query, (answered.get(query) ?? 0) + count);
     }
     if (well) for (const text of (shown.reds ?? []).filter((one) => !DOWN.includes(one))) fault(`is red: ${text}`);
@@ -120,28 +120,28 @@ export function faultsOf(situation, board, drawn, boards, answered, { events, we
     const unit = WRITTEN[panel.fieldConfig?.defaults?.unit];
     const numbers = (shown.texts ?? []).filter((text) => /^-?\d/.test(text));
     if (unit && numbers.length && panel.type !== 'table' && !numbers.some((text) => unit.test(text))) fault(`no unit in ${numbers.slice(0, 3).join(', ')}`);
-    for (const text of new Set((shown.links ?? []).flatMap((link) => linkFaults(link, boards)))) fault(text);
+    for (const text of new Set((shown.links ?? []).flatMap((link) => linkFaults(link, dashboards)))) fault(text);
   }
   return faults;
 }
 
-/** What is wrong with an address: a board or a variable that is not there, or text that was not filled in. */
-export function linkFaults(link, boards) {
+/** What is wrong with an address: a dashboard or a variable that is not there, or text that was not filled in. */
+export function linkFaults(link, dashboards) {
   if (/\$\{|\$__(?!all)|\{\{/.test(link)) return [`link with something not filled in: ${link}`];
   const { pathname, searchParams } = new URL(link, 'http://grafana');
   const uid = /\/d\/([^/]+)/.exec(pathname)?.[1];
   if (!uid) return [];
-  const target = boards.find((board) => board.uid === uid);
-  if (!target) return [`link to a board that is not there: ${uid}`];
+  const target = dashboards.find((dashboard) => dashboard.uid === uid);
+  if (!target) return [`link to a dashboard that is not there: ${uid}`];
   const names = new Set((target.templating?.list ?? []).map(({ name }) => name));
   return [...searchParams.keys()]
     .filter((key) => key.startsWith('var-') && !names.has(key.slice(4)))
     .map((key) => `link with ${key}, which ${uid} has not`);
 }
 
-/** Checks links of boards that are not drawn: those of the board itself, to boards by their address. */
-export function checkLinks(boards, all) {
-  return boards.flatMap((board) => (board.links ?? [])
+/** Checks links of dashboards that are not drawn: those of the dashboard itself, to dashboards by their address. */
+export function checkLinks(dashboards, all) {
+  return dashboards.flatMap((dashboard) => (dashboard.links ?? [])
     .filter(({ url }) => url)
-    .flatMap(({ url }) => linkFaults(url.replace(/\$\{__url_time_range\}/g, 'from=now-1h&to=now').replace(/\$\{(\w+)(:\w+)?\}/g, (_, name, format) => (format === ':queryparam' ? `var-${name}=x` : 'x')), all).map((text) => `${board.uid}: ${text}`)));
+    .flatMap(({ url }) => linkFaults(url.replace(/\$\{__url_time_range\}/g, 'from=now-1h&to=now').replace(/\$\{(\w+)(:\w+)?\}/g, (_, name, format) => (format === ':queryparam' ? `var-${name}=x` : 'x')), all).map((text) => `${dashboard.uid}: ${text}`)));
 }

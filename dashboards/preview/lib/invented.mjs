@@ -1,5 +1,5 @@
 // What no simulated node can tell: counters of a CPU's own units (most virtual machines have none), and the pages of
-// other exporters that boards and optional rules know. All of it is made up, and only to see panels with something in them.
+// other exporters that dashboards and optional rules know. All of it is made up, and only to see panels with something in them.
 
 import { labelsOf, Recording } from './recording.mjs';
 
@@ -98,8 +98,8 @@ const NEWER = new RegExp(`^gpu_(${[
   'bottleneck', 'window_', 'last_busy_', 'recovery_action', 'repair_pending', 'temperature_margin_', 'devices_(expected|missing)',
   'gpm_', 'mig_gpm_', 'mig_slices', 'mig_profile_', 'mig_host_', 'fabric_', 'ecc_sram_', 'nvlink_(errors|lane|raw|link_bytes)',
   'clock_event_seconds', 'power_(sample|peak|minimum|instant)', 'utilization_(sample|peak|minimum)', 'flops_', 'host_',
-  'owner_(cpu|memory_remote|start|host_oom|energy|ended)', 'canary_(rate|sample_rate|work|sm_clock|duty|next_due|step)', 'xid_(faults|unconfirmed)',
-  'exporter_(sample_gap|readings|facts|kubelet|owner|kmsg|events_lost|driver_error_kinds|publish_duration)', 'row_remap_banks', 'pcie_(aer|recoveries)',
+  'owner_(cpu|memory_remote|start|host_oom|energy|ended)', 'canary_(rate|sample_rate|work|sm_clock|duty|next_due|step)', 'xid_faults',
+  'exporter_(sample_gap|readings|counter_regressions|facts|kubelet|owner|kmsg|events_lost|driver_error_kinds|publish_duration)', 'row_remap_banks', 'pcie_(aer|recoveries)',
 ].join('|')})`);
 
 /** The recording of an older exporter. */

@@ -1,4 +1,4 @@
-// What boards and rules cost a Prometheus.
+// What dashboards and rules cost a Prometheus.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { queriesOf, panelsOf, resolve, run, timeOf } from '../src/model.js';
 
@@ -51,16 +51,16 @@ export async function measureRules(prometheus, targets) {
 const middle = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 
 /**
- * How long each query of each board takes, by the clock and of CPU: the middle of three, or the first if that takes over a
+ * How long each query of each dashboard takes, by the clock and of CPU: the middle of three, or the first if that takes over a
  * second. Near `limit` (milliseconds) it is the middle of five, so that neither one collection of garbage nor one moment in
  * which other work has the CPUs counts.
  */
-export async function measureQueries(prometheus, boards, now, limit) {
+export async function measureQueries(prometheus, dashboards, now, limit) {
   const found = [];
-  for (const board of boards) {
-    const [from, to] = [timeOf(board.time?.from ?? 'now-6h', now), timeOf(board.time?.to ?? 'now', now)];
-    const variables = await resolve(board, prometheus.url, {}, from, to);
-    for (const panel of panelsOf(board)) {
+  for (const dashboard of dashboards) {
+    const [from, to] = [timeOf(dashboard.time?.from ?? 'now-6h', now), timeOf(dashboard.time?.to ?? 'now', now)];
+    const variables = await resolve(dashboard, prometheus.url, {}, from, to);
+    for (const panel of panelsOf(dashboard)) {
       for (const query of queriesOf(panel, variables, from, to, 1600)) {
         const [times, cpu] = [[], []];
         let series = 0;
@@ -75,7 +75,7 @@ export async function measureQueries(prometheus, boards, now, limit) {
           times.push(performance.now() - started);
           cpu.push(prometheus.cpu() - had);
         }
-        found.push({ uid: board.uid, title: panel.title, refId: query.refId, ms: middle(times), cpu: middle(cpu), series, expr: query.expr });
+        found.push({ uid: dashboard.uid, title: panel.title, refId: query.refId, ms: middle(times), cpu: middle(cpu), series, expr: query.expr });
       }
     }
   }

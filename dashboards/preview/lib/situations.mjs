@@ -1,4 +1,4 @@
-// The situations in which the boards are drawn: which recording each node plays, and what else is scraped.
+// The situations in which the dashboards are drawn: which recording each node plays, and what else is scraped.
 import { inventEnds, inventKubernetes, inventOlder, inventServices, inventSlurm, inventUpgrade } from './invented.mjs';
 import { Player } from './recording.mjs';
 
@@ -42,10 +42,10 @@ export const eventsOf = (situation, turn) => (situation === 'faults' ? {
 export const WELL = ['healthy', 'odd'];
 export const DOWN = ['Network up no'];
 
-/** What is chosen on a board instead of its first node or GPU: that of GPU 2 with its Xid. */
+/** What is chosen on a dashboard instead of its first node or GPU: that of GPU 2 with its Xid. */
 export const CHOSEN = { faults: { 'gpu-node-gpu': { 'var-instance': 'faults:9408', 'var-gpu': '2' } } };
 
-/** Where services, Kubernetes and Slurm are scraped and a price table is loaded; elsewhere boards say that they are not. */
+/** Where services, Kubernetes and Slurm are scraped and a price table is loaded; elsewhere dashboards say that they are not. */
 export const RICH = ['healthy', 'faults', 'fleet'];
 
 /** Who plays what in a situation, each with the labels of its target. */

@@ -74,12 +74,11 @@ export async function node({ scenario, folder, port, built }) {
     // Sooner than anybody wants it on real GPUs, so that there is something to see.
     CANARY__INTERVAL: '1m',
     CANARY__IDLE_FOR: '5s',
-    CANARY__DUTY_PPM: '10000',
+    CANARY__MAX_DUTY_RATIO: '0.01',
     // The simulated kernels run on a CPU that has other work.
-    CANARY__HUNG_AFTER: '10m',
+    CANARY__PROGRESS_TIMEOUT: '10m',
     CANARY__CUDA_LIBRARY: join(folder, 'lib/libcuda.so.1'),
-    CANARY__INTERLOCK: join(folder, 'canary.lock'),
-    CANARY__MAINTENANCE_FILE: join(folder, 'maintenance'),
+    CANARY__LOCK_FILE: join(folder, 'canary.lock'),
     // A socket's path may be 107 bytes long and no more.
     CONTROL__SOCKET: `/tmp/preview-${process.pid}-${port}.sock`,
   };
@@ -161,8 +160,8 @@ export class Prometheus {
 
 const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.json': 'application/json', '.svg': 'image/svg+xml', '.woff2': 'font/woff2' };
 
-/** Serves the page, the boards, recordings as metrics pages, and each Prometheus under its name. */
-export function serve({ port, page, boards, pages, prometheus }) {
+/** Serves the page, the dashboards, recordings as metrics pages, and each Prometheus under its name. */
+export function serve({ port, page, dashboards, pages, prometheus }) {
   const server = createServer((asked, answer) => {
     const { pathname } = new URL(asked.url, 'http://x');
     const [, first, second] = pathname.split('/');
@@ -181,8 +180,8 @@ export function serve({ port, page, boards, pages, prometheus }) {
       passed.on('error', () => answer.writeHead(502).end());
       asked.pipe(passed);
     } else {
-      const root = first === 'boards' ? boards : page;
-      const name = normalize(first === 'boards' ? pathname.slice('/boards'.length) : pathname === '/' ? '/index.html' : pathname);
+      const root = first === 'dashboards' ? dashboards : page;
+      const name = normalize(first === 'dashboards' ? pathname.slice('/dashboards'.length) : pathname === '/' ? '/index.html' : pathname);
       const file = join(root, name);
       if (!existsSync(file)) return answer.writeHead(404).end();
       answer.writeHead(200, { 'Content-Type': TYPES[extname(file)] ?? 'application/octet-stream' });

@@ -1,5 +1,5 @@
-// Walks the boards' links as a person would: from the first service on the drill-down board to its node, its GPU and its
-// owners, with the values of the rows. Every row leads on, and the boards beside the way show what was clicked on.
+// Walks the dashboards' links as a person would: from the first service on the drill-down dashboard to its node, its GPU and its
+// owners, with the values of the rows. Every row leads on, and the dashboards beside the way show what was clicked on.
 import { instant, panelsOf, queriesOf, resolve, run, timeOf } from '../src/model.js';
 
 const DRILLDOWN = 'gpu-node-drilldown';
@@ -18,17 +18,17 @@ function linksOf({ links = [], fieldConfig: { defaults = {}, overrides = [] } = 
 const sizeOf = (rows) => rows.reduce((sum, row) => sum + Object.keys(row).length, 0);
 
 export class Walk {
-  /** `all`: the boards. `problems` gets a line for each link that leads to nothing, or to something else. */
+  /** `all`: the dashboards. `problems` gets a line for each link that leads to nothing, or to something else. */
   constructor(situation, all, prometheus, now) {
     Object.assign(this, { situation, prometheus, now, problems: [], asked: 0, rows: [] });
-    this.boards = new Map(all.map((board) => [board.uid, board]));
+    this.dashboards = new Map(all.map((dashboard) => [dashboard.uid, dashboard]));
   }
 
-  /** The board with its variables as an address chooses them. */
+  /** The dashboard with its variables as an address chooses them. */
   async open(uid, choice) {
-    const board = this.boards.get(uid);
-    const [from, to] = [timeOf(board.time?.from ?? 'now-6h', this.now), timeOf(board.time?.to ?? 'now', this.now)];
-    return { board, from, to, variables: await resolve(board, this.prometheus.url, choice, from, to) };
+    const dashboard = this.dashboards.get(uid);
+    const [from, to] = [timeOf(dashboard.time?.from ?? 'now-6h', this.now), timeOf(dashboard.time?.to ?? 'now', this.now)];
+    return { dashboard, from, to, variables: await resolve(dashboard, this.prometheus.url, choice, from, to) };
   }
 
   /** Labels of what a panel shows, a list for each query; of lines those that are there now. */
@@ -51,11 +51,11 @@ export class Walk {
     return { uid: pathname.slice('/d/'.length), choice };
   }
 
-  /** Whether a board shows something, and nothing of another node or GPU than what is chosen. */
+  /** Whether a dashboard shows something, and nothing of another node or GPU than what is chosen. */
   async look(uid, choice, where) {
     const opened = await this.open(uid, choice);
     let shown = 0;
-    for (const panel of panelsOf(opened.board)) {
+    for (const panel of panelsOf(opened.dashboard)) {
       for (const row of (await this.ask(opened, panel)).flat()) {
         shown += 1;
         const other = ['instance', 'gpu'].find((name) => choice[name] && !choice[name].includes('$__all') && name in row && !choice[name].includes(row[name]));
@@ -72,7 +72,7 @@ export class Walk {
     let choice = {};
     for (const [title, next] of STEPS) {
       const opened = await this.open(DRILLDOWN, choice);
-      const panel = panelsOf(opened.board).find((one) => one.title === title);
+      const panel = panelsOf(opened.dashboard).find((one) => one.title === title);
       // Of the table's queries that with the most labels has its rows. A rate has also what has just ended.
       const answers = await this.ask(opened, panel);
       const rows = answers.reduce((best, some) => (sizeOf(some) > sizeOf(best) ? some : best), [])
@@ -87,7 +87,7 @@ export class Walk {
           const led = this.follow(url, row, opened.variables);
           if (led.uid === DRILLDOWN) {
             const below = await this.open(DRILLDOWN, led.choice);
-            const owners = panelsOf(below.board).find((one) => one.title === 'Owners');
+            const owners = panelsOf(below.dashboard).find((one) => one.title === 'Owners');
             if (!(await this.ask(below, owners)).flat().length) this.problems.push(`${where}: nothing below ${JSON.stringify(led.choice)}`);
             if (number === 0 && column === next) way = led.choice;
           } else if (number === 0) {

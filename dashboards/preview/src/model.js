@@ -1,4 +1,4 @@
-// What Grafana does to a board before it asks Prometheus: variables, steps, times. Used by the page and by the
+// What Grafana does to a dashboard before it asks Prometheus: variables, steps, times. Used by the page and by the
 // runner, so that what is drawn and what is timed are the same queries.
 
 const UNITS = { ms: 1, s: 1000, m: 60e3, h: 3600e3, d: 86400e3, w: 7 * 86400e3, M: 30 * 86400e3, y: 365 * 86400e3 };
@@ -10,7 +10,7 @@ export function milliseconds(text) {
   return parts.reduce((sum, [, n, unit]) => sum + Number(n) * UNITS[unit], 0);
 }
 
-/** A time as boards write it: `now`, `now-6h`, `now-1d/d` (rounding is left away), or milliseconds. */
+/** A time as dashboards write it: `now`, `now-6h`, `now-1d/d` (rounding is left away), or milliseconds. */
 export function timeOf(text, now) {
   if (/^\d+$/.test(String(text))) return Number(text);
   const match = /^now(?:([-+])([^/]+))?(?:\/\w)?$/.exec(String(text));
@@ -180,12 +180,12 @@ async function options(variable, prometheus, variables, from, to) {
 }
 
 /**
- * The variables of a board, filled as Grafana does when it is opened: from the address, else as the board was saved,
+ * The variables of a dashboard, filled as Grafana does when it is opened: from the address, else as the dashboard was saved,
  * else the first value. `wanted` maps names to a list of values.
  */
-export async function resolve(board, prometheus, wanted, from, to) {
+export async function resolve(dashboard, prometheus, wanted, from, to) {
   const variables = {};
-  for (const variable of board.templating?.list ?? []) {
+  for (const variable of dashboard.templating?.list ?? []) {
     const { name, type, multi = false, includeAll = false, allValue } = variable;
     const entry = { name, type, multi, includeAll, allValue: allValue || undefined, all: false, values: [], options: [] };
     const saved = [variable.current?.value].flat().filter((v) => v !== undefined && v !== null && v !== '');
@@ -226,11 +226,11 @@ export async function resolve(board, prometheus, wanted, from, to) {
   return variables;
 }
 
-/** All panels of a board, those within closed rows as well, as if the rows were opened. */
-export function panelsOf(board) {
+/** All panels of a dashboard, those within closed rows as well, as if the rows were opened. */
+export function panelsOf(dashboard) {
   const panels = [];
   let shift = 0;
-  for (const panel of board.panels ?? []) {
+  for (const panel of dashboard.panels ?? []) {
     const at = { ...panel, gridPos: { ...panel.gridPos, y: panel.gridPos.y + shift } };
     panels.push(at);
     if (panel.type === 'row' && panel.collapsed && panel.panels?.length) {
@@ -248,7 +248,7 @@ export function panelsOf(board) {
 
 export const GRID = { columns: 24, row: 30, gap: 8 };
 
-/** The queries of a panel on a board so many pixels wide. */
+/** The queries of a panel on a dashboard so many pixels wide. */
 export function queriesOf(panel, variables, from, to, width) {
   let start = from;
   if (panel.timeFrom) start = timeOf(`now-${panel.timeFrom.replace(/^now-/, '')}`, to);
@@ -261,7 +261,7 @@ export function queriesOf(panel, variables, from, to, width) {
     .map((target) => ({
       refId: target.refId ?? 'A',
       expr: interpolate(target.expr ?? '', variables, filled, true),
-      // Grafana asks for both only when the box "both" is ticked; boards of this project use one.
+      // Grafana asks for both only when the box "both" is ticked; dashboards of this project use one.
       instant: Boolean(target.instant),
       format: target.format ?? 'time_series',
       legend: interpolate(target.legendFormat ?? '', variables, filled),

@@ -1,4 +1,4 @@
-// Draws a whole board: /?board=URL&prometheus=URL&now=MS[&from=..&to=..][&width=PX][&var-NAME=VALUE...]. When all is
+// Draws a whole dashboard: /?dashboard=URL&prometheus=URL&now=MS[&from=..&to=..][&width=PX][&var-NAME=VALUE...]. When all is
 // drawn, `window.drawn` has what each panel shows, for the tests.
 import './grafana.js';
 import {
@@ -260,10 +260,10 @@ function summary(panel, { frames, replace, counts }) {
   };
 }
 
-async function annotationsOf(board, prometheus, variables, from, to) {
+async function annotationsOf(dashboard, prometheus, variables, from, to) {
   const found = [];
   const step = annotationStep(from, to);
-  for (const { name, expr, iconColor, enable = true, target, useValueForTime } of board.annotations?.list ?? []) {
+  for (const { name, expr, iconColor, enable = true, target, useValueForTime } of dashboard.annotations?.list ?? []) {
     const query = expr ?? target?.expr;
     if (!query || !enable) continue;
     const { result } = await range(prometheus, interpolate(query, variables, builtins(from, to, step), true), from, to, step);
@@ -281,8 +281,8 @@ async function annotationsOf(board, prometheus, variables, from, to) {
   return found;
 }
 
-function Board({ board, context }) {
-  const panels = panelsOf(board);
+function Dashboard({ dashboard, context }) {
+  const panels = panelsOf(dashboard);
   const [state] = useState({ panels: {}, left: panels.length });
   const done = (id, what) => {
     state.panels[id] = what;
@@ -295,7 +295,7 @@ function Board({ board, context }) {
   return (
     <div style={{ width: context.width, background: theme.colors.background.canvas, color: theme.colors.text.primary, fontFamily: theme.typography.fontFamily, fontSize: 14 }}>
       <div style={{ padding: '10px 8px', display: 'flex', gap: 16, flexWrap: 'wrap', alignItems: 'baseline' }}>
-        <b style={{ fontSize: 18 }}>{board.title}</b>
+        <b style={{ fontSize: 18 }}>{dashboard.title}</b>
         {chosen.map((v) => <span key={v.name} style={{ color: theme.colors.text.secondary }}>{v.name}: <b>{v.all ? 'All' : v.values.join(' + ')}</b></span>)}
         <span style={{ color: theme.colors.text.secondary }}>{new Date(context.from).toISOString().slice(0, 16)} – {new Date(context.to).toISOString().slice(0, 16)}</span>
       </div>
@@ -307,23 +307,23 @@ function Board({ board, context }) {
 }
 
 async function main() {
-  const board = await (await fetch(address.get('board'))).json();
+  const dashboard = await (await fetch(address.get('dashboard'))).json();
   const prometheus = address.get('prometheus');
   const now = Number(address.get('now'));
-  const from = timeOf(address.get('from') ?? board.time?.from ?? 'now-6h', now);
-  const to = timeOf(address.get('to') ?? board.time?.to ?? 'now', now);
+  const from = timeOf(address.get('from') ?? dashboard.time?.from ?? 'now-6h', now);
+  const to = timeOf(address.get('to') ?? dashboard.time?.to ?? 'now', now);
   const width = Number(address.get('width') ?? 1600);
   const wanted = {};
   for (const [key, value] of address) if (key.startsWith('var-')) (wanted[key.slice(4)] ??= []).push(value);
-  const variables = await resolve(board, prometheus, wanted, from, to);
-  const annotations = await annotationsOf(board, prometheus, variables, from, to);
+  const variables = await resolve(dashboard, prometheus, wanted, from, to);
+  const annotations = await annotationsOf(dashboard, prometheus, variables, from, to);
   const context = { prometheus, variables, annotations, from, to, width };
   createRoot(document.getElementById('root')).render(
     <BrowserRouter>
       <ThemeContext.Provider value={theme}>
         <GlobalStyles />
-        <PanelContextProvider value={{ eventsScope: 'board', eventBus: new EventBusSrv() }}>
-          <Board board={board} context={context} />
+        <PanelContextProvider value={{ eventsScope: 'dashboard', eventBus: new EventBusSrv() }}>
+          <Dashboard dashboard={dashboard} context={context} />
         </PanelContextProvider>
       </ThemeContext.Provider>
     </BrowserRouter>,

@@ -8,18 +8,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::watch::Watch;
-use crate::canary::gate::{self, Claimed, Condition, Facts, Since, claims, slurm};
-use crate::canary::interlock;
-use crate::canary::outcome::{Outcome, Place};
-use crate::canary::schedule::{Schedule, Settings};
-use crate::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
-use crate::clock::{Mono, unix_seconds};
-use crate::config::Config;
-use crate::host::Host;
-use crate::owners::pods::Pods;
-use crate::sample::Source;
-use crate::snapshot::Snapshot;
-use crate::windows;
+use attribution::pods::Pods;
+use canary::gate::{self, Claimed, Condition, Facts, Since, claims, slurm};
+use canary::interlock;
+use canary::schedule::{Schedule, Settings};
+use host::Host;
+use model::canary::{Outcome, Place};
+use model::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
+use model::clock::{Mono, unix_seconds};
+use model::sample::Source;
+use model::snapshot::Snapshot;
+use model::window;
+use settings::Config;
 
 /// Values of this age count as fresh, however short the intervals are.
 const FRESH: Duration = Duration::from_secs(3);
@@ -145,7 +145,7 @@ impl State {
         let now = Mono::now();
         let mut facts = self.facts(config, released, snapshot, place, now);
         if !self.interlocked {
-            facts.interlock = interlock::free(&config.canary.interlock).err();
+            facts.interlock = interlock::free(&config.canary.lock_file).err();
         }
         PlaceStatus {
             place: place.clone(),
@@ -163,7 +163,7 @@ impl State {
         place: &Place,
         now: Mono,
     ) -> Facts {
-        let fresh_for = config.sampler.slow_interval * 2 + config.ledger.publish_interval * 2;
+        let fresh_for = config.sampler.slow_interval * 2 + config.metrics.publish_interval * 2;
         let fresh_for = fresh_for.max(FRESH);
         let mut facts = Facts::read(snapshot, place, fresh_for);
         // What is published has aged since.
@@ -177,7 +177,7 @@ impl State {
         };
         facts.child = self.left.iter().find(on).map(|left| left.pid);
         facts.duty_wait = self.schedule.budget_wait(&place.gpu, now);
-        facts.maintenance = maintenance(config, snapshot);
+        facts.maintenance = maintenance(snapshot);
         facts.pod = self.pod(snapshot, place);
         facts.job = slurm::claimed(&Host::new(&config.host.root), minor(snapshot, &place.gpu));
         if self.off.contains(&m::gpu_xid_last_event_timestamp_seconds.id()) {
@@ -194,11 +194,9 @@ impl State {
     }
 }
 
-/// Why maintenance keeps the canary away, if so: the file, or a window that is open; also as long as nobody has looked
-/// which are.
-pub fn maintenance(config: &Config, snapshot: &Snapshot) -> Option<String> {
-    let by_file = interlock::maintenance(&config.canary.maintenance_file);
-    by_file.or_else(|| windows::maintenance(&snapshot.windows, unix_seconds())).or_else(|| {
+/// The open maintenance window that keeps the canary away; also as long as the open windows are unknown.
+pub fn maintenance(snapshot: &Snapshot) -> Option<String> {
+    window::maintenance(&snapshot.windows, unix_seconds()).or_else(|| {
         let name = Source::Windows.name();
         let unknown = snapshot.collectors.iter().any(|view| view.name == name && view.age.is_none());
         unknown.then(|| "it is not known yet which windows of planned work are open".into())
@@ -219,18 +217,15 @@ pub fn unix(moment: Mono, now: Mono) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::CollectorView;
+    use model::snapshot::CollectorView;
 
     #[test]
     fn before_anybody_has_looked_for_windows_there_may_be_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = Config::default();
-        config.canary.maintenance_file = dir.path().join("maintenance");
         let told = |age: Option<Duration>| {
             let name = Source::Windows.name();
             let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
             let snapshot = Snapshot { collectors: vec![view], ..Snapshot::empty() };
-            maintenance(&config, &snapshot)
+            maintenance(&snapshot)
         };
         assert!(told(None).unwrap().contains("not known yet"));
         assert_eq!(told(Some(Duration::from_secs(3600))), None, "what was told last stands");

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::canary::outcome::{Instance, Place};
-use crate::catalog::schema::LabelSet;
-use crate::catalog::{self as m, ComputeInstance, Gpu, MigInfo, Subject};
-use crate::snapshot::{GpuState, Snapshot};
+use model::canary::{Instance, Place};
+use model::catalog::schema::LabelSet;
+use model::catalog::{self as m, ComputeInstance, Gpu, MigInfo, Subject};
+use model::snapshot::{GpuState, Snapshot};
 
 /// Every GPU with the places on it; one in MIG mode without an instance has none. Of a GPU that does not answer
 /// nothing is told now: what was known of it stays.
@@ -16,7 +16,7 @@ pub fn of(snapshot: &Snapshot, known: &BTreeMap<Gpu, Vec<Place>>) -> BTreeMap<Gp
         let mig = snapshot.number(&m::gpu_mig_mode_enabled, &gpu, ()).map(|on| on > 0.0);
         let unsupported = view.gaps.iter().any(|gap| {
             gap.metrics.contains(&m::gpu_mig_mode_enabled.id())
-                && gap.missing == crate::sample::Missing::Unsupported
+                && gap.missing == model::sample::Missing::Unsupported
         });
         let places = match (view.state == GpuState::Up, mig) {
             (true, Some(true)) => instances(snapshot, &gpu),

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Collector, Process, desk, places, take_interlock};
-use crate::canary::gate::{self, Allows, Claimed};
-use crate::canary::judge::{judge, worth_another_try};
-use crate::canary::outcome::{News, Outcome, Place};
-use crate::canary::parent::{Active, Remains, Start};
-use crate::canary::report::{End, Order, Report, Run};
-use crate::canary::stray;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
-use crate::child::{self, Voice};
-use crate::clock::{Mono, unix_seconds};
-use crate::host::Host;
-use crate::snapshot::{DriverState, GpuState};
+use canary::gate::{self, Allows, Claimed};
+use canary::judge::{judge, worth_another_try};
+use canary::parent::{Active, Remains, Start};
+use canary::report::{End, Order, Report, Run};
+use canary::stray;
+use host::Host;
+use host::child::{self, Voice};
+use model::canary::{News, Outcome, Place};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
+use model::clock::{Mono, unix_seconds};
+use model::snapshot::{DriverState, GpuState};
 
 /// Time between two looks at a run and at what may end it.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ impl Collector {
             Ok(order) => order,
             Err(reason) => return self.put_off(place, reason, "nothing is known of the GPU"),
         };
-        if let Err(text) = take_interlock(&mut self.interlock, &self.context.config.canary.interlock) {
+        if let Err(text) = take_interlock(&mut self.interlock, &self.context.config.canary.lock_file) {
             return self.put_off(place, CanarySkip::Interlock, &text);
         }
         if let Some(pid) = self.stray(place, peer.as_ref()) {
@@ -112,7 +112,7 @@ impl Collector {
             nvml_library: config.sampler.nvml_library.clone(),
             cuda_library: config.canary.cuda_library.clone(),
             checks,
-            memory_bytes: u64::from(config.canary.memory_mib) * MIB,
+            memory_bytes: u64::from(config.canary.max_memory_mib) * MIB,
             seed: self.dice.number(),
             yields: true,
         })
@@ -125,7 +125,7 @@ impl Collector {
         let start = Start {
             program: &program,
             order,
-            hung_after: config.hung_after,
+            hung_after: config.progress_timeout,
             kill_after: config.kill_after,
             voice: Voice::Log,
         };
@@ -170,7 +170,7 @@ impl Collector {
             return Some("the driver is to be released".into());
         }
         let snapshot = self.context.board.current();
-        if let Some(text) = desk::maintenance(&self.context.config, &snapshot) {
+        if let Some(text) = desk::maintenance(&snapshot) {
             return Some(format!("maintenance: {text}"));
         }
         if let Some(Claimed::By(whom)) = self.desk.with(|state| state.pod(&snapshot, place)) {

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::canary::gate::Since;
-use crate::canary::gate::facts::{Facts, Told};
-use crate::canary::outcome::Place;
-use crate::catalog::schema::Metric;
-use crate::catalog::{self as m, Gpu};
-use crate::clock::Mono;
-use crate::snapshot::{GpuState, Snapshot};
+use canary::gate::Since;
+use canary::gate::facts::{Facts, Told};
+use model::canary::Place;
+use model::catalog::schema::Metric;
+use model::catalog::{self as m, Gpu};
+use model::clock::Mono;
+use model::snapshot::{GpuState, Snapshot};
 
 /// What was seen.
 #[derive(Debug, Default)]
@@ -123,8 +123,8 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::schema::Entity;
-    use crate::snapshot::{DriverState, Family, GpuView, Series, SubjectText, Value};
+    use model::catalog::schema::Entity;
+    use model::snapshot::{DriverState, Family, GpuView, Series, SubjectText, Value};
     use std::sync::Arc;
 
     fn gpu() -> Gpu {
@@ -148,10 +148,11 @@ mod tests {
         let mut families = vec![Family {
             def: m::gpu_processes.def(),
             series: kinds.map(|kind| series((kind,).texts(), processes)).into(),
+            whole: true,
         }];
         if let Some(busy) = busy {
             let def = m::gpu_last_busy_timestamp_seconds.def();
-            families.push(Family { def, series: vec![series(Vec::new(), busy)] });
+            families.push(Family { def, series: vec![series(Vec::new(), busy)], whole: true });
         }
         let state = if up { GpuState::Up } else { GpuState::Failing { text: String::new() } };
         let view = GpuView { gpu: gpu(), state, parts: Vec::new(), gaps: Vec::new(), processes: Vec::new() };

@@ -6,8 +6,8 @@ use nix::errno::Errno;
 
 use super::count::{Counted, between};
 use super::kernel::{Group, Kernel, Place, Reading, Refusal};
-use crate::catalog::PerfEvent;
-use crate::cpus::CpuSet;
+use model::catalog::PerfEvent;
+use model::cpus::CpuSet;
 
 /// Most hardware events in a group. A group gets its turn only when all its counters are free at once. The CPU has at
 /// least four, of which the watchdog for hard lockups may hold one; cycles and instructions mostly have their own.

@@ -6,7 +6,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-use crate::catalog::{PerfEvent, PerfState};
+use model::catalog::{PerfEvent, PerfState};
 
 /// Where an event is counted.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use super::counters::{Counters, Outcomes};
 use super::kernel::{Kernel, Place, Refusal};
 use super::places::Groups;
 use super::room;
-use crate::catalog::{CpuGroup, PerfEvent, PerfState};
-use crate::cpus::CpuSet;
+use model::catalog::{CpuGroup, PerfEvent, PerfState};
+use model::cpus::CpuSet;
 
 const NO_ROOM: Refusal = Refusal::NotAsked("more file descriptors than half the limit of open files");
 

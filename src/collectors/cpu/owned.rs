@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::counters::Counters;
 use super::kernel::{Group, Kernel, Place, Refusal};
-use crate::catalog::PerfEvent;
-use crate::cpus::CpuSet;
-use crate::host::Host;
+use host::Host;
+use model::catalog::PerfEvent;
+use model::cpus::CpuSet;
 
 /// What is to be counted of owners, by their identity.
 pub type Wanted = BTreeMap<Arc<str>, Folder>;

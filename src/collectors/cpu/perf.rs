@@ -11,8 +11,8 @@ use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, So
 use perf_event::{Builder, Counter, ReadFormat};
 
 use super::kernel::{Group, Kernel, Place, Reading, Refusal};
-use crate::catalog::PerfEvent;
-use crate::host::Host;
+use host::Host;
+use model::catalog::PerfEvent;
 
 /// Event code of FP_ARITH_INST_RETIRED; its unit masks name the width (Intel SDM volume 3B, chapter 20; perfmon event
 /// lists of Broadwell and of every Xeon Scalable).
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    use crate::catalog::PerfState;
+    use model::catalog::PerfState;
 
     #[test]
     fn floating_point_is_counted_only_where_its_code_is_known() {

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::catalog::CpuGroup;
-use crate::cpus::CpuSet;
-use crate::host::Host;
-use crate::topology::Topology;
+use host::Host;
+use model::catalog::CpuGroup;
+use model::cpus::CpuSet;
+use model::topology::Topology;
 
 /// The group of each CPU. One that is not in it belongs to the group without names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ fn read(list: &Path) -> Option<CpuSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::model::{L3Group, NumaNode};
+    use model::topology::{L3Group, NumaNode};
     use std::fs;
 
     fn group(node: &str, l3: &str) -> CpuGroup {

@@ -2,7 +2,7 @@
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::catalog::PerfEvent;
+use model::catalog::PerfEvent;
 
 /// Most descriptors for the counters of owners' control groups, all together. A counter of a control group also
 /// makes the kernel look at each change between groups on its CPU, so this is a bound on that too.
@@ -28,7 +28,7 @@ pub fn for_owners(room: usize, machine: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::schema::KnownLabel;
+    use model::catalog::schema::KnownLabel;
     use proptest::prelude::*;
 
     proptest! {

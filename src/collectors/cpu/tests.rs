@@ -14,10 +14,10 @@ use super::machine::{Machine, state};
 use super::owned::{Folder, Left, Owned, Wanted, folder};
 use super::perf::{Perf, Processor};
 use super::places::Groups;
-use crate::catalog::PerfEvent::{self, *};
-use crate::catalog::{CpuGroup, PerfState};
-use crate::cpus::CpuSet;
-use crate::host::Host;
+use host::Host;
+use model::catalog::PerfEvent::{self, *};
+use model::catalog::{CpuGroup, PerfState};
+use model::cpus::CpuSet;
 
 const DEFAULT: [PerfEvent; 8] =
     [ContextSwitches, CpuMigrations, PageFaults, MajorFaults, Cycles, Instructions, LlcMisses, BranchMisses];

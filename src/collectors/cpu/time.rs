@@ -7,9 +7,9 @@ use std::io::Read;
 use std::path::Path;
 
 use super::places::Groups;
-use crate::catalog::schema::KnownLabel;
-use crate::catalog::{CpuGroup, CpuMode};
-use crate::host::Host;
+use host::Host;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{CpuGroup, CpuMode};
 
 /// Most bytes read: the lines of CPUs come first, and 8192 of them fit.
 const MOST_BYTES: u64 = 1 << 20;

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::clock::Mono;
-use crate::host::Host;
-use crate::state::{Keeper, KernelLogPosition, Store};
+use host::Host;
+use host::state::{Keeper, KernelLogPosition, Store};
+use model::clock::Mono;
 
 /// The position is saved at most this often,
 const EVERY: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@
 //! within the code would otherwise count as another code. Lines that a process wrote into the log do not
 //! count; the kernel marks them by their facility.
 
-use crate::fact::{KernelLine, pci_address};
+use model::fact::{KernelLine, pci_address};
 
 /// Longest text that is kept of a line, in bytes.
 const MAX_TEXT: usize = 1024;

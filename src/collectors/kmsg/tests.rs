@@ -1,6 +1,5 @@
 //! The collector on a file that stands for /dev/kmsg.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -8,10 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::config::Config;
-use crate::fact::KernelLine;
-use crate::ledger::inbox::Inbox;
-use crate::stop::Stop;
+use host::stop::Stop;
+use ledger::inbox::Inbox;
+use model::fact::KernelLine;
+use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -49,18 +48,8 @@ impl Bench {
         config.state.dir = self.root.path().join("state");
         let context = Context {
             config: Arc::new(config),
-            off: Arc::new(HashSet::new()),
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
-            samplers: Arc::default(),
-            canaries: Arc::default(),
-            lookers: Arc::default(),
-            switch: Arc::default(),
-            windows: Arc::new(crate::windows::desk::Desk::new(&Config::default())),
-            canary: Arc::default(),
-            pods: Arc::default(),
-            board: Arc::default(),
-            http: Arc::default(),
         };
         let thread = start(context.clone()).unwrap();
         let counted = [0.0; KmsgOutcome::ALL.len()];

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::api::{AllocatableResponse, ClaimResource, ContainerDevices, ListResponse};
-use crate::catalog::{self as m, Node, Resource};
-use crate::owners::pods::{Claim, device_id};
-use crate::sample::Rows;
-use crate::windows::file::clean;
+use attribution::kubelet::api::{AllocatableResponse, ClaimResource, ContainerDevices, ListResponse};
+use attribution::pods::{Claim, device_id};
+use model::catalog::{self as m, Node, Resource};
+use model::sample::Rows;
+use model::text::clean;
 
 /// Longest name that is kept, in bytes.
 const MAX_NAME: usize = 128;
@@ -85,10 +85,11 @@ pub fn rows(list: &ListResponse, allocatable: Option<&AllocatableResponse>, rows
     for (resource, devices) in all.iter().take(MAX_RESOURCES) {
         // What can be given out and is not, is 0 of it.
         given.entry(Arc::clone(resource)).or_insert(0);
-        let _ = of.put(&m::gpu_allocatable, (Resource(Arc::clone(resource)),), *devices as f64);
+        let _ =
+            of.put(&m::gpu_kubelet_allocatable_devices, (Resource(Arc::clone(resource)),), *devices as f64);
     }
     for (resource, devices) in given.iter().take(MAX_RESOURCES) {
-        let _ = of.put(&m::gpu_allocated, (Resource(Arc::clone(resource)),), *devices as f64);
+        let _ = of.put(&m::gpu_kubelet_allocated_devices, (Resource(Arc::clone(resource)),), *devices as f64);
     }
 }
 
@@ -107,8 +108,8 @@ fn text(text: &str) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::api::{CdiDevice, ContainerResources, DynamicResource, PodResources};
     use super::*;
+    use attribution::kubelet::api::{CdiDevice, ContainerResources, DynamicResource, PodResources};
     use proptest::prelude::*;
 
     fn devices(resource: &str, ids: &[&str]) -> ContainerDevices {
@@ -129,7 +130,7 @@ mod tests {
         let mut rows = Rows::default();
         super::rows(list, allocatable, &mut rows);
         assert!(rows.conform());
-        let row = |row: &crate::sample::Row| {
+        let row = |row: &model::sample::Row| {
             let def = m::def(row.metric).unwrap();
             format!("{} {} {}", def.name, row.labels[0].text(&def.labels[0]), row.value)
         };
@@ -157,12 +158,12 @@ mod tests {
         assert_eq!(
             told(&list, Some(&allocatable)),
             [
-                "gpu_allocatable nvidia.com/gpu 2",
-                "gpu_allocatable nvidia.com/gpu.shared 4",
-                "gpu_allocatable nvidia.com/mig-1g.10gb 2",
-                "gpu_allocated nvidia.com/gpu 1",
-                "gpu_allocated nvidia.com/gpu.shared 2",
-                "gpu_allocated nvidia.com/mig-1g.10gb 0",
+                "gpu_kubelet_allocatable_devices nvidia.com/gpu 2",
+                "gpu_kubelet_allocatable_devices nvidia.com/gpu.shared 4",
+                "gpu_kubelet_allocatable_devices nvidia.com/mig-1g.10gb 2",
+                "gpu_kubelet_allocated_devices nvidia.com/gpu 1",
+                "gpu_kubelet_allocated_devices nvidia.com/gpu.shared 2",
+                "gpu_kubelet_allocated_devices nvidia.com/mig-1g.10gb 0",
             ]
         );
         assert_eq!(told(&list, None).len(), 2, "an old kubelet tells only what it has given out");
@@ -198,7 +199,7 @@ mod tests {
         let claims = claims(&list);
         assert_eq!((claims.len(), &*claims[0].resource), (1, "gpus"));
         assert_eq!(claims[0].devices, ["gpu-1".into(), "0a1b-gpu-2".into()]);
-        assert_eq!(told(&list, None), ["gpu_allocated gpu.nvidia.com 2"]);
+        assert_eq!(told(&list, None), ["gpu_kubelet_allocated_devices gpu.nvidia.com 2"]);
     }
 
     proptest! {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::config::Config;
-use crate::host::Host;
+use host::Host;
+use settings::Config;
 
 /// The management library, as the loader knows it.
 pub const NVML: &str = "libnvidia-ml.so.1";

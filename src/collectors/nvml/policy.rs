@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use crate::clock::Mono;
-use crate::sampler::inflight::{FAST_SLOT, PEERS_SLOT, SlotView};
+use host::inflight::{FAST_SLOT, PEERS_SLOT, SlotView};
+use model::clock::Mono;
 
 /// A call past its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::inflight::InCall;
+    use host::inflight::InCall;
     use proptest::prelude::*;
 
     const SECOND: u64 = 1_000_000_000;

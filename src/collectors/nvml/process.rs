@@ -9,13 +9,13 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::policy::{self, GivenUp, Health};
-use crate::catalog::{self, SamplerEnd};
-use crate::child::{self, Running, Voice};
-use crate::clock::Mono;
-use crate::ledger::inbox::{Event, Inbox};
-use crate::sample::ErrorKind;
-use crate::sampler::inflight::Table;
-use crate::sampler::wire::{self, FrameError, FromSampler, Orders, Seat, ToSampler};
+use host::child::{self, Running, Voice};
+use host::inflight::Table;
+use ledger::inbox::{Event, Inbox};
+use model::catalog::{self, SamplerEnd};
+use model::clock::Mono;
+use model::sample::ErrorKind;
+use sampler::wire::{self, FrameError, FromSampler, Orders, Seat, ToSampler};
 
 /// What the thread that reads a sampler's frames tells the supervisor.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Mono;
-use crate::collectors::module::{LoadId, Sight};
+use model::clock::Mono;
+use model::driver_module::{LoadId, Sight};
 
 /// The driver is released, or is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -271,7 +271,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collectors::module::Load;
+    use model::driver_module::Load;
 
     const SETTLE: Duration = Duration::from_secs(5);
 

@@ -3,13 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::catalog::schema::LabelSet;
-use crate::catalog::{self as m, Gpu, MigInfo, Subject};
-use crate::host::Host;
-use crate::owners::cgroup::{Membership, membership};
-use crate::owners::environ::Said;
-use crate::owners::{cgroup, environ, proc, usage};
-use crate::snapshot::Snapshot;
+use attribution::cgroup::{Membership, membership};
+use attribution::environ::Said;
+use attribution::{cgroup, environ, proc, usage};
+use host::Host;
 
 /// Most bytes read of `/proc/PID/cgroup`.
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
@@ -77,25 +74,4 @@ pub(super) fn process(host: &Host, pid: u32) -> Result<Seen, Failed> {
 pub(super) fn environment(host: &Host, pid: u32) -> Said {
     let path = folder(host, pid).join("environ");
     proc::read(&path, environ::MOST_BYTES as u64).map(|bytes| environ::said(&bytes)).unwrap_or_default()
-}
-
-/// What a device plugin may call the place a process is on: the UUID of its MIG device, or of its GPU and the GPU's
-/// number.
-pub(super) fn devices(snapshot: &Snapshot, gpu: &Gpu, instance: Option<(u32, u32)>) -> Vec<String> {
-    let Some((gpu_instance, compute_instance)) = instance else {
-        return vec![gpu.uuid.to_string(), gpu.gpu.to_string(), format!("nvidia{}", gpu.gpu)];
-    };
-    let uuid_at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid");
-    let mut uuids =
-        snapshot.series(&m::gpu_mig_info).iter().filter_map(|series| match &series.subject.subject {
-            Subject::ComputeInstance(mig)
-                if mig.uuid == gpu.uuid
-                    && (mig.gpu_instance, mig.compute_instance) == (gpu_instance, compute_instance) =>
-            {
-                let at = uuid_at?;
-                Some(series.labels.get(at)?.text(&MigInfo::DEFS[at]).to_owned())
-            }
-            _ => None,
-        });
-    uuids.next().into_iter().collect()
 }

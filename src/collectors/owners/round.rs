@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Known, Owners, lookup};
-use crate::catalog::OwnerKind;
-use crate::clock::Mono;
-use crate::cpus::CpuSet;
-use crate::owners::proc::{self, Stat};
-use crate::owners::reader::MOST_GIVEN_UP;
-use crate::owners::usage::{self, Usage};
-use crate::owners::{Owner, Reading};
+use attribution::proc::{self, Stat};
+use attribution::usage::{self, Usage};
+use host::reader::MOST_GIVEN_UP;
+use model::catalog::OwnerKind;
+use model::clock::Mono;
+use model::cpus::CpuSet;
+use model::owners::{Owner, Reading};
 
 /// Most processes read at a time, of all owners.
 const MOST_PROCESSES: usize = 512;

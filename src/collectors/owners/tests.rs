@@ -7,13 +7,16 @@ use std::time::Instant;
 use nix::sys::stat::Mode;
 
 use super::*;
-use crate::catalog::OwnerKind;
-use crate::config::Config;
-use crate::ledger::inbox::Inbox;
-use crate::owners::pods::{Claim, Claims};
-use crate::owners::{GpuProcess, Reading};
-use crate::snapshot::{GpuState, GpuView};
-use crate::stop::Stop;
+use crate::views;
+use attribution::pods::{Claim, Claims};
+use exposition::snapshot_cell::SnapshotCell;
+use host::stop::Stop;
+use ledger::inbox::Inbox;
+use model::catalog::Gpu;
+use model::catalog::OwnerKind;
+use model::owners::{GpuProcess, Reading};
+use model::snapshot::{GpuState, GpuView, Snapshot};
+use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const ID: &str = "9bca8d63d5fa610783847915bcff0ecac1273e5b4bed3f6fa1b07350e0135961";
@@ -29,6 +32,8 @@ struct Machine {
 /// A collector at work on it.
 struct Running {
     context: Context,
+    snapshots: Arc<SnapshotCell>,
+    pods: Arc<Pods>,
     thread: JoinHandle<()>,
     attributed: Vec<Attribution>,
     readings: Vec<Reading>,
@@ -75,22 +80,14 @@ impl Machine {
         config.host.root = self.root.path().into();
         let context = Context {
             config: Arc::new(config.clone()),
-            off: Arc::default(),
             inbox: Arc::new(Inbox::default()),
             stop: Arc::new(Stop::default()),
-            samplers: Arc::default(),
-            canaries: Arc::default(),
-            lookers: Arc::default(),
-            switch: Arc::default(),
-            canary: Arc::default(),
-            windows: Arc::new(crate::windows::desk::Desk::new(&config)),
-            pods: Arc::default(),
-            board: Arc::default(),
-            http: Arc::default(),
         };
-        let thread = start(context.clone()).unwrap();
+        let (snapshots, pods) = (Arc::default(), Arc::<Pods>::default());
+        let thread =
+            start(context.clone(), View::new(&snapshots, views::gpu_work), Arc::clone(&pods)).unwrap();
         let (attributed, readings, lookups) = (Vec::new(), Vec::new(), Vec::new());
-        Running { context, thread, attributed, readings, lookups, sequence: 0 }
+        Running { context, snapshots, pods, thread, attributed, readings, lookups, sequence: 0 }
     }
 }
 
@@ -117,7 +114,7 @@ impl Running {
                 .collect(),
         };
         let gpus = (0..2).map(view).collect();
-        self.context.board.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
+        self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
     }
 
     /// Takes letters until the condition holds; snapshots keep coming, as they do.
@@ -214,7 +211,7 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
 #[test]
 fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(1500);
+    machine.config.owners.read_timeout = Duration::from_millis(1500);
     for pid in 1..=6 {
         machine.process(pid, 100, "0::/system.slice/slurmd.service\n");
         machine.hangs(&format!("proc/{pid}/environ"));
@@ -236,7 +233,7 @@ fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
 #[test]
 fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(1500);
+    machine.config.owners.read_timeout = Duration::from_millis(1500);
     machine.process(1, 100, "");
     machine.hangs("proc/1/cgroup");
     machine.process(2, 100, "0::/system.slice/a.service\n");
@@ -260,8 +257,8 @@ fn a_process_that_cannot_be_read_in_time_is_nobodys_and_the_others_are_found() {
 #[test]
 fn one_that_was_late_is_looked_up_again_when_nothing_hangs_any_more() {
     let mut machine = Machine::new();
-    machine.config.owners.read_deadline = Duration::from_millis(1500);
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.owners.read_timeout = Duration::from_millis(1500);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     machine.process(1, 100, "");
     machine.hangs("proc/1/cgroup");
     let mut running = machine.start();
@@ -279,7 +276,7 @@ fn one_that_was_late_is_looked_up_again_when_nothing_hangs_any_more() {
 #[test]
 fn a_process_that_is_gone_keeps_its_owner_and_a_number_used_again_gets_another() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     machine.process(1, 100, "0::/system.slice/a.service\n");
     let mut running = machine.start();
     running.until("its owner", &[(0, 1)], |r| r.id(1) == "unit/a.service");
@@ -310,7 +307,7 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
         devices: vec![device.into()],
     };
     let all = vec![claim("a", "GPU-0"), claim("b", "GPU-1"), claim("c", "GPU-1")];
-    running.context.pods.put(Claims { told: Some(Mono(1)), all });
+    running.pods.put(Claims { told: Some(Mono(1)), all });
     let started = Instant::now();
     let listed = [(0, 1), (1, 2)];
     running.until("the one", &listed, |r| r.id(1) == "pod/ml/a/main");
@@ -323,7 +320,7 @@ fn a_pod_without_logs_gets_the_names_of_the_one_claim_on_its_device() {
 #[test]
 fn a_pod_seen_from_another_container_is_named_and_its_group_is_found() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     let slice = format!("kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
     let scope = format!("{slice}/cri-containerd-{ID}.scope");
     machine.process(1, 100, &format!("0::/../../{scope}\n"));
@@ -351,7 +348,7 @@ fn a_pod_seen_from_another_container_is_named_and_its_group_is_found() {
 #[test]
 fn what_owners_use_is_read_from_their_groups_and_processes() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(20);
+    machine.config.metrics.publish_interval = Duration::from_millis(20);
     machine.process(1, 100, "0::/system.slice/a.service\n");
     machine.process(2, 100, "0::/system.slice/a.service/below\n");
     machine.write("proc/2/status", "Uid:\t0\nCpus_allowed_list:\t8-9\n");
@@ -384,7 +381,7 @@ fn what_owners_use_is_read_from_their_groups_and_processes() {
 #[test]
 fn five_thousand_processes_are_all_attributed_and_the_reading_stays_bounded() {
     let mut machine = Machine::new();
-    machine.config.ledger.publish_interval = Duration::from_millis(50);
+    machine.config.metrics.publish_interval = Duration::from_millis(50);
     let mut listed = Vec::new();
     for pid in 1..=5000 {
         machine.process(pid, 100, &format!("0::/system.slice/unit-{}.service\n", pid % 100));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::topology::Topology;
+use model::topology::Topology;
 
 /// Longest file.
 const MOST: u64 = 8 << 20;
@@ -25,7 +25,7 @@ pub(super) fn read(file: &Path) -> Result<Option<Topology>, String> {
     if file.as_os_str().is_empty() {
         return Ok(None);
     }
-    let said = |why: &dyn std::fmt::Display| format!("topology.declared {}: {why}", file.display());
+    let said = |why: &dyn std::fmt::Display| format!("topology.expected_file {}: {why}", file.display());
     let bytes = content(file).map_err(|error| said(&error))?;
     if bytes.len() as u64 > MOST {
         return Err(said(&format!("longer than {MOST} bytes")));
@@ -51,7 +51,7 @@ fn content(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::specimen::machine;
+    use model::topology::fixtures::machine;
 
     #[test]
     fn both_forms_are_read_and_other_files_are_told() {

@@ -4,10 +4,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::machine_id;
-use crate::config::Config;
-use crate::host::Host;
-use crate::state::{Document, Store};
-use crate::topology::Topology;
+use host::Host;
+use host::state::{Document, Store};
+use model::topology::Topology;
+use settings::Config;
 
 /// What is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ impl FirstSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::specimen::machine;
+    use model::topology::fixtures::machine;
 
     fn config(dir: &std::path::Path) -> Config {
         let mut config = Config::default();

@@ -5,13 +5,13 @@ use std::cell::Cell;
 use std::error::Error;
 use std::time::Instant;
 
-use gpu_node_exporter::catalog::PerfEvent;
 use gpu_node_exporter::collectors::cpu::kernel::{Group, Kernel, Place, Reading, Refusal};
 use gpu_node_exporter::collectors::cpu::machine::Machine;
 use gpu_node_exporter::collectors::cpu::perf::{self, Perf, Processor};
 use gpu_node_exporter::collectors::cpu::places::{self, Groups};
-use gpu_node_exporter::config::Config;
-use gpu_node_exporter::host::Host;
+use host::Host;
+use model::catalog::PerfEvent;
+use settings::Config;
 
 use super::cost;
 

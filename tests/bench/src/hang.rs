@@ -67,7 +67,7 @@ fn one_gpu(options: &Options) -> Result<(), Box<dyn Error>> {
     while started.elapsed() < Duration::from_secs(options.seconds) {
         let look = Look::at(&mut scraper)?;
         slowest = slowest.max(look.took);
-        oldest = oldest.max(look.oldest_but("gpu=\"3\"", gpu_node_exporter::clock::unix_seconds()));
+        oldest = oldest.max(look.oldest_but("gpu=\"3\"", model::clock::unix_seconds()));
         if look.values("gpu_power_watts", &["gpu=\"3\""]).is_empty() {
             gone.get_or_insert(started.elapsed().as_secs_f64());
         }

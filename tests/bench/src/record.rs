@@ -5,11 +5,11 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::catalog::schema::LabelText;
-use gpu_node_exporter::catalog::{self as m, Kind, MetricId, Subject};
-use gpu_node_exporter::clock::Mono;
-use gpu_node_exporter::sample::{Batch, Drained, Row, Rows};
-use gpu_node_exporter::sampler::wire::{self, FromSampler, Orders, Seat};
+use model::catalog::schema::LabelText;
+use model::catalog::{self as m, Kind, MetricId, Subject};
+use model::clock::Mono;
+use model::sample::{Batch, Drained, Row, Rows};
+use sampler::wire::{self, FromSampler, Orders, Seat};
 
 use super::samplers;
 

@@ -12,12 +12,12 @@ use super::{cost, soak};
 const SETTINGS: [(&str, &str); 9] = [
     ("SAMPLER__FAST_INTERVAL", "10ms"),
     ("SAMPLER__NORMAL_INTERVAL", "50ms"),
-    ("SAMPLER__DRAIN_INTERVAL", "100ms"),
+    ("SAMPLER__SAMPLES_INTERVAL", "100ms"),
     ("SAMPLER__SLOW_INTERVAL", "100ms"),
     ("SAMPLER__RARE_INTERVAL", "200ms"),
-    ("SAMPLER__LINKS_INTERVAL", "200ms"),
+    ("SAMPLER__NVLINK_INTERVAL", "200ms"),
     ("SAMPLER__DRIVER_RETRY_INTERVAL", "50ms"),
-    ("LEDGER__PUBLISH_INTERVAL", "50ms"),
+    ("METRICS__PUBLISH_INTERVAL", "50ms"),
     ("PROCESSES__PER_PROCESS", "true"),
 ];
 /// How long the driver stays, and how long it is away.

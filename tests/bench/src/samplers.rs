@@ -7,9 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::child::{self, Environment, Running, Voice};
-use gpu_node_exporter::sampler::inflight::Table;
-use gpu_node_exporter::sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
+use host::child::{self, Environment, Running, Voice};
+use host::inflight::Table;
+use sampler::wire::{self, FromSampler, Intervals, Orders, Seat, ToSampler};
 
 use super::cost;
 use super::daemon::wait;
@@ -110,10 +110,10 @@ pub fn orders(library: &Path) -> Orders {
         intervals: Intervals {
             fast: Duration::from_millis(100),
             normal: Duration::from_secs(1),
-            drain: Duration::from_secs(2),
+            samples: Duration::from_secs(2),
             slow: Duration::from_secs(10),
             rare: Duration::from_secs(60),
-            links: Duration::from_secs(600),
+            nvlink: Duration::from_secs(600),
         },
         call_deadline: Duration::from_secs(3),
         init_deadline: Duration::from_secs(20),

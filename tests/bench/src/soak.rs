@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use gpu_node_exporter::catalog::{self as m, DriverError, Node, SamplerEnd};
-use gpu_node_exporter::clock::Mono;
-use gpu_node_exporter::collectors::module::{Load, LoadId, Sight};
-use gpu_node_exporter::encode::Format;
-use gpu_node_exporter::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What, pci_address};
-use gpu_node_exporter::ledger::inbox::{Event, Inbox, Stall};
-use gpu_node_exporter::ledger::{Ledger, Seen, Settings};
-use gpu_node_exporter::sample::ErrorKind;
-use gpu_node_exporter::sampler::wire::Seat;
-use gpu_node_exporter::snapshot::Board;
+use exposition::encode::Format;
+use exposition::snapshot_cell::SnapshotCell;
+use ledger::inbox::{Event, Inbox, Stall};
+use ledger::{Ledger, Seen, Settings};
+use model::catalog::{self as m, DriverError, Node, SamplerEnd};
+use model::clock::Mono;
+use model::driver_module::{Load, LoadId, Sight};
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What, pci_address};
+use model::sample::ErrorKind;
+use sampler::wire::Seat;
 
 use super::record::{Recording, Replay};
 use super::{cost, restarts};
@@ -103,7 +103,7 @@ struct Day<'a> {
     recording: &'a Recording,
     ledger: Ledger,
     inbox: Inbox,
-    board: Board,
+    board: SnapshotCell,
     page: String,
     replay: Replay,
     /// Restarts of the driver.
@@ -121,6 +121,7 @@ impl<'a> Day<'a> {
         let ledger = Ledger::new(Settings {
             max_series: 20_000,
             off: Default::default(),
+            groups: Vec::new(),
             bridge: Duration::from_secs(3),
             seen: Seen::default(),
             faulty: Default::default(),
@@ -137,7 +138,7 @@ impl<'a> Day<'a> {
             recording,
             ledger,
             inbox,
-            board: Board::default(),
+            board: SnapshotCell::default(),
             page: String::new(),
             replay: Replay { generation: 1, ..Replay::default() },
             loads: 0,
@@ -333,9 +334,9 @@ impl<'a> Day<'a> {
     }
 }
 
-fn number(series: &gpu_node_exporter::snapshot::Series) -> f64 {
+fn number(series: &model::snapshot::Series) -> f64 {
     match series.value {
-        gpu_node_exporter::snapshot::Value::Number(value) => value,
+        model::snapshot::Value::Number(value) => value,
         _ => f64::NAN,
     }
 }

@@ -31,7 +31,7 @@ class Canary:
         folder = env.folder / f"canary-{gpu.index}"
         folder.mkdir(exist_ok=True)
         prefix = "GPU_NODE_EXPORTER__CANARY__"
-        own = {"INTERLOCK": str(folder / "lock"), "MAINTENANCE_FILE": str(folder / "maintenance")}
+        own = {"LOCK_FILE": str(folder / "lock")}
         self.variables = os.environ | {prefix + k: v for k, v in (own | (settings or {})).items()}
         self.state = folder / "state"
 

@@ -55,8 +55,8 @@ def open_devices(daemon: Daemon) -> list[str]:
 def run(env: Env, report: Report) -> None:
     gpu = env.gpu()
     settings = {
-        "CANARY__INTERVAL": f"{INTERVAL}s", "CANARY__IDLE_FOR": "1s", "CANARY__DUTY_PPM": "100000",
-        "CANARY__INTERLOCK": str(env.folder / "lock"), "CANARY__MAINTENANCE_FILE": str(env.folder / "none"),
+        "CANARY__INTERVAL": f"{INTERVAL}s", "CANARY__IDLE_FOR": "1s", "CANARY__MAX_DUTY_RATIO": "0.1",
+        "CANARY__LOCK_FILE": str(env.folder / "lock"),
     }  # fmt: skip
     with env.daemon("living", settings) as daemon:
         with report.part("host"):

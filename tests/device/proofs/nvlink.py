@@ -47,7 +47,7 @@ def run(env: Env, report: Report) -> None:
     second = next(g for g in gpus if g != first)
     size = env.options.nvlink_gib * GIB
     report.info("from, to, bytes", f"GPU {first.index}, GPU {second.index}, {size}")
-    settings = {"SAMPLER__SLOW_INTERVAL": "5s", "SAMPLER__RARE_INTERVAL": "10s", "SAMPLER__LINKS_INTERVAL": "10s"}
+    settings = {"SAMPLER__SLOW_INTERVAL": "5s", "SAMPLER__RARE_INTERVAL": "10s", "SAMPLER__NVLINK_INTERVAL": "10s"}
     with env.daemon("nvlink", settings) as daemon:
         page = daemon.scrape()
         if not gpu_has_links(first, page):
@@ -58,7 +58,7 @@ def run(env: Env, report: Report) -> None:
             now = time.time()
             for gpu in (first, second):
                 wait_visits(daemon, gpu, "slow", now, 2, 30)
-                wait_visits(daemon, gpu, "links", now, 1, 40)
+                wait_visits(daemon, gpu, "nvlink", now, 1, 40)
             time.sleep(1.2)  # until both GPUs' newest visits are on one page
             page = daemon.scrape()
             return {gpu: counters(gpu, page) for gpu in (first, second)}

@@ -1,12 +1,13 @@
 //! The shipped exporter on a simulated node of its own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 use simgpu::host::{Host, HostProcess};
 
@@ -33,6 +34,8 @@ pub struct Node {
     dir: PathBuf,
     environment: Vec<(String, PathBuf)>,
     program: PathBuf,
+    /// Keeps the canary away while held.
+    canary_lock: Option<Flock<File>>,
 }
 
 impl Drop for Node {
@@ -88,8 +91,7 @@ impl Node {
             own("STATE__DIR", dir.join("state")),
             own("CONTROL__SOCKET", dir.join("control.sock")),
             own("CANARY__CUDA_LIBRARY", dir.join("libcuda.so.1")),
-            own("CANARY__INTERLOCK", dir.join("canary.lock")),
-            own("CANARY__MAINTENANCE_FILE", dir.join("maintenance")),
+            own("CANARY__LOCK_FILE", dir.join("canary.lock")),
         ]);
         let folder = dir.to_string_lossy();
         let given: Vec<(&str, String)> = incident
@@ -108,21 +110,30 @@ impl Node {
         if scale > 1 {
             // What is read rarely must be read as much more often as the rules' times are shorter.
             settings.extend([
-                ("SAMPLER__DRAIN_INTERVAL", "1s"),
+                ("SAMPLER__SAMPLES_INTERVAL", "1s"),
                 ("SAMPLER__SLOW_INTERVAL", "1s"),
                 ("SAMPLER__RARE_INTERVAL", "2s"),
-                ("SAMPLER__LINKS_INTERVAL", "20s"),
+                ("SAMPLER__NVLINK_INTERVAL", "20s"),
             ]);
         }
         settings.extend(given.iter().map(|(key, value)| (*key, value.as_str())));
         environment.extend(settings.into_iter().map(|(key, value)| own(key, value.into())));
         let (process, port) = spawn(program, &dir, &environment)?;
         let program = program.to_owned();
-        Ok(Node { instance: instance.into(), port, sim, process, dir, environment, program })
+        Ok(Node {
+            instance: instance.into(),
+            port,
+            sim,
+            process,
+            dir,
+            environment,
+            program,
+            canary_lock: None,
+        })
     }
 
     /// Lets the canary find the GPU slow twice, and then has it that this was long ago: the exporter is started anew on
-    /// what it remembers, and a maintenance file keeps the canary away until [`Node::open_aged`].
+    /// what it remembers, and the locked file keeps the canary away until [`Node::open_aged`].
     pub fn age(&mut self) -> Fallible<()> {
         const AGE: f64 = 900.0;
         let path = self.dir.join("state/canary.json");
@@ -156,15 +167,17 @@ impl Node {
         self.sim.close_gate("cause").map_err(|e| e.to_string())?;
         found(&mut file);
         fs::write(&path, file.to_string())?;
-        fs::write(self.dir.join("maintenance"), "")?;
+        let lock = File::create(self.dir.join("canary.lock"))?;
+        self.canary_lock = Some(Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, error)| error)?);
         (self.process, self.port) = spawn(&self.program, &self.dir, &self.environment)?;
         self.wait_ready()
     }
 
     /// Opens the gate `cause`, and lets the canary come again.
-    pub fn open_aged(&self) -> Fallible<()> {
+    pub fn open_aged(&mut self) -> Fallible<()> {
         self.open("cause")?;
-        Ok(fs::remove_file(self.dir.join("maintenance"))?)
+        self.canary_lock = None;
+        Ok(())
     }
 
     /// Waits until all that it reads has been read once.

@@ -5,7 +5,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use crate::cuda::{Cuda, NULL, out};
 use crate::kernels::{H200, median, sm_rate};
-use gpu_node_exporter::canary::abi::LaunchArgs;
+use canary::abi::LaunchArgs;
 
 fn listed(cuda: &Cuda) -> Vec<(u32, u64)> {
     let gpu = cuda.nvml.device_by_index(0).expect("a device");

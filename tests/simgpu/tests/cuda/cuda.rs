@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use gpu_node_exporter::canary::code;
+use canary::code;
 use nvml_wrapper::Nvml;
 use simgpu::{SCENARIO_ENV, STATE_ENV, State};
 

@@ -8,8 +8,8 @@ use simgpu::Scenario;
 
 use crate::cuda::{Cuda, NULL, out, ptx};
 use crate::kernels::H200;
-use gpu_node_exporter::canary::abi::LaunchArgs;
-use gpu_node_exporter::canary::code;
+use canary::abi::LaunchArgs;
+use canary::code;
 
 fn node(step: &str) -> Cuda {
     Cuda::load(&format!("{H200}[[step]]\n{step}\n"))
@@ -57,7 +57,7 @@ fn an_error_that_is_no_end_is_none() {
 #[test]
 fn a_kernel_that_is_given_a_wrong_address_ends_its_context() {
     let cuda = Cuda::with_context(H200);
-    let args = gpu_node_exporter::canary::abi::FillArgs { data: 0x1000, words: 1, ..Default::default() };
+    let args = canary::abi::FillArgs { data: 0x1000, words: 1, ..Default::default() };
     assert_eq!(cuda.run(cuda.kernel(c"fill"), 1, 32, 0, &args), Err(700));
     assert_eq!(cuda.cuCtxSynchronize(), Err(700));
 }

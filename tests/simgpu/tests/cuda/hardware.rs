@@ -4,7 +4,7 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 
 use crate::cuda::{Cuda, Handle, NULL, out};
 use crate::kernels::{self, H200, check, fill, median, sm_rate, sm_sdc, tensor};
-use gpu_node_exporter::canary::abi::*;
+use canary::abi::*;
 
 fn node(step: &str) -> Cuda {
     Cuda::with_context(&format!("{H200}[[step]]\ngpu = 0\n{step}\n"))

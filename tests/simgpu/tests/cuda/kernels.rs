@@ -3,8 +3,8 @@
 use std::ffi::CStr;
 
 use crate::cuda::{Cuda, out};
-use gpu_node_exporter::canary::abi::*;
-use gpu_node_exporter::canary::reference;
+use canary::abi::*;
+use canary::reference;
 
 pub const H200: &str = "still = true\n[[gpu]]\nmodel = 'H200'\n";
 

@@ -9,7 +9,7 @@ use cudarc::driver::{result, sys};
 
 use crate::cuda::{Cuda, ptx, scratch};
 use crate::kernels::H200;
-use gpu_node_exporter::canary::abi::LaunchArgs;
+use canary::abi::LaunchArgs;
 
 /// A folder with the library under the names of a driver, and a node.
 fn node() -> PathBuf {

@@ -2,7 +2,7 @@
 
 use crate::cuda::{Cuda, Handle, NULL, out};
 use crate::kernels::H200;
-use gpu_node_exporter::canary::abi::*;
+use canary::abi::*;
 
 fn pinned(cuda: &Cuda, bytes: usize) -> Handle {
     out(NULL, |out| cuda.cuMemHostAlloc(out, bytes, 0)).expect("pinned memory")

@@ -1,0 +1,4 @@
+//! The kubelet's pod-resources API.
+
+pub mod api;
+pub mod client;

@@ -1,0 +1,189 @@
+//! Asks the kubelet: one connection a visit, two calls, every step with a deadline. gRPC without TLS over a Unix
+//! socket; frames, status and the limit on messages are tonic's, the connection is hyper's.
+
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::http::uri::PathAndQuery;
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+
+use super::api::{ALLOCATABLE, AllocatableResponse, LIST, ListResponse, Nothing};
+use model::catalog::KubeletError;
+
+/// Largest answer; the kubelet's own limit.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// The host that requests name. There is none behind a socket, but HTTP/2 wants a valid one.
+const ORIGIN: &str = "http://localhost";
+
+/// What the kubelet told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// What pods have.
+    pub pods: ListResponse,
+    /// What can be given out; an old kubelet does not tell, or failed to.
+    pub allocatable: Result<AllocatableResponse, Failure>,
+}
+
+/// Why a request brought nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// Its kind; `None`: this kubelet does not know the request, which is no fault.
+    pub error: Option<KubeletError>,
+    /// What was said.
+    pub text: String,
+}
+
+/// Whether there is something to connect to: `Ok(false)` if there is no kubelet here.
+pub fn look(socket: &Path) -> Result<bool, Failure> {
+    match fs::metadata(socket) {
+        Ok(file) if file.file_type().is_socket() => Ok(true),
+        Ok(_) => Err(failure(KubeletError::NoSocket, "is no socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failure(KubeletError::Refused, error)),
+    }
+}
+
+/// Asks. Takes no longer than three deadlines: to connect, and for each call.
+pub async fn ask(socket: &Path, deadline: Duration) -> Result<Answer, Failure> {
+    let mut channel = within(deadline, "no connection", Channel::open(socket)).await?;
+    let pods = within(deadline, "no list of pods", channel.call::<ListResponse>(LIST)).await?;
+    let allocatable = within(deadline, "no list of devices", channel.call(ALLOCATABLE)).await;
+    Ok(Answer { pods, allocatable })
+}
+
+async fn within<T>(
+    deadline: Duration,
+    what: &str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let late =
+        || failure(KubeletError::Late, format!("{what} within {}", humantime::format_duration(deadline)));
+    timeout(deadline, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+fn failure(error: KubeletError, text: impl ToString) -> Failure {
+    Failure { error: Some(error), text: text.to_string() }
+}
+
+/// A connection. Its task ends with it.
+struct Channel {
+    grpc: Grpc<Sender>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Channel {
+    async fn open(socket: &Path) -> Result<Channel, Failure> {
+        let stream =
+            UnixStream::connect(socket).await.map_err(|error| failure(KubeletError::Refused, error))?;
+        let made = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (sender, connection) = made.map_err(|error| failure(KubeletError::Malformed, error))?;
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "the connection to the kubelet ended");
+            }
+        });
+        let grpc =
+            Grpc::with_origin(Sender(sender), Uri::from_static(ORIGIN)).max_decoding_message_size(MAX_BYTES);
+        Ok(Channel { grpc, task })
+    }
+
+    async fn call<A: Message + Default + 'static>(&mut self, path: &'static str) -> Result<A, Failure> {
+        self.grpc.ready().await.map_err(|error| failure(KubeletError::Malformed, error))?;
+        let codec: ProstCodec<Nothing, A> = ProstCodec::default();
+        let request = tonic::Request::new(Nothing {});
+        let answer = self.grpc.unary(request, PathAndQuery::from_static(path), codec).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| of_status(&status))
+    }
+}
+
+/// Sends requests over the connection, for tonic.
+struct Sender(SendRequest<Body>);
+
+impl tower_service::Service<Request<Body>> for Sender {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}
+
+/// A status of gRPC as a failure.
+fn of_status(status: &Status) -> Failure {
+    let text = match status.message() {
+        "" => format!("{:?}", status.code()),
+        text => model::text::clean(text, 200),
+    };
+    let error = match status.code() {
+        Code::Unimplemented => None,
+        // What tonic says of a message past the limit; no server has a reason to.
+        Code::OutOfRange => Some(KubeletError::TooLarge),
+        Code::DeadlineExceeded => Some(KubeletError::Late),
+        Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::ResourceExhausted
+        | Code::Unavailable
+        | Code::Cancelled
+        | Code::FailedPrecondition => Some(KubeletError::Refused),
+        _ => Some(KubeletError::Malformed),
+    };
+    Failure { error, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubelet.sock");
+        assert_eq!(look(&path), Ok(false));
+        fs::write(&path, "").unwrap();
+        assert_eq!(look(&path).unwrap_err().error, Some(KubeletError::NoSocket));
+        assert_eq!(look(&path.join("below")).unwrap_err().error, Some(KubeletError::Refused));
+        fs::remove_file(&path).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(look(&path), Ok(true));
+    }
+
+    #[test]
+    fn each_status_has_its_kind() {
+        let kind = |status: Status| of_status(&status).error;
+        assert_eq!(kind(Status::unimplemented("")), None);
+        assert_eq!(
+            kind(Status::out_of_range("decoded message length too large")),
+            Some(KubeletError::TooLarge)
+        );
+        assert_eq!(kind(Status::resource_exhausted("rate limit")), Some(KubeletError::Refused));
+        assert_eq!(kind(Status::internal("failed to decode")), Some(KubeletError::Malformed));
+        assert_eq!(of_status(&Status::internal("")).text, "Internal");
+    }
+}

@@ -1,0 +1,14 @@
+//! Whose work a process on a GPU is: control groups, names, users, and the kubelet's answers.
+
+#![forbid(unsafe_code)]
+
+pub mod cgroup;
+pub mod environ;
+pub mod identify;
+pub mod kubelet;
+pub mod names;
+pub mod pods;
+pub mod proc;
+pub mod text;
+pub mod usage;
+pub mod users;

@@ -1,0 +1,112 @@
+//! Names of pods and containers from the paths of the kubelet's logs, which hold them beside the ids that a
+//! process's control group has. No API and no right beyond listing two folders is needed:
+//!
+//! - `/var/log/containers/<pod>_<namespace>_<container>-<container id>.log`
+//! - `/var/log/pods/<namespace>_<pod>_<pod uid>/<container>/`
+//!
+//! (Kubernetes, `pkg/kubelet/kuberuntime/legacy.go` and `helpers.go`.) None of the names can hold a `_`.
+
+use std::fs;
+
+use host::Host;
+
+/// Most entries of a folder that are looked at: a node has some hundreds of pods, some tens of thousands of old logs.
+const MOST_ENTRIES: usize = 50_000;
+
+/// Names of a pod, and of one of its containers where that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// Name of the container.
+    pub container: Option<String>,
+    /// UID of the pod, where the path told it.
+    pub uid: Option<String>,
+}
+
+/// Looks for the names of a container (by its id) or, where that is not to be found, of a pod (by its UID).
+pub fn look(host: &Host, pod_uid: Option<&str>, container_id: Option<&str>) -> Option<Names> {
+    let of_container = container_id.and_then(|id| {
+        let end = format!("-{id}.log");
+        entries(host, "/var/log/containers").find_map(|name| container_log(&name, &end))
+    });
+    let of_pod = || {
+        let uid = pod_uid?;
+        let folder = entries(host, "/var/log/pods").find(|name| pod_folder(name, uid).is_some())?;
+        let mut names = pod_folder(&folder, uid)?;
+        let mut containers = entries(host, &format!("/var/log/pods/{folder}"));
+        // With several, which of them it is remains unknown.
+        names.container = containers.next().filter(|_| containers.next().is_none());
+        Some(names)
+    };
+    of_container.or_else(of_pod)
+}
+
+fn entries(host: &Host, folder: &str) -> impl Iterator<Item = String> + use<> {
+    let entries = fs::read_dir(host.path(folder)).into_iter().flatten().take(MOST_ENTRIES).flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// Names from `<pod>_<namespace>_<container>-<id>.log`; `end` is what follows the container's name.
+fn container_log(name: &str, end: &str) -> Option<Names> {
+    let mut parts = name.strip_suffix(end)?.split('_');
+    let (pod, namespace, container) = (parts.next()?, parts.next()?, parts.next()?);
+    let names = Names {
+        namespace: namespace.to_owned(),
+        pod: pod.to_owned(),
+        container: Some(container.to_owned()),
+        uid: None,
+    };
+    parts.next().is_none().then_some(names)
+}
+
+/// Names from `<namespace>_<pod>_<uid>`.
+fn pod_folder(name: &str, uid: &str) -> Option<Names> {
+    let mut parts = name.strip_suffix(uid)?.strip_suffix('_')?.split('_');
+    let (namespace, pod) = (parts.next()?, parts.next()?);
+    let names = Names {
+        namespace: namespace.to_owned(),
+        pod: pod.to_owned(),
+        container: None,
+        uid: Some(uid.to_owned()),
+    };
+    parts.next().is_none().then_some(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "2c48913c-b29f-11e7-9350-020968147796";
+
+    #[test]
+    fn names_come_from_the_containers_log_and_else_from_the_pods_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let id = "a".repeat(64);
+        let folder = |path: &str| fs::create_dir_all(root.path().join(path)).unwrap();
+        folder("var/log/containers");
+        folder(&format!("var/log/pods/ml_trainer-0_{UID}/main"));
+        let log = format!("var/log/containers/web-7d9c_shop_nginx-{id}.log");
+        fs::write(root.path().join(log), "").unwrap();
+        let host = Host::new(root.path());
+        let named = |uid, id| look(&host, uid, id).map(|n| (n.namespace, n.pod, n.container));
+        let text = |text: &str| text.to_owned();
+        let nginx = (text("shop"), text("web-7d9c"), Some(text("nginx")));
+        assert_eq!(named(None, Some(&id)), Some(nginx));
+        let main = (text("ml"), text("trainer-0"), Some(text("main")));
+        assert_eq!(named(Some(UID), Some("b")), Some(main));
+        folder(&format!("var/log/pods/ml_trainer-0_{UID}/sidecar"));
+        assert_eq!(named(Some(UID), None), Some((text("ml"), text("trainer-0"), None)));
+        assert_eq!(named(Some("1234"), None), None);
+        assert_eq!(look(&Host::new("/nonexistent"), Some(UID), Some(&id)), None);
+    }
+
+    #[test]
+    fn what_is_no_name_of_the_kubelets_is_none() {
+        assert_eq!(container_log("a_b_c_d-x.log", "-x.log"), None);
+        assert_eq!(container_log("-x.log", "-x.log"), None);
+        assert_eq!(pod_folder("_x", "x"), None);
+    }
+}

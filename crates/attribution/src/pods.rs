@@ -1,0 +1,136 @@
+//! What the kubelet has given out, as its pod-resources API tells it: the kubelet's collector puts it here, others
+//! look. Nobody waits for anybody.
+//!
+//! That API names namespace, pod, container and device ids, but neither the pod's UID nor the container's id, which
+//! are all that a process's control group has. So names come from the paths of the kubelet's log folders
+//! (`owners::names`), which hold both; this list helps where those cannot be read and one container alone
+//! has the device, and it says which devices are claimed before any process is there.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use model::clock::Mono;
+
+/// Devices that one container of a pod was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Namespace of the pod.
+    pub namespace: Arc<str>,
+    /// Name of the pod.
+    pub pod: Arc<str>,
+    /// Name of the container.
+    pub container: Arc<str>,
+    /// Name of the resource, as `nvidia.com/gpu`; of a dynamic claim (DRA) its name.
+    pub resource: Arc<str>,
+    /// Ids of its devices: the UUID of a GPU or MIG device (`GPU-…`, `MIG-…`), or whatever else the device plugin
+    /// calls them (an index, as GKE's `nvidia0/gi1`). What a plugin adds for shares in time (`::3`) is cut off
+    /// with [`device_id`].
+    pub devices: Vec<Arc<str>>,
+}
+
+/// All claims the kubelet has told of at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// When they were told; `None`: never, or the kubelet has not answered for so long that nothing is known.
+    pub told: Option<Mono>,
+    /// The claims.
+    pub all: Vec<Claim>,
+}
+
+impl Claims {
+    /// The claims on this device.
+    pub fn on<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a Claim> {
+        self.all.iter().filter(move |claim| claim.devices.iter().any(|id| **id == *device))
+    }
+
+    /// The claim on this device, if one container alone has it.
+    pub fn only_one_on<'a>(&'a self, device: &'a str) -> Option<&'a Claim> {
+        let mut claims = self.on(device);
+        let first = claims.next()?;
+        let same = |other: &Claim| {
+            (&other.namespace, &other.pod, &other.container)
+                == (&first.namespace, &first.pod, &first.container)
+        };
+        claims.all(same).then_some(first)
+    }
+}
+
+/// The id of a device without what a plugin adds for each share in time: `GPU-…::3` is `GPU-…`.
+pub fn device_id(id: &str) -> &str {
+    id.split_once("::").map_or(id, |(device, _)| device)
+}
+
+/// How it stands with the kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It was not asked yet.
+    #[default]
+    Unasked,
+    /// It is not to be asked.
+    Off,
+    /// There is none on this machine.
+    Absent,
+    /// It answers.
+    Answers,
+    /// It does not answer, and why.
+    Silent(String),
+}
+
+/// Where the claims hang.
+#[derive(Debug, Default)]
+pub struct Pods {
+    claims: Mutex<Arc<Claims>>,
+    standing: Mutex<Standing>,
+}
+
+impl Pods {
+    /// Puts up what the kubelet told; [`Claims::default`] if it no longer answers.
+    pub fn put(&self, claims: Claims) {
+        *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(claims);
+    }
+
+    /// Says how it stands with the kubelet.
+    pub fn stand(&self, standing: Standing) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+    }
+
+    /// How it stands with the kubelet.
+    pub fn standing(&self) -> Standing {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the kubelet told last.
+    pub fn claims(&self) -> Arc<Claims> {
+        Arc::clone(&self.claims.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(pod: &str, container: &str, devices: &[&str]) -> Claim {
+        Claim {
+            namespace: "ml".into(),
+            pod: pod.into(),
+            container: container.into(),
+            resource: "nvidia.com/gpu".into(),
+            devices: devices.iter().map(|id| device_id(id).into()).collect(),
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_shared_in_time_has_no_single_claim() {
+        let pods = Pods::default();
+        assert_eq!(pods.claims().told, None);
+        let all = vec![
+            claim("a", "train", &["GPU-1", "GPU-2::0"]),
+            claim("b", "serve", &["GPU-2::1"]),
+            claim("a", "train", &["GPU-1::7"]),
+        ];
+        pods.put(Claims { told: Some(Mono(1)), all });
+        let claims = pods.claims();
+        assert_eq!(claims.only_one_on("GPU-1").map(|claim| &*claim.pod), Some("a"));
+        assert_eq!(claims.on("GPU-2").count(), 2);
+        assert_eq!((claims.only_one_on("GPU-2"), claims.only_one_on("GPU-3")), (None, None));
+    }
+}

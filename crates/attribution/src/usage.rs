@@ -1,0 +1,217 @@
+//! What a control group has used and may use, of both versions. Parsing is pure; reading is for threads that may
+//! wait ([`host::reader`]). Memory by NUMA node comes from `memory.numa_stat` alone: what the kernel keeps anyway,
+//! never from a process's own maps, whose reading holds the lock that its page faults need.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::proc::read;
+use host::Host;
+
+/// Most bytes read of one file of a control group.
+const MOST_BYTES: u64 = 64 * 1024;
+/// Most groups above one that are asked for their quota.
+const MOST_LEVELS: usize = 16;
+
+/// What was read of a control group; what its kernel or controllers do not tell is missing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Memory by NUMA node, in bytes: anonymous and file pages.
+    pub memory_by_node: BTreeMap<u32, u64>,
+    /// CPU time, in seconds.
+    pub cpu_seconds: Option<f64>,
+    /// CPUs it may use at most: the least of its own quota and of those above it; `None`: no quota.
+    pub cpu_limit: Option<f64>,
+    /// Processes killed for want of memory since it was made.
+    pub oom_kills: Option<u64>,
+}
+
+/// Where control groups are mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Mounts {
+    /// Version 2 alone.
+    Two(PathBuf),
+    /// Version 1, alone or beside version 2.
+    One(PathBuf),
+}
+
+impl Mounts {
+    fn of(host: &Host) -> Mounts {
+        let root = host.path("/sys/fs/cgroup");
+        if root.join("cgroup.controllers").exists() { Mounts::Two(root) } else { Mounts::One(root) }
+    }
+
+    /// The folder of a group in the hierarchy of a controller.
+    fn folder(&self, controller: &str, group: &str) -> PathBuf {
+        let group = group.trim_start_matches('/');
+        match self {
+            Mounts::Two(root) => root.join(group),
+            Mounts::One(root) => root.join(controller).join(group),
+        }
+    }
+}
+
+/// Whether the group is there.
+pub fn exists(host: &Host, group: &str) -> bool {
+    let mounts = Mounts::of(host);
+    let controllers = ["memory", "cpuacct", "cpu", "devices", "systemd", "unified"];
+    controllers.iter().any(|controller| mounts.folder(controller, group).is_dir())
+}
+
+/// Reads what is known of a group.
+pub fn look(host: &Host, group: &str) -> Usage {
+    let mounts = Mounts::of(host);
+    let text = |controller: &str, group: &str, file: &str| file_of(&mounts.folder(controller, group), file);
+    let above = || Path::new(group).ancestors().take(MOST_LEVELS).filter_map(Path::to_str);
+    let least = |limits: &mut dyn Iterator<Item = f64>| limits.reduce(f64::min);
+    match &mounts {
+        Mounts::Two(_) => Usage {
+            memory_by_node: text("", group, "memory.numa_stat")
+                .map(|text| by_node_2(&text))
+                .unwrap_or_default(),
+            cpu_seconds: text("", group, "cpu.stat").and_then(|text| cpu_stat(&text)),
+            cpu_limit: least(&mut above().filter_map(|group| cpu_max(&text("", group, "cpu.max")?))),
+            oom_kills: text("", group, "memory.events").and_then(|text| keyed(&text, "oom_kill")),
+        },
+        Mounts::One(_) => {
+            let page = procfs::page_size();
+            let quota = |group: &str| {
+                let quota = text("cpu", group, "cpu.cfs_quota_us")?;
+                cfs(&quota, &text("cpu", group, "cpu.cfs_period_us")?)
+            };
+            let nodes = text("memory", group, "memory.numa_stat");
+            let used = text("cpuacct", group, "cpuacct.usage");
+            Usage {
+                memory_by_node: nodes.map(|text| by_node_1(&text, page)).unwrap_or_default(),
+                cpu_seconds: used.and_then(|text| Some(text.trim().parse::<u64>().ok()? as f64 * 1e-9)),
+                cpu_limit: least(&mut above().filter_map(quota)),
+                oom_kills: text("memory", group, "memory.oom_control")
+                    .and_then(|text| keyed(&text, "oom_kill")),
+            }
+        }
+    }
+}
+
+fn file_of(folder: &Path, file: &str) -> Option<String> {
+    String::from_utf8(read(&folder.join(file), MOST_BYTES).ok()?).ok()
+}
+
+/// The number behind a word at the start of a line.
+fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// `usage_usec` of `cpu.stat`, in seconds.
+fn cpu_stat(text: &str) -> Option<f64> {
+    keyed(text, "usage_usec").map(|micros| micros as f64 * 1e-6)
+}
+
+/// `cpu.max`: quota and period in microseconds, or `max`. CPUs; `None`: no quota.
+fn cpu_max(text: &str) -> Option<f64> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    cfs(quota, period)
+}
+
+fn cfs(quota: &str, period: &str) -> Option<f64> {
+    let (quota, period): (i64, u64) = (quota.trim().parse().ok()?, period.trim().parse().ok()?);
+    (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
+}
+
+/// `memory.numa_stat` of version 2: `anon N0=1 N1=2` in bytes, those below it included.
+fn by_node_2(text: &str) -> BTreeMap<u32, u64> {
+    let mut nodes = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(("anon" | "file", counts)) = line.split_once(' ') {
+            add(&mut nodes, counts, 1);
+        }
+    }
+    nodes
+}
+
+/// Of version 1: `anon=3 N0=1 N1=2` in pages; `hierarchical_anon` counts those below it too.
+fn by_node_1(text: &str, page: u64) -> BTreeMap<u32, u64> {
+    let of = |anon: &str, file: &str| {
+        let mut nodes = BTreeMap::new();
+        for line in text.lines() {
+            let Some((total, counts)) = line.split_once(' ') else { continue };
+            if total.split_once('=').is_some_and(|(name, _)| name == anon || name == file) {
+                add(&mut nodes, counts, page);
+            }
+        }
+        nodes
+    };
+    let all = of("hierarchical_anon", "hierarchical_file");
+    if all.is_empty() { of("anon", "file") } else { all }
+}
+
+fn add(nodes: &mut BTreeMap<u32, u64>, counts: &str, unit: u64) {
+    for count in counts.split_ascii_whitespace() {
+        let Some((node, count)) = count.strip_prefix('N').and_then(|count| count.split_once('=')) else {
+            continue;
+        };
+        let (Ok(node), Ok(count)) = (node.parse::<u32>(), count.parse::<u64>()) else { continue };
+        let sum: &mut u64 = nodes.entry(node).or_default();
+        *sum = sum.saturating_add(count.saturating_mul(unit));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join("sys/fs/cgroup").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let host = Host::new(root.path());
+        (root, host)
+    }
+
+    #[test]
+    fn version_2_is_read() {
+        let (_root, host) = tree(&[
+            ("cgroup.controllers", "cpu memory\n"),
+            ("a/b/memory.numa_stat", "anon N0=100 N1=20\nfile N0=5 N1=1\nkernel_stack N0=9 N1=9\n"),
+            ("a/b/cpu.stat", "usage_usec 2500000\nuser_usec 1\n"),
+            ("a/b/cpu.max", "400000 100000\n"),
+            ("a/cpu.max", "250000 100000\n"),
+            ("cpu.max", "max 100000\n"),
+            ("a/b/memory.events", "low 0\noom 5\noom_kill 3\noom_group_kill 1\n"),
+        ]);
+        let usage = look(&host, "/a/b");
+        assert_eq!(usage.memory_by_node, [(0, 105), (1, 21)].into());
+        assert_eq!((usage.cpu_seconds, usage.cpu_limit, usage.oom_kills), (Some(2.5), Some(2.5), Some(3)));
+        assert_eq!(look(&host, "/a/gone"), Usage { cpu_limit: Some(2.5), ..Usage::default() });
+        assert!(exists(&host, "/a/b") && !exists(&host, "/a/gone"));
+    }
+
+    #[test]
+    fn version_1_is_read_where_only_some_controllers_know_the_group() {
+        let (_root, host) = tree(&[
+            ("memory/j/memory.numa_stat", "total=9 N0=5 N1=4\nfile=3 N0=3 N1=0\nanon=6 N0=2 N1=4\n"),
+            ("memory/j/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
+            ("cpu/j/cpu.cfs_quota_us", "-1\n"),
+            ("cpu/j/cpu.cfs_period_us", "100000\n"),
+        ]);
+        let page = procfs::page_size();
+        let usage = look(&host, "/j");
+        assert_eq!(usage.memory_by_node, [(0, 5 * page), (1, 4 * page)].into());
+        assert_eq!((usage.cpu_seconds, usage.cpu_limit, usage.oom_kills), (None, None, Some(2)));
+        let below = "anon=1 N0=1\nhierarchical_file=2 N0=0 N1=2\nhierarchical_anon=3 N0=3 N1=0\n";
+        assert_eq!(by_node_1(below, 10), [(0, 30), (1, 20)].into());
+        assert!(exists(&host, "/j"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_harm(text in "(anon|file|hierarchical_anon|N0|=|oom_kill|[0-9]{1,22}|\\PC| |\n){0,60}") {
+            let _ = (by_node_1(&text, u64::MAX), by_node_2(&text), keyed(&text, "oom_kill"), cpu_max(&text));
+        }
+    }
+}

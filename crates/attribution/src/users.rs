@@ -1,0 +1,77 @@
+//! Login names of users from the host's `/etc/passwd`. Users whom the host knows from elsewhere (LDAP) keep their
+//! numbers: asking for them could take for ever.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+
+use host::Host;
+
+/// Most bytes read of the file.
+const MOST_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Names by number, and which state of the file they are of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    names: HashMap<u32, String>,
+    state: Option<(i64, i64, u64)>,
+}
+
+impl Users {
+    /// The login name of a user, or the number.
+    pub fn name(&self, user: u32) -> String {
+        self.names.get(&user).cloned().unwrap_or_else(|| user.to_string())
+    }
+}
+
+/// Reads the file again if it has changed; `None` if not, or if it cannot be read.
+pub fn newer(host: &Host, known: &Users) -> Option<Users> {
+    read(host, known).ok().flatten()
+}
+
+fn read(host: &Host, known: &Users) -> io::Result<Option<Users>> {
+    let file = File::open(host.path("/etc/passwd"))?;
+    let about = file.metadata()?;
+    let state = Some((about.mtime(), about.mtime_nsec(), about.len()));
+    if known.state == state {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(Some(Users { names: names(&String::from_utf8_lossy(&bytes)), state }))
+}
+
+/// The first name of each number: `name:password:uid:…`.
+fn names(passwd: &str) -> HashMap<u32, String> {
+    let mut names = HashMap::new();
+    for line in passwd.lines() {
+        let mut fields = line.split(':');
+        let (Some(name), _, Some(Ok(user))) = (fields.next(), fields.next(), fields.next().map(str::parse))
+        else {
+            continue;
+        };
+        if !name.is_empty() && !name.starts_with(['#', '+', '-']) {
+            names.entry(user).or_insert_with(|| name.to_owned());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_the_first_name_or_a_number_and_the_file_is_read_once() {
+        let root = tempfile::tempdir().unwrap();
+        let host = Host::new(root.path());
+        assert_eq!(newer(&host, &Users::default()), None);
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let text = "root:x:0:0::/root:/bin/sh\ntoor:x:0:0\n+::::\nbad:x:y\nalice:x:1000:1000\n";
+        std::fs::write(root.path().join("etc/passwd"), text).unwrap();
+        let users = newer(&host, &Users::default()).unwrap();
+        assert_eq!([users.name(0), users.name(1000), users.name(7)], ["root", "alice", "7"]);
+        assert_eq!(newer(&host, &users), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! What the last runs at a place said.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Configuration, Lesson, Model, Quantity, Spot};
+use model::catalog::{CanaryCheck, CanaryVerdict};
+
+/// Valid samples of a check that are remembered: the rule looks at four.
+const RECENT: usize = 4;
+/// How long a wrong result is remembered, seconds.
+const REMEMBERED: f64 = 30.0 * 86_400.0;
+/// Right runs of the check after which a confirmed wrong result stands no more.
+pub const RIGHT_AGAIN: u32 = 20;
+
+/// What a valid sample of a check said.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recent {
+    /// When, in seconds since 1970.
+    pub at: f64,
+    /// What.
+    pub sample: CanaryVerdict,
+}
+
+/// A wrong result.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wrong {
+    /// Which check it was.
+    pub check: CanaryCheck,
+    /// When it last was, in seconds since 1970.
+    pub at: f64,
+    /// Whether it was confirmed.
+    pub confirmed: bool,
+    /// Runs of the check since that computed rightly.
+    pub right_since: u32,
+}
+
+impl Wrong {
+    /// Whether it still counts at this time. A clock that was set back does not make it count for ever.
+    pub fn counts(&self, now: f64) -> bool {
+        (now - self.at).abs() <= REMEMBERED
+    }
+
+    /// Whether it still stands as the verdict of its check.
+    pub fn stands(&self, now: f64) -> bool {
+        self.confirmed && self.right_since < RIGHT_AGAIN && self.counts(now)
+    }
+}
+
+/// The last runs at a place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Lately {
+    pub spot: Spot,
+    pub configuration: Option<Configuration>,
+    pub model: Option<Model>,
+    /// Oldest first.
+    pub recent: BTreeMap<CanaryCheck, Vec<Recent>>,
+    /// At most one a check.
+    pub wrong: Vec<Wrong>,
+    pub newest: BTreeMap<Quantity, f32>,
+}
+
+impl Lately {
+    pub fn new(spot: Spot) -> Lately {
+        Lately {
+            spot,
+            configuration: None,
+            model: None,
+            recent: BTreeMap::new(),
+            wrong: Vec::new(),
+            newest: BTreeMap::new(),
+        }
+    }
+
+    pub fn figures(&self) -> Vec<(Quantity, f64)> {
+        self.newest.iter().map(|(quantity, value)| (*quantity, f64::from(*value))).collect()
+    }
+
+    pub fn take(&mut self, lesson: Lesson) {
+        if let Some((configuration, model)) = lesson.device {
+            if self.configuration.as_ref() != Some(&configuration) {
+                // Samples of another configuration say nothing of this one; wrong results do.
+                self.recent.clear();
+                self.newest.clear();
+            }
+            self.configuration = Some(configuration);
+            self.model = Some(model);
+        }
+        let newest = lesson.newest.iter().map(|(quantity, value)| (*quantity, *value as f32));
+        self.newest.extend(newest.filter(|(_, value)| value.is_finite() && *value > 0.0));
+        for (check, sample) in lesson.samples {
+            self.results(check, sample, lesson.at);
+            let recent = self.recent.entry(check).or_default();
+            recent.retain(|recent| recent.at <= lesson.at);
+            recent.push(Recent { at: lesson.at, sample });
+            recent.drain(..recent.len().saturating_sub(RECENT));
+        }
+        self.wrong.retain(|wrong| wrong.counts(lesson.at));
+    }
+
+    fn results(&mut self, check: CanaryCheck, sample: CanaryVerdict, at: f64) {
+        let confirmed = sample == CanaryVerdict::WrongResult;
+        let known = self.wrong.iter_mut().find(|wrong| wrong.check == check);
+        match (confirmed || sample == CanaryVerdict::WrongResultSuspected, known) {
+            (true, None) => self.wrong.push(Wrong { check, at, confirmed, right_since: 0 }),
+            (true, Some(known)) => {
+                *known = Wrong { check, at, confirmed: confirmed || known.confirmed, right_since: 0 };
+            }
+            (false, Some(known)) => known.right_since = known.right_since.saturating_add(1),
+            (false, None) => {}
+        }
+    }
+
+    pub fn mend(&mut self) {
+        for recent in self.recent.values_mut() {
+            recent.retain(|recent| recent.at.is_finite());
+            recent.drain(..recent.len().saturating_sub(RECENT));
+        }
+        self.wrong.retain(|wrong| wrong.at.is_finite());
+        self.wrong.sort_by_key(|wrong| wrong.check);
+        self.wrong.dedup_by_key(|wrong| wrong.check);
+        self.newest.retain(|_, value| value.is_finite() && *value > 0.0);
+    }
+}

@@ -1,0 +1,121 @@
+//! `sm_sdc`: every unit of every multiprocessor, bit for bit.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Finding;
+use crate::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNIT_NAMES, SDC_UNITS, SmSdcArgs, SmStamp};
+use crate::child::cuda::{Grid, Slice};
+use crate::child::errors::Try;
+use crate::child::figures;
+use crate::child::session::Session;
+use crate::child::tally::{RERUNS, Tally, Wrong};
+use crate::reference;
+use crate::report::{Found, Mismatch};
+use model::clock::Mono;
+
+/// Launches, each with a seed of its own: as many as come to an end within a while (the copies and the CPU's
+/// share take most of it), but one at least, and more if some multiprocessor was not met.
+const LAUNCHES: u64 = 16;
+const A_WHILE: Duration = Duration::from_millis(20);
+/// Launches at most until every multiprocessor was met, if they take longer than a while.
+const MOST_TRIES: u64 = 4;
+/// Results of a block.
+const RESULTS: usize = SDC_UNITS * SDC_THREADS;
+
+/// Runs it on every multiprocessor.
+pub fn sm_sdc(s: &mut Session<'_>) -> Try<Finding> {
+    let grid = s.one_each(s.kernels.sm_sdc, SDC_THREADS as u32, SDC_SHARED_BYTES)?;
+    let stamps = s.arena.results::<SmStamp>(grid.blocks as usize)?;
+    let results = s.arena.results::<u64>(grid.blocks as usize * RESULTS)?;
+    let mut tally = Tally::default();
+    let mut covered = BTreeSet::new();
+    let began = Mono::now();
+    for launch in 0..LAUNCHES {
+        let seed = figures::seed(s.order.seed, 0x5dc0 + launch) as u32;
+        let (wrong, smids) = run(s, grid, stamps, results, seed)?;
+        covered.extend(smids);
+        let failed = wrong.count > 0;
+        tally.add(results.count as u64, wrong);
+        if failed {
+            // Again with the same numbers, and once with others.
+            for again in 0..=RERUNS {
+                let seed = if again < RERUNS { seed } else { seed ^ 0x5555_5555 };
+                let (wrong, smids) = run(s, grid, stamps, results, seed)?;
+                covered.extend(smids);
+                tally.add(0, wrong);
+            }
+        }
+        let all = covered.len() >= s.multiprocessors() as usize;
+        let late = Mono::now().since(began) >= A_WHILE;
+        if failed || (late && (all || launch + 1 >= MOST_TRIES)) {
+            break;
+        }
+    }
+    Ok(Finding { found: Found::Covered(covered.into_iter().collect()), mismatches: tally.told() })
+}
+
+/// One launch: what was wrong, and where it ran.
+fn run(
+    s: &mut Session<'_>,
+    grid: Grid,
+    stamps: Slice<SmStamp>,
+    results: Slice<u64>,
+    seed: u32,
+) -> Try<(Wrong, Vec<u32>)> {
+    let args = SmSdcArgs { results: results.address, stamps: stamps.address, rounds: SDC_ROUNDS, seed };
+    s.cuda.zero(results)?;
+    let told = s.stamped(s.kernels.sm_sdc, grid, &args, stamps)?;
+    let got = s.cuda.copy_out(results)?;
+    let smids: Vec<u32> = told.iter().map(|stamp| stamp.smid).collect();
+    // A block that noted nothing would have the others named by their neighbours' numbers.
+    let by_block = if smids.len() == grid.blocks as usize { &smids[..] } else { &[] };
+    Ok((compare(&reference::sm_sdc(seed, SDC_ROUNDS), &got, by_block), smids))
+}
+
+/// Compares the results of all blocks, each as `[unit][thread]`, with those of one; `smids` by block, if known.
+fn compare(expected: &[u64], got: &[u64], smids: &[u32]) -> Wrong {
+    let mut wrong = Wrong::default();
+    for (block, results) in got.chunks_exact(RESULTS).enumerate() {
+        if results == expected {
+            continue;
+        }
+        for (at, (got, expected)) in results.iter().zip(expected).enumerate() {
+            if got != expected {
+                let thread = (at % SDC_THREADS) as u32;
+                wrong.add(Mismatch {
+                    smid: smids.get(block).copied(),
+                    unit: SDC_UNIT_NAMES[at / SDC_THREADS].to_owned(),
+                    warp_lane: Some((thread / 32, thread % 32)),
+                    offset: None,
+                    expected: *expected,
+                    got: *got,
+                });
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_result_names_multiprocessor_unit_warp_and_lane() {
+        let expected: Vec<u64> = (1..=RESULTS as u64).collect();
+        let mut got = expected.repeat(3);
+        assert_eq!(compare(&expected, &got, &[4, 17, 9]), Wrong::default());
+        let at = RESULTS + SDC_THREADS + 69;
+        got[at] ^= 1 << 12;
+        got[2 * RESULTS] = 0;
+        let wrong = compare(&expected, &got, &[4, 17, 9]);
+        assert_eq!((wrong.count, wrong.zeroed), (2, 1));
+        let first = &wrong.first[0];
+        assert_eq!((first.smid, first.unit.as_str(), first.warp_lane), (Some(17), "fp32", Some((2, 5))));
+        assert_eq!(first.expected ^ first.got, 1 << 12);
+        assert_eq!((wrong.first[1].smid, wrong.first[1].unit.as_str()), (Some(9), "int32"));
+        let unknown = compare(&expected, &got, &[]);
+        assert_eq!((unknown.count, unknown.first[0].smid), (2, None));
+    }
+}

@@ -1,0 +1,118 @@
+//! `transform`: `sqrt(x) * sin(x) / log(x + 1)` of an array, on the GPU and on the CPU.
+
+use super::Finding;
+use crate::abi::{TRANSFORM_THREADS, TransformArgs};
+use crate::child::cuda::{Grid, Part, Slice};
+use crate::child::errors::Try;
+use crate::child::figures;
+use crate::child::session::Session;
+use crate::reference;
+use crate::report::{Found, Mismatches, Transform};
+use model::clock::Mono;
+
+/// Elements at most.
+const COUNT: usize = 4 << 20;
+/// Inputs lie above the first and up to the second: at 0 the function is 0 / 0.
+const INPUTS: (f32, f32) = (0.1, 100.0);
+/// Times that copies and kernel are made.
+const TIMES: usize = 3;
+
+/// Computes both.
+pub fn transform(s: &mut Session<'_>) -> Try<Finding> {
+    let count = COUNT.min((s.arena.left() / 16) as usize) & !0x7f;
+    let (x, y): (Slice<f32>, Slice<f32>) = (s.arena.data(count)?, s.arena.data(count)?);
+    let seed = figures::seed(s.order.seed, 10);
+    let inputs: Vec<f32> = (0..count as u64).map(|at| input(figures::seed(seed, at))).collect();
+    let host = s.cuda.pin(x.bytes())?;
+    for (at, two) in inputs.chunks_exact(2).enumerate() {
+        host.set(at, u64::from(two[1].to_bits()) << 32 | u64::from(two[0].to_bits()));
+    }
+    let args = TransformArgs { x: x.address, y: y.address, count: count as u64 };
+    let grid = Grid { blocks: 8 * s.multiprocessors(), threads: TRANSFORM_THREADS, shared: 0 };
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..TIMES {
+        times[0].push(s.timed(|cuda, queue| cuda.queue_in(x, Part(&host, 0), queue))?);
+        times[1].push(s.run(s.kernels.transform, grid, &args)?);
+    }
+    // The inputs have gone to the GPU: the results take their place on the host.
+    let mut copy_out = Vec::new();
+    for _ in 0..TIMES {
+        copy_out.push(s.timed(|cuda, queue| cuda.queue_out(Part(&host, 0), y, queue))?);
+    }
+    let results: Vec<f32> = (0..host.words()).flat_map(|at| two(host.get(at))).collect();
+    s.cuda.unpin(host)?;
+    s.poll.go_on()?;
+    let cpu = on_cpu(&inputs);
+    let (max_absolute_error, max_relative_error) = errors(&inputs, &results);
+    let [copy_in, kernel] = times.map(|times| figures::median(&times));
+    let copy_out = figures::median(&copy_out);
+    let count = count as u64;
+    let told = Transform { count, copy_in, kernel, copy_out, cpu, max_absolute_error, max_relative_error };
+    Ok(Finding { found: Found::Transformed(told), mismatches: Mismatches::default() })
+}
+
+/// A number within the bounds.
+fn input(random: u64) -> f32 {
+    let unit = (random >> 40) as f32 / (1u64 << 24) as f32;
+    // 1 - unit is above 0 and at most 1.
+    (INPUTS.0 + (INPUTS.1 - INPUTS.0) * (1.0 - unit)).clamp(INPUTS.0.next_up(), INPUTS.1)
+}
+
+fn two(word: u64) -> [f32; 2] {
+    [f32::from_bits(word as u32), f32::from_bits((word >> 32) as u32)]
+}
+
+/// The same in single precision by one thread, seconds.
+fn on_cpu(inputs: &[f32]) -> f64 {
+    let began = Mono::now();
+    let mut sum = 0.0;
+    for x in inputs {
+        sum += reference::transform_single(*x);
+    }
+    std::hint::black_box(sum);
+    Mono::now().since(began).as_secs_f64()
+}
+
+/// Largest difference from the CPU's double precision, absolute and relative. A result that is no number is as
+/// wrong as can be.
+fn errors(inputs: &[f32], results: &[f32]) -> (f64, f64) {
+    let (mut absolute, mut relative) = (0.0f64, 0.0f64);
+    for (x, got) in inputs.iter().zip(results) {
+        let expected = reference::transform(*x);
+        let off = match got.is_finite() {
+            true => (f64::from(*got) - expected).abs(),
+            false => f64::MAX,
+        };
+        absolute = absolute.max(off);
+        relative = relative.max((off / expected.abs().max(f64::from(f32::MIN_POSITIVE))).min(f64::MAX));
+    }
+    (absolute, relative)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn inputs_stay_away_from_zero(random in any::<u64>()) {
+            let x = input(random);
+            prop_assert!(x > INPUTS.0 && x <= INPUTS.1);
+        }
+    }
+
+    #[test]
+    fn the_cpu_s_own_single_precision_is_within_a_few_last_places() {
+        let inputs: Vec<f32> = (0..4096).map(|at| input(figures::seed(3, at))).collect();
+        let results: Vec<f32> = inputs.iter().copied().map(reference::transform_single).collect();
+        let (absolute, relative) = errors(&inputs, &results);
+        assert!(absolute > 0.0 && absolute < 2e-6 && relative < 1e-6, "{absolute} {relative}");
+    }
+
+    #[test]
+    fn a_result_that_is_no_number_is_told_as_a_finite_error() {
+        let (absolute, relative) = errors(&[1.0], &[f32::NAN]);
+        assert!(absolute == f64::MAX && relative.is_finite() && relative > 1e300);
+    }
+}

@@ -1,0 +1,363 @@
+//! The CUDA driver as the canary uses it: every call is noted in the in-flight table, and errors are told with
+//! the call that gave them. All of the canary's `unsafe` is here, in `cuda/memory` and in `functions`.
+//!
+//! Handles are valid from the call that gives them to the one that takes them back; each is taken by value
+//! there.
+
+mod memory;
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CString, c_int, c_uint, c_void};
+use std::ptr;
+use std::time::Duration;
+
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use cudarc::driver::sys::CUfunction_attribute_enum as FunctionAttribute;
+
+pub use memory::{Memory, Part, Pinned, Slice};
+
+use super::errors::{CudaError, Meaning, sort};
+use super::functions::Functions;
+use crate::abi::Plain;
+use host::inflight::SlotWriter;
+
+/// How long a call may take before it looks stuck; the dearest (the first initialisation) takes some seconds.
+const ALLOWED: Duration = Duration::from_secs(10);
+
+type Done<T> = Result<T, CudaError>;
+
+/// The driver. For one thread.
+pub struct Cuda {
+    f: Functions,
+    slot: SlotWriter,
+    /// The fault after which no call is made any more.
+    dead: Cell<Option<CudaError>>,
+    /// Devices whose contexts were made and not given back.
+    held: RefCell<Vec<DeviceId>>,
+}
+
+/// A device by its ordinal among those this process sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceId(c_int);
+
+/// A context.
+#[derive(Clone, Copy, Debug)]
+pub struct Context(*mut c_void);
+
+/// Loaded machine code.
+#[derive(Debug)]
+pub struct Module(*mut c_void);
+
+/// A kernel of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Function(*mut c_void);
+
+/// A queue of work.
+#[derive(Debug)]
+pub struct Stream(*mut c_void);
+
+/// A place in a queue of work, with the time it was reached.
+#[derive(Debug)]
+pub struct Event(*mut c_void);
+
+/// How many threads run a kernel, and with how much dynamic shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// Blocks.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block, bytes.
+    pub shared: u32,
+}
+
+impl Cuda {
+    /// The driver's functions; the name of one that it lacks otherwise. The library must be present.
+    pub fn load(slot: SlotWriter) -> Result<Cuda, &'static str> {
+        slot.enter("dlsym", ALLOWED);
+        let f = Functions::load();
+        slot.exit();
+        Ok(Cuda { f: f?, slot, dead: Cell::new(None), held: RefCell::default() })
+    }
+
+    /// Does what may hang like a driver call, noted like one.
+    pub fn noting<T>(&self, what: &str, f: impl FnOnce() -> T) -> T {
+        self.slot.enter(what, ALLOWED);
+        let done = f();
+        self.slot.exit();
+        done
+    }
+
+    fn call(&self, call: &'static str, f: impl FnOnce() -> u32) -> Done<()> {
+        if let Some(error) = self.dead.get() {
+            return Err(error);
+        }
+        self.slot.enter(call, ALLOWED);
+        let code = f();
+        self.slot.exit();
+        if code == 0 {
+            return Ok(());
+        }
+        let error = CudaError { code, call };
+        // A driver that does not initialise may be asked again; after any later fault all is over.
+        if sort(code) == Meaning::Fault && call != "cuInit" {
+            self.dead.set(Some(error));
+        }
+        Err(error)
+    }
+
+    /// Initialises the driver.
+    pub fn init(&self) -> Done<()> {
+        // SAFETY: no pointers.
+        self.call("cuInit", || unsafe { (self.f.init)(0) })
+    }
+
+    /// CUDA version of the driver, as 13000.
+    pub fn driver_version(&self) -> Done<u32> {
+        let mut version = 0;
+        // SAFETY: writes one int.
+        self.call("cuDriverGetVersion", || unsafe { (self.f.driver_version)(&mut version) })?;
+        Ok(u32::try_from(version).unwrap_or(0))
+    }
+
+    /// A device by its ordinal.
+    pub fn device(&self, ordinal: i32) -> Done<DeviceId> {
+        let mut device = 0;
+        // SAFETY: writes one int.
+        self.call("cuDeviceGet", || unsafe { (self.f.device)(&mut device, ordinal) })?;
+        Ok(DeviceId(device))
+    }
+
+    /// Its name.
+    pub fn device_name(&self, device: DeviceId) -> Done<String> {
+        let mut text = [0u8; 128];
+        // SAFETY: writes at most the length given.
+        self.call("cuDeviceGetName", || unsafe {
+            (self.f.device_name)(text.as_mut_ptr().cast(), text.len() as c_int, device.0)
+        })?;
+        Ok(String::from_utf8_lossy(text.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned())
+    }
+
+    /// Its UUID; of a MIG device its own.
+    pub fn device_uuid(&self, device: DeviceId) -> Done<[u8; 16]> {
+        let mut uuid = [0; 16];
+        // SAFETY: writes 16 bytes.
+        self.call("cuDeviceGetUuid_v2", || unsafe { (self.f.device_uuid)(&mut uuid, device.0) })?;
+        Ok(uuid)
+    }
+
+    /// Its memory in bytes.
+    pub fn device_memory(&self, device: DeviceId) -> Done<u64> {
+        let mut bytes = 0;
+        // SAFETY: writes one size.
+        self.call("cuDeviceTotalMem_v2", || unsafe { (self.f.device_memory)(&mut bytes, device.0) })?;
+        Ok(bytes as u64)
+    }
+
+    /// One of its attributes; 0 for what is negative.
+    pub fn attribute(&self, device: DeviceId, attribute: Attribute) -> Done<u32> {
+        let mut value = 0;
+        // SAFETY: writes one int.
+        self.call("cuDeviceGetAttribute", || unsafe {
+            (self.f.device_attribute)(&mut value, attribute as c_uint, device.0)
+        })?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// Whether a device can reach the memory of another.
+    pub fn can_access(&self, device: DeviceId, peer: DeviceId) -> Done<bool> {
+        let mut can = 0;
+        // SAFETY: writes one int.
+        self.call("cuDeviceCanAccessPeer", || unsafe {
+            (self.f.device_can_access_peer)(&mut can, device.0, peer.0)
+        })?;
+        Ok(can != 0)
+    }
+
+    /// Makes the device's primary context, in which waiting for work sleeps, and makes it this thread's.
+    pub fn retain(&self, device: DeviceId) -> Done<Context> {
+        const BLOCKING_SYNC: c_uint = 4;
+        // SAFETY: no pointers.
+        self.call("cuDevicePrimaryCtxSetFlags_v2", || unsafe {
+            (self.f.context_flags)(device.0, BLOCKING_SYNC)
+        })?;
+        let mut context = ptr::null_mut();
+        // SAFETY: writes one pointer.
+        self.call("cuDevicePrimaryCtxRetain", || unsafe { (self.f.context_retain)(&mut context, device.0) })?;
+        self.held.borrow_mut().push(device);
+        self.make_current(Context(context))?;
+        Ok(Context(context))
+    }
+
+    /// Makes a context this thread's.
+    pub fn make_current(&self, context: Context) -> Done<()> {
+        // SAFETY: the context is retained until the device is released.
+        self.call("cuCtxSetCurrent", || unsafe { (self.f.context_current)(context.0) })
+    }
+
+    /// Lets the current context reach the memory of another.
+    pub fn enable_peer(&self, peer: Context) -> Done<()> {
+        // SAFETY: as in `make_current`.
+        self.call("cuCtxEnablePeerAccess", || unsafe { (self.f.context_peer)(peer.0, 0) })
+    }
+
+    /// Devices whose contexts are to be given back.
+    pub fn held(&self) -> Vec<DeviceId> {
+        self.held.borrow().clone()
+    }
+
+    /// Destroys the device's primary context, and with it all that was made there.
+    pub fn release(&self, device: DeviceId) -> Done<()> {
+        self.held.borrow_mut().retain(|held| *held != device);
+        // SAFETY: no context.
+        self.call("cuCtxSetCurrent", || unsafe { (self.f.context_current)(ptr::null_mut()) })?;
+        // SAFETY: no pointers; handles of the context are used no more, or refused by the driver.
+        self.call("cuDevicePrimaryCtxRelease_v2", || unsafe { (self.f.context_release)(device.0) })
+    }
+
+    /// Loads machine code, or PTX, into the current context.
+    pub fn load_module(&self, image: &[u8]) -> Done<Module> {
+        // PTX is text and ends at a zero; to machine code one more byte is nothing.
+        let image = [image, &[0]].concat();
+        let mut module = ptr::null_mut();
+        // SAFETY: the image lives over the call, which copies it; writes one pointer.
+        self.call("cuModuleLoadData", || unsafe {
+            (self.f.module_load)(&mut module, image.as_ptr().cast())
+        })?;
+        Ok(Module(module))
+    }
+
+    /// A kernel by its name.
+    pub fn function(&self, module: &Module, name: &str) -> Done<Function> {
+        const CALL: &str = "cuModuleGetFunction";
+        let name = CString::new(name).map_err(|_| CudaError { code: 500, call: CALL })?;
+        let mut function = ptr::null_mut();
+        // SAFETY: a loaded module; writes one pointer.
+        self.call(CALL, || unsafe { (self.f.module_function)(&mut function, module.0, name.as_ptr()) })?;
+        Ok(Function(function))
+    }
+
+    /// A global of a module, by its name.
+    pub fn global<T: Plain>(&self, module: &Module, name: &str) -> Done<T> {
+        const CALL: &str = "cuModuleGetGlobal_v2";
+        let name = CString::new(name).map_err(|_| CudaError { code: 500, call: CALL })?;
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: a loaded module; writes an address and a size.
+        self.call(CALL, || unsafe {
+            (self.f.module_global)(&mut address, &mut bytes, module.0, name.as_ptr())
+        })?;
+        let memory = Memory { address, bytes: bytes as u64 };
+        let slice = Slice::of(&memory, 0, 1).ok_or(CudaError { code: 500, call: CALL })?;
+        Ok(self.copy_out(slice)?.first().copied().unwrap_or_default())
+    }
+
+    /// Static shared memory of a block of a kernel, bytes.
+    pub fn static_shared(&self, function: Function) -> Done<u32> {
+        let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as c_uint;
+        let mut value = 0;
+        // SAFETY: a kernel of a loaded module; writes one int.
+        self.call("cuFuncGetAttribute", || unsafe {
+            (self.f.function_get)(&mut value, attribute, function.0)
+        })?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// Lets a block of a kernel have this much dynamic shared memory.
+    pub fn allow_shared(&self, function: Function, bytes: u32) -> Done<()> {
+        let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as c_uint;
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        // SAFETY: a kernel of a loaded module.
+        self.call("cuFuncSetAttribute", || unsafe { (self.f.function_set)(function.0, attribute, bytes) })
+    }
+
+    /// Queues a kernel. Its arguments are one structure; all addresses in it are of memory that lives until
+    /// the stream was waited for.
+    pub fn launch<A: Copy>(&self, function: Function, grid: Grid, stream: &Stream, args: &A) -> Done<()> {
+        let mut args = *args;
+        let mut parameters = [(&raw mut args).cast::<c_void>()];
+        // SAFETY: the driver reads the one parameter, of the kernel's own type, before it returns.
+        self.call("cuLaunchKernel", || unsafe {
+            (self.f.launch)(
+                function.0,
+                grid.blocks,
+                1,
+                1,
+                grid.threads,
+                1,
+                1,
+                grid.shared,
+                stream.0,
+                parameters.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        })
+    }
+
+    /// A new queue, independent of all others but for copies and fills without one, which wait for it and for
+    /// which it waits.
+    pub fn stream(&self) -> Done<Stream> {
+        let mut stream = ptr::null_mut();
+        // SAFETY: writes one pointer.
+        self.call("cuStreamCreate", || unsafe { (self.f.stream_create)(&mut stream, 0) })?;
+        Ok(Stream(stream))
+    }
+
+    /// Gives a queue back.
+    pub fn destroy_stream(&self, stream: Stream) -> Done<()> {
+        // SAFETY: taken by value, so it is destroyed once.
+        self.call("cuStreamDestroy_v2", || unsafe { (self.f.stream_destroy)(stream.0) })
+    }
+
+    /// Waits, asleep, until all that is queued was done.
+    pub fn wait(&self, stream: &Stream) -> Done<()> {
+        // SAFETY: a stream that was not destroyed.
+        self.call("cuStreamSynchronize", || unsafe { (self.f.stream_synchronize)(stream.0) })
+    }
+
+    /// Whether all that is queued was done.
+    pub fn idle(&self, stream: &Stream) -> Done<bool> {
+        const NOT_READY: u32 = 600;
+        // SAFETY: a stream that was not destroyed.
+        match self.call("cuStreamQuery", || unsafe { (self.f.stream_query)(stream.0) }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == NOT_READY => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets a queue wait for a place in another.
+    pub fn wait_for(&self, stream: &Stream, event: &Event) -> Done<()> {
+        // SAFETY: neither was destroyed.
+        self.call("cuStreamWaitEvent", || unsafe { (self.f.stream_wait)(stream.0, event.0, 0) })
+    }
+
+    /// A new event that tells time.
+    pub fn event(&self) -> Done<Event> {
+        let mut event = ptr::null_mut();
+        // SAFETY: writes one pointer.
+        self.call("cuEventCreate", || unsafe { (self.f.event_create)(&mut event, 0) })?;
+        Ok(Event(event))
+    }
+
+    /// Gives an event back.
+    pub fn destroy_event(&self, event: Event) -> Done<()> {
+        // SAFETY: taken by value, so it is destroyed once.
+        self.call("cuEventDestroy_v2", || unsafe { (self.f.event_destroy)(event.0) })
+    }
+
+    /// Puts an event at the end of a queue.
+    pub fn record(&self, event: &Event, stream: &Stream) -> Done<()> {
+        // SAFETY: neither was destroyed.
+        self.call("cuEventRecord", || unsafe { (self.f.event_record)(event.0, stream.0) })
+    }
+
+    /// Seconds between two events that were reached.
+    pub fn elapsed(&self, begin: &Event, end: &Event) -> Done<f64> {
+        let mut milliseconds = 0f32;
+        // SAFETY: neither was destroyed; writes one float.
+        self.call("cuEventElapsedTime", || unsafe {
+            (self.f.event_elapsed)(&mut milliseconds, begin.0, end.0)
+        })?;
+        Ok(f64::from(milliseconds) / 1e3)
+    }
+}

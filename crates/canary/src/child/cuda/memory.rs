@@ -1,0 +1,186 @@
+//! Memory of device and host, and copies between them.
+//!
+//! Host memory that the GPU reaches by itself is only touched word by word through [`Pinned`], never through a
+//! reference, because copies write it at any time.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr;
+
+use super::{Context, Cuda, Done, Stream};
+use crate::abi::Plain;
+
+/// Device memory.
+#[derive(Debug)]
+pub struct Memory {
+    /// Where it begins.
+    pub address: u64,
+    /// How much it is.
+    pub bytes: u64,
+}
+
+/// Part of device memory, as elements of a type.
+#[derive(Debug)]
+pub struct Slice<T> {
+    /// Where it begins.
+    pub address: u64,
+    /// Elements.
+    pub count: usize,
+    of: PhantomData<T>,
+}
+
+impl<T> Clone for Slice<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Slice<T> {}
+
+impl<T: Plain> Slice<T> {
+    /// Part of `memory`, `offset` bytes from its start; `None` if it does not lie within.
+    pub fn of(memory: &Memory, offset: u64, count: usize) -> Option<Slice<T>> {
+        let bytes = u64::try_from(count.checked_mul(size_of::<T>())?).ok()?;
+        let end = offset.checked_add(bytes)?;
+        (end <= memory.bytes).then_some(Slice { address: memory.address + offset, count, of: PhantomData })
+    }
+
+    /// Its first bytes.
+    pub fn as_bytes(self, count: usize) -> Slice<u8> {
+        Slice { address: self.address, count: count.min(self.bytes() as usize), of: PhantomData }
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(self) -> u64 {
+        (self.count * size_of::<T>()) as u64
+    }
+}
+
+/// Memory of the host that the GPU reads and writes by itself.
+#[derive(Debug)]
+pub struct Pinned {
+    start: *mut u64,
+    words: usize,
+}
+
+impl Pinned {
+    /// Its length in words of 8 bytes.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Writes a word; beyond the end nothing is written.
+    pub fn set(&self, index: usize, word: u64) {
+        if index < self.words {
+            // SAFETY: within the allocation, which lives as long as this; volatile, because a device may
+            // access it too.
+            unsafe { self.start.add(index).write_volatile(word) }
+        }
+    }
+
+    /// Reads a word; beyond the end it is 0.
+    pub fn get(&self, index: usize) -> u64 {
+        match index < self.words {
+            // SAFETY: as in `set`.
+            true => unsafe { self.start.add(index).read_volatile() },
+            false => 0,
+        }
+    }
+}
+
+/// Pinned memory from one of its words on.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a>(pub &'a Pinned, pub usize);
+
+impl Part<'_> {
+    /// Where it begins, and `bytes` or as much of it as there is.
+    fn range(self, bytes: u64) -> (*mut u64, usize) {
+        let first = self.1.min(self.0.words);
+        let bytes = (bytes as usize).min((self.0.words - first) * 8);
+        // SAFETY: within the allocation, or just behind it.
+        (unsafe { self.0.start.add(first) }, bytes)
+    }
+}
+
+impl Cuda {
+    /// Free device memory, bytes.
+    pub fn free_memory(&self) -> Done<u64> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two sizes.
+        self.call("cuMemGetInfo_v2", || unsafe { (self.f.memory_info)(&mut free, &mut total) })?;
+        Ok(free as u64)
+    }
+
+    /// Device memory of this size.
+    pub fn alloc(&self, bytes: u64) -> Done<Memory> {
+        let mut address = 0;
+        // SAFETY: writes one address.
+        self.call("cuMemAlloc_v2", || unsafe { (self.f.memory_alloc)(&mut address, bytes as usize) })?;
+        Ok(Memory { address, bytes })
+    }
+
+    /// Sets all bytes to 0.
+    pub fn zero<T: Plain>(&self, slice: Slice<T>) -> Done<()> {
+        // SAFETY: a slice lies within memory that was allocated.
+        self.call("cuMemsetD8_v2", || unsafe {
+            (self.f.memory_set)(slice.address, 0, slice.bytes() as usize)
+        })
+    }
+
+    /// Host memory of this size that the GPU reaches by itself.
+    pub fn pin(&self, bytes: u64) -> Done<Pinned> {
+        let words = (bytes / 8) as usize;
+        let mut start = ptr::null_mut::<c_void>();
+        // SAFETY: writes one pointer.
+        self.call("cuMemHostAlloc", || unsafe { (self.f.host_alloc)(&mut start, words * 8, 0) })?;
+        Ok(Pinned { start: start.cast(), words })
+    }
+
+    /// Gives it back.
+    pub fn unpin(&self, pinned: Pinned) -> Done<()> {
+        // SAFETY: taken by value, so it is freed once.
+        self.call("cuMemFreeHost", || unsafe { (self.f.host_free)(pinned.start.cast()) })
+    }
+
+    /// Copies from the device and waits for it.
+    pub fn copy_out<T: Plain>(&self, from: Slice<T>) -> Done<Vec<T>> {
+        let mut to = vec![T::default(); from.count];
+        // SAFETY: both hold that much, and every bit pattern is a value of the type.
+        self.call("cuMemcpyDtoH_v2", || unsafe {
+            (self.f.copy_out)(to.as_mut_ptr().cast(), from.address, from.bytes() as usize)
+        })?;
+        Ok(to)
+    }
+
+    /// Queues a copy of the first words of pinned memory to the device.
+    pub fn queue_in<T: Plain>(&self, to: Slice<T>, from: Part<'_>, stream: &Stream) -> Done<()> {
+        let (start, bytes) = from.range(to.bytes());
+        // SAFETY: both hold that much; pinned memory is given back only by `unpin`, which waits for the copy.
+        self.call("cuMemcpyHtoDAsync_v2", || unsafe {
+            (self.f.copy_in_async)(to.address, start.cast_const().cast(), bytes, stream.0)
+        })
+    }
+
+    /// Queues a copy from the device to the first words of pinned memory.
+    pub fn queue_out<T: Plain>(&self, to: Part<'_>, from: Slice<T>, stream: &Stream) -> Done<()> {
+        let (start, bytes) = to.range(from.bytes());
+        // SAFETY: as in `queue_in`.
+        self.call("cuMemcpyDtoHAsync_v2", || unsafe {
+            (self.f.copy_out_async)(start.cast(), from.address, bytes, stream.0)
+        })
+    }
+
+    /// Queues a copy between two devices.
+    pub fn queue_peer(
+        &self,
+        (to, to_context): (Slice<u64>, Context),
+        (from, from_context): (Slice<u64>, Context),
+        stream: &Stream,
+    ) -> Done<()> {
+        let bytes = to.bytes().min(from.bytes()) as usize;
+        // SAFETY: both hold that much, in the contexts named.
+        self.call("cuMemcpyPeerAsync", || unsafe {
+            (self.f.copy_peer_async)(to.address, to_context.0, from.address, from_context.0, bytes, stream.0)
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! Who the device is, and what it can do at most.
+
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+
+use super::cuda::{Cuda, DeviceId};
+use super::errors::{Ended, Try};
+use crate::report::Device;
+use model::catalog::CanarySkip;
+use sampler::watch::Facts;
+
+/// The oldest driver that is asked: R535, which has CUDA 12.2.
+pub const OLDEST: u32 = 12_020;
+
+/// What kernels need to know of the device beside what is reported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shape {
+    /// Shared memory of a multiprocessor, bytes.
+    pub shared_of_multiprocessor: u32,
+    /// Most shared memory of a block, bytes.
+    pub shared_of_block: u32,
+    /// Highest SM clock, Hz.
+    pub clock_hertz: f64,
+}
+
+/// The device of this ordinal, if it is the one ordered.
+pub fn find(cuda: &Cuda, ordinal: i32, ordered: &str) -> Try<DeviceId> {
+    let device = cuda.device(ordinal)?;
+    let uuid = uuid(ordered, cuda.device_uuid(device)?);
+    if uuid != ordered {
+        let text =
+            format!("CUDA's device {ordinal} is {uuid}, not {ordered}: CUDA_VISIBLE_DEVICES is another's");
+        return Err(Ended::Unable(CanarySkip::NoDevice, text));
+    }
+    Ok(device)
+}
+
+/// A UUID as text, with the prefix of the kind of device that was ordered: the bytes do not tell it.
+fn uuid(ordered: &str, bytes: [u8; 16]) -> String {
+    let prefix = if ordered.starts_with("MIG-") { "MIG" } else { "GPU" };
+    let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let part = |from: usize, to: usize| hex[from..to].concat();
+    format!("{prefix}-{}-{}-{}-{}-{}", part(0, 4), part(4, 6), part(6, 8), part(8, 10), part(10, 16))
+}
+
+/// Refuses a driver that is too old.
+pub fn check_version(version: u32) -> Try<()> {
+    if version >= OLDEST {
+        return Ok(());
+    }
+    let shown = |version: u32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    let text = format!(
+        "the driver has CUDA {}; the canary needs {} or newer (driver R535)",
+        shown(version),
+        shown(OLDEST)
+    );
+    Err(Ended::Unable(CanarySkip::OldDriver, text))
+}
+
+/// Its compute capability.
+pub fn capability(cuda: &Cuda, device: DeviceId) -> Try<(u32, u32)> {
+    let attribute = |attribute| cuda.attribute(device, attribute);
+    Ok((
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
+}
+
+/// All that is known of the device before its context is made.
+pub fn describe(cuda: &Cuda, device: DeviceId, facts: &Facts, version: u32) -> Try<(Device, Shape)> {
+    let attribute = |attribute| cuda.attribute(device, attribute);
+    let capability = capability(cuda, device)?;
+    let bus = match facts.bus_width_bits {
+        0 => attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).unwrap_or(0),
+        bits => bits,
+    };
+    let kilohertz = f64::from(attribute(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).unwrap_or(0));
+    let shape = Shape {
+        shared_of_multiprocessor: attribute(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+        )?,
+        shared_of_block: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        clock_hertz: if facts.max_sm_clock_hertz > 0.0 { facts.max_sm_clock_hertz } else { kilohertz * 1e3 },
+    };
+    let device = Device {
+        name: cuda.device_name(device)?,
+        compute_capability: capability,
+        multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        fp32_lanes: fp32_lanes(capability),
+        tensor_fma: tensor_fma(capability),
+        l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        memory_bytes: cuda.device_memory(device)?,
+        bus_width_bytes: bus / 8,
+        max_sm_clock_hertz: facts.max_sm_clock_hertz,
+        max_memory_clock_hertz: facts.max_memory_clock_hertz,
+        max_link_generation: facts.max_link_generation,
+        max_link_width: facts.max_link_width,
+        cuda_version: version,
+        driver_version: facts.driver_version.clone(),
+        vbios_version: facts.vbios_version.clone(),
+        power_limit_milliwatts: facts.power_limit_milliwatts,
+        default_power_limit_milliwatts: facts.default_power_limit_milliwatts,
+        ecc: facts.ecc,
+        code: String::new(),
+        code_checksum: 0,
+        used_bytes: 0,
+    };
+    Ok((device, shape))
+}
+
+/// FP32 FMA of one multiprocessor in a cycle, by compute capability (CUDA C++ Programming Guide, arithmetic
+/// instructions).
+fn fp32_lanes(capability: (u32, u32)) -> u32 {
+    match capability {
+        (7, _) | (8, 0) => 64,
+        _ => 128,
+    }
+}
+
+/// Dense half-precision FMA of the tensor cores of one multiprocessor in a cycle, with FP32 sums, by compute
+/// capability. From the peak rates NVIDIA prints, divided by multiprocessors and clock; 0 where the
+/// instruction that the kernel uses is not known to reach them.
+fn tensor_fma(capability: (u32, u32)) -> u32 {
+    match capability {
+        (7, 5) | (8, 6 | 9) => 512,
+        (8, 0) => 1024,
+        (9, 0) => 2048,
+        _ => 0,
+    }
+}
+
+/// Bytes a second that the device's memory can move at most: two transfers a clock. 0 if it is not known.
+pub fn memory_rate(device: &Device) -> f64 {
+    2.0 * device.max_memory_clock_hertz * f64::from(device.bus_width_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_spelled_as_the_driver_does() {
+        let bytes = *b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff";
+        assert_eq!(uuid("GPU-", bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(uuid("MIG-1", bytes), "MIG-00112233-4455-6677-8899-aabbccddeeff");
+    }
+
+    #[test]
+    fn a_driver_before_r535_is_too_old() {
+        assert!(check_version(12_020).is_ok() && check_version(13_000).is_ok());
+        let Err(Ended::Unable(reason, text)) = check_version(11_080) else { panic!() };
+        assert_eq!(reason, CanarySkip::OldDriver);
+        assert_eq!(text, "the driver has CUDA 11.8; the canary needs 12.2 or newer (driver R535)");
+    }
+
+    #[test]
+    fn what_a_multiprocessor_can_do_follows_from_its_compute_capability() {
+        let of = |major, minor| (fp32_lanes((major, minor)), tensor_fma((major, minor)));
+        assert_eq!([of(7, 0), of(7, 5), of(8, 0)], [(64, 0), (64, 512), (64, 1024)]);
+        assert_eq!([of(8, 6), of(8, 9), of(9, 0)], [(128, 512), (128, 512), (128, 2048)]);
+        assert_eq!([of(10, 0), of(12, 0)], [(128, 0), (128, 0)]);
+    }
+
+    #[test]
+    fn the_memory_of_an_h200_moves_4_8_terabytes_a_second() {
+        let device =
+            Device { max_memory_clock_hertz: 3.201e9, bus_width_bytes: 6016 / 8, ..Device::default() };
+        assert!((memory_rate(&device) - 4.814e12).abs() < 1e9);
+    }
+}

@@ -1,0 +1,229 @@
+//! What ends a run before its time, and what an error of the CUDA driver means: a fault of GPU or driver, or
+//! something about this place for which the GPU cannot be blamed.
+
+use model::catalog::CanarySkip;
+
+/// An error of the CUDA driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaError {
+    /// CUresult.
+    pub code: u32,
+    /// The driver function that gave it.
+    pub call: &'static str,
+}
+
+/// Why a run ends before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The driver failed: no further call is made.
+    Fault(CudaError),
+    /// It cannot be made here.
+    Unable(CanarySkip, String),
+    /// Stopped between two kernels: why, and who came.
+    Abandoned(String, Vec<u32>),
+}
+
+/// What goes on, or why not.
+pub type Try<T> = Result<T, Ended>;
+
+/// What an error means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// A fault of the GPU or its driver. Kernels and arguments are known to be good, so errors that elsewhere
+    /// are a program's own (as an illegal address) are faults here.
+    Fault,
+    /// Not a fault: why the run cannot be made.
+    Skip(CanarySkip),
+}
+
+/// Sorts the driver's errors. A code that is not known is a fault: new ones are mostly about hardware. Those
+/// that tell of a call made wrongly say nothing of the GPU.
+pub fn sort(code: u32) -> Meaning {
+    use CanarySkip as S;
+    Meaning::Skip(match code {
+        2 => S::NoMemory,
+        46 => S::DeviceUnavailable,
+        100 | 101 => S::NoDevice,
+        34 => S::ForeignLibrary,
+        35 | 36 | 804 => S::OldDriver,
+        200 | 209 | 218 | 221..=223 | 500 => S::NoKernels,
+        800 => S::NoPermission,
+        805..=810 => S::Mps,
+        // Values, handles, attributes, states of a program; what this system cannot do.
+        1 | 4..=8 | 102 | 201 | 202 | 205..=208 | 210..=213 | 215..=217 | 219 | 224 | 225 => S::Environment,
+        300..=303 | 400..=402 | 600 | 701 | 703..=705 | 708 | 711..=713 | 720 | 801 => S::Environment,
+        900..=910 | 912..=915 => S::Environment,
+        _ => return Meaning::Fault,
+    })
+}
+
+/// The name the header gives a code; those without one here are told by number.
+pub fn name(code: u32) -> String {
+    let name = match code {
+        1 => "INVALID_VALUE",
+        2 => "OUT_OF_MEMORY",
+        3 => "NOT_INITIALIZED",
+        4 => "DEINITIALIZED",
+        34 => "STUB_LIBRARY",
+        36 => "CALL_REQUIRES_NEWER_DRIVER",
+        46 => "DEVICE_UNAVAILABLE",
+        100 => "NO_DEVICE",
+        101 => "INVALID_DEVICE",
+        102 => "DEVICE_NOT_LICENSED",
+        200 => "INVALID_IMAGE",
+        201 => "INVALID_CONTEXT",
+        209 => "NO_BINARY_FOR_GPU",
+        214 => "ECC_UNCORRECTABLE",
+        217 => "PEER_ACCESS_UNSUPPORTED",
+        218 => "INVALID_PTX",
+        220 => "NVLINK_UNCORRECTABLE",
+        221 => "JIT_COMPILER_NOT_FOUND",
+        222 => "UNSUPPORTED_PTX_VERSION",
+        223 => "JIT_COMPILATION_DISABLED",
+        226 => "CONTAINED",
+        302 => "SHARED_OBJECT_SYMBOL_NOT_FOUND",
+        303 => "SHARED_OBJECT_INIT_FAILED",
+        304 => "OPERATING_SYSTEM",
+        400 => "INVALID_HANDLE",
+        500 => "NOT_FOUND",
+        600 => "NOT_READY",
+        700 => "ILLEGAL_ADDRESS",
+        701 => "LAUNCH_OUT_OF_RESOURCES",
+        702 => "LAUNCH_TIMEOUT",
+        709 => "CONTEXT_IS_DESTROYED",
+        710 => "ASSERT",
+        714 => "HARDWARE_STACK_ERROR",
+        715 => "ILLEGAL_INSTRUCTION",
+        716 => "MISALIGNED_ADDRESS",
+        717 => "INVALID_ADDRESS_SPACE",
+        718 => "INVALID_PC",
+        719 => "LAUNCH_FAILED",
+        721 => "TENSOR_MEMORY_LEAK",
+        800 => "NOT_PERMITTED",
+        801 => "NOT_SUPPORTED",
+        802 => "SYSTEM_NOT_READY",
+        803 => "SYSTEM_DRIVER_MISMATCH",
+        804 => "COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        805 => "MPS_CONNECTION_FAILED",
+        806 => "MPS_RPC_FAILURE",
+        807 => "MPS_SERVER_NOT_READY",
+        808 => "MPS_MAX_CLIENTS_REACHED",
+        809 => "MPS_MAX_CONNECTIONS_REACHED",
+        810 => "MPS_CLIENT_TERMINATED",
+        911 => "EXTERNAL_DEVICE",
+        916 => "KEY_ROTATION",
+        999 => "UNKNOWN",
+        other => return format!("CUDA_ERROR_{other}"),
+    };
+    format!("CUDA_ERROR_{name}")
+}
+
+impl From<CudaError> for Ended {
+    fn from(error: CudaError) -> Ended {
+        match sort(error.code) {
+            Meaning::Fault => Ended::Fault(error),
+            Meaning::Skip(reason) => Ended::Unable(reason, in_words(error, reason)),
+        }
+    }
+}
+
+/// A skip in words, with what helps.
+fn in_words(error: CudaError, reason: CanarySkip) -> String {
+    let hint = match (reason, error.code) {
+        (CanarySkip::NoMemory, _) if error.call == "cuMemHostAlloc" => {
+            "not enough host memory that the GPU can reach; see this process's memory limit (cgroup)"
+        }
+        (CanarySkip::NoMemory, _) => "not enough free device memory; see canary.max_memory_mib",
+        (CanarySkip::DeviceUnavailable, _) => {
+            "another process has the GPU for itself, or its compute mode is not DEFAULT (nvidia-smi -c DEFAULT)"
+        }
+        (CanarySkip::NoDevice, _) => {
+            "CUDA does not see this GPU: it may be kept from this process, or need a fabric manager or a reset"
+        }
+        (CanarySkip::ForeignLibrary, _) => {
+            "the stub library of a toolkit was loaded: name the driver's own with --cuda-library"
+        }
+        (CanarySkip::OldDriver, 804) => {
+            "a forward compatibility package that this GPU cannot use was loaded: name the driver's own libcuda \
+             with --cuda-library"
+        }
+        (CanarySkip::OldDriver, _) => "the driver is older than its library asks for",
+        (CanarySkip::NoKernels, _) => "the driver has no use for the machine code made for this GPU",
+        (CanarySkip::NoPermission, _) => "this process may not do it",
+        (CanarySkip::Mps, _) => "MPS serves this GPU",
+        _ => "not a fault of the GPU",
+    };
+    format!("{} from {}: {hint}", name(error.code), error.call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The driver's faults, and those that our known good kernels can only meet on a bad GPU.
+    const FAULTS: [u32; 21] = [
+        214, 220, 226, 304, 714, 802, 803, 911, 916, 999, 3, 700, 702, 710, 715, 716, 717, 718, 719, 721, 709,
+    ];
+
+    #[test]
+    fn faults_are_faults_and_nothing_of_the_environment_is() {
+        for code in FAULTS {
+            assert_eq!(sort(code), Meaning::Fault, "{code}");
+            let error = CudaError { code, call: "cuStreamSynchronize" };
+            assert_eq!(Ended::from(error), Ended::Fault(error));
+        }
+        use CanarySkip as S;
+        let skips = [
+            (46, S::DeviceUnavailable),
+            (2, S::NoMemory),
+            (100, S::NoDevice),
+            (101, S::NoDevice),
+            (34, S::ForeignLibrary),
+            (36, S::OldDriver),
+            (209, S::NoKernels),
+            (221, S::NoKernels),
+            (222, S::NoKernels),
+            (223, S::NoKernels),
+            (800, S::NoPermission),
+            (801, S::Environment),
+            (804, S::OldDriver),
+            (600, S::Environment),
+        ];
+        for (code, reason) in skips.into_iter().chain((805..=810).map(|code| (code, S::Mps))) {
+            assert_eq!(sort(code), Meaning::Skip(reason), "{code}");
+            let Ended::Unable(told, text) = Ended::from(CudaError { code, call: "cuInit" }) else {
+                panic!("{code} ends as a fault")
+            };
+            assert_eq!(told, reason);
+            assert!(text.starts_with(&format!("{} from cuInit: ", name(code))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_call_made_wrongly_says_nothing_of_the_gpu_and_an_unknown_code_does() {
+        for code in [1, 201, 400, 500, 701] {
+            assert!(matches!(sort(code), Meaning::Skip(_)), "{code}");
+        }
+        for code in [227, 722, 917, 1000, u32::MAX] {
+            assert_eq!(sort(code), Meaning::Fault, "{code}");
+            assert_eq!(name(code), format!("CUDA_ERROR_{code}"));
+        }
+    }
+
+    #[test]
+    fn whose_memory_is_short_is_told() {
+        let text = |call| match Ended::from(CudaError { code: 2, call }) {
+            Ended::Unable(CanarySkip::NoMemory, text) => text,
+            other => panic!("{other:?}"),
+        };
+        assert!(text("cuMemHostAlloc").contains("host memory"));
+        assert!(text("cuMemAlloc_v2").contains("canary.max_memory_mib"));
+    }
+
+    #[test]
+    fn every_fault_has_its_name() {
+        for code in FAULTS {
+            assert!(!name(code).ends_with(&code.to_string()), "{code}");
+        }
+    }
+}

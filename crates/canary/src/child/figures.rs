@@ -1,0 +1,237 @@
+//! The arithmetic of the checks: medians, rates of multiprocessors, how long to work.
+
+use std::collections::BTreeMap;
+
+use crate::abi::SmStamp;
+use crate::report::Sm;
+
+/// The middle of some numbers; of an even count the mean of the two in the middle. 0 of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        count if count % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// Cycles of a block; `None` if its clock stood still or went back.
+fn cycles(stamp: &SmStamp) -> Option<f64> {
+    stamp.end_cycles.checked_sub(stamp.begin_cycles).filter(|cycles| *cycles > 0).map(|cycles| cycles as f64)
+}
+
+/// Its seconds, likewise.
+fn seconds(stamp: &SmStamp) -> Option<f64> {
+    stamp.end_ns.checked_sub(stamp.begin_ns).filter(|ns| *ns > 0).map(|ns| ns as f64 / 1e9)
+}
+
+/// From the first block's begin to the last one's end, seconds.
+pub fn span(stamps: &[SmStamp]) -> f64 {
+    let begin = stamps.iter().map(|stamp| stamp.begin_ns).min().unwrap_or(0);
+    let end = stamps.iter().map(|stamp| stamp.end_ns).max().unwrap_or(0);
+    end.saturating_sub(begin) as f64 / 1e9
+}
+
+/// When the last block ended, nanoseconds by the GPU's clock.
+pub fn last_end(stamps: &[SmStamp]) -> Option<u64> {
+    stamps.iter().map(|stamp| stamp.end_ns).max()
+}
+
+/// From the end of an earlier launch to the last block's end, seconds.
+pub fn since(earlier: Option<u64>, stamps: &[SmStamp]) -> Option<f64> {
+    Some(last_end(stamps)?.saturating_sub(earlier?) as f64 / 1e9)
+}
+
+/// The SM clock while these blocks ran, Hz: the median.
+pub fn clock(stamps: &[SmStamp]) -> f64 {
+    let clocks: Vec<f64> = stamps.iter().filter_map(|stamp| Some(cycles(stamp)? / seconds(stamp)?)).collect();
+    median(&clocks)
+}
+
+/// Whether a clock is about as high as it gets; also if that is not known. Both in Hz.
+pub fn has_risen(hertz: f64, highest: f64) -> bool {
+    const ABOUT: f64 = 0.98;
+    highest <= 0.0 || hertz >= ABOUT * highest
+}
+
+/// What launches of a rate kernel noted: of each, the work of one block, and the stamps of all.
+#[derive(Debug, Default)]
+pub struct Rates(BTreeMap<u32, (Vec<f64>, Vec<f64>)>);
+
+impl Rates {
+    /// Adds a launch in which every block did `work`.
+    pub fn add(&mut self, work: f64, stamps: &[SmStamp]) {
+        for stamp in stamps {
+            let (rates, clocks) = self.0.entry(stamp.smid).or_default();
+            if let (Some(cycles), Some(seconds)) = (cycles(stamp), seconds(stamp)) {
+                rates.push(work / cycles);
+                clocks.push(cycles / seconds);
+            }
+        }
+    }
+
+    /// Multiprocessors seen.
+    pub fn covered(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The median of each multiprocessor.
+    pub fn sms(&self) -> Vec<Sm> {
+        let sm = |(smid, (rates, clocks)): (&u32, &(Vec<f64>, Vec<f64>))| Sm {
+            smid: *smid,
+            work_per_cycle: median(rates),
+            clock_hertz: median(clocks),
+        };
+        self.0.iter().map(sm).collect()
+    }
+}
+
+/// Turns of a loop that take `seconds`, when each does `work` at `rate` a cycle and the clock is `hertz`.
+/// At least one, at most `most`.
+pub fn turns(seconds: f64, hertz: f64, rate: f64, work: f64, most: u32) -> u32 {
+    let turns = seconds * hertz * rate / work;
+    match turns.is_finite() {
+        // A cast saturates.
+        true => (turns as u32).clamp(1, most.max(1)),
+        false => 1,
+    }
+}
+
+/// How many turns to make so that they take `seconds`, after `made` took `took`. Never more than `most`, and
+/// no fewer than an eighth of it: a clock still rising must not make the next one too short to measure.
+pub fn scaled(most: u32, made: u32, took: f64, seconds: f64) -> u32 {
+    let turns = f64::from(made) * seconds / took;
+    match turns.is_finite() && took > 0.0 {
+        true => (turns as u32).clamp((most / 8).max(1), most.max(1)),
+        false => most.max(1),
+    }
+}
+
+/// Passes over `bytes` in one launch, so that it lasts about `seconds` at `bytes_per_second` (0: not known).
+pub fn passes(bytes: u64, bytes_per_second: f64, seconds: f64, most: u32) -> u32 {
+    let passes = seconds * bytes_per_second / bytes.max(1) as f64;
+    match passes.is_finite() {
+        true => (passes as u32).clamp(1, most.max(1)),
+        false => 1,
+    }
+}
+
+/// Dynamic shared memory that a block needs beside its static part so that no second one fits on the
+/// multiprocessor. All three in bytes: what a multiprocessor has, what a block may have, and the static part.
+pub fn whole_multiprocessor(of_multiprocessor: u32, of_block: u32, fixed: u32) -> u32 {
+    (of_multiprocessor / 2 + 1024).saturating_sub(fixed).min(of_block.saturating_sub(fixed))
+}
+
+/// A number of the run's own, for one of its uses: splitmix64.
+pub fn seed(seed: u64, of: u64) -> u64 {
+    let mut z = seed.wrapping_add(of.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn stamp(smid: u32, cycles: u64, ns: u64) -> SmStamp {
+        SmStamp {
+            smid,
+            threads: 1024,
+            begin_cycles: 50,
+            end_cycles: 50 + cycles,
+            begin_ns: 9,
+            end_ns: 9 + ns,
+        }
+    }
+
+    #[test]
+    fn each_multiprocessor_has_the_median_of_its_launches() {
+        let mut rates = Rates::default();
+        for cycles in [1000, 2000, 1000] {
+            rates.add(128_000.0, &[stamp(0, 1000, 500), stamp(7, cycles, 1000)]);
+        }
+        let sms = rates.sms();
+        assert_eq!(rates.covered(), 2);
+        assert_eq!((sms[0].smid, sms[0].work_per_cycle, sms[0].clock_hertz), (0, 128.0, 2e9));
+        assert_eq!((sms[1].smid, sms[1].work_per_cycle, sms[1].clock_hertz), (7, 128.0, 1e9));
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_gives_no_rate() {
+        let mut rates = Rates::default();
+        rates.add(1.0, &[stamp(3, 0, 5), stamp(4, 5, 0), SmStamp { begin_cycles: 9, ..SmStamp::default() }]);
+        assert!(rates.sms().iter().all(|sm| sm.work_per_cycle == 0.0 && sm.clock_hertz == 0.0));
+        assert_eq!(clock(&[stamp(3, 0, 5)]), 0.0);
+    }
+
+    #[test]
+    fn a_clock_has_risen_once_it_is_about_the_highest() {
+        assert!(has_risen(1.9798e9, 1.98e9) && has_risen(0.4e9, 0.0));
+        assert!(!has_risen(0.405e9, 1.98e9) && !has_risen(0.0, 1.98e9));
+    }
+
+    #[test]
+    fn no_two_blocks_fit_on_a_multiprocessor() {
+        // H200, T4, 8.6: shared memory of a multiprocessor and, at most, of a block.
+        for (all, block) in [(233_472, 232_448), (65_536, 65_536), (102_400, 101_376)] {
+            for fixed in [0, 1024, 30_000] {
+                let dynamic = whole_multiprocessor(all, block, fixed);
+                assert!(2 * (dynamic + fixed) > all, "{all} {fixed}");
+                assert!(dynamic + fixed <= block);
+            }
+        }
+        assert_eq!(whole_multiprocessor(100, 50, 60), 0);
+    }
+
+    #[test]
+    fn the_time_of_a_launch_follows_the_clock() {
+        // 8 chains of 64 FMA in 1024 threads at 128 a cycle: 4096 cycles a turn.
+        let most = turns(2.5e-3, 1.98e9, 128.0, 8.0 * 64.0 * 1024.0, u32::MAX);
+        assert_eq!(most, 1208);
+        assert_eq!(scaled(most, 300, 300.0 * 4096.0 / 1.98e9, 2.5e-3), most);
+        assert_eq!(scaled(most, 300, 2.0 * 300.0 * 4096.0 / 1.98e9, 2.5e-3), most / 2);
+        assert_eq!(scaled(most, 300, 10.0, 2.5e-3), most / 8);
+        assert_eq!(scaled(most, 300, 0.0, 2.5e-3), most);
+        assert_eq!(turns(2.5e-3, 0.0, 128.0, 1.0, 100), 1, "a clock that is not known");
+        assert_eq!(passes(256 << 20, 4.8e12, 4e-3, 8), 8);
+        assert_eq!(passes(256 << 20, 0.3e12, 4e-3, 8), 4);
+        assert_eq!(passes(256 << 20, 0.0, 4e-3, 8), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn the_median_has_as_many_below_as_above(values in prop::collection::vec(-1e6f64..1e6, 1..50)) {
+            let middle = median(&values);
+            let below = values.iter().filter(|value| **value < middle).count();
+            let above = values.iter().filter(|value| **value > middle).count();
+            prop_assert!(below <= values.len() / 2 && above <= values.len() / 2);
+        }
+
+        #[test]
+        fn no_figures_make_a_length_that_never_ends(
+            a in any::<f64>(), b in any::<f64>(), c in any::<f64>(), d in any::<f64>(), most in any::<u32>(),
+        ) {
+            prop_assert!((1..=most.max(1)).contains(&turns(a, b, c, d, most)));
+            prop_assert!((1..=most.max(1)).contains(&scaled(most, most / 2, a, b)));
+            prop_assert!((1..=most.max(1)).contains(&passes(7, a, b, most)));
+        }
+
+        #[test]
+        fn stamps_of_any_kind_give_finite_rates(words in prop::collection::vec(any::<[u64; 4]>(), 0..8)) {
+            let stamps: Vec<SmStamp> = words
+                .iter()
+                .map(|[a, b, c, d]| SmStamp {
+                    smid: *a as u32, threads: 1, begin_cycles: *a, end_cycles: *b, begin_ns: *c, end_ns: *d,
+                })
+                .collect();
+            let mut rates = Rates::default();
+            rates.add(1e9, &stamps);
+            prop_assert!(rates.sms().iter().all(|sm| sm.work_per_cycle.is_finite() && sm.clock_hertz.is_finite()));
+            prop_assert!(span(&stamps).is_finite() && clock(&stamps).is_finite());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Whether somebody was given a GPU who has no process on it yet: a pod by the kubelet, a job by Slurm.
+
+use attribution::pods::{Claim, Claims, Standing};
+use model::canary::Place;
+
+/// What is known of claims of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// There is none, and how that is known.
+    Nobody(String),
+    /// Somebody's.
+    By(String),
+    /// Nobody knows, and why.
+    Unknown(String),
+    /// It was not asked, and why.
+    Unasked(String),
+}
+
+/// What the id of a device names.
+#[derive(Debug, PartialEq)]
+enum Named<'a> {
+    /// A GPU or MIG device by its UUID.
+    Uuid(&'a str),
+    /// A GPU, or a part of it, by number: NVML's index, or the minor number of its device file.
+    Number(u32),
+    /// Something that only its device plugin understands.
+    Unknown,
+}
+
+/// What NVIDIA's and GKE's device plugins and NVIDIA's driver for dynamic claims call devices: `GPU-…`, `MIG-…`; `2` or
+/// `2:1` (index, and MIG device); `nvidia2` or `nvidia2/gi1`; `gpu-2` or `gpu-2-mig-19-0-1`, also after a claim's id.
+fn named(id: &str) -> Named<'_> {
+    if id.starts_with("GPU-") || id.starts_with("MIG-") {
+        return Named::Uuid(id);
+    }
+    let driver =
+        id.rfind("gpu-").filter(|at| *at == 0 || id.as_bytes()[at - 1] == b'-').map(|at| &id[at + 4..]);
+    let number = driver.or_else(|| id.strip_prefix("nvidia")).unwrap_or(id);
+    let digits = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+    let ends_well = number[digits..].chars().next().is_none_or(|c| ":/-".contains(c));
+    match number[..digits].parse() {
+        Ok(number) if ends_well => Named::Number(number),
+        _ => Named::Unknown,
+    }
+}
+
+/// Whether a device of this id is the place, a part of it, or what it is a part of. One that is not understood may be.
+fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
+    match named(id) {
+        Named::Uuid(uuid) => {
+            let same = |other: &str| !other.is_empty() && uuid.eq_ignore_ascii_case(other);
+            // Old drivers name a MIG device after its GPU: `MIG-GPU-…/1/0`.
+            let within = uuid.strip_prefix("MIG-").is_some_and(|rest| {
+                rest.split_once('/').is_some_and(|(gpu, _)| gpu.eq_ignore_ascii_case(&place.gpu.uuid))
+            });
+            same(&place.gpu.uuid)
+                || match &place.instance {
+                    Some(instance) => same(&instance.mig_uuid),
+                    None => within,
+                }
+        }
+        Named::Number(number) => number == place.gpu.gpu || Some(number) == minor,
+        Named::Unknown => true,
+    }
+}
+
+/// What the kubelet's claims mean for a place.
+pub fn by_pod(standing: &Standing, claims: &Claims, place: &Place, minor: Option<u32>) -> Claimed {
+    // A claim that was told stands for a while, also if the kubelet is silent now.
+    let at = |claim: &&Claim| claim.devices.iter().any(|id| is_at(id, place, minor));
+    if let Some(claim) = claims.all.iter().find(at) {
+        return Claimed::By(format!("pod {}/{}, container {}", claim.namespace, claim.pod, claim.container));
+    }
+    match standing {
+        Standing::Answers => Claimed::Nobody("the kubelet knows of none".into()),
+        Standing::Absent => Claimed::Nobody("there is no kubelet".into()),
+        Standing::Off => Claimed::Unasked("the kubelet is not asked (owners.kubelet_socket)".into()),
+        Standing::Unasked => Claimed::Unknown("the kubelet was not asked yet".into()),
+        Standing::Silent(why) => Claimed::Unknown(format!("the kubelet does not answer: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::canary::Instance;
+    use model::catalog::Gpu;
+    use model::clock::Mono;
+    use proptest::prelude::*;
+
+    fn place(gpu: u32, mig: Option<&str>) -> Place {
+        let instance = mig.map(|uuid| Instance {
+            gpu_instance: 1,
+            compute_instance: 0,
+            profile: "1g.18gb".into(),
+            mig_uuid: uuid.into(),
+        });
+        Place { gpu: Gpu { gpu, uuid: format!("GPU-{gpu}a").into() }, instance }
+    }
+
+    #[test]
+    fn ids_of_all_plugins_are_understood() {
+        for (id, is) in [
+            ("GPU-1a", Named::Uuid("GPU-1a")),
+            ("MIG-77", Named::Uuid("MIG-77")),
+            ("3", Named::Number(3)),
+            ("3:1", Named::Number(3)),
+            ("nvidia12", Named::Number(12)),
+            ("nvidia0/gi1/vgpu2", Named::Number(0)),
+            ("gpu-2", Named::Number(2)),
+            ("gpu-2-mig-19-0-1", Named::Number(2)),
+            ("0b1c-22-gpu-5", Named::Number(5)),
+            ("gpu-", Named::Unknown),
+            ("nvidia0x", Named::Unknown),
+            ("all", Named::Unknown),
+            ("", Named::Unknown),
+            ("99999999999", Named::Unknown),
+        ] {
+            assert_eq!(named(id), is, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_claim_keeps_off_what_it_holds_and_no_more() {
+        let (whole, other, slice) = (place(1, None), place(2, None), place(1, Some("MIG-77")));
+        for (id, on_whole, on_other, on_slice) in [
+            ("GPU-1a", true, false, true),
+            ("gpu-1", true, false, true),
+            ("MIG-77", false, false, true),
+            ("MIG-78", false, false, false),
+            ("MIG-GPU-1a/1/0", true, false, false),
+            ("strange", true, true, true),
+        ] {
+            let at = |place| is_at(id, place, None);
+            assert_eq!((at(&whole), at(&other), at(&slice)), (on_whole, on_other, on_slice), "{id}");
+        }
+        assert!(is_at("nvidia5", &whole, Some(5)) && !is_at("nvidia5", &whole, Some(4)));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_nobody() {
+        let claim = Claim {
+            namespace: "ml".into(),
+            pod: "train-0".into(),
+            container: "main".into(),
+            resource: "nvidia.com/gpu".into(),
+            devices: vec!["GPU-1a".into()],
+        };
+        let claims = Claims { told: Some(Mono(1)), all: vec![claim] };
+        let silent = Standing::Silent("late".into());
+        let by = Claimed::By("pod ml/train-0, container main".into());
+        assert_eq!(by_pod(&silent, &claims, &place(1, None), None), by);
+        assert!(matches!(by_pod(&silent, &claims, &place(2, None), None), Claimed::Unknown(_)));
+        assert!(matches!(by_pod(&Standing::Answers, &claims, &place(2, None), None), Claimed::Nobody(_)));
+        let none = Claims::default();
+        assert!(matches!(by_pod(&Standing::Absent, &none, &place(1, None), None), Claimed::Nobody(_)));
+        assert!(matches!(by_pod(&Standing::Unasked, &none, &place(1, None), None), Claimed::Unknown(_)));
+        assert!(matches!(by_pod(&Standing::Off, &none, &place(1, None), None), Claimed::Unasked(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_id_is_too_odd(id in ".{0,40}|(GPU-|MIG-|gpu-|nvidia)[0-9a-f:/-]{0,20}") {
+            is_at(&id, &place(1, Some("MIG-77")), Some(3));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The lock file of the canary: a run holds its flock(2), and while another process holds the lock no canary runs.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc::O_NONBLOCK;
+use nix::sys::stat::{major, minor};
+
+/// Everybody may open the file, and so hold its lock.
+const MODE: u32 = 0o644;
+const FOLDER_MODE: u32 = 0o755;
+
+/// The interlock, held until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    _lock: Flock<File>,
+}
+
+/// Takes the interlock, and makes its file if there is none. Never waits; an error says in words who holds it,
+/// or why it cannot be told.
+pub fn take(path: &Path) -> Result<Held, String> {
+    let named = |error: io::Error| format!("{} cannot be opened: {error}", path.display());
+    let file = open(path).map_err(named)?;
+    let identity = file.metadata().map_err(named)?;
+    if !identity.is_file() {
+        return Err(format!("{} is no plain file", path.display()));
+    }
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Held { _lock: lock }),
+        Err((_, Errno::EWOULDBLOCK)) => Err(match holder(&identity) {
+            Some(holder) => format!("{} is locked by {holder}", path.display()),
+            None => format!("{} is locked by another process", path.display()),
+        }),
+        Err((_, error)) => Err(format!("{} cannot be locked: {error}", path.display())),
+    }
+}
+
+/// Whether it could be taken now.
+pub fn free(path: &Path) -> Result<(), String> {
+    take(path).map(drop)
+}
+
+/// Opens the file, and makes it, open to all, if there is none. One of somebody else's is locked as well by who
+/// may only read it.
+fn open(path: &Path) -> io::Result<File> {
+    // Not to wait for anybody, should it be a FIFO.
+    let reading = || OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
+    match reading() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
+    }
+    let made = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(path);
+    match made {
+        Ok(file) => {
+            // The umask may have taken the others' right away.
+            file.set_permissions(Permissions::from_mode(MODE))?;
+            Ok(file)
+        }
+        // Made by somebody else in the meantime.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => reading(),
+        Err(error) => Err(error),
+    }
+}
+
+/// Who holds a lock on this file, as far as the kernel tells us: processes of other namespaces are not seen.
+fn holder(file: &fs::Metadata) -> Option<String> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = holder_in(&locks, major(file.dev()), minor(file.dev()), file.ino())?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    match name.trim() {
+        "" => Some(format!("process {pid}")),
+        name => Some(format!("process {pid} ({name})")),
+    }
+}
+
+/// Finds the holder in the text of /proc/locks: `1: FLOCK  ADVISORY  WRITE 708 00:19:1172 0 EOF`.
+fn holder_in(locks: &str, major: u64, minor: u64, inode: u64) -> Option<i32> {
+    let file = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            // A waiting one has an arrow before its kind.
+            [_, "FLOCK", _, _, pid, of, ..] if of == file => pid.parse().ok().filter(|pid| *pid > 0),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holds_it_and_the_other_is_told_who() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/canary.lock");
+        let held = take(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, MODE);
+        let refused = take(&path).unwrap_err();
+        assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
+        drop(held);
+        assert_eq!(free(&path), Ok(()));
+        assert_eq!(free(&path), Ok(()), "looking leaves it free");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(take(dir.path()).is_err());
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(take(&fifo).unwrap_err().contains("no plain file"));
+        assert!(take(Path::new("/proc/nowhere/lock")).unwrap_err().contains("cannot be opened"));
+    }
+
+    #[test]
+    fn the_holder_is_found_by_device_and_inode() {
+        let locks = "1: POSIX  ADVISORY  WRITE 5 00:19:7 0 EOF\n2: FLOCK  ADVISORY  WRITE 708 00:19:7 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 709 00:19:8 0 EOF\n3: FLOCK  ADVISORY  WRITE 0 fe:01:9 0 EOF\n";
+        assert_eq!(holder_in(locks, 0, 0x19, 7), Some(708));
+        assert_eq!(holder_in(locks, 0, 0x19, 8), None, "it only waits");
+        assert_eq!(holder_in(locks, 0xfe, 1, 9), None, "of another namespace");
+    }
+}

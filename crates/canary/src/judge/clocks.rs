@@ -1,0 +1,73 @@
+//! Whether the clock of the multiprocessors is what it should be, and if not, who holds it down.
+
+use super::reasons::Reasons;
+use super::view::{Standing, View};
+use super::words::{megahertz, percent};
+use crate::baseline::Quantity;
+use model::catalog::CanaryVerdict;
+use sampler::watch::Around;
+
+/// Share of the highest clock below which a GPU that holds it is low without any baseline.
+const STEADY_FLOOR: f64 = 0.95;
+/// The same for GPUs that never reach the highest clock they tell.
+const MOVING_FLOOR: f64 = 0.75;
+
+/// How the clock stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Clock {
+    /// As it should be, or nothing is known to compare it with.
+    Fine,
+    /// Low because the GPU had been idle and its clocks had not risen yet: the sample says nothing.
+    Unramped,
+    /// Low because somebody wants it so: in words.
+    Chosen(String),
+    /// Low, with the verdict and the reason in words.
+    Low(CanaryVerdict, String),
+}
+
+impl Clock {
+    /// Whether rates that follow the clock can be judged.
+    pub fn is_fine(&self) -> bool {
+        *self == Clock::Fine
+    }
+}
+
+/// Judges a clock. `quantity` is what it is compared as; `absolute`: also with the highest clock the device
+/// tells.
+pub fn judge(view: &View<'_>, around: &Around, quantity: Quantity, hertz: f64, absolute: bool) -> Clock {
+    // Without NVML's word on reasons, a low clock could have any.
+    let Some(reasons) = Reasons::seen(view.device, around) else { return Clock::Fine };
+    let standing = view.stand(quantity, hertz);
+    let Some(low) = low(view, reasons, &standing, hertz, absolute) else { return Clock::Fine };
+    if reasons.only_idle() {
+        return Clock::Unramped;
+    }
+    if reasons.by_choice() {
+        let words = format!("the clock is low by choice: {}; {low}", reasons.words());
+        return Clock::Chosen(words);
+    }
+    if reasons.none() {
+        let text = format!(
+            "the clock is low ({low}) and NVML tells no reason and {}; compare `nvidia-smi -q -d \
+             CLOCK,PERFORMANCE`, then drain the node and power it off and on",
+            megahertz(around.sm_clock_hertz)
+        );
+        return Clock::Low(CanaryVerdict::UnexplainedClockCap, text);
+    }
+    let text = format!("the clock is low ({low}) by {}; {}", reasons.words(), reasons.first_thing());
+    Clock::Low(CanaryVerdict::Throttled, text)
+}
+
+/// What is low about it, in words.
+fn low(view: &View<'_>, reasons: Reasons, standing: &Standing, hertz: f64, absolute: bool) -> Option<String> {
+    if let Some(low) = &standing.low {
+        return Some(low.clone());
+    }
+    let highest = view.device.max_sm_clock_hertz;
+    let share = hertz / highest;
+    let floor = if view.steady() { STEADY_FLOOR } else { MOVING_FLOOR };
+    // A power cap is how many boards work at their best: only a baseline can tell that it is too low.
+    let sure = reasons.none() || reasons.distress();
+    (absolute && sure && share.is_finite() && share < floor)
+        .then(|| format!("{} of the highest, {}", percent(share), megahertz(highest)))
+}

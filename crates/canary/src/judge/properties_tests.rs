@@ -1,0 +1,209 @@
+//! What must hold of any run.
+
+use proptest::prelude::*;
+
+use super::fixtures::{healthy, judged, memory, of, place};
+use super::*;
+use crate::report::{Device, End, Mismatches, Sm};
+use sampler::watch::Around;
+
+const NOW: f64 = 1.8e9;
+
+/// Numbers as a broken timer or driver gives them.
+fn odd() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        Just(0.0),
+        Just(-1.0),
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        Just(f64::NEG_INFINITY),
+        Just(f64::MIN_POSITIVE),
+        Just(f64::MAX),
+        any::<f64>(),
+    ]
+}
+
+/// Puts an odd number into each figure that was measured.
+fn spoil(run: &mut Run, value: f64) {
+    for measured in &mut run.measured {
+        measured.gpu_seconds = value;
+        measured.wall_seconds = value;
+        match &mut measured.found {
+            Found::Sms(sms) => {
+                for sm in sms {
+                    (sm.work_per_cycle, sm.clock_hertz) = (value, value);
+                }
+            }
+            Found::Read { seconds, sm_clock_hertz, .. } => {
+                seconds.iter_mut().for_each(|second| *second = value);
+                *sm_clock_hertz = value;
+            }
+            Found::Copied { to_gpu, to_host, latency, .. } => {
+                to_gpu.iter_mut().chain(to_host).for_each(|second| *second = value);
+                *latency = value;
+            }
+            Found::Launched(times) => times.iter_mut().for_each(|time| *time = value),
+            Found::Overlapped(o) => {
+                (o.stages, o.kernels) = ([value; 3], [value; 2]);
+                (o.serial, o.rotating, o.separate) = (value, value, value);
+            }
+            Found::Transformed(t) => {
+                (t.copy_in, t.kernel, t.copy_out, t.cpu) = (value, value, value, value);
+                if !value.is_finite() || value <= 0.0 {
+                    t.max_relative_error = value;
+                }
+            }
+            Found::Peer { seconds, .. } => seconds.iter_mut().for_each(|second| *second = value),
+            Found::Covered(_) | Found::Walked { .. } => {}
+        }
+    }
+}
+
+/// Whether it says that the hardware is broken or lies.
+fn is_fault(verdict: CanaryVerdict) -> bool {
+    use CanaryVerdict::*;
+    matches!(verdict, WrongResult | WrongResultSuspected | DriverFault | Hung)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn odd_figures_never_panic_and_are_never_a_fault(
+        value in odd(), around in odd(), bound in odd(), reasons in any::<u64>(), learned in 0usize..25
+    ) {
+        let memory = memory(learned, NOW);
+        let mut run = healthy();
+        spoil(&mut run, value);
+        for measured in &mut run.measured {
+            measured.around = Around {
+                reasons,
+                sm_clock_hertz: around,
+                memory_clock_hertz: around,
+                ..Around::default()
+            };
+        }
+        if let Some(device) = &mut run.device {
+            (device.max_sm_clock_hertz, device.max_memory_clock_hertz) = (bound, bound);
+        }
+        let judgement = judged(&run, &memory, NOW);
+        for judged in &judgement.outcome.checks {
+            prop_assert!(!is_fault(judged.verdict), "{judged:?}");
+            prop_assert!(judged.ratios.iter().all(|(_, ratio)| ratio.is_finite() && *ratio > 0.0));
+        }
+        let mut after = memory.clone();
+        after.take(judgement.lesson);
+        let text = serde_json::to_string(&after).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Memory>(&text).unwrap().mended(), after, "nothing odd is kept");
+    }
+
+    #[test]
+    fn numbers_that_are_none_say_nothing(value in prop_oneof![Just(0.0), Just(f64::NAN), Just(f64::INFINITY)]) {
+        let mut run = healthy();
+        spoil(&mut run, value);
+        for judged in judged(&run, &memory(25, NOW), NOW).outcome.checks {
+            prop_assert!(
+                matches!(judged.verdict, CanaryVerdict::Ok | CanaryVerdict::Skipped | CanaryVerdict::Contended),
+                "{judged:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_device_is_no_fault(learned in 0usize..2) {
+        let run = Run { device: Some(Device::default()), ..healthy() };
+        for judged in judged(&run, &memory(learned, NOW), NOW).outcome.checks {
+            prop_assert_eq!(judged.verdict, CanaryVerdict::Ok, "{}", judged.text);
+        }
+        let run = Run { device: None, measured: healthy().measured, ..healthy() };
+        for judged in judged(&run, &memory(learned, NOW), NOW).outcome.checks {
+            prop_assert_eq!(judged.verdict, CanaryVerdict::Skipped, "{}", judged.text);
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_multiprocessors_and_times_are_told_does_not_matter(seed in any::<u64>()) {
+        let memory = memory(25, NOW);
+        let mut run = healthy();
+        let Found::Sms(sms) = &mut of(&mut run, CanaryCheck::SmRate).found else { panic!() };
+        sms[(seed % 132) as usize].work_per_cycle *= 0.98;
+        let before = judged(&run, &memory, NOW);
+        let turn = |count: usize| (seed as usize) % count;
+        for measured in &mut run.measured {
+            match &mut measured.found {
+                Found::Sms(sms) => sms.rotate_left(turn(132)),
+                Found::Read { seconds, .. } => { let n = turn(seconds.len()); seconds.rotate_left(n) }
+                Found::Launched(times) => { let n = turn(times.len()); times.rotate_left(n) }
+                Found::Covered(sms) => sms.rotate_left(turn(132)),
+                _ => {}
+            }
+        }
+        prop_assert_eq!(judged(&run, &memory, NOW), before);
+    }
+
+    #[test]
+    fn a_gpu_that_is_faster_in_all_as_its_baseline_is_judged_alike(scale in 0.01f64..50.0) {
+        // Bounds that do not scale would be passed: they are left out.
+        let unbound = |mut run: Run| {
+            run.device = Some(Device { multiprocessors: 132, compute_capability: (9, 0), ..Device::default() });
+            run.measured.retain(|measured| measured.check != CanaryCheck::Launch);
+            run
+        };
+        let scaled = |run: Run| {
+            let mut run = unbound(run);
+            for measured in &mut run.measured {
+                match &mut measured.found {
+                    Found::Sms(sms) => sms.iter_mut().for_each(|sm: &mut Sm| sm.work_per_cycle *= scale),
+                    Found::Read { seconds, .. } => seconds.iter_mut().for_each(|second| *second /= scale),
+                    Found::Copied { to_gpu, to_host, .. } => {
+                        to_gpu.iter_mut().chain(to_host).for_each(|second| *second /= scale);
+                    }
+                    _ => {}
+                }
+            }
+            run
+        };
+        let ratios = |change: &dyn Fn(Run) -> Run| {
+            let mut memory = Memory::default();
+            for nth in 0..25 {
+                memory.take(judged(&change(healthy()), &memory, NOW - 60.0 * f64::from(25 - nth)).lesson);
+            }
+            let mut slow = change(healthy());
+            let Found::Read { seconds, .. } = &mut of(&mut slow, CanaryCheck::HbmRead).found else { panic!() };
+            seconds.iter_mut().for_each(|second| *second /= 0.9);
+            let checks = judged(&slow, &memory, NOW).outcome.checks;
+            let checks = checks.into_iter().map(|judged| (judged.check, judged.sample, judged.ratios));
+            checks.collect::<Vec<_>>()
+        };
+        for (plain, scaled) in ratios(&unbound).iter().zip(&ratios(&scaled)) {
+            prop_assert_eq!((plain.0, plain.1), (scaled.0, scaled.1));
+            prop_assert_eq!(plain.2.len(), scaled.2.len());
+            for ((_, a), (_, b)) in plain.2.iter().zip(&scaled.2) {
+                prop_assert!((a / b - 1.0).abs() < 1e-5, "{plain:?} {scaled:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_count_of_wrong_results_is_told_and_adds_up(
+        compared in any::<u64>(), wrong in 1u64.., zeroed in any::<u64>(), reruns in 0u32..9, again in 0u32..9
+    ) {
+        let mut run = healthy();
+        of(&mut run, CanaryCheck::SmSdc).mismatches =
+            Mismatches { compared, wrong, zeroed, first: Vec::new(), reruns, wrong_reruns: again };
+        let judgement = judge(&place(), &run, &Memory::default(), &Siblings::default(), NOW);
+        let found = judgement.outcome.checks.iter().find(|judged| judged.check == CanaryCheck::SmSdc).unwrap();
+        prop_assert_eq!(found.zeroed.checked_add(found.flipped), Some(wrong));
+        let expected = if again > 0 { CanaryVerdict::WrongResult } else { CanaryVerdict::WrongResultSuspected };
+        prop_assert_eq!(found.verdict, expected);
+    }
+
+    #[test]
+    fn a_healthy_run_is_well_at_any_age_of_the_baseline(learned in 0usize..60) {
+        let run = Run { end: End::Finished, ..healthy() };
+        for judged in judged(&run, &memory(learned, NOW), NOW).outcome.checks {
+            prop_assert_eq!(judged.verdict, CanaryVerdict::Ok, "{}", judged.text);
+            prop_assert_eq!(judged.sample, CanaryVerdict::Ok);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What stands after several runs: a low rate must last, a wrong result or a narrowed link need not.
+
+use crate::baseline::{Recent, Wrong};
+use model::catalog::CanaryVerdict;
+
+/// Samples looked at.
+const WINDOW: usize = 4;
+/// How many of them must be low. By chance that is rarer than 4 p^3, if one is low with chance p: at six sigmas
+/// 4e-27 a run, at the clock's fifteen 3e-151; with a baseline of only twenty samples whose sigma came out at half
+/// of what it is 1.3e-8, one chance alarm in 4,000 years of a GPU at a run each half hour.
+const LOW: usize = 3;
+/// Seconds from the first low one to the last: three runs of one bad minute say nothing.
+const LASTING: f64 = 600.0;
+
+/// Whether the verdict is about a rate, which other things than a defect can lower for a while.
+pub fn is_rate(verdict: CanaryVerdict) -> bool {
+    use CanaryVerdict::*;
+    matches!(verdict, Throttled | UnexplainedClockCap | SlowSm | DegradedMemory | Slow)
+}
+
+/// Whether the sample was valid: it says something of the GPU.
+pub fn is_valid(sample: CanaryVerdict) -> bool {
+    use CanaryVerdict::*;
+    matches!(sample, Ok | NarrowedLink | WrongResultSuspected | WrongResult) || is_rate(sample)
+}
+
+/// What stands of a check: of this run's `sample` at `now`, and the valid samples before it, oldest first.
+pub fn verdict(recent: &[Recent], sample: CanaryVerdict, now: f64) -> CanaryVerdict {
+    let mut window: Vec<Recent> = recent.to_vec();
+    if is_valid(sample) {
+        window.push(Recent { at: now, sample });
+    }
+    let window = &window[window.len().saturating_sub(WINDOW)..];
+    let low: Vec<&Recent> = window.iter().filter(|recent| is_rate(recent.sample)).collect();
+    let lasting = match (low.first(), low.last()) {
+        (Some(first), Some(last)) if low.len() >= LOW && last.at - first.at >= LASTING => Some(last.sample),
+        _ => None,
+    };
+    match (is_rate(sample) || sample == CanaryVerdict::Ok, lasting) {
+        (true, lasting) => lasting.unwrap_or(CanaryVerdict::Ok),
+        // A sample that was thrown away clears nothing.
+        (false, Some(lasting)) if !is_valid(sample) => lasting,
+        (false, _) => sample,
+    }
+}
+
+/// With wrong results that were confirmed before and stand: they outlive runs that happened to compute rightly.
+pub fn with_wrong(verdict: CanaryVerdict, wrong: Option<&Wrong>, now: f64) -> CanaryVerdict {
+    match wrong {
+        Some(wrong) if wrong.stands(now) => CanaryVerdict::WrongResult,
+        _ => verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CanaryVerdict::*;
+    use model::catalog::CanaryCheck;
+
+    fn recent(samples: &[(f64, CanaryVerdict)]) -> Vec<Recent> {
+        samples.iter().map(|(at, sample)| Recent { at: *at, sample: *sample }).collect()
+    }
+
+    #[test]
+    fn three_of_four_low_and_ten_minutes() {
+        let two = recent(&[(0.0, Slow), (300.0, Slow)]);
+        assert_eq!(verdict(&two, Slow, 599.0), Ok);
+        assert_eq!(verdict(&two, Slow, 600.0), Slow);
+        assert_eq!(verdict(&two, Ok, 600.0), Ok);
+        let mixed = recent(&[(0.0, SlowSm), (300.0, Ok), (600.0, Slow)]);
+        assert_eq!(verdict(&mixed, SlowSm, 900.0), SlowSm, "the newest gives the name");
+        assert_eq!(verdict(&mixed, Ok, 900.0), Ok);
+        let lasting = recent(&[(0.0, Slow), (300.0, Slow), (600.0, Slow)]);
+        assert_eq!(verdict(&lasting, Ok, 900.0), Slow, "one good sample is not yet the end of it");
+        let ending = recent(&[(0.0, Slow), (300.0, Slow), (600.0, Slow), (900.0, Ok)]);
+        assert_eq!(verdict(&ending, Ok, 1200.0), Ok);
+        assert_eq!(verdict(&ending, Contended, 1200.0), Slow, "what was thrown away clears nothing");
+        assert_eq!(verdict(&[], Contended, 1200.0), Contended);
+    }
+
+    #[test]
+    fn what_is_certain_stands_at_once() {
+        for sample in [NarrowedLink, WrongResult, WrongResultSuspected] {
+            assert_eq!(verdict(&[], sample, 0.0), sample);
+            let lasting = recent(&[(0.0, Slow), (300.0, Slow), (600.0, Slow)]);
+            assert_eq!(verdict(&lasting, sample, 900.0), sample);
+        }
+    }
+
+    #[test]
+    fn a_confirmed_wrong_result_stands_until_twenty_right_runs() {
+        let wrong = |right_since| Wrong { check: CanaryCheck::SmSdc, at: 0.0, confirmed: true, right_since };
+        assert_eq!(with_wrong(Ok, Some(&wrong(19)), 60.0), WrongResult);
+        assert_eq!(with_wrong(Ok, Some(&wrong(20)), 60.0), Ok);
+        assert_eq!(with_wrong(Ok, Some(&wrong(0)), 31.0 * 86_400.0), Ok);
+        let suspected = Wrong { confirmed: false, ..wrong(0) };
+        assert_eq!(with_wrong(Ok, Some(&suspected), 60.0), Ok);
+    }
+}

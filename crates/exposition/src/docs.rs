@@ -1,0 +1,149 @@
+//! The catalogue as documents: `docs/METRICS.md` and the output of `gpu-node-exporter metrics`.
+
+use std::fmt::Write;
+
+use model::catalog::schema::{LabelDef, MetricDef};
+use model::catalog::{EntityKind, METRICS, MetricGroup, Unit};
+
+/// The catalogue as JSON: `{"entities": [...], "metrics": [...]}`.
+pub fn json() -> String {
+    let entities: Vec<_> = EntityKind::ALL
+        .iter()
+        .map(|e| {
+            serde_json::json!({
+                "entity": e,
+                "help": one_line(e.help()),
+                "labels": e.labels().iter().map(label_json).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let metrics: Vec<_> = METRICS
+        .iter()
+        .map(|m| {
+            serde_json::json!({
+                "name": m.name,
+                "kind": m.kind,
+                "unit": m.unit,
+                "entity": m.entity,
+                "labels": m.labels.iter().map(label_json).collect::<Vec<_>>(),
+                "tier": m.tier,
+                "group": m.group,
+                "except": m.except,
+                "since": m.since,
+                "deprecated": m.deprecated,
+                "help": m.help_line(),
+            })
+        })
+        .collect();
+    let document = serde_json::json!({ "entities": entities, "metrics": metrics });
+    format!("{document:#}\n")
+}
+
+/// One line a metric: name, kind, labels, help.
+pub fn text() -> String {
+    let mut out = String::new();
+    for m in METRICS {
+        let _ = writeln!(
+            out,
+            "{} {:?} {{{}}}\n    {}",
+            m.name,
+            m.kind,
+            all_labels(m).map(|l| l.name).collect::<Vec<_>>().join(","),
+            m.help_line()
+        );
+    }
+    out
+}
+
+/// `docs/METRICS.md`.
+pub fn markdown() -> String {
+    let mut out = String::from(
+        "# Metrics\n\n\
+         Made from `src/catalog.rs` by `gpu-node-exporter metrics --format markdown`; the tests compare \
+         this file with it. Base units and ratios only. A value that is unsupported has no series and is \
+         listed in `gpu_exporter_metric_unsupported`; a value that could not be read has no series and \
+         counts in `gpu_exporter_driver_errors_total`; zero is zero.\n\n\
+         Read how often: **identity** and **once** with each handle on the GPU, **fast** 10 Hz, **normal** \
+         1 Hz, **slow** every 10 s, **rare** every 60 s (all configurable), **computed** when the exporter \
+         publishes. Counters of tier *computed* start at 0 with the daemon; the others are the driver's.\n\n\
+         ## Entities\n\n| entity | labels | what it is |\n|---|---|---|\n",
+    );
+    for e in EntityKind::ALL {
+        let labels: Vec<_> = e.labels().iter().map(|l| format!("`{}`", l.name)).collect();
+        let _ = writeln!(out, "| {e:?} | {} | {} |", labels.join(", "), one_line(e.help()));
+    }
+    out.push_str(
+        "\n## Groups\n\n\
+         `/metrics` serves the default set, and what `metrics.groups` switches on; `all` stands for every group. The \
+         page, `/api/v1` and the alerts' data are not limited by groups. Series: what the group adds on a node of eight \
+         H200s without MIG and with eight owners, about.\n\n\
+         | group | series | what | metrics |\n|---|---|---|---|\n",
+    );
+    for group in MetricGroup::ALL.iter().filter(|group| **group != MetricGroup::All) {
+        let metrics = METRICS.iter().filter(|m| m.group == Some(*group));
+        let names: Vec<_> = metrics.map(|m| format!("[`{0}`](#{0})", m.name)).collect();
+        let (name, series) = (group.name(), group.series());
+        let _ = writeln!(out, "| `{name}` | {series} | {} | {} |", one_line(group.help()), names.join(", "));
+    }
+    out.push_str("\n## Metrics\n\n| metric | kind | unit | entity | more labels | read | since |\n|---|---|---|---|---|---|---|\n");
+    for m in METRICS {
+        let labels: Vec<_> = m.labels.iter().map(|l| format!("`{}`", l.name)).collect();
+        let _ = writeln!(
+            out,
+            "| [`{0}`](#{0}) | {1} | {2} | {3:?} | {4} | {5} | {6} |",
+            m.name,
+            format!("{:?}", m.kind).to_lowercase(),
+            if m.unit == Unit::None { "" } else { m.unit.suffix() },
+            m.entity,
+            labels.join(", "),
+            m.tier.name(),
+            m.since
+        );
+    }
+    for m in METRICS {
+        let _ = write!(out, "\n### {}\n\n{}\n", m.name, m.help_line());
+        if let Some(group) = m.group {
+            let except: Vec<_> = m.except.iter().map(|value| format!("`{value}`")).collect();
+            let _ = match except.as_slice() {
+                [] => write!(out, "\nGroup `{}`.\n", group.name()),
+                _ => write!(out, "\nGroup `{}`, except for {}.\n", group.name(), except.join(", ")),
+            };
+        }
+        if let Some(instead) = m.deprecated {
+            let _ = write!(out, "\nDeprecated: use `{instead}`.\n");
+        }
+        if all_labels(m).next().is_some() {
+            out.push('\n');
+        }
+        for label in all_labels(m) {
+            let _ = write!(out, "- `{}`: {}", label.name, one_line(label.help));
+            if let Some(values) = label.values {
+                let values: Vec<_> = values.iter().map(|v| format!("`{v}`")).collect();
+                let _ = write!(out, " One of {}.", values.join(", "));
+            }
+            out.push('\n');
+        }
+    }
+    out.push_str(
+        "\n## Left out\n\n\
+         What NVML answers on a data-centre GPU and is no metric, with the reason. A test compares this and the \
+         calls the sampler makes with what real GPUs answered (`tests/data/nvml-answered.txt`). Field numbers \
+         are those of driver 580.82 and later.\n\n| NVML | why |\n|---|---|\n",
+    );
+    for left_out in model::catalog::left_out::LEFT_OUT {
+        let _ = writeln!(out, "| {} | {} |", left_out.what.names().join(", "), left_out.why);
+    }
+    out
+}
+
+fn all_labels(m: &MetricDef) -> impl Iterator<Item = &'static LabelDef> {
+    m.entity.labels().iter().chain(m.labels)
+}
+
+fn label_json(label: &LabelDef) -> serde_json::Value {
+    serde_json::json!({ "name": label.name, "help": one_line(label.help), "values": label.values })
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,357 @@
+//! The snapshot as one JSON document, served at `/api/v1/snapshot`.
+//!
+//! Field names stay; fields may be added. `null` stands for what is not there.
+//!
+//! ```text
+//! taken_unix_seconds  when the snapshot was made
+//! sequence            counts snapshots from 1
+//! ready               whether every collector has answered or been found absent
+//! driver              state: waiting, up, stuck, away, library_mismatch or paused; text: the same in words
+//! gpus[]              gpu, uuid; state: up, waiting, stuck, failing, no_driver or paused; text: the same in
+//!                     words
+//!   parts[]           tier, age_seconds, duration_seconds, values (how many)
+//!   canary[]          places where the canary runs: instance (null: the whole GPU; else gpu_instance,
+//!                     compute_instance, profile, mig_uuid), running, hung (step), last_run_unix_seconds,
+//!                     next_due_unix_seconds, skipped (why it was put off), end (how the last run ended), text
+//!     checks[]        check, verdict, text, rate (unit and value)
+//!   gaps[]            call, metrics (names); missing: unsupported, failed, blank or out_of_range;
+//!                     error (kind of a failed call), text (what the driver said)
+//! collectors[]        collector, up, age_seconds, text (what is wrong; empty if nothing is)
+//! metrics[]           name, labels, and either value or
+//!   histogram         buckets[] of le and count (cumulative), sum, count
+//! ```
+
+use serde::{Serialize, Serializer};
+
+use super::number::whole;
+use crate::words;
+use model::canary::{Instance, Rate};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self, CanaryCheck, CanaryEnd, CanarySkip, CanaryStep, CanaryVerdict, MetricDef};
+use model::sample::{Gap, Missing};
+use model::snapshot::{
+    CanaryView, CollectorView, DriverState, GpuState, GpuView, PartView, PlaceView, Series, Snapshot, Value,
+};
+
+/// Appends the document and a newline.
+pub fn render(snapshot: &Snapshot, out: &mut String) {
+    let mut bytes = std::mem::take(out).into_bytes();
+    // Neither step can fail: a vector takes everything, no key is anything but text, JSON is UTF-8.
+    let written = serde_json::to_writer(&mut bytes, &document(snapshot));
+    bytes.push(b'\n');
+    match (written, String::from_utf8(bytes)) {
+        (Ok(()), Ok(text)) => *out = text,
+        (written, text) => tracing::error!(?written, utf8 = text.is_ok(), "JSON document is lost"),
+    }
+}
+
+fn document(snapshot: &Snapshot) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Document<G: Serialize, C: Serialize, M: Serialize> {
+        taken_unix_seconds: f64,
+        sequence: u64,
+        ready: bool,
+        driver: State,
+        gpus: G,
+        collectors: C,
+        metrics: M,
+    }
+    let canary = &snapshot.canary;
+    Document {
+        taken_unix_seconds: snapshot.unix_seconds,
+        sequence: snapshot.sequence,
+        ready: snapshot.ready,
+        driver: driver(&snapshot.driver),
+        gpus: Seq(|| snapshot.gpus.iter().map(|view| gpu(view, canary))),
+        collectors: Seq(|| snapshot.collectors.iter().map(collector)),
+        metrics: Seq(|| snapshot.families.iter().flat_map(|f| f.series.iter().map(|s| metric(f.def, s)))),
+    }
+}
+
+/// An iterator as a JSON array, without a vector between.
+struct Seq<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Seq<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+#[derive(Serialize)]
+struct State {
+    state: &'static str,
+    text: String,
+}
+
+fn driver(driver: &DriverState) -> State {
+    let state = match driver {
+        DriverState::Waiting => "waiting",
+        DriverState::Up => "up",
+        DriverState::Stuck => "stuck",
+        DriverState::Away { .. } => "away",
+        DriverState::Mismatch { .. } => "library_mismatch",
+        DriverState::Paused { .. } => "paused",
+    };
+    State { state, text: words::driver_text(driver) }
+}
+
+fn gpu<'a>(view: &'a GpuView, canary: &'a CanaryView) -> impl Serialize + 'a {
+    #[derive(Serialize)]
+    struct Gpu<'a, P: Serialize, C: Serialize, G: Serialize> {
+        gpu: u32,
+        uuid: &'a str,
+        #[serde(flatten)]
+        state: State,
+        parts: P,
+        canary: C,
+        gaps: G,
+    }
+    let state = match view.state {
+        GpuState::Up => "up",
+        GpuState::Waiting => "waiting",
+        GpuState::Stuck { .. } => "stuck",
+        GpuState::Failing { .. } => "failing",
+        GpuState::NoDriver => "no_driver",
+        GpuState::Paused => "paused",
+    };
+    Gpu {
+        gpu: view.gpu.gpu,
+        uuid: &view.gpu.uuid,
+        state: State { state, text: words::gpu_text(&view.state) },
+        parts: Seq(|| view.parts.iter().map(part)),
+        canary: Seq(|| canary.of(&view.gpu).map(place)),
+        gaps: Seq(|| view.gaps.iter().map(gap)),
+    }
+}
+
+fn place(place: &PlaceView) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Place<'a, C: Serialize> {
+        instance: Option<&'a Instance>,
+        running: bool,
+        hung: Option<CanaryStep>,
+        last_run_unix_seconds: Option<f64>,
+        next_due_unix_seconds: Option<f64>,
+        skipped: Option<CanarySkip>,
+        end: Option<CanaryEnd>,
+        text: &'a str,
+        checks: C,
+    }
+    #[derive(Serialize)]
+    struct Check<'a> {
+        check: CanaryCheck,
+        verdict: CanaryVerdict,
+        text: &'a str,
+        rate: Option<Rate>,
+    }
+    Place {
+        instance: place.instance.as_ref(),
+        running: place.running,
+        hung: place.hung,
+        last_run_unix_seconds: place.last_run,
+        next_due_unix_seconds: place.due,
+        skipped: place.skipped,
+        end: place.end,
+        text: &place.text,
+        checks: Seq(|| {
+            place.checks.iter().map(|c| Check {
+                check: c.check,
+                verdict: c.verdict,
+                text: &c.text,
+                rate: c.rate,
+            })
+        }),
+    }
+}
+
+fn part(part: &PartView) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Part {
+        tier: &'static str,
+        age_seconds: f64,
+        duration_seconds: f64,
+        values: usize,
+    }
+    Part {
+        tier: part.tier.name(),
+        age_seconds: part.age.as_secs_f64(),
+        duration_seconds: part.duration.as_secs_f64(),
+        values: part.rows,
+    }
+}
+
+fn gap(gap: &Gap) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Missed<'a, M: Serialize> {
+        call: &'a str,
+        metrics: M,
+        missing: &'static str,
+        error: Option<&'static str>,
+        text: &'a str,
+    }
+    let (missing, error, text) = match &gap.missing {
+        Missing::Unsupported => ("unsupported", None, ""),
+        Missing::Failed { error, text } => ("failed", Some(error.label().known()), text.as_str()),
+        Missing::Dropped(drop) => (drop.label().known(), None, ""),
+    };
+    Missed {
+        call: &gap.call,
+        metrics: Seq(|| gap.metrics.iter().filter_map(|id| catalog::def(*id)).map(|def| def.name)),
+        missing,
+        error,
+        text,
+    }
+}
+
+fn collector(view: &CollectorView) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Collector<'a> {
+        collector: &'static str,
+        up: bool,
+        age_seconds: Option<f64>,
+        text: &'a str,
+    }
+    Collector {
+        collector: view.name,
+        up: view.up,
+        age_seconds: view.age.map(|age| age.as_secs_f64()),
+        text: &view.text,
+    }
+}
+
+fn metric(def: &'static MetricDef, series: &Series) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Metric<L: Serialize, H: Serialize> {
+        name: &'static str,
+        labels: L,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        value: Option<Number>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        histogram: Option<H>,
+    }
+    let (value, histogram) = match &series.value {
+        Value::Number(value) => (Some(Number(*value)), None),
+        Value::Histogram(histogram) => (None, Some(distribution(histogram))),
+    };
+    Metric { name: def.name, labels: Labels(def, series), value, histogram }
+}
+
+struct Labels<'a>(&'static MetricDef, &'a Series);
+
+impl Serialize for Labels<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.1.label_pairs(self.0))
+    }
+}
+
+/// A sample value, as an integer where it is one.
+struct Number(f64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match whole(self.0) {
+            Some(whole) => serializer.serialize_i64(whole),
+            None => serializer.serialize_f64(self.0),
+        }
+    }
+}
+
+fn distribution(histogram: &model::snapshot::Histogram) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Distribution<B: Serialize> {
+        buckets: B,
+        sum: f64,
+        count: u64,
+    }
+    #[derive(Serialize)]
+    struct Bucket {
+        le: f64,
+        count: u64,
+    }
+    Distribution {
+        buckets: Seq(|| {
+            histogram.bounds.iter().zip(&histogram.counts).scan(0, |cumulative, (le, count)| {
+                *cumulative += count;
+                Some(Bucket { le: *le, count: *cumulative })
+            })
+        }),
+        sum: histogram.sum,
+        count: histogram.count(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode::fixtures;
+    use model::snapshot::CheckView;
+
+    #[test]
+    fn a_gpu_tells_how_it_stands_with_the_canary() {
+        let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
+        let check = CheckView {
+            check: CanaryCheck::HbmRead,
+            verdict: CanaryVerdict::DegradedMemory,
+            text: "80 % of its rate".into(),
+            rate: Some(Rate::BytesPerSecond(3.5e12)),
+        };
+        snapshot.canary.places = vec![PlaceView {
+            gpu: fixtures::gpu(2),
+            instance: None,
+            running: false,
+            hung: None,
+            last_run: Some(1_795_000_000.0),
+            due: None,
+            skipped: Some(CanarySkip::Processes),
+            end: Some(CanaryEnd::Finished),
+            text: String::new(),
+            checks: vec![check],
+        }];
+        let mut text = String::new();
+        render(&std::sync::Arc::new(snapshot), &mut text);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let place = &document["gpus"][2]["canary"][0];
+        assert_eq!(
+            (&place["instance"], &place["hung"]),
+            (&serde_json::Value::Null, &serde_json::Value::Null)
+        );
+        assert_eq!((&place["skipped"], &place["end"]), (&"processes".into(), &"finished".into()));
+        let check = serde_json::json!({
+            "check": "hbm_read", "verdict": "degraded_memory", "text": "80 % of its rate",
+            "rate": { "unit": "bytes_per_second", "value": 3.5e12 },
+        });
+        assert_eq!(place["checks"][0], check);
+    }
+
+    #[test]
+    fn the_document_says_who_what_and_why_not() {
+        let snapshot = fixtures::node();
+        let mut text = String::new();
+        render(&snapshot, &mut text);
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+
+        assert_eq!(document["sequence"], 1);
+        assert_eq!(document["ready"], true);
+        assert_eq!(document["driver"]["state"], "up");
+        assert_eq!(document["gpus"].as_array().unwrap().len(), 8);
+        let stuck = &document["gpus"][fixtures::STUCK];
+        assert_eq!(stuck["state"], "stuck");
+        assert!(stuck["text"].as_str().unwrap().contains("nvmlDeviceGetPowerUsage"));
+        let well = &document["gpus"][0];
+        assert_eq!(well["state"], "up");
+        assert_eq!(well["parts"][0]["tier"], "fast");
+        assert_eq!(well["gaps"][0]["missing"], "unsupported");
+        assert_eq!(well["gaps"][0]["error"], serde_json::Value::Null);
+        assert_eq!(well["gaps"][0]["metrics"][0], "gpu_encoder_utilization_ratio");
+
+        assert_eq!(well["canary"], serde_json::json!([]));
+        let metrics = document["metrics"].as_array().unwrap();
+        let find = |name: &str| metrics.iter().find(|m| m["name"] == name).unwrap();
+        assert_eq!(find("gpu_power_watts")["labels"]["gpu"], "0");
+        assert!(find("gpu_power_watts")["value"].is_number());
+        assert_eq!(find("gpu_driver_up")["value"].to_string(), "1");
+        let histogram = &find("gpu_exporter_driver_call_duration_seconds")["histogram"];
+        assert!(histogram["count"].as_u64().unwrap() >= histogram["buckets"][0]["count"].as_u64().unwrap());
+        assert_eq!(metrics.iter().filter(|m| m["name"] == "gpu_info").count(), 8);
+    }
+}

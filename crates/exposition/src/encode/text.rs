@@ -1,0 +1,105 @@
+//! Prometheus's text format 0.0.4, which `prometheus-client` does not write: no `# UNIT`, no `# EOF`, an
+//! info is a gauge, and a family has the full name (`_total`, `_info`).
+
+use super::number::{push_float, push_value};
+use model::catalog::{Kind, MetricDef};
+use model::snapshot::{Histogram, Series, Snapshot, Value};
+
+/// Appends the snapshot.
+pub fn render(snapshot: &Snapshot, out: &mut String) {
+    for family in snapshot.scraped() {
+        let def = family.def;
+        let kind = match def.kind {
+            Kind::Gauge | Kind::Info => "gauge",
+            Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
+        };
+        push_all(out, &["# HELP ", def.name, " "]);
+        push_escaped(out, def.help.trim(), false);
+        push_all(out, &["\n# TYPE ", def.name, " ", kind, "\n"]);
+        for series in family.scraped() {
+            match &series.value {
+                Value::Number(value) => {
+                    out.push_str(def.name);
+                    push_labels(out, def, series, None);
+                    out.push(' ');
+                    push_value(out, *value);
+                    out.push('\n');
+                }
+                Value::Histogram(histogram) => push_histogram(out, def, series, histogram),
+            }
+        }
+    }
+}
+
+fn push_histogram(out: &mut String, def: &'static MetricDef, series: &Series, histogram: &Histogram) {
+    push_all(out, &[def.name, "_sum"]);
+    push_labels(out, def, series, None);
+    out.push(' ');
+    push_float(out, histogram.sum);
+    push_all(out, &["\n", def.name, "_count"]);
+    push_labels(out, def, series, None);
+    out.push(' ');
+    push_count(out, histogram.count());
+
+    let mut cumulative = 0;
+    for (at, count) in histogram.counts.iter().enumerate() {
+        cumulative += count;
+        push_all(out, &["\n", def.name, "_bucket"]);
+        push_labels(out, def, series, Some(histogram.bounds.get(at).copied()));
+        out.push(' ');
+        push_count(out, cumulative);
+    }
+    out.push('\n');
+}
+
+/// Appends the labels in braces; nothing if there are none. `le` is `Some` for a bucket: its upper bound,
+/// or `None` for the last.
+fn push_labels(out: &mut String, def: &'static MetricDef, series: &Series, le: Option<Option<f64>>) {
+    let mut before = '{';
+    if let Some(bound) = le {
+        out.push_str("{le=\"");
+        match bound {
+            Some(bound) => push_float(out, bound),
+            None => out.push_str("+Inf"),
+        }
+        out.push('"');
+        before = ',';
+    }
+    for (name, value) in series.label_pairs(def) {
+        out.push(before);
+        push_all(out, &[name, "=\""]);
+        push_escaped(out, value, true);
+        out.push('"');
+        before = ',';
+    }
+    if before == ',' {
+        out.push('}');
+    }
+}
+
+/// Appends text with backslash, newline and, in a label value, the double quote escaped.
+fn push_escaped(out: &mut String, text: &str, quote: bool) {
+    let mut from = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        let escape = match byte {
+            b'\\' => "\\\\",
+            b'\n' => "\\n",
+            b'"' if quote => "\\\"",
+            _ => continue,
+        };
+        push_all(out, &[&text[from..at], escape]);
+        from = at + 1;
+    }
+    out.push_str(&text[from..]);
+}
+
+fn push_count(out: &mut String, count: u64) {
+    out.push_str(itoa::Buffer::new().format(count));
+}
+
+fn push_all(out: &mut String, parts: &[&str]) {
+    for part in parts {
+        out.push_str(part);
+    }
+}

@@ -1,0 +1,399 @@
+//! The server against real clients on real sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::assets::ASSETS;
+use crate::encode::{Format, fixtures};
+use crate::response_cache::Renderings;
+use crate::snapshot_cell::SnapshotCell;
+use model::catalog::HttpStatus;
+use model::clock::Mono;
+
+/// What no test may take longer than.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Served {
+    address: SocketAddr,
+    board: Arc<SnapshotCell>,
+    stats: Arc<Stats>,
+    stop: watch::Sender<bool>,
+    ended: JoinHandle<io::Result<()>>,
+}
+
+impl Served {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends bytes, and returns all that comes until the server ends the connection.
+    async fn exchange(&self, request: &str) -> String {
+        let mut stream = self.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        String::from_utf8_lossy(&rest(&mut stream).await).into_owned()
+    }
+
+    async fn get(&self, path: &str, headers: &str) -> String {
+        self.exchange(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n")).await
+    }
+}
+
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server ends it").unwrap();
+    answer
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+/// A node with so many events.
+fn node_with_events(sequence: u64, count: u64) -> model::snapshot::Snapshot {
+    use model::catalog::{FaultAction, Severity};
+    use model::snapshot::{Event, EventKind};
+    let event = |id| {
+        let event = Event::new(EventKind::Xid, 1.0, Severity::Page, FaultAction::ResetGpu);
+        Arc::new(Event { id, revision: id, code: Some(79), ..event })
+    };
+    let mut node = fixtures::node_taken(sequence, Mono::now());
+    node.events = (1..=count).map(event).collect();
+    node
+}
+
+/// Reads until this text has come so many times.
+async fn read_until(stream: &mut TcpStream, text: &str, times: usize) -> String {
+    let mut got = Vec::new();
+    timeout(PATIENCE, async {
+        while String::from_utf8_lossy(&got).matches(text).count() < times {
+            assert!(stream.read_buf(&mut got).await.unwrap() > 0, "{}", String::from_utf8_lossy(&got));
+        }
+    })
+    .await
+    .expect("it comes");
+    String::from_utf8(got).unwrap()
+}
+
+const STREAM: &str = "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n";
+
+#[tokio::test]
+async fn events_can_be_asked_for_in_parts() {
+    let server = served(LIMITS);
+    server.board.publish(node_with_events(2, 5));
+    assert_eq!(server.get("/api/v1/events", "").await.matches("\"code\":79").count(), 5);
+    let answer = server.get("/api/v1/events?since=2&limit=2", "").await;
+    assert!(answer.contains("\"id\":3,") && answer.contains("\"id\":4,"), "{answer}");
+    assert_eq!(answer.matches("\"code\":79").count(), 2);
+    assert!(server.get("/api/v1/events?limit=x", "").await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test]
+async fn a_stream_brings_what_there_is_and_what_comes_and_ends_with_the_server() {
+    let server = served(LIMITS);
+    server.board.publish(node_with_events(2, 2));
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{STREAM}\r\n").as_bytes()).await.unwrap();
+    let begun = read_until(&mut stream, "\ndata: ", 2).await;
+    assert!(begun.contains("content-type: text/event-stream\r\n"), "{begun}");
+    server.board.publish(node_with_events(3, 3));
+    let more = read_until(&mut stream, "\ndata: ", 1).await;
+    assert!(more.contains("id: 3\nevent: xid\n") && !more.contains("id: 2\n"), "{more}");
+    server.stop.send(true).unwrap();
+    rest(&mut stream).await;
+    drop(stream);
+    timeout(DRAIN / 2, server.ended).await.expect("no stream holds it up").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_where_it_was_and_leaves_room_for_scrapers() {
+    let server = served(LIMITS);
+    server.board.publish(node_with_events(2, 5));
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{STREAM}Last-Event-ID: 3\r\n\r\n").as_bytes()).await.unwrap();
+    let begun = read_until(&mut stream, "\ndata: ", 2).await;
+    assert!(begun.contains("id: 4\n") && !begun.contains("id: 3\n"), "{begun}");
+    // Of four connections one may be a stream.
+    let refused = server.exchange(&format!("{STREAM}Connection: close\r\n\r\n")).await;
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after: 10"), "{refused}");
+    assert!(server.get("/metrics", "").await.starts_with("HTTP/1.1 200 "));
+    drop(stream);
+    until(|| server.stats.connections() == 0).await;
+    let mut again = server.connect().await;
+    again.write_all(format!("{STREAM}Last-Event-ID: 99\r\n\r\n").as_bytes()).await.unwrap();
+    read_until(&mut again, "\ndata: ", 5).await;
+}
+
+const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, write_timeout: PATIENCE };
+
+fn serve_with(limits: Limits, board: SnapshotCell, stale_after: Duration) -> Served {
+    let board = Arc::new(board);
+    let renderings = Renderings::start(board.clone()).unwrap();
+    let doors = Doors { board: board.clone(), renderings, started: Mono(0), stale_after };
+    let listeners = bind("127.0.0.1:0").unwrap();
+    let address = listeners[0].local_addr().unwrap();
+    let stats = Arc::new(Stats::default());
+    let (stop, stopped) = watch::channel(false);
+    let ended = tokio::spawn(serve(listeners, Arc::new(doors), limits, stats.clone(), stopped));
+    Served { address, board, stats, stop, ended }
+}
+
+fn served(limits: Limits) -> Served {
+    let board = SnapshotCell::default();
+    board.publish(fixtures::node_taken(1, Mono::now()));
+    serve_with(limits, board, Duration::from_secs(3600))
+}
+
+#[tokio::test]
+async fn each_path_answers() {
+    let server = served(LIMITS);
+    for (path, kind, part) in [
+        ("/", "text/html", "<!doctype html>"),
+        ("/metrics", "text/plain; version=0.0.4", "gpu_driver_up 1\n"),
+        ("/livez", "text/plain", "alive"),
+        ("/readyz", "text/plain", "ready\n"),
+        ("/api/v1/snapshot", "application/json", "\"taken_unix_seconds\""),
+        ("/api/v1/events", "application/json", "\"events\":[]"),
+        ("/api/v1/owners", "application/json", "\"owners\":[]"),
+    ] {
+        let answer = server.get(path, "").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        assert!(answer.contains(&format!("content-type: {kind}")), "{path}: {answer}");
+        assert!(answer.contains(part), "{path}: {answer}");
+        assert!(answer.contains("content-security-policy: default-src 'none'"), "{path}");
+        assert!(answer.contains("x-content-type-options: nosniff"), "{path}");
+        assert!(answer.contains("cache-control: no-store"), "{path}");
+    }
+    assert_eq!(server.stats.answers(HttpStatus::C200), 7);
+}
+
+#[tokio::test]
+async fn the_client_chooses_format_and_encoding() {
+    let server = served(LIMITS);
+    let answer = server.get("/metrics", "Accept: application/openmetrics-text;version=1.0.0\r\n").await;
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"));
+    assert!(answer.ends_with("# EOF\n"));
+
+    let mut stream = server.connect().await;
+    let request =
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept-Encoding: br, gzip\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let answer = rest(&mut stream).await;
+    let head_ends = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+    assert!(String::from_utf8_lossy(&answer[..head_ends]).contains("content-encoding: gzip"));
+    let mut page = String::new();
+    io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&answer[head_ends..]), &mut page).unwrap();
+    assert!(page.contains("gpu_driver_up 1\n"));
+}
+
+#[tokio::test]
+async fn head_has_the_headers_of_get_and_no_body() {
+    let server = served(LIMITS);
+    let get = server.get("/metrics", "").await;
+    let head = server.exchange("HEAD /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    let length = format!("content-length: {}\r\n", body(&get).len());
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains(&length), "{head}");
+    assert_eq!(body(&head), "");
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_told_what_there_is() {
+    let server = served(LIMITS);
+    let answer = server.get("/metric", "").await;
+    assert!(answer.starts_with("HTTP/1.1 404 "));
+    for (path, _) in PATHS {
+        assert!(body(&answer).contains(path));
+    }
+    let post = "POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
+    let answer = server.exchange(post).await;
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    assert!(answer.to_lowercase().contains("\r\nallow: get,head\r\n"), "{answer}");
+    assert_eq!(server.stats.answers(HttpStatus::C404), 1);
+    assert_eq!(server.stats.answers(HttpStatus::C405), 1);
+}
+
+#[tokio::test]
+async fn rules_and_boards_are_served_as_they_are_and_not_twice() {
+    let server = served(LIMITS);
+    for asset in ASSETS {
+        let answer = server.get(asset.path, "").await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(body == asset.text && head.starts_with("HTTP/1.1 200 "), "{}: {head}", asset.path);
+        assert!(head.contains(&format!("\r\ncontent-type: {}\r\n", asset.content_type())), "{head}");
+        assert!(head.contains(&format!("\r\netag: {}\r\n", asset.etag())), "{head}");
+        assert!(head.contains("\r\ncache-control: no-cache") && head.contains("nosniff"), "{head}");
+        let known = format!("If-None-Match: \"0\", {}\r\n", asset.etag());
+        let again = server.get(asset.path, &known).await;
+        assert!(again.starts_with("HTTP/1.1 304 ") && again.ends_with("\r\n\r\n"), "{again}");
+    }
+    let list = server.get("/alerts/", "").await;
+    assert!(body(&list).lines().any(|line| line == "/alerts/owners.rules.yml"), "{list}");
+    for none in ["/alerts/", "/dashboards/"].map(|folder| format!("{folder}none.yml")) {
+        assert!(server.get(&none, "").await.starts_with("HTTP/1.1 404 "), "{none}");
+    }
+    let page = server.get("/", "").await;
+    assert!(ASSETS.iter().all(|asset| page.contains(&format!("<a href=\"{}\">", asset.path))));
+}
+
+#[tokio::test]
+async fn a_body_that_never_comes_holds_nobody_up() {
+    let server = served(LIMITS);
+    let request = "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\nabc";
+    assert!(server.exchange(request).await.starts_with("HTTP/1.1 405 "));
+}
+
+#[tokio::test]
+async fn headers_have_a_limit_in_size_and_number() {
+    let server = served(LIMITS);
+    let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    assert!(server.exchange(&long).await.starts_with("HTTP/1.1 431 "));
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(101));
+    assert!(server.exchange(&many).await.starts_with("HTTP/1.1 431 "));
+    assert!(server.exchange("nonsense\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
+    assert_eq!(server.stats.answers(HttpStatus::C431), 2);
+    assert_eq!(server.stats.answers(HttpStatus::Other), 1);
+}
+
+#[tokio::test]
+async fn a_slow_header_is_answered_408_and_an_idle_connection_closed() {
+    let server = served(Limits { read_timeout: Duration::from_millis(50), ..LIMITS });
+    assert!(server.exchange("GET /metrics HTTP/1.1\r\nHo").await.starts_with("HTTP/1.1 408 "));
+    assert_eq!(server.exchange("").await, "");
+    let kept = server.exchange("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(kept.starts_with("HTTP/1.1 200 ") && body(&kept) == "alive\n", "{kept}");
+    assert_eq!(server.stats.answers(HttpStatus::C408), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_dropped() {
+    let server = served(Limits { write_timeout: Duration::from_millis(50), ..LIMITS });
+    let _choking = choking(&server).await;
+    until(|| server.stats.connections() == 0).await;
+}
+
+/// Waits until the server's tasks, which share this thread, have made it so.
+async fn until(mut done: impl FnMut() -> bool) {
+    timeout(PATIENCE, async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("it comes to pass");
+}
+
+#[tokio::test]
+async fn past_the_limit_clients_are_turned_away_at_once() {
+    let server = served(Limits { max_connections: 1, ..LIMITS });
+    let mut first = server.connect().await;
+    until(|| server.stats.connections() == 1).await;
+    let answer = server.exchange("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: 1\r\n"), "{answer}");
+    assert_eq!((server.stats.refused(), server.stats.answers(HttpStatus::C503)), (1, 1));
+    // The one inside is served all the same, and its place is free when it leaves.
+    first.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    assert!(rest(&mut first).await.starts_with(b"HTTP/1.1 200 "));
+    drop(first);
+    until(|| server.stats.connections() == 0).await;
+    assert!(server.get("/livez", "").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn one_connection_serves_many_requests() {
+    let server = served(LIMITS);
+    let requests = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3);
+    let answer =
+        server.exchange(&format!("{requests}GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n")).await;
+    assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 4);
+}
+
+#[tokio::test]
+async fn nothing_and_old_values_are_not_served() {
+    let server = serve_with(LIMITS, SnapshotCell::default(), Duration::from_secs(10));
+    for path in ["/", "/metrics", "/api/v1/snapshot", "/livez", "/readyz"] {
+        let answer = server.get(path, "").await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("No values"), "{path}: {answer}");
+    }
+    server.board.publish(fixtures::node_taken(1, Mono::now()));
+    assert!(server.get("/metrics", "").await.starts_with("HTTP/1.1 200 "));
+    server.board.publish(fixtures::node_taken(2, Mono(1)));
+    for path in ["/", "/metrics", "/api/v1/snapshot", "/livez", "/readyz"] {
+        let answer = server.get(path, "").await;
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too old"), "{path}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn readiness_waits_for_collectors_and_not_for_the_driver() {
+    let board = SnapshotCell::default();
+    let mut snapshot = fixtures::node_taken(1, Mono::now());
+    snapshot.driver = model::snapshot::DriverState::Away { text: "libnvidia-ml.so.1 is not there".into() };
+    board.publish(snapshot);
+    let server = serve_with(LIMITS, board, PATIENCE);
+    let answer = server.get("/readyz", "").await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200 ") && answer.contains("libnvidia-ml.so.1 is not there"),
+        "{answer}"
+    );
+
+    let mut snapshot = fixtures::node_taken(2, Mono::now());
+    snapshot.ready = false;
+    snapshot.collectors[0].age = None;
+    server.board.publish(snapshot);
+    let answer = server.get("/readyz", "").await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("collector nvml: "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_scrape_gets_the_newest_snapshot() {
+    let server = served(LIMITS);
+    for sequence in 2..6 {
+        server.get("/api/v1/snapshot", "").await;
+        server.board.publish(fixtures::node_taken(sequence, Mono::now()));
+        // The bytes are made by a thread; soon they are there.
+        let wanted = format!("\"sequence\":{sequence},");
+        timeout(PATIENCE, async { while !server.get("/api/v1/snapshot", "").await.contains(&wanted) {} })
+            .await
+            .expect("the newest snapshot is served");
+    }
+}
+
+/// A client that is being sent more than the sockets hold, and takes nothing.
+async fn choking(server: &Served) -> TcpStream {
+    let mut stream = server.connect().await;
+    stream.write_all("GET /metrics HTTP/1.1\r\n\r\n".repeat(400).as_bytes()).await.unwrap();
+    until(|| server.stats.answers(HttpStatus::C200) > 0).await;
+    stream
+}
+
+#[tokio::test]
+async fn stopping_ends_idle_connections_and_finishes_answers() {
+    let server = served(LIMITS);
+    let mut idle = server.connect().await;
+    let mut choking = choking(&server).await;
+    until(|| server.stats.connections() == 2).await;
+    server.stop.send(true).unwrap();
+    assert_eq!(rest(&mut idle).await, b"");
+    let answers = rest(&mut choking).await;
+    let answers = String::from_utf8(answers).unwrap();
+    let last_line = Format::Text.render(&server.board.current()).lines().last().unwrap().to_owned();
+    assert!(answers.ends_with(&format!("{last_line}\n")), "the last answer is whole");
+    drop((idle, choking));
+    timeout(PATIENCE, server.ended).await.expect("it ends").unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn stopping_waits_for_no_client_longer_than_the_drain() {
+    let server = served(LIMITS);
+    let _choking = choking(&server).await;
+    server.stop.send(true).unwrap();
+    timeout(DRAIN * 2, server.ended).await.expect("it ends").unwrap().unwrap();
+}

@@ -1,0 +1,202 @@
+//! The status page `/`: what a person sees first. One HTML document without script, drawn here from a
+//! snapshot; it asks for itself again every few seconds.
+//!
+//! `words` says what is wrong, `canary` what the canary found, `card` draws a GPU, `figures` writes numbers for people, `html` keeps
+//! every text from being taken for markup.
+
+pub mod canary;
+mod card;
+pub mod figures;
+mod html;
+mod owners;
+
+use std::sync::LazyLock;
+
+use crate::words::{self, Weight};
+use html::{esc, put};
+
+use crate::assets::ASSETS;
+use model::catalog::{self as m, Node, Severity, Subject};
+use model::snapshot::{Snapshot, Value};
+
+const STYLE: &str = include_str!("page/style.css");
+
+/// Fetched once: the name of a node does not change while it runs.
+static HOST: LazyLock<String> = LazyLock::new(|| match nix::unistd::gethostname() {
+    Ok(name) => name.to_string_lossy().into_owned(),
+    Err(error) => {
+        tracing::warn!(%error, "the status page has no host name");
+        "this node".to_owned()
+    }
+});
+
+/// What a browser may load for the page: its one style sheet, known by its SHA-256, and nothing else.
+pub const fn content_security_policy() -> &'static str {
+    "default-src 'none'; style-src 'sha256-KQbl8l8TgMACAKW933hUftHYQZDCKr0CP6xGZtWEOMI='; img-src data:; base-uri 'none'; form-action 'none'; \
+     frame-ancestors 'none'"
+}
+
+/// Appends the page.
+pub fn render(snapshot: &Snapshot, out: &mut String) {
+    let verdicts = words::verdicts(snapshot);
+    let overall = words::overall(snapshot, &verdicts);
+    put!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"refresh\" content=\"5\">\n<title>{} {} · GPUs</title>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n</head>\n<body>\n",
+        overall.weight.symbol(),
+        esc(&HOST),
+    );
+    put_header(out, snapshot, &overall);
+    put!(out, "<main>\n");
+    if !snapshot.gpus.is_empty() {
+        put!(out, "<section class=\"gpus\" aria-label=\"GPUs\">\n");
+        for (view, verdict) in snapshot.gpus.iter().zip(&verdicts) {
+            card::put(out, snapshot, view, verdict);
+        }
+        put!(out, "</section>\n");
+    }
+    put!(out, "<div class=\"tables\">\n");
+    put_stuck_calls(out, snapshot);
+    put_collectors(out, snapshot);
+    put_events(out, snapshot);
+    put_assets(out);
+    put!(out, "</div>\n</main>\n");
+    put!(
+        out,
+        "<footer><nav aria-label=\"Other views\"><a href=\"/metrics\">/metrics</a> \
+         <a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> \
+         <a href=\"/api/v1/events\">/api/v1/events</a> <a href=\"/api/v1/windows\">/api/v1/windows</a> \
+         <a href=\"/api/v1/owners\">/api/v1/owners</a> <a href=\"/livez\">/livez</a> \
+         <a href=\"/readyz\">/readyz</a></nav></footer>\n</body>\n</html>\n"
+    );
+}
+
+fn put_header(out: &mut String, snapshot: &Snapshot, overall: &words::Remark) {
+    let node = Node {};
+    put!(out, "<header>\n<h1>{}</h1>\n<p class=\"facts\">", esc(&HOST));
+    let driver = |label| snapshot.info(&m::gpu_driver_info, &node, label).filter(|text| !text.is_empty());
+    match (driver("driver_version"), driver("cuda_version")) {
+        (Some(version), Some(cuda)) => put!(out, "Driver {} · CUDA {}", esc(version), esc(cuda)),
+        (Some(version), None) => put!(out, "Driver {}", esc(version)),
+        _ => put!(out, "Driver: {}", esc(&words::driver_text(&snapshot.driver))),
+    }
+    let version = snapshot.info(&m::gpu_exporter_build_info, &node, "version");
+    put!(out, " · gpu-node-exporter {}", esc(version.unwrap_or(env!("CARGO_PKG_VERSION"))));
+    if let Some(start) = snapshot.number(&m::process_start_time_seconds, &node, ()) {
+        put!(out, " · up {}", words::duration(figures::seconds(snapshot.unix_seconds - start)));
+    }
+    put!(out, " · values of {}</p>\n", figures::time_of_day(snapshot.unix_seconds));
+    put!(
+        out,
+        "<p class=\"overall {}\" role=\"status\">{} {}</p>\n",
+        overall.weight.class(),
+        mark(overall.weight),
+        esc(&overall.text)
+    );
+    put_windows(out, snapshot);
+    put!(out, "</header>\n");
+}
+
+/// Planned work: what lasts, and what comes next.
+fn put_windows(out: &mut String, snapshot: &Snapshot) {
+    for text in words::windows(snapshot) {
+        put!(out, "<p class=\"facts\">{} {}</p>\n", mark(Weight::Note), esc(&text));
+    }
+}
+
+/// Driver calls that have not returned, those first that are out longest.
+fn put_stuck_calls(out: &mut String, snapshot: &Snapshot) {
+    let mut calls: Vec<(f64, &Subject, &str)> = Vec::new();
+    for series in snapshot.series(&m::gpu_exporter_driver_call_stuck_seconds) {
+        let call = series.label_pairs(m::gpu_exporter_driver_call_stuck_seconds.def()).last();
+        if let (Value::Number(age), Some((_, call))) = (&series.value, call) {
+            calls.push((*age, &series.subject.subject, call));
+        }
+    }
+    if calls.is_empty() {
+        return;
+    }
+    calls.sort_by(|a, b| b.0.total_cmp(&a.0));
+    put!(
+        out,
+        "<table>\n<caption>Driver calls without an answer</caption>\n\
+         <thead><tr><th scope=\"col\">GPU</th><th scope=\"col\">Call</th><th scope=\"col\">For</th></tr></thead>\n<tbody>\n"
+    );
+    for (age, subject, call) in calls {
+        let gpu = subject.gpu().map(|(index, _)| index.to_string()).unwrap_or_default();
+        let age = words::duration(figures::seconds(age));
+        put!(out, "<tr><td>{gpu}</td><td><code>{}</code></td><td>{age}</td></tr>\n", esc(call));
+    }
+    put!(out, "</tbody>\n</table>\n");
+}
+
+fn put_collectors(out: &mut String, snapshot: &Snapshot) {
+    put!(
+        out,
+        "<table>\n<caption>Collectors</caption>\n\
+         <thead><tr><th scope=\"col\">Collector</th><th scope=\"col\">State</th></tr></thead>\n<tbody>\n"
+    );
+    for view in &snapshot.collectors {
+        let weight = if view.up { Weight::Well } else { Weight::Bad };
+        let text = words::collector_text(view);
+        put!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td>{} {}</td></tr>\n",
+            esc(view.name),
+            mark(weight),
+            esc(&text)
+        );
+    }
+    put!(out, "</tbody>\n</table>\n");
+}
+
+/// The newest events, the newest first.
+fn put_events(out: &mut String, snapshot: &Snapshot) {
+    const MOST: usize = 8;
+    if snapshot.events.is_empty() {
+        return;
+    }
+    put!(
+        out,
+        "<table class=\"events\">\n<caption>Events</caption>\n<thead><tr><th scope=\"col\">UTC</th><th scope=\"col\">GPU</th>\
+         <th scope=\"col\">What</th></tr></thead>\n<tbody>\n"
+    );
+    for event in snapshot.events.iter().rev().take(MOST) {
+        let weight = match event.severity {
+            _ if event.old => Weight::Note,
+            Severity::Page => Weight::Bad,
+            Severity::Ticket => Weight::Warn,
+            Severity::Info => Weight::Note,
+        };
+        let gpu = event.gpu.as_ref().map(|gpu| gpu.gpu.to_string()).unwrap_or_default();
+        let times = if event.repeats > 0 { format!(" ({} times)", event.repeats + 1) } else { String::new() };
+        put!(
+            out,
+            "<tr><td>{}</td><td>{gpu}</td><td>{} {}{times}</td></tr>\n",
+            figures::time_of_day(event.last_unix_seconds).trim_end_matches(" UTC"),
+            mark(weight),
+            esc(&words::event_text(event))
+        );
+    }
+    put!(out, "</tbody>\n</table>\n");
+}
+
+/// The alert rules and boards that are served.
+fn put_assets(out: &mut String) {
+    put!(out, "<details>\n<summary>Alert rules and Grafana boards</summary>\n<ul>\n");
+    for asset in ASSETS {
+        put!(out, "<li><a href=\"{0}\">{0}</a></li>\n", esc(asset.path));
+    }
+    put!(out, "</ul>\n</details>\n");
+}
+
+/// The symbol that goes with a word; the word says the same to those who do not see it.
+fn mark(weight: Weight) -> String {
+    format!("<span class=\"mark {}\" aria-hidden=\"true\">{}</span>", weight.class(), weight.symbol())
+}
+
+#[cfg(test)]
+mod tests;

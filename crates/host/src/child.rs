@@ -1,0 +1,297 @@
+//! Starting and ending child processes safely.
+//!
+//! Children run from `/proc/self/exe` (the same build, also after an upgrade on disk), in a process group
+//! of their own, and end when their control pipe closes. Ending a GPU client the hard way can wedge the
+//! GPU (NVIDIA/dcgm-exporter issue 84), so a child is asked first, and killed only if it is in no driver
+//! call; a child stuck in the driver is left to end by itself when the call returns.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt, FdMapping};
+use nix::sys::signal::{SigHandler, Signal, killpg, signal};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+/// Descriptor on which a child writes frames.
+pub const FRAMES_FD: i32 = 3;
+/// Descriptor from which a child reads orders; when it closes, the child ends.
+pub const CONTROL_FD: i32 = 4;
+/// Descriptor of the memory shared with the parent.
+pub const SHARED_FD: i32 = 5;
+
+/// Keeps the privileges that systemd has given this process (ambient capabilities) from the processes it starts: those
+/// load the vendor's libraries, and none of them reads the kernel log or counts events on CPUs. This process keeps its
+/// own. To be called before there are threads, because each has a set.
+pub fn keep_privileges() {
+    let clear = nix::libc::PR_CAP_AMBIENT_CLEAR_ALL as nix::libc::c_ulong;
+    // SAFETY: takes numbers alone and changes nothing but the calling thread's set of ambient capabilities.
+    if unsafe { nix::libc::prctl(nix::libc::PR_CAP_AMBIENT, clear, 0, 0, 0) } != 0 {
+        let error = io::Error::last_os_error();
+        tracing::warn!(%error, "children may inherit ambient capabilities");
+    }
+}
+
+/// This very program, also if the file on disk was replaced meanwhile.
+pub fn this_program() -> PathBuf {
+    PathBuf::from("/proc/self/exe")
+}
+
+/// The children of one kind: those alive, and the CPU time of those that have ended.
+#[derive(Debug, Default)]
+pub struct Family(Mutex<Kin>);
+
+#[derive(Debug, Default)]
+struct Kin {
+    alive: Vec<i32>,
+    ended_cpu: Duration,
+}
+
+impl Family {
+    /// Looks at the process ids of those alive and at the CPU time of those that have ended. None ends in between:
+    /// what is known of all children together is one with it.
+    pub fn look<T>(&self, look: impl FnOnce(&[i32], Duration) -> T) -> T {
+        let kin = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        look(&kin.alive, kin.ended_cpu)
+    }
+}
+
+/// A running child with its ends of the pipes.
+#[derive(Debug)]
+pub struct Running {
+    /// How it has ended, once it was waited for.
+    status: Option<ExitStatus>,
+    family: Arc<Family>,
+    /// Orders to the child. Dropping it asks the child to end.
+    pub control: Option<File>,
+    /// The child's CPU time is read with this.
+    pub pid: i32,
+}
+
+/// Where what a child says goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// To our own standard error.
+    Log,
+    /// Nowhere. A child that is left behind in a driver call then holds no pipe open that somebody reads from
+    /// us to its end.
+    Silent,
+}
+
+/// What a child's environment differs in from ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Variables whose names begin so are taken away.
+    pub without: Vec<&'static str>,
+    /// Variables that are set.
+    pub with: Vec<(OsString, OsString)>,
+}
+
+/// Starts `program args` with the three descriptors above. Gives the child and the reading end of its frames.
+pub fn start(
+    program: &Path,
+    args: &[&str],
+    environment: &Environment,
+    shared: impl AsFd,
+    voice: Voice,
+) -> io::Result<(Running, File)> {
+    let (frames_read, frames_write) = io::pipe()?;
+    let (control_read, control_write) = io::pipe()?;
+    let shared = shared.as_fd().try_clone_to_owned()?;
+    let mappings = vec![
+        FdMapping { parent_fd: OwnedFd::from(frames_write), child_fd: FRAMES_FD },
+        FdMapping { parent_fd: OwnedFd::from(control_read), child_fd: CONTROL_FD },
+        FdMapping { parent_fd: shared, child_fd: SHARED_FD },
+    ];
+    let mut command = Command::new(program);
+    command
+        .arg0("gpu-node-exporter")
+        .args(args)
+        .stdin(Stdio::null())
+        .process_group(0)
+        // The notify socket and the watchdog belong to the serving process alone.
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
+        .env_remove("WATCHDOG_PID")
+        .fd_mappings(mappings)
+        .map_err(io::Error::other)?;
+    for (name, _) in std::env::vars_os() {
+        if environment.without.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+            command.env_remove(name);
+        }
+    }
+    command.envs(environment.with.iter().map(|(name, value)| (name, value)));
+    match voice {
+        // A vendor library that prints must not reach anything but the log.
+        Voice::Log => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
+        Voice::Silent => command.stdout(Stdio::null()).stderr(Stdio::null()),
+    };
+    let process = command.spawn()?;
+    let pid = i32::try_from(process.id()).map_err(io::Error::other)?;
+    // The command still owns the child's ends; they must close here, or the stream would never end.
+    drop(command);
+    let control = Some(File::from(OwnedFd::from(control_write)));
+    let running = Running { status: None, family: Arc::default(), control, pid };
+    Ok((running, File::from(OwnedFd::from(frames_read))))
+}
+
+impl Running {
+    /// Asks the child to end.
+    pub fn ask_to_end(&mut self) {
+        self.control = None;
+    }
+
+    /// Makes it one of a family, which then knows of its life and cost. Call once, at its start.
+    pub fn join(&mut self, family: &Arc<Family>) {
+        self.family = Arc::clone(family);
+        family.0.lock().unwrap_or_else(PoisonError::into_inner).alive.push(self.pid);
+    }
+
+    /// The exit status, if it has ended. Never waits.
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.status.is_some() {
+            return Ok(self.status);
+        }
+        // Its time passes to the family in the same moment in which the kernel adds it to that of all children.
+        let mut kin = self.family.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((status, cpu)) = wait4(self.pid)? else { return Ok(None) };
+        kin.alive.retain(|pid| *pid != self.pid);
+        kin.ended_cpu += cpu;
+        self.status = Some(status);
+        Ok(self.status)
+    }
+
+    /// Ends a child that was only just started, and waits for its end.
+    pub fn end_at_once(mut self) {
+        self.kill();
+        let waited = waitid(Id::Pid(Pid::from_raw(self.pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+        if let Err(error) = waited.map_err(io::Error::from).and_then(|_| self.ended()) {
+            tracing::warn!(pid = self.pid, %error, "could not wait for the process");
+        }
+    }
+
+    /// Kills the child and what it may have started. Only for a child that is in no driver call.
+    pub fn kill(&self) {
+        if let Err(error) = killpg(Pid::from_raw(self.pid), Signal::SIGKILL) {
+            tracing::warn!(pid = self.pid, %error, "could not kill the process");
+        }
+    }
+}
+
+/// How a child has ended and what CPU time it has used, if it has ended. Never waits.
+fn wait4(pid: i32) -> io::Result<Option<(ExitStatus, Duration)>> {
+    let mut status = 0;
+    let mut usage = std::mem::MaybeUninit::<nix::libc::rusage>::zeroed();
+    // SAFETY: both pointers are to memory of the right size that lives over the call.
+    let ended = unsafe { nix::libc::wait4(pid, &mut status, nix::libc::WNOHANG, usage.as_mut_ptr()) };
+    if ended < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if ended == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the call has filled it in; zeroed, it was valid before.
+    let usage = unsafe { usage.assume_init() };
+    let time = |t: nix::libc::timeval| {
+        let (seconds, micros) = (u64::try_from(t.tv_sec), u64::try_from(t.tv_usec));
+        Duration::from_secs(seconds.unwrap_or(0)) + Duration::from_micros(micros.unwrap_or(0))
+    };
+    Ok(Some((ExitStatus::from_raw(status), time(usage.ru_utime) + time(usage.ru_stime))))
+}
+
+/// What a child does first: it outlives the signals that are meant for the daemon or its terminal, and is
+/// ended by its control pipe alone.
+pub fn ignore_signals() -> nix::Result<()> {
+    for s in [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        // SAFETY: SIG_IGN installs no handler that could run our code in a signal context.
+        unsafe { signal(s, SigHandler::SigIgn) }?;
+    }
+    Ok(())
+}
+
+/// Leaves the CPU to others where there is not enough of it. Also of threads that this one starts later.
+pub fn be_nice(by: i32) -> io::Result<()> {
+    // SAFETY: touches no memory; 0 is the calling thread, which is the whole process so far.
+    match unsafe { nix::libc::setpriority(nix::libc::PRIO_PROCESS, 0, by) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The inherited descriptors of a child: frames, control, shared memory. Call once.
+pub fn inherited() -> io::Result<(File, File, File)> {
+    use std::os::fd::FromRawFd;
+    for fd in [FRAMES_FD, CONTROL_FD, SHARED_FD] {
+        // SAFETY: F_SETFD on a number touches no memory, and fails if the descriptor is not open.
+        if unsafe { nix::libc::fcntl(fd, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) } != 0 {
+            let text = "this command is internal: it is started by `gpu-node-exporter serve`";
+            return Err(io::Error::other(text));
+        }
+    }
+    // SAFETY: the parent handed us these three descriptors and nothing else in this process owns them.
+    unsafe { Ok((File::from_raw_fd(FRAMES_FD), File::from_raw_fd(CONTROL_FD), File::from_raw_fd(SHARED_FD))) }
+}
+
+/// Whether every thread of a process is stopped by a signal. A thread stops on its way out of the kernel,
+/// so such a process is in no driver call, whatever its table says.
+pub fn all_stopped(pid: i32) -> bool {
+    let Ok(tasks) = procfs::process::Process::new(pid).and_then(|p| p.tasks()) else { return false };
+    let mut any = false;
+    for task in tasks {
+        match task.and_then(|t| t.stat()) {
+            Ok(stat) if stat.state == 'T' => any = true,
+            _ => return false,
+        }
+    }
+    any
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stop::Stop;
+    use model::clock::Mono;
+
+    #[test]
+    fn a_family_knows_who_lives_and_what_those_have_used_who_ended() {
+        let family = Arc::new(Family::default());
+        let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
+        let shared = File::open("/dev/null").unwrap();
+        let (mut running, _frames) =
+            start(Path::new("/bin/sh"), &["-c", script], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
+        running.join(&family);
+        assert_eq!(family.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![running.pid], Duration::ZERO));
+        let (pause, deadline) = (Stop::default(), Mono::now() + Duration::from_secs(60));
+        let status = loop {
+            if let Some(status) = running.ended().unwrap() {
+                break status;
+            }
+            assert!(Mono::now() < deadline, "it ends");
+            pause.wait_until(Mono::now() + Duration::from_millis(5));
+        };
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(running.ended().unwrap(), Some(status), "asked again");
+        let (alive, cpu) = family.look(|alive, cpu| (alive.to_vec(), cpu));
+        assert!(alive.is_empty() && cpu > Duration::ZERO, "{cpu:?}");
+    }
+
+    #[test]
+    fn a_child_that_is_ended_at_once_is_waited_for() {
+        let family = Arc::new(Family::default());
+        let shared = File::open("/dev/null").unwrap();
+        let (mut running, _frames) =
+            start(Path::new("/bin/sh"), &["-c", "sleep 600"], &Environment::default(), shared, Voice::Silent)
+                .unwrap();
+        running.join(&family);
+        running.end_at_once();
+        assert!(family.look(|alive, _| alive.is_empty()));
+    }
+}

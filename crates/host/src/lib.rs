@@ -1,0 +1,14 @@
+//! The host around a process of the exporter: its files, child processes, shared memory and state.
+//!
+//! - [`Host`]: the root that host files are read under · [`reader`]: reads with a deadline
+//! - [`child`]: starting, asking and ending child processes · [`inflight`]: the shared table of driver calls
+//! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads
+
+pub mod child;
+pub mod inflight;
+pub mod reader;
+mod root;
+pub mod state;
+pub mod stop;
+
+pub use root::Host;

@@ -1,0 +1,245 @@
+//! Files kept over restarts: one versioned JSON file a kind, replaced atomically, bounded in size. A file
+//! that cannot be understood is set aside under another name and never stops the daemon.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use model::persisted::{FaultBooks, Inventory};
+
+/// Something that is kept in a file of its own.
+pub trait Document: Serialize + DeserializeOwned {
+    /// Name of the file, without ending.
+    const KIND: &'static str;
+    /// Raised when the meaning of the content changes; a file of another version is set aside.
+    const VERSION: u32;
+    /// Largest file that is written or read.
+    const MAX_BYTES: usize;
+}
+
+impl Document for Inventory {
+    const KIND: &'static str = "inventory";
+    const VERSION: u32 = 2;
+    const MAX_BYTES: usize = 64 * 1024;
+}
+
+/// How far the kernel log was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelLogPosition {
+    /// The boot that numbered the records.
+    pub boot_id: String,
+    /// Number of the newest record that was taken in.
+    pub sequence: u64,
+}
+
+impl Document for KernelLogPosition {
+    const KIND: &'static str = "kernel-log";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = 4096;
+}
+
+impl Document for FaultBooks {
+    const KIND: &'static str = "faults";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = 128 * 1024;
+}
+
+#[derive(Serialize)]
+struct EnvelopeRef<'a, T> {
+    kind: &'a str,
+    version: u32,
+    data: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Envelope {
+    kind: String,
+    version: u32,
+    data: serde_json::Value,
+}
+
+/// The folder of the state files.
+#[derive(Clone, Debug)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// The store in this folder, which need not exist yet.
+    pub fn new(dir: impl Into<PathBuf>) -> Store {
+        Store { dir: dir.into() }
+    }
+
+    fn path(&self, kind: &str, ending: &str) -> PathBuf {
+        self.dir.join(format!("{kind}.{ending}"))
+    }
+
+    /// Reads a document; `None` if there is none. One that cannot be understood is renamed to
+    /// `KIND.corrupt` and is none either.
+    pub fn load<T: Document>(&self) -> io::Result<Option<T>> {
+        match self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes)) {
+            None => Ok(None),
+            Some(Ok(document)) => Ok(Some(document)),
+            Some(Err(why)) => {
+                let (path, aside) = (self.path(T::KIND, "json"), self.path(T::KIND, "corrupt"));
+                tracing::warn!(file = %path.display(), %why, "set aside as {}", aside.display());
+                fs::rename(&path, aside)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads a document and changes nothing: for who is not its owner. One that cannot be understood is an error.
+    pub fn look<T: Document>(&self) -> io::Result<Option<T>> {
+        let parsed = self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes));
+        parsed.transpose().map_err(io::Error::other)
+    }
+
+    /// The bytes of a file, and one more than it may have at most.
+    fn read(&self, kind: &str, most: usize) -> io::Result<Option<Vec<u8>>> {
+        let file = match File::open(self.path(kind, "json")) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        file.take(most as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Writes a document: to a new file beside it, to the disk, then in its place.
+    pub fn save<T: Document>(&self, document: &T) -> io::Result<()> {
+        let envelope = EnvelopeRef { kind: T::KIND, version: T::VERSION, data: document };
+        let bytes = serde_json::to_vec(&envelope).map_err(io::Error::other)?;
+        if bytes.len() > T::MAX_BYTES {
+            return Err(io::Error::other(format!(
+                "{} bytes of {}, the most is {}",
+                bytes.len(),
+                T::KIND,
+                T::MAX_BYTES
+            )));
+        }
+        fs::create_dir_all(&self.dir)?;
+        let fresh = self.path(T::KIND, "new");
+        let mut file = File::create(&fresh)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&fresh, self.path(T::KIND, "json"))?;
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// A thread that saves what it is given, so that a slow disk holds up nobody.
+    pub fn keeper<T: Document + Send + 'static>(&self) -> io::Result<Keeper<T>> {
+        let (sender, documents) = channel::<T>();
+        let store = self.clone();
+        let thread = std::thread::Builder::new().name("state".into()).stack_size(256 * 1024).spawn(move || {
+            for document in documents {
+                if let Err(error) = store.save(&document) {
+                    tracing::warn!(kind = T::KIND, dir = %store.dir.display(), %error, "could not be saved");
+                }
+            }
+        })?;
+        Ok(Keeper { sender, thread })
+    }
+}
+
+/// Saves documents in the background; ends when dropped, after the last one.
+#[derive(Debug)]
+pub struct Keeper<T> {
+    sender: Sender<T>,
+    thread: JoinHandle<()>,
+}
+
+impl<T: Document> Keeper<T> {
+    /// Has a document saved soon.
+    pub fn save(&self, document: T) {
+        if self.sender.send(document).is_err() {
+            tracing::warn!(kind = T::KIND, "the thread that keeps the state has ended");
+        }
+    }
+
+    /// Waits until all is saved.
+    pub fn finish(self) {
+        drop(self.sender);
+        if self.thread.join().is_err() {
+            tracing::warn!(kind = T::KIND, "the thread that keeps the state panicked");
+        }
+    }
+}
+
+fn parse<T: Document>(bytes: &[u8]) -> Result<T, String> {
+    if bytes.len() > T::MAX_BYTES {
+        return Err(format!("larger than {} bytes", T::MAX_BYTES));
+    }
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    if (envelope.kind.as_str(), envelope.version) != (T::KIND, T::VERSION) {
+        return Err(format!(
+            "it is {} version {}, not {} version {}",
+            envelope.kind,
+            envelope.version,
+            T::KIND,
+            T::VERSION
+        ));
+    }
+    serde_json::from_value(envelope.data).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inventory(devices: usize) -> Inventory {
+        Inventory { boot_id: "b".into(), devices, gpus: Vec::new() }
+    }
+
+    #[test]
+    fn what_is_saved_comes_back_and_the_last_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path().join("new/folder"));
+        assert_eq!(store.load::<Inventory>().unwrap(), None);
+        store.save(&inventory(3)).unwrap();
+        store.save(&inventory(8)).unwrap();
+        assert_eq!(store.load().unwrap(), Some(inventory(8)));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        let other_version = r#"{"kind":"inventory","version":99,"data":{"boot_id":"b","devices":1}}"#;
+        let huge = vec![b' '; Inventory::MAX_BYTES + 1];
+        for bytes in [b"{".as_slice(), b"\xff\x00", other_version.as_bytes(), &huge] {
+            fs::write(dir.path().join("inventory.json"), bytes).unwrap();
+            assert!(store.look::<Inventory>().is_err(), "who only looks leaves it where it is");
+            assert_eq!(store.load::<Inventory>().unwrap(), None);
+            assert_eq!(fs::read(dir.path().join("inventory.corrupt")).unwrap(), bytes);
+            assert!(!dir.path().join("inventory.json").exists());
+        }
+    }
+
+    #[test]
+    fn a_keeper_that_was_waited_for_has_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        let keeper = store.keeper().unwrap();
+        for devices in 0..20 {
+            keeper.save(inventory(devices));
+        }
+        keeper.finish();
+        assert_eq!(store.load().unwrap(), Some(inventory(19)));
+    }
+
+    #[test]
+    fn a_half_written_file_leaves_the_old_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        store.save(&inventory(5)).unwrap();
+        fs::write(dir.path().join("inventory.new"), b"{\"ki").unwrap();
+        assert_eq!(store.load().unwrap(), Some(inventory(5)));
+    }
+}

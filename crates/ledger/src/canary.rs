@@ -1,0 +1,348 @@
+//! What the canary has found: its news folded into what stands for each place, counters and events for the list.
+//!
+//! A verdict is history: it stands until the next judged run, also if the GPU stops answering. What is published of
+//! it then is in [`publish`]; how loud it is and when it is told, in [`tell`].
+
+mod publish;
+mod tell;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::Ledger;
+use super::tally::Tally;
+use model::canary::{Instance, Judged, News, Outcome, Place, Rate};
+use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
+use model::catalog::{
+    self as m, BadSmKind, CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict,
+    CudaError, Gpu, MismatchKind, Node, RateAgainst,
+};
+use model::clock::Mono;
+use model::snapshot::{Event, Histogram};
+
+/// Bounds of the histogram of step times, seconds: three a decade, from a launch to a context that hardly comes.
+const STEP_SECONDS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0];
+/// Bounds of the histogram of rates: close together near 1, where a healthy GPU stays within a thousandth.
+const RATIOS: [f64; 13] = [0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.001, 1.005, 1.01, 1.05];
+/// Multiprocessors of a GPU that are named.
+const MOST_BAD_SMS: usize = 8;
+/// Places kept of one GPU: it and as many MIG devices as it can have, with room for those that are just replaced.
+const MOST_PLACES: usize = 32;
+/// CUDA errors of one GPU that are told apart; there are some hundred.
+const MOST_ERRORS: usize = 64;
+
+/// What is known of one place.
+#[derive(Debug, Default)]
+struct Book {
+    running: bool,
+    hung: Option<CanaryStep>,
+    due: Option<f64>,
+    skipped: Option<CanarySkip>,
+    last_run: Option<f64>,
+    last_success: Option<f64>,
+    end: Option<CanaryEnd>,
+    text: String,
+    checks: BTreeMap<CanaryCheck, Standing>,
+}
+
+/// What stands of one check.
+#[derive(Debug)]
+struct Standing {
+    verdict: CanaryVerdict,
+    text: String,
+    /// Every verdict there was.
+    seen: BTreeSet<CanaryVerdict>,
+    /// The verdict that the list of events has last.
+    told: CanaryVerdict,
+    /// Whether the last verdict that says anything of the GPU was a fault.
+    faulty: bool,
+    measured: Measured,
+}
+
+/// What the newest valid run of a check measured.
+#[derive(Debug, Default)]
+struct Measured {
+    rate: Option<Rate>,
+    ratios: BTreeMap<RateAgainst, f64>,
+    clock: Option<f64>,
+    bad_sms: Vec<(u32, BadSmKind)>,
+}
+
+impl Standing {
+    fn new(verdict: CanaryVerdict) -> Standing {
+        let (text, seen, measured) = (String::new(), BTreeSet::new(), Measured::default());
+        Standing { verdict, text, seen, told: CanaryVerdict::Ok, faulty: false, measured }
+    }
+}
+
+/// What is known of the canary.
+#[derive(Debug, Default)]
+pub struct Canary {
+    mode: Option<CanaryMode>,
+    duty: Option<f64>,
+    processes: Option<usize>,
+    /// By UUID of the GPU: its index may change.
+    books: BTreeMap<(Arc<str>, Option<Instance>), Book>,
+    /// Steps in which a process of the GPU ever hung.
+    hung: BTreeMap<Arc<str>, BTreeSet<CanaryStep>>,
+    errors: HashMap<Arc<str>, BTreeSet<u32>>,
+    steps: BTreeMap<CanaryStep, Histogram>,
+    rates: BTreeMap<CanaryCheck, Histogram>,
+}
+
+impl Canary {
+    /// Makes the counters about the node.
+    pub fn born(tally: &mut Tally) {
+        tally.born(&m::gpu_canary_runs_total, &Node {});
+        tally.born(&m::gpu_canary_skipped_total, &Node {});
+        tally.add(&m::gpu_canary_kills_total, &Node {}, (), 0.0);
+    }
+
+    /// Makes the counters about a GPU.
+    pub fn seated(tally: &mut Tally, gpu: &Gpu) {
+        tally.born(&m::gpu_canary_mismatches_total, gpu);
+        tally.add(&m::gpu_canary_discarded_total, gpu, (), 0.0);
+        tally.add(&m::gpu_canary_gpu_seconds_total, gpu, (), 0.0);
+    }
+
+    /// Takes news in; gives the events that come of them. `gpu` is the GPU they are about as the ledger knows it, if
+    /// it does.
+    pub fn take(
+        &mut self,
+        tally: &mut Tally,
+        gpu: Option<&Gpu>,
+        news: News,
+        unix_seconds: f64,
+    ) -> Vec<Event> {
+        match news {
+            News::Mode { mode, duty } => {
+                self.mode = Some(mode);
+                self.duty = possible(&m::gpu_canary_duty_budget_ratio, duty);
+            }
+            News::Alive(alive) => self.processes = Some(alive),
+            // The ledger keeps its time apart, which is all there is to it.
+            News::Borrowed(..) => {}
+            News::Killed => tally.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
+            News::Due(place, at) => {
+                let at = at.and_then(|at| possible(&m::gpu_canary_next_due_timestamp_seconds, at));
+                if let Some(book) = self.book(gpu, &place) {
+                    book.due = at;
+                }
+            }
+            News::Skipped(place, reason) => {
+                tally.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
+                if let Some(book) = self.book(gpu, &place) {
+                    book.skipped = Some(reason);
+                }
+            }
+            News::Began(place) => {
+                if let Some(book) = self.book(gpu, &place) {
+                    (book.running, book.skipped) = (true, None);
+                }
+            }
+            News::Hung(place, step) => return self.hung(gpu, &place, step, unix_seconds),
+            News::Ended(outcome) => return self.ended(tally, gpu, *outcome, unix_seconds),
+        }
+        Vec::new()
+    }
+
+    fn book(&mut self, gpu: Option<&Gpu>, place: &Place) -> Option<&mut Book> {
+        let uuid = &gpu?.uuid;
+        let key = (Arc::clone(uuid), place.instance.clone());
+        let of_gpu = self.books.keys().filter(|(of, _)| of == uuid).count();
+        if of_gpu >= MOST_PLACES && !self.books.contains_key(&key) {
+            return None;
+        }
+        Some(self.books.entry(key).or_default())
+    }
+
+    fn hung(&mut self, gpu: Option<&Gpu>, place: &Place, step: Option<CanaryStep>, at: f64) -> Vec<Event> {
+        let Some(book) = self.book(gpu, place) else { return Vec::new() };
+        let before = std::mem::replace(&mut book.hung, step);
+        if let (Some(step), Some(gpu)) = (step, gpu) {
+            self.hung.entry(Arc::clone(&gpu.uuid)).or_default().insert(step);
+        }
+        match (before, step) {
+            (Some(step), None) => {
+                gpu.map(|gpu| tell::hangs_no_more(gpu, place, step, at)).into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn ended(&mut self, tally: &mut Tally, gpu: Option<&Gpu>, outcome: Outcome, now: f64) -> Vec<Event> {
+        self.count(tally, gpu, &outcome);
+        let Some(book) = self.book(gpu, &outcome.place) else { return Vec::new() };
+        let Some(gpu) = gpu else { return Vec::new() };
+        let at = possible(&m::gpu_canary_last_run_timestamp_seconds, outcome.ended);
+        (book.running, book.skipped) = (false, outcome.skip);
+        (book.end, book.last_run) = (Some(outcome.end), at.or(book.last_run));
+        let well = |judged: &Judged| [judged.verdict, judged.sample] == [CanaryVerdict::Ok; 2];
+        if outcome.end == CanaryEnd::Finished && !outcome.checks.is_empty() && outcome.checks.iter().all(well)
+        {
+            book.last_success = at.or(book.last_success);
+        }
+        let mut events = Vec::new();
+        let unjudged = unjudged(&outcome);
+        for judged in outcome.checks.iter().chain(&unjudged) {
+            let standing = book.checks.entry(judged.check).or_insert_with(|| Standing::new(judged.verdict));
+            standing.take(judged);
+            if let Some(event) = tell::change(gpu, &outcome, judged, standing.told, at.unwrap_or(now)) {
+                standing.told = judged.verdict;
+                events.push(event);
+            }
+        }
+        book.text = outcome.text;
+        events
+    }
+
+    /// Counts a run.
+    fn count(&mut self, tally: &mut Tally, gpu: Option<&Gpu>, outcome: &Outcome) {
+        tally.add(&m::gpu_canary_runs_total, &Node {}, (outcome.end,), 1.0);
+        if let Some(reason) = outcome.skip {
+            tally.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
+        }
+        for (step, seconds) in &outcome.steps {
+            if let Some(seconds) = possible(&m::gpu_canary_step_duration_seconds, *seconds) {
+                self.steps.entry(*step).or_insert_with(|| Histogram::new(&STEP_SECONDS)).observe(seconds);
+            }
+        }
+        let rated = outcome.checks.iter().filter(|judged| valid(judged.sample));
+        for (check, ratio) in rated.flat_map(|judged| judged.ratios.iter().map(|ratio| (judged.check, ratio)))
+        {
+            let ratio = Some(ratio.1).filter(|_| ratio.0 == RateAgainst::Baseline);
+            if let Some(ratio) = ratio.and_then(|r| possible(&m::gpu_canary_sample_rate_ratio, r)) {
+                self.rates.entry(check).or_insert_with(|| Histogram::new(&RATIOS)).observe(ratio);
+            }
+        }
+        let Some(gpu) = gpu else { return };
+        if let Some(seconds) = possible(&m::gpu_canary_gpu_seconds_total, outcome.gpu_seconds) {
+            tally.add(&m::gpu_canary_gpu_seconds_total, gpu, (), seconds);
+        }
+        let mut discarded = 0.0;
+        for judged in &outcome.checks {
+            let wrong = &m::gpu_canary_mismatches_total;
+            tally.add(wrong, gpu, (MismatchKind::Zeroed,), judged.zeroed as f64);
+            tally.add(wrong, gpu, (MismatchKind::Flipped,), judged.flipped as f64);
+            discarded += f64::from(u8::from(judged.sample == CanaryVerdict::Contended));
+        }
+        tally.add(&m::gpu_canary_discarded_total, gpu, (), discarded);
+        // What could not be made was hindered by the environment.
+        let fault = matches!(outcome.end, CanaryEnd::DriverFault | CanaryEnd::Hung);
+        if let Some(code) = outcome.cuda_error.filter(|_| fault) {
+            let codes = self.errors.entry(Arc::clone(&gpu.uuid)).or_default();
+            if codes.len() < MOST_ERRORS || codes.contains(&code) {
+                codes.insert(code);
+                let label = CudaError(code.to_string().as_str().into());
+                tally.add(&m::gpu_canary_cuda_errors_total, gpu, (label,), 1.0);
+            }
+        }
+    }
+
+    /// Whether the canary says that a GPU cannot be relied on.
+    pub fn faulty(&self, gpu: &Gpu) -> bool {
+        let mut books = self.books.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid);
+        books.any(|(_, book)| book.hung.is_some() || book.checks.values().any(|s| s.faulty))
+    }
+
+    /// A GPU was reset, or with `None` the driver was loaded anew: that it failed or hung before is over. A wrong
+    /// result is the hardware's, and stands until a run says otherwise.
+    pub fn reset(&mut self, gpu: Option<&Gpu>) {
+        let of = |uuid: &Arc<str>| gpu.is_none_or(|gpu| gpu.uuid == *uuid);
+        for (_, book) in self.books.iter_mut().filter(|((uuid, _), _)| of(uuid)) {
+            let over = |v| matches!(v, CanaryVerdict::DriverFault | CanaryVerdict::Hung);
+            book.checks.retain(|_, standing| !over(standing.verdict));
+        }
+    }
+
+    /// Forgets a GPU that another one has replaced.
+    pub fn forget(&mut self, uuid: &Arc<str>) {
+        self.books.retain(|(of, _), _| of != uuid);
+        self.hung.remove(uuid);
+        self.errors.remove(uuid);
+    }
+
+    /// Keeps of a GPU's MIG instances those that there are.
+    fn retain(&mut self, gpu: &Gpu, there: impl Fn(&Instance) -> bool) {
+        self.books.retain(|(uuid, instance), _| *uuid != gpu.uuid || instance.as_ref().is_none_or(&there));
+    }
+}
+
+impl Ledger {
+    /// Takes in news of the canary.
+    pub(super) fn canary_news(&mut self, news: News, at: Mono, unix_seconds: f64) {
+        let gpu = news.gpu().and_then(|about| self.gpus.keys().find(|gpu| gpu.uuid == about.uuid));
+        if let Some(uuid) = gpu.map(|gpu| &gpu.uuid) {
+            let busy = &mut self.busy;
+            match &news {
+                News::Began(place) => busy.began(uuid, place.ids(), at),
+                News::Borrowed(_, true) => busy.began(uuid, None, at),
+                News::Borrowed(_, false) => busy.ended(uuid, None, at),
+                News::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
+                News::Hung(place, None) => busy.ended(uuid, place.ids(), at),
+                // A process that hangs may still keep the GPU busy: the run ends with it.
+                News::Ended(run) if run.end != CanaryEnd::Hung => busy.ended(uuid, run.place.ids(), at),
+                _ => {}
+            }
+        }
+        for event in self.canary.take(&mut self.tally, gpu, news, unix_seconds) {
+            self.faults.note(event, at);
+        }
+    }
+}
+
+impl Standing {
+    fn take(&mut self, judged: &Judged) {
+        self.verdict = judged.verdict;
+        self.text.clone_from(&judged.text);
+        self.seen.insert(judged.verdict);
+        if fault(judged.verdict) || valid(judged.verdict) {
+            self.faulty = fault(judged.verdict);
+        }
+        if valid(judged.sample) {
+            let ratios = judged.ratios.iter().copied();
+            self.measured = Measured {
+                rate: judged.rate,
+                ratios: ratios
+                    .filter_map(|(of, ratio)| Some((of, possible(&m::gpu_canary_rate_ratio, ratio)?)))
+                    .collect(),
+                clock: judged.sm_clock_hertz.and_then(|hz| possible(&m::gpu_canary_sm_clock_hertz, hz)),
+                bad_sms: judged.bad_sms.iter().take(MOST_BAD_SMS).copied().collect(),
+            };
+        }
+    }
+}
+
+/// A run that the driver ended or that hangs speaks against the GPU, also if no check was judged so: the step it
+/// ended in stands for the check.
+fn unjudged(outcome: &Outcome) -> Option<Judged> {
+    let verdict = match outcome.end {
+        CanaryEnd::DriverFault => CanaryVerdict::DriverFault,
+        CanaryEnd::Hung => CanaryVerdict::Hung,
+        _ => return None,
+    };
+    if outcome.checks.iter().any(|judged| judged.verdict == verdict) {
+        return None;
+    }
+    let step = outcome.step.map_or("", |step| step.known());
+    let check = CanaryCheck::ALL.iter().find(|check| check.known() == step);
+    Some(Judged::plain(check.copied().unwrap_or(CanaryCheck::Init), verdict, outcome.text.clone()))
+}
+
+/// Whether a verdict says that the GPU cannot be relied on.
+fn fault(verdict: CanaryVerdict) -> bool {
+    matches!(verdict, CanaryVerdict::WrongResult | CanaryVerdict::DriverFault | CanaryVerdict::Hung)
+}
+
+/// Whether a sample of this verdict measured the GPU.
+fn valid(sample: CanaryVerdict) -> bool {
+    use CanaryVerdict as V;
+    !matches!(sample, V::Contended | V::DriverFault | V::Hung | V::Skipped | V::CouldNotRun)
+}
+
+/// A value that the metric can have.
+fn possible<E: Entity, L: LabelSet>(metric: &Metric<E, L>, value: f64) -> Option<f64> {
+    metric.def().limits().contains(&value).then_some(value)
+}

@@ -1,0 +1,141 @@
+//! Seconds the clocks were held down, by reason, for reasons the driver does not count itself: the states
+//! read in the fast tier, each taken to last until the next reading.
+
+use std::time::Duration;
+
+use model::catalog::schema::{KnownLabel, Label, LabelText};
+use model::catalog::{self as m, ClockEvent};
+use model::clock::Mono;
+use model::sample::{Gap, Missing, Row};
+
+const REASONS: usize = ClockEvent::ALL.len();
+
+/// One GPU's seconds.
+#[derive(Debug, Default)]
+pub struct ClockEvents {
+    last: Option<(Mono, [bool; REASONS])>,
+    seconds: [f64; REASONS],
+    /// Reasons for which the driver has a counter of its own. Known once the slow tier was read.
+    driver_counts: Option<[bool; REASONS]>,
+}
+
+impl ClockEvents {
+    /// Takes the rows of a fast visit. After a pause longer than `longest` nothing is known of the time
+    /// between, and nothing is added.
+    pub fn fast(&mut self, taken: Mono, rows: &[Row], longest: Duration) {
+        let mut active = [false; REASONS];
+        let mut any = false;
+        for row in rows.iter().filter(|r| r.metric == m::gpu_clock_event_active.id()) {
+            if let Some(at) = reason(row) {
+                active[at] = row.value > 0.0;
+                any = true;
+            }
+        }
+        if let Some((before, state)) = self.last {
+            let passed = taken.since(before);
+            if passed <= longest {
+                for (seconds, was) in self.seconds.iter_mut().zip(state) {
+                    *seconds += if was { passed.as_secs_f64() } else { 0.0 };
+                }
+            }
+        }
+        self.last = any.then_some((taken, active));
+    }
+
+    /// Takes what a slow visit learned: notes for which reasons the driver counts. A call that failed tells
+    /// nothing of that.
+    pub fn slow(&mut self, rows: &[Row], gaps: &[Gap]) {
+        let seconds = m::gpu_clock_event_seconds_total.id();
+        if gaps.iter().any(|g| g.metrics.contains(&seconds) && g.missing != Missing::Unsupported) {
+            return;
+        }
+        let mut counts = self.driver_counts.unwrap_or_default();
+        for row in rows.iter().filter(|r| r.metric == m::gpu_clock_event_seconds_total.id()) {
+            if let Some(at) = reason(row) {
+                counts[at] = true;
+            }
+        }
+        self.driver_counts = Some(counts);
+    }
+
+    /// Seconds of one reason by our own count, whether the driver counts it too.
+    pub fn seconds(&self, event: ClockEvent) -> f64 {
+        self.seconds.get(event as usize).copied().unwrap_or(0.0)
+    }
+
+    /// Reasons and seconds that we count. None before it is known what the driver counts: a series that
+    /// changed from our seconds to the driver's would jump.
+    pub fn ours(&self) -> impl Iterator<Item = (ClockEvent, f64)> {
+        let driver = self.driver_counts.filter(|_| self.last.is_some()).unwrap_or([true; REASONS]);
+        ClockEvent::ALL
+            .iter()
+            .zip(driver)
+            .zip(self.seconds)
+            .filter(|((_, driver), _)| !driver)
+            .map(|((event, _), seconds)| (*event, seconds))
+    }
+}
+
+fn reason(row: &Row) -> Option<usize> {
+    match row.labels.first() {
+        Some(LabelText::Known(at)) if usize::from(*at) < REASONS => Some(usize::from(*at)),
+        _ => None,
+    }
+}
+
+/// The row of one reason, for the ledger.
+pub fn row(event: ClockEvent, seconds: f64) -> Row {
+    Row { metric: m::gpu_clock_event_seconds_total.id(), labels: vec![event.text()], value: seconds }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn active(event: ClockEvent) -> Vec<Row> {
+        ClockEvent::ALL
+            .iter()
+            .map(|e| Row {
+                metric: m::gpu_clock_event_active.id(),
+                labels: vec![e.text()],
+                value: if *e == event { 1.0 } else { 0.0 },
+            })
+            .collect()
+    }
+
+    fn at(seconds: f64) -> Mono {
+        Mono((seconds * 1e9) as u64)
+    }
+
+    const LONGEST: Duration = Duration::from_secs(3);
+
+    #[test]
+    fn seconds_add_up_and_pauses_do_not() {
+        let mut events = ClockEvents::default();
+        events.slow(&[row(ClockEvent::SwPowerCap, 7.0)], &[]);
+        events.fast(at(10.0), &active(ClockEvent::GpuIdle), LONGEST);
+        events.fast(at(10.5), &active(ClockEvent::SwPowerCap), LONGEST);
+        events.fast(at(11.5), &active(ClockEvent::GpuIdle), LONGEST);
+        events.fast(at(60.0), &active(ClockEvent::GpuIdle), LONGEST);
+        let ours: Vec<_> = events.ours().collect();
+        assert!(ours.contains(&(ClockEvent::GpuIdle, 0.5)));
+        assert!(!ours.iter().any(|(e, _)| *e == ClockEvent::SwPowerCap), "the driver counts that one");
+        assert_eq!(ours.len(), REASONS - 1);
+    }
+
+    #[test]
+    fn nothing_is_published_before_it_is_known_what_the_driver_counts() {
+        let mut events = ClockEvents::default();
+        events.fast(at(1.0), &active(ClockEvent::GpuIdle), LONGEST);
+        assert_eq!(events.ours().count(), 0);
+        let failed = Missing::Failed {
+            error: model::sample::ErrorKind::new(m::DriverError::Timeout),
+            text: "timeout".into(),
+        };
+        let metrics = vec![m::gpu_clock_event_seconds_total.id()];
+        events.slow(&[], &[Gap { call: "x".into(), metrics, missing: failed }]);
+        assert_eq!(events.ours().count(), 0, "a failed call tells nothing");
+        events.slow(&[], &[]);
+        assert_eq!(events.ours().count(), REASONS);
+    }
+}

@@ -1,0 +1,211 @@
+//! Whether the GPUs are divided as the operator has declared.
+//!
+//! Compared are MIG devices (compute instances) by profile, as nvidia-mig-parted counts them. A GPU instance
+//! that has none of them is no part of any declared layout: with it the GPU does not match.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{Held, Ledger};
+use model::catalog::schema::{Label, LabelSet, LabelText};
+use model::catalog::{self as m, Gpu, MetricId, MigInfo, ProfileName, Subject, Tier};
+use model::clock::Mono;
+use model::sample::{Missing, Part, Rows, Source};
+use settings::mig_layout::{PciIds, Profiles, Wanted, pci_id};
+
+/// How a GPU is divided.
+#[derive(Debug, PartialEq)]
+enum Actual {
+    /// It is not in MIG mode, or has none.
+    Off,
+    /// It is in MIG mode.
+    Devices {
+        /// Its MIG devices.
+        profiles: Profiles,
+        /// Whether a GPU instance has no compute instance.
+        unused: bool,
+    },
+}
+
+impl Ledger {
+    /// The rows that tell of the declared layout of a GPU; none without one. Whether reality matches is told
+    /// only while the GPU is `up` and its layout known.
+    pub(super) fn declared_rows(&self, gpu: &Gpu, up: bool, now: Mono) -> Rows {
+        let mut rows = Rows::default();
+        let Some(declared) = &self.settings.declared else { return rows };
+        let id = |label| self.info_of(gpu, m::gpu_info.id(), label).as_deref().and_then(pci_id);
+        let ids = id("pci_device_id").map(|device| PciIds { device, subsystem: id("pci_subsystem_id") });
+        let wanted = declared.of(gpu.gpu, ids);
+        if let Wanted::Devices(profiles) = wanted {
+            for (profile, count) in profiles {
+                let labels = (ProfileName(profile.as_str().into()),);
+                // Counts are checked when they are read.
+                let _ = rows.of(gpu).put(&m::gpu_mig_layout_declared, labels, f64::from(*count));
+            }
+        }
+        let part = |tier| {
+            let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
+            self.parts.get(&part).filter(|held| up && !held.expired(now))
+        };
+        let actual = actual(part(Tier::Slow), part(Tier::Normal));
+        if let Some(matches) = actual.and_then(|actual| matches(wanted, &actual)) {
+            rows.of(gpu).flag(&m::gpu_mig_layout_matches, (), matches);
+        }
+        rows
+    }
+}
+
+fn matches(wanted: Wanted<'_>, actual: &Actual) -> Option<bool> {
+    match (wanted, actual) {
+        (Wanted::Nothing | Wanted::Unknown, _) => None,
+        (Wanted::Off, actual) => Some(*actual == Actual::Off),
+        (Wanted::Devices(_), Actual::Off) => Some(false),
+        (Wanted::Devices(wanted), Actual::Devices { profiles, unused }) => {
+            Some(wanted == profiles && !unused)
+        }
+    }
+}
+
+/// How the GPU is divided, by what is held of its slow tier (the mode) and normal one (the instances); `None`
+/// if one of the two does not tell.
+fn actual(slow: Option<&Held>, normal: Option<&Held>) -> Option<Actual> {
+    let slow = slow?;
+    let mode = m::gpu_mig_mode_enabled.id();
+    let enabled = slow.rows.groups().iter().flat_map(|(_, rows)| rows).find(|row| row.metric == mode);
+    match enabled.map(|row| row.value == 1.0) {
+        Some(false) => return Some(Actual::Off),
+        Some(true) => {}
+        // A GPU that has no MIG is not in MIG mode.
+        None => return slow.unsupported.contains(&mode).then_some(Actual::Off),
+    }
+    let normal = normal?;
+    let info = m::gpu_mig_info.id();
+    let unread =
+        |gap: &model::sample::Gap| gap.metrics.contains(&info) && !matches!(gap.missing, Missing::Dropped(_));
+    (!normal.gaps.iter().any(unread)).then(|| divided(&normal.rows, info))
+}
+
+fn divided(rows: &Rows, info: MetricId) -> Actual {
+    let at = MigInfo::DEFS.iter().position(|def| def.name == ProfileName::DEF.name);
+    let (mut profiles, mut all, mut used) = (BTreeMap::new(), HashSet::new(), HashSet::new());
+    for (subject, rows) in rows.groups() {
+        match subject {
+            Subject::GpuInstance(instance) => {
+                all.insert(instance.gpu_instance);
+            }
+            Subject::ComputeInstance(instance) => {
+                used.insert(instance.gpu_instance);
+                for row in rows.iter().filter(|row| row.metric == info) {
+                    if let Some(LabelText::Text(profile)) = at.and_then(|at| row.labels.get(at)) {
+                        *profiles.entry(profile.to_string()).or_insert(0) += 1;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Actual::Devices { profiles, unused: !all.is_subset(&used) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalog::{ComputeInstance, GpuInstance};
+    use model::sample::Gap;
+
+    fn held(rows: Rows, gaps: Vec<Gap>) -> Held {
+        let unsupported = gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);
+        let unsupported = unsupported.flat_map(|gap| gap.metrics.clone()).collect();
+        Held {
+            rows,
+            unsupported,
+            gaps,
+            taken: Mono(1),
+            nanos: 1,
+            lifetime: None,
+            answered: true,
+            processes: None,
+        }
+    }
+
+    fn gap(metric: MetricId, missing: Missing) -> Gap {
+        Gap { call: "nvmlX".into(), metrics: vec![metric], missing }
+    }
+
+    fn mode(on: bool) -> Held {
+        let mut rows = Rows::default();
+        let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
+        rows.of(&gpu).flag(&m::gpu_mig_mode_enabled, (), on);
+        held(rows, Vec::new())
+    }
+
+    /// GPU instances, each with its MIG devices.
+    fn instances(list: &[&[&str]]) -> Rows {
+        let mut rows = Rows::default();
+        for (gi, devices) in (1..).zip(list) {
+            let (uuid, profile) = ("GPU-0".into(), "3g.71gb".into());
+            let instance = GpuInstance { gpu: 0, uuid, gpu_instance: gi, profile };
+            rows.of(&instance).put(&m::gpu_mig_placement_start, (), 0.0).unwrap();
+            for (compute_instance, device) in (0..).zip(*devices) {
+                let compute = ComputeInstance {
+                    gpu: 0,
+                    uuid: instance.uuid.clone(),
+                    gpu_instance: gi,
+                    profile: instance.profile.clone(),
+                    compute_instance,
+                };
+                let info = MigInfo { mig_profile: (*device).to_owned(), ..MigInfo::default() };
+                rows.of(&compute).info(&m::gpu_mig_info, info);
+            }
+        }
+        rows
+    }
+
+    fn wanted(list: &[(&str, u32)]) -> Profiles {
+        list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    }
+
+    fn compare(wanted: Wanted<'_>, list: &[&[&str]]) -> Option<bool> {
+        matches(wanted, &actual(Some(&mode(true)), Some(&held(instances(list), Vec::new())))?)
+    }
+
+    #[test]
+    fn devices_are_compared_by_profile_and_count() {
+        let want = wanted(&[("1g.18gb", 2), ("1c.3g.71gb", 1)]);
+        let want = Wanted::Devices(&want);
+        assert_eq!(compare(want, &[&["1g.18gb"], &["1c.3g.71gb"], &["1g.18gb"]]), Some(true));
+        assert_eq!(compare(want, &[&["1g.18gb"], &["1g.18gb"]]), Some(false), "one is missing");
+        assert_eq!(
+            compare(want, &[&["1g.18gb"], &["3g.71gb"], &["1g.18gb"]]),
+            Some(false),
+            "another profile"
+        );
+        let more: &[&[&str]] = &[&["1g.18gb"], &["1c.3g.71gb"], &["1g.18gb"], &[]];
+        assert_eq!(compare(want, more), Some(false), "a GPU instance that nobody can use");
+        assert_eq!(compare(Wanted::Devices(&Profiles::new()), &[]), Some(true));
+        assert_eq!(compare(Wanted::Off, &[]), Some(false));
+        assert_eq!(compare(Wanted::Nothing, &[]), None);
+        assert_eq!(compare(Wanted::Unknown, &[]), None);
+    }
+
+    #[test]
+    fn a_gpu_without_mig_mode_matches_a_layout_without() {
+        let none = held(Rows::default(), vec![gap(m::gpu_mig_mode_enabled.id(), Missing::Unsupported)]);
+        for slow in [mode(false), none] {
+            assert_eq!(actual(Some(&slow), None), Some(Actual::Off));
+        }
+        assert_eq!(matches(Wanted::Off, &Actual::Off), Some(true));
+        assert_eq!(matches(Wanted::Devices(&Profiles::new()), &Actual::Off), Some(false));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_compared() {
+        let error = model::sample::ErrorKind::new(m::DriverError::Timeout);
+        let failed = Missing::Failed { error, text: String::new() };
+        let unread = held(instances(&[]), vec![gap(m::gpu_mig_info.id(), failed.clone())]);
+        assert_eq!(actual(Some(&mode(true)), Some(&unread)), None);
+        assert_eq!(actual(Some(&mode(true)), None), None);
+        assert_eq!(actual(None, Some(&held(instances(&[]), Vec::new()))), None);
+        let failed = held(Rows::default(), vec![gap(m::gpu_mig_mode_enabled.id(), failed)]);
+        assert_eq!(actual(Some(&failed), None), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether a GPU can be relied on, in one place: every reason that speaks against it.
+//!
+//! While the driver is away, released or waited for, nothing is said: a driver upgrade is no broken GPU.
+
+use super::Ledger;
+use super::publish::Builder;
+use model::catalog::schema::{Entity, KnownLabel, Label};
+use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Tier, UnhealthyReason};
+use model::clock::Mono;
+use model::sample::{Part, Row, Source};
+use model::snapshot::{DriverState, GpuState};
+
+/// What is known that can speak against a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// The driver lists fewer GPUs than there should be, and this one does not answer.
+    pub missing: bool,
+    /// The driver asks for a reset, a reboot or a drain.
+    pub recovery_action: bool,
+    /// An Xid came after which it needs a reset.
+    pub fatal_xid: bool,
+    /// There was a memory error that is not known to be contained.
+    pub uncontained_ecc: bool,
+    /// A row of its memory could not be replaced.
+    pub row_remap_failure: bool,
+    /// The canary found it to compute wrongly, to fail, or to hang.
+    pub canary: bool,
+}
+
+/// The reasons against a GPU in this state; `None`: nothing can be said of it now.
+pub fn judge(state: &GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> {
+    let (stuck, silent) = match state {
+        GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => return None,
+        GpuState::Up => (false, false),
+        GpuState::Stuck { .. } => (true, false),
+        GpuState::Failing { .. } => (false, true),
+    };
+    let holds = |reason: &UnhealthyReason| match reason {
+        UnhealthyReason::Lost => silent && !found.missing,
+        UnhealthyReason::Stuck => stuck,
+        UnhealthyReason::RecoveryAction => found.recovery_action,
+        UnhealthyReason::FatalXid => found.fatal_xid,
+        UnhealthyReason::UncontainedEcc => found.uncontained_ecc,
+        UnhealthyReason::RowRemapFailure => found.row_remap_failure,
+        UnhealthyReason::Missing => silent && found.missing,
+        UnhealthyReason::Canary => found.canary,
+    };
+    Some(UnhealthyReason::ALL.iter().copied().filter(holds).collect())
+}
+
+impl Ledger {
+    /// Health of each GPU, and what is missing.
+    pub(super) fn put_health(
+        &self,
+        b: &mut Builder<'_>,
+        now: Mono,
+        driver: &DriverState,
+        states: &[(Gpu, GpuState)],
+    ) {
+        let listed = self.listed(now).filter(|_| *driver == DriverState::Up);
+        let missing = listed.map(|listed| self.expected().saturating_sub(listed));
+        if let Some(missing) = missing {
+            b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);
+        }
+        let some_missing = missing.is_some_and(|missing| missing > 0);
+        for (gpu, state) in states {
+            let book = self.faults.book(gpu);
+            let found = Findings {
+                missing: some_missing && self.gpus.get(gpu).is_some_and(|book| book.no_handle.is_none()),
+                recovery_action: self.any(gpu, Tier::Slow, now, m::gpu_recovery_action.id(), |row| {
+                    row.labels != [RecoveryAction::None.text()]
+                }),
+                fatal_xid: book.is_some_and(|book| book.fatal),
+                uncontained_ecc: book.is_some_and(|book| book.uncontained(now)),
+                row_remap_failure: self.any(gpu, Tier::Slow, now, m::gpu_row_remap_failure.id(), |_| true),
+                canary: self.canary.faulty(gpu),
+            };
+            if let Some(reasons) = judge(state, found) {
+                put(b, gpu, &reasons);
+            }
+        }
+        if some_missing {
+            // GPUs that an earlier daemon, or an earlier load of the driver, had seen under these labels.
+            for gone in self.seen.gpus.iter().filter(|gone| self.gpus.keys().all(|g| *g.uuid != *gone.uuid)) {
+                let gpu = Gpu { gpu: gone.index, uuid: gone.uuid.as_str().into() };
+                b.put(&m::gpu_up, &gpu, (), 0.0);
+                put(b, &gpu, &[UnhealthyReason::Missing]);
+            }
+        }
+    }
+
+    /// GPUs there should be.
+    pub(super) fn expected(&self) -> usize {
+        match self.settings.expected_gpus {
+            0 => self.seen.devices,
+            configured => configured,
+        }
+    }
+
+    /// GPUs the driver lists.
+    fn listed(&self, now: Mono) -> Option<usize> {
+        let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow };
+        let held = self.parts.get(&part).filter(|held| !held.expired(now))?;
+        let mut rows = held.rows.groups().iter().flat_map(|(_, rows)| rows);
+        rows.find(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize)
+    }
+
+    /// Whether a row of this metric of a GPU that fits is above 0.
+    fn any(&self, gpu: &Gpu, tier: Tier, now: Mono, metric: MetricId, fits: impl Fn(&Row) -> bool) -> bool {
+        let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
+        let Some(held) = self.parts.get(&part).filter(|held| !held.expired(now)) else { return false };
+        let own = held.rows.groups().iter().filter(|(subject, _)| *subject == gpu.subject());
+        own.flat_map(|(_, rows)| rows).any(|row| row.metric == metric && row.value > 0.0 && fits(row))
+    }
+}
+
+fn put(b: &mut Builder<'_>, gpu: &Gpu, reasons: &[UnhealthyReason]) {
+    b.put(&m::gpu_healthy, gpu, (), f64::from(u8::from(reasons.is_empty())));
+    for reason in UnhealthyReason::ALL {
+        let holds = f64::from(u8::from(reasons.contains(reason)));
+        b.put(&m::gpu_unhealthy_reason, gpu, (*reason,), holds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn each_finding_is_a_reason_of_its_own() {
+        use UnhealthyReason as R;
+        let none = Findings::default();
+        let stuck = GpuState::Stuck { call: "nvmlX".into(), age: Duration::ZERO };
+        let failing = GpuState::Failing { text: "lost".into() };
+        for (state, found, reasons) in [
+            (&GpuState::Up, none, vec![]),
+            (&GpuState::Up, Findings { missing: true, ..none }, vec![]),
+            (&stuck, none, vec![R::Stuck]),
+            (&failing, none, vec![R::Lost]),
+            (&failing, Findings { missing: true, ..none }, vec![R::Missing]),
+            (&GpuState::Up, Findings { recovery_action: true, ..none }, vec![R::RecoveryAction]),
+            (&GpuState::Up, Findings { fatal_xid: true, ..none }, vec![R::FatalXid]),
+            (&GpuState::Up, Findings { uncontained_ecc: true, ..none }, vec![R::UncontainedEcc]),
+            (&GpuState::Up, Findings { row_remap_failure: true, ..none }, vec![R::RowRemapFailure]),
+            (&GpuState::Up, Findings { canary: true, ..none }, vec![R::Canary]),
+            (&stuck, Findings { fatal_xid: true, ..none }, vec![R::Stuck, R::FatalXid]),
+        ] {
+            assert_eq!(judge(state, found), Some(reasons), "{state:?} {found:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_gpu_that_cannot_be_asked() {
+        let all = Findings { fatal_xid: true, missing: true, ..Findings::default() };
+        assert_eq!(judge(&GpuState::NoDriver, all), None);
+        assert_eq!(judge(&GpuState::Waiting, all), None);
+    }
+}

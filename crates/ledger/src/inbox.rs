@@ -1,0 +1,335 @@
+//! The ledger's letter box. Writers never wait: rows are state, so of two batches of one part that were
+//! not folded yet the newer wins; events are kept in order up to a bound. Fast batches, whose states are
+//! added up to seconds, are kept up to a bound too: those of a second come in one go and are folded in one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use model::canary::News;
+use model::catalog::{Gpu, SamplerEnd, Tier};
+use model::clock::Mono;
+use model::driver_module::Sight;
+use model::fact::Fact;
+use model::sample::{Batch, ErrorKind, Part, Source};
+use model::window::Window;
+use model::{owners, topology};
+
+/// Events kept while the ledger is behind; far more than one second can hold.
+const MAX_EVENTS: usize = 4096;
+
+/// Facts kept while the ledger is behind: a second of a storm in the kernel log.
+const MAX_FACTS: usize = 16_384;
+
+/// Drained readings kept of one part while the ledger is behind: minutes of them.
+const MAX_DRAINED: usize = 256;
+
+/// Fast batches kept; more than two seconds of eight GPUs at ten a second, and of 64 GPUs at five.
+const MAX_FAST: usize = 256;
+
+/// Batches kept because they list other processes than the next one of their part.
+const MAX_LISTED: usize = 64;
+
+/// Something that is no value of a part.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The driver answers.
+    DriverUp,
+    /// The driver is absent or went away; every value of it is void.
+    DriverAway {
+        /// Kind of the failure.
+        error: ErrorKind,
+        /// Why, in words.
+        text: String,
+        /// Batches of epochs below this are of the driver that went.
+        epoch: u64,
+    },
+    /// No sampler can be started.
+    NoSampler {
+        /// Why, in words.
+        text: String,
+    },
+    /// A GPU's handle cannot be had.
+    NoHandle {
+        /// NVML's index.
+        index: u32,
+        /// Kind of the failure.
+        error: ErrorKind,
+        /// Why, in words.
+        text: String,
+    },
+    /// The driver is released, or how far that is has changed; every measured value of it is void.
+    Released(Pause),
+    /// The driver is taken up again.
+    Resumed,
+    /// What was seen of the kernel module, where it differs from what was seen before.
+    Module {
+        /// What was seen.
+        sight: Sight,
+        /// When.
+        at: Mono,
+        /// The same in seconds since 1970.
+        unix_seconds: f64,
+    },
+    /// The driver is stuck as a whole, or no longer.
+    DriverStuck(bool),
+    /// A GPU has a worker.
+    Seated(Gpu),
+    /// Driver calls past their deadline, all of them: what is not named is stuck no longer.
+    Stalls(Vec<Stall>),
+    /// Sampler processes alive.
+    Samplers(usize),
+    /// A sampler was started.
+    SamplerStarted,
+    /// A sampler was given up. Until another says that the driver answers, nobody knows.
+    SamplerEnded(SamplerEnd, Mono),
+    /// A batch came from a sampler that was already given up.
+    LateBatch,
+    /// News of the canary.
+    Canary(News),
+    /// The topology of the machine.
+    Topology(topology::News),
+    /// News of owners.
+    Owners(owners::News),
+    /// Every window that is open, to come, or ended within the last hour.
+    Windows(Vec<Window>),
+    /// A collector has found that it cannot work, and why; or that it can (again).
+    Hindered(Source, Option<String>),
+    /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.
+    ReadsKernelLog(Option<Mono>),
+}
+
+/// A release of the driver.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pause {
+    /// When it was asked for.
+    pub since: Mono,
+    /// The same in seconds since 1970.
+    pub unix_seconds: f64,
+    /// Batches of epochs below this are of samplers that were ended.
+    pub epoch: u64,
+    /// Processes that still have the driver open.
+    pub holders: Vec<i32>,
+}
+
+/// A driver call past its deadline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stall {
+    /// The GPU it is about; `None`: about the node.
+    pub gpu: Option<Gpu>,
+    /// NVML function.
+    pub call: String,
+    /// When it was entered.
+    pub since: Mono,
+}
+
+/// What was in the box.
+#[derive(Debug, Default)]
+pub struct Letters {
+    /// The newest batch of each part, and fast batches that came before the newest, in order.
+    pub batches: Vec<Batch>,
+    /// Events in order.
+    pub events: VecDeque<Event>,
+    /// Facts in order, each with the life of its teller: numbers start again with each life.
+    pub facts: VecDeque<(u64, Fact)>,
+    /// Events that found no room.
+    pub lost: u64,
+}
+
+/// The box.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    letters: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    letters: Letters,
+    at: HashMap<Part, usize>,
+    fast: usize,
+    listed: usize,
+    closed: bool,
+}
+
+impl Inbox {
+    /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
+    pub fn batch(&self, mut batch: Batch) {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let Waiting { letters, at, fast, listed, .. } = &mut *waiting;
+        if batch.part.tier == Tier::Fast && *fast < MAX_FAST {
+            *fast += 1;
+            at.insert(batch.part.clone(), letters.batches.len());
+            letters.batches.push(batch);
+            return;
+        }
+        match at.get(&batch.part).copied() {
+            // A new epoch voids what was read before it, so it must not be folded before that.
+            Some(known) if batch.epoch > letters.batches[known].epoch => {
+                at.insert(batch.part.clone(), letters.batches.len());
+                letters.batches.push(batch);
+            }
+            // Who was there for a second counts for whom it worked for.
+            Some(known)
+                if letters.batches[known].processes.is_some()
+                    && letters.batches[known].processes != batch.processes
+                    && *listed < MAX_LISTED =>
+            {
+                *listed += 1;
+                at.insert(batch.part.clone(), letters.batches.len());
+                letters.batches.push(batch);
+            }
+            Some(at) => {
+                let older = &mut letters.batches[at];
+                let mut calls = std::mem::take(&mut older.calls);
+                let mut drained = std::mem::take(&mut older.drained);
+                calls.append(&mut batch.calls);
+                if drained.len() < MAX_DRAINED {
+                    // What finds no room shows as a gap between the samples.
+                    drained.append(&mut batch.drained);
+                }
+                if batch.epoch >= older.epoch {
+                    *older = batch;
+                }
+                (older.calls, older.drained) = (calls, drained);
+            }
+            None => {
+                at.insert(batch.part.clone(), letters.batches.len());
+                letters.batches.push(batch);
+            }
+        }
+    }
+
+    /// Puts an event in and wakes the ledger.
+    pub fn event(&self, event: Event) {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.letters.events.len() < MAX_EVENTS {
+            waiting.letters.events.push_back(event);
+        } else {
+            waiting.letters.lost += 1;
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Puts a fact in and wakes the ledger. One that finds no room shows in the numbers of those after it.
+    pub fn fact(&self, life: u64, fact: Fact) {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.letters.facts.len() < MAX_FACTS {
+            waiting.letters.facts.push_back((life, fact));
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Ends [`Inbox::take`]'s waiting for good.
+    pub fn close(&self) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.arrived.notify_all();
+    }
+
+    /// Waits until `when`, or for an event, then empties the box. `None` once it is closed. Batches do not
+    /// wake: they are folded when something is to be published.
+    pub fn take(&self, when: Mono) -> Option<Letters> {
+        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            let left = when.since(Mono::now());
+            let urgent = !waiting.letters.events.is_empty() || !waiting.letters.facts.is_empty();
+            if urgent || left.is_zero() {
+                waiting.at.clear();
+                (waiting.fast, waiting.listed) = (0, 0);
+                return Some(std::mem::take(&mut waiting.letters));
+            }
+            waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::owners::GpuProcess;
+    use model::sample::{CallCost, Rows};
+
+    fn batch(epoch: u64, nanos: u64) -> Batch {
+        Batch {
+            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
+            epoch,
+            taken: Mono(nanos),
+            nanos,
+            lifetime_nanos: None,
+            rows: Rows::default(),
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            processes: None,
+            answered: true,
+            calls: vec![CallCost { call: "x".into(), nanos }],
+        }
+    }
+
+    #[test]
+    fn the_newest_batch_of_a_part_wins_and_no_call_is_lost() {
+        let inbox = Inbox::default();
+        inbox.batch(batch(1, 1));
+        inbox.batch(batch(1, 2));
+        inbox.batch(batch(0, 3));
+        let letters = inbox.take(Mono(0)).unwrap();
+        assert_eq!(letters.batches.len(), 1);
+        assert_eq!(letters.batches[0].taken, Mono(2), "an older epoch does not win");
+        assert_eq!(letters.batches[0].calls.len(), 3);
+        inbox.batch(batch(1, 4));
+        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the box was emptied");
+    }
+
+    #[test]
+    fn fast_batches_are_kept_in_order_up_to_a_bound() {
+        let inbox = Inbox::default();
+        let many = MAX_FAST as u64 + 10;
+        for n in 0..many {
+            let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+            inbox.batch(Batch { part, ..batch(1, n) });
+        }
+        let letters = inbox.take(Mono(0)).unwrap();
+        assert_eq!(letters.batches.len(), MAX_FAST);
+        assert!(letters.batches.is_sorted_by_key(|b| b.taken));
+        assert_eq!(letters.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
+        assert_eq!(letters.batches.iter().map(|b| b.calls.len()).sum::<usize>(), many as usize);
+    }
+
+    #[test]
+    fn a_new_epoch_is_folded_after_what_came_before_it() {
+        let inbox = Inbox::default();
+        let fast = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+        inbox.batch(batch(1, 1));
+        inbox.batch(Batch { part: fast, ..batch(1, 2) });
+        inbox.batch(batch(2, 3));
+        let epochs: Vec<u64> = inbox.take(Mono(0)).unwrap().batches.iter().map(|b| b.epoch).collect();
+        assert_eq!(epochs, [1, 1, 2]);
+    }
+
+    #[test]
+    fn a_list_of_processes_that_differs_from_the_next_is_kept() {
+        let (inbox, on) = (Inbox::default(), |pid| GpuProcess { pid, instance: None, memory: None });
+        for (n, list) in [vec![], vec![on(7)], vec![on(7)], vec![]].into_iter().enumerate() {
+            inbox.batch(Batch { processes: Some(list), ..batch(1, n as u64) });
+        }
+        let lists: Vec<_> = inbox.take(Mono(0)).unwrap().batches.into_iter().map(|b| b.processes).collect();
+        assert_eq!(lists, [Some(vec![]), Some(vec![on(7)]), Some(vec![])]);
+        for pid in 0..MAX_LISTED as u32 + 10 {
+            inbox.batch(Batch { processes: Some(vec![on(pid)]), ..batch(1, 1) });
+        }
+        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), MAX_LISTED + 1, "up to a bound");
+    }
+
+    #[test]
+    fn events_are_bounded_and_what_found_no_room_is_counted() {
+        let inbox = Inbox::default();
+        for _ in 0..MAX_EVENTS + 3 {
+            inbox.event(Event::LateBatch);
+        }
+        let letters = inbox.take(Mono(0)).unwrap();
+        assert_eq!((letters.events.len(), letters.lost), (MAX_EVENTS, 3));
+        inbox.close();
+        assert!(inbox.take(Mono(0)).is_none());
+    }
+}

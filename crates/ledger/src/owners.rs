@@ -1,0 +1,368 @@
+//! Whose work is on the GPUs, and what it costs: processes joined with their owners, time and energy added up.
+//!
+//! The sampler lists processes, a collector says later whom each works for, the driver's samples come later still.
+//! [`timeline`] holds them together by time, [`accounts`] adds up, [`publish`] tells. `docs/OWNERS.md` says what
+//! each figure means.
+
+mod accounts;
+mod publish;
+mod remote;
+mod sketch;
+mod tenants;
+mod timeline;
+mod tracks;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::Ledger;
+use accounts::{Accounts, Key};
+use model::catalog::schema::{KnownLabel, Label};
+use model::catalog::{self as m, Direction, GpmUnit, Gpu, StartPhase, Subject};
+use model::clock::Mono;
+use model::fact::{Fact, KernelFact, KernelLine, What as Told};
+use model::owners::{GpuProcess, News, Owner, Reading};
+use model::sample::{Batch, Buffer, GpmWindow};
+use model::snapshot::Histogram;
+use remote::Readings;
+use tenants::Tenants;
+use timeline::{Amount, Look, Place, Seat, Timeline, What};
+use tracks::Tracks;
+
+/// Memory is full from here on.
+const FULL: f64 = 0.98;
+/// A GPU was watched if it was looked at so lately before.
+const WATCHED: std::time::Duration = std::time::Duration::from_secs(3);
+/// Readings of owners that are kept.
+const MOST_READ: usize = 2048;
+
+/// Bounds of the histogram of starts, in seconds. Processes are listed once a second: less than that is not told
+/// apart.
+static START_SECONDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+
+/// Everything known of owners.
+#[derive(Debug)]
+pub struct Owners {
+    settings: settings::Owners,
+    unknown: Arc<Owner>,
+    tenants: Tenants,
+    lines: BTreeMap<Gpu, Timeline>,
+    accounts: Accounts,
+    readings: HashMap<Arc<str>, Readings>,
+    kills: HashMap<Arc<str>, Kills>,
+    tracks: BTreeMap<(Gpu, Place), Tracks>,
+    /// Places of which it was ever told how much they work, and GPUs of which power was.
+    works: BTreeSet<(Gpu, Place)>,
+    powered: BTreeSet<Gpu>,
+    starts: Vec<(StartPhase, Histogram)>,
+    /// Wall clock minus monotonic clock, in seconds.
+    offset: f64,
+}
+
+/// Processes of an owner that the kernel killed for want of memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kills {
+    /// The control group's count at the last reading.
+    last: Option<u64>,
+    /// What it has risen by.
+    counted: f64,
+    /// What the kernel log told of: a container's group is gone at once when its first process is killed.
+    logged: f64,
+}
+
+impl Kills {
+    /// Both tell of the same ones, and each may miss some.
+    fn sum(&self) -> f64 {
+        self.counted.max(self.logged)
+    }
+}
+
+impl Default for Owners {
+    fn default() -> Owners {
+        Owners::new(settings::Owners::default())
+    }
+}
+
+impl Owners {
+    /// Nothing is known yet.
+    pub fn new(settings: settings::Owners) -> Owners {
+        let starts = StartPhase::ALL.iter().map(|phase| (*phase, Histogram::new(&START_SECONDS)));
+        Owners {
+            accounts: Accounts::new(settings.max_series as usize),
+            settings,
+            unknown: Arc::new(Owner::unknown()),
+            tenants: Tenants::default(),
+            lines: BTreeMap::new(),
+            readings: HashMap::new(),
+            kills: HashMap::new(),
+            tracks: BTreeMap::new(),
+            works: BTreeSet::new(),
+            powered: BTreeSet::new(),
+            starts: starts.collect(),
+            offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
+        }
+    }
+
+    /// Takes in what was told now.
+    pub fn take(&mut self, news: News, now: Mono) {
+        match news {
+            News::Attributed(list) => {
+                for one in &list {
+                    self.tenants.attribute(one, self.offset, now);
+                }
+            }
+            News::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
+        }
+    }
+
+    fn read(&mut self, reading: Reading) {
+        if !self.readings.contains_key(&reading.owner) && self.readings.len() >= MOST_READ {
+            return;
+        }
+        if let Some(kills) = reading.oom_kills {
+            // What was before the first reading, or in an older control group of the same name, is not this work's.
+            let known = self.kills.entry(Arc::clone(&reading.owner)).or_default();
+            known.counted += kills.saturating_sub(known.last.unwrap_or(kills)) as f64;
+            known.last = Some(kills);
+        }
+        self.readings.entry(Arc::clone(&reading.owner)).or_default().take(reading);
+    }
+
+    /// Takes in that the kernel log tells of a process killed for want of host memory, and its control group.
+    pub(super) fn killed(&mut self, group: &str, pid: u32) {
+        if let Some(owner) = self.tenants.owner_in(group, pid).filter(|owner| **owner != *self.unknown.id) {
+            self.kills.entry(owner).or_default().logged += 1.0;
+        }
+    }
+
+    /// Takes in who is on a GPU.
+    fn look(&mut self, gpu: &Gpu, at: Mono, processes: &[GpuProcess], full: Vec<Place>) {
+        if !self.settings.enabled {
+            return;
+        }
+        let line = self.lines.entry(gpu.clone()).or_default();
+        let fresh = line.newest().is_some_and(|(then, _)| at.since(*then) <= WATCHED);
+        let seats = processes.iter().map(|one| Seat {
+            tenant: self.tenants.listed(one.pid, at, fresh),
+            place: one.instance.map(|(gpu_instance, _)| gpu_instance),
+            memory: one.memory,
+        });
+        line.look(at, Look { seats: seats.collect(), full });
+    }
+
+    /// Takes in one of the driver's samples, which says what was since the one before it.
+    pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: Buffer, at: Mono, seconds: f64, amount: f64) {
+        let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
+        let what = match buffer {
+            Buffer::Power => {
+                self.powered.insert(gpu.clone());
+                What::Joules
+            }
+            Buffer::Utilization => {
+                self.works.insert((gpu.clone(), None));
+                self.tracks(gpu, None).busy.add(at, seconds, amount);
+                What::Busy(None)
+            }
+        };
+        if let Some(line) = self.lines.get_mut(gpu) {
+            line.measured(Amount { what, from, to: at, amount });
+        }
+    }
+
+    /// Takes in a window of GPM, told now.
+    pub(super) fn gpm(&mut self, gpu: &Gpu, window: &GpmWindow, at: Mono) {
+        let place = match &window.subject {
+            Subject::Gpu(_) => None,
+            Subject::GpuInstance(instance) => Some(instance.gpu_instance),
+            _ => return,
+        };
+        for row in &window.sums {
+            let label = row.labels.first();
+            let active = [m::gpu_gpm_active_seconds_total.id(), m::gpu_mig_gpm_active_seconds_total.id()];
+            let bytes = [m::gpu_gpm_pcie_bytes_total.id(), m::gpu_mig_gpm_pcie_bytes_total.id()];
+            let unit = |unit: GpmUnit| active.contains(&row.metric) && label == Some(&unit.text());
+            let way = |way: Direction| bytes.contains(&row.metric) && label == Some(&way.text());
+            let tracks = self.tracks(gpu, place);
+            if unit(GpmUnit::Sm) {
+                tracks.sm.add(at, window.seconds, row.value);
+                self.note_activity(gpu, place, at, row.value / window.seconds.max(1e-9), window.seconds);
+            } else if unit(GpmUnit::Dram) {
+                tracks.dram.add(at, window.seconds, row.value);
+            } else if way(Direction::Rx) {
+                tracks.pcie[0].add(at, window.seconds, row.value);
+            } else if way(Direction::Tx) {
+                tracks.pcie[1].add(at, window.seconds, row.value);
+            } else if unit(GpmUnit::Graphics) && place.is_some() {
+                tracks.busy.add(at, window.seconds, row.value);
+                self.works.insert((gpu.clone(), place));
+                let from = Mono(at.0.saturating_sub((window.seconds * 1e9) as u64));
+                if let Some(line) = self.lines.get_mut(gpu) {
+                    line.measured(Amount { what: What::Busy(place), from, to: at, amount: row.value });
+                }
+            }
+        }
+    }
+
+    /// Notes how many multiprocessors worked, for the owner that has the place alone.
+    fn note_activity(&mut self, gpu: &Gpu, place: Place, at: Mono, active: f64, seconds: f64) {
+        let now = match self.lines.get(gpu).and_then(Timeline::newest) {
+            Some((_, look)) => self.present(look, at),
+            None => return,
+        };
+        let mut here = now.iter().filter(|one| one.place == place);
+        let (Some(one), None) = (here.next(), here.next()) else { return };
+        let key = Key { gpu: gpu.clone(), place, owner: Arc::clone(&one.owner.id) };
+        if let Some(account) = self.accounts.get_mut(&key) {
+            account.multiprocessors.add(active.min(1.0), seconds);
+        }
+    }
+
+    fn tracks(&mut self, gpu: &Gpu, place: Place) -> &mut Tracks {
+        self.tracks.entry((gpu.clone(), place)).or_default()
+    }
+
+    /// The owners at each place of a look; of whom it is not known whom they work for are left out.
+    fn present(&self, look: &Look, now: Mono) -> Vec<timeline::Present> {
+        let owner = |id| self.tenants.owner(id, now, &self.unknown);
+        let known: Vec<Seat> = look.seats.iter().filter(|s| owner(s.tenant).is_some()).copied().collect();
+        timeline::present(&known, owner).unwrap_or_default()
+    }
+
+    /// Settles the time of a GPU, and divides what was measured in it.
+    fn settle(&mut self, gpu: &Gpu, now: Mono, share: impl Fn(u32) -> Option<f64>, total: Option<f64>) {
+        let Owners { lines, tenants, accounts, unknown, .. } = self;
+        let Some(line) = lines.get_mut(gpu) else { return };
+        for settled in line.settle(|id| tenants.owner(id, now, unknown)) {
+            accounts.settle(gpu, &settled, &share, total);
+        }
+        let (parts, works) = line.divide(share);
+        accounts.add(gpu, parts);
+        for (id, at) in works {
+            self.worked(id, at);
+        }
+    }
+
+    /// A process that was alone on its GPU did its first work there.
+    fn worked(&mut self, id: u64, at: Mono) {
+        let offset = self.offset;
+        let Some(tenant) = self.tenants.get_mut(id) else { return };
+        if tenant.fresh
+            && !std::mem::replace(&mut tenant.work_told, true)
+            && let Some(started) = tenant.started
+        {
+            let seconds = at.0 as f64 * 1e-9 + offset - started;
+            self.observe(StartPhase::FirstBusy, seconds);
+        }
+    }
+
+    /// Counts first contexts of processes whose start is known by now.
+    fn count_contexts(&mut self) {
+        let mut seconds = Vec::new();
+        for tenant in self.tenants.iter_mut().filter(|t| t.fresh && !t.context_told) {
+            if let Some(started) = tenant.started {
+                tenant.context_told = true;
+                seconds.push(tenant.first.0 as f64 * 1e-9 + self.offset - started);
+            }
+        }
+        seconds.into_iter().for_each(|seconds| self.observe(StartPhase::FirstContext, seconds));
+    }
+
+    fn observe(&mut self, phase: StartPhase, seconds: f64) {
+        // Clocks and readings differ by little; a start in the future is none.
+        if seconds < -2.0 {
+            return;
+        }
+        if let Some((_, histogram)) = self.starts.iter_mut().find(|(of, _)| *of == phase) {
+            histogram.observe(seconds.max(0.0));
+        }
+    }
+
+    /// Who has a process, or, if that is not known, the only owner on the GPU or GPU instance.
+    fn owner_of(&self, gpu: Option<&Gpu>, place: Place, pid: Option<u32>) -> Option<Arc<str>> {
+        if let Some(owner) = pid.and_then(|pid| self.tenants.owner_of_pid(pid)) {
+            return Some(Arc::clone(&owner.id));
+        }
+        let (_, look) = self.lines.get(gpu?)?.newest()?;
+        // Only those of whom somebody has said whom they work for.
+        let present = self.present(look, look_time(&self.lines, gpu?)?);
+        let mut here = present.iter().filter(|one| place.is_none() || one.place == place);
+        let (Some(one), None) = (here.next(), here.next()) else { return None };
+        Some(Arc::clone(&one.owner.id)).filter(|id| **id != *self.unknown.id)
+    }
+
+    /// Forgets a GPU that another one has replaced.
+    pub(super) fn forget(&mut self, gpu: &Gpu) {
+        self.lines.remove(gpu);
+        self.accounts.forget(gpu);
+        self.tracks.retain(|(of, _), _| of != gpu);
+        self.works.retain(|(of, _)| of != gpu);
+        self.powered.remove(gpu);
+    }
+}
+
+fn look_time(lines: &BTreeMap<Gpu, Timeline>, gpu: &Gpu) -> Option<Mono> {
+    lines.get(gpu)?.newest().map(|(at, _)| *at)
+}
+
+/// A visit that tells who is on a GPU, once it is folded.
+#[derive(Debug)]
+pub(super) struct Glance {
+    gpu: Gpu,
+    taken: Mono,
+    full: Vec<Place>,
+}
+
+impl Glance {
+    /// Of a visit, if it is one.
+    pub fn of(batch: &Batch) -> Option<Glance> {
+        let gpu = batch.part.gpu.as_ref().filter(|_| batch.part.tier == m::Tier::Normal)?;
+        Some(Glance { gpu: gpu.clone(), taken: batch.taken, full: full(batch) })
+    }
+}
+
+impl Ledger {
+    /// Takes in who is on a GPU.
+    pub(super) fn look_at_owners(&mut self, glance: Glance) {
+        let Glance { gpu, taken, full } = glance;
+        if let Some(processes) = self.processes_of(&gpu, taken) {
+            self.owners.look(&gpu, taken, &processes, full);
+        }
+    }
+
+    /// Whose work a fact is about.
+    pub(super) fn owner_of_fact(&self, fact: &Fact) -> Option<Arc<str>> {
+        match &fact.what {
+            Told::Driver(told) => self.owners.owner_of(Some(&told.gpu), told.gpu_instance, None),
+            Told::Kernel(KernelFact {
+                old: false,
+                line: KernelLine::Xid { pci, pid, gpu_instance, .. },
+                ..
+            }) => self.owners.owner_of(self.faults.gpu_at(pci), *gpu_instance, *pid),
+            Told::Kernel(_) => None,
+        }
+    }
+}
+
+/// Places whose memory is full, by what a visit read.
+fn full(batch: &Batch) -> Vec<Place> {
+    let of = |rows: &[model::sample::Row], free: m::MetricId, total: m::MetricId| {
+        let value = |metric| rows.iter().find(|row| row.metric == metric).map(|row| row.value);
+        let (free, total) = (value(free)?, value(total).filter(|total| *total > 0.0)?);
+        Some(1.0 - free / total >= FULL)
+    };
+    let places = batch.rows.groups().iter().filter_map(|(subject, rows)| match subject {
+        Subject::Gpu(_) => {
+            let full = of(rows, m::gpu_memory_free_bytes.id(), m::gpu_memory_total_bytes.id())?;
+            full.then_some(None)
+        }
+        Subject::GpuInstance(instance) => {
+            let full = of(rows, m::gpu_mig_memory_free_bytes.id(), m::gpu_mig_memory_total_bytes.id())?;
+            full.then_some(Some(instance.gpu_instance))
+        }
+        _ => None,
+    });
+    places.collect()
+}
+
+#[cfg(test)]
+mod tests;

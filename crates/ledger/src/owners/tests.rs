@@ -1,0 +1,404 @@
+use std::time::Duration;
+
+use super::*;
+use crate::inbox::Event;
+use crate::{Seen, Settings};
+use model::catalog::{Node, OwnedGpu, Tier};
+use model::fact::{DriverFact, Teller};
+use model::owners::Attribution;
+use model::sample::{Drained, Part, Rows, Source};
+use model::snapshot::Snapshot;
+use model::topology::{Device, DeviceKind, Topology};
+
+/// A ledger with one GPU, and the seconds of its life.
+struct Bench {
+    ledger: Ledger,
+    now: f64,
+    sampled: u64,
+}
+
+const BOOT: f64 = 1_800_000_000.0;
+
+fn gpu() -> Gpu {
+    Gpu { gpu: 0, uuid: "a".into() }
+}
+
+fn mono(seconds: f64) -> Mono {
+    Mono((seconds * 1e9) as u64)
+}
+
+fn on(pid: u32) -> GpuProcess {
+    GpuProcess { pid, instance: None, memory: Some(1 << 30) }
+}
+
+fn owned(owner: &str) -> OwnedGpu {
+    OwnedGpu { gpu: 0, uuid: "a".into(), gpu_instance: "".into(), owner: owner.into() }
+}
+
+impl Bench {
+    fn new(settings: settings::Owners) -> Bench {
+        let mut ledger = Ledger::new(Settings {
+            max_series: 10_000,
+            off: Default::default(),
+            groups: m::MetricGroup::ALL.to_vec(),
+            bridge: Duration::from_secs(3),
+            seen: Seen::default(),
+            faulty: Default::default(),
+            expected_gpus: 0,
+            keep_events: 100,
+            owners: settings,
+            declared: None,
+            build: m::BuildInfo { version: "0".into(), revision: "0".into() },
+        });
+        ledger.event(Event::DriverUp);
+        let mut bench = Bench { ledger, now: 100.0, sampled: 0 };
+        let identity = bench.batch(Tier::Identity, |rows| {
+            let info = m::GpuInfo { pci_address: "0000:06:00.0".into(), ..m::GpuInfo::default() };
+            rows.of(&gpu()).info(&m::gpu_info, info);
+        });
+        bench.ledger.fold(identity);
+        bench.publish();
+        bench
+    }
+
+    fn batch(&self, tier: Tier, fill: impl FnOnce(&mut Rows)) -> Batch {
+        let mut rows = Rows::default();
+        fill(&mut rows);
+        Batch {
+            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            epoch: 1,
+            taken: mono(self.now),
+            nanos: 1000,
+            lifetime_nanos: (tier != Tier::Identity).then_some(3_000_000_000),
+            answered: true,
+            rows,
+            gaps: Vec::new(),
+            drained: Vec::new(),
+            processes: None,
+            calls: Vec::new(),
+        }
+    }
+
+    /// A second in which these were listed, with samples of 5 a second that say it worked so much and 50 that say it
+    /// drew so many watts.
+    fn second(&mut self, processes: &[GpuProcess], busy: f64, watts: f64, free: f64) {
+        self.now += 1.0;
+        let mut batch = self.batch(Tier::Normal, |rows| {
+            let mut of = rows.of(&gpu());
+            of.put(&m::gpu_power_watts, (), watts).unwrap();
+            of.put(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
+            of.put(&m::gpu_memory_free_bytes, (), free * 100e9).unwrap();
+        });
+        batch.processes = Some(processes.to_vec());
+        let stamps = |every: f64| {
+            let count = (1.0 / every).round() as u64;
+            (0..count).map(move |n| 1.0 - every * (count - 1 - n) as f64)
+        };
+        let now = self.now;
+        let stamp = |part: f64| ((BOOT + now - 1.0 + part) * 1e6).round() as u64;
+        for (buffer, every, value) in [(Buffer::Utilization, 0.2, busy), (Buffer::Power, 0.02, watts)] {
+            let samples = stamps(every).map(|part| (stamp(part), value)).collect();
+            let offset_micros = (BOOT * 1e6) as i64;
+            batch.drained.push(Drained::Samples { buffer, offset_micros, samples });
+        }
+        self.sampled += 1;
+        self.ledger.fold(batch);
+    }
+
+    fn attribute(&mut self, pid: u32, started: f64, owner: &str) {
+        let owner = Arc::new(Owner { id: owner.into(), ..Owner::unknown() });
+        let told = Attribution { pid, started: Some(BOOT + started), owner };
+        self.ledger.event(Event::Owners(News::Attributed(vec![told])));
+    }
+
+    fn publish(&mut self) -> Snapshot {
+        self.ledger.publish(mono(self.now), BOOT + self.now)
+    }
+}
+
+#[test]
+fn time_work_and_energy_are_divided_among_owners() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[], 0.0, 100.0, 1.0);
+    bench.second(&[on(1)], 0.5, 300.0, 0.9);
+    bench.attribute(1, 100.5, "a");
+    bench.attribute(2, 110.0, "b");
+    for _ in 0..9 {
+        bench.second(&[on(1)], 0.5, 300.0, 0.9);
+    }
+    for second in 0..10 {
+        bench.second(&[on(1), on(2)], 0.8, 500.0, 0.9);
+        if second == 0 {
+            bench.attribute(2, 110.0, "b");
+        }
+        bench.publish();
+    }
+    bench.second(&[], 0.0, 100.0, 1.0);
+    let s = bench.publish();
+    let of = |metric, owner: &str| s.number(metric, &owned(owner), ()).unwrap();
+    assert!((of(&m::gpu_owner_allocated_seconds_total, "a") - 15.0).abs() < 1e-6);
+    assert!((of(&m::gpu_owner_allocated_seconds_total, "b") - 5.0).abs() < 1e-6);
+    let (a, b) = (of(&m::gpu_owner_busy_seconds_total, "a"), of(&m::gpu_owner_busy_seconds_total, "b"));
+    assert!((b - (9.0 * 0.4)).abs() < 0.2, "{b}");
+    assert!((a - (5.0 + 4.0)).abs() < 0.5, "{a}");
+    assert!(a + b <= s.number(&m::gpu_busy_seconds_total, &gpu(), ()).unwrap() + 1e-9);
+    let joules = of(&m::gpu_owner_energy_joules_total, "a") + of(&m::gpu_owner_energy_joules_total, "b");
+    assert!(joules <= s.number(&m::gpu_energy_sampled_joules_total, &gpu(), ()).unwrap() + 1e-6);
+    assert!(joules > 7500.0, "{joules}");
+    assert_eq!(of(&m::gpu_owner_processes, "a"), 0.0);
+    assert_eq!(of(&m::gpu_owner_memory_used_bytes, "a"), 0.0);
+    assert_eq!(s.owners.len(), 2);
+}
+
+#[test]
+fn nobody_has_series_before_it_is_known_who_it_is() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[], 0.0, 100.0, 1.0);
+    for second in 0..12 {
+        bench.second(&[on(1)], 0.5, 300.0, 0.9);
+        let s = bench.publish();
+        assert_eq!(
+            s.number(&m::gpu_owner_processes, &owned("unknown"), ()).is_some(),
+            second >= 5,
+            "{second}"
+        );
+    }
+    bench.attribute(1, 100.0, "a");
+    bench.second(&[on(1)], 0.5, 300.0, 0.9);
+    bench.second(&[on(1)], 0.5, 300.0, 0.9);
+    let s = bench.publish();
+    assert_eq!(s.number(&m::gpu_owner_processes, &owned("unknown"), ()), Some(0.0));
+    assert_eq!(s.number(&m::gpu_owner_processes, &owned("a"), ()), Some(1.0));
+}
+
+#[test]
+fn a_process_that_is_gone_a_second_later_counts_for_its_owner() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[], 0.0, 100.0, 1.0);
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.second(&[], 1.0, 300.0, 0.01);
+    bench.publish();
+    bench.attribute(7, 101.4, "a");
+    bench.second(&[], 0.0, 100.0, 1.0);
+    let s = bench.publish();
+    assert_eq!(s.number(&m::gpu_owner_allocated_seconds_total, &owned("a"), ()), Some(1.0));
+    assert!(s.number(&m::gpu_owner_busy_seconds_total, &owned("a"), ()).unwrap() > 0.9);
+    assert_eq!(s.number(&m::gpu_owner_ended_at_full_memory_total, &owned("a"), ()), Some(0.0));
+}
+
+#[test]
+fn an_end_with_full_memory_is_a_suspicion() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[on(7)], 1.0, 300.0, 0.01);
+    bench.attribute(7, 50.0, "a");
+    bench.second(&[], 1.0, 300.0, 1.0);
+    bench.second(&[], 1.0, 300.0, 1.0);
+    let s = bench.publish();
+    assert_eq!(s.number(&m::gpu_owner_ended_at_full_memory_total, &owned("a"), ()), Some(1.0));
+}
+
+#[test]
+fn starts_are_measured_only_where_they_were_seen() {
+    let mut bench = Bench::new(settings::Owners::default());
+    // It was there before anybody looked.
+    bench.second(&[on(1)], 0.0, 100.0, 0.9);
+    bench.attribute(1, 10.0, "a");
+    bench.second(&[], 0.0, 100.0, 0.9);
+    bench.second(&[on(2)], 0.0, 100.0, 0.9);
+    bench.attribute(2, 99.0, "a");
+    bench.second(&[on(2)], 0.0, 100.0, 0.9);
+    bench.second(&[on(2)], 0.7, 100.0, 0.9);
+    bench.second(&[on(2)], 0.7, 100.0, 0.9);
+    let s = bench.publish();
+    let sums: Vec<(u64, f64)> = s
+        .series(&m::gpu_owner_start_seconds)
+        .iter()
+        .filter_map(|series| match &series.value {
+            model::snapshot::Value::Histogram(h) => Some((h.count(), (h.sum * 10.0).round() / 10.0)),
+            model::snapshot::Value::Number(_) => None,
+        })
+        .collect();
+    assert_eq!(sums, [(1, 4.0), (1, 5.2)], "to the first listing, and to the first sample with work");
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_keeps_the_counters_of_its_owners() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.attribute(7, 50.0, "a");
+    for _ in 0..4 {
+        bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    }
+    let before = bench.publish();
+    bench.now += 20.0;
+    let s = bench.publish();
+    let (time, processes) = (&m::gpu_owner_allocated_seconds_total, &m::gpu_owner_processes);
+    assert_eq!(s.number(time, &owned("a"), ()), before.number(time, &owned("a"), ()));
+    assert_eq!(
+        (before.number(processes, &owned("a"), ()), s.number(processes, &owned("a"), ())),
+        (Some(1.0), None)
+    );
+    bench.now += 15.0 * 60.0;
+    let s = bench.publish();
+    assert_eq!(s.number(time, &owned("a"), ()), None, "over for long");
+}
+
+#[test]
+fn what_is_listed_no_more_is_not_told() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.attribute(7, 50.0, "a");
+    for _ in 0..4 {
+        bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    }
+    let before = bench.publish();
+    // The GPU answers, but not who is on it.
+    for _ in 0..20 {
+        bench.now += 1.0;
+        let batch = bench.batch(Tier::Normal, |rows| {
+            rows.of(&gpu()).put(&m::gpu_power_watts, (), 300.0).unwrap();
+        });
+        bench.ledger.fold(batch);
+    }
+    let s = bench.publish();
+    let of = |s: &Snapshot, metric| s.number(metric, &owned("a"), ());
+    for metric in [&m::gpu_owner_processes, &m::gpu_owner_memory_used_bytes] {
+        assert!(of(&before, metric).is_some() && of(&s, metric).is_none());
+    }
+    assert!(s.number(&m::gpu_owner_allocated_seconds_total, &owned("a"), ()).is_some());
+}
+
+#[test]
+fn what_was_read_is_joined_with_where_the_gpu_sits() {
+    let mut bench = Bench::new(settings::Owners::default());
+    let device = Device {
+        kind: DeviceKind::Gpu,
+        address: "0000:06:00.0".into(),
+        id: "10de:2335".into(),
+        names: Vec::new(),
+        numa_node: Some(1),
+        cpus: "8-15".parse().unwrap(),
+        bridges: Vec::new(),
+        link: None,
+        port: None,
+        network: None,
+    };
+    let topology = Arc::new(Topology { devices: vec![device], ..Topology::default() });
+    let news = model::topology::News { topology, against_first_seen: None, against_declared: None };
+    bench.ledger.event(Event::Topology(news));
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.attribute(7, 50.0, "a");
+    let reading = |at: f64, kills| Reading {
+        owner: "a".into(),
+        taken: mono(at),
+        allowed_cpus: Some("0-15".parse().unwrap()),
+        ran_on: Default::default(),
+        memory_by_node: [(0, 30), (1, 10)].into(),
+        cpu_seconds: None,
+        cpu_limit: None,
+        busiest_thread: None,
+        oom_kills: Some(kills),
+    };
+    for (second, kills) in [(0.0, 4), (1.0, 4), (2.0, 7), (3.0, 0), (4.0, 1)] {
+        let read = reading(bench.now + second, kills);
+        bench.ledger.event(Event::Owners(News::Read(vec![read])));
+    }
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    let s = bench.publish();
+    assert_eq!(s.number(&m::gpu_owner_cpu_remote_ratio, &owned("a"), ()), Some(0.5));
+    assert_eq!(s.number(&m::gpu_owner_memory_remote_ratio, &owned("a"), ()), Some(0.75));
+    let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
+    assert_eq!(kills, Some(4.0), "those before the first reading are not counted");
+}
+
+#[test]
+fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    let owner = Owner { id: "a".into(), cgroup: "/pods/a".into(), ..Owner::unknown() };
+    let told = Attribution { pid: 7, started: Some(BOOT + 50.0), owner: Arc::new(owner) };
+    bench.ledger.event(Event::Owners(News::Attributed(vec![told])));
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.publish();
+    let mut read = |kills| {
+        let read = Reading {
+            owner: "a".into(),
+            taken: mono(bench.now),
+            allowed_cpus: None,
+            ran_on: Default::default(),
+            memory_by_node: Default::default(),
+            cpu_seconds: None,
+            cpu_limit: None,
+            busiest_thread: None,
+            oom_kills: Some(kills),
+        };
+        bench.ledger.event(Event::Owners(News::Read(vec![read])));
+        bench.publish().number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ())
+    };
+    assert_eq!(read(0), Some(0.0), "born at 0");
+    assert_eq!(read(1), Some(1.0));
+    for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
+    {
+        let line = KernelLine::OomKill { group: group.into(), pid };
+        let what = Told::Kernel(KernelFact { old: false, line, text: String::new() });
+        let at = mono(bench.now);
+        let fact =
+            Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, what };
+        bench.ledger.fact(1, fact);
+    }
+    let s = bench.publish();
+    let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
+    assert_eq!(kills, Some(2.0), "one of which the group told too, and none of another one's");
+    assert!(s.events.iter().all(|event| event.owner.is_none()), "no fault of a GPU");
+}
+
+#[test]
+fn a_cause_is_named_once_it_lasts() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.attribute(7, 50.0, "a");
+    let mut s = bench.publish();
+    for second in 0..40 {
+        bench.second(&[on(7), on(8)], 1.0, 300.0, 0.9);
+        if second == 0 {
+            bench.attribute(7, 50.0, "a");
+            bench.attribute(8, 50.0, "b");
+        }
+        s = bench.publish();
+    }
+    let of = |cause| s.number(&m::gpu_bottleneck, &owned("a"), (cause,));
+    assert_eq!((of(m::Cause::Contended), of(m::Cause::None)), (Some(1.0), Some(0.0)));
+    assert_eq!(s.owners[0].cause, Some(m::Cause::Contended));
+    let all = m::Cause::ALL.iter().filter_map(|cause| of(*cause)).sum::<f64>();
+    assert_eq!(all, 1.0, "exactly one");
+}
+
+#[test]
+fn a_fault_names_whose_work_it_hit() {
+    let mut bench = Bench::new(settings::Owners::default());
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.attribute(7, 50.0, "a");
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    let told = DriverFact { gpu: gpu(), bits: 8, data: 31, gpu_instance: None, compute_instance: None };
+    let fact = Fact {
+        teller: Teller::Nvml,
+        number: 1,
+        taken: mono(bench.now),
+        unix_seconds: BOOT + bench.now,
+        what: Told::Driver(told),
+    };
+    bench.ledger.fact(1, fact);
+    let s = bench.publish();
+    assert_eq!(s.events.last().and_then(|event| event.owner.as_deref()), Some("a"));
+}
+
+#[test]
+fn nothing_is_told_of_owners_where_nobody_is_to_ask() {
+    let mut bench = Bench::new(settings::Owners { enabled: false, ..settings::Owners::default() });
+    for _ in 0..8 {
+        bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    }
+    let s = bench.publish();
+    assert!(s.owners.is_empty() && s.series(&m::gpu_owner_info).is_empty());
+    assert_eq!(s.number(&m::gpu_exporter_owners_dropped, &Node {}, ()), None);
+    assert_eq!(s.gpus[0].processes, [on(7)], "who is there is known all the same");
+}

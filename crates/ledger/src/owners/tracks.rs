@@ -1,0 +1,158 @@
+//! What was measured of a GPU or GPU instance over the last half minute, as shares of time.
+
+use std::collections::VecDeque;
+
+use crate::bottleneck::WINDOW;
+use model::clock::Mono;
+
+/// One quantity: what it was, over what time, both added up.
+#[derive(Debug, Default)]
+pub struct Track {
+    /// When it was told, the time it is about and what it was, from the start.
+    points: VecDeque<(Mono, f64, f64)>,
+    seconds: f64,
+    amount: f64,
+}
+
+impl Track {
+    /// So much of it over so many seconds, told now.
+    pub fn add(&mut self, at: Mono, seconds: f64, amount: f64) {
+        self.seconds += seconds;
+        self.amount += amount;
+        match self.points.back_mut() {
+            Some(last) if last.0 == at => (last.1, last.2) = (self.seconds, self.amount),
+            _ => {
+                if self.points.is_empty() {
+                    self.points.push_back((at, self.seconds - seconds, self.amount - amount));
+                }
+                self.points.push_back((at, self.seconds, self.amount));
+            }
+        }
+        // One that is older than the window stays, to count from.
+        while self.points.get(1).is_some_and(|second| at.since(second.0) > WINDOW) {
+            self.points.pop_front();
+        }
+    }
+
+    /// It has come to so much by now, from the start.
+    pub fn total(&mut self, at: Mono, amount: f64) {
+        match self.points.back().copied() {
+            // Less than before: it began anew.
+            Some((_, _, before)) if amount < before => *self = Track::default(),
+            _ => {}
+        }
+        let (seconds, before) = match self.points.back() {
+            Some((then, _, before)) => (at.since(*then).as_secs_f64(), *before),
+            None => {
+                (self.seconds, self.amount) = (0.0, amount);
+                self.points.push_back((at, 0.0, amount));
+                return;
+            }
+        };
+        self.add(at, seconds, amount - before);
+    }
+
+    /// How much of it a second over the last half minute. `None` if nothing was told of it lately.
+    pub fn rate(&self, now: Mono) -> Option<f64> {
+        let (first, last) = (self.points.front()?, self.points.back()?);
+        let seconds = last.1 - first.1;
+        (now.since(last.0) <= WINDOW && seconds >= 1.0).then(|| (last.2 - first.2).max(0.0) / seconds)
+    }
+
+    /// The same as a share of time.
+    pub fn share(&self, now: Mono) -> Option<f64> {
+        self.rate(now).map(|rate| rate.min(1.0))
+    }
+}
+
+/// All quantities of a GPU or GPU instance.
+#[derive(Debug, Default)]
+pub struct Tracks {
+    /// Seconds with clocks held down by the power cap or a power brake.
+    pub power_held: Track,
+    /// The same by heat.
+    pub heat_held: Track,
+    /// Seconds in which it worked.
+    pub busy: Track,
+    /// Seconds in which the multiprocessors were active.
+    pub sm: Track,
+    /// The same of the memory interface.
+    pub dram: Track,
+    /// Bytes over PCIe, from the host and to it.
+    pub pcie: [Track; 2],
+    link: Option<(f64, Mono)>,
+}
+
+impl Tracks {
+    /// The link has this rate now. Gives the highest of the last half minute: at rest some models run their link
+    /// slower, and what was moved before that is no measure of it.
+    pub fn link(&mut self, now: Mono, rate: Option<f64>) -> Option<f64> {
+        let held = self.link.filter(|(_, at)| now.since(*at) <= WINDOW);
+        match (held, rate) {
+            (Some((before, _)), Some(rate)) if rate < before => {}
+            (_, Some(rate)) => self.link = Some((rate, now)),
+            (held, None) => self.link = held,
+        }
+        self.link.map(|(rate, _)| rate)
+    }
+}
+
+/// Bytes a second over a PCIe link, one way, after its line code: generation 1 and 2 send 10 bits for 8, 3 to 5 send
+/// 130 for 128, 6 and later 256 bytes with 242 of data (PCI Express Base Specification, physical layer).
+pub fn link_rate(generation: f64, lanes: f64) -> Option<f64> {
+    let (transfers, code) = match generation as u32 {
+        1 => (2.5e9, 0.8),
+        2 => (5e9, 0.8),
+        3 => (8e9, 128.0 / 130.0),
+        4 => (16e9, 128.0 / 130.0),
+        5 => (32e9, 128.0 / 130.0),
+        6 => (64e9, 242.0 / 256.0),
+        _ => return None,
+    };
+    (lanes >= 1.0).then(|| transfers * code * lanes / 8.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_share_is_of_the_last_half_minute() {
+        let mut track = Track::default();
+        assert_eq!(track.share(at(0)), None);
+        for second in 1..=10 {
+            track.add(at(10 * second), 10.0, if second > 5 { 5.0 } else { 0.0 });
+        }
+        assert_eq!(track.share(at(101)), Some(0.5));
+        assert_eq!(track.share(at(131)), None, "too old");
+        let mut total = Track::default();
+        for second in 0..100 {
+            total.total(at(second), second as f64 * 0.25);
+        }
+        assert!((total.share(at(99)).unwrap() - 0.25).abs() < 1e-9);
+        total.total(at(100), 0.0);
+        assert_eq!(total.share(at(100)), None, "it began anew");
+    }
+
+    #[test]
+    fn a_link_that_rests_is_measured_by_what_it_was() {
+        let mut tracks = Tracks::default();
+        assert_eq!(tracks.link(at(0), None), None);
+        assert_eq!(tracks.link(at(1), Some(63e9)), Some(63e9));
+        assert_eq!(tracks.link(at(31), Some(4e9)), Some(63e9));
+        assert_eq!(tracks.link(at(32), Some(4e9)), Some(4e9));
+        assert_eq!(tracks.link(at(33), Some(63e9)), Some(63e9));
+        assert_eq!((tracks.link(at(63), None), tracks.link(at(64), None)), (Some(63e9), None));
+    }
+
+    #[test]
+    fn links_have_their_rates() {
+        assert_eq!(link_rate(5.0, 16.0).map(|rate| (rate / 1e9).round()), Some(63.0));
+        assert_eq!(link_rate(1.0, 16.0), Some(4e9));
+        assert_eq!(link_rate(0.0, 16.0), None);
+    }
+}

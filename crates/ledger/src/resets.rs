@@ -1,0 +1,123 @@
+//! Resets of GPUs: two witnesses (the GPU's return after it was lost, and the driver that asked for a reset and
+//! asks for none any more), one count. The driver logs no line that is surely a reset.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::loads::WINDOW;
+use model::catalog::Tier;
+use model::clock::Mono;
+use model::persisted::FaultyGpu;
+
+/// What is known of the resets of each GPU, by UUID.
+#[derive(Debug, Default)]
+pub struct Resets(HashMap<Arc<str>, Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    /// Since when it is lost, and the tier whose visit told so; none if there was no handle to visit it with.
+    lost: Option<(Mono, Option<Tier>)>,
+    /// Whether the driver asks for what takes a reset.
+    asked: bool,
+    /// When a return was counted.
+    returned: Option<Mono>,
+}
+
+impl Resets {
+    /// The GPU is lost, or asks for a reset.
+    pub fn lost(&mut self, uuid: &Arc<str>, tier: Option<Tier>, at: Mono) {
+        if !uuid.is_empty() {
+            self.0.entry(Arc::clone(uuid)).or_default().lost.get_or_insert((at, tier));
+        }
+    }
+
+    /// A visit was answered in full. Gives whether a reset is to be counted: the visit that told of the loss
+    /// must be answered again, because a GPU that asks for a reset may still answer others.
+    pub fn answers(&mut self, uuid: &Arc<str>, tier: Tier, at: Mono) -> bool {
+        let Some(book) = self.0.get_mut(uuid) else { return false };
+        let again = |(lost, of): &(Mono, Option<Tier>)| *lost < at && of.is_none_or(|of| of == tier);
+        if book.lost.take_if(|lost| again(lost)).is_none() {
+            return false;
+        }
+        book.returned = Some(at);
+        true
+    }
+
+    /// The driver asks for a reset (or for what includes one), or asks for nothing. Gives whether a reset is to
+    /// be counted: one was asked for and is no more.
+    pub fn asks(&mut self, uuid: &Arc<str>, reset: bool, at: Mono) -> bool {
+        if reset {
+            self.0.entry(Arc::clone(uuid)).or_default().asked = true;
+            return false;
+        }
+        let Some(book) = self.0.get_mut(uuid) else { return false };
+        if !std::mem::take(&mut book.asked) {
+            return false;
+        }
+        // What was lost has returned by the same reset.
+        book.lost = None;
+        if book.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
+            return false;
+        }
+        book.returned = Some(at);
+        true
+    }
+
+    /// Adds to what is known of a faulty GPU how its reset will show.
+    pub fn tell(&self, gpu: &mut FaultyGpu) {
+        if let Some(book) = self.0.get(gpu.uuid.as_str()) {
+            (gpu.lost, gpu.asked) = (book.lost, book.asked);
+        }
+    }
+
+    /// Takes up what an earlier daemon knew of a faulty GPU: a reset while nobody watched shows then.
+    pub fn restore(&mut self, known: &FaultyGpu) {
+        let book = Book { lost: known.lost, asked: known.asked, returned: None };
+        self.0.insert(known.uuid.as_str().into(), book);
+    }
+
+    /// Forgets a GPU.
+    pub fn forget(&mut self, uuid: &Arc<str>) {
+        self.0.remove(uuid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn one_reset_counts_once_whoever_tells_first() {
+        let uuid: Arc<str> = "GPU-1".into();
+        let mut resets = Resets::default();
+        assert!(!resets.answers(&uuid, Tier::Slow, at(1)), "it was never lost");
+        resets.lost(&uuid, Some(Tier::Slow), at(10));
+        assert!(!resets.answers(&uuid, Tier::Slow, at(9)), "read before it was lost");
+        assert!(!resets.answers(&uuid, Tier::Fast, at(99)), "other calls may answer before a reset");
+        assert!(resets.answers(&uuid, Tier::Slow, at(100)));
+        assert!(!resets.answers(&uuid, Tier::Slow, at(131)));
+
+        resets.lost(&uuid, Some(Tier::Slow), at(1000));
+        resets.lost(&uuid, Some(Tier::Slow), at(1010));
+        assert!(resets.answers(&uuid, Tier::Slow, at(2000)), "told twice, lost once");
+        assert!(!resets.answers(&uuid, Tier::Slow, at(2001)));
+        resets.lost(&uuid, None, at(5500));
+        assert!(resets.answers(&uuid, Tier::Fast, at(5560)), "any visit, where there was no handle");
+
+        resets.asks(&uuid, true, at(6000));
+        resets.lost(&uuid, Some(Tier::Slow), at(6001));
+        assert!(resets.asks(&uuid, false, at(6100)), "asked for, and asked for no more");
+        assert!(!resets.asks(&uuid, false, at(6101)));
+        assert!(!resets.answers(&uuid, Tier::Slow, at(6105)), "the same reset");
+        resets.asks(&uuid, true, at(7000));
+        resets.lost(&uuid, Some(Tier::Fast), at(7001));
+        assert!(resets.answers(&uuid, Tier::Fast, at(7100)));
+        assert!(!resets.asks(&uuid, false, at(7101)), "the same reset");
+        resets.forget(&uuid);
+        assert!(!resets.answers(&uuid, Tier::Fast, at(7200)));
+    }
+}

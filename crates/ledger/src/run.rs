@@ -1,0 +1,91 @@
+//! The ledger's thread: takes letters, folds, publishes on its beat and at once after what cannot wait.
+
+use std::time::Duration;
+
+use super::inbox::Inbox;
+use super::{Faulty, Ledger, Seen, Settings};
+use model::clock::{Cadence, Mono, unix_seconds};
+use model::snapshot::Snapshot;
+
+/// Shortest pause between two publications.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// What else happens on the ledger's beat. Nothing here may block.
+pub struct Hooks {
+    /// Stores a new snapshot for its readers.
+    pub publish: Box<dyn FnMut(Snapshot) + Send>,
+    /// Called after each publication: feeds the watchdog.
+    pub beat: Box<dyn FnMut() + Send>,
+    /// Called when other GPUs were seen than before in this boot.
+    pub seen: Box<dyn FnMut(Seen) + Send>,
+    /// Called when other faults are to outlast the daemon than before.
+    pub faulty: Box<dyn FnMut(Faulty) + Send>,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooks")
+    }
+}
+
+/// The wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
+/// drifted: the time of one visit is then the same number on every page.
+#[derive(Debug, Default)]
+struct Wall {
+    offset: Option<f64>,
+}
+
+impl Wall {
+    /// Drift that is not followed, seconds.
+    const STILL: f64 = 1e-3;
+
+    fn at(&mut self, now: Mono) -> f64 {
+        let monotonic = now.0 as f64 * 1e-9;
+        let offset = unix_seconds() - monotonic;
+        let kept = match self.offset {
+            Some(kept) if (kept - offset).abs() < Wall::STILL => kept,
+            _ => offset,
+        };
+        self.offset = Some(kept);
+        kept + monotonic
+    }
+}
+
+/// Runs until the inbox is closed.
+pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, mut hooks: Hooks) {
+    let mut ledger = Ledger::new(settings);
+    // Half a beat after the samplers' normal tier begins, when its values have come.
+    let mut beat = Cadence::new(interval, interval / 2);
+    let mut last = Mono(0);
+    let mut wall = Wall::default();
+    let mut urgent = true;
+    loop {
+        let soon = last + SHORTEST.min(interval);
+        let due = if urgent { beat.next().min(soon) } else { beat.next() };
+        let Some(letters) = inbox.take(due) else { return };
+        urgent |= !letters.events.is_empty() || !letters.facts.is_empty();
+        for event in letters.events {
+            ledger.event(event);
+        }
+        for batch in letters.batches {
+            urgent |= ledger.fold(batch);
+        }
+        for (life, fact) in letters.facts {
+            ledger.fact(life, fact);
+        }
+        ledger.lost(letters.lost);
+        let now = Mono::now();
+        if beat.take(now) || (urgent && now >= soon) {
+            (hooks.publish)(ledger.publish(now, wall.at(now)));
+            last = now;
+            urgent = false;
+            (hooks.beat)();
+            if let Some(seen) = ledger.newly_seen() {
+                (hooks.seen)(seen);
+            }
+            if let Some(faulty) = ledger.newly_faulty() {
+                (hooks.faulty)(faulty);
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! The driver's own samples of one GPU: what they add up to, how they are distributed, their extremes of
+//! the last minute, and what is missing between them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use model::clock::Mono;
+use model::sample::{AHEAD_MICROS, STEP_MICROS};
+use model::sample::{Buffer, Drained};
+use model::snapshot::Histogram;
+
+/// Bounds of the histogram of power samples, watts: closer where boards idle and bursts begin.
+const WATTS: [f64; 12] =
+    [75.0, 100.0, 150.0, 200.0, 250.0, 300.0, 400.0, 500.0, 600.0, 700.0, 1000.0, 1500.0];
+/// Bounds of the histogram of utilization samples.
+const RATIOS: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0];
+/// How far back the extremes go.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Samples further apart than this many usual distances have a gap between them.
+const GAP: f64 = 2.5;
+/// Fewer samples in one go tell nothing of their usual distance.
+const FEWEST: usize = 5;
+
+/// Everything the samples of one GPU tell.
+#[derive(Debug)]
+pub struct Samples {
+    /// Power, watts.
+    pub power: Series,
+    /// Utilization, ratio.
+    pub utilization: Series,
+}
+
+impl Default for Samples {
+    fn default() -> Samples {
+        Samples { power: Series::new(&WATTS, 10_000.0), utilization: Series::new(&RATIOS, 1.0) }
+    }
+}
+
+impl Samples {
+    /// Takes what was drained at `taken`. Utilization of a time that is the canary's counts nowhere. `tell` is told
+    /// of each that adds to an integral: which buffer, when it was taken, the seconds that it is about, what it adds.
+    pub fn take(
+        &mut self,
+        taken: Mono,
+        drained: &Drained,
+        canarys: impl Fn(Mono) -> bool,
+        mut tell: impl FnMut(Buffer, Mono, f64, f64),
+    ) {
+        if let Drained::Samples { buffer, offset_micros, samples } = drained {
+            match buffer {
+                Buffer::Power => {
+                    let tell = |at, seconds, amount| tell(Buffer::Power, at, seconds, amount);
+                    self.power.take(taken, *offset_micros, samples, |_| false, tell);
+                }
+                Buffer::Utilization => {
+                    let tell = |at, seconds, amount| tell(Buffer::Utilization, at, seconds, amount);
+                    self.utilization.take(taken, *offset_micros, samples, canarys, tell);
+                }
+            }
+        }
+    }
+}
+
+/// The samples of one buffer.
+#[derive(Debug)]
+pub struct Series {
+    /// All of them.
+    pub histogram: Histogram,
+    /// Their integral over time: joules, or busy seconds.
+    pub integral: f64,
+    /// How many times something is missing between two of them.
+    pub gaps: u64,
+    /// The time that is missing.
+    pub gap_seconds: f64,
+    /// When the newest one above 0 was taken.
+    pub above_zero: Option<Mono>,
+    most: f64,
+    /// Timestamp of the newest, and wall minus monotonic clock and monotonic time when it was read.
+    newest: Option<(u64, i64, Mono)>,
+    /// Usual distance, seconds.
+    period: Option<f64>,
+    /// Distances, in microseconds, that were too few in one go to tell the usual one.
+    few: Vec<u64>,
+    /// Lowest and highest by second.
+    extremes: VecDeque<(Mono, f64, f64)>,
+}
+
+impl Series {
+    fn new(bounds: &'static [f64], most: f64) -> Series {
+        Series {
+            histogram: Histogram::new(bounds),
+            integral: 0.0,
+            gaps: 0,
+            gap_seconds: 0.0,
+            above_zero: None,
+            most,
+            newest: None,
+            period: None,
+            few: Vec::new(),
+            extremes: VecDeque::new(),
+        }
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.histogram.count()
+    }
+
+    /// `left_out` says of which times nothing counts, as if there were no samples, but no gap either.
+    fn take(
+        &mut self,
+        taken: Mono,
+        offset: i64,
+        samples: &[(u64, f64)],
+        left_out: impl Fn(Mono) -> bool,
+        mut tell: impl FnMut(Mono, f64, f64),
+    ) {
+        let Some((last_at, _)) = samples.last().copied() else { return };
+        let before = self.newest.replace((last_at, offset, taken));
+        let cursor = match before {
+            // The driver stamps with the wall clock, which was set meanwhile: of these samples it cannot
+            // be told which were already counted. None is, and the time since the last is a gap.
+            Some((newest, then, at))
+                if offset.abs_diff(then) > STEP_MICROS as u64 || ahead(newest, taken, offset) =>
+            {
+                self.gaps += 1;
+                self.gap_seconds += taken.since(at).as_secs_f64();
+                return;
+            }
+            Some((newest, ..)) => Some(newest),
+            None => None,
+        };
+        let new = samples.iter().filter(|(at, _)| cursor.is_none_or(|cursor| *at > cursor));
+        let mut stamps: Vec<u64> = cursor.into_iter().collect();
+        stamps.extend(new.clone().map(|(at, _)| *at));
+        self.learn(&stamps);
+        let mut previous = cursor;
+        for (at, value) in new {
+            let value = *value;
+            let distance = previous.map(|previous| at.saturating_sub(previous) as f64 * 1e-6);
+            previous = Some(*at);
+            // Not a number, or not possible: nothing is known of its time.
+            let good = (0.0..=self.most).contains(&value);
+            let sampled = monotonic(*at, offset).min(taken);
+            let out = left_out(sampled);
+            if let Some(distance) = distance {
+                let period = self.period.unwrap_or(distance);
+                let held = if distance > GAP * period { period } else { distance };
+                let missing = if good || out { distance - held } else { distance };
+                if missing > 0.0 {
+                    self.gaps += 1;
+                    self.gap_seconds += missing;
+                }
+                if good && !out {
+                    self.integral += value * held;
+                    tell(sampled, held, value * held);
+                }
+            }
+            if good && !out {
+                if value > 0.0 {
+                    self.above_zero = Some(sampled);
+                }
+                self.histogram.observe(value);
+                let age = Duration::from_micros(last_at.saturating_sub(*at));
+                self.note(Mono(taken.0.saturating_sub(age.as_nanos() as u64)), value);
+            }
+        }
+        while self.extremes.front().is_some_and(|(at, ..)| taken.since(*at) > WINDOW) {
+            self.extremes.pop_front();
+        }
+    }
+
+    /// Learns the usual distance of samples: the median of those of one go, or of several goes where each
+    /// brings few.
+    fn learn(&mut self, stamps: &[u64]) {
+        let distances = stamps.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+        if stamps.len() > FEWEST {
+            self.few.clear();
+        }
+        self.few.extend(distances);
+        if self.few.len() >= FEWEST {
+            self.few.sort_unstable();
+            self.period = self.few.get(self.few.len() / 2).map(|micros| *micros as f64 * 1e-6);
+            self.few.clear();
+        }
+    }
+
+    fn note(&mut self, at: Mono, value: f64) {
+        match self.extremes.back_mut() {
+            Some((second, low, high)) if at.since(*second) < Duration::from_secs(1) => {
+                *low = low.min(value);
+                *high = high.max(value);
+            }
+            _ => self.extremes.push_back((at, value, value)),
+        }
+    }
+
+    /// Lowest and highest of the last minute.
+    pub fn extremes(&self, now: Mono) -> Option<(f64, f64)> {
+        let recent = self.extremes.iter().filter(|(at, ..)| now.since(*at) <= WINDOW);
+        recent.map(|(_, low, high)| (*low, *high)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+}
+
+/// When a sample was taken, by a wall clock that much ahead of the monotonic one.
+fn monotonic(stamp: u64, offset: i64) -> Mono {
+    let micros = i128::from(stamp) - i128::from(offset);
+    Mono(u64::try_from(micros * 1000).unwrap_or(0))
+}
+
+/// Whether a sample's stamp is of a time that has not come at `taken`, by a wall clock that much ahead of the
+/// monotonic one.
+fn ahead(stamp: u64, taken: Mono, offset: i64) -> bool {
+    let wall = i128::from(taken.0 / 1000) + i128::from(offset);
+    i128::from(stamp) > wall + i128::from(AHEAD_MICROS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STEP: u64 = 20_000;
+
+    fn series() -> Series {
+        Series::new(&WATTS, 10_000.0)
+    }
+
+    fn at(seconds: f64) -> Mono {
+        Mono((seconds * 1e9) as u64)
+    }
+
+    fn run(from: u64, count: u64, watts: f64) -> Vec<(u64, f64)> {
+        (0..count).map(|n| (from + n * STEP, watts)).collect()
+    }
+
+    #[test]
+    fn overlapping_drains_count_each_sample_once() {
+        let mut s = series();
+        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.take(at(1.5), 0, &run(26 * STEP, 50, 100.0), |_| false, |_, _, _| ());
+        assert_eq!(s.count(), 75);
+        assert!((s.integral - 74.0 * 0.02 * 100.0).abs() < 1e-6, "{}", s.integral);
+        assert_eq!((s.gaps, s.gap_seconds), (0, 0.0));
+    }
+
+    #[test]
+    fn what_was_overwritten_is_a_gap_and_is_not_filled() {
+        let mut s = series();
+        s.take(at(1.0), 0, &run(STEP, 50, 100.0), |_| false, |_, _, _| ());
+        s.take(at(5.0), 0, &run(150 * STEP, 50, 100.0), |_| false, |_, _, _| ());
+        assert_eq!(s.gaps, 1);
+        assert!((s.gap_seconds - 99.0 * 0.02).abs() < 1e-6, "{}", s.gap_seconds);
+        assert!((s.integral - 99.0 * 0.02 * 100.0).abs() < 1e-6, "one usual distance before the gap's end");
+    }
+
+    #[test]
+    fn after_the_clock_was_set_nothing_is_counted_twice() {
+        let mut s = series();
+        s.take(at(1.0), 0, &run(1_000_000, 50, 100.0), |_| false, |_, _, _| ());
+        // Set back by half a second: the buffer holds old samples again, under timestamps that seem new.
+        s.take(at(2.0), -500_000, &run(1_500_000, 60, 100.0), |_| false, |_, _, _| ());
+        assert_eq!(s.count(), 50);
+        assert_eq!((s.gaps, s.gap_seconds), (1, 1.0));
+        let newest = 1_500_000 + 59 * STEP;
+        s.take(at(3.0), -500_000, &run(newest + STEP, 50, 100.0), |_| false, |_, _, _| ());
+        assert_eq!(s.count(), 100);
+    }
+
+    #[test]
+    fn a_stamp_from_before_the_clock_was_set_back_does_not_hide_what_comes_after() {
+        let (mut s, hour) = (series(), 3_600_000_000);
+        let stamp = |seconds: f64| (seconds * 1e6) as u64 + hour;
+        s.take(at(1.0), hour as i64, &run(stamp(0.0), 50, 100.0), |_| false, |_, _, _| ());
+        // Set back by an hour, and no sample came since.
+        s.take(at(1.02), 0, &run(stamp(0.02), 50, 100.0), |_| false, |_, _, _| ());
+        s.take(at(2.0), 0, &run(1_020_000, 49, 100.0), |_| false, |_, _, _| ());
+        assert_eq!((s.count(), s.gaps), (50, 2));
+        s.take(at(3.0), 0, &run(2_000_000, 50, 100.0), |_| false, |_, _, _| ());
+        assert_eq!((s.count(), s.gaps), (100, 2));
+    }
+
+    #[test]
+    fn a_gap_is_seen_also_if_each_drain_brings_few_samples() {
+        let mut s = series();
+        for n in 0..20 {
+            s.take(at(n as f64), 0, &run((2 * n + 1) * STEP, 2, 100.0), |_| false, |_, _, _| ());
+        }
+        s.take(at(3600.0), 0, &run(3_600_000_000, 2, 100.0), |_| false, |_, _, _| ());
+        assert_eq!((s.count(), s.gaps), (42, 1));
+        assert!(s.integral < 41.0 * 0.02 * 100.0 + 1e-6, "{}", s.integral);
+        assert!(s.few.capacity() < 100);
+    }
+
+    #[test]
+    fn a_short_spike_is_in_the_extremes_for_a_minute() {
+        let mut s = series();
+        let mut samples = run(STEP, 50, 80.0);
+        samples[20].1 = 600.0;
+        s.take(at(100.0), 0, &samples, |_| false, |_, _, _| ());
+        assert_eq!(s.extremes(at(100.0)), Some((80.0, 600.0)));
+        s.take(at(150.0), 0, &run(50 * STEP + 50_000_000, 50, 80.0), |_| false, |_, _, _| ());
+        assert_eq!(s.extremes(at(150.0)), Some((80.0, 600.0)));
+        assert_eq!(s.extremes(at(162.0)), Some((80.0, 80.0)));
+        assert_eq!(s.extremes(at(300.0)), None);
+        assert_eq!(s.histogram.counts[WATTS.partition_point(|b| *b < 600.0)], 1);
+    }
+
+    #[test]
+    fn what_cannot_be_true_is_a_gap() {
+        let mut s = series();
+        let mut samples = run(STEP, 10, 100.0);
+        samples[4].1 = f64::NAN;
+        samples[5].1 = -1.0;
+        s.take(at(1.0), 0, &samples, |_| false, |_, _, _| ());
+        assert_eq!((s.count(), s.gaps), (8, 2));
+        assert!((s.integral - 7.0 * 0.02 * 100.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_left_out_is_neither_work_nor_a_gap() {
+        let mut s = Series::new(&RATIOS, 1.0);
+        let mut samples = run(STEP, 50, 0.0);
+        for busy in &mut samples[20..30] {
+            busy.1 = 1.0;
+        }
+        // The twenty-first is stamped 0.42 s.
+        let out = |at: Mono| (at.0 / 1_000_000).abs_diff(500) <= 100;
+        s.take(at(1.0), 0, &samples, out, |_, _, _| ());
+        assert_eq!((s.count(), s.integral, s.gaps), (39, 0.0, 0));
+        assert_eq!((s.above_zero, s.extremes(at(1.0))), (None, Some((0.0, 0.0))));
+        let offset = 3_600_000_000;
+        let samples = [(51 * STEP + offset, 0.5), (52 * STEP + offset, 0.5)];
+        let mut s = Series::new(&RATIOS, 1.0);
+        s.take(at(1.04), offset as i64, &samples, |at| at.0 < 1_030_000_000, |_, _, _| ());
+        assert_eq!((s.count(), s.above_zero), (1, Some(at(1.04))), "times are those of the monotonic clock");
+    }
+
+    proptest! {
+        #[test]
+        fn any_cuts_of_one_stream_give_the_same_sums(
+            values in prop::collection::vec(0f64..700.0, 20..200),
+            cuts in prop::collection::vec(1usize..40, 1..10),
+        ) {
+            let stream: Vec<(u64, f64)> =
+                values.iter().enumerate().map(|(n, v)| ((n as u64 + 1) * STEP, *v)).collect();
+            let mut whole = series();
+            whole.take(at(100.0), 0, &stream, |_| false, |_, _, _| ());
+            let (mut cut, mut end) = (series(), 0);
+            let mut step = 0;
+            while end < stream.len() {
+                end = (end + cuts[step % cuts.len()]).min(stream.len());
+                step += 1;
+                // The driver's buffer: up to 50 samples, the newest last.
+                cut.take(at(step as f64), 0, &stream[end.saturating_sub(50)..end], |_| false, |_, _, _| ());
+            }
+            prop_assert_eq!(&whole.histogram.counts, &cut.histogram.counts);
+            prop_assert!((whole.integral - cut.integral).abs() < 1e-6);
+            prop_assert_eq!((cut.gaps, whole.gaps), (0, 0));
+        }
+    }
+}

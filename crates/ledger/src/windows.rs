@@ -1,0 +1,111 @@
+//! Windows of planned work: which are open now, and an event when one begins or ends.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Ledger;
+use super::publish::Builder;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, FaultAction, Node, Severity, WindowInfo, WindowKind};
+use model::clock::Mono;
+use model::snapshot::{Event, EventKind};
+use model::window::Window;
+
+/// Every window that is open, to come, or ended lately.
+#[derive(Debug, Default)]
+pub struct Windows {
+    /// `None` before the first were told: nobody knows then.
+    all: Option<Vec<Window>>,
+    /// Those open at the last publication.
+    open: BTreeMap<String, Window>,
+}
+
+impl Windows {
+    /// Takes in all there are.
+    pub fn take(&mut self, windows: Vec<Window>) {
+        self.all = Some(windows);
+    }
+
+    /// What has begun and ended since the last look, as events.
+    fn changes(&mut self, unix_seconds: f64) -> Vec<Event> {
+        let all = self.all.iter().flatten().filter(|window| window.is_open(unix_seconds));
+        let open: BTreeMap<String, Window> = all.map(|w| (w.name.clone(), w.clone())).collect();
+        let mut events = Vec::new();
+        for gone in self.open.values().filter(|window| !open.contains_key(&window.name)) {
+            // One that was ended before its time ends now.
+            let at = gone.end.min(unix_seconds);
+            events.push(event(gone, at, "A window of planned work has ended."));
+        }
+        for new in open.values().filter(|window| !self.open.contains_key(&window.name)) {
+            events.push(event(new, new.start, "A window of planned work has begun."));
+        }
+        self.open = open;
+        events
+    }
+}
+
+fn event(window: &Window, at: f64, meaning: &'static str) -> Event {
+    let text = window.in_words();
+    Event { meaning, text, ..Event::new(EventKind::Window, at, Severity::Info, FaultAction::Ignore) }
+}
+
+impl Ledger {
+    /// Everything about windows.
+    pub(super) fn put_windows(&mut self, b: &mut Builder<'_>, now: Mono, unix_seconds: f64) -> Arc<[Window]> {
+        for event in self.windows.changes(unix_seconds) {
+            self.faults.mention(event, now);
+        }
+        let Some(all) = &self.windows.all else { return Arc::from([]) };
+        let told: Arc<[Window]> = all.iter().filter(|window| window.is_told(unix_seconds)).cloned().collect();
+        for kind in WindowKind::ALL {
+            let open = told.iter().any(|window| window.kind == *kind && window.is_open(unix_seconds));
+            b.put(&m::gpu_window_active, &Node {}, (*kind,), f64::from(u8::from(open)));
+        }
+        for window in told.iter() {
+            let entity = m::Window { window: window.name.as_str().into() };
+            let info = WindowInfo { kind: window.kind.known().into(), reason: window.reason.clone() };
+            b.put(&m::gpu_window_info, &entity, info, 1.0);
+            b.put(&m::gpu_window_start_timestamp_seconds, &entity, (), window.start);
+            b.put(&m::gpu_window_end_timestamp_seconds, &entity, (), window.end);
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(name: &str, start: f64, end: f64) -> Window {
+        let kind = WindowKind::Maintenance;
+        Window { name: name.into(), kind, reason: String::new(), start, end, cut: false, ordered: true }
+    }
+
+    fn said(windows: &mut Windows, at: f64) -> Vec<(bool, f64)> {
+        let events = windows.changes(at);
+        events.iter().map(|event| (event.meaning.ends_with("begun."), event.unix_seconds)).collect()
+    }
+
+    #[test]
+    fn beginnings_and_ends_are_told_once() {
+        let mut windows = Windows::default();
+        assert!(said(&mut windows, 0.0).is_empty());
+        windows.take(vec![window("a", 100.0, 200.0), window("b", 150.0, 250.0)]);
+        assert!(said(&mut windows, 99.0).is_empty());
+        assert_eq!(said(&mut windows, 101.0), [(true, 100.0)]);
+        assert!(said(&mut windows, 102.0).is_empty());
+        assert_eq!(said(&mut windows, 210.0), [(false, 200.0), (true, 150.0)]);
+        // Ended before its time.
+        windows.take(vec![window("b", 150.0, 220.0)]);
+        assert_eq!(said(&mut windows, 221.0), [(false, 221.0)]);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_opens_it_again() {
+        let mut windows = Windows::default();
+        windows.take(vec![window("a", 100.0, 200.0)]);
+        said(&mut windows, 150.0);
+        assert_eq!(said(&mut windows, 50.0), [(false, 50.0)]);
+        assert_eq!(said(&mut windows, 150.0), [(true, 100.0)]);
+    }
+}

@@ -1,0 +1,24 @@
+//! Plain data that every other crate speaks in. No I/O beside the clocks; no vendor type.
+//!
+//! - [`catalog`]: every entity, label and metric, declared once · [`xid`]: the meaning of fault codes
+//! - [`sample`]: batches from a collector to the ledger · [`fact`]: things that happened
+//! - [`snapshot`]: the state that the ledger publishes
+//! - [`canary`], [`owners`], [`window`], [`driver_module`], [`persisted`], [`topology`]: the facts of one subject each
+//! - [`clock`], [`cpus`], [`text`]: time, sets of CPUs, cleaned text
+
+#![forbid(unsafe_code)]
+
+pub mod canary;
+pub mod catalog;
+pub mod clock;
+pub mod cpus;
+pub mod driver_module;
+pub mod fact;
+pub mod owners;
+pub mod persisted;
+pub mod sample;
+pub mod snapshot;
+pub mod text;
+pub mod topology;
+pub mod window;
+pub mod xid;

@@ -1,0 +1,90 @@
+//! Who the work on the GPUs belongs to: pods, containers, batch jobs, units and users, found from what the host
+//! says of a process. These are the facts as they travel from the collector to the ledger, which joins them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::catalog::{OwnerInfo, OwnerKind};
+use crate::clock::Mono;
+use crate::cpus::CpuSet;
+
+/// Who a process works for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// What identifies it on this node, as long as it lives: the label `owner`. By kind:
+    /// `pod/<namespace>/<pod>/<container>` (where the kubelet is not asked, `pod/<pod uid>/<container id>`),
+    /// `docker/<id>`, `podman/<id>`, `containerd/<id>`, `slurm/<job>` or `slurm/<job>.<step>`, `unit/<unit>`,
+    /// `user/<name>`, and `unknown`.
+    pub id: Arc<str>,
+    /// What kind it is.
+    pub kind: OwnerKind,
+    /// What else is known of it.
+    pub info: OwnerInfo,
+    /// Its control group below the mount point, as `/kubepods.slice/…`; empty if none is its own.
+    pub cgroup: Arc<str>,
+}
+
+impl Owner {
+    /// Whoever it is of whom nothing could be learned.
+    pub fn unknown() -> Owner {
+        let info = OwnerInfo { kind: "unknown".into(), ..OwnerInfo::default() };
+        Owner { id: "unknown".into(), kind: OwnerKind::Unknown, info, cgroup: "".into() }
+    }
+}
+
+/// One process on a GPU as the driver lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, serde::Deserialize)]
+pub struct GpuProcess {
+    /// Process id, as the host sees it.
+    pub pid: u32,
+    /// MIG GPU and compute instance; `None` on a whole GPU.
+    pub instance: Option<(u32, u32)>,
+    /// Device memory it holds, in bytes; `None` where the driver does not tell.
+    pub memory: Option<u64>,
+}
+
+/// What is told of owners.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// Who processes work for: told once a process (an id is used again: `started` tells them apart).
+    Attributed(Vec<Attribution>),
+    /// What was read of owners that have processes on GPUs. Replaces what was told of them before.
+    Read(Vec<Reading>),
+}
+
+/// Who one process works for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attribution {
+    /// Process id, as the host sees it.
+    pub pid: u32,
+    /// When it was started, in seconds since 1970 (`/proc/PID/stat`, to 10 ms); `None` if it was gone before that
+    /// could be read.
+    pub started: Option<f64>,
+    /// Its owner.
+    pub owner: Arc<Owner>,
+}
+
+/// What was read of one owner.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// Its identity.
+    pub owner: Arc<str>,
+    /// When.
+    pub taken: Mono,
+    /// CPUs that its GPU processes may run on; `None` if not known.
+    pub allowed_cpus: Option<CpuSet>,
+    /// CPUs its GPU processes (their busiest threads) were seen on at this reading, each with how often.
+    pub ran_on: BTreeMap<u32, u32>,
+    /// Memory by NUMA node, in bytes (the cgroup's `memory.numa_stat`: anon and file); empty if not known.
+    pub memory_by_node: BTreeMap<u32, u64>,
+    /// CPU time of its cgroup, in seconds; of its GPU processes where it has none of its own.
+    pub cpu_seconds: Option<f64>,
+    /// CPUs it may use at most by its cgroup's quota; `None`: no quota.
+    pub cpu_limit: Option<f64>,
+    /// CPU time of the busiest thread of its GPU processes, in seconds, with the thread's id.
+    pub busiest_thread: Option<(u32, f64)>,
+    /// Processes that the kernel killed because its cgroup had no memory left, since the cgroup was made.
+    pub oom_kills: Option<u64>,
+}

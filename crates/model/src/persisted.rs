@@ -1,0 +1,57 @@
+//! What the ledger knows beyond a restart of the daemon.
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::Tier;
+use crate::clock::Mono;
+use crate::driver_module::LoadId;
+
+/// Which GPUs this node has had since it booted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The boot it belongs to.
+    pub boot_id: String,
+    /// The most GPUs ever seen in it at the same time.
+    pub devices: usize,
+    /// Every GPU seen in it, under its last index.
+    pub gpus: Vec<Identity>,
+}
+
+/// A GPU as it was last seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// NVML's index.
+    pub index: u32,
+    /// UUID.
+    pub uuid: String,
+    /// PCI address as `0000:06:00`; empty if it was not told.
+    pub pci: String,
+}
+
+/// What faults say about GPUs until they are reset or the driver is loaded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultBooks {
+    /// The boot it belongs to.
+    pub boot_id: String,
+    /// The load of the kernel module it belongs to; `None` where no module was seen.
+    pub load: Option<LoadId>,
+    /// The GPUs that have something against them.
+    pub gpus: Vec<FaultyGpu>,
+}
+
+/// A GPU with a fault that only a reset or a load of the driver ends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultyGpu {
+    /// UUID.
+    pub uuid: String,
+    /// Whether an Xid came after which it needs a reset.
+    pub fatal: bool,
+    /// Whether there was a memory error that is known not to be contained.
+    pub uncontained: bool,
+    /// When a memory error came that was not contained yet.
+    pub memory_error: Option<Mono>,
+    /// Since when it is lost, and the tier whose visit told so: its return is a reset.
+    pub lost: Option<(Mono, Option<Tier>)>,
+    /// Whether the driver asked for a reset.
+    pub asked: bool,
+}

@@ -1,0 +1,159 @@
+//! What was found of the machine, as plain data: made by the topology process, read by everybody else.
+
+pub mod compare;
+pub mod divide;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+pub mod place;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpus::CpuSet;
+
+/// What is told of the topology. Each replaces the one before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct News {
+    /// What was found.
+    pub topology: Arc<Topology>,
+    /// What differs from the first one seen on this machine, in words; `None`: not compared.
+    pub against_first_seen: Option<Vec<String>>,
+    /// What differs from the declared one; `None`: none is declared, or it cannot be read.
+    pub against_declared: Option<Vec<String>>,
+}
+
+/// One machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Topology {
+    /// What the machine calls itself (DMI vendor and product), empty if it does not.
+    pub machine: String,
+    /// Every CPU that may be used.
+    pub cpus: CpuSet,
+    /// Packages (sockets), by number.
+    pub packages: Vec<Package>,
+    /// NUMA nodes with CPUs or memory, by number.
+    pub numa_nodes: Vec<NumaNode>,
+    /// Groups of CPUs that share a last-level cache, in the order of their first CPU.
+    pub l3_groups: Vec<L3Group>,
+    /// Cores, each with its hardware threads, in the order of their first CPU.
+    pub cores: Vec<CpuSet>,
+    /// PCI devices of interest (GPUs, NVSwitches, network, storage) in the order of their addresses.
+    pub devices: Vec<Device>,
+    /// Why something is not told, in words.
+    pub notes: Vec<String>,
+}
+
+/// A socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Package {
+    /// The kernel's number.
+    pub index: u32,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+    /// Model of the processor; empty if not told.
+    pub model: String,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// The kernel's number.
+    pub index: u32,
+    /// Its CPUs; none for a node of memory alone (as the memory of a GPU on Grace).
+    pub cpus: CpuSet,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Package it is in, where it is in one.
+    pub package: Option<u32>,
+}
+
+/// CPUs that share a last-level cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct L3Group {
+    /// Its number, counted in the order of the first CPU.
+    pub index: u32,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+    /// Size of the cache, in bytes.
+    pub size_bytes: u64,
+}
+
+/// What a PCI device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// An NVIDIA GPU (3D or display controller).
+    Gpu,
+    /// An NVSwitch (NVIDIA bridge of another class).
+    Nvswitch,
+    /// A network controller: Ethernet or InfiniBand.
+    Network,
+    /// A storage controller, as NVMe.
+    Storage,
+}
+
+/// A PCI device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// What it is for.
+    pub kind: DeviceKind,
+    /// PCI address in sysfs's form: `0000:06:00.0`.
+    pub address: String,
+    /// Vendor and device, as `10de:2335`.
+    pub id: String,
+    /// Names of the kernel for it: `eth0`, `mlx5_0`, `nvme0n1`. Empty for a GPU.
+    pub names: Vec<String>,
+    /// NUMA node it is near to. `None`: the machine does not tell (a guest's `-1`), every node is as near.
+    pub numa_node: Option<u32>,
+    /// CPUs near it: those of its NUMA node, or all where none is told.
+    pub cpus: CpuSet,
+    /// Addresses of the bridges above it, from the root port down: empty right at the root complex.
+    pub bridges: Vec<String>,
+    /// What its PCIe link can do and does; `None` where sysfs does not tell.
+    pub link: Option<Link>,
+    /// What the port above it (slot, switch) can do.
+    pub port: Option<LinkCapability>,
+    /// State of a network device; `None` for others.
+    pub network: Option<Network>,
+}
+
+/// What one end of a PCIe link can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkCapability {
+    /// Generation: 5 is 32 GT/s.
+    pub generation: u8,
+    /// Lanes.
+    pub lanes: u8,
+}
+
+/// A PCIe link, as the device at its lower end has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// What the device can do.
+    pub most: LinkCapability,
+    /// What it has trained to; a GPU at rest may lower the generation, never the width.
+    pub now: LinkCapability,
+}
+
+/// State of a network device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    /// Name of the interface, as node_exporter's label `device` has it; empty if it has none.
+    pub interface: String,
+    /// Name of the RDMA device; empty if it has none.
+    pub rdma: String,
+    /// Whether it can carry traffic: the interface is up with a carrier, or the InfiniBand port is active.
+    pub up: Option<bool>,
+    /// Rate of the link in bytes per second, one way.
+    pub bytes_per_second: Option<f64>,
+}
+
+impl Topology {
+    /// The GPU at this PCI address, in whichever form it is written (`00000000:06:00.0`, upper or lower case).
+    pub fn gpu(&self, address: &str) -> Option<&Device> {
+        let wanted = crate::fact::pci_address(address)?;
+        let mut gpus = self.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
+        gpus.find(|gpu| crate::fact::pci_address(&gpu.address).as_ref() == Some(&wanted))
+    }
+}

@@ -1,0 +1,255 @@
+//! CPUs divided fairly: among the GPUs near them, or among the MIG slices of a GPU. Pure arithmetic over the model.
+//!
+//! What holds: a share lies within the CPUs near its GPU; the hardware threads of a core stay together; shares do not
+//! overlap unless there are fewer cores than takers; among takers near the same CPUs of the same weight they differ by
+//! at most one core; each is a run of cores in the order of NUMA nodes and last-level caches, and who gets the core too
+//! many is chosen so that runs end where caches end; every CPU near some GPU is in a share.
+
+use serde::Serialize;
+
+use super::place;
+use crate::cpus::CpuSet;
+use crate::topology::{NumaNode, Topology};
+
+/// What crossing from one NUMA node to the next costs, where crossing from one cache to the next costs 1.
+const NODE: usize = 1000;
+
+/// The share of a GPU or MIG slice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    /// Its CPUs.
+    pub cpus: CpuSet,
+    /// NUMA nodes with the memory near these CPUs.
+    pub memory_nodes: CpuSet,
+    /// Last-level caches of these CPUs, by number.
+    pub l3: Vec<u32>,
+    /// Whether somebody else has some of these CPUs too, as there are not enough cores.
+    pub shared: bool,
+}
+
+/// Shares of GPUs, each of which has these CPUs near it, in the order given.
+pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<Share> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (taker, cpus) in near.iter().enumerate() {
+        match groups.iter_mut().find(|group| group.near == *cpus) {
+            Some(group) => group.takers.push(taker),
+            None => groups.push(Group { near: cpus.clone(), takers: vec![taker] }),
+        }
+    }
+    let mut free = topology.cpus.clone();
+    let mut given = vec![CpuSet::default(); near.len()];
+    while let Some(at) = next(topology, &groups, &free) {
+        let group = groups.swap_remove(at);
+        let cores = cores(topology, &group.near.and(&free));
+        let take = group.fair(topology, &groups, &free, cores.len());
+        let runs = match take {
+            // All that is near it is given away: it shares what there is.
+            0 => split(
+                topology,
+                &self::cores(topology, &group.near.and(&topology.cpus)),
+                &vec![1; group.takers.len()],
+            ),
+            take => split(topology, &cores[..take], &vec![1; group.takers.len()]),
+        };
+        for (taker, cpus) in group.takers.into_iter().zip(runs) {
+            free = free.without(&cpus);
+            given[taker] = cpus;
+        }
+    }
+    shares(topology, given)
+}
+
+/// Shares of the slices of a GPU whose share these CPUs are, by the weights of the slices (their compute slices).
+pub fn among_slices(topology: &Topology, cpus: &CpuSet, weights: &[u32]) -> Vec<Share> {
+    shares(topology, split(topology, &cores(topology, cpus), weights))
+}
+
+/// CPUs that are near no GPU and so in no share.
+pub fn left_over(topology: &Topology, shares: &[Share]) -> CpuSet {
+    shares.iter().fold(topology.cpus.clone(), |left, share| left.without(&share.cpus))
+}
+
+/// How many compute slices the MIG profile of a device has, as 3 of `3g.71gb` and 1 of `1c.3g.71gb`; 1 if it does not
+/// tell.
+pub fn compute_slices(profile: &str) -> u32 {
+    let first = profile.split('.').next().unwrap_or_default();
+    first.strip_suffix(['g', 'c']).and_then(|number| number.parse().ok()).filter(|n| *n > 0).unwrap_or(1)
+}
+
+/// Takers near the same CPUs.
+struct Group {
+    near: CpuSet,
+    takers: Vec<usize>,
+}
+
+impl Group {
+    /// How many of the free cores near it are its fair part, if takers with other CPUs near them want some of them.
+    fn fair(&self, topology: &Topology, others: &[Group], free: &CpuSet, mine: usize) -> usize {
+        let (mut all, mut takers) = (self.near.clone(), self.takers.len());
+        let mut others: Vec<&Group> = others.iter().collect();
+        // Also those who only compete with somebody who competes with it.
+        while let Some(at) = others.iter().position(|other| !other.near.and(&all).and(free).is_empty()) {
+            let other = others.swap_remove(at);
+            all = all.or(&other.near);
+            takers += other.takers.len();
+        }
+        if takers == self.takers.len() {
+            return mine;
+        }
+        let all = cores(topology, &all.and(free)).len();
+        ((all * self.takers.len() + takers / 2) / takers).max(self.takers.len()).min(mine)
+    }
+}
+
+/// Whose turn it is: of those who can go nowhere that another group cannot go as well, the group with the fewest free
+/// cores for each of its takers.
+fn next(topology: &Topology, groups: &[Group], free: &CpuSet) -> Option<usize> {
+    let wide = |at: usize| {
+        let inside = |other: &Group| other.near != groups[at].near && other.near.is_within(&groups[at].near);
+        groups.iter().any(inside)
+    };
+    let scarce = |group: &Group| {
+        let cores = cores(topology, &group.near.and(free)).len();
+        (cores * 1_000_000 / group.takers.len(), group.takers.first().copied())
+    };
+    (0..groups.len()).min_by_key(|at| (wide(*at), scarce(&groups[*at])))
+}
+
+/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU of which no core is told
+/// is one by itself.
+fn cores(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
+    let mut cores: Vec<CpuSet> = topology.cores.iter().map(|core| core.and(cpus)).collect();
+    let told = cores.iter().fold(CpuSet::default(), |told, core| told.or(core));
+    cores.extend(cpus.without(&told).iter().map(|cpu| CpuSet::from_iter([cpu])));
+    cores.retain(|core| !core.is_empty());
+    cores.sort_by_cached_key(|core| (node_at(topology, core), l3_at(topology, core), core.iter().next()));
+    cores
+}
+
+fn node_at(topology: &Topology, core: &CpuSet) -> Option<usize> {
+    topology.numa_nodes.iter().position(|node| !node.cpus.and(core).is_empty())
+}
+
+fn l3_at(topology: &Topology, core: &CpuSet) -> Option<usize> {
+    topology.l3_groups.iter().position(|group| !group.cpus.and(core).is_empty())
+}
+
+/// Cores in runs of sizes by weight. Fewer cores than takers are shared.
+fn split(topology: &Topology, cores: &[CpuSet], weights: &[u32]) -> Vec<CpuSet> {
+    let takers = weights.len();
+    if cores.len() < takers {
+        return (0..takers)
+            .map(|taker| cores.get(taker * cores.len() / takers).cloned().unwrap_or_default())
+            .collect();
+    }
+    let mut rest = cores.iter();
+    let sizes = match weights.windows(2).all(|pair| pair[0] == pair[1]) {
+        true => even(&costs(topology, cores), takers),
+        false => weighted(cores.len(), weights),
+    };
+    let run = |size| rest.by_ref().take(size).fold(CpuSet::default(), |run, core| run.or(core));
+    sizes.into_iter().map(run).collect()
+}
+
+/// For each core what crossing to it from the first one costs, by NUMA nodes and caches in between.
+fn costs(topology: &Topology, cores: &[CpuSet]) -> Vec<usize> {
+    let places: Vec<_> = cores.iter().map(|core| (node_at(topology, core), l3_at(topology, core))).collect();
+    let mut sum = 0;
+    let mut costs = vec![0; cores.len().min(1)];
+    for pair in places.windows(2) {
+        sum += if pair[0].0 != pair[1].0 { NODE } else { usize::from(pair[0].1 != pair[1].1) };
+        costs.push(sum);
+    }
+    costs
+}
+
+/// Equal sizes; who gets one more is chosen so that runs cross as few caches as can be, else who comes first.
+fn even(costs: &[usize], takers: usize) -> Vec<usize> {
+    if takers == 0 {
+        return Vec::new();
+    }
+    let (base, more) = (costs.len() / takers, costs.len() % takers);
+    let run = |from: usize, size: usize| match size {
+        0 => 0,
+        size => costs[from + size - 1] - costs[from],
+    };
+    // best[taker][given]: least cost of the runs from this taker on, when so many before it got one more.
+    let impossible = usize::MAX / 2;
+    let mut best = vec![vec![impossible; more + 2]; takers + 1];
+    best[takers][more] = 0;
+    for taker in (0..takers).rev() {
+        for given in 0..=more.min(taker) {
+            let from = taker * base + given;
+            let without = if from + base <= costs.len() { run(from, base) } else { impossible };
+            let with =
+                if given < more && from + base < costs.len() { run(from, base + 1) } else { impossible };
+            best[taker][given] = (without + best[taker + 1][given]).min(with + best[taker + 1][given + 1]);
+        }
+    }
+    let mut given = 0;
+    let mut sizes = Vec::with_capacity(takers);
+    for taker in 0..takers {
+        let from = taker * base + given;
+        let takes_more =
+            given < more && run(from, base + 1) + best[taker + 1][given + 1] == best[taker][given];
+        given += usize::from(takes_more);
+        sizes.push(base + usize::from(takes_more));
+    }
+    sizes
+}
+
+/// Sizes by weight (largest remainders), at least one each: there are as many cores as takers.
+fn weighted(cores: usize, weights: &[u32]) -> Vec<usize> {
+    let all: f64 = weights.iter().map(|weight| f64::from((*weight).max(1))).sum();
+    let ideal: Vec<f64> =
+        weights.iter().map(|weight| f64::from((*weight).max(1)) * cores as f64 / all).collect();
+    let mut sizes: Vec<usize> = ideal.iter().map(|ideal| (ideal.floor() as usize).max(1)).collect();
+    let by = |a: f64, b: f64| a.total_cmp(&b);
+    while sizes.iter().sum::<usize>() > cores {
+        let over = |at: &usize| sizes[*at] as f64 - ideal[*at];
+        let large = (0..sizes.len()).filter(|at| sizes[*at] > 1);
+        let Some(at) = large.max_by(|a, b| by(over(a), over(b))) else { break };
+        sizes[at] -= 1;
+    }
+    while sizes.iter().sum::<usize>() < cores {
+        let over = |at: &usize| sizes[*at] as f64 - ideal[*at];
+        let Some(at) = (0..sizes.len()).min_by(|a, b| by(over(a), over(b))) else { break };
+        sizes[at] += 1;
+    }
+    sizes
+}
+
+/// What belongs to these sets of CPUs.
+fn shares(topology: &Topology, given: Vec<CpuSet>) -> Vec<Share> {
+    let shared = |at: usize| {
+        given.iter().enumerate().any(|(other, cpus)| other != at && !cpus.and(&given[at]).is_empty())
+    };
+    let shared: Vec<bool> = (0..given.len()).map(shared).collect();
+    let share = |(cpus, shared): (CpuSet, bool)| Share {
+        memory_nodes: memory_nodes(topology, &cpus),
+        l3: place::l3_of(topology, &cpus),
+        shared,
+        cpus,
+    };
+    given.into_iter().zip(shared).map(share).collect()
+}
+
+/// NUMA nodes with memory near these CPUs: their own; without memory there, those of their package, else all that have
+/// CPUs. Nodes of memory alone are left to those who ask for them: on some machines that is the memory of a GPU.
+fn memory_nodes(topology: &Topology, cpus: &CpuSet) -> CpuSet {
+    let of = |wanted: &dyn Fn(&NumaNode) -> bool| -> CpuSet {
+        let nodes = topology.numa_nodes.iter().filter(|node| node.memory_bytes > 0 && !node.cpus.is_empty());
+        nodes.filter(|node| wanted(node)).map(|node| node.index).collect()
+    };
+    let own = of(&|node| !node.cpus.and(cpus).is_empty());
+    if !own.is_empty() {
+        return own;
+    }
+    let packages = topology.packages.iter().filter(|package| !package.cpus.and(cpus).is_empty());
+    let packages: Vec<u32> = packages.map(|package| package.index).collect();
+    let near = of(&|node| node.package.is_some_and(|package| packages.contains(&package)));
+    if near.is_empty() { of(&|_| true) } else { near }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! GPM: what the units of the GPU did between two samples of the driver's profiling counters (Hopper and
+//! later). The counters have one reader at a time, so they can be switched off, which frees the samples.
+//!
+//! Windows follow each other without a gap: the sample that ends one begins the next. NVML takes 1.9 ms to
+//! compute `graphics` and next to nothing for all others together (H200), so that one has longer windows.
+
+use std::collections::HashMap;
+
+use nvml_wrapper::GpmSample;
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::gpm::gpm_metrics_get;
+
+use super::visit::Visit;
+use model::catalog::schema::{Entity, Label, Metric};
+use model::catalog::{self as m, Direction, GpmUnit, GpuInstance, MetricId, Subject};
+use model::clock::Mono;
+use model::sample::{Drained, Drop, GpmWindow, Missing, Row};
+
+/// Units of the GPU with their GPM metric, a percentage.
+const UNITS: [(GpmMetricId, GpmUnit); 11] = [
+    (GpmMetricId::SmUtil, GpmUnit::Sm),
+    (GpmMetricId::SmOccupancy, GpmUnit::SmOccupancy),
+    (GpmMetricId::IntegerUtil, GpmUnit::Integer),
+    (GpmMetricId::AnyTensorUtil, GpmUnit::Tensor),
+    (GpmMetricId::DfmaTensorUtil, GpmUnit::TensorDfma),
+    (GpmMetricId::HmmaTensorUtil, GpmUnit::TensorHmma),
+    (GpmMetricId::ImmaTensorUtil, GpmUnit::TensorImma),
+    (GpmMetricId::DramBwUtil, GpmUnit::Dram),
+    (GpmMetricId::Fp64Util, GpmUnit::Fp64),
+    (GpmMetricId::Fp32Util, GpmUnit::Fp32),
+    (GpmMetricId::Fp16Util, GpmUnit::Fp16),
+];
+
+/// The unit with longer windows.
+const GRAPHICS: [(GpmMetricId, GpmUnit); 1] = [(GpmMetricId::GraphicsUtil, GpmUnit::Graphics)];
+
+/// Links with their GPM metric, a rate in MiB a second.
+const RATES: [(GpmMetricId, Wire, Direction); 4] = [
+    (GpmMetricId::PcieTxPerSec, Wire::Pcie, Direction::Tx),
+    (GpmMetricId::PcieRxPerSec, Wire::Pcie, Direction::Rx),
+    (GpmMetricId::NvlinkTotalTxPerSec, Wire::NvLink, Direction::Tx),
+    (GpmMetricId::NvlinkTotalRxPerSec, Wire::NvLink, Direction::Rx),
+];
+
+/// Ids of all GPM metrics that are read.
+pub fn metrics_read() -> impl Iterator<Item = u32> {
+    let units = UNITS.iter().chain(&GRAPHICS).map(|(id, _)| id.as_c());
+    units.chain(RATES.iter().map(|(id, ..)| id.as_c()))
+}
+
+const MIB: f64 = 1_048_576.0;
+/// A unit can be measured a little more than always active, as numerator and denominator are not read at
+/// the same instant. More than this is no rounding.
+const MOST_PERCENT: f64 = 105.0;
+
+const METRICS_GET: &str = "nvmlGpmMetricsGet";
+
+#[derive(Clone, Copy, PartialEq)]
+enum Wire {
+    Pcie,
+    NvLink,
+}
+
+/// The metrics of one kind of subject.
+struct Family<E: Entity + 'static> {
+    active: &'static Metric<E, (GpmUnit,)>,
+    seconds: &'static Metric<E, (GpmUnit,)>,
+    pcie: &'static Metric<E, (Direction,)>,
+    nvlink: &'static Metric<E, (Direction,)>,
+}
+
+impl<E: Entity + 'static> Family<E> {
+    fn feeds(&self) -> [MetricId; 4] {
+        [self.active.id(), self.seconds.id(), self.pcie.id(), self.nvlink.id()]
+    }
+
+    fn bytes(&self, wire: Wire) -> &'static Metric<E, (Direction,)> {
+        match wire {
+            Wire::Pcie => self.pcie,
+            Wire::NvLink => self.nvlink,
+        }
+    }
+}
+
+const WHOLE: Family<m::Gpu> = Family {
+    active: &m::gpu_gpm_active_ratio,
+    seconds: &m::gpu_gpm_active_seconds_total,
+    pcie: &m::gpu_gpm_pcie_bytes_total,
+    nvlink: &m::gpu_gpm_nvlink_bytes_total,
+};
+
+const INSTANCE: Family<GpuInstance> = Family {
+    active: &m::gpu_mig_gpm_active_ratio,
+    seconds: &m::gpu_mig_gpm_active_seconds_total,
+    pcie: &m::gpu_mig_gpm_pcie_bytes_total,
+    nvlink: &m::gpu_mig_gpm_nvlink_bytes_total,
+};
+
+/// What is read of a window.
+struct Wanted {
+    units: &'static [(GpmMetricId, GpmUnit)],
+    rates: &'static [(GpmMetricId, Wire, Direction)],
+}
+
+const SLOW: Wanted = Wanted { units: &UNITS, rates: &RATES };
+const RARE: Wanted = Wanted { units: &GRAPHICS, rates: &[] };
+
+/// The newest sample of the GPU (`None`) and of each of its GPU instances: the beginning of the next window.
+type Begun = HashMap<Option<u32>, (GpmSample<'static>, Mono)>;
+
+/// The windows that are open.
+#[derive(Debug, Default)]
+pub struct Gpm {
+    slow: Begun,
+    rare: Begun,
+    supported: Option<bool>,
+}
+
+impl Gpm {
+    /// Ends a window and begins the next, of the GPU and of its GPU instances. Switched off, it frees
+    /// the samples.
+    pub fn slow(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+        if self.there(v) {
+            v.rows.of(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
+            windows(&mut self.slow, &SLOW, v, on, instances);
+        }
+    }
+
+    /// The same for what has longer windows.
+    pub fn rare(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+        if self.there(v) {
+            windows(&mut self.rare, &RARE, v, on, instances);
+        }
+    }
+
+    /// What was read under another MIG layout is void.
+    pub fn forget(&mut self) {
+        self.slow.clear();
+        self.rare.clear();
+    }
+
+    fn there(&mut self, v: &mut Visit<'_>) -> bool {
+        const SUPPORT: &str = "nvmlGpmQueryDeviceSupport";
+        let feeds: Vec<MetricId> =
+            [m::gpu_gpm_enabled.id()].into_iter().chain(WHOLE.feeds()).chain(INSTANCE.feeds()).collect();
+        if !v.wants(&feeds) {
+            return false;
+        }
+        if self.supported.is_none() {
+            self.supported = v.read(SUPPORT, &feeds, |d| d.gpm_support());
+        }
+        if self.supported == Some(false) {
+            v.gap(SUPPORT.into(), &feeds, Missing::Unsupported);
+        }
+        self.supported == Some(true)
+    }
+}
+
+fn windows(begun: &mut Begun, wanted: &Wanted, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+    begun.retain(|of, _| on && of.is_none_or(|id| instances.iter().any(|i| i.gpu_instance == id)));
+    if !on {
+        return;
+    }
+    if v.wants(&WHOLE.feeds()) {
+        let gpu = v.gpu.clone();
+        window(begun, wanted, v, &gpu, None, &WHOLE);
+    }
+    if v.wants(&INSTANCE.feeds()) {
+        for instance in instances {
+            window(begun, wanted, v, instance, Some(instance.gpu_instance), &INSTANCE);
+        }
+    }
+}
+
+fn window<E: Entity + 'static>(
+    begun: &mut Begun,
+    wanted: &Wanted,
+    v: &mut Visit<'_>,
+    entity: &E,
+    id: Option<u32>,
+    family: &Family<E>,
+) {
+    let feeds = family.feeds();
+    let sampled = match id {
+        None => v.read("nvmlGpmSampleGet", &feeds, |d| d.gpm_sample()),
+        Some(id) => v.read(("nvmlGpmMigSampleGet", id), &feeds, |d| d.gpm_mig_sample(id)),
+    };
+    // A sample that failed leaves the window open; one that is not supported leaves none.
+    let Some(sample) = sampled else { return };
+    let now = Mono::now();
+    let Some((begin, since)) = begun.get(&id) else {
+        // Counters begin at 0 with the first sample, before anything was measured.
+        v.drained.push(Drained::Gpm(born(entity.subject(), wanted, family)));
+        begun.insert(id, (sample, now));
+        return;
+    };
+    let seconds = now.since(*since).as_secs_f64();
+    let units = wanted.units.iter().map(|(id, _)| *id);
+    let ids: Vec<GpmMetricId> = units.chain(wanted.rates.iter().map(|(id, ..)| *id)).collect();
+    let Some(values) = v.read(METRICS_GET, &feeds, |d| gpm_metrics_get(d.nvml(), begin, &sample, &ids))
+    else {
+        return;
+    };
+    begun.insert(id, (sample, now));
+    let mut values = values.into_iter().map(|value| value.map(|result| result.value));
+    let mut sums = Vec::new();
+    for ((metric, unit), value) in wanted.units.iter().zip(&mut values) {
+        let call = (METRICS_GET, metric.as_c());
+        let ratio = match value {
+            Ok(percent) => ratio(percent).map_err(Missing::Dropped),
+            Err(error) => Err(super::driver::classify(&error).missing()),
+        };
+        let put = ratio.and_then(|ratio| {
+            let put = v.rows.of(entity).put(family.active, (*unit,), ratio);
+            put.map(|()| ratio).map_err(Missing::Dropped)
+        });
+        match put {
+            Ok(ratio) => sums.push(row(family.seconds, unit.text(), ratio * seconds)),
+            Err(missing) => v.gap(call.into(), &feeds[..2], missing),
+        }
+    }
+    for ((metric, wire, direction), value) in wanted.rates.iter().zip(&mut values) {
+        let call = (METRICS_GET, metric.as_c());
+        let total = family.bytes(*wire);
+        match value {
+            // 10 PB/s: no link is as fast.
+            Ok(rate) if (0.0..1e10).contains(&rate) => {
+                sums.push(row(total, direction.text(), rate * MIB * seconds));
+            }
+            Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(Drop::OutOfRange)),
+            Err(error) => v.gap(call.into(), &[total.id()], super::driver::classify(&error).missing()),
+        }
+    }
+    v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));
+}
+
+/// A window in which nothing was measured.
+fn born<E: Entity + 'static>(subject: Subject, wanted: &Wanted, family: &Family<E>) -> GpmWindow {
+    let units = wanted.units.iter().map(|(_, unit)| row(family.seconds, unit.text(), 0.0));
+    let rates =
+        wanted.rates.iter().map(|(_, wire, direction)| row(family.bytes(*wire), direction.text(), 0.0));
+    GpmWindow { subject, seconds: 0.0, sums: units.chain(rates).collect() }
+}
+
+fn row<E: Entity, L: model::catalog::schema::LabelSet>(
+    metric: &Metric<E, L>,
+    label: model::catalog::schema::LabelText,
+    value: f64,
+) -> Row {
+    Row { metric: metric.id(), labels: vec![label], value }
+}
+
+/// A percentage as a ratio; NaN and what no rounding explains are none.
+fn ratio(percent: f64) -> Result<f64, Drop> {
+    match (0.0..=MOST_PERCENT).contains(&percent) {
+        true => Ok((percent / 100.0).min(1.0)),
+        false => Err(Drop::OutOfRange),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentage_is_a_ratio_only_if_it_can_be_one() {
+        assert_eq!(ratio(57.0), Ok(0.57));
+        assert_eq!(ratio(100.4), Ok(1.0));
+        for wrong in [-0.1, 105.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(ratio(wrong), Err(Drop::OutOfRange));
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What is read of a GPU, tier by tier. Adding a metric whose call is cheap: one line in `normal`.
+//!
+//! Measured costs of the calls decide the tier (`docs/DESIGN.md`). A call of 1 ms and more belongs into the
+//! slow tier or above: visits to those are made one at a time on the node.
+
+/// A field that feeds one metric.
+macro_rules! field {
+    ($id:expr, $metric:ident, $labels:expr, $scale:expr) => {
+        Field::new($id, m::$metric.id(), $scale, |rows, gpu, _, value| {
+            rows.of(gpu).put(&m::$metric, $labels, value)
+        })
+    };
+}
+
+mod errors;
+mod fabric;
+mod found;
+mod nvlink;
+mod pcie;
+pub(super) mod processes;
+mod slowdown;
+mod vgpu;
+mod video;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, ComputeMode as NvmlComputeMode, EccCounter as NvmlEccCounter, MemoryError, MemoryLocation,
+    TemperatureSensor, TemperatureThreshold as NvmlThreshold,
+};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::field_id;
+
+pub use found::Found;
+pub use slowdown::Slowdown;
+
+use super::raw;
+use super::visit::{Field, Scale, Visit};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{
+    self as m, ClockDomain, ClockEvent, ComputeMode, EccCounter, EccError, EccMemory, GpuInfo, PowerLimit,
+    RemapCause, Sensor, TemperatureThreshold, Tier,
+};
+
+const ONE: Scale = Scale::ONE;
+const PERCENT: Scale = Scale::PERCENT;
+const MILLI: Scale = Scale::MILLI;
+const MEGA: Scale = Scale::MEGA;
+const MICRO: Scale = Scale::MICRO;
+const NANO: Scale = Scale::NANO;
+const KIBI: Scale = Scale::KIBI;
+const BITS: Scale = Scale::BITS;
+
+/// Ids of all fields that are read, by the numbers of the bindings.
+pub fn fields_read() -> impl Iterator<Item = u32> {
+    let tables = [&SLOW_FIELDS[..], &slowdown::FIELDS, &pcie::FIELDS, &nvlink::TOTALS, &nvlink::OF_LINKS];
+    tables.into_iter().flatten().map(Field::id).chain(nvlink::ONE_BY_ONE)
+}
+
+/// Reads one tier.
+pub fn read(tier: Tier, v: &mut Visit<'_>) {
+    match tier {
+        Tier::Identity => identity(v),
+        Tier::Once => once(v),
+        Tier::Fast => fast(v),
+        Tier::Normal => normal(v),
+        Tier::Slow => slow(v),
+        Tier::Rare => rare(v),
+        Tier::Nvlink => nvlink::links_tier(v),
+        Tier::Samples | Tier::Computed => {}
+    }
+}
+
+/// What a driver reads together in one call of some 0.1 ms, so not once a second.
+static SLOW_FIELDS: [Field; 10] = [
+    Field::new(
+        field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+        m::gpu_recovery_action.id(),
+        ONE,
+        errors::recovery_action,
+    ),
+    field!(field_id::NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE),
+    field!(field_id::NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI),
+    field!(field_id::NVML_FI_DEV_REMAPPED_COR, gpu_remapped_rows, (RemapCause::Correctable,), ONE),
+    field!(field_id::NVML_FI_DEV_REMAPPED_UNC, gpu_remapped_rows, (RemapCause::Uncorrectable,), ONE),
+    field!(field_id::NVML_FI_DEV_REMAPPED_PENDING, gpu_row_remap_pending, (), ONE),
+    field!(field_id::NVML_FI_DEV_REMAPPED_FAILURE, gpu_row_remap_failure, (), ONE),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::SwPowerCap,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::SyncBoost,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::SwThermalSlowdown,),
+        NANO
+    ),
+];
+
+const DOMAINS: [(Clock, ClockDomain); 4] = [
+    (Clock::Graphics, ClockDomain::Graphics),
+    (Clock::SM, ClockDomain::Sm),
+    (Clock::Memory, ClockDomain::Memory),
+    (Clock::Video, ClockDomain::Video),
+];
+
+/// Bits of nvmlClocksEventReason* in the header, in the order of [`ClockEvent`].
+const CLOCK_EVENT_BITS: [u64; 9] = [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100];
+
+/// Only what is added up between two publications: anything else would be read nine times for nothing.
+fn fast(v: &mut Visit<'_>) {
+    const REASONS: &str = "nvmlDeviceGetCurrentClocksEventReasons";
+    // The ledger adds the states up to seconds, so they are sent also if they are not to be published.
+    let feeds = [m::gpu_clock_event_active.id(), m::gpu_clock_event_seconds_total.id()];
+    let bits = v.read(REASONS, &feeds, raw::clocks_event_reasons);
+    v.found().slowdown.seen |= bits.is_none_or(|bits| bits & slowdown::BITS != 0);
+    if let Some(bits) = bits {
+        for (event, bit) in ClockEvent::ALL.iter().zip(CLOCK_EVENT_BITS) {
+            v.rows.of(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
+        }
+    }
+}
+
+fn normal(v: &mut Visit<'_>) {
+    v.value("nvmlDeviceGetPowerUsage", &m::gpu_power_watts, (), MILLI, |d| d.power_usage());
+    v.value(("nvmlDeviceGetTemperature", 0), &m::gpu_temperature_celsius, (Sensor::Gpu,), ONE, |d| {
+        d.temperature(TemperatureSensor::Gpu)
+    });
+    for (clock, domain) in DOMAINS {
+        let call = ("nvmlDeviceGetClockInfo", clock.as_c());
+        v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock));
+    }
+
+    const UTILIZATION: &str = "nvmlDeviceGetUtilizationRates";
+    let feeds = [m::gpu_utilization_ratio.id(), m::gpu_memory_utilization_ratio.id()];
+    if let Some(u) = v.read(UTILIZATION, &feeds, |d| d.utilization_rates()) {
+        v.put(UTILIZATION, &m::gpu_utilization_ratio, (), u.gpu, PERCENT);
+        v.put(UTILIZATION, &m::gpu_memory_utilization_ratio, (), u.memory, PERCENT);
+    }
+    v.value("nvmlDeviceGetEncoderUtilization", &m::gpu_encoder_utilization_ratio, (), PERCENT, |d| {
+        d.encoder_utilization().map(|u| u.utilization)
+    });
+    v.value("nvmlDeviceGetDecoderUtilization", &m::gpu_decoder_utilization_ratio, (), PERCENT, |d| {
+        d.decoder_utilization().map(|u| u.utilization)
+    });
+    v.value("nvmlDeviceGetJpgUtilization", &m::gpu_jpeg_utilization_ratio, (), PERCENT, raw::jpg_utilization);
+    v.value("nvmlDeviceGetOfaUtilization", &m::gpu_ofa_utilization_ratio, (), PERCENT, raw::ofa_utilization);
+
+    processes::normal(v);
+
+    const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
+    let feeds = [
+        m::gpu_memory_total_bytes.id(),
+        m::gpu_memory_used_bytes.id(),
+        m::gpu_memory_free_bytes.id(),
+        m::gpu_memory_reserved_bytes.id(),
+    ];
+    if let Some(memory) = v.read(MEMORY, &feeds, |d| d.memory_info()) {
+        v.put(MEMORY, &m::gpu_memory_total_bytes, (), memory.total, ONE);
+        v.put(MEMORY, &m::gpu_memory_used_bytes, (), memory.used, ONE);
+        v.put(MEMORY, &m::gpu_memory_free_bytes, (), memory.free, ONE);
+        v.put(MEMORY, &m::gpu_memory_reserved_bytes, (), memory.reserved, ONE);
+    }
+    v.value("nvmlDeviceGetPerformanceState", &m::gpu_performance_state, (), ONE, |d| {
+        d.performance_state().map(|state| state.as_c())
+    });
+    for (counter, c) in
+        [(NvmlEccCounter::Volatile, EccCounter::Volatile), (NvmlEccCounter::Aggregate, EccCounter::Aggregate)]
+    {
+        for (error, e) in ECC_ERRORS {
+            let call = ("nvmlDeviceGetTotalEccErrors", [error.as_c(), counter.as_c()]);
+            v.value(call, &m::gpu_ecc_total_errors, (c, e), ONE, |d| d.total_ecc_errors(error, counter));
+        }
+    }
+}
+
+const ECC_ERRORS: [(MemoryError, EccError); 2] =
+    [(MemoryError::Corrected, EccError::Corrected), (MemoryError::Uncorrected, EccError::Uncorrected)];
+
+const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
+    (MemoryLocation::L1Cache, EccMemory::L1Cache),
+    (MemoryLocation::L2Cache, EccMemory::L2Cache),
+    (MemoryLocation::Device, EccMemory::Dram),
+    (MemoryLocation::RegisterFile, EccMemory::RegisterFile),
+    (MemoryLocation::Texture, EccMemory::TextureMemory),
+    (MemoryLocation::Shared, EccMemory::TextureShm),
+    (MemoryLocation::Cbu, EccMemory::Cbu),
+    (MemoryLocation::SRAM, EccMemory::Sram),
+];
+
+fn slow(v: &mut Visit<'_>) {
+    v.fields(&SLOW_FIELDS);
+    slowdown::slow(v);
+    let limit = &m::gpu_power_limit_watts;
+    v.value("nvmlDeviceGetEnforcedPowerLimit", limit, (PowerLimit::Enforced,), MILLI, |d| {
+        d.enforced_power_limit()
+    });
+    v.value("nvmlDeviceGetCurrPcieLinkGeneration", &m::gpu_pcie_link_generation, (), ONE, |d| {
+        d.current_pcie_link_gen()
+    });
+    v.value("nvmlDeviceGetCurrPcieLinkWidth", &m::gpu_pcie_link_width_lanes, (), ONE, |d| {
+        d.current_pcie_link_width()
+    });
+
+    for (counter, c) in
+        [(NvmlEccCounter::Volatile, EccCounter::Volatile), (NvmlEccCounter::Aggregate, EccCounter::Aggregate)]
+    {
+        for (error, e) in ECC_ERRORS {
+            for (location, memory) in ECC_MEMORIES {
+                let call =
+                    ("nvmlDeviceGetMemoryErrorCounter", [error.as_c(), counter.as_c(), location.as_c()]);
+                v.value(call, &m::gpu_ecc_errors, (c, e, memory), ONE, |d| {
+                    d.memory_error_counter(error, counter, location)
+                });
+            }
+        }
+    }
+
+    errors::slow(v);
+    fabric::slow(v);
+    nvlink::slow(v);
+    video::slow(v);
+    vgpu::slow(v);
+    processes::slow(v);
+
+    v.value("nvmlDeviceGetPersistenceMode", &m::gpu_persistence_mode_enabled, (), ONE, |d| {
+        d.is_in_persistent_mode()
+    });
+    if let Some(mode) = v.read("nvmlDeviceGetComputeMode", &[m::gpu_compute_mode.id()], |d| d.compute_mode())
+    {
+        let mode = match mode {
+            NvmlComputeMode::Default => ComputeMode::Default,
+            NvmlComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
+            NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
+            NvmlComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
+        };
+        v.rows.of(v.gpu).state(&m::gpu_compute_mode, mode);
+    }
+}
+
+fn rare(v: &mut Visit<'_>) {
+    // The dearest call, and one that holds up the cheap calls of every NVML client on the GPU.
+    v.value("nvmlDeviceGetTotalEnergyConsumption", &m::gpu_energy_joules_total, (), MILLI, |d| {
+        d.total_energy_consumption()
+    });
+
+    let limit = &m::gpu_power_limit_watts;
+    v.value("nvmlDeviceGetPowerManagementLimit", limit, (PowerLimit::Configured,), MILLI, |d| {
+        d.power_management_limit()
+    });
+    v.value("nvmlDeviceGetPowerManagementDefaultLimit", limit, (PowerLimit::Default,), MILLI, |d| {
+        d.power_management_limit_default()
+    });
+    const CONSTRAINTS: &str = "nvmlDeviceGetPowerManagementLimitConstraints";
+    if let Some(c) = v.read(CONSTRAINTS, &[limit.id()], |d| d.power_management_limit_constraints()) {
+        v.put(CONSTRAINTS, limit, (PowerLimit::Min,), c.min_limit, MILLI);
+        v.put(CONSTRAINTS, limit, (PowerLimit::Max,), c.max_limit, MILLI);
+    }
+
+    const BAR1: &str = "nvmlDeviceGetBAR1MemoryInfo";
+    let feeds = [
+        m::gpu_bar1_memory_total_bytes.id(),
+        m::gpu_bar1_memory_used_bytes.id(),
+        m::gpu_bar1_memory_free_bytes.id(),
+    ];
+    if let Some(bar1) = v.read(BAR1, &feeds, |d| d.bar1_memory_info()) {
+        v.put(BAR1, &m::gpu_bar1_memory_total_bytes, (), bar1.total, ONE);
+        v.put(BAR1, &m::gpu_bar1_memory_used_bytes, (), bar1.used, ONE);
+        v.put(BAR1, &m::gpu_bar1_memory_free_bytes, (), bar1.free, ONE);
+    }
+
+    const ECC: &str = "nvmlDeviceGetEccMode";
+    let feeds = [m::gpu_ecc_mode_enabled.id(), m::gpu_ecc_mode_pending_enabled.id()];
+    if let Some(ecc) = v.read(ECC, &feeds, |d| d.is_ecc_enabled()) {
+        v.put(ECC, &m::gpu_ecc_mode_enabled, (), ecc.currently_enabled, ONE);
+        v.put(ECC, &m::gpu_ecc_mode_pending_enabled, (), ecc.pending_enabled, ONE);
+    }
+
+    // A margin of degrees follows from temperature and thresholds too, which cost next to nothing.
+    v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
+        raw::margin_temperature(d)
+    });
+    v.value("nvmlDeviceGetPcieReplayCounter", &m::gpu_pcie_replays_total, (), ONE, |d| {
+        d.pcie_replay_counter()
+    });
+    v.fields(&pcie::FIELDS);
+    errors::rare(v);
+    pcie::rare(v);
+    fabric::rare(v);
+    nvlink::rare(v);
+}
+
+fn once(v: &mut Visit<'_>) {
+    nvlink::once(v);
+    for (threshold, t) in [
+        (NvmlThreshold::Shutdown, TemperatureThreshold::Shutdown),
+        (NvmlThreshold::Slowdown, TemperatureThreshold::Slowdown),
+        (NvmlThreshold::MemoryMax, TemperatureThreshold::MemoryMax),
+        (NvmlThreshold::GpuMax, TemperatureThreshold::GpuMax),
+    ] {
+        let call = ("nvmlDeviceGetTemperatureThreshold", threshold.as_c());
+        v.value(call, &m::gpu_temperature_threshold_celsius, (t,), ONE, |d| {
+            d.temperature_threshold(threshold)
+        });
+    }
+    for (clock, domain) in DOMAINS {
+        let call = ("nvmlDeviceGetMaxClockInfo", clock.as_c());
+        v.value(call, &m::gpu_clock_max_hertz, (domain,), MEGA, |d| d.max_clock_info(clock));
+    }
+    v.value("nvmlDeviceGetMaxPcieLinkGeneration", &m::gpu_pcie_link_max_generation, (), ONE, |d| {
+        d.max_pcie_link_gen()
+    });
+    v.value("nvmlDeviceGetMaxPcieLinkWidth", &m::gpu_pcie_link_max_width_lanes, (), ONE, |d| {
+        d.max_pcie_link_width()
+    });
+    v.value("nvmlDeviceGetNumGpuCores", &m::gpu_cuda_cores, (), ONE, |d| d.num_cores());
+    v.value("nvmlDeviceGetMemoryBusWidth", &m::gpu_memory_bus_width_bytes, (), BITS, |d| {
+        d.memory_bus_width()
+    });
+}
+
+fn identity(v: &mut Visit<'_>) {
+    let feeds = [m::gpu_info.id()];
+    let text =
+        |v: &mut Visit<'_>, call: &'static str, f: fn(&Device<'static>) -> Result<String, NvmlError>| {
+            v.read(call, &feeds, f).unwrap_or_default()
+        };
+    let pci = v.read("nvmlDeviceGetPciInfo_v3", &feeds, |d| d.pci_info());
+    let hex = |id: u32| format!("{id:#010x}");
+    let info = GpuInfo {
+        model: text(v, "nvmlDeviceGetName", |d| d.name()),
+        architecture: text(v, "nvmlDeviceGetArchitecture", |d| {
+            d.architecture().map(|a| format!("{a:?}").to_lowercase())
+        }),
+        compute_capability: text(v, "nvmlDeviceGetCudaComputeCapability", |d| {
+            d.cuda_compute_capability().map(|c| format!("{}.{}", c.major, c.minor))
+        }),
+        pci_address: pci.as_ref().map_or_else(String::new, |p| pci_address(&p.bus_id)),
+        pci_device_id: pci.as_ref().map_or_else(String::new, |p| hex(p.pci_device_id)),
+        pci_subsystem_id: pci.as_ref().and_then(|p| p.pci_sub_system_id).map_or_else(String::new, hex),
+        serial: text(v, "nvmlDeviceGetSerial", |d| d.serial()),
+        board_part_number: text(v, "nvmlDeviceGetBoardPartNumber", |d| d.board_part_number()),
+        minor_number: text(v, "nvmlDeviceGetMinorNumber", |d| d.minor_number().map(|n| n.to_string())),
+        module_id: text(v, "nvmlDeviceGetModuleId", |d| raw::module_id(d).map(|n| n.to_string())),
+        vbios_version: text(v, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version()),
+        inforom_version: text(v, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version()),
+        gsp_firmware_version: text(v, "nvmlDeviceGetGspFirmwareVersion", |d| d.gsp_firmware_version()),
+        virtualization_mode: text(v, "nvmlDeviceGetVirtualizationMode", video::virtualization),
+    };
+    v.rows.of(v.gpu).info(&m::gpu_info, info);
+}
+
+/// The kernel's spelling of a PCI address (`0000:06:00.0`) from NVML's (`00000000:06:00.0`).
+pub fn pci_address(bus_id: &str) -> String {
+    let lower = bus_id.to_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[4..])
+        }
+        _ => lower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_addresses_are_spelled_as_the_kernel_does() {
+        assert_eq!(pci_address("00000000:0A:00.0"), "0000:0a:00.0");
+        assert_eq!(pci_address("00010000:0A:00.0"), "00010000:0a:00.0");
+        assert_eq!(pci_address("0000:06:00.0"), "0000:06:00.0");
+    }
+
+    #[test]
+    fn every_clock_event_has_its_bit() {
+        assert_eq!(ClockEvent::ALL.len(), CLOCK_EVENT_BITS.len());
+    }
+}

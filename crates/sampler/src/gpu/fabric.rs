@@ -1,0 +1,132 @@
+//! The NVLink fabric the GPU belongs to.
+
+use super::ONE;
+use crate::raw::fabric;
+use crate::visit::Visit;
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, FabricFault, FabricInfo, FabricState};
+use model::sample::Drop;
+
+const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
+
+/// How far the GPU is, and what the fabric says of itself.
+pub(super) fn slow(v: &mut Visit<'_>) {
+    let feeds = [m::gpu_fabric_state.id(), m::gpu_fabric_fault.id(), m::gpu_fabric_status.id()];
+    let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
+    match FabricState::ALL.get(usize::from(info.state)) {
+        None => v.dropped(CALL, m::gpu_fabric_state.id(), Drop::OutOfRange),
+        Some(state) if v.wants(&feeds[..1]) => v.rows.of(v.gpu).state(&m::gpu_fabric_state, *state),
+        Some(_) => {}
+    }
+    if joined(info.state) {
+        v.put(CALL, &m::gpu_fabric_status, (), info.status, ONE);
+    }
+    let told = faults(info.health_mask.unwrap_or(0));
+    if told.is_empty() {
+        v.unsupported(CALL, &feeds[1..2]);
+    }
+    for (fault, there) in told {
+        v.put(CALL, &m::gpu_fabric_fault, (fault,), there, ONE);
+    }
+}
+
+/// Which fabric it is.
+pub(super) fn rare(v: &mut Visit<'_>) {
+    let feeds = [m::gpu_fabric_info.id()];
+    let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
+    // Before it has joined, cluster and clique are not set.
+    if joined(info.state) {
+        let info = FabricInfo { cluster_uuid: uuid(info.cluster), clique_id: info.clique.to_string() };
+        v.rows.of(v.gpu).info(&m::gpu_fabric_info, info);
+    }
+}
+
+fn joined(state: u8) -> bool {
+    FabricState::ALL.get(usize::from(state)) == Some(&FabricState::Completed)
+}
+
+/// What the health mask tells: each fault with whether it is there; those it cannot tell are left out.
+/// Source: `NVML_GPU_FABRIC_HEALTH_MASK_*` in the header. Two bits a fault (0 not supported, 1 yes, 2 no);
+/// for the configuration four bits (0 not supported, 1 correct, from 2 on what is wrong with it).
+fn faults(mask: u32) -> Vec<(FabricFault, bool)> {
+    const TWO_BITS: [(FabricFault, u32); 4] = [
+        (FabricFault::DegradedBandwidth, 0),
+        (FabricFault::RouteRecovery, 2),
+        (FabricFault::RouteUnhealthy, 4),
+        (FabricFault::AccessTimeoutRecovery, 6),
+    ];
+    let mut told = Vec::new();
+    for (fault, shift) in TWO_BITS {
+        match mask >> shift & 0x3 {
+            1 => told.push((fault, true)),
+            2 => told.push((fault, false)),
+            _ => {}
+        }
+    }
+    match mask >> 8 & 0xf {
+        0 => {}
+        configuration => told.push((FabricFault::IncorrectConfiguration, configuration != 1)),
+    }
+    told
+}
+
+/// A UUID as text; empty for all zeros.
+fn uuid(bytes: [u8; 16]) -> String {
+    if bytes == [0; 16] {
+        return String::new();
+    }
+    let mut text = String::with_capacity(36);
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvml_wrapper_sys::bindings as sys;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_health_mask_is_read_by_the_header() {
+        use FabricFault as F;
+        assert_eq!(faults(0), []);
+        let all_well = 1 << 8 | 2 << 6 | 2 << 4 | 2 << 2 | 2;
+        assert!(faults(all_well).iter().all(|(_, there)| !there));
+        assert_eq!(faults(all_well).len(), FabricFault::ALL.len());
+        assert_eq!(faults(1), [(F::DegradedBandwidth, true)]);
+        assert_eq!(faults(1 << 2), [(F::RouteRecovery, true)]);
+        assert_eq!(faults(1 << 4), [(F::RouteUnhealthy, true)]);
+        assert_eq!(faults(1 << 6), [(F::AccessTimeoutRecovery, true)]);
+        assert_eq!(faults(0x200), [(F::IncorrectConfiguration, true)]);
+        assert_eq!(faults(0x100), [(F::IncorrectConfiguration, false)]);
+    }
+
+    #[test]
+    fn states_are_numbered_as_in_the_header() {
+        assert_eq!(FabricState::ALL[0], FabricState::NotSupported);
+        assert_eq!(FabricState::ALL[sys::NVML_GPU_FABRIC_STATE_COMPLETED as usize], FabricState::Completed);
+        assert!(joined(3) && !joined(2) && !joined(4));
+    }
+
+    #[test]
+    fn a_cluster_is_spelled_as_a_uuid_and_none_is_empty() {
+        assert_eq!(uuid([0; 16]), "");
+        assert_eq!(uuid(std::array::from_fn(|i| i as u8)), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    proptest! {
+        #[test]
+        fn no_fault_is_told_twice_whatever_the_mask(mask: u32) {
+            let told = faults(mask);
+            prop_assert!(told.len() <= FabricFault::ALL.len());
+            for (i, (fault, _)) in told.iter().enumerate() {
+                prop_assert!(told[..i].iter().all(|(other, _)| other != fault));
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! PCIe errors: as the GPU counts them, and as the host's kernel does.
+
+use std::io;
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::field_id;
+
+use super::{ONE, pci_address};
+use crate::visit::{Field, Visit};
+use model::catalog::{self as m, AerSeverity, PcieError};
+
+macro_rules! error {
+    ($id:ident, $error:ident) => {
+        field!(field_id::$id, gpu_pcie_errors_total, (PcieError::$error,), ONE)
+    };
+}
+
+pub(super) static FIELDS: [Field; 12] = [
+    error!(NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS, Correctable),
+    error!(NVML_FI_DEV_PCIE_COUNT_NAKS_RECEIVED, NaksReceived),
+    error!(NVML_FI_DEV_PCIE_COUNT_RECEIVER_ERROR, Receiver),
+    error!(NVML_FI_DEV_PCIE_COUNT_BAD_TLP, BadTlp),
+    error!(NVML_FI_DEV_PCIE_COUNT_NAKS_SENT, NaksSent),
+    error!(NVML_FI_DEV_PCIE_COUNT_BAD_DLLP, BadDllp),
+    error!(NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR, NonFatal),
+    error!(NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR, Fatal),
+    error!(NVML_FI_DEV_PCIE_COUNT_UNSUPPORTED_REQ, UnsupportedRequest),
+    error!(NVML_FI_DEV_PCIE_COUNT_LCRC_ERROR, Lcrc),
+    error!(NVML_FI_DEV_PCIE_COUNT_LANE_ERROR, Lane),
+    Field::new(
+        field_id::NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER,
+        m::gpu_pcie_recoveries_total.id(),
+        ONE,
+        |rows, gpu, _, value| rows.of(gpu).put(&m::gpu_pcie_recoveries_total, (), value),
+    ),
+];
+
+/// The kernel's files of advanced error reporting. Reading one asks no device, but it is noted and measured
+/// like a driver call: it belongs to a device that may be sick.
+const AER: [(&str, AerSeverity); 3] = [
+    ("aer_dev_correctable", AerSeverity::Correctable),
+    ("aer_dev_nonfatal", AerSeverity::NonFatal),
+    ("aer_dev_fatal", AerSeverity::Fatal),
+];
+
+/// What the host's kernel counts of the GPU's function.
+pub(super) fn rare(v: &mut Visit<'_>) {
+    let metric = &m::gpu_pcie_aer_errors_total;
+    if !v.wants(&[metric.id()]) {
+        return;
+    }
+    if v.found().pci_address.is_none() {
+        let address = v.read("nvmlDeviceGetPciInfo_v3", &[metric.id()], |d| d.pci_info());
+        v.found().pci_address = address.map(|pci| pci_address(&pci.bus_id));
+    }
+    let Some(address) = v.found().pci_address.clone() else { return };
+    let folder = v.found().host.path("/sys/bus/pci/devices").join(address);
+    for (name, severity) in AER {
+        let path = folder.join(name);
+        let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(failure));
+        let Some(text) = text else { continue };
+        match total(&text) {
+            Some(count) => v.put(name, metric, (severity,), count, ONE),
+            None => v.unsupported(name, &[metric.id()]),
+        }
+    }
+}
+
+/// A kernel or a virtual machine without the file does not count.
+fn failure(error: io::Error) -> NvmlError {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NvmlError::NotSupported,
+        io::ErrorKind::PermissionDenied => NvmlError::NoPermission,
+        _ => NvmlError::OperatingSystem,
+    }
+}
+
+/// The sum of a kernel's file of error counts: its last line, as `TOTAL_ERR_COR 3`
+/// (`Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats`).
+fn total(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("TOTAL_"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalog::schema::KnownLabel;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_total_of_a_kernel_file_is_its_total_line() {
+        let text = "RxErr 1\nBadTLP 2\nBadDLLP 0\nRollover 0\nTimeout 0\nTOTAL_ERR_COR 3\n";
+        assert_eq!(total(text), Some(3));
+        assert_eq!(total("Undefined 0\nTOTAL_ERR_FATAL 0\n"), Some(0));
+        assert_eq!(total(""), None);
+        assert_eq!(total("TOTAL_ERR_COR\n"), None);
+        assert_eq!(total("TOTAL_ERR_COR -1\n"), None);
+    }
+
+    #[test]
+    fn every_kind_of_error_has_its_field_and_every_severity_its_file() {
+        assert_eq!(PcieError::ALL.len() + 1, FIELDS.len());
+        assert_eq!(AerSeverity::ALL.len(), AER.len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text: String) {
+            let _ = total(&text);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Processes: who they are, how many there are, and where it is asked for, one by one those with the most memory,
+//! so that the number of series is bounded. The canary's own are left out.
+//!
+//! Those that compute are listed once a second (20 to 45 us a GPU): in MIG mode the GPU's own list names the
+//! instance of each. Graphics and MPS ones are listed every slow visit.
+
+use std::collections::{BTreeMap, HashSet};
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::{ProcessInfo as NvmlProcess, ProcessUtilizationSample};
+
+use super::{ONE, PERCENT};
+use crate::visit::Visit;
+use host::Host;
+use model::catalog::{self as m, Engine, MetricId, Process, ProcessInfo, ProcessType};
+use model::owners::GpuProcess;
+use model::sample::MAX_PROCESSES;
+
+const METRICS: [MetricId; 4] = [
+    m::gpu_process_info.id(),
+    m::gpu_process_memory_used_bytes.id(),
+    m::gpu_process_utilization_ratio.id(),
+    m::gpu_processes_dropped.id(),
+];
+const UTILIZATION: &str = "nvmlDeviceGetProcessUtilization";
+const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
+const GRAPHICS: &str = "nvmlDeviceGetGraphicsRunningProcesses_v3";
+const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
+
+/// The processes that compute.
+pub(super) fn normal(v: &mut Visit<'_>) {
+    let compute = others(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
+    if let Some(list) = &compute {
+        list_processes(v, list.iter().map(plain));
+    }
+    v.found().compute = compute;
+}
+
+/// How many other processes there are, and each one up to the configured number.
+pub(super) fn slow(v: &mut Visit<'_>) {
+    let most = v.found().processes;
+    let graphics = others(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
+    let mps = others(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
+    let compute = match v.found().compute.clone() {
+        // Not listed yet, or that failed.
+        None if most.is_some() => listed(v, COMPUTE, &METRICS, |d| d.running_compute_processes()),
+        known => known,
+    };
+    // One that computes too is in the newer list, and leaves it when it ends.
+    let computing: HashSet<u32> = compute.iter().flatten().map(|one| one.pid).collect();
+    if graphics.is_some() || mps.is_some() {
+        let rest = [&graphics, &mps].into_iter().flatten().flatten();
+        list_processes(v, rest.filter(|one| !computing.contains(&one.pid)).map(plain));
+    }
+    // MPS first: its clients are in the list of compute processes too.
+    let lists = [("mps", mps), ("compute", compute), ("graphics", graphics)];
+    let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
+    let lists = lists.into_iter().map(|(kind, list)| (kind, list.unwrap_or_default()));
+    let (kept, left_out) = bounded(merged(lists), most);
+    v.put(COMPUTE, &m::gpu_processes_dropped, (), left_out, ONE);
+    let samples = utilization(v);
+    for (pid, one) in kept {
+        let process = Process { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), pid };
+        if v.wants(&METRICS[..1]) {
+            let name = name(&v.found().host, pid);
+            for (gpu_instance, compute_instance) in &one.instances {
+                let id = |id: &Option<u32>| id.map(|id| id.to_string()).unwrap_or_default();
+                let info = ProcessInfo {
+                    process_name: name.clone(),
+                    process_type: one.kind.to_owned(),
+                    gpu_instance: id(gpu_instance),
+                    compute_instance: id(compute_instance),
+                };
+                v.rows.of(&process).info(&m::gpu_process_info, info);
+            }
+        }
+        if let Some(memory) = one.memory {
+            v.put_for(&process, COMPUTE, &m::gpu_process_memory_used_bytes, (), memory, ONE);
+        }
+        let Some(samples) = &samples else { continue };
+        // Who is not among the samples did nothing.
+        let busy = samples.get(&pid).copied().unwrap_or_default();
+        let engines = [Engine::Sm, Engine::Memory, Engine::Encoder, Engine::Decoder];
+        for (engine, percent) in engines.into_iter().zip(busy) {
+            let metric = &m::gpu_process_utilization_ratio;
+            v.put_for(&process, UTILIZATION, metric, (engine,), percent, PERCENT);
+        }
+    }
+}
+
+/// The processes of one list but the canary's, and their number as a row. A list that is empty, as on most GPUs most
+/// of the time, takes one call.
+fn others(
+    v: &mut Visit<'_>,
+    call: &'static str,
+    kind: ProcessType,
+    read: impl FnOnce(&Device<'static>) -> Result<Vec<NvmlProcess>, NvmlError>,
+) -> Option<Vec<NvmlProcess>> {
+    let count = &m::gpu_processes;
+    let mut feeds = vec![count.id()];
+    if v.found().processes.is_some() {
+        feeds.extend(METRICS);
+    }
+    let list = listed(v, call, &feeds, read)?;
+    v.put(call, count, (kind,), list.len(), ONE);
+    Some(list)
+}
+
+/// The processes of one list but the canary's.
+fn listed(
+    v: &mut Visit<'_>,
+    call: &'static str,
+    feeds: &[MetricId],
+    read: impl FnOnce(&Device<'static>) -> Result<Vec<NvmlProcess>, NvmlError>,
+) -> Option<Vec<NvmlProcess>> {
+    let mut list = v.read(call, feeds, read)?;
+    list.retain(|process| !v.found().is_canary(process.pid));
+    Some(list)
+}
+
+/// Adds to the processes that this visit lists, up to a bound: those with the most memory stay.
+pub(crate) fn list_processes(v: &mut Visit<'_>, more: impl Iterator<Item = GpuProcess>) {
+    let list = v.processes.get_or_insert_default();
+    list.extend(more);
+    // A process may be told twice, as of two lists: the one that tells the most memory counts.
+    list.sort_unstable_by_key(|one| (one.pid, one.instance, std::cmp::Reverse(one.memory)));
+    list.dedup_by_key(|one| (one.pid, one.instance));
+    if list.len() > MAX_PROCESSES {
+        list.sort_by_key(|one| (std::cmp::Reverse(one.memory), one.pid));
+        list.truncate(MAX_PROCESSES);
+    }
+}
+
+/// A process as it travels.
+pub(crate) fn plain(process: &NvmlProcess) -> GpuProcess {
+    let memory = match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    GpuProcess {
+        pid: process.pid,
+        instance: process.gpu_instance_id.zip(process.compute_instance_id),
+        memory,
+    }
+}
+
+/// What one process holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Holding {
+    kind: &'static str,
+    /// Bytes; `None` where the driver does not tell.
+    memory: Option<u64>,
+    /// GPU and compute instances it runs on; one pair of nothing without MIG.
+    instances: Vec<(Option<u32>, Option<u32>)>,
+}
+
+/// Processes by id. A process may be in several lists, each of which then says all its memory, and with MIG
+/// several times in one list, once an instance. It has the type of the first list it is in.
+fn merged(lists: impl Iterator<Item = (&'static str, Vec<NvmlProcess>)>) -> BTreeMap<u32, Holding> {
+    let mut all: BTreeMap<u32, Holding> = BTreeMap::new();
+    for (kind, list) in lists {
+        let mut of_list: BTreeMap<u32, Holding> = BTreeMap::new();
+        for process in list {
+            let memory = plain(&process).memory;
+            let instance = (process.gpu_instance_id, process.compute_instance_id);
+            let entry =
+                of_list.entry(process.pid).or_insert(Holding { kind, memory: None, instances: vec![] });
+            entry.memory = match (entry.memory, memory) {
+                (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                (a, b) => a.or(b),
+            };
+            if !entry.instances.contains(&instance) {
+                entry.instances.push(instance);
+            }
+        }
+        for (pid, holding) in of_list {
+            match all.get_mut(&pid) {
+                None => {
+                    all.insert(pid, holding);
+                }
+                Some(known) => known.memory = known.memory.max(holding.memory),
+            }
+        }
+    }
+    all
+}
+
+/// Those with the most memory, and how many are left out. Of equals the older process (lower id) stays.
+fn bounded(all: BTreeMap<u32, Holding>, most: usize) -> (Vec<(u32, Holding)>, usize) {
+    let mut list: Vec<_> = all.into_iter().collect();
+    list.sort_by_key(|(pid, one)| (std::cmp::Reverse(one.memory), *pid));
+    let left_out = list.len().saturating_sub(most);
+    list.truncate(most);
+    (list, left_out)
+}
+
+/// Percent of multiprocessors, memory, encoder and decoder by process, since the last visit. `None` if the
+/// driver does not tell.
+fn utilization(v: &mut Visit<'_>) -> Option<BTreeMap<u32, [u32; 4]>> {
+    let since = v.found().processes_seen;
+    let samples = v.read(UTILIZATION, &METRICS[2..3], |d| match d.process_utilization_stats(since) {
+        // No process did anything.
+        Err(NvmlError::NotFound) => Ok(Vec::new()),
+        other => other,
+    })?;
+    if let Some(newest) = samples.iter().map(|sample| sample.timestamp).max() {
+        v.found().processes_seen = newest.max(since);
+    }
+    Some(newest(samples))
+}
+
+/// The newest sample of each process.
+fn newest(mut samples: Vec<ProcessUtilizationSample>) -> BTreeMap<u32, [u32; 4]> {
+    samples.sort_by_key(|sample| sample.timestamp);
+    samples.into_iter().map(|s| (s.pid, [s.sm_util, s.mem_util, s.enc_util, s.dec_util])).collect()
+}
+
+/// The kernel's name of a process; empty if it has ended meanwhile. `comm` takes no lock that a stuck
+/// process could hold.
+fn name(host: &Host, pid: u32) -> String {
+    let path = host.path(format!("/proc/{pid}/comm"));
+    let bytes = std::fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn process(pid: u32, bytes: Option<u64>, instance: Option<u32>) -> NvmlProcess {
+        NvmlProcess {
+            pid,
+            used_gpu_memory: bytes.map_or(UsedGpuMemory::Unavailable, UsedGpuMemory::Used),
+            gpu_instance_id: instance,
+            compute_instance_id: instance.map(|_| 0),
+        }
+    }
+
+    #[test]
+    fn a_process_in_two_lists_holds_its_memory_once() {
+        let lists = [("mps", vec![process(1, Some(5), None)]), ("compute", vec![process(1, Some(5), None)])];
+        let all = merged(lists.into_iter());
+        assert_eq!(all[&1].memory, Some(5));
+        assert_eq!(all[&1].kind, "mps");
+        assert_eq!(all[&1].instances, [(None, None)]);
+    }
+
+    #[test]
+    fn a_process_on_two_instances_holds_the_memory_of_both() {
+        let list = vec![process(1, Some(5), Some(1)), process(1, Some(7), Some(2))];
+        let all = merged([("compute", list)].into_iter());
+        assert_eq!(all[&1].memory, Some(12));
+        assert_eq!(all[&1].instances, [(Some(1), Some(0)), (Some(2), Some(0))]);
+    }
+
+    #[test]
+    fn memory_that_the_driver_does_not_tell_is_not_zero() {
+        let all = merged([("compute", vec![process(1, None, None)])].into_iter());
+        assert_eq!(all[&1].memory, None);
+    }
+
+    #[test]
+    fn the_newest_sample_of_a_process_counts() {
+        let sample = |pid, timestamp, sm_util| ProcessUtilizationSample {
+            pid,
+            timestamp,
+            sm_util,
+            mem_util: 0,
+            enc_util: 0,
+            dec_util: 0,
+        };
+        let seen = newest(vec![sample(1, 20, 50), sample(2, 5, 7), sample(1, 10, 99)]);
+        assert_eq!(seen[&1][0], 50);
+        assert_eq!(seen[&2][0], 7);
+    }
+
+    proptest! {
+        #[test]
+        fn those_with_the_most_memory_stay_and_the_rest_is_counted(
+            memory in prop::collection::vec(prop::option::of(0u64..100), 0..50),
+            most in 1usize..20,
+        ) {
+            let list = memory.iter().zip(1..).map(|(bytes, pid)| process(pid, *bytes, None)).collect();
+            let all = merged([("compute", list)].into_iter());
+            let (kept, left_out) = bounded(all.clone(), most);
+            prop_assert!(kept.len() <= most);
+            prop_assert_eq!(kept.len() + left_out, memory.len());
+            let least = kept.iter().map(|(_, one)| one.memory).min();
+            for (pid, one) in &all {
+                let stays = kept.iter().any(|(kept, _)| kept == pid);
+                prop_assert!(stays || Some(one.memory) <= least);
+            }
+        }
+    }
+}

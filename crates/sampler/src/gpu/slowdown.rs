@@ -1,0 +1,101 @@
+//! Time for which the hardware held the clocks down, by the driver's own counters. These two fields take the driver a
+//! millisecond (each of the other slow fields 0.07 to 0.14 ms: H200, driver 580.159) and hardly ever count, so they are read
+//! when the fast tier has seen the hardware at it since, once more after that, and else with the rare tier's cadence; between
+//! that they stand as they were read last. So only what began and ended between two fast visits may come late.
+
+use nvml_wrapper_sys::bindings::field_id;
+
+use super::NANO;
+use crate::visit::{Field, Visit};
+use model::catalog::{self as m, ClockEvent};
+use model::clock::Mono;
+use model::sample::Rows;
+
+/// Bits of nvmlClocksEventReason*: hardware slowdown by any cause, by heat, by the power brake.
+pub(super) const BITS: u64 = 0x8 | 0x40 | 0x80;
+
+pub(super) static FIELDS: [Field; 2] = [
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::HwThermalSlowdown,),
+        NANO
+    ),
+    field!(
+        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+        gpu_clock_event_seconds_total,
+        (ClockEvent::HwPowerBrakeSlowdown,),
+        NANO
+    ),
+];
+
+/// What is known of them from visit to visit.
+#[derive(Debug, Default)]
+pub struct Slowdown {
+    /// Whether the hardware was seen holding the clocks down since they were read, or may have been.
+    pub seen: bool,
+    /// Whether it was seen before they were read: it may have gone on until just after.
+    again: bool,
+    /// When they were read, and what they told; `None` if that is not to be given again.
+    read: Option<(Mono, Rows)>,
+}
+
+/// Reads them, or gives again what was read.
+pub(super) fn slow(v: &mut Visit<'_>) {
+    if v.ended.is_some() {
+        // A GPU that is gone has no values, and what it counted is of a life that ended.
+        return;
+    }
+    let now = Mono::now();
+    let rarely = v.found().rarely;
+    let known = std::mem::take(&mut v.found().slowdown);
+    let stands = |at: Mono| !known.seen && !known.again && now.since(at) < rarely;
+    match known.read {
+        Some((at, rows)) if stands(at) => {
+            v.rows.extend(rows.clone());
+            v.found().slowdown.read = Some((at, rows));
+        }
+        before => {
+            let (others, gaps) = (std::mem::take(&mut v.rows), v.gaps.len());
+            v.fields(&FIELDS);
+            let read = std::mem::replace(&mut v.rows, others);
+            v.rows.extend(read.clone());
+            // A step back is believed once it is read again and again, so it is not given again without being read.
+            let sound = v.gaps.len() == gaps && before.is_none_or(|(_, before)| !fell(&before, &read));
+            let slowdown = &mut v.found().slowdown;
+            slowdown.again = known.seen;
+            slowdown.read = sound.then_some((now, read));
+        }
+    }
+}
+
+/// Whether a counter is less than it was.
+fn fell(before: &Rows, now: &Rows) -> bool {
+    let values = |rows: &Rows| {
+        rows.groups().iter().flat_map(|(_, rows)| rows).map(|row| row.value).collect::<Vec<_>>()
+    };
+    values(before).into_iter().zip(values(now)).any(|(before, now)| now < before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalog::Gpu;
+
+    #[test]
+    fn a_counter_that_fell_is_seen() {
+        let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
+        let rows = |heat, brake| {
+            let mut rows = Rows::default();
+            for (event, seconds) in
+                [(ClockEvent::HwThermalSlowdown, heat), (ClockEvent::HwPowerBrakeSlowdown, brake)]
+            {
+                rows.of(&gpu).put(&m::gpu_clock_event_seconds_total, (event,), seconds).unwrap();
+            }
+            rows
+        };
+        assert!(!fell(&rows(1.0, 2.0), &rows(1.0, 3.0)));
+        assert!(fell(&rows(1.0, 2.0), &rows(5.0, 1.0)));
+        assert!(!fell(&Rows::default(), &rows(5.0, 1.0)));
+    }
+}

@@ -1,0 +1,133 @@
+//! Virtual GPUs on a virtualization host.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::vgpu::VmId;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::vgpu::VgpuInstance;
+
+use super::{ONE, PERCENT};
+use crate::driver::CallName;
+use crate::raw::vgpu::{self as raw, Utilization};
+use crate::visit::Visit;
+use model::catalog::{self as m, Engine, MetricId, Vgpu, VgpuInfo};
+
+const METRICS: [MetricId; 4] = [
+    m::gpu_vgpu_info.id(),
+    m::gpu_vgpu_memory_used_bytes.id(),
+    m::gpu_vgpu_utilization_ratio.id(),
+    m::gpu_vgpu_licensed.id(),
+];
+const UTILIZATION: &str = "nvmlDeviceGetVgpuUtilization";
+const ENGINES: [Engine; 4] = [Engine::Sm, Engine::Memory, Engine::Encoder, Engine::Decoder];
+
+/// Every virtual GPU that runs.
+pub(super) fn slow(v: &mut Visit<'_>) {
+    let Some(running) = v.read("nvmlDeviceGetActiveVgpus", &METRICS, raw::active) else { return };
+    if running.is_empty() {
+        return;
+    }
+    let since = v.found().vgpus_seen;
+    let samples =
+        v.read(UTILIZATION, &METRICS[2..3], |d| raw::utilization(d, since)).map(newest).unwrap_or_default();
+    if let Some(newest) = samples.iter().map(|sample| sample.stamp).max() {
+        v.found().vgpus_seen = newest;
+    }
+    for id in running {
+        // It may end while it is asked about.
+        let Some(uuid) = ask(v, "nvmlVgpuInstanceGetUUID", &METRICS, id, |vgpu| vgpu.uuid()) else {
+            continue;
+        };
+        let entity = Vgpu { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), vgpu_uuid: uuid.into() };
+        one(v, id, &entity);
+        for sample in samples.iter().filter(|sample| sample.vgpu == id) {
+            for (engine, percent) in ENGINES.into_iter().zip(&sample.percent) {
+                let metric = &m::gpu_vgpu_utilization_ratio;
+                v.put_for(&entity, UTILIZATION, metric, (engine,), percent.clone(), PERCENT);
+            }
+        }
+    }
+}
+
+fn one(v: &mut Visit<'_>, id: u32, entity: &Vgpu) {
+    let feeds = &METRICS[..1];
+    let failures = v.failures();
+    let vgpu_type =
+        ask(v, "nvmlVgpuInstanceGetType", feeds, id, |vgpu| vgpu.instance_type()?.name()).unwrap_or_default();
+    let vm_id = ask(v, "nvmlVgpuInstanceGetVmID", feeds, id, |vgpu| match vgpu.vm_id()? {
+        VmId::Domain(id) | VmId::Uuid(id) => Ok(id),
+    });
+    let guest = ask(v, "nvmlVgpuInstanceGetVmDriverVersion", feeds, id, |vgpu| vgpu.driver_version());
+    // With a hole it would be another virtual GPU.
+    if v.wants(feeds) && v.failures() == failures {
+        let info = VgpuInfo {
+            vgpu_type,
+            vm_id: vm_id.unwrap_or_default(),
+            guest_driver_version: guest.map(guest_driver).unwrap_or_default(),
+        };
+        v.rows.of(entity).info(&m::gpu_vgpu_info, info);
+    }
+
+    const MEMORY: &str = "nvmlVgpuInstanceGetFbUsage";
+    if let Some(used) = ask(v, MEMORY, &METRICS[1..2], id, |vgpu| vgpu.fb_usage()) {
+        v.put_for(entity, (MEMORY, id), &m::gpu_vgpu_memory_used_bytes, (), used, ONE);
+    }
+    const LICENCE: &str = "nvmlVgpuInstanceGetLicenseInfo_v2";
+    if let Some(licensed) =
+        ask(v, LICENCE, &METRICS[3..], id, |vgpu| vgpu.license_info_v2().map(|info| info.is_licensed))
+    {
+        v.put_for(entity, (LICENCE, id), &m::gpu_vgpu_licensed, (), licensed, ONE);
+    }
+}
+
+/// Asks about one virtual GPU. One that has ended is no failure.
+fn ask<T>(
+    v: &mut Visit<'_>,
+    function: &'static str,
+    feeds: &[MetricId],
+    id: u32,
+    f: impl FnOnce(&VgpuInstance<'_>) -> Result<T, NvmlError>,
+) -> Option<T> {
+    let asked = |device: &Device<'static>| match f(&VgpuInstance::new(id, device)) {
+        Err(NvmlError::NotFound) => Ok(None),
+        other => other.map(Some),
+    };
+    v.read(CallName::from((function, id)), feeds, asked).flatten()
+}
+
+/// NVML's words for "no driver is loaded in the virtual machine" are no version.
+fn guest_driver(version: String) -> String {
+    if version == "Not Available" { String::new() } else { version }
+}
+
+/// The newest sample of each virtual GPU.
+fn newest(samples: Vec<Utilization>) -> Vec<Utilization> {
+    let mut kept: Vec<Utilization> = Vec::new();
+    for sample in samples {
+        match kept.iter_mut().find(|known| known.vgpu == sample.vgpu) {
+            Some(known) if known.stamp < sample.stamp => *known = sample,
+            Some(_) => {}
+            None => kept.push(sample),
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvml_wrapper::enums::device::SampleValue;
+
+    #[test]
+    fn the_newest_sample_of_each_virtual_gpu_counts() {
+        let sample =
+            |vgpu, stamp, sm| Utilization { vgpu, stamp, percent: [(); 4].map(|()| SampleValue::U32(sm)) };
+        let kept = newest(vec![sample(1, 10, 50), sample(2, 11, 20), sample(1, 12, 60), sample(1, 9, 1)]);
+        assert_eq!(kept, [sample(1, 12, 60), sample(2, 11, 20)]);
+    }
+
+    #[test]
+    fn no_guest_driver_is_an_empty_version() {
+        assert_eq!(guest_driver("Not Available".into()), "");
+        assert_eq!(guest_driver("580.95".into()), "580.95");
+    }
+}

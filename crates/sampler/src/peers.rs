@@ -1,0 +1,197 @@
+//! The peer-to-peer matrix: how each pair of GPUs of the node is connected and what it can do. Asked once for
+//! the life of a sampler, when every GPU has a handle: each status takes the driver almost 2 ms. In a thread of its
+//! own: a call about a pair hangs when one of the two does, and must not take a worker with it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nvml_wrapper::Device;
+use nvml_wrapper_sys::bindings as sys;
+
+use super::Shared;
+use super::driver::{Caller, Failure};
+use super::raw::peers;
+use host::inflight::PEERS_SLOT;
+use model::catalog::{self as m, Gpu, PeerInfo, Tier};
+use model::clock::Mono;
+use model::sample::{Gap, Rows};
+
+/// How often it is looked whether every GPU has a handle.
+const LOOK: Duration = Duration::from_secs(1);
+/// A call that takes longer may hang: the dearest takes 80 ms.
+const LONG: Duration = Duration::from_millis(200);
+
+/// Every GPU with a handle, by slot, and how many there should be.
+#[derive(Debug, Default)]
+pub struct Peers {
+    known: Mutex<BTreeMap<usize, (Gpu, Arc<Device<'static>>)>>,
+    listed: AtomicUsize,
+}
+
+/// Where the answer to one question about a pair goes.
+type Place = fn(&mut PeerInfo) -> &mut String;
+
+/// What a GPU may do with the memory of another.
+const CAPABILITIES: [(u32, Place); 3] = [
+    (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ, |info| &mut info.read),
+    (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE, |info| &mut info.write),
+    (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK, |info| &mut info.nvlink),
+];
+
+impl Peers {
+    /// So many GPUs are listed by the driver.
+    pub fn listed(&self, count: usize) {
+        self.listed.store(count, Ordering::Relaxed);
+    }
+
+    /// A GPU has a handle.
+    pub fn join(&self, slot: usize, gpu: &Gpu, device: &Arc<Device<'static>>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(slot, (gpu.clone(), Arc::clone(device)));
+    }
+
+    /// Its handle is of no more use.
+    pub fn leave(&self, slot: usize) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+    }
+
+    /// The matrix; `None` while not all GPUs have a handle, or one of a pair is in a call that takes `long`: it
+    /// may hang, and would hang whoever asks about the pair. A pair whose call failed is left out.
+    fn matrix(&self, caller: &mut Caller, long: impl Fn(usize) -> bool) -> Option<(Rows, Vec<Gap>)> {
+        let count = self.listed.load(Ordering::Relaxed);
+        let known: Vec<_> = {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.iter().map(|(slot, (gpu, device))| (gpu.clone(), Arc::clone(device), *slot)).collect()
+        };
+        if count < 2 || known.len() < count {
+            return None;
+        }
+        let (mut rows, mut gaps) = (Rows::default(), Vec::new());
+        for (i, a) in known.iter().enumerate() {
+            for b in known.iter().skip(i + 1) {
+                if long(a.2) || long(b.2) {
+                    return None;
+                }
+                match pair(&a.1, &b.1, caller) {
+                    Ok(info) => {
+                        let towards = |of: &Gpu| PeerInfo {
+                            peer_gpu: of.gpu.to_string(),
+                            peer_uuid: of.uuid.to_string(),
+                            ..info.clone()
+                        };
+                        rows.of(&a.0).info(&m::gpu_peer_info, towards(&b.0));
+                        rows.of(&b.0).info(&m::gpu_peer_info, towards(&a.0));
+                    }
+                    Err((call, failure)) => {
+                        let metrics = vec![m::gpu_peer_info.id()];
+                        let missing = failure.missing();
+                        gaps.push(Gap { call: call.to_owned(), metrics, missing });
+                        // A driver that is gone or a lost GPU answers nothing more.
+                        if !matches!(failure, Failure::Unsupported | Failure::Failed(..)) {
+                            return Some((rows, gaps));
+                        }
+                    }
+                }
+            }
+        }
+        Some((rows, gaps))
+    }
+}
+
+/// Asks for the matrix, in a thread that ends when it is known. Not while a GPU is left alone: asking about a pair
+/// asks both.
+pub fn start(shared: &Arc<Shared>) {
+    if shared.off.contains(&m::gpu_peer_info.id()) || !shared.orders.avoid.is_empty() {
+        return;
+    }
+    let own = Arc::clone(shared);
+    let run = move || {
+        run(&own);
+        own.table.writer(PEERS_SLOT).leave();
+    };
+    match std::thread::Builder::new().name("peers".into()).stack_size(256 * 1024).spawn(run) {
+        Ok(handle) => shared.joined(handle),
+        Err(error) => tracing::warn!(%error, "no thread to ask how the GPUs are connected"),
+    }
+}
+
+fn run(shared: &Shared) {
+    let slot = shared.table.writer(PEERS_SLOT);
+    let mut caller = Caller::new(slot, shared.orders.call_deadline);
+    let long = |slot| {
+        let view = shared.table.views().into_iter().find(|view| view.slot == slot);
+        view.and_then(|view| view.call).is_some_and(|call| Mono::now().since(call.since) > LONG)
+    };
+    while !shared.stop.stopped() {
+        let taken = Mono::now();
+        if let Some(loan) = shared.token.borrow(taken, shared.orders.call_deadline) {
+            let matrix = shared.peers.matrix(&mut caller, long);
+            drop(loan);
+            if let Some((rows, gaps)) = matrix {
+                return shared.report_node(Tier::Once, taken, rows, gaps, caller.take_costs());
+            }
+        }
+        let next = Mono::now() + LOOK;
+        slot.expect(next);
+        shared.stop.wait_until(next);
+    }
+}
+
+fn pair(
+    a: &Device<'static>,
+    b: &Device<'static>,
+    caller: &mut Caller,
+) -> Result<PeerInfo, (&'static str, Failure)> {
+    const ANCESTOR: &str = "nvmlDeviceGetTopologyCommonAncestor";
+    const STATUS: &str = "nvmlDeviceGetP2PStatus";
+    let mut info = PeerInfo::default();
+    let level = caller.call(ANCESTOR.into(), || peers::common_ancestor(a, b)).map_err(|e| (ANCESTOR, e))?;
+    info.topology = topology(level).to_owned();
+    for (capability, place) in CAPABILITIES {
+        let status = caller.call((STATUS, capability).into(), || peers::p2p_status(a, b, capability));
+        *place(&mut info) = p2p(status.map_err(|e| (STATUS, e))?).to_owned();
+    }
+    Ok(info)
+}
+
+/// NVML's words for `nvmlGpuTopologyLevel_t`.
+fn topology(level: u32) -> &'static str {
+    match level {
+        0 => "internal",
+        10 => "single",
+        20 => "multiple",
+        30 => "hostbridge",
+        40 => "node",
+        50 => "system",
+        _ => "unknown",
+    }
+}
+
+/// NVML's words for `nvmlGpuP2PStatus_t`.
+fn p2p(status: u32) -> &'static str {
+    match status {
+        0 => "ok",
+        1 => "chipset_not_supported",
+        2 => "gpu_not_supported",
+        3 => "ioh_topology_not_supported",
+        4 => "disabled_by_regkey",
+        5 => "not_supported",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_the_header() {
+        assert_eq!(topology(sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE), "hostbridge");
+        assert_eq!(topology(sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM), "system");
+        assert_eq!(p2p(sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_DISABLED_BY_REGKEY), "disabled_by_regkey");
+        assert_eq!(p2p(sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_NOT_SUPPORTED), "not_supported");
+        assert_eq!(p2p(6), "unknown");
+    }
+}

@@ -1,0 +1,48 @@
+//! The configuration: defaults, then a file, environment variables and flags, each over the one before.
+//!
+//! [`settings`] declares every key once. [`load`](mod@load) reads the layers and checks each key on its own, so that
+//! one run names all errors.
+
+mod key;
+mod load;
+pub mod mig_layout;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::path::Path;
+
+use model::catalog::MetricGroup;
+
+pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
+pub use settings::*;
+pub use value::Listen;
+
+impl Config {
+    /// The groups of metrics that `/metrics` serves: that of single processes follows the setting that reads them.
+    pub fn served_groups(&self) -> Vec<MetricGroup> {
+        let wanted = &self.metrics.groups;
+        let on = |group: &MetricGroup| {
+            wanted.contains(group)
+                || wanted.contains(&MetricGroup::All)
+                || (*group == MetricGroup::Process && self.processes.per_process)
+        };
+        MetricGroup::ALL.iter().copied().filter(on).collect()
+    }
+}
+
+impl Metrics {
+    /// Whether the configuration publishes the metric of this name.
+    pub fn publishes(&self, name: &str) -> bool {
+        let any = |patterns: &[glob::Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
+        any(&self.include) && !any(&self.exclude)
+    }
+}
+
+impl Control {
+    /// The socket's path; `None` if there is to be no socket.
+    pub fn path(&self) -> Option<&Path> {
+        (!self.socket.as_os_str().is_empty()).then_some(&*self.socket)
+    }
+}

@@ -1,0 +1,272 @@
+//! Reads the layers over each other, and collects every error with the file, variable or flag it is in.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ::config::{ConfigError, Environment, File, FileFormat, Map, Source, Value, ValueKind};
+
+use super::Config;
+use super::key::{Key, key, keys};
+use super::settings::{RENAMED, SECTIONS};
+
+/// The configuration file without `--config`, if there is one.
+pub const DEFAULT_FILE: &str = "/etc/gpu-node-exporter/config.toml";
+
+/// Prefix of all environment variables. Two underscores, because Kubernetes sets variables such as
+/// `GPU_NODE_EXPORTER_PORT` for a Service of this name.
+pub const ENV_PREFIX: &str = "GPU_NODE_EXPORTER__";
+
+/// Settings that are also flags.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Overrides {
+    /// Configuration file [default: /etc/gpu-node-exporter/config.toml, if it exists]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// Listen address, IP:PORT or :PORT for all addresses [default: :9408]
+    #[arg(long, value_name = "ADDR", global = true)]
+    pub listen: Option<String>,
+    /// NVML library [default: the loader's search of libnvidia-ml.so.1]
+    #[arg(long, value_name = "PATH", global = true)]
+    pub nvml_library: Option<String>,
+    /// CUDA driver library of the canary [default: the loader's search of libcuda.so.1]
+    #[arg(long, value_name = "PATH", global = true)]
+    pub cuda_library: Option<String>,
+    /// Directory for state across restarts [default: /var/lib/gpu-node-exporter]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub state_dir: Option<String>,
+    /// Directory with the host's /proc, /sys, /dev, /run and /etc [default: /]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub root: Option<String>,
+    /// Minimum level of log lines: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL", global = true)]
+    pub log_level: Option<String>,
+}
+
+impl Overrides {
+    /// The given flags: flag, key, value.
+    fn given(&self) -> impl Iterator<Item = (&'static str, &'static str, &String)> {
+        [
+            ("--listen", "http.listen", &self.listen),
+            ("--nvml-library", "sampler.nvml_library", &self.nvml_library),
+            ("--cuda-library", "canary.cuda_library", &self.cuda_library),
+            ("--state-dir", "state.dir", &self.state_dir),
+            ("--root", "host.root", &self.root),
+            ("--log-level", "log.level", &self.log_level),
+        ]
+        .into_iter()
+        .filter_map(|(flag, key, value)| value.as_ref().map(|value| (flag, key, value)))
+    }
+}
+
+/// Every error of a configuration, one line each. Never empty.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigErrors(pub Vec<String>);
+
+/// A checked configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// File, environment variable or flag of each key that is set.
+    pub origins: BTreeMap<&'static str, String>,
+}
+
+impl Loaded {
+    /// Checks that every pattern of `[metrics]` matches one of these names.
+    pub fn check_patterns(&self, names: &[&str]) -> Result<(), ConfigErrors> {
+        let metrics = &self.config.metrics;
+        let include = metrics.include.iter().map(|pattern| ("metrics.include", pattern));
+        let patterns = include.chain(metrics.exclude.iter().map(|pattern| ("metrics.exclude", pattern)));
+        // "*" is right even without metrics.
+        let unmatched =
+            patterns.filter(|(_, p)| p.as_str() != "*" && !names.iter().any(|name| p.matches(name)));
+        let errors = unmatched.map(|(key, pattern)| {
+            let nearest = nearest(pattern.as_str(), names.iter().copied());
+            let nearest = nearest.map(|name| format!("the nearest name is {name}; ")).unwrap_or_default();
+            let list = "`gpu-node-exporter metrics` lists them all";
+            self.error(key, format_args!("\"{pattern}\" matches no metric; {nearest}{list}"))
+        });
+        no_errors(errors.collect())
+    }
+
+    /// The configuration as TOML, with a comment on the origin of each key that is set.
+    pub fn to_toml(&self) -> String {
+        let origin = |key: &Key| self.origins.get(key.name).map(|origin| format!("  # {origin}"));
+        self.config.to_toml(|_| String::new(), |_| String::new(), |key| origin(key).unwrap_or_default())
+    }
+
+    /// An error about a key.
+    pub(super) fn error(&self, key: &str, message: impl std::fmt::Display) -> String {
+        format!("{key} ({}): {message}", self.origin(key))
+    }
+
+    fn origin(&self, key: &str) -> &str {
+        self.origins.get(key).map_or("default", String::as_str)
+    }
+
+    /// The error of a key that is less than another one must be.
+    fn floor_error(&self, key: &Key) -> Option<String> {
+        let (floor, _) = key.floor.iter().find(|(_, is_greater)| is_greater(&self.config))?;
+        let value = |name| super::key::key(name).map(|key| (key.toml)(&self.config)).unwrap_or_default();
+        let (own, least, origin) = (value(key.name), value(floor), self.origin(floor));
+        let next = "raise the first or lower the second";
+        Some(self.error(
+            key.name,
+            format_args!("{own} is shorter than {floor} ({origin}), which is {least}; {next}"),
+        ))
+    }
+}
+
+/// Reads file, environment and flags over the defaults.
+pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
+    load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())
+}
+
+/// As [`load`], with another default file and environment.
+pub(super) fn load_from(
+    overrides: &Overrides,
+    default_file: &Path,
+    environment: Environment,
+) -> Result<Loaded, ConfigErrors> {
+    let mut layers = Layers::default();
+    let path = overrides.config.as_deref().unwrap_or(default_file);
+    match std::fs::read_to_string(path) {
+        Ok(text) => layers.file(path, &text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && overrides.config.is_none() => {}
+        Err(e) => layers.errors.push(format!("cannot read the configuration file {}: {e}", path.display())),
+    }
+    layers.environment(environment);
+    for (flag, key, value) in overrides.given() {
+        layers.set(key, &value.as_str().into(), format!("flag {flag}"));
+    }
+    // Whether one value is less than another means something only once both are right.
+    if layers.errors.is_empty() {
+        layers.errors = keys().filter_map(|key| layers.loaded.floor_error(key)).collect();
+    }
+    no_errors(layers.errors).map(|()| layers.loaded)
+}
+
+fn no_errors(errors: Vec<String>) -> Result<(), ConfigErrors> {
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+}
+
+/// The layers so far, and their errors.
+#[derive(Default)]
+struct Layers {
+    loaded: Loaded,
+    errors: Vec<String>,
+}
+
+impl Layers {
+    fn file(&mut self, path: &Path, text: &str) {
+        match File::from_str(text, FileFormat::Toml).collect() {
+            Ok(table) => self.table("", table, &format!("in {}", path.display())),
+            Err(error) => self.errors.push(syntax_error(path, text, error)),
+        }
+    }
+
+    fn environment(&mut self, environment: Environment) {
+        let prefix = ENV_PREFIX.trim_end_matches('_');
+        match environment.prefix(prefix).prefix_separator("__").separator("__").collect() {
+            Ok(table) => {
+                for (key, value) in sorted(table) {
+                    let variable = format!("{ENV_PREFIX}{}", key.to_uppercase().replace('.', "__"));
+                    self.set(&key, &value, format!("environment variable {variable}"));
+                }
+            }
+            Err(error) => self.errors.push(error.to_string()),
+        }
+    }
+
+    fn table(&mut self, prefix: &str, table: Map<String, Value>, origin: &str) {
+        for (name, value) in sorted(table) {
+            let name = format!("{prefix}{name}");
+            match value.kind {
+                ValueKind::Table(inner)
+                    if key(&name).is_none() && (!inner.is_empty() || is_section(&name)) =>
+                {
+                    self.table(&format!("{name}."), inner, origin);
+                }
+                kind => self.set(&name, &Value::new(None, kind), origin.to_owned()),
+            }
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &Value, origin: String) {
+        let error = match key(name) {
+            Some(key) if (key.set)(&mut self.loaded.config, value) => {
+                self.loaded.origins.insert(key.name, origin);
+                return;
+            }
+            Some(key) => format!("found {}, expected {}", describe(value), (key.expected)()),
+            None if is_section(name) => {
+                format!("found {}, expected a section [{name}] with keys in it", describe(value))
+            }
+            None => unknown(name),
+        };
+        self.errors.push(format!("{name} ({origin}): {error}"));
+    }
+}
+
+fn is_section(name: &str) -> bool {
+    SECTIONS.iter().any(|section| section.name == name)
+}
+
+fn unknown(name: &str) -> String {
+    if let Some((_, now)) = RENAMED.iter().find(|(former, _)| *former == name) {
+        return (*now).to_owned();
+    }
+    match nearest(name, keys().map(|key| key.name)) {
+        Some(known) => format!("there is no such key; did you mean {known}?"),
+        None => "there is no such key; remove it".into(),
+    }
+}
+
+fn syntax_error(path: &Path, text: &str, error: ConfigError) -> String {
+    let cause = match error {
+        ConfigError::FileParse { cause, .. } => cause,
+        other => Box::new(other),
+    };
+    let (mut position, mut message) = (String::new(), cause.to_string());
+    if let Some(error) = cause.downcast_ref::<toml::de::Error>() {
+        if let Some(before) = error.span().and_then(|span| text.get(..span.start)) {
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            position = format!(":{}:{column}", before.matches('\n').count() + 1);
+        }
+        message = error.message().to_owned();
+    }
+    format!("{}{position}: not valid TOML: {}", path.display(), message.replace('\n', ", "))
+}
+
+/// A value for a message.
+fn describe(value: &Value) -> String {
+    match &value.kind {
+        ValueKind::Nil => "nothing".into(),
+        ValueKind::Table(_) => "a table".into(),
+        ValueKind::Array(items) => format!("[{}]", items.iter().map(describe).collect::<Vec<_>>().join(", ")),
+        ValueKind::String(text) => format!("{text:?}"),
+        other => other.to_string(),
+    }
+}
+
+/// By key, so that messages have the same sequence each time.
+fn sorted(table: Map<String, Value>) -> BTreeMap<String, Value> {
+    table.into_iter().collect()
+}
+
+/// The name most similar to the wanted one, if any is similar enough.
+pub(super) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    names
+        .map(|name| (similarity(wanted, name), name))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(similarity, _)| *similarity > 0.6)
+        .map(|(_, name)| name)
+}
+
+/// From 0 to 1. A right key in a wrong section, or in none, is nearly right.
+fn similarity(wanted: &str, name: &str) -> f64 {
+    let last = |key: &str| key.rsplit('.').next().map(str::to_owned);
+    if last(wanted) == last(name) { 0.99 } else { strsim::normalized_damerau_levenshtein(wanted, name) }
+}

@@ -1,0 +1,270 @@
+//! Every setting, declared once: documentation, type, default, range.
+//!
+//! `key: Type = default, rule;`, and with `>= other` not less than the setting `other` of the same section. From
+//! here come the structs, the checks, `check-config` and `systemd/gpu-node-exporter.toml`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use glob::Pattern;
+use tracing::Level;
+
+use super::key::{Key, Section, settings};
+use super::value::PathRule::{Optional, Required, Socket};
+use super::value::{Listen, Setting};
+use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
+
+settings! {
+    /// The HTTP server.
+    http: Http {
+        /// Listen address: "IP:PORT", "[IPv6]:PORT", or ":PORT" for all IPv4 and IPv6 addresses.
+        listen: Listen = Listen::all(9408);
+        /// Maximum open connections. The server closes further connections at once.
+        max_connections: u32 = 128, 1..=10_000;
+        /// Timeout for receiving a request.
+        read_timeout: Duration = secs(30), ms(100)..=minutes(10);
+        /// Timeout for sending a response.
+        write_timeout: Duration = secs(10), ms(100)..=minutes(10);
+    }
+
+    /// Published metrics: each metric that `include` matches and `exclude` does not.
+    metrics: Metrics {
+        /// Patterns of metric names to publish: "*" matches any text, "?" one character. A pattern without a match
+        /// is an error. `gpu-node-exporter metrics` lists the names.
+        include: Vec<Pattern> = vec![pattern("*")], 0..;
+        /// Patterns of metric names to leave out, such as ["gpu_nvlink_*"]. Takes precedence over `include`.
+        exclude: Vec<Pattern> = Vec::new(), 0..;
+        /// Groups of metrics to serve beside the default set, such as ["nvlink-links"]; ["all"] for every group.
+        /// docs/METRICS.md lists them.
+        groups: Vec<MetricGroup> = Vec::new(), 0..;
+        /// Maximum series on one page. A metric counts the series above the limit, which are dropped.
+        max_series: u32 = 20_000, 100..=1_000_000;
+        /// Interval between two snapshots. Scrapes between them return the same values.
+        publish_interval: Duration = secs(1), ms(50)..=minutes(1);
+    }
+
+    /// The process that calls the driver. docs/METRICS.md lists the tier of each metric.
+    sampler: Sampler {
+        /// NVML library; "" for the loader's search of libnvidia-ml.so.1.
+        nvml_library: PathBuf = PathBuf::new(), Optional;
+        /// Interval of the fast tier.
+        fast_interval: Duration = ms(100), ms(10)..=secs(10);
+        /// Interval of the normal tier.
+        normal_interval: Duration = secs(1), ms(10)..=minutes(1), >= fast_interval;
+        /// Interval of the samples tier: the driver's power samples, of which it keeps some 2.4 s.
+        samples_interval: Duration = secs(2), ms(10)..=minutes(1);
+        /// Interval of the slow tier: calls that take milliseconds in the driver.
+        slow_interval: Duration = secs(10), ms(10)..=minutes(10), >= normal_interval;
+        /// Interval of the rare tier: calls that take tens of milliseconds in the driver.
+        rare_interval: Duration = minutes(1), ms(10)..=minutes(60), >= slow_interval;
+        /// Interval of the NVLink tier: counters of each link, some 70 ms in the driver for each GPU.
+        nvlink_interval: Duration = minutes(10), ms(10)..=minutes(60);
+        /// Time after which a driver call counts as stuck. The values of its GPU are then withdrawn until the call
+        /// returns.
+        call_timeout: Duration = secs(3), ms(100)..=minutes(1);
+        /// The same for the calls that open the driver and the GPUs: slow on a node without nvidia-persistenced,
+        /// where they wake the GPUs first.
+        init_timeout: Duration = secs(20), ms(100)..=minutes(10);
+        /// Interval between attempts to open a missing driver.
+        driver_retry_interval: Duration = secs(5), ms(50)..=minutes(10);
+        /// Delay before the restart of a sampler process that ended; doubles with each restart.
+        restart_backoff: Duration = secs(1), ms(10)..=minutes(1);
+        /// Upper limit of the restart delay.
+        restart_backoff_max: Duration = secs(30), ms(10)..=minutes(10), >= restart_backoff;
+    }
+
+    /// Profiling counters (GPM) of Hopper and later GPUs.
+    gpm: Gpm {
+        /// Read the profiling counters. They allow one reader at a time: `gpu-node-exporter gpm off` leaves them to
+        /// a profiler for a while.
+        enabled: bool = true;
+    }
+
+    /// The MIG layout that the GPUs should have.
+    mig: Mig {
+        /// File with MIG layouts in the format of nvidia-mig-parted; "" for none. The metric gpu_mig_layout_matches
+        /// compares the GPUs with the layout.
+        layout_file: PathBuf = PathBuf::new(), Optional;
+        /// Name of this node's layout in the file. Required if the file has several.
+        layout: String = String::new();
+    }
+
+    /// Processes on the GPUs.
+    processes: Processes {
+        /// Publish series of each process on a GPU. Such series come and go with the processes.
+        per_process: bool = false;
+        /// Maximum processes with series per GPU: those with the most memory.
+        max_per_gpu: u32 = 32, 1..=1000;
+    }
+
+    /// GPU faults and other events.
+    events: Events {
+        /// Read faults (Xid, SXid) from the kernel log. Needs CAP_SYSLOG where dmesg is restricted.
+        kernel_log: bool = true;
+        /// Number of events that /api/v1/events keeps.
+        history_size: u32 = 500, 10..=10_000;
+    }
+
+    /// The canary: small CUDA programs that verify results and rates of a GPU.
+    canary: Canary {
+        /// When the canary runs: "off": never; "idle": periodically on each idle GPU; "after_job": also soon after a
+        /// job has left; "on_demand": with `gpu-node-exporter canary` alone.
+        mode: CanaryMode = CanaryMode::Idle;
+        /// Interval between two runs on one GPU, with a random jitter of up to a fifth.
+        interval: Duration = minutes(30), secs(1)..=hours(24);
+        /// Minimum idle time of a GPU before a run.
+        idle_for: Duration = minutes(5), secs(1)..=hours(24);
+        /// Checks of a run.
+        checks: Vec<CanaryCheck> = {
+            use CanaryCheck::*;
+            vec![Init, SmRate, Tensor, SmSdc, HbmRead, HbmWalk, L2, Pcie, Launch]
+        }, 1..;
+        /// Maximum device memory in MiB, beside the CUDA context (some 530 MiB). Doubled on GPUs where eight times
+        /// the L2 cache need it.
+        max_memory_mib: u32 = 256, 8..=4096;
+        /// Maximum share of a GPU's time.
+        max_duty_ratio: f64 = 0.001, 0.000_001..=0.1;
+        /// Time without progress after which a run counts as hung.
+        progress_timeout: Duration = minutes(1), secs(1)..=minutes(10);
+        /// Time between the request to end and SIGKILL of a canary process. Long, because SIGKILL inside the driver
+        /// can wedge a GPU.
+        kill_after: Duration = minutes(5), secs(1)..=minutes(60);
+        /// CUDA driver library, named libcuda.so.1 or libcuda.so; "" for the loader's search.
+        cuda_library: PathBuf = PathBuf::new(), Optional;
+        /// Lock file of a canary run. No canary runs while another process holds the lock:
+        /// `flock /run/gpu-node-exporter/canary.lock dcgmi diag -r 2`.
+        lock_file: PathBuf = "/run/gpu-node-exporter/canary.lock".into(), Required;
+    }
+
+    /// Topology of the host around the GPUs.
+    topology: Topology {
+        /// Discover the topology (hwloc), in a process of its own.
+        enabled: bool = true;
+        /// Interval between two readings of links and network devices. The rest is read when GPUs come or go.
+        interval: Duration = minutes(1), secs(1)..=hours(24);
+        /// File with the topology that the host should have, from `gpu-node-exporter topology --format json`; "" for
+        /// none.
+        expected_file: PathBuf = PathBuf::new(), Optional;
+    }
+
+    /// Owners of GPU processes: pods, containers, jobs, units, users.
+    owners: Owners {
+        /// Look up the owners of GPU processes.
+        enabled: bool = true;
+        /// The kubelet's pod-resources socket; "" for none.
+        kubelet_socket: PathBuf = "/var/lib/kubelet/pod-resources/kubelet.sock".into(), Socket;
+        /// Time that the counters of an owner stay after its end: longer than any scrape interval.
+        retention: Duration = minutes(15), secs(1)..=hours(24);
+        /// Maximum owners with series.
+        max_series: u32 = 64, 1..=1000;
+        /// Timeout for reading a process or asking the kubelet.
+        read_timeout: Duration = secs(1), ms(10)..=minutes(1);
+    }
+
+    /// CPU event counters.
+    cpu: Cpu {
+        /// Count CPU events. Hardware events need a CPU with counters (most virtual machines have none), and
+        /// CAP_PERFMON or kernel.perf_event_paranoid of at most 0.
+        enabled: bool = true;
+        /// Interval between two readings.
+        interval: Duration = secs(10), secs(1)..=minutes(10);
+        /// Events to count. An event without support on the CPU has no series.
+        events: Vec<PerfEvent> = {
+            use PerfEvent::*;
+            vec![
+                ContextSwitches, CpuMigrations, PageFaults, MajorFaults, Cycles, Instructions, LlcMisses, BranchMisses,
+            ]
+        }, 1..;
+        /// Count events for the cgroup of each owner too.
+        per_owner: bool = false;
+    }
+
+    /// Windows of planned work.
+    windows: Windows {
+        /// Directory of window files (NAME.toml); "" for none. Windows of `gpu-node-exporter window` are in
+        /// `state.dir`.
+        dir: PathBuf = "/etc/gpu-node-exporter/windows.d".into(), Optional;
+        /// Maximum duration of a window. A longer window is cut.
+        max_duration: Duration = hours(7 * 24), minutes(1)..=hours(28 * 24);
+    }
+
+    /// Health of the node.
+    health: Health {
+        /// Number of GPUs that the node should have; 0 for the maximum since boot.
+        expected_gpus: u32 = 0, 0..=64;
+    }
+
+    /// The NVIDIA driver.
+    driver: Driver {
+        /// Version that the loaded kernel module should have, such as "580.159.04"; "" for any.
+        expected_version: String = String::new();
+    }
+
+    /// State across restarts.
+    state: State {
+        /// Directory for small state files. The unit file permits writes to /var/lib/gpu-node-exporter alone: for
+        /// another directory add ReadWritePaths= with `systemctl edit`.
+        dir: PathBuf = "/var/lib/gpu-node-exporter".into(), Required;
+    }
+
+    /// The host's file system.
+    host: Host {
+        /// Directory with the host's /proc, /sys, /dev/kmsg, /run and /etc: "/", or the mount point of the host's
+        /// root in a container.
+        root: PathBuf = "/".into(), Required;
+    }
+
+    /// The local control socket.
+    control: Control {
+        /// Unix socket of the daemon for `gpu-node-exporter snapshot` and other commands; "" for none.
+        socket: PathBuf = "/run/gpu-node-exporter/control.sock".into(), Socket;
+    }
+
+    /// Log lines on standard error.
+    log: Log {
+        /// Minimum level.
+        level: Level = Level::INFO;
+    }
+}
+
+/// Former keys, and what replaces them.
+pub(super) const RENAMED: &[(&str, &str)] = &[
+    ("canary.duty_ppm", "renamed to canary.max_duty_ratio, a ratio: 1000 is now 0.001"),
+    ("canary.hung_after", "renamed to canary.progress_timeout"),
+    ("canary.interlock", "renamed to canary.lock_file"),
+    ("canary.maintenance_file", "removed; put a window file into windows.dir instead"),
+    ("canary.memory_mib", "renamed to canary.max_memory_mib"),
+    ("driver.version", "renamed to driver.expected_version"),
+    ("events.keep", "renamed to events.history_size"),
+    ("ledger.publish_interval", "renamed to metrics.publish_interval"),
+    ("owners.keep", "renamed to owners.retention"),
+    ("owners.most", "renamed to owners.max_series"),
+    ("owners.read_deadline", "renamed to owners.read_timeout"),
+    ("processes.most", "renamed to processes.max_per_gpu"),
+    ("sampler.call_deadline", "renamed to sampler.call_timeout"),
+    ("sampler.drain_interval", "renamed to sampler.samples_interval"),
+    ("sampler.init_deadline", "renamed to sampler.init_timeout"),
+    ("sampler.links_interval", "renamed to sampler.nvlink_interval"),
+    ("topology.declared", "renamed to topology.expected_file"),
+    ("windows.longest", "renamed to windows.max_duration"),
+];
+
+fn pattern(text: &str) -> Pattern {
+    Pattern::new(text).unwrap_or_default()
+}
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+const fn minutes(n: u64) -> Duration {
+    secs(60 * n)
+}
+
+const fn hours(n: u64) -> Duration {
+    minutes(60 * n)
+}

@@ -1,0 +1,236 @@
+//! Types of settings: how their values are read, shown and limited.
+
+use std::fmt;
+use std::net::{AddrParseError, IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::{RangeFrom, RangeInclusive};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ::config::{Value, ValueKind};
+use glob::Pattern;
+use tracing::Level;
+
+use model::catalog::schema::KnownLabel;
+use model::catalog::{MetricGroup, CanaryCheck, CanaryMode, PerfEvent};
+
+/// Longest path of a Unix socket: `sun_path` without its final NUL.
+const SOCKET_PATH_BYTES: usize = 107;
+
+/// A type of settings.
+pub(super) trait Setting: Sized {
+    /// What limits values beyond their type.
+    type Rule;
+    /// Whether TOML has the value without quotes.
+    const BARE: bool = false;
+
+    /// What the rule allows, for messages.
+    fn expected(rule: &Self::Rule) -> String;
+    /// The value of a text, if the rule allows it.
+    fn parse(text: &str, rule: &Self::Rule) -> Option<Self>;
+    /// The text of a value.
+    fn text(&self) -> String;
+
+    /// The value from a file, a variable or a flag, if the rule allows it.
+    fn read(value: &Value, rule: &Self::Rule) -> Option<Self> {
+        match &value.kind {
+            ValueKind::String(text) if !text.contains('\0') => Self::parse(text, rule),
+            ValueKind::I64(_) | ValueKind::Boolean(_) if Self::BARE => Self::parse(&value.to_string(), rule),
+            // With its point: 9.0 is no whole number.
+            ValueKind::Float(number) if Self::BARE => Self::parse(&format!("{number:?}"), rule),
+            _ => None,
+        }
+    }
+
+    /// The value in TOML.
+    fn toml(&self) -> String {
+        if Self::BARE { self.text() } else { toml::Value::from(self.text()).to_string() }
+    }
+}
+
+/// Types with a range.
+macro_rules! ranged {
+    ($type:ty, $bare:literal, $name:literal, $parse:expr, $text:expr) => {
+        impl Setting for $type {
+            type Rule = RangeInclusive<$type>;
+            const BARE: bool = $bare;
+
+            fn expected(range: &Self::Rule) -> String {
+                format!(concat!($name, " from {} to {}"), range.start().toml(), range.end().toml())
+            }
+
+            fn parse(text: &str, range: &Self::Rule) -> Option<Self> {
+                $parse(text).ok().filter(|value| range.contains(value))
+            }
+
+            fn text(&self) -> String {
+                $text(*self).to_string()
+            }
+        }
+    };
+}
+ranged!(u32, true, "a whole number", str::parse, u32::from);
+ranged!(f64, true, "a number", str::parse, f64::from);
+ranged!(Duration, false, "a duration", humantime::parse_duration, humantime::format_duration);
+
+/// Types without a range.
+macro_rules! plain {
+    ($type:ty, $bare:literal, $expected:literal) => {
+        impl Setting for $type {
+            type Rule = ();
+            const BARE: bool = $bare;
+
+            fn expected(_: &()) -> String {
+                $expected.into()
+            }
+
+            fn parse(text: &str, _: &()) -> Option<Self> {
+                text.parse().ok()
+            }
+
+            fn text(&self) -> String {
+                self.to_string()
+            }
+        }
+    };
+}
+plain!(bool, true, "true or false");
+plain!(String, false, "a string");
+plain!(Pattern, false, r#"patterns of metric names, such as ["gpu_power_*"]"#);
+plain!(Listen, false, r#"an address such as ":9408" (all addresses), "127.0.0.1:9408" or "[::1]:9408""#);
+
+/// Which paths a setting accepts.
+pub(super) enum PathRule {
+    Required,
+    Optional,
+    Socket,
+}
+
+impl Setting for PathBuf {
+    type Rule = PathRule;
+
+    fn expected(rule: &PathRule) -> String {
+        match rule {
+            PathRule::Required => "a path".into(),
+            PathRule::Optional => r#"a path, or """#.into(),
+            PathRule::Socket => format!(r#"a path of at most {SOCKET_PATH_BYTES} bytes, or """#),
+        }
+    }
+
+    fn parse(text: &str, rule: &PathRule) -> Option<Self> {
+        let allowed = match rule {
+            PathRule::Required => !text.is_empty(),
+            PathRule::Optional => true,
+            PathRule::Socket => text.len() <= SOCKET_PATH_BYTES,
+        };
+        allowed.then(|| text.into())
+    }
+
+    fn text(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+/// An address to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen(pub SocketAddr);
+
+impl Listen {
+    /// `:PORT`: `[::]:PORT`, and IPv4 too where the socket's owner clears `IPV6_V6ONLY`.
+    pub(super) const fn all(port: u16) -> Self {
+        Self(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port))
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.ip() {
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => write!(f, ":{}", self.0.port()),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, AddrParseError> {
+        let all = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::all);
+        all.map_or_else(|| text.parse().map(Self), Ok)
+    }
+}
+
+/// A value with a name.
+pub(super) trait Word: Copy + PartialEq {
+    /// All values.
+    fn all() -> impl Iterator<Item = (&'static str, Self)>;
+}
+
+macro_rules! words {
+    ($($type:ty),+) => {
+        $(impl Word for $type {
+            fn all() -> impl Iterator<Item = (&'static str, Self)> {
+                Self::ALL.iter().map(|value| (value.known(), *value))
+            }
+        })+
+    };
+}
+words!(CanaryCheck, CanaryMode, PerfEvent);
+
+impl Word for MetricGroup {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        Self::ALL.iter().map(|group| (group.name(), *group))
+    }
+}
+
+impl Word for Level {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        let levels = [Self::ERROR, Self::WARN, Self::INFO, Self::DEBUG, Self::TRACE];
+        ["error", "warn", "info", "debug", "trace"].into_iter().zip(levels)
+    }
+}
+
+impl<W: Word> Setting for W {
+    type Rule = ();
+
+    fn expected(_: &()) -> String {
+        format!("one of {}", W::all().map(|(name, _)| name).collect::<Vec<_>>().join(", "))
+    }
+
+    fn parse(text: &str, _: &()) -> Option<Self> {
+        W::all().find(|(name, _)| *name == text).map(|(_, value)| value)
+    }
+
+    fn text(&self) -> String {
+        W::all().find(|(_, value)| value == self).map(|(name, _)| name.to_owned()).unwrap_or_default()
+    }
+}
+
+/// Lists of at least so many items. A variable has the items in one text, with commas between them.
+impl<T: Setting<Rule = ()>> Setting for Vec<T> {
+    type Rule = RangeFrom<usize>;
+    const BARE: bool = true;
+
+    fn expected(rule: &Self::Rule) -> String {
+        format!("a list of {}{}", if rule.start > 0 { "at least " } else { "" }, T::expected(&()))
+    }
+
+    fn parse(text: &str, rule: &Self::Rule) -> Option<Self> {
+        let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+        Self::read(&words.collect::<Vec<_>>().into(), rule)
+    }
+
+    fn text(&self) -> String {
+        format!("[{}]", self.iter().map(T::toml).collect::<Vec<_>>().join(", "))
+    }
+
+    fn read(value: &Value, rule: &Self::Rule) -> Option<Self> {
+        match &value.kind {
+            ValueKind::String(text) => Self::parse(text, rule),
+            ValueKind::Array(items) if rule.contains(&items.len()) => {
+                items.iter().map(|item| T::read(item, &())).collect()
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What hwloc finds, in our words.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use hwlocality::Topology as Hwloc;
+use hwlocality::object::TopologyObject;
+use hwlocality::object::attributes::{ObjectAttributes, PCIDeviceAttributes, UpstreamAttributes};
+use hwlocality::object::types::{OSDeviceType, ObjectType};
+use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
+use hwlocality::topology::export::xml::XMLExportFlags;
+
+use super::{Found, Origin};
+use model::cpus::CpuSet;
+use model::topology::{Device, DeviceKind, L3Group, Network, NumaNode, Package, Topology};
+
+/// Longest file that is read.
+const MOST: u64 = 16 << 20;
+/// NVIDIA's PCI vendor number.
+const NVIDIA: u16 = 0x10de;
+
+/// Reads the machine.
+pub(super) fn read(origin: &Origin) -> Result<Found, String> {
+    let hwloc = load(origin)?;
+    let xml = hwloc.export_xml(XMLExportFlags::empty()).map_err(|error| format!("hwloc: {error}"))?;
+    Ok(Found { topology: topology(&hwloc), xml: xml.as_str().to_owned() })
+}
+
+fn load(origin: &Origin) -> Result<Hwloc, String> {
+    let builder = TopologyBuilder::new();
+    let builder = match origin {
+        Origin::Live(_) => builder,
+        // Read by us: the binding panics at files that are not there.
+        Origin::Xml(file) => builder
+            .from_xml(&text(file)?)
+            .map_err(|error| format!("{}: not hwloc's XML: {error}", file.display()))?,
+        Origin::Synthetic(text) => builder
+            .from_synthetic(text)
+            .map_err(|error| format!("hwloc does not understand {text:?}: {error}"))?,
+    };
+    let failed = |error: &dyn std::fmt::Display| format!("hwloc: {error}");
+    builder
+        // CPUs that our own control group may not use are part of the machine.
+        .with_flags(BuildFlags::INCLUDE_DISALLOWED)
+        .map_err(|e| failed(&e))?
+        .with_io_type_filter(TypeFilter::KeepAll)
+        .map_err(|e| failed(&e))?
+        // It would move from CPU to CPU to ask each who it is, also to those that are kept free for others.
+        .without_component("x86")
+        .map_err(|e| failed(&e))?
+        .build()
+        .map_err(|e| format!("hwloc finds no topology: {e}"))
+}
+
+/// A file's text, within bounds.
+fn text(file: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = File::open(file).and_then(|file| file.take(MOST).read_to_string(&mut text));
+    read.map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(text)
+}
+
+fn topology(hwloc: &Hwloc) -> Topology {
+    let mut notes = Vec::new();
+    let l3_groups = l3_groups(hwloc);
+    if l3_groups.is_empty() {
+        notes.push("the machine tells of no level 3 cache".to_owned());
+    }
+    let mut numa_nodes: Vec<NumaNode> =
+        hwloc.objects_with_type(ObjectType::NUMANode).map(numa_node).collect();
+    numa_nodes.retain(|node| !node.cpus.is_empty() || node.memory_bytes > 0);
+    numa_nodes.sort_by_key(|node| node.index);
+    each_in_one(&mut numa_nodes);
+    let mut packages: Vec<Package> = hwloc.objects_with_type(ObjectType::Package).map(package).collect();
+    packages.sort_by_key(|package| package.index);
+    let mut devices: Vec<Device> = hwloc.pci_devices().filter_map(device).collect();
+    devices.sort_by(|a, b| a.address.cmp(&b.address));
+    let root = hwloc.root_object();
+    let (vendor, product) = (info(root, "DMISysVendor"), info(root, "DMIProductName"));
+    let name = if product.starts_with(&vendor) { product } else { format!("{vendor} {product}") };
+    Topology {
+        machine: name.trim().to_owned(),
+        cpus: cpus(Some(root)),
+        packages,
+        numa_nodes,
+        l3_groups,
+        cores: cores(hwloc),
+        devices,
+        notes,
+    }
+}
+
+/// The CPUs of an object; none if it has none of its own.
+fn cpus(object: Option<&TopologyObject>) -> CpuSet {
+    let set = object.and_then(TopologyObject::cpuset);
+    set.iter().flat_map(|set| set.iter_set()).filter_map(|cpu| u32::try_from(usize::from(cpu)).ok()).collect()
+}
+
+/// The kernel's number, or hwloc's own where there is none.
+fn index(object: &TopologyObject) -> u32 {
+    u32::try_from(object.os_index().unwrap_or_else(|| object.logical_index())).unwrap_or(u32::MAX)
+}
+
+fn info(object: &TopologyObject, key: &str) -> String {
+    let text = object.info(key).map(|text| text.to_string_lossy().trim().to_owned());
+    text.unwrap_or_default()
+}
+
+fn package(object: &TopologyObject) -> Package {
+    Package { index: index(object), cpus: cpus(Some(object)), model: info(object, "CPUModel") }
+}
+
+fn numa_node(object: &TopologyObject) -> NumaNode {
+    let memory_bytes = match object.attributes() {
+        Some(ObjectAttributes::NUMANode(numa)) => numa.local_memory().map_or(0, u64::from),
+        _ => 0,
+    };
+    let package = object.first_ancestor_with_type(ObjectType::Package).map(index);
+    // The memory of a GPU is near its CPUs, and is not theirs.
+    let own = object.subtype().is_none_or(|subtype| subtype.to_bytes() != b"GPUMemory");
+    let cpus = if own { cpus(Some(object)) } else { CpuSet::default() };
+    NumaNode { index: index(object), cpus, memory_bytes, package }
+}
+
+/// To the kernel a CPU is in one node. hwloc also gives CPUs to memory alone (HBM, CXL): those that are near it. Such a
+/// node has a higher number than the one the CPUs are in.
+fn each_in_one(nodes: &mut [NumaNode]) {
+    let mut taken = CpuSet::default();
+    for node in nodes {
+        if !node.cpus.and(&taken).is_empty() {
+            node.cpus = CpuSet::default();
+        }
+        taken = taken.or(&node.cpus);
+    }
+}
+
+fn l3_groups(hwloc: &Hwloc) -> Vec<L3Group> {
+    let size = |object: &TopologyObject| match object.attributes() {
+        Some(ObjectAttributes::Cache(cache)) => cache.size().map_or(0, u64::from),
+        _ => 0,
+    };
+    let caches = hwloc.objects_with_type(ObjectType::L3Cache);
+    let mut groups: Vec<L3Group> =
+        caches.map(|l3| L3Group { index: 0, cpus: cpus(Some(l3)), size_bytes: size(l3) }).collect();
+    groups.retain(|group| !group.cpus.is_empty());
+    groups.sort_by_key(|group| group.cpus.iter().next());
+    for (index, group) in (0..).zip(&mut groups) {
+        group.index = index;
+    }
+    groups
+}
+
+/// Cores with their hardware threads. Where none are told (some guests), each CPU is one.
+fn cores(hwloc: &Hwloc) -> Vec<CpuSet> {
+    let of = |kind| hwloc.objects_with_type(kind).map(|object| cpus(Some(object))).collect::<Vec<_>>();
+    let mut cores = of(ObjectType::Core);
+    let told = cores.iter().fold(CpuSet::default(), |all, core| all.or(core));
+    cores.extend(of(ObjectType::PU).into_iter().filter(|cpu| !cpu.is_within(&told)));
+    cores.sort_by_key(|core| core.iter().next());
+    cores
+}
+
+/// What a PCI device is for; `None` if it is of no interest.
+fn kind(pci: &PCIDeviceAttributes, object: &TopologyObject) -> Option<DeviceKind> {
+    let nvidia = pci.vendor_id() == NVIDIA;
+    let nvswitch = object.subtype().is_some_and(|subtype| subtype.to_bytes() == b"NVSwitch");
+    match (pci.class_id() >> 8, pci.class_id() & 0xff) {
+        // hwloc knows one of a DGX-2 by its driver, where the device itself tells nothing.
+        _ if nvswitch => Some(DeviceKind::Nvswitch),
+        (0x03, _) if nvidia => Some(DeviceKind::Gpu),
+        (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
+        (0x02, _) => Some(DeviceKind::Network),
+        (0x01, _) => Some(DeviceKind::Storage),
+        _ => None,
+    }
+}
+
+fn address(pci: &PCIDeviceAttributes) -> String {
+    format!("{:04x}:{:02x}:{:02x}.{:x}", pci.domain(), pci.bus_id(), pci.bus_device(), pci.function())
+}
+
+fn device(object: &TopologyObject) -> Option<Device> {
+    let Some(ObjectAttributes::PCIDevice(pci)) = object.attributes() else { return None };
+    let kind = kind(pci, object)?;
+    let near = object.first_non_io_ancestor();
+    let mut bridges: Vec<String> = object.ancestors().filter_map(bridge).collect();
+    bridges.reverse();
+    let named = names(object);
+    let first =
+        |kind| named.iter().find(|(of, _)| *of == kind).map(|(_, name)| name.clone()).unwrap_or_default();
+    let network = (kind == DeviceKind::Network).then(|| Network {
+        interface: first(OSDeviceType::Network),
+        rdma: first(OSDeviceType::OpenFabrics),
+        up: None,
+        bytes_per_second: None,
+    });
+    let wanted: &[OSDeviceType] = match kind {
+        DeviceKind::Network => &[OSDeviceType::Network, OSDeviceType::OpenFabrics],
+        DeviceKind::Storage => &[OSDeviceType::Storage],
+        DeviceKind::Gpu | DeviceKind::Nvswitch => &[],
+    };
+    let names = named.iter().filter(|(of, _)| wanted.contains(of)).map(|(_, name)| name.clone());
+    Some(Device {
+        kind,
+        address: address(pci),
+        id: format!("{:04x}:{:04x}", pci.vendor_id(), pci.device_id()),
+        names: names.collect(),
+        numa_node: near.and_then(only_node),
+        cpus: cpus(near),
+        bridges,
+        link: None,
+        port: None,
+        network,
+    })
+}
+
+/// The address of a PCI bridge; a host bridge, which has none, begins the way.
+fn bridge(object: &TopologyObject) -> Option<String> {
+    let Some(ObjectAttributes::Bridge(bridge)) = object.attributes() else { return None };
+    let UpstreamAttributes::PCI(pci) = bridge.upstream_attributes()?;
+    Some(address(pci))
+}
+
+/// The kernel's names of what hangs on a PCI device, in the order of the names.
+fn names(object: &TopologyObject) -> Vec<(OSDeviceType, String)> {
+    let mut found = Vec::new();
+    let mut open: Vec<&TopologyObject> = object.io_children().collect();
+    while let Some(child) = open.pop() {
+        if let (Some(ObjectAttributes::OSDevice(os)), Some(name)) = (child.attributes(), child.name()) {
+            found.push((os.device_type(), name.to_string_lossy().into_owned()));
+        }
+        open.extend(child.io_children());
+    }
+    found.sort_by(|a, b| a.1.cmp(&b.1));
+    found
+}
+
+/// The NUMA node of an object that has just one. What hangs on the whole machine is near no node: hwloc hangs
+/// there what the machine tells nothing of.
+fn only_node(near: &TopologyObject) -> Option<u32> {
+    if near.object_type() == ObjectType::Machine {
+        return None;
+    }
+    let nodes = near.nodeset()?;
+    let mut nodes = nodes.iter_set();
+    let first = nodes.next()?;
+    let only = nodes.next().is_none();
+    u32::try_from(usize::from(first)).ok().filter(|_| only)
+}

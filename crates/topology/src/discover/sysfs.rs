@@ -1,0 +1,227 @@
+//! What hwloc does not tell of PCI devices: whether the kernel knows their NUMA node, the two ends of their links, and
+//! the state of network devices.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::answer::{DeviceState, Links};
+use host::Host;
+use model::cpus::CpuSet;
+use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+/// Longest file that is read: all are one line.
+const MOST: u64 = 4096;
+
+/// Completes what hwloc found of the machine.
+pub(super) fn complete(host: &Host, topology: &mut Topology) {
+    let before = topology.devices.len();
+    // The virtual functions of a device that is shared are given to guests and pods.
+    topology.devices.retain(|device| !is_virtual_function(host, &device.address));
+    match before - topology.devices.len() {
+        0 => {}
+        left_out => topology.notes.push(format!("{left_out} virtual functions of PCI devices are left out")),
+    }
+    for node in &mut topology.numa_nodes {
+        // Which CPUs are in it, where hwloc tells which are near it.
+        let list = host.path(format!("/sys/devices/system/node/node{}/cpulist", node.index));
+        if let Some(Ok(cpus)) = line(&list).map(|list| list.parse::<CpuSet>()) {
+            node.cpus = cpus.and(&topology.cpus);
+        }
+    }
+    let nodes = topology.numa_nodes.clone();
+    for device in &mut topology.devices {
+        let known = number::<i64>(&folder(host, &device.address).join("numa_node"));
+        // -1: the machine does not tell, as in most guests.
+        device.numa_node = known.and_then(|node| u32::try_from(node).ok());
+        let node = nodes.iter().find(|node| Some(node.index) == device.numa_node);
+        match node {
+            Some(node) if !node.cpus.is_empty() => device.cpus = node.cpus.clone(),
+            Some(_) => {}
+            None if device.cpus.is_empty() => device.cpus = topology.cpus.clone(),
+            None => {}
+        }
+        state(host, &device.address, device.kind).apply(device);
+        if let Some(network) = &device.network {
+            device.names =
+                [&network.interface, &network.rdma].into_iter().filter(|n| !n.is_empty()).cloned().collect();
+        }
+    }
+    if topology.devices.iter().any(|d| d.kind == DeviceKind::Gpu && d.numa_node.is_none())
+        && topology.numa_nodes.len() > 1
+    {
+        topology.notes.push("the machine does not tell which NUMA node its GPUs are near to".to_owned());
+    }
+    let far = addresses(host).iter().filter(|address| address.find(':').is_some_and(|at| at > 4)).count();
+    if far > 0 {
+        topology.notes.push(format!("{far} PCI devices with a domain above ffff are left out"));
+    }
+}
+
+/// Links and network devices, in the order of their addresses.
+pub(super) fn links(host: &Host) -> Links {
+    let mut addresses = addresses(host);
+    addresses.sort();
+    let states = addresses.into_iter().filter_map(|address| {
+        let folder = folder(host, &address);
+        let kind = kind(&folder)?;
+        (address.find(':') == Some(4) && !is_virtual_function(host, &address))
+            .then(|| state(host, &address, kind))
+    });
+    Links(states.collect())
+}
+
+fn addresses(host: &Host) -> Vec<String> {
+    let entries = fs::read_dir(host.path(DEVICES)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+fn folder(host: &Host, address: &str) -> PathBuf {
+    host.path(DEVICES).join(address)
+}
+
+/// As hwloc's side sorts them; what it knows by the name of a driver is one of these as well.
+fn kind(folder: &Path) -> Option<DeviceKind> {
+    let nvidia = hexadecimal(&folder.join("vendor")) == Some(0x10de);
+    let class = hexadecimal(&folder.join("class"))?;
+    match (class >> 16, (class >> 8) & 0xff) {
+        (0x03, _) if nvidia => Some(DeviceKind::Gpu),
+        (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
+        (0x02, _) => Some(DeviceKind::Network),
+        (0x01, _) => Some(DeviceKind::Storage),
+        _ => None,
+    }
+}
+
+fn is_virtual_function(host: &Host, address: &str) -> bool {
+    fs::symlink_metadata(folder(host, address).join("physfn")).is_ok()
+}
+
+fn state(host: &Host, address: &str, kind: DeviceKind) -> DeviceState {
+    let folder = folder(host, address);
+    let most = capability(&folder, "max");
+    let now = capability(&folder, "current");
+    DeviceState {
+        address: address.to_owned(),
+        link: most.zip(now).map(|(most, now)| Link { most, now }),
+        port: port(&folder).and_then(|port| capability(&port, "max")),
+        network: (kind == DeviceKind::Network).then(|| network(host, &folder)),
+    }
+}
+
+/// The folder of the port above a device: sysfs nests what is below a bridge into the bridge's folder.
+fn port(folder: &Path) -> Option<PathBuf> {
+    let real = fs::canonicalize(folder).ok()?;
+    let above = real.parent()?;
+    above.join("vendor").exists().then(|| above.to_owned())
+}
+
+fn capability(folder: &Path, which: &str) -> Option<LinkCapability> {
+    let generation = generation(&line(&folder.join(format!("{which}_link_speed")))?)?;
+    let lanes = number(&folder.join(format!("{which}_link_width")))?;
+    // 0: no link; 255: the device says nothing.
+    (1..=32).contains(&lanes).then_some(LinkCapability { generation, lanes })
+}
+
+/// The generation of a link's speed as the kernel writes it: `32.0 GT/s PCIe`, of old `8 GT/s`.
+fn generation(text: &str) -> Option<u8> {
+    let (rate, _) = text.split_once(" GT/s")?;
+    match rate.trim() {
+        "2.5" => Some(1),
+        "5" | "5.0" => Some(2),
+        "8" | "8.0" => Some(3),
+        "16" | "16.0" => Some(4),
+        "32" | "32.0" => Some(5),
+        "64" | "64.0" => Some(6),
+        "128" | "128.0" => Some(7),
+        _ => None,
+    }
+}
+
+/// The first interface and the first RDMA device of a PCI device. Those of virtio hang one folder lower.
+fn network(host: &Host, folder: &Path) -> Network {
+    let mut places = vec![folder.to_owned()];
+    places.extend(
+        children(folder).into_iter().filter(|name| name.starts_with("virtio")).map(|n| folder.join(n)),
+    );
+    let first = |class: &str| {
+        let mut names = places.iter().flat_map(|place| children(&place.join(class)));
+        names.next().unwrap_or_default()
+    };
+    let (interface, rdma) = (first("net"), first("infiniband"));
+    let ports = rdma_ports(host, &rdma);
+    // Over Ethernet the interface knows more: the RDMA device is active without a peer.
+    let (up, bytes_per_second) = match ports {
+        Some(ports) if ports.infiniband || interface.is_empty() => (ports.up, ports.bytes_per_second),
+        _ => interface_state(host, &interface),
+    };
+    Network { interface, rdma, up, bytes_per_second }
+}
+
+fn interface_state(host: &Host, interface: &str) -> (Option<bool>, Option<f64>) {
+    if interface.is_empty() {
+        return (None, None);
+    }
+    let folder = host.path("/sys/class/net").join(interface);
+    let Some(state) = line(&folder.join("operstate")) else { return (None, None) };
+    // The carrier of an interface that is switched off cannot be read. Some drivers know no state but a carrier.
+    let carrier = line(&folder.join("carrier")).is_some_and(|carrier| carrier == "1");
+    let up = carrier && matches!(state.as_str(), "up" | "unknown");
+    let megabits = number::<i64>(&folder.join("speed")).filter(|speed| *speed > 0 && up);
+    (Some(up), megabits.map(|megabits| megabits as f64 * 1e6 / 8.0))
+}
+
+struct Ports {
+    infiniband: bool,
+    up: Option<bool>,
+    bytes_per_second: Option<f64>,
+}
+
+/// All ports of an RDMA device together: up if one is, and the rate of the fastest that is.
+fn rdma_ports(host: &Host, rdma: &str) -> Option<Ports> {
+    if rdma.is_empty() {
+        return None;
+    }
+    let folder = host.path("/sys/class/infiniband").join(rdma).join("ports");
+    let mut all = Ports { infiniband: false, up: None, bytes_per_second: None };
+    for port in children(&folder).iter().map(|port| folder.join(port)) {
+        all.infiniband |= line(&port.join("link_layer")).is_some_and(|layer| layer == "InfiniBand");
+        let Some(state) = line(&port.join("state")) else { continue };
+        let active = state.ends_with("ACTIVE");
+        all.up = Some(active || all.up == Some(true));
+        if let Some(rate) = line(&port.join("rate")).filter(|_| active).and_then(|text| gigabits(&text)) {
+            all.bytes_per_second = Some(all.bytes_per_second.unwrap_or(0.0).max(rate * 1e9 / 8.0));
+        }
+    }
+    Some(all)
+}
+
+/// `400 Gb/sec (4X NDR)`.
+fn gigabits(text: &str) -> Option<f64> {
+    let rate: f64 = text.split_once(" Gb/sec")?.0.trim().parse().ok()?;
+    (rate > 0.0 && rate < 1e6).then_some(rate)
+}
+
+/// What is in a folder, in order; nothing if it is none.
+fn children(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The one line of a file, without spaces around it.
+fn line(path: &Path) -> Option<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(MOST).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn number<N: std::str::FromStr>(path: &Path) -> Option<N> {
+    line(path)?.parse().ok()
+}
+
+fn hexadecimal(path: &Path) -> Option<u32> {
+    u32::from_str_radix(line(path)?.strip_prefix("0x")?, 16).ok()
+}

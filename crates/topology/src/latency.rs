@@ -1,0 +1,244 @@
+//! How long a load from memory takes, from the CPUs of each NUMA node to the memory of each: one load after the other,
+//! each at an address that the one before has brought (a pointer chase), over a buffer larger than the caches.
+//!
+//! Only on demand: it takes some hundred MiB of a node's memory and one of its CPUs for some tenths of a second. It
+//! stays away from memory that is short and from memory without CPUs, which may be that of a GPU.
+
+mod bound;
+mod chase;
+
+use std::time::Duration;
+
+use nix::sched::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use serde::Serialize;
+
+use super::words;
+use host::Host;
+use model::clock::Mono;
+use model::cpus::CpuSet;
+use model::topology::{NumaNode, Topology};
+
+/// Longest time for all of it.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Smallest and largest buffer, in bytes; between them twice the largest last-level cache.
+const BUFFER: (u64, u64) = (64 << 20, 512 << 20);
+/// Share of a node's free memory that is taken at most.
+const SHARE: u64 = 4;
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// Size of the buffer, in bytes.
+    pub buffer_bytes: u64,
+    /// Size of the largest last-level cache; a buffer of less than twice as much is partly in it.
+    pub cache_bytes: u64,
+    /// Each node's CPUs with each node's memory.
+    pub pairs: Vec<Pair>,
+}
+
+/// From the CPUs of a node to the memory of a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// NUMA node of the CPUs.
+    pub cpu_node: u32,
+    /// NUMA node of the memory.
+    pub memory_node: u32,
+    /// Time of one load; with the pages the kernel gave, so that it holds the cost of addresses that miss the TLB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nanoseconds: Option<f64>,
+    /// Why it was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// Measures on this machine. `progress` is told what is next.
+pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str)) -> Latency {
+    let deadline = Mono::now() + LONGEST;
+    let cache = topology.l3_groups.iter().map(|group| group.size_bytes).max().unwrap_or(0);
+    let bytes = cache.saturating_mul(2).clamp(BUFFER.0, BUFFER.1);
+    let nodes: Vec<&NumaNode> = topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).collect();
+    let alone = topology.numa_nodes.len() == 1;
+    let mut pairs = Vec::new();
+    for memory in topology.numa_nodes.iter().filter(|node| node.memory_bytes > 0) {
+        progress(&format!("memory of NUMA node {}", memory.index));
+        let buffer = buffer(memory, host, bytes, alone, deadline);
+        for cpus in &nodes {
+            let measured = match &buffer {
+                Ok(buffer) => from(&cpus.cpus, buffer, deadline),
+                Err(why) => Err(why.clone()),
+            };
+            let (nanoseconds, why) = match measured {
+                Ok(nanoseconds) => (Some(nanoseconds), None),
+                Err(why) => (None, Some(why)),
+            };
+            pairs.push(Pair { cpu_node: cpus.index, memory_node: memory.index, nanoseconds, why });
+        }
+    }
+    Latency { buffer_bytes: bytes, cache_bytes: cache, pairs }
+}
+
+/// A buffer in the memory of a node.
+fn buffer(
+    node: &NumaNode,
+    host: &Host,
+    bytes: u64,
+    alone: bool,
+    deadline: Mono,
+) -> Result<chase::Buffer, String> {
+    if node.cpus.is_empty() {
+        return Err("left alone: memory without CPUs may be that of a GPU".into());
+    }
+    if Mono::now() >= deadline {
+        return Err(out_of_time());
+    }
+    let free = free(host, node.index).ok_or("how much of its memory is free is not known")?;
+    if free / SHARE < bytes {
+        return Err(format!("too little of its memory is free: {}", words::size(free)));
+    }
+    let bytes = usize::try_from(bytes).map_err(|_| "the buffer is too large")?;
+    // On the only node all memory is there.
+    let node = (!alone).then_some(node.index);
+    chase::Buffer::new(bytes, node).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "not permitted: in a container memory is bound with CAP_SYS_NICE alone".into()
+        }
+        _ => format!("its memory may not be used: {error}"),
+    })
+}
+
+/// Free memory of a node, in bytes.
+fn free(host: &Host, node: u32) -> Option<u64> {
+    let path = host.path(format!("/sys/devices/system/node/node{node}/meminfo"));
+    parse_free(&std::fs::read_to_string(path).ok()?)
+}
+
+/// `Node 0 MemFree:  1234 kB`.
+fn parse_free(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.split_once("MemFree:"))?.1;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Time of one load by a CPU of these.
+fn from(cpus: &CpuSet, buffer: &chase::Buffer, deadline: Mono) -> Result<f64, String> {
+    if Mono::now() >= deadline {
+        return Err(out_of_time());
+    }
+    // A thread of its own, as who pins itself stays pinned. On any of the CPUs: the kernel picks one that is idle.
+    std::thread::scope(|scope| {
+        let measured = scope.spawn(|| {
+            pin(cpus)?;
+            Ok(buffer.nanoseconds())
+        });
+        measured.join().unwrap_or_else(|_| Err("it could not be measured".into()))
+    })
+}
+
+/// Keeps the calling thread on those of these CPUs it may use.
+fn pin(cpus: &CpuSet) -> Result<(), String> {
+    let this = Pid::from_raw(0);
+    let refused = |error: nix::Error| format!("its CPUs may not be used: {error}");
+    let allowed = sched_getaffinity(this).map_err(refused)?;
+    let mut wanted = Affinity::new();
+    let mut some = false;
+    for cpu in cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok()) {
+        // A CPU past what the set can hold is none of ours.
+        if allowed.is_set(cpu).unwrap_or(false) {
+            wanted.set(cpu).map_err(refused)?;
+            some = true;
+        }
+    }
+    if !some {
+        return Err("its CPUs may not be used by this process".into());
+    }
+    sched_setaffinity(this, &wanted).map_err(refused)
+}
+
+fn out_of_time() -> String {
+    format!("not measured: {} s had passed", LONGEST.as_secs())
+}
+
+impl Latency {
+    /// A line for each node's CPUs, a column for each node's memory.
+    pub fn text(&self) -> String {
+        let mut memory: Vec<u32> = self.pairs.iter().map(|pair| pair.memory_node).collect();
+        memory.sort_unstable();
+        memory.dedup();
+        let mut cpus: Vec<u32> = self.pairs.iter().map(|pair| pair.cpu_node).collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        let head: String = memory.iter().map(|node| format!("{:>12}", format!("memory {node}"))).collect();
+        let mut out = format!("  {:<14}{head}\n", "");
+        for cpu in cpus {
+            let cell = |memory: &u32| {
+                let of = |pair: &&Pair| pair.cpu_node == cpu && pair.memory_node == *memory;
+                let nanoseconds = self.pairs.iter().find(of).and_then(|pair| pair.nanoseconds);
+                format!("{:>12}", nanoseconds.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0} ns")))
+            };
+            out.push_str(&format!(
+                "  {:<14}{}\n",
+                format!("CPUs of {cpu}"),
+                memory.iter().map(cell).collect::<String>()
+            ));
+        }
+        let size = words::size(self.buffer_bytes);
+        out.push_str(&format!("  One load after the other at random addresses of {size}.\n"));
+        if self.buffer_bytes / 2 < self.cache_bytes {
+            let cache = words::size(self.cache_bytes);
+            out.push_str(&format!("  The L3 cache has {cache}: part of the loads came from there.\n"));
+        }
+        let mut told: Vec<(u32, &str)> = Vec::new();
+        for pair in &self.pairs {
+            if let Some(why) = &pair.why
+                && !told.contains(&(pair.memory_node, why.as_str()))
+            {
+                told.push((pair.memory_node, why));
+                out.push_str(&format!("  CPUs of {}, memory {}: {why}\n", pair.cpu_node, pair.memory_node));
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::topology::fixtures::machine;
+
+    #[test]
+    fn free_memory_is_read() {
+        let text = "Node 0 MemTotal:       8219168 kB\nNode 0 MemFree:         123 kB\n";
+        assert_eq!(parse_free(text), Some(123 * 1024));
+        assert_eq!((parse_free("Node 0 MemFree: 12 MB"), parse_free("")), (None, None));
+    }
+
+    #[test]
+    fn what_cannot_be_measured_says_why() {
+        let root = tempfile::tempdir().unwrap();
+        let node = root.path().join("sys/devices/system/node/node1");
+        std::fs::create_dir_all(&node).unwrap();
+        std::fs::write(node.join("meminfo"), "Node 1 MemFree: 100000 kB\n").unwrap();
+        let mut topology = machine(&[("0", &["0"]), ("1", &["1"])]);
+        topology.numa_nodes.push(NumaNode {
+            index: 8,
+            cpus: CpuSet::default(),
+            memory_bytes: 1,
+            package: None,
+        });
+        let latency = measure(&topology, &Host::new(root.path()), |_| {});
+        let why = |cpu, memory| {
+            let pair = latency.pairs.iter().find(|p| p.cpu_node == cpu && p.memory_node == memory).unwrap();
+            assert_eq!(pair.nanoseconds, None);
+            pair.why.clone().unwrap()
+        };
+        assert!(why(0, 0).contains("not known") && why(1, 1).contains("too little"), "{latency:?}");
+        assert!(why(0, 8).contains("GPU"), "{latency:?}");
+        assert!(latency.text().contains("CPUs of 0, memory 8: left alone"), "{}", latency.text());
+    }
+
+    #[test]
+    fn cpus_that_are_not_there_are_not_used() {
+        let why = std::thread::spawn(|| pin(&"900-901".parse().unwrap())).join().unwrap().unwrap_err();
+        assert!(why.contains("may not be used"), "{why}");
+    }
+}

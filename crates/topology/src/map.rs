@@ -1,0 +1,309 @@
+//! The whole picture: the machine, its GPUs as the driver knows them, where each sits, and whose CPUs are whose.
+
+use serde::Serialize;
+
+use super::latency::Latency;
+use model::cpus::CpuSet;
+use model::fact::pci_address;
+use model::topology::Topology;
+use model::topology::divide::{self, Share};
+use model::topology::place::{self, Place};
+
+/// What the driver says of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// NVML's index.
+    pub index: u32,
+    /// Its UUID.
+    pub uuid: String,
+    /// Name of the product; empty if not told.
+    pub model: String,
+    /// PCI address, in any form.
+    pub pci_address: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    /// MIG devices on it, in the order of their instances; the CPUs of the GPU are divided among them.
+    pub slices: Vec<KnownSlice>,
+}
+
+/// What the driver says of a MIG device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownSlice {
+    /// Its UUID, as CUDA_VISIBLE_DEVICES takes it.
+    pub uuid: String,
+    /// Its profile, as `3g.71gb` or `1c.3g.71gb`.
+    pub profile: String,
+    /// NVML's GPU instance id.
+    pub gpu_instance: u32,
+    /// NVML's compute instance id.
+    pub compute_instance: u32,
+}
+
+/// The whole picture. As JSON it holds all of the topology, so that it serves as a declared one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Map {
+    /// The machine.
+    #[serde(flatten)]
+    pub topology: Topology,
+    /// Its GPUs in the order of the driver, then those the driver does not list.
+    pub gpus: Vec<Gpu>,
+    /// CPUs that are near no GPU and so nobody's share.
+    pub left_over: CpuSet,
+    /// Latency of memory, where it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+}
+
+/// A GPU in the picture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// How it is called in the picture: its index, or `P1` for the first one in the PCI tree where the driver does
+    /// not tell.
+    pub label: String,
+    /// NVML's index.
+    pub index: Option<u32>,
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// Name of the product; empty if not told.
+    pub model: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    /// Where it sits.
+    #[serde(flatten)]
+    pub place: Place,
+    /// Its share of the CPUs.
+    pub share: Share,
+    /// MIG devices on it.
+    pub slices: Vec<Slice>,
+}
+
+/// A MIG device in the picture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Slice {
+    /// How it is called in the picture: index of the GPU, dot, its number from 1.
+    pub label: String,
+    /// Its UUID.
+    pub uuid: String,
+    /// Its profile.
+    pub profile: String,
+    /// NVML's GPU instance id.
+    pub gpu_instance: u32,
+    /// NVML's compute instance id.
+    pub compute_instance: u32,
+    /// Its share of the CPUs of the GPU.
+    pub share: Share,
+}
+
+/// Who gets a share: a GPU without MIG devices, or a MIG device.
+#[derive(Clone, Copy, Debug)]
+pub struct Taker<'a> {
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// The MIG device on it.
+    pub slice: Option<&'a Slice>,
+}
+
+impl<'a> Taker<'a> {
+    /// How it is called in the picture.
+    pub fn label(&self) -> &'a str {
+        self.slice.map_or(&self.gpu.label, |slice| &slice.label)
+    }
+
+    /// Its UUID, if the driver told it.
+    pub fn uuid(&self) -> Option<&'a str> {
+        self.slice.map(|slice| &*slice.uuid).or(self.gpu.uuid.as_deref())
+    }
+
+    /// Its share.
+    pub fn share(&self) -> &'a Share {
+        self.slice.map_or(&self.gpu.share, |slice| &slice.share)
+    }
+
+    /// In words, as `GPU 3 NVIDIA H200, MIG 3g.71gb`.
+    pub fn name(&self) -> String {
+        let slice = self.slice.map(|slice| format!(", MIG {}", slice.profile)).unwrap_or_default();
+        format!("{}{slice}", self.gpu.name())
+    }
+}
+
+impl Gpu {
+    /// In words, as `GPU 3 NVIDIA H200`; by its address where the driver does not tell.
+    pub fn name(&self) -> String {
+        let model = if self.model.is_empty() { String::new() } else { format!(" {}", self.model) };
+        match self.index {
+            Some(index) => format!("GPU {index}{model}"),
+            None => format!("GPU at {}{model}", self.place.address),
+        }
+    }
+}
+
+impl Map {
+    /// Joins the machine with what the driver says of its GPUs, by PCI address.
+    pub fn new(mut topology: Topology, known: &[Known]) -> Map {
+        let mut rest = place::gpus(&topology);
+        let mut joined: Vec<(Option<&Known>, Place)> = Vec::new();
+        let mut known: Vec<&Known> = known.iter().collect();
+        known.sort_by_key(|gpu| gpu.index);
+        for gpu in known {
+            let address = pci_address(&gpu.pci_address);
+            let at = rest.iter().position(|p| address.is_some() && pci_address(&p.address) == address);
+            let place = match at {
+                Some(at) => rest.remove(at),
+                None => {
+                    let text =
+                        format!("GPU {} is not in the PCI tree: what is near it is not known", gpu.index);
+                    topology.notes.push(text);
+                    nowhere(&topology, gpu)
+                }
+            };
+            joined.push((Some(gpu), place));
+        }
+        if !joined.is_empty() {
+            for place in &rest {
+                topology.notes.push(format!("the driver does not list the GPU at {}", place.address));
+            }
+        }
+        joined.extend(rest.into_iter().map(|place| (None, place)));
+        let shares = shares(&topology, &joined);
+        let left_over = divide::left_over(&topology, &shares);
+        let mut unlisted = 0;
+        let gpu = |((known, place), share): ((Option<&Known>, Place), Share)| {
+            let label = known.map_or_else(
+                || {
+                    unlisted += 1;
+                    format!("P{unlisted}")
+                },
+                |known| known.index.to_string(),
+            );
+            Gpu {
+                index: known.map(|known| known.index),
+                uuid: known.map(|known| known.uuid.clone()).filter(|uuid| !uuid.is_empty()),
+                model: known.map(|known| known.model.clone()).unwrap_or_default(),
+                minor: known.and_then(|known| known.minor),
+                slices: slices(&topology, known, &label, &share),
+                label,
+                place,
+                share,
+            }
+        };
+        let gpus = joined.into_iter().zip(shares).map(gpu).collect();
+        Map { topology, gpus, left_over, latency: None }
+    }
+
+    /// Everybody who gets a share, in order.
+    pub fn takers(&self) -> Vec<Taker<'_>> {
+        let of = |gpu: &'_ Gpu| -> usize { gpu.slices.len().max(1) };
+        let nth = |gpu, at| Taker { gpu, slice: Gpu::slice(gpu, at) };
+        self.gpus.iter().flat_map(|gpu| (0..of(gpu)).map(move |at| nth(gpu, at))).collect()
+    }
+
+    /// The GPU at this PCI address, as it is written in the topology.
+    pub fn gpu(&self, address: &str) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.place.address == address)
+    }
+}
+
+impl Gpu {
+    fn slice(&self, at: usize) -> Option<&Slice> {
+        self.slices.get(at)
+    }
+}
+
+/// The share of each, divided in the order of addresses, as the daemon does: it is the same whoever lists the GPUs.
+fn shares(topology: &Topology, joined: &[(Option<&Known>, Place)]) -> Vec<Share> {
+    let mut order: Vec<usize> = (0..joined.len()).collect();
+    order.sort_by_key(|at| &joined[*at].1.address);
+    let near: Vec<CpuSet> = order.iter().map(|at| joined[*at].1.cpus.clone()).collect();
+    let mut shares = vec![Share::default(); joined.len()];
+    for (at, share) in order.into_iter().zip(divide::among_gpus(topology, &near)) {
+        shares[at] = share;
+    }
+    shares
+}
+
+/// Where a GPU sits that no PCI tree shows.
+fn nowhere(topology: &Topology, gpu: &Known) -> Place {
+    Place {
+        address: gpu.pci_address.clone(),
+        numa_node: None,
+        cpus: topology.cpus.clone(),
+        l3: place::l3_of(topology, &topology.cpus),
+        package: None,
+        root_port: None,
+        switch: None,
+        nic: None,
+        storage: None,
+    }
+}
+
+fn slices(topology: &Topology, known: Option<&Known>, label: &str, share: &Share) -> Vec<Slice> {
+    let Some(known) = known else { return Vec::new() };
+    let weights: Vec<u32> = known.slices.iter().map(|slice| divide::compute_slices(&slice.profile)).collect();
+    let mut shares = divide::among_slices(topology, &share.cpus, &weights);
+    for of_slice in &mut shares {
+        of_slice.shared |= share.shared;
+    }
+    let slice = |(at, (slice, share)): (usize, (&KnownSlice, Share))| Slice {
+        label: format!("{label}.{}", at + 1),
+        uuid: slice.uuid.clone(),
+        profile: slice.profile.clone(),
+        gpu_instance: slice.gpu_instance,
+        compute_instance: slice.compute_instance,
+        share,
+    };
+    known.slices.iter().zip(shares).enumerate().map(slice).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::topology::DeviceKind;
+    use model::topology::fixtures::{device, machine};
+
+    fn known(index: u32, address: &str, profiles: &[&str]) -> Known {
+        let slice = |profile: &&str| KnownSlice { profile: (*profile).into(), ..KnownSlice::default() };
+        Known {
+            index,
+            uuid: format!("GPU-{index}"),
+            pci_address: address.into(),
+            slices: profiles.iter().map(slice).collect(),
+            ..Known::default()
+        }
+    }
+
+    #[test]
+    fn gpus_are_joined_by_address_and_slices_divide_what_their_gpu_has() {
+        let mut topology = machine(&[("0-23", &["0-7", "8-15", "16-23"]), ("24-31", &["24-31"])]);
+        topology.devices = vec![
+            device(DeviceKind::Gpu, "0000:06:00.0", Some(0), "0-23", &[]),
+            device(DeviceKind::Gpu, "0000:86:00.0", Some(1), "24-31", &[]),
+            device(DeviceKind::Gpu, "0000:87:00.0", Some(1), "24-31", &[]),
+        ];
+        // The driver need not count as the PCI tree does.
+        let told = [known(1, "00000000:06:00.0", &["2g.35gb"; 3]), known(0, "00000000:87:00.0", &[])];
+        let map = Map::new(topology.clone(), &told);
+        let shares: Vec<(String, String)> = map
+            .takers()
+            .iter()
+            .map(|taker| (taker.label().to_owned(), taker.share().cpus.to_string()))
+            .collect();
+        let of = |label: &str, cpus: &str| (label.to_owned(), cpus.to_owned());
+        assert_eq!(
+            shares,
+            [of("0", "28-31"), of("1.1", "0-7"), of("1.2", "8-15"), of("1.3", "16-23"), of("P1", "24-27")]
+        );
+        assert_eq!(map.topology.notes, ["the driver does not list the GPU at 0000:86:00.0"]);
+        assert_eq!(map.left_over.to_string(), "");
+        let json = serde_json::to_string(&map).unwrap();
+        let again: Topology = serde_json::from_str(&json).unwrap();
+        assert_eq!(again, map.topology, "it can be declared");
+        assert!(Map::new(topology, &[]).topology.notes.is_empty(), "without a driver nothing is missing");
+    }
+
+    #[test]
+    fn a_gpu_that_no_pci_tree_shows_has_a_share_all_the_same() {
+        let map = Map::new(machine(&[("0-7", &["0-7"])]), &[known(0, "00000000:06:00.0", &[])]);
+        assert_eq!(map.gpus[0].share.cpus.to_string(), "0-7");
+        assert_eq!(map.topology.notes.len(), 1);
+    }
+}

@@ -1,0 +1,110 @@
+//! Cores as squares, in the colour and with the number of those whose share they are.
+
+use super::block::{Block, escape, rect};
+use crate::map::{Map, Taker};
+use model::cpus::CpuSet;
+
+/// Colours that also those can tell apart who do not see red and green as others do (Okabe and Ito), and a grey; each
+/// with the colour of text on it.
+const COLOURS: [(&str, &str); 8] = [
+    ("#e69f00", "#000"),
+    ("#56b4e9", "#000"),
+    ("#009e73", "#000"),
+    ("#f0e442", "#000"),
+    ("#0072b2", "#fff"),
+    ("#d55e00", "#000"),
+    ("#cc79a7", "#000"),
+    ("#aaaaaa", "#000"),
+];
+/// Sides of a core.
+const CORE: (f64, f64) = (28.0, 22.0);
+/// Between cores.
+const GAP: f64 = 3.0;
+
+/// Whose share is what.
+pub struct Shares<'a> {
+    takers: Vec<Taker<'a>>,
+}
+
+impl<'a> Shares<'a> {
+    /// Of all in the map.
+    pub fn new(map: &'a Map) -> Shares<'a> {
+        Shares { takers: map.takers() }
+    }
+
+    /// Everybody with a share, with its number.
+    pub fn takers(&self) -> impl Iterator<Item = (usize, &Taker<'a>)> {
+        self.takers.iter().enumerate()
+    }
+
+    /// Cores in rows no wider than this.
+    pub fn grid(&self, cores: &[&CpuSet], widest: f64) -> Block {
+        let fitting = ((widest / (CORE.0 + GAP)) as usize).max(1);
+        // Rows of eight where that comes out even, as caches often have.
+        let columns = match cores.len() {
+            many if many <= 8 => many.max(1),
+            many if many <= 32 => 8,
+            _ => 16,
+        }
+        .min(fitting);
+        let mut all = Block::default();
+        for (at, core) in cores.iter().enumerate() {
+            let (x, y) = ((at % columns) as f64 * (CORE.0 + GAP), (at / columns) as f64 * (CORE.1 + GAP));
+            all.put(&self.core(core), x, y);
+        }
+        all
+    }
+
+    fn core(&self, core: &CpuSet) -> Block {
+        let (width, height) = CORE;
+        let owners: Vec<(usize, &Taker<'a>)> =
+            self.takers().filter(|(_, taker)| !taker.share().cpus.and(core).is_empty()).collect();
+        let names: Vec<String> = owners.iter().map(|(_, taker)| taker.name()).collect();
+        let whose = if names.is_empty() { "near no GPU".to_owned() } else { names.join("; ") };
+        let what = if core.len() == 1 { "CPU" } else { "CPUs" };
+        let mut body = format!("<g><title>{}</title>", escape(&format!("core: {what} {core}: {whose}")));
+        let stripe = width / owners.len().max(1) as f64;
+        for (at, (number, _)) in owners.iter().enumerate() {
+            let x = at as f64 * stripe;
+            body.push_str(&format!(
+                "<rect x=\"{x:.1}\" y=\"0\" width=\"{stripe:.1}\" height=\"{height}\" fill=\"{}\"/>",
+                colour(*number).0
+            ));
+        }
+        body.push_str(&rect("core", 0.0, 0.0, width, height, 2.0));
+        body.push_str(&match owners.as_slice() {
+            [] => String::new(),
+            [(number, taker)] => text(taker.label(), colour(*number).1),
+            // On a plate of its own: stripes of many colours are behind it.
+            many => {
+                let plate = "<rect x=\"4\" y=\"4\" width=\"20\" height=\"14\" rx=\"3\" fill=\"#fff\"/>";
+                plate.to_owned() + &text(&format!("÷{}", many.len()), "#000")
+            }
+        });
+        body.push_str("</g>");
+        Block { width, height, body }
+    }
+
+    /// A square in the colour of a taker, with its number.
+    pub fn mark(&self, number: usize, label: &str) -> Block {
+        let (width, height) = CORE;
+        let (fill, on) = colour(number);
+        let mut body = format!("<rect width=\"{width}\" height=\"{height}\" rx=\"2\" fill=\"{fill}\"/>");
+        body.push_str(&rect("core", 0.0, 0.0, width, height, 2.0));
+        body.push_str(&text(label, on));
+        Block { width, height, body }
+    }
+}
+
+fn colour(number: usize) -> (&'static str, &'static str) {
+    COLOURS[number % COLOURS.len()]
+}
+
+fn text(label: &str, colour: &str) -> String {
+    let size = if label.chars().count() > 3 { 9 } else { 11 };
+    format!(
+        "<text class=\"mark\" x=\"{:.1}\" y=\"15\" font-size=\"{size}\" style=\"fill:{colour}\">{}</text>",
+        CORE.0 / 2.0,
+        escape(label)
+    )
+}

@@ -1,0 +1,158 @@
+//! The PCI tree: bridges and devices one below the other, joined by lines with what the links do.
+
+use super::block::{Block, bold_width, fit, label, rect, width_of};
+use super::cores::Shares;
+use super::{HEAD, PAD, WIDE};
+use crate::map::{Gpu, Map};
+use crate::tree::Pci;
+use crate::words;
+use model::topology::{Device, DeviceKind};
+
+/// How far what is below a bridge is moved to the right.
+const STEP: f64 = 22.0;
+/// Room for the words about a link on the line to a device.
+const LINK: f64 = 104.0;
+/// Between rows.
+const GAP: f64 = 6.0;
+/// Height of a row of one line.
+const ROW: f64 = 22.0;
+
+/// The tree below a NUMA node.
+pub fn draw(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>) -> Block {
+    let mut all = Block::default();
+    let lines: Vec<f64> = items(&mut all, pci, map, shares, STEP * 0.3);
+    let last = lines.iter().copied().fold(0.0, f64::max);
+    let x = STEP * 0.3;
+    all.body.insert_str(0, &format!("<path class=\"line\" d=\"M{x:.1} 0V{last:.1}\"/>"));
+    all
+}
+
+/// Devices of which the machine does not tell the node.
+pub fn unplaced(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, least: f64) -> Block {
+    let tree = draw(pci, map, shares);
+    let name = "The machine does not tell which NUMA node these are near";
+    let width = (tree.width.max(bold_width(name, 12.0)) + 2.0 * PAD).max(least);
+    let height = tree.height + HEAD + 1.5 * PAD;
+    let mut body = rect("node", 0.0, 0.0, width, height, 6.0);
+    body.push_str(&label("name", PAD, 17.0, name));
+    body.push_str(&tree.at(PAD, HEAD + 0.5 * PAD));
+    Block { width, height, body }
+}
+
+/// Items below one another; where the lines to them are.
+fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f64) -> Vec<f64> {
+    let mut lines = Vec::new();
+    let mut rest = pci;
+    while let Some(first) = rest.first() {
+        let alike = rest.iter().take_while(|other| is_alike(first, other)).count().max(1);
+        let y = if all.height > 0.0 { all.height + GAP } else { 2.0 };
+        match first {
+            Pci::Bridge { root, addresses, below } => {
+                let middle = y + ROW / 2.0;
+                lines.push(middle);
+                let bridge = bridge(*root, addresses, x + STEP);
+                all.body.push_str(&format!("<path class=\"line\" d=\"M{x:.1} {middle:.1}h{STEP:.1}\"/>"));
+                all.put(&bridge, x + STEP, y);
+                let inner = x + STEP * 1.6;
+                let from = y + ROW;
+                let to = items(all, below, map, shares, inner).into_iter().fold(from, f64::max);
+                all.body.push_str(&format!("<path class=\"line\" d=\"M{inner:.1} {from:.1}V{to:.1}\"/>"));
+            }
+            Pci::Device(one) => {
+                let (row, middle) = device(one, &rest[..alike], map, shares, x + LINK);
+                let middle = y + middle;
+                lines.push(middle);
+                let (class, words) = match words::is_narrow(one) {
+                    true => ("narrow", "lack"),
+                    false => ("line", "link"),
+                };
+                all.body.push_str(&format!("<path class=\"{class}\" d=\"M{x:.1} {middle:.1}h{LINK:.1}\"/>"));
+                let link = fit(&words::link(one), 9.5, LINK - 7.0);
+                all.body.push_str(&label(words, x + 5.0, middle - 3.0, &link));
+                all.put(&row, x + LINK, y);
+            }
+        }
+        rest = &rest[alike..];
+    }
+    lines
+}
+
+/// Whether one is as the other but for the address, so that one row is enough: the NVSwitches of a board.
+fn is_alike(one: &Pci<'_>, other: &Pci<'_>) -> bool {
+    match (one, other) {
+        (Pci::Device(one), Pci::Device(other)) => {
+            one.kind == DeviceKind::Nvswitch && other.kind == DeviceKind::Nvswitch && one.link == other.link
+        }
+        _ => false,
+    }
+}
+
+fn bridge(root: bool, addresses: &[&str], x: f64) -> Block {
+    let name = |at: usize| if root && at == 0 { "root port" } else { "switch" };
+    let named: Vec<String> = addresses
+        .iter()
+        .enumerate()
+        .map(|(at, address)| format!("{} {}", name(at), short(address)))
+        .collect();
+    let name = fit(&named.join(" ▸ "), 11.0, WIDE - x);
+    let width = width_of(&name, 11.0) + 14.0;
+    let body = rect("bridge", 0.0, 0.0, width, ROW, 4.0) + &label("small", 7.0, 15.0, &name);
+    Block { width, height: ROW, body }
+}
+
+/// The row of a device, and where in it the line to it ends.
+fn device(device: &Device, same: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f64) -> (Block, f64) {
+    if let Some(gpu) = map.gpu(&device.address) {
+        return (card(gpu, shares, WIDE - x), 16.0);
+    }
+    let same: Vec<&Device> = same
+        .iter()
+        .filter_map(|pci| if let Pci::Device(device) = pci { Some(*device) } else { None })
+        .collect();
+    let addresses = words::addresses(same.iter().map(|device| short(&device.address)));
+    let mut parts = vec![words::many(&same), addresses, words::network(device)];
+    parts.retain(|part| !part.is_empty());
+    let text = fit(&parts.join(" · "), 11.0, WIDE - x - 14.0);
+    let class = match device.kind {
+        DeviceKind::Network => "network",
+        DeviceKind::Storage => "storage",
+        _ => "nvswitch",
+    };
+    let width = bold_width(&text, 11.0) + 14.0;
+    let down = device.network.as_ref().is_some_and(|network| network.up == Some(false));
+    let words = if down { "small lack" } else { "small" };
+    let body = rect(class, 0.0, 0.0, width, ROW, 4.0) + &label(words, 7.0, 15.0, &text);
+    (Block { width, height: ROW, body }, ROW / 2.0)
+}
+
+/// A GPU with its share, or those of its MIG devices.
+fn card(gpu: &Gpu, shares: &Shares<'_>, widest: f64) -> Block {
+    let name = match gpu.index {
+        Some(_) => format!("{} · {}", gpu.name(), short(&gpu.place.address)),
+        None => gpu.name(),
+    };
+    let title = fit(&name, 12.0 * 1.14, widest - 16.0);
+    let mut rows: Vec<(Block, String)> = Vec::new();
+    for (number, taker) in shares.takers().filter(|(_, taker)| std::ptr::eq(taker.gpu, gpu)) {
+        let profile = taker.slice.map(|slice| format!("MIG {} → ", slice.profile)).unwrap_or_default();
+        let shared = if taker.share().shared { " (shared)" } else { "" };
+        let text = format!("{profile}CPUs {}{shared}", taker.share().cpus);
+        rows.push((shares.mark(number, taker.label()), fit(&text, 11.0, widest - 60.0)));
+    }
+    let text = rows.iter().map(|(_, text)| width_of(text, 11.0) + 52.0).fold(0.0, f64::max);
+    let width = text.max(bold_width(&title, 12.0) + 16.0);
+    let height = 28.0 + rows.len() as f64 * 26.0;
+    let mut body = rect("gpu", 0.0, 0.0, width, height, 5.0);
+    body.push_str(&label("name", 8.0, 19.0, &title));
+    for (at, (mark, text)) in rows.iter().enumerate() {
+        let y = 26.0 + at as f64 * 26.0;
+        body.push_str(&mark.at(8.0, y));
+        body.push_str(&label("small", 44.0, y + 15.0, text));
+    }
+    Block { width, height, body }
+}
+
+/// An address without the domain that nearly all have.
+fn short(address: &str) -> &str {
+    address.strip_prefix("0000:").unwrap_or(address)
+}

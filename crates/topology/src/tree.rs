@@ -1,0 +1,229 @@
+//! The machine as a tree, for those who draw it: what holds which CPUs, and what is below which bridge.
+
+use model::cpus::CpuSet;
+use model::topology::{Device, L3Group, NumaNode, Package, Topology};
+
+/// What a branch is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Part<'a> {
+    /// All of it.
+    Machine,
+    /// A package.
+    Package(&'a Package),
+    /// A NUMA node.
+    Node(&'a NumaNode),
+    /// A last-level cache.
+    L3(&'a L3Group),
+}
+
+/// Something with CPUs, what is in it, and the devices near it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch<'a> {
+    /// What it is.
+    pub part: Part<'a>,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+    /// What is in it, in the order of first CPUs, those without CPUs last.
+    pub branches: Vec<Branch<'a>>,
+    /// Cores that are in none of its branches.
+    pub cores: Vec<&'a CpuSet>,
+    /// Devices whose NUMA node it is; of the machine, those of which the node is not told.
+    pub pci: Vec<Pci<'a>>,
+}
+
+/// A part of the PCI tree.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pci<'a> {
+    /// A bridge that several devices or bridges are below.
+    Bridge {
+        /// Whether the first one is the root port.
+        root: bool,
+        /// Addresses from above: of switches that of the upstream port. More than one where nothing else is between.
+        addresses: Vec<&'a str>,
+        /// What is below.
+        below: Vec<Pci<'a>>,
+    },
+    /// A device.
+    Device(&'a Device),
+}
+
+/// The whole tree.
+pub fn of(topology: &Topology) -> Branch<'_> {
+    let mut root = branch(Part::Machine, topology.cpus.clone());
+    let packages = topology.packages.iter().map(|package| (Part::Package(package), &package.cpus));
+    let nodes = topology.numa_nodes.iter().map(|node| (Part::Node(node), &node.cpus));
+    let groups = topology.l3_groups.iter().map(|group| (Part::L3(group), &group.cpus));
+    let mut parts: Vec<(Part<'_>, &CpuSet)> = packages.chain(nodes).chain(groups).collect();
+    // The widest first; of the same CPUs the package holds the node, the node the cache. Memory alone comes last.
+    parts.sort_by_key(|(_, cpus)| (cpus.is_empty(), std::cmp::Reverse(cpus.len()), cpus.iter().next()));
+    for (part, cpus) in parts {
+        root.put(part, cpus);
+    }
+    for core in &topology.cores {
+        root.put_core(core);
+    }
+    for device in &topology.devices {
+        root.put_device(device, topology.numa_nodes.iter().any(|node| Some(node.index) == device.numa_node));
+    }
+    root.arrange();
+    root
+}
+
+fn branch(part: Part<'_>, cpus: CpuSet) -> Branch<'_> {
+    Branch { part, cpus, branches: Vec::new(), cores: Vec::new(), pci: Vec::new() }
+}
+
+impl<'a> Branch<'a> {
+    fn put(&mut self, part: Part<'a>, cpus: &CpuSet) {
+        let holds = |branch: &Branch<'_>| match part {
+            // Memory alone is in its package, if it is told.
+            Part::Node(node) if cpus.is_empty() => branch.has_package(node.package),
+            _ => !cpus.is_empty() && cpus.is_within(&branch.cpus),
+        };
+        match self.branches.iter_mut().find(|branch| holds(branch)) {
+            Some(branch) => branch.put(part, cpus),
+            None => self.branches.push(branch(part, cpus.clone())),
+        }
+    }
+
+    fn has_package(&self, wanted: Option<u32>) -> bool {
+        matches!(self.part, Part::Package(package) if Some(package.index) == wanted)
+            || self.branches.iter().any(|branch| branch.has_package(wanted))
+    }
+
+    fn put_core(&mut self, core: &'a CpuSet) {
+        match self.branches.iter_mut().find(|branch| core.is_within(&branch.cpus)) {
+            Some(branch) => branch.put_core(core),
+            None => self.cores.push(core),
+        }
+    }
+
+    /// Puts a device where its node is; `told` tells whether there is one.
+    fn put_device(&mut self, device: &'a Device, told: bool) -> bool {
+        let here = match self.part {
+            Part::Machine => !told,
+            Part::Node(node) => device.numa_node == Some(node.index),
+            _ => false,
+        };
+        if here {
+            put_pci(&mut self.pci, &upstream(device), device, true);
+        }
+        here || self.branches.iter_mut().any(|branch| branch.put_device(device, told))
+    }
+
+    fn arrange(&mut self) {
+        self.branches.sort_by_key(|branch| (branch.cpus.is_empty(), branch.cpus.iter().next()));
+        self.cores.sort_by_key(|core| core.iter().next());
+        for pci in &mut self.pci {
+            merge(pci);
+        }
+        for branch in &mut self.branches {
+            branch.arrange();
+        }
+    }
+
+    /// Every core in it, in hwloc's logical order: from the left to the right of the tree.
+    pub fn logical_cores(&self) -> Vec<&'a CpuSet> {
+        let mut cores: Vec<&CpuSet> = self.branches.iter().flat_map(Branch::logical_cores).collect();
+        cores.extend(&self.cores);
+        cores
+    }
+}
+
+/// The root port and the upstream ports of the switches above a device; their downstream ports lead to it alone.
+fn upstream(device: &Device) -> Vec<&str> {
+    let all = device.bridges.iter().map(String::as_str).enumerate();
+    all.filter(|(at, _)| *at == 0 || at % 2 == 1).map(|(_, address)| address).collect()
+}
+
+fn put_pci<'a>(among: &mut Vec<Pci<'a>>, above: &[&'a str], device: &'a Device, root: bool) {
+    let Some((first, rest)) = above.split_first() else {
+        among.push(Pci::Device(device));
+        return;
+    };
+    for pci in among.iter_mut() {
+        if let Pci::Bridge { addresses, below, .. } = pci
+            && addresses.first() == Some(first)
+        {
+            put_pci(below, rest, device, false);
+            return;
+        }
+    }
+    let mut below = Vec::new();
+    put_pci(&mut below, rest, device, false);
+    among.push(Pci::Bridge { root, addresses: vec![first], below });
+}
+
+/// Makes one of a bridge with nothing but another bridge below it.
+fn merge(pci: &mut Pci<'_>) {
+    let Pci::Bridge { addresses, below, .. } = pci else { return };
+    for pci in below.iter_mut() {
+        merge(pci);
+    }
+    if let [Pci::Bridge { addresses: lower, below: rest, .. }] = below.as_mut_slice() {
+        addresses.append(lower);
+        *below = std::mem::take(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::topology::DeviceKind::*;
+    use model::topology::fixtures::{cpus, device, machine};
+
+    fn names(branch: &Branch<'_>) -> String {
+        let own = match branch.part {
+            Part::Machine => "machine".to_owned(),
+            Part::Package(package) => format!("package{}", package.index),
+            Part::Node(node) => format!("node{}", node.index),
+            Part::L3(group) => format!("l3#{}", group.index),
+        };
+        let mut inner: Vec<String> = branch.branches.iter().map(names).collect();
+        inner.extend(branch.cores.iter().map(|core| core.to_string()));
+        if inner.is_empty() { own } else { format!("{own}({})", inner.join(" ")) }
+    }
+
+    #[test]
+    fn what_holds_more_cpus_is_outside() {
+        let mut topology = machine(&[("0-1", &["0", "1"]), ("2-3", &["2-3"])]);
+        assert_eq!(
+            names(&of(&topology)),
+            "machine(package0(node0(l3#0(0) l3#1(1))) package1(node1(l3#2(2 3))))"
+        );
+        // One node of two packages that take turns in numbering, and memory alone.
+        topology = machine(&[("0,2", &["0,2"]), ("1,3", &["1,3"])]);
+        topology.numa_nodes.truncate(1);
+        topology.numa_nodes[0].cpus = cpus("0-3");
+        topology.numa_nodes.push(NumaNode { index: 8, cpus: cpus(""), memory_bytes: 1, package: Some(1) });
+        let tree = of(&topology);
+        assert_eq!(names(&tree), "machine(node0(package0(l3#0(0 2)) package1(l3#1(1 3) node8)))");
+        let logical: Vec<String> = tree.logical_cores().iter().map(|core| core.to_string()).collect();
+        assert_eq!(logical, ["0", "2", "1", "3"], "by package, as hwloc and Slurm count them");
+    }
+
+    #[test]
+    fn bridges_are_shown_where_the_tree_forks() {
+        let mut topology = machine(&[("0-3", &["0-3"])]);
+        topology.devices = vec![
+            device(Gpu, "a", Some(0), "0-3", &["rp", "up", "down0", "up1", "down1"]),
+            device(Gpu, "b", Some(0), "0-3", &["rp", "up", "down0", "up1", "down2"]),
+            device(Network, "c", Some(0), "0-3", &["rp", "up", "down3"]),
+            device(Storage, "d", Some(7), "", &[]),
+        ];
+        let tree = of(&topology);
+        assert_eq!(tree.pci, [Pci::Device(&topology.devices[3])], "a node that is not there is none");
+        let node = &tree.branches[0].branches[0];
+        let lower = Pci::Bridge {
+            root: false,
+            addresses: vec!["up1"],
+            below: vec![Pci::Device(&topology.devices[0]), Pci::Device(&topology.devices[1])],
+        };
+        let upper = Pci::Bridge {
+            root: true,
+            addresses: vec!["rp", "up"],
+            below: vec![lower, Pci::Device(&topology.devices[2])],
+        };
+        assert_eq!(node.pci, [upper]);
+    }
+}

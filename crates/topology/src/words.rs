@@ -1,0 +1,155 @@
+//! Sizes, links and devices in words, as every picture of the machine has them.
+
+use model::topology::{Device, DeviceKind, LinkCapability};
+
+/// A size, as `64 GiB`.
+pub fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match units.into_iter().find(|(shift, _)| bytes >> shift > 0) {
+        Some((shift, unit)) => {
+            let value = bytes as f64 / (1u64 << shift) as f64;
+            if value < 10.0 && value.fract() >= 0.05 {
+                format!("{value:.1} {unit}")
+            } else {
+                format!("{value:.0} {unit}")
+            }
+        }
+        None => format!("{bytes} B"),
+    }
+}
+
+/// How many of something, as `1 core`, `8 cores`.
+pub fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A link, as `PCIe 5 x16`, or what is less than device and port could do: `PCIe 5 x8 of x16`. A generation that is
+/// lower at rest is no lack. Empty if it is not told.
+pub fn link(device: &Device) -> String {
+    let Some(link) = device.link else { return String::new() };
+    let could = could(device).unwrap_or(link.most);
+    let width = match link.now.lanes < could.lanes {
+        true => format!("x{} of x{}", link.now.lanes, could.lanes),
+        false => format!("x{}", link.now.lanes),
+    };
+    let now = match link.now.generation < could.generation {
+        true => format!(" (now {})", link.now.generation),
+        false => String::new(),
+    };
+    format!("PCIe {}{now} {width}", could.generation)
+}
+
+/// Whether the link has fewer lanes than it could have.
+pub fn is_narrow(device: &Device) -> bool {
+    device.link.zip(could(device)).is_some_and(|(link, could)| link.now.lanes < could.lanes)
+}
+
+/// What device and port could do together.
+fn could(device: &Device) -> Option<LinkCapability> {
+    let most = device.link?.most;
+    let port = device.port.unwrap_or(most);
+    Some(LinkCapability {
+        generation: most.generation.min(port.generation),
+        lanes: most.lanes.min(port.lanes),
+    })
+}
+
+/// What a device is called beside its address: `mlx5_0 ib0`, `nvme0n1`; what it is, if it has no name.
+pub fn names(device: &Device) -> String {
+    if !device.names.is_empty() {
+        return device.names.join(" ");
+    }
+    match device.kind {
+        DeviceKind::Gpu => "GPU",
+        DeviceKind::Nvswitch => "NVSwitch",
+        DeviceKind::Network => "network device",
+        DeviceKind::Storage => "storage device",
+    }
+    .to_owned()
+}
+
+/// How many of what, for devices of which one is as the other; the name alone for one.
+pub fn many(devices: &[&Device]) -> String {
+    match devices {
+        [] => String::new(),
+        [one] => names(one),
+        [first, ..] => format!("{} × {}", devices.len(), names(first)),
+    }
+}
+
+/// Addresses of such devices: the first and the last.
+pub fn addresses<'a>(mut addresses: impl Iterator<Item = &'a str>) -> String {
+    match (addresses.next(), addresses.last()) {
+        (Some(first), Some(last)) => format!("{first} … {last}"),
+        (first, _) => first.unwrap_or_default().to_owned(),
+    }
+}
+
+/// State of a network device, as `up, 400 Gb/s`; empty for others and if it is not told.
+pub fn network(device: &Device) -> String {
+    let Some(network) = &device.network else { return String::new() };
+    let state = network.up.map(|up| if up { "up" } else { "down" }.to_owned());
+    // Links are sold in bits.
+    let rate = network.bytes_per_second.filter(|rate| *rate > 0.0).map(|rate| match rate * 8.0 / 1e9 {
+        gigabits if gigabits >= 1.0 => format!("{gigabits:.0} Gb/s"),
+        gigabits => format!("{:.0} Mb/s", gigabits * 1e3),
+    });
+    state.into_iter().chain(rate).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::topology::fixtures::device;
+    use model::topology::{Link, Network};
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (32 << 20, "32 MiB"),
+            (3 << 39, "1.5 TiB"),
+            (810_234_351_616, "755 GiB"),
+            (1 << 40, "1 TiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+        assert_eq!((count(1, "core"), count(0, "core")), ("1 core".into(), "0 cores".into()));
+    }
+
+    #[test]
+    fn a_link_is_compared_with_what_both_ends_can_do() {
+        let of = |generation, lanes| LinkCapability { generation, lanes };
+        let link_of = |most, now, port| {
+            let gpu = Device {
+                link: Some(Link { most, now }),
+                port,
+                ..device(DeviceKind::Gpu, "a", None, "", &[])
+            };
+            (link(&gpu), is_narrow(&gpu))
+        };
+        assert_eq!(link_of(of(5, 16), of(5, 16), Some(of(5, 16))), ("PCIe 5 x16".into(), false));
+        assert_eq!(link_of(of(5, 16), of(1, 8), Some(of(4, 16))), ("PCIe 4 (now 1) x8 of x16".into(), true));
+        assert_eq!(
+            link_of(of(5, 16), of(5, 8), Some(of(5, 8))),
+            ("PCIe 5 x8".into(), false),
+            "the slot has no more"
+        );
+        assert_eq!(link_of(of(3, 16), of(3, 16), None), ("PCIe 3 x16".into(), false));
+    }
+
+    #[test]
+    fn a_network_device_tells_its_state_and_rate() {
+        let with = |up, bytes_per_second| {
+            let network = Network { interface: "".into(), rdma: "".into(), up, bytes_per_second };
+            network_of(Some(network))
+        };
+        fn network_of(network: Option<Network>) -> String {
+            super::network(&Device { network, ..device(DeviceKind::Network, "a", None, "", &[]) })
+        }
+        assert_eq!(with(Some(true), Some(50e9)), "up, 400 Gb/s");
+        assert_eq!(with(Some(false), None), "down");
+        assert_eq!(with(None, Some(12.5e6)), "100 Mb/s");
+        assert_eq!(network_of(None), "");
+    }
+}

@@ -1,0 +1,287 @@
+//! What a file of a window says, and what is wrong with it. Pure.
+
+use model::text;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use super::moment;
+use model::catalog::WindowKind;
+use model::catalog::schema::KnownLabel;
+use model::window::Window;
+
+/// Largest file.
+pub const MAX_BYTES: usize = 64 * 1024;
+/// Longest name, in bytes.
+const MAX_NAME: usize = 64;
+/// Longest reason that is kept, in bytes; it becomes a label.
+pub const MAX_REASON: usize = 200;
+/// Problems of one file that are told; more are counted.
+const MAX_PROBLEMS: usize = 8;
+const KEYS: [&str; 5] = ["kind", "reason", "start", "end", "for"];
+
+/// What a file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What it mutes.
+    pub kind: WindowKind,
+    /// Why.
+    pub reason: String,
+    /// When it is to begin, in seconds since 1970.
+    pub start: f64,
+    /// When it is to end.
+    pub end: f64,
+}
+
+impl Plan {
+    /// The window, cut to the longest there may be.
+    pub fn window(&self, name: &str, longest: Duration, ordered: bool) -> Window {
+        let latest = self.start + longest.as_secs_f64();
+        Window {
+            name: name.to_owned(),
+            kind: self.kind,
+            reason: self.reason.clone(),
+            start: self.start,
+            end: self.end.min(latest),
+            cut: self.end > latest,
+            ordered,
+        }
+    }
+}
+
+/// Reads a file. Everything that is wrong with it is named, with its key.
+pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
+    if bytes.len() > MAX_BYTES {
+        return Err(vec![format!("larger than {} KiB", MAX_BYTES / 1024)]);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| vec!["it is not UTF-8".to_owned()])?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| {
+            text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count()
+        });
+        vec![format!("line {}: {}", at + 1, text::clean(error.message(), MAX_REASON))]
+    })?;
+    let mut problems = Vec::new();
+    for key in table.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+        problems.push(format!("unknown key `{}`; known: {}", text::clean(key, MAX_NAME), KEYS.join(", ")));
+    }
+    let mut get = |key: &str, read: &dyn Fn(&Value) -> Result<Read, String>| -> Option<Read> {
+        let read = table.get(key).map(read)?;
+        read.map_err(|why| problems.push(format!("key `{key}`: {why}"))).ok()
+    };
+    let kind = get("kind", &|value| kind(value).map(Read::Kind));
+    let reason = get("reason", &|value| text_of(value).map(Read::Text));
+    let start = get("start", &|value| point(value).map(Read::Number));
+    let end = get("end", &|value| point(value).map(Read::Number));
+    let lasts = get("for", &|value| length(value).map(Read::Number));
+    for (key, needed) in [("start", true), ("end", !table.contains_key("for"))] {
+        if needed && !table.contains_key(key) {
+            let or = if key == "end" { " (or `for`, as \"2h\")" } else { "" };
+            problems.push(format!("key `{key}`{or} is missing"));
+        }
+    }
+    if table.contains_key("end") && table.contains_key("for") {
+        problems.push("keys `end` and `for`: only one of them says when it ends".into());
+    }
+    let number = |read: Option<Read>| if let Some(Read::Number(n)) = read { Some(n) } else { None };
+    let (start, end, lasts) = (number(start), number(end), number(lasts));
+    let end = end.or(start.zip(lasts).map(|(start, lasts)| start + lasts));
+    if let (Some(start), Some(end)) = (start, end)
+        && end <= start
+    {
+        problems.push("key `end`: is not after `start`".into());
+    }
+    let (Some(start), Some(end), true) = (start, end, problems.is_empty()) else {
+        let more = problems.len().saturating_sub(MAX_PROBLEMS);
+        problems.truncate(MAX_PROBLEMS);
+        problems.extend((more > 0).then(|| format!("and {more} more")));
+        return Err(problems);
+    };
+    let kind = if let Some(Read::Kind(kind)) = kind { kind } else { WindowKind::Maintenance };
+    let reason =
+        if let Some(Read::Text(text)) = reason { text::clean(&text, MAX_REASON) } else { String::new() };
+    Ok(Plan { kind, reason, start, end })
+}
+
+/// A plan as a file, which [`read`] reads as the same to the microsecond.
+pub fn write(plan: &Plan) -> String {
+    let mut table = Table::new();
+    table.insert("kind".into(), plan.kind.known().into());
+    table.insert("reason".into(), plan.reason.as_str().into());
+    for (key, at) in [("start", plan.start), ("end", plan.end)] {
+        table.insert(key.into(), model::window::write(at).into());
+    }
+    format!("# Made by `gpu-node-exporter window start`; `gpu-node-exporter window end` ends it.\n{table}")
+}
+
+enum Read {
+    Kind(WindowKind),
+    Text(String),
+    Number(f64),
+}
+
+fn kind(value: &Value) -> Result<WindowKind, String> {
+    let known = || WindowKind::ALL.iter().map(|kind| kind.known()).collect::<Vec<_>>().join(", ");
+    value.as_str().and_then(kind_of).ok_or_else(|| format!("must be one of: {}", known()))
+}
+
+/// The kind of this name.
+pub fn kind_of(text: &str) -> Option<WindowKind> {
+    WindowKind::ALL.iter().find(|kind| kind.known() == text).copied()
+}
+
+fn text_of(value: &Value) -> Result<String, String> {
+    value.as_str().map(ToOwned::to_owned).ok_or_else(|| "must be a text".into())
+}
+
+/// A point in time, as TOML's own or as a text.
+fn point(value: &Value) -> Result<f64, String> {
+    match value {
+        Value::Datetime(datetime) => moment::of(datetime),
+        Value::String(text) => moment::read(text),
+        _ => Err("must be a point in time such as 2026-11-22T08:00:00Z".into()),
+    }
+}
+
+fn length(value: &Value) -> Result<f64, String> {
+    let text = value.as_str().ok_or("must be a length of time such as \"2h\"")?;
+    length_of(text)
+}
+
+/// Reads a length of time: `2h`, `1day 6h`.
+pub fn length_of(text: &str) -> Result<f64, String> {
+    let parsed = humantime::parse_duration(text.trim());
+    let length = parsed.map_err(|_| "is no length of time such as 2h or 90m".to_owned())?;
+    if length.is_zero() { Err("is no time at all".into()) } else { Ok(length.as_secs_f64()) }
+}
+
+/// Whether this may name a window: it becomes a label and the name of a file.
+pub fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    let first = bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    first
+        && name.len() <= MAX_NAME
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// What a name is made of, in words.
+pub const NAME_RULE: &str = "a name is 1 to 64 letters, digits, dots, dashes and underscores, of which the first is a letter or digit";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOUR: f64 = 3600.0;
+
+    fn problems(text: &str) -> String {
+        read(text.as_bytes()).expect_err(text).join("\n")
+    }
+
+    #[test]
+    fn a_plan_is_read_in_each_of_its_forms() {
+        let native = "reason = 'disk'\nstart = 2026-11-22T09:00:00+01:00\nfor = '2h'";
+        let quoted = "kind = 'training'\nstart = '2026-11-22T08:00:00Z'\nend = '2026-11-22T10:00:00Z'";
+        let (a, b) = (read(native.as_bytes()).unwrap(), read(quoted.as_bytes()).unwrap());
+        assert_eq!((a.kind, a.reason.as_str()), (WindowKind::Maintenance, "disk"));
+        assert_eq!((b.kind, b.reason.as_str()), (WindowKind::Training, ""));
+        assert_eq!((a.start, a.end), (b.start, b.end));
+        assert_eq!(a.end - a.start, 2.0 * HOUR);
+        assert_eq!(read(write(&a).as_bytes()), Ok(a));
+    }
+
+    #[test]
+    fn everything_wrong_is_named_with_its_key() {
+        let text = problems("kind = 'party'\nreason = 5\nstart = 2026-11-22\nend = 'soon'\nwhy = ''\n");
+        for said in ["`why`", "`kind`: must be one of: maintenance, training", "`reason`", "`start`", "`end`"]
+        {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+        assert!(problems("").contains("`start` is missing"), "{}", problems(""));
+        assert!(problems("start = 2026-11-22T08:00:00Z").contains("`end` (or `for`"));
+        assert!(problems("a = [\n\n=").contains("line "));
+        let both = "start = 2026-11-22T08:00:00Z\nend = 2026-11-22T09:00:00Z\nfor = '1h'";
+        assert!(problems(both).contains("only one"));
+        let back = "start = 2026-11-22T08:00:00Z\nend = 2026-11-22T07:00:00Z";
+        assert!(problems(back).contains("not after"));
+        assert!(problems("start = 2026-11-22T08:00:00Z\nfor = '0s'").contains("`for`"));
+        assert!(read(&vec![b'#'; MAX_BYTES + 1]).unwrap_err()[0].contains("larger"));
+        assert!(read(b"\xff").unwrap_err()[0].contains("UTF-8"));
+        let many: String = (0..1000).map(|n| format!("k{n} = 1\n")).collect();
+        let told = read(many.as_bytes()).unwrap_err();
+        assert!(told.len() == MAX_PROBLEMS + 1 && told.last().unwrap().contains("994 more"), "{told:?}");
+    }
+
+    #[test]
+    fn nothing_is_nested_too_deep_for_the_thread_that_looks() {
+        let deep = |open: &str, close: &str| {
+            let n = (MAX_BYTES - 100) / (open.len() + close.len());
+            format!("x = {}1{}", open.repeat(n), close.repeat(n))
+        };
+        let dotted = |n: usize| format!("x{} = 1", ".x".repeat(n));
+        let texts = [
+            deep("[", "]"),
+            deep("[", ""),
+            deep("{x=", "}"),
+            dotted(MAX_BYTES / 2 - 10),
+            format!("[x{}]", ".x".repeat(MAX_BYTES / 2 - 10)),
+        ];
+        // As small as that of the collector.
+        let looked = std::thread::Builder::new()
+            .stack_size(512 * 1024)
+            .spawn(move || texts.iter().all(|text| read(text.as_bytes()).is_err()));
+        assert!(looked.unwrap().join().unwrap());
+    }
+
+    #[test]
+    fn what_is_planned_longer_is_cut() {
+        let plan = Plan { kind: WindowKind::Training, reason: String::new(), start: 100.0, end: 9e9 };
+        let window = plan.window("w", Duration::from_secs(50), false);
+        assert_eq!((window.end, window.cut), (150.0, true));
+        let window = Plan { end: 150.0, ..plan }.window("w", Duration::from_secs(50), false);
+        assert_eq!((window.end, window.cut), (150.0, false));
+    }
+
+    #[test]
+    fn names_are_safe() {
+        for good in ["a", "disk-2026.11", "A_b", &"x".repeat(64)] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", ".", "..", "-a", ".hidden", "a/b", "a b", "ä", "a\n", &"x".repeat(65)] {
+            assert!(!is_name(bad), "{bad}");
+        }
+        assert_eq!(text::clean(" a\nb\u{1b}c ", 9), "a b c");
+        assert_eq!(text::clean("ääää", 5), "ää");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = read(&bytes);
+        }
+
+        #[test]
+        fn any_values_are_read_or_refused(
+            key in "kind|reason|start|end|for|x", value in "\"[^\"\\\\]{0,30}\"|[0-9TZ:+.-]{1,25}|\\[\\]|true"
+        ) {
+            let text = format!("{key} = {value}\nstart = 2026-11-22T08:00:00Z\nfor = '1h'");
+            match read(text.as_bytes()) {
+                Ok(plan) => {
+                    prop_assert!(plan.end > plan.start && plan.reason.len() <= MAX_REASON);
+                    prop_assert!(!plan.reason.chars().any(char::is_control));
+                }
+                Err(problems) => prop_assert!(!problems.is_empty()),
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read_as_the_same(
+            reason in "\\PC{0,60}", start in 0u64..250_000_000_000, lasts in 1u64..10_000_000, training: bool
+        ) {
+            let kind = if training { WindowKind::Training } else { WindowKind::Maintenance };
+            let (start, end) = (start as f64, (start + lasts) as f64);
+            let plan = Plan { kind, reason: text::clean(&reason, MAX_REASON), start, end };
+            prop_assert_eq!(read(write(&plan).as_bytes()), Ok(plan));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The command line of the canary.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+
+use super::Wish;
+use model::catalog::CanaryCheck;
+use model::catalog::schema::KnownLabel;
+
+/// Word for all checks.
+const ALL: &str = "all";
+
+/// Examples for `--help`.
+pub const AFTER_HELP: &str = "\
+Examples:
+  gpu-node-exporter canary                         every GPU and MIG device that is free
+  gpu-node-exporter canary --gpu 3 --check all     one GPU, also what the daemon never runs
+  gpu-node-exporter canary --check sm_sdc --repeat 20
+  gpu-node-exporter canary --explain               what would keep it away, and nothing is run
+  gpu-node-exporter canary --format json | jq '.runs[].outcome.checks[] | select(.verdict != \"ok\")'
+
+In a Slurm prolog (Prolog= in slurm.conf), which drains the node when it fails:
+  gpu-node-exporter canary --gpu \"${SLURM_JOB_GPUS:-all}\" --check sm_rate,sm_sdc,hbm_read
+  case $? in 1|2) exit 1 ;; esac    # degraded or broken; with 3, not run, the job begins
+
+In an init container of a Kubernetes pod with the GPU: the same command; it keeps the pod from starting.
+
+Nothing is changed on the GPU: half a GiB and some of its memory is used for a second. A GPU that is in use \
+is left alone unless --force is given, and then what was measured beside others is thrown away, not judged. A \
+rate that is low is measured twice more before it counts. While it runs, the daemon's own canary stays away \
+(canary.lock_file is locked). What the daemon has learned is read from state.dir and never written.
+
+Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver \
+itself holds the GPU for unwell; 3 could not be run; 64 wrong configuration or command line";
+
+/// What can be given.
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// GPU or MIG device by index or UUID, or `all`; may be given again, or with commas
+    #[arg(long, value_name = "GPU", value_delimiter = ',', default_value = ALL)]
+    gpu: Vec<String>,
+    /// What to check; may be given again, or with commas [default: canary.checks of the configuration]
+    #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
+    check: Vec<String>,
+    /// How to print what was found; the JSON has all that was measured
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: Format,
+    /// Runs on each
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeat: u32,
+    /// Only list what has to be so for a run, and how it is
+    #[arg(long)]
+    explain: bool,
+    /// Also on a GPU that is in use
+    #[arg(long)]
+    force: bool,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// One document
+    Json,
+}
+
+impl Arguments {
+    /// What is wanted.
+    pub fn wish(&self) -> Wish {
+        let mut checks: Vec<CanaryCheck> = Vec::new();
+        for check in self.check.iter().flat_map(|name| checks_of(name)) {
+            // Once each, in the order given.
+            if !checks.contains(&check) {
+                checks.push(check);
+            }
+        }
+        Wish {
+            gpus: self.gpu.iter().filter(|word| !word.is_empty()).cloned().collect(),
+            checks,
+            repeat: self.repeat,
+            explain: self.explain,
+            force: self.force,
+        }
+    }
+}
+
+fn names() -> Vec<&'static str> {
+    CanaryCheck::ALL.iter().map(|check| check.known()).chain([ALL]).collect()
+}
+
+/// The checks of this name: one, or all.
+fn checks_of(name: &str) -> Vec<CanaryCheck> {
+    CanaryCheck::ALL.iter().copied().filter(|check| name == ALL || check.known() == name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn wish(words: &[&str]) -> Option<Wish> {
+        let line = Line::try_parse_from([&["canary"], words].concat()).ok()?;
+        Some(line.arguments.wish())
+    }
+
+    #[test]
+    fn a_line_says_what_is_wanted() {
+        let nothing = wish(&[]).unwrap();
+        assert_eq!((nothing.gpus, nothing.checks, nothing.repeat), (vec!["all".to_owned()], vec![], 1));
+        let some = wish(&["--gpu", "0,3", "--gpu=GPU-1", "--check", "l2,sm_rate", "--check", "l2"]).unwrap();
+        assert_eq!(some.gpus, ["0", "3", "GPU-1"]);
+        assert_eq!(some.checks, [CanaryCheck::L2, CanaryCheck::SmRate]);
+        assert_eq!(wish(&["--check", "all"]).unwrap().checks.len(), CanaryCheck::ALL.len());
+        for wrong in [&["--check", "smrate"][..], &["--repeat", "0"], &["--format", "xml"]] {
+            assert!(wish(wrong).is_none(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What a command found, its document, and its exit code.
+
+use serde::Serialize;
+
+use super::devices::Device;
+use canary::gate::Condition;
+use canary::report::{End, Run};
+use model::canary::{Outcome, Place};
+use model::catalog::{CanaryEnd, CanarySkip, CanaryVerdict};
+
+/// What the exit code of the command says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// All that was run is well; what is in use was left alone.
+    Healthy,
+    /// Something could not be run.
+    CouldNotRun,
+    /// Something is slow, narrow, or may have computed wrongly.
+    Degraded,
+    /// Something computes wrongly, fails or hangs, or the driver says that the GPU is not well.
+    Fault,
+}
+
+impl Exit {
+    /// The exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Healthy => 0,
+            Exit::Degraded => 1,
+            Exit::Fault => 2,
+            Exit::CouldNotRun => 3,
+        }
+    }
+
+    /// What a verdict amounts to.
+    pub fn of(verdict: CanaryVerdict) -> Exit {
+        use CanaryVerdict::*;
+        match verdict {
+            Ok | Contended | Skipped => Exit::Healthy,
+            Throttled | UnexplainedClockCap | SlowSm | DegradedMemory | NarrowedLink | Slow
+            | WrongResultSuspected => Exit::Degraded,
+            WrongResult | DriverFault | Hung => Exit::Fault,
+            CouldNotRun => Exit::CouldNotRun,
+        }
+    }
+}
+
+/// A run that was made, or was to be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Made {
+    /// Where.
+    pub place: Place,
+    /// Name of the product.
+    pub model: String,
+    /// What had to be so for it.
+    pub conditions: Vec<Condition>,
+    /// All that was reported; none if it was not made.
+    pub run: Option<Run>,
+    /// What became of it; none if nothing was to be run.
+    pub outcome: Option<Outcome>,
+}
+
+impl Made {
+    /// On this device.
+    pub fn new(
+        device: &Device,
+        conditions: Vec<Condition>,
+        run: Option<Run>,
+        outcome: Option<Outcome>,
+    ) -> Made {
+        Made { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
+    }
+
+    /// What it amounts to.
+    pub fn exit(&self) -> Exit {
+        let Some(outcome) = &self.outcome else { return Exit::Healthy };
+        let checks = outcome.checks.iter().map(|judged| Exit::of(judged.verdict));
+        let end = match (outcome.end, outcome.skip) {
+            // A call of the driver does not return there, it gives no handle, or asks for a reset.
+            (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,
+            (CanaryEnd::Broken, _) => Exit::CouldNotRun,
+            // Nobody came: the command itself was asked to end.
+            (CanaryEnd::Abandoned, _) if self.nobody_came() => Exit::CouldNotRun,
+            _ => Exit::Healthy,
+        };
+        checks.chain([end]).max().unwrap_or(Exit::Healthy)
+    }
+
+    fn nobody_came(&self) -> bool {
+        matches!(&self.run, Some(Run { end: End::Abandoned { pids, .. }, .. }) if pids.is_empty())
+    }
+}
+
+/// All that was found. Field names stay; fields may be added.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Release of the exporter.
+    pub version: &'static str,
+    /// What it amounts to.
+    pub result: Exit,
+    /// Every run, by GPU.
+    pub runs: Vec<Made>,
+}
+
+impl Report {
+    /// Sums up.
+    pub fn new(runs: Vec<Made>) -> Report {
+        let result = runs.iter().map(Made::exit).max().unwrap_or(Exit::Healthy);
+        Report { version: env!("CARGO_PKG_VERSION"), result, runs }
+    }
+
+    /// As one JSON document.
+    pub fn json(&self) -> String {
+        match serde_json::to_string_pretty(self) {
+            Ok(text) => text + "\n",
+            // Cannot be: there is nothing in it that JSON has no form for.
+            Err(error) => format!("{{\"error\":{:?}}}\n", error.to_string()),
+        }
+    }
+
+    /// For people.
+    pub fn text(&self, colours: bool) -> String {
+        super::table::text(self, colours)
+    }
+}

@@ -1,0 +1,177 @@
+//! Each metric family as works, unsupported, not permitted or failed, from what the visits learned.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use serde::Serialize;
+
+use model::catalog::{DriverError, METRICS, MetricId, Tier};
+use model::sample::{Batch, Buffer, Drained, Missing};
+use sampler::drain;
+
+/// How a metric family stands. Later ones weigh more where GPUs differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Switched off in the configuration.
+    Off,
+    /// Nothing was said of it: there is nothing to tell here, as of MIG instances without MIG.
+    Nothing,
+    /// The GPU or driver does not know it.
+    Unsupported,
+    /// It has values.
+    Works,
+    /// This user may not read it.
+    NotPermitted,
+    /// The call failed.
+    Failed,
+}
+
+impl Standing {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Standing::Off => "switched off",
+            Standing::Nothing => "nothing to tell here",
+            Standing::Unsupported => "unsupported",
+            Standing::Works => "works",
+            Standing::NotPermitted => "not permitted",
+            Standing::Failed => "failed",
+        }
+    }
+}
+
+/// One metric family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Family {
+    /// Its name.
+    pub metric: &'static str,
+    /// How it stands.
+    pub standing: Standing,
+    /// The calls that say so, and what they said; empty if it works.
+    pub why: String,
+}
+
+/// Judges every metric that a visit to the driver tells.
+pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricId>) -> Vec<Family> {
+    let mut seen: BTreeMap<MetricId, (Standing, BTreeSet<String>)> = BTreeMap::new();
+    let mut note = |metric, standing, why: Option<String>| {
+        let (worst, whys) = seen.entry(metric).or_insert((Standing::Nothing, BTreeSet::new()));
+        if standing > *worst {
+            (*worst, *whys) = (standing, BTreeSet::new());
+        }
+        if standing == *worst {
+            whys.extend(why);
+        }
+    };
+    for batch in batches {
+        let sums = batch.drained.iter().filter_map(|drained| match drained {
+            Drained::Gpm(window) => Some(&window.sums),
+            Drained::Samples { .. } => None,
+        });
+        for drained in &batch.drained {
+            // What the ledger makes of samples.
+            let made: &[MetricId] = match drained {
+                Drained::Samples { buffer: Buffer::Power, .. } => &drain::POWER,
+                Drained::Samples { buffer: Buffer::Utilization, .. } => &drain::UTILIZATION,
+                Drained::Gpm(_) => &[],
+            };
+            made.iter().for_each(|metric| note(*metric, Standing::Works, None));
+        }
+        let rows = batch.rows.groups().iter().map(|(_, rows)| rows).chain(sums).flatten();
+        for row in rows {
+            note(row.metric, Standing::Works, None);
+        }
+        for gap in &batch.gaps {
+            let about = batch.part.gpu.as_ref().map(|gpu| format!(" (GPU {})", gpu.gpu)).unwrap_or_default();
+            let (standing, why) = match &gap.missing {
+                // A GPU without a feature is like its neighbours: naming each adds nothing.
+                Missing::Unsupported => (Standing::Unsupported, gap.call.clone()),
+                Missing::Failed { error, text } if error.label() == DriverError::NoPermission => {
+                    (Standing::NotPermitted, format!("{}{about}: {text}", gap.call))
+                }
+                Missing::Failed { text, .. } => (Standing::Failed, format!("{}{about}: {text}", gap.call)),
+                Missing::Dropped(_) => {
+                    (Standing::Failed, format!("{}{about}: a value that cannot be true", gap.call))
+                }
+            };
+            for metric in &gap.metrics {
+                note(*metric, standing, Some(why.clone()));
+            }
+        }
+    }
+    let asked = METRICS.iter().zip(0u16..).filter(|(def, _)| def.tier != Tier::Computed);
+    asked
+        .map(|(def, at)| {
+            let id = MetricId(at);
+            let (standing, whys) = match seen.get(&id) {
+                _ if off.contains(&id) => (Standing::Off, Vec::new()),
+                Some((standing, whys)) => (*standing, whys.iter().map(String::as_str).collect()),
+                None => (Standing::Nothing, Vec::new()),
+            };
+            Family { metric: def.name, standing, why: whys.join("; ") }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalog::{self as m, Gpu};
+    use model::clock::Mono;
+    use model::sample::{ErrorKind, Gap, Part, Rows, Source};
+
+    fn batch(gpu: u32, rows: Rows, gaps: Vec<Gap>) -> Batch {
+        let gpu = Gpu { gpu, uuid: format!("GPU-{gpu}").as_str().into() };
+        Batch {
+            part: Part { collector: Source::Nvml, gpu: Some(gpu), tier: Tier::Normal },
+            epoch: 1,
+            taken: Mono(1),
+            nanos: 1,
+            lifetime_nanos: None,
+            answered: true,
+            rows,
+            gaps,
+            drained: Vec::new(),
+            processes: None,
+            calls: Vec::new(),
+        }
+    }
+
+    fn gap(metric: MetricId, missing: Missing) -> Gap {
+        Gap { call: "nvmlX".into(), metrics: vec![metric], missing }
+    }
+
+    #[test]
+    fn the_worst_of_a_family_is_told_with_its_reason() {
+        let mut rows = Rows::default();
+        let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
+        rows.of(&gpu).put(&m::gpu_power_watts, (), 70.0).unwrap();
+        rows.of(&gpu).put(&m::gpu_utilization_ratio, (), 0.5).unwrap();
+        let failed = |error, text: &str| Missing::Failed { error: ErrorKind::new(error), text: text.into() };
+        let gaps = vec![
+            gap(m::gpu_utilization_ratio.id(), Missing::Unsupported),
+            gap(m::gpu_temperature_celsius.id(), Missing::Unsupported),
+            gap(m::gpu_memory_used_bytes.id(), failed(DriverError::NoPermission, "no")),
+        ];
+        let other = vec![gap(m::gpu_power_watts.id(), failed(DriverError::Timeout, "late"))];
+        let batches = [batch(0, rows, gaps), batch(1, Rows::default(), other)];
+        let off: HashSet<MetricId> = [m::gpu_bar1_memory_used_bytes.id()].into();
+        let families = judge(batches.iter(), &off);
+        let of = |name: &str| families.iter().find(|family| family.metric == name).unwrap();
+        assert_eq!(of("gpu_power_watts").standing, Standing::Failed);
+        assert_eq!(of("gpu_power_watts").why, "nvmlX (GPU 1): late");
+        assert_eq!(of("gpu_utilization_ratio").standing, Standing::Works, "one of its values is not known");
+        assert_eq!(of("gpu_utilization_ratio").why, "");
+        assert_eq!(
+            (of("gpu_temperature_celsius").standing, of("gpu_temperature_celsius").why.as_str()),
+            (Standing::Unsupported, "nvmlX")
+        );
+        assert_eq!(of("gpu_memory_used_bytes").standing, Standing::NotPermitted);
+        assert_eq!(of("gpu_bar1_memory_used_bytes").standing, Standing::Off);
+        assert_eq!(of("gpu_mig_info").standing, Standing::Nothing);
+        assert!(
+            families.iter().all(|family| family.metric != "gpu_driver_up"),
+            "nobody asks the driver that"
+        );
+    }
+}

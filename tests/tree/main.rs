@@ -1,0 +1,18 @@
+//! Checks of the source tree that neither the compiler nor clippy makes.
+//!
+//! - [`walls`]: which crate may depend on which, and which one may name a vendor's library
+//! - [`imports`]: no import cycle among sibling modules, at any depth
+//! - [`names`]: a type name has one meaning
+//! - [`words`]: the banned words
+
+mod imports;
+mod names;
+mod sources;
+mod walls;
+mod words;
+
+/// Fails with all problems, a line each.
+#[track_caller]
+fn report(problems: Vec<String>) {
+    assert!(problems.is_empty(), "{} problems:\n{}\n", problems.len(), problems.join("\n"));
+}
