@@ -23,7 +23,7 @@ use exposition::http;
 use exposition::snapshot_cell::SnapshotCell;
 use host::child::Family;
 use host::stop::Stop;
-use ledger::inbox::{Event, Inbox};
+use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::MetricId;
 use model::clock::Mono;
 use model::sample::{SWITCHED_OFF, Source};
@@ -57,8 +57,6 @@ pub struct Parts {
     pub switch: Arc<nvml::switch::Switch>,
     /// State of the canary, for requests over the control socket.
     pub canary: Arc<canary::desk::Desk>,
-    /// Windows of planned work.
-    pub windows: Arc<windows::desk::Desk>,
     /// Devices that the kubelet has given out.
     pub pods: Arc<Pods>,
     /// The published snapshot, from which each collector gets its views.
@@ -71,7 +69,7 @@ pub struct Parts {
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHandle<()>)>> {
     let Context { config, inbox, stop } = context.clone();
     let context = || context.clone();
-    let Parts { off, samplers, canaries, topology_children, switch, canary, windows, pods, snapshots, http } =
+    let Parts { off, samplers, canaries, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
     Ok(vec![
         (
@@ -125,13 +123,13 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
                 },
             )?,
         ),
-        (Source::Windows, windows::start(context(), windows)?),
+        (Source::Windows, windows::start(context())?),
     ])
 }
 
 /// The thread of a collector that is switched off: says so and waits for the end.
 fn switched_off(context: &Context, source: Source, key: &str) {
-    context.inbox.event(Event::Hindered(source, Some(format!("{SWITCHED_OFF} ({key})"))));
+    context.inbox.event(LedgerEvent::CollectorUnavailable(source, Some(format!("{SWITCHED_OFF} ({key})"))));
     while !context.stop.stopped() {
         context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
     }

@@ -4,6 +4,7 @@
 //! line `error: TEXT`; then the connection ends. Whatever changes the daemon's state goes through here
 //! and never through the network, so the file's mode (0660) decides who may.
 
+pub mod blocking;
 pub mod orders;
 
 use std::future::Future;
@@ -193,7 +194,7 @@ pub async fn look(
         _ => {
             return Err(format!(
                 "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
-                 driver release, driver resume, driver status, gpm off, gpm on, canary status, window"
+                 driver release, driver resume, driver status, gpm off, gpm on, canary status"
             ));
         }
     };

@@ -258,7 +258,10 @@ fn main() -> ExitCode {
             })
         }),
         Command::Window { what } => {
-            with_config(overrides, |loaded| with_socket(&loaded, |socket| window::ask(socket, &what)))
+            with_config(overrides, |loaded| match window::run(&loaded.config, &what) {
+                Ok(text) => print(format!("{text}\n").as_bytes()),
+                Err(error) => fail(EXIT_FAILED, &io::Error::other(error)),
+            })
         }
         Command::Sampler => {
             let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
-use crate::commands::window;
+use crate::control::blocking::BlockingRequests;
 use crate::control::orders;
 use crate::{control, lifecycle};
 use exposition::http::{self, Doors, Limits};
@@ -22,7 +22,7 @@ use host::child;
 use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
-use ledger::{self, Faulty, Hooks, Seen, Settings};
+use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus};
 use model::catalog::{BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory};
@@ -64,14 +64,14 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let renderings = Renderings::start(Arc::clone(&board))?;
 
     let (seen, remember_seen) = inventory(&config);
-    let (faulty, remember_faults) = faults(&config);
-    let settings = Settings {
+    let (faults, remember_faults) = faults(&config);
+    let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
         groups: config.served_groups(),
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
         seen,
-        faulty,
+        faults,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
@@ -93,7 +93,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
             }
         }),
         seen: remember_seen,
-        faulty: remember_faults,
+        faults: remember_faults,
     };
     let ledger = {
         let (inbox, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
@@ -111,7 +111,6 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         topology_children: Arc::default(),
         switch: Arc::clone(&switch),
         canary: Arc::default(),
-        windows: Arc::new(collectors::windows::desk::Desk::new(&config)),
         pods: Arc::default(),
         snapshots: Arc::clone(&board),
         http: Arc::clone(&http_stats),
@@ -196,23 +195,23 @@ pub fn switched_off(config: &Config) -> HashSet<MetricId> {
 type Remember<T> = Box<dyn FnMut(T) + Send>;
 
 /// The GPUs seen earlier in this boot, and how to remember others.
-fn inventory(config: &Config) -> (Seen, Remember<Seen>) {
+fn inventory(config: &Config) -> (SeenGpus, Remember<SeenGpus>) {
     let Some(Kept { boot_id, known, keeper }) = kept::<Inventory>(config, "the GPUs seen") else {
-        return (Seen::default(), Box::new(|_| {}));
+        return (SeenGpus::default(), Box::new(|_| {}));
     };
     let known = known.filter(|i| i.boot_id == boot_id);
-    let known = known.map(|i| Seen { devices: i.devices, gpus: i.gpus }).unwrap_or_default();
-    let remember = move |seen: Seen| {
+    let known = known.map(|i| SeenGpus { devices: i.devices, gpus: i.gpus }).unwrap_or_default();
+    let remember = move |seen: SeenGpus| {
         keeper.save(Inventory { boot_id: boot_id.clone(), devices: seen.devices, gpus: seen.gpus });
     };
     (known, Box::new(remember))
 }
 
 /// The faults known earlier under this load of the driver, and how to remember others.
-fn faults(config: &Config) -> (Faulty, Remember<Faulty>) {
+fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
     let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
     let Some(Kept { boot_id, known, keeper }) = kept::<FaultBooks>(config, "the faults of GPUs") else {
-        return (Faulty { load, gpus: Vec::new() }, Box::new(|_| {}));
+        return (PersistedFaults { load, gpus: Vec::new() }, Box::new(|_| {}));
     };
     let known = known.filter(|books| books.boot_id == boot_id && books.load == load);
     let gpus = known.map(|books| books.gpus).unwrap_or_default();
@@ -222,10 +221,10 @@ fn faults(config: &Config) -> (Faulty, Remember<Faulty>) {
             "a fault before the restart still counts: no reset, no driver load since"
         );
     }
-    let remember = move |faulty: Faulty| {
+    let remember = move |faulty: PersistedFaults| {
         keeper.save(FaultBooks { boot_id: boot_id.clone(), load: faulty.load, gpus: faulty.gpus });
     };
-    (Faulty { load, gpus }, Box::new(remember))
+    (PersistedFaults { load, gpus }, Box::new(remember))
 }
 
 /// What an earlier daemon left, and the keeper of what comes.
@@ -256,28 +255,24 @@ async fn serve_control(
     stopped: watch::Receiver<bool>,
 ) {
     let Context { config, inbox, .. } = context;
-    let Parts { switch, canary, windows, snapshots: board, .. } = parts;
+    let Parts { switch, canary, snapshots: board, .. } = parts;
     let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
     // Opening asks whether another daemon answers on it, which may take that one a while.
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
     let served = match opened.map_err(io::Error::other).and_then(|server| server) {
         Ok(server) => {
-            let places = window::Places::default();
+            let places = BlockingRequests::default();
             let answer = move |request: String| {
                 let places = places.clone();
                 let (board, renderings) = (Arc::clone(&board), Arc::clone(&renderings));
-                let (windows, inbox) = (Arc::clone(&windows), Arc::clone(&inbox));
                 let (config, canary, switch) =
                     (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
                 let obeyed = orders::obey(&request, &switch).or_else(|| orders::guest(&request, &inbox));
                 async move {
                     match obeyed {
                         Some(answer) => answer,
-                        None if window::is_ours(&request) => {
-                            places.obey(move || window::obey(&request, &windows, &inbox)).await
-                        }
                         None if orders::asks_for_canary(&request) => {
-                            places.obey(move || orders::canary(&config, &canary, &switch, &board)).await
+                            places.run(move || orders::canary(&config, &canary, &switch, &board)).await
                         }
                         None => control::look(&request, &board, &renderings).await,
                     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use exposition::snapshot_cell::SnapshotCell;
 use model::catalog::schema::LabelSet;
 use model::catalog::{self as m, Gpu, MigInfo, Subject};
-use model::fact::pci_address;
 use model::owners::Owner;
+use model::pci::pci_address;
 use model::snapshot::Snapshot;
 use model::topology::Topology;
 
@@ -101,7 +101,7 @@ pub fn gpu_addresses(snapshot: &Snapshot) -> BTreeSet<String> {
 
 /// The topology of the host; `None` until it was found.
 pub fn topology(snapshot: &Snapshot) -> Option<Arc<Topology>> {
-    snapshot.topology.news.as_ref().map(|news| Arc::clone(&news.topology))
+    snapshot.topology.update.as_ref().map(|update| Arc::clone(&update.topology))
 }
 
 /// The owners that are published, each with whether it has processes now.

@@ -27,8 +27,8 @@ use exposition::snapshot_cell::SnapshotCell;
 use host::child::Family;
 use host::state::{Keeper, Store};
 use host::stop::Stop;
-use ledger::inbox::{Event, Inbox};
-use model::canary::{News, Place};
+use ledger::inbox::{Inbox, LedgerEvent};
+use model::canary::{CanaryEvent, Place};
 use model::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::sample::{Batch, Rows, Source};
@@ -75,10 +75,10 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("canary".into()).stack_size(STACK).spawn(move || {
         let duty = duty(&context);
         let mode = context.config.canary.mode;
-        context.inbox.event(Event::Canary(News::Mode { mode, duty }));
+        context.inbox.event(LedgerEvent::Canary(CanaryEvent::Mode { mode, duty }));
         if mode == CanaryMode::Off {
             let text = "switched off (canary.mode)".to_owned();
-            context.inbox.event(Event::Hindered(Source::Canary, Some(text)));
+            context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Canary, Some(text)));
             while !context.stop.stopped() {
                 context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
             }
@@ -167,8 +167,8 @@ impl Collector {
         self.shut_down();
     }
 
-    fn tell(&self, news: News) {
-        self.context.inbox.event(Event::Canary(news));
+    fn tell(&self, news: CanaryEvent) {
+        self.context.inbox.event(LedgerEvent::Canary(news));
     }
 
     /// Says that we live: there are no values, but the ledger and `/readyz` know the collector by it.
@@ -192,11 +192,11 @@ impl Collector {
         for (gpu, at) in &due {
             if self.said_due.get(gpu) != Some(at) {
                 let place = Place { gpu: gpu.clone(), instance: None };
-                self.tell(News::Due(place, at.map(|at| desk::unix(at, now))));
+                self.tell(CanaryEvent::Due(place, at.map(|at| desk::unix(at, now))));
             }
         }
         for gone in self.said_due.keys().filter(|gpu| !due.contains_key(*gpu)) {
-            self.tell(News::Due(Place { gpu: gone.clone(), instance: None }, None));
+            self.tell(CanaryEvent::Due(Place { gpu: gone.clone(), instance: None }, None));
         }
         self.said_due = due;
     }
@@ -247,7 +247,7 @@ impl Collector {
     /// A run that was due is put off, and that is to be told.
     fn refused(&self, place: &Place, reason: CanarySkip, text: &str) {
         tracing::debug!(%place, ?reason, text, "a canary is put off");
-        self.tell(News::Skipped(place.clone(), reason));
+        self.tell(CanaryEvent::Skipped(place.clone(), reason));
     }
 
     /// Looks after the processes that have outlived their runs.
@@ -257,12 +257,12 @@ impl Collector {
         self.left.retain_mut(|process| {
             let look = process.remains.look(now);
             if look.killed {
-                news.push(News::Killed);
+                news.push(CanaryEvent::Killed);
             }
             let hangs = process.remains.hangs(now).filter(|_| look.alive);
             // Also one that had ended before it was told to hang: its run is over now.
             if hangs != process.said || !look.alive {
-                news.push(News::Hung(process.place.clone(), hangs));
+                news.push(CanaryEvent::Hung(process.place.clone(), hangs));
                 process.said = hangs;
             }
             look.alive
@@ -279,7 +279,7 @@ impl Collector {
         let alive = self.left.len() + usize::from(running.is_some());
         if alive != self.said_alive {
             self.said_alive = alive;
-            self.tell(News::Alive(alive));
+            self.tell(CanaryEvent::Alive(alive));
         }
         let left = |process: &Process| Left {
             place: process.place.clone(),
@@ -306,7 +306,7 @@ impl Collector {
         for process in &mut self.left {
             let look = process.remains.end_by(deadline);
             if look.killed {
-                self.context.inbox.event(Event::Canary(News::Killed));
+                self.context.inbox.event(LedgerEvent::Canary(CanaryEvent::Killed));
             }
             if look.alive {
                 let pid = process.remains.pid();

@@ -28,7 +28,7 @@ use crate::views::View;
 use counters::Outcomes;
 use host::Host;
 use kernel::Kernel;
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use machine::{Machine, state};
 use model::catalog::schema::{KnownLabel, LabelSet, Metric};
 use model::catalog::{self as m, Node, Owner, PerfState};
@@ -126,12 +126,12 @@ impl<'a, K: Kernel> Collector<'a, K> {
         let taken = Mono::now();
         let Some(cpus) = places::online(&self.host) else {
             let text = "the CPUs that are on cannot be told: no /sys/devices/system/cpu/online";
-            self.context.inbox.event(Event::Hindered(Source::Cpu, Some(text.into())));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, Some(text.into())));
             self.hindered = true;
             return;
         };
         if std::mem::take(&mut self.hindered) {
-            self.context.inbox.event(Event::Hindered(Source::Cpu, None));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, None));
         }
         self.group(&cpus, self.views.topology.current().as_ref());
         if taken.since(self.retried) >= RETRY {

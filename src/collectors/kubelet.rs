@@ -16,7 +16,7 @@ use attribution::kubelet::client::{self, Answer, Failure};
 use attribution::pods::{Claims, Pods, Standing};
 use host::Host;
 use host::stop::Stop;
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, KubeletError, Node};
 use model::clock::{Cadence, Mono};
@@ -159,7 +159,7 @@ impl<'a> Visitor<'a> {
             if let Some(why) = &why {
                 tracing::warn!(%why, "the kubelet");
             }
-            self.context.inbox.event(Event::Hindered(Source::Kubelet, why.clone()));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Kubelet, why.clone()));
             self.hindered = why;
         }
     }

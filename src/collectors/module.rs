@@ -1,9 +1,9 @@
 //! The loaded kernel module, the library on disk and the host's boot, from files that ask no device.
 //!
-//! Which load of the module it is, is told by the inode of `/sys/module/nvidia`: the kernel numbers the
+//! The inode of `/sys/module/nvidia` identifies the load of the module: the kernel numbers the
 //! entries of sysfs one by one and gives a number to no second one in the same boot (`kernfs_node.id`,
 //! Linux 5.5 and later; before, a number comes again only after some four thousand million others). The
-//! folder's times say nothing: they are those of the first look at it.
+//! folder's times are of no use: they are those of the first look-up.
 
 pub mod library;
 
@@ -18,10 +18,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::Context;
 use super::nvml::switch::Switch;
 use host::Host;
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use model::catalog::{self as m, Node, VersionAgainst};
 use model::clock::{Cadence, Mono, unix_seconds};
-use model::driver_module::{Load, LoadId, Sight};
+use model::driver_module::{Load, LoadId, ModuleState};
 use model::sample::{Batch, Rows, Source};
 
 /// Longest time between two looks.
@@ -36,17 +36,17 @@ const KTHREADD: &str = "2";
 
 /// Starts the collector.
 pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("module".into()).stack_size(256 * 1024).spawn(move || {
+    host::thread::spawn("module", 256, move || {
         let sampler = &context.config.sampler;
         let every = EVERY.min(sampler.slow_interval);
         let quick = EVERY_PAUSED.min(sampler.normal_interval);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut visitor = Visitor::new(&context, &switch);
+        let mut reader = ModuleReader::new(&context, &switch);
         while !context.stop.stopped() {
             let now = Mono::now();
             let paused = switch.is_released();
             if cadence.take(now) || paused {
-                visitor.visit(every);
+                reader.visit(every);
             }
             let next = if paused { cadence.next().min(now + quick) } else { cadence.next() };
             context.stop.wait_until(next.min(now + EVERY_PAUSED));
@@ -54,35 +54,35 @@ pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>
     })
 }
 
-struct Visitor<'a> {
+struct ModuleReader<'a> {
     context: &'a Context,
     switch: &'a Switch,
     host: Host,
-    said: Option<Sight>,
+    sent: Option<ModuleState>,
 }
 
-impl<'a> Visitor<'a> {
-    fn new(context: &'a Context, switch: &'a Switch) -> Visitor<'a> {
-        Visitor { context, switch, host: Host::new(&context.config.host.root), said: None }
+impl<'a> ModuleReader<'a> {
+    fn new(context: &'a Context, switch: &'a Switch) -> ModuleReader<'a> {
+        ModuleReader { context, switch, host: Host::new(&context.config.host.root), sent: None }
     }
 
     fn visit(&mut self, every: Duration) {
         let taken = Mono::now();
-        let known = self.said.as_ref().and_then(Sight::load);
+        let known = self.sent.as_ref().and_then(ModuleState::load);
         let sight = look(&self.host, known);
         self.switch.module(&sight, taken);
-        if self.said.as_ref() != Some(&sight) {
-            let seen = Event::Module { sight: sight.clone(), at: taken, unix_seconds: unix_seconds() };
+        if self.sent.as_ref() != Some(&sight) {
+            let seen = LedgerEvent::Module { state: sight.clone(), at: taken, unix_seconds: unix_seconds() };
             self.context.inbox.event(seen);
         }
         let rows = self.rows(&sight);
-        self.said = Some(sight);
+        self.sent = Some(sight);
         let lifetime = (every * 3).max(Duration::from_secs(3));
         // That there is no module is an answer.
         self.context.inbox.batch(Batch::of_node(Source::Module, taken, Some(lifetime), rows));
     }
 
-    fn rows(&self, sight: &Sight) -> Rows {
+    fn rows(&self, sight: &ModuleState) -> Rows {
         let mut rows = Rows::default();
         if let Some(boot) = boot_seconds(&self.host)
             && rows.of(&Node {}).put(&m::gpu_host_boot_timestamp_seconds, (), boot).is_err()
@@ -109,12 +109,12 @@ fn same(loaded: &str, other: &str) -> Option<bool> {
 }
 
 /// Looks at the module. What is known of the same load is not searched for again.
-pub fn look(host: &Host, known: Option<&Load>) -> Sight {
+pub fn look(host: &Host, known: Option<&Load>) -> ModuleState {
     if !host.path("/sys/module").is_dir() {
-        return Sight::Unknown;
+        return ModuleState::Unknown;
     }
     let folder = host.path("/sys/module/nvidia");
-    let Ok(seen) = fs::metadata(&folder) else { return Sight::Absent };
+    let Ok(seen) = fs::metadata(&folder) else { return ModuleState::Absent };
     let made = seen.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let id = LoadId {
         boot: host.boot_id().unwrap_or_default(),
@@ -130,7 +130,7 @@ pub fn look(host: &Host, known: Option<&Load>) -> Sight {
         Some(load) => load.unix_seconds,
         None => threads_started(host),
     };
-    Sight::Loaded(Load { id, live, version: line("version"), unix_seconds })
+    ModuleState::Loaded(Load { id, live, version: line("version"), unix_seconds })
 }
 
 /// When the host booted, in seconds since 1970.
@@ -178,9 +178,9 @@ mod tests {
     fn absent_unknown_and_loaded_are_three_things() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
-        assert_eq!(look(&host, None), Sight::Unknown);
+        assert_eq!(look(&host, None), ModuleState::Unknown);
         fs::create_dir_all(dir.path().join("sys/module")).unwrap();
-        assert_eq!(look(&host, None), Sight::Absent);
+        assert_eq!(look(&host, None), ModuleState::Absent);
         put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
         put(dir.path(), "sys/module/nvidia/initstate", "coming\n");
         put(dir.path(), "proc/sys/kernel/random/boot_id", "b\n");
@@ -192,13 +192,13 @@ mod tests {
         assert!(look(&host, None).load().unwrap().live);
         assert_eq!(look(&host, None), look(&host, look(&host, None).load()), "the same load");
         fs::remove_dir_all(dir.path().join("sys/module/nvidia")).unwrap();
-        assert_eq!(look(&host, None), Sight::Absent);
+        assert_eq!(look(&host, None), ModuleState::Absent);
         put(dir.path(), "sys/module/nvidia/version", "580.159.04\n");
         assert_ne!(look(&host, None).load().unwrap().id, load.id, "another load");
     }
 
     #[test]
-    fn the_oldest_kernel_thread_tells_when_the_module_was_loaded() {
+    fn the_oldest_kernel_thread_shows_when_the_module_was_loaded() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "proc/stat", "cpu 1 2\nbtime 1700000000\nprocesses 9\n");
         let thread = |pid: u32, name: &str, parent: u32, ticks: u64| {

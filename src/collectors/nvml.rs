@@ -15,7 +15,7 @@ use super::Context;
 use host::child::{self, Voice};
 use host::inflight::is_gpu;
 use host::stop::Stop;
-use ledger::inbox::{Event, Pause, Stall};
+use ledger::inbox::{LedgerEvent, Pause, Stall};
 use model::catalog::{Gpu, MetricId, SamplerEnd, joins};
 use model::clock::Mono;
 use policy::{Backoff, Decision, GivenUp, StuckCall};
@@ -159,7 +159,7 @@ impl Supervisor {
                 tracing::info!("the driver is taken up again");
                 self.next_start = Mono(0);
                 self.said_pause = None;
-                self.context.inbox.event(Event::Resumed);
+                self.context.inbox.event(LedgerEvent::Resumed);
             }
         }
     }
@@ -217,13 +217,13 @@ impl Supervisor {
         match Sampler::start(start, orders, &self.context.inbox, &self.sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
-                self.context.inbox.event(Event::SamplerStarted);
+                self.context.inbox.event(LedgerEvent::SamplerStarted);
                 self.serving = Some(sampler);
             }
             Err(error) => {
                 let wait = self.backoff.failed_after(Duration::ZERO).max(Duration::from_secs(1));
                 tracing::error!(%error, "no sampler could be started; next try in {wait:?}");
-                self.context.inbox.event(Event::NoSampler { text: error.to_string() });
+                self.context.inbox.event(LedgerEvent::NoSampler { text: error.to_string() });
                 self.next_start = now + wait;
             }
         }
@@ -235,20 +235,20 @@ impl Supervisor {
             return;
         };
         match news.what {
-            What::DriverUp => self.context.inbox.event(Event::DriverUp),
+            What::DriverUp => self.context.inbox.event(LedgerEvent::DriverUp),
             What::DriverAway(error, text) => {
                 tracing::warn!(%text, "the driver is away");
                 let epoch = first_epoch(serving.generation + 1);
-                self.context.inbox.event(Event::DriverAway { error, text, epoch });
+                self.context.inbox.event(LedgerEvent::DriverAway { error, text, epoch });
                 self.give_up(None);
                 self.next_start = Mono::now() + self.context.config.sampler.driver_retry_interval;
             }
             What::Seated(seat) => {
-                self.context.inbox.event(Event::Seated(seat.gpu.clone()));
+                self.context.inbox.event(LedgerEvent::GpuAttached(seat.gpu.clone()));
                 serving.seats.insert(seat.slot, seat);
             }
             What::NoHandle(index, error, text) => {
-                self.context.inbox.event(Event::NoHandle { index, error, text });
+                self.context.inbox.event(LedgerEvent::AttachFailed { index, error, text });
             }
             What::Over(end, text) => {
                 tracing::warn!(%text, "the sampler is given up");
@@ -262,7 +262,7 @@ impl Supervisor {
         let Some(mut sampler) = self.serving.take() else { return };
         sampler.give_up();
         if let Some(reason) = reason {
-            self.context.inbox.event(Event::SamplerEnded(reason, Mono::now()));
+            self.context.inbox.event(LedgerEvent::SamplerEnded(reason, Mono::now()));
             let wait = self.backoff.failed_after(Mono::now().since(sampler.started));
             self.next_start = Mono::now() + wait;
         }
@@ -344,7 +344,7 @@ impl Supervisor {
         };
         if self.said_pause.as_ref() != Some(&pause) {
             self.said_pause = Some(pause.clone());
-            self.context.inbox.event(Event::Released(pause));
+            self.context.inbox.event(LedgerEvent::Released(pause));
         }
     }
 
@@ -356,7 +356,7 @@ impl Supervisor {
                 );
             }
             self.said_stuck = stuck;
-            self.context.inbox.event(Event::DriverStuck(stuck));
+            self.context.inbox.event(LedgerEvent::DriverStuck(stuck));
         }
     }
 
@@ -374,7 +374,7 @@ impl Supervisor {
                 tracing::warn!(gpu = ?new.gpu, call = %new.call, "a driver call does not return");
             }
             self.said_stalls = stalls.clone();
-            self.context.inbox.event(Event::Stalls(stalls));
+            self.context.inbox.event(LedgerEvent::Stalls(stalls));
         }
     }
 
@@ -382,7 +382,7 @@ impl Supervisor {
         let pids: Vec<i32> = self.serving.iter().chain(&self.given_up).map(Sampler::pid).collect();
         if self.said_alive != Some(pids.len()) {
             self.said_alive = Some(pids.len());
-            self.context.inbox.event(Event::Samplers(pids.len()));
+            self.context.inbox.event(LedgerEvent::Samplers(pids.len()));
         }
         self.parts.samplers.set(pids);
         let now = Mono::now();

@@ -20,13 +20,13 @@ use attribution::pods::{Pods, Standing};
 use attribution::users::{self, Users};
 use attribution::{cgroup, environ};
 use host::Host;
-use host::reader::{MOST_GIVEN_UP, Reader, Unread};
-use ledger::inbox::Event;
+use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
+use ledger::inbox::LedgerEvent;
 use lookup::{Failed, Seen};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
-use model::owners::{Attribution, News, Owner};
+use model::owners::{Attribution, Owner, OwnerUpdate};
 use model::sample::{Batch, Rows, Source};
 
 /// Time between two readings of what owners use.
@@ -73,7 +73,7 @@ struct Owners {
     work: View<GpuWork>,
     pods: Arc<Pods>,
     host: Arc<Host>,
-    reader: Reader,
+    reader: DeadlineReader,
     known: HashMap<u32, Known>,
     /// Pods whose names may still come, each since when.
     waiting: HashMap<u32, Mono>,
@@ -98,7 +98,11 @@ impl Owners {
         let config = &context.config;
         Owners {
             host: Arc::new(Host::new(&config.host.root)),
-            reader: Reader::new("owners-reader", config.owners.read_timeout, Arc::clone(&context.stop)),
+            reader: DeadlineReader::new(
+                "owners-reader",
+                config.owners.read_timeout,
+                Arc::clone(&context.stop),
+            ),
             known: HashMap::new(),
             waiting: HashMap::new(),
             names: HashMap::new(),
@@ -134,7 +138,7 @@ impl Owners {
                 self.forget();
                 let readings = self.round();
                 if !readings.is_empty() {
-                    self.context.inbox.event(Event::Owners(News::Read(readings)));
+                    self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
                 }
             }
             self.tell_stuck();
@@ -147,7 +151,7 @@ impl Owners {
     /// Reads the names of users again if they have changed.
     fn refresh(&mut self) {
         let (host, known) = (Arc::clone(&self.host), Arc::clone(&self.users));
-        if let Ok(Some(newer)) = self.reader.read(MOST_GIVEN_UP, move || users::newer(&host, &known)) {
+        if let Ok(Some(newer)) = self.reader.read(MAX_ABANDONED, move || users::newer(&host, &known)) {
             self.users = Arc::new(newer);
         }
     }
@@ -164,7 +168,7 @@ impl Owners {
         self.waiting.retain(|pid, _| listed.contains_key(pid));
         let mut found = Vec::new();
         // Not while one still hangs: it may be this one.
-        let idle = self.reader.given_up() == 0;
+        let idle = self.reader.abandoned() == 0;
         for (pid, places) in listed {
             let again = |known: &Known| idle && known.again.is_some_and(|at| now >= at);
             if self.known.get(pid).is_some_and(|known| known.unlisted.is_none() && !again(known)) {
@@ -184,7 +188,7 @@ impl Owners {
 
     fn tell(&self, found: &mut Vec<Attribution>) {
         if !found.is_empty() {
-            self.context.inbox.event(Event::Owners(News::Attributed(std::mem::take(found))));
+            self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Attributed(std::mem::take(found))));
         }
     }
 
@@ -195,10 +199,10 @@ impl Owners {
         let before = self.known.get(&pid).map(|known| (known.started, Arc::clone(&known.owner)));
         let (outcome, started, owner) = match self
             .reader
-            .read(MOST_GIVEN_UP, move || lookup::process(&host, pid))
+            .read(MAX_ABANDONED, move || lookup::process(&host, pid))
         {
-            Err(Unread::NotTried) => return None,
-            Err(Unread::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
+            Err(ReadFailure::NotTried) => return None,
+            Err(ReadFailure::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
             Ok(Err(failed)) => {
                 let outcome = match failed {
                     Failed::Gone => OwnerLookup::Gone,
@@ -248,7 +252,7 @@ impl Owners {
             match self.reader.read(MOST_ENVIRONMENTS, move || lookup::environment(&host, pid)) {
                 Ok(said) => environment = said,
                 // Not tried because others are late: it is not known what it would have said.
-                Err(Unread::Late | Unread::NotTried) => outcome = OwnerLookup::Late,
+                Err(ReadFailure::Late | ReadFailure::NotTried) => outcome = OwnerLookup::Late,
             }
         }
         let names = match self.names(&membership) {
@@ -300,7 +304,7 @@ impl Owners {
         let (uid, id) = (membership.pod_uid.clone(), membership.container.as_ref().map(|c| c.id.clone()));
         let looked = self
             .reader
-            .read(MOST_GIVEN_UP, move || attribution::names::look(&host, uid.as_deref(), id.as_deref()));
+            .read(MAX_ABANDONED, move || attribution::names::look(&host, uid.as_deref(), id.as_deref()));
         looked.ok().flatten()
     }
 
@@ -337,11 +341,11 @@ impl Owners {
 
     /// Says when so many readings do not return that no more are tried, and when they do again.
     fn tell_stuck(&mut self) {
-        let stuck = self.reader.given_up() >= MOST_GIVEN_UP;
+        let stuck = self.reader.abandoned() >= MAX_ABANDONED;
         if std::mem::replace(&mut self.stuck, stuck) != stuck {
             let why = "reading processes does not return: no more are tried until it does";
             let why = stuck.then(|| why.to_owned());
-            self.context.inbox.event(Event::Hindered(Source::Owners, why));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Owners, why));
         }
     }
 

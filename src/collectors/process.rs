@@ -35,36 +35,36 @@ pub struct Sources {
 
 /// Starts the collector.
 pub fn start(context: Context, sources: Sources) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("process".into()).stack_size(256 * 1024).spawn(move || {
+    host::thread::spawn("process", 256, move || {
         let every = EVERY.min(context.config.metrics.publish_interval * 5);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut told = Told::default();
+        let mut published = PublishedCpu::default();
         while !context.stop.stopped() {
             if cadence.take(Mono::now()) {
-                visit(&context, &sources, every, &mut told);
+                visit(&context, &sources, every, &mut published);
             }
             context.stop.wait_until(cadence.next());
         }
     })
 }
 
-/// CPU time that was told of each kind of children. One that ends between two looks is in neither for a moment, so
-/// none is ever told lower than before.
+/// CPU time as published for each kind of children. A child that ends between two readings is in neither for a moment,
+/// so no sum is published lower than before.
 #[derive(Debug, Default)]
-struct Told {
+struct PublishedCpu {
     samplers: f64,
     canaries: f64,
     lookers: f64,
 }
 
-fn visit(context: &Context, sources: &Sources, every: Duration, told: &mut Told) {
+fn visit(context: &Context, sources: &Sources, every: Duration, published: &mut PublishedCpu) {
     let taken = Mono::now();
     let mut rows = Rows::default();
     if let Err(error) = serve(&mut rows) {
         tracing::warn!(%error, "cannot read /proc of this process");
     }
-    children(sources, &mut rows, told);
-    doors(&sources.http, &mut rows);
+    children(sources, &mut rows, published);
+    http_server(&sources.http, &mut rows);
     let lifetime = (every * 3).max(Duration::from_secs(3));
     let answered = !rows.is_empty();
     context.inbox.batch(Batch { answered, ..Batch::of_node(Source::Process, taken, Some(lifetime), rows) });
@@ -79,23 +79,23 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     let boot = procfs::boot_time_secs()?;
     let started = boot as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64;
     let fds = me.fd_count()? as f64;
-    tell(rows, &m::process_cpu_seconds_total, (), cpu);
-    tell(rows, &m::process_resident_memory_bytes, (), resident);
-    tell(rows, &m::process_virtual_memory_bytes, (), stat.vsize as f64);
-    tell(rows, &m::process_open_fds, (), fds);
+    put(rows, &m::process_cpu_seconds_total, (), cpu);
+    put(rows, &m::process_resident_memory_bytes, (), resident);
+    put(rows, &m::process_virtual_memory_bytes, (), stat.vsize as f64);
+    put(rows, &m::process_open_fds, (), fds);
     if let LimitValue::Value(most) = me.limits()?.max_open_files.soft_limit {
-        tell(rows, &m::process_max_fds, (), most as f64);
+        put(rows, &m::process_max_fds, (), most as f64);
     }
-    tell(rows, &m::process_threads, (), stat.num_threads as f64);
-    tell(rows, &m::process_start_time_seconds, (), started);
-    tell(rows, &m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
-    tell(rows, &m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
+    put(rows, &m::process_threads, (), stat.num_threads as f64);
+    put(rows, &m::process_start_time_seconds, (), started);
+    put(rows, &m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
+    put(rows, &m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
     Ok(())
 }
 
 /// The children alive, and the CPU time of those that have ended: of canaries and topology processes what each was seen
 /// to have used, of samplers the rest.
-fn children(sources: &Sources, rows: &mut Rows, told: &mut Told) {
+fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
     let (ended, (canaries, ended_canaries), (lookers, ended_lookers)) =
         sources.canaries.look(|alive, cpu| {
@@ -111,16 +111,16 @@ fn children(sources: &Sources, rows: &mut Rows, told: &mut Told) {
     match ended {
         Ok(ended) => {
             let ended = (ended - ended_canaries - ended_lookers).max(0.0);
-            family(rows, Role::Sampler, &sources.samplers.get(), ended, &mut told.samplers);
+            family(rows, Role::Sampler, &sources.samplers.get(), ended, &mut published.samplers);
         }
-        Err(error) => tracing::warn!(%error, "cannot tell the CPU time of ended samplers"),
+        Err(error) => tracing::warn!(%error, "cannot read the CPU time of ended samplers"),
     }
-    family(rows, Role::Canary, &canaries, ended_canaries, &mut told.canaries);
-    family(rows, Role::Topology, &lookers, ended_lookers, &mut told.lookers);
+    family(rows, Role::Canary, &canaries, ended_canaries, &mut published.canaries);
+    family(rows, Role::Topology, &lookers, ended_lookers, &mut published.lookers);
 }
 
 /// Children of one kind: process ids of those alive, CPU seconds of the others.
-fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, told: &mut f64) {
+fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, published: &mut f64) {
     let mut cpu = ended;
     let mut resident = 0.0;
     for pid in alive {
@@ -129,24 +129,24 @@ fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, told: &mut f64
         cpu += cpu_seconds(&stat);
         resident += (stat.rss * procfs::page_size()) as f64;
     }
-    *told = cpu.max(*told);
-    tell(rows, &m::gpu_exporter_cpu_seconds_total, (role,), *told);
-    tell(rows, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
+    *published = cpu.max(*published);
+    put(rows, &m::gpu_exporter_cpu_seconds_total, (role,), *published);
+    put(rows, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
 }
 
 /// The HTTP server.
-fn doors(stats: &http::Stats, rows: &mut Rows) {
+fn http_server(stats: &http::Stats, rows: &mut Rows) {
     for status in HttpStatus::ALL {
-        tell(rows, &m::gpu_exporter_http_requests_total, (*status,), stats.answers(*status) as f64);
+        put(rows, &m::gpu_exporter_http_requests_total, (*status,), stats.answers(*status) as f64);
     }
-    tell(rows, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
-    tell(rows, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
+    put(rows, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
+    put(rows, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
 }
 
 /// Adds a number about the node. One outside its unit's limits, which no living process has, is no series.
-fn tell<L: LabelSet>(rows: &mut Rows, metric: &Metric<Node, L>, labels: L, value: f64) {
+fn put<L: LabelSet>(rows: &mut Rows, metric: &Metric<Node, L>, labels: L, value: f64) {
     if rows.of(&Node {}).put(metric, labels, value).is_err() {
-        tracing::warn!(metric = metric.def().name, value, "cannot be true");
+        tracing::warn!(metric = metric.def().name, value, "out of range");
     }
 }
 

@@ -15,10 +15,10 @@ use crate::views::View;
 use host::Host;
 use host::child::{Family, Voice};
 use kept::FirstSeen;
-use ledger::inbox::Event;
+use ledger::inbox::LedgerEvent;
 use model::clock::{Cadence, Mono};
 use model::sample::{Batch, Rows, Source};
-use model::topology::{News, Topology, compare};
+use model::topology::{Topology, TopologyUpdate, compare};
 use topology::ask::{Asker, Unanswered};
 use topology::discover::Origin;
 
@@ -115,10 +115,10 @@ impl<'a> Watcher<'a> {
             if let Some(text) = &hindered {
                 tracing::warn!("topology: {text}");
             }
-            self.context.inbox.event(Event::Hindered(Source::Topology, hindered.clone()));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Topology, hindered.clone()));
             self.hindered = hindered;
         } else if hindered.is_some() && self.known.is_none() {
-            self.context.inbox.event(Event::Hindered(Source::Topology, hindered));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Topology, hindered));
         }
     }
 
@@ -163,7 +163,7 @@ impl<'a> Watcher<'a> {
             Ok(declared) => declared.as_ref().map(|declared| compare::differences(declared, &known.topology)),
             Err(_) => None,
         };
-        self.send(News {
+        self.send(TopologyUpdate {
             topology: Arc::new(known.topology.clone()),
             against_first_seen: Some(changed),
             against_declared,
@@ -182,11 +182,11 @@ impl<'a> Watcher<'a> {
             }
         }
         let topology = Arc::new(known.topology.clone());
-        self.send(News { topology, against_first_seen: None, against_declared: None });
+        self.send(TopologyUpdate { topology, against_first_seen: None, against_declared: None });
     }
 
-    fn send(&self, news: News) {
-        self.context.inbox.event(Event::Topology(news));
+    fn send(&self, update: TopologyUpdate) {
+        self.context.inbox.event(LedgerEvent::Topology(update));
     }
 
     /// The ledger knows the collector by its batches; the values go another way.

@@ -217,7 +217,7 @@ fn conditions(config: &Config, daemon: &Daemon, device: &Device, mut facts: Fact
     facts.no_instance = device.no_instance;
     let now = unix_seconds();
     facts.maintenance =
-        window::maintenance(&crate::collectors::windows::desk::Desk::new(config).list(now).0, now);
+        window::maintenance(&crate::collectors::windows::store::WindowStore::new(config).list(now).0, now);
     if facts.state.is_none() && daemon.canary_stuck_on(&device.place.gpu.uuid) {
         facts.state = Some((CanarySkip::ChildAlive, "a canary of the daemon's hangs on it".into()));
     }

@@ -21,7 +21,7 @@ use ask::Asked;
 use cuda::{Cuda, Judgement};
 use daemon::Daemon;
 use model::catalog::{DriverError, MetricId};
-use model::driver_module::Sight;
+use model::driver_module::ModuleState;
 use report::{Finding, Report, Verdict, costs};
 use settings::Config;
 
@@ -75,30 +75,30 @@ pub fn runs_cuda(config: &Config, wanted: Cuda) -> Judgement {
     cuda::judge(wanted, driver.or(version).as_deref(), supports)
 }
 
-fn kernel_module(sight: &Sight, answers: bool) -> Finding {
+fn kernel_module(sight: &ModuleState, answers: bool) -> Finding {
     let topic = "kernel module";
     let trouble = if answers { Verdict::Note } else { Verdict::Wrong };
     match sight {
-        Sight::Unknown => {
+        ModuleState::Unknown => {
             Finding::new(topic, Verdict::Note, "whether it is loaded cannot be told: no /sys/module".into())
         }
-        Sight::Absent => {
+        ModuleState::Absent => {
             Finding::new(topic, trouble, "nvidia is not loaded".into()).mend("sudo modprobe nvidia".into())
         }
-        Sight::Loaded(load) if load.version.is_empty() => {
+        ModuleState::Loaded(load) if load.version.is_empty() => {
             Finding::new(topic, Verdict::Well, "nvidia is loaded; it does not tell its version".into())
         }
-        Sight::Loaded(load) => {
+        ModuleState::Loaded(load) => {
             Finding::new(topic, Verdict::Well, format!("nvidia {} is loaded", load.version))
         }
     }
 }
 
 /// The libraries on disk, and whether they are of the module's version.
-fn libraries(host: &Host, config: &Config, sight: &Sight, answers: bool) -> Vec<Finding> {
+fn libraries(host: &Host, config: &Config, sight: &ModuleState, answers: bool) -> Vec<Finding> {
     let trouble = if answers { Verdict::Note } else { Verdict::Wrong };
     let nvml = library::find(host, config);
-    let named = |found: &[library::Found]| {
+    let named = |found: &[library::DriverLibrary]| {
         let each = found.iter().map(|library| {
             let version = library.version.as_deref().unwrap_or("its file does not tell the version");
             format!("{} ({version})", library.path.display())

@@ -16,8 +16,8 @@ use exposition::snapshot_cell::SnapshotCell;
 use exposition::words;
 use host::Host;
 use host::stop::Stop;
-use ledger::inbox::{Event, Inbox};
-use model::canary::News;
+use ledger::inbox::{Inbox, LedgerEvent};
+use model::canary::CanaryEvent;
 use model::catalog::Gpu;
 use model::clock::{Mono, unix_seconds};
 use settings::Config;
@@ -64,7 +64,7 @@ pub fn guest(request: &str, inbox: &Inbox) -> Option<Result<Bytes, String>> {
     };
     // The ledger knows GPUs by their UUID alone.
     let gpu = Gpu { gpu: 0, uuid: uuid.into() };
-    inbox.event(Event::Canary(News::Borrowed(gpu, has)));
+    inbox.event(LedgerEvent::Canary(CanaryEvent::Peer(gpu, has)));
     Some(Ok(Bytes::new()))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::catalog::left_out;
-use sampler::{gpm, gpu};
+use sampler::{fields_read, gpm_metrics_read};
 
 use super::node::Setup;
 
@@ -60,7 +60,7 @@ fn every_function_that_real_gpus_answered_is_called_or_left_out_for_a_reason() {
 
 #[test]
 fn every_field_that_real_gpus_answered_is_read_or_left_out_for_a_reason() {
-    let read: BTreeSet<u32> = gpu::fields_read().map(renumbered).collect();
+    let read: BTreeSet<u32> = fields_read().map(renumbered).collect();
     let missing: Vec<_> = numbers("field").filter(|id| !read.contains(id) && !left_out::field(*id)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     let both: Vec<_> = read.into_iter().filter(|id| left_out::field(*id)).collect();
@@ -69,7 +69,7 @@ fn every_field_that_real_gpus_answered_is_read_or_left_out_for_a_reason() {
 
 #[test]
 fn every_gpm_metric_that_real_gpus_answered_is_read_or_left_out_for_a_reason() {
-    let read: BTreeSet<u32> = gpm::metrics_read().collect();
+    let read: BTreeSet<u32> = gpm_metrics_read().collect();
     let missing: Vec<_> =
         numbers("gpm").filter(|id| !read.contains(id) && !left_out::gpm_metric(*id)).collect();
     assert!(missing.is_empty(), "{missing:?}");

@@ -6,8 +6,8 @@ use std::fs;
 
 use model::catalog::schema::{KnownLabel, LabelText};
 use model::catalog::{METRICS, MetricGroup, RateAgainst};
-use settings::Config;
 use serde_json::Value;
+use settings::Config;
 use simgpu::host::{Host, HostProcess};
 
 use super::node::{Metrics, Node, Setup};

@@ -38,7 +38,7 @@ use host::inflight::{NODE_SLOT, Table};
 use model::catalog::CanarySkip;
 use model::clock::Mono;
 use poll::Poll;
-use sampler::watch::{Target, Watch};
+use sampler::watch::{NvmlWatch, WatchTarget};
 use say::{Control, Reports};
 
 /// How much of the CPU is left to others.
@@ -65,12 +65,12 @@ fn run() -> io::Result<()> {
         tracing::debug!(%error, "the canary's process is as important as others");
     }
     let mut reports = Reports::new(frames);
-    let target = Target {
+    let target = WatchTarget {
         nvml_library: order.nvml_library.clone(),
         pci_address: order.pci_address.clone(),
         instance: order.instance,
     };
-    let watch = match Watch::start(target, own::pids(), table) {
+    let watch = match NvmlWatch::start(target, own::pids(), table) {
         Ok(watch) => watch,
         Err(error) => {
             let text = format!("no thread to watch the GPU: {error}");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use host::Host;
 use model::canary::Place;
-use sampler::own;
+use sampler::{is_canary, may_be_canary};
 
 /// The begin of an environment that is looked at, bytes.
 const ENVIRONMENT: u64 = 256 * 1024;
@@ -78,12 +78,11 @@ fn scan(host: &Host, uuids: Option<&[String]>, ours: &[i32], asking: &AtomicI32)
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        if ours.contains(&pid) || !own::may_be_canary(host, pid.unsigned_abs()) {
+        if ours.contains(&pid) || !may_be_canary(host, pid.unsigned_abs()) {
             continue;
         }
         asking.store(pid, Ordering::Release);
-        let there =
-            own::is_canary(host, pid.unsigned_abs()) && uuids.is_none_or(|uuids| is_on(host, pid, uuids));
+        let there = is_canary(host, pid.unsigned_abs()) && uuids.is_none_or(|uuids| is_on(host, pid, uuids));
         asking.store(0, Ordering::Release);
         if there {
             return Some(pid);

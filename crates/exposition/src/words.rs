@@ -185,10 +185,10 @@ pub fn event_text(event: &Event) -> String {
 pub fn windows(snapshot: &Snapshot) -> Vec<String> {
     let now = snapshot.unix_seconds;
     let open = snapshot.windows.iter().filter(|window| window.is_open(now));
-    let mut texts: Vec<String> = open.map(|window| capital(&window.in_words())).collect();
+    let mut texts: Vec<String> = open.map(|window| capital(&window.describe())).collect();
     let coming = snapshot.windows.iter().filter(|window| now < window.start);
     if let Some(next) = coming.min_by(|a, b| a.start.total_cmp(&b.start)) {
-        texts.push(format!("Next, from {}: {}", model::window::write(next.start), next.in_words()));
+        texts.push(format!("Next, from {}: {}", model::window::write(next.start), next.describe()));
     }
     texts
 }

@@ -1,6 +1,6 @@
-//! The in-flight table: a page shared by parent and sampler in which each worker notes the driver call it
-//! is in. The parent only looks at it, so nothing in the sampler need run for the parent to see that a
-//! call is stuck or that the process is stopped or starved.
+//! The in-flight table: a page shared by parent and sampler in which each worker notes its driver call. The parent only
+//! reads the page, so nothing in the sampler need run for the parent to see that a call is stuck or that the process is
+//! stopped or starved.
 //!
 //! Each slot has one writer (its worker). The two low bits of `sequence` say idle, in a call, or being
 //! written; a reader that catches a slot being written, or sees it change, judges by what was promised.
@@ -15,7 +15,7 @@ use memmap2::MmapRaw;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use model::clock::Mono;
+use model::clock::{Mono, nanos};
 
 /// GPUs one sampler can serve; more than any host has.
 pub const MAX_GPUS: usize = 64;
@@ -64,7 +64,7 @@ pub struct InCall {
     pub since: Mono,
     /// How long it may take.
     pub allowed: Duration,
-    /// Number of the call, so that two calls of one name can be told apart.
+    /// Number of the call, which distinguishes two calls of one name.
     pub sequence: u64,
 }
 
@@ -162,7 +162,7 @@ impl Slot {
             });
             return Some(SlotView { slot: number, call, expected: Mono(expected) });
         }
-        // Moving, or stopped while it wrote: then what it last promised tells.
+        // Moving, or stopped while it wrote: the last promise counts.
         Some(SlotView { slot: number, call: None, expected: Mono(last_expected) })
     }
 }
@@ -206,7 +206,7 @@ impl SlotWriter {
             word.store(u64::from_ne_bytes(eight), Ordering::Relaxed);
         }
         slot.since.store(now.0, Ordering::Relaxed);
-        slot.allowed.store(u64::try_from(allowed.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        slot.allowed.store(nanos(allowed), Ordering::Relaxed);
         slot.sequence.store(sequence | IN_CALL, Ordering::Release);
         now
     }

@@ -2,13 +2,20 @@
 //!
 //! - [`Host`]: the root that host files are read under · [`reader`]: reads with a deadline
 //! - [`child`]: starting, asking and ending child processes · [`inflight`]: the shared table of driver calls
-//! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads
+//! - [`state`]: files kept over restarts · [`stop`]: one stop signal for all threads · [`thread`]: threads with small stacks
+//!
+//! Unsafe code: `child` (inherited descriptors, signals, wait4) and `inflight` (the shared page).
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
 pub mod child;
+#[allow(unsafe_code)]
 pub mod inflight;
 pub mod reader;
 mod root;
 pub mod state;
 pub mod stop;
+pub mod thread;
 
 pub use root::Host;

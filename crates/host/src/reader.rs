@@ -1,6 +1,6 @@
-//! Reading that may wait, done by a helper thread with a deadline: what a process says of itself can be held up by
-//! a lock that the process holds. A helper that is late is given up and another takes its place; it ends when its
-//! reading does. Only a few may be given up at a time: after that nothing that may wait is tried until one is back.
+//! Reads that may wait, by a helper thread with a deadline: the kernel reads a process's command line, for example, under
+//! a lock that the process may hold. A late helper is abandoned and replaced, and ends when its read does. Only a few may
+//! be abandoned at a time: then no read is tried until one of them is back.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel, sync_channel};
@@ -10,94 +10,92 @@ use std::time::Duration;
 use crate::stop::Stop;
 use model::clock::Mono;
 
-/// Most helpers given up at a time.
-pub const MOST_GIVEN_UP: usize = 4;
-/// How often it is looked whether it is time to end, while a reading is late.
-const LOOK: Duration = Duration::from_millis(50);
-const STACK_BYTES: usize = 256 * 1024;
+/// Most helpers abandoned at a time.
+pub const MAX_ABANDONED: usize = 4;
+/// How often a late read checks for the stop.
+const CHECK: Duration = Duration::from_millis(50);
 
-type Job = Box<dyn FnOnce() + Send>;
+type ReadJob = Box<dyn FnOnce() + Send>;
 
-/// Why a reading brought nothing.
+/// Why a read has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
-    /// It was tried and took longer than the deadline.
+pub enum ReadFailure {
+    /// The read took longer than the deadline.
     Late,
-    /// It was not tried: too many others are late, or no thread could be had, or it is time to end.
+    /// Not tried: too many others are late, or no thread could be started, or it is time to end.
     NotTried,
 }
 
-/// Hands readings to a helper thread.
+/// Hands reads to a helper thread.
 #[derive(Debug)]
-pub struct Reader {
+pub struct DeadlineReader {
     name: &'static str,
     deadline: Duration,
     stop: Arc<Stop>,
-    helper: Option<(Sender<Job>, JoinHandle<()>)>,
-    given_up: Vec<JoinHandle<()>>,
+    helper: Option<(Sender<ReadJob>, JoinHandle<()>)>,
+    abandoned: Vec<JoinHandle<()>>,
 }
 
-impl Reader {
-    /// A reader whose helpers have this name and each reading this deadline.
-    pub fn new(name: &'static str, deadline: Duration, stop: Arc<Stop>) -> Reader {
-        Reader { name, deadline, stop, helper: None, given_up: Vec::new() }
+impl DeadlineReader {
+    /// A reader whose helper threads have this name, and each read this deadline.
+    pub fn new(name: &'static str, deadline: Duration, stop: Arc<Stop>) -> DeadlineReader {
+        DeadlineReader { name, deadline, stop, helper: None, abandoned: Vec::new() }
     }
 
-    /// Helpers that are given up and have not come back.
-    pub fn given_up(&mut self) -> usize {
-        self.given_up.retain(|helper| !helper.is_finished());
-        self.given_up.len()
+    /// Helpers that are abandoned and have not come back.
+    pub fn abandoned(&mut self) -> usize {
+        self.abandoned.retain(|helper| !helper.is_finished());
+        self.abandoned.len()
     }
 
-    /// Has something read. What is likelier to wait than the rest is given a lower `most_given_up`, so that it
-    /// leaves helpers for the rest.
+    /// Reads. A read that waits more often than the others has a lower `max_abandoned`, so that it leaves helpers for
+    /// the others.
     pub fn read<T: Send + 'static>(
         &mut self,
-        most_given_up: usize,
+        max_abandoned: usize,
         reading: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Unread> {
-        if self.given_up() >= most_given_up.min(MOST_GIVEN_UP) || self.stop.stopped() {
-            return Err(Unread::NotTried);
+    ) -> Result<T, ReadFailure> {
+        if self.abandoned() >= max_abandoned.min(MAX_ABANDONED) || self.stop.stopped() {
+            return Err(ReadFailure::NotTried);
         }
         let (answer, answered) = sync_channel(1);
-        let job: Job = Box::new(move || {
-            // Nobody waits for it any more if it is late.
+        let job: ReadJob = Box::new(move || {
+            // A late answer has no receiver.
             let _ = answer.send(reading());
         });
-        let Some((jobs, _)) = self.helper() else { return Err(Unread::NotTried) };
+        let Some((jobs, _)) = self.helper() else { return Err(ReadFailure::NotTried) };
         if jobs.send(job).is_err() {
-            self.give_up();
-            return Err(Unread::NotTried);
+            self.abandon();
+            return Err(ReadFailure::NotTried);
         }
         let deadline = Mono::now() + self.deadline;
         loop {
             let left = deadline.since(Mono::now());
-            match answered.recv_timeout(left.min(LOOK)) {
+            match answered.recv_timeout(left.min(CHECK)) {
                 Ok(read) => return Ok(read),
                 Err(RecvTimeoutError::Timeout) if !left.is_zero() && !self.stop.stopped() => {}
                 Err(_) => {
-                    self.give_up();
-                    return Err(Unread::Late);
+                    self.abandon();
+                    return Err(ReadFailure::Late);
                 }
             }
         }
     }
 
-    fn helper(&mut self) -> Option<&(Sender<Job>, JoinHandle<()>)> {
+    fn helper(&mut self) -> Option<&(Sender<ReadJob>, JoinHandle<()>)> {
         if self.helper.is_none() {
-            let (jobs, todo) = channel::<Job>();
-            let helper = std::thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
-            match helper.spawn(move || todo.into_iter().for_each(|job| job())) {
+            let (jobs, todo) = channel::<ReadJob>();
+            match crate::thread::spawn(self.name, 256, move || todo.into_iter().for_each(|job| job())) {
                 Ok(thread) => self.helper = Some((jobs, thread)),
-                Err(error) => tracing::warn!(%error, "no thread to read what processes say"),
+                Err(error) => tracing::warn!(%error, "no thread for reads that may wait"),
             }
         }
         self.helper.as_ref()
     }
 
-    fn give_up(&mut self) {
+    fn abandon(&mut self) {
         if let Some((_, thread)) = self.helper.take() {
-            self.given_up.push(thread);
+            self.abandoned.push(thread);
         }
     }
 }
@@ -109,29 +107,29 @@ mod tests {
 
     use super::*;
 
-    fn reader(deadline: Duration) -> Reader {
-        Reader::new("reader", deadline, Arc::default())
+    fn reader(deadline: Duration) -> DeadlineReader {
+        DeadlineReader::new("reader", deadline, Arc::default())
     }
 
     #[test]
-    fn what_is_late_is_given_up_and_the_next_reading_works() {
+    fn a_late_read_is_abandoned_and_the_next_one_works() {
         let mut reader = reader(Duration::from_millis(30));
         let mut held = Vec::new();
-        for _ in 0..MOST_GIVEN_UP {
+        for _ in 0..MAX_ABANDONED {
             let (release, wait) = mpsc::channel::<()>();
             held.push(release);
             let started = Instant::now();
-            assert_eq!(reader.read(MOST_GIVEN_UP, move || wait.recv().is_ok()), Err(Unread::Late));
+            assert_eq!(reader.read(MAX_ABANDONED, move || wait.recv().is_ok()), Err(ReadFailure::Late));
             assert!(started.elapsed() >= Duration::from_millis(30));
-            if held.len() < MOST_GIVEN_UP {
-                let next = reader.read(MOST_GIVEN_UP, || 7);
-                assert!(next == Ok(7) || next == Err(Unread::Late), "{next:?}");
+            if held.len() < MAX_ABANDONED {
+                let next = reader.read(MAX_ABANDONED, || 7);
+                assert!(next == Ok(7) || next == Err(ReadFailure::Late), "{next:?}");
             }
         }
-        assert_eq!(reader.read(MOST_GIVEN_UP, || 7), Err(Unread::NotTried), "too many are late");
+        assert_eq!(reader.read(MAX_ABANDONED, || 7), Err(ReadFailure::NotTried), "too many are late");
         held.clear();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while reader.given_up() > 0 {
+        while reader.abandoned() > 0 {
             assert!(Instant::now() < deadline, "they come back");
             std::thread::yield_now();
         }
@@ -141,12 +139,12 @@ mod tests {
     #[test]
     fn a_stop_ends_the_waiting() {
         let stop = Arc::<Stop>::default();
-        let mut reader = Reader::new("reader", Duration::from_secs(600), Arc::clone(&stop));
+        let mut reader = DeadlineReader::new("reader", Duration::from_secs(600), Arc::clone(&stop));
         let (_release, wait) = mpsc::channel::<()>();
         let stopper = std::thread::spawn(move || stop.stop());
-        let read = reader.read(MOST_GIVEN_UP, move || wait.recv().is_ok());
+        let read = reader.read(MAX_ABANDONED, move || wait.recv().is_ok());
         assert!(read.is_err());
         stopper.join().unwrap();
-        assert_eq!(reader.read(MOST_GIVEN_UP, || 7), Err(Unread::NotTried));
+        assert_eq!(reader.read(MAX_ABANDONED, || 7), Err(ReadFailure::NotTried));
     }
 }

@@ -1,5 +1,5 @@
-//! Files kept over restarts: one versioned JSON file a kind, replaced atomically, bounded in size. A file
-//! that cannot be understood is set aside under another name and never stops the daemon.
+//! Files kept over restarts: one versioned JSON file a kind, replaced atomically, bounded in size. An invalid file is
+//! renamed and never stops the daemon.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use model::persisted::{FaultBooks, Inventory};
 
-/// Something that is kept in a file of its own.
+/// A type with a state file of its own.
 pub trait Document: Serialize + DeserializeOwned {
     /// Name of the file, without ending.
     const KIND: &'static str;
@@ -33,7 +33,7 @@ impl Document for Inventory {
 pub struct KernelLogPosition {
     /// The boot that numbered the records.
     pub boot_id: String,
-    /// Number of the newest record that was taken in.
+    /// Number of the newest record that was processed.
     pub sequence: u64,
 }
 
@@ -49,18 +49,11 @@ impl Document for FaultBooks {
     const MAX_BYTES: usize = 128 * 1024;
 }
 
-#[derive(Serialize)]
-struct EnvelopeRef<'a, T> {
-    kind: &'a str,
-    version: u32,
-    data: &'a T,
-}
-
-#[derive(Deserialize)]
-struct Envelope {
+#[derive(Serialize, Deserialize)]
+struct Envelope<T> {
     kind: String,
     version: u32,
-    data: serde_json::Value,
+    data: T,
 }
 
 /// The folder of the state files.
@@ -79,8 +72,7 @@ impl Store {
         self.dir.join(format!("{kind}.{ending}"))
     }
 
-    /// Reads a document; `None` if there is none. One that cannot be understood is renamed to
-    /// `KIND.corrupt` and is none either.
+    /// Reads a document; `None` if there is none. An invalid one is renamed to `KIND.corrupt` and counts as none.
     pub fn load<T: Document>(&self) -> io::Result<Option<T>> {
         match self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes)) {
             None => Ok(None),
@@ -94,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Reads a document and changes nothing: for who is not its owner. One that cannot be understood is an error.
+    /// Reads a document of another process and changes nothing. An invalid one is an error.
     pub fn look<T: Document>(&self) -> io::Result<Option<T>> {
         let parsed = self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes));
         parsed.transpose().map_err(io::Error::other)
@@ -114,15 +106,11 @@ impl Store {
 
     /// Writes a document: to a new file beside it, to the disk, then in its place.
     pub fn save<T: Document>(&self, document: &T) -> io::Result<()> {
-        let envelope = EnvelopeRef { kind: T::KIND, version: T::VERSION, data: document };
+        let envelope = Envelope { kind: T::KIND.to_owned(), version: T::VERSION, data: document };
         let bytes = serde_json::to_vec(&envelope).map_err(io::Error::other)?;
         if bytes.len() > T::MAX_BYTES {
-            return Err(io::Error::other(format!(
-                "{} bytes of {}, the most is {}",
-                bytes.len(),
-                T::KIND,
-                T::MAX_BYTES
-            )));
+            let text = format!("{} bytes of {}, the most is {}", bytes.len(), T::KIND, T::MAX_BYTES);
+            return Err(io::Error::other(text));
         }
         fs::create_dir_all(&self.dir)?;
         let fresh = self.path(T::KIND, "new");
@@ -133,11 +121,11 @@ impl Store {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// A thread that saves what it is given, so that a slow disk holds up nobody.
+    /// A thread that saves documents, so that a slow disk delays no other thread.
     pub fn keeper<T: Document + Send + 'static>(&self) -> io::Result<Keeper<T>> {
         let (sender, documents) = channel::<T>();
         let store = self.clone();
-        let thread = std::thread::Builder::new().name("state".into()).stack_size(256 * 1024).spawn(move || {
+        let thread = crate::thread::spawn("state", 256, move || {
             for document in documents {
                 if let Err(error) = store.save(&document) {
                     tracing::warn!(kind = T::KIND, dir = %store.dir.display(), %error, "could not be saved");
@@ -156,7 +144,7 @@ pub struct Keeper<T> {
 }
 
 impl<T: Document> Keeper<T> {
-    /// Has a document saved soon.
+    /// Saves a document soon.
     pub fn save(&self, document: T) {
         if self.sender.send(document).is_err() {
             tracing::warn!(kind = T::KIND, "the thread that keeps the state has ended");
@@ -176,15 +164,10 @@ fn parse<T: Document>(bytes: &[u8]) -> Result<T, String> {
     if bytes.len() > T::MAX_BYTES {
         return Err(format!("larger than {} bytes", T::MAX_BYTES));
     }
-    let envelope: Envelope = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    let envelope: Envelope<serde_json::Value> = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     if (envelope.kind.as_str(), envelope.version) != (T::KIND, T::VERSION) {
-        return Err(format!(
-            "it is {} version {}, not {} version {}",
-            envelope.kind,
-            envelope.version,
-            T::KIND,
-            T::VERSION
-        ));
+        let Envelope { kind, version, .. } = envelope;
+        return Err(format!("{kind} version {version}, not {} version {}", T::KIND, T::VERSION));
     }
     serde_json::from_value(envelope.data).map_err(|e| e.to_string())
 }
@@ -198,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_comes_back_and_the_last_wins() {
+    fn a_saved_document_comes_back_and_the_last_wins() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path().join("new/folder"));
         assert_eq!(store.load::<Inventory>().unwrap(), None);
@@ -208,14 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_set_aside() {
+    fn an_invalid_file_is_renamed() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path());
         let other_version = r#"{"kind":"inventory","version":99,"data":{"boot_id":"b","devices":1}}"#;
         let huge = vec![b' '; Inventory::MAX_BYTES + 1];
         for bytes in [b"{".as_slice(), b"\xff\x00", other_version.as_bytes(), &huge] {
             fs::write(dir.path().join("inventory.json"), bytes).unwrap();
-            assert!(store.look::<Inventory>().is_err(), "who only looks leaves it where it is");
+            assert!(store.look::<Inventory>().is_err(), "`look` leaves the file in place");
             assert_eq!(store.load::<Inventory>().unwrap(), None);
             assert_eq!(fs::read(dir.path().join("inventory.corrupt")).unwrap(), bytes);
             assert!(!dir.path().join("inventory.json").exists());

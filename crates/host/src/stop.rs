@@ -4,8 +4,9 @@ use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use model::clock::Mono;
+use model::sync::lock;
 
-/// Says when it is time to end; ends all sleeps then.
+/// The stop of a process: ends all sleeps.
 #[derive(Debug, Default)]
 pub struct Stop {
     stopped: Mutex<bool>,
@@ -17,15 +18,15 @@ pub struct Stop {
 impl Stop {
     /// Ends all sleeps.
     pub fn stop(&self) {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.stopped) = true;
         self.changed.notify_all();
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        lock(&self.lines).clear();
     }
 
     /// A pipe that hangs up when it is time to end, for threads that sleep in poll(2).
     pub fn hang_up(&self) -> io::Result<PipeReader> {
         let (reader, writer) = pipe()?;
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = lock(&self.lines);
         // Looked at under the lock: a stop from now on clears what is pushed here.
         if !self.stopped() {
             lines.push(writer);
@@ -35,12 +36,12 @@ impl Stop {
 
     /// Whether it is time to end.
     pub fn stopped(&self) -> bool {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.stopped)
     }
 
     /// Sleeps until then, or until it is time to end.
     pub fn wait_until(&self, when: Mono) {
-        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stopped = lock(&self.stopped);
         loop {
             let left = when.since(Mono::now());
             if *stopped || left.is_zero() {

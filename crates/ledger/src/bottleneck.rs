@@ -1,4 +1,4 @@
-//! What holds an owner's work on a GPU back, from what was measured over the last half minute.
+//! FactKind holds an owner's work on a GPU back, from what was measured over the last half minute.
 //! `docs/BOTTLENECKS.md` says the same for people: formulas, thresholds and the series that prove each cause.
 //!
 //! Missing evidence proves nothing: a cause is named only if all that it needs is known.
@@ -34,7 +34,7 @@ const EACH: f64 = 0.15;
 /// and together at least this and never more than all of it.
 const TOGETHER: f64 = 0.85;
 
-/// What was measured; `None`: not known. All are shares between 0 and 1 but `owners`.
+/// FactKind was measured; `None`: not known. All are shares between 0 and 1 but `owners`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// Time with clocks held down by the power cap or a power brake.
@@ -118,26 +118,26 @@ impl Evidence {
 /// A cause that changes only when another one lasts.
 #[derive(Debug, Default)]
 pub struct Steady {
-    told: Option<Cause>,
+    named: Option<Cause>,
     /// Another one, and since when it is found.
     other: Option<(Option<Cause>, Mono)>,
 }
 
 impl Steady {
-    /// Takes in what is found now; gives what is to be told.
+    /// Takes in what is found now; gives the cause to be published.
     pub fn found(&mut self, cause: Option<Cause>, now: Mono) -> Option<Cause> {
-        if cause == self.told {
+        if cause == self.named {
             self.other = None;
-            return self.told;
+            return self.named;
         }
         match self.other {
             Some((other, since)) if other == cause => {
                 if now.since(since) >= STEADY {
-                    (self.told, self.other) = (cause, None);
+                    (self.named, self.other) = (cause, None);
                 }
             }
             _ => self.other = Some((cause, now)),
         }
-        self.told
+        self.named
     }
 }

@@ -1,25 +1,23 @@
-//! What the canary has found: its news folded into what stands for each place, counters and events for the list.
+//! FactKind the canary has found: its events folded into the state of each place, counters and events for the list.
 //!
-//! A verdict is history: it stands until the next judged run, also if the GPU stops answering. What is published of
-//! it then is in [`publish`]; how loud it is and when it is told, in [`tell`].
+//! A verdict is history: it holds until the next judged run, also if the GPU stops answering. FactKind is published of
+//! it then is in [`publish`]; how loud it is and when it is listed, in [`events`].
 
+mod events;
 mod publish;
-mod tell;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::Ledger;
-use super::tally::Tally;
-use model::canary::{Instance, Judged, News, Outcome, Place, Rate};
+use super::counters::OwnCounters;
+use model::canary::{CanaryEvent, Instance, Judged, Outcome, Place, Rate};
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::catalog::{
     self as m, BadSmKind, CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict,
     CudaError, Gpu, MismatchKind, Node, RateAgainst,
 };
-use model::clock::Mono;
 use model::snapshot::{Event, Histogram};
 
 /// Bounds of the histogram of step times, seconds: three a decade, from a launch to a context that hardly comes.
@@ -30,12 +28,11 @@ const RATIOS: [f64; 13] = [0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 
 const MOST_BAD_SMS: usize = 8;
 /// Places kept of one GPU: it and as many MIG devices as it can have, with room for those that are just replaced.
 const MOST_PLACES: usize = 32;
-/// CUDA errors of one GPU that are told apart; there are some hundred.
+/// CUDA errors of one GPU that are counted apart; there are some hundred.
 const MOST_ERRORS: usize = 64;
 
-/// What is known of one place.
 #[derive(Debug, Default)]
-struct Book {
+struct PlaceRecord {
     running: bool,
     hung: Option<CanaryStep>,
     due: Option<f64>,
@@ -44,47 +41,47 @@ struct Book {
     last_success: Option<f64>,
     end: Option<CanaryEnd>,
     text: String,
-    checks: BTreeMap<CanaryCheck, Standing>,
+    checks: BTreeMap<CanaryCheck, CheckState>,
 }
 
-/// What stands of one check.
+/// The newest verdict and figures of one check.
 #[derive(Debug)]
-struct Standing {
+struct CheckState {
     verdict: CanaryVerdict,
     text: String,
     /// Every verdict there was.
     seen: BTreeSet<CanaryVerdict>,
     /// The verdict that the list of events has last.
-    told: CanaryVerdict,
+    listed: CanaryVerdict,
     /// Whether the last verdict that says anything of the GPU was a fault.
     faulty: bool,
-    measured: Measured,
+    figures: CheckFigures,
 }
 
-/// What the newest valid run of a check measured.
+/// FactKind the newest valid run of a check measured.
 #[derive(Debug, Default)]
-struct Measured {
+struct CheckFigures {
     rate: Option<Rate>,
     ratios: BTreeMap<RateAgainst, f64>,
     clock: Option<f64>,
     bad_sms: Vec<(u32, BadSmKind)>,
 }
 
-impl Standing {
-    fn new(verdict: CanaryVerdict) -> Standing {
-        let (text, seen, measured) = (String::new(), BTreeSet::new(), Measured::default());
-        Standing { verdict, text, seen, told: CanaryVerdict::Ok, faulty: false, measured }
+impl CheckState {
+    fn new(verdict: CanaryVerdict) -> CheckState {
+        let (text, seen, figures) = (String::new(), BTreeSet::new(), CheckFigures::default());
+        CheckState { verdict, text, seen, listed: CanaryVerdict::Ok, faulty: false, figures }
     }
 }
 
-/// What is known of the canary.
+/// FactKind is known of the canary.
 #[derive(Debug, Default)]
-pub struct Canary {
+pub struct CanaryState {
     mode: Option<CanaryMode>,
     duty: Option<f64>,
     processes: Option<usize>,
     /// By UUID of the GPU: its index may change.
-    books: BTreeMap<(Arc<str>, Option<Instance>), Book>,
+    places: BTreeMap<(Arc<str>, Option<Instance>), PlaceRecord>,
     /// Steps in which a process of the GPU ever hung.
     hung: BTreeMap<Arc<str>, BTreeSet<CanaryStep>>,
     errors: HashMap<Arc<str>, BTreeSet<u32>>,
@@ -92,117 +89,123 @@ pub struct Canary {
     rates: BTreeMap<CanaryCheck, Histogram>,
 }
 
-impl Canary {
+impl CanaryState {
     /// Makes the counters about the node.
-    pub fn born(tally: &mut Tally) {
-        tally.born(&m::gpu_canary_runs_total, &Node {});
-        tally.born(&m::gpu_canary_skipped_total, &Node {});
-        tally.add(&m::gpu_canary_kills_total, &Node {}, (), 0.0);
+    pub fn born(counters: &mut OwnCounters) {
+        counters.born(&m::gpu_canary_runs_total, &Node {});
+        counters.born(&m::gpu_canary_skipped_total, &Node {});
+        counters.add(&m::gpu_canary_kills_total, &Node {}, (), 0.0);
     }
 
     /// Makes the counters about a GPU.
-    pub fn seated(tally: &mut Tally, gpu: &Gpu) {
-        tally.born(&m::gpu_canary_mismatches_total, gpu);
-        tally.add(&m::gpu_canary_discarded_total, gpu, (), 0.0);
-        tally.add(&m::gpu_canary_gpu_seconds_total, gpu, (), 0.0);
+    pub fn gpu_born(counters: &mut OwnCounters, gpu: &Gpu) {
+        counters.born(&m::gpu_canary_mismatches_total, gpu);
+        counters.add(&m::gpu_canary_discarded_total, gpu, (), 0.0);
+        counters.add(&m::gpu_canary_gpu_seconds_total, gpu, (), 0.0);
     }
 
-    /// Takes news in; gives the events that come of them. `gpu` is the GPU they are about as the ledger knows it, if
+    /// Takes an event in; gives the events for the list. `gpu` is the GPU of the event as the ledger knows it, if
     /// it does.
     pub fn take(
         &mut self,
-        tally: &mut Tally,
+        counters: &mut OwnCounters,
         gpu: Option<&Gpu>,
-        news: News,
+        event: CanaryEvent,
         unix_seconds: f64,
     ) -> Vec<Event> {
-        match news {
-            News::Mode { mode, duty } => {
+        match event {
+            CanaryEvent::Mode { mode, duty } => {
                 self.mode = Some(mode);
                 self.duty = possible(&m::gpu_canary_duty_budget_ratio, duty);
             }
-            News::Alive(alive) => self.processes = Some(alive),
+            CanaryEvent::Alive(alive) => self.processes = Some(alive),
             // The ledger keeps its time apart, which is all there is to it.
-            News::Borrowed(..) => {}
-            News::Killed => tally.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
-            News::Due(place, at) => {
+            CanaryEvent::Peer(..) => {}
+            CanaryEvent::Killed => counters.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
+            CanaryEvent::Due(place, at) => {
                 let at = at.and_then(|at| possible(&m::gpu_canary_next_due_timestamp_seconds, at));
-                if let Some(book) = self.book(gpu, &place) {
-                    book.due = at;
+                if let Some(record) = self.place(gpu, &place) {
+                    record.due = at;
                 }
             }
-            News::Skipped(place, reason) => {
-                tally.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
-                if let Some(book) = self.book(gpu, &place) {
-                    book.skipped = Some(reason);
+            CanaryEvent::Skipped(place, reason) => {
+                counters.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
+                if let Some(record) = self.place(gpu, &place) {
+                    record.skipped = Some(reason);
                 }
             }
-            News::Began(place) => {
-                if let Some(book) = self.book(gpu, &place) {
-                    (book.running, book.skipped) = (true, None);
+            CanaryEvent::Began(place) => {
+                if let Some(record) = self.place(gpu, &place) {
+                    (record.running, record.skipped) = (true, None);
                 }
             }
-            News::Hung(place, step) => return self.hung(gpu, &place, step, unix_seconds),
-            News::Ended(outcome) => return self.ended(tally, gpu, *outcome, unix_seconds),
+            CanaryEvent::Hung(place, step) => return self.hung(gpu, &place, step, unix_seconds),
+            CanaryEvent::Ended(outcome) => return self.ended(counters, gpu, *outcome, unix_seconds),
         }
         Vec::new()
     }
 
-    fn book(&mut self, gpu: Option<&Gpu>, place: &Place) -> Option<&mut Book> {
+    fn place(&mut self, gpu: Option<&Gpu>, place: &Place) -> Option<&mut PlaceRecord> {
         let uuid = &gpu?.uuid;
         let key = (Arc::clone(uuid), place.instance.clone());
-        let of_gpu = self.books.keys().filter(|(of, _)| of == uuid).count();
-        if of_gpu >= MOST_PLACES && !self.books.contains_key(&key) {
+        let of_gpu = self.places.keys().filter(|(of, _)| of == uuid).count();
+        if of_gpu >= MOST_PLACES && !self.places.contains_key(&key) {
             return None;
         }
-        Some(self.books.entry(key).or_default())
+        Some(self.places.entry(key).or_default())
     }
 
     fn hung(&mut self, gpu: Option<&Gpu>, place: &Place, step: Option<CanaryStep>, at: f64) -> Vec<Event> {
-        let Some(book) = self.book(gpu, place) else { return Vec::new() };
-        let before = std::mem::replace(&mut book.hung, step);
+        let Some(record) = self.place(gpu, place) else { return Vec::new() };
+        let before = std::mem::replace(&mut record.hung, step);
         if let (Some(step), Some(gpu)) = (step, gpu) {
             self.hung.entry(Arc::clone(&gpu.uuid)).or_default().insert(step);
         }
         match (before, step) {
             (Some(step), None) => {
-                gpu.map(|gpu| tell::hangs_no_more(gpu, place, step, at)).into_iter().collect()
+                gpu.map(|gpu| events::hangs_no_more(gpu, place, step, at)).into_iter().collect()
             }
             _ => Vec::new(),
         }
     }
 
-    fn ended(&mut self, tally: &mut Tally, gpu: Option<&Gpu>, outcome: Outcome, now: f64) -> Vec<Event> {
-        self.count(tally, gpu, &outcome);
-        let Some(book) = self.book(gpu, &outcome.place) else { return Vec::new() };
+    fn ended(
+        &mut self,
+        counters: &mut OwnCounters,
+        gpu: Option<&Gpu>,
+        outcome: Outcome,
+        now: f64,
+    ) -> Vec<Event> {
+        self.count(counters, gpu, &outcome);
+        let Some(record) = self.place(gpu, &outcome.place) else { return Vec::new() };
         let Some(gpu) = gpu else { return Vec::new() };
         let at = possible(&m::gpu_canary_last_run_timestamp_seconds, outcome.ended);
-        (book.running, book.skipped) = (false, outcome.skip);
-        (book.end, book.last_run) = (Some(outcome.end), at.or(book.last_run));
+        (record.running, record.skipped) = (false, outcome.skip);
+        (record.end, record.last_run) = (Some(outcome.end), at.or(record.last_run));
         let well = |judged: &Judged| [judged.verdict, judged.sample] == [CanaryVerdict::Ok; 2];
         if outcome.end == CanaryEnd::Finished && !outcome.checks.is_empty() && outcome.checks.iter().all(well)
         {
-            book.last_success = at.or(book.last_success);
+            record.last_success = at.or(record.last_success);
         }
         let mut events = Vec::new();
         let unjudged = unjudged(&outcome);
         for judged in outcome.checks.iter().chain(&unjudged) {
-            let standing = book.checks.entry(judged.check).or_insert_with(|| Standing::new(judged.verdict));
-            standing.take(judged);
-            if let Some(event) = tell::change(gpu, &outcome, judged, standing.told, at.unwrap_or(now)) {
-                standing.told = judged.verdict;
+            let state = record.checks.entry(judged.check).or_insert_with(|| CheckState::new(judged.verdict));
+            state.take(judged);
+            if let Some(event) = events::change(gpu, &outcome, judged, state.listed, at.unwrap_or(now)) {
+                state.listed = judged.verdict;
                 events.push(event);
             }
         }
-        book.text = outcome.text;
+        record.text = outcome.text;
         events
     }
 
     /// Counts a run.
-    fn count(&mut self, tally: &mut Tally, gpu: Option<&Gpu>, outcome: &Outcome) {
-        tally.add(&m::gpu_canary_runs_total, &Node {}, (outcome.end,), 1.0);
+    fn count(&mut self, counters: &mut OwnCounters, gpu: Option<&Gpu>, outcome: &Outcome) {
+        counters.add(&m::gpu_canary_runs_total, &Node {}, (outcome.end,), 1.0);
         if let Some(reason) = outcome.skip {
-            tally.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
+            counters.add(&m::gpu_canary_skipped_total, &Node {}, (reason,), 1.0);
         }
         for (step, seconds) in &outcome.steps {
             if let Some(seconds) = possible(&m::gpu_canary_step_duration_seconds, *seconds) {
@@ -219,81 +222,58 @@ impl Canary {
         }
         let Some(gpu) = gpu else { return };
         if let Some(seconds) = possible(&m::gpu_canary_gpu_seconds_total, outcome.gpu_seconds) {
-            tally.add(&m::gpu_canary_gpu_seconds_total, gpu, (), seconds);
+            counters.add(&m::gpu_canary_gpu_seconds_total, gpu, (), seconds);
         }
         let mut discarded = 0.0;
         for judged in &outcome.checks {
             let wrong = &m::gpu_canary_mismatches_total;
-            tally.add(wrong, gpu, (MismatchKind::Zeroed,), judged.zeroed as f64);
-            tally.add(wrong, gpu, (MismatchKind::Flipped,), judged.flipped as f64);
+            counters.add(wrong, gpu, (MismatchKind::Zeroed,), judged.zeroed as f64);
+            counters.add(wrong, gpu, (MismatchKind::Flipped,), judged.flipped as f64);
             discarded += f64::from(u8::from(judged.sample == CanaryVerdict::Contended));
         }
-        tally.add(&m::gpu_canary_discarded_total, gpu, (), discarded);
-        // What could not be made was hindered by the environment.
+        counters.add(&m::gpu_canary_discarded_total, gpu, (), discarded);
+        // FactKind could not be made failed by the environment.
         let fault = matches!(outcome.end, CanaryEnd::DriverFault | CanaryEnd::Hung);
         if let Some(code) = outcome.cuda_error.filter(|_| fault) {
             let codes = self.errors.entry(Arc::clone(&gpu.uuid)).or_default();
             if codes.len() < MOST_ERRORS || codes.contains(&code) {
                 codes.insert(code);
                 let label = CudaError(code.to_string().as_str().into());
-                tally.add(&m::gpu_canary_cuda_errors_total, gpu, (label,), 1.0);
+                counters.add(&m::gpu_canary_cuda_errors_total, gpu, (label,), 1.0);
             }
         }
     }
 
     /// Whether the canary says that a GPU cannot be relied on.
     pub fn faulty(&self, gpu: &Gpu) -> bool {
-        let mut books = self.books.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid);
-        books.any(|(_, book)| book.hung.is_some() || book.checks.values().any(|s| s.faulty))
+        let mut places = self.places.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid);
+        places.any(|(_, record)| record.hung.is_some() || record.checks.values().any(|s| s.faulty))
     }
 
-    /// A GPU was reset, or with `None` the driver was loaded anew: that it failed or hung before is over. A wrong
-    /// result is the hardware's, and stands until a run says otherwise.
+    /// A GPU was reset, or with `None` the driver was loaded again: that it failed or hung before is over. A wrong
+    /// result is the hardware's, and holds until a run says otherwise.
     pub fn reset(&mut self, gpu: Option<&Gpu>) {
         let of = |uuid: &Arc<str>| gpu.is_none_or(|gpu| gpu.uuid == *uuid);
-        for (_, book) in self.books.iter_mut().filter(|((uuid, _), _)| of(uuid)) {
+        for (_, record) in self.places.iter_mut().filter(|((uuid, _), _)| of(uuid)) {
             let over = |v| matches!(v, CanaryVerdict::DriverFault | CanaryVerdict::Hung);
-            book.checks.retain(|_, standing| !over(standing.verdict));
+            record.checks.retain(|_, state| !over(state.verdict));
         }
     }
 
     /// Forgets a GPU that another one has replaced.
     pub fn forget(&mut self, uuid: &Arc<str>) {
-        self.books.retain(|(of, _), _| of != uuid);
+        self.places.retain(|(of, _), _| of != uuid);
         self.hung.remove(uuid);
         self.errors.remove(uuid);
     }
 
     /// Keeps of a GPU's MIG instances those that there are.
     fn retain(&mut self, gpu: &Gpu, there: impl Fn(&Instance) -> bool) {
-        self.books.retain(|(uuid, instance), _| *uuid != gpu.uuid || instance.as_ref().is_none_or(&there));
+        self.places.retain(|(uuid, instance), _| *uuid != gpu.uuid || instance.as_ref().is_none_or(&there));
     }
 }
 
-impl Ledger {
-    /// Takes in news of the canary.
-    pub(super) fn canary_news(&mut self, news: News, at: Mono, unix_seconds: f64) {
-        let gpu = news.gpu().and_then(|about| self.gpus.keys().find(|gpu| gpu.uuid == about.uuid));
-        if let Some(uuid) = gpu.map(|gpu| &gpu.uuid) {
-            let busy = &mut self.busy;
-            match &news {
-                News::Began(place) => busy.began(uuid, place.ids(), at),
-                News::Borrowed(_, true) => busy.began(uuid, None, at),
-                News::Borrowed(_, false) => busy.ended(uuid, None, at),
-                News::Hung(place, Some(_)) => busy.hangs(uuid, place.ids()),
-                News::Hung(place, None) => busy.ended(uuid, place.ids(), at),
-                // A process that hangs may still keep the GPU busy: the run ends with it.
-                News::Ended(run) if run.end != CanaryEnd::Hung => busy.ended(uuid, run.place.ids(), at),
-                _ => {}
-            }
-        }
-        for event in self.canary.take(&mut self.tally, gpu, news, unix_seconds) {
-            self.faults.note(event, at);
-        }
-    }
-}
-
-impl Standing {
+impl CheckState {
     fn take(&mut self, judged: &Judged) {
         self.verdict = judged.verdict;
         self.text.clone_from(&judged.text);
@@ -303,7 +283,7 @@ impl Standing {
         }
         if valid(judged.sample) {
             let ratios = judged.ratios.iter().copied();
-            self.measured = Measured {
+            self.figures = CheckFigures {
                 rate: judged.rate,
                 ratios: ratios
                     .filter_map(|(of, ratio)| Some((of, possible(&m::gpu_canary_rate_ratio, ratio)?)))
@@ -316,7 +296,7 @@ impl Standing {
 }
 
 /// A run that the driver ended or that hangs speaks against the GPU, also if no check was judged so: the step it
-/// ended in stands for the check.
+/// ended in is the check.
 fn unjudged(outcome: &Outcome) -> Option<Judged> {
     let verdict = match outcome.end {
         CanaryEnd::DriverFault => CanaryVerdict::DriverFault,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use model::catalog::schema::{KnownLabel, Label, LabelText};
+use model::catalog::schema::{KnownLabel, LabelText};
 use model::catalog::{self as m, ClockEvent};
 use model::clock::Mono;
 use model::sample::{Gap, Missing, Row};
@@ -42,15 +42,15 @@ impl ClockEvents {
         self.last = any.then_some((taken, active));
     }
 
-    /// Takes what a slow visit learned: notes for which reasons the driver counts. A call that failed tells
-    /// nothing of that.
+    /// Takes what a slow visit learned: for which reasons the driver counts. A call that failed leaves
+    /// that open.
     pub fn slow(&mut self, rows: &[Row], gaps: &[Gap]) {
         let seconds = m::gpu_clock_event_seconds_total.id();
         if gaps.iter().any(|g| g.metrics.contains(&seconds) && g.missing != Missing::Unsupported) {
             return;
         }
         let mut counts = self.driver_counts.unwrap_or_default();
-        for row in rows.iter().filter(|r| r.metric == m::gpu_clock_event_seconds_total.id()) {
+        for row in rows.iter().filter(|r| r.metric == seconds) {
             if let Some(at) = reason(row) {
                 counts[at] = true;
             }
@@ -83,14 +83,14 @@ fn reason(row: &Row) -> Option<usize> {
     }
 }
 
-/// The row of one reason, for the ledger.
-pub fn row(event: ClockEvent, seconds: f64) -> Row {
-    Row { metric: m::gpu_clock_event_seconds_total.id(), labels: vec![event.text()], value: seconds }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::catalog::schema::Label;
+
+    fn row(event: ClockEvent, seconds: f64) -> Row {
+        Row { metric: m::gpu_clock_event_seconds_total.id(), labels: vec![event.text()], value: seconds }
+    }
 
     fn active(event: ClockEvent) -> Vec<Row> {
         ClockEvent::ALL
@@ -134,7 +134,7 @@ mod tests {
         };
         let metrics = vec![m::gpu_clock_event_seconds_total.id()];
         events.slow(&[], &[Gap { call: "x".into(), metrics, missing: failed }]);
-        assert_eq!(events.ours().count(), 0, "a failed call tells nothing");
+        assert_eq!(events.ours().count(), 0, "a failed call shows nothing");
         events.slow(&[], &[]);
         assert_eq!(events.ours().count(), REASONS);
     }

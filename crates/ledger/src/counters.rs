@@ -1,31 +1,64 @@
-//! The driver's counters: published as the driver has them, but a step back is held until it is explained.
+//! Counters: the exporter's own and the driver's.
 //!
-//! Prometheus reads any step back as a restart from 0 and adds the whole value again, so one wrong reading
-//! of a counter would be published as a jump. A step back passes as a restart when the driver was loaded
-//! anew or the GPU was lost meanwhile (the ledger then forgets the counters), or when three readings in a
-//! row confirm it.
+//! The exporter's start at 0 with the daemon, are born at 0 for every label known in advance, and are never
+//! restored from disk: Prometheus would count a restored value twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::tally::Key;
+use model::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText, Metric};
+use model::catalog::{MetricId, Subject};
+
+/// Metric, subject and labels of a series.
+pub type SeriesKey = (MetricId, Subject, Vec<LabelText>);
+
+/// The exporter's counters, by series.
+#[derive(Debug, Default)]
+pub struct OwnCounters(BTreeMap<SeriesKey, f64>);
+
+impl OwnCounters {
+    /// Adds to a counter; the first addition creates it.
+    pub fn add<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, by: f64) {
+        *self.0.entry((metric.id(), entity.subject(), labels.texts())).or_insert(0.0) += by;
+    }
+
+    /// Creates a counter at 0 for every value of its label.
+    pub fn born<E: Entity, S: KnownLabel>(&mut self, metric: &Metric<E, (S,)>, entity: &E) {
+        for label in S::ALL {
+            self.add(metric, entity, (*label,), 0.0);
+        }
+    }
+
+    /// Forgets all counters about a subject.
+    pub fn forget(&mut self, subject: &Subject) {
+        self.0.retain(|(_, about, _), _| about != subject);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&SeriesKey, f64)> {
+        self.0.iter().map(|(key, value)| (key, *value))
+    }
+}
 
 /// Readings in a row below the published value that are taken for a restart.
 const CONFIRM: u32 = 3;
 
-/// Driver counters by series.
+/// The driver's counters: published as the driver has them, but a step back is held until it is explained.
+///
+/// Prometheus reads any step back as a restart from 0 and adds the whole value again, so one wrong reading
+/// of a counter would be published as a jump. A step back passes as a restart after a load of the driver or
+/// the loss of the GPU (the ledger then forgets the counters), or when three readings in a row confirm it.
 #[derive(Debug, Default)]
-pub struct DriverCounters(HashMap<Key, State>);
+pub struct DriverCounters(HashMap<SeriesKey, CounterState>);
 
 #[derive(Debug)]
-struct State {
+struct CounterState {
     published: f64,
     below: u32,
 }
 
 impl DriverCounters {
     /// Takes a reading; gives what to publish and whether a step back was held for the first time.
-    pub fn read(&mut self, key: Key, value: f64) -> (f64, bool) {
-        let state = self.0.entry(key).or_insert(State { published: value, below: 0 });
+    pub fn read(&mut self, key: SeriesKey, value: f64) -> (f64, bool) {
+        let state = self.0.entry(key).or_insert(CounterState { published: value, below: 0 });
         if value >= state.published {
             state.below = 0;
         } else {
@@ -39,25 +72,34 @@ impl DriverCounters {
         (value, false)
     }
 
-    /// Forgets the counters of a GPU: its next readings may start anywhere.
-    pub fn forget(&mut self, uuid: &str) {
-        self.0.retain(|(_, subject, _), _| subject.gpu().is_none_or(|(_, of)| **of != *uuid));
-    }
-
-    /// Forgets all counters: the driver was loaded anew.
-    pub fn forget_all(&mut self) {
-        self.0.clear();
+    /// Forgets the counters of a GPU, or all with `None`: the next readings may start anywhere.
+    pub fn forget(&mut self, uuid: Option<&str>) {
+        match uuid {
+            Some(uuid) => self.0.retain(|(_, about, _), _| about.gpu().is_none_or(|(_, of)| **of != *uuid)),
+            None => self.0.clear(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::catalog::schema::Entity;
-    use model::catalog::{self as m, Gpu};
+    use model::catalog::{self as m, DropReason, Gpu};
     use proptest::prelude::*;
 
-    fn key() -> Key {
+    #[test]
+    fn counters_are_born_at_zero_and_a_second_birth_changes_nothing() {
+        let gpu = Gpu { gpu: 0, uuid: "a".into() };
+        let mut own = OwnCounters::default();
+        own.born(&m::gpu_exporter_readings_dropped_total, &gpu);
+        own.add(&m::gpu_exporter_readings_dropped_total, &gpu, (DropReason::Blank,), 2.0);
+        own.born(&m::gpu_exporter_readings_dropped_total, &gpu);
+        assert_eq!(own.iter().map(|(_, v)| v).collect::<Vec<_>>(), [2.0, 0.0]);
+        own.forget(&Subject::Gpu(gpu));
+        assert_eq!(own.iter().count(), 0);
+    }
+
+    fn key() -> SeriesKey {
         (m::gpu_pcie_replays_total.id(), Gpu { gpu: 0, uuid: "a".into() }.subject(), Vec::new())
     }
 
@@ -76,7 +118,7 @@ mod tests {
     fn an_explained_restart_passes_at_once() {
         let mut counters = DriverCounters::default();
         counters.read(key(), 10.0);
-        counters.forget("a");
+        counters.forget(Some("a"));
         assert_eq!(counters.read(key(), 1.0), (1.0, false));
     }
 

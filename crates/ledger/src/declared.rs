@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::{Held, Ledger};
-use model::catalog::schema::{Label, LabelSet, LabelText};
-use model::catalog::{self as m, Gpu, MetricId, MigInfo, ProfileName, Subject, Tier};
-use model::clock::Mono;
-use model::sample::{Missing, Part, Rows, Source};
-use settings::mig_layout::{PciIds, Profiles, Wanted, pci_id};
+use super::builder::Builder;
+use super::intake::{LedgerMoment, StoredBatch, label};
+use model::catalog::schema::Label;
+use model::catalog::{self as m, Gpu, MigInfo, ProfileName, Subject, Tier};
+use model::sample::Missing;
+use settings::mig_layout::{DeclaredLayout, PciIds, Profiles, Wanted, pci_id};
 
 /// How a GPU is divided.
 #[derive(Debug, PartialEq)]
@@ -26,31 +26,27 @@ enum Actual {
     },
 }
 
-impl Ledger {
-    /// The rows that tell of the declared layout of a GPU; none without one. Whether reality matches is told
-    /// only while the GPU is `up` and its layout known.
-    pub(super) fn declared_rows(&self, gpu: &Gpu, up: bool, now: Mono) -> Rows {
-        let mut rows = Rows::default();
-        let Some(declared) = &self.settings.declared else { return rows };
-        let id = |label| self.info_of(gpu, m::gpu_info.id(), label).as_deref().and_then(pci_id);
-        let ids = id("pci_device_id").map(|device| PciIds { device, subsystem: id("pci_subsystem_id") });
-        let wanted = declared.of(gpu.gpu, ids);
-        if let Wanted::Devices(profiles) = wanted {
-            for (profile, count) in profiles {
-                let labels = (ProfileName(profile.as_str().into()),);
-                // Counts are checked when they are read.
-                let _ = rows.of(gpu).put(&m::gpu_mig_layout_declared, labels, f64::from(*count));
-            }
+/// The declared layout of a GPU, and, while the GPU is `up` and its layout known, whether reality matches.
+pub(super) fn put(
+    b: &mut Builder<'_>,
+    declared: &DeclaredLayout,
+    moment: &LedgerMoment<'_>,
+    gpu: &Gpu,
+    up: bool,
+) {
+    let id = |label| moment.intake.info_of(gpu, label).as_deref().and_then(pci_id);
+    let ids = id("pci_device_id").map(|device| PciIds { device, subsystem: id("pci_subsystem_id") });
+    let wanted = declared.of(gpu.gpu, ids);
+    if let Wanted::Devices(profiles) = wanted {
+        for (profile, count) in profiles {
+            let labels = (ProfileName(profile.as_str().into()),);
+            b.put(&m::gpu_mig_layout_declared, gpu, labels, f64::from(*count));
         }
-        let part = |tier| {
-            let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
-            self.parts.get(&part).filter(|held| up && !held.expired(now))
-        };
-        let actual = actual(part(Tier::Slow), part(Tier::Normal));
-        if let Some(matches) = actual.and_then(|actual| matches(wanted, &actual)) {
-            rows.of(gpu).flag(&m::gpu_mig_layout_matches, (), matches);
-        }
-        rows
+    }
+    let stored = |tier| moment.intake.fresh(gpu, tier, moment.now).filter(|_| up);
+    let actual = actual(stored(Tier::Slow), stored(Tier::Normal));
+    if let Some(matches) = actual.and_then(|actual| matches(wanted, &actual)) {
+        b.flag(&m::gpu_mig_layout_matches, gpu, (), matches);
     }
 }
 
@@ -65,13 +61,12 @@ fn matches(wanted: Wanted<'_>, actual: &Actual) -> Option<bool> {
     }
 }
 
-/// How the GPU is divided, by what is held of its slow tier (the mode) and normal one (the instances); `None`
-/// if one of the two does not tell.
-fn actual(slow: Option<&Held>, normal: Option<&Held>) -> Option<Actual> {
+/// How the GPU is divided, by its slow tier (the mode) and normal one (the instances); `None` if one of the two
+/// is not known.
+fn actual(slow: Option<&StoredBatch>, normal: Option<&StoredBatch>) -> Option<Actual> {
     let slow = slow?;
     let mode = m::gpu_mig_mode_enabled.id();
-    let enabled = slow.rows.groups().iter().flat_map(|(_, rows)| rows).find(|row| row.metric == mode);
-    match enabled.map(|row| row.value == 1.0) {
+    match slow.find(mode).map(|row| row.value == 1.0) {
         Some(false) => return Some(Actual::Off),
         Some(true) => {}
         // A GPU that has no MIG is not in MIG mode.
@@ -81,41 +76,34 @@ fn actual(slow: Option<&Held>, normal: Option<&Held>) -> Option<Actual> {
     let info = m::gpu_mig_info.id();
     let unread =
         |gap: &model::sample::Gap| gap.metrics.contains(&info) && !matches!(gap.missing, Missing::Dropped(_));
-    (!normal.gaps.iter().any(unread)).then(|| divided(&normal.rows, info))
+    (!normal.gaps.iter().any(unread)).then(|| divided(normal))
 }
 
-fn divided(rows: &Rows, info: MetricId) -> Actual {
-    let at = MigInfo::DEFS.iter().position(|def| def.name == ProfileName::DEF.name);
-    let (mut profiles, mut all, mut used) = (BTreeMap::new(), HashSet::new(), HashSet::new());
-    for (subject, rows) in rows.groups() {
-        match subject {
-            Subject::GpuInstance(instance) => {
-                all.insert(instance.gpu_instance);
-            }
-            Subject::ComputeInstance(instance) => {
-                used.insert(instance.gpu_instance);
-                for row in rows.iter().filter(|row| row.metric == info) {
-                    if let Some(LabelText::Text(profile)) = at.and_then(|at| row.labels.get(at)) {
-                        *profiles.entry(profile.to_string()).or_insert(0) += 1;
-                    }
-                }
-            }
-            _ => {}
+fn divided(normal: &StoredBatch) -> Actual {
+    let mut profiles = BTreeMap::new();
+    for row in normal.mig_devices().filter_map(|(_, row)| row) {
+        if let Some(profile) = label::<MigInfo>(row, ProfileName::DEF.name) {
+            *profiles.entry(profile.to_owned()).or_insert(0) += 1;
         }
     }
-    Actual::Devices { profiles, unused: !all.is_subset(&used) }
+    let used: HashSet<u32> = normal.mig_devices().map(|(device, _)| device.gpu_instance).collect();
+    let unused = normal.rows.groups().iter().any(|(subject, _)| {
+        matches!(subject, Subject::GpuInstance(instance) if !used.contains(&instance.gpu_instance))
+    });
+    Actual::Devices { profiles, unused }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::catalog::{ComputeInstance, GpuInstance};
-    use model::sample::Gap;
+    use model::catalog::{ComputeInstance, GpuInstance, MetricId};
+    use model::clock::Mono;
+    use model::sample::{Gap, Rows};
 
-    fn held(rows: Rows, gaps: Vec<Gap>) -> Held {
+    fn held(rows: Rows, gaps: Vec<Gap>) -> StoredBatch {
         let unsupported = gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);
         let unsupported = unsupported.flat_map(|gap| gap.metrics.clone()).collect();
-        Held {
+        StoredBatch {
             rows,
             unsupported,
             gaps,
@@ -131,7 +119,7 @@ mod tests {
         Gap { call: "nvmlX".into(), metrics: vec![metric], missing }
     }
 
-    fn mode(on: bool) -> Held {
+    fn mode(on: bool) -> StoredBatch {
         let mut rows = Rows::default();
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         rows.of(&gpu).flag(&m::gpu_mig_mode_enabled, (), on);
@@ -180,7 +168,7 @@ mod tests {
             "another profile"
         );
         let more: &[&[&str]] = &[&["1g.18gb"], &["1c.3g.71gb"], &["1g.18gb"], &[]];
-        assert_eq!(compare(want, more), Some(false), "a GPU instance that nobody can use");
+        assert_eq!(compare(want, more), Some(false), "a GPU instance of no use");
         assert_eq!(compare(Wanted::Devices(&Profiles::new()), &[]), Some(true));
         assert_eq!(compare(Wanted::Off, &[]), Some(false));
         assert_eq!(compare(Wanted::Nothing, &[]), None);

@@ -1,82 +1,66 @@
-//! The list of events: the newest ones in order, bursts of the same folded into one entry, each told in the
-//! journal at most once a second.
+//! The list of events: the newest ones in order, bursts of the same folded into one entry, each logged at most
+//! once a second.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::journal;
+use model::catalog::Severity;
+use model::catalog::schema::KnownLabel;
 use model::clock::Mono;
 use model::snapshot::{Event, EventKind};
 
 /// An event that comes sooner than this after the last of its kind is a repetition.
 const BURST_SECONDS: f64 = 180.0;
-/// An entry is told in the journal at most this often.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// An entry is logged at most this often.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Most lines written to the journal in one go.
 const MAX_LINES: usize = 50;
 
-/// What makes two events the same: kind, what it is about, code, and whether it is from before.
+/// FactKind makes two events the same: kind, what it is about, code, and whether it is from before.
 type Same = (EventKind, String, Option<u64>, bool);
 
-/// One entry, and what the journal was told of it.
+/// One entry, and what was logged of it.
 #[derive(Debug)]
-struct Entry {
+struct ListedEvent {
     event: Arc<Event>,
-    told_at: Option<Mono>,
-    /// Times it happened that the journal does not know of yet.
-    untold: u64,
-    /// When the journal is to be told of them.
+    logged_at: Option<Mono>,
+    /// Times it happened that are not logged yet.
+    unlogged: u64,
+    /// When these are to be logged.
     due: Mono,
 }
 
 /// The list.
-#[derive(Debug)]
-pub struct Events {
+#[derive(Debug, Default)]
+pub struct EventList {
     keep: usize,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<ListedEvent>,
     revision: u64,
     next: u64,
-    /// The newest entry of events that are the same, whatever the process.
-    newest: HashMap<Same, u64>,
-    /// The same by process.
-    newest_of_process: HashMap<(Same, Option<u32>), u64>,
-    /// Entries that the journal is to be told of.
-    untold: Vec<u64>,
-    /// Times events happened that left the list before the journal was told.
+    /// The newest entry of events that are the same, by process and, with `None`, of any process.
+    newest: HashMap<(Same, Option<u32>), u64>,
+    /// Entries that are to be logged.
+    pending: Vec<u64>,
+    /// Times events happened that left the list before they were logged.
     unlogged: u64,
     list: Arc<[Arc<Event>]>,
     listed: u64,
 }
 
-impl Events {
+impl EventList {
     /// An empty list of at most so many.
-    pub fn new(keep: usize) -> Events {
-        Events {
-            keep: keep.max(1),
-            entries: VecDeque::new(),
-            revision: 0,
-            next: 1,
-            newest: HashMap::new(),
-            newest_of_process: HashMap::new(),
-            untold: Vec::new(),
-            unlogged: 0,
-            list: Arc::from([]),
-            listed: 0,
-        }
+    pub fn new(keep: usize) -> EventList {
+        EventList { keep: keep.max(1), next: 1, ..EventList::default() }
     }
 
-    /// Takes in an event; gives the id of its entry. `wait`: how long the journal waits for what another
-    /// teller may add.
+    /// Takes in an event; gives the id of its entry. `wait`: how long the log waits for what the other
+    /// source may add.
     pub fn record(&mut self, event: Event, now: Mono, wait: Duration) -> u64 {
         let same = same(&event);
-        let known = match event.pid {
-            // Only the kernel log names processes, and it may tell later: then the entry is put right.
-            None => self.newest.get(&same),
-            pid => self.newest_of_process.get(&(same.clone(), pid)),
-        };
-        let known = known.copied().and_then(|id| Some((id, self.entry(id)?)));
-        if let Some((id, entry)) = known {
+        // Only the kernel log names processes, and that may come later: then the entry is put right.
+        let known = self.newest.get(&(same.clone(), event.pid)).copied();
+        if let Some((id, entry)) = known.and_then(|id| Some((id, self.entry(id)?))) {
             let gap = event.unix_seconds - entry.event.last_unix_seconds;
             if gap.abs() < BURST_SECONDS && folds(event.kind) {
                 let listed = Arc::make_mut(&mut entry.event);
@@ -90,7 +74,7 @@ impl Events {
         self.append(event, same, now, wait)
     }
 
-    /// Adds to an entry what another teller says of the same event; gives the entry it is in now.
+    /// Adds to an entry what the other source says of the same event; gives the entry it is in now.
     pub fn enrich(&mut self, id: u64, event: Event, now: Mono) -> u64 {
         let Some(entry) = self.entry(id) else { return id };
         let listed = Arc::make_mut(&mut entry.event);
@@ -98,7 +82,7 @@ impl Events {
         if other_process && listed.repeats > 0 {
             // It was taken for a repetition of that entry before its process was known.
             listed.repeats -= 1;
-            entry.untold = entry.untold.saturating_sub(1);
+            entry.unlogged = entry.unlogged.saturating_sub(1);
             self.changed(id, now, 0, Duration::ZERO);
             let event = Event { nvml: true, kmsg: true, ..event };
             return self.record(event, now, Duration::ZERO);
@@ -106,29 +90,31 @@ impl Events {
         let same = same(listed);
         merge(listed, event);
         let pid = listed.pid;
-        self.newest_of_process.insert((same, pid), id);
+        if pid.is_some() {
+            self.newest.insert((same, pid), id);
+        }
         self.changed(id, now, 0, Duration::ZERO);
         id
     }
 
-    /// Tells the journal what is due.
+    /// Logs what is due.
     pub fn settle(&mut self, now: Mono) {
         let mut later = Vec::new();
         let mut lines = 0;
-        for id in std::mem::take(&mut self.untold) {
+        for id in std::mem::take(&mut self.pending) {
             let Some(entry) = self.entry(id) else { continue };
             if entry.due > now || lines >= MAX_LINES {
                 later.push(id);
-            } else if entry.untold > 0 {
+            } else if entry.unlogged > 0 {
                 lines += 1;
-                journal::tell(&entry.event, entry.untold);
-                (entry.untold, entry.told_at) = (0, Some(now));
+                log(&entry.event, entry.unlogged);
+                (entry.unlogged, entry.logged_at) = (0, Some(now));
             }
         }
-        self.untold = later;
+        self.pending = later;
         if self.unlogged > 0 {
             let times = std::mem::take(&mut self.unlogged);
-            tracing::warn!(times, "more events came than the journal is told of one by one");
+            tracing::warn!(times, "more events came than are logged one by one");
         }
     }
 
@@ -141,7 +127,7 @@ impl Events {
         Arc::clone(&self.list)
     }
 
-    fn entry(&mut self, id: u64) -> Option<&mut Entry> {
+    fn entry(&mut self, id: u64) -> Option<&mut ListedEvent> {
         let first = self.entries.front()?.event.id;
         self.entries.get_mut(usize::try_from(id.checked_sub(first)?).ok()?)
     }
@@ -153,55 +139,56 @@ impl Events {
         let id = self.next;
         self.next += 1;
         event.id = id;
-        self.newest.insert(same.clone(), id);
-        self.newest_of_process.insert((same, event.pid), id);
-        self.entries.push_back(Entry { event: Arc::new(event), told_at: None, untold: 0, due: now });
+        self.newest.insert((same.clone(), None), id);
+        self.newest.insert((same, event.pid), id);
+        self.entries.push_back(ListedEvent {
+            event: Arc::new(event),
+            logged_at: None,
+            unlogged: 0,
+            due: now,
+        });
         self.changed(id, now, 1, wait);
         id
     }
 
     fn drop_oldest(&mut self) {
         let Some(gone) = self.entries.pop_front() else { return };
-        self.unlogged += gone.untold;
+        self.unlogged += gone.unlogged;
         let (same, id) = (same(&gone.event), gone.event.id);
-        if self.newest.get(&same) == Some(&id) {
-            self.newest.remove(&same);
-        }
-        let of_process = [gone.event.pid, None];
-        for pid in of_process {
+        for pid in [gone.event.pid, None] {
             let key = (same.clone(), pid);
-            if self.newest_of_process.get(&key) == Some(&id) {
-                self.newest_of_process.remove(&key);
+            if self.newest.get(&key) == Some(&id) {
+                self.newest.remove(&key);
             }
         }
-        if gone.untold > 0 {
-            self.untold.retain(|untold| *untold != id);
+        if gone.unlogged > 0 {
+            self.pending.retain(|unlogged| *unlogged != id);
         }
     }
 
-    /// Gives an entry a new revision, and has the journal told of so many more.
+    /// Gives an entry a new revision, and has so many more logged.
     fn changed(&mut self, id: u64, now: Mono, more: u64, wait: Duration) {
         self.revision += 1;
         let revision = self.revision;
         let Some(entry) = self.entry(id) else { return };
         Arc::make_mut(&mut entry.event).revision = revision;
-        // What was logged before the daemon watched is in the journal already.
+        // FactKind was logged before the daemon watched is in the log already.
         if entry.event.old {
             return;
         }
-        let was_untold = entry.untold > 0;
-        entry.untold += more;
-        let earliest = entry.told_at.map_or(now, |told| told + TELL_EVERY);
+        let was_unlogged = entry.unlogged > 0;
+        entry.unlogged += more;
+        let earliest = entry.logged_at.map_or(now, |logged| logged + LOG_EVERY);
         let due = earliest.max(now + wait);
-        entry.due = if was_untold { entry.due.min(due) } else { due };
-        let tell = !was_untold && entry.untold > 0;
-        if tell && !self.untold.contains(&id) {
-            self.untold.push(id);
+        entry.due = if was_unlogged { entry.due.min(due) } else { due };
+        let begins = !was_unlogged && entry.unlogged > 0;
+        if begins && !self.pending.contains(&id) {
+            self.pending.push(id);
         }
     }
 }
 
-/// Whether events of this kind are told as one when they come in bursts. Of changes each one matters.
+/// Whether events of this kind are listed as one when they come in bursts. Of changes each one matters.
 fn folds(kind: EventKind) -> bool {
     matches!(kind, EventKind::Xid | EventKind::Sxid | EventKind::DriverEvent)
 }
@@ -215,12 +202,12 @@ fn same(event: &Event) -> Same {
     (event.kind, about, event.code, event.old)
 }
 
-/// Adds what is not known yet, and raises the severity if one teller knows it to be higher.
+/// Adds what is not known yet, and raises the severity if one source gives a higher one.
 fn merge(into: &mut Event, from: Event) {
     into.pci = into.pci.take().or(from.pci);
     into.pid = into.pid.or(from.pid);
     into.process = into.process.take().or(from.process);
-    // Who names the process knows the owner better.
+    // The source that names the process knows the owner better.
     into.owner = match from.pid {
         Some(_) => from.owner.or(into.owner.take()),
         None => into.owner.take().or(from.owner),
@@ -238,6 +225,43 @@ fn merge(into: &mut Event, from: Event) {
     into.kmsg |= from.kmsg;
 }
 
+/// Logs an event that came so many times since it was logged last.
+fn log(event: &Event, times: u64) {
+    let xid = event.code.filter(|_| event.kind == EventKind::Xid);
+    let code = event.code.filter(|_| event.kind != EventKind::Xid);
+    let (gpu, uuid) = (event.gpu.as_ref().map(|g| g.gpu), event.gpu.as_ref().map(|g| &*g.uuid));
+    let action = event.action.known();
+    let verdict =
+        Some(event.mnemonic).filter(|verdict| event.kind == EventKind::Canary && !verdict.is_empty());
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                kind = event.kind.name(),
+                gpu,
+                uuid,
+                pci = event.pci.as_deref(),
+                nvswitch = event.nvswitch.as_deref(),
+                xid,
+                code,
+                check = event.check,
+                verdict,
+                action,
+                pid = event.pid,
+                process = event.process.as_deref(),
+                times,
+                text = event.text.as_str(),
+                "{}",
+                event.meaning
+            )
+        };
+    }
+    match event.severity {
+        Severity::Page => line!(error),
+        Severity::Ticket => line!(warn),
+        Severity::Info => line!(info),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,13 +277,13 @@ mod tests {
         }
     }
 
-    fn record(events: &mut Events, event: Event) -> u64 {
+    fn record(events: &mut EventList, event: Event) -> u64 {
         events.record(event, Mono(1), Duration::ZERO)
     }
 
     #[test]
     fn a_burst_is_one_entry_until_it_pauses() {
-        let mut events = Events::new(10);
+        let mut events = EventList::new(10);
         assert_eq!(record(&mut events, xid(31, 1000.0, Some(5))), 1);
         assert_eq!(record(&mut events, xid(31, 1179.0, Some(5))), 1);
         assert_eq!(record(&mut events, xid(31, 1180.0, Some(6))), 2, "another process");
@@ -273,8 +297,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_second_teller_knows_is_added_to_the_right_entry() {
-        let mut events = Events::new(10);
+    fn what_the_other_source_knows_is_added_to_the_right_entry() {
+        let mut events = EventList::new(10);
         let id = record(&mut events, Event { nvml: true, ..xid(31, 1000.0, None) });
         assert_eq!(events.enrich(id, xid(31, 1000.1, Some(5)), Mono(2)), 1);
         let again = record(&mut events, Event { nvml: true, ..xid(31, 1001.0, None) });
@@ -287,44 +311,45 @@ mod tests {
 
     #[test]
     fn the_oldest_give_way_and_leave_nothing_behind() {
-        let mut events = Events::new(10);
+        let mut events = EventList::new(10);
         for code in 0..1000 {
             record(&mut events, xid(code, code as f64 * 1000.0, Some(1)));
         }
         let list = events.list();
         assert_eq!((list.len(), list[0].id, list[9].id), (10, 991, 1000));
-        assert!(events.newest.len() <= 10 && events.newest_of_process.len() <= 20);
+        let any_process = events.newest.keys().filter(|(_, pid)| pid.is_none()).count();
+        assert!(any_process <= 10 && events.newest.len() - any_process <= 20);
         assert_eq!(events.enrich(1, xid(0, 0.0, Some(2)), Mono(2)), 1, "it is gone");
     }
 
     #[test]
     fn a_published_list_does_not_change() {
-        let mut events = Events::new(10);
+        let mut events = EventList::new(10);
         record(&mut events, xid(31, 1000.0, Some(5)));
         let before = events.list();
         record(&mut events, xid(31, 1001.0, Some(5)));
         assert_eq!((before[0].repeats, events.list()[0].repeats), (0, 1));
-        assert!(Arc::ptr_eq(&events.list(), &events.list()), "and is made anew only if something changed");
+        assert!(Arc::ptr_eq(&events.list(), &events.list()), "and is made again only if something changed");
     }
 
     #[test]
-    fn the_journal_is_told_at_most_once_a_second() {
-        let mut events = Events::new(10);
+    fn the_journal_is_logged_at_most_once_a_second() {
+        let mut events = EventList::new(10);
         let at = |seconds: f64| Mono((seconds * 1e9) as u64);
-        let told = |events: &Events| events.entries[0].told_at;
-        events.record(xid(31, 1000.0, None), at(10.0), TELL_EVERY);
+        let logged = |events: &EventList| events.entries[0].logged_at;
+        events.record(xid(31, 1000.0, None), at(10.0), LOG_EVERY);
         events.settle(at(10.0));
-        assert_eq!(told(&events), None, "the other teller may know more");
+        assert_eq!(logged(&events), None, "the other source may know more");
         events.enrich(1, xid(31, 1000.0, Some(5)), at(10.1));
         events.settle(at(10.1));
-        assert_eq!(told(&events), Some(at(10.1)));
+        assert_eq!(logged(&events), Some(at(10.1)));
         for _ in 0..100 {
             events.record(xid(31, 1000.2, Some(5)), at(10.2), Duration::ZERO);
             events.settle(at(10.2));
         }
-        assert_eq!((told(&events), events.entries[0].untold), (Some(at(10.1)), 100));
+        assert_eq!((logged(&events), events.entries[0].unlogged), (Some(at(10.1)), 100));
         events.settle(at(11.1));
-        assert_eq!((told(&events), events.entries[0].untold), (Some(at(11.1)), 0));
-        assert!(events.untold.is_empty());
+        assert_eq!((logged(&events), events.entries[0].unlogged), (Some(at(11.1)), 0));
+        assert!(events.pending.is_empty());
     }
 }

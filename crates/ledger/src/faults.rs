@@ -1,56 +1,75 @@
-//! Faults: facts of both tellers, merged so that one fault counts once, counted, and kept in a list.
+//! Faults: facts of both sources, merged so that one fault counts once, counted, and kept in a list.
 //!
-//! The driver's events (by UUID) and the kernel log (by PCI address) tell of the same Xid within seconds. It
-//! counts when the first of them tells; what the second one adds goes into the list. Of n told by each in
-//! that time n are taken for the same, in order, so that of n and m told max(n, m) count.
+//! The driver's events (by UUID) and the kernel log (by PCI address) report the same Xid within seconds. It
+//! counts with the first report; what the second adds goes into the list. Of n reports of each in that time n
+//! are taken for the same, in order, so that of n and m reports max(n, m) count.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::events::Events;
-use super::tally::Tally;
-use model::catalog::schema::KnownLabel;
+use super::builder::Builder;
+use super::counters::OwnCounters;
+use super::events::EventList;
+use super::resets::Resets;
+use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{
-    self as m, DriverEvent, FaultAction, Gpu, Node, RecoveryAction, Severity, SwitchName, SxidCode, XidCode,
+    self as m, DriverError, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity,
+    SwitchName, SxidCode, Tier, XidCode,
 };
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
+use model::driver_module::{LoadId, ModuleState};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::persisted::{FaultyGpu, Identity};
+use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};
 
-/// Two tellers who tell of the same code of the same GPU within this time mean the same fault. A memory
-/// error of which nobody tells in this time that it was contained was not.
+/// Reports of the same code of the same GPU by two sources within this time mean the same fault. A memory
+/// error without a report in this time that it was contained was not.
 const WINDOW: Duration = Duration::from_secs(5);
-/// How long the journal waits for what the second teller adds.
+/// How long the log waits for what the other source adds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Faults of one GPU and code that wait for their second teller; more than a flood brings in that time.
+/// Faults of one GPU and code that wait for their other source; more than a flood brings in that time.
 const MAX_WAITING: usize = 65_536;
+/// Most GPUs remembered; far more than a node has.
+const MAX_GPUS: usize = 256;
 /// Lines of the kernel log kept until it is known which GPU has their address.
 const MAX_HOMELESS: usize = 4096;
 
-/// A fault that one teller has told of.
+/// A fault that one source has reported.
 #[derive(Debug)]
-struct Waiting {
-    teller: Teller,
+struct PendingFault {
+    /// Whether the driver reported it; else the kernel log did.
+    nvml: bool,
     heard: Mono,
     entry: u64,
 }
 
-/// What faults say about one GPU since it was last reset.
+#[derive(Debug)]
+struct Heard {
+    at: Mono,
+    unix_seconds: f64,
+    owner: Option<Arc<str>>,
+}
+
+/// Faults of one GPU since its last reset.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FaultBook {
+pub struct FaultState {
     /// When the newest Xid came, in seconds since 1970.
-    pub last_xid: Option<f64>,
-    /// Whether an Xid came after which the GPU needs a reset.
-    pub fatal: bool,
+    last_xid: Option<f64>,
+    fatal: bool,
     uncontained: bool,
     contained: Option<Mono>,
     memory_error: Option<Mono>,
 }
 
-impl FaultBook {
+impl FaultState {
+    /// Whether an Xid came after which the GPU needs a reset.
+    pub fn fatal(&self) -> bool {
+        self.fatal
+    }
+
     /// Whether there was a memory error that is not known to be contained.
     pub fn uncontained(&self, now: Mono) -> bool {
         self.uncontained || self.memory_error.is_some_and(|at| now.since(at) > WINDOW)
@@ -71,14 +90,14 @@ impl FaultBook {
             }
             _ => {}
         }
-        // Whether a memory error is fatal is told by what follows it.
+        // FactKind follows a memory error shows whether it is fatal.
         self.fatal |= row.severity == Severity::Page && !xid::is_memory_error(row.code);
     }
 
-    /// What a later daemon must know of it, if that is anything. What a flood changes at every line is left
+    /// FactKind a later daemon must know of, if that is anything. FactKind a flood changes at every line is left
     /// out: that would wear the disk.
     fn lasting(&self, uuid: &str) -> Option<FaultyGpu> {
-        let FaultBook { fatal, uncontained, memory_error, .. } = *self;
+        let FaultState { fatal, uncontained, memory_error, .. } = *self;
         (fatal || uncontained || memory_error.is_some()).then(|| FaultyGpu {
             uuid: uuid.to_owned(),
             fatal,
@@ -89,58 +108,120 @@ impl FaultBook {
     }
 
     fn reset(&mut self) {
-        *self = FaultBook { last_xid: self.last_xid, ..FaultBook::default() };
+        *self = FaultState { last_xid: self.last_xid, ..FaultState::default() };
     }
 }
 
-/// What is known of the facts told so far.
-#[derive(Debug)]
+/// GPUs with faults that only a reset or a load of the driver ends, under the present load, for the next daemon.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PersistedFaults {
+    /// The load of the kernel module; `None` where no module is seen.
+    pub load: Option<LoadId>,
+    /// At most 256.
+    pub gpus: Vec<FaultyGpu>,
+}
+
+#[derive(Debug, Default)]
 pub struct Faults {
-    /// The life of each teller and the number of its newest fact.
-    told: HashMap<Teller, (u64, u64)>,
+    /// The life of each source and the number of its newest fact.
+    numbers: HashMap<FaultSource, (u64, u64)>,
     /// Since when the kernel log is read; `None`: it is not.
     reads_kernel_log: Option<Mono>,
+    /// GPUs by PCI address.
     places: HashMap<String, Gpu>,
-    books: BTreeMap<Arc<str>, FaultBook>,
-    waiting: HashMap<(Arc<str>, u32), VecDeque<Waiting>>,
+    states: BTreeMap<Arc<str>, FaultState>,
+    waiting: HashMap<(Arc<str>, u32), VecDeque<PendingFault>>,
     homeless: VecDeque<Fact>,
     /// Whether an earlier daemon left the addresses of the GPUs it saw.
     remembers: bool,
-    events: Events,
+    events: EventList,
     last_event: Option<f64>,
+    resets: Resets,
+    /// The present load of the kernel module, as far as that was seen.
+    load: Option<LoadId>,
+    /// FactKind was handed out to be kept last.
+    persisted: PersistedFaults,
 }
 
 impl Faults {
     /// Nothing has happened yet. `keep`: entries of the list; `seen`: GPUs of an earlier daemon.
-    pub fn new(keep: usize, seen: &[Identity]) -> Faults {
+    pub fn new(keep: usize, seen: &[Identity], persisted: PersistedFaults) -> Faults {
         let known = seen.iter().filter(|identity| !identity.pci.is_empty());
-        let place = |identity: &Identity| {
-            let gpu = Gpu { gpu: identity.index, uuid: identity.uuid.as_str().into() };
-            (identity.pci.clone(), gpu)
-        };
-        let places: HashMap<String, Gpu> = known.map(place).collect();
-        Faults {
-            told: HashMap::new(),
-            reads_kernel_log: None,
+        let gpu = |identity: &Identity| Gpu { gpu: identity.index, uuid: identity.uuid.as_str().into() };
+        let places: HashMap<_, _> = known.map(|identity| (identity.pci.clone(), gpu(identity))).collect();
+        let mut faults = Faults {
             remembers: !places.is_empty(),
             places,
-            books: BTreeMap::new(),
-            waiting: HashMap::new(),
-            homeless: VecDeque::new(),
-            events: Events::new(keep),
-            last_event: None,
+            events: EventList::new(keep),
+            load: persisted.load.clone(),
+            ..Faults::default()
+        };
+        for gpu in &persisted.gpus {
+            faults.restore(gpu);
+            faults.resets.restore(gpu);
         }
+        faults.persisted = persisted;
+        faults
+    }
+
+    /// Notes which load of the kernel module it is.
+    pub fn note_module(&mut self, state: &ModuleState) {
+        if !matches!(state, ModuleState::Unknown) {
+            self.load = state.load().map(|load| load.id.clone());
+        }
+    }
+
+    /// The faults that a later daemon must know of, if they changed since the last call.
+    pub fn take_changed(&mut self) -> Option<PersistedFaults> {
+        let lasting = self.states.iter().filter_map(|(uuid, state)| state.lasting(uuid));
+        let mut gpus: Vec<FaultyGpu> = lasting.take(MAX_GPUS).collect();
+        gpus.iter_mut().for_each(|gpu| self.resets.describe(gpu));
+        // Which load it is does not matter while nothing is wrong.
+        if gpus == self.persisted.gpus && (gpus.is_empty() || self.load == self.persisted.load) {
+            return None;
+        }
+        self.persisted = PersistedFaults { load: self.load.clone(), gpus };
+        Some(self.persisted.clone())
+    }
+
+    /// Notes that a GPU is of no use before it is reset; `batch`: the visit that found it so.
+    pub fn lost(&mut self, gpu: &Gpu, batch: Option<&Batch>) {
+        let (tier, at) = batch.map_or((None, Mono::now()), |batch| (Some(batch.part.tier), batch.taken));
+        self.resets.lost(&gpu.uuid, tier, at);
+    }
+
+    /// Whether a visit shows that its GPU was reset: the GPU was lost and answers again, or the driver asked for a
+    /// reset and asks no more.
+    pub fn shows_reset(&mut self, gpu: &Gpu, batch: &Batch) -> bool {
+        let (tier, taken) = (batch.part.tier, batch.taken);
+        // Identity is sent before anything was measured.
+        let measured = tier != Tier::Identity && !batch.rows.is_empty();
+        let lost = batch.gaps.iter().any(|gap| match &gap.missing {
+            Missing::Failed { error, .. } => is_lost(error.label()),
+            Missing::Unsupported | Missing::Dropped(_) => false,
+        });
+        let returned = measured && batch.answered && !lost && self.resets.answers(&gpu.uuid, tier, taken);
+        let action = m::gpu_recovery_action.id();
+        let Some(now) = batch.rows.all().find(|row| row.metric == action && row.value > 0.0) else {
+            return returned;
+        };
+        use RecoveryAction as A;
+        let is = |action: A| now.labels == [action.text()];
+        let reset = [A::GpuReset, A::NodeReboot, A::DrainAndReset].into_iter().any(is);
+        // A drain of peers alone is no reset, and its end is none either.
+        let asked = (reset || is(A::None)) && self.resets.asks(&gpu.uuid, reset, taken);
+        returned || asked
     }
 
     /// Notes the number of a fact; gives how many are missing before it.
     pub fn missing(&mut self, life: u64, fact: &Fact) -> u64 {
-        let last = match self.told.get(&fact.teller) {
+        let last = match self.numbers.get(&fact.source) {
             // The last words of one that was replaced, behind the first ones of its successor.
             Some((of, _)) if *of > life => return 0,
             Some((of, number)) if *of == life => *number,
             _ => 0,
         };
-        self.told.insert(fact.teller, (life, fact.number.max(last)));
+        self.numbers.insert(fact.source, (life, fact.number.max(last)));
         fact.number.saturating_sub(last + 1)
     }
 
@@ -160,37 +241,41 @@ impl Faults {
     }
 
     /// Makes the counters of a GPU.
-    pub fn born(tally: &mut Tally, gpu: &Gpu) {
-        tally.born(&m::gpu_xid_faults_total, gpu);
-        tally.born(&m::gpu_driver_events_total, gpu);
+    pub fn born(counters: &mut OwnCounters, gpu: &Gpu) {
+        counters.born(&m::gpu_xid_faults_total, gpu);
+        counters.born(&m::gpu_driver_events_total, gpu);
         for row in xid::paging() {
-            tally.add(&m::gpu_xid_errors_total, gpu, labels(row), 0.0);
+            counters.add(&m::gpu_xid_errors_total, gpu, labels(row), 0.0);
         }
     }
 
-    /// Forgets what is known of a GPU that another one has replaced.
-    pub fn forget(&mut self, uuid: &Arc<str>) {
-        self.books.remove(uuid);
+    /// Forgets a GPU under its index; `replaced`: the whole GPU.
+    pub fn forget(&mut self, uuid: &Arc<str>, replaced: bool) {
+        self.resets.forget(uuid);
+        if !replaced {
+            return;
+        }
+        self.states.remove(uuid);
         self.waiting.retain(|(of, _), _| of != uuid);
         self.places.retain(|_, gpu| gpu.uuid != *uuid);
     }
 
-    /// The driver was loaded anew or is gone: what was wrong with its GPUs before is over, or told again.
+    /// The driver was loaded again or is gone: what was wrong with its GPUs before is over, or reported again.
     pub fn driver_reset(&mut self) {
-        self.books.values_mut().for_each(FaultBook::reset);
+        self.states.values_mut().for_each(FaultState::reset);
     }
 
     /// A GPU was reset.
     pub fn gpu_reset(&mut self, gpu: &Gpu, at: Mono, unix_seconds: f64) {
-        if let Some(book) = self.books.get_mut(&gpu.uuid) {
-            book.reset();
+        if let Some(state) = self.states.get_mut(&gpu.uuid) {
+            state.reset();
         }
         let event = quiet(EventKind::GpuReset, unix_seconds);
         let event = Event { gpu: Some(gpu.clone()), meaning: "The GPU was reset.", ..event };
         self.events.record(event, at, Duration::ZERO);
     }
 
-    /// Takes in an event that is no fault of the two tellers.
+    /// Takes in an event that is no fault of the two sources.
     pub fn note(&mut self, event: Event, heard: Mono) {
         let at = event.unix_seconds;
         self.last_event = Some(self.last_event.map_or(at, |last| last.max(at)));
@@ -203,26 +288,27 @@ impl Faults {
     }
 
     /// Takes up what an earlier daemon knew of a GPU. It was counted then.
-    pub fn restore(&mut self, known: &FaultyGpu) {
-        let book = self.books.entry(known.uuid.as_str().into()).or_default();
-        book.fatal |= known.fatal;
-        book.uncontained |= known.uncontained;
-        book.memory_error = book.memory_error.or(known.memory_error);
+    fn restore(&mut self, known: &FaultyGpu) {
+        let state = self.states.entry(known.uuid.as_str().into()).or_default();
+        state.fatal |= known.fatal;
+        state.uncontained |= known.uncontained;
+        state.memory_error = state.memory_error.or(known.memory_error);
     }
 
-    /// The GPUs with faults that a later daemon must know of.
-    pub fn lasting(&self) -> impl Iterator<Item = FaultyGpu> {
-        self.books.iter().filter_map(|(uuid, book)| book.lasting(uuid))
+    pub fn of(&self, gpu: &Gpu) -> Option<&FaultState> {
+        self.states.get(&gpu.uuid)
     }
 
-    /// What faults say about a GPU.
-    pub fn book(&self, gpu: &Gpu) -> Option<&FaultBook> {
-        self.books.get(&gpu.uuid)
-    }
-
-    /// When the newest event came, in seconds since 1970.
-    pub fn last_event(&self) -> Option<f64> {
-        self.last_event
+    /// When faults and other events came.
+    pub(super) fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+        for gpu in gpus {
+            if let Some(at) = self.of(gpu).and_then(|state| state.last_xid) {
+                b.put(&m::gpu_xid_last_event_timestamp_seconds, gpu, (), at);
+            }
+        }
+        if let Some(at) = self.last_event {
+            b.put(&m::gpu_last_event_timestamp_seconds, &Node {}, (), at);
+        }
     }
 
     /// The list of events, oldest first.
@@ -231,32 +317,33 @@ impl Faults {
     }
 
     /// Takes in a fact. `complete`: every GPU that can be known is known; before that a line of the kernel
-    /// log about an address that nobody has may wait.
-    /// `owner`: whose work it is about, if that is known.
-    pub fn take(&mut self, tally: &mut Tally, fact: Fact, complete: bool, owner: Option<Arc<str>>) {
+    /// log about the address of no known GPU may wait.
+    /// `owner`: the owner of the work, if that is known.
+    pub fn take(&mut self, counters: &mut OwnCounters, fact: Fact, complete: bool, owner: Option<Arc<str>>) {
         if !complete && self.homeless.len() < MAX_HOMELESS {
             let behind = self.homeless.iter().any(is_old);
             if self.waits(&fact, behind) {
                 return self.homeless.push_back(fact);
             }
         }
-        let Fact { taken, unix_seconds, what, .. } = fact;
+        let Fact { taken: at, unix_seconds, kind: what, .. } = fact;
+        let heard = Heard { at, unix_seconds, owner };
         self.last_event = Some(self.last_event.map_or(unix_seconds, |last| last.max(unix_seconds)));
         match what {
-            What::Driver(told) => self.driver(tally, told, taken, unix_seconds, owner),
-            What::Kernel(told) => self.kernel(tally, told, taken, unix_seconds, owner),
+            FactKind::Driver(fact) => self.driver(counters, fact, heard),
+            FactKind::Kernel(fact) => self.kernel(counters, fact, heard),
         }
     }
 
-    /// Ends what has waited long enough, and tells the journal what is due.
-    pub fn settle(&mut self, tally: &mut Tally, now: Mono, complete: bool) {
+    /// Ends what has waited long enough, and logs what is due.
+    pub fn settle(&mut self, counters: &mut OwnCounters, now: Mono, complete: bool) {
         let mut behind = false;
         for fact in std::mem::take(&mut self.homeless) {
             if !complete && self.waits(&fact, behind) {
                 behind |= is_old(&fact);
                 self.homeless.push_back(fact);
             } else {
-                self.take(tally, fact, true, None);
+                self.take(counters, fact, true, None);
             }
         }
         self.waiting.values_mut().for_each(|queue| expire(queue, now));
@@ -264,10 +351,10 @@ impl Faults {
         self.events.settle(now);
     }
 
-    /// Whether a fact is better taken in when more GPUs are known. What counts waits only if nobody knows its
-    /// GPU. What is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
+    /// Whether a fact is better taken in when more GPUs are known. FactKind counts waits only if its GPU is not
+    /// known. FactKind is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
     fn waits(&self, fact: &Fact, behind: bool) -> bool {
-        let What::Kernel(KernelFact { line, .. }) = &fact.what else { return false };
+        let FactKind::Kernel(KernelFact { line, .. }) = &fact.kind else { return false };
         let homeless = match line {
             KernelLine::Xid { pci, .. } => !self.places.contains_key(pci),
             _ => false,
@@ -277,55 +364,47 @@ impl Faults {
 
     fn driver(
         &mut self,
-        tally: &mut Tally,
-        told: DriverFact,
-        heard: Mono,
-        unix_seconds: f64,
-        owner: Option<Arc<str>>,
+        counters: &mut OwnCounters,
+        fact: DriverFact,
+        Heard { at, unix_seconds, owner }: Heard,
     ) {
-        let event = told.event();
-        tally.add(&m::gpu_driver_events_total, &told.gpu, (event,), 1.0);
+        let event = fact.event();
+        counters.add(&m::gpu_driver_events_total, &fact.gpu, (event,), 1.0);
         if event == DriverEvent::Xid {
-            let row = xid::xid(u32::try_from(told.data).unwrap_or(u32::MAX));
-            let entry = Event {
-                gpu_instance: told.gpu_instance,
-                compute_instance: told.compute_instance,
-                owner,
-                nvml: true,
-                ..xid_event(&row, unix_seconds)
-            };
-            return self.xid(tally, Teller::Nvml, told.gpu, &row, entry, heard);
+            let row = xid::xid(u32::try_from(fact.data).unwrap_or(u32::MAX));
+            let entry = Event { owner, nvml: true, ..xid_event(&row, unix_seconds) };
+            let DriverFact { gpu_instance, compute_instance, .. } = fact;
+            let entry = Event { gpu_instance, compute_instance, ..entry };
+            return self.xid(counters, fact.gpu, &row, entry, at);
         }
         let (kind, code, name, (severity, action, meaning)) = if event == DriverEvent::RecoveryAction {
-            let wanted = usize::try_from(told.data).ok().and_then(|at| RecoveryAction::ALL.get(at).copied());
+            let wanted = usize::try_from(fact.data).ok().and_then(|at| RecoveryAction::ALL.get(at).copied());
             let name = wanted.map_or("", |wanted| wanted.known());
-            (EventKind::RecoveryAction, told.data, name, recovery(wanted))
+            (EventKind::RecoveryAction, fact.data, name, recovery(wanted))
         } else {
-            (EventKind::DriverEvent, told.bits, event.known(), driver_event(event))
+            (EventKind::DriverEvent, fact.bits, event.known(), driver_event(event))
         };
         let entry = Event {
-            gpu: Some(told.gpu),
+            gpu: Some(fact.gpu),
             code: Some(code),
             mnemonic: name,
             meaning,
-            gpu_instance: told.gpu_instance,
-            compute_instance: told.compute_instance,
+            gpu_instance: fact.gpu_instance,
+            compute_instance: fact.compute_instance,
             owner,
             nvml: true,
             ..Event::new(kind, unix_seconds, severity, action)
         };
-        self.events.record(entry, heard, Duration::ZERO);
+        self.events.record(entry, at, Duration::ZERO);
     }
 
     fn kernel(
         &mut self,
-        tally: &mut Tally,
-        told: KernelFact,
-        heard: Mono,
-        unix_seconds: f64,
-        owner: Option<Arc<str>>,
+        counters: &mut OwnCounters,
+        fact: KernelFact,
+        Heard { at, unix_seconds, owner }: Heard,
     ) {
-        let KernelFact { old, line, text } = told;
+        let KernelFact { old, line, text } = fact;
         let entry = match line {
             KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance } => {
                 let row = xid::xid(code);
@@ -344,14 +423,16 @@ impl Faults {
                 }
                 entry = Event { text: text.clone(), old, kmsg: true, ..entry };
                 match gpu {
-                    Some(gpu) if !old => return self.xid(tally, Teller::Kmsg, gpu, &row, entry, heard),
+                    Some(gpu) if !old => {
+                        return self.xid(counters, gpu, &row, entry, at);
+                    }
                     Some(gpu) => {
                         self.note_time(&gpu, unix_seconds);
                         Event { gpu: Some(gpu), ..entry }
                     }
                     None => {
                         if !old {
-                            tally.add(&m::gpu_xid_unknown_gpu_total, &Node {}, labels(&row), 1.0);
+                            counters.add(&m::gpu_xid_unknown_gpu_total, &Node {}, labels(&row), 1.0);
                         }
                         entry
                     }
@@ -366,7 +447,7 @@ impl Faults {
                         row.severity,
                         row.action,
                     );
-                    tally.add(&m::gpu_nvswitch_sxid_errors_total, &Node {}, labels, 1.0);
+                    counters.add(&m::gpu_nvswitch_sxid_errors_total, &Node {}, labels, 1.0);
                 }
                 Event {
                     pci: Some(pci),
@@ -376,74 +457,74 @@ impl Faults {
                     ..Event::new(EventKind::Sxid, unix_seconds, row.severity, row.action)
                 }
             }
-            KernelLine::DriverLoaded { .. } => {
-                if !old {
-                    self.driver_reset();
-                }
-                Event {
-                    meaning: "The kernel module was loaded.",
-                    ..quiet(EventKind::DriverLoad, unix_seconds)
-                }
-            }
             // Of the host's memory: no fault of a GPU.
             KernelLine::OomKill { .. } => return,
-            KernelLine::DriverUnloaded => {
+            KernelLine::DriverLoaded { .. } | KernelLine::DriverUnloaded => {
                 if !old {
                     self.driver_reset();
                 }
-                let meaning = "The kernel module was removed.";
-                Event { meaning, ..quiet(EventKind::DriverUnload, unix_seconds) }
+                let (kind, meaning) = match line {
+                    KernelLine::DriverUnloaded => (EventKind::DriverUnload, "The kernel module was removed."),
+                    _ => (EventKind::DriverLoad, "The kernel module was loaded."),
+                };
+                Event { meaning, ..quiet(kind, unix_seconds) }
             }
         };
-        self.events.record(Event { text, old, kmsg: true, ..entry }, heard, Duration::ZERO);
+        self.events.record(Event { text, old, kmsg: true, ..entry }, at, Duration::ZERO);
     }
 
-    /// A fault of a GPU that is known: the second word on one that was told, or a new one.
-    fn xid(&mut self, tally: &mut Tally, teller: Teller, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
+    /// A fault of a GPU that is known: the second report of a known one, or a new one.
+    fn xid(&mut self, counters: &mut OwnCounters, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
         let fatal = entry.severity == Severity::Page && row.severity != Severity::Page;
-        let book = self.books.entry(gpu.uuid.clone()).or_default();
-        book.fatal |= fatal;
+        let state = self.states.entry(gpu.uuid.clone()).or_default();
+        state.fatal |= fatal;
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
         let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
         expire(queue, heard);
-        // All that wait are of one teller: whoever could be matched was.
-        if queue.front().is_some_and(|first| first.teller != teller)
+        // All that wait are of one source: each pair that could be matched is gone.
+        if queue.front().is_some_and(|first| first.nvml != entry.nvml)
             && let Some(first) = queue.pop_front()
         {
             self.events.enrich(first.entry, entry, heard);
             return;
         }
-        book.note(row, heard);
+        state.note(row, heard);
         self.note_time(&gpu, entry.unix_seconds);
-        tally.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
-        tally.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
+        counters.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
+        counters.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
         // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
-        let more = teller == Teller::Nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
+        let nvml = entry.nvml;
+        let more = nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
         let wait = if more { PATIENCE } else { Duration::ZERO };
         let entry = self.events.record(entry, heard, wait);
         if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
             if queue.len() >= MAX_WAITING {
                 queue.pop_front();
             }
-            queue.push_back(Waiting { teller, heard, entry });
+            queue.push_back(PendingFault { nvml, heard, entry });
         }
     }
 
     fn note_time(&mut self, gpu: &Gpu, unix_seconds: f64) {
-        let last = &mut self.books.entry(gpu.uuid.clone()).or_default().last_xid;
+        let last = &mut self.states.entry(gpu.uuid.clone()).or_default().last_xid;
         *last = Some(last.map_or(unix_seconds, |last| last.max(unix_seconds)));
     }
 }
 
 /// Ends the wait of faults that the other source did not report in time.
-fn expire(queue: &mut VecDeque<Waiting>, now: Mono) {
+fn expire(queue: &mut VecDeque<PendingFault>, now: Mono) {
     while queue.front().is_some_and(|first| now.since(first.heard) > WINDOW) {
         queue.pop_front();
     }
 }
 
+/// Whether an error says that the GPU is of no use before it is reset.
+pub(super) fn is_lost(error: DriverError) -> bool {
+    matches!(error, DriverError::GpuIsLost | DriverError::ResetRequired)
+}
+
 fn is_old(fact: &Fact) -> bool {
-    matches!(&fact.what, What::Kernel(KernelFact { old: true, .. }))
+    matches!(&fact.kind, FactKind::Kernel(KernelFact { old: true, .. }))
 }
 
 fn labels(row: &Xid) -> (XidCode, Severity, FaultAction) {
@@ -463,7 +544,7 @@ fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
     Event::new(kind, unix_seconds, Severity::Info, FaultAction::Ignore)
 }
 
-/// How loud an event of the driver is, what to do, and what it means. Those that an Xid tells of as well are
+/// How loud an event of the driver is, what to do, and what it means. Those that come with an Xid are
 /// as loud as that.
 fn driver_event(event: DriverEvent) -> (Severity, FaultAction, &'static str) {
     use {FaultAction as A, Severity as S};

@@ -1,4 +1,4 @@
-//! Two tellers, one fault: the ledger driven by hand.
+//! Two sources, one fault: the ledger driven by hand.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use model::catalog::{self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, Severity, SwitchName, SxidCode, Tier, UnhealthyReason, XidCode};
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What};
-use crate::inbox::Event;
-use crate::{Faulty, Ledger, Seen, Settings};
-use model::sample::{Batch, Part, Rows, Source};
+use model::fact::{DriverFact, Fact, KernelFact, KernelLine, FactKind};
+use crate::inbox::LedgerEvent;
+use crate::{PersistedFaults, Ledger, SeenGpus, LedgerSettings};
+use model::sample::{Batch, BatchKey, Rows, Source};
 use model::snapshot::{EventKind, Snapshot};
 use model::persisted::Identity;
 
@@ -29,7 +29,7 @@ fn batch(gpu: Option<Gpu>, tier: Tier, taken: u64, fill: impl FnOnce(&mut Rows))
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: Part { collector: Source::Nvml, gpu, tier },
+        part: BatchKey { collector: Source::Nvml, gpu, tier },
         epoch: 1,
         taken: Mono(taken),
         nanos: 0,
@@ -44,12 +44,12 @@ fn batch(gpu: Option<Gpu>, tier: Tier, taken: u64, fill: impl FnOnce(&mut Rows))
 }
 
 impl Bench {
-    fn with(seen: Seen) -> Bench {
-        Bench::knowing(seen, Faulty::default())
+    fn with(seen: SeenGpus) -> Bench {
+        Bench::knowing(seen, PersistedFaults::default())
     }
 
-    fn knowing(seen: Seen, faulty: Faulty) -> Bench {
-        let mut ledger = Ledger::new(Settings {
+    fn knowing(seen: SeenGpus, faulty: PersistedFaults) -> Bench {
+        let mut ledger = Ledger::new(LedgerSettings {
             max_series: 10_000,
             off: HashSet::new(),
             groups: m::MetricGroup::ALL.to_vec(),
@@ -62,22 +62,22 @@ impl Bench {
             declared: None,
             build: m::BuildInfo::default(),
         });
-        ledger.event(Event::DriverUp);
+        ledger.event(LedgerEvent::DriverUp);
         Bench { ledger, numbers: [0, 0], now: 1000 * SECOND }
     }
 
-    /// Two GPUs, both tellers listening.
+    /// Two GPUs, both sources listening.
     fn new() -> Bench {
-        Bench::after_one_that_knew(Faulty::default())
+        Bench::after_one_that_knew(PersistedFaults::default())
     }
 
     /// The same, after a restart.
-    fn after_one_that_knew(faulty: Faulty) -> Bench {
-        let mut bench = Bench::knowing(Seen::default(), faulty);
+    fn after_one_that_knew(faulty: PersistedFaults) -> Bench {
+        let mut bench = Bench::knowing(SeenGpus::default(), faulty);
         for index in 0..2 {
             bench.identify(index);
         }
-        bench.ledger.event(Event::ReadsKernelLog(Some(Mono(1))));
+        bench.ledger.event(LedgerEvent::ReadsKernelLog(Some(Mono(1))));
         bench
     }
 
@@ -103,11 +103,11 @@ impl Bench {
         self.ledger.fold(listed);
     }
 
-    fn tell(&mut self, teller: Teller, what: What) {
-        let number = &mut self.numbers[teller as usize];
+    fn report(&mut self, source: FaultSource, what: FactKind) {
+        let number = &mut self.numbers[source as usize];
         *number += 1;
         let unix_seconds = self.now as f64 / 1e9;
-        let fact = Fact { teller, number: *number, taken: Mono(self.now), unix_seconds, what };
+        let fact = Fact { source, number: *number, taken: Mono(self.now), unix_seconds, what };
         self.ledger.fact(1, fact);
     }
 
@@ -117,8 +117,8 @@ impl Bench {
 
     fn driver_event(&mut self, index: u32, bits: u64, data: u64) {
         let (gpu_instance, compute_instance) = (Some(7), None);
-        let told = DriverFact { gpu: gpu(index), bits, data, gpu_instance, compute_instance };
-        self.tell(Teller::Nvml, What::Driver(told));
+        let event = DriverFact { gpu: gpu(index), bits, data, gpu_instance, compute_instance };
+        self.report(FaultSource::Nvml, FactKind::Driver(event));
     }
 
     fn kmsg(&mut self, index: u32, code: u32) {
@@ -139,7 +139,7 @@ impl Bench {
     }
 
     fn kernel(&mut self, fact: KernelFact) {
-        self.tell(Teller::Kmsg, What::Kernel(fact));
+        self.report(FaultSource::Kmsg, FactKind::Kernel(fact));
     }
 
     fn after(&mut self, seconds: f64) -> &mut Bench {
@@ -172,11 +172,11 @@ impl Bench {
 fn the_last_words_of_a_sampler_that_was_replaced_are_no_loss() {
     let mut bench = Bench::new();
     let fact = |number| Fact {
-        teller: Teller::Nvml,
+        source: FaultSource::Nvml,
         number,
         taken: Mono(SECOND),
         unix_seconds: 1.0,
-        what: What::Driver(DriverFact {
+        what: FactKind::Driver(DriverFact {
             gpu: gpu(0),
             bits: 8,
             data: 31,
@@ -201,7 +201,7 @@ fn counters_that_alerts_need_are_there_before_the_first_fault() {
 }
 
 #[test]
-fn a_fault_of_both_tellers_counts_once_and_has_what_both_know() {
+fn a_fault_of_both_sources_counts_once_and_has_what_both_know() {
     for nvml_first in [true, false] {
         let mut b = Bench::new();
         if nvml_first {
@@ -256,7 +256,7 @@ fn what_is_old_is_listed_and_counted_nowhere() {
 
 #[test]
 fn a_line_of_a_gpu_that_is_not_known_yet_waits_for_it() {
-    let mut b = Bench::with(Seen::default());
+    let mut b = Bench::with(SeenGpus::default());
     b.kmsg(0, 31);
     assert!(b.publish().events.is_empty());
     b.identify(0);
@@ -267,7 +267,7 @@ fn a_line_of_a_gpu_that_is_not_known_yet_waits_for_it() {
 
 #[test]
 fn old_lines_keep_their_order_while_gpus_become_known() {
-    let mut b = Bench::with(Seen::default());
+    let mut b = Bench::with(SeenGpus::default());
     b.kmsg_of(1, 13, 5, true);
     b.kmsg_of(0, 43, 5, true);
     b.identify(0);
@@ -289,9 +289,9 @@ fn a_line_of_a_gpu_that_nobody_lists_is_told_as_such() {
         }
     }
     for source in Source::ALL.into_iter().filter(|source| *source != Source::Nvml) {
-        b.ledger.event(Event::Hindered(source, Some("x".into())));
+        b.ledger.event(LedgerEvent::CollectorUnavailable(source, Some("x".into())));
     }
-    b.ledger.event(Event::Samplers(1));
+    b.ledger.event(LedgerEvent::Samplers(1));
     assert!(b.publish().ready);
     b.kmsg(7, 79);
     let s = b.publish();
@@ -302,7 +302,7 @@ fn a_line_of_a_gpu_that_nobody_lists_is_told_as_such() {
 
 #[test]
 fn an_event_of_the_driver_may_come_before_its_gpu() {
-    let mut b = Bench::with(Seen::default());
+    let mut b = Bench::with(SeenGpus::default());
     b.nvml(0, 79);
     assert_eq!(b.counted(0, 79), Some(1.0));
     b.identify(0);
@@ -397,7 +397,7 @@ fn a_fault_outlasts_a_restart_and_a_reset_that_nobody_watched_ends_it() {
     b.after(10.0).kmsg(1, 48);
     let faulty = b.ledger.newly_faulty().unwrap();
     let text = serde_json::to_string(&faulty.gpus).unwrap();
-    let mut b = Bench::after_one_that_knew(Faulty { gpus: serde_json::from_str(&text).unwrap(), ..faulty });
+    let mut b = Bench::after_one_that_knew(PersistedFaults { gpus: serde_json::from_str(&text).unwrap(), ..faulty });
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]), "it may yet prove contained");
     b.after(20.0).fast(1);
@@ -428,7 +428,7 @@ fn a_gpu_that_was_lost_before_a_restart_and_answers_after_it_was_reset() {
             rows.of(&gpu(0)).put(&m::gpu_power_watts, (), 1.0).unwrap();
         }));
     };
-    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "other visits tell nothing");
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "other visits show nothing");
     normal(b.after(1.0));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
     assert_eq!(b.publish().number(&m::gpu_resets_total, &gpu(0), ()), Some(1.0));
@@ -436,17 +436,17 @@ fn a_gpu_that_was_lost_before_a_restart_and_answers_after_it_was_reset() {
 
 #[test]
 fn a_library_that_is_missing_for_a_while_resets_no_gpu() {
-    use model::driver_module::{Load, LoadId, Sight};
+    use model::driver_module::{Load, LoadId, ModuleState};
     for (there, healthy) in [(true, false), (false, true)] {
         let mut b = Bench::new();
         let id = LoadId { boot: "b".into(), inode: 1, made: None };
         let load = Load { id, live: true, version: "1".into(), unix_seconds: None };
-        let sight = if there { Sight::Loaded(load) } else { Sight::Absent };
-        b.ledger.event(Event::Module { sight, at: Mono(b.now), unix_seconds: 1.0 });
+        let state = if there { ModuleState::Loaded(load) } else { ModuleState::Absent };
+        b.ledger.event(LedgerEvent::Module { state, at: Mono(b.now), unix_seconds: 1.0 });
         b.nvml(0, 119);
         let error = model::sample::ErrorKind::new(m::DriverError::DriverNotLoaded);
-        b.ledger.event(Event::DriverAway { error, text: "no library".into(), epoch: 1 });
-        b.ledger.event(Event::DriverUp);
+        b.ledger.event(LedgerEvent::DriverAway { error, text: "no library".into(), epoch: 1 });
+        b.ledger.event(LedgerEvent::DriverUp);
         b.fast(0);
         assert_eq!(b.reasons(&gpu(0)).unwrap().is_empty(), healthy);
     }
@@ -491,7 +491,7 @@ fn what_the_driver_reports_of_itself_counts_against_a_gpu() {
 #[test]
 fn a_gpu_of_an_earlier_daemon_that_is_not_listed_is_named() {
     let gone = Identity { index: 1, uuid: "GPU-1".into(), pci: "0000:01:00".into() };
-    let mut b = Bench::with(Seen { devices: 2, gpus: vec![gone] });
+    let mut b = Bench::with(SeenGpus { devices: 2, gpus: vec![gone] });
     b.identify(0);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), None, "nothing is listed yet");
     b.list(1);
@@ -511,13 +511,13 @@ fn nothing_is_said_of_gpus_while_the_driver_is_away() {
     b.list(2);
     b.nvml(0, 79);
     let error = model::sample::ErrorKind::new(m::DriverError::DriverNotLoaded);
-    b.ledger.event(Event::DriverAway { error, text: "gone".into(), epoch: 2 });
+    b.ledger.event(LedgerEvent::DriverAway { error, text: "gone".into(), epoch: 2 });
     assert_eq!(b.reasons(&gpu(0)), None);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), None);
 }
 
 proptest! {
-    /// However the words of two tellers fall in one window, the larger number counts.
+    /// However the words of two sources fall in one window, the larger number counts.
     #[test]
     fn of_n_and_m_told_in_a_window_the_larger_number_counts(order in prop::collection::vec(any::<bool>(), 0..40)) {
         let mut b = Bench::new();

@@ -3,14 +3,14 @@
 //! While the driver is away, released or waited for, nothing is said: a driver upgrade is no broken GPU.
 
 use super::Ledger;
-use super::publish::Builder;
+use super::builder::Builder;
 use model::catalog::schema::{Entity, KnownLabel, Label};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::sample::{Part, Row, Source};
+use model::sample::Row;
 use model::snapshot::{DriverState, GpuState};
 
-/// What is known that can speak against a GPU.
+/// FactKind is known that can speak against a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// The driver lists fewer GPUs than there should be, and this one does not answer.
@@ -57,21 +57,21 @@ impl Ledger {
         driver: &DriverState,
         states: &[(Gpu, GpuState)],
     ) {
-        let listed = self.listed(now).filter(|_| *driver == DriverState::Up);
-        let missing = listed.map(|listed| self.expected().saturating_sub(listed));
+        let listed = self.intake.listed_gpus(Some(now)).filter(|_| *driver == DriverState::Up);
+        let missing = listed.map(|listed| self.inventory.expected().saturating_sub(listed));
         if let Some(missing) = missing {
             b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);
         }
         let some_missing = missing.is_some_and(|missing| missing > 0);
         for (gpu, state) in states {
-            let book = self.faults.book(gpu);
+            let faults = self.faults.of(gpu);
             let found = Findings {
-                missing: some_missing && self.gpus.get(gpu).is_some_and(|book| book.no_handle.is_none()),
+                missing: some_missing && self.intake.has_handle(gpu),
                 recovery_action: self.any(gpu, Tier::Slow, now, m::gpu_recovery_action.id(), |row| {
                     row.labels != [RecoveryAction::None.text()]
                 }),
-                fatal_xid: book.is_some_and(|book| book.fatal),
-                uncontained_ecc: book.is_some_and(|book| book.uncontained(now)),
+                fatal_xid: faults.is_some_and(|faults| faults.fatal()),
+                uncontained_ecc: faults.is_some_and(|faults| faults.uncontained(now)),
                 row_remap_failure: self.any(gpu, Tier::Slow, now, m::gpu_row_remap_failure.id(), |_| true),
                 canary: self.canary.faulty(gpu),
             };
@@ -80,36 +80,17 @@ impl Ledger {
             }
         }
         if some_missing {
-            // GPUs that an earlier daemon, or an earlier load of the driver, had seen under these labels.
-            for gone in self.seen.gpus.iter().filter(|gone| self.gpus.keys().all(|g| *g.uuid != *gone.uuid)) {
-                let gpu = Gpu { gpu: gone.index, uuid: gone.uuid.as_str().into() };
+            for gpu in self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some()) {
                 b.put(&m::gpu_up, &gpu, (), 0.0);
                 put(b, &gpu, &[UnhealthyReason::Missing]);
             }
         }
     }
 
-    /// GPUs there should be.
-    pub(super) fn expected(&self) -> usize {
-        match self.settings.expected_gpus {
-            0 => self.seen.devices,
-            configured => configured,
-        }
-    }
-
-    /// GPUs the driver lists.
-    fn listed(&self, now: Mono) -> Option<usize> {
-        let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow };
-        let held = self.parts.get(&part).filter(|held| !held.expired(now))?;
-        let mut rows = held.rows.groups().iter().flat_map(|(_, rows)| rows);
-        rows.find(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize)
-    }
-
     /// Whether a row of this metric of a GPU that fits is above 0.
     fn any(&self, gpu: &Gpu, tier: Tier, now: Mono, metric: MetricId, fits: impl Fn(&Row) -> bool) -> bool {
-        let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier };
-        let Some(held) = self.parts.get(&part).filter(|held| !held.expired(now)) else { return false };
-        let own = held.rows.groups().iter().filter(|(subject, _)| *subject == gpu.subject());
+        let Some(stored) = self.intake.fresh(gpu, tier, now) else { return false };
+        let own = stored.rows.groups().iter().filter(|(subject, _)| *subject == gpu.subject());
         own.flat_map(|(_, rows)| rows).any(|row| row.metric == metric && row.value > 0.0 && fits(row))
     }
 }

@@ -1,16 +1,16 @@
-//! The ledger's letter box. Writers never wait: rows are state, so of two batches of one part that were
+//! The ledger's inbox. Writers never wait: rows are state, so of two batches of one part that were
 //! not folded yet the newer wins; events are kept in order up to a bound. Fast batches, whose states are
 //! added up to seconds, are kept up to a bound too: those of a second come in one go and are folded in one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use model::canary::News;
+use model::canary::CanaryEvent;
 use model::catalog::{Gpu, SamplerEnd, Tier};
 use model::clock::Mono;
-use model::driver_module::Sight;
+use model::driver_module::ModuleState;
 use model::fact::Fact;
-use model::sample::{Batch, ErrorKind, Part, Source};
+use model::sample::{Batch, BatchKey, ErrorKind, Source};
 use model::window::Window;
 use model::{owners, topology};
 
@@ -31,40 +31,40 @@ const MAX_LISTED: usize = 64;
 
 /// Something that is no value of a part.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum LedgerEvent {
     /// The driver answers.
     DriverUp,
     /// The driver is absent or went away; every value of it is void.
     DriverAway {
         /// Kind of the failure.
         error: ErrorKind,
-        /// Why, in words.
+        /// Why.
         text: String,
         /// Batches of epochs below this are of the driver that went.
         epoch: u64,
     },
     /// No sampler can be started.
     NoSampler {
-        /// Why, in words.
+        /// Why.
         text: String,
     },
-    /// A GPU's handle cannot be had.
-    NoHandle {
+    /// There is no handle on a GPU.
+    AttachFailed {
         /// NVML's index.
         index: u32,
         /// Kind of the failure.
         error: ErrorKind,
-        /// Why, in words.
+        /// Why.
         text: String,
     },
     /// The driver is released, or how far that is has changed; every measured value of it is void.
     Released(Pause),
-    /// The driver is taken up again.
+    /// The driver is resumed.
     Resumed,
-    /// What was seen of the kernel module, where it differs from what was seen before.
+    /// The kernel module is in another state than before.
     Module {
-        /// What was seen.
-        sight: Sight,
+        /// Its state now.
+        state: ModuleState,
         /// When.
         at: Mono,
         /// The same in seconds since 1970.
@@ -73,28 +73,28 @@ pub enum Event {
     /// The driver is stuck as a whole, or no longer.
     DriverStuck(bool),
     /// A GPU has a worker.
-    Seated(Gpu),
-    /// Driver calls past their deadline, all of them: what is not named is stuck no longer.
+    GpuAttached(Gpu),
+    /// All driver calls past their deadline: every other one is stuck no longer.
     Stalls(Vec<Stall>),
     /// Sampler processes alive.
     Samplers(usize),
     /// A sampler was started.
     SamplerStarted,
-    /// A sampler was given up. Until another says that the driver answers, nobody knows.
+    /// A sampler was abandoned. Until another says that the driver answers, that is not known.
     SamplerEnded(SamplerEnd, Mono),
-    /// A batch came from a sampler that was already given up.
+    /// A batch came from a sampler that was already abandoned.
     LateBatch,
-    /// News of the canary.
-    Canary(News),
+    /// From the canary.
+    Canary(CanaryEvent),
     /// The topology of the machine.
-    Topology(topology::News),
-    /// News of owners.
-    Owners(owners::News),
+    Topology(topology::TopologyUpdate),
+    /// From the finder of owners.
+    Owners(owners::OwnerUpdate),
     /// Every window that is open, to come, or ended within the last hour.
     Windows(Vec<Window>),
-    /// A collector has found that it cannot work, and why; or that it can (again).
-    Hindered(Source, Option<String>),
-    /// Since when the kernel log is read: every fault from then on will be told. `None`: it is not read.
+    /// A collector cannot work, and why; `None`: it can (again).
+    CollectorUnavailable(Source, Option<String>),
+    /// Since when the kernel log is read: every fault from then on is reported. `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
 }
 
@@ -122,30 +122,30 @@ pub struct Stall {
     pub since: Mono,
 }
 
-/// What was in the box.
+/// FactKind was in the inbox.
 #[derive(Debug, Default)]
-pub struct Letters {
+pub struct Pending {
     /// The newest batch of each part, and fast batches that came before the newest, in order.
     pub batches: Vec<Batch>,
     /// Events in order.
-    pub events: VecDeque<Event>,
-    /// Facts in order, each with the life of its teller: numbers start again with each life.
+    pub events: VecDeque<LedgerEvent>,
+    /// Facts in order, each with the life of its source: numbers start again with each life.
     pub facts: VecDeque<(u64, Fact)>,
     /// Events that found no room.
     pub lost: u64,
 }
 
-/// The box.
+/// Batches, events and facts on their way to the ledger.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    letters: Mutex<Waiting>,
+    queue: Mutex<Queue>,
     arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    letters: Letters,
-    at: HashMap<Part, usize>,
+struct Queue {
+    pending: Pending,
+    at: HashMap<BatchKey, usize>,
     fast: usize,
     listed: usize,
     closed: bool,
@@ -154,93 +154,85 @@ struct Waiting {
 impl Inbox {
     /// Puts a batch in. An older one of the same part gives way, but the calls it counted stay counted.
     pub fn batch(&self, mut batch: Batch) {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Waiting { letters, at, fast, listed, .. } = &mut *waiting;
-        if batch.part.tier == Tier::Fast && *fast < MAX_FAST {
-            *fast += 1;
-            at.insert(batch.part.clone(), letters.batches.len());
-            letters.batches.push(batch);
-            return;
-        }
-        match at.get(&batch.part).copied() {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let Queue { pending, at, fast, listed, .. } = &mut *queue;
+        let older = at.get(&batch.part).and_then(|at| pending.batches.get_mut(*at));
+        let apart = match &older {
+            _ if batch.part.tier == Tier::Fast && *fast < MAX_FAST => {
+                *fast += 1;
+                true
+            }
+            None => true,
             // A new epoch voids what was read before it, so it must not be folded before that.
-            Some(known) if batch.epoch > letters.batches[known].epoch => {
-                at.insert(batch.part.clone(), letters.batches.len());
-                letters.batches.push(batch);
+            Some(older) if batch.epoch > older.epoch => true,
+            // A process that was there for a second counts for its owner.
+            Some(older) => {
+                let differs = older.processes.is_some() && older.processes != batch.processes;
+                let fits = differs && *listed < MAX_LISTED;
+                *listed += usize::from(fits);
+                fits
             }
-            // Who was there for a second counts for whom it worked for.
-            Some(known)
-                if letters.batches[known].processes.is_some()
-                    && letters.batches[known].processes != batch.processes
-                    && *listed < MAX_LISTED =>
-            {
-                *listed += 1;
-                at.insert(batch.part.clone(), letters.batches.len());
-                letters.batches.push(batch);
-            }
-            Some(at) => {
-                let older = &mut letters.batches[at];
-                let mut calls = std::mem::take(&mut older.calls);
-                let mut drained = std::mem::take(&mut older.drained);
-                calls.append(&mut batch.calls);
-                if drained.len() < MAX_DRAINED {
-                    // What finds no room shows as a gap between the samples.
-                    drained.append(&mut batch.drained);
-                }
-                if batch.epoch >= older.epoch {
-                    *older = batch;
-                }
-                (older.calls, older.drained) = (calls, drained);
-            }
-            None => {
-                at.insert(batch.part.clone(), letters.batches.len());
-                letters.batches.push(batch);
-            }
+        };
+        let Some(older) = older.filter(|_| !apart) else {
+            at.insert(batch.part.clone(), pending.batches.len());
+            pending.batches.push(batch);
+            return;
+        };
+        let mut calls = std::mem::take(&mut older.calls);
+        let mut drained = std::mem::take(&mut older.drained);
+        calls.append(&mut batch.calls);
+        if drained.len() < MAX_DRAINED {
+            // FactKind finds no room shows as a gap between the samples.
+            drained.append(&mut batch.drained);
         }
+        if batch.epoch >= older.epoch {
+            *older = batch;
+        }
+        (older.calls, older.drained) = (calls, drained);
     }
 
     /// Puts an event in and wakes the ledger.
-    pub fn event(&self, event: Event) {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.letters.events.len() < MAX_EVENTS {
-            waiting.letters.events.push_back(event);
+    pub fn event(&self, event: LedgerEvent) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.pending.events.len() < MAX_EVENTS {
+            queue.pending.events.push_back(event);
         } else {
-            waiting.letters.lost += 1;
+            queue.pending.lost += 1;
         }
         self.arrived.notify_one();
     }
 
     /// Puts a fact in and wakes the ledger. One that finds no room shows in the numbers of those after it.
     pub fn fact(&self, life: u64, fact: Fact) {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.letters.facts.len() < MAX_FACTS {
-            waiting.letters.facts.push_back((life, fact));
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.pending.facts.len() < MAX_FACTS {
+            queue.pending.facts.push_back((life, fact));
         }
         self.arrived.notify_one();
     }
 
-    /// Ends [`Inbox::take`]'s waiting for good.
+    /// Ends [`Inbox::take`]'s queue for good.
     pub fn close(&self) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
         self.arrived.notify_all();
     }
 
-    /// Waits until `when`, or for an event, then empties the box. `None` once it is closed. Batches do not
+    /// Waits until `when`, or for an event, then empties the inbox. `None` once it is closed. Batches do not
     /// wake: they are folded when something is to be published.
-    pub fn take(&self, when: Mono) -> Option<Letters> {
-        let mut waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn take(&self, when: Mono) -> Option<Pending> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if waiting.closed {
+            if queue.closed {
                 return None;
             }
             let left = when.since(Mono::now());
-            let urgent = !waiting.letters.events.is_empty() || !waiting.letters.facts.is_empty();
+            let urgent = !queue.pending.events.is_empty() || !queue.pending.facts.is_empty();
             if urgent || left.is_zero() {
-                waiting.at.clear();
-                (waiting.fast, waiting.listed) = (0, 0);
-                return Some(std::mem::take(&mut waiting.letters));
+                queue.at.clear();
+                (queue.fast, queue.listed) = (0, 0);
+                return Some(std::mem::take(&mut queue.pending));
             }
-            waiting = self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+            queue = self.arrived.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -253,7 +245,7 @@ mod tests {
 
     fn batch(epoch: u64, nanos: u64) -> Batch {
         Batch {
-            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
+            part: BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
             epoch,
             taken: Mono(nanos),
             nanos,
@@ -273,12 +265,12 @@ mod tests {
         inbox.batch(batch(1, 1));
         inbox.batch(batch(1, 2));
         inbox.batch(batch(0, 3));
-        let letters = inbox.take(Mono(0)).unwrap();
-        assert_eq!(letters.batches.len(), 1);
-        assert_eq!(letters.batches[0].taken, Mono(2), "an older epoch does not win");
-        assert_eq!(letters.batches[0].calls.len(), 3);
+        let pending = inbox.take(Mono(0)).unwrap();
+        assert_eq!(pending.batches.len(), 1);
+        assert_eq!(pending.batches[0].taken, Mono(2), "an older epoch does not win");
+        assert_eq!(pending.batches[0].calls.len(), 3);
         inbox.batch(batch(1, 4));
-        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the box was emptied");
+        assert_eq!(inbox.take(Mono(0)).unwrap().batches.len(), 1, "the inbox was emptied");
     }
 
     #[test]
@@ -286,20 +278,20 @@ mod tests {
         let inbox = Inbox::default();
         let many = MAX_FAST as u64 + 10;
         for n in 0..many {
-            let part = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+            let part = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
             inbox.batch(Batch { part, ..batch(1, n) });
         }
-        let letters = inbox.take(Mono(0)).unwrap();
-        assert_eq!(letters.batches.len(), MAX_FAST);
-        assert!(letters.batches.is_sorted_by_key(|b| b.taken));
-        assert_eq!(letters.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
-        assert_eq!(letters.batches.iter().map(|b| b.calls.len()).sum::<usize>(), many as usize);
+        let pending = inbox.take(Mono(0)).unwrap();
+        assert_eq!(pending.batches.len(), MAX_FAST);
+        assert!(pending.batches.is_sorted_by_key(|b| b.taken));
+        assert_eq!(pending.batches.last().map(|b| b.taken), Some(Mono(many - 1)), "the newest wins");
+        assert_eq!(pending.batches.iter().map(|b| b.calls.len()).sum::<usize>(), many as usize);
     }
 
     #[test]
     fn a_new_epoch_is_folded_after_what_came_before_it() {
         let inbox = Inbox::default();
-        let fast = Part { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+        let fast = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
         inbox.batch(batch(1, 1));
         inbox.batch(Batch { part: fast, ..batch(1, 2) });
         inbox.batch(batch(2, 3));
@@ -325,10 +317,10 @@ mod tests {
     fn events_are_bounded_and_what_found_no_room_is_counted() {
         let inbox = Inbox::default();
         for _ in 0..MAX_EVENTS + 3 {
-            inbox.event(Event::LateBatch);
+            inbox.event(LedgerEvent::LateBatch);
         }
-        let letters = inbox.take(Mono(0)).unwrap();
-        assert_eq!((letters.events.len(), letters.lost), (MAX_EVENTS, 3));
+        let pending = inbox.take(Mono(0)).unwrap();
+        assert_eq!((pending.events.len(), pending.lost), (MAX_EVENTS, 3));
         inbox.close();
         assert!(inbox.take(Mono(0)).is_none());
     }

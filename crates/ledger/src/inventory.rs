@@ -1,32 +1,33 @@
 //! Which GPUs the node has had since it booted.
 
-use model::catalog::schema::LabelSet;
-use model::catalog::{self as m, Gpu, GpuInfo};
+use super::intake::label;
+use model::catalog::{self as m, Gpu, GpuInfo, Tier};
+use model::pci::pci_address;
 use model::persisted::Identity;
-use model::sample::Rows;
+use model::sample::Batch;
 
 /// Most GPUs remembered; far more than a node has.
 const MAX_GPUS: usize = 256;
 
 /// The GPUs seen in this boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenGpus {
     /// The most at the same time.
     pub devices: usize,
     /// Each one as it was last seen.
     pub gpus: Vec<Identity>,
 }
 
-impl Seen {
-    /// Notes that there are so many; gives whether that is news.
-    pub(super) fn count(&mut self, devices: usize) -> bool {
+impl SeenGpus {
+    /// Gives whether there were never so many.
+    fn count(&mut self, devices: usize) -> bool {
         let more = devices > self.devices;
         self.devices = self.devices.max(devices);
         more
     }
 
-    /// Notes a GPU; gives whether that is news.
-    pub(super) fn note(&mut self, gpu: &Gpu, pci: Option<String>) -> bool {
+    /// Gives whether that changes anything.
+    fn note(&mut self, gpu: &Gpu, pci: Option<String>) -> bool {
         if gpu.uuid.is_empty() {
             return false;
         }
@@ -49,12 +50,56 @@ impl Seen {
     }
 }
 
-/// The PCI address in a GPU's identity.
-pub(super) fn pci(rows: &Rows) -> Option<&str> {
-    let mut rows = rows.groups().iter().flat_map(|(_, rows)| rows);
-    let info = rows.find(|row| row.metric == m::gpu_info.id())?;
-    let at = GpuInfo::DEFS.iter().position(|def| def.name == "pci_address")?;
-    Some(info.labels.get(at)?.text(&GpuInfo::DEFS[at])).filter(|pci| !pci.is_empty())
+/// The GPUs of this boot, and how many there should be.
+#[derive(Debug)]
+pub struct GpuInventory {
+    seen: SeenGpus,
+    changed: bool,
+    /// 0: the most seen.
+    configured: usize,
+}
+
+impl GpuInventory {
+    pub fn new(seen: SeenGpus, configured: usize) -> GpuInventory {
+        GpuInventory { seen, changed: false, configured }
+    }
+
+    pub fn count(&mut self, devices: usize) {
+        self.changed |= self.seen.count(devices);
+    }
+
+    /// Notes what a batch says of the GPUs there are; gives the PCI address of the GPU that it identifies.
+    pub fn take(&mut self, batch: &Batch) -> Option<String> {
+        for row in batch.rows.all().filter(|row| row.metric == m::gpu_devices.id()) {
+            self.count(row.value as usize);
+        }
+        let gpu = batch.part.gpu.as_ref().filter(|_| batch.part.tier == Tier::Identity)?;
+        let info = batch.rows.all().find(|row| row.metric == m::gpu_info.id());
+        let pci = info.and_then(|row| label::<GpuInfo>(row, "pci_address")).and_then(pci_address);
+        self.changed |= self.seen.note(gpu, pci.clone());
+        pci
+    }
+
+    /// The GPUs seen, if they changed since the last call.
+    pub fn take_changed(&mut self) -> Option<SeenGpus> {
+        std::mem::take(&mut self.changed).then(|| self.seen.clone())
+    }
+
+    /// The most GPUs seen at the same time.
+    pub fn devices(&self) -> usize {
+        self.seen.devices
+    }
+
+    /// GPUs there should be.
+    pub fn expected(&self) -> usize {
+        if self.configured == 0 { self.seen.devices } else { self.configured }
+    }
+
+    /// GPUs that an earlier daemon, or an earlier load of the driver, had seen and that are `known` no longer.
+    pub fn absent(&self, known: impl Fn(&str) -> bool) -> impl Iterator<Item = Gpu> {
+        let absent = self.seen.gpus.iter().filter(move |gone| !known(&gone.uuid));
+        absent.map(|gone| Gpu { gpu: gone.index, uuid: gone.uuid.as_str().into() })
+    }
 }
 
 #[cfg(test)]
@@ -62,8 +107,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_news_is_news() {
-        let mut seen = Seen::default();
+    fn only_a_change_counts() {
+        let mut seen = SeenGpus::default();
         let gpu = Gpu { gpu: 3, uuid: "GPU-a".into() };
         assert!(seen.count(2) && !seen.count(1) && seen.devices == 2);
         assert!(seen.note(&gpu, Some("0000:06:00".into())));

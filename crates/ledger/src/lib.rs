@@ -1,79 +1,69 @@
 //! The ledger: the one owner of all mutable state. Folds batches as they come, joins, ages, counts, and
-//! publishes a [`Snapshot`] once an interval and at once after a stall or a change of the driver.
+//! publishes a [`model::snapshot::Snapshot`] once an interval and at once after a stall or a change of the driver.
 //!
 //! The rules that keep wrong values off the wire:
 //! - the rows of a batch replace those of its part as a whole, and expire at the part's deadline;
 //! - each GPU has an epoch, raised when its handle or MIG layout changes: the first batch of a new epoch
 //!   drops all rows of the older one (identity excepted), and late batches of an older one are thrown away;
-//! - what was measured of a GPU is served only while the GPU answers: a stall, a loss, a driver that is away
+//! - measured values of a GPU are served only while the GPU answers: a stall, a loss, a driver that is away
 //!   or stuck, or no sampler at all withdraws everything but the identity.
 
+//!
+//! State lives in parts, one file each, with fields of their own; this file joins the parts.
+#![forbid(unsafe_code)]
+
+mod accounting;
+mod activity;
 mod bottleneck;
-mod busy;
+mod builder;
 mod canary;
 mod clock_events;
 mod counters;
 mod declared;
+mod driver;
 mod events;
 mod faults;
-mod faulty;
-mod flops;
-mod fold;
-mod gpm;
 mod health;
 pub mod inbox;
+mod intake;
 mod inventory;
-mod journal;
 mod loads;
 mod owners;
-mod processes;
 mod publish;
 mod resets;
 mod run;
 mod samples;
-mod tally;
 mod topology;
 mod windows;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
-use busy::Busy;
-use canary::Canary;
-use clock_events::ClockEvents;
-use counters::DriverCounters;
-use faults::Faults;
-pub use faulty::Faulty;
-use fold::is_lost;
-use gpm::GpmSums;
-use inbox::{Event, Pause, Stall};
-pub use inventory::Seen;
-use loads::Loads;
-use model::catalog::{
-    self as m, Call, CollectorName, DriverError, Gpu, MetricId, Node, SamplerEnd, Subject, Tier, TierLabel,
-};
+use accounting::Accounting;
+use canary::CanaryState;
+use counters::OwnCounters;
+use driver::DriverWatch;
+pub use faults::PersistedFaults;
+use faults::{Faults, is_lost};
+use inbox::LedgerEvent;
+use intake::Intake;
+use inventory::GpuInventory;
+pub use inventory::SeenGpus;
+use model::canary::CanaryEvent;
+use model::catalog::{self as m, DriverError, Gpu, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
-use model::driver_module::LoadId;
-use model::fact::{Fact, KernelFact, KernelLine, What};
-use model::owners::GpuProcess;
-use model::sample::{Gap, Missing, Part, Rows, Source};
-use model::snapshot::{DriverState, Histogram};
-use resets::Resets;
+use model::fact::{Fact, FactKind, KernelFact, KernelLine};
+use model::sample::{Batch, Drained, Missing, Source};
+use owners::OwnerState;
+use publish::Publication;
 pub use run::{Hooks, run};
-use samples::Samples;
 use settings::mig_layout::DeclaredLayout;
-use tally::Tally;
+use topology::TopologyState;
+use windows::WindowState;
 
-/// Bounds of the histogram of driver calls, in seconds: a decade in three steps from 1 us, where most calls
-/// are, to the deadline's order.
-const CALL_SECONDS: [f64; 20] = [
-    1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5,
-    1.0, 5.0,
-];
-
-/// What the ledger is told once.
+/// FactKind the ledger gets once.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct LedgerSettings {
     /// Most series in a snapshot, those about the node itself not counted.
     pub max_series: usize,
     /// Metrics that are switched off.
@@ -81,17 +71,17 @@ pub struct Settings {
     /// Groups that `/metrics` serves beside the default set.
     pub groups: Vec<m::MetricGroup>,
     /// Longest pause between two fast visits that is bridged when seconds are added up, and longest time
-    /// after the end of a sampler in which the next one's first word is waited for.
+    /// after the end of a sampler in which the first answer of the next one is waited for.
     pub bridge: Duration,
     /// GPUs seen before the daemon started, in this boot.
-    pub seen: Seen,
+    pub seen: SeenGpus,
     /// Faults that an earlier daemon knew of, and the present load of the driver.
-    pub faulty: Faulty,
+    pub faults: PersistedFaults,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
     /// Events kept in the list.
     pub keep_events: usize,
-    /// Whose work is on the GPUs.
+    /// How owners of the work on the GPUs are counted.
     pub owners: settings::Owners,
     /// The MIG layout that the GPUs should have.
     pub declared: Option<DeclaredLayout>,
@@ -99,330 +89,217 @@ pub struct Settings {
     pub build: m::BuildInfo,
 }
 
-/// What is held of one part.
-#[derive(Debug)]
-struct Held {
-    rows: Rows,
-    gaps: Vec<Gap>,
-    unsupported: Vec<MetricId>,
-    taken: Mono,
-    nanos: u64,
-    lifetime: Option<u64>,
-    answered: bool,
-    /// Processes it listed; `None` if it listed none.
-    processes: Option<Vec<GpuProcess>>,
-}
-
-impl Held {
-    fn expired(&self, now: Mono) -> bool {
-        self.lifetime.is_some_and(|lifetime| now.since(self.taken).as_nanos() > u128::from(lifetime))
-    }
-
-    /// Words for the first failed call, if any.
-    fn failure(&self) -> Option<String> {
-        self.gaps.iter().find_map(|gap| match &gap.missing {
-            Missing::Failed { text, .. } => Some(format!("{}: {text}", gap.call)),
-            _ => None,
-        })
-    }
-}
-
-/// What is known of one GPU beside its parts.
-#[derive(Debug, Default)]
-struct GpuBook {
-    /// 0 until its first batch.
-    epoch: u64,
-    /// Why there is no handle on it.
-    no_handle: Option<String>,
-    clock_events: ClockEvents,
-    samples: Samples,
-}
-
-/// What the driver was last known to say.
-#[derive(Debug, Clone, PartialEq)]
-enum Answer {
-    Waiting,
-    Up,
-    Away(String),
-    /// Library and kernel module differ in version.
-    Mismatch(String),
-}
-
-/// The ledger.
+/// The ledger: its parts.
 #[derive(Debug)]
 pub struct Ledger {
-    settings: Settings,
-    parts: BTreeMap<Part, Held>,
-    /// By index and UUID: GPUs that never told their UUID differ by index alone.
-    gpus: BTreeMap<Gpu, GpuBook>,
-    node_epoch: u64,
-    /// NVML batches of epochs below this are of a driver that went.
-    floor: u64,
-    answer: Answer,
-    stuck: bool,
-    /// The release of the driver, while it lasts.
-    paused: Option<Pause>,
-    loads: Loads,
-    resets: Resets,
-    /// The present load of the kernel module, as far as it was seen.
-    load: Option<LoadId>,
-    /// What was last said of faults that last.
-    faulty: Faulty,
-    /// Since when no sampler has said that the driver answers.
-    unanswered: Option<Mono>,
-    stalls: Vec<Stall>,
-    samplers: usize,
-    tally: Tally,
-    calls: HashMap<(String, TierLabel), (u64, u64)>,
-    call_seconds: Histogram,
-    counters: DriverCounters,
+    settings: LedgerSettings,
+    intake: Intake,
+    inventory: GpuInventory,
+    driver: DriverWatch,
+    counters: OwnCounters,
+    accounting: Accounting,
     faults: Faults,
-    gpm: GpmSums,
-    busy: Busy,
-    canary: Canary,
-    topology: topology::Topology,
-    owners: owners::Owners,
-    windows: windows::Windows,
-    last_success: BTreeMap<Source, Mono>,
-    /// Collectors that cannot work, and why.
-    hindered: BTreeMap<Source, String>,
-    seen: Seen,
-    seen_changed: bool,
-    ready: bool,
-    sequence: u64,
-    publish_seconds: f64,
-    subjects: publish::Subjects,
+    canary: CanaryState,
+    topology: TopologyState,
+    owners: OwnerState,
+    windows: WindowState,
+    publication: Publication,
 }
 
 impl Ledger {
     /// An empty ledger.
-    pub fn new(settings: Settings) -> Ledger {
-        let mut tally = Tally::default();
-        tally.born(&m::gpu_exporter_sampler_ends_total, &Node {});
-        tally.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
-        tally.born(&m::gpu_exporter_facts_lost_total, &Node {});
-        tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 0.0);
-        tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 0.0);
-        tally.add(&m::gpu_exporter_events_lost_total, &Node {}, (), 0.0);
-        tally.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), 0.0);
-        tally.add(&m::gpu_driver_loads_total, &Node {}, (), 0.0);
-        Canary::born(&mut tally);
-        let mut ledger = Ledger {
-            faults: Faults::new(settings.keep_events, &settings.seen.gpus),
-            seen: settings.seen.clone(),
-            seen_changed: false,
-            hindered: BTreeMap::new(),
-            parts: BTreeMap::new(),
-            gpus: BTreeMap::new(),
-            node_epoch: 0,
-            floor: 0,
-            answer: Answer::Waiting,
-            stuck: false,
-            paused: None,
-            loads: Loads::default(),
-            resets: Resets::default(),
-            load: settings.faulty.load.clone(),
-            faulty: settings.faulty.clone(),
-            unanswered: None,
-            stalls: Vec::new(),
-            samplers: 0,
-            tally,
-            calls: HashMap::new(),
-            call_seconds: Histogram::new(&CALL_SECONDS),
-            counters: DriverCounters::default(),
-            gpm: GpmSums::default(),
-            busy: Busy::default(),
-            canary: Canary::default(),
-            topology: topology::Topology::default(),
-            owners: owners::Owners::new(settings.owners.clone()),
-            windows: windows::Windows::default(),
-            last_success: BTreeMap::new(),
+    pub fn new(settings: LedgerSettings) -> Ledger {
+        let mut counters = OwnCounters::default();
+        counters.born(&m::gpu_exporter_sampler_ends_total, &Node {});
+        counters.born(&m::gpu_exporter_driver_error_kinds_total, &Node {});
+        counters.born(&m::gpu_exporter_facts_lost_total, &Node {});
+        for counter in [
+            &m::gpu_exporter_sampler_starts_total,
+            &m::gpu_exporter_batches_discarded_total,
+            &m::gpu_exporter_events_lost_total,
+            &m::gpu_exporter_series_dropped_total,
+            &m::gpu_driver_loads_total,
+        ] {
+            counters.add(counter, &Node {}, (), 0.0);
+        }
+        CanaryState::born(&mut counters);
+        Ledger {
+            intake: Intake::default(),
+            inventory: GpuInventory::new(settings.seen.clone(), settings.expected_gpus),
+            driver: DriverWatch::new(settings.bridge),
+            counters,
+            accounting: Accounting::default(),
+            faults: Faults::new(settings.keep_events, &settings.seen.gpus, settings.faults.clone()),
+            canary: CanaryState::default(),
+            topology: TopologyState::default(),
+            owners: OwnerState::new(settings.owners.clone()),
+            windows: WindowState::default(),
+            publication: Publication::default(),
             settings,
-            ready: false,
-            sequence: 0,
-            publish_seconds: 0.0,
-            subjects: publish::Subjects::default(),
-        };
-        ledger.restore_faults();
-        ledger
+        }
     }
 
-    /// The GPUs seen in this boot, if there are others than when this was asked last.
-    pub fn newly_seen(&mut self) -> Option<Seen> {
-        std::mem::take(&mut self.seen_changed).then(|| self.seen.clone())
+    /// The GPUs seen in this boot, if there are others than at the last call.
+    pub fn newly_seen(&mut self) -> Option<SeenGpus> {
+        self.inventory.take_changed()
+    }
+
+    /// The GPUs with faults that outlast the daemon, if there are others than at the last call.
+    pub fn newly_faulty(&mut self) -> Option<PersistedFaults> {
+        self.faults.take_changed()
     }
 
     /// Notes that a GPU exists. A GPU that comes back under another index, or another GPU under its index,
     /// replaces what was there.
-    fn seat(&mut self, gpu: &Gpu) {
-        if self.gpus.contains_key(gpu) {
+    fn attach(&mut self, gpu: &Gpu) {
+        if self.intake.knows(gpu) {
             return;
         }
-        let same = |other: &&Gpu| other.gpu == gpu.gpu || other.uuid == gpu.uuid && !gpu.uuid.is_empty();
-        let gone: Vec<Gpu> = self.gpus.keys().filter(same).cloned().collect();
-        for old in gone {
-            self.gpus.remove(&old);
-            self.parts.retain(|part, _| part.gpu.as_ref() != Some(&old));
-            self.counters.forget(&old.uuid);
-            self.gpm.forget(&old);
+        for old in self.intake.add_gpu(gpu) {
+            let replaced = old.uuid != gpu.uuid;
+            self.accounting.forget(&old, replaced);
             self.owners.forget(&old);
-            if old.uuid != gpu.uuid {
-                self.faults.forget(&old.uuid);
-                self.busy.forget(&old.uuid);
+            self.faults.forget(&old.uuid, replaced);
+            if replaced {
                 self.canary.forget(&old.uuid);
             }
-            self.resets.forget(&old.uuid);
-            self.tally.forget(&Subject::Gpu(old));
+            self.counters.forget(&Subject::Gpu(old));
         }
         if !gpu.uuid.is_empty() {
-            self.tally.add(&m::gpu_resets_total, gpu, (), 0.0);
+            self.counters.add(&m::gpu_resets_total, gpu, (), 0.0);
         }
-        self.tally.add(&m::gpu_exporter_driver_errors_total, gpu, (), 0.0);
-        self.tally.born(&m::gpu_exporter_readings_dropped_total, gpu);
-        self.tally.add(&m::gpu_exporter_counter_regressions_total, gpu, (), 0.0);
-        Faults::born(&mut self.tally, gpu);
-        Canary::seated(&mut self.tally, gpu);
-        self.gpus.insert(gpu.clone(), GpuBook::default());
-        self.seen_changed |= self.seen.count(self.gpus.len());
+        self.counters.add(&m::gpu_exporter_driver_errors_total, gpu, (), 0.0);
+        self.counters.born(&m::gpu_exporter_readings_dropped_total, gpu);
+        self.counters.add(&m::gpu_exporter_counter_regressions_total, gpu, (), 0.0);
+        Faults::born(&mut self.counters, gpu);
+        CanaryState::gpu_born(&mut self.counters, gpu);
+        self.inventory.count(self.intake.gpus().count());
     }
 
-    /// The book of the GPU with this index; a GPU that never told its UUID gets one without.
-    fn book_by_index(&mut self, index: u32) -> Option<(&Gpu, &mut GpuBook)> {
-        if !self.gpus.keys().any(|gpu| gpu.gpu == index) {
-            self.seat(&Gpu { gpu: index, uuid: "".into() });
+    /// The GPU with this index; a GPU whose UUID was never read gets a record without.
+    fn attach_index(&mut self, index: u32) -> Gpu {
+        if let Some(gpu) = self.intake.gpu_by_index(index) {
+            return gpu.clone();
         }
-        self.gpus.iter_mut().find(|(gpu, _)| gpu.gpu == index)
+        let gpu = Gpu { gpu: index, uuid: "".into() };
+        self.attach(&gpu);
+        gpu
     }
 
     /// Takes in an event.
-    pub fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: LedgerEvent) {
         match event {
-            Event::DriverUp => {
-                self.answer = Answer::Up;
-                self.unanswered = None;
-            }
-            Event::DriverAway { error, text, epoch } => {
+            LedgerEvent::DriverUp => self.driver.up(),
+            LedgerEvent::DriverAway { error, text, epoch } => {
                 self.count_error(None, error.label());
-                self.answer = match error.label() {
-                    DriverError::LibRmVersionMismatch => Answer::Mismatch(text),
-                    _ => Answer::Away(text),
-                };
-                self.unanswered = None;
-                // Where the module is seen to stay, nothing was reset: only its library is missing.
-                if error.label() == DriverError::DriverNotLoaded && !self.loads.module_seen() {
+                if self.driver.away(error.label(), text) {
                     self.driver_reset();
                 }
-                self.floor = epoch;
-                self.void_driver();
-                // The driver's counters start anew when it is loaded again.
-                self.counters.forget_all();
+                self.intake.void_driver(epoch);
+                // The driver's counters start again when it is loaded again.
+                self.accounting.forget_driver_counters(None);
             }
-            Event::NoSampler { text } => {
-                self.answer = Answer::Away(format!("no sampler can be started: {text}"));
+            LedgerEvent::NoSampler { text } => self.driver.no_sampler(&text),
+            LedgerEvent::AttachFailed { index, error, text } => {
+                let gpu = self.attach_index(index);
+                self.intake.attach_failed(&gpu, &text);
+                if is_lost(error.label()) {
+                    self.faults.lost(&gpu, None);
+                }
+                self.count_error(Some(&gpu), error.label());
             }
-            Event::NoHandle { index, error, text } => {
-                if let Some((gpu, book)) = self.book_by_index(index) {
-                    book.no_handle = Some(format!("no handle: {text}"));
-                    let gpu = gpu.clone();
-                    if is_lost(error.label()) {
-                        self.resets.lost(&gpu.uuid, None, Mono::now());
-                    }
-                    self.count_error(Some(&gpu), error.label());
+            LedgerEvent::Released(pause) => {
+                let epoch = pause.epoch;
+                if self.driver.released(pause) {
+                    self.intake.void_driver(epoch);
                 }
             }
-            Event::Released(pause) => {
-                if self.paused.is_none() {
-                    self.floor = pause.epoch;
-                    self.void_driver();
-                }
-                self.unanswered = None;
-                self.paused = Some(pause);
-            }
-            Event::Resumed => {
-                self.paused = None;
-                self.answer = Answer::Waiting;
-            }
-            Event::Module { sight, at, unix_seconds } => {
-                self.note_load(&sight);
-                if self.loads.sight(&sight, at, unix_seconds) {
+            LedgerEvent::Resumed => self.driver.resumed(),
+            LedgerEvent::Module { state, at, unix_seconds } => {
+                self.faults.note_module(&state);
+                if self.driver.module(&state, at, unix_seconds) {
                     self.driver_loaded();
                 }
             }
-            Event::DriverStuck(stuck) => self.stuck = stuck,
-            Event::Seated(gpu) => self.seat(&gpu),
-            Event::Stalls(stalls) => {
-                for stall in stalls.iter().filter_map(|s| s.gpu.as_ref()) {
+            LedgerEvent::DriverStuck(stuck) => self.driver.set_stuck(stuck),
+            LedgerEvent::GpuAttached(gpu) => self.attach(&gpu),
+            LedgerEvent::Stalls(stalls) => {
+                for gpu in stalls.iter().filter_map(|stall| stall.gpu.as_ref()) {
                     // Also a GPU that was never read is shown as stuck.
-                    self.book_by_index(stall.gpu);
+                    self.attach_index(gpu.gpu);
                 }
-                self.stalls = stalls;
+                self.driver.set_stalls(stalls);
             }
-            Event::Samplers(alive) => self.samplers = alive,
-            Event::SamplerStarted => {
-                self.tally.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 1.0);
+            LedgerEvent::Samplers(alive) => self.driver.set_samplers(alive),
+            LedgerEvent::SamplerStarted => {
+                self.counters.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 1.0);
             }
-            Event::SamplerEnded(reason, at) => {
-                self.unanswered.get_or_insert(at);
-                let reason: SamplerEnd = reason;
-                self.tally.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
+            LedgerEvent::SamplerEnded(reason, at) => {
+                self.driver.sampler_ended(at);
+                self.counters.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
             }
-            Event::LateBatch => {
-                self.tally.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
-            }
-            Event::Canary(news) => self.canary_news(news, Mono::now(), unix_seconds()),
-            Event::Topology(news) => self.topology.take(news),
-            Event::Owners(news) => self.owners.take(news, Mono::now()),
-            Event::Windows(windows) => self.windows.take(windows),
-            Event::Hindered(source, Some(why)) => {
-                self.hindered.insert(source, why);
-            }
-            Event::Hindered(source, None) => {
-                self.hindered.remove(&source);
-            }
-            Event::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
+            LedgerEvent::LateBatch => self.count_discarded(),
+            LedgerEvent::Canary(event) => self.canary_event(event, Mono::now(), unix_seconds()),
+            LedgerEvent::Topology(update) => self.topology.take(update),
+            LedgerEvent::Owners(update) => self.owners.take(update, Mono::now()),
+            LedgerEvent::Windows(windows) => self.windows.take(windows),
+            LedgerEvent::CollectorUnavailable(source, reason) => self.intake.set_unavailable(source, reason),
+            LedgerEvent::ReadsKernelLog(since) => self.faults.reads_kernel_log(since),
         }
     }
 
-    /// Takes in a fact, told in this life of its teller.
+    /// Takes in a fact, sent in this life of its source.
     pub fn fact(&mut self, life: u64, mut fact: Fact) {
         let missing = self.faults.missing(life, &fact);
         let lost = &m::gpu_exporter_facts_lost_total;
-        self.tally.add(lost, &Node {}, (fact.teller.label(),), missing as f64);
-        if let What::Driver(told) = &mut fact.what {
+        self.counters.add(lost, &Node {}, (fact.source,), missing as f64);
+        if let FactKind::Driver(event) = &mut fact.kind {
             // It may come before the first batch of its GPU, or under an index that is no longer its own.
-            match self.gpus.keys().find(|gpu| gpu.uuid == told.gpu.uuid) {
-                Some(known) => told.gpu = known.clone(),
-                None => self.seat(&told.gpu),
+            match self.intake.gpu_by_uuid(&event.gpu.uuid) {
+                Some(known) => event.gpu = known.clone(),
+                None => self.attach(&event.gpu),
             }
         }
-        self.driver_line(&fact);
-        if let What::Kernel(KernelFact { old: false, line: KernelLine::OomKill { group, pid }, .. }) =
-            &fact.what
-        {
-            self.owners.killed(group, *pid);
-        }
-        let owner = self.owner_of_fact(&fact);
-        self.faults.take(&mut self.tally, fact, self.ready, owner);
-    }
-
-    /// What a line of the kernel log says of the driver: a load of its module.
-    fn driver_line(&mut self, fact: &Fact) {
-        let What::Kernel(KernelFact { old, line, .. }) = &fact.what else { return };
-        let loaded = matches!(line, KernelLine::DriverLoaded { .. });
-        if loaded && self.loads.line(*old, fact.taken, fact.unix_seconds) {
+        if self.driver.logged(&fact) {
             self.driver_loaded();
         }
+        let owner = match &fact.kind {
+            FactKind::Driver(event) => self.owners.owner_of(Some(&event.gpu), event.gpu_instance, None),
+            FactKind::Kernel(KernelFact { old: false, line, .. }) => match line {
+                KernelLine::Xid { pci, pid, gpu_instance, .. } => {
+                    self.owners.owner_of(self.faults.gpu_at(pci), *gpu_instance, *pid)
+                }
+                KernelLine::OomKill { group, pid } => {
+                    self.owners.killed(group, *pid);
+                    None
+                }
+                _ => None,
+            },
+            FactKind::Kernel(_) => None,
+        };
+        self.faults.take(&mut self.counters, fact, self.publication.is_ready(), owner);
     }
 
-    /// Counts a load of the kernel module. The driver's counters start anew with it.
+    /// Takes in an event of the canary.
+    fn canary_event(&mut self, event: CanaryEvent, at: Mono, unix_seconds: f64) {
+        let gpu = event.gpu().and_then(|about| self.intake.gpu_by_uuid(&about.uuid));
+        if let Some(gpu) = gpu {
+            self.accounting.activity().canary(&gpu.uuid, &event, at);
+        }
+        for event in self.canary.take(&mut self.counters, gpu, event, unix_seconds) {
+            self.faults.note(event, at);
+        }
+    }
+
+    /// Counts a load of the kernel module. The driver's counters start again with it.
     fn driver_loaded(&mut self) {
-        self.tally.add(&m::gpu_driver_loads_total, &Node {}, (), 1.0);
-        self.counters.forget_all();
+        self.counters.add(&m::gpu_driver_loads_total, &Node {}, (), 1.0);
+        self.accounting.forget_driver_counters(None);
         // Also where the kernel log cannot be read.
         self.driver_reset();
     }
 
-    /// What was wrong with the GPUs before is over, or is told again.
+    /// FactKind was wrong with the GPUs before is over, or is reported again.
     fn driver_reset(&mut self) {
         self.faults.driver_reset();
         self.canary.reset(None);
@@ -430,56 +307,124 @@ impl Ledger {
 
     /// Counts events that found no room in the inbox.
     pub fn lost(&mut self, events: u64) {
-        self.tally.add(&m::gpu_exporter_events_lost_total, &Node {}, (), events as f64);
+        self.counters.add(&m::gpu_exporter_events_lost_total, &Node {}, (), events as f64);
     }
 
-    /// Drops every value of the driver but the identity of its GPUs.
-    fn void_driver(&mut self) {
-        self.parts.retain(|part, _| {
-            part.collector != Source::Nvml || (part.tier == Tier::Identity && part.gpu.is_some())
-        });
+    fn count_discarded(&mut self) {
+        self.counters.add(&m::gpu_exporter_batches_discarded_total, &Node {}, (), 1.0);
     }
 
-    /// The driver as it is to be told.
-    fn driver(&self, now: Mono) -> DriverState {
-        if let Some(pause) = &self.paused {
-            return DriverState::Paused {
-                since_unix_seconds: pause.unix_seconds,
-                age: now.since(pause.since),
-                holders: pause.holders.clone(),
-            };
+    /// Counts a driver call that failed.
+    fn count_error(&mut self, gpu: Option<&Gpu>, error: DriverError) {
+        self.counters.add(&m::gpu_exporter_driver_error_kinds_total, &Node {}, (error,), 1.0);
+        if let Some(gpu) = gpu {
+            self.counters.add(&m::gpu_exporter_driver_errors_total, gpu, (), 1.0);
         }
-        match &self.answer {
-            _ if self.stuck => DriverState::Stuck,
-            Answer::Waiting => DriverState::Waiting,
-            Answer::Away(text) => DriverState::Away { text: text.clone() },
-            Answer::Mismatch(text) => DriverState::Mismatch { text: text.clone() },
-            Answer::Up => match self.unanswered {
-                Some(since) if now.since(since) > self.settings.bridge => {
-                    DriverState::Away { text: "no sampler answers".into() }
+    }
+
+    /// Folds one batch. Gives whether it began a new epoch, which is published at once.
+    pub fn fold(&mut self, batch: Batch) -> bool {
+        self.accounting.count_calls(&batch);
+        let mut new_epoch = false;
+        if batch.part.collector == Source::Nvml {
+            let outdated = self.intake.is_outdated(&batch);
+            if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !outdated) {
+                self.attach(gpu);
+            }
+            self.take_drained(&batch);
+            if outdated {
+                self.count_discarded();
+                return false;
+            }
+            new_epoch = self.intake.enter_epoch(&batch);
+            if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| new_epoch) {
+                self.accounting.forget_instances(gpu);
+            }
+        }
+        self.count_gaps(&batch);
+        if let Some(gpu) = &batch.part.gpu
+            && self.faults.shows_reset(gpu, &batch)
+        {
+            self.counters.add(&m::gpu_resets_total, gpu, (), 1.0);
+            let age = Mono::now().since(batch.taken).as_secs_f64();
+            // The faults of the GPU are over.
+            self.faults.gpu_reset(gpu, batch.taken, unix_seconds() - age);
+            self.canary.reset(Some(gpu));
+        }
+        if self.intake.overtaken(&batch) {
+            self.count_discarded();
+        } else {
+            self.keep(batch);
+        }
+        new_epoch
+    }
+
+    /// Adds up what was drained. Samples are the GPU's whatever its MIG layout; windows are of the layout they were
+    /// measured under.
+    fn take_drained(&mut self, batch: &Batch) {
+        let Some(gpu) = batch.part.gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) else { return };
+        let current = self.intake.is_of_layout(gpu, batch.epoch);
+        for drained in &batch.drained {
+            match drained {
+                Drained::Samples { .. } => {
+                    let report = |buffer, at, seconds, amount| {
+                        self.owners.sampled(gpu, buffer, at, seconds, amount);
+                    };
+                    self.accounting.take_samples(gpu, batch.taken, drained, report);
                 }
-                _ => DriverState::Up,
-            },
+                Drained::Gpm(window) if current || matches!(window.subject, Subject::Gpu(_)) => {
+                    self.accounting.take_window(window);
+                    self.owners.gpm(gpu, window, batch.taken);
+                }
+                Drained::Gpm(_) => {}
+            }
         }
     }
 
-    /// The driver call that is stuck on a GPU, if one is.
-    fn stall_of(&self, gpu: &Gpu) -> Option<&Stall> {
-        self.stalls.iter().find(|stall| {
-            let about = stall.gpu.as_ref();
-            about.is_some_and(|g| g == gpu || g.gpu == gpu.gpu && g.uuid.is_empty())
-        })
+    fn count_gaps(&mut self, batch: &Batch) {
+        for gap in &batch.gaps {
+            let gpu = batch.part.gpu.as_ref();
+            match (&gap.missing, gpu) {
+                (Missing::Failed { error, .. }, _) => {
+                    self.count_error(gpu, error.label());
+                    if let Some(gpu) = gpu.filter(|_| is_lost(error.label())) {
+                        // A lost GPU comes back only after a reset, and a reset clears its counters.
+                        self.accounting.forget_driver_counters(Some(&gpu.uuid));
+                        self.faults.lost(gpu, Some(batch));
+                    }
+                }
+                (Missing::Dropped(drop), Some(gpu)) => {
+                    let dropped = &m::gpu_exporter_readings_dropped_total;
+                    self.counters.add(dropped, gpu, (drop.label(),), 1.0);
+                }
+                _ => {}
+            }
+        }
     }
 
-    /// The calls made, for the publication.
-    fn call_rows(&self) -> impl Iterator<Item = (Call, TierLabel, u64, f64)> {
-        self.calls.iter().map(|((name, tier), (count, nanos))| {
-            (Call(name.as_str().into()), *tier, *count, *nanos as f64 * 1e-9)
-        })
-    }
-
-    fn collectors(&self) -> impl Iterator<Item = (Source, CollectorName)> {
-        Source::ALL.iter().map(|source| (*source, source.label()))
+    fn keep(&mut self, mut batch: Batch) {
+        self.accounting.activity().take(&batch);
+        let nvml = batch.part.collector == Source::Nvml;
+        let steps_back = if nvml { self.accounting.hold_counters(&mut batch.rows) } else { 0 };
+        let gpu = batch.part.gpu.clone();
+        if let Some(gpu) = gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {
+            if steps_back > 0 {
+                let metric = &m::gpu_exporter_counter_regressions_total;
+                self.counters.add(metric, gpu, (), f64::from(steps_back));
+            }
+            self.accounting.count_clock_events(gpu, &batch, self.settings.bridge);
+        }
+        let pci = self.inventory.take(&batch);
+        if let Some((pci, gpu)) = pci.zip(gpu.as_ref()) {
+            self.faults.place(pci, gpu);
+        }
+        let (tier, taken, full) = (batch.part.tier, batch.taken, owners::full_memory(&batch));
+        self.intake.store(batch);
+        if let Some(gpu) = gpu.filter(|_| tier == Tier::Normal)
+            && let Some(processes) = self.intake.processes_of(&gpu, taken)
+        {
+            self.owners.listed(&gpu, taken, &processes, full);
+        }
     }
 }
 

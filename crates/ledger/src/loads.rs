@@ -1,34 +1,33 @@
-//! Loads of the kernel module: two witnesses (the module's folder and the kernel log), one count.
+//! Loads of the kernel module, from two witnesses (the module's folder and the kernel log), each counted once.
 
 use std::time::Duration;
 
 use model::clock::Mono;
-use model::driver_module::{LoadId, Sight};
+use model::driver_module::{LoadId, ModuleState};
 
 /// Two witnesses that speak within this time speak of the same load. The folder is looked at every 10 s at
 /// most, and a kernel log in a storm is read late.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// Who saw a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Witness {
     Module,
     Kernel,
 }
 
-/// What is known of the module's loads. Counts those seen while the daemon runs.
+/// FactKind is known of the module's loads. Counts those seen while the daemon runs.
 #[derive(Debug, Default)]
 pub struct Loads {
-    seen: Seen,
+    seen: FolderState,
     /// Loads counted on the word of one witness, of which the other may still speak.
     waiting: Vec<(Witness, Mono)>,
     /// When the present load was, in seconds since 1970.
     unix_seconds: Option<f64>,
 }
 
-/// What the module's folder last said.
+/// The module's folder at the last look.
 #[derive(Debug, Default)]
-enum Seen {
+enum FolderState {
     #[default]
     Nothing,
     Absent,
@@ -37,33 +36,33 @@ enum Seen {
 
 impl Loads {
     /// The folder was looked at. Gives whether a load is to be counted.
-    pub fn sight(&mut self, sight: &Sight, at: Mono, unix_seconds: f64) -> bool {
-        let load = match sight {
-            Sight::Unknown => return false,
-            Sight::Absent => {
-                self.seen = Seen::Absent;
+    pub fn folder(&mut self, state: &ModuleState, at: Mono, unix_seconds: f64) -> bool {
+        let load = match state {
+            ModuleState::Unknown => return false,
+            ModuleState::Absent => {
+                self.seen = FolderState::Absent;
                 self.unix_seconds = None;
                 return false;
             }
-            Sight::Loaded(load) => load,
+            ModuleState::Loaded(load) => load,
         };
-        let before = std::mem::replace(&mut self.seen, Seen::Loaded(load.id.clone()));
-        // What is loaded when the daemon starts was loaded before it.
-        let first = matches!(before, Seen::Nothing);
-        if matches!(before, Seen::Loaded(id) if id == load.id) {
+        let before = std::mem::replace(&mut self.seen, FolderState::Loaded(load.id.clone()));
+        // FactKind is loaded when the daemon starts was loaded before it.
+        let first = matches!(before, FolderState::Nothing);
+        if matches!(before, FolderState::Loaded(id) if id == load.id) {
             return false;
         }
         let new = load.unix_seconds.or_else(|| (!first).then_some(unix_seconds));
-        let told = self.unix_seconds.filter(|told| new.is_none_or(|new| (told - new).abs() <= seconds()));
+        let known = self.unix_seconds.filter(|known| new.is_none_or(|new| (known - new).abs() <= seconds()));
         // The kernel log has the moment itself.
-        self.unix_seconds = told.or(new);
+        self.unix_seconds = known.or(new);
         !first && self.count(Witness::Module, at)
     }
 
-    /// The kernel log told of a load, `old` if it was logged before the daemon watched. Gives whether a
+    /// The kernel log reports a load, `old` if it was logged before the daemon watched. Gives whether a
     /// load is to be counted.
     pub fn line(&mut self, old: bool, at: Mono, unix_seconds: f64) -> bool {
-        let absent = matches!(self.seen, Seen::Absent) && old;
+        let absent = matches!(self.seen, FolderState::Absent) && old;
         if !absent && self.unix_seconds.is_none_or(|known| unix_seconds >= known - seconds()) {
             self.unix_seconds = Some(unix_seconds);
         }
@@ -77,7 +76,7 @@ impl Loads {
 
     /// Whether the module was there when its folder was last looked at. Its next load will be seen then.
     pub fn module_seen(&self) -> bool {
-        matches!(self.seen, Seen::Loaded(_))
+        matches!(self.seen, FolderState::Loaded(_))
     }
 
     fn count(&mut self, witness: Witness, at: Mono) -> bool {
@@ -106,9 +105,9 @@ mod tests {
     use model::driver_module::Load;
     use proptest::prelude::*;
 
-    fn loaded(inode: u64, unix_seconds: Option<f64>) -> Sight {
+    fn loaded(inode: u64, unix_seconds: Option<f64>) -> ModuleState {
         let id = LoadId { boot: "b".into(), inode, made: None };
-        Sight::Loaded(Load { id, live: true, version: "1".into(), unix_seconds })
+        ModuleState::Loaded(Load { id, live: true, version: "1".into(), unix_seconds })
     }
 
     fn at(seconds: u64) -> Mono {
@@ -118,56 +117,56 @@ mod tests {
     #[test]
     fn what_is_there_at_the_start_is_no_load_and_a_change_is_one() {
         let mut loads = Loads::default();
-        assert!(!loads.sight(&loaded(1, Some(500.0)), at(10), 1010.0));
+        assert!(!loads.folder(&loaded(1, Some(500.0)), at(10), 1010.0));
         assert_eq!(loads.loaded_at(), Some(500.0));
-        assert!(!loads.sight(&loaded(1, Some(500.0)), at(20), 1020.0));
-        assert!(loads.sight(&loaded(2, None), at(30), 1030.0), "exchanged between two looks");
+        assert!(!loads.folder(&loaded(1, Some(500.0)), at(20), 1020.0));
+        assert!(loads.folder(&loaded(2, None), at(30), 1030.0), "exchanged between two looks");
         assert_eq!(loads.loaded_at(), Some(1030.0));
-        assert!(!loads.sight(&Sight::Absent, at(40), 1040.0));
+        assert!(!loads.folder(&ModuleState::Absent, at(40), 1040.0));
         assert_eq!(loads.loaded_at(), None);
-        assert!(loads.sight(&loaded(3, Some(1045.0)), at(50), 1050.0));
+        assert!(loads.folder(&loaded(3, Some(1045.0)), at(50), 1050.0));
         assert_eq!(loads.loaded_at(), Some(1045.0));
     }
 
     #[test]
     fn a_module_that_comes_late_is_a_load() {
         let mut loads = Loads::default();
-        assert!(!loads.sight(&Sight::Unknown, at(1), 1001.0));
-        assert!(!loads.sight(&Sight::Absent, at(2), 1002.0));
-        assert!(loads.sight(&loaded(1, None), at(3), 1003.0));
+        assert!(!loads.folder(&ModuleState::Unknown, at(1), 1001.0));
+        assert!(!loads.folder(&ModuleState::Absent, at(2), 1002.0));
+        assert!(loads.folder(&loaded(1, None), at(3), 1003.0));
     }
 
     #[test]
     fn two_witnesses_count_once_in_either_order_and_the_log_has_the_moment() {
         let mut loads = Loads::default();
-        loads.sight(&loaded(1, None), at(1), 1001.0);
-        assert!(loads.sight(&loaded(2, None), at(100), 1100.0));
+        loads.folder(&loaded(1, None), at(1), 1001.0);
+        assert!(loads.folder(&loaded(2, None), at(100), 1100.0));
         assert!(!loads.line(false, at(130), 1095.0), "the log is read late");
         assert_eq!(loads.loaded_at(), Some(1095.0));
         assert!(loads.line(false, at(300), 1300.0));
-        assert!(!loads.sight(&loaded(3, None), at(309), 1309.0));
+        assert!(!loads.folder(&loaded(3, None), at(309), 1309.0));
         assert_eq!(loads.loaded_at(), Some(1300.0));
         // Two loads in a row, each seen by both.
         assert!(loads.line(false, at(400), 1400.0));
         assert!(loads.line(false, at(405), 1405.0));
-        assert!(!loads.sight(&loaded(4, None), at(409), 1409.0));
-        assert!(!loads.sight(&loaded(5, None), at(410), 1410.0));
+        assert!(!loads.folder(&loaded(4, None), at(409), 1409.0));
+        assert!(!loads.folder(&loaded(5, None), at(410), 1410.0));
     }
 
     #[test]
-    fn lines_from_before_count_nothing_but_tell_when() {
+    fn lines_from_before_count_nothing_but_give_the_time() {
         let mut loads = Loads::default();
         assert!(!loads.line(true, at(1), 700.0));
         assert!(!loads.line(true, at(1), 900.0));
-        assert!(!loads.sight(&loaded(1, None), at(1), 1001.0));
+        assert!(!loads.folder(&loaded(1, None), at(1), 1001.0));
         assert_eq!(loads.loaded_at(), Some(900.0));
         // Of a load that was over before the present one began.
         let mut loads = Loads::default();
         assert!(!loads.line(true, at(1), 500.0));
-        assert!(!loads.sight(&loaded(1, Some(900.0)), at(1), 1001.0));
+        assert!(!loads.folder(&loaded(1, Some(900.0)), at(1), 1001.0));
         assert_eq!(loads.loaded_at(), Some(900.0));
         let mut loads = Loads::default();
-        assert!(!loads.sight(&Sight::Absent, at(1), 1000.0));
+        assert!(!loads.folder(&ModuleState::Absent, at(1), 1000.0));
         assert!(!loads.line(true, at(1), 500.0));
         assert_eq!(loads.loaded_at(), None, "it was unloaded since");
     }
@@ -178,13 +177,13 @@ mod tests {
             both in prop::collection::vec((any::<bool>(), any::<bool>(), 0u64..50), 1..20)
         ) {
             let mut loads = Loads::default();
-            loads.sight(&loaded(0, None), at(0), 0.0);
+            loads.folder(&loaded(0, None), at(0), 0.0);
             let (mut counted, mut happened) = (0, 0);
             for (n, (module, kernel, late)) in both.into_iter().enumerate() {
                 let now = 1000 * (n as u64 + 1);
                 happened += u32::from(module || kernel);
                 if module {
-                    counted += u32::from(loads.sight(&loaded(n as u64 + 1, None), at(now), now as f64));
+                    counted += u32::from(loads.folder(&loaded(n as u64 + 1, None), at(now), now as f64));
                 }
                 if kernel {
                     counted += u32::from(loads.line(false, at(now + late), now as f64));

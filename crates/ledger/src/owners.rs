@@ -1,8 +1,8 @@
-//! Whose work is on the GPUs, and what it costs: processes joined with their owners, time and energy added up.
+//! Owners of the work on the GPUs, and its cost: processes joined with their owners, time and energy added up.
 //!
-//! The sampler lists processes, a collector says later whom each works for, the driver's samples come later still.
-//! [`timeline`] holds them together by time, [`accounts`] adds up, [`publish`] tells. `docs/OWNERS.md` says what
-//! each figure means.
+//! The sampler lists processes, a collector finds their owners later, the driver's samples come later still.
+//! [`timeline`] joins them by time, [`accounts`] adds up, [`publish`] makes series. `docs/OWNERS.md` defines each
+//! figure.
 
 mod accounts;
 mod publish;
@@ -12,37 +12,33 @@ mod tenants;
 mod timeline;
 mod tracks;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Ledger;
-use accounts::{Accounts, Key};
+use accounts::{AccountKey, Accounts};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, StartPhase, Subject};
 use model::clock::Mono;
-use model::fact::{Fact, KernelFact, KernelLine, What as Told};
-use model::owners::{GpuProcess, News, Owner, Reading};
+use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
 use model::sample::{Batch, Buffer, GpmWindow};
 use model::snapshot::Histogram;
 use remote::Readings;
 use tenants::Tenants;
-use timeline::{Amount, Look, Place, Seat, Timeline, What};
+use timeline::{Amount, AmountKind, InstanceId, ListedProcess, Listing, Timeline};
 use tracks::Tracks;
 
 /// Memory is full from here on.
 const FULL: f64 = 0.98;
-/// A GPU was watched if it was looked at so lately before.
+/// A GPU was watched if its processes were listed so lately before.
 const WATCHED: std::time::Duration = std::time::Duration::from_secs(3);
 /// Readings of owners that are kept.
 const MOST_READ: usize = 2048;
 
-/// Bounds of the histogram of starts, in seconds. Processes are listed once a second: less than that is not told
-/// apart.
+/// Bounds of the histogram of starts, in seconds. Processes are listed once a second: less than that is the same.
 static START_SECONDS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
-/// Everything known of owners.
 #[derive(Debug)]
-pub struct Owners {
+pub struct OwnerState {
     settings: settings::Owners,
     unknown: Arc<Owner>,
     tenants: Tenants,
@@ -50,44 +46,41 @@ pub struct Owners {
     accounts: Accounts,
     readings: HashMap<Arc<str>, Readings>,
     kills: HashMap<Arc<str>, Kills>,
-    tracks: BTreeMap<(Gpu, Place), Tracks>,
-    /// Places of which it was ever told how much they work, and GPUs of which power was.
-    works: BTreeSet<(Gpu, Place)>,
-    powered: BTreeSet<Gpu>,
+    tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
 }
 
-/// Processes of an owner that the kernel killed for want of memory.
+/// Processes of an owner that the OOM killer ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kills {
     /// The control group's count at the last reading.
     last: Option<u64>,
-    /// What it has risen by.
+    /// FactKind it has risen by.
     counted: f64,
-    /// What the kernel log told of: a container's group is gone at once when its first process is killed.
+    /// Those in the kernel log: a container's group is gone at once when its first process is killed.
     logged: f64,
 }
 
 impl Kills {
-    /// Both tell of the same ones, and each may miss some.
+    /// Both count the same ones, and each may miss some.
     fn sum(&self) -> f64 {
         self.counted.max(self.logged)
     }
 }
 
-impl Default for Owners {
-    fn default() -> Owners {
-        Owners::new(settings::Owners::default())
+impl Default for OwnerState {
+    fn default() -> OwnerState {
+        OwnerState::new(settings::Owners::default())
     }
 }
 
-impl Owners {
+impl OwnerState {
     /// Nothing is known yet.
-    pub fn new(settings: settings::Owners) -> Owners {
+    pub fn new(settings: settings::Owners) -> OwnerState {
         let starts = StartPhase::ALL.iter().map(|phase| (*phase, Histogram::new(&START_SECONDS)));
-        Owners {
+        OwnerState {
             accounts: Accounts::new(settings.max_series as usize),
             settings,
             unknown: Arc::new(Owner::unknown()),
@@ -96,31 +89,28 @@ impl Owners {
             readings: HashMap::new(),
             kills: HashMap::new(),
             tracks: BTreeMap::new(),
-            works: BTreeSet::new(),
-            powered: BTreeSet::new(),
             starts: starts.collect(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
         }
     }
 
-    /// Takes in what was told now.
-    pub fn take(&mut self, news: News, now: Mono) {
-        match news {
-            News::Attributed(list) => {
+    pub fn take(&mut self, update: OwnerUpdate, now: Mono) {
+        match update {
+            OwnerUpdate::Attributed(list) => {
                 for one in &list {
                     self.tenants.attribute(one, self.offset, now);
                 }
             }
-            News::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
+            OwnerUpdate::Read(list) => list.into_iter().for_each(|reading| self.read(reading)),
         }
     }
 
-    fn read(&mut self, reading: Reading) {
+    fn read(&mut self, reading: OwnerReading) {
         if !self.readings.contains_key(&reading.owner) && self.readings.len() >= MOST_READ {
             return;
         }
         if let Some(kills) = reading.oom_kills {
-            // What was before the first reading, or in an older control group of the same name, is not this work's.
+            // FactKind was before the first reading, or in an older control group of the same name, is not this work's.
             let known = self.kills.entry(Arc::clone(&reading.owner)).or_default();
             known.counted += kills.saturating_sub(known.last.unwrap_or(kills)) as f64;
             known.last = Some(kills);
@@ -128,48 +118,47 @@ impl Owners {
         self.readings.entry(Arc::clone(&reading.owner)).or_default().take(reading);
     }
 
-    /// Takes in that the kernel log tells of a process killed for want of host memory, and its control group.
+    /// Takes in a process that the OOM killer ended, and its control group.
     pub(super) fn killed(&mut self, group: &str, pid: u32) {
         if let Some(owner) = self.tenants.owner_in(group, pid).filter(|owner| **owner != *self.unknown.id) {
             self.kills.entry(owner).or_default().logged += 1.0;
         }
     }
 
-    /// Takes in who is on a GPU.
-    fn look(&mut self, gpu: &Gpu, at: Mono, processes: &[GpuProcess], full: Vec<Place>) {
+    /// Takes in a list of the processes on a GPU; `full`: the places whose memory is full.
+    pub(super) fn listed(&mut self, gpu: &Gpu, at: Mono, processes: &[GpuProcess], full: Vec<InstanceId>) {
         if !self.settings.enabled {
             return;
         }
         let line = self.lines.entry(gpu.clone()).or_default();
         let fresh = line.newest().is_some_and(|(then, _)| at.since(*then) <= WATCHED);
-        let seats = processes.iter().map(|one| Seat {
+        let processes = processes.iter().map(|one| ListedProcess {
             tenant: self.tenants.listed(one.pid, at, fresh),
             place: one.instance.map(|(gpu_instance, _)| gpu_instance),
             memory: one.memory,
         });
-        line.look(at, Look { seats: seats.collect(), full });
+        line.listed(at, Listing { processes: processes.collect(), full });
     }
 
     /// Takes in one of the driver's samples, which says what was since the one before it.
     pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: Buffer, at: Mono, seconds: f64, amount: f64) {
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
-        let what = match buffer {
+        let quantity = match buffer {
             Buffer::Power => {
-                self.powered.insert(gpu.clone());
-                What::Joules
+                self.tracks(gpu, None).has_power = true;
+                AmountKind::Joules
             }
             Buffer::Utilization => {
-                self.works.insert((gpu.clone(), None));
-                self.tracks(gpu, None).busy.add(at, seconds, amount);
-                What::Busy(None)
+                self.tracks(gpu, None).worked(at, seconds, amount);
+                AmountKind::Busy(None)
             }
         };
         if let Some(line) = self.lines.get_mut(gpu) {
-            line.measured(Amount { what, from, to: at, amount });
+            line.measured(Amount { quantity, from, to: at, amount });
         }
     }
 
-    /// Takes in a window of GPM, told now.
+    /// Takes in a window of GPM, read now.
     pub(super) fn gpm(&mut self, gpu: &Gpu, window: &GpmWindow, at: Mono) {
         let place = match &window.subject {
             Subject::Gpu(_) => None,
@@ -193,44 +182,49 @@ impl Owners {
             } else if way(Direction::Tx) {
                 tracks.pcie[1].add(at, window.seconds, row.value);
             } else if unit(GpmUnit::Graphics) && place.is_some() {
-                tracks.busy.add(at, window.seconds, row.value);
-                self.works.insert((gpu.clone(), place));
+                tracks.worked(at, window.seconds, row.value);
                 let from = Mono(at.0.saturating_sub((window.seconds * 1e9) as u64));
                 if let Some(line) = self.lines.get_mut(gpu) {
-                    line.measured(Amount { what: What::Busy(place), from, to: at, amount: row.value });
+                    line.measured(Amount {
+                        quantity: AmountKind::Busy(place),
+                        from,
+                        to: at,
+                        amount: row.value,
+                    });
                 }
             }
         }
     }
 
     /// Notes how many multiprocessors worked, for the owner that has the place alone.
-    fn note_activity(&mut self, gpu: &Gpu, place: Place, at: Mono, active: f64, seconds: f64) {
+    fn note_activity(&mut self, gpu: &Gpu, place: InstanceId, at: Mono, active: f64, seconds: f64) {
         let now = match self.lines.get(gpu).and_then(Timeline::newest) {
-            Some((_, look)) => self.present(look, at),
+            Some((_, listing)) => self.present(listing, at),
             None => return,
         };
         let mut here = now.iter().filter(|one| one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return };
-        let key = Key { gpu: gpu.clone(), place, owner: Arc::clone(&one.owner.id) };
+        let key = AccountKey { gpu: gpu.clone(), place, owner: Arc::clone(&one.owner.id) };
         if let Some(account) = self.accounts.get_mut(&key) {
             account.multiprocessors.add(active.min(1.0), seconds);
         }
     }
 
-    fn tracks(&mut self, gpu: &Gpu, place: Place) -> &mut Tracks {
+    fn tracks(&mut self, gpu: &Gpu, place: InstanceId) -> &mut Tracks {
         self.tracks.entry((gpu.clone(), place)).or_default()
     }
 
-    /// The owners at each place of a look; of whom it is not known whom they work for are left out.
-    fn present(&self, look: &Look, now: Mono) -> Vec<timeline::Present> {
+    /// The owners at each place of a listing; processes without a known owner are left out.
+    fn present(&self, listing: &Listing, now: Mono) -> Vec<timeline::PresentOwner> {
         let owner = |id| self.tenants.owner(id, now, &self.unknown);
-        let known: Vec<Seat> = look.seats.iter().filter(|s| owner(s.tenant).is_some()).copied().collect();
+        let known = listing.processes.iter().filter(|one| owner(one.tenant).is_some());
+        let known: Vec<ListedProcess> = known.copied().collect();
         timeline::present(&known, owner).unwrap_or_default()
     }
 
     /// Settles the time of a GPU, and divides what was measured in it.
     fn settle(&mut self, gpu: &Gpu, now: Mono, share: impl Fn(u32) -> Option<f64>, total: Option<f64>) {
-        let Owners { lines, tenants, accounts, unknown, .. } = self;
+        let OwnerState { lines, tenants, accounts, unknown, .. } = self;
         let Some(line) = lines.get_mut(gpu) else { return };
         for settled in line.settle(|id| tenants.owner(id, now, unknown)) {
             accounts.settle(gpu, &settled, &share, total);
@@ -247,7 +241,7 @@ impl Owners {
         let offset = self.offset;
         let Some(tenant) = self.tenants.get_mut(id) else { return };
         if tenant.fresh
-            && !std::mem::replace(&mut tenant.work_told, true)
+            && !std::mem::replace(&mut tenant.work_counted, true)
             && let Some(started) = tenant.started
         {
             let seconds = at.0 as f64 * 1e-9 + offset - started;
@@ -258,9 +252,9 @@ impl Owners {
     /// Counts first contexts of processes whose start is known by now.
     fn count_contexts(&mut self) {
         let mut seconds = Vec::new();
-        for tenant in self.tenants.iter_mut().filter(|t| t.fresh && !t.context_told) {
+        for tenant in self.tenants.iter_mut().filter(|t| t.fresh && !t.context_counted) {
             if let Some(started) = tenant.started {
-                tenant.context_told = true;
+                tenant.context_counted = true;
                 seconds.push(tenant.first.0 as f64 * 1e-9 + self.offset - started);
             }
         }
@@ -277,14 +271,19 @@ impl Owners {
         }
     }
 
-    /// Who has a process, or, if that is not known, the only owner on the GPU or GPU instance.
-    fn owner_of(&self, gpu: Option<&Gpu>, place: Place, pid: Option<u32>) -> Option<Arc<str>> {
+    /// The owner of a process, or, if that is not known, the only owner on the GPU or GPU instance.
+    pub(super) fn owner_of(
+        &self,
+        gpu: Option<&Gpu>,
+        place: InstanceId,
+        pid: Option<u32>,
+    ) -> Option<Arc<str>> {
         if let Some(owner) = pid.and_then(|pid| self.tenants.owner_of_pid(pid)) {
             return Some(Arc::clone(&owner.id));
         }
-        let (_, look) = self.lines.get(gpu?)?.newest()?;
-        // Only those of whom somebody has said whom they work for.
-        let present = self.present(look, look_time(&self.lines, gpu?)?);
+        let (at, listing) = self.lines.get(gpu?)?.newest()?;
+        // Only processes with a known owner.
+        let present = self.present(listing, *at);
         let mut here = present.iter().filter(|one| place.is_none() || one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return None };
         Some(Arc::clone(&one.owner.id)).filter(|id| **id != *self.unknown.id)
@@ -295,56 +294,11 @@ impl Owners {
         self.lines.remove(gpu);
         self.accounts.forget(gpu);
         self.tracks.retain(|(of, _), _| of != gpu);
-        self.works.retain(|(of, _)| of != gpu);
-        self.powered.remove(gpu);
-    }
-}
-
-fn look_time(lines: &BTreeMap<Gpu, Timeline>, gpu: &Gpu) -> Option<Mono> {
-    lines.get(gpu)?.newest().map(|(at, _)| *at)
-}
-
-/// A visit that tells who is on a GPU, once it is folded.
-#[derive(Debug)]
-pub(super) struct Glance {
-    gpu: Gpu,
-    taken: Mono,
-    full: Vec<Place>,
-}
-
-impl Glance {
-    /// Of a visit, if it is one.
-    pub fn of(batch: &Batch) -> Option<Glance> {
-        let gpu = batch.part.gpu.as_ref().filter(|_| batch.part.tier == m::Tier::Normal)?;
-        Some(Glance { gpu: gpu.clone(), taken: batch.taken, full: full(batch) })
-    }
-}
-
-impl Ledger {
-    /// Takes in who is on a GPU.
-    pub(super) fn look_at_owners(&mut self, glance: Glance) {
-        let Glance { gpu, taken, full } = glance;
-        if let Some(processes) = self.processes_of(&gpu, taken) {
-            self.owners.look(&gpu, taken, &processes, full);
-        }
-    }
-
-    /// Whose work a fact is about.
-    pub(super) fn owner_of_fact(&self, fact: &Fact) -> Option<Arc<str>> {
-        match &fact.what {
-            Told::Driver(told) => self.owners.owner_of(Some(&told.gpu), told.gpu_instance, None),
-            Told::Kernel(KernelFact {
-                old: false,
-                line: KernelLine::Xid { pci, pid, gpu_instance, .. },
-                ..
-            }) => self.owners.owner_of(self.faults.gpu_at(pci), *gpu_instance, *pid),
-            Told::Kernel(_) => None,
-        }
     }
 }
 
 /// Places whose memory is full, by what a visit read.
-fn full(batch: &Batch) -> Vec<Place> {
+pub(super) fn full_memory(batch: &Batch) -> Vec<InstanceId> {
     let of = |rows: &[model::sample::Row], free: m::MetricId, total: m::MetricId| {
         let value = |metric| rows.iter().find(|row| row.metric == metric).map(|row| row.value);
         let (free, total) = (value(free)?, value(total).filter(|total| *total > 0.0)?);

@@ -9,13 +9,13 @@ use model::catalog::Tier;
 use model::clock::Mono;
 use model::persisted::FaultyGpu;
 
-/// What is known of the resets of each GPU, by UUID.
+/// FactKind is known of the resets of each GPU, by UUID.
 #[derive(Debug, Default)]
-pub struct Resets(HashMap<Arc<str>, Book>);
+pub struct Resets(HashMap<Arc<str>, ResetState>);
 
 #[derive(Debug, Default)]
-struct Book {
-    /// Since when it is lost, and the tier whose visit told so; none if there was no handle to visit it with.
+struct ResetState {
+    /// Since when it is lost, and the tier whose visit showed that; none if there was no handle to visit it with.
     lost: Option<(Mono, Option<Tier>)>,
     /// Whether the driver asks for what takes a reset.
     asked: bool,
@@ -31,15 +31,15 @@ impl Resets {
         }
     }
 
-    /// A visit was answered in full. Gives whether a reset is to be counted: the visit that told of the loss
+    /// A visit was answered in full. Gives whether a reset is to be counted: the visit that showed the loss
     /// must be answered again, because a GPU that asks for a reset may still answer others.
     pub fn answers(&mut self, uuid: &Arc<str>, tier: Tier, at: Mono) -> bool {
-        let Some(book) = self.0.get_mut(uuid) else { return false };
+        let Some(state) = self.0.get_mut(uuid) else { return false };
         let again = |(lost, of): &(Mono, Option<Tier>)| *lost < at && of.is_none_or(|of| of == tier);
-        if book.lost.take_if(|lost| again(lost)).is_none() {
+        if state.lost.take_if(|lost| again(lost)).is_none() {
             return false;
         }
-        book.returned = Some(at);
+        state.returned = Some(at);
         true
     }
 
@@ -50,30 +50,30 @@ impl Resets {
             self.0.entry(Arc::clone(uuid)).or_default().asked = true;
             return false;
         }
-        let Some(book) = self.0.get_mut(uuid) else { return false };
-        if !std::mem::take(&mut book.asked) {
+        let Some(state) = self.0.get_mut(uuid) else { return false };
+        if !std::mem::take(&mut state.asked) {
             return false;
         }
-        // What was lost has returned by the same reset.
-        book.lost = None;
-        if book.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
+        // FactKind was lost has returned by the same reset.
+        state.lost = None;
+        if state.returned.is_some_and(|returned| at.since(returned) <= WINDOW) {
             return false;
         }
-        book.returned = Some(at);
+        state.returned = Some(at);
         true
     }
 
-    /// Adds to what is known of a faulty GPU how its reset will show.
-    pub fn tell(&self, gpu: &mut FaultyGpu) {
-        if let Some(book) = self.0.get(gpu.uuid.as_str()) {
-            (gpu.lost, gpu.asked) = (book.lost, book.asked);
+    /// Adds to a faulty GPU how its reset will show.
+    pub fn describe(&self, gpu: &mut FaultyGpu) {
+        if let Some(state) = self.0.get(gpu.uuid.as_str()) {
+            (gpu.lost, gpu.asked) = (state.lost, state.asked);
         }
     }
 
-    /// Takes up what an earlier daemon knew of a faulty GPU: a reset while nobody watched shows then.
+    /// Takes up what an earlier daemon knew of a faulty GPU: a reset between two daemons shows then.
     pub fn restore(&mut self, known: &FaultyGpu) {
-        let book = Book { lost: known.lost, asked: known.asked, returned: None };
-        self.0.insert(known.uuid.as_str().into(), book);
+        let state = ResetState { lost: known.lost, asked: known.asked, returned: None };
+        self.0.insert(known.uuid.as_str().into(), state);
     }
 
     /// Forgets a GPU.
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn one_reset_counts_once_whoever_tells_first() {
+    fn one_reset_counts_once_by_whichever_sign_comes_first() {
         let uuid: Arc<str> = "GPU-1".into();
         let mut resets = Resets::default();
         assert!(!resets.answers(&uuid, Tier::Slow, at(1)), "it was never lost");
@@ -103,7 +103,7 @@ mod tests {
 
         resets.lost(&uuid, Some(Tier::Slow), at(1000));
         resets.lost(&uuid, Some(Tier::Slow), at(1010));
-        assert!(resets.answers(&uuid, Tier::Slow, at(2000)), "told twice, lost once");
+        assert!(resets.answers(&uuid, Tier::Slow, at(2000)), "reported twice, lost once");
         assert!(!resets.answers(&uuid, Tier::Slow, at(2001)));
         resets.lost(&uuid, None, at(5500));
         assert!(resets.answers(&uuid, Tier::Fast, at(5560)), "any visit, where there was no handle");

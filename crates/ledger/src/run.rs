@@ -1,25 +1,25 @@
-//! The ledger's thread: takes letters, folds, publishes on its beat and at once after what cannot wait.
+//! The ledger's thread: takes pending, folds, publishes on its beat and at once after what cannot wait.
 
 use std::time::Duration;
 
 use super::inbox::Inbox;
-use super::{Faulty, Ledger, Seen, Settings};
+use super::{Ledger, LedgerSettings, PersistedFaults, SeenGpus};
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::snapshot::Snapshot;
 
 /// Shortest pause between two publications.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// What else happens on the ledger's beat. Nothing here may block.
+/// FactKind else happens on the ledger's beat. Nothing here may block.
 pub struct Hooks {
     /// Stores a new snapshot for its readers.
     pub publish: Box<dyn FnMut(Snapshot) + Send>,
     /// Called after each publication: feeds the watchdog.
     pub beat: Box<dyn FnMut() + Send>,
     /// Called when other GPUs were seen than before in this boot.
-    pub seen: Box<dyn FnMut(Seen) + Send>,
+    pub seen: Box<dyn FnMut(SeenGpus) + Send>,
     /// Called when other faults are to outlast the daemon than before.
-    pub faulty: Box<dyn FnMut(Faulty) + Send>,
+    pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
 }
 
 impl std::fmt::Debug for Hooks {
@@ -52,7 +52,7 @@ impl Wall {
 }
 
 /// Runs until the inbox is closed.
-pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, mut hooks: Hooks) {
+pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hooks: Hooks) {
     let mut ledger = Ledger::new(settings);
     // Half a beat after the samplers' normal tier begins, when its values have come.
     let mut beat = Cadence::new(interval, interval / 2);
@@ -62,18 +62,18 @@ pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, mut hooks: Hoo
     loop {
         let soon = last + SHORTEST.min(interval);
         let due = if urgent { beat.next().min(soon) } else { beat.next() };
-        let Some(letters) = inbox.take(due) else { return };
-        urgent |= !letters.events.is_empty() || !letters.facts.is_empty();
-        for event in letters.events {
+        let Some(pending) = inbox.take(due) else { return };
+        urgent |= !pending.events.is_empty() || !pending.facts.is_empty();
+        for event in pending.events {
             ledger.event(event);
         }
-        for batch in letters.batches {
+        for batch in pending.batches {
             urgent |= ledger.fold(batch);
         }
-        for (life, fact) in letters.facts {
+        for (life, fact) in pending.facts {
             ledger.fact(life, fact);
         }
-        ledger.lost(letters.lost);
+        ledger.lost(pending.lost);
         let now = Mono::now();
         if beat.take(now) || (urgent && now >= soon) {
             (hooks.publish)(ledger.publish(now, wall.at(now)));
@@ -84,7 +84,7 @@ pub fn run(settings: Settings, interval: Duration, inbox: &Inbox, mut hooks: Hoo
                 (hooks.seen)(seen);
             }
             if let Some(faulty) = ledger.newly_faulty() {
-                (hooks.faulty)(faulty);
+                (hooks.faults)(faulty);
             }
         }
     }

@@ -4,12 +4,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::builder::Builder;
+use model::catalog::{self as m, Gpu, SampleBuffer};
 use model::clock::Mono;
 use model::sample::{AHEAD_MICROS, STEP_MICROS};
 use model::sample::{Buffer, Drained};
 use model::snapshot::Histogram;
 
-/// Bounds of the histogram of power samples, watts: closer where boards idle and bursts begin.
+/// Bounds of the histogram of power samples, watts: closer where GPUs idle and bursts begin.
 const WATTS: [f64; 12] =
     [75.0, 100.0, 150.0, 200.0, 250.0, 300.0, 400.0, 500.0, 600.0, 700.0, 1000.0, 1500.0];
 /// Bounds of the histogram of utilization samples.
@@ -18,44 +20,68 @@ const RATIOS: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0];
 const WINDOW: Duration = Duration::from_secs(60);
 /// Samples further apart than this many usual distances have a gap between them.
 const GAP: f64 = 2.5;
-/// Fewer samples in one go tell nothing of their usual distance.
+/// Fewer samples in one go do not show their usual distance.
 const FEWEST: usize = 5;
 
-/// Everything the samples of one GPU tell.
 #[derive(Debug)]
 pub struct Samples {
-    /// Power, watts.
-    pub power: Series,
-    /// Utilization, ratio.
-    pub utilization: Series,
+    /// Watts.
+    power: SampleSeries,
+    /// Ratios.
+    utilization: SampleSeries,
 }
 
 impl Default for Samples {
     fn default() -> Samples {
-        Samples { power: Series::new(&WATTS, 10_000.0), utilization: Series::new(&RATIOS, 1.0) }
+        Samples { power: SampleSeries::new(&WATTS, 10_000.0), utilization: SampleSeries::new(&RATIOS, 1.0) }
     }
 }
 
 impl Samples {
-    /// Takes what was drained at `taken`. Utilization of a time that is the canary's counts nowhere. `tell` is told
-    /// of each that adds to an integral: which buffer, when it was taken, the seconds that it is about, what it adds.
+    /// Takes what was drained at `taken`. Utilization of a time that is the canary's counts nowhere. `report` gets each
+    /// sample that adds to an integral: its buffer, when it was taken, the seconds that it is about, what it adds.
     pub fn take(
         &mut self,
         taken: Mono,
         drained: &Drained,
-        canarys: impl Fn(Mono) -> bool,
-        mut tell: impl FnMut(Buffer, Mono, f64, f64),
+        is_canarys: impl Fn(Mono) -> bool,
+        mut report: impl FnMut(Buffer, Mono, f64, f64),
     ) {
-        if let Drained::Samples { buffer, offset_micros, samples } = drained {
-            match buffer {
-                Buffer::Power => {
-                    let tell = |at, seconds, amount| tell(Buffer::Power, at, seconds, amount);
-                    self.power.take(taken, *offset_micros, samples, |_| false, tell);
-                }
-                Buffer::Utilization => {
-                    let tell = |at, seconds, amount| tell(Buffer::Utilization, at, seconds, amount);
-                    self.utilization.take(taken, *offset_micros, samples, canarys, tell);
-                }
+        let Drained::Samples { buffer, offset_micros, samples } = drained else { return };
+        let series = match buffer {
+            Buffer::Power => &mut self.power,
+            Buffer::Utilization => &mut self.utilization,
+        };
+        let left_out = |at| *buffer == Buffer::Utilization && is_canarys(at);
+        let report = |at, seconds, amount| report(*buffer, at, seconds, amount);
+        series.take(taken, *offset_micros, samples, left_out, report);
+    }
+
+    /// When the newest utilization above 0 was taken.
+    pub fn last_work(&self) -> Option<Mono> {
+        self.utilization.above_zero
+    }
+
+    pub(super) fn put(&self, b: &mut Builder<'_>, gpu: &Gpu, now: Mono) {
+        let power =
+            [&m::gpu_energy_sampled_joules_total, &m::gpu_power_minimum_watts, &m::gpu_power_peak_watts];
+        let utilization =
+            [&m::gpu_busy_seconds_total, &m::gpu_utilization_minimum_ratio, &m::gpu_utilization_peak_ratio];
+        for (series, buffer, histogram, [integral, low, high]) in [
+            (&self.power, SampleBuffer::Power, &m::gpu_power_sample_watts, power),
+            (&self.utilization, SampleBuffer::Utilization, &m::gpu_utilization_sample_ratio, utilization),
+        ] {
+            if series.count() == 0 {
+                continue;
+            }
+            b.histogram(histogram, gpu, (), &series.histogram);
+            b.put(integral, gpu, (), series.integral);
+            b.put(&m::gpu_exporter_samples_total, gpu, (buffer,), series.count() as f64);
+            b.put(&m::gpu_exporter_sample_gaps_total, gpu, (buffer,), series.gaps as f64);
+            b.put(&m::gpu_exporter_sample_gap_seconds_total, gpu, (buffer,), series.gap_seconds);
+            if let Some((lowest, highest)) = series.extremes(now) {
+                b.put(low, gpu, (), lowest);
+                b.put(high, gpu, (), highest);
             }
         }
     }
@@ -63,31 +89,31 @@ impl Samples {
 
 /// The samples of one buffer.
 #[derive(Debug)]
-pub struct Series {
+struct SampleSeries {
     /// All of them.
-    pub histogram: Histogram,
+    histogram: Histogram,
     /// Their integral over time: joules, or busy seconds.
-    pub integral: f64,
+    integral: f64,
     /// How many times something is missing between two of them.
-    pub gaps: u64,
+    gaps: u64,
     /// The time that is missing.
-    pub gap_seconds: f64,
+    gap_seconds: f64,
     /// When the newest one above 0 was taken.
-    pub above_zero: Option<Mono>,
+    above_zero: Option<Mono>,
     most: f64,
     /// Timestamp of the newest, and wall minus monotonic clock and monotonic time when it was read.
     newest: Option<(u64, i64, Mono)>,
     /// Usual distance, seconds.
     period: Option<f64>,
-    /// Distances, in microseconds, that were too few in one go to tell the usual one.
+    /// Distances, in microseconds, that were too few in one go to show the usual one.
     few: Vec<u64>,
     /// Lowest and highest by second.
     extremes: VecDeque<(Mono, f64, f64)>,
 }
 
-impl Series {
-    fn new(bounds: &'static [f64], most: f64) -> Series {
-        Series {
+impl SampleSeries {
+    fn new(bounds: &'static [f64], most: f64) -> SampleSeries {
+        SampleSeries {
             histogram: Histogram::new(bounds),
             integral: 0.0,
             gaps: 0,
@@ -102,24 +128,24 @@ impl Series {
     }
 
     /// How many there were.
-    pub fn count(&self) -> u64 {
+    fn count(&self) -> u64 {
         self.histogram.count()
     }
 
-    /// `left_out` says of which times nothing counts, as if there were no samples, but no gap either.
+    /// At times that are `left_out` nothing counts, as if there were no samples, but no gap either.
     fn take(
         &mut self,
         taken: Mono,
         offset: i64,
         samples: &[(u64, f64)],
         left_out: impl Fn(Mono) -> bool,
-        mut tell: impl FnMut(Mono, f64, f64),
+        mut report: impl FnMut(Mono, f64, f64),
     ) {
         let Some((last_at, _)) = samples.last().copied() else { return };
         let before = self.newest.replace((last_at, offset, taken));
         let cursor = match before {
-            // The driver stamps with the wall clock, which was set meanwhile: of these samples it cannot
-            // be told which were already counted. None is, and the time since the last is a gap.
+            // The driver stamps with the wall clock, which was set meanwhile: which of these samples
+            // were already counted is not known. None is, and the time since the last is a gap.
             Some((newest, then, at))
                 if offset.abs_diff(then) > STEP_MICROS as u64 || ahead(newest, taken, offset) =>
             {
@@ -153,7 +179,7 @@ impl Series {
                 }
                 if good && !out {
                     self.integral += value * held;
-                    tell(sampled, held, value * held);
+                    report(sampled, held, value * held);
                 }
             }
             if good && !out {
@@ -196,7 +222,7 @@ impl Series {
     }
 
     /// Lowest and highest of the last minute.
-    pub fn extremes(&self, now: Mono) -> Option<(f64, f64)> {
+    fn extremes(&self, now: Mono) -> Option<(f64, f64)> {
         let recent = self.extremes.iter().filter(|(at, ..)| now.since(*at) <= WINDOW);
         recent.map(|(_, low, high)| (*low, *high)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
@@ -222,8 +248,8 @@ mod tests {
 
     const STEP: u64 = 20_000;
 
-    fn series() -> Series {
-        Series::new(&WATTS, 10_000.0)
+    fn series() -> SampleSeries {
+        SampleSeries::new(&WATTS, 10_000.0)
     }
 
     fn at(seconds: f64) -> Mono {
@@ -319,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_neither_work_nor_a_gap() {
-        let mut s = Series::new(&RATIOS, 1.0);
+        let mut s = SampleSeries::new(&RATIOS, 1.0);
         let mut samples = run(STEP, 50, 0.0);
         for busy in &mut samples[20..30] {
             busy.1 = 1.0;
@@ -331,7 +357,7 @@ mod tests {
         assert_eq!((s.above_zero, s.extremes(at(1.0))), (None, Some((0.0, 0.0))));
         let offset = 3_600_000_000;
         let samples = [(51 * STEP + offset, 0.5), (52 * STEP + offset, 0.5)];
-        let mut s = Series::new(&RATIOS, 1.0);
+        let mut s = SampleSeries::new(&RATIOS, 1.0);
         s.take(at(1.04), offset as i64, &samples, |at| at.0 < 1_030_000_000, |_, _, _| ());
         assert_eq!((s.count(), s.above_zero), (1, Some(at(1.04))), "times are those of the monotonic clock");
     }

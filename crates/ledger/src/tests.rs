@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::inbox::{Event, Pause, Stall};
-use super::{Ledger, Seen, Settings};
+use super::inbox::{LedgerEvent, Pause, Stall};
+use super::{Ledger, LedgerSettings, SeenGpus};
+use model::catalog::FaultSource;
 use model::catalog::{self as m, Gpu, Node, Tier};
 use model::clock::Mono;
-use model::driver_module::{Load, LoadId, Sight};
-use model::fact::{Fact, KernelFact, KernelLine, Teller, What};
-use model::sample::{Batch, Buffer, Drained, ErrorKind, Gap, Missing, Part, Rows, Source};
+use model::driver_module::{Load, LoadId, ModuleState};
+use model::fact::{Fact, FactKind, KernelFact, KernelLine};
+use model::sample::{Batch, BatchKey, Buffer, Drained, ErrorKind, Gap, Missing, Rows, Source};
 use model::snapshot::{GpuState, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
@@ -19,20 +20,20 @@ fn gpu(index: u32) -> Gpu {
 }
 
 fn ledger() -> Ledger {
-    let mut ledger = Ledger::new(Settings {
+    let mut ledger = Ledger::new(LedgerSettings {
         max_series: 1000,
         off: HashSet::new(),
         groups: m::MetricGroup::ALL.to_vec(),
         bridge: Duration::from_secs(3),
-        seen: Seen::default(),
-        faulty: Default::default(),
+        seen: SeenGpus::default(),
+        faults: Default::default(),
         expected_gpus: 0,
         keep_events: 100,
         owners: settings::Owners::default(),
         declared: None,
         build: m::BuildInfo::default(),
     });
-    ledger.event(Event::DriverUp);
+    ledger.event(LedgerEvent::DriverUp);
     ledger
 }
 
@@ -41,7 +42,7 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
+        part: BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
         epoch,
         taken: Mono(taken),
         nanos: 1000,
@@ -67,9 +68,9 @@ fn energy(gpu: &Gpu, epoch: u64, taken: u64, joules: f64) -> Batch {
     })
 }
 
-fn away() -> Event {
+fn away() -> LedgerEvent {
     let error = ErrorKind::new(m::DriverError::DriverNotLoaded);
-    Event::DriverAway { error, text: "gone".into(), epoch: 3 }
+    LedgerEvent::DriverAway { error, text: "gone".into(), epoch: 3 }
 }
 
 fn identity(gpu: &Gpu, epoch: u64) -> Batch {
@@ -110,7 +111,7 @@ fn rows_expire_at_their_deadline() {
 }
 
 #[test]
-fn a_new_epoch_drops_what_was_read_before_but_not_who_the_gpu_is() {
+fn a_new_epoch_drops_what_was_read_before_but_not_the_identity_of_the_gpu() {
     let (mut l, g, other) = (ledger(), gpu(0), gpu(1));
     l.fold(identity(&g, 1));
     l.fold(energy(&g, 1, SECOND, 5.0));
@@ -151,7 +152,7 @@ fn a_late_batch_of_a_gpu_that_was_replaced_does_not_bring_it_back() {
     let (old, new) = (Gpu { gpu: 0, uuid: "old".into() }, Gpu { gpu: 0, uuid: "new".into() });
     l.fold(power(&old, 1, SECOND, 100.0));
     l.event(away());
-    l.event(Event::DriverUp);
+    l.event(LedgerEvent::DriverUp);
     l.fold(power(&new, 4, 2 * SECOND, 50.0));
     let samples = vec![(1, 100.0)];
     let drained = Drained::Samples { buffer: Buffer::Power, offset_micros: 0, samples };
@@ -167,14 +168,14 @@ fn a_stall_withdraws_one_gpu_and_its_end_brings_it_back() {
     l.fold(power(&g, 1, 10 * SECOND, 100.0));
     l.fold(power(&other, 1, 10 * SECOND, 50.0));
     let stall = Stall { gpu: Some(g.clone()), call: "nvmlX".into(), since: Mono(7 * SECOND) };
-    l.event(Event::Stalls(vec![stall]));
+    l.event(LedgerEvent::Stalls(vec![stall]));
     let s = publish(&mut l, 11 * SECOND);
     assert_eq!((watts(&s, &g), watts(&s, &other)), (None, Some(50.0)));
     assert_eq!(s.info(&m::gpu_info, &g, "model"), Some("H200"));
     let call = (m::Call("nvmlX".into()),);
     assert_eq!(s.number(&m::gpu_exporter_driver_call_stuck_seconds, &g, call), Some(4.0));
     assert!(matches!(s.gpus[0].state, GpuState::Stuck { .. }));
-    l.event(Event::Stalls(Vec::new()));
+    l.event(LedgerEvent::Stalls(Vec::new()));
     l.fold(power(&g, 1, 11 * SECOND, 101.0));
     assert_eq!(watts(&publish(&mut l, 11 * SECOND), &g), Some(101.0));
 }
@@ -184,21 +185,21 @@ fn a_stuck_driver_withdraws_all_and_an_absent_one_voids_all() {
     let (mut l, g) = (ledger(), gpu(0));
     l.fold(identity(&g, 1));
     l.fold(power(&g, 1, SECOND, 100.0));
-    l.event(Event::DriverStuck(true));
+    l.event(LedgerEvent::DriverStuck(true));
     let s = publish(&mut l, SECOND);
     assert_eq!(watts(&s, &g), None);
     assert_eq!(s.number(&m::gpu_driver_stuck, &Node {}, ()), Some(1.0));
-    l.event(Event::DriverStuck(false));
+    l.event(LedgerEvent::DriverStuck(false));
     assert_eq!(watts(&publish(&mut l, SECOND), &g), Some(100.0));
     l.event(away());
-    l.event(Event::DriverUp);
+    l.event(LedgerEvent::DriverUp);
     let s = publish(&mut l, SECOND);
     assert_eq!(watts(&s, &g), None, "what was read before the driver went is void");
     assert_eq!(s.info(&m::gpu_info, &g, "model"), Some("H200"));
 }
 
 #[test]
-fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_anew() {
+fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_again() {
     let (mut l, g) = (ledger(), gpu(0));
     let joules = |s: &Snapshot| s.number(&m::gpu_energy_joules_total, &gpu(0), ());
     l.fold(energy(&g, 1, SECOND, 100.0));
@@ -208,7 +209,7 @@ fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_anew() {
     assert_eq!(joules(&s), Some(100.0), "a replaced sampler explains nothing");
     assert_eq!(s.number(&m::gpu_exporter_counter_regressions_total, &g, ()), Some(1.0));
     l.event(away());
-    l.event(Event::DriverUp);
+    l.event(LedgerEvent::DriverUp);
     l.fold(energy(&g, 3, SECOND, 1.0));
     l.fold(power(&g, 3, SECOND, 1.0));
     assert_eq!(joules(&publish(&mut l, SECOND)), Some(1.0));
@@ -220,7 +221,7 @@ fn what_an_older_driver_said_is_not_taken_after_it_went() {
     l.fold(power(&g, 1, SECOND, 100.0));
     l.event(away());
     l.fold(power(&g, 2, SECOND, 101.0));
-    l.event(Event::DriverUp);
+    l.event(LedgerEvent::DriverUp);
     let s = publish(&mut l, SECOND);
     assert_eq!(watts(&s, &g), None, "a batch that came late");
     assert_eq!(s.number(&m::gpu_up, &g, ()), Some(0.0));
@@ -235,7 +236,7 @@ fn nothing_measured_is_served_while_nothing_is_read() {
     rare.lifetime_nanos = Some(180 * SECOND);
     l.fold(rare);
     l.fold(power(&g, 1, 10 * SECOND, 100.0));
-    l.event(Event::SamplerEnded(m::SamplerEnd::Exited, Mono(10 * SECOND)));
+    l.event(LedgerEvent::SamplerEnded(m::SamplerEnd::Exited, Mono(10 * SECOND)));
     let soon = publish(&mut l, 11 * SECOND);
     assert_eq!(soon.number(&m::gpu_driver_up, &Node {}, ()), Some(1.0), "the next one may be on its way");
     let late = publish(&mut l, 14 * SECOND);
@@ -245,10 +246,10 @@ fn nothing_measured_is_served_while_nothing_is_read() {
 }
 
 #[test]
-fn a_gpu_without_a_handle_is_told_by_its_index_until_it_has_one() {
+fn a_gpu_without_a_handle_is_known_by_its_index_until_it_has_one() {
     let (mut l, g) = (ledger(), gpu(4));
     let error = ErrorKind::new(m::DriverError::GpuIsLost);
-    l.event(Event::NoHandle { index: 4, error, text: "lost".into() });
+    l.event(LedgerEvent::AttachFailed { index: 4, error, text: "lost".into() });
     let s = publish(&mut l, SECOND);
     let unknown = Gpu { gpu: 4, uuid: "".into() };
     assert_eq!(s.number(&m::gpu_up, &unknown, ()), Some(0.0));
@@ -323,7 +324,7 @@ fn a_visit_that_asks_nothing_does_not_hide_that_every_call_fails() {
 }
 
 #[test]
-fn a_gpu_whose_mig_mode_alone_was_read_is_not_told_yet() {
+fn a_gpu_whose_mig_mode_alone_was_read_is_not_published_yet() {
     let (mut l, g) = (ledger(), gpu(0));
     let mode = |epoch| {
         batch(&g, Tier::Slow, epoch, SECOND, |rows| rows.of(&g).flag(&m::gpu_mig_mode_enabled, (), true))
@@ -344,7 +345,7 @@ fn a_gpu_whose_mig_mode_alone_was_read_is_not_told_yet() {
 }
 
 #[test]
-fn a_load_told_by_folder_and_kernel_log_counts_once_and_clears_the_drivers_counters() {
+fn a_load_seen_in_folder_and_kernel_log_counts_once_and_clears_the_drivers_counters() {
     let mut ledger = ledger();
     let a = gpu(0);
     let loads = |ledger: &mut Ledger, now| {
@@ -355,14 +356,20 @@ fn a_load_told_by_folder_and_kernel_log_counts_once_and_clears_the_drivers_count
     let seen = |inode, at, unix_seconds| {
         let id = LoadId { boot: "b".into(), inode, made: None };
         let load = Load { id, live: true, version: "580.1".into(), unix_seconds: None };
-        Event::Module { sight: Sight::Loaded(load), at: Mono(at), unix_seconds }
+        LedgerEvent::Module { state: ModuleState::Loaded(load), at: Mono(at), unix_seconds }
     };
     ledger.event(seen(1, SECOND, 1.0));
     assert_eq!(loads(&mut ledger, SECOND), (Some(0.0), None), "it was there before us");
     ledger.fold(energy(&a, 1, SECOND, 500.0));
     let line = KernelLine::DriverLoaded { version: "580.1".into() };
-    let what = What::Kernel(KernelFact { old: false, line, text: "NVRM: loading".into() });
-    let fact = Fact { teller: Teller::Kmsg, number: 1, taken: Mono(20 * SECOND), unix_seconds: 19.5, what };
+    let what = FactKind::Kernel(KernelFact { old: false, line, text: "NVRM: loading".into() });
+    let fact = Fact {
+        source: FaultSource::Kmsg,
+        number: 1,
+        taken: Mono(20 * SECOND),
+        unix_seconds: 19.5,
+        kind: what,
+    };
     ledger.fact(1, fact);
     ledger.event(seen(2, 25 * SECOND, 25.0));
     assert_eq!(loads(&mut ledger, 25 * SECOND), (Some(1.0), Some(19.5)));
@@ -379,7 +386,7 @@ fn a_release_withdraws_what_was_measured_and_is_neither_up_nor_down() {
     ledger.fold(identity(&a, 1));
     ledger.fold(power(&a, 1, SECOND, 70.0));
     let pause = |holders| Pause { since: Mono(SECOND), unix_seconds: 900.0, epoch: 5, holders };
-    ledger.event(Event::Released(pause(vec![77])));
+    ledger.event(LedgerEvent::Released(pause(vec![77])));
     // Was on its way when the sampler was ended.
     ledger.fold(power(&a, 1, SECOND, 71.0));
     let snapshot = publish(&mut ledger, SECOND);
@@ -388,11 +395,11 @@ fn a_release_withdraws_what_was_measured_and_is_neither_up_nor_down() {
     assert_eq!(snapshot.series(&m::gpu_info).len(), 1);
     assert_eq!(snapshot.number(&m::gpu_driver_paused, &Node {}, ()), Some(1.0));
     assert!(exposition::words::driver_text(&snapshot.driver).contains("still held by process 77"));
-    ledger.event(Event::Released(pause(Vec::new())));
-    ledger.event(Event::Resumed);
+    ledger.event(LedgerEvent::Released(pause(Vec::new())));
+    ledger.event(LedgerEvent::Resumed);
     let snapshot = publish(&mut ledger, 2 * SECOND);
     assert!(snapshot.series(&m::gpu_driver_up).is_empty(), "not asked yet");
-    ledger.event(Event::DriverUp);
+    ledger.event(LedgerEvent::DriverUp);
     ledger.fold(power(&a, 1, 2 * SECOND, 71.0));
     let snapshot = publish(&mut ledger, 2 * SECOND);
     assert!(snapshot.series(&m::gpu_power_watts).is_empty(), "of a sampler that was ended");

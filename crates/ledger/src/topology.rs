@@ -1,23 +1,22 @@
-//! Where each GPU sits: the topology joined with the GPUs by PCI address.
+//! The place of each GPU: the topology joined with the GPUs by PCI address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Ledger;
-use super::publish::Builder;
-use model::catalog::schema::{LabelSet, LabelText};
+use super::accounting::Accounting;
+use super::builder::Builder;
+use super::intake::{LedgerMoment, label};
 use model::catalog::{
-    self as m, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node, Subject, Tier,
+    self as m, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node, Tier,
     TopologyAgainst, TopologyInfo,
 };
 use model::clock::Mono;
-use model::sample::{Part, Source};
-use model::snapshot::{GpuState, TopologyView};
+use model::snapshot::TopologyView;
 use model::topology as host;
-use model::topology::News;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
+use model::topology::TopologyUpdate;
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, DevicePlacement};
 use model::topology::{Device, DeviceKind};
 
 /// After so long at work a link that is still slow will not become faster.
@@ -25,14 +24,13 @@ const AT_WORK: Duration = Duration::from_secs(30);
 /// A GPU that was busy so short a time ago is at work.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// What was told last, and what follows from it.
 #[derive(Debug, Default)]
-pub struct Topology {
-    news: Option<Arc<News>>,
-    /// When that was; `None` until the next publication.
-    told: Option<Mono>,
+pub struct TopologyState {
+    update: Option<Arc<TopologyUpdate>>,
+    /// When that came; `None` until the next publication.
+    updated: Option<Mono>,
     /// Each GPU of the machine with its share of CPUs.
-    places: Vec<(Place, Share)>,
+    places: Vec<(DevicePlacement, CpuShare)>,
     speeds: BTreeMap<Arc<str>, Speed>,
 }
 
@@ -51,10 +49,10 @@ impl Speed {
         &mut self,
         (generation, read): (f64, Mono),
         wanted: f64,
-        last_busy: Option<Mono>,
+        last_work: Option<Mono>,
         now: Mono,
     ) -> Option<bool> {
-        let busy = last_busy.is_some_and(|last| now.since(last) <= PAUSE);
+        let busy = last_work.is_some_and(|last| now.since(last) <= PAUSE);
         self.busy_since = if busy { self.busy_since.or(Some(now)) } else { None };
         if generation >= wanted {
             self.verdict = Some(true);
@@ -65,159 +63,131 @@ impl Speed {
     }
 }
 
-impl Topology {
+impl TopologyState {
     /// Takes in what was found.
-    pub fn take(&mut self, news: News) {
-        let places = place::gpus(&news.topology);
+    pub fn take(&mut self, update: TopologyUpdate) {
+        let places = place::gpus(&update.topology);
         let near: Vec<_> = places.iter().map(|place| place.cpus.clone()).collect();
-        let shares = divide::among_gpus(&news.topology, &near);
+        let shares = divide::among_gpus(&update.topology, &near);
         self.places = places.into_iter().zip(shares).collect();
-        self.news = Some(Arc::new(news));
-        self.told = None;
+        self.update = Some(Arc::new(update));
+        self.updated = None;
     }
 
     /// The place of a GPU of the topology.
-    fn place(&self, device: &Device) -> Option<&(Place, Share)> {
+    fn place(&self, device: &Device) -> Option<&(DevicePlacement, CpuShare)> {
         self.places.iter().find(|(place, _)| place.address == device.address)
     }
-}
 
-impl Topology {
-    /// What was told last.
-    pub fn newest(&self) -> Option<&News> {
-        self.news.as_deref()
+    /// The GPU at this PCI address.
+    pub fn gpu(&self, address: &str) -> Option<&Device> {
+        self.update.as_ref()?.topology.gpu(address)
     }
-}
 
-impl Ledger {
     /// Everything about the topology.
-    pub(super) fn put_topology(
+    pub(super) fn put(
         &mut self,
         b: &mut Builder<'_>,
-        now: Mono,
-        states: &[(Gpu, GpuState)],
+        moment: &LedgerMoment<'_>,
+        accounting: &Accounting,
     ) -> TopologyView {
-        let Some(news) = self.topology.news.clone() else { return TopologyView::default() };
-        let looked = *self.topology.told.get_or_insert(now);
-        put_objects(b, &news.topology);
+        let Some(update) = self.update.clone() else { return TopologyView::default() };
+        self.updated.get_or_insert(moment.now);
+        put_objects(b, &update.topology);
         for (against, differences) in [
-            (TopologyAgainst::FirstSeen, &news.against_first_seen),
-            (TopologyAgainst::Declared, &news.against_declared),
+            (TopologyAgainst::FirstSeen, &update.against_first_seen),
+            (TopologyAgainst::Declared, &update.against_declared),
         ] {
             if let Some(differences) = differences {
-                b.put(&m::gpu_host_topology_matches, &Node {}, (against,), flag(differences.is_empty()));
+                b.flag(&m::gpu_host_topology_matches, &Node {}, (against,), differences.is_empty());
             }
         }
         let mut nics = BTreeSet::new();
-        for (gpu, state) in states {
-            let up = *state == GpuState::Up;
-            let Some(address) = self.info_of(gpu, m::gpu_info.id(), "pci_address") else { continue };
-            let Some(device) = news.topology.gpu(&address) else { continue };
-            self.put_links(b, gpu, device, up, looked, now);
-            let Some((place, share)) = self.topology.place(device) else { continue };
+        for (gpu, up) in moment.gpus() {
+            let Some(address) = moment.intake.info_of(gpu, "pci_address") else { continue };
+            let Some(device) = update.topology.gpu(&address) else { continue };
+            self.put_links(b, moment, gpu, device, up, accounting.last_work(gpu));
+            let Some((place, share)) = self.place(device) else { continue };
             put_place(b, gpu, place, share);
             if up {
-                self.put_slices(b, &news.topology, gpu, place, share, now);
+                put_slices(b, moment, &update.topology, gpu, place, share);
             }
             let nic = place.nic.as_ref().and_then(|near| {
-                let nic = news.topology.devices.iter().find(|device| device.address == near.address)?;
+                let nic = update.topology.devices.iter().find(|device| device.address == near.address)?;
                 put_nic(b, gpu, nic, near.path);
                 Some(nic)
             });
             nics.extend(nic.map(|nic| nic.address.as_str()));
         }
-        for nic in news.topology.devices.iter().filter(|device| nics.contains(device.address.as_str())) {
+        for nic in update.topology.devices.iter().filter(|device| nics.contains(device.address.as_str())) {
             put_network(b, nic);
         }
-        self.topology.speeds.retain(|uuid, _| states.iter().any(|(gpu, _)| gpu.uuid == *uuid));
-        TopologyView { news: Some(news) }
+        self.speeds.retain(|uuid, _| moment.gpus().any(|(gpu, _)| gpu.uuid == *uuid));
+        TopologyView { update: Some(update) }
     }
 
-    /// The port above a GPU, and whether the link is what both could have. NVML's word counts before sysfs': it is
-    /// fresher.
+    /// The port above a GPU, and whether the link is what both could have. NVML's values count before sysfs': they
+    /// are fresher.
     fn put_links(
         &mut self,
         b: &mut Builder<'_>,
+        moment: &LedgerMoment<'_>,
         gpu: &Gpu,
         device: &Device,
         up: bool,
-        looked: Mono,
-        now: Mono,
+        last_work: Option<Mono>,
     ) {
         if let Some(port) = device.port {
             b.put(&m::gpu_host_pcie_port_max_generation, gpu, (), f64::from(port.generation));
             b.put(&m::gpu_host_pcie_port_max_width_lanes, gpu, (), f64::from(port.lanes));
         }
-        // What the driver said of a GPU that does not answer is told no longer.
-        let told = |metric| self.value_of(gpu, metric, None, now).filter(|_| up);
+        // The driver's values of a GPU that does not answer are withdrawn.
+        let read = |metric| moment.intake.value_of(gpu, metric, None, moment.now).filter(|_| up);
         let (most, current) = (device.link.map(|link| link.most), device.link.map(|link| link.now));
-        let own = told(m::gpu_pcie_link_max_width_lanes.id()).or(most.map(|most| f64::from(most.lanes)));
-        let lanes = told(m::gpu_pcie_link_width_lanes.id()).or(current.map(|now| f64::from(now.lanes)));
+        let own = read(m::gpu_pcie_link_max_width_lanes.id()).or(most.map(|most| f64::from(most.lanes)));
+        let lanes = read(m::gpu_pcie_link_width_lanes.id()).or(current.map(|now| f64::from(now.lanes)));
         if let (Some(own), Some(lanes), Some(port)) = (own, lanes, device.port) {
             let matches = lanes >= own.min(f64::from(port.lanes));
-            b.put(&m::gpu_host_pcie_link_matches, gpu, (LinkAspect::Width,), flag(matches));
+            b.flag(&m::gpu_host_pcie_link_matches, gpu, (LinkAspect::Width,), matches);
         }
-        let own = told(m::gpu_pcie_link_max_generation.id()).or(most.map(|most| f64::from(most.generation)));
-        let slow = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Slow };
-        let asked = self.parts.get(&slow).map(|held| held.taken);
-        let generation = told(m::gpu_pcie_link_generation.id()).zip(asked);
-        let generation = generation.or(current.map(|now| (f64::from(now.generation), looked)));
+        let own = read(m::gpu_pcie_link_max_generation.id()).or(most.map(|most| f64::from(most.generation)));
+        let asked = moment.intake.fresh(gpu, Tier::Slow, moment.now).map(|stored| stored.taken);
+        let generation = read(m::gpu_pcie_link_generation.id()).zip(asked);
+        let generation = generation.or(current.map(|now| f64::from(now.generation)).zip(self.updated));
         if let (Some(own), Some(generation), Some(port)) = (own, generation, device.port) {
-            let last_busy = self.busy.last(gpu);
             let wanted = own.min(f64::from(port.generation));
-            let speed = self.topology.speeds.entry(Arc::clone(&gpu.uuid)).or_default();
-            if let Some(matches) = speed.judge(generation, wanted, last_busy, now) {
-                b.put(&m::gpu_host_pcie_link_matches, gpu, (LinkAspect::Generation,), flag(matches));
+            let speed = self.speeds.entry(Arc::clone(&gpu.uuid)).or_default();
+            if let Some(matches) = speed.judge(generation, wanted, last_work, moment.now) {
+                b.flag(&m::gpu_host_pcie_link_matches, gpu, (LinkAspect::Generation,), matches);
             }
-        }
-    }
-
-    /// The share of each MIG device of a GPU.
-    fn put_slices(
-        &self,
-        b: &mut Builder<'_>,
-        topology: &host::Topology,
-        gpu: &Gpu,
-        place: &Place,
-        share: &Share,
-        now: Mono,
-    ) {
-        let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
-        let Some(held) = self.parts.get(&part).filter(|held| !held.expired(now)) else { return };
-        let info = m::gpu_mig_info.id();
-        let text = |labels: &[LabelText], name: &str| -> String {
-            let at = MigInfo::DEFS.iter().position(|def| def.name == name);
-            let label = at.and_then(|at| Some(labels.get(at)?.text(&MigInfo::DEFS[at])));
-            label.unwrap_or_default().to_owned()
-        };
-        let mut slices: Vec<_> = held
-            .rows
-            .groups()
-            .iter()
-            .filter_map(|(subject, rows)| match subject {
-                Subject::ComputeInstance(slice) => {
-                    let row = rows.iter().find(|row| row.metric == info)?;
-                    Some((slice, text(&row.labels, "mig_uuid"), text(&row.labels, "mig_profile")))
-                }
-                _ => None,
-            })
-            .collect();
-        slices.sort_by_key(|(slice, ..)| (slice.gpu_instance, slice.compute_instance));
-        let weights: Vec<u32> = slices.iter().map(|(.., profile)| divide::compute_slices(profile)).collect();
-        let shares = divide::among_slices(topology, &share.cpus, &weights);
-        for ((slice, mig_uuid, _), share) in slices.into_iter().zip(shares) {
-            let labels = MigTopologyInfo {
-                mig_uuid,
-                numa_node: number(place.numa_node),
-                share: share.cpus.to_string(),
-            };
-            b.put(&m::gpu_mig_host_topology_info, slice, labels, 1.0);
         }
     }
 }
 
-fn flag(set: bool) -> f64 {
-    f64::from(u8::from(set))
+/// The share of each MIG device of a GPU.
+fn put_slices(
+    b: &mut Builder<'_>,
+    moment: &LedgerMoment<'_>,
+    topology: &host::Topology,
+    gpu: &Gpu,
+    place: &DevicePlacement,
+    share: &CpuShare,
+) {
+    let Some(stored) = moment.intake.fresh(gpu, Tier::Normal, moment.now) else { return };
+    let text = |row, name| label::<MigInfo>(row, name).unwrap_or_default().to_owned();
+    let slices = stored.mig_devices().filter_map(|(slice, row)| {
+        let row = row?;
+        Some((slice, text(row, "mig_uuid"), text(row, "mig_profile")))
+    });
+    let mut slices: Vec<_> = slices.collect();
+    slices.sort_by_key(|(slice, ..)| (slice.gpu_instance, slice.compute_instance));
+    let weights: Vec<u32> = slices.iter().map(|(.., profile)| divide::compute_slices(profile)).collect();
+    let shares = divide::among_slices(topology, &share.cpus, &weights);
+    for ((slice, mig_uuid, _), share) in slices.into_iter().zip(shares) {
+        let labels =
+            MigTopologyInfo { mig_uuid, numa_node: number(place.numa_node), share: share.cpus.to_string() };
+        b.put(&m::gpu_mig_host_topology_info, slice, labels, 1.0);
+    }
 }
 
 fn number(number: Option<u32>) -> String {
@@ -241,7 +211,7 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
     }
 }
 
-fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &Place, share: &Share) {
+fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &DevicePlacement, share: &CpuShare) {
     let l3: model::cpus::CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),
@@ -255,7 +225,7 @@ fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &Place, share: &Share) {
     b.put(&m::gpu_host_topology_info, gpu, labels, 1.0);
 }
 
-/// What a network device is called: its RDMA device, else its interface, else where it sits.
+/// The name of a network device: its RDMA device, else its interface, else its PCI address.
 fn nic_name(nic: &Device) -> &str {
     let network = nic.network.as_ref();
     let names = network.map(|network| [network.rdma.as_str(), network.interface.as_str()]);
@@ -276,7 +246,7 @@ fn put_network(b: &mut Builder<'_>, nic: &Device) {
     let Some(network) = &nic.network else { return };
     let name = || (Nic(nic_name(nic).into()),);
     if let Some(up) = network.up {
-        b.put(&m::gpu_host_nic_up, &Node {}, name(), flag(up));
+        b.flag(&m::gpu_host_nic_up, &Node {}, name(), up);
     }
     if let Some(rate) = network.bytes_per_second {
         b.put(&m::gpu_host_nic_speed_bytes_per_second, &Node {}, name(), rate);

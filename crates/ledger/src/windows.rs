@@ -3,31 +3,29 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Ledger;
-use super::publish::Builder;
+use super::builder::Builder;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, FaultAction, Node, Severity, WindowInfo, WindowKind};
-use model::clock::Mono;
 use model::snapshot::{Event, EventKind};
 use model::window::Window;
 
 /// Every window that is open, to come, or ended lately.
 #[derive(Debug, Default)]
-pub struct Windows {
-    /// `None` before the first were told: nobody knows then.
+pub struct WindowState {
+    /// `None`: not known yet.
     all: Option<Vec<Window>>,
     /// Those open at the last publication.
     open: BTreeMap<String, Window>,
 }
 
-impl Windows {
+impl WindowState {
     /// Takes in all there are.
     pub fn take(&mut self, windows: Vec<Window>) {
         self.all = Some(windows);
     }
 
-    /// What has begun and ended since the last look, as events.
-    fn changes(&mut self, unix_seconds: f64) -> Vec<Event> {
+    /// FactKind has begun and ended since the last look, as events.
+    pub fn changes(&mut self, unix_seconds: f64) -> Vec<Event> {
         let all = self.all.iter().flatten().filter(|window| window.is_open(unix_seconds));
         let open: BTreeMap<String, Window> = all.map(|w| (w.name.clone(), w.clone())).collect();
         let mut events = Vec::new();
@@ -42,34 +40,29 @@ impl Windows {
         self.open = open;
         events
     }
-}
 
-fn event(window: &Window, at: f64, meaning: &'static str) -> Event {
-    let text = window.in_words();
-    Event { meaning, text, ..Event::new(EventKind::Window, at, Severity::Info, FaultAction::Ignore) }
-}
-
-impl Ledger {
-    /// Everything about windows.
-    pub(super) fn put_windows(&mut self, b: &mut Builder<'_>, now: Mono, unix_seconds: f64) -> Arc<[Window]> {
-        for event in self.windows.changes(unix_seconds) {
-            self.faults.mention(event, now);
-        }
-        let Some(all) = &self.windows.all else { return Arc::from([]) };
-        let told: Arc<[Window]> = all.iter().filter(|window| window.is_told(unix_seconds)).cloned().collect();
+    pub(super) fn put(&self, b: &mut Builder<'_>, unix_seconds: f64) -> Arc<[Window]> {
+        let Some(all) = &self.all else { return Arc::from([]) };
+        let listed: Arc<[Window]> =
+            all.iter().filter(|window| window.is_published(unix_seconds)).cloned().collect();
         for kind in WindowKind::ALL {
-            let open = told.iter().any(|window| window.kind == *kind && window.is_open(unix_seconds));
-            b.put(&m::gpu_window_active, &Node {}, (*kind,), f64::from(u8::from(open)));
+            let open = listed.iter().any(|window| window.kind == *kind && window.is_open(unix_seconds));
+            b.flag(&m::gpu_window_active, &Node {}, (*kind,), open);
         }
-        for window in told.iter() {
+        for window in listed.iter() {
             let entity = m::Window { window: window.name.as_str().into() };
             let info = WindowInfo { kind: window.kind.known().into(), reason: window.reason.clone() };
             b.put(&m::gpu_window_info, &entity, info, 1.0);
             b.put(&m::gpu_window_start_timestamp_seconds, &entity, (), window.start);
             b.put(&m::gpu_window_end_timestamp_seconds, &entity, (), window.end);
         }
-        told
+        listed
     }
+}
+
+fn event(window: &Window, at: f64, meaning: &'static str) -> Event {
+    let text = window.describe();
+    Event { meaning, text, ..Event::new(EventKind::Window, at, Severity::Info, FaultAction::Ignore) }
 }
 
 #[cfg(test)]
@@ -78,17 +71,17 @@ mod tests {
 
     fn window(name: &str, start: f64, end: f64) -> Window {
         let kind = WindowKind::Maintenance;
-        Window { name: name.into(), kind, reason: String::new(), start, end, cut: false, ordered: true }
+        Window { name: name.into(), kind, reason: String::new(), start, end, cut: false }
     }
 
-    fn said(windows: &mut Windows, at: f64) -> Vec<(bool, f64)> {
+    fn said(windows: &mut WindowState, at: f64) -> Vec<(bool, f64)> {
         let events = windows.changes(at);
         events.iter().map(|event| (event.meaning.ends_with("begun."), event.unix_seconds)).collect()
     }
 
     #[test]
-    fn beginnings_and_ends_are_told_once() {
-        let mut windows = Windows::default();
+    fn beginnings_and_ends_are_listed_once() {
+        let mut windows = WindowState::default();
         assert!(said(&mut windows, 0.0).is_empty());
         windows.take(vec![window("a", 100.0, 200.0), window("b", 150.0, 250.0)]);
         assert!(said(&mut windows, 99.0).is_empty());
@@ -102,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_back_opens_it_again() {
-        let mut windows = Windows::default();
+        let mut windows = WindowState::default();
         windows.take(vec![window("a", 100.0, 200.0)]);
         said(&mut windows, 150.0);
         assert_eq!(said(&mut windows, 50.0), [(false, 50.0)]);

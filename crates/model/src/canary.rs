@@ -1,4 +1,4 @@
-//! What became of a run of the canary, as it is told to the ledger, the command line and the tests.
+//! The outcome of a canary run, for the ledger, the command line and the tests.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ pub struct Outcome {
     pub end: CanaryEnd,
     /// Why it could not be made, if so.
     pub skip: Option<CanarySkip>,
-    /// In words: what failed where. Empty if it finished.
+    /// As text: what failed where. Empty if it finished.
     pub text: String,
     /// Step it ended or hangs in, if it did not finish.
     pub step: Option<CanaryStep>,
@@ -91,11 +91,11 @@ pub struct Outcome {
 pub struct Judged {
     /// Which.
     pub check: CanaryCheck,
-    /// What stands, after the rule of three of the last four.
+    /// The published verdict, after the rule of three of the last four.
     pub verdict: CanaryVerdict,
     /// What this run alone says.
     pub sample: CanaryVerdict,
-    /// Why, in words, with figures; what to do first.
+    /// The reason as text, with figures; what to do first.
     pub text: String,
     /// Its rate, in the unit of the check.
     pub rate: Option<Rate>,
@@ -143,9 +143,9 @@ pub enum Rate {
     Seconds(f64),
 }
 
-/// What the canary's collector tells the ledger.
+/// A message of the canary's collector to the ledger.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum CanaryEvent {
     /// The mode it is in, and the largest share of a GPU's time it may use.
     Mode {
         /// The mode.
@@ -157,11 +157,11 @@ pub enum News {
     Due(Place, Option<f64>),
     /// A run that was due was put off.
     Skipped(Place, CanarySkip),
-    /// A run begins: from now on the GPU's work is the canary's own. Told before its process is started.
+    /// A run begins: from now on the GPU's work is the canary's own. Sent before its process is started.
     Began(Place),
     /// Another GPU takes part in a run, at the other end of its copies: its work is the canary's own too. `false`: no
     /// longer.
-    Borrowed(Gpu, bool),
+    Peer(Gpu, bool),
     /// The process of a run hangs in this step; `None`: no longer, it has ended. Until then the GPU's work may be
     /// the canary's own.
     Hung(Place, Option<CanaryStep>),
@@ -169,26 +169,29 @@ pub enum News {
     Ended(Box<Outcome>),
     /// A process had to be killed.
     Killed,
-    /// Canary processes alive. What they cost is no news: each joins `Context::canaries` at its start
+    /// Canary processes alive. Their cost is not in here: each joins `Context::canaries` at its start
     /// ([`host::child::Running::join`]), where `collectors/process.rs` reads it.
     Alive(usize),
 }
 
-impl News {
+impl CanaryEvent {
     /// The place whose run it is about.
     pub fn place(&self) -> Option<&Place> {
         match self {
-            News::Mode { .. } | News::Borrowed(..) | News::Killed | News::Alive(_) => None,
-            News::Due(place, _) | News::Skipped(place, _) => Some(place),
-            News::Began(place) | News::Hung(place, _) => Some(place),
-            News::Ended(outcome) => Some(&outcome.place),
+            CanaryEvent::Mode { .. }
+            | CanaryEvent::Peer(..)
+            | CanaryEvent::Killed
+            | CanaryEvent::Alive(_) => None,
+            CanaryEvent::Due(place, _) | CanaryEvent::Skipped(place, _) => Some(place),
+            CanaryEvent::Began(place) | CanaryEvent::Hung(place, _) => Some(place),
+            CanaryEvent::Ended(outcome) => Some(&outcome.place),
         }
     }
 
     /// The GPU it is about.
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
-            News::Borrowed(gpu, _) => Some(gpu),
+            CanaryEvent::Peer(gpu, _) => Some(gpu),
             _ => self.place().map(|place| &place.gpu),
         }
     }

@@ -28,8 +28,13 @@ impl Mono {
 impl std::ops::Add<Duration> for Mono {
     type Output = Mono;
     fn add(self, d: Duration) -> Mono {
-        Mono(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Mono(self.0.saturating_add(nanos(d)))
     }
+}
+
+/// A length in nanoseconds, as it travels between processes.
+pub fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Seconds since 1970, for timestamps that people and Prometheus read.
@@ -58,8 +63,8 @@ pub struct Cadence {
 impl Cadence {
     /// A rhythm that is due at once and then at every `phase + k * interval`.
     pub fn new(interval: Duration, phase: Duration) -> Cadence {
-        let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let phase = u64::try_from(phase.as_nanos()).unwrap_or(0) % interval;
+        let interval = nanos(interval).max(1);
+        let phase = nanos(phase) % interval;
         Cadence { interval, phase, next: 0 }
     }
 

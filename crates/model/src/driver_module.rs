@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// One load of the kernel module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadId {
-    /// The boot it belongs to; empty if the host does not tell.
+    /// The boot it belongs to; empty if not known.
     pub boot: String,
     /// Inode of the module's folder in sysfs.
     pub inode: u64,
@@ -20,15 +20,15 @@ pub struct Load {
     pub id: LoadId,
     /// Whether it has come to the end of its start and is not about to go.
     pub live: bool,
-    /// Its version; empty if it does not tell.
+    /// Its version; empty if not known.
     pub version: String,
-    /// When it was loaded, in seconds since 1970, where its kernel threads tell.
+    /// When it was loaded, in seconds since 1970, where its kernel threads show it.
     pub unix_seconds: Option<f64>,
 }
 
 /// What was seen of the module.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Sight {
+pub enum ModuleState {
     /// There is no sysfs to look at.
     #[default]
     Unknown,
@@ -38,12 +38,12 @@ pub enum Sight {
     Loaded(Load),
 }
 
-impl Sight {
+impl ModuleState {
     /// The load, if it is loaded.
     pub fn load(&self) -> Option<&Load> {
         match self {
-            Sight::Loaded(load) => Some(load),
-            Sight::Unknown | Sight::Absent => None,
+            ModuleState::Loaded(load) => Some(load),
+            ModuleState::Unknown | ModuleState::Absent => None,
         }
     }
 }

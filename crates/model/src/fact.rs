@@ -11,40 +11,21 @@ use crate::clock::Mono;
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// Who told.
-    pub teller: Teller,
-    /// Counts the facts of one teller and life from 1.
+    /// The reporter.
+    pub source: FaultSource,
+    /// Counts the facts of one source and life from 1.
     pub number: u64,
     /// When it was heard of.
     pub taken: Mono,
     /// When it happened, in seconds since 1970.
     pub unix_seconds: f64,
-    /// What it is.
-    pub what: What,
-}
-
-/// Who tells facts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Teller {
-    /// The sampler's events worker.
-    Nvml,
-    /// The reader of the kernel log.
-    Kmsg,
-}
-
-impl Teller {
-    /// The label.
-    pub fn label(self) -> FaultSource {
-        match self {
-            Teller::Nvml => FaultSource::Nvml,
-            Teller::Kmsg => FaultSource::Kmsg,
-        }
-    }
+    /// An event of the driver, or a line of the kernel log.
+    pub kind: FactKind,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum What {
+pub enum FactKind {
     /// An NVML event.
     Driver(DriverFact),
     /// A line of the kernel log.
@@ -134,43 +115,9 @@ pub enum KernelLine {
     },
 }
 
-/// A PCI address without its function, as `0000:06:00`: how the ledger compares those of NVML (with a
-/// function and up to eight digits of domain) and of the kernel log (with and without). Old drivers log bus
-/// and device alone.
-pub fn pci_address(text: &str) -> Option<String> {
-    let (address, function) = text.split_once('.').map_or((text, None), |(a, f)| (a, Some(f)));
-    if function.is_some_and(|f| f.len() != 1 || !f.bytes().all(|b| b.is_ascii_hexdigit())) {
-        return None;
-    }
-    let mut numbers = Vec::with_capacity(3);
-    for part in address.split(':') {
-        let digits = (1..=8).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
-        numbers.push(u32::from_str_radix(part, 16).ok().filter(|_| digits)?);
-    }
-    let (domain, bus, device) = match numbers.as_slice() {
-        [domain, bus, device] => (*domain, *bus, *device),
-        [bus, device] => (0, *bus, *device),
-        _ => return None,
-    };
-    (bus <= 0xff && device <= 0x1f).then(|| format!("{domain:04x}:{bus:02x}:{device:02x}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pci_addresses_of_all_tellers_compare() {
-        for same in ["0000:C9:00.0", "00000000:c9:00.0", "0000:c9:00", "00c9:00", "c9:00"] {
-            assert_eq!(pci_address(same).as_deref(), Some("0000:c9:00"), "{same}");
-        }
-        assert_eq!(pci_address("10000:01:00.0").as_deref(), Some("10000:01:00"));
-        for none in
-            ["", "06", "0000:06:00:1", "0000:1ff:00", "0000:06:20", "+1:06:00", "0000:06:00.", "x:06:00"]
-        {
-            assert_eq!(pci_address(none), None, "{none}");
-        }
-    }
 
     #[test]
     fn every_event_has_its_bit() {

@@ -4,7 +4,7 @@
 //! - [`sample`]: batches from a collector to the ledger · [`fact`]: things that happened
 //! - [`snapshot`]: the state that the ledger publishes
 //! - [`canary`], [`owners`], [`window`], [`driver_module`], [`persisted`], [`topology`]: the facts of one subject each
-//! - [`clock`], [`cpus`], [`text`]: time, sets of CPUs, cleaned text
+//! - [`clock`], [`cpus`], [`pci`], [`text`], [`sync`]: time, sets of CPUs, PCI addresses, cleaned text, locks
 
 #![forbid(unsafe_code)]
 
@@ -15,9 +15,11 @@ pub mod cpus;
 pub mod driver_module;
 pub mod fact;
 pub mod owners;
+pub mod pci;
 pub mod persisted;
 pub mod sample;
 pub mod snapshot;
+pub mod sync;
 pub mod text;
 pub mod topology;
 pub mod window;

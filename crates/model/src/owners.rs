@@ -27,7 +27,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Whoever it is of whom nothing could be learned.
+    /// The owner of a process that could not be looked up.
     pub fn unknown() -> Owner {
         let info = OwnerInfo { kind: "unknown".into(), ..OwnerInfo::default() };
         Owner { id: "unknown".into(), kind: OwnerKind::Unknown, info, cgroup: "".into() }
@@ -41,17 +41,17 @@ pub struct GpuProcess {
     pub pid: u32,
     /// MIG GPU and compute instance; `None` on a whole GPU.
     pub instance: Option<(u32, u32)>,
-    /// Device memory it holds, in bytes; `None` where the driver does not tell.
+    /// Device memory it holds, in bytes; `None` where the driver gives none.
     pub memory: Option<u64>,
 }
 
-/// What is told of owners.
+/// A message about owners.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// Who processes work for: told once a process (an id is used again: `started` tells them apart).
+pub enum OwnerUpdate {
+    /// Owners of processes: sent once a process (an id is used again: `started` distinguishes them).
     Attributed(Vec<Attribution>),
-    /// What was read of owners that have processes on GPUs. Replaces what was told of them before.
-    Read(Vec<Reading>),
+    /// Readings of owners that have processes on GPUs. They replace the readings before.
+    Read(Vec<OwnerReading>),
 }
 
 /// Who one process works for.
@@ -68,7 +68,7 @@ pub struct Attribution {
 
 /// What was read of one owner.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct OwnerReading {
     /// Its identity.
     pub owner: Arc<str>,
     /// When.

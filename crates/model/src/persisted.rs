@@ -24,7 +24,7 @@ pub struct Identity {
     pub index: u32,
     /// UUID.
     pub uuid: String,
-    /// PCI address as `0000:06:00`; empty if it was not told.
+    /// PCI address as `0000:06:00`; empty if not known.
     pub pci: String,
 }
 
@@ -50,7 +50,7 @@ pub struct FaultyGpu {
     pub uncontained: bool,
     /// When a memory error came that was not contained yet.
     pub memory_error: Option<Mono>,
-    /// Since when it is lost, and the tier whose visit told so: its return is a reset.
+    /// Since when the GPU is lost, and the tier whose visit found the loss: its return is a reset.
     pub lost: Option<(Mono, Option<Tier>)>,
     /// Whether the driver asked for a reset.
     pub asked: bool,

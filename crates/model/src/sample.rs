@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
 use crate::catalog::{self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, Subject, Tier};
-use crate::clock::Mono;
+use crate::clock::{Mono, nanos};
 use crate::owners::GpuProcess;
 
 /// The part of the node a batch is about. Its rows replace all earlier rows of the same part.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Part {
+pub struct BatchKey {
     /// Who looked.
     pub collector: Source,
     /// At which GPU; `None` for the node as a whole.
@@ -173,7 +173,7 @@ pub struct CallCost {
 /// Readings of which each counts, other than rows, of which the newest does: the ledger adds them up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Drained {
-    /// Samples of one of the driver's own buffers, oldest first. None is told twice by one sampler.
+    /// Samples of one of the driver's own buffers, oldest first. One sampler sends none twice.
     Samples {
         /// Which buffer.
         buffer: Buffer,
@@ -219,7 +219,7 @@ pub const MAX_PROCESSES: usize = 8192;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// The part.
-    pub part: Part,
+    pub part: BatchKey,
     /// State of the GPU the batch belongs to; see [`ledger`].
     pub epoch: u64,
     /// When the visit began.
@@ -247,15 +247,20 @@ impl Batch {
     /// What a collector of the serving process learned about the node in a visit that ends now and that was answered;
     /// its rows are served for `lifetime`, or always.
     pub fn of_node(collector: Source, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
-        let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let part = BatchKey { collector, gpu: None, tier: Tier::Computed };
+        Batch { rows, ..Batch::new(part, 0, taken, lifetime) }
+    }
+
+    /// An answered batch without content, of a visit that ends now.
+    pub fn new(part: BatchKey, epoch: u64, taken: Mono, lifetime: Option<Duration>) -> Batch {
         Batch {
-            part: Part { collector, gpu: None, tier: Tier::Computed },
-            epoch: 0,
+            part,
+            epoch,
             taken,
             nanos: nanos(Mono::now().since(taken)),
             lifetime_nanos: lifetime.map(nanos),
             answered: true,
-            rows,
+            rows: Rows::default(),
             gaps: Vec::new(),
             drained: Vec::new(),
             processes: None,
@@ -301,6 +306,11 @@ impl Rows {
     /// Every subject with its rows.
     pub fn groups(&self) -> &[(Subject, Vec<Row>)] {
         &self.groups
+    }
+
+    /// Every row, whatever its subject.
+    pub fn all(&self) -> impl Iterator<Item = &Row> {
+        self.groups.iter().flat_map(|(_, rows)| rows)
     }
 
     /// Every row with its subject, to change the value.
@@ -354,7 +364,7 @@ impl Rows {
 }
 
 impl FromIterator<(Subject, Vec<Row>)> for Rows {
-    /// Each subject with its rows, as [`Rows::groups`] gives them; [`Rows::conform`] tells whether the catalogue
+    /// Each subject with its rows, as [`Rows::groups`] gives them; [`Rows::conform`] says whether the catalogue
     /// allows them.
     fn from_iter<I: IntoIterator<Item = (Subject, Vec<Row>)>>(groups: I) -> Rows {
         Rows { groups: groups.into_iter().collect() }

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuSet;
 
-/// What is told of the topology. Each replaces the one before.
+/// The topology as found. Each update replaces the one before.
 #[derive(Clone, Debug, PartialEq)]
-pub struct News {
+pub struct TopologyUpdate {
     /// What was found.
     pub topology: Arc<Topology>,
-    /// What differs from the first one seen on this machine, in words; `None`: not compared.
+    /// Differences from the first topology of this machine, as text; `None`: not compared.
     pub against_first_seen: Option<Vec<String>>,
     /// What differs from the declared one; `None`: none is declared, or it cannot be read.
     pub against_declared: Option<Vec<String>>,
@@ -40,7 +40,7 @@ pub struct Topology {
     pub cores: Vec<CpuSet>,
     /// PCI devices of interest (GPUs, NVSwitches, network, storage) in the order of their addresses.
     pub devices: Vec<Device>,
-    /// Why something is not told, in words.
+    /// Reasons for what is missing, as text.
     pub notes: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ pub struct Package {
     pub index: u32,
     /// Its CPUs.
     pub cpus: CpuSet,
-    /// Model of the processor; empty if not told.
+    /// Model of the processor; empty if not known.
     pub model: String,
 }
 
@@ -104,13 +104,13 @@ pub struct Device {
     pub id: String,
     /// Names of the kernel for it: `eth0`, `mlx5_0`, `nvme0n1`. Empty for a GPU.
     pub names: Vec<String>,
-    /// NUMA node it is near to. `None`: the machine does not tell (a guest's `-1`), every node is as near.
+    /// NUMA node it is near to. `None`: not known (`-1` in a virtual machine): every node is as near.
     pub numa_node: Option<u32>,
-    /// CPUs near it: those of its NUMA node, or all where none is told.
+    /// CPUs near it: those of its NUMA node, or all where none is known.
     pub cpus: CpuSet,
     /// Addresses of the bridges above it, from the root port down: empty right at the root complex.
     pub bridges: Vec<String>,
-    /// What its PCIe link can do and does; `None` where sysfs does not tell.
+    /// What its PCIe link can do and does; `None` where sysfs has no answer.
     pub link: Option<Link>,
     /// What the port above it (slot, switch) can do.
     pub port: Option<LinkCapability>,
@@ -152,8 +152,8 @@ pub struct Network {
 impl Topology {
     /// The GPU at this PCI address, in whichever form it is written (`00000000:06:00.0`, upper or lower case).
     pub fn gpu(&self, address: &str) -> Option<&Device> {
-        let wanted = crate::fact::pci_address(address)?;
+        let wanted = crate::pci::pci_address(address)?;
         let mut gpus = self.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
-        gpus.find(|gpu| crate::fact::pci_address(&gpu.address).as_ref() == Some(&wanted))
+        gpus.find(|gpu| crate::pci::pci_address(&gpu.address).as_ref() == Some(&wanted))
     }
 }

@@ -1,10 +1,7 @@
-//! Planned work on the node: windows in time in which alerts are muted and the canary stays away.
+//! Windows of planned work: spans of time in which alerts are muted and the canary pauses.
 //!
-//! - [`moment`]: points in time as people write them · [`file`]: what a file says · [`folder`]: a folder of them
-//! - [`desk`]: both folders together, and what people ask · [`orders`]: requests and commands
-//!
-//! Windows are kept by the wall clock, because people plan by it. While that clock is wrong, windows open and
-//! close as wrongly; nothing is thrown away for it.
+//! Windows are kept by the wall clock, because people plan by the wall clock. While that clock is wrong, windows open and
+//! close as wrongly; no window is thrown away for it.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::WindowKind;
 use crate::catalog::schema::KnownLabel;
 
-/// Files of one folder that are looked at; what is more is told and left out.
-pub const MOST: usize = 64;
-/// For so many seconds after its end a window is still told.
-pub const REMEMBERED: f64 = 3600.0;
+/// Maximum windows; further files are reported and left out.
+pub const MAX_WINDOWS: usize = 64;
+/// Seconds after its end in which a window is still published.
+pub const PUBLISHED_AFTER_END: f64 = 3600.0;
 
 /// One window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,7 +22,7 @@ pub struct Window {
     pub name: String,
     /// What it mutes.
     pub kind: WindowKind,
-    /// Why, in the words of who planned it.
+    /// The reason, as its author wrote it.
     pub reason: String,
     /// When it begins, in seconds since 1970.
     pub start: f64,
@@ -33,8 +30,6 @@ pub struct Window {
     pub end: f64,
     /// Whether it was planned to last longer than `windows.max_duration`.
     pub cut: bool,
-    /// Whether it was made by `gpu-node-exporter window`, which can end it. Else a file in `windows.dir` did.
-    pub ordered: bool,
 }
 
 impl Window {
@@ -43,22 +38,22 @@ impl Window {
         (self.start..self.end).contains(&unix_seconds)
     }
 
-    /// Whether it is to be told at this moment: it lasts, is to come, or has ended lately.
-    pub fn is_told(&self, unix_seconds: f64) -> bool {
-        unix_seconds < self.end + REMEMBERED
+    /// Whether it is published at this moment: it is open, to come, or ended within the last hour.
+    pub fn is_published(&self, unix_seconds: f64) -> bool {
+        unix_seconds < self.end + PUBLISHED_AFTER_END
     }
 
-    /// It in words: until when, which, and why.
-    pub fn in_words(&self) -> String {
+    /// The end, the name and the reason, as text.
+    pub fn describe(&self) -> String {
         let reason = if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) };
         format!("{} until {} (window {}){reason}", self.kind.known(), write(self.end), self.name)
     }
 }
 
-/// The maintenance that lasts at this moment, in words: the window that ends last.
+/// The maintenance that lasts at this moment, as text: the window that ends last.
 pub fn maintenance(windows: &[Window], unix_seconds: f64) -> Option<String> {
     let open = windows.iter().filter(|w| w.kind == WindowKind::Maintenance && w.is_open(unix_seconds));
-    open.max_by(|a, b| a.end.total_cmp(&b.end)).map(Window::in_words)
+    open.max_by(|a, b| a.end.total_cmp(&b.end)).map(Window::describe)
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC, to the second.
@@ -73,7 +68,7 @@ mod tests {
     use super::*;
 
     pub fn window(name: &str, kind: WindowKind, start: f64, end: f64) -> Window {
-        Window { name: name.into(), kind, reason: "disk".into(), start, end, cut: false, ordered: true }
+        Window { name: name.into(), kind, reason: "disk".into(), start, end, cut: false }
     }
 
     #[test]
@@ -81,7 +76,7 @@ mod tests {
         let w = window("w", WindowKind::Maintenance, 100.0, 200.0);
         let open: Vec<f64> = [99.9, 100.0, 199.9, 200.0].into_iter().filter(|at| w.is_open(*at)).collect();
         assert_eq!(open, [100.0, 199.9]);
-        assert!(w.is_told(0.0) && w.is_told(3799.0) && !w.is_told(3800.0));
+        assert!(w.is_published(0.0) && w.is_published(3799.0) && !w.is_published(3800.0));
     }
 
     #[test]

@@ -74,18 +74,18 @@ pub fn sxid(code: u32) -> Sxid {
     }
 }
 
-/// Every Xid code that pages, in order: their counters are there from the start.
+/// Every Xid code that pages, in rising order: their counters are there from the start.
 pub fn paging() -> impl Iterator<Item = &'static Xid> {
     XIDS.iter().filter(|row| row.severity == Severity::Page)
 }
 
-/// Whether the code is told by the driver with its gravity in the text alone (NVLink of Blackwell), and the
+/// Whether the driver gives the gravity of the code in the text alone (NVLink of Blackwell), and the
 /// text calls it fatal.
 pub fn fatal_by_text(code: u32, text: &str) -> bool {
     (144..=150).contains(&code) && text.split_whitespace().any(|word| word == "Fatal")
 }
 
-/// Whether the code tells of an uncorrectable memory error of which others (94, 95) tell whether it was
+/// Whether the code means an uncorrectable memory error of which others (94, 95) say whether it was
 /// contained.
 pub fn is_memory_error(code: u32) -> bool {
     matches!(code, 48 | 171 | 172)

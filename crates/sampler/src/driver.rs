@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
@@ -12,8 +12,9 @@ use nvml_wrapper::error::NvmlError;
 
 use host::inflight::SlotWriter;
 use model::catalog::DriverError;
-use model::clock::Mono;
+use model::clock::{Mono, nanos};
 use model::sample::{CallCost, ErrorKind, Missing};
+use model::sync::lock;
 
 /// A driver call by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +61,7 @@ impl std::fmt::Display for CallName {
 
 /// What a failed call means for what comes next.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Failure {
+pub enum CallFailure {
     /// Not asked again with this handle.
     Unsupported,
     /// Asked again at the next visit.
@@ -71,40 +72,47 @@ pub enum Failure {
     DriverGone(ErrorKind, String),
 }
 
-impl Failure {
-    /// What the reader of the batch is told.
+impl CallFailure {
+    /// The gap of a value whose call failed so.
     pub fn missing(&self) -> Missing {
         match self {
-            Failure::Unsupported => Missing::Unsupported,
-            Failure::Failed(error, text) | Failure::Lost(error, text) | Failure::DriverGone(error, text) => {
-                Missing::Failed { error: *error, text: text.clone() }
+            CallFailure::Unsupported => Missing::Unsupported,
+            failure => {
+                let (error, text) = failure.error();
+                Missing::Failed { error, text }
             }
         }
     }
 
-    /// Kind and words, for a failure that has them.
-    pub fn told(&self) -> (ErrorKind, String) {
+    /// Kind and text of the error.
+    pub fn error(&self) -> (ErrorKind, String) {
+        use CallFailure as F;
         match self {
-            Failure::Unsupported => (ErrorKind::new(DriverError::Argument), "not supported".into()),
-            Failure::Failed(error, text) | Failure::Lost(error, text) | Failure::DriverGone(error, text) => {
+            F::Unsupported => (ErrorKind::new(DriverError::Argument), "not supported".into()),
+            F::Failed(error, text) | F::Lost(error, text) | F::DriverGone(error, text) => {
                 (*error, text.clone())
             }
         }
+    }
+
+    /// Whether the GPU or the driver is gone: neither answers anything more.
+    pub fn is_final(&self) -> bool {
+        matches!(self, CallFailure::Lost(..) | CallFailure::DriverGone(..))
     }
 }
 
 /// Sorts NVML's return codes. Table: NVML header; 2, 5, 7 and 25 would be our mistake, 3, 13 and 26 mean
 /// "not on this device or driver", 9, 12 and 18 (and 1 after a successful start) that the driver is gone.
-pub fn classify(error: &NvmlError) -> Failure {
+pub fn classify(error: &NvmlError) -> CallFailure {
     use DriverError as D;
-    let failed = |kind| Failure::Failed(ErrorKind::new(kind), error.to_string());
-    let gone = |kind| Failure::DriverGone(ErrorKind::new(kind), error.to_string());
-    let lost = |kind| Failure::Lost(ErrorKind::new(kind), error.to_string());
+    let failed = |kind| CallFailure::Failed(ErrorKind::new(kind), error.to_string());
+    let gone = |kind| CallFailure::DriverGone(ErrorKind::new(kind), error.to_string());
+    let lost = |kind| CallFailure::Lost(ErrorKind::new(kind), error.to_string());
     match error {
         NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
-            Failure::Unsupported
+            CallFailure::Unsupported
         }
-        NvmlError::UnexpectedVariant(26) => Failure::Unsupported,
+        NvmlError::UnexpectedVariant(26) => CallFailure::Unsupported,
         NvmlError::DriverNotLoaded
         | NvmlError::Uninitialized
         | NvmlError::LibraryNotFound
@@ -155,73 +163,71 @@ impl Caller {
     /// Makes a call: noted, measured, sorted.
     pub fn call<T>(
         &mut self,
-        name: CallName,
+        name: impl Into<CallName>,
         f: impl FnOnce() -> Result<T, NvmlError>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CallFailure> {
         self.call_allowing(name, self.allowed, f)
     }
 
     /// As [`Caller::call`], with a deadline of its own.
     pub fn call_allowing<T>(
         &mut self,
-        name: CallName,
+        name: impl Into<CallName>,
         allowed: Duration,
         f: impl FnOnce() -> Result<T, NvmlError>,
-    ) -> Result<T, Failure> {
-        let shown = name.to_string();
-        let entered = self.slot.enter(&shown, allowed);
+    ) -> Result<T, CallFailure> {
+        let name = name.into();
+        let entered = self.slot.enter(&name.to_string(), allowed);
         let result = f();
-        let left = self.slot.exit();
-        let nanos = u64::try_from(left.since(entered).as_nanos()).unwrap_or(u64::MAX);
+        let nanos = nanos(self.slot.exit().since(entered));
         self.costs.push(CallCost { call: name.function.to_owned(), nanos });
         result.map_err(|error| classify(&error))
     }
 
-    /// The calls made since this was last asked.
+    /// The calls made since the last `take_costs`.
     pub fn take_costs(&mut self) -> Vec<CallCost> {
         std::mem::take(&mut self.costs)
     }
 }
 
-/// The right to make dear calls (1 ms and more; they hold up the cheap ones of every client): one visit on
-/// the node at a time, lent for one visit and taken back at its deadline, so that a call that never returns
-/// does not keep the others from theirs.
+/// The node's one permit for expensive visits (calls of 1 ms and more, which delay the cheap calls of every client).
+/// It is given for one visit and revoked at the deadline of that visit, so that a call that never returns does not
+/// keep the other GPUs from their visits.
 #[derive(Debug, Default)]
-pub struct Token(Mutex<Lent>);
+pub struct ExpensiveVisits(Mutex<PermitState>);
 
 #[derive(Debug, Default)]
-struct Lent {
+struct PermitState {
     until: Option<Mono>,
     serial: u64,
 }
 
-/// The token while it is lent.
+/// The permit, until dropped.
 #[derive(Debug)]
-pub struct Loan<'a> {
-    token: &'a Token,
+pub struct Permit<'a> {
+    owner: &'a ExpensiveVisits,
     serial: u64,
 }
 
-impl Token {
-    /// The token, if it is free or its time with the last borrower is over. Never waits: a worker that
-    /// waited here would miss its cheap visits.
-    pub fn borrow(&self, now: Mono, allowed: Duration) -> Option<Loan<'_>> {
-        let mut lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lent.until.is_some_and(|until| now < until) {
+impl ExpensiveVisits {
+    /// The permit, if it is free or revoked. Never waits: a worker that waited here would miss its cheap visits.
+    pub fn try_acquire(&self, now: Mono, allowed: Duration) -> Option<Permit<'_>> {
+        let mut state = lock(&self.0);
+        if state.until.is_some_and(|until| now < until) {
             return None;
         }
-        lent.serial += 1;
-        lent.until = Some(now + allowed);
-        Some(Loan { token: self, serial: lent.serial })
+        state.serial += 1;
+        state.until = Some(now + allowed);
+        Some(Permit { owner: self, serial: state.serial })
     }
 }
 
-impl Drop for Loan<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let mut lent = self.token.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A borrower whose time was over must not give back what someone else holds now.
-        if lent.serial == self.serial {
-            lent.until = None;
+        let mut state = lock(&self.owner.0);
+        // A revoked permit must not release the one that was given after it.
+        if state.serial == self.serial {
+            state.until = None;
         }
     }
 }
@@ -231,17 +237,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_is_taken_back_at_the_deadline_and_a_late_return_changes_nothing() {
-        let token = Token::default();
+    fn the_permit_is_revoked_at_the_deadline_and_a_late_release_changes_nothing() {
+        let visits = ExpensiveVisits::default();
         let allowed = Duration::from_nanos(100);
-        let stuck = token.borrow(Mono(1000), allowed);
-        assert!(token.borrow(Mono(1099), allowed).is_none(), "not before the deadline");
-        let second = token.borrow(Mono(1100), allowed);
+        let stuck = visits.try_acquire(Mono(1000), allowed);
+        assert!(visits.try_acquire(Mono(1099), allowed).is_none(), "not before the deadline");
+        let second = visits.try_acquire(Mono(1100), allowed);
         assert!(second.is_some());
         drop(stuck);
-        assert!(token.borrow(Mono(1150), allowed).is_none(), "the second borrower still holds it");
+        assert!(visits.try_acquire(Mono(1150), allowed).is_none(), "the second holder still has it");
         drop(second);
-        assert!(token.borrow(Mono(1150), allowed).is_some());
+        assert!(visits.try_acquire(Mono(1150), allowed).is_some());
     }
 
     #[test]
@@ -250,10 +256,10 @@ mod tests {
         let meaning = |code: u32| match nvml_wrapper::error::nvml_try(code) {
             Ok(()) => "fine".to_owned(),
             Err(error) => match classify(&error) {
-                Failure::Unsupported => "unsupported".to_owned(),
-                Failure::Lost(..) => "lost".to_owned(),
-                Failure::DriverGone(..) => "gone".to_owned(),
-                Failure::Failed(kind, _) => format!("{:?}", kind.label()),
+                CallFailure::Unsupported => "unsupported".to_owned(),
+                CallFailure::Lost(..) => "lost".to_owned(),
+                CallFailure::DriverGone(..) => "gone".to_owned(),
+                CallFailure::Failed(kind, _) => format!("{:?}", kind.label()),
             },
         };
         let failed = |kind: D| format!("{kind:?}");
@@ -290,11 +296,11 @@ mod tests {
 
     #[test]
     fn return_codes_are_sorted() {
-        assert_eq!(classify(&NvmlError::NotSupported), Failure::Unsupported);
-        assert!(matches!(classify(&NvmlError::GpuLost), Failure::Lost(..)));
-        assert!(matches!(classify(&NvmlError::DriverNotLoaded), Failure::DriverGone(..)));
+        assert_eq!(classify(&NvmlError::NotSupported), CallFailure::Unsupported);
+        assert!(matches!(classify(&NvmlError::GpuLost), CallFailure::Lost(..)));
+        assert!(matches!(classify(&NvmlError::DriverNotLoaded), CallFailure::DriverGone(..)));
         match classify(&NvmlError::UnexpectedVariant(27)) {
-            Failure::Failed(kind, _) => assert_eq!(kind.label(), DriverError::Busy),
+            CallFailure::Failed(kind, _) => assert_eq!(kind.label(), DriverError::Busy),
             other => panic!("{other:?}"),
         }
     }

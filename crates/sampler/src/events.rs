@@ -1,69 +1,71 @@
-//! The worker that waits for the driver's events: faults and what else happens, at once instead of at the
-//! next visit. GPUs are registered by their own workers, so that a sick one holds up nobody else.
+//! The worker that waits for the driver's events: faults and others, at once instead of at the next visit. Each GPU's own
+//! worker registers it, so that a sick GPU does not delay the others.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-use super::driver::Caller;
+use super::Shared;
+use super::driver::{CallFailure, Caller, classify};
 use super::raw::events::{self, EventSet, RawEvent};
 use super::visit::Visit;
 use super::wire::FromSampler;
-use super::{Shared, driver};
 use host::inflight::{EVENTS_SLOT, bit};
+use model::catalog::FaultSource;
 use model::catalog::{self as m, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
-use model::fact::{DriverFact, EVENT_BITS, Fact, Teller, What};
+use model::fact::{DriverFact, EVENT_BITS, Fact, FactKind};
 use model::sample::Missing;
+use model::sync::lock;
 
 /// Longest wait in one go; it also bounds how late the end of the sampler is noticed.
 const WAIT: Duration = Duration::from_millis(500);
 /// Pause before waiting is tried again after it failed.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Most sets in a sampler's life. They are never freed, as a worker may be asking for events in one, and each
-/// holds descriptors.
+/// Most sets in a sampler's life. Sets are never freed, because a worker may register a GPU in one, and each set holds
+/// descriptors.
 const MOST_SETS: u64 = 32;
 
-/// Where GPUs ask for events, and whose they are.
+/// The set in which GPUs are registered, and what its events said.
 #[derive(Debug, Default)]
-pub struct Events {
-    /// With its number: a GPU that is lost spoils the set it is in, and another is made.
+pub struct EventSets {
+    /// With its number: a lost GPU spoils the set, and another set replaces it.
     set: Mutex<Option<(u64, EventSet)>>,
     /// By the number of the device's handle.
     gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
     /// Slots of GPUs whose MIG configuration has changed: bit n is slot n + 1.
     mig: AtomicU64,
-    /// Slots of GPUs of which something else was told: all other events are faults, or what becomes of them.
-    told: AtomicU64,
+    /// Slots of GPUs with any other event: a fault, or its consequences.
+    faults: AtomicU64,
 }
 
-/// Bit of the event that says that the MIG configuration has changed: a hint to look, no fact of its own.
+/// Bit of the event that says that the MIG configuration has changed: a hint to read the layout, no fact of its own.
 const MIG_CONFIG_CHANGE: u64 = 0x100;
 
-impl Events {
-    /// Whether the GPU's MIG configuration has changed since this was last asked.
-    pub fn mig_changed(&self, slot: usize) -> bool {
+impl EventSets {
+    /// Whether the GPU's MIG configuration has changed since the last `take_mig_change`.
+    pub fn take_mig_change(&self, slot: usize) -> bool {
         self.mig.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
     }
 
-    /// Whether an event told of the GPU since this was last asked.
-    pub fn told(&self, slot: usize) -> bool {
-        self.told.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
+    /// Whether the GPU had a fault event since the last `take_fault`.
+    pub fn take_fault(&self, slot: usize) -> bool {
+        self.faults.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
     }
 }
 
-/// In which set the events of one GPU are asked for, for the life of its handle.
+/// The number of the set in which a GPU is registered, for the life of its handle.
 #[derive(Debug, Default)]
 pub struct Registration(Option<u64>);
 
 impl Registration {
-    /// Asks for the GPU's events, once, and tells whether they are asked for.
-    pub fn refresh(&mut self, v: &mut Visit<'_>, asked: &Events, slot: usize) {
+    /// Registers the GPU, once a set, and adds the row that says whether it is registered.
+    pub fn refresh(&mut self, v: &mut Visit<'_>, sets: &EventSets, slot: usize) {
         let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
-        let current = *asked.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = *lock(&sets.set);
         let Some((number, set)) = current else { return };
         if self.0 != Some(number) {
             let wanted = EVENT_BITS.iter().fold(MIG_CONFIG_CHANGE, |all, bit| all | bit);
@@ -76,7 +78,7 @@ impl Registration {
             let registered = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
                 // Known before the first event can come.
                 let handle = events::handle_number(device);
-                asked.gpus.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, (gpu, slot));
+                lock(&sets.gpus).insert(handle, (gpu, slot));
                 events::register(device, supported & wanted, set)
             });
             self.0 = registered.map(|()| number);
@@ -89,27 +91,21 @@ impl Registration {
 
 /// Makes the set and waits in a thread of its own. A driver without events is a driver.
 pub fn start(shared: &Arc<Shared>, nvml: &'static Nvml) {
-    let own = Arc::clone(shared);
-    let run = move || {
-        run(&own, nvml);
-        own.table.writer(EVENTS_SLOT).leave();
-    };
-    match std::thread::Builder::new().name("events".into()).stack_size(256 * 1024).spawn(run) {
-        Ok(handle) => shared.joined(handle),
-        Err(error) => tracing::error!(%error, "no thread for the driver's events"),
+    if let Err(error) = shared.spawn("events", EVENTS_SLOT, move |shared| run(shared, nvml)) {
+        tracing::error!(%error, "no thread for the driver's events");
     }
 }
 
 fn run(shared: &Shared, nvml: &'static Nvml) {
     let slot = shared.table.writer(EVENTS_SLOT);
     slot.expect(Mono::now());
-    let mut caller = Caller::new(slot, shared.orders.call_deadline);
+    let mut caller = Caller::new(slot, shared.config.call_deadline);
     let mut sets = 0;
     let Some(mut set) = new_set(shared, nvml, &mut caller, &mut sets) else { return };
     let mut number = 0;
     while !shared.stop.stopped() {
         // Before a GPU is registered there is nothing to wait for.
-        if shared.events.gpus.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        if lock(&shared.events.gpus).is_empty() {
             let next = Mono::now() + WAIT;
             slot.expect(next);
             shared.stop.wait_until(next);
@@ -121,21 +117,21 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
         match events::wait(nvml, set, WAIT.as_millis() as u32) {
             Ok(None) => {}
             Ok(Some(event)) => {
-                number += u64::from(tell(shared, number + 1, &event));
+                number += u64::from(report(shared, number + 1, &event));
             }
-            Err(error) => match driver::classify(&error) {
-                driver::Failure::DriverGone(error, text) => return shared.driver_gone(error, text),
-                // The others' events come no more through a set with a lost GPU in it: their workers ask for
-                // them anew with their next slow visits. The kernel log tells meanwhile.
-                driver::Failure::Lost(_, text) if sets < MOST_SETS => {
-                    tracing::warn!(reason = %text, "a GPU is lost: the driver's events are asked for anew");
+            Err(error) => match classify(&error) {
+                CallFailure::DriverGone(error, text) => return shared.driver_gone(error, text),
+                // A set with a lost GPU in it gives no more events of the other GPUs: their workers register them in the
+                // new set with their next slow visits. The kernel log has the faults meanwhile.
+                CallFailure::Lost(_, text) if sets < MOST_SETS => {
+                    tracing::warn!(reason = %text, "a GPU is lost: the others are registered in a new event set");
                     match new_set(shared, nvml, &mut caller, &mut sets) {
                         Some(new) => set = new,
                         None => return,
                     }
                 }
                 failure => {
-                    tracing::warn!(reason = %failure.told().1, "waiting for the driver's events failed");
+                    tracing::warn!(reason = %failure.error().1, "waiting for the driver's events failed");
                     let next = Mono::now() + PAUSE;
                     slot.expect(next);
                     shared.stop.wait_until(next);
@@ -145,27 +141,27 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     }
 }
 
-/// Makes a set, in which no GPU is yet.
+/// Makes a set without GPUs.
 fn new_set(shared: &Shared, nvml: &'static Nvml, caller: &mut Caller, sets: &mut u64) -> Option<EventSet> {
-    match caller.call("nvmlEventSetCreate".into(), || events::new_set(nvml)) {
+    match caller.call("nvmlEventSetCreate", || events::new_set(nvml)) {
         Ok(set) => {
             *sets += 1;
-            shared.events.gpus.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            *shared.events.set.lock().unwrap_or_else(PoisonError::into_inner) = Some((*sets, set));
+            lock(&shared.events.gpus).clear();
+            *lock(&shared.events.set) = Some((*sets, set));
             Some(set)
         }
         Err(failure) => {
-            tracing::info!(reason = %failure.told().1, "the driver offers no events");
+            tracing::info!(reason = %failure.error().1, "the driver offers no events");
             None
         }
     }
 }
 
-/// Tells of an event under this number; gives whether it was told.
-fn tell(shared: &Shared, number: u64, event: &RawEvent) -> bool {
-    let gpus = shared.events.gpus.lock().unwrap_or_else(PoisonError::into_inner);
+/// Reports an event as a fact of this number; `false` for an event that is no fact.
+fn report(shared: &Shared, number: u64, event: &RawEvent) -> bool {
+    let gpus = lock(&shared.events.gpus);
     let Some((gpu, slot)) = gpus.get(&event.device).cloned() else {
-        tracing::warn!(?event, "an event of a GPU nobody asked for");
+        tracing::warn!(?event, "an event of a GPU that is not registered");
         return false;
     };
     drop(gpus);
@@ -173,13 +169,13 @@ fn tell(shared: &Shared, number: u64, event: &RawEvent) -> bool {
         shared.events.mig.fetch_or(bit(slot), Ordering::AcqRel);
         return false;
     }
-    shared.events.told.fetch_or(bit(slot), Ordering::AcqRel);
+    shared.events.faults.fetch_or(bit(slot), Ordering::AcqRel);
     shared.send(&FromSampler::Fact(Fact {
-        teller: Teller::Nvml,
+        source: FaultSource::Nvml,
         number,
         taken: Mono::now(),
         unix_seconds: unix_seconds(),
-        what: What::Driver(DriverFact {
+        kind: FactKind::Driver(DriverFact {
             gpu,
             bits: event.bits,
             data: event.data,

@@ -10,6 +10,7 @@ use nvml_wrapper::GpmSample;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::gpm::gpm_metrics_get;
 
+use super::driver::classify;
 use super::visit::Visit;
 use model::catalog::schema::{Entity, Label, Metric};
 use model::catalog::{self as m, Direction, GpmUnit, GpuInstance, MetricId, Subject};
@@ -35,11 +36,11 @@ const UNITS: [(GpmMetricId, GpmUnit); 11] = [
 const GRAPHICS: [(GpmMetricId, GpmUnit); 1] = [(GpmMetricId::GraphicsUtil, GpmUnit::Graphics)];
 
 /// Links with their GPM metric, a rate in MiB a second.
-const RATES: [(GpmMetricId, Wire, Direction); 4] = [
-    (GpmMetricId::PcieTxPerSec, Wire::Pcie, Direction::Tx),
-    (GpmMetricId::PcieRxPerSec, Wire::Pcie, Direction::Rx),
-    (GpmMetricId::NvlinkTotalTxPerSec, Wire::NvLink, Direction::Tx),
-    (GpmMetricId::NvlinkTotalRxPerSec, Wire::NvLink, Direction::Rx),
+const RATES: [(GpmMetricId, GpmLink, Direction); 4] = [
+    (GpmMetricId::PcieTxPerSec, GpmLink::Pcie, Direction::Tx),
+    (GpmMetricId::PcieRxPerSec, GpmLink::Pcie, Direction::Rx),
+    (GpmMetricId::NvlinkTotalTxPerSec, GpmLink::NvLink, Direction::Tx),
+    (GpmMetricId::NvlinkTotalRxPerSec, GpmLink::NvLink, Direction::Rx),
 ];
 
 /// Ids of all GPM metrics that are read.
@@ -56,67 +57,67 @@ const MOST_PERCENT: f64 = 105.0;
 const METRICS_GET: &str = "nvmlGpmMetricsGet";
 
 #[derive(Clone, Copy, PartialEq)]
-enum Wire {
+enum GpmLink {
     Pcie,
     NvLink,
 }
 
 /// The metrics of one kind of subject.
-struct Family<E: Entity + 'static> {
+struct GpmMetrics<E: Entity + 'static> {
     active: &'static Metric<E, (GpmUnit,)>,
     seconds: &'static Metric<E, (GpmUnit,)>,
     pcie: &'static Metric<E, (Direction,)>,
     nvlink: &'static Metric<E, (Direction,)>,
 }
 
-impl<E: Entity + 'static> Family<E> {
+impl<E: Entity + 'static> GpmMetrics<E> {
     fn feeds(&self) -> [MetricId; 4] {
         [self.active.id(), self.seconds.id(), self.pcie.id(), self.nvlink.id()]
     }
 
-    fn bytes(&self, wire: Wire) -> &'static Metric<E, (Direction,)> {
-        match wire {
-            Wire::Pcie => self.pcie,
-            Wire::NvLink => self.nvlink,
+    fn bytes(&self, link: GpmLink) -> &'static Metric<E, (Direction,)> {
+        match link {
+            GpmLink::Pcie => self.pcie,
+            GpmLink::NvLink => self.nvlink,
         }
     }
 }
 
-const WHOLE: Family<m::Gpu> = Family {
+const WHOLE: GpmMetrics<m::Gpu> = GpmMetrics {
     active: &m::gpu_gpm_active_ratio,
     seconds: &m::gpu_gpm_active_seconds_total,
     pcie: &m::gpu_gpm_pcie_bytes_total,
     nvlink: &m::gpu_gpm_nvlink_bytes_total,
 };
 
-const INSTANCE: Family<GpuInstance> = Family {
+const INSTANCE: GpmMetrics<GpuInstance> = GpmMetrics {
     active: &m::gpu_mig_gpm_active_ratio,
     seconds: &m::gpu_mig_gpm_active_seconds_total,
     pcie: &m::gpu_mig_gpm_pcie_bytes_total,
     nvlink: &m::gpu_mig_gpm_nvlink_bytes_total,
 };
 
-/// What is read of a window.
-struct Wanted {
+/// The values that are read of a window.
+struct WindowParts {
     units: &'static [(GpmMetricId, GpmUnit)],
-    rates: &'static [(GpmMetricId, Wire, Direction)],
+    rates: &'static [(GpmMetricId, GpmLink, Direction)],
 }
 
-const SLOW: Wanted = Wanted { units: &UNITS, rates: &RATES };
-const RARE: Wanted = Wanted { units: &GRAPHICS, rates: &[] };
+const SLOW: WindowParts = WindowParts { units: &UNITS, rates: &RATES };
+const RARE: WindowParts = WindowParts { units: &GRAPHICS, rates: &[] };
 
 /// The newest sample of the GPU (`None`) and of each of its GPU instances: the beginning of the next window.
 type Begun = HashMap<Option<u32>, (GpmSample<'static>, Mono)>;
 
 /// The windows that are open.
 #[derive(Debug, Default)]
-pub struct Gpm {
+pub struct GpmReader {
     slow: Begun,
     rare: Begun,
     supported: Option<bool>,
 }
 
-impl Gpm {
+impl GpmReader {
     /// Ends a window and begins the next, of the GPU and of its GPU instances. Switched off, it frees
     /// the samples.
     pub fn slow(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
@@ -156,31 +157,31 @@ impl Gpm {
     }
 }
 
-fn windows(begun: &mut Begun, wanted: &Wanted, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+fn windows(begun: &mut Begun, parts: &WindowParts, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
     begun.retain(|of, _| on && of.is_none_or(|id| instances.iter().any(|i| i.gpu_instance == id)));
     if !on {
         return;
     }
     if v.wants(&WHOLE.feeds()) {
         let gpu = v.gpu.clone();
-        window(begun, wanted, v, &gpu, None, &WHOLE);
+        window(begun, parts, v, &gpu, None, &WHOLE);
     }
     if v.wants(&INSTANCE.feeds()) {
         for instance in instances {
-            window(begun, wanted, v, instance, Some(instance.gpu_instance), &INSTANCE);
+            window(begun, parts, v, instance, Some(instance.gpu_instance), &INSTANCE);
         }
     }
 }
 
 fn window<E: Entity + 'static>(
     begun: &mut Begun,
-    wanted: &Wanted,
+    parts: &WindowParts,
     v: &mut Visit<'_>,
     entity: &E,
     id: Option<u32>,
-    family: &Family<E>,
+    metrics: &GpmMetrics<E>,
 ) {
-    let feeds = family.feeds();
+    let feeds = metrics.feeds();
     let sampled = match id {
         None => v.read("nvmlGpmSampleGet", &feeds, |d| d.gpm_sample()),
         Some(id) => v.read(("nvmlGpmMigSampleGet", id), &feeds, |d| d.gpm_mig_sample(id)),
@@ -190,13 +191,13 @@ fn window<E: Entity + 'static>(
     let now = Mono::now();
     let Some((begin, since)) = begun.get(&id) else {
         // Counters begin at 0 with the first sample, before anything was measured.
-        v.drained.push(Drained::Gpm(born(entity.subject(), wanted, family)));
+        v.drained.push(Drained::Gpm(born(entity.subject(), parts, metrics)));
         begun.insert(id, (sample, now));
         return;
     };
     let seconds = now.since(*since).as_secs_f64();
-    let units = wanted.units.iter().map(|(id, _)| *id);
-    let ids: Vec<GpmMetricId> = units.chain(wanted.rates.iter().map(|(id, ..)| *id)).collect();
+    let units = parts.units.iter().map(|(id, _)| *id);
+    let ids: Vec<GpmMetricId> = units.chain(parts.rates.iter().map(|(id, ..)| *id)).collect();
     let Some(values) = v.read(METRICS_GET, &feeds, |d| gpm_metrics_get(d.nvml(), begin, &sample, &ids))
     else {
         return;
@@ -204,41 +205,41 @@ fn window<E: Entity + 'static>(
     begun.insert(id, (sample, now));
     let mut values = values.into_iter().map(|value| value.map(|result| result.value));
     let mut sums = Vec::new();
-    for ((metric, unit), value) in wanted.units.iter().zip(&mut values) {
-        let call = (METRICS_GET, metric.as_c());
+    for ((id, unit), value) in parts.units.iter().zip(&mut values) {
+        let call = (METRICS_GET, id.as_c());
         let ratio = match value {
             Ok(percent) => ratio(percent).map_err(Missing::Dropped),
-            Err(error) => Err(super::driver::classify(&error).missing()),
+            Err(error) => Err(classify(&error).missing()),
         };
         let put = ratio.and_then(|ratio| {
-            let put = v.rows.of(entity).put(family.active, (*unit,), ratio);
+            let put = v.rows.of(entity).put(metrics.active, (*unit,), ratio);
             put.map(|()| ratio).map_err(Missing::Dropped)
         });
         match put {
-            Ok(ratio) => sums.push(row(family.seconds, unit.text(), ratio * seconds)),
+            Ok(ratio) => sums.push(row(metrics.seconds, unit.text(), ratio * seconds)),
             Err(missing) => v.gap(call.into(), &feeds[..2], missing),
         }
     }
-    for ((metric, wire, direction), value) in wanted.rates.iter().zip(&mut values) {
+    for ((metric, link, direction), value) in parts.rates.iter().zip(&mut values) {
         let call = (METRICS_GET, metric.as_c());
-        let total = family.bytes(*wire);
+        let total = metrics.bytes(*link);
         match value {
             // 10 PB/s: no link is as fast.
             Ok(rate) if (0.0..1e10).contains(&rate) => {
                 sums.push(row(total, direction.text(), rate * MIB * seconds));
             }
             Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(Drop::OutOfRange)),
-            Err(error) => v.gap(call.into(), &[total.id()], super::driver::classify(&error).missing()),
+            Err(error) => v.gap(call.into(), &[total.id()], classify(&error).missing()),
         }
     }
     v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));
 }
 
 /// A window in which nothing was measured.
-fn born<E: Entity + 'static>(subject: Subject, wanted: &Wanted, family: &Family<E>) -> GpmWindow {
-    let units = wanted.units.iter().map(|(_, unit)| row(family.seconds, unit.text(), 0.0));
+fn born<E: Entity + 'static>(subject: Subject, parts: &WindowParts, metrics: &GpmMetrics<E>) -> GpmWindow {
+    let units = parts.units.iter().map(|(_, unit)| row(metrics.seconds, unit.text(), 0.0));
     let rates =
-        wanted.rates.iter().map(|(_, wire, direction)| row(family.bytes(*wire), direction.text(), 0.0));
+        parts.rates.iter().map(|(_, link, direction)| row(metrics.bytes(*link), direction.text(), 0.0));
     GpmWindow { subject, seconds: 0.0, sums: units.chain(rates).collect() }
 }
 

@@ -1,4 +1,4 @@
-//! What is read of a GPU, tier by tier. Adding a metric whose call is cheap: one line in `normal`.
+//! The readings of a GPU, tier by tier. Adding a metric whose call is cheap: one line in `normal`.
 //!
 //! Measured costs of the calls decide the tier (`docs/DESIGN.md`). A call of 1 ms and more belongs into the
 //! slow tier or above: visits to those are made one at a time on the node.
@@ -14,32 +14,29 @@ macro_rules! field {
 
 mod errors;
 mod fabric;
-mod found;
 mod nvlink;
 mod pcie;
 pub(super) mod processes;
 mod slowdown;
 mod vgpu;
-mod video;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{
-    Clock, ComputeMode as NvmlComputeMode, EccCounter as NvmlEccCounter, MemoryError, MemoryLocation,
-    TemperatureSensor, TemperatureThreshold as NvmlThreshold,
+    Clock, ComputeMode as NvmlComputeMode, EccCounter as NvmlEccCounter,
+    GpuVirtualizationMode as NvmlVirtualization, MemoryError, MemoryLocation, TemperatureSensor,
+    TemperatureThreshold as NvmlThreshold,
 };
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
 
-pub use found::Found;
-pub use slowdown::Slowdown;
-
 use super::raw;
-use super::visit::{Field, Scale, Visit};
+use super::visit::{Field, NvmlNumber, Scale, Visit};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
     self as m, ClockDomain, ClockEvent, ComputeMode, EccCounter, EccError, EccMemory, GpuInfo, PowerLimit,
     RemapCause, Sensor, TemperatureThreshold, Tier,
 };
+use model::pci::kernel_address;
 
 const ONE: Scale = Scale::ONE;
 const PERCENT: Scale = Scale::PERCENT;
@@ -70,7 +67,7 @@ pub fn read(tier: Tier, v: &mut Visit<'_>) {
     }
 }
 
-/// What a driver reads together in one call of some 0.1 ms, so not once a second.
+/// Fields that a driver reads together in one call of some 0.1 ms, so not once a second.
 static SLOW_FIELDS: [Field; 10] = [
     Field::new(
         field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
@@ -114,13 +111,13 @@ const DOMAINS: [(Clock, ClockDomain); 4] = [
 /// Bits of nvmlClocksEventReason* in the header, in the order of [`ClockEvent`].
 const CLOCK_EVENT_BITS: [u64; 9] = [0x1, 0x2, 0x4, 0x8, 0x10, 0x20, 0x40, 0x80, 0x100];
 
-/// Only what is added up between two publications: anything else would be read nine times for nothing.
+/// Only values that are added up between two publications: others would be read nine times for nothing.
 fn fast(v: &mut Visit<'_>) {
     const REASONS: &str = "nvmlDeviceGetCurrentClocksEventReasons";
     // The ledger adds the states up to seconds, so they are sent also if they are not to be published.
     let feeds = [m::gpu_clock_event_active.id(), m::gpu_clock_event_seconds_total.id()];
     let bits = v.read(REASONS, &feeds, raw::clocks_event_reasons);
-    v.found().slowdown.seen |= bits.is_none_or(|bits| bits & slowdown::BITS != 0);
+    v.state.slowdown.seen |= bits.is_none_or(|bits| bits & slowdown::BITS != 0);
     if let Some(bits) = bits {
         for (event, bit) in ClockEvent::ALL.iter().zip(CLOCK_EVENT_BITS) {
             v.rows.of(v.gpu).flag(&m::gpu_clock_event_active, (*event,), bits & bit != 0);
@@ -138,12 +135,10 @@ fn normal(v: &mut Visit<'_>) {
         v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock));
     }
 
-    const UTILIZATION: &str = "nvmlDeviceGetUtilizationRates";
-    let feeds = [m::gpu_utilization_ratio.id(), m::gpu_memory_utilization_ratio.id()];
-    if let Some(u) = v.read(UTILIZATION, &feeds, |d| d.utilization_rates()) {
-        v.put(UTILIZATION, &m::gpu_utilization_ratio, (), u.gpu, PERCENT);
-        v.put(UTILIZATION, &m::gpu_memory_utilization_ratio, (), u.memory, PERCENT);
-    }
+    let metrics = [&m::gpu_utilization_ratio, &m::gpu_memory_utilization_ratio];
+    v.values(v.gpu, "nvmlDeviceGetUtilizationRates", metrics, PERCENT, |d| {
+        d.utilization_rates().map(|rates| [rates.gpu.number(), rates.memory.number()])
+    });
     v.value("nvmlDeviceGetEncoderUtilization", &m::gpu_encoder_utilization_ratio, (), PERCENT, |d| {
         d.encoder_utilization().map(|u| u.utilization)
     });
@@ -155,19 +150,16 @@ fn normal(v: &mut Visit<'_>) {
 
     processes::normal(v);
 
-    const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
-    let feeds = [
-        m::gpu_memory_total_bytes.id(),
-        m::gpu_memory_used_bytes.id(),
-        m::gpu_memory_free_bytes.id(),
-        m::gpu_memory_reserved_bytes.id(),
+    let metrics = [
+        &m::gpu_memory_total_bytes,
+        &m::gpu_memory_used_bytes,
+        &m::gpu_memory_free_bytes,
+        &m::gpu_memory_reserved_bytes,
     ];
-    if let Some(memory) = v.read(MEMORY, &feeds, |d| d.memory_info()) {
-        v.put(MEMORY, &m::gpu_memory_total_bytes, (), memory.total, ONE);
-        v.put(MEMORY, &m::gpu_memory_used_bytes, (), memory.used, ONE);
-        v.put(MEMORY, &m::gpu_memory_free_bytes, (), memory.free, ONE);
-        v.put(MEMORY, &m::gpu_memory_reserved_bytes, (), memory.reserved, ONE);
-    }
+    v.values(v.gpu, "nvmlDeviceGetMemoryInfo_v2", metrics, ONE, |d| {
+        d.memory_info()
+            .map(|memory| [memory.total, memory.used, memory.free, memory.reserved].map(u64::number))
+    });
     v.value("nvmlDeviceGetPerformanceState", &m::gpu_performance_state, (), ONE, |d| {
         d.performance_state().map(|state| state.as_c())
     });
@@ -226,7 +218,7 @@ fn slow(v: &mut Visit<'_>) {
     errors::slow(v);
     fabric::slow(v);
     nvlink::slow(v);
-    video::slow(v);
+    sessions(v);
     vgpu::slow(v);
     processes::slow(v);
 
@@ -245,8 +237,36 @@ fn slow(v: &mut Visit<'_>) {
     }
 }
 
+/// Encoder and capture sessions. An average of no sessions is no latency, so there is none then.
+fn sessions(v: &mut Visit<'_>) {
+    const ENCODER: &str = "nvmlDeviceGetEncoderStats";
+    let feeds = [
+        m::gpu_encoder_sessions.id(),
+        m::gpu_encoder_frames_per_second.id(),
+        m::gpu_encoder_latency_seconds.id(),
+    ];
+    if let Some(stats) = v.read(ENCODER, &feeds, |d| d.encoder_stats()) {
+        v.put(ENCODER, &m::gpu_encoder_sessions, (), stats.session_count, ONE);
+        v.put(ENCODER, &m::gpu_encoder_frames_per_second, (), stats.average_fps, ONE);
+        if stats.session_count > 0 {
+            v.put(ENCODER, &m::gpu_encoder_latency_seconds, (), stats.average_latency, MICRO);
+        }
+    }
+
+    const CAPTURE: &str = "nvmlDeviceGetFBCStats";
+    let feeds =
+        [m::gpu_fbc_sessions.id(), m::gpu_fbc_frames_per_second.id(), m::gpu_fbc_latency_seconds.id()];
+    if let Some(stats) = v.read(CAPTURE, &feeds, |d| d.fbc_stats()) {
+        v.put(CAPTURE, &m::gpu_fbc_sessions, (), stats.sessions_count, ONE);
+        v.put(CAPTURE, &m::gpu_fbc_frames_per_second, (), stats.average_fps, ONE);
+        if stats.sessions_count > 0 {
+            v.put(CAPTURE, &m::gpu_fbc_latency_seconds, (), stats.average_latency, MICRO);
+        }
+    }
+}
+
 fn rare(v: &mut Visit<'_>) {
-    // The dearest call, and one that holds up the cheap calls of every NVML client on the GPU.
+    // The most expensive call, and it delays the cheap calls of every NVML client on the GPU.
     v.value("nvmlDeviceGetTotalEnergyConsumption", &m::gpu_energy_joules_total, (), MILLI, |d| {
         d.total_energy_consumption()
     });
@@ -264,24 +284,15 @@ fn rare(v: &mut Visit<'_>) {
         v.put(CONSTRAINTS, limit, (PowerLimit::Max,), c.max_limit, MILLI);
     }
 
-    const BAR1: &str = "nvmlDeviceGetBAR1MemoryInfo";
-    let feeds = [
-        m::gpu_bar1_memory_total_bytes.id(),
-        m::gpu_bar1_memory_used_bytes.id(),
-        m::gpu_bar1_memory_free_bytes.id(),
-    ];
-    if let Some(bar1) = v.read(BAR1, &feeds, |d| d.bar1_memory_info()) {
-        v.put(BAR1, &m::gpu_bar1_memory_total_bytes, (), bar1.total, ONE);
-        v.put(BAR1, &m::gpu_bar1_memory_used_bytes, (), bar1.used, ONE);
-        v.put(BAR1, &m::gpu_bar1_memory_free_bytes, (), bar1.free, ONE);
-    }
-
-    const ECC: &str = "nvmlDeviceGetEccMode";
-    let feeds = [m::gpu_ecc_mode_enabled.id(), m::gpu_ecc_mode_pending_enabled.id()];
-    if let Some(ecc) = v.read(ECC, &feeds, |d| d.is_ecc_enabled()) {
-        v.put(ECC, &m::gpu_ecc_mode_enabled, (), ecc.currently_enabled, ONE);
-        v.put(ECC, &m::gpu_ecc_mode_pending_enabled, (), ecc.pending_enabled, ONE);
-    }
+    let metrics =
+        [&m::gpu_bar1_memory_total_bytes, &m::gpu_bar1_memory_used_bytes, &m::gpu_bar1_memory_free_bytes];
+    v.values(v.gpu, "nvmlDeviceGetBAR1MemoryInfo", metrics, ONE, |d| {
+        d.bar1_memory_info().map(|bar1| [bar1.total, bar1.used, bar1.free].map(u64::number))
+    });
+    let metrics = [&m::gpu_ecc_mode_enabled, &m::gpu_ecc_mode_pending_enabled];
+    v.values(v.gpu, "nvmlDeviceGetEccMode", metrics, ONE, |d| {
+        d.is_ecc_enabled().map(|ecc| [ecc.currently_enabled, ecc.pending_enabled].map(bool::number))
+    });
 
     // A margin of degrees follows from temperature and thresholds too, which cost next to nothing.
     v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
@@ -342,7 +353,7 @@ fn identity(v: &mut Visit<'_>) {
         compute_capability: text(v, "nvmlDeviceGetCudaComputeCapability", |d| {
             d.cuda_compute_capability().map(|c| format!("{}.{}", c.major, c.minor))
         }),
-        pci_address: pci.as_ref().map_or_else(String::new, |p| pci_address(&p.bus_id)),
+        pci_address: pci.as_ref().map_or_else(String::new, |p| kernel_address(&p.bus_id)),
         pci_device_id: pci.as_ref().map_or_else(String::new, |p| hex(p.pci_device_id)),
         pci_subsystem_id: pci.as_ref().and_then(|p| p.pci_sub_system_id).map_or_else(String::new, hex),
         serial: text(v, "nvmlDeviceGetSerial", |d| d.serial()),
@@ -352,32 +363,26 @@ fn identity(v: &mut Visit<'_>) {
         vbios_version: text(v, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version()),
         inforom_version: text(v, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version()),
         gsp_firmware_version: text(v, "nvmlDeviceGetGspFirmwareVersion", |d| d.gsp_firmware_version()),
-        virtualization_mode: text(v, "nvmlDeviceGetVirtualizationMode", video::virtualization),
+        virtualization_mode: text(v, "nvmlDeviceGetVirtualizationMode", virtualization),
     };
     v.rows.of(v.gpu).info(&m::gpu_info, info);
 }
 
-/// The kernel's spelling of a PCI address (`0000:06:00.0`) from NVML's (`00000000:06:00.0`).
-pub fn pci_address(bus_id: &str) -> String {
-    let lower = bus_id.to_lowercase();
-    match lower.split_once(':') {
-        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
-            format!("{}:{rest}", &domain[4..])
-        }
-        _ => lower,
-    }
+/// Whether the GPU is in a virtual machine, or offered to some.
+fn virtualization(device: &Device<'static>) -> Result<String, NvmlError> {
+    let mode = match device.virtualization_mode()? {
+        NvmlVirtualization::Bare => "none",
+        NvmlVirtualization::PassThrough => "passthrough",
+        NvmlVirtualization::Vgpu => "vgpu",
+        NvmlVirtualization::HostVgpu => "host_vgpu",
+        NvmlVirtualization::HostVsga => "host_vsga",
+    };
+    Ok(mode.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pci_addresses_are_spelled_as_the_kernel_does() {
-        assert_eq!(pci_address("00000000:0A:00.0"), "0000:0a:00.0");
-        assert_eq!(pci_address("00010000:0A:00.0"), "00010000:0a:00.0");
-        assert_eq!(pci_address("0000:06:00.0"), "0000:06:00.0");
-    }
 
     #[test]
     fn every_clock_event_has_its_bit() {

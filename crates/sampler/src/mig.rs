@@ -1,20 +1,16 @@
-//! MIG: the mode of a GPU, the instances it is divided into, and what still fits.
+//! MIG: the mode of a GPU, its instances, and its free capacity.
 
 mod capacity;
-mod look;
-mod packing;
-mod privilege;
-mod profiles;
+mod scan;
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::MigMode;
 
 use self::capacity::Capacity;
-use self::look::{Look, MigHandle, Shape, look, noting};
-use self::privilege::Told;
+use self::scan::{LayoutKey, MigHandle, Privileged, Scan, noting, profiles, scan};
 use super::gpu::processes::{list_processes, plain};
 use super::raw::mig::{Placement, ProfileInfo};
-use super::visit::{Scale, Visit};
+use super::visit::{NvmlNumber, Scale, Visit};
 use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
 use model::owners::GpuProcess;
 use model::sample::{ErrorKind, Missing};
@@ -44,7 +40,7 @@ const METRICS: [MetricId; 16] = [
 /// Those that need the driver's own list of GPU instances.
 const PLACED: [MetricId; 2] = [m::gpu_mig_placement_start.id(), m::gpu_mig_placement_slices.id()];
 
-/// Those that need nothing but the profiles the GPU knows.
+/// Those that need only the profiles of the GPU.
 const PROFILES: [MetricId; 3] =
     [m::gpu_mig_profile_free.id(), m::gpu_mig_profile_capacity.id(), m::gpu_mig_slices.id()];
 
@@ -54,10 +50,10 @@ const TRIES: u32 = 3;
 
 /// A GPU instance.
 #[derive(Debug)]
-struct Instance {
+struct InstanceState {
     id: u32,
     profile: String,
-    /// Where it is, if the driver tells.
+    /// `None` if the driver does not list the instance.
     placement: Option<Placement>,
     /// Compute slices, if its profile is known.
     slices: Option<u32>,
@@ -72,30 +68,30 @@ struct MigDevice {
     multiprocessors: Option<u32>,
 }
 
-/// The instances as last seen, with the handles that go with them.
+/// The instances of the last scan, with their handles.
 #[derive(Debug)]
-struct Seen {
-    shape: Shape,
+struct MigLayout {
+    key: LayoutKey,
     /// Whether all GPU instances are known, those without compute instances too, with place and size.
     complete: bool,
-    instances: Vec<Instance>,
+    instances: Vec<InstanceState>,
     devices: Vec<MigDevice>,
 }
 
-/// The layout of a GPU, for the life of one handle.
+/// Reads MIG mode and layout of a GPU, for the life of one handle.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub struct MigReader {
     enabled: bool,
     profiles: Vec<ProfileInfo>,
     capacity: Capacity,
-    /// `None` until it was looked for.
-    seen: Option<Seen>,
-    told: Told,
+    /// `None` before the first scan.
+    layout: Option<MigLayout>,
+    privileged: Privileged,
 }
 
-impl Layout {
-    /// Looks at the mode and adds it to the rows: 0.5 ms on a node of eight, so in the slow tier. Gives
-    /// whether it was switched.
+impl MigReader {
+    /// Reads the mode into the rows: 0.5 ms on a node of eight, so in the slow tier. Returns whether the mode was
+    /// switched.
     pub fn refresh_mode(&mut self, v: &mut Visit<'_>) -> bool {
         let Some(mode) = self.read_mode(v) else { return false };
         // The ledger compares it with the declared layout, so it is sent also if it is not to be published.
@@ -104,18 +100,18 @@ impl Layout {
         self.switched(&mode)
     }
 
-    /// Looks at the mode alone, when it is said to have been switched. Gives whether it was. The mode's own
-    /// series are those of the slow tier, and stand nowhere else.
+    /// Reads the mode after an event of a switch; whether it was switched. The mode's own series belong to the slow tier
+    /// alone.
     pub fn mode_switched(&mut self, v: &mut Visit<'_>) -> bool {
         self.read_mode(v).is_some_and(|mode| self.switched(&mode))
     }
 
-    /// Looks at the layout and reads what is cheap of every instance, if the GPU is in MIG mode. Gives whether
-    /// the layout changed, in which case every value that was read under the old one is void. While it cannot
-    /// be read, the old one is kept.
+    /// Reads the layout and the cheap values of every instance, if the GPU is in MIG mode. Returns whether the layout
+    /// changed: then every value that was read under the old one is void. A layout that cannot be read leaves the old
+    /// one in place.
     pub fn read(&mut self, v: &mut Visit<'_>) -> bool {
         if !self.enabled || !v.wants(&METRICS) && !v.wants(&PROFILES) {
-            return self.seen.take().is_some();
+            return self.layout.take().is_some();
         }
         let (rows, gaps) = (v.rows.clone(), v.gaps.len());
         let mut changed = false;
@@ -132,8 +128,8 @@ impl Layout {
                 v.rows = rows.clone();
                 v.gaps.truncate(gaps);
             } else if unsettled {
-                // What was seen last is no more, and what there is now is not known.
-                changed |= self.seen.take().is_some();
+                // The last layout is gone, and the present one is not known.
+                changed |= self.layout.take().is_some();
                 if v.gaps.len() == gaps {
                     let text = "instances are being made or destroyed".to_owned();
                     let missing = Missing::Failed { error: ErrorKind::new(DriverError::Busy), text };
@@ -144,46 +140,46 @@ impl Layout {
         changed
     }
 
-    /// In MIG mode a list of processes that does not say on which instances they are is no use: then those of
-    /// [`Layout::read_slow`] count.
+    /// In MIG mode a list of processes without their instances is of no use: then the lists of
+    /// [`MigReader::read_slow`] count.
     pub fn place_processes(&self, v: &mut Visit<'_>) {
         let homeless = v.processes.iter().flatten().any(|process| process.instance.is_none());
         if self.enabled && homeless {
             v.processes = None;
-            v.found().compute = None;
+            v.state.compute = None;
         }
     }
 
-    /// Reads what is dearer: processes, and what still fits.
+    /// Reads the expensive values: processes and free capacity.
     pub fn read_slow(&mut self, v: &mut Visit<'_>) {
-        // The first look at a layout counts as a change of it: then this tier comes again, with the instances.
-        let Some(seen) = self.seen.as_ref().filter(|_| self.enabled) else { return };
+        // The first scan of a layout counts as a change of it: then this tier comes again, with the instances.
+        let Some(layout) = self.layout.as_ref().filter(|_| self.enabled) else { return };
         const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
         let processes = &m::gpu_mig_compute_processes;
-        for mig in &seen.devices {
+        for mig in &layout.devices {
             let call = (PROCESSES, [mig.handle.gpu_instance, mig.handle.compute_instance]);
-            // An instance that has gone since the last look has no processes; the next look tells.
+            // An instance that has gone since the last scan has no processes; the next scan shows that.
             let list =
                 v.read(call, &[processes.id()], |_| match mig.handle.device.running_compute_processes() {
                     Err(NvmlError::InvalidArg | NvmlError::NotFound) => Ok(None),
                     other => other.map(Some),
                 });
             if let Some(Some(mut list)) = list {
-                list.retain(|process| !v.found().is_canary(process.pid));
-                let compute = seen.compute_instance(v.gpu, mig);
+                list.retain(|process| !v.state.is_canary(process.pid));
+                let compute = layout.compute_instance(v.gpu, mig);
                 v.put_for(&compute, call, processes, (), list.len(), Scale::ONE);
                 let instance = Some((mig.handle.gpu_instance, mig.handle.compute_instance));
                 let list = list.iter().map(|process| GpuProcess { instance, ..plain(process) });
                 list_processes(v, list);
             }
         }
-        let instances = seen.complete.then_some(seen.instances.as_slice());
-        self.capacity.read(v, &mut self.told, &self.profiles, instances);
+        let instances = layout.complete.then_some(layout.instances.as_slice());
+        self.capacity.read(v, &mut self.privileged, &self.profiles, instances);
     }
 
     /// The GPU instances of the layout.
     pub fn gpu_instances(&self, gpu: &Gpu) -> Vec<GpuInstance> {
-        let instances = self.seen.iter().flat_map(|seen| &seen.instances);
+        let instances = self.layout.iter().flat_map(|layout| &layout.instances);
         instances.map(|instance| instance.entity(gpu)).collect()
     }
 
@@ -193,65 +189,68 @@ impl Layout {
         v.read(MODE, &feeds, |d| d.mig_mode())
     }
 
-    /// Takes a mode in; while it cannot be read, the old one is kept.
+    /// Takes over a mode that was read; whether it was switched.
     fn switched(&mut self, mode: &MigMode) -> bool {
         let enabled = mode.current == 1;
         if !enabled {
-            // What the GPU knows of profiles may be another the next time.
-            *self =
-                Layout { enabled: self.enabled, told: std::mem::take(&mut self.told), ..Layout::default() };
+            // The profiles may be others the next time.
+            *self = MigReader {
+                enabled: self.enabled,
+                privileged: std::mem::take(&mut self.privileged),
+                ..MigReader::default()
+            };
         }
         std::mem::replace(&mut self.enabled, enabled) != enabled
     }
 
-    /// Takes a look; gives whether mode or layout is another. `unsettled` is set if it changes right now.
+    /// Scans; whether mode or layout changed. `unsettled` is set if the layout changes right now.
     fn refresh(&mut self, v: &mut Visit<'_>, unsettled: &mut bool) -> bool {
         if self.profiles.is_empty() {
-            self.profiles = profiles::read(v, &PROFILES).unwrap_or_default();
+            self.profiles = profiles(v, &PROFILES).unwrap_or_default();
         }
-        let Some(found) = look(v, &self.profiles, &mut self.told, unsettled) else {
+        let Some(found) = scan(v, &self.profiles, &mut self.privileged, unsettled) else {
             if *unsettled {
                 return false;
             }
             // Perhaps the mode was switched off.
             return self.mode_switched(v);
         };
-        if self.seen.as_ref().is_some_and(|seen| seen.shape == found.shape()) {
+        if self.layout.as_ref().is_some_and(|layout| layout.key == found.key()) {
             return false;
         }
-        // A look takes many calls. Only one that comes out the same again is no mixture of two layouts.
-        let Some(again) = look(v, &self.profiles, &mut self.told, unsettled) else { return false };
-        *unsettled |= again.shape() != found.shape();
+        // A scan takes many calls. Only one that a second scan confirms is no mixture of two layouts.
+        let Some(again) = scan(v, &self.profiles, &mut self.privileged, unsettled) else { return false };
+        *unsettled |= again.key() != found.key();
         if *unsettled {
             return false;
         }
-        match Seen::new(v, found, &self.profiles, unsettled) {
-            Some(seen) => {
-                self.seen = Some(seen);
+        match MigLayout::new(v, found, &self.profiles, unsettled) {
+            Some(layout) => {
+                self.layout = Some(layout);
                 true
             }
             None => false,
         }
     }
 
-    /// Reads what is cheap of every instance.
+    /// Reads the cheap values of every instance.
     fn read_instances(&self, v: &mut Visit<'_>, vanished: &mut bool) {
-        let Some(seen) = &self.seen else { return };
-        for mig in &seen.devices {
-            let compute = seen.compute_instance(v.gpu, mig);
+        let Some(layout) = &self.layout else { return };
+        for mig in &layout.devices {
+            let compute = layout.compute_instance(v.gpu, mig);
             // As the mode: the ledger compares it.
             if v.wants(&[m::gpu_mig_info.id(), m::gpu_mig_layout_matches.id()]) {
                 v.rows.of(&compute).info(&m::gpu_mig_info, mig.info.clone());
             }
             let whole =
-                seen.instance(mig.handle.gpu_instance).and_then(|i| i.multiprocessors).filter(|n| *n > 0);
+                layout.instance(mig.handle.gpu_instance).and_then(|i| i.multiprocessors).filter(|n| *n > 0);
             if let (Some(own), Some(whole)) = (mig.multiprocessors, whole) {
                 let share = Scale { times: 1.0, over: f64::from(whole) };
                 let metric = &m::gpu_mig_compute_sm_share_ratio;
                 v.put_for(&compute, ATTRIBUTES, metric, (), own, share);
             }
         }
-        for instance in &seen.instances {
+        for instance in &layout.instances {
             let entity = instance.entity(v.gpu);
             const INFO: &str = "nvmlGpuInstanceGetInfo";
             if let Some(placement) = instance.placement {
@@ -261,36 +260,39 @@ impl Layout {
             if let Some(count) = instance.multiprocessors {
                 v.put_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, Scale::ONE);
             }
-            // Memory belongs to the GPU instance: its compute instances share it, and say the same. Without
-            // any there is nobody to ask.
-            let Some(mig) = seen.devices.iter().find(|mig| mig.handle.gpu_instance == instance.id) else {
+            // Memory belongs to the GPU instance: its compute instances share it, and give the same values. Without
+            // any of them there is no handle to ask.
+            let Some(mig) = layout.devices.iter().find(|mig| mig.handle.gpu_instance == instance.id) else {
                 continue;
             };
             let call = ("nvmlDeviceGetMemoryInfo_v2", instance.id);
-            let feeds = [
-                m::gpu_mig_memory_total_bytes.id(),
-                m::gpu_mig_memory_used_bytes.id(),
-                m::gpu_mig_memory_free_bytes.id(),
+            let metrics = [
+                &m::gpu_mig_memory_total_bytes,
+                &m::gpu_mig_memory_used_bytes,
+                &m::gpu_mig_memory_free_bytes,
             ];
-            if let Some(memory) = v.read(call, &feeds, |_| noting(vanished, mig.handle.device.memory_info()))
-            {
-                v.put_for(&entity, call, &m::gpu_mig_memory_total_bytes, (), memory.total, Scale::ONE);
-                v.put_for(&entity, call, &m::gpu_mig_memory_used_bytes, (), memory.used, Scale::ONE);
-                v.put_for(&entity, call, &m::gpu_mig_memory_free_bytes, (), memory.free, Scale::ONE);
-            }
+            v.values(&entity, call, metrics, Scale::ONE, |_| {
+                let memory = noting(vanished, mig.handle.device.memory_info())?;
+                Ok([memory.total, memory.used, memory.free].map(u64::number))
+            });
         }
     }
 }
 
 const ATTRIBUTES: &str = "nvmlDeviceGetAttributes_v2";
 
-impl Seen {
-    /// Asks the new devices who they are; `None` if a call failed.
-    fn new(v: &mut Visit<'_>, look: Look, profiles: &[ProfileInfo], vanished: &mut bool) -> Option<Seen> {
+impl MigLayout {
+    /// Reads the identity of the new devices; `None` if a call failed.
+    fn new(
+        v: &mut Visit<'_>,
+        scan: Scan,
+        profiles: &[ProfileInfo],
+        vanished: &mut bool,
+    ) -> Option<MigLayout> {
         let profile = |id: u32| profiles.iter().find(|p| p.id == id);
-        let mut instances: Vec<Instance> = Vec::new();
-        for placed in look.placed.iter().flatten() {
-            instances.push(Instance {
+        let mut instances: Vec<InstanceState> = Vec::new();
+        for placed in scan.placed.iter().flatten() {
+            instances.push(InstanceState {
                 id: placed.id,
                 profile: profile(placed.profile).map_or_else(String::new, |p| p.name.clone()),
                 placement: Some(placed.placement),
@@ -298,9 +300,9 @@ impl Seen {
                 multiprocessors: profile(placed.profile).map(|p| p.multiprocessors),
             });
         }
-        let (shape, listed) = (look.shape(), look.placed.is_some());
+        let (key, listed) = (scan.key(), scan.placed.is_some());
         let mut devices = Vec::new();
-        for mig in look.devices {
+        for mig in scan.devices {
             let (gi, ci) = (mig.gpu_instance, mig.compute_instance);
             let name =
                 v.read(("nvmlDeviceGetName", [gi, ci]), &METRICS, |_| noting(vanished, mig.device.name()))?;
@@ -309,13 +311,13 @@ impl Seen {
                 v.read((ATTRIBUTES, [gi, ci]), &feeds, |_| noting(vanished, mig.device.attributes()))
             })?;
             if instances.iter().all(|known| known.id != gi) {
-                // All that is known of it is what its compute instance tells.
+                // All that is known of the GPU instance comes from its compute instance.
                 let own = gpu_instance_profile(&name);
                 let known = profiles.iter().find(|p| p.name == own);
                 let undivided = attributes
                     .as_ref()
                     .filter(|a| a.gpu_instance_slice_count == a.compute_instance_slice_count);
-                instances.push(Instance {
+                instances.push(InstanceState {
                     id: gi,
                     profile: own.to_owned(),
                     placement: None,
@@ -335,12 +337,12 @@ impl Seen {
                 multiprocessors: attributes.map(|a| a.multiprocessor_count),
             });
         }
-        let told = |i: &Instance| i.slices.is_some() && i.placement.is_some();
-        let complete = listed && instances.iter().all(told);
-        Some(Seen { shape, complete, instances, devices })
+        let known = |i: &InstanceState| i.slices.is_some() && i.placement.is_some();
+        let complete = listed && instances.iter().all(known);
+        Some(MigLayout { key, complete, instances, devices })
     }
 
-    fn instance(&self, id: u32) -> Option<&Instance> {
+    fn instance(&self, id: u32) -> Option<&InstanceState> {
         self.instances.iter().find(|instance| instance.id == id)
     }
 
@@ -356,7 +358,7 @@ impl Seen {
     }
 }
 
-impl Instance {
+impl InstanceState {
     fn entity(&self, gpu: &Gpu) -> GpuInstance {
         GpuInstance {
             gpu: gpu.gpu,
@@ -367,8 +369,8 @@ impl Instance {
     }
 }
 
-/// What a call that the GPU may not know has given: `None` if it failed, `Some(None)` if the GPU does not know
-/// it or nobody wants it.
+/// The answer of a call that the GPU may not know: `None` if the call failed, `Some(None)` if the GPU does not know it or
+/// its metrics are off.
 fn answered<T>(v: &mut Visit<'_>, read: impl FnOnce(&mut Visit<'_>) -> Option<T>) -> Option<Option<T>> {
     let before = v.gaps.len();
     let answer = read(v);

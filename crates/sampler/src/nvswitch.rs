@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nvml_wrapper::error::NvmlError;
 
-use super::driver::{Caller, Failure};
+use super::driver::{CallFailure, Caller};
 use host::Host;
 use model::catalog::{self as m, Node, NvSwitchInfo};
 use model::sample::{Gap, Rows};
@@ -13,19 +13,19 @@ use model::sample::{Gap, Rows};
 /// Where the driver has a folder a switch, named by its PCI address, with a file `information`.
 const DEVICES: &str = "/proc/driver/nvidia-nvswitch/devices";
 
-/// Every switch. `None` without the driver: there is nothing to say then.
+/// Every switch. `None` without the driver: there is nothing to report then.
 pub fn read(host: &Host, caller: &mut Caller) -> Option<(Rows, Vec<Gap>)> {
     let folder = host.path(DEVICES);
     let mut rows = Rows::default();
     let mut gaps = Vec::new();
     // The driver's code answers, so the reading is noted and measured like a call.
-    match caller.call("nvswitch/devices".into(), || switches(&folder)) {
+    match caller.call("nvswitch/devices", || switches(&folder)) {
         Ok(switches) => {
             for switch in switches {
                 rows.of(&Node {}).info(&m::gpu_nvswitch_info, switch);
             }
         }
-        Err(Failure::Unsupported) => return None,
+        Err(CallFailure::Unsupported) => return None,
         Err(failure) => gaps.push(Gap {
             call: "nvswitch/devices".into(),
             metrics: vec![m::gpu_nvswitch_info.id()],
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_the_driver_has_no_switches_to_speak_of() {
+    fn a_node_without_the_driver_has_no_switches() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(switches(&dir.path().join("devices")), Err(NvmlError::NotSupported)));
     }

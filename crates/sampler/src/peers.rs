@@ -4,23 +4,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::Shared;
-use super::driver::{Caller, Failure};
-use super::raw::peers;
+use super::driver::{CallFailure, Caller};
+use super::raw;
 use host::inflight::PEERS_SLOT;
 use model::catalog::{self as m, Gpu, PeerInfo, Tier};
 use model::clock::Mono;
 use model::sample::{Gap, Rows};
+use model::sync::lock;
 
-/// How often it is looked whether every GPU has a handle.
-const LOOK: Duration = Duration::from_secs(1);
-/// A call that takes longer may hang: the dearest takes 80 ms.
+/// Pause until the next attempt while not every GPU has a handle.
+const RETRY: Duration = Duration::from_secs(1);
+/// A call that takes longer may hang: the longest takes 80 ms.
 const LONG: Duration = Duration::from_millis(200);
 
 /// Every GPU with a handle, by slot, and how many there should be.
@@ -30,39 +31,39 @@ pub struct Peers {
     listed: AtomicUsize,
 }
 
-/// Where the answer to one question about a pair goes.
-type Place = fn(&mut PeerInfo) -> &mut String;
+/// The label that takes the answer to one question about a pair.
+type PeerField = fn(&mut PeerInfo) -> &mut String;
 
-/// What a GPU may do with the memory of another.
-const CAPABILITIES: [(u32, Place); 3] = [
+/// Capabilities of a GPU with the memory of another.
+const CAPABILITIES: [(u32, PeerField); 3] = [
     (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ, |info| &mut info.read),
     (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE, |info| &mut info.write),
     (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK, |info| &mut info.nvlink),
 ];
 
 impl Peers {
-    /// So many GPUs are listed by the driver.
+    /// The driver lists this many GPUs.
     pub fn listed(&self, count: usize) {
         self.listed.store(count, Ordering::Relaxed);
     }
 
     /// A GPU has a handle.
     pub fn join(&self, slot: usize, gpu: &Gpu, device: &Arc<Device<'static>>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         known.insert(slot, (gpu.clone(), Arc::clone(device)));
     }
 
-    /// Its handle is of no more use.
+    /// The handle is void.
     pub fn leave(&self, slot: usize) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        lock(&self.known).remove(&slot);
     }
 
     /// The matrix; `None` while not all GPUs have a handle, or one of a pair is in a call that takes `long`: it
-    /// may hang, and would hang whoever asks about the pair. A pair whose call failed is left out.
+    /// may hang, and a call about the pair would hang too. A pair whose call failed is left out.
     fn matrix(&self, caller: &mut Caller, long: impl Fn(usize) -> bool) -> Option<(Rows, Vec<Gap>)> {
         let count = self.listed.load(Ordering::Relaxed);
         let known: Vec<_> = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = lock(&self.known);
             known.iter().map(|(slot, (gpu, device))| (gpu.clone(), Arc::clone(device), *slot)).collect()
         };
         if count < 2 || known.len() < count {
@@ -89,7 +90,7 @@ impl Peers {
                         let missing = failure.missing();
                         gaps.push(Gap { call: call.to_owned(), metrics, missing });
                         // A driver that is gone or a lost GPU answers nothing more.
-                        if !matches!(failure, Failure::Unsupported | Failure::Failed(..)) {
+                        if failure.is_final() {
                             return Some((rows, gaps));
                         }
                     }
@@ -100,40 +101,34 @@ impl Peers {
     }
 }
 
-/// Asks for the matrix, in a thread that ends when it is known. Not while a GPU is left alone: asking about a pair
+/// Asks for the matrix, in a thread that ends with the answer. Not while a GPU is left alone: asking about a pair
 /// asks both.
 pub fn start(shared: &Arc<Shared>) {
-    if shared.off.contains(&m::gpu_peer_info.id()) || !shared.orders.avoid.is_empty() {
+    if shared.off.contains(&m::gpu_peer_info.id()) || !shared.config.avoid.is_empty() {
         return;
     }
-    let own = Arc::clone(shared);
-    let run = move || {
-        run(&own);
-        own.table.writer(PEERS_SLOT).leave();
-    };
-    match std::thread::Builder::new().name("peers".into()).stack_size(256 * 1024).spawn(run) {
-        Ok(handle) => shared.joined(handle),
-        Err(error) => tracing::warn!(%error, "no thread to ask how the GPUs are connected"),
+    if let Err(error) = shared.spawn("peers", PEERS_SLOT, run) {
+        tracing::warn!(%error, "no thread to ask how the GPUs are connected");
     }
 }
 
 fn run(shared: &Shared) {
     let slot = shared.table.writer(PEERS_SLOT);
-    let mut caller = Caller::new(slot, shared.orders.call_deadline);
+    let mut caller = Caller::new(slot, shared.config.call_deadline);
     let long = |slot| {
         let view = shared.table.views().into_iter().find(|view| view.slot == slot);
         view.and_then(|view| view.call).is_some_and(|call| Mono::now().since(call.since) > LONG)
     };
     while !shared.stop.stopped() {
         let taken = Mono::now();
-        if let Some(loan) = shared.token.borrow(taken, shared.orders.call_deadline) {
+        if let Some(permit) = shared.expensive.try_acquire(taken, shared.config.call_deadline) {
             let matrix = shared.peers.matrix(&mut caller, long);
-            drop(loan);
+            drop(permit);
             if let Some((rows, gaps)) = matrix {
-                return shared.report_node(Tier::Once, taken, rows, gaps, caller.take_costs());
+                return shared.report_node(Tier::Once, taken, rows, gaps, &mut caller);
             }
         }
-        let next = Mono::now() + LOOK;
+        let next = Mono::now() + RETRY;
         slot.expect(next);
         shared.stop.wait_until(next);
     }
@@ -143,20 +138,20 @@ fn pair(
     a: &Device<'static>,
     b: &Device<'static>,
     caller: &mut Caller,
-) -> Result<PeerInfo, (&'static str, Failure)> {
+) -> Result<PeerInfo, (&'static str, CallFailure)> {
     const ANCESTOR: &str = "nvmlDeviceGetTopologyCommonAncestor";
     const STATUS: &str = "nvmlDeviceGetP2PStatus";
     let mut info = PeerInfo::default();
-    let level = caller.call(ANCESTOR.into(), || peers::common_ancestor(a, b)).map_err(|e| (ANCESTOR, e))?;
+    let level = caller.call(ANCESTOR, || raw::common_ancestor(a, b)).map_err(|e| (ANCESTOR, e))?;
     info.topology = topology(level).to_owned();
-    for (capability, place) in CAPABILITIES {
-        let status = caller.call((STATUS, capability).into(), || peers::p2p_status(a, b, capability));
-        *place(&mut info) = p2p(status.map_err(|e| (STATUS, e))?).to_owned();
+    for (capability, field) in CAPABILITIES {
+        let status = caller.call((STATUS, capability), || raw::p2p_status(a, b, capability));
+        *field(&mut info) = p2p(status.map_err(|e| (STATUS, e))?).to_owned();
     }
     Ok(info)
 }
 
-/// NVML's words for `nvmlGpuTopologyLevel_t`.
+/// The label of `nvmlGpuTopologyLevel_t`.
 fn topology(level: u32) -> &'static str {
     match level {
         0 => "internal",
@@ -169,7 +164,7 @@ fn topology(level: u32) -> &'static str {
     }
 }
 
-/// NVML's words for `nvmlGpuP2PStatus_t`.
+/// The label of `nvmlGpuP2PStatus_t`.
 fn p2p(status: u32) -> &'static str {
     match status {
         0 => "ok",
@@ -187,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_those_of_the_header() {
+    fn labels_are_those_of_the_header() {
         assert_eq!(topology(sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE), "hostbridge");
         assert_eq!(topology(sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM), "system");
         assert_eq!(p2p(sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_DISABLED_BY_REGKEY), "disabled_by_regkey");

@@ -1,24 +1,14 @@
-//! NVML calls the wrapper's safe interface lacks, each as one small safe function.
+//! NVML calls that the wrapper's safe interface lacks, each as one small safe function: all unsafe code of this crate.
 //!
 //! A function the library does not export is [`NvmlError::FailedToLoadSymbol`], never a panic.
 
-pub mod errors;
-pub mod events;
-pub mod fabric;
-pub mod fields;
-pub mod links;
-pub mod mig;
-pub mod peers;
-pub mod samples;
-pub mod vgpu;
+#![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlMarginTemperature_v1_t, nvmlReturn_t, nvmlSystemDriverBranchInfo_v1_t,
-};
+use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t};
 
 /// NVML's version word of a struct: size in the low bytes, version in the top one.
 const fn struct_version<T>(version: u32) -> u32 {
@@ -29,20 +19,43 @@ fn symbol<F: Copy, E: std::fmt::Display>(function: &Result<F, E>) -> Result<F, N
     function.as_ref().copied().map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))
 }
 
-type GetNumber = unsafe extern "C" fn(nvmlDevice_t, *mut u32) -> nvmlReturn_t;
-type GetTwoNumbers = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut u32) -> nvmlReturn_t;
-
-fn number<E: std::fmt::Display>(
-    device: &Device<'static>,
-    function: &Result<GetNumber, E>,
-) -> Result<u32, NvmlError> {
-    let f = symbol(function)?;
-    let mut value = 0;
-    // SAFETY: the handle is valid while the library is loaded (it is never unloaded), and the library
-    // writes one unsigned int.
-    nvml_try(unsafe { f(device.handle(), &mut value) })?;
-    Ok(value)
+/// A call about a device that writes one value, its last argument.
+macro_rules! read {
+    ($device:expr, $function:ident($($argument:expr),*), $value:expr) => {{
+        let f = symbol(&$device.nvml().lib().$function)?;
+        let mut value = $value;
+        // SAFETY: the handle is valid while the library is loaded (it is never unloaded), and the bindings declare
+        // the type of the value; a struct with versions is the one that its version word names.
+        nvml_try(unsafe { f($device.handle(), $($argument,)* &mut value) }).map(|()| value)
+    }};
 }
+
+/// A struct of the library that holds nothing but its version word.
+macro_rules! versioned {
+    ($type:ty, $version:expr) => {{
+        // SAFETY: the structs hold plain numbers and characters, for which zero is a value.
+        let mut value: $type = unsafe { std::mem::zeroed() };
+        value.version = struct_version::<$type>($version);
+        value
+    }};
+}
+
+pub mod events;
+pub mod fabric;
+pub mod fields;
+pub mod mig;
+pub mod samples;
+pub mod vgpu;
+
+/// Text that the library ended with a zero.
+fn text(characters: &[c_char]) -> Result<String, NvmlError> {
+    // SAFETY: c_char and u8 have the same size, and the slice is initialised.
+    let bytes = unsafe { std::slice::from_raw_parts(characters.as_ptr().cast::<u8>(), characters.len()) };
+    let text = CStr::from_bytes_until_nul(bytes).map_err(|_| NvmlError::Unknown)?;
+    Ok(text.to_string_lossy().into_owned())
+}
+
+type GetTwoNumbers = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut u32) -> nvmlReturn_t;
 
 fn first_of_two<E: std::fmt::Display>(
     device: &Device<'static>,
@@ -50,7 +63,7 @@ fn first_of_two<E: std::fmt::Display>(
 ) -> Result<u32, NvmlError> {
     let f = symbol(function)?;
     let (mut first, mut second) = (0, 0);
-    // SAFETY: as in `number`, with two unsigned ints.
+    // SAFETY: as in `read!`, with two unsigned ints.
     nvml_try(unsafe { f(device.handle(), &mut first, &mut second) })?;
     Ok(first)
 }
@@ -67,51 +80,73 @@ pub fn ofa_utilization(device: &Device<'static>) -> Result<u32, NvmlError> {
 
 /// Position of the GPU on its baseboard.
 pub fn module_id(device: &Device<'static>) -> Result<u32, NvmlError> {
-    number(device, &device.nvml().lib().nvmlDeviceGetModuleId)
+    read!(device, nvmlDeviceGetModuleId(), 0)
 }
 
 /// GPU instance id of a MIG device.
 pub fn gpu_instance_id(device: &Device<'static>) -> Result<u32, NvmlError> {
-    number(device, &device.nvml().lib().nvmlDeviceGetGpuInstanceId)
+    read!(device, nvmlDeviceGetGpuInstanceId(), 0)
 }
 
 /// Compute instance id of a MIG device.
 pub fn compute_instance_id(device: &Device<'static>) -> Result<u32, NvmlError> {
-    number(device, &device.nvml().lib().nvmlDeviceGetComputeInstanceId)
+    read!(device, nvmlDeviceGetComputeInstanceId(), 0)
 }
 
 /// Bits of the clocks event reasons, as the header defines them.
 pub fn clocks_event_reasons(device: &Device<'static>) -> Result<u64, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetCurrentClocksEventReasons)?;
-    let mut bits = 0;
-    // SAFETY: as in `number`, with one unsigned long long.
-    nvml_try(unsafe { f(device.handle(), &mut bits) })?;
-    Ok(bits)
+    read!(device, nvmlDeviceGetCurrentClocksEventReasons(), 0)
 }
 
 /// Degrees left until the GPU slows down for heat.
 pub fn margin_temperature(device: &Device<'static>) -> Result<i32, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetMarginTemperature)?;
-    let mut info = nvmlMarginTemperature_v1_t {
-        version: struct_version::<nvmlMarginTemperature_v1_t>(1),
-        marginTemperature: 0,
-    };
-    // SAFETY: the struct is the one its version word names.
-    nvml_try(unsafe { f(device.handle(), &mut info) })?;
-    Ok(info.marginTemperature)
+    let info = versioned!(sys::nvmlMarginTemperature_v1_t, 1);
+    read!(device, nvmlDeviceGetMarginTemperature(), info).map(|info| info.marginTemperature)
+}
+
+/// Errors of on-chip memory.
+pub fn sram_ecc_status(device: &Device<'static>) -> Result<sys::nvmlEccSramErrorStatus_v1_t, NvmlError> {
+    read!(device, nvmlDeviceGetSramEccErrorStatus(), versioned!(sys::nvmlEccSramErrorStatus_v1_t, 1))
+}
+
+/// Banks of device memory by the spare rows they have left.
+pub fn row_remapper_histogram(
+    device: &Device<'static>,
+) -> Result<sys::nvmlRowRemapperHistogramValues_t, NvmlError> {
+    let values = sys::nvmlRowRemapperHistogramValues_t { max: 0, high: 0, partial: 0, low: 0, none: 0 };
+    read!(device, nvmlDeviceGetRowRemapperHistogram(), values)
+}
+
+/// Repairs that wait for a reset.
+pub fn repair_status(device: &Device<'static>) -> Result<sys::nvmlRepairStatus_v1_t, NvmlError> {
+    read!(device, nvmlDeviceGetRepairStatus(), versioned!(sys::nvmlRepairStatus_v1_t, 1))
+}
+
+/// `NVML_NVLINK_DEVICE_TYPE_*` of a link's other end. The wrapper's call for the type never gives it.
+pub fn remote_device_type(device: &Device<'static>, link: u32) -> Result<u32, NvmlError> {
+    read!(device, nvmlDeviceGetNvLinkRemoteDeviceType(link), 0)
+}
+
+/// An error counter of a link: `NVML_NVLINK_ERROR_DL_*`. The wrapper leaves one out.
+pub fn link_error_counter(device: &Device<'static>, link: u32, counter: u32) -> Result<u64, NvmlError> {
+    read!(device, nvmlDeviceGetNvLinkErrorCounter(link, counter), 0)
+}
+
+/// `nvmlGpuTopologyLevel_t` of two GPUs of the node.
+pub fn common_ancestor(a: &Device<'static>, b: &Device<'static>) -> Result<u32, NvmlError> {
+    read!(a, nvmlDeviceGetTopologyCommonAncestor(b.handle()), 0)
+}
+
+/// `nvmlGpuP2PStatus_t` of a capability (`nvmlGpuP2PCapsIndex_t`) of one GPU with the memory of the other.
+pub fn p2p_status(a: &Device<'static>, b: &Device<'static>, capability: u32) -> Result<u32, NvmlError> {
+    read!(a, nvmlDeviceGetP2PStatus(b.handle(), capability), 0)
 }
 
 /// Branch of the driver, as `r580_00`.
 pub fn driver_branch(nvml: &Nvml) -> Result<String, NvmlError> {
     let f = symbol(&nvml.lib().nvmlSystemGetDriverBranch)?;
-    let mut info = nvmlSystemDriverBranchInfo_v1_t {
-        version: struct_version::<nvmlSystemDriverBranchInfo_v1_t>(1),
-        branch: [0; 80],
-    };
+    let mut info = versioned!(sys::nvmlSystemDriverBranchInfo_v1_t, 1);
     // SAFETY: the struct is the one its version word names, and the length is that of its text.
     nvml_try(unsafe { f(&mut info, info.branch.len() as u32) })?;
-    // SAFETY: c_char and u8 have the same size, and the array is initialised.
-    let bytes = unsafe { std::slice::from_raw_parts(info.branch.as_ptr().cast::<u8>(), info.branch.len()) };
-    let text = CStr::from_bytes_until_nul(bytes).map_err(|_| NvmlError::Unknown)?;
-    Ok(text.to_string_lossy().into_owned())
+    text(&info.branch)
 }

@@ -6,8 +6,8 @@ use super::wire::Intervals;
 use model::catalog::Tier;
 use model::clock::{Cadence, Mono};
 
-/// MIG mode (slow) and layout (normal) come first, because a change of them voids what was read before; who
-/// the GPU is comes before the rest.
+/// MIG mode (slow) and layout (normal) come first, because a change of them voids what was read before; the identity
+/// comes before the rest.
 const ORDER: [Tier; 8] = [
     Tier::Slow,
     Tier::Normal,
@@ -21,29 +21,29 @@ const ORDER: [Tier; 8] = [
 
 /// When each tier of one GPU is due.
 #[derive(Debug)]
-pub struct Schedule {
-    entries: Vec<Entry>,
+pub struct TierSchedule {
+    entries: Vec<DueTier>,
     retry: Duration,
     soon: Duration,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct DueTier {
     tier: Tier,
-    /// None for what is read once a handle.
+    /// None for tiers that are read once a handle.
     cadence: Option<Cadence>,
     next: Mono,
 }
 
-impl Schedule {
+impl TierSchedule {
     /// All tiers due at once, then each at its interval. `n` is the GPU's place on the node.
-    pub fn new(intervals: &Intervals, n: u32) -> Schedule {
+    pub fn new(intervals: &Intervals, n: u32) -> TierSchedule {
         let entry = |tier| {
             let interval = intervals.of(tier);
             let cadence = interval.map(|every| Cadence::new(every, phase(tier, every, intervals.normal, n)));
-            Entry { tier, cadence, next: Mono(0) }
+            DueTier { tier, cadence, next: Mono(0) }
         };
-        Schedule {
+        TierSchedule {
             entries: ORDER.into_iter().map(entry).collect(),
             retry: intervals.slow,
             soon: intervals.fast,
@@ -55,7 +55,7 @@ impl Schedule {
         self.entries.iter().filter(|e| e.next <= now).map(|e| e.tier).collect()
     }
 
-    /// A tier was visited. What is read once is read again later if a call failed.
+    /// A tier was visited. A tier that is read once is read again later if a call failed.
     pub fn visited(&mut self, tier: Tier, now: Mono, failed: bool) {
         let retry = self.retry;
         self.change(tier, |e| {
@@ -76,7 +76,7 @@ impl Schedule {
         self.change(tier, |e| e.next = soon);
     }
 
-    /// Everything measured is due again; who the GPU is has not changed.
+    /// All tiers but the identity are due again.
     pub fn all_again(&mut self) {
         for entry in self.entries.iter_mut().filter(|e| e.tier != Tier::Identity) {
             entry.next = Mono(0);
@@ -94,7 +94,7 @@ impl Schedule {
         counted.map(|e| e.next).min().unwrap_or_default()
     }
 
-    fn change(&mut self, tier: Tier, f: impl FnOnce(&mut Entry)) {
+    fn change(&mut self, tier: Tier, f: impl FnOnce(&mut DueTier)) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.tier == tier) {
             f(entry);
         }
@@ -102,10 +102,9 @@ impl Schedule {
 }
 
 /// Where in its interval a GPU's tier is read. Fast visits of all GPUs come together, so that the node
-/// wakes up once; normal ones go with a fast one, in the first half of the interval, so that they are
-/// fresh when the ledger publishes in its middle; the samples are drained when a normal visit wakes the
-/// worker anyway; dearer ones are spread, so that one GPU's slow calls do
-/// not meet another's.
+/// wakes up once; normal ones go with a fast one, in the first half of the interval, so that they are fresh when the
+/// ledger publishes in its middle; the samples are drained when a normal visit wakes the worker anyway; expensive ones
+/// are spread, so that the slow calls of two GPUs do not meet.
 fn phase(tier: Tier, interval: Duration, normal: Duration, n: u32) -> Duration {
     match tier {
         Tier::Fast => Duration::ZERO,
@@ -118,7 +117,7 @@ fn phase(tier: Tier, interval: Duration, normal: Duration, n: u32) -> Duration {
 mod tests {
     use super::*;
 
-    fn schedule() -> Schedule {
+    fn schedule() -> TierSchedule {
         let ms = Duration::from_millis;
         let intervals = Intervals {
             fast: ms(100),
@@ -128,7 +127,7 @@ mod tests {
             rare: ms(60_000),
             nvlink: ms(300_000),
         };
-        Schedule::new(&intervals, 0)
+        TierSchedule::new(&intervals, 0)
     }
 
     const MS: u64 = 1_000_000;

@@ -1,43 +1,95 @@
 //! One visit to one tier of one GPU: makes the calls, collects rows and gaps.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 
-use super::driver::{CallName, Caller, Failure};
-use super::gpu::Found;
+use super::canary_pids::CanaryPids;
+use super::driver::{CallFailure, CallName, Caller, classify};
 use super::raw;
 use super::wire::Orders;
+use host::Host;
 use model::catalog::schema::{Entity, LabelSet, Metric};
-use model::catalog::{Gpu, MetricId};
+use model::catalog::{Gpu, MetricId, Tier};
+use model::clock::Mono;
 use model::owners::GpuProcess;
-use model::sample::{Drained, Drop, Gap, Missing, Rows};
+use model::sample::{Batch, BatchKey, Drained, Drop, Gap, Missing, Rows, Source};
 
-/// What a worker remembers of its GPU between visits, for the life of one handle.
+/// What is known of a GPU between visits, for the life of one handle.
 #[derive(Debug)]
-pub struct Memory {
+pub struct HandleState {
     unsupported: HashSet<CallName>,
     off: HashSet<MetricId>,
-    found: Found,
+    /// Where the host's files are.
+    pub host: Host,
+    /// The canary's processes on the GPU.
+    pub canary_pids: CanaryPids,
+    /// Most processes with rows of their own; `None`: none has.
+    pub max_processes: Option<usize>,
+    /// The interval of the rare tier.
+    pub rare_interval: Duration,
+    pub slowdown: Slowdown,
+    /// Compute processes as listed last, without the canary's; `None` if that failed or was not tried.
+    pub compute: Option<Vec<ProcessInfo>>,
+    /// NvmlNumber of NVLinks; `None` while not known.
+    pub links: Option<u32>,
+    /// The links that were up in the last slow visit; `None` before it.
+    pub links_up: Option<Vec<u32>>,
+    /// PCI address as the kernel spells it; `None` while not known.
+    pub pci_address: Option<String>,
+    /// End of the newest sample of process utilization, in microseconds since 1970.
+    pub processes_seen: u64,
+    /// End of the newest sample of virtual GPUs' utilization, in microseconds since 1970.
+    pub vgpus_seen: u64,
 }
 
-impl Memory {
-    /// Knows nothing yet but how to work.
-    pub fn new(orders: &Orders) -> Memory {
-        Memory {
+/// Time for which the hardware held the clocks down: see `gpu/slowdown.rs`.
+#[derive(Debug, Default)]
+pub struct Slowdown {
+    /// Whether the hardware held the clocks down since the counters were read, or may have.
+    pub seen: bool,
+    /// Whether it did before they were read: it may have gone on until just after.
+    pub again: bool,
+    /// When they were read, with their rows; `None` if these must not be published again.
+    pub read: Option<(Mono, Rows)>,
+}
+
+impl HandleState {
+    pub fn new(config: &Orders) -> HandleState {
+        HandleState {
             unsupported: HashSet::new(),
-            off: orders.off.iter().copied().collect(),
-            found: Found::new(orders),
+            off: config.off.iter().copied().collect(),
+            host: Host::new(&config.root),
+            canary_pids: CanaryPids::default(),
+            max_processes: config.processes.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            rare_interval: config.intervals.rare,
+            slowdown: Slowdown::default(),
+            compute: None,
+            links: None,
+            links_up: None,
+            pci_address: None,
+            processes_seen: 0,
+            vgpus_seen: 0,
         }
     }
 
-    /// Forgets what is unsupported and what was found out: MIG mode changes it.
+    /// Forgets what a change of the MIG mode or layout may have changed.
     pub fn forget(&mut self) {
         self.unsupported.clear();
-        self.found.forget();
+        self.slowdown = Slowdown::default();
+        self.links = None;
+        self.links_up = None;
+        self.compute = None;
+    }
+
+    /// Whether a process on the GPU is the canary's.
+    pub fn is_canary(&mut self, pid: u32) -> bool {
+        self.canary_pids.is_canary(&self.host, pid)
     }
 }
 
@@ -47,63 +99,65 @@ type FieldAnswers = Vec<Result<SampleValue, NvmlError>>;
 /// One visit.
 #[derive(Debug)]
 pub struct Visit<'a> {
-    /// The GPU.
     pub gpu: &'a Gpu,
     device: &'a Device<'static>,
     caller: &'a mut Caller,
-    memory: &'a mut Memory,
-    /// What was learned.
+    /// What is known of the GPU from earlier visits.
+    pub state: &'a mut HandleState,
     pub rows: Rows,
-    /// What was not.
     pub gaps: Vec<Gap>,
-    /// Readings of which each counts.
     pub drained: Vec<Drained>,
     /// Processes on the GPU, the canary's own left out; `None`: they were not listed.
     pub processes: Option<Vec<GpuProcess>>,
     /// Set when GPU or driver turned out to be gone; nothing more is asked then.
-    pub ended: Option<Failure>,
+    pub ended: Option<CallFailure>,
     asked: u32,
     succeeded: u32,
 }
 
 /// A number as NVML gives it. `None` is NVML's "no value" sentinel: all bits set, or, for 64 bits, the
 /// largest signed number and the "blank" values just below it.
-pub trait Number {
-    /// As a float, or nothing.
+pub trait NvmlNumber {
     fn number(self) -> Option<f64>;
 }
 
-impl Number for u32 {
+impl NvmlNumber for u32 {
     fn number(self) -> Option<f64> {
         (self != u32::MAX).then_some(f64::from(self))
     }
 }
 
-impl Number for i32 {
+impl NvmlNumber for i32 {
     fn number(self) -> Option<f64> {
         (self < 0x7fff_fff0).then_some(f64::from(self))
     }
 }
 
-impl Number for u64 {
+impl NvmlNumber for u64 {
     fn number(self) -> Option<f64> {
         (self < 0x7fff_ffff_ffff_fff0).then_some(self as f64)
     }
 }
 
-impl Number for bool {
+impl NvmlNumber for bool {
     fn number(self) -> Option<f64> {
         Some(if self { 1.0 } else { 0.0 })
     }
 }
 
-impl Number for usize {
+impl NvmlNumber for usize {
     fn number(self) -> Option<f64> {
         (self as u64).number()
     }
 }
 
-impl Number for SampleValue {
+impl NvmlNumber for Option<f64> {
+    fn number(self) -> Option<f64> {
+        self
+    }
+}
+
+impl NvmlNumber for SampleValue {
     fn number(self) -> Option<f64> {
         match self {
             SampleValue::F64(v) => Some(v),
@@ -120,28 +174,21 @@ impl Number for SampleValue {
 /// fractions, so that 57 % is 0.57 and not 0.5700000000000001.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// What a number is multiplied with.
     pub times: f64,
-    /// What it is divided by.
     pub over: f64,
 }
 
 impl Scale {
-    /// As it is.
     pub const ONE: Scale = Scale { times: 1.0, over: 1.0 };
     /// Percent to a ratio.
     pub const PERCENT: Scale = Scale { times: 1.0, over: 100.0 };
-    /// Thousandths.
     pub const MILLI: Scale = Scale { times: 1.0, over: 1e3 };
-    /// Millionths.
     pub const MICRO: Scale = Scale { times: 1.0, over: 1e6 };
-    /// Thousandths of thousandths of thousandths.
     pub const NANO: Scale = Scale { times: 1.0, over: 1e9 };
     /// Bits to bytes.
     pub const BITS: Scale = Scale { times: 1.0, over: 8.0 };
     /// KiB to bytes.
     pub const KIBI: Scale = Scale { times: 1024.0, over: 1.0 };
-    /// Millions.
     pub const MEGA: Scale = Scale { times: 1e6, over: 1.0 };
 
     fn apply(self, number: f64) -> f64 {
@@ -173,7 +220,7 @@ impl Field {
         Field { scope: Some(scope), ..self }
     }
 
-    /// Its id, in the numbering of the bindings.
+    /// In the numbering of the bindings.
     pub const fn id(&self) -> u32 {
         self.id
     }
@@ -187,18 +234,17 @@ impl Field {
 }
 
 impl<'a> Visit<'a> {
-    /// Begins a visit.
     pub fn new(
         gpu: &'a Gpu,
         device: &'a Device<'static>,
         caller: &'a mut Caller,
-        memory: &'a mut Memory,
+        state: &'a mut HandleState,
     ) -> Visit<'a> {
         Visit {
             gpu,
             device,
             caller,
-            memory,
+            state,
             rows: Rows::default(),
             gaps: Vec::new(),
             drained: Vec::new(),
@@ -220,8 +266,8 @@ impl<'a> Visit<'a> {
         if self.ended.is_some() || !self.wants(feeds) {
             return None;
         }
-        let failure = if self.memory.unsupported.contains(&call) {
-            Failure::Unsupported
+        let failure = if self.state.unsupported.contains(&call) {
+            CallFailure::Unsupported
         } else {
             self.asked += 1;
             match self.caller.call(call, || f(self.device)) {
@@ -232,11 +278,11 @@ impl<'a> Visit<'a> {
                 Err(failure) => failure,
             }
         };
-        if failure == Failure::Unsupported {
-            self.memory.unsupported.insert(call);
+        if failure == CallFailure::Unsupported {
+            self.state.unsupported.insert(call);
         }
         self.gap(call, feeds, failure.missing());
-        if matches!(failure, Failure::Lost(..) | Failure::DriverGone(..)) {
+        if failure.is_final() {
             self.ended = Some(failure);
         }
         None
@@ -244,26 +290,43 @@ impl<'a> Visit<'a> {
 
     /// Whether a call is not known to be unsupported.
     pub fn supports(&self, call: impl Into<CallName>) -> bool {
-        !self.memory.unsupported.contains(&call.into())
+        !self.state.unsupported.contains(&call.into())
     }
 
     /// Whether any of these metrics is to be published.
     pub fn wants(&self, metrics: &[MetricId]) -> bool {
-        metrics.iter().any(|metric| !self.memory.off.contains(metric))
+        metrics.iter().any(|metric| !self.state.off.contains(metric))
     }
 
-    /// Whether the GPU answers: a call succeeded, or none was to be made.
-    pub fn answered(&self) -> bool {
-        self.ended.is_none() && (self.asked == 0 || self.succeeded > 0)
+    /// The batch of this visit, to be sent under `epoch`, and the failure if GPU or driver turned out to be gone.
+    pub fn into_batch(
+        self,
+        tier: Tier,
+        epoch: u64,
+        taken: Mono,
+        lifetime: Option<Duration>,
+    ) -> (Batch, Option<CallFailure>) {
+        let part = BatchKey { collector: Source::Nvml, gpu: Some(self.gpu.clone()), tier };
+        let batch = Batch {
+            // The GPU answers if a call succeeded, or none was to be made.
+            answered: self.ended.is_none() && (self.asked == 0 || self.succeeded > 0),
+            rows: self.rows,
+            gaps: self.gaps,
+            drained: self.drained,
+            processes: self.processes,
+            calls: self.caller.take_costs(),
+            ..Batch::new(part, epoch, taken, lifetime)
+        };
+        (batch, self.ended)
     }
 
-    /// Whether any call failed (not: that the device does not support it).
-    pub fn failed(&self) -> bool {
-        self.gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. }))
+    /// Calls that failed so far; an unsupported call has not failed.
+    pub fn failures(&self) -> usize {
+        self.gaps.iter().filter(|gap| matches!(gap.missing, Missing::Failed { .. })).count()
     }
 
     /// Makes a call that feeds one metric: `scale` takes the value to the metric's unit.
-    pub fn value<L: LabelSet, N: Number>(
+    pub fn value<L: LabelSet, N: NvmlNumber>(
         &mut self,
         call: impl Into<CallName>,
         metric: &Metric<Gpu, L>,
@@ -277,13 +340,30 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Adds a value a call gave about the GPU; a value that cannot be true becomes a gap.
+    /// Makes a call that feeds several metrics of one unit, with the values in the order of the metrics.
+    pub fn values<E: Entity, const N: usize>(
+        &mut self,
+        entity: &E,
+        call: impl Into<CallName>,
+        metrics: [&Metric<E, ()>; N],
+        scale: Scale,
+        f: impl FnOnce(&Device<'static>) -> Result<[Option<f64>; N], NvmlError>,
+    ) {
+        let call = call.into();
+        if let Some(values) = self.read(call, &metrics.map(Metric::id), f) {
+            for (metric, value) in metrics.into_iter().zip(values) {
+                self.put_for(entity, call, metric, (), value, scale);
+            }
+        }
+    }
+
+    /// Adds a value a call gave about the GPU; a value out of range becomes a gap.
     pub fn put<L: LabelSet>(
         &mut self,
         call: impl Into<CallName>,
         metric: &Metric<Gpu, L>,
         labels: L,
-        value: impl Number,
+        value: impl NvmlNumber,
         scale: Scale,
     ) {
         self.put_for(self.gpu, call, metric, labels, value, scale);
@@ -296,18 +376,16 @@ impl<'a> Visit<'a> {
         call: impl Into<CallName>,
         metric: &Metric<E, L>,
         labels: L,
-        value: impl Number,
+        value: impl NvmlNumber,
         scale: Scale,
     ) {
-        if self.memory.off.contains(&metric.id()) {
+        if self.state.off.contains(&metric.id()) {
             return;
         }
-        let put = match value.number() {
-            Some(number) => self.rows.of(entity).put(metric, labels, scale.apply(number)),
-            None => Err(Drop::Blank),
-        };
+        let put = value.number().ok_or(Drop::Blank);
+        let put = put.and_then(|number| self.rows.of(entity).put(metric, labels, scale.apply(number)));
         if let Err(drop) = put {
-            self.gap(call.into(), &[metric.id()], Missing::Dropped(drop));
+            self.dropped(call, metric.id(), drop);
         }
     }
 
@@ -336,10 +414,10 @@ impl<'a> Visit<'a> {
     ) {
         let mut asked = Vec::with_capacity(fields.len());
         for field in fields {
-            if self.memory.off.contains(&field.metric) {
+            if self.state.off.contains(&field.metric) {
                 continue;
             }
-            if self.memory.unsupported.contains(&field.name()) {
+            if self.state.unsupported.contains(&field.name()) {
                 self.gap(field.name(), &[field.metric], Missing::Unsupported);
             } else {
                 asked.push(field);
@@ -358,54 +436,41 @@ impl<'a> Visit<'a> {
             let failure = match value {
                 Ok(value) => {
                     let scope = field.scope.unwrap_or(0);
-                    let put = match value.number() {
-                        Some(number) => {
-                            (field.put)(&mut self.rows, self.gpu, scope, field.scale.apply(number))
-                        }
-                        None => Err(Drop::Blank),
-                    };
+                    let put = value.number().ok_or(Drop::Blank).and_then(|number| {
+                        (field.put)(&mut self.rows, self.gpu, scope, field.scale.apply(number))
+                    });
                     if let Err(drop) = put {
-                        self.gap(field.name(), &[field.metric], Missing::Dropped(drop));
+                        self.dropped(field.name(), field.metric, drop);
                     }
                     continue;
                 }
-                Err(error) => super::driver::classify(&error),
+                Err(error) => classify(&error),
             };
-            if failure == Failure::Unsupported {
-                self.memory.unsupported.insert(field.name());
+            if failure == CallFailure::Unsupported {
+                self.state.unsupported.insert(field.name());
             }
             self.gap(field.name(), &[field.metric], failure.missing());
-            if matches!(failure, Failure::Lost(..) | Failure::DriverGone(..)) {
+            if failure.is_final() {
                 self.ended = Some(failure);
                 return;
             }
         }
     }
 
-    /// Says that the GPU has no such values, by what `call` showed.
+    /// Notes that the GPU has no such values, as the answer of `call` showed.
     pub fn unsupported(&mut self, call: impl Into<CallName>, metrics: &[MetricId]) {
-        let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.memory.off.contains(m)).collect();
+        let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.state.off.contains(m)).collect();
         if !wanted.is_empty() {
             self.gap(call.into(), &wanted, Missing::Unsupported);
         }
     }
 
-    /// Says that a call gave what cannot be true.
+    /// Notes that a call gave a value out of range.
     pub fn dropped(&mut self, call: impl Into<CallName>, metric: MetricId, drop: Drop) {
         self.gap(call.into(), &[metric], Missing::Dropped(drop));
     }
 
-    /// Calls that failed (not: that the device does not support) so far.
-    pub fn failures(&self) -> usize {
-        self.gaps.iter().filter(|gap| matches!(gap.missing, Missing::Failed { .. })).count()
-    }
-
-    /// What was found out of the GPU, and how it is to be looked at.
-    pub fn found(&mut self) -> &mut Found {
-        &mut self.memory.found
-    }
-
-    /// Notes what could not be read, and why.
+    /// Notes metrics without a value, and the reason.
     pub fn gap(&mut self, call: CallName, metrics: &[MetricId], missing: Missing) {
         self.gaps.push(Gap { call: call.to_string(), metrics: metrics.to_vec(), missing });
     }

@@ -1,7 +1,6 @@
-//! What NVML tells while the GPU works for us: clocks, the reasons that hold them back, the PCIe link, and
-//! whether somebody else is there. A thread of its own asks (`visits`); this is how the CUDA thread talks to it
-//! and takes what it noted. A call of NVML that never returns keeps nobody here waiting for longer than
-//! a deadline.
+//! NVML's readings while a canary works on the GPU: clocks, the reasons that hold them back, the PCIe link, foreign
+//! processes. A thread of its own reads (`visits`); this is its interface for the CUDA thread. A call of NVML that never
+//! returns delays the CUDA thread by a deadline at most.
 
 mod visits;
 
@@ -15,10 +14,11 @@ use std::time::Duration;
 
 use host::inflight::{EVENTS_SLOT, Table};
 use model::clock::Mono;
+use model::sync::lock;
 use serde::{Deserialize, Serialize};
 
-/// How long NVML may take to answer a look; the dearest call takes some milliseconds.
-const LOOK: Duration = Duration::from_secs(2);
+/// How long NVML may take for a reading; the most expensive call takes some milliseconds.
+const READ: Duration = Duration::from_secs(2);
 /// How long NVML may take to start; it does within some tens of milliseconds.
 const START: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,7 @@ pub const IDLE: u64 = 0x1;
 
 /// The device to watch, and the library to ask.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct WatchTarget {
     /// The NVML library; empty for the loader's own search.
     pub nvml_library: PathBuf,
     /// PCI address of the GPU, as NVML gives it.
@@ -36,7 +36,7 @@ pub struct Target {
     pub instance: Option<(u32, u32)>,
 }
 
-/// What NVML told around a check.
+/// The readings around a check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Around {
     /// All clock event reasons seen, as bits of NVML's mask.
@@ -44,11 +44,11 @@ pub struct Around {
     /// Nanoseconds by which the driver's own counters of reasons moved: power cap, sync boost, software
     /// thermal, hardware thermal, hardware brake.
     pub reason_ns: [u64; 5],
-    /// SM clock as NVML told it last while the check ran, Hz; 0 if not told.
+    /// SM clock by the last reading while the check ran, Hz; 0 if not known.
     pub sm_clock_hertz: f64,
-    /// Memory clock as NVML told it last while the check ran, Hz; 0 if not told.
+    /// Memory clock by the last reading while the check ran, Hz; 0 if not known.
     pub memory_clock_hertz: f64,
-    /// Temperature at the end, degrees Celsius; 0 if not told.
+    /// Temperature at the end, degrees Celsius; 0 if not known.
     pub temperature_celsius: f64,
     /// Other processes seen on the device.
     pub others: Vec<u32>,
@@ -58,9 +58,9 @@ pub struct Around {
     pub pcie_replays: u64,
 }
 
-/// What NVML tells once of the GPU; 0 and empty for what it does not.
+/// Constants of the GPU; 0 and empty if not known.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct DeviceFacts {
     /// Driver version.
     pub driver_version: String,
     /// VBIOS version.
@@ -85,10 +85,10 @@ pub struct Facts {
     pub minor: Option<u32>,
 }
 
-/// A full look at the GPU, as made before and after each check.
+/// A full reading of the GPU, as made before and after each check.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
-    /// Processes on the device; `None` if the driver does not tell.
+pub struct DeviceReading {
+    /// Processes on the device; `None` if the driver does not list them.
     pub processes: Option<BTreeSet<u32>>,
     /// The driver's nanosecond counters of reasons, in the order of [`Around::reason_ns`].
     pub reason_ns: [Option<u64>; 5],
@@ -100,22 +100,22 @@ pub struct Look {
     pub replays: Option<u64>,
 }
 
-/// What was noted during a check.
+/// The readings during a check.
 #[derive(Clone, Debug, Default)]
 pub struct Notes {
-    /// Reasons seen while the GPU worked; idleness only if every look at it told that.
+    /// Reasons seen while the GPU worked; idleness only if every reading had it.
     reasons: Option<u64>,
-    /// SM clock, told last while the GPU worked, Hz.
+    /// SM clock, the last while the GPU worked, Hz.
     sm_clock: f64,
     /// Memory clock, likewise.
     memory_clock: f64,
-    /// PCIe generation and lanes, told last while the GPU worked.
+    /// PCIe generation and lanes, the last while the GPU worked.
     pub link: Option<(u32, u32)>,
 }
 
 impl Notes {
-    /// Adds the reasons of one look. One made just as work began or ended still tells that the GPU is idle, which is
-    /// no reason for the clock of that work.
+    /// Adds the reasons of one reading. A reading just as work began or ended still has the GPU idle, which is no reason
+    /// for the clock of that work.
     fn add_reasons(&mut self, seen: u64) {
         let before = self.reasons.unwrap_or(seen);
         self.reasons = Some((before | seen) & !IDLE | before & seen & IDLE);
@@ -124,41 +124,41 @@ impl Notes {
 
 /// The CUDA thread's end.
 #[derive(Debug)]
-pub struct Watch {
-    shared: Arc<Shared>,
+pub struct NvmlWatch {
+    shared: Arc<WatchShared>,
     thread: JoinHandle<()>,
 }
 
-/// What the two threads share.
+/// State of both threads.
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WatchShared {
+    state: Mutex<WatchState>,
     changed: Condvar,
     /// Odd while the GPU works for us; another number each time.
     work: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Full looks asked for, and how many of them were made.
+struct WatchState {
+    /// Full readings asked for, and how many of them were made.
     asked: u64,
     made: u64,
-    look: Look,
-    facts: Option<Facts>,
+    reading: DeviceReading,
+    facts: Option<DeviceFacts>,
     /// Whether NVML is to be asked over and over, and for the link too.
     watching: Option<Watching>,
     notes: Notes,
-    /// Numbers by which NVML may mean us.
-    friends: BTreeSet<u32>,
-    /// Others that were seen during this check, and in the whole run.
-    others: BTreeSet<u32>,
-    ever: BTreeSet<u32>,
+    /// The process ids that NVML may give for this process.
+    own_pids: BTreeSet<u32>,
+    /// Other processes seen during this check, and in the whole run.
+    foreign_pids: BTreeSet<u32>,
+    ever_foreign: BTreeSet<u32>,
     /// Why NVML cannot be used.
     broken: Option<String>,
     end: bool,
 }
 
-/// What a watch is for.
+/// The subject of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watching {
     /// Clocks, reasons and processes.
@@ -167,13 +167,13 @@ enum Watching {
     Link,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl WatchShared {
+    fn lock(&self) -> MutexGuard<'_, WatchState> {
+        lock(&self.state)
     }
 
-    /// Waits until `done` or the deadline; gives what `done` gave.
-    fn wait<T>(&self, within: Duration, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+    /// Waits until `done` gives a value, or the deadline.
+    fn wait<T>(&self, within: Duration, mut done: impl FnMut(&mut WatchState) -> Option<T>) -> Option<T> {
         let deadline = Mono::now() + within;
         let mut state = self.lock();
         loop {
@@ -189,55 +189,56 @@ impl Shared {
     }
 }
 
-impl Watch {
-    /// Starts the thread. `own` are the process ids by which NVML may mean this process.
-    pub fn start(target: Target, own: BTreeSet<u32>, table: &'static Table) -> io::Result<Watch> {
-        let shared = Arc::new(Shared::default());
-        shared.lock().friends = own;
+impl NvmlWatch {
+    /// Starts the thread. `own_pids`: the process ids that NVML may give for this process.
+    pub fn start(
+        target: WatchTarget,
+        own_pids: BTreeSet<u32>,
+        table: &'static Table,
+    ) -> io::Result<NvmlWatch> {
+        let shared = Arc::new(WatchShared::default());
+        shared.lock().own_pids = own_pids;
         let theirs = Arc::clone(&shared);
         let slot = table.writer(EVENTS_SLOT);
-        let thread = std::thread::Builder::new()
-            .name("watch".into())
-            .stack_size(512 * 1024)
-            .spawn(move || visits::run(&theirs, &target, slot))?;
-        Ok(Watch { shared, thread })
+        let thread = host::thread::spawn("watch", 512, move || visits::run(&theirs, &target, slot))?;
+        Ok(NvmlWatch { shared, thread })
     }
 
-    /// What NVML tells once, when it has started; why it cannot be used otherwise.
-    pub fn facts(&self) -> Result<Facts, String> {
-        let told = self.shared.wait(START, |state| match (&state.broken, &state.facts) {
+    /// The constants of the GPU, after the start of NVML; else the reason why NVML cannot be used.
+    pub fn facts(&self) -> Result<DeviceFacts, String> {
+        let facts = self.shared.wait(START, |state| match (&state.broken, &state.facts) {
             (Some(text), _) => Some(Err(text.clone())),
             (None, Some(facts)) => Some(Ok(facts.clone())),
             (None, None) => None,
         });
-        told.unwrap_or_else(|| Err(format!("NVML did not start within {} s", START.as_secs())))
+        facts.unwrap_or_else(|| Err(format!("NVML did not start within {} s", START.as_secs())))
     }
 
-    /// A full look, made after it was asked for. `None` if NVML does not answer in time.
-    pub fn look(&self) -> Option<Look> {
+    /// A full reading, made after this call. `None` if NVML does not answer in time.
+    pub fn read(&self) -> Option<DeviceReading> {
         let asked = {
             let mut state = self.shared.lock();
             state.asked += 1;
             state.asked
         };
         self.shared.changed.notify_all();
-        self.shared.wait(LOOK, |state| match state.broken {
+        self.shared.wait(READ, |state| match state.broken {
             Some(_) => Some(None),
-            None => (state.made >= asked).then(|| Some(state.look.clone())),
+            None => (state.made >= asked).then(|| Some(state.reading.clone())),
         })?
     }
 
-    /// Takes a process for this one.
-    pub fn befriend(&self, pid: u32) {
+    /// Counts a process id as an own one.
+    pub fn ignore_pid(&self, pid: u32) {
         let mut state = self.shared.lock();
-        state.friends.insert(pid);
-        state.others.remove(&pid);
-        state.ever.remove(&pid);
+        state.own_pids.insert(pid);
+        state.foreign_pids.remove(&pid);
+        state.ever_foreign.remove(&pid);
     }
 
-    /// Other processes that were seen so far.
-    pub fn others(&self) -> Vec<u32> {
-        self.shared.lock().ever.iter().copied().collect()
+    /// Foreign processes seen so far.
+    pub fn foreign_pids(&self) -> Vec<u32> {
+        self.shared.lock().ever_foreign.iter().copied().collect()
     }
 
     /// Begins to watch a check.
@@ -245,24 +246,24 @@ impl Watch {
         let mut state = self.shared.lock();
         state.watching = Some(if link { Watching::Link } else { Watching::Clocks });
         state.notes = Notes::default();
-        state.others.clear();
+        state.foreign_pids.clear();
         drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// Ends it.
+    /// Ends the watch of a check.
     pub fn end(&self) -> Notes {
         let mut state = self.shared.lock();
         state.watching = None;
         std::mem::take(&mut state.notes)
     }
 
-    /// What was noted so far.
+    /// The readings so far.
     pub fn notes(&self) -> Notes {
         self.shared.lock().notes.clone()
     }
 
-    /// Says that the GPU begins to work for us, or that it has ended.
+    /// Notes that the GPU begins or ends to work for the canary.
     pub fn working(&self, working: bool) {
         let now = self.shared.work.load(Ordering::Relaxed);
         if (now % 2 == 1) != working {
@@ -270,13 +271,18 @@ impl Watch {
         }
     }
 
-    /// What NVML told around a check.
-    pub fn around(&self, before: Option<&Look>, notes: &Notes, after: Option<&Look>) -> Around {
-        let others = self.shared.lock().others.iter().copied().collect();
+    /// The readings around a check.
+    pub fn around(
+        &self,
+        before: Option<&DeviceReading>,
+        notes: &Notes,
+        after: Option<&DeviceReading>,
+    ) -> Around {
+        let others = self.shared.lock().foreign_pids.iter().copied().collect();
         around(before, notes, after, others)
     }
 
-    /// Ends the thread, and waits for it however long its call takes: a GPU's client is not to end in the
+    /// Ends the thread, and waits for it however long its call takes: a GPU's client must not end in the
     /// middle of one.
     pub fn finish(self) {
         self.shared.lock().end = true;
@@ -287,21 +293,26 @@ impl Watch {
     }
 }
 
-/// Joins two looks and the notes between them. What was not told on both sides did not move.
-fn around(before: Option<&Look>, notes: &Notes, after: Option<&Look>, others: Vec<u32>) -> Around {
-    let grown = |of: &dyn Fn(&Look) -> Option<u64>| match (before.and_then(of), after.and_then(of)) {
+/// Joins two readings and the notes between them. A value that one reading lacks did not grow.
+fn around(
+    before: Option<&DeviceReading>,
+    notes: &Notes,
+    after: Option<&DeviceReading>,
+    others: Vec<u32>,
+) -> Around {
+    let grown = |of: &dyn Fn(&DeviceReading) -> Option<u64>| match (before.and_then(of), after.and_then(of)) {
         (Some(before), Some(after)) => after.saturating_sub(before),
         _ => 0,
     };
     Around {
         reasons: notes.reasons.unwrap_or(0),
-        reason_ns: std::array::from_fn(|i| grown(&|look| look.reason_ns[i])),
+        reason_ns: std::array::from_fn(|i| grown(&|reading| reading.reason_ns[i])),
         sm_clock_hertz: notes.sm_clock,
         memory_clock_hertz: notes.memory_clock,
-        temperature_celsius: after.and_then(|look| look.temperature).unwrap_or(0.0),
+        temperature_celsius: after.and_then(|reading| reading.temperature).unwrap_or(0.0),
         others,
-        corrected_errors: grown(&|look| look.corrected),
-        pcie_replays: grown(&|look| look.replays),
+        corrected_errors: grown(&|reading| reading.corrected),
+        pcie_replays: grown(&|reading| reading.replays),
     }
 }
 
@@ -309,12 +320,12 @@ fn around(before: Option<&Look>, notes: &Notes, after: Option<&Look>, others: Ve
 mod tests {
     use super::*;
 
-    fn look(ns: [Option<u64>; 5], corrected: Option<u64>) -> Look {
-        Look { reason_ns: ns, corrected, temperature: Some(41.0), ..Look::default() }
+    fn look(ns: [Option<u64>; 5], corrected: Option<u64>) -> DeviceReading {
+        DeviceReading { reason_ns: ns, corrected, temperature: Some(41.0), ..DeviceReading::default() }
     }
 
     #[test]
-    fn counters_are_told_as_growth_and_only_where_both_looks_have_them() {
+    fn counters_become_growth_only_where_both_readings_have_them() {
         let before = look([Some(5), Some(9), None, Some(7), Some(1)], Some(100));
         let after = look([Some(8), Some(9), Some(4), None, Some(0)], Some(103));
         let notes = Notes { reasons: Some(0x24), sm_clock: 1e9, memory_clock: 2e9, link: None };
@@ -327,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn idleness_counts_only_if_it_was_told_all_the_while() {
+    fn idleness_counts_only_if_every_reading_has_it() {
         let notes = |seen: &[u64]| {
             let mut notes = Notes::default();
             seen.iter().for_each(|reasons| notes.add_reasons(*reasons));
@@ -342,9 +353,9 @@ mod tests {
 
     #[test]
     fn work_is_marked_by_odd_numbers_that_differ() {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WatchShared::default());
         let thread = std::thread::spawn(|| {});
-        let watch = Watch { shared: Arc::clone(&shared), thread };
+        let watch = NvmlWatch { shared: Arc::clone(&shared), thread };
         let now = || shared.work.load(Ordering::Relaxed);
         watch.working(false);
         assert_eq!(now(), 0);

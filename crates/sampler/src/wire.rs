@@ -253,11 +253,11 @@ mod tests {
     #[test]
     fn the_most_processes_fit_in_a_frame_and_more_are_refused() {
         use model::owners::GpuProcess;
-        use model::sample::{MAX_PROCESSES, Part, Rows, Source};
+        use model::sample::{BatchKey, MAX_PROCESSES, Rows, Source};
         let widest =
             GpuProcess { pid: u32::MAX, instance: Some((u32::MAX, u32::MAX)), memory: Some(u64::MAX) };
         let batch = |count| Batch {
-            part: Part { collector: Source::Nvml, gpu: None, tier: Tier::Normal },
+            part: BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Normal },
             epoch: 0,
             taken: model::clock::Mono(0),
             nanos: 0,

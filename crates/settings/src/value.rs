@@ -12,7 +12,7 @@ use glob::Pattern;
 use tracing::Level;
 
 use model::catalog::schema::KnownLabel;
-use model::catalog::{MetricGroup, CanaryCheck, CanaryMode, PerfEvent};
+use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
 /// Longest path of a Unix socket: `sun_path` without its final NUL.
 const SOCKET_PATH_BYTES: usize = 107;

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use super::latency::Latency;
 use model::cpus::CpuSet;
-use model::fact::pci_address;
+use model::pci::pci_address;
 use model::topology::Topology;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, DevicePlacement};
 
 /// What the driver says of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,9 +70,9 @@ pub struct Gpu {
     pub minor: Option<u32>,
     /// Where it sits.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: DevicePlacement,
     /// Its share of the CPUs.
-    pub share: Share,
+    pub share: CpuShare,
     /// MIG devices on it.
     pub slices: Vec<Slice>,
 }
@@ -91,7 +91,7 @@ pub struct Slice {
     /// NVML's compute instance id.
     pub compute_instance: u32,
     /// Its share of the CPUs of the GPU.
-    pub share: Share,
+    pub share: CpuShare,
 }
 
 /// Who gets a share: a GPU without MIG devices, or a MIG device.
@@ -115,7 +115,7 @@ impl<'a> Taker<'a> {
     }
 
     /// Its share.
-    pub fn share(&self) -> &'a Share {
+    pub fn share(&self) -> &'a CpuShare {
         self.slice.map_or(&self.gpu.share, |slice| &slice.share)
     }
 
@@ -141,7 +141,7 @@ impl Map {
     /// Joins the machine with what the driver says of its GPUs, by PCI address.
     pub fn new(mut topology: Topology, known: &[Known]) -> Map {
         let mut rest = place::gpus(&topology);
-        let mut joined: Vec<(Option<&Known>, Place)> = Vec::new();
+        let mut joined: Vec<(Option<&Known>, DevicePlacement)> = Vec::new();
         let mut known: Vec<&Known> = known.iter().collect();
         known.sort_by_key(|gpu| gpu.index);
         for gpu in known {
@@ -167,7 +167,7 @@ impl Map {
         let shares = shares(&topology, &joined);
         let left_over = divide::left_over(&topology, &shares);
         let mut unlisted = 0;
-        let gpu = |((known, place), share): ((Option<&Known>, Place), Share)| {
+        let gpu = |((known, place), share): ((Option<&Known>, DevicePlacement), CpuShare)| {
             let label = known.map_or_else(
                 || {
                     unlisted += 1;
@@ -210,11 +210,11 @@ impl Gpu {
 }
 
 /// The share of each, divided in the order of addresses, as the daemon does: it is the same whoever lists the GPUs.
-fn shares(topology: &Topology, joined: &[(Option<&Known>, Place)]) -> Vec<Share> {
+fn shares(topology: &Topology, joined: &[(Option<&Known>, DevicePlacement)]) -> Vec<CpuShare> {
     let mut order: Vec<usize> = (0..joined.len()).collect();
     order.sort_by_key(|at| &joined[*at].1.address);
     let near: Vec<CpuSet> = order.iter().map(|at| joined[*at].1.cpus.clone()).collect();
-    let mut shares = vec![Share::default(); joined.len()];
+    let mut shares = vec![CpuShare::default(); joined.len()];
     for (at, share) in order.into_iter().zip(divide::among_gpus(topology, &near)) {
         shares[at] = share;
     }
@@ -222,8 +222,8 @@ fn shares(topology: &Topology, joined: &[(Option<&Known>, Place)]) -> Vec<Share>
 }
 
 /// Where a GPU sits that no PCI tree shows.
-fn nowhere(topology: &Topology, gpu: &Known) -> Place {
-    Place {
+fn nowhere(topology: &Topology, gpu: &Known) -> DevicePlacement {
+    DevicePlacement {
         address: gpu.pci_address.clone(),
         numa_node: None,
         cpus: topology.cpus.clone(),
@@ -236,14 +236,14 @@ fn nowhere(topology: &Topology, gpu: &Known) -> Place {
     }
 }
 
-fn slices(topology: &Topology, known: Option<&Known>, label: &str, share: &Share) -> Vec<Slice> {
+fn slices(topology: &Topology, known: Option<&Known>, label: &str, share: &CpuShare) -> Vec<Slice> {
     let Some(known) = known else { return Vec::new() };
     let weights: Vec<u32> = known.slices.iter().map(|slice| divide::compute_slices(&slice.profile)).collect();
     let mut shares = divide::among_slices(topology, &share.cpus, &weights);
     for of_slice in &mut shares {
         of_slice.shared |= share.shared;
     }
-    let slice = |(at, (slice, share)): (usize, (&KnownSlice, Share))| Slice {
+    let slice = |(at, (slice, share)): (usize, (&KnownSlice, CpuShare))| Slice {
         label: format!("{label}.{}", at + 1),
         uuid: slice.uuid.clone(),
         profile: slice.profile.clone(),

@@ -11,7 +11,7 @@ use canary::report::{End, Order, Report, Run};
 use canary::stray;
 use host::Host;
 use host::child::{self, Voice};
-use model::canary::{News, Outcome, Place};
+use model::canary::{CanaryEvent, Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CanaryCheck, CanarySkip, CanaryVerdict, Gpu};
 use model::clock::{Mono, unix_seconds};
@@ -44,7 +44,7 @@ impl Collector {
             self.last_peer.clone_from(&peer);
         }
         self.desk.with(|state| state.schedule.began(Mono::now(), place));
-        self.tell(News::Began(place.clone()));
+        self.tell(CanaryEvent::Began(place.clone()));
         self.borrow(peer.as_ref(), true);
         let (mut run, mut remains) = self.run_once(place, &order);
         if worth_another_try(&run)
@@ -61,7 +61,7 @@ impl Collector {
         self.conclude(place, run);
         if over {
             // What was told to hang may have ended at the same moment.
-            self.tell(News::Hung(place.clone(), None));
+            self.tell(CanaryEvent::Hung(place.clone(), None));
         }
         self.borrow(peer.as_ref(), false);
         self.left.extend(remains.map(|remains| Process { place: place.clone(), peer, remains, said: None }));
@@ -82,7 +82,7 @@ impl Collector {
 
     fn borrow(&self, peer: Option<&Gpu>, takes_part: bool) {
         if let Some(peer) = peer {
-            self.tell(News::Borrowed(peer.clone(), takes_part));
+            self.tell(CanaryEvent::Peer(peer.clone(), takes_part));
         }
     }
 
@@ -225,7 +225,7 @@ impl Collector {
             state.last.retain(|place, _| !gone(&place.gpu));
             state.last.insert(place.clone(), outcome.clone());
         });
-        self.tell(News::Ended(Box::new(outcome)));
+        self.tell(CanaryEvent::Ended(Box::new(outcome)));
     }
 }
 

@@ -12,7 +12,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// and only after a line of ours or this many records: a chatty kernel does not wear the disk.
 const MANY: u64 = 1000;
 
-/// Whether a record is news.
+/// Whether a record is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
     /// It was taken in already.
@@ -24,7 +24,7 @@ pub enum Age {
     New,
 }
 
-/// Where the reading stands.
+/// How far the log was read.
 #[derive(Debug)]
 pub struct Position {
     started: Mono,
@@ -73,7 +73,7 @@ impl Position {
 
     /// Notes a record, given its number and its time in microseconds since boot.
     pub fn take(&mut self, sequence: u64, micros: u64) -> Age {
-        // A log that was opened anew is read from its start.
+        // A log that was opened again is read from its start.
         if self.newest.is_some_and(|newest| sequence <= newest) {
             return Age::Seen;
         }
@@ -178,7 +178,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_record_is_new_twice(mut numbers in prop::collection::vec(0u64..50, 1..80), cut in 0usize..80) {
-            // A log that is opened anew is read from its start.
+            // A log that is opened again is read from its start.
             numbers.sort_unstable();
             numbers.dedup();
             let mut position = Position::at(START, None, None);

@@ -1,4 +1,4 @@
-//! Lines of the kernel log. /dev/kmsg gives one record a read and wakes poll(2); a regular file or a pipe
+//! LineSplitter of the kernel log. /dev/kmsg gives one record a read and wakes poll(2); a regular file or a pipe
 //! (as tests have) is followed as it grows.
 
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ const FILE_LOOK: Duration = Duration::from_millis(100);
 
 /// What a read gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Got {
+pub enum ReadOutcome {
     /// Records.
     Records,
     /// The log ran over: records are lost, the next read goes on behind them.
@@ -32,28 +32,28 @@ pub enum Got {
 
 /// An open log.
 #[derive(Debug)]
-pub struct Reader {
+pub struct LogReader {
     file: File,
     device: bool,
     buffer: Vec<u8>,
-    lines: Lines,
+    lines: LineSplitter,
 }
 
-impl Reader {
+impl LogReader {
     /// Opens the log at its start, never to wait on it.
-    pub fn open(path: &Path) -> io::Result<Reader> {
+    pub fn open(path: &Path) -> io::Result<LogReader> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let device = file.metadata()?.file_type().is_char_device();
-        Ok(Reader { file, device, buffer: vec![0; BUFFER], lines: Lines::default() })
+        Ok(LogReader { file, device, buffer: vec![0; BUFFER], lines: LineSplitter::default() })
     }
 
     /// Reads once and gives each line that has ended, with whether it is whole.
-    pub fn next(&mut self, line: impl FnMut(&[u8], bool)) -> io::Result<Got> {
+    pub fn next(&mut self, line: impl FnMut(&[u8], bool)) -> io::Result<ReadOutcome> {
         match self.file.read(&mut self.buffer) {
-            Ok(0) => Ok(Got::Nothing),
+            Ok(0) => Ok(ReadOutcome::Nothing),
             Ok(length) => {
                 self.lines.push(&self.buffer[..length], line);
-                Ok(Got::Records)
+                Ok(ReadOutcome::Records)
             }
             Err(error) => meaning(error),
         }
@@ -66,7 +66,7 @@ impl Reader {
         if self.device {
             watched.push(PollFd::new(self.file.as_fd(), PollFlags::POLLIN));
         } else {
-            // A file is always ready, and so is a pipe that nobody writes to.
+            // A file is always ready, and so is a pipe without a writer.
             time = time.min(FILE_LOOK);
         }
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
@@ -78,23 +78,23 @@ impl Reader {
 }
 
 /// What an error of a read means.
-fn meaning(error: io::Error) -> io::Result<Got> {
+fn meaning(error: io::Error) -> io::Result<ReadOutcome> {
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EAGAIN) => Ok(Got::Nothing),
-        Some(Errno::EINTR) => Ok(Got::Records),
-        Some(Errno::EPIPE) => Ok(Got::Overrun),
+        Some(Errno::EAGAIN) => Ok(ReadOutcome::Nothing),
+        Some(Errno::EINTR) => Ok(ReadOutcome::Records),
+        Some(Errno::EPIPE) => Ok(ReadOutcome::Overrun),
         _ => Err(error),
     }
 }
 
 /// Puts lines together from pieces, in bounded memory.
 #[derive(Debug, Default)]
-struct Lines {
+struct LineSplitter {
     begun: Vec<u8>,
     cut: bool,
 }
 
-impl Lines {
+impl LineSplitter {
     /// Takes in a piece and gives each line that has ended with it, and whether it is whole.
     fn push(&mut self, piece: &[u8], mut line: impl FnMut(&[u8], bool)) {
         let mut pieces = piece.split(|b| *b == b'\n').peekable();
@@ -127,7 +127,7 @@ mod tests {
             text in "[a-c\n]{0,200}", sizes in prop::collection::vec(1usize..20, 1..100)
         ) {
             let bytes = text.as_bytes();
-            let (mut lines, mut got, mut at) = (Lines::default(), Vec::new(), 0);
+            let (mut lines, mut got, mut at) = (LineSplitter::default(), Vec::new(), 0);
             for size in sizes.iter().cycle() {
                 if at >= bytes.len() {
                     break;
@@ -148,14 +148,14 @@ mod tests {
     #[test]
     fn an_overrun_is_no_failure() {
         let meant = |errno: Errno| meaning(errno.into()).ok();
-        assert_eq!(meant(Errno::EPIPE), Some(Got::Overrun));
-        assert_eq!(meant(Errno::EAGAIN), Some(Got::Nothing));
+        assert_eq!(meant(Errno::EPIPE), Some(ReadOutcome::Overrun));
+        assert_eq!(meant(Errno::EAGAIN), Some(ReadOutcome::Nothing));
         assert_eq!((meant(Errno::EIO), meant(Errno::EINVAL)), (None, None));
     }
 
     #[test]
     fn a_line_without_end_takes_bounded_memory() {
-        let mut lines = Lines::default();
+        let mut lines = LineSplitter::default();
         let mut got = Vec::new();
         for _ in 0..100 {
             lines.push(&[b'x'; 10_000], |_, _| panic!("it has not ended"));

@@ -4,7 +4,8 @@
 //! within the code would otherwise count as another code. Lines that a process wrote into the log do not
 //! count; the kernel marks them by their facility.
 
-use model::fact::{KernelLine, pci_address};
+use model::fact::KernelLine;
+use model::pci::pci_address;
 
 /// Longest text that is kept of a line, in bytes.
 const MAX_TEXT: usize = 1024;
@@ -28,9 +29,9 @@ pub struct Record<'a> {
 
 /// What a line says to us.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum LineMeaning {
     /// A fault or another thing that happened, and its text.
-    Told(KernelLine, String),
+    Fact(KernelLine, String),
     /// The driver's, but no event: a detail of one, or small talk.
     Driver,
     /// Begins like a fault and cannot be understood.
@@ -53,33 +54,33 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 }
 
 /// What the text of a record says.
-pub fn classify(text: &[u8]) -> Verdict {
-    // Most lines of a kernel log are somebody else's: they are told by their first bytes.
+pub fn classify(text: &[u8]) -> LineMeaning {
+    // Most lines of a kernel log have other sources: their first bytes show that.
     if text.starts_with(OOM_KILL) {
-        return oom_kill(text).map_or(Verdict::NotOurs, |line| Verdict::Told(line, kept(text)));
+        return oom_kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));
     }
     let ours = text.starts_with(b"NVRM:") || text.starts_with(b"nvidia-");
     if !ours {
-        return Verdict::NotOurs;
+        return LineMeaning::NotOurs;
     }
     let text = kept(text);
     if let Some(rest) = text.strip_prefix("NVRM: Xid") {
-        return xid(rest).map_or(Verdict::Malformed, |line| Verdict::Told(line, text.clone()));
+        return xid(rest).map_or(LineMeaning::Malformed, |line| LineMeaning::Fact(line, text.clone()));
     }
     if let Some(rest) = text.strip_prefix("nvidia-nvswitch") {
         return switch(rest, &text);
     }
     if let Some(rest) = text.strip_prefix("NVRM: loading NVIDIA UNIX ") {
         return match version(rest) {
-            Some(version) => Verdict::Told(KernelLine::DriverLoaded { version }, text),
-            None => Verdict::Malformed,
+            Some(version) => LineMeaning::Fact(KernelLine::DriverLoaded { version }, text),
+            None => LineMeaning::Malformed,
         };
     }
     // The last word of the kernel module when it is removed, also after it found no GPU to drive.
     if text.starts_with("nvidia-nvlink: Unregistered") && text.contains("Nvlink Core") {
-        return Verdict::Told(KernelLine::DriverUnloaded, text);
+        return LineMeaning::Fact(KernelLine::DriverUnloaded, text);
     }
-    Verdict::Driver
+    LineMeaning::Driver
 }
 
 /// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
@@ -133,10 +134,10 @@ fn xid(rest: &str) -> Option<KernelLine> {
 
 /// `3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up`. The driver logs each such fault with
 /// further lines of the same code for its severity and its data, which are no faults of their own.
-fn switch(rest: &str, text: &str) -> Verdict {
-    let Some((nvswitch, rest)) = rest.split_once(": ") else { return Verdict::Driver };
-    let Some(rest) = rest.strip_prefix("SXid") else { return Verdict::Driver };
-    let told = || {
+fn switch(rest: &str, text: &str) -> LineMeaning {
+    let Some((nvswitch, rest)) = rest.split_once(": ") else { return LineMeaning::Driver };
+    let Some(rest) = rest.strip_prefix("SXid") else { return LineMeaning::Driver };
+    let parsed = || {
         let (place, rest) = rest.strip_prefix(" (")?.split_once(')')?;
         let pci = pci_address(place.strip_prefix("PCI:").unwrap_or(place))?;
         let (code, rest) = code(rest.strip_prefix(": ")?)?;
@@ -146,10 +147,10 @@ fn switch(rest: &str, text: &str) -> Verdict {
         let fatal = rest.starts_with("Fatal");
         numbered.then(|| (detail, KernelLine::Sxid { nvswitch: nvswitch.to_owned(), pci, code, fatal }))
     };
-    match told() {
-        Some((true, _)) => Verdict::Driver,
-        Some((false, line)) => Verdict::Told(line, text.to_owned()),
-        None => Verdict::Malformed,
+    match parsed() {
+        Some((true, _)) => LineMeaning::Driver,
+        Some((false, line)) => LineMeaning::Fact(line, text.to_owned()),
+        None => LineMeaning::Malformed,
     }
 }
 
@@ -181,7 +182,7 @@ mod tests {
 
     fn xid_of(text: &str) -> Option<(String, u32, Option<u32>, Option<String>)> {
         match classify(text.as_bytes()) {
-            Verdict::Told(KernelLine::Xid { pci, code, pid, process, .. }, _) => {
+            LineMeaning::Fact(KernelLine::Xid { pci, code, pid, process, .. }, _) => {
                 Some((pci, code, pid, process))
             }
             _ => None,
@@ -193,7 +194,7 @@ mod tests {
         let record = parse(b"4,1234,5678901,-,caller=T522;NVRM: a; b").unwrap();
         assert_eq!((record.kernel, record.sequence, record.micros), (true, 1234, 5_678_901));
         assert_eq!(record.text, b"NVRM: a; b");
-        assert!(!parse(b"12,1,2,-;NVRM: Xid (PCI:0000:06:00): 79, told by a process").unwrap().kernel);
+        assert!(!parse(b"12,1,2,-;NVRM: Xid (PCI:0000:06:00): 79, written by a process").unwrap().kernel);
         for none in [
             "",
             " SUBSYSTEM=pci",
@@ -218,12 +219,12 @@ mod tests {
         };
         let killed = KernelLine::OomKill { group: "/kubepods.slice/x.scope".into(), pid: 522 };
         for name in ["python3", "a,pid=1,uid=0", "x,task=y", ""] {
-            let told = classify(line(name).as_bytes());
-            assert!(matches!(&told, Verdict::Told(line, _) if *line == killed), "{told:?}");
+            let meaning = classify(line(name).as_bytes());
+            assert!(matches!(&meaning, LineMeaning::Fact(line, _) if *line == killed), "{meaning:?}");
         }
         let whole = line("python3");
         for cut in ["oom-kill:", &whole[..whole.len() - 9], "oom-kill:task_memcg=/a,task=b,pid=1"] {
-            assert_eq!(classify(cut.as_bytes()), Verdict::NotOurs, "{cut}");
+            assert_eq!(classify(cut.as_bytes()), LineMeaning::NotOurs, "{cut}");
         }
     }
 
@@ -261,7 +262,8 @@ mod tests {
     #[test]
     fn mig_instances_are_read() {
         let text = b"NVRM: Xid (PCI:0000:06:00 GPU-I:05 GPU-CI:01): 43, pid=7, name=x, Ch 1";
-        let Verdict::Told(KernelLine::Xid { gpu_instance, compute_instance, .. }, _) = classify(text) else {
+        let LineMeaning::Fact(KernelLine::Xid { gpu_instance, compute_instance, .. }, _) = classify(text)
+        else {
             panic!()
         };
         assert_eq!((gpu_instance, compute_instance), (Some(5), Some(1)));
@@ -282,7 +284,7 @@ mod tests {
             "nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 2003",
             "NVRM: loading NVIDIA UNIX x86_64 Ker",
         ] {
-            assert_eq!(classify(text.as_bytes()), Verdict::Malformed, "{text}");
+            assert_eq!(classify(text.as_bytes()), LineMeaning::Malformed, "{text}");
         }
     }
 
@@ -293,14 +295,17 @@ mod tests {
             "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Severity 0 Engine instance 44 Sub-engine instance 00",
             "nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Data {0x0000002b, 0x0000002b}",
         ];
-        let told: Vec<Verdict> = lines.iter().map(|line| classify(line.as_bytes())).collect();
+        let meanings: Vec<LineMeaning> = lines.iter().map(|line| classify(line.as_bytes())).collect();
         let line =
             KernelLine::Sxid { nvswitch: "3".into(), pci: "0000:04:00".into(), code: 22013, fatal: false };
-        assert_eq!(told, [Verdict::Told(line, lines[0].into()), Verdict::Driver, Verdict::Driver]);
+        assert_eq!(
+            meanings,
+            [LineMeaning::Fact(line, lines[0].into()), LineMeaning::Driver, LineMeaning::Driver]
+        );
         let fatal =
             classify(b"nvidia-nvswitch0: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up");
-        assert!(matches!(fatal, Verdict::Told(KernelLine::Sxid { fatal: true, .. }, _)), "{fatal:?}");
-        assert_eq!(classify(b"nvidia-nvswitch0: using MSI"), Verdict::Driver);
+        assert!(matches!(fatal, LineMeaning::Fact(KernelLine::Sxid { fatal: true, .. }, _)), "{fatal:?}");
+        assert_eq!(classify(b"nvidia-nvswitch0: using MSI"), LineMeaning::Driver);
     }
 
     #[test]
@@ -309,28 +314,28 @@ mod tests {
             "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon Jan  5 12:00:00 UTC 2026",
             "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-H04-03-1)",
         ] {
-            let Verdict::Told(KernelLine::DriverLoaded { version }, _) = classify(text.as_bytes()) else {
+            let LineMeaning::Fact(KernelLine::DriverLoaded { version }, _) = classify(text.as_bytes()) else {
                 panic!("{text}")
             };
             assert_eq!(version, "580.159.04");
         }
         let gone = "nvidia-nvlink: Unregistered Nvlink Core, major device number 236";
-        assert_eq!(classify(gone.as_bytes()), Verdict::Told(KernelLine::DriverUnloaded, gone.into()));
-        assert_eq!(classify(b"nvidia-nvlink: Nvlink Core is being initialized"), Verdict::Driver);
-        assert_eq!(classify(b"NVRM: GPU at PCI:0000:06:00: GPU-12"), Verdict::Driver);
-        assert_eq!(classify(b"usb 1-1: NVRM: Xid (PCI:0000:06:00): 79, x"), Verdict::NotOurs);
+        assert_eq!(classify(gone.as_bytes()), LineMeaning::Fact(KernelLine::DriverUnloaded, gone.into()));
+        assert_eq!(classify(b"nvidia-nvlink: Nvlink Core is being initialized"), LineMeaning::Driver);
+        assert_eq!(classify(b"NVRM: GPU at PCI:0000:06:00: GPU-12"), LineMeaning::Driver);
+        assert_eq!(classify(b"usb 1-1: NVRM: Xid (PCI:0000:06:00): 79, x"), LineMeaning::NotOurs);
     }
 
     #[test]
     fn bytes_that_are_no_text_and_long_lines_do_no_harm() {
         let mut line = b"NVRM: Xid (PCI:0000:06:00): 31, pid=5, name=\xff\x00\xfe, ".to_vec();
         line.resize(10_240, b'x');
-        let Verdict::Told(KernelLine::Xid { code: 31, pid: Some(5), .. }, text) = classify(&line) else {
+        let LineMeaning::Fact(KernelLine::Xid { code: 31, pid: Some(5), .. }, text) = classify(&line) else {
             panic!()
         };
         assert!(text.len() <= MAX_TEXT * 3 && !text.contains('\0'));
         line.resize(100_000, 0);
-        assert!(matches!(classify(&line), Verdict::Told(..)));
+        assert!(matches!(classify(&line), LineMeaning::Fact(..)));
     }
 
     proptest! {
@@ -346,8 +351,8 @@ mod tests {
         #[test]
         fn a_line_cut_anywhere_never_tells_another_code(code in 1u32..2000, cut in 0usize..90) {
             let whole = format!("NVRM: Xid (PCI:0000:06:00): {code}, pid=1234, name=worker, channel 0x0000000a");
-            if let Some((pci, told, ..)) = xid_of(&whole[..cut.min(whole.len())]) {
-                prop_assert_eq!((pci.as_str(), told), ("0000:06:00", code));
+            if let Some((pci, found, ..)) = xid_of(&whole[..cut.min(whole.len())]) {
+                prop_assert_eq!((pci.as_str(), found), ("0000:06:00", code));
             }
         }
 

@@ -1,4 +1,4 @@
-//! The collector on a file that stands for /dev/kmsg.
+//! The collector on a file in place of /dev/kmsg.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use settings::Config;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A folder that stands for a host, and a collector that reads it.
+/// A folder in place of a host, and a collector that reads it.
 struct Bench {
     root: tempfile::TempDir,
 }
@@ -23,7 +23,7 @@ struct Running {
     context: Context,
     thread: JoinHandle<()>,
     facts: Vec<Fact>,
-    hindered: Option<String>,
+    unavailable: Option<String>,
     listens: bool,
     counted: [f64; KmsgOutcome::ALL.len()],
 }
@@ -53,26 +53,26 @@ impl Bench {
         };
         let thread = start(context.clone()).unwrap();
         let counted = [0.0; KmsgOutcome::ALL.len()];
-        Running { context, thread, facts: Vec::new(), hindered: None, listens: false, counted }
+        Running { context, thread, facts: Vec::new(), unavailable: None, listens: false, counted }
     }
 }
 
 impl Running {
-    /// Takes letters until the condition holds.
+    /// Takes pending until the condition holds.
     fn until(&mut self, what: &str, done: impl Fn(&Running) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !done(self) {
             assert!(Instant::now() < deadline, "{what}: {} facts, {:?}", self.facts.len(), self.counted);
-            let letters = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
-            self.facts.extend(letters.facts.into_iter().map(|(_, fact)| fact));
-            for event in letters.events {
+            let pending = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
+            self.facts.extend(pending.facts.into_iter().map(|(_, fact)| fact));
+            for event in pending.events {
                 match event {
-                    Event::Hindered(Source::Kmsg, why) => self.hindered = why,
-                    Event::ReadsKernelLog(since) => self.listens = since.is_some(),
+                    LedgerEvent::CollectorUnavailable(Source::Kmsg, why) => self.unavailable = why,
+                    LedgerEvent::ReadsKernelLog(since) => self.listens = since.is_some(),
                     _ => {}
                 }
             }
-            for batch in letters.batches {
+            for batch in pending.batches {
                 let rows = &batch.rows.groups()[0].1;
                 for (at, row) in rows.iter().take(self.counted.len()).enumerate() {
                     self.counted[at] = row.value;
@@ -100,8 +100,8 @@ fn xid(sequence: u64, code: u32) -> String {
 }
 
 fn codes(facts: &[Fact]) -> Vec<(u32, bool)> {
-    let code = |fact: &Fact| match &fact.what {
-        What::Kernel(KernelFact { old, line: KernelLine::Xid { code, .. }, .. }) => Some((*code, *old)),
+    let code = |fact: &Fact| match &fact.kind {
+        FactKind::Kernel(KernelFact { old, line: KernelLine::Xid { code, .. }, .. }) => Some((*code, *old)),
         _ => None,
     };
     facts.iter().filter_map(code).collect()
@@ -172,7 +172,7 @@ fn garbage_counts_as_no_fault_and_hides_none() {
 fn a_log_that_is_not_there_is_said_to_be_absent() {
     let bench = Bench::new();
     let mut run = bench.start();
-    run.until("why", |r| r.hindered.as_deref() == Some("there is no /dev/kmsg"));
+    run.until("why", |r| r.unavailable.as_deref() == Some("there is no /dev/kmsg"));
     assert!(!Path::new(&bench.root.path().join("dev/kmsg")).exists());
     run.end();
 }

@@ -34,15 +34,15 @@ const MAX_LINKS: usize = 8;
 
 /// A library on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct DriverLibrary {
     /// Where it is, as the host knows it.
     pub path: PathBuf,
-    /// Its version; `None` if the name of its file does not tell.
+    /// Its version; `None` if the name of its file has none.
     pub version: Option<String>,
 }
 
 /// The management library that is configured, or those found.
-pub fn find(host: &Host, config: &Config) -> Vec<Found> {
+pub fn find(host: &Host, config: &Config) -> Vec<DriverLibrary> {
     let configured = &config.sampler.nvml_library;
     // A name without a folder is searched for by the loader, as no name is.
     if configured.components().count() < 2 {
@@ -53,8 +53,8 @@ pub fn find(host: &Host, config: &Config) -> Vec<Found> {
 }
 
 /// The libraries of this name in the usual folders, each file once.
-pub fn search(host: &Host, name: &str) -> Vec<Found> {
-    let mut found: Vec<Found> = Vec::new();
+pub fn search(host: &Host, name: &str) -> Vec<DriverLibrary> {
+    let mut found: Vec<DriverLibrary> = Vec::new();
     let mut files = Vec::new();
     for folder in FOLDERS {
         let Some((library, file)) = resolve(host, &Path::new(folder).join(name)) else { continue };
@@ -68,14 +68,14 @@ pub fn search(host: &Host, name: &str) -> Vec<Found> {
 }
 
 /// The version, if all that were found agree.
-pub fn only_version(found: &[Found]) -> Option<String> {
+pub fn only_version(found: &[DriverLibrary]) -> Option<String> {
     let first = found.first()?.version.clone()?;
     found.iter().all(|library| library.version.as_ref() == Some(&first)).then_some(first)
 }
 
 /// Follows links below the host's root, also those that name their target from the root on. Gives the
 /// library with the device and inode of its file.
-fn resolve(host: &Host, path: &Path) -> Option<(Found, (u64, u64))> {
+fn resolve(host: &Host, path: &Path) -> Option<(DriverLibrary, (u64, u64))> {
     let mut now = path.to_owned();
     for _ in 0..MAX_LINKS {
         let real = host.path(&now);
@@ -85,7 +85,7 @@ fn resolve(host: &Host, path: &Path) -> Option<(Found, (u64, u64))> {
             continue;
         }
         let file = fs::metadata(&real).ok().filter(|file| file.is_file())?;
-        let found = Found { path: path.to_owned(), version: version_of(&now) };
+        let found = DriverLibrary { path: path.to_owned(), version: version_of(&now) };
         return Some((found, (file.dev(), file.ino())));
     }
     None
@@ -106,7 +106,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_library_is_found_below_the_root_and_its_file_tells_the_version() {
+    fn a_library_is_found_below_the_root_and_its_file_has_the_version() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
         assert_eq!(search(&host, NVML), []);

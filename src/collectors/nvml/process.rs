@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::policy::{self, GivenUp, Health};
 use host::child::{self, Running, Voice};
 use host::inflight::Table;
-use ledger::inbox::{Event, Inbox};
+use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::{self, SamplerEnd};
 use model::clock::Mono;
 use model::sample::ErrorKind;
@@ -272,7 +272,7 @@ impl Reader {
                         return (SamplerEnd::Garbage, "a batch the catalogue does not allow".into());
                     }
                     if self.given_up.load(Ordering::Acquire) {
-                        self.inbox.event(Event::LateBatch);
+                        self.inbox.event(LedgerEvent::LateBatch);
                     } else {
                         self.inbox.batch(batch);
                     }

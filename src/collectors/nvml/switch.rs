@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use model::clock::Mono;
-use model::driver_module::{LoadId, Sight};
+use model::driver_module::{LoadId, ModuleState};
 
 /// The driver is released, or is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,14 +31,14 @@ impl Released {
 
     /// The module was looked at. Gives whether the driver may be taken up again: the module was gone, or is
     /// of another load, and has been there for `settle` (installers load it for a trial and unload it).
-    fn sees(&mut self, sight: &Sight, now: Mono, settle: Duration) -> bool {
+    fn sees(&mut self, sight: &ModuleState, now: Mono, settle: Duration) -> bool {
         let load = match sight {
-            Sight::Unknown => return false,
-            Sight::Absent => {
+            ModuleState::Unknown => return false,
+            ModuleState::Absent => {
                 (self.gone, self.back) = (true, None);
                 return false;
             }
-            Sight::Loaded(load) => load,
+            ModuleState::Loaded(load) => load,
         };
         let of_release = self.load.get_or_insert_with(|| load.id.clone());
         let another = self.gone || *of_release != load.id;
@@ -139,7 +139,7 @@ struct State {
     wanted: Wanted,
     /// Whether the supervisor knows of the release, so that it starts nothing.
     obeyed: bool,
-    sight: Sight,
+    sight: ModuleState,
     holders: Vec<Holder>,
     /// The canary's.
     canaries: Vec<Holder>,
@@ -160,7 +160,7 @@ impl Switch {
         let state = State {
             wanted,
             obeyed: false,
-            sight: Sight::Unknown,
+            sight: ModuleState::Unknown,
             holders: Vec::new(),
             canaries: Vec::new(),
             starting: false,
@@ -193,7 +193,7 @@ impl Switch {
     }
 
     /// The kernel module was looked at. Ends a release whose module is back.
-    pub fn module(&self, sight: &Sight, now: Mono) {
+    pub fn module(&self, sight: &ModuleState, now: Mono) {
         let mut state = self.state();
         state.sight = sight.clone();
         let settle = self.settle;
@@ -252,9 +252,9 @@ impl Switch {
             released_unix_seconds: released.map(|released| released.unix_seconds),
             released_seconds: released.map(|released| now.since(released.since).as_secs_f64()),
             module_loaded: match state.sight {
-                Sight::Unknown => None,
-                Sight::Absent => Some(false),
-                Sight::Loaded(_) => Some(true),
+                ModuleState::Unknown => None,
+                ModuleState::Absent => Some(false),
+                ModuleState::Loaded(_) => Some(true),
             },
             holders: state.holders.iter().chain(&state.canaries).cloned().collect(),
             gpm: state.wanted.gpm,
@@ -275,16 +275,16 @@ mod tests {
 
     const SETTLE: Duration = Duration::from_secs(5);
 
-    fn loaded(inode: u64, live: bool) -> Sight {
+    fn loaded(inode: u64, live: bool) -> ModuleState {
         let id = LoadId { boot: "b".into(), inode, made: None };
-        Sight::Loaded(Load { id, live, version: "1".into(), unix_seconds: None })
+        ModuleState::Loaded(Load { id, live, version: "1".into(), unix_seconds: None })
     }
 
     fn at(seconds: u64) -> Mono {
         Mono(seconds * 1_000_000_000)
     }
 
-    fn released(sight: &Sight) -> Switch {
+    fn released(sight: &ModuleState) -> Switch {
         let switch = Switch::new(true, SETTLE);
         switch.module(sight, at(1));
         switch.release(at(10), 1000.0);
@@ -333,13 +333,13 @@ mod tests {
             switch.module(&loaded(1, true), at(second));
         }
         assert!(switch.is_released(), "the same load as before");
-        switch.module(&Sight::Absent, at(20));
+        switch.module(&ModuleState::Absent, at(20));
         switch.module(&loaded(2, false), at(21));
         switch.module(&loaded(2, true), at(30));
         switch.module(&loaded(2, true), at(34));
         assert!(switch.is_released(), "not settled");
         // A trial of the installer.
-        switch.module(&Sight::Absent, at(35));
+        switch.module(&ModuleState::Absent, at(35));
         switch.module(&loaded(3, true), at(36));
         switch.module(&loaded(3, true), at(40));
         assert!(switch.is_released());
@@ -360,14 +360,14 @@ mod tests {
 
     #[test]
     fn a_module_that_was_not_there_at_the_release_resumes_when_it_comes() {
-        for sight in [Sight::Absent, Sight::Unknown] {
+        for sight in [ModuleState::Absent, ModuleState::Unknown] {
             let switch = released(&sight);
-            switch.module(&Sight::Absent, at(11));
+            switch.module(&ModuleState::Absent, at(11));
             switch.module(&loaded(1, true), at(12));
             switch.module(&loaded(1, true), at(17));
             assert!(!switch.is_released(), "{sight:?}");
         }
-        let switch = released(&Sight::Unknown);
+        let switch = released(&ModuleState::Unknown);
         for second in 11..100 {
             switch.module(&loaded(1, true), at(second));
         }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::{Known, Owners, lookup};
 use attribution::proc::{self, Stat};
 use attribution::usage::{self, Usage};
-use host::reader::MOST_GIVEN_UP;
+use host::reader::MAX_ABANDONED;
 use model::catalog::OwnerKind;
 use model::clock::Mono;
 use model::cpus::CpuSet;
-use model::owners::{Owner, Reading};
+use model::owners::{Owner, OwnerReading};
 
 /// Most processes read at a time, of all owners.
 const MOST_PROCESSES: usize = 512;
@@ -34,7 +34,7 @@ struct Process {
 
 impl Owners {
     /// Reads what owners use whose turn it is.
-    pub(super) fn round(&mut self) -> Vec<Reading> {
+    pub(super) fn round(&mut self) -> Vec<OwnerReading> {
         self.turn = self.turn.wrapping_add(1);
         let mut owners: BTreeMap<Arc<str>, (Arc<Owner>, Vec<u32>)> = BTreeMap::new();
         for (pid, known) in &self.known {
@@ -70,7 +70,7 @@ impl Owners {
         readings
     }
 
-    fn read_owner(&mut self, owner: &Owner, pids: &[u32], complete: bool, threads: usize) -> Reading {
+    fn read_owner(&mut self, owner: &Owner, pids: &[u32], complete: bool, threads: usize) -> OwnerReading {
         let mut sum = Sum { complete, ..Sum::default() };
         for pid in pids {
             match self.read_process(*pid, threads) {
@@ -85,7 +85,7 @@ impl Owners {
         let usage = self.read_group(&owner.cgroup);
         let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
         let own = sum.complete.then(|| seconds(sum.ticks));
-        Reading {
+        OwnerReading {
             owner: Arc::clone(&owner.id),
             taken: Mono::now(),
             allowed_cpus: sum.allowed,
@@ -101,7 +101,7 @@ impl Owners {
     /// Reads one process. One that is another by now, under the same number, is to be looked up again.
     fn read_process(&mut self, pid: u32, most: usize) -> Option<Process> {
         let folder = lookup::folder(&self.host, pid);
-        let read = self.reader.read(MOST_GIVEN_UP, move || {
+        let read = self.reader.read(MAX_ABANDONED, move || {
             let stat = proc::read_stat(&folder).ok()?;
             let (_, allowed) = proc::read_status(&folder).ok()?;
             Some(Process { stat, allowed, threads: proc::read_threads(&folder, most) })
@@ -119,7 +119,7 @@ impl Owners {
             return Usage::default();
         }
         let (host, group) = (Arc::clone(&self.host), Arc::clone(group));
-        self.reader.read(MOST_GIVEN_UP, move || usage::look(&host, &group)).unwrap_or_default()
+        self.reader.read(MAX_ABANDONED, move || usage::look(&host, &group)).unwrap_or_default()
     }
 }
 

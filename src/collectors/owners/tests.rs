@@ -14,7 +14,7 @@ use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::catalog::Gpu;
 use model::catalog::OwnerKind;
-use model::owners::{GpuProcess, Reading};
+use model::owners::{GpuProcess, OwnerReading};
 use model::snapshot::{GpuState, GpuView, Snapshot};
 use settings::Config;
 
@@ -36,7 +36,7 @@ struct Running {
     pods: Arc<Pods>,
     thread: JoinHandle<()>,
     attributed: Vec<Attribution>,
-    readings: Vec<Reading>,
+    readings: Vec<OwnerReading>,
     lookups: Vec<f64>,
     sequence: u64,
 }
@@ -117,21 +117,21 @@ impl Running {
         self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
     }
 
-    /// Takes letters until the condition holds; snapshots keep coming, as they do.
+    /// Takes pending until the condition holds; snapshots keep coming, as they do.
     fn until(&mut self, what: &str, processes: &[(u32, u32)], done: impl Fn(&Running) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !done(self) {
             assert!(Instant::now() < deadline, "{what}: {:?} {:?}", self.lookups, self.attributed);
             self.list(processes);
-            let letters = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
-            for event in letters.events {
+            let pending = self.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
+            for event in pending.events {
                 match event {
-                    Event::Owners(News::Attributed(more)) => self.attributed.extend(more),
-                    Event::Owners(News::Read(all)) => self.readings = all,
+                    LedgerEvent::Owners(OwnerUpdate::Attributed(more)) => self.attributed.extend(more),
+                    LedgerEvent::Owners(OwnerUpdate::Read(all)) => self.readings = all,
                     _ => {}
                 }
             }
-            for batch in letters.batches {
+            for batch in pending.batches {
                 let values = batch.rows.groups().iter().flat_map(|(_, rows)| rows).map(|row| row.value);
                 self.lookups = values.collect();
             }
@@ -410,8 +410,12 @@ fn it_can_be_switched_off() {
     let running = machine.start();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let letters = running.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
-        if letters.events.iter().any(|event| matches!(event, Event::Hindered(Source::Owners, Some(_)))) {
+        let pending = running.context.inbox.take(Mono::now() + Duration::from_millis(20)).unwrap();
+        if pending
+            .events
+            .iter()
+            .any(|event| matches!(event, LedgerEvent::CollectorUnavailable(Source::Owners, Some(_))))
+        {
             break;
         }
         assert!(Instant::now() < deadline);

@@ -1,11 +1,11 @@
-//! What a file of a window says, and what is wrong with it. Pure.
+//! The content of a window file. Pure.
 
 use model::text;
 use std::time::Duration;
 
 use toml::{Table, Value};
 
-use super::moment;
+use super::timestamp;
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
 use model::window::Window;
@@ -20,7 +20,7 @@ pub const MAX_REASON: usize = 200;
 const MAX_PROBLEMS: usize = 8;
 const KEYS: [&str; 5] = ["kind", "reason", "start", "end", "for"];
 
-/// What a file says.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// What it mutes.
@@ -34,9 +34,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The window, cut to the longest there may be.
-    pub fn window(&self, name: &str, longest: Duration, ordered: bool) -> Window {
-        let latest = self.start + longest.as_secs_f64();
+    /// The window, cut to the maximum duration.
+    pub fn window(&self, name: &str, max_duration: Duration) -> Window {
+        let latest = self.start + max_duration.as_secs_f64();
         Window {
             name: name.to_owned(),
             kind: self.kind,
@@ -44,7 +44,6 @@ impl Plan {
             start: self.start,
             end: self.end.min(latest),
             cut: self.end > latest,
-            ordered,
         }
     }
 }
@@ -134,12 +133,12 @@ fn text_of(value: &Value) -> Result<String, String> {
     value.as_str().map(ToOwned::to_owned).ok_or_else(|| "must be a text".into())
 }
 
-/// A point in time, as TOML's own or as a text.
+/// A timestamp, as TOML's own or as a text.
 fn point(value: &Value) -> Result<f64, String> {
     match value {
-        Value::Datetime(datetime) => moment::of(datetime),
-        Value::String(text) => moment::read(text),
-        _ => Err("must be a point in time such as 2026-11-22T08:00:00Z".into()),
+        Value::Datetime(datetime) => timestamp::of(datetime),
+        Value::String(text) => timestamp::read(text),
+        _ => Err("must be a timestamp such as 2026-11-22T08:00:00Z".into()),
     }
 }
 
@@ -236,9 +235,9 @@ mod tests {
     #[test]
     fn what_is_planned_longer_is_cut() {
         let plan = Plan { kind: WindowKind::Training, reason: String::new(), start: 100.0, end: 9e9 };
-        let window = plan.window("w", Duration::from_secs(50), false);
+        let window = plan.window("w", Duration::from_secs(50));
         assert_eq!((window.end, window.cut), (150.0, true));
-        let window = Plan { end: 150.0, ..plan }.window("w", Duration::from_secs(50), false);
+        let window = Plan { end: 150.0, ..plan }.window("w", Duration::from_secs(50));
         assert_eq!((window.end, window.cut), (150.0, false));
     }
 

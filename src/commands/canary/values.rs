@@ -5,7 +5,7 @@ use std::time::Duration;
 use canary::gate::facts::{Told, Values, state};
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::catalog::{self as m, CanarySkip, Gpu, MetricId, RecoveryAction, Subject};
-use model::sample::{Batch, Missing, Part};
+use model::sample::{Batch, BatchKey, Missing};
 
 use crate::commands::doctor::ask::Asked;
 
@@ -19,7 +19,7 @@ impl Values for Asked {
     }
 
     fn unsupported(&self, gpu: &Gpu, metric: MetricId) -> bool {
-        let of = |(part, _): &(&Part, &Batch)| part.gpu.as_ref() == Some(gpu);
+        let of = |(part, _): &(&BatchKey, &Batch)| part.gpu.as_ref() == Some(gpu);
         let gaps = self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps);
         gaps.into_iter().any(|gap| gap.metrics.contains(&metric) && gap.missing == Missing::Unsupported)
     }

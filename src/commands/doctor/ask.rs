@@ -16,7 +16,7 @@ use ledger::inbox::Inbox;
 use model::catalog::schema::LabelSet;
 use model::catalog::{self as m, DriverError, Gpu, MetricId, Tier};
 use model::clock::Mono;
-use model::sample::{Batch, Missing, Part, Rows};
+use model::sample::{Batch, BatchKey, Missing, Rows};
 use sampler::wire::{Intervals, Orders, Seat};
 use settings::Config;
 
@@ -83,7 +83,7 @@ pub struct Asked {
     /// Why it does not.
     pub away: Option<(Option<DriverError>, String)>,
     /// What each visit learned, the newest of each part.
-    pub batches: BTreeMap<Part, Batch>,
+    pub batches: BTreeMap<BatchKey, Batch>,
     /// Wall time of each call by name, in nanoseconds.
     pub calls: BTreeMap<String, Vec<u64>>,
     /// Calls that did not return in time.
@@ -128,7 +128,7 @@ impl Asked {
     }
 
     fn all_of(&self, gpu: &Gpu, tiers: &[Tier]) -> bool {
-        let of = |(part, batch): &(&Part, &Batch)| part.gpu.as_ref() == Some(gpu) && !batch.answered;
+        let of = |(part, batch): &(&BatchKey, &Batch)| part.gpu.as_ref() == Some(gpu) && !batch.answered;
         let lost = self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps).any(|gap| {
             matches!(&gap.missing, Missing::Failed { error, .. }
                 if matches!(error.label(), DriverError::GpuIsLost | DriverError::ResetRequired))
@@ -139,8 +139,8 @@ impl Asked {
     }
 
     fn take(&mut self, inbox: &Inbox) {
-        let Some(letters) = inbox.take(Mono(0)) else { return };
-        for mut batch in letters.batches {
+        let Some(pending) = inbox.take(Mono(0)) else { return };
+        for mut batch in pending.batches {
             for cost in std::mem::take(&mut batch.calls) {
                 self.calls.entry(cost.call).or_default().push(cost.nanos);
             }

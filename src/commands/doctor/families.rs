@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use model::catalog::{DriverError, METRICS, MetricId, Tier};
 use model::sample::{Batch, Buffer, Drained, Missing};
-use sampler::drain;
+use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 
 /// How a metric family stands. Later ones weigh more where GPUs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -71,8 +71,8 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
         for drained in &batch.drained {
             // What the ledger makes of samples.
             let made: &[MetricId] = match drained {
-                Drained::Samples { buffer: Buffer::Power, .. } => &drain::POWER,
-                Drained::Samples { buffer: Buffer::Utilization, .. } => &drain::UTILIZATION,
+                Drained::Samples { buffer: Buffer::Power, .. } => &POWER_SAMPLE_METRICS,
+                Drained::Samples { buffer: Buffer::Utilization, .. } => &UTILIZATION_SAMPLE_METRICS,
                 Drained::Gpm(_) => &[],
             };
             made.iter().for_each(|metric| note(*metric, Standing::Works, None));
@@ -118,12 +118,12 @@ mod tests {
     use super::*;
     use model::catalog::{self as m, Gpu};
     use model::clock::Mono;
-    use model::sample::{ErrorKind, Gap, Part, Rows, Source};
+    use model::sample::{BatchKey, ErrorKind, Gap, Rows, Source};
 
     fn batch(gpu: u32, rows: Rows, gaps: Vec<Gap>) -> Batch {
         let gpu = Gpu { gpu, uuid: format!("GPU-{gpu}").as_str().into() };
         Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu), tier: Tier::Normal },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu), tier: Tier::Normal },
             epoch: 1,
             taken: Mono(1),
             nanos: 1,

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use exposition::encode::Format;
 use exposition::snapshot_cell::SnapshotCell;
-use ledger::inbox::{Event, Inbox, Stall};
-use ledger::{Ledger, Seen, Settings};
+use ledger::inbox::{Inbox, LedgerEvent, Stall};
+use ledger::{Ledger, LedgerSettings, SeenGpus};
+use model::catalog::FaultSource;
 use model::catalog::{self as m, DriverError, Node, SamplerEnd};
 use model::clock::Mono;
-use model::driver_module::{Load, LoadId, Sight};
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, Teller, What, pci_address};
+use model::driver_module::{Load, LoadId, ModuleState};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
+use model::pci::pci_address;
 use model::sample::ErrorKind;
 use sampler::wire::Seat;
 
@@ -118,13 +120,13 @@ struct Day<'a> {
 
 impl<'a> Day<'a> {
     fn new(recording: &'a Recording) -> Day<'a> {
-        let ledger = Ledger::new(Settings {
+        let ledger = Ledger::new(LedgerSettings {
             max_series: 20_000,
             off: Default::default(),
             groups: Vec::new(),
             bridge: Duration::from_secs(3),
-            seen: Seen::default(),
-            faulty: Default::default(),
+            seen: SeenGpus::default(),
+            faults: Default::default(),
             expected_gpus: 0,
             keep_events: 500,
             owners: Default::default(),
@@ -132,8 +134,8 @@ impl<'a> Day<'a> {
             build: m::BuildInfo::default(),
         });
         let inbox = Inbox::default();
-        inbox.event(Event::ReadsKernelLog(Some(at(0))));
-        inbox.event(sight(Some(0), 0));
+        inbox.event(LedgerEvent::ReadsKernelLog(Some(at(0))));
+        inbox.event(module(Some(0), 0));
         let mut day = Day {
             recording,
             ledger,
@@ -175,7 +177,7 @@ impl<'a> Day<'a> {
     fn life(&mut self, second: u64) -> Result<(), Box<dyn Error>> {
         let due = |every: u64| second % every == every - 1;
         if due(NEW_SAMPLER) {
-            self.inbox.event(Event::SamplerEnded(SamplerEnd::Exited, at(second)));
+            self.inbox.event(LedgerEvent::SamplerEnded(SamplerEnd::Exited, at(second)));
             self.sampler_ends();
             self.sampler_starts();
         }
@@ -185,14 +187,14 @@ impl<'a> Day<'a> {
         let seat = &self.recording.seats[second as usize / 7 % self.recording.seats.len()];
         if due(LOSS) {
             let error = ErrorKind::new(DriverError::GpuIsLost);
-            self.inbox.event(Event::NoHandle { index: seat.gpu.gpu, error, text: "lost".into() });
+            self.inbox.event(LedgerEvent::AttachFailed { index: seat.gpu.gpu, error, text: "lost".into() });
         }
         if due(STALL) {
             let stall = Stall { gpu: Some(seat.gpu.clone()), call: "nvmlX".into(), since: at(second - 4) };
-            self.inbox.event(Event::Stalls(vec![stall]));
+            self.inbox.event(LedgerEvent::Stalls(vec![stall]));
         }
         if second % STALL == 20 {
-            self.inbox.event(Event::Stalls(Vec::new()));
+            self.inbox.event(LedgerEvent::Stalls(Vec::new()));
         }
         if due(XID) {
             self.xid(&seat.clone(), second)?;
@@ -207,7 +209,7 @@ impl<'a> Day<'a> {
         if !second.is_multiple_of(3) {
             self.tell(
                 second,
-                What::Driver(DriverFact {
+                FactKind::Driver(DriverFact {
                     gpu: seat.gpu.clone(),
                     bits: 0x8,
                     data: code.into(),
@@ -228,31 +230,32 @@ impl<'a> Day<'a> {
                 gpu_instance: None,
                 compute_instance: None,
             };
-            self.tell(second, What::Kernel(KernelFact { old: false, line, text }));
+            self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text }));
         }
         Ok(())
     }
 
-    fn tell(&mut self, second: u64, what: What) {
-        let (teller, life) = match &what {
-            What::Driver(_) => (Teller::Nvml, self.replay.generation),
-            What::Kernel(_) => (Teller::Kmsg, 1),
+    fn tell(&mut self, second: u64, what: FactKind) {
+        let (source, life) = match &what {
+            FactKind::Driver(_) => (FaultSource::Nvml, self.replay.generation),
+            FactKind::Kernel(_) => (FaultSource::Kmsg, 1),
         };
-        let number = &mut self.told[usize::from(teller == Teller::Kmsg)];
+        let number = &mut self.told[usize::from(source == FaultSource::Kmsg)];
         *number += 1;
-        let fact = Fact { teller, number: *number, taken: at(second), unix_seconds: wall(second), what };
+        let fact =
+            Fact { source, number: *number, taken: at(second), unix_seconds: wall(second), kind: what };
         self.inbox.fact(life, fact);
     }
 
     fn sampler_starts(&mut self) {
-        self.inbox.event(Event::SamplerStarted);
-        self.inbox.event(Event::Samplers(1));
-        self.inbox.event(Event::DriverUp);
+        self.inbox.event(LedgerEvent::SamplerStarted);
+        self.inbox.event(LedgerEvent::Samplers(1));
+        self.inbox.event(LedgerEvent::DriverUp);
     }
 
     /// What the next one sends is of a new life, in new epochs.
     fn sampler_ends(&mut self) {
-        self.inbox.event(Event::Samplers(0));
+        self.inbox.event(LedgerEvent::Samplers(0));
         self.replay.generation += 1;
         self.told[0] = 0;
     }
@@ -260,31 +263,31 @@ impl<'a> Day<'a> {
     fn driver_goes(&mut self, second: u64) {
         let error = ErrorKind::new(DriverError::DriverNotLoaded);
         let epoch = (self.replay.generation + 1) << 32;
-        self.inbox.event(Event::DriverAway { error, text: "not loaded".into(), epoch });
+        self.inbox.event(LedgerEvent::DriverAway { error, text: "not loaded".into(), epoch });
         self.sampler_ends();
         let line = KernelLine::DriverUnloaded;
-        self.tell(second, What::Kernel(KernelFact { old: false, line, text: "unloaded".into() }));
-        self.inbox.event(sight(None, second));
+        self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text: "unloaded".into() }));
+        self.inbox.event(module(None, second));
         self.loads += 1;
         self.away_until = second + AWAY;
     }
 
     fn driver_comes(&mut self, second: u64) {
         let line = KernelLine::DriverLoaded { version: "580.159.04".into() };
-        self.tell(second, What::Kernel(KernelFact { old: false, line, text: "loading".into() }));
-        self.inbox.event(sight(Some(self.loads), second));
+        self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text: "loading".into() }));
+        self.inbox.event(module(Some(self.loads), second));
         self.sampler_starts();
     }
 
     /// As the ledger's thread does.
     fn publish(&mut self, second: u64) -> Result<(), Box<dyn Error>> {
-        let letters = self.inbox.take(Mono(0)).ok_or("the inbox is closed")?;
-        letters.events.into_iter().for_each(|event| self.ledger.event(event));
-        for batch in letters.batches {
+        let pending = self.inbox.take(Mono(0)).ok_or("the inbox is closed")?;
+        pending.events.into_iter().for_each(|event| self.ledger.event(event));
+        for batch in pending.batches {
             self.ledger.fold(batch);
         }
-        letters.facts.into_iter().for_each(|(life, fact)| self.ledger.fact(life, fact));
-        self.ledger.lost(letters.lost);
+        pending.facts.into_iter().for_each(|(life, fact)| self.ledger.fact(life, fact));
+        self.ledger.lost(pending.lost);
         self.board.publish(self.ledger.publish(at(second), wall(second)));
         self.ledger.newly_seen();
         if second.is_multiple_of(PAGE) {
@@ -342,12 +345,12 @@ fn number(series: &model::snapshot::Series) -> f64 {
 }
 
 /// The module's folder as of this load, or none.
-fn sight(load: Option<u64>, second: u64) -> Event {
-    let sight = load.map_or(Sight::Absent, |inode| {
+fn module(load: Option<u64>, second: u64) -> LedgerEvent {
+    let module = load.map_or(ModuleState::Absent, |inode| {
         let id = LoadId { boot: "b".into(), inode, made: None };
-        Sight::Loaded(Load { id, live: true, version: "580.159.04".into(), unix_seconds: None })
+        ModuleState::Loaded(Load { id, live: true, version: "580.159.04".into(), unix_seconds: None })
     });
-    Event::Module { sight, at: at(second), unix_seconds: wall(second) }
+    LedgerEvent::Module { state: module, at: at(second), unix_seconds: wall(second) }
 }
 
 /// A second of the day on the monotonic clock: the day begins now, and passes faster.

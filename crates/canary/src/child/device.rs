@@ -6,7 +6,7 @@ use super::cuda::{Cuda, DeviceId};
 use super::errors::{Ended, Try};
 use crate::report::Device;
 use model::catalog::CanarySkip;
-use sampler::watch::Facts;
+use sampler::watch::DeviceFacts;
 
 /// The oldest driver that is asked: R535, which has CUDA 12.2.
 pub const OLDEST: u32 = 12_020;
@@ -66,7 +66,7 @@ pub fn capability(cuda: &Cuda, device: DeviceId) -> Try<(u32, u32)> {
 }
 
 /// All that is known of the device before its context is made.
-pub fn describe(cuda: &Cuda, device: DeviceId, facts: &Facts, version: u32) -> Try<(Device, Shape)> {
+pub fn describe(cuda: &Cuda, device: DeviceId, facts: &DeviceFacts, version: u32) -> Try<(Device, Shape)> {
     let attribute = |attribute| cuda.attribute(device, attribute);
     let capability = capability(cuda, device)?;
     let bus = match facts.bus_width_bits {

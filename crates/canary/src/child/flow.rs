@@ -18,7 +18,7 @@ use crate::report::{Device, Measured, Order, Report};
 use host::inflight::SlotWriter;
 use model::catalog::{CanaryCheck, CanarySkip, CanaryStep};
 use model::clock::Mono;
-use sampler::watch::{Facts, Look};
+use sampler::watch::{DeviceFacts, DeviceReading};
 
 /// A look this young still tells how things are before the next check.
 const YOUNG: Duration = Duration::from_millis(20);
@@ -31,7 +31,7 @@ pub struct Flow<'a> {
     /// The step it is in, or was in last.
     step: CanaryStep,
     /// The last look, and when it was made.
-    last: Option<(Look, Mono)>,
+    last: Option<(DeviceReading, Mono)>,
     /// Time in which kernels or copies ran, seconds.
     gpu_seconds: f64,
 }
@@ -101,13 +101,13 @@ impl<'a> Flow<'a> {
     }
 
     /// NVML first: whether somebody is there is known before CUDA is touched.
-    fn load(&mut self, slot: SlotWriter) -> Try<(Cuda, Facts)> {
+    fn load(&mut self, slot: SlotWriter) -> Try<(Cuda, DeviceFacts)> {
         let facts = match self.poll.watch.facts() {
             Ok(facts) => facts,
             Err(text) if self.order.yields => return Err(Ended::Unable(CanarySkip::Unread, text)),
             Err(text) => {
                 tracing::warn!(text, "nobody watches this run");
-                Facts::default()
+                DeviceFacts::default()
             }
         };
         self.look()?;
@@ -121,8 +121,8 @@ impl<'a> Flow<'a> {
     }
 
     /// A fresh look. Who is to yield and cannot see to whom does not go on.
-    fn look(&mut self) -> Try<Option<Look>> {
-        let look = self.poll.watch.look();
+    fn look(&mut self) -> Try<Option<DeviceReading>> {
+        let look = self.poll.watch.read();
         let seen = look.as_ref().is_some_and(|look| look.processes.is_some());
         if self.order.yields && !seen {
             let text = "NVML does not tell which processes are on the GPU".to_owned();
@@ -133,7 +133,7 @@ impl<'a> Flow<'a> {
     }
 
     /// The last look, if it is young enough, or a fresh one.
-    fn young_look(&mut self) -> Try<Option<Look>> {
+    fn young_look(&mut self) -> Try<Option<DeviceReading>> {
         match &self.last {
             Some((look, at)) if Mono::now().since(*at) < YOUNG => Ok(Some(look.clone())),
             _ => self.look(),
@@ -141,7 +141,7 @@ impl<'a> Flow<'a> {
     }
 
     /// All from the initialisation to the last check.
-    fn with(&mut self, cuda: &Cuda, facts: &Facts) -> Try<()> {
+    fn with(&mut self, cuda: &Cuda, facts: &DeviceFacts) -> Try<()> {
         let poll = self.poll;
         self.step(CanaryStep::Init, |_| start::init(cuda, &poll, facts.minor))?;
         let (id, device, shape) = self.step(CanaryStep::Device, |flow| {
@@ -189,11 +189,11 @@ impl<'a> Flow<'a> {
 
     /// Looks who came with the context: NVML may know this process by a number that is not known here.
     fn know_ourselves(&mut self) -> Try<()> {
-        let listed = |look: &Look| look.processes.clone().unwrap_or_default();
+        let listed = |look: &DeviceReading| look.processes.clone().unwrap_or_default();
         let before = self.last.as_ref().map(|(look, _)| listed(look)).unwrap_or_default();
         let after = self.look()?.as_ref().map(listed).unwrap_or_default();
         if let Some(pid) = own::adopt(&own::pids(), &before, &after, own::seen) {
-            self.poll.watch.befriend(pid);
+            self.poll.watch.ignore_pid(pid);
         }
         self.poll.go_on()
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::errors::{Ended, Try};
 use super::say::Control;
-use sampler::watch::Watch;
+use sampler::watch::NvmlWatch;
 
 /// Who may end the run: the parent, and whoever needs the GPU.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub struct Poll<'a> {
     /// The parent's pipe.
     pub control: &'a Control,
     /// Who sees other processes.
-    pub watch: &'a Watch,
+    pub watch: &'a NvmlWatch,
     /// Whether others come first.
     pub yields: bool,
 }
@@ -28,7 +28,7 @@ impl Poll<'_> {
         if self.control.closed(a_while) {
             return Err(Ended::Abandoned("it was asked to end".to_owned(), Vec::new()));
         }
-        let others = if self.yields { self.watch.others() } else { Vec::new() };
+        let others = if self.yields { self.watch.foreign_pids() } else { Vec::new() };
         if others.is_empty() {
             return Ok(());
         }

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use model::catalog as m;
 use model::snapshot::Snapshot;
-use model::topology::divide::{self, Share};
-use model::topology::place::{self, Place};
-use model::topology::{News, Topology};
+use model::topology::divide::{self, CpuShare};
+use model::topology::place::{self, DevicePlacement};
+use model::topology::{Topology, TopologyUpdate};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -27,14 +27,14 @@ struct Document<'a> {
 struct Gpu<'a> {
     gpu: u32,
     uuid: &'a str,
-    place: &'a Place,
-    share: &'a Share,
+    place: &'a DevicePlacement,
+    share: &'a CpuShare,
 }
 
 /// The document; `null` while nothing was found.
 pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
-    let Some(news) = &snapshot.topology.news else { return serde_json::to_vec(&()) };
-    let News { topology, against_first_seen, against_declared } = &**news;
+    let Some(update) = &snapshot.topology.update else { return serde_json::to_vec(&()) };
+    let TopologyUpdate { topology, against_first_seen, against_declared } = &**update;
     let places = place::gpus(topology);
     let near: Vec<_> = places.iter().map(|place| place.cpus.clone()).collect();
     let shares = divide::among_gpus(topology, &near);

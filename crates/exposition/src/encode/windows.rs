@@ -3,8 +3,8 @@
 //! ```text
 //! taken_unix_seconds  when the list was made
 //! windows[]           name, kind (maintenance or training), reason, start and end (RFC 3339), start_unix_seconds,
-//!                     end_unix_seconds, state (open, coming or ended), cut (whether it was planned longer than
-//!                     windows.max_duration), ordered (made by the command; else by a file)
+//!                     end_unix_seconds, state (open, coming or ended), cut (whether the file says longer than
+//!                     windows.max_duration)
 //! ```
 
 use serde::Serialize;
@@ -31,7 +31,6 @@ struct One<'a> {
     end_unix_seconds: f64,
     state: &'static str,
     cut: bool,
-    ordered: bool,
 }
 
 /// The windows that are open, to come, or ended within the last hour.
@@ -52,7 +51,6 @@ pub fn document(snapshot: &Snapshot) -> Result<Vec<u8>, serde_json::Error> {
         end_unix_seconds: window.end,
         state: state(window),
         cut: window.cut,
-        ordered: window.ordered,
     });
     let mut bytes = serde_json::to_vec(&Document { taken_unix_seconds: now, windows: windows.collect() })?;
     bytes.push(b'\n');

@@ -152,7 +152,7 @@ async fn snapshot(State(doors): State<Arc<Doors>>, headers: HeaderMap) -> Respon
 
 /// Documents that nobody asks for often are made for each request.
 async fn topology(State(doors): State<Arc<Doors>>) -> Response {
-    if doors.board.current().topology.news.is_none() {
+    if doors.board.current().topology.update.is_none() {
         return unavailable("Nothing is known of the topology; /readyz tells why.\n".into());
     }
     doors.document(encode::topology::document).await

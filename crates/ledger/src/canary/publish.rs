@@ -1,32 +1,30 @@
-//! What is published of the canary: about the node always; of a place its verdicts and rates only while the GPU
+//! FactKind is published of the canary: about the node always; of a place its verdicts and rates only while the GPU
 //! answers and the place is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::super::Ledger;
-use super::super::publish::Builder;
-use super::{Book, MOST_BAD_SMS, Standing};
+use super::super::builder::Builder;
+use super::super::intake::{LedgerMoment, label};
+use super::{CanaryState, CheckState, MOST_BAD_SMS, PlaceRecord};
 use model::canary::{Instance, Rate, loudness};
-use model::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, BadSmInfo, CanaryMode, CanaryVerdict, ComputeInstance, Gpu, GpuInstance, MetricId, MigInfo,
-    Node, Subject, Tier,
+    self as m, BadSmInfo, CanaryMode, CanaryVerdict, ComputeInstance, Gpu, GpuInstance, MigInfo, Node, Tier,
 };
-use model::clock::Mono;
-use model::sample::{Missing, Part, Source};
-use model::snapshot::{CanaryView, CheckView, GpuState, Histogram, PlaceView, Value};
+use model::sample::Missing;
+use model::snapshot::{CanaryView, CheckView, PlaceView};
 
 /// The MIG devices of a GPU as they were read last.
 #[derive(Debug)]
-struct Devices {
+struct MigDevices {
     /// Each with its UUID, if that was read.
     found: Vec<(ComputeInstance, Option<String>)>,
     /// Whether there are no others.
     complete: bool,
 }
 
-impl Devices {
+impl MigDevices {
     fn have(&self, instance: &Instance) -> Option<&ComputeInstance> {
         let same = |(device, uuid): &&(ComputeInstance, Option<String>)| {
             device.gpu_instance == instance.gpu_instance
@@ -38,94 +36,88 @@ impl Devices {
     }
 }
 
-impl Ledger {
-    /// Everything about the canary.
-    pub(crate) fn put_canary(
-        &mut self,
-        b: &mut Builder<'_>,
-        now: Mono,
-        states: &[(Gpu, GpuState)],
-    ) -> CanaryView {
-        self.put_canary_node(b);
-        let mut view = CanaryView { mode: self.canary.mode, places: Vec::new() };
-        for (gpu, state) in states {
-            let up = *state == GpuState::Up;
-            let devices = self.devices(gpu, now).filter(|_| up);
+impl CanaryState {
+    pub(crate) fn put(&mut self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> CanaryView {
+        self.put_node(b);
+        let mut view = CanaryView { mode: self.mode, places: Vec::new() };
+        for (gpu, up) in moment.gpus() {
+            let devices = devices(moment, gpu).filter(|_| up);
             if let Some(devices) = devices.as_ref().filter(|devices| devices.complete) {
-                self.canary.retain(gpu, |instance| devices.have(instance).is_some());
+                self.retain(gpu, |instance| devices.have(instance).is_some());
             }
-            let mig = self.value_of(gpu, m::gpu_mig_mode_enabled.id(), None, now) == Some(1.0);
-            self.put_canary_history(b, gpu);
+            let mig =
+                moment.intake.value_of(gpu, m::gpu_mig_mode_enabled.id(), None, moment.now) == Some(1.0);
+            self.put_history(b, gpu);
             if up
                 && !mig
-                && let Some(book) = self.canary.books.get(&(Arc::clone(&gpu.uuid), None))
+                && let Some(record) = self.places.get(&(Arc::clone(&gpu.uuid), None))
             {
-                put_gpu(b, gpu, book);
+                put_gpu(b, gpu, record);
             }
             if let Some(devices) = &devices {
-                self.put_canary_instances(b, gpu, devices);
+                self.put_instances(b, gpu, devices);
             }
-            let own = self.canary.books.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid);
-            let own = own.filter(|((_, instance), book)| {
-                instance.is_none() || devices.is_some() || book.hung.is_some()
+            let own = self.places_of(gpu).filter(|(instance, record)| {
+                instance.is_none() || devices.is_some() || record.hung.is_some()
             });
-            view.places.extend(own.map(|((_, instance), book)| {
-                let view = book.view(gpu, instance.clone());
-                // What was found of the whole GPU before it was divided is no news of what is there now; what is
-                // planned is told of the GPU as a whole.
+            view.places.extend(own.map(|(instance, record)| {
+                let view = record.view(gpu, instance.clone());
+                // FactKind was found of the whole GPU before it was divided says nothing of what is there now; what is
+                // planned is published for the GPU as a whole.
                 if mig && instance.is_none() { view.planned() } else { view }
             }));
         }
         view
     }
 
-    fn put_canary_node(&self, b: &mut Builder<'_>) {
-        let (canary, node) = (&self.canary, Node {});
-        if let Some(mode) = canary.mode {
+    fn places_of(&self, gpu: &Gpu) -> impl Iterator<Item = (&Option<Instance>, &PlaceRecord)> {
+        let own = self.places.iter().filter(move |((uuid, _), _)| *uuid == gpu.uuid);
+        own.map(|((_, instance), record)| (instance, record))
+    }
+
+    fn put_node(&self, b: &mut Builder<'_>) {
+        let node = Node {};
+        if let Some(mode) = self.mode {
             for one in CanaryMode::ALL {
-                b.put(&m::gpu_canary_mode, &node, (*one,), flag(*one == mode));
+                b.flag(&m::gpu_canary_mode, &node, (*one,), *one == mode);
             }
         }
-        if let Some(duty) = canary.duty {
+        if let Some(duty) = self.duty {
             b.put(&m::gpu_canary_duty_budget_ratio, &node, (), duty);
         }
-        if let Some(processes) = canary.processes {
+        if let Some(processes) = self.processes {
             b.put(&m::gpu_canary_processes, &node, (), processes as f64);
         }
-        let mut put = |metric: MetricId, labels: Vec<LabelText>, histogram: &Histogram| {
-            b.row(&node.subject(), metric, labels, Value::Histogram(Arc::new(histogram.clone())));
-        };
-        for (step, histogram) in &canary.steps {
-            put(m::gpu_canary_step_duration_seconds.id(), (*step,).texts(), histogram);
+        for (step, histogram) in &self.steps {
+            b.histogram(&m::gpu_canary_step_duration_seconds, &node, (*step,), histogram);
         }
-        for (check, histogram) in &canary.rates {
-            put(m::gpu_canary_sample_rate_ratio.id(), (*check,).texts(), histogram);
+        for (check, histogram) in &self.rates {
+            b.histogram(&m::gpu_canary_sample_rate_ratio, &node, (*check,), histogram);
         }
     }
 
-    /// What happened on a GPU and what is planned, of all its places: told also while it does not answer.
-    fn put_canary_history(&self, b: &mut Builder<'_>, gpu: &Gpu) {
-        let books =
-            || self.canary.books.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid).map(|(_, book)| book);
+    /// FactKind happened on a GPU and what is planned, of all its places: also while it does not answer.
+    fn put_history(&self, b: &mut Builder<'_>, gpu: &Gpu) {
+        let places = || self.places_of(gpu).map(|(_, place)| place);
         let newest = |times: &mut dyn Iterator<Item = f64>| times.reduce(f64::max);
-        if let Some(at) = newest(&mut books().filter_map(|book| book.last_run)) {
+        if let Some(at) = newest(&mut places().filter_map(|place| place.last_run)) {
             b.put(&m::gpu_canary_last_run_timestamp_seconds, gpu, (), at);
         }
-        if let Some(at) = newest(&mut books().filter_map(|book| book.last_success)) {
+        if let Some(at) = newest(&mut places().filter_map(|place| place.last_success)) {
             b.put(&m::gpu_canary_last_success_timestamp_seconds, gpu, (), at);
         }
-        if let Some(at) = books().filter_map(|book| book.due).reduce(f64::min) {
+        if let Some(at) = places().filter_map(|place| place.due).reduce(f64::min) {
             b.put(&m::gpu_canary_next_due_timestamp_seconds, gpu, (), at);
         }
-        for step in self.canary.hung.get(&gpu.uuid).into_iter().flatten() {
-            let hangs = books().any(|book| book.hung == Some(*step));
-            b.put(&m::gpu_canary_hung, gpu, (*step,), flag(hangs));
+        for step in self.hung.get(&gpu.uuid).into_iter().flatten() {
+            let hangs = places().any(|place| place.hung == Some(*step));
+            b.flag(&m::gpu_canary_hung, gpu, (*step,), hangs);
         }
     }
 
-    fn put_canary_instances(&self, b: &mut Builder<'_>, gpu: &Gpu, devices: &Devices) {
-        let mut by_instance: BTreeMap<GpuInstance, Vec<&Book>> = BTreeMap::new();
-        for ((_, instance), book) in self.canary.books.iter().filter(|((uuid, _), _)| *uuid == gpu.uuid) {
+    fn put_instances(&self, b: &mut Builder<'_>, gpu: &Gpu, devices: &MigDevices) {
+        let mut by_instance: BTreeMap<GpuInstance, Vec<&PlaceRecord>> = BTreeMap::new();
+        for (instance, place) in self.places_of(gpu) {
             let Some(device) = instance.as_ref().and_then(|instance| devices.have(instance)) else {
                 continue;
             };
@@ -135,57 +127,44 @@ impl Ledger {
                 gpu_instance: device.gpu_instance,
                 profile: Arc::clone(&device.profile),
             };
-            by_instance.entry(instance).or_default().push(book);
+            by_instance.entry(instance).or_default().push(place);
         }
-        for (instance, books) in &by_instance {
-            put_instance(b, instance, books);
+        for (instance, places) in &by_instance {
+            put_instance(b, instance, places);
         }
-    }
-
-    /// The MIG devices that a GPU has now, if that was read.
-    fn devices(&self, gpu: &Gpu, now: Mono) -> Option<Devices> {
-        let part = Part { collector: Source::Nvml, gpu: Some(gpu.clone()), tier: Tier::Normal };
-        let held = self.parts.get(&part).filter(|held| !held.expired(now))?;
-        let info = m::gpu_mig_info.id();
-        let at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid")?;
-        let uuid = |rows: &[model::sample::Row]| {
-            let label = rows.iter().find(|row| row.metric == info)?.labels.get(at)?;
-            match label {
-                LabelText::Text(uuid) => Some(uuid.to_string()),
-                LabelText::Known(_) => None,
-            }
-        };
-        let found = held.rows.groups().iter().filter_map(|(subject, rows)| match subject {
-            Subject::ComputeInstance(device) => Some((device.clone(), uuid(rows))),
-            _ => None,
-        });
-        let unread = |gap: &model::sample::Gap| {
-            gap.metrics.contains(&info) && matches!(gap.missing, Missing::Failed { .. })
-        };
-        Some(Devices { found: found.collect(), complete: held.answered && !held.gaps.iter().any(unread) })
     }
 }
 
-/// What stands of a whole GPU.
-fn put_gpu(b: &mut Builder<'_>, gpu: &Gpu, book: &Book) {
+/// The MIG devices that a GPU has now, if that was read.
+fn devices(moment: &LedgerMoment<'_>, gpu: &Gpu) -> Option<MigDevices> {
+    let stored = moment.intake.fresh(gpu, Tier::Normal, moment.now)?;
+    let info = m::gpu_mig_info.id();
+    let uuid = |row| label::<MigInfo>(row, "mig_uuid").map(str::to_owned);
+    let found = stored.mig_devices().map(|(device, row)| (device.clone(), row.and_then(uuid)));
+    let unread = |gap: &model::sample::Gap| {
+        gap.metrics.contains(&info) && matches!(gap.missing, Missing::Failed { .. })
+    };
+    Some(MigDevices { found: found.collect(), complete: stored.answered && !stored.gaps.iter().any(unread) })
+}
+fn put_gpu(b: &mut Builder<'_>, gpu: &Gpu, place: &PlaceRecord) {
     let mut bad = BTreeSet::new();
-    for (check, standing) in &book.checks {
-        for (verdict, holds) in verdicts(&[standing]) {
-            b.put(&m::gpu_canary_verdict, gpu, (*check, verdict), flag(holds));
+    for (check, state) in &place.checks {
+        for (verdict, holds) in verdicts(&[state]) {
+            b.flag(&m::gpu_canary_verdict, gpu, (*check, verdict), holds);
         }
-        let measured = &standing.measured;
-        for (against, ratio) in &measured.ratios {
+        let figures = &state.figures;
+        for (against, ratio) in &figures.ratios {
             b.put(&m::gpu_canary_rate_ratio, gpu, (*check, *against), *ratio);
         }
-        if let Some(Rate::WorkPerCycle(rate)) = measured.rate
+        if let Some(Rate::WorkPerCycle(rate)) = figures.rate
             && m::gpu_canary_work_per_cycle.def().limits().contains(&rate)
         {
             b.put(&m::gpu_canary_work_per_cycle, gpu, (*check,), rate);
         }
-        if let Some(hertz) = measured.clock.filter(|_| *check == m::CanaryCheck::SmRate) {
+        if let Some(hertz) = figures.clock.filter(|_| *check == m::CanaryCheck::SmRate) {
             b.put(&m::gpu_canary_sm_clock_hertz, gpu, (), hertz);
         }
-        bad.extend(measured.bad_sms.iter().copied());
+        bad.extend(figures.bad_sms.iter().copied());
     }
     for (smid, kind) in bad.into_iter().take(MOST_BAD_SMS) {
         let labels = BadSmInfo { smid: smid.to_string(), kind: kind.known().to_owned() };
@@ -193,16 +172,16 @@ fn put_gpu(b: &mut Builder<'_>, gpu: &Gpu, book: &Book) {
     }
 }
 
-/// What stands of a GPU instance, by the books of its compute instances.
-fn put_instance(b: &mut Builder<'_>, instance: &GpuInstance, books: &[&Book]) {
-    let checks: BTreeSet<_> = books.iter().flat_map(|book| book.checks.keys().copied()).collect();
+/// The state of a GPU instance, by those of its compute instances.
+fn put_instance(b: &mut Builder<'_>, instance: &GpuInstance, places: &[&PlaceRecord]) {
+    let checks: BTreeSet<_> = places.iter().flat_map(|place| place.checks.keys().copied()).collect();
     for check in checks {
-        let standing: Vec<&Standing> = books.iter().filter_map(|book| book.checks.get(&check)).collect();
-        for (verdict, holds) in verdicts(&standing) {
-            b.put(&m::gpu_mig_canary_verdict, instance, (check, verdict), flag(holds));
+        let state: Vec<&CheckState> = places.iter().filter_map(|place| place.checks.get(&check)).collect();
+        for (verdict, holds) in verdicts(&state) {
+            b.flag(&m::gpu_mig_canary_verdict, instance, (check, verdict), holds);
         }
         let mut lowest = BTreeMap::new();
-        for (against, ratio) in standing.iter().flat_map(|standing| &standing.measured.ratios) {
+        for (against, ratio) in state.iter().flat_map(|state| &state.figures.ratios) {
             let low = lowest.entry(*against).or_insert(*ratio);
             *low = f64::min(*low, *ratio);
         }
@@ -210,34 +189,29 @@ fn put_instance(b: &mut Builder<'_>, instance: &GpuInstance, books: &[&Book]) {
             b.put(&m::gpu_mig_canary_rate_ratio, instance, (check, against), ratio);
         }
     }
-    if let Some(at) = books.iter().filter_map(|book| book.last_run).reduce(f64::max) {
+    if let Some(at) = places.iter().filter_map(|place| place.last_run).reduce(f64::max) {
         b.put(&m::gpu_mig_canary_last_run_timestamp_seconds, instance, (), at);
     }
 }
 
-/// The verdicts to tell of one check, and whether each holds: `ok` and every other there ever was. Of several
+/// The verdicts of one check, and whether each holds: `ok` and every other there ever was. Of several
 /// places the worst holds.
-fn verdicts(standing: &[&Standing]) -> Vec<(CanaryVerdict, bool)> {
+fn verdicts(state: &[&CheckState]) -> Vec<(CanaryVerdict, bool)> {
     // Severities are listed from loud to quiet; what is not loud is better than anything that is.
     let rank = |v: &CanaryVerdict| loudness(*v).map_or(u8::MAX, |severity| severity as u8);
-    let worst = standing.iter().map(|standing| standing.verdict).min_by_key(|v| (rank(v), *v));
-    let mut seen: BTreeSet<CanaryVerdict> =
-        standing.iter().flat_map(|one| one.seen.iter().copied()).collect();
+    let worst = state.iter().map(|state| state.verdict).min_by_key(|v| (rank(v), *v));
+    let mut seen: BTreeSet<CanaryVerdict> = state.iter().flat_map(|one| one.seen.iter().copied()).collect();
     seen.insert(CanaryVerdict::Ok);
     seen.into_iter().map(|verdict| (verdict, Some(verdict) == worst)).collect()
 }
 
-fn flag(holds: bool) -> f64 {
-    f64::from(u8::from(holds))
-}
-
-impl Book {
+impl PlaceRecord {
     fn view(&self, gpu: &Gpu, instance: Option<Instance>) -> PlaceView {
-        let check = |(check, standing): (&m::CanaryCheck, &Standing)| CheckView {
+        let check = |(check, state): (&m::CanaryCheck, &CheckState)| CheckView {
             check: *check,
-            verdict: standing.verdict,
-            text: standing.text.clone(),
-            rate: standing.measured.rate,
+            verdict: state.verdict,
+            text: state.text.clone(),
+            rate: state.figures.rate,
         };
         PlaceView {
             gpu: gpu.clone(),

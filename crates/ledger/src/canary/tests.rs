@@ -1,4 +1,4 @@
-//! News in, snapshots out.
+//! CanaryEvent in, snapshots out.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::inbox::{Event as Inboxed, Stall};
-use crate::{Ledger, Seen, Settings};
+use crate::inbox::{LedgerEvent as Inboxed, Stall};
+use crate::{Ledger, LedgerSettings, SeenGpus};
 use exposition::encode::Format;
 use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::sample::{Batch, Buffer, Drained, Part, Rows, Source};
+use model::sample::{Batch, BatchKey, Buffer, Drained, Rows, Source};
 use model::snapshot::{EventKind, Snapshot, Value};
 
 const SECOND: u64 = 1_000_000_000;
@@ -35,13 +35,13 @@ struct Bench(Ledger);
 
 impl Bench {
     fn new() -> Bench {
-        let mut ledger = Ledger::new(Settings {
+        let mut ledger = Ledger::new(LedgerSettings {
             max_series: 2000,
             off: HashSet::new(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
-            seen: Seen::default(),
-            faulty: Default::default(),
+            seen: SeenGpus::default(),
+            faults: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings::Owners::default(),
@@ -73,7 +73,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch,
             taken: Mono(at * SECOND),
             nanos: 1000,
@@ -105,16 +105,16 @@ impl Bench {
         });
     }
 
-    fn news(&mut self, news: News) {
-        self.news_at(news, 1);
+    fn event(&mut self, event: CanaryEvent) {
+        self.event_at(event, 1);
     }
 
-    fn news_at(&mut self, news: News, at: u64) {
-        self.0.canary_news(news, Mono(at * SECOND), 1000.0);
+    fn event_at(&mut self, event: CanaryEvent, at: u64) {
+        self.0.canary_event(event, Mono(at * SECOND), 1000.0);
     }
 
     fn ended(&mut self, outcome: Outcome) {
-        self.news(News::Ended(Box::new(outcome)));
+        self.event(CanaryEvent::Ended(Box::new(outcome)));
     }
 
     fn publish(&mut self) -> Snapshot {
@@ -130,7 +130,7 @@ impl Bench {
     }
 
     /// The canary's events: verdict and text.
-    fn told(&mut self) -> Vec<(&'static str, String)> {
+    fn listed(&mut self) -> Vec<(&'static str, String)> {
         let list = self.publish().events;
         let own = list.iter().filter(|event| event.kind == EventKind::Canary);
         own.map(|event| (event.mnemonic, event.text.clone())).collect()
@@ -198,12 +198,12 @@ fn counters_are_there_before_anything_ran() {
 }
 
 #[test]
-fn a_run_that_is_well_is_told_with_its_rates() {
+fn a_run_that_is_well_is_published_with_its_rates() {
     let mut bench = Bench::new();
-    bench.news(News::Mode { mode: CanaryMode::Idle, duty: 0.001 });
-    bench.news(News::Alive(1));
-    bench.news(News::Due(whole(), Some(2000.0)));
-    bench.news(News::Began(whole()));
+    bench.event(CanaryEvent::Mode { mode: CanaryMode::Idle, duty: 0.001 });
+    bench.event(CanaryEvent::Alive(1));
+    bench.event(CanaryEvent::Due(whole(), Some(2000.0)));
+    bench.event(CanaryEvent::Began(whole()));
     assert!(bench.publish().canary.places[0].running);
     let rate = Judged {
         rate: Some(Rate::WorkPerCycle(126.6)),
@@ -235,7 +235,7 @@ fn a_run_that_is_well_is_told_with_its_rates() {
     let Value::Histogram(rates) = &s.series(&m::gpu_canary_sample_rate_ratio)[0].value else { panic!() };
     assert_eq!((rates.count(), rates.counts[9]), (1, 1), "the baseline's alone");
     assert!(!s.canary.places[0].running);
-    assert_eq!(bench.told(), [], "that all is well is no event");
+    assert_eq!(bench.listed(), [], "that all is well is no event");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_verdict_keeps_its_series_and_each_change_of_it_is_one_event() {
     bench.ended(outcome(whole(), vec![judged(C::HbmRead, V::Ok)]));
     assert_eq!(bench.verdict(C::HbmRead, V::DegradedMemory), Some(0.0));
     assert_eq!(bench.verdict(C::HbmRead, V::Ok), Some(1.0));
-    let said: Vec<_> = bench.told().into_iter().map(|(verdict, _)| verdict).collect();
+    let said: Vec<_> = bench.listed().into_iter().map(|(verdict, _)| verdict).collect();
     assert_eq!(said, ["degraded_memory", "ok"]);
     assert_eq!(bench.unhealthy(), Some(0.0), "slow is not unreliable");
     let s = bench.publish();
@@ -280,7 +280,7 @@ fn wrong_results_are_counted_named_and_against_the_gpu() {
     assert_eq!((count(MismatchKind::Zeroed), count(MismatchKind::Flipped)), (Some(6.0), Some(15.0)));
     assert_eq!(s.series(&m::gpu_canary_bad_sm_info).len(), 8);
     assert!(s.series(&m::gpu_canary_last_success_timestamp_seconds).is_empty());
-    assert_eq!(bench.told().len(), 2, "suspected, and found");
+    assert_eq!(bench.listed().len(), 2, "suspected, and found");
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::Contended)]));
     bench.ended(Outcome {
         end: CanaryEnd::CouldNotRun,
@@ -304,7 +304,7 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
         ..outcome(whole(), vec![judged(C::Init, V::Ok)])
     };
     bench.ended(fault());
-    // No check was judged so: the step stands for it.
+    // No check was judged so: the step is the check.
     assert_eq!(bench.verdict(C::Tensor, V::DriverFault), Some(1.0));
     assert_eq!(bench.unhealthy(), Some(1.0));
     let s = bench.publish();
@@ -318,8 +318,8 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
     bench.0.canary.reset(Some(&gpu()));
     assert_eq!((bench.unhealthy(), bench.verdict(C::Tensor, V::DriverFault)), (Some(0.0), None));
     bench.ended(fault());
-    assert_eq!(bench.told().len(), 2, "it is back");
-    // What the environment forbids is no error of the driver's.
+    assert_eq!(bench.listed().len(), 2, "it is back");
+    // FactKind the environment forbids is no error of the driver's.
     let forbidden = Outcome {
         end: CanaryEnd::CouldNotRun,
         skip: Some(CanarySkip::NoPermission),
@@ -335,8 +335,8 @@ fn a_fault_of_the_driver_has_its_code_and_ends_with_a_reset() {
 #[test]
 fn a_hang_lasts_until_its_process_has_ended() {
     let mut bench = Bench::new();
-    bench.news(News::Began(whole()));
-    bench.news(News::Hung(whole(), Some(CanaryStep::Context)));
+    bench.event(CanaryEvent::Began(whole()));
+    bench.event(CanaryEvent::Hung(whole(), Some(CanaryStep::Context)));
     bench.ended(Outcome {
         end: CanaryEnd::Hung,
         step: Some(CanaryStep::Context),
@@ -348,12 +348,12 @@ fn a_hang_lasts_until_its_process_has_ended() {
     assert_eq!(hung(&s), Some(1.0));
     assert_eq!(s.canary.places[0].hung, Some(CanaryStep::Context));
     assert_eq!(bench.verdict(C::Init, V::Hung), Some(1.0));
-    assert_eq!(bench.told(), [("hung", "no progress for 60 s".into())]);
-    bench.news(News::Killed);
-    bench.news(News::Hung(whole(), None));
+    assert_eq!(bench.listed(), [("hung", "no progress for 60 s".into())]);
+    bench.event(CanaryEvent::Killed);
+    bench.event(CanaryEvent::Hung(whole(), None));
     let s = bench.publish();
     assert_eq!((hung(&s), s.number(&m::gpu_canary_kills_total, &Node {}, ())), (Some(0.0), Some(1.0)));
-    assert_eq!(bench.told().len(), 2);
+    assert_eq!(bench.listed().len(), 2);
     assert_eq!(bench.unhealthy(), Some(1.0), "until a run or a reset says otherwise");
     bench.ended(outcome(whole(), vec![judged(C::Init, V::Ok)]));
     assert_eq!(bench.unhealthy(), Some(0.0));
@@ -378,7 +378,7 @@ fn an_instance_that_is_gone_has_no_series() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::Init, V::Ok)]));
     bench.divided(2, &[(1, "MIG-a"), (2, "MIG-b")]);
-    bench.news(News::Due(whole(), Some(3000.0)));
+    bench.event(CanaryEvent::Due(whole(), Some(3000.0)));
     let low = Judged { ratios: vec![(RateAgainst::Baseline, 0.9)], ..judged(C::SmRate, V::Slow) };
     bench.ended(outcome(instance(1, "MIG-a"), vec![judged(C::SmRate, V::Ok)]));
     bench.ended(outcome(instance(2, "MIG-b"), vec![low]));
@@ -391,7 +391,7 @@ fn an_instance_that_is_gone_has_no_series() {
     assert_eq!(s.number(&m::gpu_mig_canary_rate_ratio, &part(2), of), Some(0.9));
     assert_eq!(s.number(&m::gpu_mig_canary_last_run_timestamp_seconds, &part(1), ()), Some(100.0));
     assert_eq!(s.canary.places.len(), 3);
-    assert_eq!(s.canary.places[0].due, Some(3000.0), "what is planned is told of the whole");
+    assert_eq!(s.canary.places[0].due, Some(3000.0), "what is planned is published of the whole");
     assert!(s.canary.places[0].checks.is_empty());
     // A new handle: what there is now was not read yet.
     bench.visit(Tier::Slow, 3, 1, |rows| rows.of(&gpu()).flag(&m::gpu_mig_mode_enabled, (), true));
@@ -436,13 +436,13 @@ fn of_several_compute_instances_the_worst_holds() {
 fn a_gpu_that_another_one_replaced_leaves_nothing() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::WrongResult)]));
-    bench.0.event(Inboxed::Seated(Gpu { gpu: 5, uuid: "GPU-3".into() }));
+    bench.0.event(Inboxed::GpuAttached(Gpu { gpu: 5, uuid: "GPU-3".into() }));
     let place = &bench.publish().canary.places[0];
     assert_eq!(place.gpu.gpu, 5, "the same GPU under another index keeps what was found");
-    bench.0.event(Inboxed::Seated(Gpu { gpu: 5, uuid: "GPU-9".into() }));
+    bench.0.event(Inboxed::GpuAttached(Gpu { gpu: 5, uuid: "GPU-9".into() }));
     assert!(bench.publish().canary.places.is_empty());
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::Ok)]));
-    assert!(bench.publish().canary.places.is_empty(), "late news of it");
+    assert!(bench.publish().canary.places.is_empty(), "a late event of it");
 }
 
 /// Utilization samples of the ten seconds before this one: 5 a second, of this value.
@@ -459,8 +459,8 @@ fn the_canarys_own_time_is_neither_busy_nor_idle() {
         (number(&m::gpu_busy_seconds_total), number(&m::gpu_utilization_peak_ratio))
     };
     bench.drain(Tier::Slow, 1, 110, samples(110, 0.0), |_| ());
-    bench.news_at(News::Began(whole()), 113);
-    bench.news_at(News::Ended(Box::new(outcome(whole(), Vec::new()))), 115);
+    bench.event_at(CanaryEvent::Began(whole()), 113);
+    bench.event_at(CanaryEvent::Ended(Box::new(outcome(whole(), Vec::new()))), 115);
     let mut canary = samples(120, 0.0);
     let Drained::Samples { samples: list, .. } = &mut canary[0] else { panic!() };
     // 113.2 to 115.0, as the canary worked.
@@ -474,7 +474,7 @@ fn the_canarys_own_time_is_neither_busy_nor_idle() {
     let count = (m::SampleBuffer::Utilization,);
     assert_eq!(s.number(&m::gpu_exporter_sample_gaps_total, &gpu(), count), Some(0.0));
     assert_eq!(s.number(&m::gpu_exporter_samples_total, &gpu(), count), Some(79.0), "4 s are missing");
-    assert!(s.series(&m::gpu_last_busy_timestamp_seconds).is_empty(), "nobody was at work");
+    assert!(s.series(&m::gpu_last_busy_timestamp_seconds).is_empty(), "no work but its own");
     bench.drain(Tier::Slow, 1, 130, samples(130, 0.5), |_| ());
     let s = bench.publish_at(131);
     let (seconds, peak) = busy(&s);
@@ -521,8 +521,8 @@ fn work_is_seen_by_processes_and_by_utilization_and_remembered() {
 #[test]
 fn a_gpu_at_the_other_end_of_copies_is_not_at_work() {
     let mut bench = Bench::new();
-    bench.news_at(News::Borrowed(gpu(), true), 100);
-    bench.news_at(News::Borrowed(gpu(), false), 110);
+    bench.event_at(CanaryEvent::Peer(gpu(), true), 100);
+    bench.event_at(CanaryEvent::Peer(gpu(), false), 110);
     bench.drain(Tier::Slow, 1, 110, samples(110, 0.7), |_| ());
     let s = bench.publish_at(110);
     assert!(s.series(&m::gpu_busy_seconds_total).is_empty());
@@ -552,7 +552,7 @@ prop_compose! {
     }
 }
 
-fn any_news() -> impl Strategy<Value = News> {
+fn any_event() -> impl Strategy<Value = CanaryEvent> {
     let place = || prop_oneof![Just(whole()), (0u32..3).prop_map(|id| instance(id, "MIG-x"))];
     let ended = (
         place(),
@@ -569,31 +569,31 @@ fn any_news() -> impl Strategy<Value = News> {
         Box::new(Outcome { ended: at, end, skip, step, cuda_error, steps, gpu_seconds: at, ..rest })
     });
     prop_oneof![
-        (any_of(CanaryMode::ALL), any_float()).prop_map(|(mode, duty)| News::Mode { mode, duty }),
-        (place(), prop::option::of(any_float())).prop_map(|(place, at)| News::Due(place, at)),
-        (place(), any_of(CanarySkip::ALL)).prop_map(|(place, skip)| News::Skipped(place, skip)),
-        place().prop_map(News::Began),
-        any::<bool>().prop_map(|takes_part| News::Borrowed(gpu(), takes_part)),
+        (any_of(CanaryMode::ALL), any_float()).prop_map(|(mode, duty)| CanaryEvent::Mode { mode, duty }),
+        (place(), prop::option::of(any_float())).prop_map(|(place, at)| CanaryEvent::Due(place, at)),
+        (place(), any_of(CanarySkip::ALL)).prop_map(|(place, skip)| CanaryEvent::Skipped(place, skip)),
+        place().prop_map(CanaryEvent::Began),
+        any::<bool>().prop_map(|takes_part| CanaryEvent::Peer(gpu(), takes_part)),
         (place(), prop::option::of(any_of(CanaryStep::ALL)))
-            .prop_map(|(place, step)| News::Hung(place, step)),
-        ended.prop_map(News::Ended),
-        Just(News::Killed),
-        (0usize..9).prop_map(News::Alive),
+            .prop_map(|(place, step)| CanaryEvent::Hung(place, step)),
+        ended.prop_map(CanaryEvent::Ended),
+        Just(CanaryEvent::Killed),
+        (0usize..9).prop_map(CanaryEvent::Alive),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn whatever_the_canary_says_no_series_is_impossible_or_stands_twice(
-        news in prop::collection::vec(any_news(), 1..40),
+    fn whatever_the_canary_says_no_series_is_impossible_or_comes_twice(
+        events in prop::collection::vec(any_event(), 1..40),
     ) {
         let mut bench = Bench::new();
         bench.divided(2, &[(1, "MIG-x"), (2, "MIG-x")]);
         let mut runs = 0;
-        for one in news {
-            runs += usize::from(matches!(one, News::Ended(_)));
-            bench.news(one);
+        for one in events {
+            runs += usize::from(matches!(one, CanaryEvent::Ended(_)));
+            bench.event(one);
         }
         let s = bench.publish();
         let mut total = 0.0;

@@ -1,32 +1,27 @@
-//! What each owner had of each GPU or GPU instance: counters that never go back, kept for a while after its end.
+//! The share of each owner of each GPU or GPU instance: counters that never go back, kept for a while after its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::sketch::Sketch;
-use super::timeline::{Part, Place, Settled, What};
+use super::timeline::{AmountKind, AmountShare, InstanceId, SettledSpan};
 use crate::bottleneck::Steady;
 use model::catalog::{Gpu, OwnedGpu};
 use model::clock::Mono;
 use model::owners::Owner;
 
-/// Accounts are kept for so many times more owners than may have series: who gets a place has its counters.
+/// Accounts are kept for so many times more owners than may have series: an owner that gets series has its counters.
 const SPARE: usize = 4;
 
-/// Whose account it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// The GPU.
+pub struct AccountKey {
     pub gpu: Gpu,
-    /// Where on it.
-    pub place: Place,
-    /// The owner's identity.
+    pub place: InstanceId,
     pub owner: Arc<str>,
 }
 
-impl Key {
-    /// As the catalogue knows it.
+impl AccountKey {
     pub fn entity(&self) -> OwnedGpu {
         OwnedGpu::new(&self.gpu, self.place, &self.owner)
     }
@@ -35,7 +30,6 @@ impl Key {
 /// One account.
 #[derive(Debug)]
 pub struct Account {
-    /// Who it is, as told last.
     pub owner: Arc<Owner>,
     /// GPU time it had, in seconds.
     pub allocated: f64,
@@ -51,7 +45,6 @@ pub struct Account {
     pub memory: Sketch,
     /// Shares of the GPU's multiprocessors that were active while it was alone, by time.
     pub multiprocessors: Sketch,
-    /// What holds it back.
     pub cause: Steady,
     full: bool,
     ended: bool,
@@ -78,9 +71,9 @@ impl Account {
 /// All accounts, and which owners have series.
 #[derive(Debug, Default)]
 pub struct Accounts {
-    all: BTreeMap<Key, Account>,
-    /// Owners with series: who has a place keeps it until it is forgotten.
-    seated: BTreeSet<Arc<str>>,
+    all: BTreeMap<AccountKey, Account>,
+    /// Owners with series: an owner keeps them until it is forgotten.
+    with_series: BTreeSet<Arc<str>>,
     /// Owners without an account, because there are too many: as of the newest stretch of each GPU.
     refused: BTreeMap<Gpu, BTreeSet<Arc<str>>>,
     most: usize,
@@ -97,14 +90,14 @@ impl Accounts {
     pub fn settle(
         &mut self,
         gpu: &Gpu,
-        settled: &Settled,
+        settled: &SettledSpan,
         share: impl Fn(u32) -> Option<f64>,
         total: Option<f64>,
     ) {
         let seconds = settled.to.since(settled.from).as_secs_f64();
         let mut refused = BTreeSet::new();
         for one in &settled.present {
-            let key = Key { gpu: gpu.clone(), place: one.place, owner: Arc::clone(&one.owner.id) };
+            let key = AccountKey { gpu: gpu.clone(), place: one.place, owner: Arc::clone(&one.owner.id) };
             if !self.open(&key, &one.owner, settled.from) {
                 refused.insert(key.owner);
                 continue;
@@ -134,74 +127,70 @@ impl Accounts {
     }
 
     /// Makes an account if there is room for it.
-    fn open(&mut self, key: &Key, owner: &Arc<Owner>, now: Mono) -> bool {
+    fn open(&mut self, key: &AccountKey, owner: &Arc<Owner>, now: Mono) -> bool {
         if self.all.contains_key(key) {
             return true;
         }
-        let known = self.seated.contains(&key.owner);
-        if !known && self.owners().len() >= self.most.saturating_mul(SPARE) {
-            return self.all.keys().any(|other| other.owner == key.owner) && self.insert(key, owner, now);
+        let owners = self.owners();
+        let room = owners.contains(&key.owner) || owners.len() < self.most.saturating_mul(SPARE);
+        if room || self.with_series.contains(&key.owner) {
+            self.all.insert(key.clone(), Account::new(Arc::clone(owner), now));
+            return true;
         }
-        self.insert(key, owner, now)
-    }
-
-    fn insert(&mut self, key: &Key, owner: &Arc<Owner>, now: Mono) -> bool {
-        self.all.insert(key.clone(), Account::new(Arc::clone(owner), now));
-        true
+        false
     }
 
     fn owners(&self) -> BTreeSet<&Arc<str>> {
         self.all.keys().map(|key| &key.owner).collect()
     }
 
-    /// Adds parts of what was measured of a GPU.
-    pub fn add(&mut self, gpu: &Gpu, parts: Vec<Part>) {
-        for part in parts {
-            let key = Key { gpu: gpu.clone(), place: part.place, owner: part.owner };
+    /// Adds shares of what was measured of a GPU.
+    pub fn add(&mut self, gpu: &Gpu, shares: Vec<AmountShare>) {
+        for share in shares {
+            let key = AccountKey { gpu: gpu.clone(), place: share.place, owner: share.owner };
             let Some(account) = self.all.get_mut(&key) else { continue };
-            match part.what {
-                What::Busy(_) => account.busy += part.amount,
-                What::Joules => account.joules += part.amount,
+            match share.quantity {
+                AmountKind::Busy(_) => account.busy += share.amount,
+                AmountKind::Joules => account.joules += share.amount,
             }
         }
     }
 
-    /// The account of one.
-    pub fn get_mut(&mut self, key: &Key) -> Option<&mut Account> {
+    pub fn get_mut(&mut self, key: &AccountKey) -> Option<&mut Account> {
         self.all.get_mut(key)
     }
 
-    /// Forgets who ended long ago, and gives the places that became free to the busiest of those who wait.
+    /// Forgets owners that ended long ago, and gives the series that became free to the busiest of those that wait.
     pub fn tidy(&mut self, now: Mono, keep: Duration) {
         self.all.retain(|_, account| now.since(account.until) <= keep);
         let mut waiting: BTreeMap<Arc<str>, f64> = BTreeMap::new();
         for (key, account) in &self.all {
             *waiting.entry(Arc::clone(&key.owner)).or_default() += account.busy + account.allocated * 1e-3;
         }
-        self.seated.retain(|owner| waiting.contains_key(owner));
-        waiting.retain(|owner, _| !self.seated.contains(owner));
+        self.with_series.retain(|owner| waiting.contains_key(owner));
+        waiting.retain(|owner, _| !self.with_series.contains(owner));
         let mut waiting: Vec<(Arc<str>, f64)> = waiting.into_iter().collect();
         waiting.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let free = self.most.saturating_sub(self.seated.len());
-        self.seated.extend(waiting.into_iter().take(free).map(|(owner, _)| owner));
+        let free = self.most.saturating_sub(self.with_series.len());
+        self.with_series.extend(waiting.into_iter().take(free).map(|(owner, _)| owner));
     }
 
     /// Accounts of owners with series.
-    pub fn seated(&mut self) -> impl Iterator<Item = (&Key, &mut Account)> {
-        let seated = &self.seated;
-        self.all.iter_mut().filter(|(key, _)| seated.contains(&key.owner))
+    pub fn with_series(&mut self) -> impl Iterator<Item = (&AccountKey, &mut Account)> {
+        let with_series = &self.with_series;
+        self.all.iter_mut().filter(|(key, _)| with_series.contains(&key.owner))
     }
 
     /// Whether an owner has series.
-    pub fn is_seated(&self, owner: &Arc<str>) -> bool {
-        self.seated.contains(owner)
+    pub fn has_series(&self, owner: &Arc<str>) -> bool {
+        self.with_series.contains(owner)
     }
 
     /// How many owners have no series.
     pub fn dropped(&self) -> usize {
         let refused: BTreeSet<&Arc<str>> = self.refused.values().flatten().collect();
         let all: BTreeSet<&Arc<str>> = self.owners().into_iter().chain(refused).collect();
-        all.into_iter().filter(|owner| !self.seated.contains(*owner)).count()
+        all.into_iter().filter(|owner| !self.with_series.contains(*owner)).count()
     }
 
     /// Forgets a GPU that another one has replaced.
@@ -214,7 +203,7 @@ impl Accounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owners::timeline::Present;
+    use crate::owners::timeline::PresentOwner;
 
     fn at(seconds: u64) -> Mono {
         Mono(seconds * 1_000_000_000)
@@ -224,15 +213,20 @@ mod tests {
         Gpu { gpu: 0, uuid: "a".into() }
     }
 
-    fn settled(from: u64, owners: &[&str], full: bool) -> Settled {
-        let present = owners.iter().map(|id| Present {
+    fn settled(from: u64, owners: &[&str], full: bool) -> SettledSpan {
+        let present = owners.iter().map(|id| PresentOwner {
             place: None,
             owner: Arc::new(Owner { id: (*id).into(), ..Owner::unknown() }),
             memory: Some(1),
             owners: owners.len(),
         });
         let present = present.collect();
-        Settled { from: at(from), to: at(from + 1), present, full: if full { vec![None] } else { vec![] } }
+        SettledSpan {
+            from: at(from),
+            to: at(from + 1),
+            present,
+            full: if full { vec![None] } else { vec![] },
+        }
     }
 
     fn feed(accounts: &mut Accounts, from: u64, owners: &[&str], full: bool) {
@@ -241,7 +235,7 @@ mod tests {
     }
 
     fn allocated(accounts: &mut Accounts) -> Vec<(String, f64, f64)> {
-        let rows = accounts.seated().map(|(key, a)| (key.owner.to_string(), a.allocated, a.ended_full));
+        let rows = accounts.with_series().map(|(key, a)| (key.owner.to_string(), a.allocated, a.ended_full));
         rows.collect()
     }
 
@@ -267,10 +261,10 @@ mod tests {
         let names: Vec<String> = (0..20).map(|n| format!("c{n}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         feed(&mut accounts, 1, &names, false);
-        assert_eq!(accounts.seated().count(), 2);
+        assert_eq!(accounts.with_series().count(), 2);
         assert_eq!(accounts.dropped(), 20);
         assert!(accounts.all.len() <= 2 * SPARE, "memory is bounded too");
         feed(&mut accounts, 2, &names[..1], false);
-        assert_eq!(allocated(&mut accounts)[0].0, "a", "who has a place keeps it");
+        assert_eq!(allocated(&mut accounts)[0].0, "a", "an owner with series keeps them");
     }
 }

@@ -5,37 +5,37 @@ use std::time::Duration;
 
 use model::clock::Mono;
 use model::cpus::CpuSet;
-use model::owners::Reading;
+use model::owners::OwnerReading;
 use model::topology::Device;
 
 /// CPUs it was seen on count for so long.
 const LATELY: Duration = Duration::from_secs(60);
 
-/// What was read of one owner lately, oldest first.
+/// FactKind was read of one owner lately, oldest first.
 #[derive(Debug, Default)]
-pub struct Readings(VecDeque<Reading>);
+pub struct Readings(VecDeque<OwnerReading>);
 
 impl Readings {
     /// Takes in a reading.
-    pub fn take(&mut self, reading: Reading) {
+    pub fn take(&mut self, reading: OwnerReading) {
         let now = reading.taken;
         self.0.push_back(reading);
         while self.0.len() > 2 && self.0.front().is_some_and(|r| now.since(r.taken) > LATELY) {
             self.0.pop_front();
         }
-        // A reading every second at most: more tell nothing more.
+        // A reading every second at most: more add nothing.
         while self.0.len() > 64 {
             self.0.pop_front();
         }
     }
 
     /// The newest one, if it is not too old.
-    pub fn newest(&self, now: Mono) -> Option<&Reading> {
+    pub fn newest(&self, now: Mono) -> Option<&OwnerReading> {
         self.0.back().filter(|r| now.since(r.taken) <= LATELY)
     }
 
     /// Share of its CPUs that are not near the GPU: of those it was seen on in the last minute, each as often as
-    /// it was, else of those it may run on. `None` where the machine does not tell what is near.
+    /// it was, else of those it may run on. `None` where the machine does not say what is near.
     pub fn cpu_remote(&self, now: Mono, gpu: &Device) -> Option<f64> {
         gpu.numa_node?;
         let newest = self.newest(now)?;
@@ -78,7 +78,7 @@ impl Readings {
         (used >= 0.0).then(|| (used / seconds / limit).min(1.0))
     }
 
-    fn last_two(&self, now: Mono) -> Option<(&Reading, &Reading, f64)> {
+    fn last_two(&self, now: Mono) -> Option<(&OwnerReading, &OwnerReading, f64)> {
         let newest = self.newest(now)?;
         let before = self.0.get(self.0.len().checked_sub(2)?)?;
         let seconds = newest.taken.since(before.taken).as_secs_f64();
@@ -106,8 +106,8 @@ mod tests {
         }
     }
 
-    fn reading(seconds: u64, ran_on: &[(u32, u32)]) -> Reading {
-        Reading {
+    fn reading(seconds: u64, ran_on: &[(u32, u32)]) -> OwnerReading {
+        OwnerReading {
             owner: "a".into(),
             taken: Mono(seconds * 1_000_000_000),
             allowed_cpus: Some("2-5".parse().unwrap()),
@@ -130,7 +130,7 @@ mod tests {
         readings.take(reading(15, &[(1, 3), (9, 1)]));
         assert_eq!(readings.cpu_remote(now, &gpu(Some(0))), Some(0.25));
         assert_eq!(readings.memory_remote(now, &gpu(Some(0))), Some(0.25));
-        assert_eq!(readings.cpu_remote(now, &gpu(None)), None, "nobody tells what is near");
+        assert_eq!(readings.cpu_remote(now, &gpu(None)), None, "what is near is not known");
         assert_eq!(readings.memory_remote(now, &gpu(None)), None);
         assert!((readings.busiest_thread(now).unwrap() - 0.9).abs() < 1e-9);
         assert_eq!(readings.quota_used(now), Some(1.0));

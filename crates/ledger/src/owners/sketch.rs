@@ -2,11 +2,11 @@
 
 /// Bins between 0 and 1.
 const BINS: usize = 128;
-/// Less time than this tells nothing of a day's work, in seconds.
+/// Less time than this says nothing of a day's work, in seconds.
 pub const ENOUGH: f64 = 24.0 * 3600.0;
 /// The percentile that a profile has to hold.
 pub const PERCENTILE: f64 = 0.95;
-/// Of the memory that a profile's name tells (as 71 of `3g.71gb`, in 10^9 bytes), so much can be used: names are
+/// Of the memory in a profile's name (as 71 of `3g.71gb`, in 10^9 bytes), so much can be used: names are
 /// rounded up, and the driver keeps some.
 const USABLE: f64 = 0.9;
 
@@ -19,13 +19,13 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// It was so large for so long. What is no share tells nothing.
+    /// It was so large for so long. FactKind is no share is left out.
     pub fn add(&mut self, share: f64, seconds: f64) {
         if !(0.0..=1.0).contains(&share) || !(0.0..=1e9).contains(&seconds) {
             return;
         }
         self.bins.resize(BINS, 0.0);
-        // Upwards: what is told is never less than what there was by more than nothing.
+        // Rounded up: a profile that is named must hold the work.
         let at = ((share * BINS as f64).ceil() as usize).clamp(1, BINS) - 1;
         if let Some(bin) = self.bins.get_mut(at) {
             *bin += seconds;
@@ -50,7 +50,7 @@ impl Sketch {
     }
 }
 
-/// What was needed of a GPU.
+/// FactKind was needed of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Need {
     /// Device memory, in bytes.

@@ -1,4 +1,4 @@
-//! Processes on GPUs, each from its first listing to its last, and whom each works for.
+//! Processes on GPUs, each from its first listing to its last, and their owners.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,19 +7,18 @@ use std::time::Duration;
 use model::clock::Mono;
 use model::owners::{Attribution, Owner};
 
-/// A process of which nobody has said whom it works for belongs to `unknown` after this time, so that no series
-/// comes for the moment until somebody says.
+/// A process whose owner is not found belongs to `unknown` after this time, so that no series comes for the
+/// moment until it is.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// A process that was not listed for so long is another one when its id is listed again.
 const RETURN: Duration = Duration::from_secs(60);
-/// How long one that has gone is remembered: what it did may be told late.
+/// How long one that has gone is remembered: samples of its work may come late.
 const REMEMBER: Duration = Duration::from_secs(180);
 /// A process with an id in use before may have been started so much before the other was seen last, in seconds:
 /// clocks and readings differ.
 const SLACK: f64 = 2.0;
 
-/// One process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Tenant {
     /// Process id, as the host sees it.
     pub pid: u32,
@@ -31,22 +30,21 @@ pub struct Tenant {
     pub fresh: bool,
     /// When it was started, in seconds since 1970; `None` if not known.
     pub started: Option<f64>,
-    /// Whom it works for; `None` while nobody has said.
+    /// `None` while that is not known.
     pub owner: Option<Arc<Owner>>,
     /// Whether its first context was counted.
-    pub context_told: bool,
+    pub context_counted: bool,
     /// Whether its first work was counted.
-    pub work_told: bool,
+    pub work_counted: bool,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub struct Tenants {
     all: HashMap<u64, Tenant>,
     /// The newest with each id; the one before it is still known while it is remembered.
     current: HashMap<u32, Vec<u64>>,
-    /// What was told of processes that may be listed only later, and when: what a slow visit lists is published, and
-    /// so looked up, before the next look counts it.
+    /// Owners of processes that may be listed only later, and when they came: what a slow visit lists is published,
+    /// and so looked up, before the next listing counts it.
     early: HashMap<u32, (Attribution, Mono)>,
     next: u64,
 }
@@ -64,9 +62,9 @@ impl Tenants {
         }
         let before = known.last().and_then(|id| self.all.get(id));
         let mut tenant = Tenant::new(pid, at, fresh);
-        if let Some((told, _)) = self.early.remove(&pid) {
-            tenant.fresh &= !before.is_some_and(|before| before.is(told.started));
-            (tenant.started, tenant.owner) = (told.started, Some(told.owner));
+        if let Some((attribution, _)) = self.early.remove(&pid) {
+            tenant.fresh &= !before.is_some_and(|before| before.is(attribution.started));
+            (tenant.started, tenant.owner) = (attribution.started, Some(attribution.owner));
         }
         self.next += 1;
         known.push(self.next);
@@ -74,24 +72,24 @@ impl Tenants {
         self.next
     }
 
-    /// Takes in whom a process works for, told at `now`. `offset`: wall clock minus monotonic clock, in seconds.
-    pub fn attribute(&mut self, told: &Attribution, offset: f64, now: Mono) {
-        let Some(known) = self.current.get_mut(&told.pid) else {
-            self.early.insert(told.pid, (told.clone(), now));
+    /// Takes in the owner of a process, found at `now`. `offset`: wall clock minus monotonic clock, in seconds.
+    pub fn attribute(&mut self, attribution: &Attribution, offset: f64, now: Mono) {
+        let Some(known) = self.current.get_mut(&attribution.pid) else {
+            self.early.insert(attribution.pid, (attribution.clone(), now));
             return;
         };
-        // The same process, told of before: it is back after a pause, and its first context was long ago.
+        // The same process as before: it is back after a pause, and its first context was long ago.
         if let [.., before, newest] = known[..]
-            && self.all.get(&before).is_some_and(|before| before.is(told.started))
+            && self.all.get(&before).is_some_and(|before| before.is(attribution.started))
             && let Some(tenant) = self.all.get_mut(&newest).filter(|newest| newest.owner.is_none())
         {
-            (tenant.started, tenant.owner) = (told.started, Some(Arc::clone(&told.owner)));
+            (tenant.started, tenant.owner) = (attribution.started, Some(Arc::clone(&attribution.owner)));
             tenant.fresh = false;
             return;
         }
         // The newest one that can have been started then: not before the one that had its id was gone.
         let begun = |all: &HashMap<u64, Tenant>, at: usize| -> bool {
-            let (Some(started), Some(before)) = (told.started, at.checked_sub(1)) else { return true };
+            let (Some(started), Some(before)) = (attribution.started, at.checked_sub(1)) else { return true };
             let before = known.get(before).and_then(|id| all.get(id));
             before.is_none_or(|b| started + SLACK >= b.last.0 as f64 * 1e-9 + offset)
         };
@@ -99,52 +97,49 @@ impl Tenants {
         let Some(id) = known.get(at).copied() else { return };
         let Some(tenant) = self.all.get_mut(&id) else { return };
         let another = tenant.owner.is_some()
-            && tenant.started.zip(told.started).is_some_and(|(a, b)| (a - b).abs() > SLACK);
+            && tenant.started.zip(attribution.started).is_some_and(|(a, b)| (a - b).abs() > SLACK);
         if tenant.owner.is_some() {
-            // Who is told of again was missing from the lists, and is counted anew if that was for long.
-            self.early.insert(told.pid, (told.clone(), now));
+            // A process that is attributed again was missing from the lists, and is another one if that was for long.
+            self.early.insert(attribution.pid, (attribution.clone(), now));
         }
         if !another {
-            tenant.started = told.started.or(tenant.started);
-            tenant.owner = Some(Arc::clone(&told.owner));
+            tenant.started = attribution.started.or(tenant.started);
+            tenant.owner = Some(Arc::clone(&attribution.owner));
             return;
         }
         // The id passed on between two listings: what comes from now on is the other's.
-        let mut next = Tenant::new(told.pid, tenant.last, tenant.fresh);
-        (next.started, next.owner) = (told.started, Some(Arc::clone(&told.owner)));
+        let mut next = Tenant::new(attribution.pid, tenant.last, tenant.fresh);
+        (next.started, next.owner) = (attribution.started, Some(Arc::clone(&attribution.owner)));
         self.next += 1;
         known.push(self.next);
         self.all.insert(self.next, next);
     }
 
-    /// One of them.
     pub fn get(&self, id: u64) -> Option<&Tenant> {
         self.all.get(&id)
     }
 
-    /// All of them, to note what was counted.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tenant> {
         self.all.values_mut()
     }
 
-    /// One of them, to note what was counted.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Tenant> {
         self.all.get_mut(&id)
     }
 
-    /// Whom it works for; `unknown` once nobody has said for [`PATIENCE`], `None` before that.
+    /// Its owner; `unknown` once that was not known for [`PATIENCE`], `None` before that.
     pub fn owner(&self, id: u64, now: Mono, unknown: &Arc<Owner>) -> Option<Arc<Owner>> {
         let Some(tenant) = self.all.get(&id) else { return Some(Arc::clone(unknown)) };
         let late = || (now.since(tenant.first) >= PATIENCE).then(|| Arc::clone(unknown));
         tenant.owner.clone().or_else(late)
     }
 
-    /// The owner of the newest process with this id, if somebody has said.
+    /// The owner of the newest process with this id, if that is known.
     pub fn owner_of_pid(&self, pid: u32) -> Option<&Arc<Owner>> {
         self.all.get(self.current.get(&pid)?.last()?)?.owner.as_ref()
     }
 
-    /// Whom a process works for that had this id, or else one in this control group or below it.
+    /// The owner of the process that had this id, or else of one in this control group or below it.
     pub fn owner_in(&self, group: &str, pid: u32) -> Option<Arc<str>> {
         let within = |owner: &&Arc<Owner>| {
             let below = (!owner.cgroup.is_empty()).then(|| group.strip_prefix(&*owner.cgroup)).flatten();
@@ -156,7 +151,7 @@ impl Tenants {
 
     /// Forgets those long gone.
     pub fn forget(&mut self, now: Mono) {
-        self.early.retain(|_, (_, told)| now.since(*told) <= RETURN);
+        self.early.retain(|_, (_, at)| now.since(*at) <= RETURN);
         let all = &mut self.all;
         all.retain(|_, tenant| now.since(tenant.last) <= REMEMBER);
         self.current.retain(|_, known| {
@@ -168,16 +163,7 @@ impl Tenants {
 
 impl Tenant {
     fn new(pid: u32, at: Mono, fresh: bool) -> Tenant {
-        Tenant {
-            pid,
-            first: at,
-            last: at,
-            fresh,
-            started: None,
-            owner: None,
-            context_told: false,
-            work_told: false,
-        }
+        Tenant { pid, first: at, last: at, fresh, ..Tenant::default() }
     }
 
     /// Whether it is known that it was started then.
@@ -194,7 +180,7 @@ mod tests {
         Mono((seconds * 1e9) as u64)
     }
 
-    fn told(pid: u32, started: Option<f64>, id: &str) -> Attribution {
+    fn attribution(pid: u32, started: Option<f64>, id: &str) -> Attribution {
         let owner = Arc::new(Owner { id: id.into(), ..Owner::unknown() });
         Attribution { pid, started, owner }
     }
@@ -205,12 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_says_anything_for_a_while_and_then_it_is_unknown() {
+    fn an_owner_that_is_not_found_for_a_while_is_unknown() {
         let mut tenants = Tenants::default();
         let id = tenants.listed(7, at(10.0), true);
         assert_eq!(owner(&tenants, id, 14.0), None);
         assert_eq!(owner(&tenants, id, 15.0).as_deref(), Some("unknown"));
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(10.0));
+        tenants.attribute(&attribution(7, Some(9.0), "a"), 0.0, at(10.0));
         assert_eq!(owner(&tenants, id, 16.0).as_deref(), Some("a"), "late, but from now on");
     }
 
@@ -221,13 +207,13 @@ mod tests {
         tenants.listed(7, at(30.0), true);
         let second = tenants.listed(7, at(100.0), true);
         assert_ne!(first, second);
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(100.0));
+        tenants.attribute(&attribution(7, Some(9.0), "a"), 0.0, at(100.0));
         assert_eq!(owner(&tenants, second, 101.0), None, "that was the first");
-        tenants.attribute(&told(7, Some(99.0), "b"), 0.0, at(101.0));
+        tenants.attribute(&attribution(7, Some(99.0), "b"), 0.0, at(101.0));
         assert_eq!(owner(&tenants, second, 101.0).as_deref(), Some("b"));
         assert_eq!(owner(&tenants, first, 101.0).as_deref(), Some("a"));
         // It passed on without a pause in the lists.
-        tenants.attribute(&told(7, Some(150.0), "c"), 0.0, at(150.0));
+        tenants.attribute(&attribution(7, Some(150.0), "c"), 0.0, at(150.0));
         assert_eq!(owner(&tenants, tenants.current[&7][2], 151.0).as_deref(), Some("c"));
         tenants.forget(at(1000.0));
         assert!(tenants.all.is_empty() && tenants.current.is_empty());
@@ -244,24 +230,24 @@ mod tests {
     fn one_that_is_back_after_a_pause_has_its_owner_again_and_no_first_context() {
         let mut tenants = Tenants::default();
         let first = tenants.listed(7, at(10.0), true);
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(10.0));
+        tenants.attribute(&attribution(7, Some(9.0), "a"), 0.0, at(10.0));
         let second = tenants.listed(7, at(100.0), true);
         assert_ne!(first, second);
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(100.0));
+        tenants.attribute(&attribution(7, Some(9.0), "a"), 0.0, at(100.0));
         assert_eq!(owner(&tenants, second, 101.0).as_deref(), Some("a"));
         assert!(!tenants.all[&second].fresh);
-        // The same, but told before it is listed.
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(200.0));
+        // The same, but attributed before it is listed.
+        tenants.attribute(&attribution(7, Some(9.0), "a"), 0.0, at(200.0));
         let third = tenants.listed(7, at(200.5), true);
         assert_eq!(owner(&tenants, third, 201.0).as_deref(), Some("a"));
         assert!(third != second && !tenants.all[&third].fresh);
     }
 
     #[test]
-    fn what_is_told_before_a_process_is_listed_counts_once_it_is() {
+    fn an_attribution_before_a_process_is_listed_counts_once_it_is() {
         let mut tenants = Tenants::default();
-        tenants.attribute(&told(7, Some(9.0), "a"), 0.0, at(10.0));
-        tenants.attribute(&told(8, Some(9.0), "b"), 0.0, at(10.0));
+        tenants.attribute(&attribution(7, Some(9.0), "a"), 0.0, at(10.0));
+        tenants.attribute(&attribution(8, Some(9.0), "b"), 0.0, at(10.0));
         let id = tenants.listed(7, at(11.0), true);
         assert_eq!(owner(&tenants, id, 11.0).as_deref(), Some("a"));
         tenants.forget(at(71.0));

@@ -1,12 +1,13 @@
 use std::time::Duration;
 
 use super::*;
-use crate::inbox::Event;
-use crate::{Seen, Settings};
+use crate::inbox::LedgerEvent;
+use crate::{Ledger, LedgerSettings, SeenGpus};
+use model::catalog::FaultSource;
 use model::catalog::{Node, OwnedGpu, Tier};
-use model::fact::{DriverFact, Teller};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::owners::Attribution;
-use model::sample::{Drained, Part, Rows, Source};
+use model::sample::{BatchKey, Drained, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::{Device, DeviceKind, Topology};
 
@@ -37,20 +38,20 @@ fn owned(owner: &str) -> OwnedGpu {
 
 impl Bench {
     fn new(settings: settings::Owners) -> Bench {
-        let mut ledger = Ledger::new(Settings {
+        let mut ledger = Ledger::new(LedgerSettings {
             max_series: 10_000,
             off: Default::default(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
-            seen: Seen::default(),
-            faulty: Default::default(),
+            seen: SeenGpus::default(),
+            faults: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings,
             declared: None,
             build: m::BuildInfo { version: "0".into(), revision: "0".into() },
         });
-        ledger.event(Event::DriverUp);
+        ledger.event(LedgerEvent::DriverUp);
         let mut bench = Bench { ledger, now: 100.0, sampled: 0 };
         let identity = bench.batch(Tier::Identity, |rows| {
             let info = m::GpuInfo { pci_address: "0000:06:00.0".into(), ..m::GpuInfo::default() };
@@ -65,7 +66,7 @@ impl Bench {
         let mut rows = Rows::default();
         fill(&mut rows);
         Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: mono(self.now),
             nanos: 1000,
@@ -107,8 +108,8 @@ impl Bench {
 
     fn attribute(&mut self, pid: u32, started: f64, owner: &str) {
         let owner = Arc::new(Owner { id: owner.into(), ..Owner::unknown() });
-        let told = Attribution { pid, started: Some(BOOT + started), owner };
-        self.ledger.event(Event::Owners(News::Attributed(vec![told])));
+        let attribution = Attribution { pid, started: Some(BOOT + started), owner };
+        self.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![attribution])));
     }
 
     fn publish(&mut self) -> Snapshot {
@@ -151,7 +152,7 @@ fn time_work_and_energy_are_divided_among_owners() {
 }
 
 #[test]
-fn nobody_has_series_before_it_is_known_who_it_is() {
+fn no_owner_has_series_before_it_is_known() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[], 0.0, 100.0, 1.0);
     for second in 0..12 {
@@ -200,7 +201,7 @@ fn an_end_with_full_memory_is_a_suspicion() {
 #[test]
 fn starts_are_measured_only_where_they_were_seen() {
     let mut bench = Bench::new(settings::Owners::default());
-    // It was there before anybody looked.
+    // It was there before the first listing.
     bench.second(&[on(1)], 0.0, 100.0, 0.9);
     bench.attribute(1, 10.0, "a");
     bench.second(&[], 0.0, 100.0, 0.9);
@@ -244,7 +245,7 @@ fn a_gpu_that_does_not_answer_keeps_the_counters_of_its_owners() {
 }
 
 #[test]
-fn what_is_listed_no_more_is_not_told() {
+fn what_is_listed_no_more_is_not_published() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
@@ -252,7 +253,7 @@ fn what_is_listed_no_more_is_not_told() {
         bench.second(&[on(7)], 1.0, 300.0, 0.9);
     }
     let before = bench.publish();
-    // The GPU answers, but not who is on it.
+    // The GPU answers, but lists no processes.
     for _ in 0..20 {
         bench.now += 1.0;
         let batch = bench.batch(Tier::Normal, |rows| {
@@ -284,11 +285,12 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
         network: None,
     };
     let topology = Arc::new(Topology { devices: vec![device], ..Topology::default() });
-    let news = model::topology::News { topology, against_first_seen: None, against_declared: None };
-    bench.ledger.event(Event::Topology(news));
+    let update =
+        model::topology::TopologyUpdate { topology, against_first_seen: None, against_declared: None };
+    bench.ledger.event(LedgerEvent::Topology(update));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
-    let reading = |at: f64, kills| Reading {
+    let reading = |at: f64, kills| OwnerReading {
         owner: "a".into(),
         taken: mono(at),
         allowed_cpus: Some("0-15".parse().unwrap()),
@@ -301,7 +303,7 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
     };
     for (second, kills) in [(0.0, 4), (1.0, 4), (2.0, 7), (3.0, 0), (4.0, 1)] {
         let read = reading(bench.now + second, kills);
-        bench.ledger.event(Event::Owners(News::Read(vec![read])));
+        bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Read(vec![read])));
     }
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     let s = bench.publish();
@@ -312,16 +314,16 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
 }
 
 #[test]
-fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
+fn a_kill_that_only_the_kernel_log_reports_is_counted_once() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     let owner = Owner { id: "a".into(), cgroup: "/pods/a".into(), ..Owner::unknown() };
-    let told = Attribution { pid: 7, started: Some(BOOT + 50.0), owner: Arc::new(owner) };
-    bench.ledger.event(Event::Owners(News::Attributed(vec![told])));
+    let attribution = Attribution { pid: 7, started: Some(BOOT + 50.0), owner: Arc::new(owner) };
+    bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Attributed(vec![attribution])));
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.publish();
     let mut read = |kills| {
-        let read = Reading {
+        let read = OwnerReading {
             owner: "a".into(),
             taken: mono(bench.now),
             allowed_cpus: None,
@@ -332,7 +334,7 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
             busiest_thread: None,
             oom_kills: Some(kills),
         };
-        bench.ledger.event(Event::Owners(News::Read(vec![read])));
+        bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Read(vec![read])));
         bench.publish().number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ())
     };
     assert_eq!(read(0), Some(0.0), "born at 0");
@@ -340,15 +342,20 @@ fn a_kill_that_only_the_kernel_log_tells_of_is_counted_once() {
     for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
     {
         let line = KernelLine::OomKill { group: group.into(), pid };
-        let what = Told::Kernel(KernelFact { old: false, line, text: String::new() });
+        let what = FactKind::Kernel(KernelFact { old: false, line, text: String::new() });
         let at = mono(bench.now);
-        let fact =
-            Fact { teller: Teller::Kmsg, number: number as u64 + 1, taken: at, unix_seconds: BOOT, what };
+        let fact = Fact {
+            source: FaultSource::Kmsg,
+            number: number as u64 + 1,
+            taken: at,
+            unix_seconds: BOOT,
+            kind: what,
+        };
         bench.ledger.fact(1, fact);
     }
     let s = bench.publish();
     let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
-    assert_eq!(kills, Some(2.0), "one of which the group told too, and none of another one's");
+    assert_eq!(kills, Some(2.0), "one of which the group counted too, and none of another one's");
     assert!(s.events.iter().all(|event| event.owner.is_none()), "no fault of a GPU");
 }
 
@@ -373,18 +380,18 @@ fn a_cause_is_named_once_it_lasts() {
 }
 
 #[test]
-fn a_fault_names_whose_work_it_hit() {
+fn a_fault_names_the_owner_of_the_work() {
     let mut bench = Bench::new(settings::Owners::default());
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     bench.attribute(7, 50.0, "a");
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
-    let told = DriverFact { gpu: gpu(), bits: 8, data: 31, gpu_instance: None, compute_instance: None };
+    let event = DriverFact { gpu: gpu(), bits: 8, data: 31, gpu_instance: None, compute_instance: None };
     let fact = Fact {
-        teller: Teller::Nvml,
+        source: FaultSource::Nvml,
         number: 1,
         taken: mono(bench.now),
         unix_seconds: BOOT + bench.now,
-        what: Told::Driver(told),
+        kind: FactKind::Driver(event),
     };
     bench.ledger.fact(1, fact);
     let s = bench.publish();
@@ -392,7 +399,7 @@ fn a_fault_names_whose_work_it_hit() {
 }
 
 #[test]
-fn nothing_is_told_of_owners_where_nobody_is_to_ask() {
+fn nothing_is_published_of_owners_where_they_are_switched_off() {
     let mut bench = Bench::new(settings::Owners { enabled: false, ..settings::Owners::default() });
     for _ in 0..8 {
         bench.second(&[on(7)], 1.0, 300.0, 0.9);
@@ -400,5 +407,5 @@ fn nothing_is_told_of_owners_where_nobody_is_to_ask() {
     let s = bench.publish();
     assert!(s.owners.is_empty() && s.series(&m::gpu_owner_info).is_empty());
     assert_eq!(s.number(&m::gpu_exporter_owners_dropped, &Node {}, ()), None);
-    assert_eq!(s.gpus[0].processes, [on(7)], "who is there is known all the same");
+    assert_eq!(s.gpus[0].processes, [on(7)], "the processes are known all the same");
 }

@@ -1,8 +1,8 @@
-//! Who was on one GPU when: what was measured of the GPU is divided among them by time.
+//! The owners on one GPU by time: amounts measured of the GPU are divided among them.
 //!
-//! Processes are listed once a second. Whom they work for is told later, and so are the driver's samples: a
-//! stretch of time is settled when the owners of all who were there are known, and what was measured waits for
-//! that. What is divided never adds up to more than what was measured.
+//! Processes are listed once a second. Their owners are known later, and so are the driver's samples: a stretch of
+//! time is settled when the owners of all its processes are known, and amounts wait for that. The shares never add
+//! up to more than what was measured.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,40 +12,39 @@ use model::clock::Mono;
 use model::owners::Owner;
 
 /// MIG GPU instance; `None`: the whole GPU.
-pub type Place = Option<u32>;
+pub type InstanceId = Option<u32>;
 
-/// A listing tells who is there until the next one, but not for longer than this.
+/// A listing holds until the next one, but not for longer than this.
 pub const LONGEST: Duration = Duration::from_secs(5);
-/// Settled time that is kept: a GPM window of a minute is told at its end.
+/// SettledSpan time that is kept: a GPM window of a minute comes at its end.
 const KEPT: Duration = Duration::from_secs(180);
 /// Measured amounts that wait at most: a minute of samples of power and utilization.
 const WAITING: usize = 4096;
 
 /// One process on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seat {
-    /// Its number in the list of tenants.
+pub struct ListedProcess {
+    /// Its number among the tenants.
     pub tenant: u64,
     /// Where it is.
-    pub place: Place,
+    pub place: InstanceId,
     /// Device memory it holds, in bytes.
     pub memory: Option<u64>,
 }
 
-/// What one look at the GPU showed.
+/// One list of the processes on the GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Look {
-    /// Who is there.
-    pub seats: Vec<Seat>,
+pub struct Listing {
+    pub processes: Vec<ListedProcess>,
     /// Places whose memory is full.
-    pub full: Vec<Place>,
+    pub full: Vec<InstanceId>,
 }
 
-/// What was measured over a time.
+/// An amount measured over a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Amount {
     /// Of what.
-    pub what: What,
+    pub quantity: AmountKind,
     /// From when,
     pub from: Mono,
     /// to when.
@@ -54,23 +53,21 @@ pub struct Amount {
     pub amount: f64,
 }
 
-/// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum What {
+pub enum AmountKind {
     /// Seconds in which a place worked.
-    Busy(Place),
+    Busy(InstanceId),
     /// Energy of the GPU.
     Joules,
 }
 
 /// An owner that was at a place for a stretch of time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Present {
+pub struct PresentOwner {
     /// Where.
-    pub place: Place,
-    /// Who.
+    pub place: InstanceId,
     pub owner: Arc<Owner>,
-    /// Memory of its processes there; `None` where the driver does not tell of any.
+    /// Memory of its processes there; `None` where the driver lists none.
     pub memory: Option<u64>,
     /// How many owners were there, this one counted.
     pub owners: usize,
@@ -78,42 +75,40 @@ pub struct Present {
 
 /// Time for which all owners are known.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settled {
+pub struct SettledSpan {
     /// From when,
     pub from: Mono,
     /// to when.
     pub to: Mono,
-    /// Who was there.
-    pub present: Vec<Present>,
+    pub present: Vec<PresentOwner>,
     /// Places whose memory was full.
-    pub full: Vec<Place>,
+    pub full: Vec<InstanceId>,
 }
 
 /// A part of an amount that is an owner's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct AmountShare {
     /// Of what.
-    pub what: What,
+    pub quantity: AmountKind,
     /// Where.
-    pub place: Place,
-    /// Whose.
+    pub place: InstanceId,
     pub owner: Arc<str>,
     /// How much.
     pub amount: f64,
 }
 
 #[derive(Debug)]
-struct Raw {
+struct OpenSpan {
     from: Mono,
     to: Mono,
-    look: Look,
+    listing: Listing,
 }
 
 #[derive(Debug)]
 struct Stretch {
     from: Mono,
     to: Mono,
-    owners: Vec<(Place, Vec<Arc<str>>)>,
+    owners: Vec<(InstanceId, Vec<Arc<str>>)>,
     /// The only process on the GPU, if there was one, and no MIG.
     only: Option<u64>,
 }
@@ -121,28 +116,28 @@ struct Stretch {
 /// One GPU's time.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    last: Option<(Mono, Look)>,
-    raw: VecDeque<Raw>,
+    last: Option<(Mono, Listing)>,
+    raw: VecDeque<OpenSpan>,
     settled: VecDeque<Stretch>,
     until: Mono,
     waiting: VecDeque<Amount>,
 }
 
 impl Timeline {
-    /// Takes in a look. Who was seen the last time was there until now.
-    pub fn look(&mut self, at: Mono, look: Look) {
+    /// Takes in a listing. The processes of the one before were there until now.
+    pub fn listed(&mut self, at: Mono, listing: Listing) {
         if let Some((from, before)) = self.last.take() {
             if at <= from {
                 self.last = Some((from, before));
                 return;
             }
-            self.raw.push_back(Raw { from, to: at.min(from + LONGEST), look: before });
+            self.raw.push_back(OpenSpan { from, to: at.min(from + LONGEST), listing: before });
         }
-        self.last = Some((at, look));
+        self.last = Some((at, listing));
     }
 
-    /// When the GPU was looked at last, and what was seen.
-    pub fn newest(&self) -> Option<&(Mono, Look)> {
+    /// The newest listing, and its time.
+    pub fn newest(&self) -> Option<&(Mono, Listing)> {
         self.last.as_ref()
     }
 
@@ -157,23 +152,23 @@ impl Timeline {
         self.waiting.push_back(amount);
     }
 
-    /// Settles what can be: `owner` gives whom a process works for, `None` while that is not known.
-    pub fn settle(&mut self, owner: impl Fn(u64) -> Option<Arc<Owner>>) -> Vec<Settled> {
+    /// Settles what can be: `owner` gives the owner of a process, `None` while that is not known.
+    pub fn settle(&mut self, owner: impl Fn(u64) -> Option<Arc<Owner>>) -> Vec<SettledSpan> {
         let mut done = Vec::new();
         while let Some(raw) = self.raw.front() {
-            let Some(present) = present(&raw.look.seats, &owner) else { break };
-            let Some(Raw { from, to, look }) = self.raw.pop_front() else { break };
-            let mut owners: BTreeMap<Place, Vec<Arc<str>>> = BTreeMap::new();
+            let Some(present) = present(&raw.listing.processes, &owner) else { break };
+            let Some(OpenSpan { from, to, listing }) = self.raw.pop_front() else { break };
+            let mut owners: BTreeMap<InstanceId, Vec<Arc<str>>> = BTreeMap::new();
             for one in &present {
                 owners.entry(one.place).or_default().push(Arc::clone(&one.owner.id));
             }
-            let only = match look.seats.as_slice() {
+            let only = match listing.processes.as_slice() {
                 [one] if one.place.is_none() => Some(one.tenant),
                 _ => None,
             };
             self.until = to;
             self.push(Stretch { from, to, owners: owners.into_iter().collect(), only });
-            done.push(Settled { from, to, present, full: look.full });
+            done.push(SettledSpan { from, to, present, full: listing.full });
         }
         while self.settled.front().is_some_and(|s| self.until.since(s.to) > KEPT) {
             self.settled.pop_front();
@@ -192,7 +187,7 @@ impl Timeline {
 
     /// Divides what was measured in settled time. `share` gives the share of the GPU that a GPU instance is. The
     /// second list: processes that were alone on the GPU while it worked, and when.
-    pub fn divide(&mut self, share: impl Fn(u32) -> Option<f64>) -> (Vec<Part>, Vec<(u64, Mono)>) {
+    pub fn divide(&mut self, share: impl Fn(u32) -> Option<f64>) -> (Vec<AmountShare>, Vec<(u64, Mono)>) {
         let (mut parts, mut works) = (Vec::new(), Vec::new());
         let waiting = std::mem::take(&mut self.waiting);
         for amount in waiting {
@@ -201,7 +196,7 @@ impl Timeline {
                 continue;
             }
             self.divide_one(&amount, &share, &mut parts);
-            if amount.what == What::Busy(None) && amount.amount > 0.0 {
+            if amount.quantity == AmountKind::Busy(None) && amount.amount > 0.0 {
                 let at = self.settled.iter().rev().find(|s| s.from < amount.to && amount.to <= s.to);
                 works.extend(at.and_then(|s| s.only).map(|tenant| (tenant, amount.to)));
             }
@@ -209,7 +204,7 @@ impl Timeline {
         (parts, works)
     }
 
-    fn divide_one(&self, amount: &Amount, share: &impl Fn(u32) -> Option<f64>, parts: &mut Vec<Part>) {
+    fn divide_one(&self, amount: &Amount, share: &impl Fn(u32) -> Option<f64>, parts: &mut Vec<AmountShare>) {
         let whole = amount.to.since(amount.from).as_secs_f64();
         for stretch in self.settled.iter().rev().take_while(|s| s.to > amount.from) {
             let (from, to) = (stretch.from.max(amount.from), stretch.to.min(amount.to));
@@ -219,17 +214,17 @@ impl Timeline {
             let overlap = amount.amount * (to.since(from).as_secs_f64() / whole).min(1.0);
             let parted = stretch.owners.iter().any(|(place, _)| place.is_some());
             for (place, owners) in &stretch.owners {
-                let of_place = match (amount.what, place) {
-                    (What::Busy(wanted), _) if wanted != *place => None,
+                let of_place = match (amount.quantity, place) {
+                    (AmountKind::Busy(wanted), _) if wanted != *place => None,
                     // Both count in whole GPUs, as the allocated time does.
                     (_, Some(instance)) => share(*instance),
-                    (What::Busy(_), None) => Some(1.0),
-                    (What::Joules, None) => (!parted).then_some(1.0),
+                    (AmountKind::Busy(_), None) => Some(1.0),
+                    (AmountKind::Joules, None) => (!parted).then_some(1.0),
                 };
                 let Some(of_place) = of_place else { continue };
                 let each = overlap * of_place / owners.len() as f64;
-                parts.extend(owners.iter().map(|owner| Part {
-                    what: amount.what,
+                parts.extend(owners.iter().map(|owner| AmountShare {
+                    quantity: amount.quantity,
                     place: *place,
                     owner: Arc::clone(owner),
                     amount: each,
@@ -240,28 +235,31 @@ impl Timeline {
 }
 
 /// The owners at each place, each once; `None` while one is not known.
-pub fn present(seats: &[Seat], owner: impl Fn(u64) -> Option<Arc<Owner>>) -> Option<Vec<Present>> {
-    let mut all: BTreeMap<(Place, Arc<str>), Present> = BTreeMap::new();
-    for seat in seats {
-        let owner = owner(seat.tenant)?;
-        let one = all.entry((seat.place, Arc::clone(&owner.id))).or_insert_with(|| Present {
-            place: seat.place,
+pub fn present(
+    processes: &[ListedProcess],
+    owner: impl Fn(u64) -> Option<Arc<Owner>>,
+) -> Option<Vec<PresentOwner>> {
+    let mut all: BTreeMap<(InstanceId, Arc<str>), PresentOwner> = BTreeMap::new();
+    for process in processes {
+        let owner = owner(process.tenant)?;
+        let one = all.entry((process.place, Arc::clone(&owner.id))).or_insert_with(|| PresentOwner {
+            place: process.place,
             owner,
             memory: None,
             owners: 0,
         });
-        one.memory = match (one.memory, seat.memory) {
+        one.memory = match (one.memory, process.memory) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
             (a, b) => a.or(b),
         };
     }
-    let mut count: BTreeMap<Place, usize> = BTreeMap::new();
+    let mut count: BTreeMap<InstanceId, usize> = BTreeMap::new();
     for (place, _) in all.keys() {
         *count.entry(*place).or_default() += 1;
     }
     let counted = all.into_values().map(|one| {
         let owners = count.get(&one.place).copied().unwrap_or(1);
-        Present { owners, ..one }
+        PresentOwner { owners, ..one }
     });
     Some(counted.collect())
 }

@@ -9,23 +9,23 @@ fn owner(tenant: u64) -> Option<Arc<Owner>> {
     Some(Arc::new(Owner { id: format!("owner{}", tenant % 3).as_str().into(), ..Owner::unknown() }))
 }
 
-fn seat(tenant: u64, place: Place) -> Seat {
-    Seat { tenant, place, memory: Some(10) }
+fn process(tenant: u64, place: InstanceId) -> ListedProcess {
+    ListedProcess { tenant, place, memory: Some(10) }
 }
 
-fn look(seats: Vec<Seat>) -> Look {
-    Look { seats, full: Vec::new() }
+fn listing(processes: Vec<ListedProcess>) -> Listing {
+    Listing { processes, full: Vec::new() }
 }
 
 fn busy(from: f64, to: f64, amount: f64) -> Amount {
-    Amount { what: What::Busy(None), from: at(from), to: at(to), amount }
+    Amount { quantity: AmountKind::Busy(None), from: at(from), to: at(to), amount }
 }
 
 #[test]
 fn nothing_is_divided_before_all_owners_are_known() {
     let mut line = Timeline::default();
-    line.look(at(1.0), look(vec![seat(0, None)]));
-    line.look(at(2.0), look(vec![seat(0, None)]));
+    line.listed(at(1.0), listing(vec![process(0, None)]));
+    line.listed(at(2.0), listing(vec![process(0, None)]));
     line.measured(busy(1.2, 1.4, 0.2));
     assert!(line.settle(|_| None).is_empty());
     assert!(line.divide(|_| None).0.is_empty());
@@ -37,11 +37,11 @@ fn nothing_is_divided_before_all_owners_are_known() {
 }
 
 #[test]
-fn who_is_gone_a_second_later_had_that_second_and_two_owners_share_it() {
+fn a_process_that_is_gone_a_second_later_had_that_second_and_two_owners_share_it() {
     let mut line = Timeline::default();
-    line.look(at(1.0), look(vec![seat(0, None), seat(1, None)]));
-    line.look(at(2.0), look(vec![seat(0, None)]));
-    line.look(at(3.0), look(vec![]));
+    line.listed(at(1.0), listing(vec![process(0, None), process(1, None)]));
+    line.listed(at(2.0), listing(vec![process(0, None)]));
+    line.listed(at(3.0), listing(vec![]));
     line.measured(busy(1.0, 2.0, 1.0));
     line.measured(busy(1.5, 2.5, 1.0));
     let settled = line.settle(owner);
@@ -53,11 +53,11 @@ fn who_is_gone_a_second_later_had_that_second_and_two_owners_share_it() {
 }
 
 #[test]
-fn a_silence_is_nobodys_time() {
+fn a_silence_is_no_owners_time() {
     let mut line = Timeline::default();
-    line.look(at(0.0), look(vec![seat(0, None)]));
-    line.look(at(100.0), look(vec![seat(0, None)]));
-    line.look(at(101.0), look(vec![]));
+    line.listed(at(0.0), listing(vec![process(0, None)]));
+    line.listed(at(100.0), listing(vec![process(0, None)]));
+    line.listed(at(101.0), listing(vec![]));
     line.measured(busy(0.0, 100.0, 50.0));
     let seconds: Vec<f64> = line.settle(owner).iter().map(|s| s.to.since(s.from).as_secs_f64()).collect();
     assert_eq!(seconds, [5.0, 1.0]);
@@ -67,42 +67,42 @@ fn a_silence_is_nobodys_time() {
 #[test]
 fn an_instance_has_its_share_of_the_energy_and_of_the_work() {
     let mut line = Timeline::default();
-    line.look(at(0.0), look(vec![seat(0, Some(1)), seat(1, Some(2)), seat(2, Some(2))]));
-    line.look(at(1.0), look(vec![]));
-    line.measured(Amount { what: What::Joules, from: at(0.0), to: at(1.0), amount: 700.0 });
-    line.measured(Amount { what: What::Busy(Some(2)), from: at(0.0), to: at(1.0), amount: 0.6 });
+    line.listed(at(0.0), listing(vec![process(0, Some(1)), process(1, Some(2)), process(2, Some(2))]));
+    line.listed(at(1.0), listing(vec![]));
+    line.measured(Amount { quantity: AmountKind::Joules, from: at(0.0), to: at(1.0), amount: 700.0 });
+    line.measured(Amount { quantity: AmountKind::Busy(Some(2)), from: at(0.0), to: at(1.0), amount: 0.6 });
     line.settle(owner);
     let (parts, _) = line.divide(|instance| Some(if instance == 1 { 3.0 } else { 2.0 } / 7.0));
     let joules: Vec<f64> =
-        parts.iter().filter(|p| p.what == What::Joules).map(|p| p.amount.round()).collect();
+        parts.iter().filter(|p| p.quantity == AmountKind::Joules).map(|p| p.amount.round()).collect();
     assert_eq!(joules, [300.0, 100.0, 100.0]);
-    let busy = parts.iter().filter(|p| p.what != What::Joules).map(|p| p.amount).sum::<f64>();
+    let busy = parts.iter().filter(|p| p.quantity != AmountKind::Joules).map(|p| p.amount).sum::<f64>();
     assert!((busy - 0.6 * 2.0 / 7.0).abs() < 1e-9, "of its work too: {busy}");
 }
 
 proptest! {
     #[test]
     fn owners_never_have_more_than_the_gpu(
-        looks in prop::collection::vec((0.1f64..8.0, prop::collection::vec((0u64..6, prop::option::of(0u32..3)), 0..5)), 1..40),
+        listings in prop::collection::vec((0.1f64..8.0, prop::collection::vec((0u64..6, prop::option::of(0u32..3)), 0..5)), 1..40),
         amounts in prop::collection::vec((0f64..100.0, 0.01f64..70.0, 0f64..500.0, any::<bool>()), 0..40),
     ) {
         let mut line = Timeline::default();
         let mut now = 0.0;
-        line.look(at(0.0), look(vec![]));
+        line.listed(at(0.0), listing(vec![]));
         let mut measured = [0.0, 0.0];
         for (from, length, amount, joules) in amounts {
-            let what = if joules { What::Joules } else { What::Busy(None) };
+            let quantity = if joules { AmountKind::Joules } else { AmountKind::Busy(None) };
             measured[usize::from(joules)] += amount;
-            line.measured(Amount { what, from: at(from), to: at(from + length), amount });
+            line.measured(Amount { quantity, from: at(from), to: at(from + length), amount });
         }
         let mut divided = [0.0, 0.0];
-        for (pause, seats) in looks {
+        for (pause, processes) in listings {
             now += pause;
-            line.look(at(now), look(seats.into_iter().map(|(tenant, place)| seat(tenant, place)).collect()));
+            line.listed(at(now), listing(processes.into_iter().map(|(tenant, place)| process(tenant, place)).collect()));
             line.settle(owner);
             for part in line.divide(|_| Some(1.0 / 3.0)).0 {
                 prop_assert!(part.amount >= 0.0);
-                divided[usize::from(part.what == What::Joules)] += part.amount;
+                divided[usize::from(part.quantity == AmountKind::Joules)] += part.amount;
             }
         }
         for (divided, measured) in divided.into_iter().zip(measured) {

@@ -1,4 +1,4 @@
-//! What was measured of a GPU or GPU instance over the last half minute, as shares of time.
+//! FactKind was measured of a GPU or GPU instance over the last half minute, as shares of time.
 
 use std::collections::VecDeque;
 
@@ -8,14 +8,14 @@ use model::clock::Mono;
 /// One quantity: what it was, over what time, both added up.
 #[derive(Debug, Default)]
 pub struct Track {
-    /// When it was told, the time it is about and what it was, from the start.
+    /// When it was read, the time it is about and what it was, from the start.
     points: VecDeque<(Mono, f64, f64)>,
     seconds: f64,
     amount: f64,
 }
 
 impl Track {
-    /// So much of it over so many seconds, told now.
+    /// So much of it over so many seconds, read now.
     pub fn add(&mut self, at: Mono, seconds: f64, amount: f64) {
         self.seconds += seconds;
         self.amount += amount;
@@ -37,7 +37,7 @@ impl Track {
     /// It has come to so much by now, from the start.
     pub fn total(&mut self, at: Mono, amount: f64) {
         match self.points.back().copied() {
-            // Less than before: it began anew.
+            // Less than before: it began again.
             Some((_, _, before)) if amount < before => *self = Track::default(),
             _ => {}
         }
@@ -52,7 +52,7 @@ impl Track {
         self.add(at, seconds, amount - before);
     }
 
-    /// How much of it a second over the last half minute. `None` if nothing was told of it lately.
+    /// How much of it a second over the last half minute. `None` if nothing was read of it lately.
     pub fn rate(&self, now: Mono) -> Option<f64> {
         let (first, last) = (self.points.front()?, self.points.back()?);
         let seconds = last.1 - first.1;
@@ -80,10 +80,19 @@ pub struct Tracks {
     pub dram: Track,
     /// Bytes over PCIe, from the host and to it.
     pub pcie: [Track; 2],
+    /// Whether its work, and for a GPU its power, was ever measured.
+    pub has_work: bool,
+    pub has_power: bool,
     link: Option<(f64, Mono)>,
 }
 
 impl Tracks {
+    /// It worked for so many of so many seconds.
+    pub fn worked(&mut self, at: Mono, seconds: f64, amount: f64) {
+        self.has_work = true;
+        self.busy.add(at, seconds, amount);
+    }
+
     /// The link has this rate now. Gives the highest of the last half minute: at rest some models run their link
     /// slower, and what was moved before that is no measure of it.
     pub fn link(&mut self, now: Mono, rate: Option<f64>) -> Option<f64> {
@@ -135,7 +144,7 @@ mod tests {
         }
         assert!((total.share(at(99)).unwrap() - 0.25).abs() < 1e-9);
         total.total(at(100), 0.0);
-        assert_eq!(total.share(at(100)), None, "it began anew");
+        assert_eq!(total.share(at(100)), None, "it began again");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Topology and readings in, rows out.
 
 use super::*;
-use crate::inbox::Event;
-use crate::{Seen, Settings};
+use crate::inbox::LedgerEvent;
+use crate::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::{ComputeInstance, GpuInfo};
-use model::sample::{Batch, Rows};
+use model::sample::{Batch, BatchKey, Rows, Source};
 use model::snapshot::Snapshot;
 use model::topology::fixtures::{device, machine};
 use model::topology::{Link, LinkCapability, Network};
@@ -39,20 +39,20 @@ struct Bench(Ledger);
 
 impl Bench {
     fn new() -> Bench {
-        let mut ledger = Ledger::new(Settings {
+        let mut ledger = Ledger::new(LedgerSettings {
             max_series: 2000,
             off: Default::default(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
-            seen: Seen::default(),
-            faulty: Default::default(),
+            seen: SeenGpus::default(),
+            faults: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: Default::default(),
             declared: None,
             build: m::BuildInfo::default(),
         });
-        ledger.event(Event::DriverUp);
+        ledger.event(LedgerEvent::DriverUp);
         let mut bench = Bench(ledger);
         bench.visit(Tier::Identity, 1, |rows| {
             let info = GpuInfo { pci_address: "00000000:06:00.0".into(), ..GpuInfo::default() };
@@ -68,7 +68,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: Part { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: Mono(at * SECOND),
             nanos: 1000,
@@ -82,13 +82,13 @@ impl Bench {
         });
     }
 
-    fn tell(&mut self, topology: host::Topology) {
-        let news = News {
+    fn update(&mut self, topology: host::Topology) {
+        let update = TopologyUpdate {
             topology: Arc::new(topology),
             against_first_seen: Some(Vec::new()),
             against_declared: Some(vec!["1 packages, were 2".into()]),
         };
-        self.0.event(Event::Topology(news));
+        self.0.event(LedgerEvent::Topology(update));
     }
 
     /// The page of a second in which the GPU answers, at work or at rest.
@@ -104,7 +104,7 @@ impl Bench {
 fn a_gpu_is_found_by_its_address_and_told_with_its_share_and_nic() {
     let mut bench = Bench::new();
     assert!(bench.second(1, false).series(&m::gpu_host_topology_info).is_empty(), "nothing is known yet");
-    bench.tell(node());
+    bench.update(node());
     let page = bench.second(2, false);
     let info = |label| page.info(&m::gpu_host_topology_info, &gpu(), label).unwrap_or("absent").to_owned();
     assert_eq!((info("numa_node"), info("cpus"), info("package")), ("1".into(), "8-31".into(), "1".into()));
@@ -128,20 +128,20 @@ fn a_gpu_is_found_by_its_address_and_told_with_its_share_and_nic() {
 #[test]
 fn the_width_must_match_and_the_driver_is_fresher_than_sysfs() {
     let mut bench = Bench::new();
-    bench.tell(node());
+    bench.update(node());
     let width = |page: Snapshot| page.number(&m::gpu_host_pcie_link_matches, &gpu(), (LinkAspect::Width,));
     assert_eq!(width(bench.second(1, false)), Some(1.0));
     bench.visit(Tier::Slow, 1, |rows| rows.of(&gpu()).put(&m::gpu_pcie_link_width_lanes, (), 8.0).unwrap());
     assert_eq!(width(bench.second(2, false)), Some(0.0));
     let mut narrow = node();
     narrow.devices[1].port = Some(LinkCapability { generation: 5, lanes: 8 });
-    bench.tell(narrow);
+    bench.update(narrow);
     assert_eq!(width(bench.second(3, false)), Some(1.0), "the slot has no more");
     let mut silent = node();
     silent.devices[1].port = None;
-    bench.tell(silent);
+    bench.update(silent);
     let page = bench.second(4, false);
-    assert!(page.series(&m::gpu_host_pcie_link_matches).is_empty(), "no port is told");
+    assert!(page.series(&m::gpu_host_pcie_link_matches).is_empty(), "no port is known");
     assert!(page.series(&m::gpu_host_pcie_port_max_width_lanes).is_empty());
 }
 
@@ -150,33 +150,33 @@ fn a_generation_that_is_lower_at_rest_is_no_mismatch() {
     let mut bench = Bench::new();
     let mut resting = node();
     resting.devices[1].link = Some(Link { most: FULL, now: LinkCapability { generation: 1, lanes: 16 } });
-    bench.tell(resting.clone());
+    bench.update(resting.clone());
     let of = |page: Snapshot| page.number(&m::gpu_host_pcie_link_matches, &gpu(), (LinkAspect::Generation,));
     for at in 1..100 {
-        assert_eq!(of(bench.second(at, false)), None, "at rest nobody knows");
+        assert_eq!(of(bench.second(at, false)), None, "at rest it is not known");
     }
     for at in 100..150 {
         assert_eq!(of(bench.second(at, true)), None, "it was read before there was work");
     }
     assert_eq!(of(bench.second(160, false)), None);
     let look = |at| {
-        bench.tell(resting.clone());
+        bench.update(resting.clone());
         of(bench.second(at, true))
     };
-    let told: Vec<_> = (200..240).map(look).collect();
-    assert_eq!(told.iter().position(|told| *told == Some(0.0)), Some(30), "{told:?}");
-    bench.tell(node());
+    let verdicts: Vec<_> = (200..240).map(look).collect();
+    assert_eq!(verdicts.iter().position(|verdicts| *verdicts == Some(0.0)), Some(30), "{verdicts:?}");
+    bench.update(node());
     assert_eq!(of(bench.second(241, true)), Some(1.0));
     let mut resting = node();
     resting.devices[1].link = Some(Link { most: FULL, now: LinkCapability { generation: 1, lanes: 16 } });
-    bench.tell(resting.clone());
+    bench.update(resting.clone());
     assert_eq!(of(bench.second(250, false)), Some(1.0), "at rest again");
     // The driver's word, which is as old as its tier.
     let mut asked = |at| {
         bench.visit(Tier::Slow, at, |rows| {
             rows.of(&gpu()).put(&m::gpu_pcie_link_generation, (), 1.0).unwrap()
         });
-        (at..at + 40).map(|at| of(bench.second(at, true))).all(|told| told == Some(1.0))
+        (at..at + 40).map(|at| of(bench.second(at, true))).all(|verdicts| verdicts == Some(1.0))
     };
     assert!(asked(300), "it was asked before there was work");
     assert!(!asked(340), "it was asked in the midst of it");
@@ -185,7 +185,7 @@ fn a_generation_that_is_lower_at_rest_is_no_mismatch() {
 #[test]
 fn slices_share_the_cpus_of_their_gpu_along_caches() {
     let mut bench = Bench::new();
-    bench.tell(node());
+    bench.update(node());
     let slice = |id: u32, profile: &str| ComputeInstance {
         gpu: 0,
         uuid: gpu().uuid,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::catalog::{Cause, Gpu, OwnedGpu};
 use crate::owners::Owner;
-use crate::topology::News;
+use crate::topology::TopologyUpdate;
 
 /// The topology.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopologyView {
     /// What was told last; `None` before that.
-    pub news: Option<Arc<News>>,
+    pub update: Option<Arc<TopologyUpdate>>,
 }
 
 /// What one owner has of one GPU or MIG GPU instance.

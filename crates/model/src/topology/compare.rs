@@ -1,32 +1,32 @@
-//! What differs between two looks at a machine, in words.
+//! The differences between two topologies of a machine, as text.
 
 use std::collections::BTreeMap;
 
 use crate::topology::{Device, DeviceKind, Link, LinkCapability, NumaNode, Topology};
 
-/// Part of a NUMA node's memory that may come and go unsaid: what firmware and kernel keep differs from boot to boot.
+/// Part of a NUMA node's memory that may come and go unreported: what firmware and kernel keep differs from boot to boot.
 const MEMORY: f64 = 0.02;
-/// Most differences that are told.
+/// Most differences that are listed.
 const MOST: usize = 100;
 
 /// What differs, the coarsest first; nothing if the machine is as it was. Processors, memory, and which GPUs and
 /// network devices sit where, with which links; not the state of networks.
 pub fn differences(was: &Topology, is: &Topology) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut found = Vec::new();
     if was.packages.len() != is.packages.len() {
-        told.push(format!("{} packages, were {}", is.packages.len(), was.packages.len()));
+        found.push(format!("{} packages, were {}", is.packages.len(), was.packages.len()));
     }
-    nodes(&was.numa_nodes, &is.numa_nodes, &mut told);
-    devices(was, is, &mut told);
-    let more = told.len().saturating_sub(MOST);
+    nodes(&was.numa_nodes, &is.numa_nodes, &mut found);
+    devices(was, is, &mut found);
+    let more = found.len().saturating_sub(MOST);
     if more > 0 {
-        told.truncate(MOST);
-        told.push(format!("and {more} more"));
+        found.truncate(MOST);
+        found.push(format!("and {more} more"));
     }
-    told
+    found
 }
 
-fn nodes(was: &[NumaNode], is: &[NumaNode], told: &mut Vec<String>) {
+fn nodes(was: &[NumaNode], is: &[NumaNode], found: &mut Vec<String>) {
     // Memory without CPUs may be that of a GPU, which comes, goes and changes with the driver and its modes.
     let by_index = |nodes: &[NumaNode], others: &[NumaNode]| -> BTreeMap<u32, NumaNode> {
         let counts = |node: &&NumaNode| {
@@ -37,15 +37,15 @@ fn nodes(was: &[NumaNode], is: &[NumaNode], told: &mut Vec<String>) {
     };
     let (was, is) = (by_index(was, is), by_index(is, was));
     for index in was.keys().filter(|index| !is.contains_key(index)) {
-        told.push(format!("NUMA node {index} is gone"));
+        found.push(format!("NUMA node {index} is gone"));
     }
     for (index, node) in &is {
         let Some(before) = was.get(index) else {
-            told.push(format!("NUMA node {index} is new"));
+            found.push(format!("NUMA node {index} is new"));
             continue;
         };
         if node.cpus != before.cpus {
-            told.push(format!(
+            found.push(format!(
                 "NUMA node {index} has CPUs {}, had {}",
                 or_none(&node.cpus),
                 or_none(&before.cpus)
@@ -54,7 +54,7 @@ fn nodes(was: &[NumaNode], is: &[NumaNode], told: &mut Vec<String>) {
         let (now, then) = (node.memory_bytes as f64, before.memory_bytes as f64);
         if (now - then).abs() > then * MEMORY {
             let gib = |bytes: f64| bytes / f64::from(1 << 30);
-            told.push(format!("NUMA node {index} has {:.1} GiB of memory, had {:.1}", gib(now), gib(then)));
+            found.push(format!("NUMA node {index} has {:.1} GiB of memory, had {:.1}", gib(now), gib(then)));
         }
     }
 }
@@ -63,21 +63,21 @@ fn or_none(cpus: &crate::cpus::CpuSet) -> String {
     if cpus.is_empty() { "none".into() } else { cpus.to_string() }
 }
 
-fn devices(was: &Topology, is: &Topology, told: &mut Vec<String>) {
+fn devices(was: &Topology, is: &Topology, found: &mut Vec<String>) {
     let by_address = |topology: &Topology| -> BTreeMap<String, Device> {
         let counts = |device: &&Device| matches!(device.kind, DeviceKind::Gpu | DeviceKind::Network);
         topology.devices.iter().filter(counts).map(|d| (d.address.clone(), d.clone())).collect()
     };
     let (was, is) = (by_address(was), by_address(is));
     for (address, device) in was.iter().filter(|(address, _)| !is.contains_key(*address)) {
-        told.push(format!("{} {address} is gone", name(device)));
+        found.push(format!("{} {address} is gone", name(device)));
     }
     for (address, device) in &is {
         match was.get(address) {
-            None => told.push(format!("{} {address} is new", name(device))),
+            None => found.push(format!("{} {address} is new", name(device))),
             Some(before) => {
-                let who = format!("{} {address}", name(device));
-                told.extend(one(before, device).into_iter().map(|what| format!("{who} {what}")));
+                let subject = format!("{} {address}", name(device));
+                found.extend(one(before, device).into_iter().map(|what| format!("{subject} {what}")));
             }
         }
     }
@@ -92,29 +92,29 @@ fn name(device: &Device) -> &'static str {
     }
 }
 
-/// What differs of one device. What one of the two looks does not tell is not compared.
+/// Differences of one device. A value that one side lacks is not compared.
 fn one(was: &Device, is: &Device) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut found = Vec::new();
     if (was.kind, &was.id) != (is.kind, &is.id) {
-        told.push(format!("is another device: {}, was {}", is.id, was.id));
+        found.push(format!("is another device: {}, was {}", is.id, was.id));
     }
     if was.numa_node != is.numa_node {
         let node =
-            |node: Option<u32>| node.map_or_else(|| "no NUMA node told".into(), |n| format!("NUMA node {n}"));
-        told.push(format!("is near {}, was near {}", node(is.numa_node), node(was.numa_node)));
+            |node: Option<u32>| node.map_or_else(|| "no NUMA node".into(), |n| format!("NUMA node {n}"));
+        found.push(format!("is near {}, was near {}", node(is.numa_node), node(was.numa_node)));
     }
     if was.bridges != is.bridges {
         let way = |device: &Device| {
             if device.bridges.is_empty() { "nothing".into() } else { device.bridges.join(" ") }
         };
-        told.push(format!("sits below {}, sat below {}", way(is), way(was)));
+        found.push(format!("sits below {}, sat below {}", way(is), way(was)));
     }
     let mut compare = |what: &str, was: Option<LinkCapability>, is: Option<LinkCapability>| {
         if let (Some(was), Some(is)) = (was, is)
             && was != is
         {
             let text = |c: LinkCapability| format!("generation {} x{}", c.generation, c.lanes);
-            told.push(format!("{what} {}, was {}", text(is), text(was)));
+            found.push(format!("{what} {}, was {}", text(is), text(was)));
         }
     };
     let most = |link: Option<Link>| link.map(|link| link.most);
@@ -123,9 +123,9 @@ fn one(was: &Device, is: &Device) -> Vec<String> {
     if let (Some(was), Some(is)) = (was.link, is.link)
         && was.now.lanes != is.now.lanes
     {
-        told.push(format!("runs on {} lanes, ran on {}", is.now.lanes, was.now.lanes));
+        found.push(format!("runs on {} lanes, ran on {}", is.now.lanes, was.now.lanes));
     }
-    told
+    found
 }
 
 #[cfg(test)]
@@ -145,62 +145,65 @@ mod tests {
         topology
     }
 
-    fn told(change: impl FnOnce(&mut Topology)) -> Vec<String> {
+    fn changes(change: impl FnOnce(&mut Topology)) -> Vec<String> {
         let mut now = node();
         change(&mut now);
         differences(&node(), &now)
     }
 
     #[test]
-    fn what_may_change_is_not_told() {
+    fn allowed_changes_are_not_listed() {
         assert!(differences(&node(), &node()).is_empty());
-        assert!(told(|t| t.numa_nodes[0].memory_bytes -= t.numa_nodes[0].memory_bytes / 60).is_empty());
+        assert!(changes(|t| t.numa_nodes[0].memory_bytes -= t.numa_nodes[0].memory_bytes / 60).is_empty());
         let resting = LinkCapability { generation: 1, lanes: 16 };
-        assert!(told(|t| t.devices[0].link.as_mut().unwrap().now = resting).is_empty(), "a link at rest");
-        assert!(told(|t| t.devices[0].link = None).is_empty(), "not told this time");
-        assert!(told(|t| drop(t.devices.remove(2))).is_empty(), "storage");
+        assert!(changes(|t| t.devices[0].link.as_mut().unwrap().now = resting).is_empty(), "a link at rest");
+        assert!(changes(|t| t.devices[0].link = None).is_empty(), "not known this time");
+        assert!(changes(|t| drop(t.devices.remove(2))).is_empty(), "storage");
         let of_gpu = NumaNode { index: 8, cpus: cpus(""), memory_bytes: 96 << 30, package: None };
-        assert!(told(|t| t.numa_nodes.push(of_gpu)).is_empty(), "a GPU's memory, since its driver is there");
+        assert!(
+            changes(|t| t.numa_nodes.push(of_gpu)).is_empty(),
+            "a GPU's memory, since its driver is there"
+        );
     }
 
     #[test]
-    fn each_change_is_told() {
+    fn each_change_is_listed() {
         let gib = 1u64 << 30;
-        assert_eq!(told(|t| drop(t.packages.pop())), ["1 packages, were 2"]);
-        assert_eq!(told(|t| drop(t.numa_nodes.pop())), ["NUMA node 1 is gone"]);
-        assert_eq!(told(|t| t.numa_nodes[1].cpus = cpus("8-14")), ["NUMA node 1 has CPUs 8-14, had 8-15"]);
-        assert_eq!(told(|t| t.numa_nodes[1].cpus = cpus("")), ["NUMA node 1 has CPUs none, had 8-15"]);
+        assert_eq!(changes(|t| drop(t.packages.pop())), ["1 packages, were 2"]);
+        assert_eq!(changes(|t| drop(t.numa_nodes.pop())), ["NUMA node 1 is gone"]);
+        assert_eq!(changes(|t| t.numa_nodes[1].cpus = cpus("8-14")), ["NUMA node 1 has CPUs 8-14, had 8-15"]);
+        assert_eq!(changes(|t| t.numa_nodes[1].cpus = cpus("")), ["NUMA node 1 has CPUs none, had 8-15"]);
         assert_eq!(
-            told(|t| t.numa_nodes[0].memory_bytes = 62 * gib),
+            changes(|t| t.numa_nodes[0].memory_bytes = 62 * gib),
             ["NUMA node 0 has 62.0 GiB of memory, had 64.0"]
         );
-        assert_eq!(told(|t| drop(t.devices.remove(0))), ["GPU 0000:06:00.0 is gone"]);
+        assert_eq!(changes(|t| drop(t.devices.remove(0))), ["GPU 0000:06:00.0 is gone"]);
         assert_eq!(
-            told(|t| t.devices[0].numa_node = None),
-            ["GPU 0000:06:00.0 is near no NUMA node told, was near NUMA node 0"]
+            changes(|t| t.devices[0].numa_node = None),
+            ["GPU 0000:06:00.0 is near no NUMA node, was near NUMA node 0"]
         );
         assert_eq!(
-            told(|t| t.devices[1].bridges = vec!["0000:80:01.0".into()]),
+            changes(|t| t.devices[1].bridges = vec!["0000:80:01.0".into()]),
             ["network device 0000:86:00.0 sits below 0000:80:01.0, sat below nothing"]
         );
         assert_eq!(
-            told(|t| t.devices[0].port = Some(LinkCapability { generation: 4, lanes: 16 })),
+            changes(|t| t.devices[0].port = Some(LinkCapability { generation: 4, lanes: 16 })),
             ["GPU 0000:06:00.0 sits in a port of generation 4 x16, was generation 5 x16"]
         );
         assert_eq!(
-            told(|t| t.devices[0].link.as_mut().unwrap().now.lanes = 8),
+            changes(|t| t.devices[0].link.as_mut().unwrap().now.lanes = 8),
             ["GPU 0000:06:00.0 runs on 8 lanes, ran on 16"]
         );
         assert_eq!(
-            told(|t| t.devices[0].id = "10de:2330".into()),
+            changes(|t| t.devices[0].id = "10de:2330".into()),
             ["GPU 0000:06:00.0 is another device: 10de:2330, was 10de:2335"]
         );
     }
 
     #[test]
-    fn a_machine_that_is_another_one_is_told_in_bounds() {
+    fn another_machine_has_a_bounded_list() {
         let other = |bus: u8| device(DeviceKind::Gpu, &format!("0001:{bus:02x}:00.0"), None, "0-7", &[]);
-        let told = told(|t| t.devices.extend((0x10..0xf0).map(other)));
-        assert_eq!((told.len(), told.last().map(String::as_str)), (MOST + 1, Some("and 124 more")));
+        let list = changes(|t| t.devices.extend((0x10..0xf0).map(other)));
+        assert_eq!((list.len(), list.last().map(String::as_str)), (MOST + 1, Some("and 124 more")));
     }
 }

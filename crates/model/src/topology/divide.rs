@@ -2,7 +2,7 @@
 //!
 //! What holds: a share lies within the CPUs near its GPU; the hardware threads of a core stay together; shares do not
 //! overlap unless there are fewer cores than takers; among takers near the same CPUs of the same weight they differ by
-//! at most one core; each is a run of cores in the order of NUMA nodes and last-level caches, and who gets the core too
+//! at most one core; each is a run of cores in the order of NUMA nodes and last-level caches, and the one that gets the core too
 //! many is chosen so that runs end where caches end; every CPU near some GPU is in a share.
 
 use serde::Serialize;
@@ -16,24 +16,24 @@ const NODE: usize = 1000;
 
 /// The share of a GPU or MIG slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Share {
+pub struct CpuShare {
     /// Its CPUs.
     pub cpus: CpuSet,
     /// NUMA nodes with the memory near these CPUs.
     pub memory_nodes: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Whether somebody else has some of these CPUs too, as there are not enough cores.
+    /// Whether another share has some of these CPUs too, as there are not enough cores.
     pub shared: bool,
 }
 
-/// Shares of GPUs, each of which has these CPUs near it, in the order given.
-pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<Share> {
-    let mut groups: Vec<Group> = Vec::new();
+/// Shares of GPUs, each with the CPUs near it, in the same order.
+pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
+    let mut groups: Vec<DeviceGroup> = Vec::new();
     for (taker, cpus) in near.iter().enumerate() {
         match groups.iter_mut().find(|group| group.near == *cpus) {
             Some(group) => group.takers.push(taker),
-            None => groups.push(Group { near: cpus.clone(), takers: vec![taker] }),
+            None => groups.push(DeviceGroup { near: cpus.clone(), takers: vec![taker] }),
         }
     }
     let mut free = topology.cpus.clone();
@@ -60,34 +60,34 @@ pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<Share> {
 }
 
 /// Shares of the slices of a GPU whose share these CPUs are, by the weights of the slices (their compute slices).
-pub fn among_slices(topology: &Topology, cpus: &CpuSet, weights: &[u32]) -> Vec<Share> {
+pub fn among_slices(topology: &Topology, cpus: &CpuSet, weights: &[u32]) -> Vec<CpuShare> {
     shares(topology, split(topology, &cores(topology, cpus), weights))
 }
 
 /// CPUs that are near no GPU and so in no share.
-pub fn left_over(topology: &Topology, shares: &[Share]) -> CpuSet {
+pub fn left_over(topology: &Topology, shares: &[CpuShare]) -> CpuSet {
     shares.iter().fold(topology.cpus.clone(), |left, share| left.without(&share.cpus))
 }
 
 /// How many compute slices the MIG profile of a device has, as 3 of `3g.71gb` and 1 of `1c.3g.71gb`; 1 if it does not
-/// tell.
+/// give it.
 pub fn compute_slices(profile: &str) -> u32 {
     let first = profile.split('.').next().unwrap_or_default();
     first.strip_suffix(['g', 'c']).and_then(|number| number.parse().ok()).filter(|n| *n > 0).unwrap_or(1)
 }
 
 /// Takers near the same CPUs.
-struct Group {
+struct DeviceGroup {
     near: CpuSet,
     takers: Vec<usize>,
 }
 
-impl Group {
+impl DeviceGroup {
     /// How many of the free cores near it are its fair part, if takers with other CPUs near them want some of them.
-    fn fair(&self, topology: &Topology, others: &[Group], free: &CpuSet, mine: usize) -> usize {
+    fn fair(&self, topology: &Topology, others: &[DeviceGroup], free: &CpuSet, mine: usize) -> usize {
         let (mut all, mut takers) = (self.near.clone(), self.takers.len());
-        let mut others: Vec<&Group> = others.iter().collect();
-        // Also those who only compete with somebody who competes with it.
+        let mut others: Vec<&DeviceGroup> = others.iter().collect();
+        // Also groups that only compete with a competitor of this one.
         while let Some(at) = others.iter().position(|other| !other.near.and(&all).and(free).is_empty()) {
             let other = others.swap_remove(at);
             all = all.or(&other.near);
@@ -103,24 +103,25 @@ impl Group {
 
 /// Whose turn it is: of those who can go nowhere that another group cannot go as well, the group with the fewest free
 /// cores for each of its takers.
-fn next(topology: &Topology, groups: &[Group], free: &CpuSet) -> Option<usize> {
+fn next(topology: &Topology, groups: &[DeviceGroup], free: &CpuSet) -> Option<usize> {
     let wide = |at: usize| {
-        let inside = |other: &Group| other.near != groups[at].near && other.near.is_within(&groups[at].near);
+        let inside =
+            |other: &DeviceGroup| other.near != groups[at].near && other.near.is_within(&groups[at].near);
         groups.iter().any(inside)
     };
-    let scarce = |group: &Group| {
+    let scarce = |group: &DeviceGroup| {
         let cores = cores(topology, &group.near.and(free)).len();
         (cores * 1_000_000 / group.takers.len(), group.takers.first().copied())
     };
     (0..groups.len()).min_by_key(|at| (wide(*at), scarce(&groups[*at])))
 }
 
-/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU of which no core is told
+/// Cores among these CPUs, in the order of NUMA nodes, last-level caches and first CPUs. A CPU without a known core
 /// is one by itself.
 fn cores(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut cores: Vec<CpuSet> = topology.cores.iter().map(|core| core.and(cpus)).collect();
-    let told = cores.iter().fold(CpuSet::default(), |told, core| told.or(core));
-    cores.extend(cpus.without(&told).iter().map(|cpu| CpuSet::from_iter([cpu])));
+    let known = cores.iter().fold(CpuSet::default(), |known, core| known.or(core));
+    cores.extend(cpus.without(&known).iter().map(|cpu| CpuSet::from_iter([cpu])));
     cores.retain(|core| !core.is_empty());
     cores.sort_by_cached_key(|core| (node_at(topology, core), l3_at(topology, core), core.iter().next()));
     cores
@@ -220,12 +221,12 @@ fn weighted(cores: usize, weights: &[u32]) -> Vec<usize> {
 }
 
 /// What belongs to these sets of CPUs.
-fn shares(topology: &Topology, given: Vec<CpuSet>) -> Vec<Share> {
+fn shares(topology: &Topology, given: Vec<CpuSet>) -> Vec<CpuShare> {
     let shared = |at: usize| {
         given.iter().enumerate().any(|(other, cpus)| other != at && !cpus.and(&given[at]).is_empty())
     };
     let shared: Vec<bool> = (0..given.len()).map(shared).collect();
-    let share = |(cpus, shared): (CpuSet, bool)| Share {
+    let share = |(cpus, shared): (CpuSet, bool)| CpuShare {
         memory_nodes: memory_nodes(topology, &cpus),
         l3: place::l3_of(topology, &cpus),
         shared,

@@ -13,7 +13,7 @@ pub fn machine(nodes: &[(&str, &[&str])]) -> Topology {
     threaded(nodes, &|cpu| vec![cpu])
 }
 
-/// Likewise; `core` tells the CPUs of the core of which this is one.
+/// Likewise; `core` has the CPUs of the core of this one.
 pub fn threaded(nodes: &[(&str, &[&str])], core: &dyn Fn(u32) -> Vec<u32>) -> Topology {
     let mut topology = Topology { machine: "Test Machine".into(), ..Topology::default() };
     for (at, (node, groups)) in nodes.iter().enumerate() {

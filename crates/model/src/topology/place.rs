@@ -15,7 +15,7 @@ pub enum Path {
     RootPort,
     /// On the same NUMA node.
     NumaNode,
-    /// Anywhere in the machine, or the machine does not tell.
+    /// Anywhere in the machine, or not known.
     System,
 }
 
@@ -42,16 +42,16 @@ pub struct Near {
 
 /// Where a GPU sits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct DevicePlacement {
     /// PCI address of the GPU.
     pub address: String,
-    /// NUMA node it is near to; `None`: the machine does not tell.
+    /// NUMA node it is near to; `None`: not known.
     pub numa_node: Option<u32>,
     /// CPUs near it.
     pub cpus: CpuSet,
     /// Last-level caches of these CPUs, by number.
     pub l3: Vec<u32>,
-    /// Package of its NUMA node; that of all its CPUs where no node is told and they are in one.
+    /// Package of its NUMA node; that of all its CPUs where no node is known and they are in one.
     pub package: Option<u32>,
     /// PCI address of the root port above it; `None` if the machine shows none, as many guests.
     pub root_port: Option<String>,
@@ -63,9 +63,9 @@ pub struct Place {
     pub storage: Option<Near>,
 }
 
-/// Where every GPU sits, in the order of their addresses. GPUs to which several devices are equally near get
+/// The place of every GPU, sorted by address. GPUs to which several devices are equally near get
 /// different ones as far as there are, so that they do not all use the first.
-pub fn gpus(topology: &Topology) -> Vec<Place> {
+pub fn gpus(topology: &Topology) -> Vec<DevicePlacement> {
     let of = |kind| topology.devices.iter().filter(move |device| device.kind == kind);
     let mut gpus: Vec<&Device> = of(DeviceKind::Gpu).collect();
     gpus.sort_by(|a, b| a.address.cmp(&b.address));
@@ -76,17 +76,17 @@ pub fn gpus(topology: &Topology) -> Vec<Place> {
 }
 
 /// Where the GPU at this PCI address sits, in whichever form it is written.
-pub fn gpu(topology: &Topology, address: &str) -> Option<Place> {
+pub fn gpu(topology: &Topology, address: &str) -> Option<DevicePlacement> {
     let address = topology.gpu(address)?.address.clone();
     gpus(topology).into_iter().find(|place| place.address == address)
 }
 
-fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<Near>) -> Place {
+fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<Near>) -> DevicePlacement {
     let cpus = near_cpus(topology, gpu);
     let package = gpu.numa_node.and_then(|index| {
         topology.numa_nodes.iter().find(|node| node.index == index).and_then(|node| node.package)
     });
-    Place {
+    DevicePlacement {
         address: gpu.address.clone(),
         numa_node: gpu.numa_node,
         l3: l3_of(topology, &cpus),
@@ -99,7 +99,7 @@ fn place(topology: &Topology, gpu: &Device, nic: Option<Near>, storage: Option<N
     }
 }
 
-/// CPUs near a device that may be used; all where the machine tells of none.
+/// CPUs near a device that may be used; all where none is known.
 pub fn near_cpus(topology: &Topology, device: &Device) -> CpuSet {
     let near = device.cpus.and(&topology.cpus);
     if near.is_empty() { topology.cpus.clone() } else { near }
@@ -162,7 +162,7 @@ mod tests {
     use crate::topology::DeviceKind::*;
 
     fn nics(topology: &Topology) -> Vec<(String, Path)> {
-        let nic = |place: Place| place.nic.map(|near| (near.address, near.path));
+        let nic = |place: DevicePlacement| place.nic.map(|near| (near.address, near.path));
         gpus(topology).into_iter().filter_map(nic).collect()
     }
 
@@ -226,6 +226,6 @@ mod tests {
         let place = gpu(&topology, "0000:05:00.0").unwrap();
         assert_eq!((place.numa_node, place.package, place.root_port, place.switch), (None, None, None, None));
         assert_eq!((place.cpus.to_string(), place.l3), ("0-15".into(), vec![0, 1]));
-        assert_eq!(place.nic.unwrap().path, Path::System, "it is not told that they are near");
+        assert_eq!(place.nic.unwrap().path, Path::System, "they are not known to be near");
     }
 }

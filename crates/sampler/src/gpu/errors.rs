@@ -1,9 +1,9 @@
-//! Memory errors beyond the ECC counters, and what the driver wants done about them.
+//! Memory errors beyond the ECC counters, and the recovery action of the driver.
 
 use nvml_wrapper::enum_wrappers::device::RetirementCause as NvmlCause;
 
 use super::ONE;
-use crate::raw::errors as raw;
+use crate::raw;
 use crate::visit::Visit;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
@@ -11,7 +11,7 @@ use model::catalog::{
 };
 use model::sample::{Drop, Rows};
 
-/// What the driver asks for, from its number in the header.
+/// The driver's recovery action, by its number in the header.
 pub(super) fn recovery_action(rows: &mut Rows, gpu: &Gpu, _scope: u32, number: f64) -> Result<(), Drop> {
     let action = RecoveryAction::ALL.iter().zip(0u8..).find(|(_, n)| f64::from(*n) == number);
     let (action, _) = action.ok_or(Drop::OutOfRange)?;
@@ -65,7 +65,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// Retired pages (before Ampere), and what waits to be repaired.
+/// Retired pages (before Ampere), and repairs that wait for a reset.
 pub(super) fn rare(v: &mut Visit<'_>) {
     for (cause, c) in [
         (NvmlCause::MultipleSingleBitEccErrors, RetirementCause::MultipleSingleBit),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_nobody_knows_is_no_action() {
+    fn an_unknown_action_is_no_action() {
         for number in [5.0, -1.0, 0.5, f64::NAN, f64::INFINITY] {
             let mut rows = Rows::default();
             assert_eq!(recovery_action(&mut rows, &gpu(), 0, number), Err(Drop::OutOfRange));

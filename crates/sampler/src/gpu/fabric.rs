@@ -9,7 +9,7 @@ use model::sample::Drop;
 
 const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
 
-/// How far the GPU is, and what the fabric says of itself.
+/// The GPU's state in the fabric, and the faults of the fabric.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let feeds = [m::gpu_fabric_state.id(), m::gpu_fabric_fault.id(), m::gpu_fabric_status.id()];
     let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
@@ -21,16 +21,16 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     if joined(info.state) {
         v.put(CALL, &m::gpu_fabric_status, (), info.status, ONE);
     }
-    let told = faults(info.health_mask.unwrap_or(0));
-    if told.is_empty() {
+    let faults = faults(info.health_mask.unwrap_or(0));
+    if faults.is_empty() {
         v.unsupported(CALL, &feeds[1..2]);
     }
-    for (fault, there) in told {
+    for (fault, there) in faults {
         v.put(CALL, &m::gpu_fabric_fault, (fault,), there, ONE);
     }
 }
 
-/// Which fabric it is.
+/// The identity of the fabric.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let feeds = [m::gpu_fabric_info.id()];
     let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
@@ -45,7 +45,7 @@ fn joined(state: u8) -> bool {
     FabricState::ALL.get(usize::from(state)) == Some(&FabricState::Completed)
 }
 
-/// What the health mask tells: each fault with whether it is there; those it cannot tell are left out.
+/// The faults that the health mask knows, each with whether it is there.
 /// Source: `NVML_GPU_FABRIC_HEALTH_MASK_*` in the header. Two bits a fault (0 not supported, 1 yes, 2 no);
 /// for the configuration four bits (0 not supported, 1 correct, from 2 on what is wrong with it).
 fn faults(mask: u32) -> Vec<(FabricFault, bool)> {
@@ -55,19 +55,19 @@ fn faults(mask: u32) -> Vec<(FabricFault, bool)> {
         (FabricFault::RouteUnhealthy, 4),
         (FabricFault::AccessTimeoutRecovery, 6),
     ];
-    let mut told = Vec::new();
+    let mut known = Vec::new();
     for (fault, shift) in TWO_BITS {
         match mask >> shift & 0x3 {
-            1 => told.push((fault, true)),
-            2 => told.push((fault, false)),
+            1 => known.push((fault, true)),
+            2 => known.push((fault, false)),
             _ => {}
         }
     }
     match mask >> 8 & 0xf {
         0 => {}
-        configuration => told.push((FabricFault::IncorrectConfiguration, configuration != 1)),
+        configuration => known.push((FabricFault::IncorrectConfiguration, configuration != 1)),
     }
-    told
+    known
 }
 
 /// A UUID as text; empty for all zeros.
@@ -121,11 +121,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_fault_is_told_twice_whatever_the_mask(mask: u32) {
-            let told = faults(mask);
-            prop_assert!(told.len() <= FabricFault::ALL.len());
-            for (i, (fault, _)) in told.iter().enumerate() {
-                prop_assert!(told[..i].iter().all(|(other, _)| other != fault));
+        fn no_fault_is_listed_twice_whatever_the_mask(mask: u32) {
+            let known = faults(mask);
+            prop_assert!(known.len() <= FabricFault::ALL.len());
+            for (i, (fault, _)) in known.iter().enumerate() {
+                prop_assert!(known[..i].iter().all(|(other, _)| other != fault));
             }
         }
     }

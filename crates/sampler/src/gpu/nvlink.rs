@@ -1,19 +1,20 @@
-//! NVLink: how many links, which are up and what is at their other ends, what they carried, what went wrong.
+//! NVLink: number of links, state and remote end of each, bytes and errors.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{self as sys, field_id};
 
-use super::{KIBI, MEGA, ONE, pci_address};
+use super::{KIBI, MEGA, ONE};
 use crate::raw::fields::{ALL_PARTS, values_at};
-use crate::raw::links as raw_links;
-use crate::visit::{Field, Number, Visit};
+use crate::raw::{link_error_counter, remote_device_type};
+use crate::visit::{Field, NvmlNumber, Visit};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, Link, MetricId, NvLinkError, NvLinkInfo, NvLinkLaneError};
+use model::pci::kernel_address;
 use model::sample::{Drop, Row};
 
-/// NVML's most links of a GPU. Only asked up to here if the GPU does not tell how many it has.
+/// NVML's most links of a GPU: the bound where a GPU does not give its number of links.
 const MOST: u32 = 36;
 
 const STATE: &str = "nvmlDeviceGetNvLinkState";
@@ -101,7 +102,7 @@ pub(super) fn once(v: &mut Visit<'_>) {
     }
 }
 
-/// What all links carried, and which are up.
+/// Bytes of all links together, and the state of each.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
     if links(v, &totals).is_some() {
@@ -117,12 +118,12 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     if states.iter().all(Option::is_some) {
         v.put(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
     }
-    v.found().links_up = Some(working(&states));
+    v.state.links_up = Some(working(&states));
 }
 
 /// Whether each link is up, by its number; `None` where that could not be read.
 fn states(v: &mut Visit<'_>) -> Option<Vec<Option<bool>>> {
-    // Also for what is read of those alone that are up.
+    // The latter two are read only of links that are up.
     let metrics = [
         m::gpu_nvlink_up.id(),
         m::gpu_nvlink_links_up.id(),
@@ -145,7 +146,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     if links(v, &metrics).is_none() {
         return;
     }
-    let known = v.found().links_up.clone();
+    let known = v.state.links_up.clone();
     // None before the first slow visit.
     let Some(up) = known.or_else(|| Some(working(&states(v)?))) else { return };
     if up.is_empty() {
@@ -159,7 +160,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     }
 }
 
-/// Each link: what it carried, and its errors.
+/// Bytes and errors of each link.
 pub(super) fn links_tier(v: &mut Visit<'_>) {
     let metrics = [
         m::gpu_nvlink_link_bytes_total.id(),
@@ -182,11 +183,11 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
     if !v.wants(metrics) {
         return None;
     }
-    let links = match v.found().links {
+    let links = match v.state.links {
         Some(links) => links,
         None => {
             let links = count(v, metrics)?;
-            v.found().links = Some(links);
+            v.state.links = Some(links);
             links
         }
     };
@@ -198,14 +199,14 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
 }
 
 fn count(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
-    let told = v.read(LINK_COUNT, metrics, |d| match values_at(d, &[(COUNT, 0)])?.pop() {
+    let count = v.read(LINK_COUNT, metrics, |d| match values_at(d, &[(COUNT, 0)])?.pop() {
         Some(Ok(SampleValue::U32(links))) if links <= MOST => Ok(Some(links)),
         Some(Err(NvmlError::NotSupported)) | None => Ok(None),
         Some(Err(error)) => Err(error),
         Some(Ok(_)) => Ok(None),
     })?;
-    if told.is_some() {
-        return told;
+    if count.is_some() {
+        return count;
     }
     for link in 0..MOST {
         let there = v.read((STATE, link), metrics, |d| match d.link_wrapper_for(link).is_active() {
@@ -224,19 +225,20 @@ fn count(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
 fn speed(v: &mut Visit<'_>, links: &[u32]) {
     let metric = &m::gpu_nvlink_speed_bytes_per_second;
     let call = ("nvmlDeviceGetFieldValues", SPEED);
-    let Some(told) = v.read(call, &[metric.id()], |d| one_field(d, SPEED, links)) else { return };
-    let slowest = told.into_iter().flatten().min();
+    let Some(speeds) = v.read(call, &[metric.id()], |d| one_field(d, SPEED, links)) else { return };
+    let slowest = speeds.into_iter().flatten().min();
     match slowest {
         Some(slowest) => v.put(call, metric, (), slowest, MEGA),
         None => v.unsupported(call, &[metric.id()]),
     }
 }
 
-/// Numbers of the links at the other ends, by position; empty where the driver does not tell.
+/// Numbers of the links at the other ends, by position; empty where the driver gives none.
 fn far_links(v: &mut Visit<'_>, links: &[u32]) -> Option<Vec<String>> {
     let feeds = [m::gpu_nvlink_info.id()];
-    let told = v.read(("nvmlDeviceGetFieldValues", FAR_LINK), &feeds, |d| one_field(d, FAR_LINK, links))?;
-    Some(told.into_iter().map(|far| far.map(|n| n.to_string()).unwrap_or_default()).collect())
+    let numbers =
+        v.read(("nvmlDeviceGetFieldValues", FAR_LINK), &feeds, |d| one_field(d, FAR_LINK, links))?;
+    Some(numbers.into_iter().map(|far| far.map(|n| n.to_string()).unwrap_or_default()).collect())
 }
 
 /// One field of several links, by position; `None` where it is not supported or not available.
@@ -260,9 +262,8 @@ fn info(v: &mut Visit<'_>, link: &Link, remote_link: String) {
     let failures = v.failures();
     let version =
         v.read(("nvmlDeviceGetNvLinkVersion", number), &feeds, |d| d.link_wrapper_for(number).version());
-    let remote = v.read(("nvmlDeviceGetNvLinkRemoteDeviceType", number), &feeds, |d| {
-        raw_links::remote_device_type(d, number)
-    });
+    let remote =
+        v.read(("nvmlDeviceGetNvLinkRemoteDeviceType", number), &feeds, |d| remote_device_type(d, number));
     let address = v.read(("nvmlDeviceGetNvLinkRemotePciInfo_v2", number), &feeds, |d| {
         d.link_wrapper_for(number).remote_pci_info().map(|pci| pci.bus_id)
     });
@@ -287,11 +288,11 @@ fn remote_type(kind: u32) -> &'static str {
     }
 }
 
-/// A guest does not see the switches: the driver then says `FFFFFFFF:FF:FF.0`.
+/// A virtual machine does not see the switches: the driver then gives `FFFFFFFF:FF:FF.0`.
 fn remote_address(bus_id: &str) -> String {
     match bus_id.to_lowercase().contains("ffff:ff:ff") {
         true => String::new(),
-        false => pci_address(bus_id),
+        false => kernel_address(bus_id),
     }
 }
 
@@ -304,7 +305,7 @@ fn errors(v: &mut Visit<'_>, links: u32) {
                 continue;
             }
             let call = (ERROR_COUNTER, [link, counter]);
-            if let Some(n) = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter)) {
+            if let Some(n) = v.read(call, &[metric.id()], |d| link_error_counter(d, link, counter)) {
                 v.put_for(&entity, call, metric, (error,), n, ONE);
             }
         }
@@ -317,7 +318,7 @@ fn sum_up(v: &mut Visit<'_>, links: u32) {
     let of_links = m::gpu_nvlink_link_errors_total.id();
     for error in NvLinkError::ALL {
         let of = |row: &Row| row.metric == of_links && row.labels == [error.text()];
-        let told: Vec<f64> = v
+        let counts: Vec<f64> = v
             .rows
             .groups()
             .iter()
@@ -325,8 +326,8 @@ fn sum_up(v: &mut Visit<'_>, links: u32) {
             .filter(|row| of(row))
             .map(|row| row.value)
             .collect();
-        if told.len() as u32 == links {
-            let sum = SampleValue::F64(told.iter().sum());
+        if counts.len() as u32 == links {
+            let sum = SampleValue::F64(counts.iter().sum());
             v.put(ERROR_COUNTER, &m::gpu_nvlink_errors_total, (*error,), sum, ONE);
         }
     }
@@ -340,9 +341,9 @@ fn lane_errors(v: &mut Visit<'_>, links: u32) {
         let mut sum = Some(0.0);
         for link in 0..links {
             let call = (ERROR_COUNTER, [link, counter]);
-            let told = v.read(call, &[metric.id()], |d| raw_links::error_counter(d, link, counter));
-            let number = told.and_then(Number::number);
-            if told.is_some() && number.is_none() {
+            let count = v.read(call, &[metric.id()], |d| link_error_counter(d, link, counter));
+            let number = count.and_then(NvmlNumber::number);
+            if count.is_some() && number.is_none() {
                 v.dropped(call, metric.id(), Drop::Blank);
             }
             sum = sum.zip(number).map(|(sum, n)| sum + n);

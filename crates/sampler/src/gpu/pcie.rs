@@ -1,13 +1,14 @@
-//! PCIe errors: as the GPU counts them, and as the host's kernel does.
+//! PCIe errors, counted by the GPU and by the host's kernel.
 
 use std::io;
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
 
-use super::{ONE, pci_address};
+use super::ONE;
 use crate::visit::{Field, Visit};
 use model::catalog::{self as m, AerSeverity, PcieError};
+use model::pci::kernel_address;
 
 macro_rules! error {
     ($id:ident, $error:ident) => {
@@ -43,18 +44,18 @@ const AER: [(&str, AerSeverity); 3] = [
     ("aer_dev_fatal", AerSeverity::Fatal),
 ];
 
-/// What the host's kernel counts of the GPU's function.
+/// The host kernel's counts for the GPU's PCI function.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let metric = &m::gpu_pcie_aer_errors_total;
     if !v.wants(&[metric.id()]) {
         return;
     }
-    if v.found().pci_address.is_none() {
+    if v.state.pci_address.is_none() {
         let address = v.read("nvmlDeviceGetPciInfo_v3", &[metric.id()], |d| d.pci_info());
-        v.found().pci_address = address.map(|pci| pci_address(&pci.bus_id));
+        v.state.pci_address = address.map(|pci| kernel_address(&pci.bus_id));
     }
-    let Some(address) = v.found().pci_address.clone() else { return };
-    let folder = v.found().host.path("/sys/bus/pci/devices").join(address);
+    let Some(address) = v.state.pci_address.clone() else { return };
+    let folder = v.state.host.path("/sys/bus/pci/devices").join(address);
     for (name, severity) in AER {
         let path = folder.join(name);
         let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(failure));

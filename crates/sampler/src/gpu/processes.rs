@@ -1,5 +1,5 @@
-//! Processes: who they are, how many there are, and where it is asked for, one by one those with the most memory,
-//! so that the number of series is bounded. The canary's own are left out.
+//! Processes: their number, and on request one by one those with the most memory, so that the number of series is
+//! bounded. The canary's processes are left out.
 //!
 //! Those that compute are listed once a second (20 to 45 us a GPU): in MIG mode the GPU's own list names the
 //! instance of each. Graphics and MPS ones are listed every slow visit.
@@ -31,19 +31,19 @@ const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
 
 /// The processes that compute.
 pub(super) fn normal(v: &mut Visit<'_>) {
-    let compute = others(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
+    let compute = foreign(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
     if let Some(list) = &compute {
         list_processes(v, list.iter().map(plain));
     }
-    v.found().compute = compute;
+    v.state.compute = compute;
 }
 
 /// How many other processes there are, and each one up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
-    let most = v.found().processes;
-    let graphics = others(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
-    let mps = others(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
-    let compute = match v.found().compute.clone() {
+    let most = v.state.max_processes;
+    let graphics = foreign(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
+    let mps = foreign(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
+    let compute = match v.state.compute.clone() {
         // Not listed yet, or that failed.
         None if most.is_some() => listed(v, COMPUTE, &METRICS, |d| d.running_compute_processes()),
         known => known,
@@ -64,7 +64,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     for (pid, one) in kept {
         let process = Process { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), pid };
         if v.wants(&METRICS[..1]) {
-            let name = name(&v.found().host, pid);
+            let name = name(&v.state.host, pid);
             for (gpu_instance, compute_instance) in &one.instances {
                 let id = |id: &Option<u32>| id.map(|id| id.to_string()).unwrap_or_default();
                 let info = ProcessInfo {
@@ -80,7 +80,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
             v.put_for(&process, COMPUTE, &m::gpu_process_memory_used_bytes, (), memory, ONE);
         }
         let Some(samples) = &samples else { continue };
-        // Who is not among the samples did nothing.
+        // A process without a sample did nothing.
         let busy = samples.get(&pid).copied().unwrap_or_default();
         let engines = [Engine::Sm, Engine::Memory, Engine::Encoder, Engine::Decoder];
         for (engine, percent) in engines.into_iter().zip(busy) {
@@ -92,7 +92,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
 
 /// The processes of one list but the canary's, and their number as a row. A list that is empty, as on most GPUs most
 /// of the time, takes one call.
-fn others(
+fn foreign(
     v: &mut Visit<'_>,
     call: &'static str,
     kind: ProcessType,
@@ -100,7 +100,7 @@ fn others(
 ) -> Option<Vec<NvmlProcess>> {
     let count = &m::gpu_processes;
     let mut feeds = vec![count.id()];
-    if v.found().processes.is_some() {
+    if v.state.max_processes.is_some() {
         feeds.extend(METRICS);
     }
     let list = listed(v, call, &feeds, read)?;
@@ -116,7 +116,7 @@ fn listed(
     read: impl FnOnce(&Device<'static>) -> Result<Vec<NvmlProcess>, NvmlError>,
 ) -> Option<Vec<NvmlProcess>> {
     let mut list = v.read(call, feeds, read)?;
-    list.retain(|process| !v.found().is_canary(process.pid));
+    list.retain(|process| !v.state.is_canary(process.pid));
     Some(list)
 }
 
@@ -124,7 +124,7 @@ fn listed(
 pub(crate) fn list_processes(v: &mut Visit<'_>, more: impl Iterator<Item = GpuProcess>) {
     let list = v.processes.get_or_insert_default();
     list.extend(more);
-    // A process may be told twice, as of two lists: the one that tells the most memory counts.
+    // A process may be in two lists: the entry with the most memory counts.
     list.sort_unstable_by_key(|one| (one.pid, one.instance, std::cmp::Reverse(one.memory)));
     list.dedup_by_key(|one| (one.pid, one.instance));
     if list.len() > MAX_PROCESSES {
@@ -133,7 +133,7 @@ pub(crate) fn list_processes(v: &mut Visit<'_>, more: impl Iterator<Item = GpuPr
     }
 }
 
-/// A process as it travels.
+/// A process as the batch carries it.
 pub(crate) fn plain(process: &NvmlProcess) -> GpuProcess {
     let memory = match process.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),
@@ -146,17 +146,17 @@ pub(crate) fn plain(process: &NvmlProcess) -> GpuProcess {
     }
 }
 
-/// What one process holds.
+/// Memory and instances of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Holding {
     kind: &'static str,
-    /// Bytes; `None` where the driver does not tell.
+    /// Bytes; `None` where the driver gives none.
     memory: Option<u64>,
     /// GPU and compute instances it runs on; one pair of nothing without MIG.
     instances: Vec<(Option<u32>, Option<u32>)>,
 }
 
-/// Processes by id. A process may be in several lists, each of which then says all its memory, and with MIG
+/// Processes by id. A process may be in several lists, each with all its memory, and with MIG
 /// several times in one list, once an instance. It has the type of the first list it is in.
 fn merged(lists: impl Iterator<Item = (&'static str, Vec<NvmlProcess>)>) -> BTreeMap<u32, Holding> {
     let mut all: BTreeMap<u32, Holding> = BTreeMap::new();
@@ -197,16 +197,16 @@ fn bounded(all: BTreeMap<u32, Holding>, most: usize) -> (Vec<(u32, Holding)>, us
 }
 
 /// Percent of multiprocessors, memory, encoder and decoder by process, since the last visit. `None` if the
-/// driver does not tell.
+/// driver does not give it.
 fn utilization(v: &mut Visit<'_>) -> Option<BTreeMap<u32, [u32; 4]>> {
-    let since = v.found().processes_seen;
+    let since = v.state.processes_seen;
     let samples = v.read(UTILIZATION, &METRICS[2..3], |d| match d.process_utilization_stats(since) {
         // No process did anything.
         Err(NvmlError::NotFound) => Ok(Vec::new()),
         other => other,
     })?;
     if let Some(newest) = samples.iter().map(|sample| sample.timestamp).max() {
-        v.found().processes_seen = newest.max(since);
+        v.state.processes_seen = newest.max(since);
     }
     Some(newest(samples))
 }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_the_driver_does_not_tell_is_not_zero() {
+    fn memory_that_the_driver_does_not_give_is_not_zero() {
         let all = merged([("compute", vec![process(1, None, None)])].into_iter());
         assert_eq!(all[&1].memory, None);
     }

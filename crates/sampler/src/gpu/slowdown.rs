@@ -1,7 +1,7 @@
 //! Time for which the hardware held the clocks down, by the driver's own counters. These two fields take the driver a
-//! millisecond (each of the other slow fields 0.07 to 0.14 ms: H200, driver 580.159) and hardly ever count, so they are read
-//! when the fast tier has seen the hardware at it since, once more after that, and else with the rare tier's cadence; between
-//! that they stand as they were read last. So only what began and ended between two fast visits may come late.
+//! millisecond (each of the other slow fields 0.07 to 0.14 ms: H200, driver 580.159) and hardly ever count. So they are read
+//! after a fast visit that saw such a slowdown, once more after that, and else with the rare tier's cadence; in between the
+//! last reading is published again. Only a slowdown that began and ended between two fast visits may come late.
 
 use nvml_wrapper_sys::bindings::field_id;
 
@@ -29,40 +29,29 @@ pub(super) static FIELDS: [Field; 2] = [
     ),
 ];
 
-/// What is known of them from visit to visit.
-#[derive(Debug, Default)]
-pub struct Slowdown {
-    /// Whether the hardware was seen holding the clocks down since they were read, or may have been.
-    pub seen: bool,
-    /// Whether it was seen before they were read: it may have gone on until just after.
-    again: bool,
-    /// When they were read, and what they told; `None` if that is not to be given again.
-    read: Option<(Mono, Rows)>,
-}
-
-/// Reads them, or gives again what was read.
+/// Reads the counters, or publishes the last reading again.
 pub(super) fn slow(v: &mut Visit<'_>) {
     if v.ended.is_some() {
-        // A GPU that is gone has no values, and what it counted is of a life that ended.
+        // A GPU that is gone has no values, and its counts belong to a life that ended.
         return;
     }
     let now = Mono::now();
-    let rarely = v.found().rarely;
-    let known = std::mem::take(&mut v.found().slowdown);
-    let stands = |at: Mono| !known.seen && !known.again && now.since(at) < rarely;
+    let rarely = v.state.rare_interval;
+    let known = std::mem::take(&mut v.state.slowdown);
+    let current = |at: Mono| !known.seen && !known.again && now.since(at) < rarely;
     match known.read {
-        Some((at, rows)) if stands(at) => {
+        Some((at, rows)) if current(at) => {
             v.rows.extend(rows.clone());
-            v.found().slowdown.read = Some((at, rows));
+            v.state.slowdown.read = Some((at, rows));
         }
         before => {
             let (others, gaps) = (std::mem::take(&mut v.rows), v.gaps.len());
             v.fields(&FIELDS);
             let read = std::mem::replace(&mut v.rows, others);
             v.rows.extend(read.clone());
-            // A step back is believed once it is read again and again, so it is not given again without being read.
+            // The ledger accepts a step back after three readings, so a value that fell is read again each time.
             let sound = v.gaps.len() == gaps && before.is_none_or(|(_, before)| !fell(&before, &read));
-            let slowdown = &mut v.found().slowdown;
+            let slowdown = &mut v.state.slowdown;
             slowdown.again = known.seen;
             slowdown.read = sound.then_some((now, read));
         }

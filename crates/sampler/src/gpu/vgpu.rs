@@ -7,7 +7,7 @@ use nvml_wrapper::vgpu::VgpuInstance;
 
 use super::{ONE, PERCENT};
 use crate::driver::CallName;
-use crate::raw::vgpu::{self as raw, Utilization};
+use crate::raw::vgpu::{self as raw, VgpuUtilization};
 use crate::visit::Visit;
 use model::catalog::{self as m, Engine, MetricId, Vgpu, VgpuInfo};
 
@@ -26,11 +26,11 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     if running.is_empty() {
         return;
     }
-    let since = v.found().vgpus_seen;
+    let since = v.state.vgpus_seen;
     let samples =
         v.read(UTILIZATION, &METRICS[2..3], |d| raw::utilization(d, since)).map(newest).unwrap_or_default();
     if let Some(newest) = samples.iter().map(|sample| sample.stamp).max() {
-        v.found().vgpus_seen = newest;
+        v.state.vgpus_seen = newest;
     }
     for id in running {
         // It may end while it is asked about.
@@ -56,13 +56,13 @@ fn one(v: &mut Visit<'_>, id: u32, entity: &Vgpu) {
     let vm_id = ask(v, "nvmlVgpuInstanceGetVmID", feeds, id, |vgpu| match vgpu.vm_id()? {
         VmId::Domain(id) | VmId::Uuid(id) => Ok(id),
     });
-    let guest = ask(v, "nvmlVgpuInstanceGetVmDriverVersion", feeds, id, |vgpu| vgpu.driver_version());
+    let vm_driver = ask(v, "nvmlVgpuInstanceGetVmDriverVersion", feeds, id, |vgpu| vgpu.driver_version());
     // With a hole it would be another virtual GPU.
     if v.wants(feeds) && v.failures() == failures {
         let info = VgpuInfo {
             vgpu_type,
             vm_id: vm_id.unwrap_or_default(),
-            guest_driver_version: guest.map(guest_driver).unwrap_or_default(),
+            guest_driver_version: vm_driver.map(driver_version).unwrap_or_default(),
         };
         v.rows.of(entity).info(&m::gpu_vgpu_info, info);
     }
@@ -94,14 +94,14 @@ fn ask<T>(
     v.read(CallName::from((function, id)), feeds, asked).flatten()
 }
 
-/// NVML's words for "no driver is loaded in the virtual machine" are no version.
-fn guest_driver(version: String) -> String {
+/// NVML's text for "no driver is loaded in the virtual machine" is no version.
+fn driver_version(version: String) -> String {
     if version == "Not Available" { String::new() } else { version }
 }
 
 /// The newest sample of each virtual GPU.
-fn newest(samples: Vec<Utilization>) -> Vec<Utilization> {
-    let mut kept: Vec<Utilization> = Vec::new();
+fn newest(samples: Vec<VgpuUtilization>) -> Vec<VgpuUtilization> {
+    let mut kept: Vec<VgpuUtilization> = Vec::new();
     for sample in samples {
         match kept.iter_mut().find(|known| known.vgpu == sample.vgpu) {
             Some(known) if known.stamp < sample.stamp => *known = sample,
@@ -119,15 +119,18 @@ mod tests {
 
     #[test]
     fn the_newest_sample_of_each_virtual_gpu_counts() {
-        let sample =
-            |vgpu, stamp, sm| Utilization { vgpu, stamp, percent: [(); 4].map(|()| SampleValue::U32(sm)) };
+        let sample = |vgpu, stamp, sm| VgpuUtilization {
+            vgpu,
+            stamp,
+            percent: [(); 4].map(|()| SampleValue::U32(sm)),
+        };
         let kept = newest(vec![sample(1, 10, 50), sample(2, 11, 20), sample(1, 12, 60), sample(1, 9, 1)]);
         assert_eq!(kept, [sample(1, 12, 60), sample(2, 11, 20)]);
     }
 
     #[test]
-    fn no_guest_driver_is_an_empty_version() {
-        assert_eq!(guest_driver("Not Available".into()), "");
-        assert_eq!(guest_driver("580.95".into()), "580.95");
+    fn no_driver_in_the_virtual_machine_is_an_empty_version() {
+        assert_eq!(driver_version("Not Available".into()), "");
+        assert_eq!(driver_version("580.95".into()), "580.95");
     }
 }

@@ -1,8 +1,10 @@
-//! What still fits on a GPU in MIG mode.
+//! Free capacity of a GPU in MIG mode.
+//!
+//! A GPU instance takes memory slices in a row, in one of the regions its profile allows, and as many compute slices as
+//! its profile has. Free compute slices are of no use where no profile finds its memory slices.
 
-use super::packing::{Place, most_placeable};
-use super::privilege::Told;
-use super::{Instance, answered};
+use super::scan::Privileged;
+use super::{InstanceState, answered};
 use crate::raw::mig::{ProfileInfo, possible_placements, remaining_capacity};
 use crate::visit::{Scale, Visit};
 use model::catalog::{self as m, ProfileName};
@@ -11,18 +13,18 @@ use model::sample::Missing;
 /// Where instances could be made. Does not change while the GPU is in MIG mode.
 #[derive(Debug, Default)]
 pub struct Capacity {
-    places: Option<Vec<Place>>,
+    regions: Option<Vec<PlacementRegion>>,
 }
 
 impl Capacity {
-    /// Reads capacity by profile, and reckons up slices. `instances` are all GPU instances, `None` if those
-    /// without compute instances are not known: then nobody knows what is used.
+    /// Reads capacity by profile, and adds up slices. `instances` are all GPU instances, `None` if those without compute
+    /// instances are not known: then the used slices are not known.
     pub fn read(
         &mut self,
         v: &mut Visit<'_>,
-        told: &mut Told,
+        privileged: &mut Privileged,
         profiles: &[ProfileInfo],
-        instances: Option<&[Instance]>,
+        instances: Option<&[InstanceState]>,
     ) {
         const INFO: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
         const REMAINING: &str = "nvmlDeviceGetGpuInstanceRemainingCapacity";
@@ -30,7 +32,8 @@ impl Capacity {
             let name = || (ProfileName(profile.name.as_str().into()),);
             v.put(INFO, &m::gpu_mig_profile_capacity, name(), profile.instances, Scale::ONE);
             let (call, free) = ((REMAINING, profile.id), &m::gpu_mig_profile_free);
-            if let Some(count) = told.read(v, call, &[free.id()], |d| remaining_capacity(d, profile.id)) {
+            if let Some(count) = privileged.read(v, call, &[free.id()], |d| remaining_capacity(d, profile.id))
+            {
                 v.put(call, free, name(), count, Scale::ONE);
             }
         }
@@ -46,31 +49,185 @@ impl Capacity {
         };
         let used: u32 = instances.iter().filter_map(|i| i.slices).sum();
         v.put(INFO, &m::gpu_mig_slices_used, (), used, Scale::ONE);
-        if let Some(places) = self.places(v, told, profiles) {
+        if let Some(regions) = self.regions(v, privileged, profiles) {
             let occupied: Vec<(u32, u32)> =
                 instances.iter().filter_map(|i| i.placement.map(|p| (p.start, p.size))).collect();
             let free = slices.saturating_sub(used);
-            let stranded = free - most_placeable(places, &occupied, free);
+            let stranded = free - most_placeable(regions, &occupied, free);
             v.put(INFO, &m::gpu_mig_slices_unplaceable, (), stranded, Scale::ONE);
         }
     }
 
-    fn places(&mut self, v: &mut Visit<'_>, told: &mut Told, profiles: &[ProfileInfo]) -> Option<&[Place]> {
-        if self.places.is_none() {
+    fn regions(
+        &mut self,
+        v: &mut Visit<'_>,
+        privileged: &mut Privileged,
+        profiles: &[ProfileInfo],
+    ) -> Option<&[PlacementRegion]> {
+        if self.regions.is_none() {
             let feeds = [m::gpu_mig_slices_unplaceable.id()];
-            let mut places = Vec::new();
+            let mut regions = Vec::new();
             for profile in profiles {
                 let call = ("nvmlDeviceGetGpuInstancePossiblePlacements_v2", profile.id);
-                let found =
-                    answered(v, |v| told.read(v, call, &feeds, |d| possible_placements(d, profile.id)))??;
-                places.extend(found.iter().map(|p| Place {
+                let found = answered(v, |v| {
+                    privileged.read(v, call, &feeds, |d| possible_placements(d, profile.id))
+                })??;
+                regions.extend(found.iter().map(|p| PlacementRegion {
                     start: p.start,
                     size: p.size,
                     compute: profile.slices,
                 }));
             }
-            self.places = Some(places);
+            self.regions = Some(regions);
         }
-        self.places.as_deref()
+        self.regions.as_deref()
+    }
+}
+
+/// A region of the memory in which an instance could be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PlacementRegion {
+    /// The first memory slice.
+    start: u32,
+    /// Memory slices.
+    size: u32,
+    /// Compute slices.
+    compute: u32,
+}
+
+/// Most slices of either kind: NVIDIA's GPUs have eight of the one, seven of the other.
+const MOST: u32 = 64;
+
+/// The most compute slices, of `free` ones, that further instances at these regions could take while the
+/// memory slices of `occupied` (first, how many) are taken.
+fn most_placeable(regions: &[PlacementRegion], occupied: &[(u32, u32)], free: u32) -> u32 {
+    let taken = occupied.iter().fold(0, |taken, (start, size)| taken | mask(*start, *size));
+    let fits = |place: &&PlacementRegion| {
+        let within = place.size > 0 && place.start.saturating_add(place.size) <= MOST;
+        within && place.compute <= MOST && mask(place.start, place.size) & taken == 0
+    };
+    let regions: Vec<&PlacementRegion> = regions.iter().filter(fits).collect();
+    // Bit n of `sums[from]`: instances that begin at memory slice `from` or above can take n compute slices.
+    let mut sums = [1u128; MOST as usize + 1];
+    for from in (0..MOST).rev() {
+        let here = regions.iter().filter(|place| place.start == from);
+        sums[from as usize] = here.fold(sums[from as usize + 1], |sum, place| {
+            let after = sums[(from + place.size) as usize];
+            sum | (after & up_to(MOST - place.compute)) << place.compute
+        });
+    }
+    // Bit 0, for no instance at all, is always set.
+    127 - (sums[0] & up_to(free.min(MOST))).leading_zeros()
+}
+
+/// The memory slices from `start` on, as bits.
+fn mask(start: u32, size: u32) -> u128 {
+    match (start < MOST, size) {
+        (true, 1..) => up_to(size.min(MOST - start) - 1) << start,
+        _ => 0,
+    }
+}
+
+/// Bits 0 to `last`.
+fn up_to(last: u32) -> u128 {
+    (1u128 << (last + 1)) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn regions(profiles: &[(u32, u32, &[u32])]) -> Vec<PlacementRegion> {
+        let all = profiles.iter().flat_map(|(size, compute, starts)| {
+            starts.iter().map(|start| PlacementRegion { start: *start, size: *size, compute: *compute })
+        });
+        all.collect()
+    }
+
+    /// Places on an A100, H100 or H200.
+    fn large() -> Vec<PlacementRegion> {
+        regions(&[
+            (1, 1, &[0, 1, 2, 3, 4, 5, 6]),
+            (2, 1, &[0, 2, 4, 6]),
+            (2, 2, &[0, 2, 4]),
+            (4, 3, &[0, 4]),
+            (4, 4, &[0]),
+            (8, 7, &[0]),
+        ])
+    }
+
+    /// Places on an A30.
+    fn small() -> Vec<PlacementRegion> {
+        regions(&[(1, 1, &[0, 1, 2, 3]), (2, 2, &[0, 2]), (4, 4, &[0])])
+    }
+
+    #[test]
+    fn an_empty_gpu_can_be_filled() {
+        assert_eq!(most_placeable(&large(), &[], 7), 7);
+        assert_eq!(most_placeable(&small(), &[], 4), 4);
+    }
+
+    #[test]
+    fn slices_without_memory_are_stranded() {
+        // Two instances of three: the seventh compute slice has no memory left.
+        assert_eq!(most_placeable(&large(), &[(0, 4), (4, 4)], 1), 0);
+        // Four instances of one compute slice and twice its memory.
+        assert_eq!(most_placeable(&large(), &[(0, 2), (2, 2), (4, 2), (6, 2)], 3), 0);
+        // One of three at the end leaves room for one of four; at the beginning it does not.
+        assert_eq!(most_placeable(&large(), &[(4, 4)], 4), 4);
+        assert_eq!(most_placeable(&large(), &[(0, 4)], 4), 3);
+        // One in the middle of an A30 leaves three that can be had one by one.
+        assert_eq!(most_placeable(&small(), &[(1, 1)], 3), 3);
+    }
+
+    #[test]
+    fn a_profile_that_differs_in_engines_alone_changes_nothing() {
+        let mut more = large();
+        more.extend(regions(&[(1, 1, &[0, 1, 2, 3, 4, 5, 6])]));
+        for occupied in [&[][..], &[(0, 4)], &[(2, 2), (6, 1)]] {
+            assert_eq!(most_placeable(&more, occupied, 4), most_placeable(&large(), occupied, 4));
+        }
+    }
+
+    #[test]
+    fn numbers_no_gpu_has_are_no_trouble() {
+        let odd = [
+            PlacementRegion { start: u32::MAX, size: 1, compute: 1 },
+            PlacementRegion { start: 0, size: 0, compute: 9 },
+            PlacementRegion { start: 63, size: 1, compute: 64 },
+            PlacementRegion { start: 1, size: 1, compute: u32::MAX },
+        ];
+        assert_eq!(most_placeable(&odd, &[(u32::MAX, u32::MAX), (70, 3), (62, 1)], u32::MAX), 64);
+        assert_eq!(most_placeable(&odd, &[(0, u32::MAX)], 7), 0);
+    }
+
+    /// Tries every set of regions.
+    fn brute(regions: &[PlacementRegion], taken: u64, free: u32) -> u32 {
+        let Some((first, rest)) = regions.split_first() else { return 0 };
+        let without = brute(rest, taken, free);
+        let own = (0..first.size).fold(0u64, |bits, n| bits | 1 << (first.start + n));
+        if own & taken != 0 || first.compute > free {
+            return without;
+        }
+        without.max(first.compute + brute(rest, taken | own, free - first.compute))
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_set_of_regions_takes_more(
+            regions in prop::collection::vec((0u32..8, 1u32..5, 0u32..5), 0..12),
+            occupied in prop::collection::vec((0u32..8, 0u32..4), 0..3),
+            free in 0u32..9,
+        ) {
+            let place = |(start, size, compute): &(u32, u32, u32)| {
+                PlacementRegion { start: *start, size: *size, compute: *compute }
+            };
+            let regions: Vec<PlacementRegion> = regions.iter().map(place).collect();
+            let taken = occupied.iter().fold(0u64, |taken, (start, size)| {
+                (0..*size).fold(taken, |taken, n| taken | 1 << (start + n))
+            });
+            prop_assert_eq!(most_placeable(&regions, &occupied, free), brute(&regions, taken, free));
+        }
     }
 }

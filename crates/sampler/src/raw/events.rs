@@ -48,11 +48,7 @@ pub fn new_set(nvml: &Nvml) -> Result<EventSet, NvmlError> {
 
 /// Bits of the events the device can send.
 pub fn supported(device: &Device<'static>) -> Result<u64, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetSupportedEventTypes)?;
-    let mut bits = 0;
-    // SAFETY: as in `number`, with one unsigned long long.
-    nvml_try(unsafe { f(device.handle(), &mut bits) })?;
-    Ok(bits)
+    read!(device, nvmlDeviceGetSupportedEventTypes(), 0)
 }
 
 /// Asks for these events of the device.

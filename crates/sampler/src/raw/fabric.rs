@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::{struct_version, symbol};
 
-/// What the driver says of the fabric.
+/// The state of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricInfo {
     /// UUID of the cluster; all zero for none.
@@ -21,7 +21,7 @@ pub struct FabricInfo {
     pub health_mask: Option<u32>,
 }
 
-/// What the driver says of the fabric: asked in the third layout, then the second, then the first.
+/// The state of the fabric, by the third layout, else the second, else the first.
 pub fn fabric_info(device: &Device<'static>) -> Result<FabricInfo, NvmlError> {
     let versions =
         [struct_version::<sys::nvmlGpuFabricInfo_v3_t>(3), struct_version::<sys::nvmlGpuFabricInfo_v2_t>(2)];
@@ -42,18 +42,8 @@ fn is_mismatch(error: &NvmlError) -> bool {
 
 /// The second layout is the beginning of the third, so one struct serves both.
 fn versioned(device: &Device<'static>, version: u32) -> Result<FabricInfo, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuFabricInfoV)?;
-    let mut info = sys::nvmlGpuFabricInfo_v3_t {
-        version,
-        clusterUuid: [0; 16],
-        status: 0,
-        cliqueId: 0,
-        state: 0,
-        healthMask: 0,
-        healthSummary: 0,
-    };
-    // SAFETY: the struct is the one its version word names, or longer.
-    nvml_try(unsafe { f(device.handle(), &mut info) })?;
+    let info = sys::nvmlGpuFabricInfo_v3_t { version, ..versioned!(sys::nvmlGpuFabricInfo_v3_t, 3) };
+    let info = read!(device, nvmlDeviceGetGpuFabricInfoV(), info)?;
     Ok(FabricInfo {
         cluster: info.clusterUuid,
         status: info.status,
@@ -64,10 +54,8 @@ fn versioned(device: &Device<'static>, version: u32) -> Result<FabricInfo, NvmlE
 }
 
 fn first(device: &Device<'static>) -> Result<FabricInfo, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuFabricInfo)?;
-    let mut info = sys::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
-    // SAFETY: the call has this one struct, without a version.
-    nvml_try(unsafe { f(device.handle(), &mut info) })?;
+    let info = sys::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
+    let info = read!(device, nvmlDeviceGetGpuFabricInfo(), info)?;
     Ok(FabricInfo {
         cluster: info.clusterUuid,
         status: info.status,

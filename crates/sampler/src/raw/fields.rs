@@ -11,10 +11,10 @@ use super::symbol;
 /// does not.
 pub const RENUMBERED: std::ops::RangeInclusive<u32> = 251..=273;
 
-/// The scope that stands for all parts together.
+/// The scope of all parts together.
 pub const ALL_PARTS: u32 = u32::MAX;
 
-/// Values of fields, each given as id and part, in the order asked. One call; each has its own outcome.
+/// Values of fields, each given as id and part, in the same order. One call; each has its own outcome.
 pub fn values_at(
     device: &Device<'static>,
     fields: &[(u32, u32)],
@@ -53,7 +53,7 @@ fn outcome(entry: &sys::nvmlFieldValue_t) -> Result<SampleValue, NvmlError> {
     nvml_try(entry.nvmlReturn)?;
     // SAFETY: as in `typed`.
     if entry.timestamp == 0 && entry.valueType == 0 && unsafe { entry.value.ullVal } == 0 {
-        // As it was handed over: nobody answered it, and no value is not zero.
+        // Unchanged: the driver did not answer, and no value is not zero.
         return Err(NvmlError::NotSupported);
     }
     typed(entry.valueType, entry.value)

@@ -1,13 +1,10 @@
 //! MIG calls the wrapper's safe interface lacks, or gets wrong.
 
-use std::ffi::CStr;
 use std::mem::zeroed;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_try};
-use nvml_wrapper_sys::bindings::{
-    nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t,
-};
+use nvml_wrapper_sys::bindings::{self as sys, nvmlGpuInstance_t};
 
 use super::{struct_version, symbol};
 
@@ -15,38 +12,32 @@ use super::{struct_version, symbol};
 /// The library trusts the caller to have room for all of them.
 const ROOM: usize = 64;
 
-/// What the driver says of a GPU instance profile.
+/// A GPU instance profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileInfo {
     /// The id by which the driver's other calls know it.
     pub id: u32,
-    /// Its name, as `3g.71gb`.
+    /// As `3g.71gb`.
     pub name: String,
-    /// Compute slices.
+    /// Of compute.
     pub slices: u32,
     /// Instances that an empty GPU has room for.
     pub instances: u32,
-    /// Multiprocessors.
     pub multiprocessors: u32,
 }
 
 /// Where a GPU instance is or could be, in memory slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Placement {
-    /// The first.
     pub start: u32,
-    /// How many.
     pub size: u32,
 }
 
 /// A GPU instance as the driver describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Placed {
-    /// Its id.
     pub id: u32,
-    /// The id of its profile.
     pub profile: u32,
-    /// Where it is.
     pub placement: Placement,
 }
 
@@ -56,16 +47,9 @@ pub struct GpuInstanceHandle(nvmlGpuInstance_t);
 
 /// The GPU instance profile of this number (`NVML_GPU_INSTANCE_PROFILE_*`).
 pub fn profile_info(device: &Device<'static>, number: u32) -> Result<ProfileInfo, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstanceProfileInfoV)?;
-    // SAFETY: plain numbers and characters, for which zero is a value.
-    let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { zeroed() };
-    info.version = struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
-    // SAFETY: the handle is valid while the library is loaded (it is never unloaded), and the struct is the
-    // one its version word names.
-    nvml_try(unsafe { f(device.handle(), number, &mut info) })?;
-    // SAFETY: c_char and u8 have the same size, and the array is initialised.
-    let bytes = unsafe { std::slice::from_raw_parts(info.name.as_ptr().cast::<u8>(), info.name.len()) };
-    let name = CStr::from_bytes_until_nul(bytes).map_err(|_| NvmlError::Unknown)?.to_string_lossy();
+    let info = versioned!(sys::nvmlGpuInstanceProfileInfo_v2_t, 2);
+    let info = read!(device, nvmlDeviceGetGpuInstanceProfileInfoV(number), info)?;
+    let name = super::text(&info.name)?;
     Ok(ProfileInfo {
         id: info.id,
         name: name.strip_prefix("MIG ").unwrap_or(&name).to_owned(),
@@ -78,21 +62,17 @@ pub fn profile_info(device: &Device<'static>, number: u32) -> Result<ProfileInfo
 /// Where instances of a profile could be on an empty GPU. The wrapper's own function gives an empty list.
 pub fn possible_placements(device: &Device<'static>, profile: u32) -> Result<Vec<Placement>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2)?;
-    let mut list = [nvmlGpuInstancePlacement_t { start: 0, size: 0 }; ROOM];
+    let mut list = [sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 }; ROOM];
     let mut count = ROOM as u32;
-    // SAFETY: as in `profile_info`; there is room for more placements than any profile has.
+    // SAFETY: as in `read!`; there is room for more placements than any profile has.
     nvml_try(unsafe { f(device.handle(), profile, list.as_mut_ptr(), &mut count) })?;
     let found = list.iter().take(count as usize);
     Ok(found.map(|p| Placement { start: p.start, size: p.size }).collect())
 }
 
-/// How many more instances of a profile could be made now.
+/// Number of further instances of a profile that could be made now.
 pub fn remaining_capacity(device: &Device<'static>, profile: u32) -> Result<u32, NvmlError> {
-    let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstanceRemainingCapacity)?;
-    let mut count = 0;
-    // SAFETY: as in `profile_info`, with one unsigned int.
-    nvml_try(unsafe { f(device.handle(), profile, &mut count) })?;
-    Ok(count)
+    read!(device, nvmlDeviceGetGpuInstanceRemainingCapacity(profile), 0)
 }
 
 /// The GPU instances of a profile, those without compute instances too.
@@ -100,16 +80,16 @@ pub fn gpu_instances(device: &Device<'static>, profile: u32) -> Result<Vec<GpuIn
     let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstances)?;
     let mut list: [nvmlGpuInstance_t; ROOM] = [std::ptr::null_mut(); ROOM];
     let mut count = ROOM as u32;
-    // SAFETY: as in `profile_info`; there is room for more instances than any GPU has.
+    // SAFETY: as in `read!`; there is room for more instances than any GPU has.
     nvml_try(unsafe { f(device.handle(), profile, list.as_mut_ptr(), &mut count) })?;
     Ok(list.iter().take(count as usize).map(|handle| GpuInstanceHandle(*handle)).collect())
 }
 
-/// Who and where a GPU instance is.
+/// Id, profile and placement of a GPU instance.
 pub fn gpu_instance_info(device: &Device<'static>, instance: GpuInstanceHandle) -> Result<Placed, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlGpuInstanceGetInfo)?;
     // SAFETY: plain numbers and a handle, for which zero is a value.
-    let mut info: nvmlGpuInstanceInfo_t = unsafe { zeroed() };
+    let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { zeroed() };
     // SAFETY: the handle comes from the library, in the same visit; it refuses one of an instance that has
     // been destroyed since.
     nvml_try(unsafe { f(instance.0, &mut info) })?;

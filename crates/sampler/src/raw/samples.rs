@@ -10,33 +10,32 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::symbol;
-use crate::visit::Number;
 
 /// One of the driver's sample buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SampleBuffer {
     /// Power of the board, milliwatts.
     Power,
     /// Utilization, percent.
     Utilization,
 }
 
-impl Kind {
-    /// NVML's number of it.
+impl SampleBuffer {
+    /// `nvmlSamplingType_t`.
     pub fn code(self) -> u32 {
         match self {
-            Kind::Power => nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES,
-            Kind::Utilization => nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES,
+            SampleBuffer::Power => nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES,
+            SampleBuffer::Utilization => nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES,
         }
     }
 }
 
 /// The most samples the buffer holds. The safe interface asks for this before each read, which doubles
 /// the cost of a call that is not cheap.
-pub fn room(device: &Device<'static>, kind: Kind) -> Result<usize, NvmlError> {
+pub fn room(device: &Device<'static>, kind: SampleBuffer) -> Result<usize, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetSamples)?;
     let (mut value_type, mut count) = (0, 0);
-    // SAFETY: as in `number`; without a buffer the library writes the type and the count.
+    // SAFETY: as in `read!`; without a buffer the library writes the type and the count.
     let code =
         unsafe { f(device.handle(), kind.code(), 0, &mut value_type, &mut count, std::ptr::null_mut()) };
     match nvml_try(code) {
@@ -49,15 +48,15 @@ pub fn room(device: &Device<'static>, kind: Kind) -> Result<usize, NvmlError> {
 /// The samples newer than `since` (microseconds since 1970; 0: all), oldest first, at most `room`.
 pub fn newer_than(
     device: &Device<'static>,
-    kind: Kind,
+    kind: SampleBuffer,
     since: u64,
     room: usize,
-) -> Result<Vec<(u64, f64)>, NvmlError> {
+) -> Result<Vec<(u64, SampleValue)>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetSamples)?;
     let mut buffer = vec![nvmlSample_t { timeStamp: 0, sampleValue: nvmlValue_t { ullVal: 0 } }; room];
     let mut value_type = 0;
     let mut count = u32::try_from(room).unwrap_or(u32::MAX);
-    // SAFETY: as in `number`; the buffer has room for `count` samples.
+    // SAFETY: as in `read!`; the buffer has room for `count` samples.
     let code =
         unsafe { f(device.handle(), kind.code(), since, &mut value_type, &mut count, buffer.as_mut_ptr()) };
     match nvml_try(code) {
@@ -73,9 +72,7 @@ pub fn newer_than(
         // A place that was not filled.
         .filter(|sample| sample.timeStamp > 0)
         .map(|sample| {
-            let value = SampleValue::from_tag_and_union(&value_type, sample.sampleValue);
-            // A value that is none is told as such, so that its time shows as a gap.
-            Ok((sample.timeStamp, value.number().unwrap_or(f64::NAN)))
+            Ok((sample.timeStamp, SampleValue::from_tag_and_union(&value_type, sample.sampleValue)))
         })
         .collect()
 }

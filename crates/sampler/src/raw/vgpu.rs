@@ -1,4 +1,4 @@
-//! Virtual GPUs: the lists, which the wrapper gives in shapes that borrow the device or not at all.
+//! Virtual GPUs: the lists, which the wrapper gives in shapes that keep a reference to the device, or not at all.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
@@ -29,7 +29,7 @@ pub fn active(device: &Device<'static>) -> Result<Vec<u32>, NvmlError> {
 
 /// What the engines did for one virtual GPU, in percent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Utilization {
+pub struct VgpuUtilization {
     /// Number of the virtual GPU.
     pub vgpu: u32,
     /// End of the sample period, in microseconds since 1970.
@@ -39,7 +39,7 @@ pub struct Utilization {
 }
 
 /// Samples taken after `since` (microseconds since 1970); none if there are none.
-pub fn utilization(device: &Device<'static>, since: u64) -> Result<Vec<Utilization>, NvmlError> {
+pub fn utilization(device: &Device<'static>, since: u64) -> Result<Vec<VgpuUtilization>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetVgpuUtilization)?;
     let mut kind = 0;
     let mut count = 0;
@@ -69,7 +69,7 @@ pub fn utilization(device: &Device<'static>, since: u64) -> Result<Vec<Utilizati
     let sample = |s: sys::nvmlVgpuInstanceUtilizationSample_t| {
         let [sm, memory, encoder, decoder] =
             [s.smUtil, s.memUtil, s.encUtil, s.decUtil].map(|value| typed(kind, value));
-        Ok(Utilization {
+        Ok(VgpuUtilization {
             vgpu: s.vgpuInstance,
             stamp: s.timeStamp,
             percent: [sm?, memory?, encoder?, decoder?],

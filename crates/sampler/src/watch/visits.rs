@@ -13,8 +13,8 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{Facts, Look, Shared, Target, Watching};
-use crate::driver::{self, CallName, Caller};
+use super::{DeviceFacts, DeviceReading, WatchShared, WatchState, WatchTarget, Watching};
+use crate::driver::{self, CallFailure, Caller};
 use crate::raw;
 use host::inflight::SlotWriter;
 use model::clock::Mono;
@@ -38,10 +38,10 @@ const REASONS: [u32; 5] = [
 ];
 
 /// The thread's life.
-pub(super) fn run(shared: &Shared, target: &Target, slot: SlotWriter) {
+pub(super) fn run(shared: &WatchShared, target: &WatchTarget, slot: SlotWriter) {
     slot.expect(Mono::now());
     let mut caller = Caller::new(slot, ALLOWED);
-    match Gpu::open(&mut caller, target) {
+    match WatchedGpu::open(&mut caller, target) {
         Ok(gpu) => {
             let facts = gpu.facts(&mut caller);
             shared.lock().facts = Some(facts);
@@ -56,8 +56,8 @@ pub(super) fn run(shared: &Shared, target: &Target, slot: SlotWriter) {
     slot.leave();
 }
 
-/// Answers what is asked for and visits as often as wanted, until the end.
-fn watch(shared: &Shared, gpu: &Gpu, caller: &mut Caller) {
+/// Answers requests for readings and visits at the cadence of the watch, until the end.
+fn watch(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller) {
     let (mut often, mut seldom) = (Mono(0), Mono(0));
     loop {
         let (watching, asked) = {
@@ -70,7 +70,7 @@ fn watch(shared: &Shared, gpu: &Gpu, caller: &mut Caller) {
                 if state.asked > state.made || (state.watching.is_some() && now >= often) {
                     break;
                 }
-                // Woken by whoever changes something; while a check runs also by time.
+                // Woken by each change; while a check runs also by time.
                 let left =
                     if state.watching.is_some() { often.since(now) } else { Duration::from_secs(3600) };
                 state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -78,10 +78,10 @@ fn watch(shared: &Shared, gpu: &Gpu, caller: &mut Caller) {
             (state.watching, (state.asked > state.made).then_some(state.asked))
         };
         if let Some(asked) = asked {
-            let look = gpu.look(caller);
+            let reading = gpu.read(caller);
             let mut state = shared.lock();
-            note_others(&mut state, look.processes.as_ref());
-            (state.look, state.made) = (look, asked);
+            note_foreign(&mut state, reading.processes.as_ref());
+            (state.reading, state.made) = (reading, asked);
             drop(state);
             shared.changed.notify_all();
         }
@@ -94,19 +94,19 @@ fn watch(shared: &Shared, gpu: &Gpu, caller: &mut Caller) {
             }
             visit(shared, gpu, caller, watching, all);
         }
-        // Nobody wants the costs here, and they must not pile up.
+        // The costs are not used here, and must not pile up.
         caller.take_costs();
     }
 }
 
 /// A visit while a check runs. Clocks, reasons and link count only if the GPU worked for us all the while.
-fn visit(shared: &Shared, gpu: &Gpu, caller: &mut Caller, watching: Watching, all: bool) {
+fn visit(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller, watching: Watching, all: bool) {
     let work = shared.work.load(Ordering::Acquire);
     if work % 2 == 1 {
         let sm_clock = gpu.clock(caller, Clock::SM);
         let memory_clock = gpu.clock(caller, Clock::Memory);
         let reasons = caller
-            .call("nvmlDeviceGetCurrentClocksEventReasons".into(), || raw::clocks_event_reasons(&gpu.device))
+            .call("nvmlDeviceGetCurrentClocksEventReasons", || raw::clocks_event_reasons(&gpu.device))
             .ok();
         let link = (watching == Watching::Link).then(|| gpu.link(caller)).flatten();
         if shared.work.load(Ordering::Acquire) == work {
@@ -122,66 +122,62 @@ fn visit(shared: &Shared, gpu: &Gpu, caller: &mut Caller, watching: Watching, al
     }
     if all {
         let processes = gpu.processes(caller);
-        note_others(&mut shared.lock(), processes.as_ref());
+        note_foreign(&mut shared.lock(), processes.as_ref());
     }
 }
 
-fn note_others(state: &mut super::State, processes: Option<&BTreeSet<u32>>) {
+fn note_foreign(state: &mut WatchState, processes: Option<&BTreeSet<u32>>) {
     for pid in processes.into_iter().flatten() {
-        if !state.friends.contains(pid) {
-            state.others.insert(*pid);
-            state.ever.insert(*pid);
+        if !state.own_pids.contains(pid) {
+            state.foreign_pids.insert(*pid);
+            state.ever_foreign.insert(*pid);
         }
     }
 }
 
 /// The GPU, as NVML knows it.
-struct Gpu {
+struct WatchedGpu {
     nvml: &'static Nvml,
     device: Device<'static>,
-    /// Whose processes count: the whole GPU's, or those of the MIG devices of one GPU instance.
+    /// The devices whose processes count, if not the GPU itself: the MIG devices of one GPU instance.
     shared_with: Option<Vec<Device<'static>>>,
 }
 
-impl Gpu {
+impl WatchedGpu {
     /// Loads the library and takes the handle, by PCI address so that no other GPU is touched.
-    fn open(caller: &mut Caller, target: &Target) -> Result<Gpu, String> {
+    fn open(caller: &mut Caller, target: &WatchTarget) -> Result<WatchedGpu, String> {
         let library = &target.nvml_library;
         let library: Option<&Path> = (!library.as_os_str().is_empty()).then_some(library);
-        let told = |what: &str| {
-            let what = what.to_owned();
-            move |failure: driver::Failure| format!("{what}: {}", failure.told().1)
-        };
+        let because =
+            |what: &'static str| move |failure: CallFailure| format!("{what}: {}", failure.error().1);
         let nvml = caller
-            .call("nvmlInitWithFlags".into(), || driver::load(library))
-            .map_err(told("NVML cannot be used"))?;
+            .call("nvmlInitWithFlags", || driver::load(library))
+            .map_err(because("NVML cannot be used"))?;
         // Never unloaded: the process ends with it.
         let nvml: &'static Nvml = Box::leak(Box::new(nvml));
         let device = caller
-            .call("nvmlDeviceGetHandleByPciBusId_v2".into(), || {
+            .call("nvmlDeviceGetHandleByPciBusId_v2", || {
                 nvml.device_by_pci_bus_id(target.pci_address.as_str())
             })
-            .map_err(told("NVML does not know the GPU"))?;
+            .map_err(because("NVML does not know the GPU"))?;
         let shared_with = target.instance.map(|(gpu_instance, _)| mig_devices(caller, &device, gpu_instance));
-        Ok(Gpu { nvml, device, shared_with })
+        Ok(WatchedGpu { nvml, device, shared_with })
     }
 
-    fn facts(&self, caller: &mut Caller) -> Facts {
+    fn facts(&self, caller: &mut Caller) -> DeviceFacts {
         let d = &self.device;
         let number = |caller: &mut Caller, call: &'static str, f: &dyn Fn() -> Result<u32, NvmlError>| {
-            caller.call(CallName::from(call), f).unwrap_or(0)
+            caller.call(call, f).unwrap_or(0)
         };
         let clock = |caller: &mut Caller, clock: Clock| {
-            let told = caller.call("nvmlDeviceGetMaxClockInfo".into(), || d.max_clock_info(clock));
-            f64::from(told.unwrap_or(0)) * 1e6
+            let megahertz = caller.call("nvmlDeviceGetMaxClockInfo", || d.max_clock_info(clock));
+            f64::from(megahertz.unwrap_or(0)) * 1e6
         };
-        Facts {
+        DeviceFacts {
             driver_version: caller
-                .call("nvmlSystemGetDriverVersion".into(), || self.nvml.sys_driver_version())
+                .call("nvmlSystemGetDriverVersion", || self.nvml.sys_driver_version())
                 .unwrap_or_default(),
-            vbios_version: caller
-                .call("nvmlDeviceGetVbiosVersion".into(), || d.vbios_version())
-                .unwrap_or_default(),
+            vbios_version: caller.call("nvmlDeviceGetVbiosVersion", || d.vbios_version()).unwrap_or_default(),
             max_sm_clock_hertz: clock(caller, Clock::SM),
             max_memory_clock_hertz: clock(caller, Clock::Memory),
             bus_width_bits: number(caller, "nvmlDeviceGetMemoryBusWidth", &|| d.memory_bus_width()),
@@ -200,31 +196,29 @@ impl Gpu {
             )
             .into(),
             ecc: caller
-                .call("nvmlDeviceGetEccMode".into(), || d.is_ecc_enabled())
+                .call("nvmlDeviceGetEccMode", || d.is_ecc_enabled())
                 .ok()
                 .map(|ecc| ecc.currently_enabled),
-            minor: caller.call("nvmlDeviceGetMinorNumber".into(), || d.minor_number()).ok(),
+            minor: caller.call("nvmlDeviceGetMinorNumber", || d.minor_number()).ok(),
         }
     }
 
-    fn look(&self, caller: &mut Caller) -> Look {
+    fn read(&self, caller: &mut Caller) -> DeviceReading {
         let d = &self.device;
-        // First those that are dear: who came meanwhile is seen by the last.
+        // The expensive ones first: the last call sees the processes that came meanwhile.
         let fields = REASONS.map(FieldId);
-        let values = caller
-            .call("nvmlDeviceGetFieldValues".into(), || d.field_values_for(&fields))
-            .unwrap_or_default();
+        let values =
+            caller.call("nvmlDeviceGetFieldValues", || d.field_values_for(&fields)).unwrap_or_default();
         let mut reason_ns = [None; 5];
-        for (told, value) in reason_ns.iter_mut().zip(values) {
-            *told = value.and_then(|sample| sample.value).ok().and_then(unsigned);
+        for (nanos, value) in reason_ns.iter_mut().zip(values) {
+            *nanos = value.and_then(|sample| sample.value).ok().and_then(unsigned);
         }
-        let replays = caller.call("nvmlDeviceGetPcieReplayCounter".into(), || d.pcie_replay_counter());
-        let corrected = caller.call("nvmlDeviceGetTotalEccErrors".into(), || {
+        let replays = caller.call("nvmlDeviceGetPcieReplayCounter", || d.pcie_replay_counter());
+        let corrected = caller.call("nvmlDeviceGetTotalEccErrors", || {
             d.total_ecc_errors(MemoryError::Corrected, EccCounter::Volatile)
         });
-        let temperature =
-            caller.call("nvmlDeviceGetTemperature".into(), || d.temperature(TemperatureSensor::Gpu));
-        Look {
+        let temperature = caller.call("nvmlDeviceGetTemperature", || d.temperature(TemperatureSensor::Gpu));
+        DeviceReading {
             processes: self.processes(caller),
             reason_ns,
             temperature: temperature.ok().map(f64::from),
@@ -234,20 +228,19 @@ impl Gpu {
     }
 
     fn clock(&self, caller: &mut Caller, clock: Clock) -> Option<f64> {
-        let told = caller.call("nvmlDeviceGetClockInfo".into(), || self.device.clock_info(clock));
-        told.ok().map(|megahertz| f64::from(megahertz) * 1e6)
+        let megahertz = caller.call("nvmlDeviceGetClockInfo", || self.device.clock_info(clock));
+        megahertz.ok().map(|megahertz| f64::from(megahertz) * 1e6)
     }
 
     fn link(&self, caller: &mut Caller) -> Option<(u32, u32)> {
         let d = &self.device;
-        let generation =
-            caller.call("nvmlDeviceGetCurrPcieLinkGeneration".into(), || d.current_pcie_link_gen());
-        let width = caller.call("nvmlDeviceGetCurrPcieLinkWidth".into(), || d.current_pcie_link_width());
+        let generation = caller.call("nvmlDeviceGetCurrPcieLinkGeneration", || d.current_pcie_link_gen());
+        let width = caller.call("nvmlDeviceGetCurrPcieLinkWidth", || d.current_pcie_link_width());
         generation.ok().zip(width.ok())
     }
 
     /// Processes on the device. `None` if the list of compute processes cannot be read: the other two are not
-    /// kept on all GPUs, and nobody computes without being in the first.
+    /// kept on all GPUs, and no process computes without being in the first.
     fn processes(&self, caller: &mut Caller) -> Option<BTreeSet<u32>> {
         let mut pids = BTreeSet::new();
         let devices = self.shared_with.as_deref().unwrap_or(std::slice::from_ref(&self.device));
@@ -255,13 +248,12 @@ impl Gpu {
             return None;
         }
         for d in devices {
-            let compute = caller
-                .call("nvmlDeviceGetComputeRunningProcesses_v3".into(), || d.running_compute_processes());
-            let mps = caller.call("nvmlDeviceGetMPSComputeRunningProcesses_v3".into(), || {
-                d.mps_running_compute_processes()
-            });
-            let graphics = caller
-                .call("nvmlDeviceGetGraphicsRunningProcesses_v3".into(), || d.running_graphics_processes());
+            let compute =
+                caller.call("nvmlDeviceGetComputeRunningProcesses_v3", || d.running_compute_processes());
+            let mps = caller
+                .call("nvmlDeviceGetMPSComputeRunningProcesses_v3", || d.mps_running_compute_processes());
+            let graphics =
+                caller.call("nvmlDeviceGetGraphicsRunningProcesses_v3", || d.running_graphics_processes());
             for list in [Some(compute.ok()?), mps.ok(), graphics.ok()].into_iter().flatten() {
                 pids.extend(list.into_iter().map(|process| process.pid));
             }
@@ -273,12 +265,12 @@ impl Gpu {
 /// The MIG devices of a GPU instance: they share its memory and its time.
 fn mig_devices(caller: &mut Caller, gpu: &Device<'static>, gpu_instance: u32) -> Vec<Device<'static>> {
     let mut found = Vec::new();
-    let count = caller.call("nvmlDeviceGetMaxMigDeviceCount".into(), || gpu.mig_device_count()).unwrap_or(0);
+    let count = caller.call("nvmlDeviceGetMaxMigDeviceCount", || gpu.mig_device_count()).unwrap_or(0);
     for index in 0..count.min(MIG_DEVICES) {
-        let handle = caller
-            .call(("nvmlDeviceGetMigDeviceHandleByIndex", index).into(), || gpu.mig_device_by_index(index));
+        let handle =
+            caller.call(("nvmlDeviceGetMigDeviceHandleByIndex", index), || gpu.mig_device_by_index(index));
         let Ok(device) = handle else { continue };
-        let id = caller.call("nvmlDeviceGetGpuInstanceId".into(), || raw::gpu_instance_id(&device));
+        let id = caller.call("nvmlDeviceGetGpuInstanceId", || raw::gpu_instance_id(&device));
         if id.is_ok_and(|id| id == gpu_instance) {
             found.push(device);
         }

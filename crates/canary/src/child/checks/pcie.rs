@@ -15,7 +15,7 @@ use crate::child::tally::{Tally, Wrong};
 use crate::reference;
 use crate::report::{Found, Mismatch};
 use model::clock::Mono;
-use sampler::gpu::pci_address;
+use model::pci::kernel_address;
 
 /// Bytes of one copy at most: enough to reach the link's rate, little enough to be over in a millisecond.
 const BYTES: u64 = 32 << 20;
@@ -44,7 +44,7 @@ pub fn pcie(s: &mut Session<'_>) -> Try<Finding> {
     let bad = s.arena.results::<BadWords>(1)?;
     let words = (BYTES.min(s.order.memory_bytes).min(s.arena.left()) / 512 * 64) as usize;
     let gpu = s.arena.data::<u64>(words)?;
-    let folder = Path::new("/sys/bus/pci/devices").join(pci_address(&s.order.pci_address));
+    let folder = Path::new("/sys/bus/pci/devices").join(kernel_address(&s.order.pci_address));
     let node = Node::of(&folder);
     let seed = |of| figures::seed(s.order.seed, of);
     let (inwards, outwards) = ((seed(6), seed(7) | 1), (seed(8), seed(9) | 1));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::fixtures::{cpus, machine, threaded};
 use super::*;
 
-fn text(shares: &[Share]) -> Vec<String> {
+fn text(shares: &[CpuShare]) -> Vec<String> {
     shares.iter().map(|share| share.cpus.to_string()).collect()
 }
 
@@ -82,7 +82,7 @@ fn more_gpus_than_cores_share_and_it_is_said() {
 
 #[test]
 fn who_may_go_elsewhere_leaves_the_scarce_ones_theirs() {
-    // Two nodes of four; one GPU near node 0, one of which the machine tells nothing.
+    // Two nodes of four; one GPU near node 0, one of unknown place.
     let topology = machine(&[("0-3", &["0-3"]), ("4-7", &["4-7"])]);
     assert_eq!(text(&among_gpus(&topology, &near(&["0-7", "0-3"]))), ["4-7", "0-3"]);
     assert_eq!(
@@ -108,11 +108,7 @@ fn nothing_to_divide_is_no_fault() {
     let empty = Topology::default();
     assert_eq!(text(&among_gpus(&empty, &near(&["", "0-3"]))), ["", ""]);
     assert!(among_gpus(&empty, &[]).is_empty() && among_slices(&empty, &cpus("0-3"), &[]).is_empty());
-    assert_eq!(
-        text(&among_slices(&empty, &cpus("0-3"), &[1, 1])),
-        ["0-1", "2-3"],
-        "of which no core is told"
-    );
+    assert_eq!(text(&among_slices(&empty, &cpus("0-3"), &[1, 1])), ["0-1", "2-3"], "without a known core");
 }
 
 prop_compose! {
@@ -127,7 +123,7 @@ prop_compose! {
             _ => format!("{first}-{last},{}-{}", first + cores, last + cores),
         };
         let mut next = 0;
-        let mut told: Vec<(String, Vec<String>)> = Vec::new();
+        let mut given: Vec<(String, Vec<String>)> = Vec::new();
         for caches in &nodes {
             let first = next;
             let mut groups = Vec::new();
@@ -135,12 +131,12 @@ prop_compose! {
                 groups.push(with_threads(next, next + size - 1));
                 next += size;
             }
-            told.push((with_threads(first, next - 1), groups));
+            given.push((with_threads(first, next - 1), groups));
         }
         let groups: Vec<Vec<&str>> =
-            told.iter().map(|(_, groups)| groups.iter().map(String::as_str).collect()).collect();
+            given.iter().map(|(_, groups)| groups.iter().map(String::as_str).collect()).collect();
         let nodes: Vec<(&str, &[&str])> =
-            told.iter().zip(&groups).map(|((node, _), groups)| (node.as_str(), groups.as_slice())).collect();
+            given.iter().zip(&groups).map(|((node, _), groups)| (node.as_str(), groups.as_slice())).collect();
         threaded(&nodes, &|cpu| (0..threads).map(|thread| cpu % cores + thread * cores).collect())
     }
 }
@@ -148,7 +144,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn shares_are_fair_on_any_machine(topology in any_machine(), choices in prop::collection::vec(0usize..4, 1..20)) {
-        // Near one of the nodes, or, past the last, near all as in a guest that does not tell.
+        // Near one of the nodes, or, past the last, near all as in a virtual machine.
         let near: Vec<CpuSet> = choices.iter().map(|choice| {
             topology.numa_nodes.get(*choice).map_or(topology.cpus.clone(), |node| node.cpus.clone())
         }).collect();

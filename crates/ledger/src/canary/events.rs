@@ -5,10 +5,17 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryStep, CanaryVerdict, FaultAction, Gpu, Severity};
 use model::snapshot::{Event, EventKind};
 
-/// The event that a judged check is, if it is one: its verdict is another than the list has last, which was `told`.
-/// That a sample was thrown away or a check was left out changes nothing that stands.
-pub fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, told: CanaryVerdict, at: f64) -> Option<Event> {
-    if judged.verdict == told || matches!(judged.verdict, CanaryVerdict::Contended | CanaryVerdict::Skipped) {
+/// The event that a judged check is, if it is one: its verdict is another than the one that is `listed` last.
+/// A sample that was thrown away and a check that was left out change no verdict.
+pub fn change(
+    gpu: &Gpu,
+    outcome: &Outcome,
+    judged: &Judged,
+    listed: CanaryVerdict,
+    at: f64,
+) -> Option<Event> {
+    if judged.verdict == listed || matches!(judged.verdict, CanaryVerdict::Contended | CanaryVerdict::Skipped)
+    {
         return None;
     }
     let severity = loudness(judged.verdict).unwrap_or(Severity::Info);
@@ -44,7 +51,7 @@ fn event(gpu: &Gpu, place: &Place, unix_seconds: f64, severity: Severity, action
     }
 }
 
-/// What to do first after a verdict, and what it means.
+/// FactKind to do first after a verdict, and what it means.
 fn first(verdict: CanaryVerdict) -> (FaultAction, &'static str) {
     use {CanaryVerdict as V, FaultAction as A};
     match verdict {

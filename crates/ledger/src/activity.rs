@@ -1,38 +1,39 @@
-//! When a GPU was at work, and when that work was the canary's own: what was sampled then is neither busy nor
-//! idle time of anybody else.
+//! When a GPU was at work, and when that work was the canary's own: samples of that time are neither busy nor
+//! idle time of the node's users.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::catalog::{self as m, Gpu, Subject, Tier};
+use model::canary::CanaryEvent;
+use model::catalog::{self as m, CanaryEnd, Gpu, Subject, Tier};
 use model::clock::Mono;
 use model::sample::Batch;
 
 /// The longest time that one of the driver's utilization samples is about (NVML: 1/6 s to 1 s). So long before
 /// and after a run nothing that was sampled counts.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The newest utilization the driver tells may be so old, and is about the period before.
+/// The newest utilization of the driver may be so old, and is about the period before.
 const POLLED: Duration = Duration::from_secs(2);
-/// A run that is not told to hang is over after this time: the word of its end was lost.
+/// A run that is not known to hang is over after this time: the event of its end was lost.
 const LONGEST: Duration = Duration::from_secs(30 * 60);
 /// Runs of one GPU that are kept. The driver keeps samples of 14 s.
 const KEPT: usize = 32;
 
 /// The work of every GPU, by UUID.
 #[derive(Debug, Default)]
-pub struct Busy(HashMap<Arc<str>, Book>);
+pub struct Activity(HashMap<Arc<str>, GpuActivity>);
 
 #[derive(Debug, Default)]
-struct Book {
+struct GpuActivity {
     /// When it was last seen at work that was not the canary's.
     last: Option<Mono>,
-    runs: VecDeque<Run>,
+    runs: VecDeque<CanaryRun>,
 }
 
 /// A run of the canary.
 #[derive(Debug)]
-struct Run {
+struct CanaryRun {
     /// MIG GPU and compute instance, if it is on one.
     instance: Option<(u32, u32)>,
     began: Mono,
@@ -40,44 +41,60 @@ struct Run {
     hangs: bool,
 }
 
-impl Busy {
+impl Activity {
+    /// Takes in an event of the canary about a GPU.
+    pub fn canary(&mut self, uuid: &Arc<str>, event: &CanaryEvent, at: Mono) {
+        match event {
+            CanaryEvent::Began(place) => self.began(uuid, place.ids(), at),
+            CanaryEvent::Peer(_, true) => self.began(uuid, None, at),
+            CanaryEvent::Peer(_, false) => self.ended(uuid, None, at),
+            CanaryEvent::Hung(place, Some(_)) => self.hangs(uuid, place.ids()),
+            CanaryEvent::Hung(place, None) => self.ended(uuid, place.ids(), at),
+            // A process that hangs may still keep the GPU busy: the run ends with it.
+            CanaryEvent::Ended(run) if run.end != CanaryEnd::Hung => {
+                self.ended(uuid, run.place.ids(), at);
+            }
+            _ => {}
+        }
+    }
+
     /// A run of the canary begins.
-    pub fn began(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>, at: Mono) {
+    fn began(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>, at: Mono) {
         self.ended(uuid, instance, at);
         let runs = &mut self.0.entry(Arc::clone(uuid)).or_default().runs;
         if runs.len() >= KEPT {
             runs.pop_front();
         }
-        runs.push_back(Run { instance, began: at, ended: None, hangs: false });
+        runs.push_back(CanaryRun { instance, began: at, ended: None, hangs: false });
     }
 
     /// Its process hangs: the run is not over before that ends.
-    pub fn hangs(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>) {
+    fn hangs(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>) {
         if let Some(run) = self.open(uuid, instance) {
             run.hangs = true;
         }
     }
 
     /// A run of the canary, and its process, has ended.
-    pub fn ended(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>, at: Mono) {
+    fn ended(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>, at: Mono) {
         if let Some(run) = self.open(uuid, instance) {
             (run.ended, run.hangs) = (Some(at), false);
         }
     }
 
-    fn open(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>) -> Option<&mut Run> {
+    fn open(&mut self, uuid: &Arc<str>, instance: Option<(u32, u32)>) -> Option<&mut CanaryRun> {
         let runs = &mut self.0.get_mut(uuid)?.runs;
         runs.iter_mut().find(|run| run.instance == instance && run.ended.is_none())
     }
 
     /// Whether what the driver sampled of a GPU at this time may be the canary's work.
-    pub fn canarys(&self, uuid: &Arc<str>, at: Mono) -> bool {
+    pub fn is_canarys(&self, uuid: &Arc<str>, at: Mono) -> bool {
         self.covered(uuid, at, PERIOD)
     }
 
     fn covered(&self, uuid: &Arc<str>, at: Mono, after: Duration) -> bool {
-        let Some(book) = self.0.get(uuid) else { return false };
-        book.runs.iter().any(|run| {
+        let Some(own) = self.0.get(uuid) else { return false };
+        own.runs.iter().any(|run| {
             let end = match run.ended {
                 Some(ended) => Some(ended),
                 None if run.hangs => None,
@@ -88,7 +105,7 @@ impl Busy {
     }
 
     /// Looks whether a visit found a GPU at work.
-    pub fn look(&mut self, batch: &Batch) {
+    pub fn take(&mut self, batch: &Batch) {
         let Some(gpu) = &batch.part.gpu else { return };
         let above = |metric, whole: bool| {
             let groups = batch.rows.groups().iter().filter(move |(subject, _)| match subject {
@@ -109,18 +126,18 @@ impl Busy {
             _ => false,
         };
         if busy {
-            self.seen(&gpu.uuid, batch.taken);
+            self.worked(&gpu.uuid, batch.taken);
         }
     }
 
     /// A GPU was at work then.
-    pub fn seen(&mut self, uuid: &Arc<str>, at: Mono) {
+    pub fn worked(&mut self, uuid: &Arc<str>, at: Mono) {
         let last = &mut self.0.entry(Arc::clone(uuid)).or_default().last;
         *last = (*last).max(Some(at));
     }
 
     /// When a GPU was last seen at work.
-    pub fn last(&self, gpu: &Gpu) -> Option<Mono> {
+    pub fn last_work(&self, gpu: &Gpu) -> Option<Mono> {
         self.0.get(&gpu.uuid)?.last
     }
 
@@ -141,26 +158,30 @@ mod tests {
 
     #[test]
     fn a_run_covers_a_sample_period_before_and_after_it() {
-        let (mut busy, gpu): (_, Arc<str>) = (Busy::default(), "a".into());
-        assert!(!busy.canarys(&gpu, at(10.0)));
+        let (mut busy, gpu): (_, Arc<str>) = (Activity::default(), "a".into());
+        assert!(!busy.is_canarys(&gpu, at(10.0)));
         busy.began(&gpu, None, at(10.0));
-        assert!(!busy.canarys(&gpu, at(8.9)) && busy.canarys(&gpu, at(9.1)) && busy.canarys(&gpu, at(500.0)));
+        assert!(
+            !busy.is_canarys(&gpu, at(8.9))
+                && busy.is_canarys(&gpu, at(9.1))
+                && busy.is_canarys(&gpu, at(500.0))
+        );
         busy.ended(&gpu, None, at(11.5));
-        assert!(busy.canarys(&gpu, at(12.4)) && !busy.canarys(&gpu, at(12.6)));
+        assert!(busy.is_canarys(&gpu, at(12.4)) && !busy.is_canarys(&gpu, at(12.6)));
         assert!(busy.covered(&gpu, at(13.4), POLLED) && !busy.covered(&gpu, at(13.6), POLLED));
-        assert!(!busy.canarys(&"b".into(), at(11.0)), "another GPU's time is its own");
+        assert!(!busy.is_canarys(&"b".into(), at(11.0)), "another GPU's time is its own");
     }
 
     #[test]
-    fn the_word_of_an_end_that_was_lost_hides_nothing_for_ever() {
-        let (mut busy, gpu): (_, Arc<str>) = (Busy::default(), "a".into());
+    fn an_end_that_was_lost_hides_nothing_for_ever() {
+        let (mut busy, gpu): (_, Arc<str>) = (Activity::default(), "a".into());
         busy.began(&gpu, None, at(10.0));
-        assert!(!busy.canarys(&gpu, at(10.0 + 1802.0)));
+        assert!(!busy.is_canarys(&gpu, at(10.0 + 1802.0)));
         busy.hangs(&gpu, None);
-        assert!(busy.canarys(&gpu, at(10.0 + 1802.0)), "but while it hangs it is not over");
+        assert!(busy.is_canarys(&gpu, at(10.0 + 1802.0)), "but while it hangs it is not over");
         busy.began(&gpu, None, at(5000.0));
         busy.ended(&gpu, None, at(5001.0));
-        assert!(!busy.canarys(&gpu, at(5100.0)));
+        assert!(!busy.is_canarys(&gpu, at(5100.0)));
     }
 
     proptest! {
@@ -168,21 +189,21 @@ mod tests {
         fn what_is_far_from_every_run_is_never_the_canarys(
             runs in prop::collection::vec((0f64..1000.0, 0f64..60.0), 1..20), moment in 0f64..1100.0,
         ) {
-            let (mut busy, gpu): (_, Arc<str>) = (Busy::default(), "a".into());
+            let (mut busy, gpu): (_, Arc<str>) = (Activity::default(), "a".into());
             let mut end = 0f64;
-            let mut told = Vec::new();
+            let mut known = Vec::new();
             for (pause, length) in runs {
                 let began = end + pause + 0.001;
                 end = began + length;
                 busy.began(&gpu, None, at(began));
                 busy.ended(&gpu, None, at(end));
-                told.push((began, end));
+                known.push((began, end));
             }
             let near = |margin: f64| {
-                told.iter().any(|(began, ended)| moment >= began - margin && moment <= ended + margin)
+                known.iter().any(|(began, ended)| moment >= began - margin && moment <= ended + margin)
             };
-            prop_assert!(busy.canarys(&gpu, at(moment)) || !near(0.999));
-            prop_assert!(!busy.canarys(&gpu, at(moment)) || near(1.001));
+            prop_assert!(busy.is_canarys(&gpu, at(moment)) || !near(0.999));
+            prop_assert!(!busy.is_canarys(&gpu, at(moment)) || near(1.001));
         }
     }
 }

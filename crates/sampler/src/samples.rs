@@ -1,16 +1,17 @@
 //! The driver's own sample buffers: power (50 samples a second on a data-centre GPU, some 2.4 s kept) and
 //! utilization (5 a second, some 14 s kept). A read costs the same however
-//! many samples are new (0.6 ms and 2.7 ms on an H200), so each is read little more often than its buffer
-//! fills; what is overwritten all the same shows as a gap between the timestamps.
+//! many samples are new (0.6 ms and 2.7 ms on an H200), so each is read little more often than its buffer fills. Samples
+//! overwritten before a read show as a gap between the timestamps.
 
-use super::raw::samples::{self, Kind};
-use super::visit::Visit;
-use model::catalog::MetricId;
-use model::catalog::{self as m};
+use nvml_wrapper::enums::device::SampleValue;
+
+use super::raw::samples::{self, SampleBuffer};
+use super::visit::{NvmlNumber, Visit};
+use model::catalog::{self as m, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::sample::{AHEAD_MICROS, Buffer, Drained, STEP_MICROS};
 
-/// What feeds on the power samples.
+/// Metrics made of the power samples.
 pub const POWER: [MetricId; 4] = [
     m::gpu_power_sample_watts.id(),
     m::gpu_power_peak_watts.id(),
@@ -18,7 +19,7 @@ pub const POWER: [MetricId; 4] = [
     m::gpu_energy_sampled_joules_total.id(),
 ];
 
-/// What feeds on the utilization samples.
+/// Metrics made of the utilization samples.
 pub const UTILIZATION: [MetricId; 4] = [
     m::gpu_utilization_sample_ratio.id(),
     m::gpu_utilization_peak_ratio.id(),
@@ -30,7 +31,7 @@ const CALL: &str = "nvmlDeviceGetSamples";
 
 /// How far each buffer of one GPU has been read.
 #[derive(Debug, Default)]
-pub struct Drains {
+pub struct SampleCursors {
     power: Cursor,
     utilization: Cursor,
 }
@@ -43,21 +44,28 @@ struct Cursor {
     room: Option<usize>,
 }
 
-impl Drains {
+impl SampleCursors {
     /// Reads the power samples that are new.
     pub fn power(&mut self, v: &mut Visit<'_>) {
         // NVML gives milliwatts.
-        self.power.drain(v, Kind::Power, Buffer::Power, &POWER, 1e3);
+        self.power.drain(v, SampleBuffer::Power, Buffer::Power, &POWER, 1e3);
     }
 
     /// Reads the utilization samples that are new.
     pub fn utilization(&mut self, v: &mut Visit<'_>) {
-        self.utilization.drain(v, Kind::Utilization, Buffer::Utilization, &UTILIZATION, 1e2);
+        self.utilization.drain(v, SampleBuffer::Utilization, Buffer::Utilization, &UTILIZATION, 1e2);
     }
 }
 
 impl Cursor {
-    fn drain(&mut self, v: &mut Visit<'_>, kind: Kind, buffer: Buffer, feeds: &[MetricId], over: f64) {
+    fn drain(
+        &mut self,
+        v: &mut Visit<'_>,
+        kind: SampleBuffer,
+        buffer: Buffer,
+        feeds: &[MetricId],
+        over: f64,
+    ) {
         let wall_micros = (unix_seconds() * 1e6) as u64;
         let offset = wall_micros as i64 - (Mono::now().0 / 1000) as i64;
         let since = match self.newest {
@@ -84,7 +92,9 @@ impl Cursor {
         let Some(found) = v.read(call, feeds, |d| samples::newer_than(d, kind, since, room)) else { return };
         let Some(newest) = found.last().map(|(at, _)| *at) else { return };
         self.newest = Some((newest, offset));
-        let samples = found.into_iter().map(|(at, value)| (at, value / over)).collect();
+        // A sample without a value stays as NaN, so that its time shows as a gap.
+        let value = |sample: SampleValue| sample.number().unwrap_or(f64::NAN) / over;
+        let samples = found.into_iter().map(|(at, sample)| (at, value(sample))).collect();
         v.drained.push(Drained::Samples { buffer, offset_micros: offset, samples });
     }
 }

@@ -1,20 +1,20 @@
-//! Points in time as people write them: RFC 3339, always with an offset from UTC.
+//! Timestamps as people write them: RFC 3339, always with an offset from UTC.
 
 use toml::value::{Datetime, Offset};
 
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 
-/// Reads a point in time, as `2026-11-22T08:00:00Z` or `2026-11-22T09:00:00+01:00`: seconds since 1970.
+/// Reads a timestamp, as `2026-11-22T08:00:00Z` or `2026-11-22T09:00:00+01:00`: seconds since 1970.
 pub fn read(text: &str) -> Result<f64, String> {
     let parsed: Datetime = text
         .trim()
         .parse()
-        .map_err(|_| "is no point in time such as 2026-11-22T08:00:00Z (RFC 3339)".to_owned())?;
+        .map_err(|_| "is no timestamp such as 2026-11-22T08:00:00Z (RFC 3339)".to_owned())?;
     of(&parsed)
 }
 
-/// The same of one that TOML has read.
+/// A timestamp that TOML has read.
 pub fn of(datetime: &Datetime) -> Result<f64, String> {
     let (Some(date), Some(time)) = (datetime.date, datetime.time) else {
         return Err("must have date and time, as 2026-11-22T08:00:00Z".into());

@@ -1,0 +1,129 @@
+//! Collecting the series of a snapshot, and the cap on them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::counters::OwnCounters;
+use model::catalog::schema::{Entity, LabelSet, LabelText, Metric};
+use model::catalog::{self as m, EntityKind, METRICS, MetricGroup, MetricId, Node, Subject};
+use model::sample::Row;
+use model::snapshot::{Family, Histogram, Series, SubjectText, Value};
+
+/// Subjects with their label texts, made once and shared by all snapshots.
+#[derive(Debug, Default)]
+pub struct Subjects(HashMap<Subject, Arc<SubjectText>>);
+
+impl Subjects {
+    fn text(&mut self, subject: &Subject) -> Arc<SubjectText> {
+        if let Some(known) = self.0.get(subject) {
+            return Arc::clone(known);
+        }
+        let text = Arc::new(SubjectText { subject: subject.clone(), values: subject.label_values() });
+        self.0.insert(subject.clone(), Arc::clone(&text));
+        text
+    }
+
+    /// Drops what no series uses any more, so that coming and going MIG instances leave nothing behind.
+    fn forget_unused(&mut self) {
+        self.0.retain(|_, text| Arc::strong_count(text) > 1);
+    }
+}
+
+/// Collects series by metric.
+pub struct Builder<'a> {
+    subjects: Subjects,
+    off: &'a HashSet<MetricId>,
+    families: Vec<Vec<Series>>,
+}
+
+impl<'a> Builder<'a> {
+    pub fn new(subjects: Subjects, off: &'a HashSet<MetricId>) -> Builder<'a> {
+        Builder { subjects, off, families: METRICS.iter().map(|_| Vec::new()).collect() }
+    }
+
+    pub fn is_off(&self, metric: MetricId) -> bool {
+        self.off.contains(&metric)
+    }
+
+    pub fn put<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, value: f64) {
+        self.row(&entity.subject(), metric.id(), labels.texts(), Value::Number(value));
+    }
+
+    pub fn flag<E: Entity, L: LabelSet>(&mut self, metric: &Metric<E, L>, entity: &E, labels: L, set: bool) {
+        self.put(metric, entity, labels, f64::from(u8::from(set)));
+    }
+
+    pub fn histogram<E: Entity, L: LabelSet>(
+        &mut self,
+        metric: &Metric<E, L>,
+        entity: &E,
+        labels: L,
+        histogram: &Histogram,
+    ) {
+        let value = Value::Histogram(Arc::new(histogram.clone()));
+        self.row(&entity.subject(), metric.id(), labels.texts(), value);
+    }
+
+    pub fn row(&mut self, subject: &Subject, metric: MetricId, labels: Vec<LabelText>, value: Value) {
+        if self.off.contains(&metric) {
+            return;
+        }
+        let subject = self.subjects.text(subject);
+        if let Some(family) = self.families.get_mut(usize::from(metric.0)) {
+            family.push(Series { subject, labels, value });
+        }
+    }
+
+    pub fn rows(&mut self, subject: &Subject, rows: &[Row]) {
+        for row in rows {
+            self.row(subject, row.metric, row.labels.clone(), Value::Number(row.value));
+        }
+    }
+
+    /// Leaves out series above the cap, the last of the catalogue first, and counts them. Series about the
+    /// node itself are few and describe the others: they always stay.
+    pub fn cap(
+        mut self,
+        max_series: usize,
+        groups: &[MetricGroup],
+        counters: &mut OwnCounters,
+    ) -> (Vec<Family>, Subjects) {
+        let mut room = max_series;
+        let mut dropped = 0;
+        let mut families: Vec<Family> = Vec::new();
+        for (def, series) in METRICS.iter().zip(self.families) {
+            let whole = def.group.is_none_or(|group| groups.contains(&group));
+            let mut family = Family { def, series, whole };
+            if def.entity != EntityKind::Node {
+                let mut series = std::mem::take(&mut family.series);
+                // A histogram is many series on the page, and is left out as a whole.
+                series.retain(|one| {
+                    let size = if family.serves(one) { one.value.series() } else { 0 };
+                    let fits = size <= room;
+                    room -= if fits { size } else { room };
+                    dropped += if fits { 0 } else { size };
+                    fits
+                });
+                family.series = series;
+            }
+            if !family.series.is_empty() {
+                families.push(family);
+            }
+        }
+        counters.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), dropped as f64);
+        let total: usize = families.iter().flat_map(Family::scraped).map(|s| s.value.series()).sum();
+        let id = m::gpu_exporter_series.id();
+        if !self.off.contains(&id) {
+            let def = m::gpu_exporter_series.def();
+            let before = &METRICS[..usize::from(id.0)];
+            let at = families.iter().take_while(|f| before.iter().any(|d| d.name == f.def.name)).count();
+            // Counts itself as well.
+            let value = Value::Number((total + 1) as f64);
+            let subject = self.subjects.text(&Node {}.subject());
+            let series = vec![Series { subject, labels: Vec::new(), value }];
+            families.insert(at, Family { def, series, whole: true });
+        }
+        self.subjects.forget_unused();
+        (families, self.subjects)
+    }
+}

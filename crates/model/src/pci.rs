@@ -1,0 +1,58 @@
+//! PCI addresses, of which NVML, the kernel and the kernel log have three spellings.
+
+/// The kernel's spelling of a PCI address (`0000:06:00.0`) from NVML's (`00000000:06:00.0`).
+pub fn kernel_address(bus_id: &str) -> String {
+    let lower = bus_id.to_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[4..])
+        }
+        _ => lower,
+    }
+}
+
+/// A PCI address without its function, as `0000:06:00`: how the ledger compares those of NVML (with a
+/// function and up to eight digits of domain) and of the kernel log (with and without). Old drivers log bus
+/// and device alone.
+pub fn pci_address(text: &str) -> Option<String> {
+    let (address, function) = text.split_once('.').map_or((text, None), |(a, f)| (a, Some(f)));
+    if function.is_some_and(|f| f.len() != 1 || !f.bytes().all(|b| b.is_ascii_hexdigit())) {
+        return None;
+    }
+    let mut numbers = Vec::with_capacity(3);
+    for part in address.split(':') {
+        let digits = (1..=8).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
+        numbers.push(u32::from_str_radix(part, 16).ok().filter(|_| digits)?);
+    }
+    let (domain, bus, device) = match numbers.as_slice() {
+        [domain, bus, device] => (*domain, *bus, *device),
+        [bus, device] => (0, *bus, *device),
+        _ => return None,
+    };
+    (bus <= 0xff && device <= 0x1f).then(|| format!("{domain:04x}:{bus:02x}:{device:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_addresses_are_spelled_as_the_kernel_does() {
+        assert_eq!(kernel_address("00000000:0A:00.0"), "0000:0a:00.0");
+        assert_eq!(kernel_address("00010000:0A:00.0"), "00010000:0a:00.0");
+        assert_eq!(kernel_address("0000:06:00.0"), "0000:06:00.0");
+    }
+
+    #[test]
+    fn pci_addresses_of_all_sources_compare() {
+        for same in ["0000:C9:00.0", "00000000:c9:00.0", "0000:c9:00", "00c9:00", "c9:00"] {
+            assert_eq!(pci_address(same).as_deref(), Some("0000:c9:00"), "{same}");
+        }
+        assert_eq!(pci_address("10000:01:00.0").as_deref(), Some("10000:01:00"));
+        for none in
+            ["", "06", "0000:06:00:1", "0000:1ff:00", "0000:06:20", "+1:06:00", "0000:06:00.", "x:06:00"]
+        {
+            assert_eq!(pci_address(none), None, "{none}");
+        }
+    }
+}
