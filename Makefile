@@ -14,6 +14,10 @@ export ALERTMANAGER := $(CURDIR)/.tools/bin/alertmanager
 export AMTOOL := $(CURDIR)/.tools/bin/amtool
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAGE := @tests/tools/stage.sh
+# A stage beside others.
+BESIDE := SHOW='^test result: .* [1-9][0-9]* passed' BESIDE=1 tests/tools/stage.sh
+# The test that computes for a minute, while end-to-end tests mostly wait.
+RULES := the_tests_of_the_rules_pass
 # The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules are for.
 NEWEST := $(CURDIR)/.tools/prometheus-3
 # What `make prove` proves; the CI leaves out what nothing has changed of.
@@ -30,9 +34,11 @@ run: ## Build and serve this machine's GPUs, else a simulated node [LISTEN=127.0
 test: ## Everything that a change can break; one line a stage, the output of a stage that fails
 	@tests/tools/ensure-tools.sh build test
 	$(STAGE) 'formatting' cargo fmt --all --check
-	$(STAGE) 'lints' cargo clippy --workspace --all-targets -- -D warnings
-	$(STAGE) 'build' cargo build --workspace
-	@SHOW='^test result:' tests/tools/stage.sh 'tests' cargo test --workspace --no-fail-fast
+	$(STAGE) 'lints and build' tests/tools/linted.sh cargo build --workspace --all-targets
+	@$(BESIDE) 'tests of the rules' nice tests/tools/linted.sh cargo test --workspace --test assets -- $(RULES) & rules=$$!; \
+		$(BESIDE) 'tests' tests/tools/linted.sh cargo test --workspace --no-fail-fast -- \
+			--test-threads=$$((2 * $$(nproc))) --skip $(RULES); \
+		tests=$$?; wait $$rules && exit $$tests
 	$(STAGE) 'systemd unit' tests/tools/verify-unit.sh $(TARGET)/debug/gpu-node-exporter
 
 bench: ## Measure what serving, folding and sampling cost

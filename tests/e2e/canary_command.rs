@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::node::open_window;
+use super::node::{open_window, pause};
 
 /// A simulated node without a daemon.
 struct Bench {
@@ -103,7 +103,7 @@ impl Bench {
         let deadline = Instant::now() + Duration::from_secs(30);
         while canary::interlock::free(&self.path("canary.lock")).is_ok() {
             assert!(Instant::now() < deadline, "it does not begin");
-            std::thread::yield_now();
+            pause();
         }
     }
 
@@ -375,7 +375,7 @@ fn what_was_found_is_told_though_the_driver_then_fails() {
     let deadline = Instant::now() + Duration::from_secs(30);
     while state.calls_of("cuDevicePrimaryCtxRetain") == 0 {
         assert!(Instant::now() < deadline, "it does not come to the context");
-        std::thread::yield_now();
+        pause();
     }
     state.open_gate("gone").unwrap();
     let Output { status, stdout, .. } = command.wait_with_output().unwrap();

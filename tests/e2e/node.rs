@@ -17,6 +17,9 @@ use tempfile::TempDir;
 /// No condition of a test takes longer on the slowest machine that runs it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Between two looks at a daemon that publishes each 50 ms. A page keeps daemon and test busy, and other tests waiting.
+const BETWEEN_PAGES: Duration = Duration::from_millis(20);
+
 /// A running daemon.
 pub struct Node {
     process: Child,
@@ -364,7 +367,7 @@ impl Node {
                     self.get("/metrics").1
                 );
             }
-            pause();
+            pause_for(BETWEEN_PAGES);
         }
     }
 
@@ -462,8 +465,12 @@ fn children(parent: i32) -> Vec<i32> {
 
 /// A short wait between two looks at a condition.
 pub fn pause() {
+    pause_for(Duration::from_millis(5));
+}
+
+fn pause_for(time: Duration) {
     let (_sender, receiver) = channel::<()>();
-    let _ = receiver.recv_timeout(Duration::from_millis(5));
+    let _ = receiver.recv_timeout(time);
 }
 
 /// A metrics page.
