@@ -31,7 +31,8 @@ pub fn json() -> String {
                 "except": m.except,
                 "since": m.since,
                 "deprecated": m.deprecated,
-                "help": m.help_line(),
+                "help": m.help(),
+                "notes": m.notes(),
             })
         })
         .collect();
@@ -49,7 +50,7 @@ pub fn text() -> String {
             m.name,
             m.kind,
             all_labels(m).map(|l| l.name).collect::<Vec<_>>().join(","),
-            m.help_line()
+            m.help()
         );
     }
     out
@@ -101,7 +102,7 @@ pub fn markdown() -> String {
         );
     }
     for m in METRICS {
-        let _ = write!(out, "\n### {}\n\n{}\n", m.name, m.help_line());
+        let _ = write!(out, "\n### {}\n\n{}\n", m.name, format!("{} {}", m.help(), m.notes()).trim_end());
         if let Some(group) = m.group {
             let except: Vec<_> = m.except.iter().map(|value| format!("`{value}`")).collect();
             let _ = match except.as_slice() {

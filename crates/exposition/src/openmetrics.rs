@@ -46,7 +46,7 @@ fn encode_family(encoder: &mut DescriptorEncoder, family: &Family) -> fmt::Resul
         Kind::Info => MetricType::Info,
         Kind::Histogram => MetricType::Histogram,
     };
-    let mut metric = encoder.encode_descriptor(name, def.help.trim(), unit.as_ref(), kind)?;
+    let mut metric = encoder.encode_descriptor(name, def.help(), unit.as_ref(), kind)?;
     for series in family.scraped() {
         let labels = SeriesLabels { def, series };
         if def.kind == Kind::Info {

@@ -15,7 +15,7 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
             Kind::Histogram => "histogram",
         };
         push_all(out, &["# HELP ", def.name, " "]);
-        push_escaped(out, def.help.trim(), false);
+        push_escaped(out, def.help(), false);
         push_all(out, &["\n# TYPE ", def.name, " ", kind, "\n"]);
         for series in family.scraped() {
             match &series.value {

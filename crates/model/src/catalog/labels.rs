@@ -5,16 +5,16 @@ use std::sync::Arc;
 use super::schema::{self, Tier, entities, info_labels, labels, text_labels};
 
 entities! {
-    /// The node itself.
+    /// The node.
     Node {}
-    /// One GPU (the whole board, also when it is in MIG mode).
+    /// A GPU: the whole board, also in MIG mode.
     Gpu {
         /// NVML's index, for people; it can change at a reboot.
         gpu: u32,
         /// NVML's UUID: the identity.
         uuid: Arc<str>
     }
-    /// One MIG GPU instance: memory and bandwidth of its own.
+    /// A MIG GPU instance, with memory and bandwidth of its own.
     GpuInstance {
         /// NVML's index of the GPU.
         gpu: u32,
@@ -22,10 +22,10 @@ entities! {
         uuid: Arc<str>,
         /// NVML's GPU instance id.
         gpu_instance: u32,
-        /// Its profile, as `3g.71gb`.
+        /// Profile, as `3g.71gb`.
         profile: Arc<str>
     }
-    /// One MIG compute instance: the share of a GPU instance that a process sees as its device.
+    /// A MIG compute instance: the share of a GPU instance that a process sees as its device.
     ComputeInstance {
         /// NVML's index of the GPU.
         gpu: u32,
@@ -38,7 +38,7 @@ entities! {
         /// NVML's compute instance id.
         compute_instance: u32
     }
-    /// One NVLink of a GPU.
+    /// An NVLink of a GPU.
     Link {
         /// NVML's index of the GPU.
         gpu: u32,
@@ -47,7 +47,7 @@ entities! {
         /// NVML's number of the link.
         link: u32
     }
-    /// One process on a GPU. Only with `processes.per_process`: such series come and go with the processes.
+    /// A process on a GPU; only with `processes.per_process`.
     Process {
         /// NVML's index of the GPU.
         gpu: u32,
@@ -63,12 +63,12 @@ entities! {
         /// Number of the last-level cache, counted in the order of the first CPU.
         l3: Arc<str>
     }
-    /// One owner of GPU work on this node.
+    /// An owner of GPU work on this node.
     Owner {
-        /// Who it is; `gpu_owner_info` has the parts.
+        /// Name of the owner; `gpu_owner_info` has its parts.
         owner: Arc<str>
     }
-    /// What one owner has of one GPU or MIG GPU instance. Such series come and go with the owners.
+    /// An owner's share of a GPU or MIG GPU instance.
     OwnedGpu {
         /// NVML's index of the GPU.
         gpu: u32,
@@ -76,15 +76,15 @@ entities! {
         uuid: Arc<str>,
         /// NVML's GPU instance id; empty on a whole GPU.
         gpu_instance: Arc<str>,
-        /// Who it is; `gpu_owner_info` has the parts.
+        /// Name of the owner; `gpu_owner_info` has its parts.
         owner: Arc<str>
     }
-    /// One window of planned work.
+    /// A window of planned work.
     Window {
         /// Name of the window.
         window: Arc<str>
     }
-    /// One virtual GPU on a virtualization host.
+    /// A virtual GPU on a virtualization host.
     Vgpu {
         /// NVML's index of the GPU.
         gpu: u32,
@@ -96,7 +96,7 @@ entities! {
 }
 
 impl GpuInstance {
-    /// The GPU it is a part of.
+    /// The GPU of the instance.
     pub fn parent(&self) -> Gpu {
         Gpu { gpu: self.gpu, uuid: self.uuid.clone() }
     }
@@ -131,43 +131,43 @@ impl Subject {
 }
 
 labels! {
-    /// Where the temperature is measured.
+    /// Place of the sensor.
     Sensor "sensor" { Gpu "gpu", Memory "memory" }
-    /// What happens, or what is the most allowed, at the threshold.
+    /// Event at the threshold, or largest allowed value.
     TemperatureThreshold "threshold" { Shutdown "shutdown", Slowdown "slowdown", MemoryMax "memory_max", GpuMax "gpu_max" }
     /// Clock domain, as NVML names it.
     ClockDomain "domain" { Graphics "graphics", Sm "sm", Memory "memory", Video "video" }
-    /// Why the clocks are below what was asked for (NVML clocks event reasons).
+    /// Reason for a clock below the requested one (NVML clocks event reasons).
     ClockEvent "reason" {
         GpuIdle "gpu_idle", ApplicationsClocksSetting "applications_clocks_setting", SwPowerCap "sw_power_cap",
         HwSlowdown "hw_slowdown", SyncBoost "sync_boost", SwThermalSlowdown "sw_thermal_slowdown",
         HwThermalSlowdown "hw_thermal_slowdown", HwPowerBrakeSlowdown "hw_power_brake_slowdown",
         DisplayClockSetting "display_clock_setting",
     }
-    /// Which power limit: `enforced` is the one in force, `configured` what was set, `default` the vendor's; `min` and `max` bound what can be set.
+    /// Power limit: `enforced` is in force, `configured` was set, `default` is the vendor's; `min` and `max` bound the settings.
     PowerLimit "limit" { Enforced "enforced", Configured "configured", Default "default", Min "min", Max "max" }
     /// Since the driver was loaded (`volatile`) or over the GPU's life (`aggregate`).
     EccCounter "counter" { Volatile "volatile", Aggregate "aggregate" }
     /// Whether ECC could correct the error.
     EccError "error" { Corrected "corrected", Uncorrected "uncorrected" }
-    /// Where the error was, as NVML names memory locations.
+    /// Memory location, as NVML names it.
     EccMemory "memory" {
         L1Cache "l1_cache", L2Cache "l2_cache", Dram "dram", RegisterFile "register_file",
         TextureMemory "texture_memory", TextureShm "texture_shm", Cbu "cbu", Sram "sram",
     }
-    /// What made the driver remap the row.
+    /// Cause of the remap.
     RemapCause "cause" { Correctable "correctable", Uncorrectable "uncorrectable" }
-    /// Who may use the GPU.
+    /// Processes that may use the GPU.
     ComputeMode "mode" { Default "default", ExclusiveThread "exclusive_thread", Prohibited "prohibited", ExclusiveProcess "exclusive_process" }
-    /// How the process uses the GPU.
+    /// Use of the GPU.
     ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
-    /// How often these values are read.
+    /// Tier: how often the values are read.
     TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Samples "samples", Slow "slow", Rare "rare", Nvlink "nvlink", Once "once" }
-    /// Part of the exporter that gathers values.
+    /// Collector of the exporter.
     CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows" }
-    /// Which of the driver's own sample buffers.
+    /// Sample buffer of the driver.
     SampleBuffer "buffer" { Power "power", Utilization "utilization" }
-    /// Which unit of the GPU was active (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
+    /// Unit of the GPU (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
     GpmUnit "unit" {
         Graphics "graphics", Sm "sm", SmOccupancy "sm_occupancy", Integer "integer", Tensor "tensor",
         TensorDfma "tensor_dfma", TensorHmma "tensor_hmma", TensorImma "tensor_imma", Dram "dram",
@@ -175,30 +175,30 @@ labels! {
     }
     /// Seen from the GPU: `tx` is sent, `rx` received.
     Direction "direction" { Tx "tx", Rx "rx" }
-    /// Pipe whose work is estimated: the vector pipes by precision, and the tensor pipes (`tensor_hmma` counts dense half precision).
+    /// Pipe: the vector pipes by precision, and the tensor pipes (`tensor_hmma` counts dense half precision).
     FlopPipe "pipe" { Fp64 "fp64", Fp32 "fp32", Fp16 "fp16", TensorDfma "tensor_dfma", TensorHmma "tensor_hmma" }
-    /// Error counter of an NVLink, as NVML names it: packets sent again, times the link was brought up anew, packets with a wrong checksum.
+    /// Error counter of an NVLink, as NVML names it: replays, recoveries of the link, packets with a wrong checksum.
     NvLinkError "error" { Replay "dl_replay", Recovery "dl_recovery", CrcFlit "dl_crc_flit" }
     /// Error counter of the lanes of an NVLink, as NVML names it.
     NvLinkLaneError "error" { CrcData "dl_crc_data", EccData "dl_ecc_data" }
-    /// How far the GPU is with joining its NVLink fabric (NVML `nvmlGpuFabricState_t`).
+    /// State of joining the NVLink fabric (NVML `nvmlGpuFabricState_t`).
     FabricState "state" { NotSupported "not_supported", NotStarted "not_started", InProgress "in_progress", Completed "completed" }
-    /// What the fabric says of itself (NVML fabric health mask).
+    /// Fault in the NVML fabric health mask.
     FabricFault "fault" {
         DegradedBandwidth "degraded_bandwidth", RouteRecovery "route_recovery", RouteUnhealthy "route_unhealthy",
         AccessTimeoutRecovery "access_timeout_recovery", IncorrectConfiguration "incorrect_configuration",
     }
     /// Error of SRAM: by parity or by SECDED code.
     SramError "error" { Corrected "corrected", UncorrectedParity "uncorrected_parity", UncorrectedSecded "uncorrected_secded" }
-    /// Where in the GPU the SRAM is.
+    /// Unit of the GPU with the SRAM.
     SramUnit "unit" { L2 "l2", Sm "sm", Mcu "mcu", Pcie "pcie", Other "other" }
     /// Spare rows left in the bank (NVML row remapper histogram).
     SpareRows "spare_rows" { Max "max", High "high", Partial "partial", Low "low", None "none" }
-    /// What made the driver retire the page.
+    /// Cause of the retirement.
     RetirementCause "cause" { MultipleSingleBit "multiple_single_bit", DoubleBit "double_bit" }
-    /// What of the GPU waits for its repair.
+    /// Part of the GPU under repair.
     RepairPart "part" { Channel "channel", Tpc "tpc" }
-    /// Kind of PCIe error as the GPU counts it (NVML fields 173 to 183).
+    /// Kind of PCIe error (NVML fields 173 to 183).
     PcieError "error" {
         Correctable "correctable", NaksReceived "naks_received", Receiver "receiver", BadTlp "bad_tlp",
         NaksSent "naks_sent", BadDllp "bad_dllp", NonFatal "non_fatal", Fatal "fatal",
@@ -206,7 +206,7 @@ labels! {
     }
     /// Severity in the kernel's advanced error reporting (AER).
     AerSeverity "severity" { Correctable "correctable", NonFatal "non_fatal", Fatal "fatal" }
-    /// What the driver asks for to bring the GPU back.
+    /// Recovery action that the driver asks for.
     RecoveryAction "recovery_action" {
         None "none", GpuReset "gpu_reset", NodeReboot "node_reboot", DrainP2p "drain_p2p", DrainAndReset "drain_and_reset",
     }
@@ -217,28 +217,28 @@ labels! {
         NonFatalPoison "non_fatal_poison", FatalPoison "fatal_poison", GpuUnavailable "gpu_unavailable",
         RecoveryAction "recovery_action", Unknown "unknown",
     }
-    /// What the table of Xid codes says to do first.
+    /// First action by the table of Xid codes.
     FaultAction "action" {
         Ignore "ignore", RestartApp "restart_app", ResetGpu "reset_gpu", RebootNode "reboot_node",
         CheckHardware "check_hardware", UpdateSoftware "update_software", ContactSupport "contact_support",
     }
-    /// How loud the table of Xid codes calls it.
+    /// Severity by the table of Xid codes.
     Severity "severity" { Page "page", Ticket "ticket", Info "info" }
-    /// Who told of the fault.
+    /// Source of the report.
     FaultSource "source" { Nvml "nvml", Kmsg "kmsg" }
-    /// Why the GPU cannot be relied on.
+    /// Reason why the GPU is not healthy.
     UnhealthyReason "reason" {
         Lost "lost", Stuck "stuck", RecoveryAction "recovery_action", FatalXid "fatal_xid",
         UncontainedEcc "uncontained_ecc", RowRemapFailure "row_remap_failure", Missing "missing",
         Canary "canary",
     }
-    /// What the loaded kernel module's version is compared with.
+    /// Version to compare the loaded kernel module with.
     VersionAgainst "against" { Declared "declared", Library "library" }
     /// Engine of the GPU.
     Engine "engine" { Sm "sm", Memory "memory", Encoder "encoder", Decoder "decoder" }
-    /// What became of a kernel log record.
+    /// Outcome of a kernel log record.
     KmsgOutcome "outcome" { Fault "fault", Driver "driver", NotOurs "not_ours", Malformed "malformed", Old "old" }
-    /// Which of the exporter's processes.
+    /// Process of the exporter.
     Role "role" { Serve "serve", Sampler "sampler", Canary "canary", Topology "topology" }
     /// Kind of a failed driver call, by NVML's return code.
     DriverError "error" {
@@ -248,26 +248,26 @@ labels! {
         OperatingSystem "operating_system", LibRmVersionMismatch "lib_rm_version_mismatch",
         Busy "busy", Resources "resources", Argument "argument", Unknown "unknown",
     }
-    /// Why a value the driver gave was not published.
+    /// Reason why a reading was dropped.
     DropReason "reason" { Blank "blank", OutOfRange "out_of_range" }
-    /// Why a sampler process was given up.
+    /// Reason for the end of a sampler process.
     SamplerEnd "reason" {
         Exited "exited", Garbage "garbage", Oversized "oversized", Truncated "truncated", Refused "refused",
         Stopped "stopped", Stuck "stuck",
     }
-    /// Check of the canary; what each proves is in `kernels/README.md`.
+    /// Check of the canary; see `kernels/README.md`.
     CanaryCheck "check" {
         Init "init", SmRate "sm_rate", Tensor "tensor", SmSdc "sm_sdc", HbmRead "hbm_read", HbmWalk "hbm_walk",
         L2 "l2", Pcie "pcie", Launch "launch", Overlap "overlap", Transform "transform", P2p "p2p",
     }
-    /// What a check of the canary found. `contended`: somebody else used the GPU, the sample was thrown away. `slow`: below its rate for no nearer reason. `wrong_result_suspected`: seen once, not again.
+    /// Verdict of a canary check. `contended`: another process used the GPU, the sample was discarded. `slow`: below its rate without a closer reason. `wrong_result_suspected`: seen once, not again.
     CanaryVerdict "verdict" {
         Ok "ok", Throttled "throttled", UnexplainedClockCap "unexplained_clock_cap", Contended "contended",
         SlowSm "slow_sm", DegradedMemory "degraded_memory", NarrowedLink "narrowed_link", Slow "slow",
         WrongResultSuspected "wrong_result_suspected", WrongResult "wrong_result", DriverFault "driver_fault",
         Hung "hung", Skipped "skipped", CouldNotRun "could_not_run",
     }
-    /// What a rate of the canary is compared with: this GPU's own earlier rates, what the hardware can do at most, or the other GPUs of the same model on the node.
+    /// Reference of a canary rate: the GPU's own earlier rates, the hardware's maximum, or the other GPUs of the model on the node.
     RateAgainst "against" { Baseline "baseline", Roofline "roofline", Siblings "siblings" }
     /// Step of a canary run: of the driver, or one of its checks.
     CanaryStep "step" {
@@ -275,12 +275,12 @@ labels! {
         SmRate "sm_rate", Tensor "tensor", SmSdc "sm_sdc", HbmRead "hbm_read", HbmWalk "hbm_walk", L2 "l2", Pcie "pcie",
         Launch "launch", Overlap "overlap", Transform "transform", P2p "p2p", Destroy "destroy",
     }
-    /// How a run of the canary ended.
+    /// End of a canary run.
     CanaryEnd "end" {
         Finished "finished", Abandoned "abandoned", DriverFault "driver_fault", Hung "hung", CouldNotRun "could_not_run",
         Broken "broken",
     }
-    /// Why a run of the canary was put off or could not be made.
+    /// Reason why a canary run was postponed or impossible.
     CanarySkip "reason" {
         Processes "processes", Busy "busy", Memory "memory", Claimed "claimed", ComputeMode "compute_mode",
         RecentXid "recent_xid", Unhealthy "unhealthy", Maintenance "maintenance", Interlock "interlock", Duty "duty_budget",
@@ -289,22 +289,22 @@ labels! {
         OldDriver "old_driver", NoKernels "no_kernels", NoMemory "no_memory", NoPermission "no_permission",
         DeviceUnavailable "device_unavailable", NoDevice "no_device", Environment "environment",
     }
-    /// How a wrong result was wrong: all bits gone, or some changed.
+    /// Kind of wrong result: all bits zero, or some flipped.
     MismatchKind "kind" { Zeroed "zeroed", Flipped "flipped" }
-    /// What is wrong with the multiprocessor.
+    /// Fault of the multiprocessor.
     BadSmKind "kind" { Slow "slow", Wrong "wrong" }
-    /// When the canary runs.
+    /// Mode of the canary.
     CanaryMode "mode" { Off "off", Idle "idle", AfterJob "after_job", OnDemand "on_demand" }
-    /// Part of the machine that hwloc tells.
+    /// Part of the machine, as hwloc names it.
     HostObject "object" {
         Package "package", NumaNode "numa_node", L3 "l3", Core "core", Cpu "cpu", Gpu "gpu", Nvswitch "nvswitch",
         Network "network", Storage "storage",
     }
-    /// What the topology is compared with: the first one seen on this machine, kept over restarts, or the one declared (`topology.expected_file`).
+    /// Reference topology: the first one seen on this machine, kept over restarts, or the declared one (`topology.expected_file`).
     TopologyAgainst "against" { FirstSeen "first_seen", Declared "declared" }
-    /// What of a PCIe link is compared.
+    /// Compared property of the PCIe link.
     LinkAspect "aspect" { Generation "generation", Width "width" }
-    /// Event that is counted on the CPUs. The first four the kernel counts by itself, the others need a CPU with counters (PMU). `fp_*`: floating-point operations' instructions retired, by width in bits, on Intel alone.
+    /// Event counted on the CPUs. The kernel counts the first four, the others need a CPU with counters (PMU). `fp_*`: floating-point operations' instructions retired, by width in bits, on Intel alone.
     PerfEvent "event" {
         ContextSwitches "context_switches", CpuMigrations "cpu_migrations", PageFaults "page_faults",
         MajorFaults "major_faults", Cycles "cycles", Instructions "instructions", LlcMisses "llc_misses",
@@ -313,27 +313,27 @@ labels! {
         NodeLoads "node_loads", NodeLoadMisses "node_load_misses", FpScalar "fp_scalar", Fp128 "fp_128",
         Fp256 "fp_256", Fp512 "fp_512",
     }
-    /// Whether an event can be counted here: `works`; `no_pmu` the CPU or virtual machine has no such counter; `not_permitted` (perf_event_paranoid, capability, seccomp); `unknown` the kernel refused for another reason, or it was not tried.
+    /// State of counting: `works`; `no_pmu` the CPU or virtual machine has no such counter; `not_permitted` (perf_event_paranoid, capability, seccomp); `unknown` the kernel refused for another reason, or it was not tried.
     PerfState "state" { Works "works", NoPmu "no_pmu", NotPermitted "not_permitted", Unknown "unknown" }
-    /// What CPUs did with their time: `busy` (work of processes, guests and the kernel, interrupts too), `iowait` (nothing to run, and somebody waits for a disk), `steal` (another virtual machine had the CPU), `idle`.
+    /// Mode of CPU time: `busy` (work of processes, guests and the kernel, interrupts too), `iowait` (nothing to run, and somebody waits for a disk), `steal` (another virtual machine had the CPU), `idle`.
     CpuMode "mode" { Busy "busy", Iowait "iowait", Steal "steal", Idle "idle" }
-    /// What kind of owner it is.
+    /// Kind of owner.
     OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown" }
-    /// What became of asking whom a process works for.
+    /// Result of an owner lookup.
     OwnerLookup "outcome" { Found "found", Gone "gone", Refused "refused", Late "late", Malformed "malformed" }
-    /// Why a request to the kubelet brought nothing.
+    /// Failure of a request to the kubelet.
     KubeletError "error" { NoSocket "no_socket", Refused "refused", Late "late", Malformed "malformed", TooLarge "too_large" }
-    /// How far a process had come: it had its first context on a GPU, or did its first work there.
+    /// Phase of a process: until its first context on a GPU, or its first work there.
     StartPhase "phase" { FirstContext "first_context", FirstBusy "first_busy" }
-    /// What holds the work on a GPU back; each cause's formula is in `docs/BOTTLENECKS.md`. `none`: none of the others, or nothing is known to be slow.
+    /// Cause of the bottleneck; formulas in `docs/BOTTLENECKS.md`. `none`: none of the others.
     Cause "cause" {
         None "none", PowerCapped "power_capped", ThermallyThrottled "thermally_throttled", Contended "contended",
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
         MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies",
     }
-    /// What a window is for: `maintenance` mutes what planned work brings about (idle GPUs, restarts, driver loads, skipped canaries), never lost work or wrong results, and keeps the canary away; `training` mutes tickets about high utilization and memory only.
+    /// Kind of window: `maintenance` mutes effects of planned work (idle GPUs, restarts, driver loads, skipped canaries), never lost work or wrong results, and keeps the canary away; `training` mutes tickets about high utilization and memory only.
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
-    /// Status class of the answer.
+    /// Status of the response.
     HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
 }
 
@@ -378,11 +378,11 @@ text_labels! {
 info_labels! {
     /// Labels of `gpu_host_topology_info`.
     TopologyInfo {
-        /// NUMA node near the GPU; empty where the machine does not tell (a guest).
+        /// NUMA node near the GPU; empty if unknown (in a guest).
         numa_node,
         /// CPUs near it, as `0-7,16-23`.
         cpus,
-        /// Last-level cache of its share of CPUs, by number.
+        /// Number of the last-level cache of its share of CPUs.
         l3,
         /// Package (socket) of its NUMA node.
         package,
@@ -390,16 +390,16 @@ info_labels! {
         root_port,
         /// PCI address of the lowest switch above it; empty without one.
         pcie_switch,
-        /// CPUs that are its share where those near it are divided fairly among the GPUs.
+        /// Its share of the near CPUs, divided fairly among the GPUs.
         share,
     }
     /// Labels of `gpu_mig_host_topology_info`.
     MigTopologyInfo {
         /// UUID of the MIG device, as CUDA_VISIBLE_DEVICES takes it.
         mig_uuid,
-        /// NUMA node near it; empty where the machine does not tell.
+        /// NUMA node near it; empty if unknown.
         numa_node,
-        /// CPUs that are its share of those of its GPU.
+        /// Its share of the GPU's CPUs.
         share,
     }
     /// Labels of `gpu_host_nic_info`: the network device nearest the GPU.
@@ -410,12 +410,12 @@ info_labels! {
         device,
         /// PCI address.
         pci_address,
-        /// How near: `switch` (below the same switch), `root_port`, `numa_node`, or `system`.
+        /// Distance: `switch` (below the same switch), `root_port`, `numa_node`, or `system`.
         path,
     }
     /// Labels of `gpu_owner_info`. What does not apply is empty.
     OwnerInfo {
-        /// What kind of owner it is: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`.
+        /// Kind of owner: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`.
         kind,
         /// Namespace of the pod.
         namespace,
@@ -427,13 +427,13 @@ info_labels! {
         container,
         /// Id of the container.
         container_id,
-        /// Who runs the container: `docker`, `podman`, `containerd`, `cri-o`.
+        /// Container runtime: `docker`, `podman`, `containerd`, `cri-o`.
         runtime,
         /// Slurm job id; not `job`, which Prometheus gives the scrape job's name.
         slurm_job,
         /// Slurm step.
         slurm_step,
-        /// Slurm account that the job is charged to, as the job's own environment names it; empty where it does not.
+        /// Slurm account from the job's environment; empty if it names none.
         slurm_account,
         /// systemd unit.
         unit,
@@ -442,9 +442,9 @@ info_labels! {
     }
     /// Labels of `gpu_window_info`.
     WindowInfo {
-        /// What it mutes: `maintenance` or `training`.
+        /// Kind: `maintenance` or `training`.
         kind,
-        /// Why, in the words of who planned it.
+        /// Reason given with the window.
         reason,
     }
     /// Labels of `gpu_info`.
@@ -475,14 +475,14 @@ info_labels! {
         inforom_version,
         /// GSP firmware version; empty without GSP.
         gsp_firmware_version,
-        /// `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty where the driver does not tell.
+        /// `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty if unknown.
         virtualization_mode,
     }
     /// Labels of `gpu_driver_info`.
     DriverInfo {
         /// Kernel driver's version.
         driver_version,
-        /// Branch of the driver; empty where the driver does not tell.
+        /// Branch of the driver; empty if unknown.
         driver_branch,
         /// Version of libnvidia-ml.
         nvml_version,
@@ -491,7 +491,7 @@ info_labels! {
     }
     /// Labels of `gpu_mig_info`.
     MigInfo {
-        /// UUID of the MIG device: what a job is given.
+        /// UUID of the MIG device, as jobs get it.
         mig_uuid,
         /// Profile of the MIG device: that of its GPU instance, or a part of it, as `1c.3g.71gb`.
         mig_profile,
@@ -502,11 +502,11 @@ info_labels! {
     NvLinkInfo {
         /// Version of the link protocol, as NVML numbers it.
         version,
-        /// What is at the other end: `gpu`, `switch`, `ibmnpu` or `unknown`.
+        /// Remote end: `gpu`, `switch`, `ibmnpu` or `unknown`.
         remote_type,
-        /// PCI address of the other end; empty where the driver hides it.
+        /// PCI address of the remote end; empty where the driver hides it.
         remote_pci_address,
-        /// Number of the link at the other end; empty where the driver does not tell.
+        /// Number of the link at the remote end; empty if unknown.
         remote_link,
     }
     /// Labels of `gpu_peer_info`.
@@ -515,13 +515,13 @@ info_labels! {
         peer_gpu,
         /// UUID of the other GPU.
         peer_uuid,
-        /// What both are behind: `internal` (one board), `single` or `multiple` PCIe switches, `hostbridge`, `node`, `system`.
+        /// Common ancestor: `internal` (one board), `single` or `multiple` PCIe switches, `hostbridge`, `node`, `system`.
         topology,
-        /// Whether it can read the other's memory (NVML P2P status).
+        /// Access to read the other's memory (NVML P2P status).
         read,
-        /// Whether it can write the other's memory.
+        /// Access to write the other's memory.
         write,
-        /// Whether NVLink connects them.
+        /// Connection by NVLink.
         nvlink,
     }
     /// Labels of `gpu_fabric_info`.
@@ -555,7 +555,7 @@ info_labels! {
     NvSwitchInfo {
         /// PCI address.
         pci_address,
-        /// Firmware (BIOS) version; empty where the driver does not tell.
+        /// Firmware (BIOS) version; empty if unknown.
         firmware_version,
     }
     /// Labels of `gpu_canary_bad_sm_info`.

@@ -202,8 +202,8 @@ pub struct MetricDef {
     pub except: &'static [&'static str],
     /// For a name on its way out: the name that replaces it, kept for two minor releases.
     pub deprecated: Option<&'static str>,
-    /// One or more sentences for the reader of `/metrics`.
-    pub help: &'static str,
+    /// Its documentation: the line of help, then a paragraph of notes where there are some.
+    pub doc: &'static str,
 }
 
 impl MetricDef {
@@ -239,9 +239,15 @@ impl MetricDef {
         self.group.filter(|_| !active && !labels.iter().zip(self.labels).any(excepted))
     }
 
-    /// The help text as one line.
-    pub fn help_line(&self) -> String {
-        self.help.split_whitespace().collect::<Vec<_>>().join(" ")
+    /// The line of `# HELP`.
+    pub fn help(&self) -> &'static str {
+        self.doc.split("\n\n").next().unwrap_or("").trim()
+    }
+
+    /// What `docs/METRICS.md` says beside the line of help; empty if nothing.
+    pub fn notes(&self) -> String {
+        let notes = self.doc.split_once("\n\n").map_or("", |(_, notes)| notes);
+        notes.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -488,7 +494,7 @@ macro_rules! metrics {
             group: metrics!(@group $($group)?),
             except: &[$($($($except),+)?)?],
             deprecated: metrics!(@instead $($instead)?),
-            help: concat!($($help),+),
+            doc: concat!($($help, "\n"),+),
         }),+];
     };
     (@labels) => { () };
