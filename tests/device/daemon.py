@@ -66,7 +66,7 @@ class Daemon:
         home = folder / user
         home.mkdir(mode=0o755, parents=True)
         self.log = folder / f"{user}.log"
-        settings = (settings or {}) | {"CONTROL__SOCKET": str(home / "control.sock")}
+        settings = {"METRICS__GROUPS": "all"} | (settings or {}) | {"CONTROL__SOCKET": str(home / "control.sock")}
         env = os.environ | {f"GPU_NODE_EXPORTER__{key}": value for key, value in settings.items()}
         command = [str(binary), "serve", "--listen", f"127.0.0.1:{self.port}", "--state-dir", str(home), *extra]
         more: dict = {}

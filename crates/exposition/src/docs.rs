@@ -63,7 +63,8 @@ pub fn markdown() -> String {
          Made from `src/catalog.rs` by `gpu-node-exporter metrics --format markdown`; the tests compare \
          this file with it. Base units and ratios only. A value that is unsupported has no series and is \
          listed in `gpu_exporter_metric_unsupported`; a value that could not be read has no series and \
-         counts in `gpu_exporter_driver_errors_total`; zero is zero.\n\n\
+         counts in `gpu_exporter_driver_error_kinds_total`; zero is zero. What NVML answers and is no metric is in \
+         [NVML.md](NVML.md).\n\n\
          Read how often: **identity** and **once** with each handle on the GPU, **fast** 10 Hz, **normal** \
          1 Hz, **slow** every 10 s, **rare** every 60 s (all configurable), **computed** when the exporter \
          publishes. Counters of tier *computed* start at 0 with the daemon; the others are the driver's.\n\n\
@@ -124,15 +125,6 @@ pub fn markdown() -> String {
             }
             out.push('\n');
         }
-    }
-    out.push_str(
-        "\n## Left out\n\n\
-         What NVML answers on a data-centre GPU and is no metric, with the reason. A test compares this and the \
-         calls the sampler makes with what real GPUs answered (`tests/data/nvml-answered.txt`). Field numbers \
-         are those of driver 580.82 and later.\n\n| NVML | why |\n|---|---|\n",
-    );
-    for left_out in model::catalog::left_out::LEFT_OUT {
-        let _ = writeln!(out, "| {} | {} |", left_out.what.names().join(", "), left_out.why);
     }
     out
 }

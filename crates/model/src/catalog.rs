@@ -12,7 +12,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 mod groups;
 pub mod joins;
 mod labels;
-pub mod left_out;
 pub mod schema;
 
 pub use groups::MetricGroup;
