@@ -144,7 +144,7 @@ dashboard.row("Errors", no_value=SILENT).panels(
     .query(lost("gpu_exporter_series_dropped_total"), "lost"),
     stat("Readings refused", steps=ODD, no_value="no GPU is read", decimals=0)
     .help("Values of the driver that cannot be true, and counters that went backwards, in the time shown.")
-    .query(lost("gpu_exporter_readings_dropped_total", "gpu_exporter_counter_regressions_total"), "lost"),
+    .query(lost("gpu_exporter_readings_dropped_total", "gpu_exporter_reading_regressions_total"), "lost"),
     stat("Unknown time in samples", unit="percentunit", steps=steps(GREEN, 0.01, YELLOW, 0.1, ORANGE),
         no_value="no GPU is sampled", decimals=2)
     .help("Share of time of which the driver's own sample buffers tell nothing, the worst GPU.")

@@ -3,6 +3,8 @@
 //! `node` starts a daemon on a scenario and reads its pages; the other modules are the tests. Golden files
 //! are rewritten with `UPDATE=1 cargo test --test e2e` and reviewed as a diff.
 
+#![allow(clippy::disallowed_methods, reason = "tests start programs and wait for them")]
+
 mod accounts;
 mod assets;
 mod canary_child;

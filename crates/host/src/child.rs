@@ -110,6 +110,7 @@ pub fn start(
         FdMapping { parent_fd: OwnedFd::from(control_read), child_fd: CONTROL_FD },
         FdMapping { parent_fd: shared, child_fd: SHARED_FD },
     ];
+    #[expect(clippy::disallowed_methods, reason = "the one place that starts children")]
     let mut command = Command::new(program);
     command
         .arg0("gpu-node-exporter")
@@ -178,6 +179,7 @@ impl Running {
     }
 
     /// Kills the child and what it may have started. Only for a child that is in no driver call.
+    #[expect(clippy::disallowed_methods, reason = "the one place that kills; the supervisor asks first")]
     pub fn kill(&self) {
         if let Err(error) = killpg(Pid::from_raw(self.pid), Signal::SIGKILL) {
             tracing::warn!(pid = self.pid, %error, "could not kill the process");

@@ -137,6 +137,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread of the test")]
     fn a_stop_ends_the_waiting() {
         let stop = Arc::<Stop>::default();
         let mut reader = DeadlineReader::new("reader", Duration::from_secs(600), Arc::clone(&stop));

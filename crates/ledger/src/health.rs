@@ -13,18 +13,24 @@ use super::Ledger;
 use super::builder::Builder;
 use super::intake::LedgerMoment;
 
+/// The parts of the snapshot that the verdicts read.
+pub(super) struct HealthViews<'a> {
+    pub(super) driver: &'a DriverState,
+    pub(super) gpus: &'a [GpuView],
+    pub(super) canary: &'a CanaryView,
+    pub(super) collectors: &'a [CollectorView],
+    pub(super) events: &'a [Arc<Event>],
+}
+
 impl Ledger {
     /// The verdicts on GPUs and node, and their metrics. After everything that they read is put.
     pub(super) fn put_health(
         &self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
-        driver: &DriverState,
-        gpus: &[GpuView],
-        canary: &CanaryView,
-        collectors: &[CollectorView],
-        events: &[Arc<Event>],
+        views: &HealthViews<'_>,
     ) -> NodeHealth {
+        let HealthViews { driver, gpus, canary, collectors, events } = *views;
         let now = moment.now;
         let listed = self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up);
         let missing = listed.map(|listed| self.inventory.expected().saturating_sub(listed));

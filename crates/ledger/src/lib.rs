@@ -170,7 +170,7 @@ impl Ledger {
         }
         self.counters.add(&m::gpu_exporter_driver_errors_total, gpu, (), 0.0);
         self.counters.born(&m::gpu_exporter_readings_dropped_total, gpu);
-        self.counters.add(&m::gpu_exporter_counter_regressions_total, gpu, (), 0.0);
+        self.counters.add(&m::gpu_exporter_reading_regressions_total, gpu, (), 0.0);
         Faults::born(&mut self.counters, gpu);
         CanaryState::gpu_born(&mut self.counters, gpu);
         self.inventory.count(self.intake.gpus().count());
@@ -409,7 +409,7 @@ impl Ledger {
         let gpu = batch.part.gpu.clone();
         if let Some(gpu) = gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {
             if steps_back > 0 {
-                let metric = &m::gpu_exporter_counter_regressions_total;
+                let metric = &m::gpu_exporter_reading_regressions_total;
                 self.counters.add(metric, gpu, (), f64::from(steps_back));
             }
             self.accounting.count_clock_events(gpu, &batch, self.settings.bridge);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Ledger;
 use super::builder::{Builder, Subjects};
 use super::declared;
+use super::health::HealthViews;
 use super::intake::LedgerMoment;
 use model::catalog::{self as m, Gpu, MetricId, MetricName, Node, Tier, TierLabel};
 use model::clock::Mono;
@@ -66,7 +67,14 @@ impl Ledger {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
         }
         let events = self.faults.list();
-        let health = self.put_health(b, &moment, &driver, &gpus, &canary, &collectors, &events);
+        let views = HealthViews {
+            driver: &driver,
+            gpus: &gpus,
+            canary: &canary,
+            collectors: &collectors,
+            events: &events,
+        };
+        let health = self.put_health(b, &moment, &views);
         self.publication.ready |= self.is_ready(&driver, &gpus);
         let (families, subjects) =
             builder.cap(self.settings.max_series, &self.settings.groups, &mut self.counters);

@@ -207,7 +207,7 @@ fn a_counter_that_steps_back_is_held_unless_the_driver_was_loaded_again() {
     l.fold(power(&g, 2, SECOND, 1.0));
     let s = publish(&mut l, SECOND);
     assert_eq!(joules(&s), Some(100.0), "a replaced sampler explains nothing");
-    assert_eq!(s.number(&m::gpu_exporter_counter_regressions_total, &g, ()), Some(1.0));
+    assert_eq!(s.number(&m::gpu_exporter_reading_regressions_total, &g, ()), Some(1.0));
     l.event(away());
     l.event(LedgerEvent::DriverUp);
     l.fold(energy(&g, 3, SECOND, 1.0));

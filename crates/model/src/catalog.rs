@@ -656,7 +656,7 @@ metrics! {
     /// Such a metric has no series there; neither zero nor a failure. `/api/v1/snapshot` names the GPUs.
     gpu_exporter_metric_unsupported: Gauge<Node, (MetricName,)>, None, Computed, "0.1.0";
     /// Readings of driver counters that went backwards without a reason; the older value stays.
-    gpu_exporter_counter_regressions_total: Counter<Gpu>, None, Computed, "0.1.0";
+    gpu_exporter_reading_regressions_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Sampler processes alive, those stuck in the driver included.
     ///
     /// Never more than two.

@@ -100,6 +100,9 @@ conditions! {
     CallFailed         "call_failed"          Degraded None, Ignore;
 }
 
+/// The value of one series of this publication.
+pub type PublishedValue<'a> = dyn Fn(MetricId, &Subject, &[LabelText]) -> Option<f64> + 'a;
+
 /// A condition that holds for a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthReason {
@@ -168,7 +171,7 @@ pub struct HealthEvidence<'a> {
     /// GPUs that are expected and not listed.
     pub missing: usize,
     /// A published value.
-    pub value: &'a dyn Fn(MetricId, &Subject, &[LabelText]) -> Option<f64>,
+    pub value: &'a PublishedValue<'a>,
 }
 
 impl HealthEvidence<'_> {

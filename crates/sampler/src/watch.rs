@@ -352,6 +352,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread of the test")]
     fn work_is_marked_by_odd_numbers_that_differ() {
         let shared = Arc::new(WatchShared::default());
         let thread = std::thread::spawn(|| {});

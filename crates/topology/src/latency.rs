@@ -237,6 +237,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread of the test")]
     fn cpus_that_are_not_there_are_not_used() {
         let why = std::thread::spawn(|| pin(&"900-901".parse().unwrap())).join().unwrap().unwrap_err();
         assert!(why.contains("may not be used"), "{why}");
