@@ -55,7 +55,6 @@ macro_rules! functions {
 }
 
 functions! {
-    fn cuInit(flags: c_uint);
     fn cuDriverGetVersion(out: *mut c_int);
     fn cuDeviceGetCount(out: *mut c_int);
     fn cuDeviceGet(out: *mut c_int, ordinal: c_int);
@@ -134,9 +133,8 @@ impl Cuda {
         unsafe {
             std::env::set_var(SCENARIO_ENV, scenario);
             std::env::set_var(STATE_ENV, state_file);
-            match devices {
-                Some(list) => std::env::set_var("CUDA_VISIBLE_DEVICES", list),
-                None => std::env::remove_var("CUDA_VISIBLE_DEVICES"),
+            if let Some(list) = devices {
+                std::env::set_var("CUDA_VISIBLE_DEVICES", list);
             }
         }
         // As a process that watches itself does; the scenario is read here.
@@ -151,9 +149,29 @@ impl Cuda {
         let cuda = Cuda { library: library as usize, nvml, state, state_file, scenario };
         if devices.is_some() {
             // The list is read now, under the lock.
-            cuda.cuInit(0).expect("CUDA initialises");
+            let begun = cuda.init(0);
+            // SAFETY: as above.
+            unsafe { std::env::remove_var("CUDA_VISIBLE_DEVICES") };
+            begun.expect("CUDA initialises");
         }
         cuda
+    }
+
+    /// Under the lock, because it reads the list of devices, which another test may have set for a process of its own.
+    #[allow(non_snake_case)]
+    pub fn cuInit(&self, flags: c_uint) -> Result<(), u32> {
+        let _guard = ENVIRONMENT.lock().unwrap_or_else(|e| e.into_inner());
+        self.init(flags)
+    }
+
+    fn init(&self, flags: c_uint) -> Result<(), u32> {
+        // SAFETY: the library is loaded, and the symbol is a function of this type.
+        let code = unsafe {
+            let symbol = libc::dlsym(self.library as Handle, c"cuInit".as_ptr());
+            assert!(!symbol.is_null(), "cuInit is not exported");
+            std::mem::transmute::<Handle, unsafe extern "C" fn(c_uint) -> u32>(symbol)(flags)
+        };
+        if code == 0 { Ok(()) } else { Err(code) }
     }
 
     /// Another process on the same node.

@@ -130,7 +130,7 @@ fn paced_work_takes_its_time_in_earnest() {
     // From the launch's return on: whatever the CPU took for the kernel is no part of its time.
     let stamps = cuda.upload(&vec![SmStamp::default(); 132]);
     let bad = cuda.upload(&[BadLanes::default()]);
-    let args = SmRateArgs { stamps, bad, turns: 1200, ..Default::default() };
+    let args = SmRateArgs { stamps, bad, turns: 24_000, ..Default::default() };
     cuda.start(cuda.kernel(c"sm_rate"), 132, SM_RATE_THREADS, crate::kernels::ALONE, &args, NULL)
         .expect("a launch");
     let handed_over = std::time::Instant::now();
