@@ -36,8 +36,8 @@ test: ## Everything that a change can break; one line a stage, the output of a s
 	$(STAGE) 'formatting' cargo fmt --all --check
 	$(STAGE) 'lints and build' tests/tools/linted.sh cargo build --workspace --all-targets
 	@$(BESIDE) 'tests of the rules' nice tests/tools/linted.sh cargo test --workspace --test assets -- $(RULES) & rules=$$!; \
-		$(BESIDE) 'tests' tests/tools/linted.sh cargo test --workspace --no-fail-fast -- \
-			--test-threads=$$((2 * $$(nproc))) --skip $(RULES); \
+		$(BESIDE) 'tests' tests/tools/linted.sh cargo test --workspace --no-fail-fast \
+			--config "target.'cfg(all())'.runner='$(CURDIR)/tests/tools/test-runner.sh'" -- --skip $(RULES); \
 		tests=$$?; wait $$rules && exit $$tests
 	$(STAGE) 'systemd unit' tests/tools/verify-unit.sh $(TARGET)/debug/gpu-node-exporter
 
