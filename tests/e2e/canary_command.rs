@@ -84,7 +84,7 @@ impl Bench {
         let set = |key: &str| format!("GPU_NODE_EXPORTER__{key}");
         command
             .env(set("CONTROL__SOCKET"), self.path("none.sock"))
-            .env(set("CANARY__INTERLOCK"), self.path("canary.lock"))
+            .env(set("CANARY__LOCK_FILE"), self.path("canary.lock"))
             .env(set("CANARY__CUDA_LIBRARY"), self.path("lib/libcuda.so.1"))
             .env(set("SAMPLER__NVML_LIBRARY"), self.path("lib/libnvidia-ml.so.1"))
             .env(set("STATE__DIR"), self.path("state"))
@@ -127,7 +127,7 @@ fn step(action: &str) -> String {
 }
 
 #[test]
-fn a_healthy_gpu_is_told_so_in_a_table_and_in_json() {
+fn a_healthy_gpu_is_reported_in_a_table_and_in_json() {
     let bench = Bench::new(1, "");
     let said = bench.say(&[]);
     assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
@@ -272,14 +272,14 @@ fn what_the_daemon_has_learned_is_compared_with_and_left_as_it_is() {
     assert_eq!((said.code, said.found(0)), (Some(1), vec![slow]), "{} {}", said.out, said.err);
     assert_eq!(fs::read(bench.path("state/canary.json")).unwrap(), before);
 
-    // A file that is garbage is nobody's fault, and stays for its owner to set aside.
+    // A file that is garbage is not the GPU's fault, and stays for its owner to set aside.
     fs::write(bench.path("state/canary.json"), "garbage").unwrap();
     assert_eq!(bench.json(&["--check", "init"]).code, Some(0));
     assert!(bench.path("state/canary.json").exists() && !bench.path("state/canary.corrupt").exists());
 }
 
 #[test]
-fn each_failure_of_the_driver_is_told_with_its_step_and_code() {
+fn each_failure_of_the_driver_is_reported_with_its_step_and_code() {
     for (function, error, code, check, verdict) in [
         ("cuDevicePrimaryCtxRetain", "CUDA_ERROR_SYSTEM_NOT_READY", 2, "init", "driver_fault"),
         ("cuDevicePrimaryCtxRetain", "CUDA_ERROR_DEVICE_UNAVAILABLE", 0, "init", "skipped"),
@@ -358,7 +358,7 @@ fn a_call_that_does_not_return_is_named_and_not_waited_for() {
 }
 
 #[test]
-fn what_was_found_is_told_though_the_driver_then_fails() {
+fn what_was_found_is_reported_though_the_driver_then_fails() {
     let hang =
         "[[step]]\ngpu = 0\nfunction = \"cuDevicePrimaryCtxRetain\"\nhang = true\nuntil_gate = \"end\"\n";
     let gone = "[[step]]\ngate = \"gone\"\nfunction = \"nvmlInitWithFlags\"\nerror = \"NVML_ERROR_LIB_RM_VERSION_MISMATCH\"\n";
@@ -449,7 +449,7 @@ fn never_a_second_canary_beside_one_that_another_has_left() {
 }
 
 #[test]
-fn what_is_missing_is_told_and_no_fault() {
+fn what_is_missing_is_reported_and_no_fault() {
     let bench = Bench::new(1, "");
     let said = bench.say(&["--gpu", "5"]);
     assert_eq!(said.code, Some(3), "{}", said.out);

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::node::{Metrics, Node, PATIENCE, Setup};
 
-/// A folder that stands for the host, with a kernel log that tests write.
+/// A folder that acts as the host, with a kernel log that tests write.
 struct Host {
     root: TempDir,
     sequence: u64,
@@ -27,7 +27,7 @@ impl Host {
         host
     }
 
-    /// The driver is loaded (anew).
+    /// The driver is loaded (again).
     fn load_module(&self) {
         let folder = self.root.path().join("sys/module/nvidia");
         let _ = fs::remove_dir_all(&folder);
@@ -97,7 +97,7 @@ fn errors(m: &Metrics, gpu: &str, xid: &str) -> Option<f64> {
 }
 
 #[test]
-fn a_fault_in_the_kernel_log_is_counted_once_and_told_in_full() {
+fn a_fault_in_the_kernel_log_is_counted_once_and_reported_in_full() {
     let mut host = Host::new();
     let node = host.start(EIGHT);
     let m = node.metrics();
@@ -167,9 +167,9 @@ fn what_was_counted_before_a_restart_is_listed_and_not_counted_again() {
     host.log(&format!("NVRM: Xid (PCI:{at}): 119, pid=1, name=a, Timeout"));
     node.wait_metrics("the fault", |m| errors(m, "2", "119") == Some(1.0));
     assert!(node.terminate().0.success());
-    host.log(&format!("NVRM: Xid (PCI:{at}): 48, pid=1, name=a, while nobody watched"));
+    host.log(&format!("NVRM: Xid (PCI:{at}): 48, pid=1, name=a, while the daemon was down"));
     let again = host.watched(host.setup(EIGHT).with_state_of(&node));
-    let m = again.wait_metrics("what nobody saw", |m| errors(m, "2", "48") == Some(1.0));
+    let m = again.wait_metrics("what happened meanwhile", |m| errors(m, "2", "48") == Some(1.0));
     assert_eq!(errors(&m, "2", "119"), Some(0.0));
     let old: Vec<(u64, bool)> = events(&again)
         .iter()
@@ -322,12 +322,12 @@ fn a_gpu_that_asks_for_a_reset_is_unhealthy_until_it_had_one() {
     node.wait_metrics("one is well again", |m| m.all("gpu_healthy", &[]) == [1.0, 0.0, 1.0]);
     // The driver's five, and the reset itself.
     node.wait_for("the events", |node| events(node).len() == 6);
-    let told = events(&node);
-    let mut kinds: Vec<&str> = told.iter().filter_map(|e| e["mnemonic"].as_str()).collect();
+    let listed = events(&node);
+    let mut kinds: Vec<&str> = listed.iter().filter_map(|e| e["mnemonic"].as_str()).collect();
     kinds.retain(|mnemonic| !mnemonic.is_empty());
     kinds.sort_unstable();
     assert_eq!(kinds, ["drain_and_reset", "dram_retirement", "fatal_poison", "gpu_reset", "none"]);
-    assert_eq!(told.iter().filter(|e| e["kind"] == "gpu_reset").count(), 1);
+    assert_eq!(listed.iter().filter(|e| e["kind"] == "gpu_reset").count(), 1);
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn a_lost_gpu_does_not_keep_the_events_of_the_others_away() {
     node.wait_metrics("events are asked for", registered);
     node.sim().open_gate("lose").unwrap();
     node.wait_metrics("GPU 1 is lost", |m| m.value("gpu_up", &[("gpu", "1")]) == Some(0.0));
-    node.wait_said(&["asked for anew"]);
+    node.wait_said(&["registered in a new event set"]);
     node.sim().open_gate("fault").unwrap();
     node.wait_metrics("a fault of GPU 0", |m| {
         m.value("gpu_xid_errors_total", &[("gpu", "0"), ("xid", "43")]) >= Some(1.0)
@@ -345,10 +345,10 @@ fn a_lost_gpu_does_not_keep_the_events_of_the_others_away() {
 }
 
 #[test]
-fn what_a_fault_changes_is_read_as_soon_as_it_is_told() {
+fn what_a_fault_changes_is_read_as_soon_as_it_is_reported() {
     // So that no visit of its own time comes while the test waits.
     let slow = ["SAMPLER__SLOW_INTERVAL", "SAMPLER__RARE_INTERVAL", "SAMPLER__NVLINK_INTERVAL"];
-    let setup = Setup::new("tests/scenarios/told.toml");
+    let setup = Setup::new("tests/scenarios/fault-reported.toml");
     let node = slow.into_iter().fold(setup, |setup, interval| setup.with(interval, "10m")).start();
     node.wait_ready();
     let gpu = [("gpu", "0")];

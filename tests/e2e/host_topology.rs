@@ -56,7 +56,7 @@ fn matches_first(m: &Metrics) -> Option<f64> {
 }
 
 #[test]
-fn each_gpu_is_told_with_its_node_its_cpus_and_its_network() {
+fn each_gpu_is_reported_with_its_node_its_cpus_and_its_network() {
     let host = Host::new();
     let declared = host.path("declared.json");
     fs::write(&declared, "{}").unwrap();
@@ -101,7 +101,7 @@ fn each_gpu_is_told_with_its_node_its_cpus_and_its_network() {
 }
 
 #[test]
-fn a_change_is_told_at_once_and_after_a_restart() {
+fn a_change_is_reported_at_once_and_after_a_restart() {
     let host = Host::new();
     let mut node = host.setup().start();
     node.wait_metrics("it is as first seen", |m| matches_first(m) == Some(1.0));
@@ -144,11 +144,14 @@ fn a_file_that_hangs_holds_up_one_process_alone() {
     node.wait_metrics("it is heard again", |m| up(m) == Some(1.0));
 }
 
-/// Files of NVIDIA's libraries that a process has mapped.
+/// Files of NVIDIA's libraries that a process has mapped; the simulated library is both.
 fn nvidia_libraries(pid: i32) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    files.filter(|file| file.contains("libnvidia") || file.contains("libcuda")).map(str::to_owned).collect()
+    files
+        .filter(|file| ["libnvidia", "libcuda", "libsimgpu"].iter().any(|name| file.contains(name)))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The child of the daemon that runs this internal command, if there is one now.

@@ -1,4 +1,4 @@
-//! The canary's own process on a GPU is nobody's work.
+//! The canary's own process on a GPU is not counted as work.
 
 use std::cell::Cell;
 use std::fs;
@@ -48,7 +48,7 @@ fn the_canarys_process_is_not_counted_and_keeps_no_gpu_busy() {
     assert_eq!(m.all("gpu_mig_compute_processes", &[]), [0.0, 1.0]);
     assert!(m.all("gpu_process_memory_used_bytes", &[("pid", "4300001")]).is_empty());
     assert_eq!(m.all("gpu_process_memory_used_bytes", &[]).len(), 2);
-    assert!(m.all("gpu_last_busy_timestamp_seconds", &[("gpu", "2")]).is_empty(), "nobody was at work there");
+    assert!(m.all("gpu_last_busy_timestamp_seconds", &[("gpu", "2")]).is_empty(), "no work there");
     assert_eq!(m.all("gpu_processes_dropped", &[]), [0.0, 0.0, 0.0]);
 }
 
@@ -64,7 +64,7 @@ fn what_tells_when_a_gpu_was_busy_is_read_also_if_it_is_not_to_be_published() {
 }
 
 #[test]
-fn a_run_of_the_canary_is_nobodys_work() {
+fn a_run_of_the_canary_is_not_counted_as_work() {
     // The process is a real one here, as the kernel shows it.
     let node = Setup::new("tests/scenarios/canary.toml")
         .with("HOST__ROOT", "/")
@@ -84,16 +84,16 @@ fn a_run_of_the_canary_is_nobodys_work() {
         let runs = m.value("gpu_canary_runs_total", &[("end", "finished")]);
         runs >= Some(4.0) && worked(m) > 0.0 && samples(m) > 0.0
     });
-    assert_eq!(most.get(), 0.0, "its process is nobody's");
+    assert_eq!(most.get(), 0.0, "its process has no owner");
     assert_eq!(m.value("gpu_busy_seconds_total", &[("gpu", "0")]), Some(0.0));
-    assert!(m.all("gpu_last_busy_timestamp_seconds", &[]).is_empty(), "nobody was at work");
+    assert!(m.all("gpu_last_busy_timestamp_seconds", &[]).is_empty(), "no work");
     assert!(m.value("gpu_exporter_cpu_seconds_total", &[("role", "canary")]) > Some(0.0), "but it cost");
     let (_, page) = node.get("/");
     assert!(page.contains("<dt>Canary</dt>") && page.contains("ok, "), "{page}");
 }
 
 #[test]
-fn a_run_by_hand_is_nobodys_work_either() {
+fn a_run_by_hand_is_not_counted_as_work_either() {
     let node = Setup::new("tests/scenarios/canary-by-hand.toml")
         .with("HOST__ROOT", "/")
         .with("CANARY__MODE", "on_demand")
@@ -106,11 +106,11 @@ fn a_run_by_hand_is_nobodys_work_either() {
     node.sim().open_gate("working").unwrap();
     node.wait_metrics("work", |m| m.value("gpu_utilization_ratio", &[("gpu", "0")]) == Some(0.9));
     let busy = |m: &Metrics| m.value("gpu_last_busy_timestamp_seconds", &[("gpu", "0")]).is_some();
-    node.hold("nobody is at work", Duration::from_secs(2), |node| !busy(&node.metrics()));
+    node.hold("no work yet", Duration::from_secs(2), |node| !busy(&node.metrics()));
     assert!(command.try_wait().unwrap().is_none(), "it is still at it");
     node.sim().close_gate("slow").unwrap();
     assert!(command.wait().unwrap().success());
-    node.wait_metrics("somebody else is", busy);
+    node.wait_metrics("other work is seen", busy);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn the_driver_is_not_free_while_a_canary_by_hand_has_it() {
     let folder = TempDir::new().unwrap();
     let lock_file = folder.path().join("canary.lock");
     let node = Setup::new("tests/scenarios/canary-own.toml")
-        .with("CANARY__INTERLOCK", lock_file.to_str().unwrap())
+        .with("CANARY__LOCK_FILE", lock_file.to_str().unwrap())
         .with("CANARY__MODE", "off")
         .start();
     node.wait_ready();

@@ -23,7 +23,8 @@ fn a_sampler_that_sends_garbage_is_counted_and_replaced() {
         node.wait_for(gate, |node| ends(node, gate) == Some(1.0));
         node.wait_for("a new sampler", |node| {
             let now = node.samplers();
-            now.len() == 1 && now != before && both_up(node)
+            let memory = node.metrics().all("gpu_memory_total_bytes", &[]);
+            now.len() == 1 && now != before && both_up(node) && memory.len() == 2
         });
         // Still values: a wrong one would differ.
         assert_eq!(node.metrics().all("gpu_memory_total_bytes", &[]), [150_754_820_096.0; 2], "{gate}");
