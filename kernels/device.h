@@ -5,7 +5,7 @@
 // - KERNEL: threads work together (barriers, shuffles, shared memory, mma). On the CPU all threads of a block
 //   run, by turns.
 // - RATE_KERNEL: every thread does the same work and none needs another's results. On the CPU only thread 0
-//   of each block runs, alone, and stands for all: `barrier()` does nothing, and what it does through
+//   of each block runs, alone, and is for all: `barrier()` does nothing, and what it does through
 //   `fma32`, `mma_*` and `warpgroup_mma` counts as often as the block has threads. Of an mma each thread of
 //   the warp (of a warpgroup_mma: each of its 128 threads) is given an equal part of its operations.
 // - SHARE_KERNEL: a block's work is divided among its threads by `lane()` and `lanes()`. On the CPU thread 0

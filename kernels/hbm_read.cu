@@ -6,7 +6,7 @@
 // Roofline: 2 x memory clock x width of the bus.
 //
 // Passes follow each other without a pause: blocks take tiles by turns over all passes together, so that no
-// block stands idle at the end of a pass. Each thread has eight reads of 16 bytes under way, 128 KiB a
+// block is idle at the end of a pass. Each thread has eight reads of 16 bytes under way, 128 KiB a
 // multiprocessor, several times what latency x bandwidth asks for.
 #include "read.h"
 

@@ -3,7 +3,7 @@
 
 #include "device.h"
 
-// Notes when thread 0 began, and then when it ended; between the two stands the work, behind barriers.
+// Notes when thread 0 began, and then when it ended; between the two is the work, behind barriers.
 struct Stopwatch {
     u64 cycles, ns;
 };

@@ -55,7 +55,7 @@ DEVICE void doubles(double x[2], u32 high, u32 low) {
 }
 
 // --- SDC_TENSOR: halves of either sign, 1 to 2 in steps of 1/16; sums are exact: 1/512
-// (so that none is zero, whose sign is nobody's promise) and multiples of 1/256.
+// (so that none is zero, whose sign is no other kernel's promise) and multiples of 1/256.
 
 DEVICE u32 half_pair_of(u32 random) { return (random & 0x83c083c0u) | 0x3c003c00u; }
 

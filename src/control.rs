@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_socket_that_nobody_answers_is_replaced() {
+    async fn only_a_socket_without_a_server_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         drop(UnixListener::bind(&path).unwrap());

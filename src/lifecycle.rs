@@ -49,7 +49,7 @@ pub fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
 /// Tells systemd, if it started us.
 pub fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "systemd could not be told");
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }
 

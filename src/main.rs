@@ -13,7 +13,7 @@ use gpu_node_exporter::commands::canary::Exit;
 use gpu_node_exporter::commands::canary::arguments::{Arguments, Format};
 use gpu_node_exporter::commands::doctor::cuda::{Answer, Cuda};
 use gpu_node_exporter::commands::{self, doctor, window};
-use gpu_node_exporter::control::orders::{self, in_words};
+use gpu_node_exporter::control::orders::{self, describe};
 use gpu_node_exporter::{control, lifecycle, serve};
 use host::stop::Stop;
 use model::catalog;
@@ -31,7 +31,7 @@ Examples:
   gpu-node-exporter check-config --config new.toml   try a configuration before it counts
   gpu-node-exporter snapshot --format json           what the running daemon publishes
   gpu-node-exporter metrics | less                   every metric, its labels and meaning
-  gpu-node-exporter doctor                           what works on this machine, and what mends the rest
+  gpu-node-exporter doctor                           what works on this machine, and how to fix the rest
   gpu-node-exporter doctor --cuda 12.8               whether programs of CUDA 12.8 run here
   gpu-node-exporter canary                           whether the free GPUs compute rightly and at their rate
   gpu-node-exporter topology                         where each GPU sits, and its fair share of CPUs
@@ -82,7 +82,7 @@ enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: SnapshotFormat,
     },
-    /// Look at this machine: what works, what does not, and the command that mends it
+    /// Look at this machine: what works, what does not, and the command that fixes it
     ///
     /// Asks the driver in a process of its own and never hangs; changes nothing; a daemon may run. Prints who
     /// asks and with which capabilities, libraries, kernel module and device files, whether each metric works,
@@ -117,7 +117,7 @@ enum Command {
     /// Let go of the driver so that it can be unloaded or upgraded, and take it up again
     ///
     /// SIGUSR1 to the main process releases as well:
-    /// `systemctl kill --kill-whom=main -s USR1 gpu-node-exporter`
+    /// `systemctl kill --kill-who=main -s USR1 gpu-node-exporter`
     Driver {
         #[command(subcommand)]
         what: DriverOrder,
@@ -243,8 +243,8 @@ fn main() -> ExitCode {
         Command::Driver { what } => with_config(overrides, |loaded| {
             with_socket(&loaded, |socket| match what {
                 DriverOrder::Release => orders::release(socket, &loaded.config.canary.lock_file),
-                DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| in_words(&status)),
-                DriverOrder::Status => orders::ask(socket, "driver status").map(|status| in_words(&status)),
+                DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| describe(&status)),
+                DriverOrder::Status => orders::ask(socket, "driver status").map(|status| describe(&status)),
             })
         }),
         Command::Gpm { what } => with_config(overrides, |loaded| {
@@ -253,7 +253,7 @@ fn main() -> ExitCode {
                 GpmOrder::On => "gpm on",
             };
             with_socket(&loaded, |socket| {
-                orders::ask(socket, request).map(|status| orders::gpm_in_words(&status).to_owned())
+                orders::ask(socket, request).map(|status| orders::describe_gpm(&status).to_owned())
             })
         }),
         Command::Window { what } => {
@@ -333,18 +333,18 @@ fn examine(config: &Config, format: ReportFormat) -> ExitCode {
 }
 
 fn runs_cuda(config: &Config, wanted: Cuda, format: ReportFormat) -> ExitCode {
-    let told = doctor::runs_cuda(config, wanted);
-    let text = match (format, told.answer) {
-        (ReportFormat::Json, _) => match serde_json::to_string(&told) {
+    let judgement = doctor::runs_cuda(config, wanted);
+    let text = match (format, judgement.answer) {
+        (ReportFormat::Json, _) => match serde_json::to_string(&judgement) {
             Ok(text) => text,
             Err(error) => return fail(EXIT_FAILED, &error),
         },
-        (_, Answer::Yes) => format!("yes: {}", told.rule),
-        (_, Answer::MinorVersion) => format!("yes, by {}", told.rule),
-        (_, Answer::No) => format!("no: {}", told.rule),
-        (_, Answer::Unknown) => format!("unknown: {}", told.rule),
+        (_, Answer::Yes) => format!("yes: {}", judgement.rule),
+        (_, Answer::MinorVersion) => format!("yes, by {}", judgement.rule),
+        (_, Answer::No) => format!("no: {}", judgement.rule),
+        (_, Answer::Unknown) => format!("unknown: {}", judgement.rule),
     };
-    judged(matches!(told.answer, Answer::Yes | Answer::MinorVersion), &format!("{text}\n"))
+    judged(matches!(judgement.answer, Answer::Yes | Answer::MinorVersion), &format!("{text}\n"))
 }
 
 /// Prints, and says by the exit code whether all is well.

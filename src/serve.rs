@@ -270,10 +270,10 @@ async fn serve_control(
                 let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
                 let (config, canary, switch) =
                     (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
-                let obeyed =
-                    orders::obey(&request, &switch).or_else(|| orders::manual_canary(&request, &inbox));
+                let handled = orders::handle_request(&request, &switch)
+                    .or_else(|| orders::manual_canary(&request, &inbox));
                 async move {
-                    match obeyed {
+                    match handled {
                         Some(answer) => answer,
                         None if orders::asks_for_canary(&request) => {
                             places.run(move || orders::canary(&config, &canary, &switch, &board)).await

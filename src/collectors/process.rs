@@ -97,7 +97,7 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
 /// to have used, of samplers the rest.
 fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
-    let (ended, (canaries, ended_canaries), (lookers, ended_lookers)) =
+    let (ended, (canaries, ended_canaries), (topology_children, ended_topology)) =
         sources.canary_children.look(|alive, cpu| {
             let canaries = known(alive, cpu);
             sources.topology_children.look(|alive, cpu| {
@@ -110,13 +110,13 @@ fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
         });
     match ended {
         Ok(ended) => {
-            let ended = (ended - ended_canaries - ended_lookers).max(0.0);
+            let ended = (ended - ended_canaries - ended_topology).max(0.0);
             family(rows, Role::Sampler, &sources.samplers.get(), ended, &mut published.samplers);
         }
         Err(error) => tracing::warn!(%error, "cannot read the CPU time of ended samplers"),
     }
     family(rows, Role::Canary, &canaries, ended_canaries, &mut published.canaries);
-    family(rows, Role::Topology, &lookers, ended_lookers, &mut published.topology_children);
+    family(rows, Role::Topology, &topology_children, ended_topology, &mut published.topology_children);
 }
 
 /// Children of one kind: process ids of those alive, CPU seconds of the others.

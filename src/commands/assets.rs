@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_where_they_are_told_to() {
+    fn links_lead_to_the_configured_addresses() {
         let wanted = Arguments {
             grafana_url: Some(url("https://g.my.net/sub/").unwrap()),
             runbook_url: Some(url("http://wiki/gpu").unwrap()),

@@ -1,5 +1,5 @@
 //! `gpu-node-exporter doctor`: what this machine and this user let the exporter do, and the one command that
-//! mends each thing that is wrong. Changes nothing, and never hangs: the driver is asked in a child process
+//! fixes each thing that is wrong. Changes nothing, and never hangs: the driver is asked in a child process
 //! (`ask`), and not at all while the daemon has released it or finds it stuck.
 
 pub mod ask;
@@ -80,10 +80,10 @@ fn kernel_module(sight: &ModuleState, answers: bool) -> Finding {
     let trouble = if answers { Verdict::Note } else { Verdict::Wrong };
     match sight {
         ModuleState::Unknown => {
-            Finding::new(topic, Verdict::Note, "whether it is loaded cannot be told: no /sys/module".into())
+            Finding::new(topic, Verdict::Note, "whether it is loaded is unknown: no /sys/module".into())
         }
         ModuleState::Absent => {
-            Finding::new(topic, trouble, "nvidia is not loaded".into()).mend("sudo modprobe nvidia".into())
+            Finding::new(topic, trouble, "nvidia is not loaded".into()).fix("sudo modprobe nvidia".into())
         }
         ModuleState::Loaded(load) if load.version.is_empty() => {
             Finding::new(topic, Verdict::Well, "nvidia is loaded; it does not tell its version".into())
@@ -107,7 +107,7 @@ fn libraries(host: &Host, config: &Config, sight: &ModuleState, answers: bool) -
     };
     let mut findings = vec![match nvml.as_slice() {
         [] => Finding::new("libnvidia-ml", trouble, "not found where libraries usually are".into())
-            .mend("ldconfig -p | grep libnvidia-ml   # then name it with --nvml-library".into()),
+            .fix("ldconfig -p | grep libnvidia-ml   # then name it with --nvml-library".into()),
         found => Finding::new("libnvidia-ml", Verdict::Well, named(found)),
     }];
     findings.push(match library::search(host, library::CUDA).as_slice() {
@@ -120,7 +120,7 @@ fn libraries(host: &Host, config: &Config, sight: &ModuleState, answers: bool) -
     {
         let text =
             format!("the module is {loaded}, libnvidia-ml on disk {on_disk}: upgraded without a reload");
-        findings.push(Finding::new("versions", Verdict::Wrong, text).mend("sudo reboot".into()));
+        findings.push(Finding::new("versions", Verdict::Wrong, text).fix("sudo reboot".into()));
     }
     let declared = config.driver.expected_version.trim();
     if let Some(loaded) = loaded.filter(|loaded| !declared.is_empty() && *loaded != declared) {
@@ -138,7 +138,7 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
         let about = hung.gpu.map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
         let text = format!("{} does not return{about}: the driver hangs there", hung.call);
         findings.push(
-            Finding::new(topic, Verdict::Wrong, text).mend("sudo dmesg | grep -i -e nvrm -e xid".into()),
+            Finding::new(topic, Verdict::Wrong, text).fix("sudo dmesg | grep -i -e nvrm -e xid".into()),
         );
     }
     if let Some(pid) = asked.left {
@@ -146,7 +146,7 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
         findings.push(Finding::new(topic, Verdict::Note, text));
     }
     if let Some((error, text)) = &asked.away {
-        let mend = match error {
+        let fix = match error {
             Some(DriverError::LibRmVersionMismatch) => Some("sudo reboot"),
             Some(DriverError::DriverNotLoaded) => {
                 Some("nvidia-smi   # says whether library or module is missing")
@@ -155,8 +155,8 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
             _ => None,
         };
         let finding = Finding::new(topic, Verdict::Wrong, format!("does not answer: {text}"));
-        findings.push(match mend {
-            Some(command) => finding.mend(command.into()),
+        findings.push(match fix {
+            Some(command) => finding.fix(command.into()),
             None => finding,
         });
         return findings;
@@ -177,7 +177,7 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     for (gpu, text) in &asked.attach_failed {
         let text = format!("GPU {gpu} gives no handle: {text}");
         findings.push(
-            Finding::new("GPUs", Verdict::Wrong, text).mend("nvidia-smi -q -d PAGE_RETIREMENT,ECC".into()),
+            Finding::new("GPUs", Verdict::Wrong, text).fix("nvidia-smi -q -d PAGE_RETIREMENT,ECC".into()),
         );
     }
     let expected = config.health.expected_gpus as usize;
@@ -185,7 +185,7 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
         None => Finding::new("GPUs", Verdict::Wrong, "the driver does not tell how many".into()),
         Some(listed) if listed < expected => {
             let text = format!("{listed} listed, health.expected_gpus is {expected}");
-            Finding::new("GPUs", Verdict::Wrong, text).mend("lspci -d 10de: -nn".into())
+            Finding::new("GPUs", Verdict::Wrong, text).fix("lspci -d 10de: -nn".into())
         }
         Some(0) => Finding::new("GPUs", Verdict::Note, "the driver lists none".into()),
         Some(listed) => Finding::new("GPUs", Verdict::Well, format!("{listed} listed")),
@@ -204,21 +204,21 @@ fn metric_findings(metrics: &[families::Family]) -> Vec<Finding> {
     if !failed.is_empty() {
         let text = format!("{} failed, with their reasons below: {}", failed.len(), named(&failed));
         findings.push(
-            Finding::new("metrics", Verdict::Wrong, text).mend("sudo dmesg | grep -i -e nvrm -e xid".into()),
+            Finding::new("metrics", Verdict::Wrong, text).fix("sudo dmesg | grep -i -e nvrm -e xid".into()),
         );
     }
     let refused: Vec<_> = of(families::Standing::NotPermitted).collect();
     if !refused.is_empty() {
         let text = format!("{} not permitted to this user: {}", refused.len(), named(&refused));
         let profiling = refused.iter().any(|family| family.why.contains("nvmlGpm"));
-        let mend = match profiling {
+        let fix = match profiling {
             true => {
                 "echo options nvidia NVreg_RestrictProfilingToAdminUsers=0 | sudo tee \
                  /etc/modprobe.d/nvidia-profiling.conf   # from the next load of the module on"
             }
             false => "sudo gpu-node-exporter doctor   # shows what root may read",
         };
-        findings.push(Finding::new("metrics", Verdict::Note, text).mend(mend.into()));
+        findings.push(Finding::new("metrics", Verdict::Note, text).fix(fix.into()));
     }
     findings
 }

@@ -1,4 +1,4 @@
-//! Requests that read files: a disk that hangs holds up a few of them and nobody else.
+//! Requests that read files: a disk that hangs holds up a few of them and no other request.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,9 +26,9 @@ const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Obeys a request that changes something, or tells how that stands; `None` if it is of another kind. The
+/// Handles a request that changes or reads the state of the driver; `None` if it is of another kind. The
 /// answer is the [`DriverStatus`] as JSON.
-pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
+pub fn handle_request(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
     let words: Vec<&str> = request.split_whitespace().collect();
     match words[..] {
         ["driver", "release"] => switch.release(Mono::now(), unix_seconds()),
@@ -41,7 +41,7 @@ pub fn obey(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
     Some(json(&switch.status(Mono::now())))
 }
 
-/// Tells how the canary stands: `canary status`. It looks at files, and so may wait for them. The answer is
+/// The status of the canary: `canary status`. It reads files, and so may wait for them. The answer is
 /// [`crate::collectors::canary::state::CanaryStatus`] as JSON.
 pub fn canary(
     config: &Config,
@@ -78,13 +78,13 @@ pub fn announce_manual_canary(socket: &Path, uuid: &str, has: bool) -> io::Resul
     fetch(socket, &format!("canary {word} {uuid}")).map(drop)
 }
 
-fn json(told: &impl Serialize) -> Result<Bytes, String> {
-    let mut bytes = serde_json::to_vec(told).map_err(|error| error.to_string())?;
+fn json(answer: &impl Serialize) -> Result<Bytes, String> {
+    let mut bytes = serde_json::to_vec(answer).map_err(|error| error.to_string())?;
     bytes.push(b'\n');
     Ok(bytes.into())
 }
 
-/// How the running daemon's canary stands.
+/// The status of the running daemon's canary.
 pub fn ask_canary(socket: &Path) -> io::Result<CanaryStatus> {
     Ok(serde_json::from_slice(&fetch(socket, "canary status")?)?)
 }
@@ -128,22 +128,22 @@ pub fn release(socket: &Path, interlock: &Path) -> io::Result<String> {
         Use::Releasing => Err(io::Error::other(format!(
             "the driver is not released yet: {}. A process in a driver call is never killed, because that \
              can wedge a GPU; it ends when its call returns, or with the node. `gpu-node-exporter driver \
-             status` tells how it stands, `gpu-node-exporter driver resume` takes the release back",
+             status` shows its state, `gpu-node-exporter driver resume` takes the release back",
             holders(&status.holders)
         ))),
-        Use::InUse => Err(io::Error::other("somebody else has taken the driver up again")),
+        Use::InUse => Err(io::Error::other("another client has resumed the use of the driver")),
     }
 }
 
 const RESUMES: &str = "Nothing is measured until the kernel module was unloaded and is loaded again, or \
     `gpu-node-exporter driver resume`.";
 
-/// The state of the driver's use in words.
-pub fn in_words(status: &DriverStatus) -> String {
+/// The state of the driver's use, as text.
+pub fn describe(status: &DriverStatus) -> String {
     let module = match status.module_loaded {
         Some(true) => "The kernel module is loaded.",
         Some(false) => "The kernel module is not loaded.",
-        None => "Whether the kernel module is loaded cannot be told.",
+        None => "Whether the kernel module is loaded is unknown.",
     };
     let since = status.released_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let since = since.map(text::duration).unwrap_or_default();
@@ -160,8 +160,8 @@ pub fn in_words(status: &DriverStatus) -> String {
     }
 }
 
-/// Whether the profiling counters are read, in words.
-pub fn gpm_in_words(status: &DriverStatus) -> &'static str {
+/// Whether the profiling counters are read, as text.
+pub fn describe_gpm(status: &DriverStatus) -> &'static str {
     match status.gpm {
         true => "The profiling counters are read again, where the GPU has them.",
         false => {
@@ -188,7 +188,7 @@ mod tests {
     fn requests_reach_the_switch_and_others_are_left_to_others() {
         let switch = Switch::new(true, Duration::ZERO);
         let ask = |request| -> DriverStatus {
-            serde_json::from_slice(&obey(request, &switch).unwrap().unwrap()).unwrap()
+            serde_json::from_slice(&handle_request(request, &switch).unwrap().unwrap()).unwrap()
         };
         assert_eq!(ask("driver status").driver, Use::InUse);
         assert_eq!(ask("driver  release").driver, Use::Releasing);
@@ -198,7 +198,7 @@ mod tests {
         assert!(!ask("gpm off").gpm && !switch.take_requests().gpm);
         assert!(ask("gpm on").gpm && switch.take_requests().gpm);
         for other in ["status", "driver", "driver fly", "gpm", "gpm off now"] {
-            assert!(obey(other, &switch).is_none(), "{other}");
+            assert!(handle_request(other, &switch).is_none(), "{other}");
         }
     }
 
@@ -213,9 +213,9 @@ mod tests {
             holders: vec![Holder { pid: 5, stuck: Some(stuck) }],
             gpm: true,
         };
-        let text = in_words(&status);
+        let text = describe(&status);
         assert!(text.contains("2 min ago: process 5 is stuck in nvmlInit for 61 s."), "{text}");
         let free = DriverStatus { driver: Use::Released, holders: Vec::new(), module_loaded: None, ..status };
-        assert!(in_words(&free).contains("is released") && in_words(&free).contains("cannot be told"));
+        assert!(describe(&free).contains("is released") && describe(&free).contains("is unknown"));
     }
 }

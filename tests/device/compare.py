@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares gpu-node-exporter with NVML and nvidia-smi on a machine with GPUs, and measures what it costs.
 
-Starts the exporter as root and, if it is root itself, as the unprivileged user nobody. For each it takes
+Starts the exporter as root and, if it is root itself, as an unprivileged user. For each it takes
 rounds of scrapes while NVML is read beside it, and writes
 
-  compare-root.md, compare-nobody.md   every series: exporter, NVML, nvidia-smi, tolerance, verdict
-  calls-root-vs-nobody.md              what each driver call answered to either user
+  compare-root.md, compare-unprivileged.md   every series: exporter, NVML, nvidia-smi, tolerance, verdict
+  calls-root-vs-unprivileged.md              what each driver call answered to either user
   cost.md                              CPU, memory, time in driver calls, scrape latency (root)
   metrics-root.txt, snapshot-root.json pages as served
   daemons.log                          what the two daemons logged
@@ -46,7 +46,7 @@ import smi
 from daemon import Daemon, Page
 from series import CLOCK_EVENTS, History, Spec, Unanswered, Value
 
-# How often NVML is read beside the exporter, in seconds, by tier. Links are dear (some 0.1 s a GPU): one GPU at a
+# How often NVML is read beside the exporter, in seconds, by tier. Links are expensive (some 0.1 s a GPU): one GPU at a
 # time, with a pause after each.
 POLL = {"fast": 0.1, "normal": 0.1, "slow": 1.0, "rare": 1.0, "once": 10.0, "identity": 10.0, series_links.LINKS: 1.0}
 ROUND_SECONDS = 3.0
@@ -224,7 +224,7 @@ def published(spec: Spec, page: Page, gpu: int, uuid: str) -> Value | None:
 def read_between(spec: Spec, page: Page, gpu: int, uuid: str, at: float) -> tuple[float, float]:
     """When the exporter read the value that the page shows."""
     began = page.get("gpu_exporter_sample_timestamp_seconds", gpu=str(gpu), uuid=uuid, tier=spec.tier)
-    # A visit of the dearest tier takes some 40 ms.
+    # A visit of the most expensive tier takes some 40 ms.
     return (at, at) if began is None else (began, began + 0.05)
 
 
@@ -458,13 +458,13 @@ def outcomes(snapshot: dict, specs: list[Spec]) -> dict[tuple[int, str, str], tu
                 labels = dict(spec.labels) | {"gpu": str(index), "uuid": uuid}
                 there = (spec.metric, tuple(sorted(labels.items()))) in have
             whole = gaps.get(("nvmlDeviceGetFieldValues", spec.metric)) if "FieldValues" in spec.call else None
-            result[key] = ("answered", "") if there else whole or ("no series and no gap told", gpu["text"])
+            result[key] = ("answered", "") if there else whole or ("no series and no gap reported", gpu["text"])
     return result
 
 
-def calls_report(header: str, root: dict, nobody: dict, specs: list[Spec], pages: dict[str, Page]) -> tuple[str, list[str]]:
-    """Side by side: what each call answered to root and to nobody."""
-    a, b = outcomes(root, specs), outcomes(nobody, specs)
+def calls_report(header: str, root: dict, unprivileged: dict, specs: list[Spec], pages: dict[str, Page]) -> tuple[str, list[str]]:
+    """Side by side: what each call answered to root and to the unprivileged user."""
+    a, b = outcomes(root, specs), outcomes(unprivileged, specs)
     absent = ("not asked", "")
     keys = sorted(a.keys() | b.keys())
     differing = [k for k in keys if a.get(k, absent)[0] != b.get(k, absent)[0]]
@@ -473,10 +473,10 @@ def calls_report(header: str, root: dict, nobody: dict, specs: list[Spec], pages
         if k not in differing:
             counts[a[k][0]] = counts.get(a[k][0], 0) + 1
     out = [header, f"- {len(keys)} calls (each GPU, each metric it feeds): {len(keys) - len(differing)} answered "
-           f"alike to root and nobody, {len(differing)} differently",
+           f"alike to root and unprivileged, {len(differing)} differently",
            "- alike: " + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())),
            ""]  # fmt: skip
-    for user, snapshot in (("root", root), ("nobody", nobody)):
+    for user, snapshot in (("root", root), ("unprivileged", unprivileged)):
         states = [f"GPU {g['gpu']} {g['state']}" for g in snapshot["gpus"] if g["state"] != "up"]
         wrong = [f"{c['collector']}: {c['text']}" for c in snapshot["collectors"] if not c["up"] or c["text"]]
         out.append(f"- {user}: driver {snapshot['driver']['state']}; GPUs not up: {', '.join(states) or 'none'}; "
@@ -487,19 +487,19 @@ def calls_report(header: str, root: dict, nobody: dict, specs: list[Spec], pages
                 for name, labels in page.series if not name.endswith("_info")}  # fmt: skip
 
     functions = {user: set(cost.by_label(page, "gpu_exporter_driver_calls_total", "call")) for user, page in pages.items()}
-    only = {"root": functions["root"] - functions["nobody"], "nobody": functions["nobody"] - functions["root"]}
-    out.append(f"- NVML functions called: {len(functions['root'])} as root, {len(functions['nobody'])} as nobody"
+    only = {"root": functions["root"] - functions["unprivileged"], "unprivileged": functions["unprivileged"] - functions["root"]}
+    out.append(f"- NVML functions called: {len(functions['root'])} as root, {len(functions['unprivileged'])} as unprivileged user"
                + "".join(f"; only as {u}: {', '.join(sorted(v))}" for u, v in only.items() if v))  # fmt: skip
-    here, there = names(pages["root"]), names(pages["nobody"])
-    out.append(f"- series: {len(here)} as root, {len(there)} as nobody, {len(here & there)} of the same name and labels")
+    here, there = names(pages["root"]), names(pages["unprivileged"])
+    out.append(f"- series: {len(here)} as root, {len(there)} as unprivileged user, {len(here & there)} of the same name and labels")
     out += [f"  - only as root: `{s}`" for s in sorted(here - there)[:40]]
-    out += [f"  - only as nobody: `{s}`" for s in sorted(there - here)[:40]]
+    out += [f"  - only as unprivileged user: `{s}`" for s in sorted(there - here)[:40]]
     info = {u: dict(next(iter(p.all("gpu_driver_info")), ({}, 0))[0]) for u, p in pages.items()}
-    for label in sorted(info["root"].keys() | info["nobody"].keys()):
-        x, y = info["root"].get(label, ""), info["nobody"].get(label, "")
+    for label in sorted(info["root"].keys() | info["unprivileged"].keys()):
+        x, y = info["root"].get(label, ""), info["unprivileged"].get(label, "")
         if x != y:
-            out.append(f"  - `gpu_driver_info{{{label}}}`: `{x}` as root, `{y}` as nobody")
-    columns = ["| GPU | call | metric | root | nobody | reason |", "|---|---|---|---|---|---|"]
+            out.append(f"  - `gpu_driver_info{{{label}}}`: `{x}` as root, `{y}` as unprivileged user")
+    columns = ["| GPU | call | metric | root | unprivileged | reason |", "|---|---|---|---|---|---|"]
 
     def line(k: tuple[int, str, str]) -> str:
         x, y = a.get(k, absent), b.get(k, absent)
@@ -509,7 +509,7 @@ def calls_report(header: str, root: dict, nobody: dict, specs: list[Spec], pages
     out += [*columns, *map(line, differing)] if differing else ["None."]
     out += ["", "## GPU 0, every call", "", *columns, *(line(k) for k in keys if k[0] == 0), ""]
     untold = sum("no gap" in o[0] for o in a.values())
-    return "\n".join(out), [f"calls: {len(keys) - len(differing)} of {len(keys)} answered alike to root and nobody, "
+    return "\n".join(out), [f"calls: {len(keys) - len(differing)} of {len(keys)} answered alike to root and unprivileged, "
                             f"{len(differing)} differently; {untold} with neither series nor gap (root)"]  # fmt: skip
 
 
@@ -560,7 +560,7 @@ def main(arguments: list[str]) -> int:
         if options.require_smi:
             return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    users = ["root", "nobody"] if os.geteuid() == 0 else [os.environ.get("USER", "user")]
+    users = ["root", "unprivileged"] if os.geteuid() == 0 else [os.environ.get("USER", "user")]
     extra = ["--nvml-library", str(options.nvml_library.resolve())] if options.nvml_library else []
     summary: list[str] = []
     failed = False
@@ -595,7 +595,7 @@ def main(arguments: list[str]) -> int:
             say(*lines)
             daemon.terminate()
         for user in users:
-            # The rare tier more often than by default, so that its values are read anew while comparing.
+            # The rare tier more often than by default, so that its values are read again while comparing.
             often = {"SAMPLER__RARE_INTERVAL": "10s", "SAMPLER__NVLINK_INTERVAL": "10s"}
             daemon = daemons[user] = Daemon(binary, folder, user, extra, often)
             say(f"## {user}", f"ready, every GPU read, after {daemon.wait_ready():.2f} s")
@@ -620,10 +620,10 @@ def main(arguments: list[str]) -> int:
                 f"processes left: {ended['left'] or 'none'}" + ("" if ended["ok"] else "  FAILED"))  # fmt: skip
         failed |= options.require_smi and bool(tool.failures)
         if len(users) == 2:
-            head = header("Driver calls as root and as nobody", poller, arguments, "root and as nobody", binary)
-            report, lines = calls_report(head, snapshots["root"], snapshots["nobody"], specs, pages)
-            (options.out / "calls-root-vs-nobody.md").write_text(report)
-            say("## root and nobody", *lines)
+            head = header("Driver calls as root and as unprivileged user", poller, arguments, "root and as unprivileged user", binary)
+            report, lines = calls_report(head, snapshots["root"], snapshots["unprivileged"], specs, pages)
+            (options.out / "calls-root-vs-unprivileged.md").write_text(report)
+            say("## root and unprivileged", *lines)
         logs = "".join(f"==> {user}\n{d.log.read_text(errors='replace')[-500_000:]}\n" for user, d in daemons.items())
         (options.out / "daemons.log").write_text(logs)
     print(f"\n{'FAILED' if failed else 'ALL AGREES'}; reports in {options.out.name}")

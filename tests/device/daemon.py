@@ -1,4 +1,4 @@
-"""The exporter under test: starting it as root or as nobody, scraping it, looking at its processes."""
+"""The exporter under test: starting it as root or as an unprivileged user, scraping it, looking at its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 Key = tuple[str, tuple[tuple[str, str], ...]]
 _LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?$")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -70,12 +70,12 @@ class Daemon:
         env = os.environ | {f"GPU_NODE_EXPORTER__{key}": value for key, value in settings.items()}
         command = [str(binary), "serve", "--listen", f"127.0.0.1:{self.port}", "--state-dir", str(home), *extra]
         more: dict = {}
-        if user == "nobody":
-            os.chown(home, NOBODY, NOBODY)
+        if user == "unprivileged":
+            os.chown(home, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
             if shutil.which("setpriv"):
-                command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
+                command = ["setpriv", f"--reuid={UNPRIVILEGED_ID}", f"--regid={UNPRIVILEGED_ID}", "--clear-groups", *command]
             else:
-                more = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+                more = {"user": UNPRIVILEGED_ID, "group": UNPRIVILEGED_ID, "extra_groups": []}
         self.started = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -121,7 +121,7 @@ class Daemon:
         return Page.parse(body.decode())
 
     def page(self) -> Page:
-        """The same with what is told in JSON alone."""
+        """The same with what is reported in JSON alone."""
         page = self.scrape()
         for metric in self.snapshot()["metrics"]:
             if "value" in metric:

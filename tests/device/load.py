@@ -4,7 +4,7 @@
 Tells on standard output, a JSON object a line, what it does: `ready` when the GPU is about to work, `tick` when a
 piece of the work has ended (`done`: so much since the beginning, in the kind's unit; `unix` and `mono`: when;
 `hertz`: clock of the multiprocessors meanwhile; `busy`: seconds in which the piece ran), `end` with the whole.
-Ends by itself after --seconds, on SIGTERM, and when its standard input closes: then whoever started it is gone.
+Ends by itself after --seconds, on SIGTERM, and when its standard input closes: then its parent is gone.
 
   fma     FP32 multiply-adds on every lane, without a gap; done is in floating-point operations
   tensor  bfloat16 matrix products by torch, without a gap; done is in floating-point operations
@@ -229,7 +229,7 @@ def over_pcie(device: Device, seconds: float, inward: bool) -> None:
     here, there = device.pinned(piece), device.alloc(piece, 0)
     device.finish()
     move = device.to_device if inward else lambda d, h, size, stream: device.to_host(h, d, size, stream)
-    # The copies that measure the batch count as well: whoever reads counters takes `warm_up` off.
+    # The copies that measure the batch count as well: readers of counters subtract `warm_up`.
     tell("warm_up", done=8.0 * piece)
     copies(device, seconds, piece, lambda stream: move(there, here, piece, stream))
 

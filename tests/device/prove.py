@@ -9,8 +9,8 @@
   xid     an illegal write: how soon it is counted and listed, and that it counts once
   cost    CPU, memory, driver time, series; cheap calls beside the exporter
   canary  its rates, spread and costs; that it yields to a job and judges nothing beside one
-  living  the daemon beside real work: canaries of its own, owners, the driver released, GPM lent, the host told
-  doctor  `doctor` as root and as nobody; a record of page and machine at default settings
+  living  the daemon beside real work: canaries of its own, owners, the driver released, GPM released, the host reported
+  doctor  `doctor` as root and as an unprivileged user; a record of page and machine at default settings
 
 Each runs in a process of its own and is bounded in time; one that fails hides no other. Writes into --out:
 NAME.json of each proof, prove.json and prove.md of all, logs/. Exit status: 0 if nothing failed, 1 if something
@@ -44,15 +44,15 @@ CHECKS = {
 }  # fmt: skip
 
 
-TOLD_TO_END = "the whole was told to end"
+TERMINATED = "the whole run was terminated"
 
 
 class Stopped(BaseException):
-    """Told to end."""
+    """Terminated by a signal."""
 
 
 def stop(*_: object) -> None:
-    raise Stopped("told to end")
+    raise Stopped("terminated")
 
 
 def one(name: str, options) -> int:
@@ -126,7 +126,7 @@ def prove(name: str, arguments: list[str], options) -> dict:
         late = f"had not ended after {limit:.0f} s"
         end_all(process)
     except Stopped:
-        late = TOLD_TO_END
+        late = TERMINATED
         end_all(process, 20)
     try:
         document = json.loads(result.read_text())
@@ -148,21 +148,21 @@ def machine(options) -> dict:
     ask = ("import pynvml as n, json; n.nvmlInit(); t=lambda x: x.decode() if isinstance(x, bytes) else x; "
            "print(json.dumps({'driver': t(n.nvmlSystemGetDriverVersion()), 'gpus': "
            "[t(n.nvmlDeviceGetName(n.nvmlDeviceGetHandleByIndex(i))) for i in range(n.nvmlDeviceGetCount())]}))")  # fmt: skip
-    told = {
+    facts = {
         "utc": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S}", "cpus": os.cpu_count(), "kernel": platform.release(),
         "uid": os.geteuid(), "options": {k: v for k, v in vars(options).items() if not isinstance(v, Path)},
     }  # fmt: skip
     try:
         done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60)
-        told |= json.loads(done.stdout)
+        facts |= json.loads(done.stdout)
     except (ValueError, subprocess.TimeoutExpired):
-        told |= {"driver": "does not answer", "gpus": []}
+        facts |= {"driver": "does not answer", "gpus": []}
     try:
         version = subprocess.run([str(options.binary.resolve()), "--version"], capture_output=True, text=True, timeout=20)
-        told["exporter"] = version.stdout.strip()
+        facts["exporter"] = version.stdout.strip()
     except (OSError, subprocess.TimeoutExpired) as problem:
-        told["exporter"] = str(problem)
-    return told
+        facts["exporter"] = str(problem)
+    return facts
 
 
 def summary(head: dict, results: list[dict], left: list[str]) -> str:
@@ -243,10 +243,10 @@ def main(arguments: list[str]) -> int:
             left.remove(name)
             write()
             print(table(document["rows"], f"{name}: {document['verdict']}, {document['seconds']:.0f} s"), flush=True)
-            if document.get("late") == TOLD_TO_END:
+            if document.get("late") == TERMINATED:
                 break
     except (Stopped, KeyboardInterrupt):
-        print("told to end", flush=True)
+        print("terminated", flush=True)
     write()
     failed = [r["check"] for r in results if r["verdict"] == FAIL]
     print(f"\nfailed: {', '.join(failed) or 'none'}; not run: {', '.join(left) or 'none'}; results in {options.out}")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Proves on real GPUs that the exporter agrees with NVML and nvidia-smi, as root and as nobody, and measures
+# Proves on real GPUs that the exporter agrees with NVML and nvidia-smi, as root and as an unprivileged user, and measures
 # its cost:   tests/device/run.sh BINARY OUTDIR [more options of compare.py]
 # Needs root, python3 with nvidia-ml-py and torch. About four minutes. Changes no setting of any GPU.
 set -eu

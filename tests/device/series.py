@@ -73,7 +73,7 @@ class Spec:
         return self.absolute + self.relative * abs(value)
 
     def tolerance_text(self) -> str:
-        """The tolerance in words."""
+        """The tolerance as text."""
         parts = [f"{self.absolute:g}"] if self.absolute else []
         parts += [f"{self.relative * 100:g} %"] if self.relative else []
         text = " + ".join(parts) if parts else "exact"

@@ -72,9 +72,9 @@ def _while_sessions(call: str, sessions: Callable, latency: Callable) -> Callabl
     return read
 
 
-def _word(words: list[tuple[str, str]], wanted: str) -> Callable[[str], float]:
-    """nvidia-smi's word for a state as 1 or 0; a word that nobody knows is no answer."""
-    known = {word: state for state, word in words}
+def _word(pairs: list[tuple[str, str]], wanted: str) -> Callable[[str], float]:
+    """nvidia-smi's word for a state as 1 or 0; an unknown word is no answer."""
+    known = {name: state for state, name in pairs}
     return lambda said: float(known[word] == wanted) if (word := said.strip().lower()) in known else _unknown(said)
 
 

@@ -130,10 +130,10 @@ def _cluster(info: object) -> str:
 
 
 def _fault(mask: int, shift: int, four_bits: bool) -> float:
-    told = mask >> shift & (0xF if four_bits else 0x3)
-    if told == 0 or (not four_bits and told == 3):
+    code = mask >> shift & (0xF if four_bits else 0x3)
+    if code == 0 or (not four_bits and code == 3):
         raise Unanswered("the fabric does not tell")
-    return float(told != 1) if four_bits else float(told == 1)
+    return float(code != 1) if four_bits else float(code == 1)
 
 
 def _joined(info: object) -> object:

@@ -279,12 +279,17 @@ fn a_clock_is_given_time_to_rise_before_it_is_measured() {
 fn checks_on_demand_are_made_too() {
     let checks = [CanaryCheck::Overlap, CanaryCheck::Transform];
     let canary = Plan::new("L4", "").checks(&checks).run();
-    let CheckFigures::Overlapped(told) = &canary.measured(CanaryCheck::Overlap).found else { panic!() };
-    assert!(told.serial > 1.3 * told.separate && told.serial > 1.3 * told.rotating, "{told:?}");
-    assert!(told.kernels[0] > 1.5 * told.kernels[1], "{told:?}");
-    let CheckFigures::Transformed(told) = &canary.measured(CanaryCheck::Transform).found else { panic!() };
-    assert!(told.count > 0 && told.kernel > 0.0 && told.cpu > 0.0);
-    assert!(told.max_relative_error > 0.0 && told.max_relative_error < 1e-5, "{told:?}");
+    let CheckFigures::Overlapped(overlap) = &canary.measured(CanaryCheck::Overlap).found else { panic!() };
+    assert!(
+        overlap.serial > 1.3 * overlap.separate && overlap.serial > 1.3 * overlap.rotating,
+        "{overlap:?}"
+    );
+    assert!(overlap.kernels[0] > 1.5 * overlap.kernels[1], "{overlap:?}");
+    let CheckFigures::Transformed(transform) = &canary.measured(CanaryCheck::Transform).found else {
+        panic!()
+    };
+    assert!(transform.count > 0 && transform.kernel > 0.0 && transform.cpu > 0.0);
+    assert!(transform.max_relative_error > 0.0 && transform.max_relative_error < 1e-5, "{transform:?}");
     assert!(canary.heard.iter().all(|r| !matches!(r, ChildReport::Measured(m) if m.mismatches.wrong > 0)));
 }
 
@@ -303,7 +308,7 @@ fn copies_to_a_second_gpu_are_verified_there() {
 }
 
 #[test]
-fn every_fault_is_told_with_step_code_and_call_and_nothing_more_is_asked() {
+fn every_fault_is_reported_with_step_code_and_call_and_nothing_more_is_asked() {
     for code in
         [214, 220, 226, 304, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 802, 803, 911, 916, 999]
     {
@@ -315,17 +320,17 @@ fn every_fault_is_told_with_step_code_and_call_and_nothing_more_is_asked() {
             }
             _ => None,
         });
-        let Some((CanaryStep::FirstLaunch, told, name, "cuLaunchKernel")) = fault else {
+        let Some((CanaryStep::FirstLaunch, reported, name, "cuLaunchKernel")) = fault else {
             panic!("{code}: {:#?}", canary.heard)
         };
-        assert_eq!(told, code);
+        assert_eq!(reported, code);
         assert!(name.starts_with("CUDA_ERROR_") && !name.ends_with(&code.to_string()), "{name}");
         assert_eq!(canary.state.calls_of("cuDevicePrimaryCtxRelease_v2"), 0);
     }
 }
 
 #[test]
-fn what_is_no_fault_of_the_gpu_is_told_as_such() {
+fn what_is_no_fault_of_the_gpu_is_reported_as_such() {
     use CanarySkip as S;
     for (function, code, reason) in [
         ("cuDevicePrimaryCtxRetain", 46, S::DeviceUnavailable),
@@ -340,8 +345,8 @@ fn what_is_no_fault_of_the_gpu_is_told_as_such() {
     ] {
         let step = format!("[[step]]\nfunction = \"{function}\"\nerror = {code}\n");
         let canary = Plan::new("L4", &step).run();
-        let (told, text) = canary.unable();
-        assert_eq!(told, reason, "{function} {code}: {text}");
+        let (skip, text) = canary.unable();
+        assert_eq!(skip, reason, "{function} {code}: {text}");
         assert!(
             !canary.heard.iter().any(|report| matches!(report, ChildReport::Fault { .. })),
             "{function} {code}"
@@ -455,7 +460,7 @@ fn another_device_than_the_one_ordered_is_refused() {
 }
 
 #[test]
-fn nobody_who_is_to_yield_works_blind() {
+fn a_canary_that_must_yield_does_not_run_blind() {
     let gone = "[[step]]\nfunction = \"nvmlDeviceGetComputeRunningProcesses_v3\"\nerror = 3\n";
     let canary = Plan::new("L4", gone).run();
     assert_eq!(canary.unable().0, CanarySkip::Unread);
@@ -484,22 +489,25 @@ fn a_wrong_result_is_named_and_tried_again() {
         let wrong =
             format!("[[step]]\ngpu = 0\nwrong = {{ sm = 17, unit = \"fp32\", lane = {lane}, bit = 21 }}\n");
         let canary = Plan::new("L4", &wrong).checks(&[check]).run();
-        let told = &canary.measured(check).mismatches;
-        assert_eq!((told.wrong, told.zeroed), (1, 0), "{told:?}");
-        let first = &told.first[0];
+        let mismatches = &canary.measured(check).mismatches;
+        assert_eq!((mismatches.wrong, mismatches.zeroed), (1, 0), "{mismatches:?}");
+        let first = &mismatches.first[0];
         assert_eq!((first.smid, first.unit.as_str(), first.warp_lane), (Some(17), "fp32", Some(place)));
         assert_ne!(first.expected, first.got);
-        assert!(told.reruns >= 3 && told.wrong_reruns == told.reruns, "{told:?}");
+        assert!(mismatches.reruns >= 3 && mismatches.wrong_reruns == mismatches.reruns, "{mismatches:?}");
     }
     let stuck = "[[step]]\ngpu = 0\nmemory_wrong = { offset = 4096, bit = 3 }\n";
     let canary = Plan::new("L4", stuck).checks(&[CanaryCheck::HbmWalk]).run();
-    let told = &canary.measured(CanaryCheck::HbmWalk).mismatches;
-    assert_eq!((told.first[0].offset, told.first[0].expected ^ told.first[0].got), (Some(4096), 8));
-    assert!(told.wrong_reruns == 3, "{told:?}");
+    let mismatches = &canary.measured(CanaryCheck::HbmWalk).mismatches;
+    assert_eq!(
+        (mismatches.first[0].offset, mismatches.first[0].expected ^ mismatches.first[0].got),
+        (Some(4096), 8)
+    );
+    assert!(mismatches.wrong_reruns == 3, "{mismatches:?}");
     let copied = "[[step]]\ngpu = 0\ncopy_wrong = { direction = \"to_gpu\", offset = 64, bit = 1 }\n";
     let canary = Plan::new("L4", copied).checks(&[CanaryCheck::Pcie]).run();
-    let told = &canary.measured(CanaryCheck::Pcie).mismatches;
-    assert_eq!((told.first[0].unit.as_str(), told.first[0].offset), ("to_gpu", Some(64)));
+    let mismatches = &canary.measured(CanaryCheck::Pcie).mismatches;
+    assert_eq!((mismatches.first[0].unit.as_str(), mismatches.first[0].offset), ("to_gpu", Some(64)));
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn it_runs_by_itself_on_idle_gpus_and_says_what_it_found() {
 }
 
 #[test]
-fn it_does_not_run_on_a_gpu_that_somebody_uses() {
+fn it_does_not_run_on_a_gpu_in_use() {
     let node = setup(SCENARIO).start();
     node.sim().open_gate("job").unwrap();
     node.wait_metrics("the job", |m| {
@@ -113,7 +113,7 @@ fn it_does_not_run_on_a_gpu_that_somebody_uses() {
 }
 
 #[test]
-fn it_stays_away_while_somebody_holds_the_interlock() {
+fn it_stays_away_while_the_interlock_is_held() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("canary.lock");
     let held = Flock::lock(File::create(&path).unwrap(), FlockArg::LockExclusive).unwrap();
@@ -153,7 +153,7 @@ fn a_run_is_abandoned_when_a_job_comes() {
 }
 
 #[test]
-fn a_run_that_hangs_is_told_and_followed_by_none_on_that_gpu_until_it_ends() {
+fn a_run_that_hangs_is_reported_and_followed_by_none_on_that_gpu_until_it_ends() {
     let node = hanging().start();
     node.wait_ready();
     node.sim().open_gate("hang").unwrap();
@@ -233,7 +233,7 @@ fn releasing_the_driver_ends_a_run_and_keeps_it_away() {
     long_run(&node);
     let output = node.command(&["driver", "release"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Two collectors tell of it: which of them is on the page first is open.
+    // Two collectors report it: which of them is on the page first is open.
     let m = node.wait_metrics("the run is abandoned", |m| {
         let paused = m.value("gpu_driver_paused", &[]) == Some(1.0);
         runs(m, "abandoned") >= 1.0 && processes(m) == 0.0 && paused

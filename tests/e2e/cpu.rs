@@ -174,10 +174,7 @@ fn without_privileges_the_state_says_so_and_all_else_goes_on() {
         let said = doctor(&node, without_privileges);
         assert!(said.contains("not permitted, by this user: context_switches"), "{said}");
         let recovered = ["sysctl kernel.perf_event_paranoid=0", "--cap-add PERFMON"];
-        assert!(
-            said.contains("no CAP_PERFMON") && recovered.iter().any(|mend| said.contains(mend)),
-            "{said}"
-        );
+        assert!(said.contains("no CAP_PERFMON") && recovered.iter().any(|fix| said.contains(fix)), "{said}");
         let output = node.command(&["doctor"]).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains("not permitted, by the daemon") && said.contains("systemctl edit"), "{said}");
@@ -185,7 +182,7 @@ fn without_privileges_the_state_says_so_and_all_else_goes_on() {
 }
 
 #[test]
-fn a_filter_of_system_calls_that_refuses_is_told() {
+fn a_filter_of_system_calls_that_refuses_is_reported() {
     let node = setup().restrained(under_a_filter).start();
     node.wait_ready();
     let metrics = node.wait_metrics("states", |m| state(m, "page_faults").is_some());

@@ -17,7 +17,7 @@ fn doctor(node: &Node, args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_node_that_is_well_is_told_so_and_the_daemon_is_not_disturbed() {
+fn a_node_that_is_well_is_reported_so_and_the_daemon_is_not_disturbed() {
     let node = setup("tests/scenarios/still-8xh200.toml").start();
     node.wait_ready();
     let samplers = node.samplers();
@@ -63,11 +63,11 @@ fn a_call_that_does_not_return_is_named_and_not_waited_for() {
     assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("does not return on GPU 3") && said.contains("is left in that call"), "{said}");
-    assert!(said.contains("gpu_power_watts"), "the other seven are told all the same: {said}");
+    assert!(said.contains("gpu_power_watts"), "the other seven are reported all the same: {said}");
 }
 
 #[test]
-fn a_driver_that_hangs_at_once_is_told_and_one_that_is_stuck_is_left_alone() {
+fn a_driver_that_hangs_at_once_is_reported_and_one_that_is_stuck_is_left_alone() {
     let mut node = setup("tests/scenarios/hang-init.toml").start();
     node.wait_metrics("stuck", |m| m.value("gpu_driver_stuck", &[]) == Some(1.0));
     let (code, said) = doctor(&node, &[]);
@@ -80,7 +80,7 @@ fn a_driver_that_hangs_at_once_is_told_and_one_that_is_stuck_is_left_alone() {
 }
 
 #[test]
-fn a_library_that_is_missing_is_told_with_a_way_to_mend_it() {
+fn a_library_that_is_missing_is_reported_with_a_fix() {
     let node = setup("tests/scenarios/still-1xh200.toml").without_library().start();
     node.wait_ready();
     let (code, said) = doctor(&node, &[]);

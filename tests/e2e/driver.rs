@@ -94,7 +94,7 @@ fn a_mig_layout_change_leaves_no_stale_series() {
 }
 
 #[test]
-fn a_gpu_lost_before_the_start_is_told_and_does_not_keep_the_daemon_from_being_ready() {
+fn a_gpu_lost_before_the_start_is_reported_and_does_not_keep_the_daemon_from_being_ready() {
     let node = Node::start("tests/scenarios/lost-handle.toml");
     let m = node.metrics();
     assert_eq!(m.all("gpu_up", &[]), [1.0, 1.0, 1.0, 0.0]);
@@ -120,7 +120,7 @@ fn what_a_driver_could_not_tell_at_first_is_asked_again() {
 }
 
 #[test]
-fn an_instance_made_anew_with_the_same_ids_is_another_one() {
+fn an_instance_created_again_with_the_same_ids_is_another_one() {
     let node = Node::start("tests/scenarios/mig-recreated.toml");
     let mig_uuid = |m: &super::node::Metrics| {
         m.0.iter()
@@ -135,7 +135,7 @@ fn an_instance_made_anew_with_the_same_ids_is_another_one() {
 }
 
 #[test]
-fn a_layout_that_cannot_be_read_is_kept_and_nothing_stands_twice() {
+fn a_layout_that_cannot_be_read_is_kept_and_nothing_is_listed_twice() {
     let node = Node::start("tests/scenarios/mig-unreadable.toml");
     node.sim().open_gate("fails").unwrap();
     let errors = |m: &super::node::Metrics| {
@@ -216,7 +216,7 @@ fn order(node: &Node, words: &[&str]) -> (bool, String) {
     (answer.status.success(), String::from_utf8(said).unwrap())
 }
 
-/// Nothing is measured, who the GPUs are is told, and nothing raises an alarm.
+/// Nothing is measured, the identity of GPUs is reported, and nothing raises an alarm.
 fn paused(m: &super::node::Metrics) -> bool {
     m.value("gpu_driver_paused", &[]) == Some(1.0)
         && m.value("gpu_exporter_samplers", &[]) == Some(0.0)
@@ -254,7 +254,7 @@ fn unload_module(node: &Node) {
 }
 
 #[test]
-fn a_released_driver_is_held_by_nobody_and_taken_up_on_request() {
+fn a_released_driver_is_held_by_no_process_and_taken_up_on_request() {
     let node = Node::start("tests/scenarios/still-1xh200.toml");
     assert!(library_is_mapped(&node), "the look for it works");
     let (ok, said) = order(&node, &["driver", "release"]);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::node::Setup;
 
 /// Series that come as they come: which tier of which GPU is first to find out something depends on who gets
-/// the right to make dear calls first.
+/// the right to make expensive calls first.
 const LEFT_OUT: &[&str] = &["gpu_exporter_driver_calls_total{", "gpu_exporter_driver_call_seconds_total{"];
 
 /// Families whose values depend on time or on the machine; their names and labels are compared all the same.
@@ -46,8 +46,8 @@ const MOVING: &[&str] = &[
 ];
 
 fn golden(scenario: &str) {
-    // Whom a simulated process works for is asked of a host that has no such process: when that is told, and as what,
-    // is for tests of its own.
+    // The owner of a simulated process is looked up on a host that has no such process: when it is reported, and as
+    // what, is for tests of its own.
     let scenario_file = format!("tests/scenarios/{scenario}.toml");
     let node = Setup::new(&scenario_file).with("OWNERS__ENABLED", "false").start();
     // A window needs two visits, and the node is looked at last.
@@ -66,9 +66,9 @@ fn golden(scenario: &str) {
     });
     let (status, page) = node.get("/metrics");
     assert_eq!(status, 200);
-    let told = |line: &&str| !LEFT_OUT.iter().any(|name| line.starts_with(name));
-    let mut seen: String = page.lines().filter(told).map(|line| still(line) + "\n").collect();
-    seen.insert_str(0, &format!("# {scenario}: `~` stands for a value that moves.\n"));
+    let kept = |line: &&str| !LEFT_OUT.iter().any(|name| line.starts_with(name));
+    let mut seen: String = page.lines().filter(kept).map(|line| still(line) + "\n").collect();
+    seen.insert_str(0, &format!("# {scenario}: `~` is a value that moves.\n"));
     compare(&golden_path(scenario), &seen);
 }
 

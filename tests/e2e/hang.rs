@@ -64,7 +64,7 @@ fn a_pair_of_gpus_that_hangs_with_one_of_them_is_no_second_sick_one() {
     let samplers = node.samplers();
     let of_pair = [("call", "nvmlDeviceGetTopologyCommonAncestor")];
     let stuck = "gpu_exporter_node_call_stuck_seconds";
-    node.wait_metrics("the pair hangs, and it is told", |m| m.value(stuck, &of_pair) > Some(0.5));
+    node.wait_metrics("the pair hangs, and it is reported", |m| m.value(stuck, &of_pair) > Some(0.5));
     hang_gpu_3(&node);
     node.hold("the others go on", Duration::from_secs(2), |node| {
         let up = node.metrics().all("gpu_up", &[]);
@@ -169,7 +169,7 @@ fn with_the_products_own_deadlines_no_value_of_the_others_is_older_than_two_seco
         .start();
     node.wait_ready();
     node.sim().open_gate("hang").unwrap();
-    // One GPU holds the right to make dear calls, and never gives it back.
+    // One GPU holds the right to make expensive calls, and never gives it back.
     node.wait_for("GPU 3 hangs", |node| node.sim().calls_held() > 0);
     let started = std::time::Instant::now();
     node.hold("fresh and quick", Duration::from_secs(6), |node| {
@@ -188,7 +188,7 @@ fn gpus_whose_handles_hang_at_the_start_come_when_the_calls_return() {
     let node = Setup::new("tests/scenarios/hang-handles.toml").start();
     node.wait_ready();
     let m = node.wait_metrics("six of eight", |m| m.all("gpu_up", &[]).iter().sum::<f64>() == 6.0);
-    assert_eq!(m.all("gpu_up", &[("uuid", "")]), [0.0, 0.0], "told by index alone");
+    assert_eq!(m.all("gpu_up", &[("uuid", "")]), [0.0, 0.0], "reported by index alone");
     assert_eq!(m.value("gpu_devices_expected", &[]), Some(8.0));
     node.sim().open_gate("release").unwrap();
     node.wait_metrics("all eight", |m| m.all("gpu_up", &[]) == [1.0; 8]);

@@ -101,7 +101,7 @@ fn mig_devices_are_named_by_their_uuids() {
 }
 
 #[test]
-fn a_driver_that_hangs_is_told_and_not_waited_for() {
+fn a_driver_that_hangs_is_reported_and_not_waited_for() {
     let node = Setup::new("tests/scenarios/hang-init.toml").start();
     node.wait_metrics("stuck", |m| m.value("gpu_driver_stuck", &[]) == Some(1.0));
     let started = Instant::now();

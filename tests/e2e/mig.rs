@@ -1,4 +1,4 @@
-//! MIG: instances, what still fits, the declared layout, and a GPU that is cut anew again and again.
+//! MIG: instances, what still fits, the declared layout, and a GPU that is repartitioned again and again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -70,7 +70,7 @@ fn a_mixed_layout_shows_what_is_used_free_and_stranded() {
     assert_eq!(
         by(&m, "gpu_mig_memory_total_bytes", "0", "profile").len(),
         2,
-        "who has nobody to ask tells none"
+        "without a source, none is reported"
     );
 
     let slices = |name| by(&m, name, "0", "gpu")[0].1;
@@ -238,7 +238,7 @@ fn shape(m: &Metrics) -> Shape {
     };
     let instances = of("gpu_mig_placement_start", "gpu_instance", "profile");
     let devices = of("gpu_mig_info", "gpu_instance", "compute_instance");
-    // What an owner had of an instance is told for a while after it.
+    // What an owner had of an instance is reported for a while after it.
     let of_instances = m
         .0
         .iter()

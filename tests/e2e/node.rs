@@ -484,7 +484,7 @@ impl Metrics {
         let mut seen = std::collections::HashSet::new();
         for line in &lines {
             let series = line.rsplit_once(' ').expect("a value").0;
-            assert!(seen.insert(series), "{series} stands twice on the page");
+            assert!(seen.insert(series), "{series} is on the page twice");
         }
         Metrics(lines.into_iter().map(parse_line).collect())
     }

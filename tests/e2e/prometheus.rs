@@ -89,7 +89,7 @@ fn scraped_without_loss(target: std::net::SocketAddr) {
     assert_eq!(server.wait_number("count(gpu_info * on (uuid) group_left gpu_up)"), 8.0);
 }
 
-/// Stands between Prometheus and the daemon and takes the Accept header away, so that the answer is in
+/// A proxy between Prometheus and the daemon that removes the Accept header, so that the answer is in
 /// text format 0.0.4. Serves until the test's process ends. Gives its address.
 fn without_accept(daemon: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

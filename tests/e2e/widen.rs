@@ -47,7 +47,7 @@ fn widened(root: &Path) -> Node {
 const GPU: (&str, &str) = ("gpu", "0");
 
 #[test]
-fn links_and_fabric_are_told_with_what_is_wrong() {
+fn links_and_fabric_are_reported_with_what_is_wrong() {
     let root = host();
     let node = widened(root.path());
     let m = node.metrics();
@@ -94,7 +94,7 @@ fn links_and_fabric_are_told_with_what_is_wrong() {
 }
 
 #[test]
-fn errors_and_repairs_are_told() {
+fn errors_and_repairs_are_reported() {
     let root = host();
     let m = widened(root.path()).metrics();
     let sram =
@@ -218,7 +218,7 @@ fn answers_that_newer_drivers_or_no_driver_should_give_are_missing_with_their_re
 }
 
 #[test]
-fn video_sessions_and_virtual_gpus_are_told() {
+fn video_sessions_and_virtual_gpus_are_reported() {
     let node = Node::start("tests/scenarios/video-vgpu.toml");
     let vgpu = ("vgpu_uuid", "00000000-0000-4000-9000-000000000001");
     let m = node.wait_metrics("a sample", |m| {

@@ -68,7 +68,7 @@ if [ -z "$nvml" ]; then
 	export GPU_NODE_EXPORTER__CPU__ENABLED=false
 	export GPU_SIM_SCENARIO=$scenario GPU_SIM_STATE=$PWD/.run/simgpu/state
 	nvml=$PWD/.run/simgpu/libnvidia-ml.so.1
-	# Its kernel log begins anew each time, so nothing is to be known of an earlier one.
+	# Its kernel log starts empty each time, so nothing is to be known of an earlier one.
 	state=.run/simgpu/kept
 	# Sooner than anybody wants it on real GPUs, so that there is something to see within a minute.
 	export GPU_NODE_EXPORTER__CANARY__INTERVAL=1m GPU_NODE_EXPORTER__CANARY__IDLE_FOR=5s

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_only_where_nobody_else_could_have_set_it() {
+    fn it_is_asked_only_where_no_other_process_could_have_set_it() {
         let of = |path: &str| super::super::cgroup::membership(format!("0::{path}\n").as_bytes());
         assert!(may_tell_job(&of("/")) && may_tell_job(&of("/system.slice/slurmd.service")));
         let job = of("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0");

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_told_apart() {
+    fn what_is_there_is_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubelet.sock");
         assert_eq!(look(&path), Ok(false));

@@ -134,9 +134,9 @@ fn fresh(facts: &GateFacts) -> Condition {
     match facts.age {
         None => condition(what, "no values", Allows::No(CanarySkip::Unread)),
         Some(age) if age > facts.fresh_for => {
-            condition(what, format!("{} old", in_words(age)), Allows::No(CanarySkip::Unread))
+            condition(what, format!("{} old", format_seconds(age)), Allows::No(CanarySkip::Unread))
         }
-        Some(age) => condition(what, format!("{} old", in_words(age)), Allows::Yes),
+        Some(age) => condition(what, format!("{} old", format_seconds(age)), Allows::Yes),
     }
 }
 
@@ -154,9 +154,9 @@ fn xid(facts: &GateFacts) -> Condition {
     match &facts.xid {
         Since::Never => condition(what, "none seen", Allows::Yes),
         Since::Ago(ago) if *ago < AFTER_XID => {
-            condition(what, format!("one {} ago", in_words(*ago)), Allows::No(CanarySkip::RecentXid))
+            condition(what, format!("one {} ago", format_seconds(*ago)), Allows::No(CanarySkip::RecentXid))
         }
-        Since::Ago(ago) => condition(what, format!("the last {} ago", in_words(*ago)), Allows::Yes),
+        Since::Ago(ago) => condition(what, format!("the last {} ago", format_seconds(*ago)), Allows::Yes),
         Since::Unknown(why) => condition(what, "", Allows::NotChecked(why.clone())),
     }
 }
@@ -232,13 +232,13 @@ fn utilization(facts: &GateFacts) -> Condition {
 }
 
 fn idle(facts: &GateFacts, idle_for: Duration) -> Condition {
-    let what = format!("without work for {}", in_words(idle_for));
+    let what = format!("without work for {}", format_seconds(idle_for));
     match facts.idle {
         None => condition(&what, "", Allows::NotChecked("only the daemon watches for how long".into())),
         Some(idle) if idle < idle_for => {
-            condition(&what, format!("for {}", in_words(idle)), Allows::No(CanarySkip::Busy))
+            condition(&what, format!("for {}", format_seconds(idle)), Allows::No(CanarySkip::Busy))
         }
-        Some(idle) => condition(&what, format!("for {}", in_words(idle)), Allows::Yes),
+        Some(idle) => condition(&what, format!("for {}", format_seconds(idle)), Allows::Yes),
     }
 }
 
@@ -266,7 +266,7 @@ fn duty(facts: &GateFacts) -> Condition {
     let what = "within the budget of GPU time";
     match facts.duty_wait {
         Some(wait) => {
-            condition(what, format!("spent, for {} more", in_words(wait)), Allows::No(CanarySkip::Duty))
+            condition(what, format!("spent, for {} more", format_seconds(wait)), Allows::No(CanarySkip::Duty))
         }
         None => condition(what, "some is left", Allows::Yes),
     }
@@ -277,7 +277,7 @@ fn mib(bytes: f64) -> f64 {
 }
 
 /// A time, rounded to seconds.
-fn in_words(time: Duration) -> String {
+fn format_seconds(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }
 

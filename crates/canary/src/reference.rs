@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn tensor_sums_are_exact_as_far_as_told() {
+    fn tensor_sums_are_exact_up_to_the_limit() {
         let shape = TensorShape { threads: 256, fma_low: 1, fma_high: 2, depth: 256 };
         assert_eq!(tensor_fma(&shape), 0x2_0000_0001);
         let most = tensor_turns_at_most(&shape, 3, 3);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_gives_no_rate() {
+    fn a_stopped_clock_gives_no_rate() {
         let mut rates = SmRates::default();
         rates.add(1.0, &[stamp(3, 0, 5), stamp(4, 5, 0), SmStamp { begin_cycles: 9, ..SmStamp::default() }]);
         assert!(rates.sms().iter().all(|sm| sm.work_per_cycle == 0.0 && sm.clock_hertz == 0.0));

@@ -76,7 +76,7 @@ pub fn markdown() -> String {
     }
     out.push_str(
         "\n## Groups\n\n\
-         `/metrics` serves the default set, and what `metrics.groups` switches on; `all` stands for every group. The \
+         `/metrics` serves the default set, and what `metrics.groups` switches on; `all` is every group. The \
          page, `/api/v1` and the alerts' data are not limited by groups. Series: what the group adds on a node of eight \
          H200s without MIG and with eight owners, about.\n\n\
          | group | series | what | metrics |\n|---|---|---|---|\n",

@@ -56,7 +56,7 @@ fn every_cause_is_looked_for() {
 }
 
 #[test]
-fn a_cause_that_comes_and_goes_is_not_told() {
+fn a_cause_that_comes_and_goes_is_not_reported() {
     let at = |seconds: u64| Mono(seconds * 1_000_000_000);
     let mut steady = Steady::default();
     assert_eq!(steady.found(Some(Cause::None), at(0)), None);

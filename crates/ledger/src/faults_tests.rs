@@ -280,7 +280,7 @@ fn old_lines_keep_their_order_while_gpus_become_known() {
 }
 
 #[test]
-fn a_line_of_a_gpu_that_nobody_lists_is_told_as_such() {
+fn a_line_of_a_gpu_that_no_source_lists_is_reported_as_such() {
     let mut b = Bench::new();
     b.list(2);
     for tier in [Tier::Once, Tier::Slow, Tier::Rare] {
@@ -310,7 +310,7 @@ fn an_event_of_the_driver_may_come_before_its_gpu() {
 }
 
 #[test]
-fn switch_faults_and_loads_are_told() {
+fn switch_faults_and_loads_are_reported() {
     let mut b = Bench::new();
     let line = KernelLine::Sxid { nvswitch: "3".into(), pci: "0000:c5:00".into(), code: 20034, fatal: true };
     b.kernel(KernelFact { old: false, line, text: "SXid".into() });
@@ -377,7 +377,7 @@ fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
 }
 
 #[test]
-fn a_fault_outlasts_a_restart_and_a_reset_that_nobody_watched_ends_it() {
+fn a_fault_outlasts_a_restart_and_an_unwatched_reset_ends_it() {
     use m::RecoveryAction as A;
     let asks = |b: &mut Bench, action: A| {
         let now = b.now;
@@ -519,7 +519,7 @@ fn nothing_is_said_of_gpus_while_the_driver_is_away() {
 proptest! {
     /// However the words of two sources fall in one window, the larger number counts.
     #[test]
-    fn of_n_and_m_told_in_a_window_the_larger_number_counts(order in prop::collection::vec(any::<bool>(), 0..40)) {
+    fn of_n_and_m_reported_in_a_window_the_larger_number_counts(order in prop::collection::vec(any::<bool>(), 0..40)) {
         let mut b = Bench::new();
         for nvml in &order {
             if *nvml { b.nvml(0, 31) } else { b.kmsg(0, 31) }

@@ -40,7 +40,7 @@ pub struct Topology {
     pub cores: Vec<CpuSet>,
     /// PCI devices of interest (GPUs, NVSwitches, network, storage) in the order of their addresses.
     pub devices: Vec<Device>,
-    /// Why something is not told.
+    /// Why something is unknown.
     pub notes: Vec<String>,
 }
 

@@ -18,7 +18,7 @@ pub struct Xid {
     /// What to do first.
     pub action: FaultAction,
     /// Whether the program that runs on the GPU can cause it: `yes`, `possible`, `rare`, `no`; empty if
-    /// nobody knows.
+    /// it is unknown.
     pub app_can_cause: &'static str,
     /// The document it is from; empty for a code that the table lacks.
     pub source: &'static str,

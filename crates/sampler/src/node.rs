@@ -44,19 +44,19 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     fast::start(shared);
     peers::start(shared);
     let mut node = NodeWorker { shared, nvml, caller, taken: shared.config.avoid.iter().copied().collect() };
-    for seat in &shared.config.known {
-        if !shared.config.avoid.contains(&seat.slot) {
-            node.attach(seat.slot, GpuAddress::Known(seat.clone()));
+    for gpu_slot in &shared.config.known {
+        if !shared.config.avoid.contains(&gpu_slot.slot) {
+            node.attach(gpu_slot.slot, GpuAddress::Known(gpu_slot.clone()));
         }
     }
     let mut cadence = Cadence::new(shared.config.intervals.slow, Duration::ZERO);
     let mut switches = Cadence::new(shared.config.intervals.rare, Duration::ZERO);
     let mut known = false;
     while !shared.stop.stopped() {
-        while let Ok((slot, seat)) = more.try_recv() {
+        while let Ok((slot, gpu_slot)) = more.try_recv() {
             node.taken.remove(&slot);
-            if let Some(seat) = seat {
-                node.attach(slot, GpuAddress::Known(seat));
+            if let Some(gpu_slot) = gpu_slot {
+                node.attach(slot, GpuAddress::Known(gpu_slot));
             }
         }
         if cadence.take(Mono::now()) {

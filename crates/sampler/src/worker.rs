@@ -117,7 +117,7 @@ impl Worker<'_> {
     fn acquire(&mut self) -> Result<(Device<'static>, Gpu), CallFailure> {
         let allowed = self.shared.config.init_deadline;
         let nvml = self.nvml;
-        let (device, seat) = match self.address.clone() {
+        let (device, gpu_slot) = match self.address.clone() {
             GpuAddress::Index(index) => {
                 let call = ("nvmlDeviceGetHandleByIndex_v2", index);
                 let device = self.caller.call_allowing(call, allowed, || nvml.device_by_index(index))?;
@@ -125,20 +125,20 @@ impl Worker<'_> {
                 let gpu = Gpu { gpu: index, uuid: "".into() };
                 (device, GpuSlot { slot: self.slot_number, gpu, pci_bus_id: pci.bus_id })
             }
-            GpuAddress::Known(seat) => {
-                let address = seat.pci_bus_id.as_str();
+            GpuAddress::Known(gpu_slot) => {
+                let address = gpu_slot.pci_bus_id.as_str();
                 let device = self
                     .caller
                     .call_allowing(BY_PCI_ADDRESS, allowed, || nvml.device_by_pci_bus_id(address))?;
-                (device, seat)
+                (device, gpu_slot)
             }
         };
         // Another GPU may have taken the known address.
         let uuid = self.caller.call("nvmlDeviceGetUUID", || device.uuid())?;
-        let gpu = Gpu { gpu: seat.gpu.gpu, uuid: uuid.as_str().into() };
-        let seat = GpuSlot { gpu: gpu.clone(), ..seat };
-        self.shared.send(&FromSampler::Attached(seat.clone()));
-        self.address = GpuAddress::Known(seat);
+        let gpu = Gpu { gpu: gpu_slot.gpu.gpu, uuid: uuid.as_str().into() };
+        let gpu_slot = GpuSlot { gpu: gpu.clone(), ..gpu_slot };
+        self.shared.send(&FromSampler::Attached(gpu_slot.clone()));
+        self.address = GpuAddress::Known(gpu_slot);
         Ok((device, gpu))
     }
 
@@ -147,13 +147,13 @@ impl Worker<'_> {
         let (error, text) = failure.error();
         match self.address.clone() {
             GpuAddress::Index(index) => self.shared.send(&FromSampler::AttachFailed { index, error, text }),
-            GpuAddress::Known(seat) => {
+            GpuAddress::Known(gpu_slot) => {
                 let gap = Gap {
                     call: BY_PCI_ADDRESS.into(),
                     metrics: vec![m::gpu_up.id()],
                     missing: failure.missing(),
                 };
-                let part = BatchKey { collector: Source::Nvml, gpu: Some(seat.gpu), tier: Tier::Fast };
+                let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu_slot.gpu), tier: Tier::Fast };
                 self.shared.report(Batch {
                     answered: false,
                     gaps: vec![gap],

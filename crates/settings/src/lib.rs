@@ -3,6 +3,9 @@
 //! [`settings`] declares every key once. [`load`](mod@load) reads the layers and checks each key on its own, so that
 //! one run names all errors.
 
+#![forbid(unsafe_code)]
+
+mod file;
 mod key;
 mod load;
 pub mod mig_layout;

@@ -123,7 +123,7 @@ impl Asker {
         };
         let (sender, answers) = sync_channel(1);
         let mut child = Supervised::start::<AnswerOrError<T>>(launch, move |answer| {
-            // Whoever asked may have given up. One answer is all there is.
+            // The caller may have given up. One answer is all there is.
             let _ = sender.send(answer);
             false
         })?;

@@ -1,4 +1,4 @@
-//! Sizes, links and devices in words, as every picture of the machine has them.
+//! Sizes, links and devices as text, as every picture of the machine has them.
 
 use model::topology::{Device, DeviceKind, LinkCapability};
 

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_told_there_is_one_group() {
+    fn where_nothing_is_known_there_is_one_group() {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
         let groups = CpuGroups::of_host(&host, &"0-3".parse().unwrap());

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_and_removals_of_the_module_are_told() {
+    fn loads_and_removals_of_the_module_are_reported() {
         for text in [
             "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04  Mon Jan  5 12:00:00 UTC 2026",
             "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U22-I3-H04-03-1)",

@@ -133,7 +133,7 @@ fn what_was_logged_before_is_old_once_and_for_ever() {
 }
 
 #[test]
-fn ten_thousand_lines_in_one_go_are_all_told() {
+fn ten_thousand_lines_in_one_go_are_all_reported() {
     let bench = Bench::new();
     bench.log(b"");
     let mut run = bench.start();

@@ -88,7 +88,7 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// Where the driver stands.
+/// How far the driver is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Use {
@@ -103,7 +103,7 @@ pub enum Use {
 /// The state of the driver's use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriverStatus {
-    /// Where the driver stands.
+    /// Whether it is in use or released.
     pub driver: Use,
     /// Since when it is, or is to be, released, in seconds since 1970.
     pub released_unix_seconds: Option<f64>,
@@ -222,7 +222,7 @@ impl Switch {
     }
 
     /// Whether a canary may be started. If so, it counts as holding the driver from now on, until
-    /// [`Switch::held_by_canary`] tells of it.
+    /// [`Switch::held_by_canary`] reports it.
     pub fn begin_canary(&self) -> bool {
         let mut state = self.state();
         state.starting = state.requested.released.is_none();

@@ -159,7 +159,7 @@ impl Running {
 }
 
 #[test]
-fn every_kind_of_owner_is_told_once_with_its_start() {
+fn every_kind_of_owner_is_reported_once_with_its_start() {
     let machine = Machine::new();
     let pod = UID.replace('-', "_");
     let scope = format!("/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-{ID}.scope");
@@ -209,7 +209,7 @@ fn every_kind_of_owner_is_told_once_with_its_start() {
 }
 
 #[test]
-fn an_environment_that_hangs_is_late_and_holds_nobody_up() {
+fn an_environment_that_hangs_is_late_and_delays_no_other_read() {
     let mut machine = Machine::new();
     machine.config.owners.read_timeout = Duration::from_millis(1500);
     for pid in 1..=6 {

@@ -54,7 +54,7 @@ mod tests {
     use model::topology::fixtures::machine;
 
     #[test]
-    fn both_forms_are_read_and_other_files_are_told() {
+    fn both_forms_are_read_and_other_files_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("declared.json");
         assert_eq!(read(Path::new("")), Ok(None));

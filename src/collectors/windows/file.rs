@@ -16,7 +16,7 @@ pub const MAX_BYTES: usize = 64 * 1024;
 const MAX_NAME: usize = 64;
 /// Longest reason that is kept, in bytes; it becomes a label.
 pub const MAX_REASON: usize = 200;
-/// Problems of one file that are told; more are counted.
+/// Problems of one file that are listed; more are counted.
 const MAX_PROBLEMS: usize = 8;
 const KEYS: [&str; 5] = ["kind", "reason", "start", "end", "for"];
 
@@ -163,7 +163,7 @@ pub fn is_name(name: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-/// What a name is made of, in words.
+/// What a name is made of, as text.
 pub const NAME_RULE: &str = "a name is 1 to 64 letters, digits, dots, dashes and underscores, of which the first is a letter or digit";
 
 #[cfg(test)]
@@ -207,8 +207,11 @@ mod tests {
         assert!(read(&vec![b'#'; MAX_BYTES + 1]).unwrap_err()[0].contains("larger"));
         assert!(read(b"\xff").unwrap_err()[0].contains("UTF-8"));
         let many: String = (0..1000).map(|n| format!("k{n} = 1\n")).collect();
-        let told = read(many.as_bytes()).unwrap_err();
-        assert!(told.len() == MAX_PROBLEMS + 1 && told.last().unwrap().contains("994 more"), "{told:?}");
+        let problems = read(many.as_bytes()).unwrap_err();
+        assert!(
+            problems.len() == MAX_PROBLEMS + 1 && problems.last().unwrap().contains("994 more"),
+            "{problems:?}"
+        );
     }
 
     #[test]

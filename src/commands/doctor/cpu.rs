@@ -1,5 +1,5 @@
-//! Which events can be counted on the CPUs here, and what stands in the way of the others. Each is opened once on one
-//! CPU and closed again; what the daemon says of itself counts more.
+//! Which events can be counted on the CPUs here, and what prevents the others. Each is opened once on one CPU and
+//! closed again; what the daemon says of itself counts more.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ const TOPIC: &str = "CPU events";
 struct Rights {
     /// `kernel.perf_event_paranoid`, where it can be read.
     paranoid: Option<i64>,
-    /// Whether it has CAP_PERFMON, or CAP_SYS_ADMIN, which stands for it.
+    /// Whether it has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it.
     capable: bool,
     /// Whether a filter of system calls is on it.
     filtered: bool,
@@ -41,7 +41,7 @@ impl Rights {
         }
     }
 
-    fn in_words(&self) -> String {
+    fn describe(&self) -> String {
         let paranoid = self.paranoid.map_or_else(|| "unknown".to_owned(), |level| level.to_string());
         let capable = if self.capable { "" } else { "no " };
         let filtered = if self.filtered { ", and a filter of system calls (seccomp) on it" } else { "" };
@@ -49,7 +49,7 @@ impl Rights {
     }
 
     /// The one command that permits it.
-    fn mend(&self, daemon: bool) -> String {
+    fn fix(&self, daemon: bool) -> String {
         let allowed = self.capable || self.paranoid.is_some_and(|level| level <= 0);
         match (allowed, self.filtered, daemon) {
             // It is the daemon that may not: its unit says what it may.
@@ -76,14 +76,14 @@ pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
         return vec![Finding::new(TOPIC, Verdict::Well, "not counted: cpu.enabled is false".into())];
     }
     let Some(cpus) = cpu_groups::online(host) else {
-        let text = "the CPUs that are on cannot be told: no /sys/devices/system/cpu/online";
+        let text = "the CPUs that are online are unknown: no /sys/devices/system/cpu/online";
         return vec![Finding::new(TOPIC, Verdict::Note, text.into())];
     };
-    let told = daemon.cpu_events();
-    let asks_daemon = !told.is_empty();
+    let reported = daemon.cpu_events();
+    let asks_daemon = !reported.is_empty();
     let who = if asks_daemon { "by the daemon" } else { "by this user" };
     let states: BTreeMap<PerfEvent, (PerfState, String)> = match asks_daemon {
-        true => told.into_iter().map(|(event, state)| (event, (state, String::new()))).collect(),
+        true => reported.into_iter().map(|(event, state)| (event, (state, String::new()))).collect(),
         false => {
             let kernel = Perf::new(Processor::of_host(host));
             let place = CounterScope { cpu: cpus.iter().next().unwrap_or(0), cgroup: None };
@@ -119,8 +119,8 @@ fn findings(
                 note(format!("this CPU or virtual machine has no counter (PMU) for {events}"))
             }
             PerfState::NotPermitted => {
-                let text = format!("not permitted, {who}: {events}. {}", rights.in_words());
-                note(text).mend(rights.mend(daemon))
+                let text = format!("not permitted, {who}: {events}. {}", rights.describe());
+                note(text).fix(rights.fix(daemon))
             }
             PerfState::Unknown => note(format!("not counted {who}{why}: {events}")),
         }
@@ -138,8 +138,8 @@ fn crowded(config: &Config, cpus: usize, room: usize) -> impl Iterator<Item = Fi
             events.len() * cpus,
             room * 2
         );
-        let mend = "sudo systemctl edit gpu-node-exporter   # [Service] LimitNOFILE=65536";
-        Finding::new(TOPIC, Verdict::Note, text).mend(mend.into())
+        let fix = "sudo systemctl edit gpu-node-exporter   # [Service] LimitNOFILE=65536";
+        Finding::new(TOPIC, Verdict::Note, text).fix(fix.into())
     });
     finding.into_iter()
 }
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn each_cause_has_its_command() {
-        assert!(rights(4, false, false).mend(false).contains("sysctl kernel.perf_event_paranoid=0"));
-        assert!(rights(2, true, true).mend(false).contains("--cap-add PERFMON"));
-        assert!(rights(2, false, false).mend(true).contains("systemctl edit"));
-        assert!(!rights(-1, false, false).mend(false).contains("sysctl"), "that is not what hinders");
-        let words = rights(4, false, true).in_words();
+        assert!(rights(4, false, false).fix(false).contains("sysctl kernel.perf_event_paranoid=0"));
+        assert!(rights(2, true, true).fix(false).contains("--cap-add PERFMON"));
+        assert!(rights(2, false, false).fix(true).contains("systemctl edit"));
+        assert!(!rights(-1, false, false).fix(false).contains("sysctl"), "that is not what hinders");
+        let words = rights(4, false, true).describe();
         assert!(words.contains("is 4") && words.contains("no CAP_PERFMON") && words.contains("seccomp"));
     }
 
@@ -172,7 +172,7 @@ mod tests {
         ];
         let found = findings(&states.into(), "by this user", &rights(2, false, false), false);
         let said: Vec<(Verdict, &str, bool)> =
-            found.iter().map(|f| (f.verdict, f.text.as_str(), f.mend.is_some())).collect();
+            found.iter().map(|f| (f.verdict, f.text.as_str(), f.fix.is_some())).collect();
         assert_eq!(said[0], (Verdict::Well, "counted by this user: page_faults", false));
         assert_eq!((said[1].0, said[1].2), (Verdict::Note, false));
         assert!(said[1].1.contains("PMU") && said[1].1.contains("cycles"));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_too_large_for_the_limit_is_told_so() {
+    fn a_machine_too_large_for_the_limit_is_a_note() {
         let config = Config::default();
         assert_eq!(crowded(&config, 2, 512).count(), 0);
         let finding = crowded(&config, 256, 512).next().unwrap();

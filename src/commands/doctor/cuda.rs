@@ -64,13 +64,13 @@ pub struct Judgement {
 
 /// Judges by the driver's version and the newest CUDA version it supports, as far as they are known.
 pub fn judge(wanted: Cuda, driver: Option<&str>, supports: Option<Cuda>) -> Judgement {
-    let told = |answer, rule| Judgement { answer, rule };
+    let judgement = |answer, rule| Judgement { answer, rule };
     let named = driver.unwrap_or("of unknown version");
     if let Some(supports) = supports.filter(|supports| *supports >= wanted) {
         let rule = format!(
             "driver {named} supports CUDA up to {supports}, and drivers run programs of every older version"
         );
-        return told(Answer::Yes, rule);
+        return judgement(Answer::Yes, rule);
     }
     let from = MINOR_VERSIONS_FROM.iter().find(|(major, _)| *major == wanted.major).map(|(_, from)| *from);
     let new_enough = from.zip(driver).and_then(|(from, driver)| at_least(driver, from));
@@ -81,7 +81,7 @@ pub fn judge(wanted: Cuda, driver: Option<&str>, supports: Option<Cuda>) -> Judg
                  {named}; not for features that need a newer driver, nor for PTX compiled at run time",
                 wanted.major
             );
-            told(Answer::MinorVersion, rule)
+            judgement(Answer::MinorVersion, rule)
         }
         (from, known) if supports.is_some() || known.is_some() => {
             let needs = match from {
@@ -96,9 +96,9 @@ pub fn judge(wanted: Cuda, driver: Option<&str>, supports: Option<Cuda>) -> Judg
                 wanted.major,
                 wanted.minor
             );
-            told(Answer::No, rule)
+            judgement(Answer::No, rule)
         }
-        _ => told(
+        _ => judgement(
             Answer::Unknown,
             "the driver's version and the CUDA version it supports are not known".into(),
         ),
@@ -155,9 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_is_told() {
-        let told = judge("14.0".parse().unwrap(), Some("580.159.04"), Some("13.0".parse().unwrap()));
-        assert!(told.rule.contains("cuda-compat-14-0") && told.rule.contains("up to 13.0"), "{}", told.rule);
+    fn the_judgement_names_the_rule() {
+        let judgement = judge("14.0".parse().unwrap(), Some("580.159.04"), Some("13.0".parse().unwrap()));
+        assert!(
+            judgement.rule.contains("cuda-compat-14-0") && judgement.rule.contains("up to 13.0"),
+            "{}",
+            judgement.rule
+        );
     }
 
     proptest! {

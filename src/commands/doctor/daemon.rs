@@ -23,9 +23,9 @@ const LONG: Duration = Duration::from_secs(1);
 /// Why the driver was not asked.
 #[derive(Debug)]
 pub struct NotAsked {
-    /// How that stands.
+    /// How serious that is.
     pub verdict: Verdict,
-    /// In words.
+    /// As text.
     pub text: String,
 }
 
@@ -49,27 +49,27 @@ impl Daemon {
         }
     }
 
-    /// How it stands.
+    /// What is known of it.
     pub fn findings(&self, config: &Config) -> Vec<Finding> {
         let topic = "daemon";
         let Some(snapshot) = &self.snapshot else {
             let finding = match &self.trouble {
                 None => Finding::new(topic, Verdict::Note, "not asked: control.socket is empty".into()),
                 Some(error) => {
-                    let mend = match error.kind() {
+                    let fix = match error.kind() {
                         io::ErrorKind::PermissionDenied => {
                             format!("sudo usermod -aG gpu-node-exporter {}", host::user_name())
                         }
                         _ => "sudo systemctl start gpu-node-exporter".to_owned(),
                     };
-                    Finding::new(topic, Verdict::Note, format!("does not answer: {error}")).mend(mend)
+                    Finding::new(topic, Verdict::Note, format!("does not answer: {error}")).fix(fix)
                 }
             };
             return vec![finding];
         };
         let word = |value: &Value| value.as_str().unwrap_or("").to_owned();
         let state = config.control.path().and_then(|socket| orders::ask(socket, "driver status").ok());
-        let state = state.map(|status| orders::in_words(&status)).unwrap_or_default();
+        let state = state.map(|status| orders::describe(&status)).unwrap_or_default();
         let mut findings = vec![Finding::new(topic, Verdict::Well, format!("runs. {state}"))];
         for collector in snapshot["collectors"].as_array().into_iter().flatten() {
             let (name, trouble) = (word(&collector["collector"]), word(&collector["text"]));
@@ -80,12 +80,12 @@ impl Daemon {
                 // A container without the host's files, as a rule; the line on the topology says it.
                 continue;
             }
-            let mend = match name == Source::Kmsg.name() {
+            let fix = match name == Source::Kmsg.name() {
                 true => "sudo sysctl -w kernel.dmesg_restrict=0",
                 false => "journalctl -u gpu-node-exporter -n 50",
             };
             let text = format!("its collector {name}: {trouble}");
-            findings.push(Finding::new(topic, Verdict::Wrong, text).mend(mend.into()));
+            findings.push(Finding::new(topic, Verdict::Wrong, text).fix(fix.into()));
         }
         findings
     }

@@ -8,7 +8,7 @@ use model::catalog::{DriverError, METRICS, MetricId, Tier};
 use model::sample::{Batch, Buffer, Drained, Missing};
 use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 
-/// How a metric family stands. Later ones weigh more where GPUs differ.
+/// The state of a metric family. Later ones weigh more where GPUs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -27,7 +27,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// In words.
+    /// As text.
     pub fn text(self) -> &'static str {
         match self {
             Standing::Off => "switched off",
@@ -45,7 +45,7 @@ impl Standing {
 pub struct Family {
     /// Its name.
     pub metric: &'static str,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
     /// The calls that say so, and what they said; empty if it works.
     pub why: String,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_a_family_is_told_with_its_reason() {
+    fn the_worst_of_a_family_is_reported_with_its_reason() {
         let mut rows = Rows::default();
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         rows.of(&gpu).put(&m::gpu_power_watts, (), 70.0).unwrap();
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(of("gpu_mig_info").standing, Standing::Nothing);
         assert!(
             families.iter().all(|family| family.metric != "gpu_driver_up"),
-            "nobody asks the driver that"
+            "that is not read from the driver"
         );
     }
 }

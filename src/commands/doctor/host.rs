@@ -67,7 +67,7 @@ pub fn device_files(dev: &Path, module_loaded: bool, answers: bool) -> Vec<Findi
             Finding::new("device files", trouble, "there is no nvidiactl with a GPU beside it".into());
         // Without the module there is nothing to make them for.
         return vec![match module_loaded {
-            true => finding.mend("sudo nvidia-modprobe -c 0 -u".into()),
+            true => finding.fix("sudo nvidia-modprobe -c 0 -u".into()),
             false => finding,
         }];
     }
@@ -83,15 +83,15 @@ pub fn device_files(dev: &Path, module_loaded: bool, answers: bool) -> Vec<Findi
         }
         [first, ..] => {
             let names = refused.join(" ");
-            let mend = may_use(Path::new(first)).unwrap_or_else(|| format!("sudo chmod a+rw {names}"));
-            Finding::new("device files", trouble, format!("not open to this user: {names}")).mend(mend)
+            let fix = may_use(Path::new(first)).unwrap_or_else(|| format!("sudo chmod a+rw {names}"));
+            Finding::new("device files", trouble, format!("not open to this user: {names}")).fix(fix)
         }
     }];
     let monitor = dev.join(MIG_MONITOR);
     if monitor.exists() && eaccess(&monitor, AccessFlags::R_OK).is_err() {
         let text = format!("{} is not open to this user: MIG instances may stay hidden", monitor.display());
-        let mend = "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor".to_owned();
-        findings.push(Finding::new("MIG monitoring", Verdict::Note, text).mend(mend));
+        let fix = "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor".to_owned();
+        findings.push(Finding::new("MIG monitoring", Verdict::Note, text).fix(fix));
     }
     findings
 }
@@ -145,7 +145,7 @@ pub fn kernel_log(host: &Host, config: &Config, daemon: bool) -> Finding {
         Ok(()) => Finding::new(topic, Verdict::Well, format!("{} can be read", path.display())),
         Err(error) => {
             let text = format!(
-                "{}: {error}; kernel.dmesg_restrict is {}, this user has {}CAP_SYSLOG. Faults are then told \
+                "{}: {error}; kernel.dmesg_restrict is {}, this user has {}CAP_SYSLOG. Faults are then reported \
                  by NVML alone",
                 path.display(),
                 u8::from(restricted),
@@ -155,10 +155,10 @@ pub fn kernel_log(host: &Host, config: &Config, daemon: bool) -> Finding {
             let finding = Finding::new(topic, verdict, text);
             match error.kind() {
                 io::ErrorKind::PermissionDenied if restricted && !syslog => {
-                    finding.mend("sudo sysctl -w kernel.dmesg_restrict=0".into())
+                    finding.fix("sudo sysctl -w kernel.dmesg_restrict=0".into())
                 }
-                io::ErrorKind::PermissionDenied => finding.mend(format!("sudo chmod a+r {}", path.display())),
-                _ => finding.mend("export GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG=false".into()),
+                io::ErrorKind::PermissionDenied => finding.fix(format!("sudo chmod a+r {}", path.display())),
+                _ => finding.fix("export GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG=false".into()),
             }
         }
     }
@@ -181,7 +181,7 @@ pub fn state_folder(config: &Config, daemon: bool) -> Finding {
         (false, false) => {
             let text =
                 format!("{} cannot be written: the number of GPUs is forgotten at a restart", dir.display());
-            Finding::new(topic, Verdict::Wrong, text).mend(format!(
+            Finding::new(topic, Verdict::Wrong, text).fix(format!(
                 "sudo install -d -o {} -m 0750 {}",
                 user_name(),
                 dir.display()
@@ -205,7 +205,7 @@ mod tests {
             fs::set_permissions(dev.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
         let none = device_files(dev, true, false);
-        assert_eq!((none[0].verdict, none[0].mend.is_some()), (Verdict::Wrong, true));
+        assert_eq!((none[0].verdict, none[0].fix.is_some()), (Verdict::Wrong, true));
         assert_eq!(device_files(dev, false, true)[0].verdict, Verdict::Note, "it answers all the same");
         put("nvidiactl", 0o666);
         put("nvidia-uvm", 0o666);
@@ -221,7 +221,7 @@ mod tests {
             put("nvidia0", 0o000);
             let closed = device_files(dev, true, false);
             assert_eq!(closed[0].verdict, Verdict::Wrong);
-            assert!(closed[0].mend.as_ref().unwrap().contains("nvidia0"), "{closed:?}");
+            assert!(closed[0].fix.as_ref().unwrap().contains("nvidia0"), "{closed:?}");
         }
     }
 

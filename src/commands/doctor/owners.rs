@@ -1,4 +1,4 @@
-//! Whether it can be found out here whom the processes on the GPUs work for.
+//! Whether the owners of the processes on the GPUs can be found out here.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -21,7 +21,7 @@ pub fn findings(host: &Host, config: &Config) -> Vec<Finding> {
     vec![processes(host), control_groups(host), kubelet(host, &config.owners.kubelet_socket)]
 }
 
-/// Whether other users' processes can be seen: the first of all stands for them.
+/// Whether other users' processes can be seen. Process 1 is the one that is tried.
 fn processes(host: &Host) -> Finding {
     let topic = "owners";
     let path = host.path("/proc/1/cgroup");
@@ -32,9 +32,9 @@ fn processes(host: &Host) -> Finding {
     };
     let text = format!("{}: {error}. Processes on GPUs then work for `unknown`", path.display());
     let finding = Finding::new(topic, Verdict::Note, text);
-    // Elsewhere than at / it is the host's /proc that is not mounted, which no command can mend from within.
+    // Elsewhere than at / it is the host's /proc that is not mounted, which no command can fix from within.
     if path == Path::new("/proc/1/cgroup") {
-        return finding.mend("sudo mount -o remount,hidepid=0 /proc".into());
+        return finding.fix("sudo mount -o remount,hidepid=0 /proc".into());
     }
     finding
 }
@@ -86,14 +86,14 @@ fn kubelet(host: &Host, socket: &Path) -> Finding {
             Finding::new(topic, Verdict::Well, format!("there is none here ({})", socket.display()))
         }
         Err(error) => Finding::new(topic, Verdict::Note, format!("{}: {error}", socket.display()))
-            .mend("sudo gpu-node-exporter doctor".into()),
+            .fix("sudo gpu-node-exporter doctor".into()),
         Ok(file) if !file.file_type().is_socket() => {
             Finding::new(topic, Verdict::Note, format!("{} is no socket", socket.display()))
         }
         Ok(_) if eaccess(&socket, AccessFlags::R_OK | AccessFlags::W_OK).is_err() => {
             let text = format!("{} is not open to this user", socket.display());
-            let mend = format!("sudo setfacl -m u:{}:rw {}", user_name(), socket.display());
-            Finding::new(topic, Verdict::Note, text).mend(mend)
+            let fix = format!("sudo setfacl -m u:{}:rw {}", user_name(), socket.display());
+            Finding::new(topic, Verdict::Note, text).fix(fix)
         }
         // Either folder names pods; the first is open to everybody as the kubelet makes it.
         Ok(_) => match fs::read_dir(host.path("/var/log/containers"))

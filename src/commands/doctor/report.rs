@@ -8,7 +8,7 @@ use host::terminal::{Colour, Painter};
 
 use super::families::{Family, Standing};
 
-/// How a thing stands.
+/// The state of a thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -25,23 +25,23 @@ pub enum Verdict {
 pub struct Finding {
     /// What it is.
     pub topic: &'static str,
-    /// How it stands.
+    /// Its state.
     pub verdict: Verdict,
-    /// In words.
+    /// As text.
     pub text: String,
-    /// The one command that mends it, if there is one.
-    pub mend: Option<String>,
+    /// The one command that fixes it, if there is one.
+    pub fix: Option<String>,
 }
 
 impl Finding {
-    /// A finding that no command mends.
+    /// A finding that no command fixes.
     pub fn new(topic: &'static str, verdict: Verdict, text: String) -> Finding {
-        Finding { topic, verdict, text, mend: None }
+        Finding { topic, verdict, text, fix: None }
     }
 
-    /// With the command that mends it.
-    pub fn mend(self, command: String) -> Finding {
-        Finding { mend: Some(command), ..self }
+    /// With the command that fixes it.
+    pub fn fix(self, command: String) -> Finding {
+        Finding { fix: Some(command), ..self }
     }
 }
 
@@ -58,7 +58,7 @@ pub struct Cost {
     pub median_nanoseconds: u64,
 }
 
-/// The costs of calls, dearest first.
+/// The costs of calls, most expensive first.
 pub fn costs(calls: &BTreeMap<String, Vec<u64>>) -> Vec<Cost> {
     let cost = |(call, nanos): (&String, &Vec<u64>)| {
         let mut nanos = nanos.clone();
@@ -113,8 +113,8 @@ impl Report {
         for finding in &self.findings {
             let mark = mark(paint, finding.verdict);
             out += &format!("{mark} {:<17} {}\n", finding.topic, finding.text);
-            if let Some(mend) = &finding.mend {
-                out += &format!("  {:<17} -> {}\n", "", paint.bold(mend));
+            if let Some(fix) = &finding.fix {
+                out += &format!("  {:<17} -> {}\n", "", paint.bold(fix));
             }
         }
         if !self.metrics.is_empty() {
@@ -179,7 +179,7 @@ mod tests {
     fn report() -> Report {
         let findings = vec![
             Finding::new("user", Verdict::Well, "me".into()),
-            Finding::new("driver", Verdict::Wrong, "away".into()).mend("sudo modprobe nvidia".into()),
+            Finding::new("driver", Verdict::Wrong, "away".into()).fix("sudo modprobe nvidia".into()),
         ];
         let family = |metric, standing, why: &str| Family { metric, standing, why: why.into() };
         let metrics = vec![
@@ -187,12 +187,12 @@ mod tests {
             family("gpu_energy_joules_total", Standing::Unsupported, "nvmlX"),
         ];
         let calls: BTreeMap<String, Vec<u64>> =
-            [("cheap".into(), vec![3000, 1000, 2000]), ("dear".into(), vec![9_000_000])].into();
+            [("cheap".into(), vec![3000, 1000, 2000]), ("expensive".into(), vec![9_000_000])].into();
         Report::new(findings, metrics, costs(&calls))
     }
 
     #[test]
-    fn the_command_that_mends_stands_below_what_is_wrong() {
+    fn the_command_that_fixes_it_is_below_what_is_wrong() {
         let text = report().text(false);
         assert!(
             text.contains("✕ driver            away\n                    -> sudo modprobe nvidia\n"),
@@ -200,7 +200,7 @@ mod tests {
         );
         assert!(text.contains("unsupported: 1\n    gpu_energy_joules_total (nvmlX)\n"), "{text}");
         assert!(text.contains("         1.0        2.0      3  cheap\n"), "{text}");
-        assert!(text.find("dear") < text.find("cheap"), "dearest first");
+        assert!(text.find("expensive") < text.find("cheap"), "most expensive first");
         assert!(text.ends_with("1 thing is wrong.\n") && !text.contains('\x1b'), "{text}");
         assert!(report().text(true).contains("\x1b[31m✕\x1b[0m"));
     }

@@ -37,7 +37,7 @@ fn found(topology: &Topology) -> Finding {
     ];
     let unlinked = devices(DeviceKind::Gpu).filter(|gpu| gpu.link.is_none() || gpu.port.is_none()).count();
     if unlinked > 0 {
-        parts.push(format!("no PCIe port above {} is told", count(unlinked, "GPU")));
+        parts.push(format!("no PCIe port above {} is known", count(unlinked, "GPU")));
     }
     parts.extend(topology.notes.iter().cloned());
     let verdict = if unlinked > 0 || !topology.notes.is_empty() { Verdict::Note } else { Verdict::Well };
@@ -51,7 +51,7 @@ mod tests {
     use model::topology::fixtures::{device, machine};
 
     #[test]
-    fn what_is_not_told_is_a_note() {
+    fn what_is_unknown_is_a_note() {
         let mut topology = machine(&[("0-3", &["0-3"])]);
         assert_eq!(found(&topology).verdict, Verdict::Well);
         let mut gpu = device(DeviceKind::Gpu, "0000:06:00.0", None, "0-3", &[]);
@@ -60,7 +60,7 @@ mod tests {
         let finding = found(&topology);
         assert_eq!(finding.verdict, Verdict::Note);
         let text = "1 package, 1 NUMA node, 1 L3 group, 4 cores, 1 GPU, 0 network devices, no PCIe port above 1 GPU \
-                    is told";
+                    is known";
         assert_eq!(finding.text, text);
     }
 }

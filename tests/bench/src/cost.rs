@@ -15,7 +15,7 @@ pub fn pss_mib(pid: i32) -> Result<f64, Box<dyn Error>> {
     rollup_mib(pid, "Pss:")
 }
 
-/// Private pages that were written to: memory of its own, whoever else maps the same files, in MiB.
+/// Private pages that were written to: memory of its own, no matter which other processes map the same files, in MiB.
 pub fn own_mib(pid: i32) -> Result<f64, Box<dyn Error>> {
     rollup_mib(pid, "Private_Dirty:")
 }

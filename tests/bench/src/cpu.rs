@@ -83,7 +83,7 @@ struct Cost {
 /// Runs and prints.
 pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let host = Host::new("/");
-    let cpus = cpu_groups::online(&host).ok_or("the CPUs that are on cannot be told")?;
+    let cpus = cpu_groups::online(&host).ok_or("the online CPUs cannot be read")?;
     let groups = CpuGroups::of_host(&host, &cpus);
     let calls = Cell::new(0);
     let kernel = Counted { perf: Perf::new(Processor::of_host(&host)), calls: &calls };

@@ -16,7 +16,7 @@ use super::samplers;
 /// The frames of a time.
 pub struct Recording {
     /// GPUs by index.
-    pub seats: Vec<GpuSlot>,
+    pub slots: Vec<GpuSlot>,
     /// How long it is.
     pub lasts: Duration,
     frames: Vec<Frame>,
@@ -49,12 +49,12 @@ impl Recording {
         let orders = SamplerConfig { gpm: true, processes: Some(32), ..samplers::orders(&library) };
         let (sampler, frames) = samplers::launch(program, orders)?;
         let mut frames = std::io::BufReader::new(frames);
-        let (mut batches, mut seats) = (Vec::new(), Vec::new());
+        let (mut batches, mut slots) = (Vec::new(), Vec::new());
         let until = Instant::now() + lasts + Duration::from_secs(1);
         while Instant::now() < until {
             match host::frame::read::<FromSampler>(&mut frames)? {
                 Some(FromSampler::Batch(batch)) => batches.push(batch),
-                Some(FromSampler::Attached(seat)) => seats.push(seat),
+                Some(FromSampler::Attached(slot)) => slots.push(slot),
                 Some(_) => {}
                 None => return Err("the sampler ended".into()),
             }
@@ -63,7 +63,7 @@ impl Recording {
         let drain = std::thread::spawn(move || std::io::copy(&mut frames, &mut std::io::sink()));
         samplers::end(vec![sampler])?;
         drain.join().map_err(|_| "the reader panicked")??;
-        seats.sort_by_key(|seat| seat.gpu.gpu);
+        slots.sort_by_key(|slot| slot.gpu.gpu);
         batches.sort_by_key(|batch| batch.taken);
         let begins = batches.first().ok_or("nothing was sent")?.taken;
         batches.retain(|batch| batch.taken < begins + lasts);
@@ -74,7 +74,7 @@ impl Recording {
             let growth = if growth.iter().any(|by| *by != 0.0) { growth } else { Vec::new() };
             Frame { batch, growth }
         };
-        Ok(Recording { seats, lasts, frames: batches.into_iter().map(frame).collect(), begins })
+        Ok(Recording { slots, lasts, frames: batches.into_iter().map(frame).collect(), begins })
     }
 
     /// Batches recorded.
@@ -123,7 +123,7 @@ impl Recording {
 
     /// The GPU in MIG mode.
     fn last_gpu(&self) -> Option<u32> {
-        self.seats.last().map(|seat| seat.gpu.gpu)
+        self.slots.last().map(|slot| slot.gpu.gpu)
     }
 }
 

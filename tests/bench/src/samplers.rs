@@ -44,17 +44,17 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     };
     let lasts = Duration::from_secs(options.seconds);
     println!("samplers: PSS after {} s at default cadences, {}", options.seconds, library.display());
-    let (one, seats) = start(&program, &library, &[], Vec::new())?;
+    let (one, slots) = start(&program, &library, &[], Vec::new())?;
     wait(lasts);
     let together = cost::pss_mib(one.running.pid)?;
     let cpu = cost::cpu_seconds(one.running.pid)?;
     end(vec![one])?;
-    println!("  one process, {} workers        {together:8.1} MiB, {cpu:6.2} s of CPU", seats.len());
+    println!("  one process, {} workers        {together:8.1} MiB, {cpu:6.2} s of CPU", slots.len());
 
     let mut many = Vec::new();
-    for seat in &seats {
-        let others = seats.iter().map(|s| s.slot).filter(|slot| *slot != seat.slot).collect();
-        many.push(start(&program, &library, std::slice::from_ref(seat), others)?.0);
+    for slot in &slots {
+        let others = slots.iter().map(|s| s.slot).filter(|other| *other != slot.slot).collect();
+        many.push(start(&program, &library, std::slice::from_ref(slot), others)?.0);
     }
     wait(lasts);
     let mut sums = (0.0, 0.0);
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         sums.1 += cost::cpu_seconds(sampler.running.pid)?;
     }
     end(many)?;
-    println!("  {} processes, one worker each   {:8.1} MiB, {:6.2} s of CPU", seats.len(), sums.0, sums.1);
+    println!("  {} processes, one worker each   {:8.1} MiB, {:6.2} s of CPU", slots.len(), sums.0, sums.1);
     Ok(())
 }
 
@@ -90,12 +90,12 @@ fn start(
 ) -> Result<(Sampler, Vec<GpuSlot>), Box<dyn Error>> {
     let orders = SamplerConfig { known: known.to_vec(), avoid, ..orders(library) };
     let (sampler, frames) = launch(program, orders)?;
-    let (sender, seated) = std::sync::mpsc::channel();
+    let (sender, attached) = std::sync::mpsc::channel();
     std::thread::spawn(move || read(frames, &sender));
     let mut found = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(30);
-    while let Ok(seat) = seated.recv_timeout(Duration::from_secs(2)) {
-        found.push(seat);
+    while let Ok(slot) = attached.recv_timeout(Duration::from_secs(2)) {
+        found.push(slot);
         if Instant::now() > deadline {
             return Err("GPUs keep coming".into());
         }
@@ -132,12 +132,12 @@ pub fn launch(program: &Path, orders: SamplerConfig) -> Result<(Sampler, File), 
     Ok((Sampler { running, _table: table }, frames))
 }
 
-fn read(frames: File, seats: &std::sync::mpsc::Sender<GpuSlot>) {
+fn read(frames: File, slots: &std::sync::mpsc::Sender<GpuSlot>) {
     let mut frames = std::io::BufReader::new(frames);
     while let Ok(Some(message)) = host::frame::read::<FromSampler>(&mut frames) {
-        if let FromSampler::Attached(seat) = message {
-            // Nobody listens once all are seated; the frames are read all the same.
-            let _ = seats.send(seat);
+        if let FromSampler::Attached(slot) = message {
+            // The receiver is gone once all are attached; the frames are read all the same.
+            let _ = slots.send(slot);
         }
     }
 }

@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     println!(
         "soak: {} h of the ledger on a simulated clock, {} GPUs; {} batches of {} s from a sampler, replayed",
         options.hours,
-        recording.seats.len(),
+        recording.slots.len(),
         recording.len(),
         options.record
     );
@@ -113,7 +113,7 @@ struct Day<'a> {
     /// Until when the driver is away.
     away_until: u64,
     /// Facts of the sampler's life and of the kernel log so far.
-    told: [u64; 2],
+    facts: [u64; 2],
     folded: u64,
     pages: u64,
 }
@@ -145,7 +145,7 @@ impl<'a> Day<'a> {
             replay: Replay { generation: 1, ..Replay::default() },
             loads: 0,
             away_until: 0,
-            told: [0, 0],
+            facts: [0, 0],
             folded: 0,
             pages: 0,
         };
@@ -184,33 +184,33 @@ impl<'a> Day<'a> {
         if due(RESHAPE) {
             self.replay.layouts += 1;
         }
-        let seat = &self.recording.seats[second as usize / 7 % self.recording.seats.len()];
+        let slot = &self.recording.slots[second as usize / 7 % self.recording.slots.len()];
         if due(LOSS) {
             let error = ErrorKind::new(DriverError::GpuIsLost);
-            self.inbox.event(LedgerEvent::AttachFailed { index: seat.gpu.gpu, error, text: "lost".into() });
+            self.inbox.event(LedgerEvent::AttachFailed { index: slot.gpu.gpu, error, text: "lost".into() });
         }
         if due(STALL) {
-            let stall = Stall { gpu: Some(seat.gpu.clone()), call: "nvmlX".into(), since: at(second - 4) };
+            let stall = Stall { gpu: Some(slot.gpu.clone()), call: "nvmlX".into(), since: at(second - 4) };
             self.inbox.event(LedgerEvent::Stalls(vec![stall]));
         }
         if second % STALL == 20 {
             self.inbox.event(LedgerEvent::Stalls(Vec::new()));
         }
         if due(XID) {
-            self.xid(&seat.clone(), second)?;
+            self.xid(&slot.clone(), second)?;
         }
         Ok(())
     }
 
-    /// A fault of another process each time, told by both or by one of the two.
-    fn xid(&mut self, seat: &GpuSlot, second: u64) -> Result<(), Box<dyn Error>> {
+    /// A fault of another process each time, reported by both or by one of the two.
+    fn xid(&mut self, slot: &GpuSlot, second: u64) -> Result<(), Box<dyn Error>> {
         let code = CODES[(second / XID) as usize % CODES.len()];
         let pid = 1000 + second as u32;
         if !second.is_multiple_of(3) {
             self.tell(
                 second,
                 FactKind::Driver(DriverFact {
-                    gpu: seat.gpu.clone(),
+                    gpu: slot.gpu.clone(),
                     bits: 0x8,
                     data: code.into(),
                     gpu_instance: None,
@@ -219,7 +219,7 @@ impl<'a> Day<'a> {
             );
         }
         if !second.is_multiple_of(4) {
-            let pci = pci_address(&seat.pci_bus_id).ok_or("no PCI address")?;
+            let pci = pci_address(&slot.pci_bus_id).ok_or("no PCI address")?;
             let text = format!("NVRM: Xid (PCI:{pci}): {code}, pid={pid}, name=job-{pid}, something");
             let process = Some(format!("job-{pid}"));
             let line = KernelLine::Xid {
@@ -240,7 +240,7 @@ impl<'a> Day<'a> {
             FactKind::Driver(_) => (FaultSource::Nvml, self.replay.generation),
             FactKind::Kernel(_) => (FaultSource::Kmsg, 1),
         };
-        let number = &mut self.told[usize::from(source == FaultSource::Kmsg)];
+        let number = &mut self.facts[usize::from(source == FaultSource::Kmsg)];
         *number += 1;
         let fact =
             Fact { source, number: *number, taken: at(second), unix_seconds: wall(second), kind: what };
@@ -257,7 +257,7 @@ impl<'a> Day<'a> {
     fn sampler_ends(&mut self) {
         self.inbox.event(LedgerEvent::Samplers(0));
         self.replay.generation += 1;
-        self.told[0] = 0;
+        self.facts[0] = 0;
     }
 
     fn driver_goes(&mut self, second: u64) {
@@ -329,7 +329,7 @@ impl<'a> Day<'a> {
             self.pages
         );
         println!("  took                           {:8.0} s", took.as_secs_f64());
-        let whole = up == self.recording.seats.len() && discarded == 0.0 && lost == 0.0;
+        let whole = up == self.recording.slots.len() && discarded == 0.0 && lost == 0.0;
         if !whole || loads != self.loads as f64 {
             return Err(format!("{up} GPUs up, {loads} loads of {}: not what was played", self.loads).into());
         }

@@ -47,7 +47,7 @@ def run(env: Env, report: Report) -> None:
                 with Follower(daemon, gpu, 1.0) as follower:
                     sent = time.monotonic()
                     load.send("go")
-                    told = load.wait("burst", 15, at + 1)
+                    burst = load.wait("burst", 15, at + 1)
                     gained, seen_after = 0.0, None
                     while time.monotonic() < sent + SEEN_WITHIN:
                         after = daemon.scrape()
@@ -64,7 +64,7 @@ def run(env: Env, report: Report) -> None:
                     return max((v for p in pages if (v := gpu.get(p, name)) is not None), default=None)
 
                 one = {
-                    "milliseconds": told["busy"] * 1e3, "samples_above": gained, "seen_after_seconds": seen_after,
+                    "milliseconds": burst["busy"] * 1e3, "samples_above": gained, "seen_after_seconds": seen_after,
                     "peak_before": peak_before, "peak": peak, "power_watts": most("gpu_power_watts"),
                     "power_instant_watts": most("gpu_power_instant_watts"),
                     "utilization_ratio": most("gpu_utilization_ratio"),

@@ -36,8 +36,8 @@ class Canary:
         self.state = folder / "state"
 
     def run(self, *arguments: str, checks: list[str] = (), repeat: int = 1) -> tuple[int, list[dict], float]:
-        """Exit status, what was told of each run, wall seconds. Each run is a process of its own; several are asked
-        for at once, because a command by itself stays away while the GPU's utilization tells of the one before."""
+        """Exit status, what was reported of each run, wall seconds. Each run is a process of its own; several are asked
+        for at once, because a command by itself stays away while the GPU's utilization still shows the one before."""
         self.settle()
         command = [str(self.env.binary), "canary", "--state-dir", str(self.state), "--gpu", self.gpu.uuid,
                    "--format", "json", "--repeat", str(repeat), *arguments]  # fmt: skip
@@ -74,7 +74,7 @@ def measured(run: dict, check: str) -> dict:
 
 
 def kept_away(run: dict) -> bool:
-    """No verdict: NVML's utilization told of somebody (the run before among them), and the canary did not run."""
+    """No verdict: NVML's utilization showed other work (or the run before), and the canary did not run."""
     return run["outcome"]["skip"] is not None
 
 
@@ -109,8 +109,8 @@ def suite(env: Env, gpu: Gpu, report: Report) -> None:
     report.data["suite"] = one
     report.judge("suite: exit status", status == 0, status, 0, one["outcome"]["text"])
     for check in PERIODIC:
-        told = judged(one, check)
-        report.judge(f"suite: {check}", told["verdict"] == "ok", told["verdict"], "ok", told["text"])
+        result = judged(one, check)
+        report.judge(f"suite: {check}", result["verdict"] == "ok", result["verdict"], "ok", result["text"])
     for check, least in LEAST.items():
         share = ratio(judged(one, check), "roofline")
         report.judge(f"suite: {check}, share of the roofline", share is not None and share >= least, share,
@@ -135,8 +135,8 @@ def on_demand(env: Env, gpu: Gpu, report: Report) -> None:
     status, runs, _ = Canary(env, gpu).run(checks=checks)
     report.data["on_demand"] = runs[0]
     for check in checks:
-        told = judged(runs[0], check)
-        report.judge(f"on demand: {check}", told["verdict"] == "ok", told["verdict"], "ok", told["text"])
+        result = judged(runs[0], check)
+        report.judge(f"on demand: {check}", result["verdict"] == "ok", result["verdict"], "ok", result["text"])
     report.judge("on demand: exit status", status == 0, status, 0)
 
 
@@ -145,11 +145,11 @@ def spread(env: Env, gpu: Gpu, report: Report) -> None:
     number = env.options.canary_processes
     canary, work, clocks, off = Canary(env, gpu), [], [], []
     for one in canary.run(checks=["sm_rate"], repeat=number)[1]:
-        told = judged(one, "sm_rate")
-        work.append(told["rate"]["value"])
-        clocks.append(told["sm_clock_hertz"])
+        result = judged(one, "sm_rate")
+        work.append(result["rate"]["value"])
+        clocks.append(result["sm_clock_hertz"])
         nvml = measured(one, "sm_rate")["around"]["sm_clock_hertz"]
-        off.append(abs(told["sm_clock_hertz"] / nvml - 1) if nvml else float("nan"))
+        off.append(abs(result["sm_clock_hertz"] / nvml - 1) if nvml else float("nan"))
     report.data["spread"] = {"work_per_cycle": work, "clock_hertz": clocks}
     middle = statistics.median(work)
     report.at_most(f"spread of work per cycle over {number} processes: (max - min) / median", (max(work) - min(work)) / middle,

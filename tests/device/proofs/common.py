@@ -344,7 +344,7 @@ class Follower(Background):
         seen: list[tuple[float, Page]] = []
         for _, page in list(self.pages):
             at = self.gpu.get(page, "gpu_exporter_sample_timestamp_seconds", tier=tier)
-            # The same visit may be told some microseconds apart from page to page.
+            # The same visit may be reported some microseconds apart from page to page.
             if at is not None and (not seen or at > seen[-1][0] + SAME_VISIT):
                 seen.append((at, page))
         return seen

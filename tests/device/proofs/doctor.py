@@ -1,4 +1,4 @@
-"""`doctor` as root and as nobody, and a record of what the machine and the page say at default settings."""
+"""`doctor` as root and as an unprivileged user, and a record of what the machine and the page say at default settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 
-from daemon import NOBODY
+from daemon import UNPRIVILEGED_ID
 from proofs.common import Env, Report, wait_visits
 
 SECONDS = 240
@@ -23,7 +23,7 @@ NVIDIA_SMI = [
 def run(env: Env, report: Report) -> None:
     folder = env.out / "doctor"
     folder.mkdir(exist_ok=True)
-    for user in ("root", "nobody"):
+    for user in ("root", "unprivileged"):
         for form in ("text", "json"):
             with report.part(f"doctor --format {form} as {user}"):
                 doctor(env, report, user, form, folder)
@@ -61,11 +61,11 @@ def doctor(env: Env, report: Report, user: str, form: str, folder) -> None:
     command, more = [str(env.binary), "doctor", "--format", form], {}
     if form == "text":
         command = command[:2]  # the form that a person gets without asking
-    if user == "nobody":
+    if user == "unprivileged":
         if shutil.which("setpriv"):
-            command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
+            command = ["setpriv", f"--reuid={UNPRIVILEGED_ID}", f"--regid={UNPRIVILEGED_ID}", "--clear-groups", *command]
         else:
-            more = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            more = {"user": UNPRIVILEGED_ID, "group": UNPRIVILEGED_ID, "extra_groups": []}
     begin = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120,

@@ -32,13 +32,13 @@ class Windows:
         visits = follower.visits("slow")
         self.found = [(a, b, page_a, page_b) for (a, page_a), (b, page_b) in zip(visits, visits[1:])
                       if a >= begin + SETTLED and b <= end]  # fmt: skip
-        self.told = f"{len(visits)} visits, {len(follower.failures)} failed scrapes"
+        self.summary = f"{len(visits)} visits, {len(follower.failures)} failed scrapes"
         if follower.failures:
-            self.told += f" ({follower.failures[-1]})"
+            self.summary += f" ({follower.failures[-1]})"
 
     def need(self) -> None:
         if len(self.found) < 2:
-            raise RuntimeError(f"only {len(self.found)} whole windows in the load: {self.told}")
+            raise RuntimeError(f"only {len(self.found)} whole windows in the load: {self.summary}")
 
 
 def run(env: Env, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""The daemon beside real work: its own canaries, owners, the driver released and taken up, profiling counters lent."""
+"""The daemon beside real work: its own canaries, owners, the driver released and taken up, profiling counters released."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ def run(env: Env, report: Report) -> None:
 
 
 def host(daemon: Daemon, gpu: Gpu, report: Report) -> None:
-    """What is told of the machine around the GPU."""
+    """What is reported about the machine around the GPU."""
     _, page = until(daemon, 30, "the topology", lambda p: bool(gpu.all(p, "gpu_host_topology_info")))
     labels = gpu.all(page, "gpu_host_topology_info")[0][0]
     cpus = os.cpu_count() or 0
     report.info("host: topology of the GPU", ", ".join(f"{k} {v}" for k, v in labels.items() if k not in ("gpu", "uuid")))
     report.judge("host: a NUMA node that the machine does not tell is not made up",
                  labels["numa_node"] == numa_node(page, gpu), labels["numa_node"], numa_node(page, gpu))  # fmt: skip
-    told = sum(v for _, v in page.all("gpu_host_objects") if _["object"] == "cpu")
-    report.judge("host: CPUs", told == cpus, told, cpus)
+    reported = sum(v for _, v in page.all("gpu_host_objects") if _["object"] == "cpu")
+    report.judge("host: CPUs", reported == cpus, reported, cpus)
     states = {l["event"]: l["state"] for l, v in page.all("gpu_host_cpu_event_state") if v == 1}
     report.judge("host: software events of the CPUs work", all(states.get(e) == "works" for e in (
         "context_switches", "cpu_migrations", "page_faults", "major_faults")), str(states))  # fmt: skip
@@ -119,7 +119,7 @@ def driver(env: Env, daemon: Daemon, report: Report) -> None:
 
 
 def gpm(env: Env, daemon: Daemon, gpu: Gpu, report: Report) -> None:
-    """Profiling counters lent and taken up."""
+    """Profiling counters released and taken up."""
     for word, wanted in (("off", 0), ("on", 1)):
         command(env, daemon, "gpm", word)
         took, _ = until(daemon, 20, f"gpm {word}", lambda p: gpu.get(p, "gpu_gpm_enabled") == wanted)  # noqa: B023
@@ -131,9 +131,9 @@ def owner(env: Env, daemon: Daemon, gpu: Gpu, report: Report) -> None:
     before = {l["end"]: v for l, v in daemon.scrape().all("gpu_canary_runs_total")}
     with env.load("fma", gpu, "--seconds", "60") as load:
         took, page = until(daemon, 20, "its owner", lambda p: any(v > 0 for _, v in gpu.all(p, "gpu_owner_processes")))
-        report.info("owner: seconds until it is told", took)
+        report.info("owner: seconds until it is reported", took)
         labels = gpu.all(page, "gpu_owner_info")[0][0]
-        report.info("owner: told", ", ".join(f"{k} {v}" for k, v in labels.items() if v and k not in ("gpu", "uuid")))
+        report.info("owner: reported", ", ".join(f"{k} {v}" for k, v in labels.items() if v and k not in ("gpu", "uuid")))
         begin = time.monotonic()
         start = sum(v for _, v in gpu.all(page, "gpu_owner_busy_seconds_total"))
         held = sum(v for _, v in gpu.all(page, "gpu_owner_allocated_seconds_total"))

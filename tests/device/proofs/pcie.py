@@ -33,11 +33,11 @@ def run(env: Env, report: Report) -> None:
                 report.data[kind] = {"ratios": ratios, "back": back, "rates": rates}
                 factor = mean(ratios)
                 report.info(f"{kind}: bytes a second", mean(rates), text=f"{repeats} x {length:g} s")
-                told = ", ".join(f"{r:.4f}" for r in ratios)
+                text = ", ".join(f"{r:.4f}" for r in ratios)
                 if abs(factor - 1) <= TOLERANCE:
-                    report.near(f"{kind}: {name}{{{direction}}} over bytes copied", factor, 1.0, TOLERANCE, text=told)
+                    report.near(f"{kind}: {name}{{{direction}}} over bytes copied", factor, 1.0, TOLERANCE, text=text)
                 else:
                     report.judge(f"{kind}: {name}{{{direction}}} over bytes copied", spread <= TOLERANCE, factor,
-                                 "1 or a constant factor", f"{told}: a factor, spread as below")  # fmt: skip
+                                 "1 or a constant factor", f"{text}: a factor, spread as below")  # fmt: skip
                 report.at_most(f"{kind}: spread of the {repeats} ratios", spread, TOLERANCE)
                 report.info(f"{kind}: {name}{{{other}}}, the way back, over bytes copied", mean(back))

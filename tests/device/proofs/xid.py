@@ -148,9 +148,9 @@ def run(env: Env, report: Report) -> None:
             total, faults = counted(page.text, gpu), len(report.data["faults"])
             report.judge("all faults counted once each", total == faults > 0, total, faults)
             for name in ("gpu_xid_faults_total", "gpu_driver_events_total"):
-                told = {v for labels, value in gpu.all(page, name) if value
+                counts = {v for labels, value in gpu.all(page, name) if value
                         for v in [", ".join(f"{k}={x}" for k, x in labels.items() if k not in ("gpu", "uuid")) + f": {value:g}"]}  # fmt: skip
-                report.info(name, "; ".join(sorted(told)) or "all 0")
+                report.info(name, "; ".join(sorted(counts)) or "all 0")
             other = sum(v for labels, v in page.all("gpu_xid_errors_total") if labels.get("uuid") != gpu.uuid)
             report.near("faults counted for other GPUs", other, 0)
             status, body = daemon.request("/api/v1/events")
@@ -185,10 +185,10 @@ def one_fault(env: Env, report: Report, gpu: Gpu, daemon: Daemon, log: KernelLog
             poller.start()
         time.sleep(0.5)
         child.send("go")
-        told = None
+        fault = None
         try:
             try:
-                told = child.wait("fault", 20)
+                fault = child.wait("fault", 20)
             except RuntimeError as problem:
                 report.fail(f"fault {number}: the illegal write", str(problem))
                 return
@@ -198,10 +198,10 @@ def one_fault(env: Env, report: Report, gpu: Gpu, daemon: Daemon, log: KernelLog
         finally:
             for poller in pollers.values():
                 poller.stop()
-    at, launched = told["mono"], told["launched"]
-    one: dict[str, object] = {"pid": pid, "error": told["error"], "launch_to_error_seconds": at - launched}
+    at, launched = fault["mono"], fault["launched"]
+    one: dict[str, object] = {"pid": pid, "error": fault["error"], "launch_to_error_seconds": at - launched}
     report.data["faults"].append(one)
-    report.info(f"fault {number}: the child's error", told["error"], text=f"{(at - launched) * 1e3:.1f} ms after the launch")
+    report.info(f"fault {number}: the child's error", fault["error"], text=f"{(at - launched) * 1e3:.1f} ms after the launch")
     for name, poller in pollers.items():
         one[f"{name}_seconds"] = None if poller.seen is None else poller.seen - at
     what = {"metrics": f'gpu_xid_errors_total{{xid="{CODE}"}}', "events": "/api/v1/events, listed",
@@ -231,6 +231,6 @@ def one_fault(env: Env, report: Report, gpu: Gpu, daemon: Daemon, log: KernelLog
     fresh = [e for e in now if (e.get("id"), e.get("repeats")) not in old]
     report.judge(f"fault {number}: entries new or repeated in the list", len(fresh) == 1, len(fresh), 1)
     event = next((e for e in fresh if e.get("pid") == pid), fresh[-1] if fresh else {})
-    report.info(f"fault {number}: sources", ", ".join(event.get("sources") or []) or "none told",
+    report.info(f"fault {number}: sources", ", ".join(event.get("sources") or []) or "none reported",
                 text=f"pid {event.get('pid')} (child {pid}), process {event.get('process')}: {event.get('text')}")  # fmt: skip
     one |= {"event": event, "new_entries": len(fresh)}

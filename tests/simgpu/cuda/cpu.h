@@ -173,7 +173,7 @@ DEVICE void sim_spoil_sum(float *sum, u32 sums) {
 DEVICE void mma_16x8x8_f16(float d[4], const u32 a[2], u32 b) {
     sim_cpu.tensor_fma += 16 * 8 * 8 / 32;
     if (sim_cpu.kind != SIM_TOGETHER) {
-        // All elements of a matrix are the same where a thread stands for all.
+        // All elements of a matrix are the same where one thread represents all.
         for (u32 i = 0; i < 4; i++) d[i] += 4 * sim_dot(a[i / 2], b);
         sim_spoil_sum(d, 4);
         return;

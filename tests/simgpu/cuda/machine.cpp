@@ -137,7 +137,7 @@ static bool run_together(const SimKernel *kernel, const void *args, u32 count) {
 static u32 busy_sms(const SimLaunch *launch) { return launch->blocks < launch->sms ? launch->blocks : launch->sms; }
 
 // Begins a block: what one of each costs it. Blocks that are on a multiprocessor at once share it, and those of
-// all share memory and L2. A thread that stands for its block does what all threads do. Elsewhere an FMA costs as
+// all share memory and L2. A thread that represents its block does what all threads do. Elsewhere an FMA costs as
 // much as 64: programs make such kernels as long as they need by what they measure, and the CPU has less to do.
 static void begin_block(const SimLaunch *launch, u32 block, u32 kind, u64 begin) {
     const u32 sm = block % launch->sms;

@@ -40,7 +40,7 @@ fn it_takes_twenty_samples_and_keeps_two_hundred() {
 }
 
 #[test]
-fn another_configuration_begins_anew_and_three_are_kept() {
+fn another_configuration_begins_again_and_three_are_kept() {
     let mut memory = BaselineStore::default();
     for driver in ["1", "2", "3", "4"] {
         for nth in 0..25 {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_is_no_number_is_told_as_a_finite_error() {
+    fn a_result_that_is_no_number_is_reported_as_a_finite_error() {
         let (absolute, relative) = errors(&[1.0], &[f32::NAN]);
         assert!(absolute == f64::MAX && relative.is_finite() && relative > 1e300);
     }

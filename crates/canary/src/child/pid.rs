@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_number_is_adopted_only_where_it_can_be_nobody_else() {
+    fn a_host_number_is_adopted_only_where_it_can_be_no_other_process() {
         let set = |pids: &[u32]| pids.iter().copied().collect::<BTreeSet<_>>();
         let own = set(&[17]);
         let unseen = |_| false;

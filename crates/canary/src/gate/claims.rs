@@ -66,7 +66,7 @@ fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
 
 /// What the kubelet's claims mean for a place.
 pub fn by_pod(standing: &KubeletStatus, claims: &Claims, place: &Place, minor: Option<u32>) -> Claimed {
-    // A claim that was told stands for a while, also if the kubelet is silent now.
+    // A claim that was reported holds for a while, also if the kubelet is silent now.
     let at = |claim: &&Claim| claim.devices.iter().any(|id| is_at(id, place, minor));
     if let Some(claim) = claims.all.iter().find(at) {
         return Claimed::By(format!("pod {}/{}, container {}", claim.namespace, claim.pod, claim.container));

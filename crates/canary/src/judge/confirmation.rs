@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certain_stands_at_once() {
+    fn what_is_certain_is_confirmed_at_once() {
         for sample in [NarrowedLink, WrongResult, WrongResultSuspected] {
             assert_eq!(verdict(&[], sample, 0.0), sample);
             let lasting = recent(&[(0.0, Slow), (300.0, Slow), (600.0, Slow)]);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmed_wrong_result_stands_until_twenty_right_runs() {
+    fn a_confirmed_wrong_result_stays_until_twenty_right_runs() {
         let wrong =
             |right_since| PastWrong { check: CanaryCheck::SmSdc, at: 0.0, confirmed: true, right_since };
         assert_eq!(with_wrong(Ok, Some(&wrong(19)), 60.0), WrongResult);

@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_multiprocessors_and_times_are_told_does_not_matter(seed in any::<u64>()) {
+    fn the_order_in_which_multiprocessors_and_times_are_listed_does_not_matter(seed in any::<u64>()) {
         let baseline = baseline(25, NOW);
         let mut run = healthy();
         let CheckFigures::Sms(sms) = &mut of(&mut run, CanaryCheck::SmRate).found else { panic!() };
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn any_count_of_wrong_results_is_told_and_adds_up(
+    fn any_count_of_wrong_results_is_reported_and_adds_up(
         compared in any::<u64>(), wrong in 1u64.., zeroed in any::<u64>(), reruns in 0u32..9, again in 0u32..9
     ) {
         let mut run = healthy();

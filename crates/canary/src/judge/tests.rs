@@ -248,7 +248,7 @@ fn siblings_are_found_by_model_and_profile() {
 }
 
 #[test]
-fn a_second_suspicion_within_thirty_days_confirms_and_a_confirmed_one_stands() {
+fn a_second_suspicion_within_thirty_days_confirms_and_a_confirmed_one_stays() {
     let day = 86_400.0;
     let mut baseline = baseline(0, NOW);
     let mut suspect = healthy();
@@ -392,7 +392,7 @@ fn rates_with_another_amount_of_memory_are_not_compared() {
 }
 
 #[test]
-fn a_power_cap_somebody_chose_is_told_and_no_fault() {
+fn a_power_cap_that_was_set_is_reported_and_no_fault() {
     let mut run = healthy();
     clock(&mut run, 0.9, 0x4);
     let mut chosen = device();

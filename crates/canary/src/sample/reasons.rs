@@ -74,7 +74,7 @@ impl Reasons {
         !self.distress() && self.bits & (APPLICATION_CLOCKS | SYNC_BOOST | DISPLAY) == 0
     }
 
-    /// In words, gravest first.
+    /// As text, gravest first.
     pub fn words(self) -> String {
         let read = WORDS.iter().filter(|(bit, ..)| self.bits & bit != 0);
         let mut words: Vec<String> = read.map(|(_, words, _)| (*words).to_owned()).collect();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_told_is_not_no_reason() {
+    fn nothing_reported_is_not_no_reason() {
         assert_eq!(Reasons::seen(&CudaDevice::default(), &Around::default()), None);
         let odd = Around { sm_clock_hertz: f64::NAN, ..Around::default() };
         assert_eq!(Reasons::seen(&CudaDevice::default(), &odd), None);

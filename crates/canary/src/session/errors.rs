@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_memory_is_short_is_told() {
+    fn out_of_memory_names_the_memory_that_is_short() {
         let text = |call| match Ended::from(CudaError { code: 2, call }) {
             Ended::Unable(CanarySkip::NoMemory, text) => text,
             other => panic!("{other:?}"),

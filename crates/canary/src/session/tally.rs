@@ -142,7 +142,7 @@ mod tests {
     use crate::abi::BadLane;
 
     #[test]
-    fn the_first_wrong_try_is_told_and_later_ones_are_counted() {
+    fn the_first_wrong_try_is_reported_and_later_ones_are_counted() {
         let mut tally = ResultTally::default();
         tally.add(100, WrongResults::default());
         assert!(!tally.wants_more());
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lanes_beyond_those_told_are_counted() {
+    fn bad_lanes_beyond_those_listed_are_counted() {
         let mut bad = BadLanes { count: 1000, ..BadLanes::default() };
         bad.lanes[0] = BadLane { smid: 17, thread: 69, expected: 5, got: 0 };
         let others = BadLane { got: 1, ..bad.lanes[0] };

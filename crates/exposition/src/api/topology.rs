@@ -3,7 +3,7 @@
 //! ```text
 //! topology             what was found: see `topology::model::Topology`; fit for `topology.expected_file`
 //! gpus[]               gpu, uuid, place (where it sits), share (its fair share of CPUs and memory nodes)
-//! against_first_seen[] what differs from the first look at this machine, in words; null: not compared
+//! against_first_seen[] what differs from the first look at this machine, as text; null: not compared
 //! against_declared[]   what differs from the declared topology; null: none is declared
 //! ```
 

@@ -101,7 +101,7 @@ impl Bench {
 }
 
 #[test]
-fn a_gpu_is_found_by_its_address_and_told_with_its_share_and_nic() {
+fn a_gpu_is_found_by_its_address_and_reported_with_its_share_and_nic() {
     let mut bench = Bench::new();
     assert!(bench.second(1, false).series(&m::gpu_host_topology_info).is_empty(), "nothing is known yet");
     bench.update(node());

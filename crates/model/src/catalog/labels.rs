@@ -315,7 +315,7 @@ labels! {
     }
     /// State of counting: `works`; `no_pmu` the CPU or virtual machine has no such counter; `not_permitted` (perf_event_paranoid, capability, seccomp); `unknown` the kernel refused for another reason, or it was not tried.
     PerfState "state" { Works "works", NoPmu "no_pmu", NotPermitted "not_permitted", Unknown "unknown" }
-    /// Mode of CPU time: `busy` (work of processes, guests and the kernel, interrupts too), `iowait` (nothing to run, and somebody waits for a disk), `steal` (another virtual machine had the CPU), `idle`.
+    /// Mode of CPU time: `busy` (work of processes, guests and the kernel, interrupts too), `iowait` (nothing to run, and a process waits for a disk), `steal` (another virtual machine had the CPU), `idle`.
     CpuMode "mode" { Busy "busy", Iowait "iowait", Steal "steal", Idle "idle" }
     /// Kind of owner.
     OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown" }

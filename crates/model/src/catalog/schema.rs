@@ -178,7 +178,7 @@ pub struct LabelDef {
 /// Everything the catalogue says of one metric.
 #[derive(Debug, Serialize)]
 pub struct MetricDef {
-    /// The full name, as it stands on the wire (with `_total` or `_info`).
+    /// The full name, as it is on the wire (with `_total` or `_info`).
     pub name: &'static str,
     /// Gauge, counter, info or histogram.
     pub kind: Kind,
@@ -194,7 +194,7 @@ pub struct MetricDef {
     pub since: &'static str,
     /// The largest value there can be, where it is another than that of the unit.
     pub max: Option<f64>,
-    /// Whether it stands in the JSON alone: a table for people and programs that ask, too wide for a scrape.
+    /// Whether it is in the JSON alone: a table for people and programs that ask, too wide for a scrape.
     pub json_only: bool,
     /// The group that serves it on `/metrics`; `None`: the default set.
     pub group: Option<MetricGroup>,

@@ -9,7 +9,7 @@ use crate::topology::TopologyUpdate;
 /// The topology.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopologyView {
-    /// What was told last; `None` before that.
+    /// What was reported last; `None` before that.
     pub update: Option<Arc<TopologyUpdate>>,
 }
 

@@ -89,7 +89,7 @@ fn slurm_counts_cores_by_socket() {
 }
 
 #[test]
-fn kubernetes_is_told_what_it_can_be_told() {
+fn kubernetes_gets_the_settings_that_it_has() {
     let text = lines(&pair(), Binder::Kubernetes);
     for part in [
         "\ncpuManagerPolicy: static\n",

@@ -1,4 +1,4 @@
-//! What hwloc does not tell of PCI devices: whether the kernel knows their NUMA node, the two ends of their links, and
+//! What hwloc does not report of PCI devices: whether the kernel knows their NUMA node, the two ends of their links, and
 //! the state of network devices.
 
 use std::fs;

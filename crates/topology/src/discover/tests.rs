@@ -117,7 +117,7 @@ fn a_machine_without_caches_and_cores_says_so() {
 }
 
 #[test]
-fn what_is_no_machine_is_told() {
+fn what_is_no_machine_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("no.xml");
     let said = |origin| discover(&origin).unwrap_err().to_string();

@@ -109,7 +109,7 @@ fn a_bit_changes_on_its_way() {
 }
 
 #[test]
-fn a_clock_is_low_whether_it_is_told_or_not() {
+fn a_clock_is_low_whether_it_is_reported_or_not() {
     for (more, clock) in [("", 1980), ("\nreported = true", 1485)] {
         let cuda = node(&format!("sm_clock = 0.75{more}"));
         let rate = sm_rate(&cuda, 400);

@@ -109,7 +109,7 @@ fn the_driver_says_when_it_goes_and_comes() {
 }
 
 #[test]
-fn only_registered_events_are_told() {
+fn only_registered_events_are_delivered() {
     let node = node_from(
         "[[gpu]]\nmodel = 'H200'\n[[step]]\ngpu = 0\nevent = { type = 0x400, data = 7 }\n\
          [[step]]\ngpu = 0\nrepeat = 2\nevent = { type = 0x8000, data = 1, gpu_instance = 2 }\n",
@@ -123,7 +123,7 @@ fn only_registered_events_are_told() {
 }
 
 #[test]
-fn a_recovery_is_told_from_its_beginning_to_its_end() {
+fn a_recovery_is_reported_from_its_beginning_to_its_end() {
     let node = node("recovery.toml");
     let set = set(&node, 0x8400);
     let none = u32::MAX;

@@ -151,7 +151,7 @@ fn power_samples_show_what_averages_hide() {
 }
 
 #[test]
-fn clocks_in_words_are_as_recorded() {
+fn clocks_as_text_are_as_recorded() {
     let node = node("still-8xh200.toml");
     let gpu = node.nvml.device_by_index(0).expect("a device");
     let states = gpu.supported_performance_states().expect("states");
@@ -206,7 +206,7 @@ fn video_sessions_are_counted_and_listed() {
 }
 
 #[test]
-fn vgpus_are_told_by_their_host() {
+fn vgpus_are_reported_by_their_host() {
     let node = node_from(
         "still = true\n[[gpu]]\nmodel = 'H200'\n[[gpu]]\nmodel = 'L4'\nvgpus = [\
          { uuid = 'a', type = 'NVIDIA L4-6Q', vm = 'vm-1', memory = '2GiB', sm = 40, licensed = true }, \
