@@ -371,7 +371,7 @@ fn prove(config: &Config, arguments: &Arguments) -> ExitCode {
     };
     let text = match arguments.format {
         Format::Json => report.json(),
-        Format::Table => report.text(host::terminal::stdout_has_colours()),
+        Format::Table => commands::canary::table::text(&report, host::terminal::stdout_has_colours()),
     };
     let printed = print(text.as_bytes());
     match report.result {

@@ -7,7 +7,7 @@ mod confirm;
 mod devices;
 mod report;
 mod runs;
-mod table;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod values;

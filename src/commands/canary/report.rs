@@ -118,9 +118,4 @@ impl Report {
             Err(error) => format!("{{\"error\":{:?}}}\n", error.to_string()),
         }
     }
-
-    /// For people.
-    pub fn text(&self, colours: bool) -> String {
-        super::table::text(self, colours)
-    }
 }

@@ -1,6 +1,7 @@
 //! What keeps a run away, what it all amounts to, and the table.
 
 use super::report::RunRecord;
+use super::table;
 use super::*;
 use canary::baseline::Siblings;
 use canary::judge::fixtures::{baseline, healthy, of, part, place};
@@ -70,7 +71,7 @@ fn force_overcomes_who_is_there_but_not_what_would_wedge() {
 #[test]
 fn the_table_has_a_line_a_check_and_says_what_is_wrong_below_it() {
     let report = Report::new(vec![made(place(), narrow(healthy())), made(part(), healthy())]);
-    let text = report.text(false);
+    let text = table::text(&report, false);
     assert!(text.starts_with("GPU 0  NVIDIA H200  GPU-0\n"), "{text}");
     assert!(text.contains("GPU 0 instance 1/0 (3g.71gb)  NVIDIA H200  MIG-1\n"), "{text}");
     let line = text.lines().find(|line| line.contains("pcie")).unwrap();
@@ -82,7 +83,7 @@ fn the_table_has_a_line_a_check_and_says_what_is_wrong_below_it() {
         assert!(rate.contains(part), "{rate}");
     }
     assert!(text.ends_with("Something is degraded: see the lines with !.\n"), "{text}");
-    assert!(!text.contains('\x1b') && report.text(true).contains("\x1b[33m!\x1b[0m"));
+    assert!(!text.contains('\x1b') && table::text(&report, true).contains("\x1b[33m!\x1b[0m"));
     let broken = Report::new(vec![made(place(), fault())]).text(false);
     assert!(broken.contains("  driver_fault: cuLaunchKernel failed in step sm_rate"), "{broken}");
 }
@@ -91,7 +92,7 @@ fn the_table_has_a_line_a_check_and_says_what_is_wrong_below_it() {
 fn several_runs_of_a_device_are_one_table_with_their_spread() {
     let report =
         Report::new(vec![made(place(), healthy()), made(place(), fault()), made(place(), healthy())]);
-    let text = report.text(false);
+    let text = table::text(&report, false);
     assert_eq!(text.matches("GPU-0").count(), 1, "{text}");
     let line = text.lines().find(|line| line.contains("sm_rate  ")).unwrap();
     assert!(line.starts_with("  ✕ sm_rate") && line.ends_with("driver_fault (1 of 3)"), "{line}");
