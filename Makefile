@@ -73,7 +73,7 @@ prove-rules:
 prove-cost:
 	@tests/tools/ensure-tools.sh build test prometheus-3
 	@cargo build --workspace
-	@SHOW='^nodes|^all|^of that|^share|^dearest' tests/tools/stage.sh 'what rules cost' tests/alerts/cost.py --built $(TARGET)/debug --hurry --check \
+	@SHOW='^nodes|^all|^of that|^share|^most expensive' tests/tools/stage.sh 'what rules cost' tests/alerts/cost.py --built $(TARGET)/debug --hurry --check \
 		--prometheus $(NEWEST)/prometheus
 
 prove-boards: boards
@@ -87,7 +87,7 @@ prove-healthy-day:
 	@SHOW='none fires|fire' tests/tools/stage.sh 'healthy day' $(TARGET)/debug/gameday healthy-day --minutes 2
 
 # What is shipped: in debug builds three dozen exporters keep two cores so busy that the times say nothing.
-gameday: ## Play incidents and a healthy day against real Prometheus and Alertmanager: who is told what, and when
+gameday: ## Play incidents and a healthy day against real Prometheus and Alertmanager: which notification comes, and when
 	@tests/tools/ensure-tools.sh build test
 	cargo build --release -p gpu-node-exporter -p simgpu -p gameday
 	@mkdir -p .run

@@ -480,7 +480,7 @@ all {len(by_group)} groups once, {WORKERS} at a time: wall {least:.3f} s at best
 load average {quiet:.1f}
 all {len(by_group)} groups once, while the nodes were scraped: wall {live_all:.3f} s, load average {busy:.1f}
 share of one CPU: {share_alone:.3f} by rules alone, {share_live:.3f} while scraped; all of Prometheus {share:.3f}""")
-    print(f"dearest query of the board: {dearest['wall'] * 1e3:.0f} ms ({dearest['title']})")
+    print(f"most expensive query of the board: {dearest['wall'] * 1e3:.0f} ms ({dearest['title']})")
     if options.check and (not rows or not up or int(up[0]["value"][1]) < options.nodes):
         failed.append("not all nodes were scraped, or no rules evaluated: the figures are of something smaller")
     if options.check and least > MOST_FOR_RULES:

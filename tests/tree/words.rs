@@ -25,7 +25,7 @@ const COVERED_FILES: [&str; 6] =
 
 /// The list itself, recorded logs, machine code, packages of others. The prose of alerts, runbooks, playbooks, review
 /// documents, dashboards and the status page is rewritten where those are redesigned; then these lines go.
-const EXCEPT: [&str; 22] = [
+const EXCEPT: [&str; 21] = [
     "tests/tree/banned.txt",
     "tests/data/",
     "docs/evidence/",
@@ -48,7 +48,6 @@ const EXCEPT: [&str; 22] = [
     "dashboards/preview/",
     "crates/exposition/src/page",
     "crates/model/src/xid/",
-    "docs/METRICS.md.",
 ];
 
 /// Text files by their ending; others are machine code and pictures.
@@ -63,7 +62,7 @@ fn no_banned_word_is_used() {
         let list = read("tests/tree/banned.txt");
         let words: Vec<&str> =
             list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
-        // Part of a name counts too: `is_told`, `TellerKind`.
+        // Part of a name counts too, as between underscores.
         Regex::new(&format!(r"(?i)(?:^|[^A-Za-z]|_)({})(?:$|[^A-Za-z]|_)", words.join("|"))).unwrap()
     });
     let paths = COVERED.iter().flat_map(|folder| files(folder)).chain(COVERED_FILES.map(str::to_owned));

@@ -4,32 +4,32 @@
 //! [`LabelSet`]), so a wrong number of labels or a label of the wrong entity does not compile:
 //!
 //! ```
-//! use crate::catalog::{self as m, Gpu, Sensor};
-//! use crate::sample::Rows;
+//! use model::catalog::{self as m, Gpu, Sensor};
+//! use model::sample::Rows;
 //! let gpu = Gpu { gpu: 0, uuid: "GPU-1".into() };
 //! let mut rows = Rows::default();
 //! rows.of(&gpu).put(&m::gpu_temperature_celsius, (Sensor::Gpu,), 37.0);
 //! ```
 //! A label too few:
 //! ```compile_fail,E0308
-//! use crate::catalog::{self as m, Gpu, Sensor};
-//! use crate::sample::Rows;
+//! use model::catalog::{self as m, Gpu, Sensor};
+//! use model::sample::Rows;
 //! let gpu = Gpu { gpu: 0, uuid: "GPU-1".into() };
 //! let mut rows = Rows::default();
 //! rows.of(&gpu).put(&m::gpu_temperature_celsius, (), 37.0);
 //! ```
 //! A label of another kind:
 //! ```compile_fail,E0308
-//! use crate::catalog::{self as m, ClockDomain, Gpu};
-//! use crate::sample::Rows;
+//! use model::catalog::{self as m, ClockDomain, Gpu};
+//! use model::sample::Rows;
 //! let gpu = Gpu { gpu: 0, uuid: "GPU-1".into() };
 //! let mut rows = Rows::default();
 //! rows.of(&gpu).put(&m::gpu_temperature_celsius, (ClockDomain::Sm,), 37.0);
 //! ```
 //! A metric of another entity:
 //! ```compile_fail,E0308
-//! use crate::catalog::{self as m, Node};
-//! use crate::sample::Rows;
+//! use model::catalog::{self as m, Node};
+//! use model::sample::Rows;
 //! let mut rows = Rows::default();
 //! rows.of(&Node {}).put(&m::gpu_power_watts, (), 37.0);
 //! ```
