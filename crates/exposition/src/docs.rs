@@ -60,7 +60,7 @@ pub fn text() -> String {
 pub fn markdown() -> String {
     let mut out = String::from(
         "# Metrics\n\n\
-         Made from `src/catalog.rs` by `gpu-node-exporter metrics --format markdown`; the tests compare \
+         Made from `crates/model/src/catalog.rs` by `gpu-node-exporter metrics --format markdown`; the tests compare \
          this file with it. Base units and ratios only. A value that is unsupported has no series and is \
          listed in `gpu_exporter_metric_unsupported`; a value that could not be read has no series and \
          counts in `gpu_exporter_driver_error_kinds_total`; zero is zero. What NVML answers and is no metric is in \
