@@ -24,10 +24,10 @@ use exposition::snapshot_cell::SnapshotCell;
 use host::child::ChildSet;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
-use model::catalog::MetricId;
 use model::catalog::schema::{Entity, LabelSet, Metric};
+use model::catalog::{CollectorName, MetricId};
 use model::clock::Mono;
-use model::sample::{Rows, SWITCHED_OFF, Source};
+use model::sample::{Rows, SWITCHED_OFF};
 use settings::Config;
 
 use crate::views::{self, View};
@@ -67,21 +67,21 @@ pub struct Parts {
 }
 
 /// Starts every collector: its source and its thread, which ends when [`Context::stop`] says so.
-pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHandle<()>)>> {
+pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName, JoinHandle<()>)>> {
     let Context { config, inbox, stop } = context.clone();
     let context = || context.clone();
     let Parts { off, samplers, canary_children, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
     Ok(vec![
         (
-            Source::Nvml,
+            CollectorName::Nvml,
             nvml::start(
                 context(),
                 nvml::Parts { off: off.clone(), samplers: samplers.clone(), switch: switch.clone() },
             )?,
         ),
         (
-            Source::Process,
+            CollectorName::Process,
             process::start(
                 context(),
                 process::Sources {
@@ -92,10 +92,10 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
                 },
             )?,
         ),
-        (Source::Kmsg, kmsg::start(context())?),
-        (Source::Module, module::start(context(), switch.clone())?),
+        (CollectorName::Kmsg, kmsg::start(context())?),
+        (CollectorName::Module, module::start(context(), switch.clone())?),
         (
-            Source::Canary,
+            CollectorName::Canary,
             canary::start(canary::Context {
                 config,
                 inbox,
@@ -109,13 +109,16 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
             })?,
         ),
         (
-            Source::Topology,
+            CollectorName::Topology,
             topology::start(context(), View::new(&snapshots, views::gpu_addresses), topology_children)?,
         ),
-        (Source::Owners, owners::start(context(), View::new(&snapshots, views::gpu_work), pods.clone())?),
-        (Source::Kubelet, kubelet::start(context(), pods)?),
         (
-            Source::Cpu,
+            CollectorName::Owners,
+            owners::start(context(), View::new(&snapshots, views::gpu_work), pods.clone())?,
+        ),
+        (CollectorName::Kubelet, kubelet::start(context(), pods)?),
+        (
+            CollectorName::Cpu,
             cpu::start(
                 context(),
                 cpu::Views {
@@ -124,12 +127,12 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(Source, JoinHa
                 },
             )?,
         ),
-        (Source::Windows, windows::start(context())?),
+        (CollectorName::Windows, windows::start(context())?),
     ])
 }
 
 /// The thread of a collector that is switched off: says so and waits for the end.
-fn switched_off(context: &Context, source: Source, key: &str) {
+fn switched_off(context: &Context, source: CollectorName, key: &str) {
     context.inbox.event(LedgerEvent::CollectorUnavailable(source, Some(format!("{SWITCHED_OFF} ({key})"))));
     while !context.stop.stopped() {
         context.stop.wait_until(Mono::now() + Duration::from_secs(3600));

@@ -27,9 +27,9 @@ use host::state::{Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::canary::{CanaryEvent, Place};
-use model::catalog::{CanaryMode, CanarySkip, CanaryStep, Gpu, MetricId};
+use model::catalog::{CanaryMode, CanarySkip, CanaryStep, CollectorName, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 use model::snapshot::Snapshot;
 use settings::Config;
 use state::{CanaryCell, LeftProcess};
@@ -77,7 +77,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
         context.inbox.event(LedgerEvent::Canary(CanaryEvent::Mode { mode, duty }));
         if mode == CanaryMode::Off {
             let text = "switched off (canary.mode)".to_owned();
-            context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Canary, Some(text)));
+            context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Canary, Some(text)));
             while !context.stop.stopped() {
                 context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
             }
@@ -172,7 +172,7 @@ impl CanaryCollector {
 
     /// A batch without values: the ledger and `/readyz` know by it that the collector lives.
     fn beat(&self) {
-        self.context.inbox.batch(Batch::of_node(Source::Canary, Mono::now(), None, Rows::default()));
+        self.context.inbox.batch(Batch::of_node(CollectorName::Canary, Mono::now(), None, Rows::default()));
     }
 
     /// Takes in what is published.

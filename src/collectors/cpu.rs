@@ -33,11 +33,11 @@ use host::Host;
 use ledger::inbox::LedgerEvent;
 use machine_events::{MachineEvents, state};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, Node, Owner, PerfState};
+use model::catalog::{self as m, CollectorName, Node, Owner, PerfState};
 use model::clock::{Cadence, Mono};
 use model::cpus::CpuSet;
 use model::owners::Owner as GpuOwner;
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 use model::topology::Topology;
 use owner_events::{OwnerCgroup, OwnerEvents, Uncounted, WantedOwners};
 use perf::{Perf, Processor};
@@ -62,7 +62,7 @@ pub struct Views {
 pub fn start(context: Context, views: Views) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("cpu".into()).stack_size(256 * 1024).spawn(move || {
         if !context.config.cpu.enabled || context.config.cpu.events.is_empty() {
-            return super::switched_off(&context, Source::Cpu, "cpu.enabled");
+            return super::switched_off(&context, CollectorName::Cpu, "cpu.enabled");
         }
         let host = Host::new(&context.config.host.root);
         let kernel = Perf::new(Processor::of_host(&host));
@@ -126,12 +126,14 @@ impl<'a, K: CounterBackend> CpuCollector<'a, K> {
         let taken = Mono::now();
         let Some(cpus) = cpu_groups::online(&self.host) else {
             let text = "the online CPUs are unknown: no /sys/devices/system/cpu/online";
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, Some(text.into())));
+            self.context
+                .inbox
+                .event(LedgerEvent::CollectorUnavailable(CollectorName::Cpu, Some(text.into())));
             self.unavailable = true;
             return;
         };
         if std::mem::take(&mut self.unavailable) {
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Cpu, None));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Cpu, None));
         }
         self.group(&cpus, self.views.topology.current().as_ref());
         if taken.since(self.retried) >= RETRY {
@@ -190,7 +192,7 @@ impl<'a, K: CounterBackend> CpuCollector<'a, K> {
         }
         let lifetime = (self.context.config.cpu.interval * 3).max(Duration::from_secs(3));
         // That an event cannot be counted is an answer: its state is served.
-        self.context.inbox.batch(Batch::of_node(Source::Cpu, taken, Some(lifetime), rows));
+        self.context.inbox.batch(Batch::of_node(CollectorName::Cpu, taken, Some(lifetime), rows));
     }
 
     fn say_outcomes(&mut self) {

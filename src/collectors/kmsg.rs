@@ -20,10 +20,10 @@ use host::state::Store;
 use ledger::inbox::LedgerEvent;
 use model::catalog::FaultSource;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, KmsgOutcome, Node};
+use model::catalog::{self as m, CollectorName, KmsgOutcome, Node};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 use position::{Age, Position};
 use reader::{LogReader, ReadOutcome};
 use record::LineMeaning;
@@ -62,7 +62,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
 }
 
 fn unavailable(context: &Context, why: &str) {
-    context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Kmsg, Some(why.to_owned())));
+    context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Kmsg, Some(why.to_owned())));
 }
 
 /// A collector's thread that ends before the daemon is taken for a fault.
@@ -122,7 +122,7 @@ impl KernelLog {
                 self.position.caught_up();
                 if !listening {
                     listening = true;
-                    self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Kmsg, None));
+                    self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Kmsg, None));
                     self.context.inbox.event(LedgerEvent::ReadsKernelLog(Some(Mono::now())));
                 }
             }
@@ -229,7 +229,7 @@ impl KernelLog {
         if put.is_err() {
             tracing::warn!("a count of kernel log records is out of range");
         }
-        self.context.inbox.batch(Batch::of_node(Source::Kmsg, now, Some(IDLE * 3), rows));
+        self.context.inbox.batch(Batch::of_node(CollectorName::Kmsg, now, Some(IDLE * 3), rows));
         (self.sent, self.changed) = (now, false);
     }
 }

@@ -18,9 +18,9 @@ use host::Host;
 use host::stop::Stop;
 use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, KubeletError, Node};
+use model::catalog::{self as m, CollectorName, KubeletError, Node};
 use model::clock::{Cadence, Mono};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 
 /// Time between two visits.
 const EVERY: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
         let socket = &context.config.owners.kubelet_socket;
         if socket.as_os_str().is_empty() {
             pods.set_status(KubeletStatus::Off);
-            return super::switched_off(&context, Source::Kubelet, "owners.kubelet_socket");
+            return super::switched_off(&context, CollectorName::Kubelet, "owners.kubelet_socket");
         }
         let socket = Host::new(&context.config.host.root).path(socket);
         KubeletCollector::new(&context, pods, runtime, socket).run();
@@ -160,7 +160,7 @@ impl<'a> KubeletCollector<'a> {
             if let Some(why) = &why {
                 tracing::warn!(%why, "the kubelet");
             }
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Kubelet, why.clone()));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Kubelet, why.clone()));
             self.unavailable = why;
         }
     }
@@ -184,7 +184,7 @@ impl<'a> KubeletCollector<'a> {
             nanos: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
             // That there is no kubelet is an answer.
             answered: self.failed == 0,
-            ..Batch::of_node(Source::Kubelet, now, Some(lifetime), rows)
+            ..Batch::of_node(CollectorName::Kubelet, now, Some(lifetime), rows)
         });
     }
 }

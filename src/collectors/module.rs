@@ -19,10 +19,10 @@ use super::Context;
 use super::nvml::switch::Switch;
 use host::Host;
 use ledger::inbox::LedgerEvent;
-use model::catalog::{self as m, Node, VersionAgainst};
+use model::catalog::{self as m, CollectorName, Node, VersionAgainst};
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::driver_module::{Load, LoadId, ModuleState};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 
 /// Longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ impl<'a> ModuleReader<'a> {
         self.sent = Some(sight);
         let lifetime = (every * 3).max(Duration::from_secs(3));
         // That there is no module is an answer.
-        self.context.inbox.batch(Batch::of_node(Source::Module, taken, Some(lifetime), rows));
+        self.context.inbox.batch(Batch::of_node(CollectorName::Module, taken, Some(lifetime), rows));
     }
 
     fn rows(&self, sight: &ModuleState) -> Rows {

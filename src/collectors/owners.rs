@@ -24,10 +24,10 @@ use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
 use lookup::{LookedUp, LookupError};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, Node, OwnerInfo, OwnerLookup};
+use model::catalog::{self as m, CollectorName, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 
 /// Time between two readings of what owners use.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(500);
 pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("owners".into()).spawn(move || {
         if !context.config.owners.enabled {
-            return super::switched_off(&context, Source::Owners, "owners.enabled");
+            return super::switched_off(&context, CollectorName::Owners, "owners.enabled");
         }
         OwnersCollector::new(context, work, pods).run();
     })
@@ -355,7 +355,7 @@ impl OwnersCollector {
         if std::mem::replace(&mut self.stuck, stuck) != stuck {
             let why = "reading processes does not return: no more are tried until it does";
             let why = stuck.then(|| why.to_owned());
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Owners, why));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Owners, why));
         }
     }
 
@@ -374,7 +374,7 @@ impl OwnersCollector {
             put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
         let lifetime = (self.every * 3).max(Duration::from_secs(3));
-        self.context.inbox.batch(Batch::of_node(Source::Owners, taken, Some(lifetime), rows));
+        self.context.inbox.batch(Batch::of_node(CollectorName::Owners, taken, Some(lifetime), rows));
     }
 }
 

@@ -14,9 +14,9 @@ use super::nvml::Pids;
 use exposition::http;
 use host::child::ChildSet;
 use model::catalog::schema::{KnownLabel, LabelSet, Metric};
-use model::catalog::{self as m, HttpStatus, Node, Role};
+use model::catalog::{self as m, CollectorName, HttpStatus, Node, Role};
 use model::clock::{Cadence, Mono};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 
 const EVERY: Duration = Duration::from_secs(5);
 
@@ -67,7 +67,9 @@ fn visit(context: &Context, sources: &Sources, every: Duration, published: &mut 
     http_server(&sources.http, &mut rows);
     let lifetime = (every * 3).max(Duration::from_secs(3));
     let answered = !rows.is_empty();
-    context.inbox.batch(Batch { answered, ..Batch::of_node(Source::Process, taken, Some(lifetime), rows) });
+    context
+        .inbox
+        .batch(Batch { answered, ..Batch::of_node(CollectorName::Process, taken, Some(lifetime), rows) });
 }
 
 /// The serving process.

@@ -4,6 +4,7 @@
 mod declared;
 mod first_seen;
 
+use model::catalog::CollectorName;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use host::Host;
 use host::child::{ChildSet, Stderr};
 use ledger::inbox::LedgerEvent;
 use model::clock::{Cadence, Mono};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 use model::topology::{Topology, TopologyUpdate, compare};
 use topology::ask::{AskError, Asker};
 use topology::discover::Origin;
@@ -35,7 +36,7 @@ pub fn start(
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("topology".into()).spawn(move || {
         if !context.config.topology.enabled {
-            super::switched_off(&context, Source::Topology, "topology.enabled");
+            super::switched_off(&context, CollectorName::Topology, "topology.enabled");
             return;
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
@@ -115,10 +116,10 @@ impl<'a> TopologyCollector<'a> {
             }
             self.context
                 .inbox
-                .event(LedgerEvent::CollectorUnavailable(Source::Topology, unavailable.clone()));
+                .event(LedgerEvent::CollectorUnavailable(CollectorName::Topology, unavailable.clone()));
             self.unavailable = unavailable;
         } else if unavailable.is_some() && self.known.is_none() {
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(Source::Topology, unavailable));
+            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Topology, unavailable));
         }
     }
 
@@ -179,7 +180,7 @@ impl<'a> TopologyCollector<'a> {
 
     /// The ledger knows the collector by its batches; the values go another way.
     fn beat(&self) {
-        self.context.inbox.batch(Batch::of_node(Source::Topology, Mono::now(), None, Rows::default()));
+        self.context.inbox.batch(Batch::of_node(CollectorName::Topology, Mono::now(), None, Rows::default()));
     }
 }
 

@@ -4,13 +4,14 @@ pub mod file;
 pub mod store;
 pub mod timestamp;
 
+use model::catalog::CollectorName;
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ledger::inbox::LedgerEvent;
 use model::clock::{Cadence, Mono, unix_seconds};
-use model::sample::{Batch, Rows, Source};
+use model::sample::{Batch, Rows};
 use model::window::{self, Window};
 
 use super::Context;
@@ -63,10 +64,10 @@ impl Collector {
         }
         if known_problems.unwrap_or_default() != problems {
             let text = (!problems.is_empty()).then(|| problems.join("; "));
-            inbox.event(LedgerEvent::CollectorUnavailable(Source::Windows, text));
+            inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Windows, text));
         }
         self.sent = Some((windows, problems));
         // Without values: the batch proves to the ledger and `/readyz` that the directory is read.
-        inbox.batch(Batch::of_node(Source::Windows, taken, Some(INTERVAL * 5), Rows::default()));
+        inbox.batch(Batch::of_node(CollectorName::Windows, taken, Some(INTERVAL * 5), Rows::default()));
     }
 }

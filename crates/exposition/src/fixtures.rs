@@ -96,9 +96,8 @@ fn put_node(rows: &mut Rows) {
     of.put(&m::gpu_devices_expected, (), 8.0).unwrap();
     of.put(&m::process_start_time_seconds, (), 1_794_820_000.5).unwrap();
     for call in ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"] {
-        of.put(&m::gpu_exporter_driver_calls_total, (Call(call.into()), TierLabel::Normal), 1_234_567.0)
-            .unwrap();
-        of.put(&m::gpu_exporter_driver_call_seconds_total, (Call(call.into()), TierLabel::Normal), 12.345678)
+        of.put(&m::gpu_exporter_driver_calls_total, (Call(call.into()), Tier::Normal), 1_234_567.0).unwrap();
+        of.put(&m::gpu_exporter_driver_call_seconds_total, (Call(call.into()), Tier::Normal), 12.345678)
             .unwrap();
     }
     for code in HttpStatus::ALL {
@@ -215,7 +214,7 @@ fn put_every_label(rows: &mut Rows, gpu: &Gpu) {
     for cause in RemapCause::ALL {
         of.put(&m::gpu_remapped_rows, (*cause,), 0.0).unwrap();
     }
-    for tier in TierLabel::ALL {
+    for tier in Tier::ALL {
         of.put(&m::gpu_exporter_sample_timestamp_seconds, (*tier,), 1_795_000_000.123).unwrap();
     }
     of.put(&m::gpu_exporter_driver_errors_total, (), 0.0).unwrap();

@@ -12,11 +12,11 @@ use super::intake::LedgerMoment;
 use super::samples::Samples;
 use model::catalog::schema::{Label, LabelText};
 use model::catalog::{
-    self as m, Call, ClockDomain, ClockEvent, FlopPipe, GpmUnit, Gpu, Kind, MetricId, Node, Subject, Tier,
-    TierLabel,
+    self as m, Call, ClockDomain, ClockEvent, FlopPipe, GpmUnit, Gpu, Kind, MetricId, Node, SampleBuffer,
+    Subject, Tier,
 };
 use model::clock::Mono;
-use model::sample::{Batch, Buffer, Drained, GpmWindow, Rows};
+use model::sample::{Batch, Drained, GpmWindow, Rows};
 use model::snapshot::{Histogram, Value};
 
 /// Bounds of the histogram of driver calls, in seconds: a decade in three steps from 1 us, where most calls
@@ -35,7 +35,7 @@ struct GpuTotals {
 #[derive(Debug)]
 pub struct Accounting {
     /// Number and nanoseconds of the calls of each function and tier.
-    calls: HashMap<(String, TierLabel), (u64, u64)>,
+    calls: HashMap<(String, Tier), (u64, u64)>,
     call_seconds: Histogram,
     driver: DriverCounters,
     gpm: GpmSums,
@@ -58,7 +58,7 @@ impl Default for Accounting {
 
 impl Accounting {
     pub fn count_calls(&mut self, batch: &Batch) {
-        let Some(tier) = TierLabel::of(batch.part.tier) else { return };
+        let tier = batch.part.tier;
         for call in &batch.calls {
             let (count, nanos) = self.calls.entry((call.call.clone(), tier)).or_default();
             *count += 1;
@@ -73,7 +73,7 @@ impl Accounting {
         gpu: &Gpu,
         taken: Mono,
         drained: &Drained,
-        report: impl FnMut(Buffer, Mono, f64, f64),
+        report: impl FnMut(SampleBuffer, Mono, f64, f64),
     ) {
         let samples = &mut self.gpus.entry(gpu.clone()).or_default().samples;
         samples.take(taken, drained, |at| self.activity.is_canarys(&gpu.uuid, at), report);

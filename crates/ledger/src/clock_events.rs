@@ -128,10 +128,7 @@ mod tests {
         let mut events = ClockEvents::default();
         events.fast(at(1.0), &active(ClockEvent::GpuIdle), LONGEST);
         assert_eq!(events.ours().count(), 0);
-        let failed = Missing::Failed {
-            error: model::sample::ErrorKind::new(m::DriverError::Timeout),
-            text: "timeout".into(),
-        };
+        let failed = Missing::Failed { error: m::DriverError::Timeout, text: "timeout".into() };
         let metrics = vec![m::gpu_clock_event_seconds_total.id()];
         events.slow(&[], &[Gap { call: "x".into(), metrics, missing: failed }]);
         assert_eq!(events.ours().count(), 0, "a failed call shows nothing");

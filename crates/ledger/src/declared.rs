@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_compared() {
-        let error = model::sample::ErrorKind::new(m::DriverError::Timeout);
+        let error = m::DriverError::Timeout;
         let failed = Missing::Failed { error, text: String::new() };
         let unread = held(instances(&[]), vec![gap(m::gpu_mig_info.id(), failed.clone())]);
         assert_eq!(actual(Some(&mode(true)), Some(&unread)), None);

@@ -197,7 +197,7 @@ impl Faults {
         // Identity is sent before anything was measured.
         let measured = tier != Tier::Identity && !batch.rows.is_empty();
         let lost = batch.gaps.iter().any(|gap| match &gap.missing {
-            Missing::Failed { error, .. } => is_lost(error.label()),
+            Missing::Failed { error, .. } => is_lost(*error),
             Missing::Unsupported | Missing::Dropped(_) => false,
         });
         let returned = measured && batch.answered && !lost && self.resets.answers(&gpu.uuid, tier, taken);

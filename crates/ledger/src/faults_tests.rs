@@ -9,7 +9,7 @@ use model::clock::Mono;
 use model::fact::{DriverFact, Fact, KernelFact, KernelLine, FactKind};
 use crate::inbox::LedgerEvent;
 use crate::{PersistedFaults, Ledger, SeenGpus, LedgerSettings};
-use model::sample::{Batch, BatchKey, Rows, Source};
+use model::sample::{Batch, BatchKey, Rows};
 use model::snapshot::{EventKind, Snapshot};
 use model::persisted::Identity;
 
@@ -29,7 +29,7 @@ fn batch(gpu: Option<Gpu>, tier: Tier, taken: u64, fill: impl FnOnce(&mut Rows))
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: BatchKey { collector: Source::Nvml, gpu, tier },
+        part: BatchKey { collector: CollectorName::Nvml, gpu, tier },
         epoch: 1,
         taken: Mono(taken),
         nanos: 0,
@@ -288,7 +288,7 @@ fn a_line_of_a_gpu_that_no_source_lists_is_reported_as_such() {
             b.ledger.fold(batch(Some(gpu(index)), tier, b.now, |_| {}));
         }
     }
-    for source in Source::ALL.into_iter().filter(|source| *source != Source::Nvml) {
+    for source in CollectorName::ALL.into_iter().filter(|source| *source != CollectorName::Nvml) {
         b.ledger.event(LedgerEvent::CollectorUnavailable(source, Some("x".into())));
     }
     b.ledger.event(LedgerEvent::Samplers(1));
@@ -444,7 +444,7 @@ fn a_library_that_is_missing_for_a_while_resets_no_gpu() {
         let state = if there { ModuleState::Loaded(load) } else { ModuleState::Absent };
         b.ledger.event(LedgerEvent::Module { state, at: Mono(b.now), unix_seconds: 1.0 });
         b.nvml(0, 119);
-        let error = model::sample::ErrorKind::new(m::DriverError::DriverNotLoaded);
+        let error = m::DriverError::DriverNotLoaded;
         b.ledger.event(LedgerEvent::DriverAway { error, text: "no library".into(), epoch: 1 });
         b.ledger.event(LedgerEvent::DriverUp);
         b.fast(0);
@@ -510,7 +510,7 @@ fn nothing_is_said_of_gpus_while_the_driver_is_away() {
     let mut b = Bench::new();
     b.list(2);
     b.nvml(0, 79);
-    let error = model::sample::ErrorKind::new(m::DriverError::DriverNotLoaded);
+    let error = m::DriverError::DriverNotLoaded;
     b.ledger.event(LedgerEvent::DriverAway { error, text: "gone".into(), epoch: 2 });
     assert_eq!(b.reasons(&gpu(0)), None);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), None);

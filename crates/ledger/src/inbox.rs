@@ -6,11 +6,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use model::canary::CanaryEvent;
-use model::catalog::{Gpu, SamplerEnd, Tier};
+use model::catalog::{CollectorName, DriverError, Gpu, SamplerEnd, Tier};
 use model::clock::Mono;
 use model::driver_module::ModuleState;
 use model::fact::Fact;
-use model::sample::{Batch, BatchKey, ErrorKind, Source};
+use model::sample::{Batch, BatchKey};
 use model::window::Window;
 use model::{owners, topology};
 
@@ -37,7 +37,7 @@ pub enum LedgerEvent {
     /// The driver is absent or went away; every value of it is void.
     DriverAway {
         /// Kind of the failure.
-        error: ErrorKind,
+        error: DriverError,
         /// Why.
         text: String,
         /// Batches of epochs below this are of the driver that went.
@@ -53,7 +53,7 @@ pub enum LedgerEvent {
         /// NVML's index.
         index: u32,
         /// Kind of the failure.
-        error: ErrorKind,
+        error: DriverError,
         /// Why.
         text: String,
     },
@@ -93,7 +93,7 @@ pub enum LedgerEvent {
     /// Every window that is open, to come, or ended within the last hour.
     Windows(Vec<Window>),
     /// A collector cannot work, and why; `None`: it can (again).
-    CollectorUnavailable(Source, Option<String>),
+    CollectorUnavailable(CollectorName, Option<String>),
     /// Since when the kernel log is read: every fault from then on is reported. `None`: it is not read.
     ReadsKernelLog(Option<Mono>),
 }
@@ -245,7 +245,7 @@ mod tests {
 
     fn batch(epoch: u64, nanos: u64) -> Batch {
         Batch {
-            part: BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Slow },
+            part: BatchKey { collector: CollectorName::Nvml, gpu: None, tier: Tier::Slow },
             epoch,
             taken: Mono(nanos),
             nanos,
@@ -278,7 +278,7 @@ mod tests {
         let inbox = Inbox::default();
         let many = MAX_FAST as u64 + 10;
         for n in 0..many {
-            let part = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+            let part = BatchKey { collector: CollectorName::Nvml, gpu: None, tier: Tier::Fast };
             inbox.batch(Batch { part, ..batch(1, n) });
         }
         let pending = inbox.take(Mono(0)).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn a_new_epoch_is_folded_after_what_came_before_it() {
         let inbox = Inbox::default();
-        let fast = BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Fast };
+        let fast = BatchKey { collector: CollectorName::Nvml, gpu: None, tier: Tier::Fast };
         inbox.batch(batch(1, 1));
         inbox.batch(Batch { part: fast, ..batch(1, 2) });
         inbox.batch(batch(2, 3));

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::builder::Builder;
 use model::catalog::schema::{LabelSet, LabelText};
-use model::catalog::{self as m, ComputeInstance, Gpu, GpuInfo, MetricId, Subject, Tier};
+use model::catalog::{self as m, CollectorName, ComputeInstance, Gpu, GpuInfo, MetricId, Subject, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
-use model::sample::{Batch, BatchKey, Gap, Missing, Row, Rows, SWITCHED_OFF, Source};
+use model::sample::{Batch, BatchKey, Gap, Missing, Row, Rows, SWITCHED_OFF};
 use model::snapshot::GpuState;
 
 /// The newest batch of one part.
@@ -68,9 +68,9 @@ pub struct Intake {
     node_epoch: u64,
     /// NVML batches of epochs below this are of a driver that went.
     first_epoch: u64,
-    last_success: BTreeMap<Source, Mono>,
+    last_success: BTreeMap<CollectorName, Mono>,
     /// Collectors that cannot work, and why.
-    unavailable: BTreeMap<Source, String>,
+    unavailable: BTreeMap<CollectorName, String>,
 }
 
 impl Intake {
@@ -146,7 +146,7 @@ impl Intake {
     pub fn void_driver(&mut self, first_epoch: u64) {
         self.first_epoch = first_epoch;
         self.parts.retain(|part, _| {
-            part.collector != Source::Nvml || (part.tier == Tier::Identity && part.gpu.is_some())
+            part.collector != CollectorName::Nvml || (part.tier == Tier::Identity && part.gpu.is_some())
         });
     }
 
@@ -175,7 +175,7 @@ impl Intake {
         self.parts.insert(part, stored);
     }
 
-    pub fn set_unavailable(&mut self, source: Source, reason: Option<String>) {
+    pub fn set_unavailable(&mut self, source: CollectorName, reason: Option<String>) {
         match reason {
             Some(reason) => self.unavailable.insert(source, reason),
             None => self.unavailable.remove(&source),
@@ -183,21 +183,21 @@ impl Intake {
     }
 
     /// Why a collector is switched off, if it is.
-    pub fn switched_off(&self, source: Source) -> Option<&String> {
+    pub fn switched_off(&self, source: CollectorName) -> Option<&String> {
         self.unavailable.get(&source).filter(|text| text.starts_with(SWITCHED_OFF))
     }
 
-    pub fn last_success(&self, source: Source) -> Option<Mono> {
+    pub fn last_success(&self, source: CollectorName) -> Option<Mono> {
         self.last_success.get(&source).copied()
     }
 
     /// Whether a collector has answered or was found unable to work.
-    pub fn is_settled(&self, source: Source) -> bool {
+    pub fn is_settled(&self, source: CollectorName) -> bool {
         self.last_success.contains_key(&source) || self.unavailable.contains_key(&source)
     }
 
     /// What is wrong with a collector other than the sampler's.
-    pub fn trouble(&self, source: Source, now: Mono) -> Option<String> {
+    pub fn trouble(&self, source: CollectorName, now: Mono) -> Option<String> {
         let mut own = self.parts.iter().filter(|(part, _)| part.collector == source);
         let old = || own.any(|(_, stored)| stored.expired(now)).then(|| "its values are too old".to_owned());
         self.unavailable.get(&source).cloned().or_else(old)
@@ -205,7 +205,7 @@ impl Intake {
 
     /// The first failed call of the sampler that is about no GPU.
     pub fn node_failure(&self) -> Option<String> {
-        let node = |part: &BatchKey| part.collector == Source::Nvml && part.gpu.is_none();
+        let node = |part: &BatchKey| part.collector == CollectorName::Nvml && part.gpu.is_none();
         self.parts.iter().filter(|(part, _)| node(part)).find_map(|(_, stored)| stored.failure())
     }
 
@@ -222,7 +222,7 @@ impl Intake {
     }
 
     fn nvml(&self, gpu: Option<&Gpu>, tier: Tier) -> Option<&StoredBatch> {
-        self.parts.get(&BatchKey { collector: Source::Nvml, gpu: gpu.cloned(), tier })
+        self.parts.get(&BatchKey { collector: CollectorName::Nvml, gpu: gpu.cloned(), tier })
     }
 
     /// The newest batch of a tier of a GPU, if that has not expired.
@@ -296,7 +296,7 @@ impl Intake {
             let served = match &part.gpu {
                 Some(_) if part.tier == Tier::Identity => true,
                 Some(gpu) => states.iter().any(|(g, state)| g == gpu && *state == GpuState::Up),
-                None if part.collector == Source::Nvml => node_up,
+                None if part.collector == CollectorName::Nvml => node_up,
                 None => true,
             };
             for (subject, rows) in stored.rows.groups().iter().filter(|_| served) {

@@ -50,10 +50,10 @@ use intake::Intake;
 use inventory::GpuInventory;
 pub use inventory::SeenGpus;
 use model::canary::CanaryEvent;
-use model::catalog::{self as m, DriverError, Gpu, MetricId, Node, Subject, Tier};
+use model::catalog::{self as m, CollectorName, DriverError, Gpu, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-use model::sample::{Batch, Drained, Missing, Source};
+use model::sample::{Batch, Drained, Missing};
 use owners::OwnerState;
 use publish::Publication;
 pub use run::{Hooks, run};
@@ -191,8 +191,8 @@ impl Ledger {
         match event {
             LedgerEvent::DriverUp => self.driver.up(),
             LedgerEvent::DriverAway { error, text, epoch } => {
-                self.count_error(None, error.label());
-                if self.driver.away(error.label(), text) {
+                self.count_error(None, error);
+                if self.driver.away(error, text) {
                     self.driver_reset();
                 }
                 self.intake.void_driver(epoch);
@@ -203,10 +203,10 @@ impl Ledger {
             LedgerEvent::AttachFailed { index, error, text } => {
                 let gpu = self.attach_index(index);
                 self.intake.attach_failed(&gpu, &text);
-                if is_lost(error.label()) {
+                if is_lost(error) {
                     self.faults.lost(&gpu, None);
                 }
-                self.count_error(Some(&gpu), error.label());
+                self.count_error(Some(&gpu), error);
             }
             LedgerEvent::Released(pause) => {
                 let epoch = pause.epoch;
@@ -326,7 +326,7 @@ impl Ledger {
     pub fn fold(&mut self, batch: Batch) -> bool {
         self.accounting.count_calls(&batch);
         let mut new_epoch = false;
-        if batch.part.collector == Source::Nvml {
+        if batch.part.collector == CollectorName::Nvml {
             let outdated = self.intake.is_outdated(&batch);
             if let Some(gpu) = batch.part.gpu.as_ref().filter(|_| !outdated) {
                 self.attach(gpu);
@@ -386,8 +386,8 @@ impl Ledger {
             let gpu = batch.part.gpu.as_ref();
             match (&gap.missing, gpu) {
                 (Missing::Failed { error, .. }, _) => {
-                    self.count_error(gpu, error.label());
-                    if let Some(gpu) = gpu.filter(|_| is_lost(error.label())) {
+                    self.count_error(gpu, *error);
+                    if let Some(gpu) = gpu.filter(|_| is_lost(*error)) {
                         // A lost GPU comes back only after a reset, and a reset clears its counters.
                         self.accounting.forget_driver_counters(Some(&gpu.uuid));
                         self.faults.lost(gpu, Some(batch));
@@ -395,7 +395,7 @@ impl Ledger {
                 }
                 (Missing::Dropped(drop), Some(gpu)) => {
                     let dropped = &m::gpu_exporter_readings_dropped_total;
-                    self.counters.add(dropped, gpu, (drop.label(),), 1.0);
+                    self.counters.add(dropped, gpu, (*drop,), 1.0);
                 }
                 _ => {}
             }
@@ -404,7 +404,7 @@ impl Ledger {
 
     fn keep(&mut self, mut batch: Batch) {
         self.accounting.activity().take(&batch);
-        let nvml = batch.part.collector == Source::Nvml;
+        let nvml = batch.part.collector == CollectorName::Nvml;
         let steps_back = if nvml { self.accounting.hold_counters(&mut batch.rows) } else { 0 };
         let gpu = batch.part.gpu.clone();
         if let Some(gpu) = gpu.as_ref().filter(|gpu| self.intake.knows(gpu)) {

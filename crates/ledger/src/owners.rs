@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use accounts::{AccountKey, Accounts};
 use model::catalog::schema::{KnownLabel, Label};
-use model::catalog::{self as m, Direction, GpmUnit, Gpu, StartPhase, Subject};
+use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
 use model::clock::Mono;
 use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
-use model::sample::{Batch, Buffer, GpmWindow};
+use model::sample::{Batch, GpmWindow};
 use model::snapshot::Histogram;
 use remote::Readings;
 use tenants::Tenants;
@@ -141,14 +141,14 @@ impl OwnerState {
     }
 
     /// Takes in one of the driver's samples, which says what was since the one before it.
-    pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: Buffer, at: Mono, seconds: f64, amount: f64) {
+    pub(super) fn sampled(&mut self, gpu: &Gpu, buffer: SampleBuffer, at: Mono, seconds: f64, amount: f64) {
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
         let quantity = match buffer {
-            Buffer::Power => {
+            SampleBuffer::Power => {
                 self.tracks(gpu, None).has_power = true;
                 AmountKind::Joules
             }
-            Buffer::Utilization => {
+            SampleBuffer::Utilization => {
                 self.tracks(gpu, None).worked(at, seconds, amount);
                 AmountKind::Busy(None)
             }

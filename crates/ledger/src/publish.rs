@@ -8,9 +8,10 @@ use super::builder::{Builder, Subjects};
 use super::declared;
 use super::health::HealthViews;
 use super::intake::LedgerMoment;
-use model::catalog::{self as m, Gpu, MetricId, MetricName, Node, Tier, TierLabel};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{self as m, CollectorName, Gpu, MetricId, MetricName, Node, Tier};
 use model::clock::Mono;
-use model::sample::{Missing, Source};
+use model::sample::Missing;
 use model::snapshot::{CollectorView, DriverState, GpuState, GpuView, PartView, Snapshot, Value};
 
 /// What lasts from one publication to the next.
@@ -136,9 +137,9 @@ impl Ledger {
                 }
                 let (age, duration) = (moment.now.since(stored.taken), Duration::from_nanos(stored.nanos));
                 view.parts.push(PartView { tier: part.tier, age, duration, rows: stored.rows.len() });
-                if let Some(tier) = TierLabel::of(part.tier).filter(|_| part.tier != Tier::Identity) {
+                if !matches!(part.tier, Tier::Identity | Tier::Computed) {
                     let at = moment.unix(stored.taken);
-                    b.put(&m::gpu_exporter_sample_timestamp_seconds, gpu, (tier,), at);
+                    b.put(&m::gpu_exporter_sample_timestamp_seconds, gpu, (part.tier,), at);
                 }
             }
             self.accounting.put_gpu(b, moment, gpu, up, &mut unsupported);
@@ -170,8 +171,8 @@ impl Ledger {
         gpus: &[GpuView],
     ) -> Vec<CollectorView> {
         let mut views = Vec::new();
-        for source in Source::ALL {
-            let nvml = source == Source::Nvml;
+        for source in CollectorName::ALL.iter().copied() {
+            let nvml = source == CollectorName::Nvml;
             // Neither up nor down: it has nothing to do.
             let idle = if nvml && matches!(driver, DriverState::Paused { .. }) {
                 Some("paused: the driver is released".to_owned())
@@ -184,17 +185,17 @@ impl Ledger {
             }
             let answered = self.intake.last_success(source);
             let text = match source {
-                Source::Nvml => self.nvml_trouble(driver, gpus),
+                CollectorName::Nvml => self.nvml_trouble(driver, gpus),
                 _ => self.intake.trouble(source, moment.now),
             };
             let up = answered.is_some() && text.is_none();
             // Before the first answer there is nothing to say.
             if answered.is_some() || (nvml && *driver != DriverState::Waiting) {
-                b.flag(&m::gpu_exporter_collector_up, &Node {}, (source.label(),), up);
+                b.flag(&m::gpu_exporter_collector_up, &Node {}, (source,), up);
             }
             if let Some(at) = answered {
                 let metric = &m::gpu_exporter_collector_last_success_timestamp_seconds;
-                b.put(metric, &Node {}, (source.label(),), moment.unix(at));
+                b.put(metric, &Node {}, (source,), moment.unix(at));
             }
             let age = answered.map(|at| moment.now.since(at));
             views.push(CollectorView { name: source.name(), up, age, text: text.unwrap_or_default() });
@@ -248,6 +249,8 @@ impl Ledger {
             }
             _ => true,
         };
-        nvml && Source::ALL.iter().all(|source| *source == Source::Nvml || self.intake.is_settled(*source))
+        nvml && CollectorName::ALL
+            .iter()
+            .all(|source| *source == CollectorName::Nvml || self.intake.is_settled(*source))
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::builder::Builder;
 use model::catalog::{self as m, Gpu, SampleBuffer};
 use model::clock::Mono;
+use model::sample::Drained;
 use model::sample::{AHEAD_MICROS, STEP_MICROS};
-use model::sample::{Buffer, Drained};
 use model::snapshot::Histogram;
 
 /// Bounds of the histogram of power samples, watts: closer where GPUs idle and bursts begin.
@@ -45,14 +45,14 @@ impl Samples {
         taken: Mono,
         drained: &Drained,
         is_canarys: impl Fn(Mono) -> bool,
-        mut report: impl FnMut(Buffer, Mono, f64, f64),
+        mut report: impl FnMut(SampleBuffer, Mono, f64, f64),
     ) {
         let Drained::Samples { buffer, offset_micros, samples } = drained else { return };
         let series = match buffer {
-            Buffer::Power => &mut self.power,
-            Buffer::Utilization => &mut self.utilization,
+            SampleBuffer::Power => &mut self.power,
+            SampleBuffer::Utilization => &mut self.utilization,
         };
-        let left_out = |at| *buffer == Buffer::Utilization && is_canarys(at);
+        let left_out = |at| *buffer == SampleBuffer::Utilization && is_canarys(at);
         let report = |at, seconds, amount| report(*buffer, at, seconds, amount);
         series.take(taken, *offset_micros, samples, left_out, report);
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::inbox::{LedgerEvent, Pause, Stall};
 use super::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::FaultSource;
-use model::catalog::{self as m, Gpu, Node, Tier};
+use model::catalog::{self as m, CollectorName, Gpu, Node, SampleBuffer, Tier};
 use model::clock::Mono;
 use model::driver_module::{Load, LoadId, ModuleState};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-use model::sample::{Batch, BatchKey, Buffer, Drained, ErrorKind, Gap, Missing, Rows, Source};
+use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 use model::snapshot::{GpuState, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
@@ -42,7 +42,7 @@ fn batch(gpu: &Gpu, tier: Tier, epoch: u64, taken: u64, fill: impl Fn(&mut Rows)
     let mut rows = Rows::default();
     fill(&mut rows);
     Batch {
-        part: BatchKey { collector: Source::Nvml, gpu: Some(gpu.clone()), tier },
+        part: BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier },
         epoch,
         taken: Mono(taken),
         nanos: 1000,
@@ -69,7 +69,7 @@ fn energy(gpu: &Gpu, epoch: u64, taken: u64, joules: f64) -> Batch {
 }
 
 fn away() -> LedgerEvent {
-    let error = ErrorKind::new(m::DriverError::DriverNotLoaded);
+    let error = m::DriverError::DriverNotLoaded;
     LedgerEvent::DriverAway { error, text: "gone".into(), epoch: 3 }
 }
 
@@ -155,7 +155,7 @@ fn a_late_batch_of_a_gpu_that_was_replaced_does_not_bring_it_back() {
     l.event(LedgerEvent::DriverUp);
     l.fold(power(&new, 4, 2 * SECOND, 50.0));
     let samples = vec![(1, 100.0)];
-    let drained = Drained::Samples { buffer: Buffer::Power, offset_micros: 0, samples };
+    let drained = Drained::Samples { buffer: SampleBuffer::Power, offset_micros: 0, samples };
     l.fold(Batch { drained: vec![drained], ..power(&old, 1, 2 * SECOND, 100.0) });
     let s = publish(&mut l, 2 * SECOND);
     assert_eq!((watts(&s, &new), s.gpus.len()), (Some(50.0), 1));
@@ -248,7 +248,7 @@ fn nothing_measured_is_served_while_nothing_is_read() {
 #[test]
 fn a_gpu_without_a_handle_is_known_by_its_index_until_it_has_one() {
     let (mut l, g) = (ledger(), gpu(4));
-    let error = ErrorKind::new(m::DriverError::GpuIsLost);
+    let error = m::DriverError::GpuIsLost;
     l.event(LedgerEvent::AttachFailed { index: 4, error, text: "lost".into() });
     let s = publish(&mut l, SECOND);
     let unknown = Gpu { gpu: 4, uuid: "".into() };
@@ -263,7 +263,7 @@ fn a_gpu_without_a_handle_is_known_by_its_index_until_it_has_one() {
 fn a_failed_call_is_counted_by_kind_and_an_unsupported_one_is_listed() {
     let (mut l, g) = (ledger(), gpu(0));
     let mut b = power(&g, 1, SECOND, 100.0);
-    let error = ErrorKind::new(m::DriverError::Timeout);
+    let error = m::DriverError::Timeout;
     b.gaps = vec![
         Gap {
             call: "nvmlA".into(),

@@ -17,7 +17,7 @@ pub mod schema;
 pub use groups::MetricGroup;
 pub use labels::*;
 use schema::metrics;
-pub use schema::{Kind, MetricDef, MetricId, Tier, Unit};
+pub use schema::{Kind, MetricDef, MetricId, Unit};
 
 metrics! {
     // --- driver and inventory -------------------------------------------------------------------
@@ -626,7 +626,7 @@ metrics! {
     /// Time at which the collector last delivered values.
     gpu_exporter_collector_last_success_timestamp_seconds: Gauge<Node, (CollectorName,)>, Seconds, Computed, "0.1.0";
     /// Time at which the values of this tier of this GPU were read.
-    gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (TierLabel,)>, Seconds, Computed, "0.1.0", group ExporterDetail except ["normal", "slow", "rare"];
+    gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (Tier,)>, Seconds, Computed, "0.1.0", group ExporterDetail except ["normal", "slow", "rare"];
     /// Age of the driver call on this GPU that is past its deadline.
     ///
     /// Absent while none is stuck.
@@ -636,9 +636,9 @@ metrics! {
     /// Loading the library, listing GPUs. Absent while none is stuck.
     gpu_exporter_node_call_stuck_seconds: Gauge<Node, (Call,)>, Seconds, Computed, "0.1.0";
     /// Driver calls, by tier.
-    gpu_exporter_driver_calls_total: Counter<Node, (Call, TierLabel)>, None, Computed, "0.1.0", group DriverCalls;
+    gpu_exporter_driver_calls_total: Counter<Node, (Call, Tier)>, None, Computed, "0.1.0", group DriverCalls;
     /// Time inside driver calls, by tier.
-    gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, TierLabel)>, Seconds, Computed, "0.1.0", group DriverCalls;
+    gpu_exporter_driver_call_seconds_total: Counter<Node, (Call, Tier)>, Seconds, Computed, "0.1.0", group DriverCalls;
     /// Duration of single driver calls.
     gpu_exporter_driver_call_duration_seconds: Histogram<Node>, Seconds, Computed, "0.1.0", group DriverCalls;
     /// Failed driver calls for this GPU, without unsupported ones.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::catalog::{DriverError, Node};
-use crate::sample::{ErrorKind, Gap, Rows};
+use crate::sample::{Gap, Rows};
 use crate::snapshot::Snapshot;
 
 fn gpu(index: u32) -> Gpu {
@@ -121,8 +121,7 @@ fn a_narrow_link_is_a_fault_and_a_slow_one_only_worth_knowing() {
 #[test]
 fn a_failed_call_is_a_reason_and_an_unsupported_one_is_not() {
     let gap = |missing| Gap { call: "nvmlDeviceGetX".into(), metrics: Vec::new(), missing };
-    let failed =
-        Missing::Failed { error: ErrorKind::new(DriverError::Unknown), text: "an unknown error".into() };
+    let failed = Missing::Failed { error: DriverError::Unknown, text: "an unknown error".into() };
     let mut snapshot = Snapshot::with_rows(&Rows::default());
     let gaps = vec![gap(Missing::Unsupported), gap(failed.clone()), gap(failed)];
     snapshot.gpus = vec![GpuView { gaps, ..view(gpu(0), GpuState::Up) }];

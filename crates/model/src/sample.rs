@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::schema::{Entity, KnownLabel, Label, LabelSet, LabelText, Metric};
-use crate::catalog::{self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, Subject, Tier};
+use crate::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText, Metric};
+use crate::catalog::{
+    self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, SampleBuffer, Subject, Tier,
+};
 use crate::clock::{Mono, nanos};
 use crate::owners::GpuProcess;
 
@@ -15,74 +17,11 @@ use crate::owners::GpuProcess;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BatchKey {
     /// Who looked.
-    pub collector: Source,
+    pub collector: CollectorName,
     /// At which GPU; `None` for the node as a whole.
     pub gpu: Option<Gpu>,
     /// At which of its tiers.
     pub tier: Tier,
-}
-
-/// Which collector a batch comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Source {
-    /// The sampler process over NVML.
-    Nvml,
-    /// Our own processes, from /proc.
-    Process,
-    /// The kernel log.
-    Kmsg,
-    /// The loaded kernel module and the library on disk.
-    Module,
-    /// The canary.
-    Canary,
-    /// The machine around the GPUs.
-    Topology,
-    /// Owners of processes.
-    Owners,
-    /// The kubelet.
-    Kubelet,
-    /// Events counted on the CPUs.
-    Cpu,
-    /// Windows of planned work.
-    Windows,
-}
-
-impl Source {
-    /// Every collector.
-    pub const ALL: [Source; 10] = [
-        Source::Nvml,
-        Source::Process,
-        Source::Kmsg,
-        Source::Module,
-        Source::Canary,
-        Source::Topology,
-        Source::Owners,
-        Source::Kubelet,
-        Source::Cpu,
-        Source::Windows,
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        let known = <CollectorName as Label>::DEF.values.unwrap_or(&[]);
-        known.get(self.label() as usize).copied().unwrap_or("")
-    }
-
-    /// Its name as a label.
-    pub fn label(self) -> CollectorName {
-        match self {
-            Source::Nvml => CollectorName::Nvml,
-            Source::Process => CollectorName::Process,
-            Source::Kmsg => CollectorName::Kmsg,
-            Source::Module => CollectorName::Module,
-            Source::Canary => CollectorName::Canary,
-            Source::Topology => CollectorName::Topology,
-            Source::Owners => CollectorName::Owners,
-            Source::Kubelet => CollectorName::Kubelet,
-            Source::Cpu => CollectorName::Cpu,
-            Source::Windows => CollectorName::Windows,
-        }
-    }
 }
 
 /// How the word of a collector begins that is switched off.
@@ -107,47 +46,12 @@ pub enum Missing {
     /// The call failed.
     Failed {
         /// Kind of failure.
-        error: ErrorKind,
+        error: DriverError,
         /// What the driver or wrapper said.
         text: String,
     },
     /// The driver gave a value that cannot be true.
-    Dropped(Drop),
-}
-
-/// Kind of a failed driver call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorKind(u8);
-
-impl ErrorKind {
-    /// From the label of the same meaning.
-    pub fn new(error: DriverError) -> ErrorKind {
-        ErrorKind(error as u8)
-    }
-
-    /// The label.
-    pub fn label(self) -> DriverError {
-        DriverError::ALL.get(usize::from(self.0)).copied().unwrap_or(DriverError::Unknown)
-    }
-}
-
-/// Why a value the driver gave was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Drop {
-    /// NVML's "no value" sentinel.
-    Blank,
-    /// Outside what is physically possible.
-    OutOfRange,
-}
-
-impl Drop {
-    /// The label.
-    pub fn label(self) -> DropReason {
-        match self {
-            Drop::Blank => DropReason::Blank,
-            Drop::OutOfRange => DropReason::OutOfRange,
-        }
-    }
+    Dropped(DropReason),
 }
 
 /// What could not be read, and why.
@@ -176,7 +80,7 @@ pub enum Drained {
     /// Samples of one of the driver's own buffers, oldest first. One sampler sends none twice.
     Samples {
         /// Which buffer.
-        buffer: Buffer,
+        buffer: SampleBuffer,
         /// Wall clock minus monotonic clock when they were read, in microseconds.
         offset_micros: i64,
         /// Time by the driver's clock, in microseconds since 1970, and value: watts or a ratio.
@@ -184,15 +88,6 @@ pub enum Drained {
     },
     /// What GPM measured between two of its samples.
     Gpm(GpmWindow),
-}
-
-/// One of the driver's sample buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Buffer {
-    /// Power of the board, watts.
-    Power,
-    /// Utilization, ratio.
-    Utilization,
 }
 
 /// What GPM measured between two of its samples.
@@ -246,7 +141,7 @@ pub struct Batch {
 impl Batch {
     /// What a collector of the serving process learned about the node in a visit that ends now and that was answered;
     /// its rows are served for `lifetime`, or always.
-    pub fn of_node(collector: Source, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
+    pub fn of_node(collector: CollectorName, taken: Mono, lifetime: Option<Duration>, rows: Rows) -> Batch {
         let part = BatchKey { collector, gpu: None, tier: Tier::Computed };
         Batch { rows, ..Batch::new(part, 0, taken, lifetime) }
     }
@@ -381,10 +276,15 @@ pub struct RowsOf<'a, E> {
 impl<E: Entity> RowsOf<'_, E> {
     /// Adds a value, in the metric's unit. A value outside the unit's limits is not added; the caller
     /// that can name its source reports it as a gap.
-    pub fn put<L: LabelSet>(&mut self, metric: &Metric<E, L>, labels: L, value: f64) -> Result<(), Drop> {
+    pub fn put<L: LabelSet>(
+        &mut self,
+        metric: &Metric<E, L>,
+        labels: L,
+        value: f64,
+    ) -> Result<(), DropReason> {
         // NaN is in no range, so it is refused here as well.
         if !metric.def().limits().contains(&value) {
-            return Err(Drop::OutOfRange);
+            return Err(DropReason::OutOfRange);
         }
         self.rows.push(Row { metric: metric.id(), labels: labels.texts(), value });
         Ok(())
@@ -420,11 +320,11 @@ mod tests {
     #[test]
     fn impossible_values_are_refused() {
         let mut rows = Rows::default();
-        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 2.5), Err(Drop::OutOfRange));
-        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), f64::NAN), Err(Drop::OutOfRange));
+        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 2.5), Err(DropReason::OutOfRange));
+        assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), f64::NAN), Err(DropReason::OutOfRange));
         assert_eq!(
             rows.of(&gpu()).put(&m::gpu_memory_used_bytes, (), i64::MAX as f64),
-            Err(Drop::OutOfRange)
+            Err(DropReason::OutOfRange)
         );
         assert!(rows.is_empty());
         assert_eq!(rows.of(&gpu()).put(&m::gpu_utilization_ratio, (), 1.0), Ok(()));

@@ -13,7 +13,7 @@ use nvml_wrapper::error::NvmlError;
 use host::inflight::SlotWriter;
 use model::catalog::DriverError;
 use model::clock::{Mono, nanos};
-use model::sample::{CallCost, ErrorKind, Missing};
+use model::sample::{CallCost, Missing};
 use model::sync::lock;
 
 /// A driver call by name.
@@ -65,11 +65,11 @@ pub enum CallFailure {
     /// Not asked again with this handle.
     Unsupported,
     /// Asked again at the next visit.
-    Failed(ErrorKind, String),
+    Failed(DriverError, String),
     /// The GPU is gone: left alone, and its handle asked for again later.
-    Lost(ErrorKind, String),
+    Lost(DriverError, String),
     /// The driver is gone: the sampler ends.
-    DriverGone(ErrorKind, String),
+    DriverGone(DriverError, String),
 }
 
 impl CallFailure {
@@ -85,10 +85,10 @@ impl CallFailure {
     }
 
     /// Kind and text of the error.
-    pub fn error(&self) -> (ErrorKind, String) {
+    pub fn error(&self) -> (DriverError, String) {
         use CallFailure as F;
         match self {
-            F::Unsupported => (ErrorKind::new(DriverError::Argument), "not supported".into()),
+            F::Unsupported => (DriverError::Argument, "not supported".into()),
             F::Failed(error, text) | F::Lost(error, text) | F::DriverGone(error, text) => {
                 (*error, text.clone())
             }
@@ -105,9 +105,9 @@ impl CallFailure {
 /// "not on this device or driver", 9, 12 and 18 (and 1 after a successful start) that the driver is gone.
 pub fn classify(error: &NvmlError) -> CallFailure {
     use DriverError as D;
-    let failed = |kind| CallFailure::Failed(ErrorKind::new(kind), error.to_string());
-    let gone = |kind| CallFailure::DriverGone(ErrorKind::new(kind), error.to_string());
-    let lost = |kind| CallFailure::Lost(ErrorKind::new(kind), error.to_string());
+    let failed = |kind| CallFailure::Failed(kind, error.to_string());
+    let gone = |kind| CallFailure::DriverGone(kind, error.to_string());
+    let lost = |kind| CallFailure::Lost(kind, error.to_string());
     match error {
         NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
             CallFailure::Unsupported
@@ -259,7 +259,7 @@ mod tests {
                 CallFailure::Unsupported => "unsupported".to_owned(),
                 CallFailure::Lost(..) => "lost".to_owned(),
                 CallFailure::DriverGone(..) => "gone".to_owned(),
-                CallFailure::Failed(kind, _) => format!("{:?}", kind.label()),
+                CallFailure::Failed(kind, _) => format!("{:?}", kind),
             },
         };
         let failed = |kind: D| format!("{kind:?}");
@@ -300,7 +300,7 @@ mod tests {
         assert!(matches!(classify(&NvmlError::GpuLost), CallFailure::Lost(..)));
         assert!(matches!(classify(&NvmlError::DriverNotLoaded), CallFailure::DriverGone(..)));
         match classify(&NvmlError::UnexpectedVariant(27)) {
-            CallFailure::Failed(kind, _) => assert_eq!(kind.label(), DriverError::Busy),
+            CallFailure::Failed(kind, _) => assert_eq!(kind, DriverError::Busy),
             other => panic!("{other:?}"),
         }
     }

@@ -13,9 +13,9 @@ use nvml_wrapper::gpm::gpm_metrics_get;
 use super::driver::classify;
 use super::visit::Visit;
 use model::catalog::schema::{Entity, Label, Metric};
-use model::catalog::{self as m, Direction, GpmUnit, GpuInstance, MetricId, Subject};
+use model::catalog::{self as m, Direction, DropReason, GpmUnit, GpuInstance, MetricId, Subject};
 use model::clock::Mono;
-use model::sample::{Drained, Drop, GpmWindow, Missing, Row};
+use model::sample::{Drained, GpmWindow, Missing, Row};
 
 /// Units of the GPU with their GPM metric, a percentage.
 const UNITS: [(GpmMetricId, GpmUnit); 11] = [
@@ -228,7 +228,7 @@ fn window<E: Entity + 'static>(
             Ok(rate) if (0.0..1e10).contains(&rate) => {
                 sums.push(row(total, direction.text(), rate * MIB * seconds));
             }
-            Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(Drop::OutOfRange)),
+            Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(DropReason::OutOfRange)),
             Err(error) => v.gap(call.into(), &[total.id()], classify(&error).missing()),
         }
     }
@@ -252,10 +252,10 @@ fn row<E: Entity, L: model::catalog::schema::LabelSet>(
 }
 
 /// A percentage as a ratio; NaN and what no rounding explains are none.
-fn ratio(percent: f64) -> Result<f64, Drop> {
+fn ratio(percent: f64) -> Result<f64, DropReason> {
     match (0.0..=MOST_PERCENT).contains(&percent) {
         true => Ok((percent / 100.0).min(1.0)),
-        false => Err(Drop::OutOfRange),
+        false => Err(DropReason::OutOfRange),
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(ratio(57.0), Ok(0.57));
         assert_eq!(ratio(100.4), Ok(1.0));
         for wrong in [-0.1, 105.1, f64::NAN, f64::INFINITY] {
-            assert_eq!(ratio(wrong), Err(Drop::OutOfRange));
+            assert_eq!(ratio(wrong), Err(DropReason::OutOfRange));
         }
     }
 }

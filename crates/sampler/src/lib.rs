@@ -40,9 +40,9 @@ use std::time::Duration;
 use host::inflight::Table;
 use host::stop::Stop;
 use host::{child, frame};
-use model::catalog::{MetricId, Tier};
+use model::catalog::{CollectorName, DriverError, MetricId, Tier};
 use model::clock::Mono;
-use model::sample::{Batch, BatchKey, ErrorKind, Gap, Missing, Rows, Source};
+use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::sync::lock;
 use wire::{FromSampler, SamplerConfig, ToSampler};
 
@@ -105,7 +105,7 @@ impl Shared {
 
     /// Sends a batch about the node as a whole.
     fn report_node(&self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>, caller: &mut driver::Caller) {
-        let part = BatchKey { collector: Source::Nvml, gpu: None, tier };
+        let part = BatchKey { collector: CollectorName::Nvml, gpu: None, tier };
         self.report(Batch {
             answered: !gaps.iter().any(|gap| matches!(gap.missing, Missing::Failed { .. })),
             rows,
@@ -122,7 +122,7 @@ impl Shared {
     }
 
     /// Reports to the parent that the driver went away, and ends.
-    fn driver_gone(&self, error: ErrorKind, text: String) {
+    fn driver_gone(&self, error: DriverError, text: String) {
         if !self.stop.stopped() {
             self.send(&FromSampler::DriverAway { error, text });
         }

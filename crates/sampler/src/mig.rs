@@ -13,7 +13,7 @@ use super::raw::mig::{Placement, ProfileInfo};
 use super::visit::{NvmlNumber, Scale, Visit};
 use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
 use model::owners::GpuProcess;
-use model::sample::{ErrorKind, Missing};
+use model::sample::Missing;
 
 const MODE: &str = "nvmlDeviceGetMigMode";
 
@@ -132,7 +132,7 @@ impl MigReader {
                 changed |= self.layout.take().is_some();
                 if v.gaps.len() == gaps {
                     let text = "instances are being made or destroyed".to_owned();
-                    let missing = Missing::Failed { error: ErrorKind::new(DriverError::Busy), text };
+                    let missing = Missing::Failed { error: DriverError::Busy, text };
                     v.gap("nvmlDeviceGetMigDeviceHandleByIndex".into(), &METRICS, missing);
                 }
             }

@@ -14,9 +14,9 @@ use super::worker::{self, GpuAddress};
 use super::{Shared, events, fast, nvswitch, peers, raw};
 use host::Host;
 use host::inflight::{MAX_GPUS, NODE_SLOT};
-use model::catalog::{self as m, DriverInfo, MetricId, Node, Tier};
+use model::catalog::{self as m, DriverInfo, DropReason, MetricId, Node, Tier};
 use model::clock::{Cadence, Mono};
-use model::sample::{Drop, Gap, Missing, Rows};
+use model::sample::{Gap, Missing, Rows};
 
 /// Longest time until the worker notices that a GPU may be asked again.
 const INCLUDE: Duration = Duration::from_secs(1);
@@ -139,7 +139,7 @@ impl NodeWorker<'_> {
         match self.caller.call(COUNT, || nvml.device_count()) {
             Ok(count) => {
                 if rows.of(&Node {}).put(&m::gpu_devices, (), f64::from(count)).is_err() {
-                    gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(Drop::OutOfRange)));
+                    gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(DropReason::OutOfRange)));
                 }
                 self.shared.peers.listed(count as usize);
                 for index in 0..count.min(MAX_GPUS as u32) {

@@ -5,11 +5,11 @@
 
 use nvml_wrapper::enums::device::SampleValue;
 
-use super::raw::samples::{self, SampleBuffer};
+use super::raw::samples;
 use super::visit::{NvmlNumber, Visit};
-use model::catalog::{self as m, MetricId};
+use model::catalog::{self as m, MetricId, SampleBuffer};
 use model::clock::{Mono, unix_seconds};
-use model::sample::{AHEAD_MICROS, Buffer, Drained, STEP_MICROS};
+use model::sample::{AHEAD_MICROS, Drained, STEP_MICROS};
 
 /// Metrics made of the power samples.
 pub const POWER: [MetricId; 4] = [
@@ -48,24 +48,17 @@ impl SampleCursors {
     /// Reads the power samples that are new.
     pub fn power(&mut self, v: &mut Visit<'_>) {
         // NVML gives milliwatts.
-        self.power.drain(v, SampleBuffer::Power, Buffer::Power, &POWER, 1e3);
+        self.power.drain(v, SampleBuffer::Power, &POWER, 1e3);
     }
 
     /// Reads the utilization samples that are new.
     pub fn utilization(&mut self, v: &mut Visit<'_>) {
-        self.utilization.drain(v, SampleBuffer::Utilization, Buffer::Utilization, &UTILIZATION, 1e2);
+        self.utilization.drain(v, SampleBuffer::Utilization, &UTILIZATION, 1e2);
     }
 }
 
 impl Cursor {
-    fn drain(
-        &mut self,
-        v: &mut Visit<'_>,
-        kind: SampleBuffer,
-        buffer: Buffer,
-        feeds: &[MetricId],
-        over: f64,
-    ) {
+    fn drain(&mut self, v: &mut Visit<'_>, buffer: SampleBuffer, feeds: &[MetricId], over: f64) {
         let wall_micros = (unix_seconds() * 1e6) as u64;
         let offset = wall_micros as i64 - (Mono::now().0 / 1000) as i64;
         let since = match self.newest {
@@ -76,11 +69,11 @@ impl Cursor {
             }
             _ => 0,
         };
-        let call = (CALL, kind.code());
+        let call = (CALL, samples::sampling_type(buffer));
         let room = match self.room {
             Some(room) => room,
             None => {
-                let Some(room) = v.read(call, feeds, |d| samples::room(d, kind)) else { return };
+                let Some(room) = v.read(call, feeds, |d| samples::room(d, buffer)) else { return };
                 if room == 0 {
                     // There is no buffer yet: asked again with the next visit.
                     return;
@@ -89,7 +82,9 @@ impl Cursor {
                 room
             }
         };
-        let Some(found) = v.read(call, feeds, |d| samples::newer_than(d, kind, since, room)) else { return };
+        let Some(found) = v.read(call, feeds, |d| samples::newer_than(d, buffer, since, room)) else {
+            return;
+        };
         let Some(newest) = found.last().map(|(at, _)| *at) else { return };
         self.newest = Some((newest, offset));
         // A sample without a value stays as NaN, so that its time shows as a gap.

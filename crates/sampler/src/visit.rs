@@ -15,10 +15,10 @@ use super::raw;
 use super::wire::SamplerConfig;
 use host::Host;
 use model::catalog::schema::{Entity, LabelSet, Metric};
-use model::catalog::{Gpu, MetricId, Tier};
+use model::catalog::{CollectorName, DropReason, Gpu, MetricId, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
-use model::sample::{Batch, BatchKey, Drained, Drop, Gap, Missing, Rows, Source};
+use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 
 /// What is known of a GPU between visits, for the life of one handle.
 #[derive(Debug)]
@@ -197,7 +197,7 @@ impl Scale {
 }
 
 /// Where the value of a field goes: rows, GPU, the field's scope, value in the metric's unit.
-type Put = fn(&mut Rows, &Gpu, u32, f64) -> Result<(), Drop>;
+type Put = fn(&mut Rows, &Gpu, u32, f64) -> Result<(), DropReason>;
 
 /// One NVML field: its id, where its value goes, and how it gets to the metric's unit.
 #[derive(Debug, Clone, Copy)]
@@ -306,7 +306,7 @@ impl<'a> Visit<'a> {
         taken: Mono,
         lifetime: Option<Duration>,
     ) -> (Batch, Option<CallFailure>) {
-        let part = BatchKey { collector: Source::Nvml, gpu: Some(self.gpu.clone()), tier };
+        let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(self.gpu.clone()), tier };
         let batch = Batch {
             // The GPU answers if a call succeeded, or none was to be made.
             answered: self.ended.is_none() && (self.asked == 0 || self.succeeded > 0),
@@ -382,7 +382,7 @@ impl<'a> Visit<'a> {
         if self.state.off.contains(&metric.id()) {
             return;
         }
-        let put = value.number().ok_or(Drop::Blank);
+        let put = value.number().ok_or(DropReason::Blank);
         let put = put.and_then(|number| self.rows.of(entity).put(metric, labels, scale.apply(number)));
         if let Err(drop) = put {
             self.dropped(call, metric.id(), drop);
@@ -436,7 +436,7 @@ impl<'a> Visit<'a> {
             let failure = match value {
                 Ok(value) => {
                     let scope = field.scope.unwrap_or(0);
-                    let put = value.number().ok_or(Drop::Blank).and_then(|number| {
+                    let put = value.number().ok_or(DropReason::Blank).and_then(|number| {
                         (field.put)(&mut self.rows, self.gpu, scope, field.scale.apply(number))
                     });
                     if let Err(drop) = put {
@@ -466,7 +466,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Notes that a call gave a value out of range.
-    pub fn dropped(&mut self, call: impl Into<CallName>, metric: MetricId, drop: Drop) {
+    pub fn dropped(&mut self, call: impl Into<CallName>, metric: MetricId, drop: DropReason) {
         self.gap(call.into(), &[metric], Missing::Dropped(drop));
     }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use model::catalog::{Gpu, Tier};
+use model::catalog::{DriverError, Gpu, Tier};
 use model::fact::Fact;
-use model::sample::{Batch, ErrorKind};
+use model::sample::Batch;
 
 /// Messages of the sampler.
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub enum FromSampler {
     /// The driver is absent or went away; the sampler ends.
     DriverAway {
         /// Kind of the failure.
-        error: ErrorKind,
+        error: DriverError,
         /// The error as text.
         text: String,
     },
@@ -25,7 +25,7 @@ pub enum FromSampler {
         /// NVML's index.
         index: u32,
         /// Kind of the failure.
-        error: ErrorKind,
+        error: DriverError,
         /// The error as text.
         text: String,
     },
@@ -131,11 +131,11 @@ mod tests {
     #[test]
     fn the_most_processes_fit_in_a_frame_and_more_are_refused() {
         use model::owners::GpuProcess;
-        use model::sample::{BatchKey, MAX_PROCESSES, Rows, Source};
+        use model::sample::{BatchKey, MAX_PROCESSES, Rows};
         let widest =
             GpuProcess { pid: u32::MAX, instance: Some((u32::MAX, u32::MAX)), memory: Some(u64::MAX) };
         let batch = |count| Batch {
-            part: BatchKey { collector: Source::Nvml, gpu: None, tier: Tier::Normal },
+            part: BatchKey { collector: CollectorName::Nvml, gpu: None, tier: Tier::Normal },
             epoch: 0,
             taken: model::clock::Mono(0),
             nanos: 0,

@@ -17,9 +17,9 @@ use super::schedule::TierSchedule;
 use super::visit::{HandleState, Visit};
 use super::wire::{FromSampler, GpuSlot};
 use host::inflight::SlotWriter;
-use model::catalog::{self as m, Gpu, Tier};
+use model::catalog::{self as m, CollectorName, Gpu, Tier};
 use model::clock::Mono;
-use model::sample::{Batch, BatchKey, Gap, Rows, Source};
+use model::sample::{Batch, BatchKey, Gap, Rows};
 
 const BY_PCI_ADDRESS: &str = "nvmlDeviceGetHandleByPciBusId_v2";
 
@@ -153,7 +153,8 @@ impl Worker<'_> {
                     metrics: vec![m::gpu_up.id()],
                     missing: failure.missing(),
                 };
-                let part = BatchKey { collector: Source::Nvml, gpu: Some(gpu_slot.gpu), tier: Tier::Fast };
+                let part =
+                    BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu_slot.gpu), tier: Tier::Fast };
                 self.shared.report(Batch {
                     answered: false,
                     gaps: vec![gap],

@@ -67,7 +67,7 @@ impl Running {
             self.facts.extend(pending.facts.into_iter().map(|(_, fact)| fact));
             for event in pending.events {
                 match event {
-                    LedgerEvent::CollectorUnavailable(Source::Kmsg, why) => self.unavailable = why,
+                    LedgerEvent::CollectorUnavailable(CollectorName::Kmsg, why) => self.unavailable = why,
                     LedgerEvent::ReadsKernelLog(since) => self.listens = since.is_some(),
                     _ => {}
                 }

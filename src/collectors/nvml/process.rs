@@ -14,9 +14,9 @@ use host::frame::FrameError;
 use host::stop::Stop;
 use host::supervise::{Launch, Patience, Supervised};
 use ledger::inbox::{Inbox, LedgerEvent};
-use model::catalog::SamplerEnd;
+use model::catalog::{DriverError, SamplerEnd};
 use model::clock::Mono;
-use model::sample::ErrorKind;
+
 use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
 use settings::Config;
 
@@ -32,9 +32,9 @@ pub struct SamplerMessage {
 pub enum SamplerEvent {
     DriverUp,
     /// The driver is away, and the sampler ends.
-    DriverAway(ErrorKind, String),
+    DriverAway(DriverError, String),
     /// No handle of the GPU of this index.
-    AttachFailed(u32, ErrorKind, String),
+    AttachFailed(u32, DriverError, String),
     /// A GPU has a worker.
     Attached(GpuSlot),
     /// The stream is over; nothing more will come.

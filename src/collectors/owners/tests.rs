@@ -414,7 +414,7 @@ fn it_can_be_switched_off() {
         if pending
             .events
             .iter()
-            .any(|event| matches!(event, LedgerEvent::CollectorUnavailable(Source::Owners, Some(_))))
+            .any(|event| matches!(event, LedgerEvent::CollectorUnavailable(CollectorName::Owners, Some(_))))
         {
             break;
         }

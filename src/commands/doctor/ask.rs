@@ -132,7 +132,7 @@ impl Asked {
         let of = |(part, batch): &(&BatchKey, &Batch)| part.gpu.as_ref() == Some(gpu) && !batch.answered;
         let lost = self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps).any(|gap| {
             matches!(&gap.missing, Missing::Failed { error, .. }
-                if matches!(error.label(), DriverError::GpuIsLost | DriverError::ResetRequired))
+                if matches!(error, DriverError::GpuIsLost | DriverError::ResetRequired))
         });
         lost || tiers
             .iter()
@@ -153,7 +153,7 @@ impl Asked {
         match message.event {
             SamplerEvent::DriverUp => self.up = true,
             SamplerEvent::DriverAway(error, text) => {
-                self.away = Some((Some(error.label()), text));
+                self.away = Some((Some(error), text));
                 return true;
             }
             SamplerEvent::AttachFailed(index, _, text) => {

@@ -12,8 +12,8 @@ use super::report::{Finding, Verdict};
 use crate::control;
 use crate::control::orders;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, Gpu, MetricId, PerfEvent, PerfState};
-use model::sample::Source;
+use model::catalog::{self as m, CollectorName, Gpu, MetricId, PerfEvent, PerfState};
+
 use settings::Config;
 use topology::discover::NO_MACHINE;
 
@@ -76,11 +76,11 @@ impl Daemon {
             if collector["up"] == true || trouble.is_empty() {
                 continue;
             }
-            if name == Source::Topology.name() && trouble.starts_with(NO_MACHINE) {
+            if name == CollectorName::Topology.name() && trouble.starts_with(NO_MACHINE) {
                 // A container without the host's files, as a rule; the line on the topology says it.
                 continue;
             }
-            let fix = match name == Source::Kmsg.name() {
+            let fix = match name == CollectorName::Kmsg.name() {
                 true => "sudo sysctl -w kernel.dmesg_restrict=0",
                 false => "journalctl -u gpu-node-exporter -n 50",
             };

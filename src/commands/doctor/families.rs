@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 
-use model::catalog::{DriverError, METRICS, MetricId, Tier};
-use model::sample::{Batch, Buffer, Drained, Missing};
+use model::catalog::{CollectorName, DriverError, METRICS, MetricId, SampleBuffer, Tier};
+use model::sample::{Batch, Drained, Missing};
 use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 
 /// The state of a metric family. Later ones weigh more where GPUs differ.
@@ -71,8 +71,8 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
         for drained in &batch.drained {
             // What the ledger makes of samples.
             let made: &[MetricId] = match drained {
-                Drained::Samples { buffer: Buffer::Power, .. } => &POWER_SAMPLE_METRICS,
-                Drained::Samples { buffer: Buffer::Utilization, .. } => &UTILIZATION_SAMPLE_METRICS,
+                Drained::Samples { buffer: SampleBuffer::Power, .. } => &POWER_SAMPLE_METRICS,
+                Drained::Samples { buffer: SampleBuffer::Utilization, .. } => &UTILIZATION_SAMPLE_METRICS,
                 Drained::Gpm(_) => &[],
             };
             made.iter().for_each(|metric| note(*metric, Standing::Works, None));
@@ -86,7 +86,7 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
             let (standing, why) = match &gap.missing {
                 // A GPU without a feature is like its neighbours: naming each adds nothing.
                 Missing::Unsupported => (Standing::Unsupported, gap.call.clone()),
-                Missing::Failed { error, text } if error.label() == DriverError::NoPermission => {
+                Missing::Failed { error, text } if *error == DriverError::NoPermission => {
                     (Standing::NotPermitted, format!("{}{about}: {text}", gap.call))
                 }
                 Missing::Failed { text, .. } => (Standing::Failed, format!("{}{about}: {text}", gap.call)),
@@ -118,12 +118,12 @@ mod tests {
     use super::*;
     use model::catalog::{self as m, Gpu};
     use model::clock::Mono;
-    use model::sample::{BatchKey, ErrorKind, Gap, Rows, Source};
+    use model::sample::{BatchKey, Gap, Rows};
 
     fn batch(gpu: u32, rows: Rows, gaps: Vec<Gap>) -> Batch {
         let gpu = Gpu { gpu, uuid: format!("GPU-{gpu}").as_str().into() };
         Batch {
-            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu), tier: Tier::Normal },
+            part: BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu), tier: Tier::Normal },
             epoch: 1,
             taken: Mono(1),
             nanos: 1,
@@ -147,7 +147,7 @@ mod tests {
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         rows.of(&gpu).put(&m::gpu_power_watts, (), 70.0).unwrap();
         rows.of(&gpu).put(&m::gpu_utilization_ratio, (), 0.5).unwrap();
-        let failed = |error, text: &str| Missing::Failed { error: ErrorKind::new(error), text: text.into() };
+        let failed = |error, text: &str| Missing::Failed { error: error, text: text.into() };
         let gaps = vec![
             gap(m::gpu_utilization_ratio.id(), Missing::Unsupported),
             gap(m::gpu_temperature_celsius.id(), Missing::Unsupported),

@@ -16,7 +16,7 @@ use model::clock::Mono;
 use model::driver_module::{Load, LoadId, ModuleState};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::pci::pci_address;
-use model::sample::ErrorKind;
+
 use sampler::wire::GpuSlot;
 
 use super::record::{Recording, Replay};
@@ -186,7 +186,7 @@ impl<'a> Day<'a> {
         }
         let slot = &self.recording.slots[second as usize / 7 % self.recording.slots.len()];
         if due(LOSS) {
-            let error = ErrorKind::new(DriverError::GpuIsLost);
+            let error = DriverError::GpuIsLost;
             self.inbox.event(LedgerEvent::AttachFailed { index: slot.gpu.gpu, error, text: "lost".into() });
         }
         if due(STALL) {
@@ -261,7 +261,7 @@ impl<'a> Day<'a> {
     }
 
     fn driver_goes(&mut self, second: u64) {
-        let error = ErrorKind::new(DriverError::DriverNotLoaded);
+        let error = DriverError::DriverNotLoaded;
         let epoch = (self.replay.generation + 1) << 32;
         self.inbox.event(LedgerEvent::DriverAway { error, text: "not loaded".into(), epoch });
         self.sampler_ends();

@@ -229,8 +229,8 @@ fn gap(gap: &Gap) -> impl Serialize {
     }
     let (missing, error, text) = match &gap.missing {
         Missing::Unsupported => ("unsupported", None, ""),
-        Missing::Failed { error, text } => ("failed", Some(error.label().known()), text.as_str()),
-        Missing::Dropped(drop) => (drop.label().known(), None, ""),
+        Missing::Failed { error, text } => ("failed", Some(error.known()), text.as_str()),
+        Missing::Dropped(drop) => (drop.known(), None, ""),
     };
     Missed {
         call: &gap.call,

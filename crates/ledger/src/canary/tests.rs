@@ -9,9 +9,11 @@ use super::*;
 use crate::inbox::{LedgerEvent as Inboxed, Stall};
 use crate::{Ledger, LedgerSettings, SeenGpus};
 use exposition::format::ResponseFormat;
-use model::catalog::{ComputeInstance, GpuInstance, MigInfo, Tier, UnhealthyReason};
+use model::catalog::{
+    CollectorName, ComputeInstance, GpuInstance, MigInfo, SampleBuffer, Tier, UnhealthyReason,
+};
 use model::clock::Mono;
-use model::sample::{Batch, BatchKey, Buffer, Drained, Rows, Source};
+use model::sample::{Batch, BatchKey, Drained, Rows};
 use model::snapshot::{EventKind, Snapshot, Value};
 
 const SECOND: u64 = 1_000_000_000;
@@ -73,7 +75,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu()), tier },
             epoch,
             taken: Mono(at * SECOND),
             nanos: 1000,
@@ -448,7 +450,7 @@ fn a_gpu_that_another_one_replaced_leaves_nothing() {
 /// Utilization samples of the ten seconds before this one: 5 a second, of this value.
 fn samples(until: u64, value: f64) -> Vec<Drained> {
     let samples = (1..=50).map(|n| ((until - 10) * 1_000_000 + n * 200_000, value)).collect();
-    vec![Drained::Samples { buffer: Buffer::Utilization, offset_micros: 0, samples }]
+    vec![Drained::Samples { buffer: SampleBuffer::Utilization, offset_micros: 0, samples }]
 }
 
 #[test]

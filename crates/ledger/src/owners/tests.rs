@@ -4,10 +4,10 @@ use super::*;
 use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::FaultSource;
-use model::catalog::{Node, OwnedGpu, Tier};
+use model::catalog::{CollectorName, Node, OwnedGpu, Tier};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::owners::Attribution;
-use model::sample::{BatchKey, Drained, Rows, Source};
+use model::sample::{BatchKey, Drained, Rows};
 use model::snapshot::Snapshot;
 use model::topology::{Device, DeviceKind, Topology};
 
@@ -66,7 +66,7 @@ impl Bench {
         let mut rows = Rows::default();
         fill(&mut rows);
         Batch {
-            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: mono(self.now),
             nanos: 1000,

@@ -3,8 +3,8 @@
 use super::*;
 use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, SeenGpus};
-use model::catalog::{ComputeInstance, GpuInfo};
-use model::sample::{Batch, BatchKey, Rows, Source};
+use model::catalog::{CollectorName, ComputeInstance, GpuInfo};
+use model::sample::{Batch, BatchKey, Rows};
 use model::snapshot::Snapshot;
 use model::topology::fixtures::{device, machine};
 use model::topology::{Link, LinkCapability, Network};
@@ -68,7 +68,7 @@ impl Bench {
         }
         fill(&mut rows);
         self.0.fold(Batch {
-            part: BatchKey { collector: Source::Nvml, gpu: Some(gpu()), tier },
+            part: BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu()), tier },
             epoch: 1,
             taken: Mono(at * SECOND),
             nanos: 1000,

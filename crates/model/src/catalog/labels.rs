@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::schema::{self, Tier, entities, info_labels, labels, text_labels};
+use super::schema::{self, KnownLabel, entities, info_labels, labels, text_labels};
 
 entities! {
     /// The node.
@@ -162,7 +162,7 @@ labels! {
     /// Use of the GPU.
     ProcessType "type" { Compute "compute", Graphics "graphics", Mps "mps" }
     /// Tier: how often the values are read.
-    TierLabel "tier" { Identity "identity", Fast "fast", Normal "normal", Samples "samples", Slow "slow", Rare "rare", Nvlink "nvlink", Once "once" }
+    Tier "tier" { Identity "identity", Fast "fast", Normal "normal", Samples "samples", Slow "slow", Rare "rare", Nvlink "nvlink", Once "once", Computed "computed" }
     /// Collector of the exporter.
     CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows" }
     /// Sample buffer of the driver.
@@ -337,20 +337,17 @@ labels! {
     HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
 }
 
-impl TierLabel {
-    /// The label of a sampled tier.
-    pub fn of(tier: Tier) -> Option<TierLabel> {
-        Some(match tier {
-            Tier::Fast => TierLabel::Fast,
-            Tier::Normal => TierLabel::Normal,
-            Tier::Samples => TierLabel::Samples,
-            Tier::Slow => TierLabel::Slow,
-            Tier::Rare => TierLabel::Rare,
-            Tier::Nvlink => TierLabel::Nvlink,
-            Tier::Once => TierLabel::Once,
-            Tier::Identity => TierLabel::Identity,
-            Tier::Computed => return None,
-        })
+impl Tier {
+    /// The word used in labels, configuration and documents.
+    pub fn name(self) -> &'static str {
+        self.known()
+    }
+}
+
+impl CollectorName {
+    /// The word used in labels, the page and the log.
+    pub fn name(self) -> &'static str {
+        self.known()
     }
 }
 

@@ -39,7 +39,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EntityKind, MetricGroup, Subject};
+use super::{EntityKind, MetricGroup, Subject, Tier};
 
 /// Position of a metric in [`super::METRICS`]. The same in every process of one build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,47 +119,6 @@ impl Unit {
             Unit::Lanes => 0.0..=64.0,
             // 1 PB/s: the NVLinks of one GPU together move a few TB/s.
             Unit::BytesPerSecond => 0.0..=1e15,
-        }
-    }
-}
-
-/// How often a metric is read (reference: measured call costs in `docs/DESIGN.md`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tier {
-    /// Who the GPU is; read with its handle, kept while the GPU is stuck or the driver is away.
-    Identity,
-    /// Ten times a second by default: states that are added up between two publications.
-    Fast,
-    /// Once a second.
-    Normal,
-    /// Every 2 s: the driver's own power samples, of which it keeps some 2.4 s.
-    Samples,
-    /// Every 10 s: calls that cost up to a few ms.
-    Slow,
-    /// Every minute: calls that cost more.
-    Rare,
-    /// Every 10 minutes: each NVLink's counters, some 70 ms a GPU.
-    Nvlink,
-    /// Once a handle: what cannot change while the handle lives.
-    Once,
-    /// Made by the exporter itself when it publishes.
-    Computed,
-}
-
-impl Tier {
-    /// The word used in labels, configuration and documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Tier::Identity => "identity",
-            Tier::Fast => "fast",
-            Tier::Normal => "normal",
-            Tier::Samples => "samples",
-            Tier::Slow => "slow",
-            Tier::Rare => "rare",
-            Tier::Nvlink => "nvlink",
-            Tier::Once => "once",
-            Tier::Computed => "computed",
         }
     }
 }
@@ -487,7 +446,7 @@ macro_rules! metrics {
             unit: schema::Unit::$unit,
             entity: EntityKind::$entity,
             labels: <metrics!(@labels $($labels)?) as schema::LabelSet>::DEFS,
-            tier: schema::Tier::$tier,
+            tier: Tier::$tier,
             since: $since,
             max: metrics!(@max $($max)?),
             json_only: metrics!(@json $($json)?),

@@ -7,14 +7,20 @@ use crate::raw;
 use crate::visit::Visit;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, EccCounter, Gpu, RecoveryAction, RepairPart, RetirementCause, SpareRows, SramError, SramUnit,
+    self as m, DropReason, EccCounter, Gpu, RecoveryAction, RepairPart, RetirementCause, SpareRows,
+    SramError, SramUnit,
 };
-use model::sample::{Drop, Rows};
+use model::sample::Rows;
 
 /// The driver's recovery action, by its number in the header.
-pub(super) fn recovery_action(rows: &mut Rows, gpu: &Gpu, _scope: u32, number: f64) -> Result<(), Drop> {
+pub(super) fn recovery_action(
+    rows: &mut Rows,
+    gpu: &Gpu,
+    _scope: u32,
+    number: f64,
+) -> Result<(), DropReason> {
     let action = RecoveryAction::ALL.iter().zip(0u8..).find(|(_, n)| f64::from(*n) == number);
-    let (action, _) = action.ok_or(Drop::OutOfRange)?;
+    let (action, _) = action.ok_or(DropReason::OutOfRange)?;
     rows.of(gpu).state(&m::gpu_recovery_action, *action);
     Ok(())
 }
@@ -107,7 +113,7 @@ mod tests {
     fn an_unknown_action_is_no_action() {
         for number in [5.0, -1.0, 0.5, f64::NAN, f64::INFINITY] {
             let mut rows = Rows::default();
-            assert_eq!(recovery_action(&mut rows, &gpu(), 0, number), Err(Drop::OutOfRange));
+            assert_eq!(recovery_action(&mut rows, &gpu(), 0, number), Err(DropReason::OutOfRange));
             assert!(rows.is_empty());
         }
     }

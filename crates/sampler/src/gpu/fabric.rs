@@ -4,8 +4,7 @@ use super::ONE;
 use crate::raw::fabric;
 use crate::visit::Visit;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, FabricFault, FabricInfo, FabricState};
-use model::sample::Drop;
+use model::catalog::{self as m, DropReason, FabricFault, FabricInfo, FabricState};
 
 const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
 
@@ -14,7 +13,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     let feeds = [m::gpu_fabric_state.id(), m::gpu_fabric_fault.id(), m::gpu_fabric_status.id()];
     let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
     match FabricState::ALL.get(usize::from(info.state)) {
-        None => v.dropped(CALL, m::gpu_fabric_state.id(), Drop::OutOfRange),
+        None => v.dropped(CALL, m::gpu_fabric_state.id(), DropReason::OutOfRange),
         Some(state) if v.wants(&feeds[..1]) => v.rows.of(v.gpu).state(&m::gpu_fabric_state, *state),
         Some(_) => {}
     }

@@ -10,9 +10,11 @@ use crate::raw::fields::{ALL_PARTS, values_at};
 use crate::raw::{link_error_counter, remote_device_type};
 use crate::visit::{Field, NvmlNumber, Visit};
 use model::catalog::schema::{KnownLabel, Label};
-use model::catalog::{self as m, Direction, Link, MetricId, NvLinkError, NvLinkInfo, NvLinkLaneError};
+use model::catalog::{
+    self as m, Direction, DropReason, Link, MetricId, NvLinkError, NvLinkInfo, NvLinkLaneError,
+};
 use model::pci::kernel_address;
-use model::sample::{Drop, Row};
+use model::sample::Row;
 
 /// NVML's most links of a GPU: the bound where a GPU does not give its number of links.
 const MOST: u32 = 36;
@@ -344,7 +346,7 @@ fn lane_errors(v: &mut Visit<'_>, links: u32) {
             let count = v.read(call, &[metric.id()], |d| link_error_counter(d, link, counter));
             let number = count.and_then(NvmlNumber::number);
             if count.is_some() && number.is_none() {
-                v.dropped(call, metric.id(), Drop::Blank);
+                v.dropped(call, metric.id(), DropReason::Blank);
             }
             sum = sum.zip(number).map(|(sum, n)| sum + n);
         }

@@ -10,23 +10,13 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::symbol;
+use model::catalog::SampleBuffer;
 
-/// One of the driver's sample buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SampleBuffer {
-    /// Power of the board, milliwatts.
-    Power,
-    /// Utilization, percent.
-    Utilization,
-}
-
-impl SampleBuffer {
-    /// `nvmlSamplingType_t`.
-    pub fn code(self) -> u32 {
-        match self {
-            SampleBuffer::Power => nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES,
-            SampleBuffer::Utilization => nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES,
-        }
+/// `nvmlSamplingType_t` of a buffer: power in milliwatts, utilization in percent.
+pub fn sampling_type(buffer: SampleBuffer) -> u32 {
+    match buffer {
+        SampleBuffer::Power => nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES,
+        SampleBuffer::Utilization => nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES,
     }
 }
 
@@ -36,8 +26,9 @@ pub fn room(device: &Device<'static>, kind: SampleBuffer) -> Result<usize, NvmlE
     let f = symbol(&device.nvml().lib().nvmlDeviceGetSamples)?;
     let (mut value_type, mut count) = (0, 0);
     // SAFETY: as in `read!`; without a buffer the library writes the type and the count.
-    let code =
-        unsafe { f(device.handle(), kind.code(), 0, &mut value_type, &mut count, std::ptr::null_mut()) };
+    let code = unsafe {
+        f(device.handle(), sampling_type(kind), 0, &mut value_type, &mut count, std::ptr::null_mut())
+    };
     match nvml_try(code) {
         // More than any driver keeps: a count that is no count takes no memory.
         Ok(()) | Err(NvmlError::InsufficientSize(_)) => Ok((count as usize).min(10_000)),
@@ -57,8 +48,9 @@ pub fn newer_than(
     let mut value_type = 0;
     let mut count = u32::try_from(room).unwrap_or(u32::MAX);
     // SAFETY: as in `read!`; the buffer has room for `count` samples.
-    let code =
-        unsafe { f(device.handle(), kind.code(), since, &mut value_type, &mut count, buffer.as_mut_ptr()) };
+    let code = unsafe {
+        f(device.handle(), sampling_type(kind), since, &mut value_type, &mut count, buffer.as_mut_ptr())
+    };
     match nvml_try(code) {
         Ok(()) => {}
         // None newer.
