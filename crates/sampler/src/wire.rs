@@ -130,6 +130,7 @@ mod tests {
 
     #[test]
     fn the_most_processes_fit_in_a_frame_and_more_are_refused() {
+        use model::catalog::CollectorName;
         use model::owners::GpuProcess;
         use model::sample::{BatchKey, MAX_PROCESSES, Rows};
         let widest =

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 
-use model::catalog::{CollectorName, DriverError, METRICS, MetricId, SampleBuffer, Tier};
+use model::catalog::{DriverError, METRICS, MetricId, SampleBuffer, Tier};
 use model::sample::{Batch, Drained, Missing};
 use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 
@@ -116,7 +116,7 @@ pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricI
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::catalog::{self as m, Gpu};
+    use model::catalog::{self as m, CollectorName, Gpu};
     use model::clock::Mono;
     use model::sample::{BatchKey, Gap, Rows};
 

@@ -3,8 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, SeenGpus};
-use model::catalog::FaultSource;
-use model::catalog::{CollectorName, Node, OwnedGpu, Tier};
+use model::catalog::{CollectorName, FaultSource, Node, OwnedGpu, SampleBuffer, Tier};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::owners::Attribution;
 use model::sample::{BatchKey, Drained, Rows};
@@ -97,7 +96,9 @@ impl Bench {
         };
         let now = self.now;
         let stamp = |part: f64| ((BOOT + now - 1.0 + part) * 1e6).round() as u64;
-        for (buffer, every, value) in [(Buffer::Utilization, 0.2, busy), (Buffer::Power, 0.02, watts)] {
+        for (buffer, every, value) in
+            [(SampleBuffer::Utilization, 0.2, busy), (SampleBuffer::Power, 0.02, watts)]
+        {
             let samples = stamps(every).map(|part| (stamp(part), value)).collect();
             let offset_micros = (BOOT * 1e6) as i64;
             batch.drained.push(Drained::Samples { buffer, offset_micros, samples });
