@@ -20,8 +20,9 @@ BESIDE := SHOW='^test result: .* [1-9][0-9]* passed' BESIDE=1 tests/tools/stage.
 RULES := the_tests_of_the_rules_pass
 # The newest Prometheus that is proven with; what .tools/bin has is Debian's, the oldest that rules are for.
 NEWEST := $(CURDIR)/.tools/prometheus-3
+DENY := .tools/cargo-deny/bin/cargo-deny --log-level error --workspace
 # What `make prove` proves; the CI leaves out what nothing has changed of.
-PARTS := kernels dashboards rules cost boards gameday
+PARTS := kernels dashboards deny rules cost boards gameday
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -49,7 +50,7 @@ soak: ## Prove that memory stays flat: a simulated day of the ledger, and restar
 	@tests/tools/ensure-tools.sh build sim
 	cargo run --release -p bench -- soak
 
-prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards rules cost boards gameday healthy-day']
+prove: $(PARTS:%=prove-%) ## What takes longer or more tools [PARTS='kernels dashboards deny rules cost boards gameday healthy-day']
 
 # The committed machine code is what the kernels' sources give.
 prove-kernels:
@@ -60,6 +61,12 @@ prove-kernels:
 prove-dashboards:
 	@tests/tools/ensure-tools.sh dashboards
 	$(STAGE) 'dashboards' dashboards/build/build.py --check
+
+# Crates, their licences and sources, and which crate may name a vendor's library. Advisories need the internet's database.
+prove-deny:
+	@tests/tools/ensure-tools.sh build deny
+	$(STAGE) 'crates' $(DENY) --offline check bans licenses sources
+	@if [ -n "$(ADVISORIES)" ]; then $(DENY) check advisories; else echo "advisories: not checked; with internet: make prove PARTS=deny ADVISORIES=1"; fi
 
 # What `make test` does with the oldest Prometheus: rules and their tests, pages as promtool wants them, scrapes without loss.
 prove-rules:

