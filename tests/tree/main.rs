@@ -3,10 +3,12 @@
 //! - [`walls`]: which crate may depend on which, and which one may name a vendor's library
 //! - [`imports`]: no import cycle among sibling modules, at any depth
 //! - [`names`]: a type name has one meaning
+//! - [`paths`]: the documents name files that exist
 //! - [`words`]: the banned words
 
 mod imports;
 mod names;
+mod paths;
 mod sources;
 mod walls;
 mod words;
