@@ -2,20 +2,18 @@
 //! worker registers it, so that a sick GPU does not delay the others.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 
-use super::Shared;
 use super::driver::{CallFailure, Caller, classify};
 use super::raw::events::{self, EventSet, RawEvent};
 use super::visit::Visit;
 use super::wire::FromSampler;
-use host::inflight::{EVENTS_SLOT, bit};
-use model::catalog::FaultSource;
-use model::catalog::{self as m, Gpu, MetricId};
+use super::{Shared, SlotBits};
+use host::inflight::EVENTS_SLOT;
+use model::catalog::{self as m, FaultSource, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{DriverFact, EVENT_BITS, Fact, FactKind};
 use model::sample::Missing;
@@ -36,26 +34,14 @@ pub struct EventSets {
     set: Mutex<Option<(u64, EventSet)>>,
     /// By the number of the device's handle.
     gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
-    /// Slots of GPUs whose MIG configuration has changed: bit n is slot n + 1.
-    mig: AtomicU64,
-    /// Slots of GPUs with any other event: a fault, or its consequences.
-    faults: AtomicU64,
+    /// GPUs whose MIG configuration has changed.
+    pub mig: SlotBits,
+    /// GPUs with any other event: a fault, or its consequences.
+    pub faults: SlotBits,
 }
 
 /// Bit of the event that says that the MIG configuration has changed: a hint to read the layout, no fact of its own.
 const MIG_CONFIG_CHANGE: u64 = 0x100;
-
-impl EventSets {
-    /// Whether the GPU's MIG configuration has changed since the last `take_mig_change`.
-    pub fn take_mig_change(&self, slot: usize) -> bool {
-        self.mig.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
-    }
-
-    /// Whether the GPU had a fault event since the last `take_fault`.
-    pub fn take_fault(&self, slot: usize) -> bool {
-        self.faults.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
-    }
-}
 
 /// The number of the set in which a GPU is registered, for the life of its handle.
 #[derive(Debug, Default)]
@@ -166,10 +152,10 @@ fn report(shared: &Shared, number: u64, event: &RawEvent) -> bool {
     };
     drop(gpus);
     if event.bits == MIG_CONFIG_CHANGE {
-        shared.events.mig.fetch_or(bit(slot), Ordering::AcqRel);
+        shared.events.mig.set(slot);
         return false;
     }
-    shared.events.faults.fetch_or(bit(slot), Ordering::AcqRel);
+    shared.events.faults.set(slot);
     shared.send(&FromSampler::Fact(Fact {
         source: FaultSource::Nvml,
         number,

@@ -165,7 +165,7 @@ impl MigReader {
                     other => other.map(Some),
                 });
             if let Some(Some(mut list)) = list {
-                list.retain(|process| !v.state.is_canary(process.pid));
+                v.retain_foreign(&mut list);
                 let compute = layout.compute_instance(v.gpu, mig);
                 v.put_for(&compute, call, processes, (), list.len(), Scale::ONE);
                 let instance = Some((mig.handle.gpu_instance, mig.handle.compute_instance));

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ use super::driver::{self, CallFailure, Caller};
 use super::wire::{FromSampler, GpuSlot};
 use super::worker::{self, GpuAddress};
 use super::{Shared, events, fast, nvswitch, peers, raw};
-use host::Host;
 use host::inflight::{MAX_GPUS, NODE_SLOT};
 use model::catalog::{self as m, DriverInfo, DropReason, MetricId, Node, Tier};
 use model::clock::{Cadence, Mono};
@@ -141,7 +141,7 @@ impl NodeWorker<'_> {
                 if rows.of(&Node {}).put(&m::gpu_devices, (), f64::from(count)).is_err() {
                     gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(DropReason::OutOfRange)));
                 }
-                self.shared.peers.listed(count as usize);
+                self.shared.listed.store(count as usize, Ordering::Relaxed);
                 for index in 0..count.min(MAX_GPUS as u32) {
                     let slot = index as usize + 1;
                     if !self.taken.contains(&slot) {
@@ -161,8 +161,7 @@ impl NodeWorker<'_> {
         if self.shared.off.contains(&m::gpu_nvswitch_info.id()) {
             return;
         }
-        let host = Host::new(&self.shared.config.root);
-        if let Some((rows, gaps)) = nvswitch::read(&host, &mut self.caller) {
+        if let Some((rows, gaps)) = nvswitch::read(&self.shared.host, &mut self.caller) {
             self.send(Tier::Rare, taken, rows, gaps);
         }
     }

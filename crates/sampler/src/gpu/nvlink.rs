@@ -108,7 +108,7 @@ pub(super) fn once(v: &mut Visit<'_>) {
 pub(super) fn slow(v: &mut Visit<'_>) {
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
     if links(v, &totals).is_some() {
-        v.fields_of_parts(&TOTALS);
+        v.fields(&TOTALS);
     }
     let Some(states) = states(v) else { return };
     for (link, up) in (0..).zip(&states) {
@@ -173,7 +173,7 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
     let Some(links) = links(v, &metrics) else { return };
     let fields: Vec<Field> =
         (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.of(link))).collect();
-    v.fields_of_parts(&fields);
+    v.fields(&fields);
     errors(v, links);
     sum_up(v, links);
     lane_errors(v, links);
@@ -359,14 +359,6 @@ fn lane_errors(v: &mut Visit<'_>, links: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::fields::RENUMBERED;
-
-    #[test]
-    fn fields_of_parts_are_none_that_drivers_renumber() {
-        for id in TOTALS.iter().chain(&OF_LINKS).map(Field::id).chain(ONE_BY_ONE) {
-            assert!(!RENUMBERED.contains(&id), "{id}");
-        }
-    }
 
     #[test]
     fn a_hidden_other_end_has_no_address() {

@@ -55,7 +55,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
         v.state.pci_address = address.map(|pci| kernel_address(&pci.bus_id));
     }
     let Some(address) = v.state.pci_address.clone() else { return };
-    let folder = v.state.host.path("/sys/bus/pci/devices").join(address);
+    let folder = v.shared.host.path("/sys/bus/pci/devices").join(address);
     for (name, severity) in AER {
         let path = folder.join(name);
         let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(failure));

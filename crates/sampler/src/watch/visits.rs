@@ -9,7 +9,6 @@ use std::time::Duration;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
 
@@ -206,12 +205,13 @@ impl WatchedGpu {
     fn read(&self, caller: &mut Caller) -> DeviceReading {
         let d = &self.device;
         // The expensive ones first: the last call sees the processes that came meanwhile.
-        let fields = REASONS.map(FieldId);
-        let values =
-            caller.call("nvmlDeviceGetFieldValues", || d.field_values_for(&fields)).unwrap_or_default();
+        let fields = REASONS.map(|id| (id, 0));
+        let values = caller
+            .call("nvmlDeviceGetFieldValues", || raw::fields::values_at(d, &fields))
+            .unwrap_or_default();
         let mut reason_ns = [None; 5];
         for (nanos, value) in reason_ns.iter_mut().zip(values) {
-            *nanos = value.and_then(|sample| sample.value).ok().and_then(unsigned);
+            *nanos = value.ok().and_then(unsigned);
         }
         let replays = caller.call("nvmlDeviceGetPcieReplayCounter", || d.pcie_replay_counter());
         let corrected = caller.call("nvmlDeviceGetTotalEccErrors", || {
