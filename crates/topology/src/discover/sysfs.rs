@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::answer::{DeviceState, Links};
+use crate::ask::{DeviceState, Links};
 use host::Host;
 use model::cpus::CpuSet;
 use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
@@ -64,7 +64,9 @@ pub(super) fn links(host: &Host) -> Links {
     addresses.sort();
     let states = addresses.into_iter().filter_map(|address| {
         let folder = folder(host, &address);
-        let kind = kind(&folder)?;
+        // As hwloc's side sorts them; what it knows by the name of a driver is one of these as well.
+        let class = hexadecimal(&folder.join("class"))?;
+        let kind = super::kind(hexadecimal(&folder.join("vendor")).unwrap_or(0), class >> 8)?;
         (address.find(':') == Some(4) && !is_virtual_function(host, &address))
             .then(|| state(host, &address, kind))
     });
@@ -78,19 +80,6 @@ fn addresses(host: &Host) -> Vec<String> {
 
 fn folder(host: &Host, address: &str) -> PathBuf {
     host.path(DEVICES).join(address)
-}
-
-/// As hwloc's side sorts them; what it knows by the name of a driver is one of these as well.
-fn kind(folder: &Path) -> Option<DeviceKind> {
-    let nvidia = hexadecimal(&folder.join("vendor")) == Some(0x10de);
-    let class = hexadecimal(&folder.join("class"))?;
-    match (class >> 16, (class >> 8) & 0xff) {
-        (0x03, _) if nvidia => Some(DeviceKind::Gpu),
-        (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
-        (0x02, _) => Some(DeviceKind::Network),
-        (0x01, _) => Some(DeviceKind::Storage),
-        _ => None,
-    }
 }
 
 fn is_virtual_function(host: &Host, address: &str) -> bool {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::{HEAD, PAD};
+
 /// A drawn part, from its upper left corner.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
@@ -48,6 +50,14 @@ impl Block {
             x += block.width + gap;
         }
         all
+    }
+
+    /// In a box with a name, with room for content of this width at least.
+    pub fn named(class: &str, name: &str, content: Block, least: f64) -> Block {
+        let width = content.width.max(least) + 2.0 * PAD;
+        let height = HEAD + content.height + 1.5 * PAD;
+        let body = rect(class, 0.0, 0.0, width, height, 6.0) + &label("name", PAD, 17.0, name);
+        Block { width, height, body: body + &content.at(PAD, HEAD + 0.5 * PAD) }
     }
 
     /// So many in a row.
