@@ -131,6 +131,16 @@ pub fn classify(error: &NvmlError) -> CallFailure {
     }
 }
 
+/// As the driver's answer: a kernel or a virtual machine without the file does not support it.
+pub fn file_error(error: std::io::Error) -> NvmlError {
+    use std::io::ErrorKind as E;
+    match error.kind() {
+        E::NotFound | E::NotADirectory => NvmlError::NotSupported,
+        E::PermissionDenied => NvmlError::NoPermission,
+        _ => NvmlError::OperatingSystem,
+    }
+}
+
 /// Loads and initialises the library. A driver without GPUs is a driver.
 pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
     let mut builder = Nvml::builder();

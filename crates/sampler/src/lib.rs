@@ -18,7 +18,6 @@ mod gpm;
 mod gpu;
 mod mig;
 mod node;
-mod nvswitch;
 mod peers;
 mod raw;
 mod samples;

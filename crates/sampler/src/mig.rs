@@ -9,7 +9,7 @@ use nvml_wrapper::structs::device::MigMode;
 use self::capacity::Capacity;
 use self::scan::{LayoutKey, MigHandle, Privileged, Scan, noting, profiles, scan};
 use super::gpu::processes::{list_processes, plain};
-use super::raw::mig::{Placement, ProfileInfo};
+use super::raw::mig::ProfileInfo;
 use super::visit::{NvmlNumber, Scale, Visit};
 use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
 use model::owners::GpuProcess;
@@ -53,8 +53,8 @@ const TRIES: u32 = 3;
 struct InstanceState {
     id: u32,
     profile: String,
-    /// `None` if the driver does not list the instance.
-    placement: Option<Placement>,
+    /// First memory slice and number of them; `None` if the driver does not list the instance.
+    placement: Option<(u32, u32)>,
     /// Compute slices, if its profile is known.
     slices: Option<u32>,
     multiprocessors: Option<u32>,
@@ -253,9 +253,9 @@ impl MigReader {
         for instance in &layout.instances {
             let entity = instance.entity(v.gpu);
             const INFO: &str = "nvmlGpuInstanceGetInfo";
-            if let Some(placement) = instance.placement {
-                v.put_for(&entity, INFO, &m::gpu_mig_placement_start, (), placement.start, Scale::ONE);
-                v.put_for(&entity, INFO, &m::gpu_mig_placement_slices, (), placement.size, Scale::ONE);
+            if let Some((start, slices)) = instance.placement {
+                v.put_for(&entity, INFO, &m::gpu_mig_placement_start, (), start, Scale::ONE);
+                v.put_for(&entity, INFO, &m::gpu_mig_placement_slices, (), slices, Scale::ONE);
             }
             if let Some(count) = instance.multiprocessors {
                 v.put_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, Scale::ONE);
@@ -289,15 +289,15 @@ impl MigLayout {
         profiles: &[ProfileInfo],
         vanished: &mut bool,
     ) -> Option<MigLayout> {
-        let profile = |id: u32| profiles.iter().find(|p| p.id == id);
         let mut instances: Vec<InstanceState> = Vec::new();
         for placed in scan.placed.iter().flatten() {
+            let profile = profiles.iter().find(|p| p.id == placed.profile);
             instances.push(InstanceState {
                 id: placed.id,
-                profile: profile(placed.profile).map_or_else(String::new, |p| p.name.clone()),
+                profile: profile.map_or_else(String::new, |p| p.name.clone()),
                 placement: Some(placed.placement),
-                slices: profile(placed.profile).map(|p| p.slices),
-                multiprocessors: profile(placed.profile).map(|p| p.multiprocessors),
+                slices: profile.map(|p| p.slices),
+                multiprocessors: profile.map(|p| p.multiprocessors),
             });
         }
         let (key, listed) = (scan.key(), scan.placed.is_some());

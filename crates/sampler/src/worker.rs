@@ -247,7 +247,7 @@ impl Worker<'_> {
                 visit.state.canary_pids.visited();
                 readers.registered.refresh(&mut visit, &self.shared.events, self.slot_number);
                 readers.samples.utilization(&mut visit);
-                readers.gpm.slow(&mut visit, gpm, &mig.gpu_instances(gpu));
+                readers.gpm.read(tier, &mut visit, gpm, &mig.gpu_instances(gpu));
                 changed
             }
             Tier::Normal => {
@@ -266,7 +266,7 @@ impl Worker<'_> {
                 false
             }
             Tier::Rare => {
-                readers.gpm.rare(&mut visit, gpm, &mig.gpu_instances(gpu));
+                readers.gpm.read(tier, &mut visit, gpm, &mig.gpu_instances(gpu));
                 false
             }
             _ => false,

@@ -1,11 +1,9 @@
 //! PCIe errors, counted by the GPU and by the host's kernel.
 
-use std::io;
-
-use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
 
 use super::ONE;
+use crate::driver::file_error;
 use crate::visit::{Field, Visit};
 use model::catalog::{self as m, AerSeverity, PcieError};
 use model::pci::kernel_address;
@@ -58,21 +56,12 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     let folder = v.shared.host.path("/sys/bus/pci/devices").join(address);
     for (name, severity) in AER {
         let path = folder.join(name);
-        let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(failure));
+        let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(file_error));
         let Some(text) = text else { continue };
         match total(&text) {
             Some(count) => v.put(name, metric, (severity,), count, ONE),
             None => v.unsupported(name, &[metric.id()]),
         }
-    }
-}
-
-/// A kernel or a virtual machine without the file does not count.
-fn failure(error: io::Error) -> NvmlError {
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NvmlError::NotSupported,
-        io::ErrorKind::PermissionDenied => NvmlError::NoPermission,
-        _ => NvmlError::OperatingSystem,
     }
 }
 

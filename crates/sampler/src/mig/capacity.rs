@@ -50,8 +50,7 @@ impl Capacity {
         let used: u32 = instances.iter().filter_map(|i| i.slices).sum();
         v.put(INFO, &m::gpu_mig_slices_used, (), used, Scale::ONE);
         if let Some(regions) = self.regions(v, privileged, profiles) {
-            let occupied: Vec<(u32, u32)> =
-                instances.iter().filter_map(|i| i.placement.map(|p| (p.start, p.size))).collect();
+            let occupied: Vec<(u32, u32)> = instances.iter().filter_map(|i| i.placement).collect();
             let free = slices.saturating_sub(used);
             let stranded = free - most_placeable(regions, &occupied, free);
             v.put(INFO, &m::gpu_mig_slices_unplaceable, (), stranded, Scale::ONE);
@@ -72,10 +71,11 @@ impl Capacity {
                 let found = answered(v, |v| {
                     privileged.read(v, call, &feeds, |d| possible_placements(d, profile.id))
                 })??;
-                regions.extend(found.iter().map(|p| PlacementRegion {
-                    start: p.start,
-                    size: p.size,
-                    compute: profile.slices,
+                let compute = profile.slices;
+                regions.extend(found.iter().map(|(start, size)| PlacementRegion {
+                    start: *start,
+                    size: *size,
+                    compute,
                 }));
             }
             self.regions = Some(regions);

@@ -31,18 +31,14 @@ pub struct Scan {
 }
 
 /// The identity of a layout: ids and UUIDs of the MIG devices, and the GPU instances.
-#[derive(Debug, PartialEq, Eq)]
-pub struct LayoutKey {
-    devices: Vec<(u32, u32, String)>,
-    placed: Option<Vec<Placed>>,
-}
+pub type LayoutKey = (Vec<(u32, u32, String)>, Option<Vec<Placed>>);
 
 impl Scan {
     pub fn key(&self) -> LayoutKey {
         let ids = |d: &MigHandle| (d.gpu_instance, d.compute_instance, d.uuid.clone());
         let mut devices: Vec<_> = self.devices.iter().map(ids).collect();
         devices.sort_unstable();
-        LayoutKey { devices, placed: self.placed.clone() }
+        (devices, self.placed.clone())
     }
 }
 
