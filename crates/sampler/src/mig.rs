@@ -7,7 +7,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::MigMode;
 
 use self::capacity::Capacity;
-use self::scan::{LayoutKey, MigHandle, Privileged, Scan, noting, profiles, scan};
+use self::scan::{LayoutKey, MigHandle, Scan, noting, profiles, scan};
 use super::gpu::processes::{list_processes, plain};
 use super::raw::mig::ProfileInfo;
 use super::visit::{NvmlNumber, Scale, Visit};
@@ -86,7 +86,6 @@ pub struct MigReader {
     capacity: Capacity,
     /// `None` before the first scan.
     layout: Option<MigLayout>,
-    privileged: Privileged,
 }
 
 impl MigReader {
@@ -174,7 +173,7 @@ impl MigReader {
             }
         }
         let instances = layout.complete.then_some(layout.instances.as_slice());
-        self.capacity.read(v, &mut self.privileged, &self.profiles, instances);
+        self.capacity.read(v, &self.profiles, instances);
     }
 
     /// The GPU instances of the layout.
@@ -194,11 +193,7 @@ impl MigReader {
         let enabled = mode.current == 1;
         if !enabled {
             // The profiles may be others the next time.
-            *self = MigReader {
-                enabled: self.enabled,
-                privileged: std::mem::take(&mut self.privileged),
-                ..MigReader::default()
-            };
+            *self = MigReader { enabled: self.enabled, ..MigReader::default() };
         }
         std::mem::replace(&mut self.enabled, enabled) != enabled
     }
@@ -208,7 +203,7 @@ impl MigReader {
         if self.profiles.is_empty() {
             self.profiles = profiles(v, &PROFILES).unwrap_or_default();
         }
-        let Some(found) = scan(v, &self.profiles, &mut self.privileged, unsettled) else {
+        let Some(found) = scan(v, &self.profiles, unsettled) else {
             if *unsettled {
                 return false;
             }
@@ -219,7 +214,7 @@ impl MigReader {
             return false;
         }
         // A scan takes many calls. Only one that a second scan confirms is no mixture of two layouts.
-        let Some(again) = scan(v, &self.profiles, &mut self.privileged, unsettled) else { return false };
+        let Some(again) = scan(v, &self.profiles, unsettled) else { return false };
         *unsettled |= again.key() != found.key();
         if *unsettled {
             return false;

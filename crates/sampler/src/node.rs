@@ -13,7 +13,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::driver::{self, CallFailure, Caller, file_error};
 use super::wire::{FromSampler, GpuSlot};
-use super::worker::{self, GpuAddress};
+use super::worker;
 use super::{Shared, events, fast, peers, raw};
 use host::inflight::{MAX_GPUS, NODE_SLOT};
 use model::catalog::{self as m, DriverInfo, DropReason, MetricId, Node, NvSwitchInfo, Tier};
@@ -51,7 +51,7 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     let mut node = NodeWorker { shared, nvml, caller, taken: shared.config.avoid.iter().copied().collect() };
     for gpu_slot in &shared.config.known {
         if !shared.config.avoid.contains(&gpu_slot.slot) {
-            node.attach(gpu_slot.slot, GpuAddress::Known(gpu_slot.clone()));
+            node.attach(gpu_slot.slot, Some(gpu_slot.clone()));
         }
     }
     let mut cadence = Cadence::new(shared.config.intervals.slow, Duration::ZERO);
@@ -60,8 +60,8 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     while !shared.stop.stopped() {
         while let Ok((slot, gpu_slot)) = more.try_recv() {
             node.taken.remove(&slot);
-            if let Some(gpu_slot) = gpu_slot {
-                node.attach(slot, GpuAddress::Known(gpu_slot));
+            if gpu_slot.is_some() {
+                node.attach(slot, gpu_slot);
             }
         }
         if cadence.take(Mono::now()) {
@@ -91,12 +91,12 @@ struct NodeWorker<'a> {
 
 impl NodeWorker<'_> {
     /// Starts a GPU's worker in a slot.
-    fn attach(&mut self, slot: usize, address: GpuAddress) {
+    fn attach(&mut self, slot: usize, known: Option<GpuSlot>) {
         if slot == NODE_SLOT || slot > MAX_GPUS || !self.taken.insert(slot) {
             tracing::warn!(slot, "this slot cannot be used: more than {MAX_GPUS} GPUs, or it is taken");
             return;
         }
-        if let Err(error) = worker::spawn(self.shared, self.nvml, slot, address) {
+        if let Err(error) = worker::spawn(self.shared, self.nvml, slot, known) {
             tracing::error!(slot, %error, "no thread for this GPU; tried again with the next list of GPUs");
             self.taken.remove(&slot);
         }
@@ -147,10 +147,9 @@ impl NodeWorker<'_> {
                     gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(DropReason::OutOfRange)));
                 }
                 self.shared.listed.store(count as usize, Ordering::Relaxed);
-                for index in 0..count.min(MAX_GPUS as u32) {
-                    let slot = index as usize + 1;
+                for slot in 1..=MAX_GPUS.min(count as usize) {
                     if !self.taken.contains(&slot) {
-                        self.attach(slot, GpuAddress::Index(index));
+                        self.attach(slot, None);
                     }
                 }
             }

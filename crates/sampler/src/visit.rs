@@ -21,6 +21,8 @@ use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 #[derive(Debug, Default)]
 pub struct HandleState {
     unsupported: HashSet<CallName>,
+    /// Whether it was logged that a call is not permitted: once a handle is enough.
+    forbidden: bool,
     /// The canary's processes on the GPU.
     pub canary_pids: CanaryPids,
     pub slowdown: Slowdown,
@@ -52,8 +54,8 @@ pub struct Slowdown {
 impl HandleState {
     /// Forgets what a change of the MIG mode or layout may have changed.
     pub fn forget(&mut self) {
-        let HandleState { processes_seen, vgpus_seen, .. } = *self;
-        *self = HandleState { processes_seen, vgpus_seen, ..HandleState::default() };
+        let HandleState { forbidden, processes_seen, vgpus_seen, .. } = *self;
+        *self = HandleState { forbidden, processes_seen, vgpus_seen, ..HandleState::default() };
     }
 }
 
@@ -244,6 +246,33 @@ impl<'a> Visit<'a> {
         };
         self.failed(call, feeds, failure);
         None
+    }
+
+    /// As [`Visit::read`], of a call that the driver answers to privileged users alone (CAP_SYS_ADMIN). Without that right
+    /// the exporter publishes what the MIG devices themselves give, so the call counts as unsupported.
+    pub fn read_privileged<T>(
+        &mut self,
+        call: impl Into<CallName>,
+        feeds: &[MetricId],
+        f: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
+    ) -> Option<T> {
+        let mut forbidden = false;
+        let call = call.into();
+        let answer = self.read(call, feeds, |d| match f(d) {
+            Err(NvmlError::NoPermission) => {
+                forbidden = true;
+                Err(NvmlError::NotSupported)
+            }
+            other => other,
+        });
+        if forbidden && !std::mem::replace(&mut self.state.forbidden, true) {
+            tracing::info!(
+                "GPU {}: {} needs CAP_SYS_ADMIN: no placement and capacity of MIG instances",
+                self.gpu.gpu,
+                call.function
+            );
+        }
+        answer
     }
 
     fn failed(&mut self, call: CallName, feeds: &[MetricId], failure: CallFailure) {

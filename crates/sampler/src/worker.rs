@@ -8,43 +8,35 @@ use std::time::Duration;
 use nvml_wrapper::{Device, Nvml};
 
 use super::driver::{CallFailure, Caller};
-use super::events::Registration;
+use super::events;
 use super::gpm::GpmReader;
 use super::gpu;
 use super::mig::MigReader;
-use super::samples::SampleCursors;
+use super::samples::SampleCursor;
 use super::visit::{HandleState, Visit};
 use super::wire::{FromSampler, GpuSlot, Intervals};
 use super::{AttachedGpu, Shared};
 use host::inflight::SlotWriter;
-use model::catalog::{self as m, CollectorName, Gpu, Tier};
+use model::catalog::{self as m, CollectorName, Gpu, SampleBuffer, Tier};
 use model::clock::{Cadence, Mono};
 use model::sample::{Batch, BatchKey, Gap, Rows};
 use model::sync::lock;
 
 const BY_PCI_ADDRESS: &str = "nvmlDeviceGetHandleByPciBusId_v2";
 
-/// The way to a GPU's handle.
-#[derive(Clone, Debug)]
-pub enum GpuAddress {
-    /// By NVML's index: a GPU that is not known yet.
-    Index(u32),
-    /// By PCI address: touches no other GPU.
-    Known(GpuSlot),
-}
-
 /// Starts a worker in a thread of its own. A worker that panics ends the whole sampler, and the parent
-/// starts another: half a sampler would leave a GPU unread without an error.
+/// starts another: half a sampler would leave a GPU unread without an error. A GPU that is known is asked for by PCI
+/// address, which touches no other GPU; else the handle is that of the index of the slot.
 pub fn spawn(
     shared: &Arc<Shared>,
     nvml: &'static Nvml,
     slot: usize,
-    address: GpuAddress,
+    known: Option<GpuSlot>,
 ) -> std::io::Result<()> {
     // The slot is in use from now on: a thread that never gets to run is seen by the parent.
     shared.table.writer(slot).expect(Mono::now());
     let started = shared.spawn(&format!("gpu-{slot}"), slot, move |shared| {
-        if catch_unwind(AssertUnwindSafe(|| run(shared, nvml, slot, address))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| run(shared, nvml, slot, known))).is_err() {
             shared.stop.stop();
         }
     });
@@ -55,7 +47,7 @@ pub fn spawn(
 }
 
 /// Runs until the sampler stops.
-fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, address: GpuAddress) {
+fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, known: Option<GpuSlot>) {
     let slot = shared.table.writer(slot_number);
     let mut worker = Worker {
         shared,
@@ -63,7 +55,7 @@ fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, address: GpuAdd
         slot,
         slot_number,
         caller: Caller::new(slot, shared.config.call_deadline),
-        address,
+        known,
         epoch: shared.config.epoch,
     };
     while !shared.stop.stopped() {
@@ -81,7 +73,7 @@ struct Worker<'a> {
     slot: SlotWriter,
     slot_number: usize,
     caller: Caller,
-    address: GpuAddress,
+    known: Option<GpuSlot>,
     epoch: u64,
 }
 
@@ -115,18 +107,24 @@ impl Worker<'_> {
         }
     }
 
+    /// NVML's index of a GPU that is not known yet.
+    fn index(&self) -> u32 {
+        u32::try_from(self.slot_number).unwrap_or(u32::MAX).saturating_sub(1)
+    }
+
     fn acquire(&mut self) -> Result<(Device<'static>, Gpu), CallFailure> {
         let allowed = self.shared.config.init_deadline;
         let nvml = self.nvml;
-        let (device, gpu_slot) = match self.address.clone() {
-            GpuAddress::Index(index) => {
+        let (device, gpu_slot) = match self.known.clone() {
+            None => {
+                let index = self.index();
                 let call = ("nvmlDeviceGetHandleByIndex_v2", index);
                 let device = self.caller.call_allowing(call, allowed, || nvml.device_by_index(index))?;
                 let pci = self.caller.call("nvmlDeviceGetPciInfo_v3", || device.pci_info())?;
                 let gpu = Gpu { gpu: index, uuid: "".into() };
                 (device, GpuSlot { slot: self.slot_number, gpu, pci_bus_id: pci.bus_id })
             }
-            GpuAddress::Known(gpu_slot) => {
+            Some(gpu_slot) => {
                 let address = gpu_slot.pci_bus_id.as_str();
                 let device = self
                     .caller
@@ -139,16 +137,16 @@ impl Worker<'_> {
         let gpu = Gpu { gpu: gpu_slot.gpu.gpu, uuid: uuid.as_str().into() };
         let gpu_slot = GpuSlot { gpu: gpu.clone(), ..gpu_slot };
         self.shared.send(&FromSampler::Attached(gpu_slot.clone()));
-        self.address = GpuAddress::Known(gpu_slot);
+        self.known = Some(gpu_slot);
         Ok((device, gpu))
     }
 
     /// Reports that there is no handle: the GPU has no values but a reason.
     fn report_no_handle(&mut self, failure: &CallFailure) {
         let (error, text) = failure.error();
-        match self.address.clone() {
-            GpuAddress::Index(index) => self.shared.send(&FromSampler::AttachFailed { index, error, text }),
-            GpuAddress::Known(gpu_slot) => {
+        match self.known.clone() {
+            None => self.shared.send(&FromSampler::AttachFailed { index: self.index(), error, text }),
+            Some(gpu_slot) => {
                 let gap = Gap {
                     call: BY_PCI_ADDRESS.into(),
                     metrics: vec![m::gpu_up.id()],
@@ -245,8 +243,8 @@ impl Worker<'_> {
                     mig.read_slow(&mut visit);
                 }
                 visit.state.canary_pids.visited();
-                readers.registered.refresh(&mut visit, &self.shared.events, self.slot_number);
-                readers.samples.utilization(&mut visit);
+                events::register(&mut visit, &mut readers.registered, self.slot_number);
+                readers.utilization.drain(&mut visit, SampleBuffer::Utilization);
                 readers.gpm.read(tier, &mut visit, gpm, &mig.gpu_instances(gpu));
                 changed
             }
@@ -262,7 +260,7 @@ impl Worker<'_> {
                 changed
             }
             Tier::Samples => {
-                readers.samples.power(&mut visit);
+                readers.power.drain(&mut visit, SampleBuffer::Power);
                 false
             }
             Tier::Rare => {
@@ -306,9 +304,10 @@ impl Worker<'_> {
 struct Readers {
     state: HandleState,
     mig: MigReader,
-    samples: SampleCursors,
+    power: SampleCursor,
+    utilization: SampleCursor,
     gpm: GpmReader,
-    registered: Registration,
+    registered: Option<u64>,
 }
 
 /// Whether a tier has calls of 1 ms and more, which delay the cheap ones of every client.

@@ -74,14 +74,8 @@ fn uuid(bytes: [u8; 16]) -> String {
     if bytes == [0; 16] {
         return String::new();
     }
-    let mut text = String::with_capacity(36);
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 #[cfg(test)]

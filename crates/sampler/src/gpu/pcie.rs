@@ -10,7 +10,7 @@ use model::pci::kernel_address;
 
 macro_rules! error {
     ($id:ident, $error:ident) => {
-        field!(field_id::$id, gpu_pcie_errors_total, (PcieError::$error,), ONE)
+        field!($id, gpu_pcie_errors_total, (PcieError::$error,), ONE)
     };
 }
 
@@ -26,12 +26,7 @@ pub(super) static FIELDS: [Field; 12] = [
     error!(NVML_FI_DEV_PCIE_COUNT_UNSUPPORTED_REQ, UnsupportedRequest),
     error!(NVML_FI_DEV_PCIE_COUNT_LCRC_ERROR, Lcrc),
     error!(NVML_FI_DEV_PCIE_COUNT_LANE_ERROR, Lane),
-    Field::new(
-        field_id::NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER,
-        m::gpu_pcie_recoveries_total.id(),
-        ONE,
-        |rows, gpu, _, value| rows.of(gpu).put(&m::gpu_pcie_recoveries_total, (), value),
-    ),
+    field!(NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER, gpu_pcie_recoveries_total, (), ONE),
 ];
 
 /// The kernel's files of advanced error reporting. Reading one asks no device, but it is noted and measured
