@@ -137,20 +137,9 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks this very program.
-    pub fn new(stderr: Stderr) -> Asker {
-        Asker {
-            program: child::this_program(),
-            stderr,
-            deadline: DEADLINE,
-            children: Arc::default(),
-            left: None,
-        }
-    }
-
-    /// Counts the cost of the processes in this set.
-    pub fn of(self, children: &Arc<ChildSet>) -> Asker {
-        Asker { children: Arc::clone(children), ..self }
+    /// Asks this very program; the cost of the processes is counted in this set.
+    pub fn new(stderr: Stderr, children: Arc<ChildSet>) -> Asker {
+        Asker { program: child::this_program(), stderr, deadline: DEADLINE, children, left: None }
     }
 
     /// The whole machine; with hwloc's own format of it if `xml`.

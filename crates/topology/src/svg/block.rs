@@ -1,7 +1,5 @@
 //! Drawn parts with their sizes, put beside and below each other.
 
-use std::fmt::Write;
-
 use super::{HEAD, PAD};
 
 /// A drawn part, from its upper left corner.
@@ -98,11 +96,7 @@ pub fn bold_width(text: &str, size: f64) -> f64 {
 
 /// Text cut to about this width.
 pub fn fit(text: &str, size: f64, width: f64) -> String {
-    if width_of(text, size) <= width {
-        return text.to_owned();
-    }
-    let most = (width / (size * 0.56)).max(1.0) as usize;
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    host::terminal::fit(text, (width / (size * 0.56)).max(1.0) as usize)
 }
 
 /// Text escaped for XML, in an element or an attribute. Characters that XML has no form for are left out.
@@ -117,10 +111,7 @@ pub fn escape(text: &str) -> String {
             '\'' => out.push_str("&#39;"),
             '\u{fffe}' | '\u{ffff}' => {}
             c if c.is_control() => out.push(' '),
-            c => {
-                let written = out.write_char(c);
-                debug_assert!(written.is_ok());
-            }
+            c => out.push(c),
         }
     }
     out
