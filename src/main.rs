@@ -147,7 +147,7 @@ enum Command {
     CanaryChild,
     /// The process that looks at the machine around the GPUs; started by `serve` and `topology`
     #[command(hide = true)]
-    TopologyChild(topology::child::Arguments),
+    TopologyChild,
 }
 
 #[derive(Clone, Copy, Subcommand)]
@@ -272,7 +272,7 @@ fn main() -> ExitCode {
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));
             canary::child::main()
         }
-        Command::TopologyChild(arguments) => topology::child::main(&arguments),
+        Command::TopologyChild => topology::child::main(),
     }
 }
 

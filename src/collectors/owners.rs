@@ -381,9 +381,9 @@ impl OwnersCollector {
 /// What tells one container of a pod from another; `None`: the kubelet does not know it. A container whose pod's
 /// group is not seen may be the kubelet's all the same, but not one that a user has made, nor what only people start.
 fn container_key(membership: &cgroup::Membership) -> Option<String> {
-    use cgroup::{Innermost, Runtime};
+    use cgroup::Innermost;
     let runtime = membership.container.as_ref().and_then(|container| container.runtime);
-    let peoples = matches!(runtime, Some(Runtime::Podman | Runtime::Lxc)) || membership.user.is_some();
+    let peoples = matches!(runtime, Some("podman" | "lxc")) || membership.user.is_some();
     let may_be = membership.innermost == Innermost::Container && !peoples;
     let of_pod = membership.innermost >= Innermost::Job && membership.pod_uid.is_some();
     let id = membership.container.as_ref().map_or("", |container| container.id.as_str());

@@ -73,7 +73,7 @@ impl<'a> TopologyCollector<'a> {
     fn new(context: &'a Context, children: &Arc<ChildSet>) -> TopologyCollector<'a> {
         TopologyCollector {
             context,
-            asker: Asker::new(Stderr::Inherit).of(children),
+            asker: Asker::new(Stderr::Inherit, Arc::clone(children)),
             first_seen: FirstSeen::load(&context.config),
             known: None,
             present: BTreeSet::new(),

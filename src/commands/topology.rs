@@ -5,6 +5,7 @@ mod driver;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
@@ -134,7 +135,7 @@ fn look(config: &Config, arguments: &TopologyArguments) -> Result<(Topology, Str
         _ => Origin::Live(config.host.root.clone()),
     };
     let xml = arguments.format == MapFormat::Xml;
-    let found = Asker::new(Stderr::Null).all(&origin, xml, &Stop::default());
+    let found = Asker::new(Stderr::Null, Arc::default()).all(&origin, xml, &Stop::default());
     let found = found.map_err(|error| TopologyError(error.to_string()))?;
     Ok((found.topology, found.xml.unwrap_or_default()))
 }

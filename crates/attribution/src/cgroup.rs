@@ -15,39 +15,11 @@ const MOST_LINES: usize = 64;
 /// Most parts of one path.
 const MOST_PARTS: usize = 64;
 
-/// Who runs containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runtime {
-    /// Docker.
-    Docker,
-    /// Podman.
-    Podman,
-    /// containerd, asked by the kubelet or by itself.
-    Containerd,
-    /// CRI-O.
-    CriO,
-    /// LXC, LXD, Incus.
-    Lxc,
-}
-
-impl Runtime {
-    /// Its name as a label and in an owner's identity.
-    pub fn name(self) -> &'static str {
-        match self {
-            Runtime::Docker => "docker",
-            Runtime::Podman => "podman",
-            Runtime::Containerd => "containerd",
-            Runtime::CriO => "cri-o",
-            Runtime::Lxc => "lxc",
-        }
-    }
-}
-
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Who runs it; `None` where the path does not tell (the cgroupfs driver).
-    pub runtime: Option<Runtime>,
+    /// Who runs it, as a label and in an owner's identity; `None` where the path does not tell (the cgroupfs driver).
+    pub runtime: Option<&'static str>,
     /// Its id; of LXC its name.
     pub id: String,
 }
@@ -198,12 +170,17 @@ struct Walk {
 impl Walk {
     /// Takes in one part below `parent`. Whether it means something.
     fn enter(&mut self, parent: &str, part: &str) -> bool {
-        if let Some(user) = user_slice(part) {
+        let slice = user(part, "user-", ".slice");
+        // The user's own service manager.
+        let manager = || user(part, "user@", ".service").filter(|_| self.found.user.is_none());
+        if let Some(user) = slice.or_else(manager) {
             // The slice of a user in a container is none of this host's.
-            return self.found.innermost <= Innermost::User && self.enter_user(user);
-        }
-        if let Some(user) = user_manager(part).filter(|_| self.found.user.is_none()) {
-            return self.found.innermost <= Innermost::User && self.enter_user(user);
+            let of_host = self.found.innermost <= Innermost::User;
+            if of_host {
+                (self.found.user, self.found.innermost, self.below_user) =
+                    (Some(user), Innermost::User, true);
+            }
+            return of_host;
         }
         if let Some((uid, container)) = pod(parent, part).filter(|_| !self.below_user) {
             let found = &mut self.found;
@@ -219,13 +196,6 @@ impl Walk {
             return true;
         }
         self.slurm(parent, part) || self.unit(part)
-    }
-
-    fn enter_user(&mut self, user: u32) -> bool {
-        self.found.user = Some(user);
-        self.found.innermost = Innermost::User;
-        self.below_user = true;
-        true
     }
 
     fn slurm(&mut self, parent: &str, part: &str) -> bool {
@@ -271,14 +241,9 @@ impl Walk {
     }
 }
 
-/// `user-1000.slice`.
-fn user_slice(part: &str) -> Option<u32> {
-    part.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
-}
-
-/// `user@1000.service`, the user's own service manager.
-fn user_manager(part: &str) -> Option<u32> {
-    part.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
+/// The user's number between two texts, as in `user-1000.slice`.
+fn user(part: &str, before: &str, after: &str) -> Option<u32> {
+    part.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
 fn is_unit(part: &str) -> bool {
@@ -319,18 +284,18 @@ fn pod_uid(text: &str) -> Option<String> {
 /// A container's group.
 fn container(parent: &str, part: &str) -> Option<Container> {
     if let Some(name) = part.strip_prefix("lxc.payload.") {
-        return Some(Container { runtime: Some(Runtime::Lxc), id: name.to_owned() });
+        return Some(Container { runtime: Some("lxc"), id: name.to_owned() });
     }
     if parent == "lxc" && !part.starts_with("lxc.monitor") {
-        return Some(Container { runtime: Some(Runtime::Lxc), id: part.to_owned() });
+        return Some(Container { runtime: Some("lxc"), id: part.to_owned() });
     }
     if let Some(container) = prefixed(part.strip_suffix(".scope").unwrap_or(part)) {
         return Some(container);
     }
     let id = container_id(part).filter(|id| id.len() == 64)?;
     let runtime = match parent {
-        "docker" | "moby" => Some(Runtime::Docker),
-        "default" | "k8s.io" => Some(Runtime::Containerd),
+        "docker" | "moby" => Some("docker"),
+        "default" | "k8s.io" => Some("containerd"),
         _ => None,
     };
     Some(Container { runtime, id })
@@ -338,15 +303,15 @@ fn container(parent: &str, part: &str) -> Option<Container> {
 
 /// `docker-<id>` and the like. Monitors (conmon) are groups beside the container's.
 fn prefixed(name: &str) -> Option<Container> {
-    const PREFIXES: [(&str, Runtime); 8] = [
-        ("cri-containerd-", Runtime::Containerd),
-        ("containerd-", Runtime::Containerd),
-        ("nerdctl-", Runtime::Containerd),
-        ("crio-", Runtime::CriO),
-        ("cri-o-", Runtime::CriO),
-        ("docker-", Runtime::Docker),
-        ("libpod-payload-", Runtime::Podman),
-        ("libpod-", Runtime::Podman),
+    const PREFIXES: [(&str, &str); 8] = [
+        ("cri-containerd-", "containerd"),
+        ("containerd-", "containerd"),
+        ("nerdctl-", "containerd"),
+        ("crio-", "cri-o"),
+        ("cri-o-", "cri-o"),
+        ("docker-", "docker"),
+        ("libpod-payload-", "podman"),
+        ("libpod-", "podman"),
     ];
     PREFIXES.iter().find_map(|(prefix, runtime)| {
         let id = container_id(name.strip_prefix(prefix)?)?;

@@ -4,6 +4,7 @@ use super::cgroup::{Container, Innermost, Membership, SlurmJob};
 use super::environ::SlurmEnvironment;
 use super::names::PodNames;
 use super::text::label;
+use model::catalog::schema::KnownLabel;
 use model::catalog::{OwnerInfo, OwnerKind};
 use model::owners::Owner;
 
@@ -37,7 +38,7 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
     }
     if let Some(Container { runtime, id }) = container {
         info.container_id = label(id);
-        info.runtime = text(runtime.map(|runtime| runtime.name()));
+        info.runtime = text(*runtime);
     }
     if let Some(job @ SlurmJob { id, step }) = job.as_ref().or(hinted) {
         (info.slurm_job, info.slurm_step) = (label(id), text(step.as_deref()));
@@ -70,7 +71,7 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
     // A job that its environment names shares Slurm's own group with others: none is its own.
     let own = found.group_exists && !(hinted.is_some() && job.is_none());
     let cgroup = if own { path.as_str() } else { "" };
-    info.kind = kind_name(kind).into();
+    info.kind = kind.known().into();
     Owner { id: label(&id).into(), kind, info, cgroup: cgroup.into() }
 }
 
@@ -98,17 +99,6 @@ fn slurm(info: &OwnerInfo) -> String {
 
 fn text(text: Option<&str>) -> String {
     label(text.unwrap_or(""))
-}
-
-fn kind_name(kind: OwnerKind) -> &'static str {
-    match kind {
-        OwnerKind::Pod => "pod",
-        OwnerKind::Container => "container",
-        OwnerKind::Slurm => "slurm",
-        OwnerKind::Unit => "unit",
-        OwnerKind::User => "user",
-        OwnerKind::Unknown => "unknown",
-    }
 }
 
 #[cfg(test)]

@@ -51,28 +51,18 @@ fn entries(host: &Host, folder: &str) -> impl Iterator<Item = String> + use<> {
 
 /// Names from `<pod>_<namespace>_<container>-<id>.log`; `end` is what follows the container's name.
 fn container_log(name: &str, end: &str) -> Option<PodNames> {
-    let mut parts = name.strip_suffix(end)?.split('_');
-    let (pod, namespace, container) = (parts.next()?, parts.next()?, parts.next()?);
-    let names = PodNames {
-        namespace: namespace.to_owned(),
-        pod: pod.to_owned(),
-        container: Some(container.to_owned()),
-        uid: None,
-    };
-    parts.next().is_none().then_some(names)
+    let [pod, namespace, container] = parts(name.strip_suffix(end)?)?;
+    Some(PodNames { namespace, pod, container: Some(container), uid: None })
 }
 
 /// Names from `<namespace>_<pod>_<uid>`.
 fn pod_folder(name: &str, uid: &str) -> Option<PodNames> {
-    let mut parts = name.strip_suffix(uid)?.strip_suffix('_')?.split('_');
-    let (namespace, pod) = (parts.next()?, parts.next()?);
-    let names = PodNames {
-        namespace: namespace.to_owned(),
-        pod: pod.to_owned(),
-        container: None,
-        uid: Some(uid.to_owned()),
-    };
-    parts.next().is_none().then_some(names)
+    let [namespace, pod] = parts(name.strip_suffix(uid)?.strip_suffix('_')?)?;
+    Some(PodNames { namespace, pod, container: None, uid: Some(uid.to_owned()) })
+}
+
+fn parts<const N: usize>(name: &str) -> Option<[String; N]> {
+    name.split('_').map(str::to_owned).collect::<Vec<_>>().try_into().ok()
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 //! (`owners::names`), which hold both; this list helps where those cannot be read and one container alone
 //! has the device, and it says which devices are claimed before any process is there.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use model::clock::Mono;
+use model::sync::lock;
 
 /// Devices that one container of a pod was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,22 +86,22 @@ pub struct Pods {
 impl Pods {
     /// Replaces the claims; [`Claims::default`] if it no longer answers.
     pub fn put(&self, claims: Claims) {
-        *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(claims);
+        *lock(&self.claims) = Arc::new(claims);
     }
 
     /// Sets the state of the kubelet.
     pub fn set_status(&self, status: KubeletStatus) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *lock(&self.status) = status;
     }
 
     /// State of the kubelet.
     pub fn status(&self) -> KubeletStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.status).clone()
     }
 
     /// The newest claims.
     pub fn claims(&self) -> Arc<Claims> {
-        Arc::clone(&self.claims.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.claims))
     }
 }
 

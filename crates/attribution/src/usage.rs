@@ -27,27 +27,22 @@ pub struct Usage {
 }
 
 /// Where control groups are mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Mounts {
-    /// Version 2 alone.
-    Two(PathBuf),
-    /// Version 1, alone or beside version 2.
-    One(PathBuf),
+struct Mounts {
+    root: PathBuf,
+    /// Version 2 alone; else version 1, alone or beside version 2.
+    unified: bool,
 }
 
 impl Mounts {
     fn of(host: &Host) -> Mounts {
         let root = host.path("/sys/fs/cgroup");
-        if root.join("cgroup.controllers").exists() { Mounts::Two(root) } else { Mounts::One(root) }
+        Mounts { unified: root.join("cgroup.controllers").exists(), root }
     }
 
     /// The folder of a group in the hierarchy of a controller.
     fn folder(&self, controller: &str, group: &str) -> PathBuf {
-        let group = group.trim_start_matches('/');
-        match self {
-            Mounts::Two(root) => root.join(group),
-            Mounts::One(root) => root.join(controller).join(group),
-        }
+        let hierarchy = if self.unified { &self.root } else { &self.root.join(controller) };
+        hierarchy.join(group.trim_start_matches('/'))
     }
 }
 
@@ -64,31 +59,26 @@ pub fn look(host: &Host, group: &str) -> Usage {
     let text = |controller: &str, group: &str, file: &str| file_of(&mounts.folder(controller, group), file);
     let above = || Path::new(group).ancestors().take(MOST_LEVELS).filter_map(Path::to_str);
     let least = |limits: &mut dyn Iterator<Item = f64>| limits.reduce(f64::min);
-    match &mounts {
-        Mounts::Two(_) => Usage {
-            memory_by_node: text("", group, "memory.numa_stat")
-                .map(|text| by_node_2(&text))
-                .unwrap_or_default(),
+    let oom_kills = |file: &str| keyed(&text("memory", group, file)?, "oom_kill");
+    let nodes = text("memory", group, "memory.numa_stat").unwrap_or_default();
+    if mounts.unified {
+        return Usage {
+            memory_by_node: by_node_2(&nodes),
             cpu_seconds: text("", group, "cpu.stat").and_then(|text| cpu_stat(&text)),
             cpu_limit: least(&mut above().filter_map(|group| cpu_max(&text("", group, "cpu.max")?))),
-            oom_kills: text("", group, "memory.events").and_then(|text| keyed(&text, "oom_kill")),
-        },
-        Mounts::One(_) => {
-            let page = procfs::page_size();
-            let quota = |group: &str| {
-                let quota = text("cpu", group, "cpu.cfs_quota_us")?;
-                cfs(&quota, &text("cpu", group, "cpu.cfs_period_us")?)
-            };
-            let nodes = text("memory", group, "memory.numa_stat");
-            let used = text("cpuacct", group, "cpuacct.usage");
-            Usage {
-                memory_by_node: nodes.map(|text| by_node_1(&text, page)).unwrap_or_default(),
-                cpu_seconds: used.and_then(|text| Some(text.trim().parse::<u64>().ok()? as f64 * 1e-9)),
-                cpu_limit: least(&mut above().filter_map(quota)),
-                oom_kills: text("memory", group, "memory.oom_control")
-                    .and_then(|text| keyed(&text, "oom_kill")),
-            }
-        }
+            oom_kills: oom_kills("memory.events"),
+        };
+    }
+    let quota = |group: &str| {
+        let quota = text("cpu", group, "cpu.cfs_quota_us")?;
+        cfs(&quota, &text("cpu", group, "cpu.cfs_period_us")?)
+    };
+    let used = text("cpuacct", group, "cpuacct.usage");
+    Usage {
+        memory_by_node: by_node_1(&nodes, procfs::page_size()),
+        cpu_seconds: used.and_then(|text| Some(text.trim().parse::<u64>().ok()? as f64 * 1e-9)),
+        cpu_limit: least(&mut above().filter_map(quota)),
+        oom_kills: oom_kills("memory.oom_control"),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
 use host::Host;
@@ -27,19 +27,14 @@ impl Users {
 
 /// Reads the file again if it has changed; `None` if not, or if it cannot be read.
 pub fn newer(host: &Host, known: &Users) -> Option<Users> {
-    read(host, known).ok().flatten()
-}
-
-fn read(host: &Host, known: &Users) -> io::Result<Option<Users>> {
-    let file = File::open(host.path("/etc/passwd"))?;
-    let about = file.metadata()?;
+    let file = File::open(host.path("/etc/passwd")).ok()?;
+    let about = file.metadata().ok()?;
     let state = Some((about.mtime(), about.mtime_nsec(), about.len()));
-    if known.state == state {
-        return Ok(None);
-    }
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
-    Ok(Some(Users { names: names(&String::from_utf8_lossy(&bytes)), state }))
+    if known.state == state || file.take(MOST_BYTES).read_to_end(&mut bytes).is_err() {
+        return None;
+    }
+    Some(Users { names: names(&String::from_utf8_lossy(&bytes)), state })
 }
 
 /// The first name of each number: `name:password:uid:…`.

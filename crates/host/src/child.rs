@@ -10,15 +10,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{SigHandler, Signal, killpg, signal};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+
+use crate::supervise::Launch;
+use model::sync::lock;
 
 /// Descriptor on which a child writes frames.
 pub const FRAMES_FD: i32 = 3;
@@ -46,33 +48,29 @@ pub fn this_program() -> PathBuf {
 
 /// The children of one kind: those alive, and the CPU time of those that have ended.
 #[derive(Debug, Default)]
-pub struct ChildSet(Mutex<ChildTimes>);
-
-#[derive(Debug, Default)]
-struct ChildTimes {
-    alive: Vec<i32>,
-    ended_cpu: Duration,
-}
+pub struct ChildSet(Mutex<(Vec<i32>, Duration)>);
 
 impl ChildSet {
     /// Looks at the process ids of those alive and at the CPU time of those that have ended. None ends in between:
     /// what is known of all children together is one with it.
     pub fn look<T>(&self, look: impl FnOnce(&[i32], Duration) -> T) -> T {
-        let times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        look(&times.alive, times.ended_cpu)
+        let times = lock(&self.0);
+        look(&times.0, times.1)
     }
-}
 
-/// A running child with its ends of the pipes.
-#[derive(Debug)]
-pub struct Running {
-    /// How it has ended, once it was waited for.
-    status: Option<ExitStatus>,
-    set: Arc<ChildSet>,
-    /// Requests to the child. Dropping it asks the child to end.
-    pub control: Option<File>,
-    /// The child's CPU time is read with this.
-    pub pid: i32,
+    pub(crate) fn add(&self, pid: i32) {
+        lock(&self.0).0.push(pid);
+    }
+
+    /// How a child has ended, if it has. Never waits.
+    pub(crate) fn ended(&self, pid: i32) -> io::Result<Option<ExitStatus>> {
+        // Its time passes to the set in the same moment in which the kernel adds it to that of all children.
+        let mut times = lock(&self.0);
+        let Some((status, cpu)) = wait4(pid)? else { return Ok(None) };
+        times.0.retain(|alive| *alive != pid);
+        times.1 += cpu;
+        Ok(Some(status))
+    }
 }
 
 /// Where a child's standard error goes.
@@ -94,14 +92,9 @@ pub struct Environment {
     pub with: Vec<(OsString, OsString)>,
 }
 
-/// Starts `program args` with the three descriptors above. Gives the child and the reading end of its frames.
-pub fn start(
-    program: &Path,
-    args: &[&str],
-    environment: &Environment,
-    shared: impl AsFd,
-    stderr: Stderr,
-) -> io::Result<(Running, File)> {
+/// Starts a program with the three descriptors above. Gives its process id, its control pipe and the reading end of its
+/// frames.
+pub(crate) fn start(launch: &Launch<'_>, shared: impl AsFd) -> io::Result<(i32, File, File)> {
     let (frames_read, frames_write) = io::pipe()?;
     let (control_read, control_write) = io::pipe()?;
     let shared = shared.as_fd().try_clone_to_owned()?;
@@ -111,10 +104,10 @@ pub fn start(
         FdMapping { parent_fd: shared, child_fd: SHARED_FD },
     ];
     #[expect(clippy::disallowed_methods, reason = "the one place that starts children")]
-    let mut command = Command::new(program);
+    let mut command = Command::new(launch.program);
     command
         .arg0("gpu-node-exporter")
-        .args(args)
+        .args(launch.args)
         .stdin(Stdio::null())
         .process_group(0)
         // The notify socket and the watchdog belong to the serving process alone.
@@ -123,13 +116,14 @@ pub fn start(
         .env_remove("WATCHDOG_PID")
         .fd_mappings(mappings)
         .map_err(io::Error::other)?;
+    let Environment { without, with } = launch.environment;
     for (name, _) in std::env::vars_os() {
-        if environment.without.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+        if without.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
             command.env_remove(name);
         }
     }
-    command.envs(environment.with.iter().map(|(name, value)| (name, value)));
-    match stderr {
+    command.envs(with.iter().map(|(name, value)| (name, value)));
+    match launch.stderr {
         // A vendor library that prints must not reach anything but the log.
         Stderr::Inherit => command.stdout(io::stderr().as_fd().try_clone_to_owned()?),
         Stderr::Null => command.stdout(Stdio::null()).stderr(Stdio::null()),
@@ -138,52 +132,14 @@ pub fn start(
     let pid = i32::try_from(process.id()).map_err(io::Error::other)?;
     // The command still owns the child's ends; they must close here, or the stream would never end.
     drop(command);
-    let control = Some(File::from(OwnedFd::from(control_write)));
-    let running = Running { status: None, set: Arc::default(), control, pid };
-    Ok((running, File::from(OwnedFd::from(frames_read))))
+    Ok((pid, File::from(OwnedFd::from(control_write)), File::from(OwnedFd::from(frames_read))))
 }
 
-impl Running {
-    /// Asks the child to end.
-    pub fn ask_to_end(&mut self) {
-        self.control = None;
-    }
-
-    /// Counts the child's life and cost with those of the set. Call once, at its start.
-    pub fn join(&mut self, set: &Arc<ChildSet>) {
-        self.set = Arc::clone(set);
-        set.0.lock().unwrap_or_else(PoisonError::into_inner).alive.push(self.pid);
-    }
-
-    /// The exit status, if it has ended. Never waits.
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        if self.status.is_some() {
-            return Ok(self.status);
-        }
-        // Its time passes to the set in the same moment in which the kernel adds it to that of all children.
-        let mut times = self.set.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((status, cpu)) = wait4(self.pid)? else { return Ok(None) };
-        times.alive.retain(|pid| *pid != self.pid);
-        times.ended_cpu += cpu;
-        self.status = Some(status);
-        Ok(self.status)
-    }
-
-    /// Kills a child that was only just started or calls no driver, and waits for its end.
-    pub fn kill_and_wait(mut self) {
-        self.kill();
-        let waited = waitid(Id::Pid(Pid::from_raw(self.pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
-        if let Err(error) = waited.map_err(io::Error::from).and_then(|_| self.ended()) {
-            tracing::warn!(pid = self.pid, %error, "could not wait for the process");
-        }
-    }
-
-    /// Kills the child and what it may have started. Only for a child that is in no driver call.
-    #[expect(clippy::disallowed_methods, reason = "the one place that kills; the supervisor asks first")]
-    pub fn kill(&self) {
-        if let Err(error) = killpg(Pid::from_raw(self.pid), Signal::SIGKILL) {
-            tracing::warn!(pid = self.pid, %error, "could not kill the process");
-        }
+/// Kills the child and what it may have started. Only for a child that is in no driver call.
+#[expect(clippy::disallowed_methods, reason = "the one place that kills; the supervisor asks first")]
+pub(crate) fn kill(pid: i32) {
+    if let Err(error) = killpg(Pid::from_raw(pid), Signal::SIGKILL) {
+        tracing::warn!(pid, %error, "could not kill the process");
     }
 }
 
@@ -253,47 +209,4 @@ pub fn all_stopped(pid: i32) -> bool {
         }
     }
     any
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stop::Stop;
-    use model::clock::Mono;
-
-    #[test]
-    fn a_set_knows_the_children_alive_and_the_cpu_time_of_the_ended() {
-        let set = Arc::new(ChildSet::default());
-        let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
-        let shared = File::open("/dev/null").unwrap();
-        let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", script], &Environment::default(), shared, Stderr::Null)
-                .unwrap();
-        running.join(&set);
-        assert_eq!(set.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![running.pid], Duration::ZERO));
-        let (pause, deadline) = (Stop::default(), Mono::now() + Duration::from_secs(60));
-        let status = loop {
-            if let Some(status) = running.ended().unwrap() {
-                break status;
-            }
-            assert!(Mono::now() < deadline, "it ends");
-            pause.wait_until(Mono::now() + Duration::from_millis(5));
-        };
-        assert_eq!(status.code(), Some(3));
-        assert_eq!(running.ended().unwrap(), Some(status), "asked again");
-        let (alive, cpu) = set.look(|alive, cpu| (alive.to_vec(), cpu));
-        assert!(alive.is_empty() && cpu > Duration::ZERO, "{cpu:?}");
-    }
-
-    #[test]
-    fn a_child_that_is_ended_at_once_is_waited_for() {
-        let set = Arc::new(ChildSet::default());
-        let shared = File::open("/dev/null").unwrap();
-        let (mut running, _frames) =
-            start(Path::new("/bin/sh"), &["-c", "sleep 600"], &Environment::default(), shared, Stderr::Null)
-                .unwrap();
-        running.join(&set);
-        running.kill_and_wait();
-        assert!(set.look(|alive, _| alive.is_empty()));
-    }
 }

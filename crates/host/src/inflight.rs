@@ -74,6 +74,7 @@ const IN_CALL: u64 = 1;
 const WRITING: u64 = 2;
 const STATE: u64 = 3;
 
+#[derive(Debug)]
 #[repr(C, align(128))]
 struct TableSlot {
     sequence: AtomicU64,
@@ -168,15 +169,9 @@ impl TableSlot {
 }
 
 /// The writing end of one slot.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct SlotWriter {
     slot: &'static TableSlot,
-}
-
-impl std::fmt::Debug for SlotWriter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SlotWriter")
-    }
 }
 
 impl SlotWriter {

@@ -1,16 +1,19 @@
 //! One supervised child: started from the same build, its frames read, asked first, killed last, and reaped
 //! without ever waiting for it.
 
+use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::child::{self, ChildSet, Environment, Running, Stderr};
+use crate::child::{self, ChildSet, Environment, Stderr};
 use crate::frame::{self, FrameError};
 use crate::inflight::{SlotView, Table};
 use crate::stop::Stop;
@@ -56,7 +59,12 @@ impl Patience {
 /// A child process under supervision. Dropping it closes the control pipe, which asks the child to end.
 #[derive(Debug)]
 pub struct Supervised {
-    running: Running,
+    pid: i32,
+    /// Requests to the child. Dropping it asks the child to end.
+    control: Option<File>,
+    /// How it has ended, once it was waited for.
+    status: Option<ExitStatus>,
+    set: Arc<ChildSet>,
     table: Table,
     asked: Option<Mono>,
     killed: Option<Mono>,
@@ -71,13 +79,12 @@ impl Supervised {
         mut deliver: impl FnMut(Result<Option<M>, FrameError>) -> bool + Send + 'static,
     ) -> io::Result<Supervised> {
         let table = Table::create()?;
-        let Launch { program, args, environment, stderr, .. } = launch;
-        let (mut running, frames) = child::start(program, args, environment, table.descriptor(), stderr)?;
-        if let Some(children) = launch.children {
-            running.join(children);
-        }
-        let thread = std::thread::Builder::new().name(launch.thread.to_owned()).stack_size(512 * 1024);
-        let reader = thread.spawn(move || {
+        let (pid, control, frames) = child::start(&launch, table.descriptor())?;
+        let set = launch.children.map(Arc::clone).unwrap_or_default();
+        set.add(pid);
+        let child =
+            Supervised { pid, control: Some(control), status: None, set, table, asked: None, killed: None };
+        let reader = crate::thread::spawn(launch.thread, 512, move || {
             let mut frames = BufReader::with_capacity(64 * 1024, frames);
             loop {
                 let message = frame::read(&mut frames);
@@ -92,15 +99,15 @@ impl Supervised {
             }
         });
         if let Err(error) = reader {
-            running.kill_and_wait();
+            child.kill_and_wait();
             return Err(error);
         }
-        Ok(Supervised { running, table, asked: None, killed: None })
+        Ok(child)
     }
 
     /// Process id.
     pub fn pid(&self) -> i32 {
-        self.running.pid
+        self.pid
     }
 
     /// The in-flight table; empty until the child has come to write there.
@@ -115,16 +122,16 @@ impl Supervised {
 
     /// Sends a message, unless the child was asked to end.
     pub fn send(&mut self, message: &impl Serialize) {
-        let Some(control) = &mut self.running.control else { return };
+        let Some(control) = &mut self.control else { return };
         // A child that died at once makes this fail; its end is seen where ends are seen.
         if let Err(error) = frame::write(control, message) {
-            tracing::warn!(%error, pid = self.pid(), "the child does not take requests");
+            tracing::warn!(%error, pid = self.pid, "the child does not take requests");
         }
     }
 
     /// Asks the child to end by closing its control pipe.
     pub fn ask_to_end(&mut self) {
-        self.running.ask_to_end();
+        self.control = None;
         self.asked.get_or_insert_with(Mono::now);
     }
 
@@ -135,15 +142,18 @@ impl Supervised {
 
     /// The exit status, once the child has ended. Never waits.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.running.ended().unwrap_or_else(|error| {
-            tracing::warn!(%error, pid = self.pid(), "the child's state cannot be read");
-            None
-        })
+        if self.status.is_none() {
+            self.status = self.set.ended(self.pid).unwrap_or_else(|error| {
+                tracing::warn!(%error, pid = self.pid, "the child's state cannot be read");
+                None
+            });
+        }
+        self.status
     }
 
     /// Whether every thread of the child is stopped by a signal.
     pub fn all_stopped(&self) -> bool {
-        child::all_stopped(self.pid())
+        child::all_stopped(self.pid)
     }
 
     /// Whether a thread of the child is in a driver call. A process stopped by a signal is in no call, whatever its
@@ -157,7 +167,7 @@ impl Supervised {
         let Some(asked) = self.asked.filter(|_| self.killed.is_none()) else { return false };
         let over = patience.is_over(now.since(asked), self.in_call());
         if over {
-            self.running.kill();
+            child::kill(self.pid);
             self.killed = Some(now);
         }
         over
@@ -185,8 +195,13 @@ impl Supervised {
     }
 
     /// Ends the child at once and waits for its end: only for a child that calls no driver.
-    pub fn kill_and_wait(self) {
-        self.running.kill_and_wait();
+    pub fn kill_and_wait(mut self) {
+        child::kill(self.pid);
+        let ended = waitid(Id::Pid(Pid::from_raw(self.pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+        if let Err(error) = ended {
+            tracing::warn!(pid = self.pid, %error, "could not wait for the process");
+        }
+        self.ended();
     }
 }
 
@@ -217,6 +232,44 @@ mod tests {
         assert!(!may_kill(29, false, Some(300)));
         assert!(may_kill(30, false, Some(300)));
         assert!(!may_kill(30, true, Some(300)));
+    }
+
+    fn shell(script: &str, children: &Arc<ChildSet>) -> Supervised {
+        let launch = Launch {
+            program: Path::new("/bin/sh"),
+            args: &["-c", script],
+            environment: &Environment::default(),
+            stderr: Stderr::Null,
+            children: Some(children),
+            thread: "test",
+        };
+        Supervised::start::<()>(launch, |_| false).unwrap()
+    }
+
+    #[test]
+    fn a_set_knows_the_children_alive_and_the_cpu_time_of_the_ended() {
+        let set = Arc::default();
+        let mut child = shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3", &set);
+        assert_eq!(set.look(|alive, cpu| (alive.to_vec(), cpu)), (vec![child.pid()], Duration::ZERO));
+        let (pause, deadline) = (Stop::default(), Mono::now() + Duration::from_secs(60));
+        let status = loop {
+            if let Some(status) = child.ended() {
+                break status;
+            }
+            assert!(Mono::now() < deadline, "it ends");
+            pause.wait_until(Mono::now() + Duration::from_millis(5));
+        };
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(child.ended(), Some(status), "asked again");
+        let (alive, cpu) = set.look(|alive, cpu| (alive.to_vec(), cpu));
+        assert!(alive.is_empty() && cpu > Duration::ZERO, "{cpu:?}");
+    }
+
+    #[test]
+    fn a_child_that_is_ended_at_once_is_waited_for() {
+        let set = Arc::default();
+        shell("sleep 600", &set).kill_and_wait();
+        assert!(set.look(|alive, _| alive.is_empty()));
     }
 
     #[test]

@@ -32,20 +32,14 @@ impl From<&'static str> for CallName {
 }
 
 impl From<(&'static str, u32)> for CallName {
-    fn from((function, a): (&'static str, u32)) -> CallName {
-        CallName { args: [Some(a), None, None], ..CallName::from(function) }
+    fn from((function, arg): (&'static str, u32)) -> CallName {
+        (function, [arg]).into()
     }
 }
 
-impl From<(&'static str, [u32; 2])> for CallName {
-    fn from((function, [a, b]): (&'static str, [u32; 2])) -> CallName {
-        CallName { args: [Some(a), Some(b), None], ..CallName::from(function) }
-    }
-}
-
-impl From<(&'static str, [u32; 3])> for CallName {
-    fn from((function, args): (&'static str, [u32; 3])) -> CallName {
-        CallName { args: args.map(Some), ..CallName::from(function) }
+impl<const N: usize> From<(&'static str, [u32; N])> for CallName {
+    fn from((function, args): (&'static str, [u32; N])) -> CallName {
+        CallName { function, args: std::array::from_fn(|at| args.get(at).copied()) }
     }
 }
 
@@ -137,6 +131,16 @@ pub fn classify(error: &NvmlError) -> CallFailure {
     }
 }
 
+/// As the driver's answer: a kernel or a virtual machine without the file does not support it.
+pub fn file_error(error: std::io::Error) -> NvmlError {
+    use std::io::ErrorKind as E;
+    match error.kind() {
+        E::NotFound | E::NotADirectory => NvmlError::NotSupported,
+        E::PermissionDenied => NvmlError::NoPermission,
+        _ => NvmlError::OperatingSystem,
+    }
+}
+
 /// Loads and initialises the library. A driver without GPUs is a driver.
 pub fn load(library: Option<&Path>) -> Result<Nvml, NvmlError> {
     let mut builder = Nvml::builder();
@@ -192,42 +196,35 @@ impl Caller {
 
 /// The node's one permit for expensive visits (calls of 1 ms and more, which delay the cheap calls of every client).
 /// It is given for one visit and revoked at the deadline of that visit, so that a call that never returns does not
-/// keep the other GPUs from their visits.
+/// keep the other GPUs from their visits. Holds that deadline; 0 while the permit is free.
 #[derive(Debug, Default)]
-pub struct ExpensiveVisits(Mutex<PermitState>);
-
-#[derive(Debug, Default)]
-struct PermitState {
-    until: Option<Mono>,
-    serial: u64,
-}
+pub struct ExpensiveVisits(Mutex<Mono>);
 
 /// The permit, until dropped.
 #[derive(Debug)]
 pub struct Permit<'a> {
     owner: &'a ExpensiveVisits,
-    serial: u64,
+    until: Mono,
 }
 
 impl ExpensiveVisits {
     /// The permit, if it is free or revoked. Never waits: a worker that waited here would miss its cheap visits.
     pub fn try_acquire(&self, now: Mono, allowed: Duration) -> Option<Permit<'_>> {
-        let mut state = lock(&self.0);
-        if state.until.is_some_and(|until| now < until) {
+        let mut until = lock(&self.0);
+        if now < *until {
             return None;
         }
-        state.serial += 1;
-        state.until = Some(now + allowed);
-        Some(Permit { owner: self, serial: state.serial })
+        *until = now + allowed;
+        Some(Permit { owner: self, until: *until })
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.owner.0);
-        // A revoked permit must not release the one that was given after it.
-        if state.serial == self.serial {
-            state.until = None;
+        let mut until = lock(&self.owner.0);
+        // A revoked permit must not release the one that was given after it, which has a later deadline.
+        if *until == self.until {
+            *until = Mono(0);
         }
     }
 }

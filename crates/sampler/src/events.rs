@@ -2,20 +2,19 @@
 //! worker registers it, so that a sick GPU does not delay the others.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
+use nvml_wrapper_sys::bindings::nvmlEventData_t;
 
-use super::Shared;
 use super::driver::{CallFailure, Caller, classify};
-use super::raw::events::{self, EventSet, RawEvent};
+use super::raw::events::{self, EventSet};
 use super::visit::Visit;
 use super::wire::FromSampler;
-use host::inflight::{EVENTS_SLOT, bit};
-use model::catalog::FaultSource;
-use model::catalog::{self as m, Gpu, MetricId};
+use super::{Shared, SlotBits};
+use host::inflight::EVENTS_SLOT;
+use model::catalog::{self as m, FaultSource, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{DriverFact, EVENT_BITS, Fact, FactKind};
 use model::sample::Missing;
@@ -36,56 +35,40 @@ pub struct EventSets {
     set: Mutex<Option<(u64, EventSet)>>,
     /// By the number of the device's handle.
     gpus: Mutex<HashMap<usize, (Gpu, usize)>>,
-    /// Slots of GPUs whose MIG configuration has changed: bit n is slot n + 1.
-    mig: AtomicU64,
-    /// Slots of GPUs with any other event: a fault, or its consequences.
-    faults: AtomicU64,
+    /// GPUs whose MIG configuration has changed.
+    pub mig: SlotBits,
+    /// GPUs with any other event: a fault, or its consequences.
+    pub faults: SlotBits,
 }
 
 /// Bit of the event that says that the MIG configuration has changed: a hint to read the layout, no fact of its own.
 const MIG_CONFIG_CHANGE: u64 = 0x100;
 
-impl EventSets {
-    /// Whether the GPU's MIG configuration has changed since the last `take_mig_change`.
-    pub fn take_mig_change(&self, slot: usize) -> bool {
-        self.mig.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
-    }
-
-    /// Whether the GPU had a fault event since the last `take_fault`.
-    pub fn take_fault(&self, slot: usize) -> bool {
-        self.faults.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
-    }
-}
-
-/// The number of the set in which a GPU is registered, for the life of its handle.
-#[derive(Debug, Default)]
-pub struct Registration(Option<u64>);
-
-impl Registration {
-    /// Registers the GPU, once a set, and adds the row that says whether it is registered.
-    pub fn refresh(&mut self, v: &mut Visit<'_>, sets: &EventSets, slot: usize) {
-        let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
-        let current = *lock(&sets.set);
-        let Some((number, set)) = current else { return };
-        if self.0 != Some(number) {
-            let wanted = EVENT_BITS.iter().fold(MIG_CONFIG_CHANGE, |all, bit| all | bit);
-            const SUPPORTED: &str = "nvmlDeviceGetSupportedEventTypes";
-            let Some(supported) = v.read(SUPPORTED, &feeds, events::supported) else { return };
-            if supported & wanted == 0 {
-                return v.gap(SUPPORTED.into(), &feeds, Missing::Unsupported);
-            }
-            let gpu = v.gpu.clone();
-            let registered = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
-                // Known before the first event can come.
-                let handle = events::handle_number(device);
-                lock(&sets.gpus).insert(handle, (gpu, slot));
-                events::register(device, supported & wanted, set)
-            });
-            self.0 = registered.map(|()| number);
+/// Registers the GPU, once a set, and adds the row that says whether it is registered. `registered` is the number of the
+/// set that has the GPU, for the life of its handle.
+pub fn register(v: &mut Visit<'_>, registered: &mut Option<u64>, slot: usize) {
+    let sets = &v.shared.events;
+    let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
+    let current = *lock(&sets.set);
+    let Some((number, set)) = current else { return };
+    if *registered != Some(number) {
+        let wanted = EVENT_BITS.iter().fold(MIG_CONFIG_CHANGE, |all, bit| all | bit);
+        const SUPPORTED: &str = "nvmlDeviceGetSupportedEventTypes";
+        let Some(supported) = v.read(SUPPORTED, &feeds, events::supported) else { return };
+        if supported & wanted == 0 {
+            return v.gap(SUPPORTED.into(), &feeds, Missing::Unsupported);
         }
-        if self.0.is_some() {
-            v.rows.of(v.gpu).flag(&m::gpu_driver_events_registered, (), true);
-        }
+        let gpu = v.gpu.clone();
+        let done = v.read("nvmlDeviceRegisterEvents", &feeds, |device| {
+            // Known before the first event can come.
+            let handle = events::handle_number(device);
+            lock(&sets.gpus).insert(handle, (gpu, slot));
+            events::register(device, supported & wanted, set)
+        });
+        *registered = done.map(|()| number);
+    }
+    if registered.is_some() {
+        v.rows.of(v.gpu).flag(&m::gpu_driver_events_registered, (), true);
     }
 }
 
@@ -158,18 +141,19 @@ fn new_set(shared: &Shared, nvml: &'static Nvml, caller: &mut Caller, sets: &mut
 }
 
 /// Reports an event as a fact of this number; `false` for an event that is no fact.
-fn report(shared: &Shared, number: u64, event: &RawEvent) -> bool {
+fn report(shared: &Shared, number: u64, event: &nvmlEventData_t) -> bool {
     let gpus = lock(&shared.events.gpus);
-    let Some((gpu, slot)) = gpus.get(&event.device).cloned() else {
-        tracing::warn!(?event, "an event of a GPU that is not registered");
+    let Some((gpu, slot)) = gpus.get(&(event.device as usize)).cloned() else {
+        tracing::warn!(bits = event.eventType, "an event of a GPU that is not registered");
         return false;
     };
     drop(gpus);
-    if event.bits == MIG_CONFIG_CHANGE {
-        shared.events.mig.fetch_or(bit(slot), Ordering::AcqRel);
+    if event.eventType == MIG_CONFIG_CHANGE {
+        shared.events.mig.set(slot);
         return false;
     }
-    shared.events.faults.fetch_or(bit(slot), Ordering::AcqRel);
+    shared.events.faults.set(slot);
+    let instance = |id: u32| (id != u32::MAX).then_some(id);
     shared.send(&FromSampler::Fact(Fact {
         source: FaultSource::Nvml,
         number,
@@ -177,10 +161,10 @@ fn report(shared: &Shared, number: u64, event: &RawEvent) -> bool {
         unix_seconds: unix_seconds(),
         kind: FactKind::Driver(DriverFact {
             gpu,
-            bits: event.bits,
-            data: event.data,
-            gpu_instance: event.gpu_instance,
-            compute_instance: event.compute_instance,
+            bits: event.eventType,
+            data: event.eventData,
+            gpu_instance: instance(event.gpuInstanceId),
+            compute_instance: instance(event.computeInstanceId),
         }),
     }));
     true

@@ -13,7 +13,7 @@ use nvml_wrapper::gpm::gpm_metrics_get;
 use super::driver::classify;
 use super::visit::Visit;
 use model::catalog::schema::{Entity, Label, Metric};
-use model::catalog::{self as m, Direction, DropReason, GpmUnit, GpuInstance, MetricId, Subject};
+use model::catalog::{self as m, Direction, DropReason, GpmUnit, GpuInstance, MetricId, Subject, Tier};
 use model::clock::Mono;
 use model::sample::{Drained, GpmWindow, Missing, Row};
 
@@ -35,12 +35,12 @@ const UNITS: [(GpmMetricId, GpmUnit); 11] = [
 /// The unit with longer windows.
 const GRAPHICS: [(GpmMetricId, GpmUnit); 1] = [(GpmMetricId::GraphicsUtil, GpmUnit::Graphics)];
 
-/// Links with their GPM metric, a rate in MiB a second.
-const RATES: [(GpmMetricId, GpmLink, Direction); 4] = [
-    (GpmMetricId::PcieTxPerSec, GpmLink::Pcie, Direction::Tx),
-    (GpmMetricId::PcieRxPerSec, GpmLink::Pcie, Direction::Rx),
-    (GpmMetricId::NvlinkTotalTxPerSec, GpmLink::NvLink, Direction::Tx),
-    (GpmMetricId::NvlinkTotalRxPerSec, GpmLink::NvLink, Direction::Rx),
+/// GPM metrics that are a rate in MiB a second, with their place in [`GpmMetrics::bytes`].
+const RATES: [(GpmMetricId, usize, Direction); 4] = [
+    (GpmMetricId::PcieTxPerSec, 0, Direction::Tx),
+    (GpmMetricId::PcieRxPerSec, 0, Direction::Rx),
+    (GpmMetricId::NvlinkTotalTxPerSec, 1, Direction::Tx),
+    (GpmMetricId::NvlinkTotalRxPerSec, 1, Direction::Rx),
 ];
 
 /// Ids of all GPM metrics that are read.
@@ -56,51 +56,36 @@ const MOST_PERCENT: f64 = 105.0;
 
 const METRICS_GET: &str = "nvmlGpmMetricsGet";
 
-#[derive(Clone, Copy, PartialEq)]
-enum GpmLink {
-    Pcie,
-    NvLink,
-}
-
 /// The metrics of one kind of subject.
 struct GpmMetrics<E: Entity + 'static> {
     active: &'static Metric<E, (GpmUnit,)>,
     seconds: &'static Metric<E, (GpmUnit,)>,
-    pcie: &'static Metric<E, (Direction,)>,
-    nvlink: &'static Metric<E, (Direction,)>,
+    /// Over PCIe and over NVLink.
+    bytes: [&'static Metric<E, (Direction,)>; 2],
 }
 
 impl<E: Entity + 'static> GpmMetrics<E> {
     fn feeds(&self) -> [MetricId; 4] {
-        [self.active.id(), self.seconds.id(), self.pcie.id(), self.nvlink.id()]
-    }
-
-    fn bytes(&self, link: GpmLink) -> &'static Metric<E, (Direction,)> {
-        match link {
-            GpmLink::Pcie => self.pcie,
-            GpmLink::NvLink => self.nvlink,
-        }
+        [self.active.id(), self.seconds.id(), self.bytes[0].id(), self.bytes[1].id()]
     }
 }
 
 const WHOLE: GpmMetrics<m::Gpu> = GpmMetrics {
     active: &m::gpu_gpm_active_ratio,
     seconds: &m::gpu_gpm_active_seconds_total,
-    pcie: &m::gpu_gpm_pcie_bytes_total,
-    nvlink: &m::gpu_gpm_nvlink_bytes_total,
+    bytes: [&m::gpu_gpm_pcie_bytes_total, &m::gpu_gpm_nvlink_bytes_total],
 };
 
 const INSTANCE: GpmMetrics<GpuInstance> = GpmMetrics {
     active: &m::gpu_mig_gpm_active_ratio,
     seconds: &m::gpu_mig_gpm_active_seconds_total,
-    pcie: &m::gpu_mig_gpm_pcie_bytes_total,
-    nvlink: &m::gpu_mig_gpm_nvlink_bytes_total,
+    bytes: [&m::gpu_mig_gpm_pcie_bytes_total, &m::gpu_mig_gpm_nvlink_bytes_total],
 };
 
 /// The values that are read of a window.
 struct WindowParts {
     units: &'static [(GpmMetricId, GpmUnit)],
-    rates: &'static [(GpmMetricId, GpmLink, Direction)],
+    rates: &'static [(GpmMetricId, usize, Direction)],
 }
 
 const SLOW: WindowParts = WindowParts { units: &UNITS, rates: &RATES };
@@ -118,20 +103,17 @@ pub struct GpmReader {
 }
 
 impl GpmReader {
-    /// Ends a window and begins the next, of the GPU and of its GPU instances. Switched off, it frees
+    /// Ends a window of the tier and begins the next, of the GPU and of its GPU instances. Switched off, it frees
     /// the samples.
-    pub fn slow(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
-        if self.there(v) {
-            v.rows.of(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
-            windows(&mut self.slow, &SLOW, v, on, instances);
+    pub fn read(&mut self, tier: Tier, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+        if !self.there(v) {
+            return;
         }
-    }
-
-    /// The same for what has longer windows.
-    pub fn rare(&mut self, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
-        if self.there(v) {
-            windows(&mut self.rare, &RARE, v, on, instances);
+        if tier == Tier::Rare {
+            return windows(&mut self.rare, &RARE, v, on, instances);
         }
+        v.rows.of(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
+        windows(&mut self.slow, &SLOW, v, on, instances);
     }
 
     /// What was read under another MIG layout is void.
@@ -222,7 +204,7 @@ fn window<E: Entity + 'static>(
     }
     for ((metric, link, direction), value) in parts.rates.iter().zip(&mut values) {
         let call = (METRICS_GET, metric.as_c());
-        let total = metrics.bytes(*link);
+        let total = metrics.bytes[*link];
         match value {
             // 10 PB/s: no link is as fast.
             Ok(rate) if (0.0..1e10).contains(&rate) => {
@@ -239,7 +221,7 @@ fn window<E: Entity + 'static>(
 fn born<E: Entity + 'static>(subject: Subject, parts: &WindowParts, metrics: &GpmMetrics<E>) -> GpmWindow {
     let units = parts.units.iter().map(|(_, unit)| row(metrics.seconds, unit.text(), 0.0));
     let rates =
-        parts.rates.iter().map(|(_, link, direction)| row(metrics.bytes(*link), direction.text(), 0.0));
+        parts.rates.iter().map(|(_, link, direction)| row(metrics.bytes[*link], direction.text(), 0.0));
     GpmWindow { subject, seconds: 0.0, sums: units.chain(rates).collect() }
 }
 

@@ -5,8 +5,8 @@
 
 /// A field that feeds one metric.
 macro_rules! field {
-    ($id:expr, $metric:ident, $labels:expr, $scale:expr) => {
-        Field::new($id, m::$metric.id(), $scale, |rows, gpu, _, value| {
+    ($id:ident, $metric:ident, $labels:expr, $scale:expr) => {
+        Field::new(field_id::$id, m::$metric.id(), $scale, |rows, gpu, _, value| {
             rows.of(gpu).put(&m::$metric, $labels, value)
         })
     };
@@ -75,26 +75,26 @@ static SLOW_FIELDS: [Field; 10] = [
         ONE,
         errors::recovery_action,
     ),
-    field!(field_id::NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE),
-    field!(field_id::NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI),
-    field!(field_id::NVML_FI_DEV_REMAPPED_COR, gpu_remapped_rows, (RemapCause::Correctable,), ONE),
-    field!(field_id::NVML_FI_DEV_REMAPPED_UNC, gpu_remapped_rows, (RemapCause::Uncorrectable,), ONE),
-    field!(field_id::NVML_FI_DEV_REMAPPED_PENDING, gpu_row_remap_pending, (), ONE),
-    field!(field_id::NVML_FI_DEV_REMAPPED_FAILURE, gpu_row_remap_failure, (), ONE),
+    field!(NVML_FI_DEV_MEMORY_TEMP, gpu_temperature_celsius, (Sensor::Memory,), ONE),
+    field!(NVML_FI_DEV_POWER_INSTANT, gpu_power_instant_watts, (), MILLI),
+    field!(NVML_FI_DEV_REMAPPED_COR, gpu_remapped_rows, (RemapCause::Correctable,), ONE),
+    field!(NVML_FI_DEV_REMAPPED_UNC, gpu_remapped_rows, (RemapCause::Uncorrectable,), ONE),
+    field!(NVML_FI_DEV_REMAPPED_PENDING, gpu_row_remap_pending, (), ONE),
+    field!(NVML_FI_DEV_REMAPPED_FAILURE, gpu_row_remap_failure, (), ONE),
     field!(
-        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
+        NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
         gpu_clock_event_seconds_total,
         (ClockEvent::SwPowerCap,),
         NANO
     ),
     field!(
-        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
+        NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
         gpu_clock_event_seconds_total,
         (ClockEvent::SyncBoost,),
         NANO
     ),
     field!(
-        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+        NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
         gpu_clock_event_seconds_total,
         (ClockEvent::SwThermalSlowdown,),
         NANO

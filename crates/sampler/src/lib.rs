@@ -18,32 +18,32 @@ mod gpm;
 mod gpu;
 mod mig;
 mod node;
-mod nvswitch;
 mod peers;
 mod raw;
 mod samples;
-mod schedule;
 mod visit;
 pub mod watch;
 pub mod wire;
 mod worker;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{BufReader, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use host::inflight::Table;
+use host::Host;
+use host::inflight::{Table, bit};
 use host::stop::Stop;
 use host::{child, frame};
-use model::catalog::{CollectorName, DriverError, MetricId, Tier};
+use model::catalog::{CollectorName, DriverError, Gpu, MetricId, Tier};
 use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::sync::lock;
+use nvml_wrapper::Device;
 use wire::{FromSampler, SamplerConfig, ToSampler};
 
 pub use canary_pids::{is_canary, may_be_canary};
@@ -59,6 +59,7 @@ const MAX_QUEUED: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 struct Shared {
     config: SamplerConfig,
+    host: Host,
     /// Metrics that are switched off.
     off: HashSet<MetricId>,
     table: &'static Table,
@@ -72,7 +73,33 @@ struct Shared {
     threads: Mutex<Vec<JoinHandle<()>>>,
     events: events::EventSets,
     fast: fast::FastTier,
-    peers: peers::Peers,
+    /// GPUs with a handle, by slot.
+    attached: Mutex<BTreeMap<usize, AttachedGpu>>,
+    /// How many GPUs the driver lists.
+    listed: AtomicUsize,
+}
+
+/// A GPU with a handle.
+#[derive(Clone, Debug)]
+struct AttachedGpu {
+    gpu: Gpu,
+    device: Arc<Device<'static>>,
+    epoch: u64,
+}
+
+/// Slots of GPUs for which something happened.
+#[derive(Debug, Default)]
+struct SlotBits(AtomicU64);
+
+impl SlotBits {
+    fn set(&self, slot: usize) {
+        self.0.fetch_or(bit(slot), Ordering::AcqRel);
+    }
+
+    /// Whether it happened since the last `take`.
+    fn take(&self, slot: usize) -> bool {
+        self.0.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0
+    }
 }
 
 impl Shared {
@@ -198,6 +225,7 @@ fn run() -> std::io::Result<()> {
     };
     let shared = Arc::new(Shared {
         off: config.off.iter().copied().collect(),
+        host: Host::new(&config.root),
         gpm: AtomicBool::new(config.gpm),
         config,
         table,
@@ -207,7 +235,8 @@ fn run() -> std::io::Result<()> {
         threads: Mutex::default(),
         events: events::EventSets::default(),
         fast: fast::FastTier::default(),
-        peers: peers::Peers::default(),
+        attached: Mutex::default(),
+        listed: AtomicUsize::default(),
     });
     let (included, more) = std::sync::mpsc::channel();
     let listener = Arc::clone(&shared);

@@ -7,9 +7,9 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::MigMode;
 
 use self::capacity::Capacity;
-use self::scan::{LayoutKey, MigHandle, Privileged, Scan, noting, profiles, scan};
+use self::scan::{LayoutKey, MigHandle, Scan, noting, profiles, scan};
 use super::gpu::processes::{list_processes, plain};
-use super::raw::mig::{Placement, ProfileInfo};
+use super::raw::mig::ProfileInfo;
 use super::visit::{NvmlNumber, Scale, Visit};
 use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
 use model::owners::GpuProcess;
@@ -53,8 +53,8 @@ const TRIES: u32 = 3;
 struct InstanceState {
     id: u32,
     profile: String,
-    /// `None` if the driver does not list the instance.
-    placement: Option<Placement>,
+    /// First memory slice and number of them; `None` if the driver does not list the instance.
+    placement: Option<(u32, u32)>,
     /// Compute slices, if its profile is known.
     slices: Option<u32>,
     multiprocessors: Option<u32>,
@@ -86,7 +86,6 @@ pub struct MigReader {
     capacity: Capacity,
     /// `None` before the first scan.
     layout: Option<MigLayout>,
-    privileged: Privileged,
 }
 
 impl MigReader {
@@ -165,7 +164,7 @@ impl MigReader {
                     other => other.map(Some),
                 });
             if let Some(Some(mut list)) = list {
-                list.retain(|process| !v.state.is_canary(process.pid));
+                v.retain_foreign(&mut list);
                 let compute = layout.compute_instance(v.gpu, mig);
                 v.put_for(&compute, call, processes, (), list.len(), Scale::ONE);
                 let instance = Some((mig.handle.gpu_instance, mig.handle.compute_instance));
@@ -174,7 +173,7 @@ impl MigReader {
             }
         }
         let instances = layout.complete.then_some(layout.instances.as_slice());
-        self.capacity.read(v, &mut self.privileged, &self.profiles, instances);
+        self.capacity.read(v, &self.profiles, instances);
     }
 
     /// The GPU instances of the layout.
@@ -194,11 +193,7 @@ impl MigReader {
         let enabled = mode.current == 1;
         if !enabled {
             // The profiles may be others the next time.
-            *self = MigReader {
-                enabled: self.enabled,
-                privileged: std::mem::take(&mut self.privileged),
-                ..MigReader::default()
-            };
+            *self = MigReader { enabled: self.enabled, ..MigReader::default() };
         }
         std::mem::replace(&mut self.enabled, enabled) != enabled
     }
@@ -208,7 +203,7 @@ impl MigReader {
         if self.profiles.is_empty() {
             self.profiles = profiles(v, &PROFILES).unwrap_or_default();
         }
-        let Some(found) = scan(v, &self.profiles, &mut self.privileged, unsettled) else {
+        let Some(found) = scan(v, &self.profiles, unsettled) else {
             if *unsettled {
                 return false;
             }
@@ -219,7 +214,7 @@ impl MigReader {
             return false;
         }
         // A scan takes many calls. Only one that a second scan confirms is no mixture of two layouts.
-        let Some(again) = scan(v, &self.profiles, &mut self.privileged, unsettled) else { return false };
+        let Some(again) = scan(v, &self.profiles, unsettled) else { return false };
         *unsettled |= again.key() != found.key();
         if *unsettled {
             return false;
@@ -253,9 +248,9 @@ impl MigReader {
         for instance in &layout.instances {
             let entity = instance.entity(v.gpu);
             const INFO: &str = "nvmlGpuInstanceGetInfo";
-            if let Some(placement) = instance.placement {
-                v.put_for(&entity, INFO, &m::gpu_mig_placement_start, (), placement.start, Scale::ONE);
-                v.put_for(&entity, INFO, &m::gpu_mig_placement_slices, (), placement.size, Scale::ONE);
+            if let Some((start, slices)) = instance.placement {
+                v.put_for(&entity, INFO, &m::gpu_mig_placement_start, (), start, Scale::ONE);
+                v.put_for(&entity, INFO, &m::gpu_mig_placement_slices, (), slices, Scale::ONE);
             }
             if let Some(count) = instance.multiprocessors {
                 v.put_for(&entity, ATTRIBUTES, &m::gpu_mig_multiprocessors, (), count, Scale::ONE);
@@ -289,15 +284,15 @@ impl MigLayout {
         profiles: &[ProfileInfo],
         vanished: &mut bool,
     ) -> Option<MigLayout> {
-        let profile = |id: u32| profiles.iter().find(|p| p.id == id);
         let mut instances: Vec<InstanceState> = Vec::new();
         for placed in scan.placed.iter().flatten() {
+            let profile = profiles.iter().find(|p| p.id == placed.profile);
             instances.push(InstanceState {
                 id: placed.id,
-                profile: profile(placed.profile).map_or_else(String::new, |p| p.name.clone()),
+                profile: profile.map_or_else(String::new, |p| p.name.clone()),
                 placement: Some(placed.placement),
-                slices: profile(placed.profile).map(|p| p.slices),
-                multiprocessors: profile(placed.profile).map(|p| p.multiprocessors),
+                slices: profile.map(|p| p.slices),
+                multiprocessors: profile.map(|p| p.multiprocessors),
             });
         }
         let (key, listed) = (scan.key(), scan.placed.is_some());

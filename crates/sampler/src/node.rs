@@ -1,25 +1,30 @@
 //! The node's worker: loads the library, gives each GPU a worker, and reads what belongs to no GPU.
 
 use std::collections::HashSet;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::driver::{self, CallFailure, Caller};
+use super::driver::{self, CallFailure, Caller, file_error};
 use super::wire::{FromSampler, GpuSlot};
-use super::worker::{self, GpuAddress};
-use super::{Shared, events, fast, nvswitch, peers, raw};
-use host::Host;
+use super::worker;
+use super::{Shared, events, fast, peers, raw};
 use host::inflight::{MAX_GPUS, NODE_SLOT};
-use model::catalog::{self as m, DriverInfo, DropReason, MetricId, Node, Tier};
+use model::catalog::{self as m, DriverInfo, DropReason, MetricId, Node, NvSwitchInfo, Tier};
 use model::clock::{Cadence, Mono};
 use model::sample::{Gap, Missing, Rows};
 
 /// Longest time until the worker notices that a GPU may be asked again.
 const INCLUDE: Duration = Duration::from_secs(1);
+
+/// Where the nvswitch driver has a folder a switch, named by its PCI address, with a file `information`.
+const NVSWITCHES: &str = "/proc/driver/nvidia-nvswitch/devices";
 
 /// Runs until the sampler stops. `more`: slots of GPUs that may be asked again.
 pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
@@ -46,7 +51,7 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     let mut node = NodeWorker { shared, nvml, caller, taken: shared.config.avoid.iter().copied().collect() };
     for gpu_slot in &shared.config.known {
         if !shared.config.avoid.contains(&gpu_slot.slot) {
-            node.attach(gpu_slot.slot, GpuAddress::Known(gpu_slot.clone()));
+            node.attach(gpu_slot.slot, Some(gpu_slot.clone()));
         }
     }
     let mut cadence = Cadence::new(shared.config.intervals.slow, Duration::ZERO);
@@ -55,8 +60,8 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
     while !shared.stop.stopped() {
         while let Ok((slot, gpu_slot)) = more.try_recv() {
             node.taken.remove(&slot);
-            if let Some(gpu_slot) = gpu_slot {
-                node.attach(slot, GpuAddress::Known(gpu_slot));
+            if gpu_slot.is_some() {
+                node.attach(slot, gpu_slot);
             }
         }
         if cadence.take(Mono::now()) {
@@ -86,12 +91,12 @@ struct NodeWorker<'a> {
 
 impl NodeWorker<'_> {
     /// Starts a GPU's worker in a slot.
-    fn attach(&mut self, slot: usize, address: GpuAddress) {
+    fn attach(&mut self, slot: usize, known: Option<GpuSlot>) {
         if slot == NODE_SLOT || slot > MAX_GPUS || !self.taken.insert(slot) {
             tracing::warn!(slot, "this slot cannot be used: more than {MAX_GPUS} GPUs, or it is taken");
             return;
         }
-        if let Err(error) = worker::spawn(self.shared, self.nvml, slot, address) {
+        if let Err(error) = worker::spawn(self.shared, self.nvml, slot, known) {
             tracing::error!(slot, %error, "no thread for this GPU; tried again with the next list of GPUs");
             self.taken.remove(&slot);
         }
@@ -141,11 +146,10 @@ impl NodeWorker<'_> {
                 if rows.of(&Node {}).put(&m::gpu_devices, (), f64::from(count)).is_err() {
                     gaps.push(gap(COUNT, m::gpu_devices.id(), Missing::Dropped(DropReason::OutOfRange)));
                 }
-                self.shared.peers.listed(count as usize);
-                for index in 0..count.min(MAX_GPUS as u32) {
-                    let slot = index as usize + 1;
+                self.shared.listed.store(count as usize, Ordering::Relaxed);
+                for slot in 1..=MAX_GPUS.min(count as usize) {
                     if !self.taken.contains(&slot) {
-                        self.attach(slot, GpuAddress::Index(index));
+                        self.attach(slot, None);
                     }
                 }
             }
@@ -161,10 +165,20 @@ impl NodeWorker<'_> {
         if self.shared.off.contains(&m::gpu_nvswitch_info.id()) {
             return;
         }
-        let host = Host::new(&self.shared.config.root);
-        if let Some((rows, gaps)) = nvswitch::read(&host, &mut self.caller) {
-            self.send(Tier::Rare, taken, rows, gaps);
+        let (mut rows, mut gaps) = (Rows::default(), Vec::new());
+        const CALL: &str = "nvswitch/devices";
+        // The driver's code answers, so the reading is noted and measured like a call.
+        match self.caller.call(CALL, || nvswitches(&self.shared.host.path(NVSWITCHES)).map_err(file_error)) {
+            Ok(switches) => {
+                for switch in switches {
+                    rows.of(&Node {}).info(&m::gpu_nvswitch_info, switch);
+                }
+            }
+            // Without the driver there is nothing to report.
+            Err(CallFailure::Unsupported) => return,
+            Err(failure) => gaps.push(gap(CALL, m::gpu_nvswitch_info.id(), failure.missing())),
         }
+        self.send(Tier::Rare, taken, rows, gaps);
     }
 
     fn send(&mut self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>) {
@@ -174,4 +188,54 @@ impl NodeWorker<'_> {
 
 fn gap(call: &str, metric: MetricId, missing: Missing) -> Gap {
     Gap { call: call.to_owned(), metrics: vec![metric], missing }
+}
+
+/// The NVSwitches that the node's own kernel drives, by the files of the nvswitch driver.
+fn nvswitches(folder: &Path) -> io::Result<Vec<NvSwitchInfo>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let text = std::fs::read_to_string(entry.path().join("information"))?;
+        let pci_address = entry.file_name().to_string_lossy().to_lowercase();
+        found.push(NvSwitchInfo { pci_address, firmware_version: firmware(&text) });
+    }
+    found.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
+    Ok(found)
+}
+
+/// The firmware's version from `BIOS Version: 92.10.14.00.01`; empty where the driver has none (`N/A`).
+fn firmware(information: &str) -> String {
+    let version = information.lines().find_map(|line| line.strip_prefix("BIOS Version:"));
+    let version = version.map(str::trim).unwrap_or_default();
+    if version == "N/A" { String::new() } else { version.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn switches_are_found_with_their_firmware() {
+        let dir = tempfile::tempdir().unwrap();
+        let devices = dir.path().join("devices");
+        for (address, text) in
+            [("0000:C1:00.0", "BIOS Version: 92.10.14.00.01\n"), ("0000:83:00.0", "BIOS Version: N/A\n")]
+        {
+            fs::create_dir_all(devices.join(address)).unwrap();
+            fs::write(devices.join(address).join("information"), text).unwrap();
+        }
+        let found = nvswitches(&devices).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].pci_address.as_str(), found[0].firmware_version.as_str()), ("0000:83:00.0", ""));
+        assert_eq!(found[1].pci_address, "0000:c1:00.0");
+        assert_eq!(found[1].firmware_version, "92.10.14.00.01");
+    }
+
+    #[test]
+    fn a_node_without_the_driver_has_no_switches() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = nvswitches(&dir.path().join("devices")).unwrap_err();
+        assert!(matches!(file_error(error), NvmlError::NotSupported));
+    }
 }

@@ -2,9 +2,8 @@
 //! the life of a sampler, when every GPU has a handle: each status takes the driver almost 2 ms. In a thread of its
 //! own: a call about a pair hangs when one of the two does, and must not take a worker with it.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nvml_wrapper::Device;
@@ -14,7 +13,7 @@ use super::Shared;
 use super::driver::{CallFailure, Caller};
 use super::raw;
 use host::inflight::PEERS_SLOT;
-use model::catalog::{self as m, Gpu, PeerInfo, Tier};
+use model::catalog::{self as m, PeerInfo, Tier};
 use model::clock::Mono;
 use model::sample::{Gap, Rows};
 use model::sync::lock;
@@ -23,13 +22,6 @@ use model::sync::lock;
 const RETRY: Duration = Duration::from_secs(1);
 /// A call that takes longer may hang: the longest takes 80 ms.
 const LONG: Duration = Duration::from_millis(200);
-
-/// Every GPU with a handle, by slot, and how many there should be.
-#[derive(Debug, Default)]
-pub struct Peers {
-    known: Mutex<BTreeMap<usize, (Gpu, Arc<Device<'static>>)>>,
-    listed: AtomicUsize,
-}
 
 /// The label that takes the answer to one question about a pair.
 type PeerField = fn(&mut PeerInfo) -> &mut String;
@@ -40,66 +32,6 @@ const CAPABILITIES: [(u32, PeerField); 3] = [
     (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE, |info| &mut info.write),
     (sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK, |info| &mut info.nvlink),
 ];
-
-impl Peers {
-    /// The driver lists this many GPUs.
-    pub fn listed(&self, count: usize) {
-        self.listed.store(count, Ordering::Relaxed);
-    }
-
-    /// A GPU has a handle.
-    pub fn join(&self, slot: usize, gpu: &Gpu, device: &Arc<Device<'static>>) {
-        let mut known = lock(&self.known);
-        known.insert(slot, (gpu.clone(), Arc::clone(device)));
-    }
-
-    /// The handle is void.
-    pub fn leave(&self, slot: usize) {
-        lock(&self.known).remove(&slot);
-    }
-
-    /// The matrix; `None` while not all GPUs have a handle, or one of a pair is in a call that takes `long`: it
-    /// may hang, and a call about the pair would hang too. A pair whose call failed is left out.
-    fn matrix(&self, caller: &mut Caller, long: impl Fn(usize) -> bool) -> Option<(Rows, Vec<Gap>)> {
-        let count = self.listed.load(Ordering::Relaxed);
-        let known: Vec<_> = {
-            let known = lock(&self.known);
-            known.iter().map(|(slot, (gpu, device))| (gpu.clone(), Arc::clone(device), *slot)).collect()
-        };
-        if count < 2 || known.len() < count {
-            return None;
-        }
-        let (mut rows, mut gaps) = (Rows::default(), Vec::new());
-        for (i, a) in known.iter().enumerate() {
-            for b in known.iter().skip(i + 1) {
-                if long(a.2) || long(b.2) {
-                    return None;
-                }
-                match pair(&a.1, &b.1, caller) {
-                    Ok(info) => {
-                        let towards = |of: &Gpu| PeerInfo {
-                            peer_gpu: of.gpu.to_string(),
-                            peer_uuid: of.uuid.to_string(),
-                            ..info.clone()
-                        };
-                        rows.of(&a.0).info(&m::gpu_peer_info, towards(&b.0));
-                        rows.of(&b.0).info(&m::gpu_peer_info, towards(&a.0));
-                    }
-                    Err((call, failure)) => {
-                        let metrics = vec![m::gpu_peer_info.id()];
-                        let missing = failure.missing();
-                        gaps.push(Gap { call: call.to_owned(), metrics, missing });
-                        // A driver that is gone or a lost GPU answers nothing more.
-                        if failure.is_final() {
-                            return Some((rows, gaps));
-                        }
-                    }
-                }
-            }
-        }
-        Some((rows, gaps))
-    }
-}
 
 /// Asks for the matrix, in a thread that ends with the answer. Not while a GPU is left alone: asking about a pair
 /// asks both.
@@ -115,14 +47,10 @@ pub fn start(shared: &Arc<Shared>) {
 fn run(shared: &Shared) {
     let slot = shared.table.writer(PEERS_SLOT);
     let mut caller = Caller::new(slot, shared.config.call_deadline);
-    let long = |slot| {
-        let view = shared.table.views().into_iter().find(|view| view.slot == slot);
-        view.and_then(|view| view.call).is_some_and(|call| Mono::now().since(call.since) > LONG)
-    };
     while !shared.stop.stopped() {
         let taken = Mono::now();
         if let Some(permit) = shared.expensive.try_acquire(taken, shared.config.call_deadline) {
-            let matrix = shared.peers.matrix(&mut caller, long);
+            let matrix = matrix(shared, &mut caller);
             drop(permit);
             if let Some((rows, gaps)) = matrix {
                 return shared.report_node(Tier::Once, taken, rows, gaps, &mut caller);
@@ -132,6 +60,45 @@ fn run(shared: &Shared) {
         slot.expect(next);
         shared.stop.wait_until(next);
     }
+}
+
+/// The matrix; `None` while not all GPUs have a handle, or one of a pair is in a long call: it may hang, and a call about
+/// the pair would hang too. A pair whose call failed is left out.
+fn matrix(shared: &Shared, caller: &mut Caller) -> Option<(Rows, Vec<Gap>)> {
+    let long = |slot: usize| {
+        let view = shared.table.views().into_iter().find(|view| view.slot == slot);
+        view.and_then(|view| view.call).is_some_and(|call| Mono::now().since(call.since) > LONG)
+    };
+    let count = shared.listed.load(Ordering::Relaxed);
+    let known: Vec<_> = lock(&shared.attached).clone().into_iter().collect();
+    if count < 2 || known.len() < count {
+        return None;
+    }
+    let (mut rows, mut gaps) = (Rows::default(), Vec::new());
+    for (i, (slot, a)) in known.iter().enumerate() {
+        for (other, b) in known.iter().skip(i + 1) {
+            if long(*slot) || long(*other) {
+                return None;
+            }
+            match pair(&a.device, &b.device, caller) {
+                Ok(info) => {
+                    for (of, peer) in [(&a.gpu, &b.gpu), (&b.gpu, &a.gpu)] {
+                        let (peer_gpu, peer_uuid) = (peer.gpu.to_string(), peer.uuid.to_string());
+                        rows.of(of).info(&m::gpu_peer_info, PeerInfo { peer_gpu, peer_uuid, ..info.clone() });
+                    }
+                }
+                Err((call, failure)) => {
+                    let metrics = vec![m::gpu_peer_info.id()];
+                    gaps.push(Gap { call: call.to_owned(), metrics, missing: failure.missing() });
+                    // A driver that is gone or a lost GPU answers nothing more.
+                    if failure.is_final() {
+                        return Some((rows, gaps));
+                    }
+                }
+            }
+        }
+    }
+    Some((rows, gaps))
 }
 
 fn pair(

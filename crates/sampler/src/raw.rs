@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t};
+use nvml_wrapper_sys::bindings::{self as sys, nvmlReturn_t};
 
 /// NVML's version word of a struct: size in the low bytes, version in the top one.
 const fn struct_version<T>(version: u32) -> u32 {
@@ -25,7 +25,7 @@ macro_rules! read {
         let f = symbol(&$device.nvml().lib().$function)?;
         let mut value = $value;
         // SAFETY: the handle is valid while the library is loaded (it is never unloaded), and the bindings declare
-        // the type of the value; a struct with versions is the one that its version word names.
+        // the types of arguments and value; a struct with versions is the one that its version word names.
         nvml_try(unsafe { f($device.handle(), $($argument,)* &mut value) }).map(|()| value)
     }};
 }
@@ -55,27 +55,29 @@ fn text(characters: &[c_char]) -> Result<String, NvmlError> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-type GetTwoNumbers = unsafe extern "C" fn(nvmlDevice_t, *mut u32, *mut u32) -> nvmlReturn_t;
-
-fn first_of_two<E: std::fmt::Display>(
-    device: &Device<'static>,
-    function: &Result<GetTwoNumbers, E>,
-) -> Result<u32, NvmlError> {
-    let f = symbol(function)?;
-    let (mut first, mut second) = (0, 0);
-    // SAFETY: as in `read!`, with two unsigned ints.
-    nvml_try(unsafe { f(device.handle(), &mut first, &mut second) })?;
-    Ok(first)
+/// A list for which there is room for so many entries: the library trusts the caller to have room for all of them.
+fn list<T: Clone>(
+    room: usize,
+    empty: T,
+    fill: impl FnOnce(*mut T, &mut u32) -> nvmlReturn_t,
+) -> Result<Vec<T>, NvmlError> {
+    let mut list = vec![empty; room];
+    let mut count = u32::try_from(room).unwrap_or(0);
+    nvml_try(fill(list.as_mut_ptr(), &mut count))?;
+    list.truncate(count as usize);
+    Ok(list)
 }
 
 /// Utilization of the JPEG engine, percent.
 pub fn jpg_utilization(device: &Device<'static>) -> Result<u32, NvmlError> {
-    first_of_two(device, &device.nvml().lib().nvmlDeviceGetJpgUtilization)
+    let mut percent = 0;
+    read!(device, nvmlDeviceGetJpgUtilization(&mut percent), 0).map(|_period| percent)
 }
 
 /// Utilization of the optical flow engine, percent.
 pub fn ofa_utilization(device: &Device<'static>) -> Result<u32, NvmlError> {
-    first_of_two(device, &device.nvml().lib().nvmlDeviceGetOfaUtilization)
+    let mut percent = 0;
+    read!(device, nvmlDeviceGetOfaUtilization(&mut percent), 0).map(|_period| percent)
 }
 
 /// Position of the GPU on its baseboard.

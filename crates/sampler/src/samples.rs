@@ -29,36 +29,23 @@ pub const UTILIZATION: [MetricId; 4] = [
 
 const CALL: &str = "nvmlDeviceGetSamples";
 
-/// How far each buffer of one GPU has been read.
+/// How far a buffer of one GPU has been read.
 #[derive(Debug, Default)]
-pub struct SampleCursors {
-    power: Cursor,
-    utilization: Cursor,
-}
-
-#[derive(Debug, Default)]
-struct Cursor {
+pub struct SampleCursor {
     /// Timestamp of the newest sample read, and wall minus monotonic clock then, in microseconds.
     newest: Option<(u64, i64)>,
     /// The most samples the buffer holds.
     room: Option<usize>,
 }
 
-impl SampleCursors {
-    /// Reads the power samples that are new.
-    pub fn power(&mut self, v: &mut Visit<'_>) {
-        // NVML gives milliwatts.
-        self.power.drain(v, SampleBuffer::Power, &POWER, 1e3);
-    }
-
-    /// Reads the utilization samples that are new.
-    pub fn utilization(&mut self, v: &mut Visit<'_>) {
-        self.utilization.drain(v, SampleBuffer::Utilization, &UTILIZATION, 1e2);
-    }
-}
-
-impl Cursor {
-    fn drain(&mut self, v: &mut Visit<'_>, buffer: SampleBuffer, feeds: &[MetricId], over: f64) {
+impl SampleCursor {
+    /// Reads the samples of the buffer that are new.
+    pub fn drain(&mut self, v: &mut Visit<'_>, buffer: SampleBuffer) {
+        // NVML gives milliwatts and percent.
+        let (feeds, over) = match buffer {
+            SampleBuffer::Power => (&POWER, 1e3),
+            SampleBuffer::Utilization => (&UTILIZATION, 1e2),
+        };
         let wall_micros = (unix_seconds() * 1e6) as u64;
         let offset = wall_micros as i64 - (Mono::now().0 / 1000) as i64;
         let since = match self.newest {

@@ -1,19 +1,16 @@
 //! One visit to one tier of one GPU: makes the calls, collects rows and gaps.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
-use nvml_wrapper::structs::device::FieldId;
 
+use super::Shared;
 use super::canary_pids::CanaryPids;
 use super::driver::{CallFailure, CallName, Caller, classify};
 use super::raw;
-use super::wire::SamplerConfig;
-use host::Host;
 use model::catalog::schema::{Entity, LabelSet, Metric};
 use model::catalog::{CollectorName, DropReason, Gpu, MetricId, Tier};
 use model::clock::Mono;
@@ -21,22 +18,17 @@ use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, Drained, Gap, Missing, Rows};
 
 /// What is known of a GPU between visits, for the life of one handle.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HandleState {
     unsupported: HashSet<CallName>,
-    off: HashSet<MetricId>,
-    /// Where the host's files are.
-    pub host: Host,
+    /// Whether it was logged that a call is not permitted: once a handle is enough.
+    forbidden: bool,
     /// The canary's processes on the GPU.
     pub canary_pids: CanaryPids,
-    /// Most processes with rows of their own; `None`: none has.
-    pub max_processes: Option<usize>,
-    /// The interval of the rare tier.
-    pub rare_interval: Duration,
     pub slowdown: Slowdown,
     /// Compute processes as listed last, without the canary's; `None` if that failed or was not tried.
     pub compute: Option<Vec<ProcessInfo>>,
-    /// NvmlNumber of NVLinks; `None` while not known.
+    /// Number of NVLinks; `None` while not known.
     pub links: Option<u32>,
     /// The links that were up in the last slow visit; `None` before it.
     pub links_up: Option<Vec<u32>>,
@@ -60,45 +52,17 @@ pub struct Slowdown {
 }
 
 impl HandleState {
-    pub fn new(config: &SamplerConfig) -> HandleState {
-        HandleState {
-            unsupported: HashSet::new(),
-            off: config.off.iter().copied().collect(),
-            host: Host::new(&config.root),
-            canary_pids: CanaryPids::default(),
-            max_processes: config.processes.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
-            rare_interval: config.intervals.rare,
-            slowdown: Slowdown::default(),
-            compute: None,
-            links: None,
-            links_up: None,
-            pci_address: None,
-            processes_seen: 0,
-            vgpus_seen: 0,
-        }
-    }
-
     /// Forgets what a change of the MIG mode or layout may have changed.
     pub fn forget(&mut self) {
-        self.unsupported.clear();
-        self.slowdown = Slowdown::default();
-        self.links = None;
-        self.links_up = None;
-        self.compute = None;
-    }
-
-    /// Whether a process on the GPU is the canary's.
-    pub fn is_canary(&mut self, pid: u32) -> bool {
-        self.canary_pids.is_canary(&self.host, pid)
+        let HandleState { forbidden, processes_seen, vgpus_seen, .. } = *self;
+        *self = HandleState { forbidden, processes_seen, vgpus_seen, ..HandleState::default() };
     }
 }
-
-/// Answers to fields, by position.
-type FieldAnswers = Vec<Result<SampleValue, NvmlError>>;
 
 /// One visit.
 #[derive(Debug)]
 pub struct Visit<'a> {
+    pub shared: &'a Shared,
     pub gpu: &'a Gpu,
     device: &'a Device<'static>,
     caller: &'a mut Caller,
@@ -235,12 +199,14 @@ impl Field {
 
 impl<'a> Visit<'a> {
     pub fn new(
+        shared: &'a Shared,
         gpu: &'a Gpu,
         device: &'a Device<'static>,
         caller: &'a mut Caller,
         state: &'a mut HandleState,
     ) -> Visit<'a> {
         Visit {
+            shared,
             gpu,
             device,
             caller,
@@ -278,6 +244,38 @@ impl<'a> Visit<'a> {
                 Err(failure) => failure,
             }
         };
+        self.failed(call, feeds, failure);
+        None
+    }
+
+    /// As [`Visit::read`], of a call that the driver answers to privileged users alone (CAP_SYS_ADMIN). Without that right
+    /// the exporter publishes what the MIG devices themselves give, so the call counts as unsupported.
+    pub fn read_privileged<T>(
+        &mut self,
+        call: impl Into<CallName>,
+        feeds: &[MetricId],
+        f: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
+    ) -> Option<T> {
+        let mut forbidden = false;
+        let call = call.into();
+        let answer = self.read(call, feeds, |d| match f(d) {
+            Err(NvmlError::NoPermission) => {
+                forbidden = true;
+                Err(NvmlError::NotSupported)
+            }
+            other => other,
+        });
+        if forbidden && !std::mem::replace(&mut self.state.forbidden, true) {
+            tracing::info!(
+                "GPU {}: {} needs CAP_SYS_ADMIN: no placement and capacity of MIG instances",
+                self.gpu.gpu,
+                call.function
+            );
+        }
+        answer
+    }
+
+    fn failed(&mut self, call: CallName, feeds: &[MetricId], failure: CallFailure) {
         if failure == CallFailure::Unsupported {
             self.state.unsupported.insert(call);
         }
@@ -285,7 +283,11 @@ impl<'a> Visit<'a> {
         if failure.is_final() {
             self.ended = Some(failure);
         }
-        None
+    }
+
+    /// Leaves the canary's processes out of a list.
+    pub fn retain_foreign(&mut self, list: &mut Vec<ProcessInfo>) {
+        list.retain(|process| !self.state.canary_pids.is_canary(&self.shared.host, process.pid));
     }
 
     /// Whether a call is not known to be unsupported.
@@ -295,17 +297,11 @@ impl<'a> Visit<'a> {
 
     /// Whether any of these metrics is to be published.
     pub fn wants(&self, metrics: &[MetricId]) -> bool {
-        metrics.iter().any(|metric| !self.state.off.contains(metric))
+        metrics.iter().any(|metric| !self.shared.off.contains(metric))
     }
 
     /// The batch of this visit, to be sent under `epoch`, and the failure if GPU or driver turned out to be gone.
-    pub fn into_batch(
-        self,
-        tier: Tier,
-        epoch: u64,
-        taken: Mono,
-        lifetime: Option<Duration>,
-    ) -> (Batch, Option<CallFailure>) {
+    pub fn into_batch(self, tier: Tier, epoch: u64, taken: Mono) -> (Batch, Option<CallFailure>) {
         let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(self.gpu.clone()), tier };
         let batch = Batch {
             // The GPU answers if a call succeeded, or none was to be made.
@@ -315,7 +311,7 @@ impl<'a> Visit<'a> {
             drained: self.drained,
             processes: self.processes,
             calls: self.caller.take_costs(),
-            ..Batch::new(part, epoch, taken, lifetime)
+            ..Batch::new(part, epoch, taken, self.shared.lifetime(tier))
         };
         (batch, self.ended)
     }
@@ -379,7 +375,7 @@ impl<'a> Visit<'a> {
         value: impl NvmlNumber,
         scale: Scale,
     ) {
-        if self.state.off.contains(&metric.id()) {
+        if !self.wants(&[metric.id()]) {
             return;
         }
         let put = value.number().ok_or(DropReason::Blank);
@@ -392,31 +388,8 @@ impl<'a> Visit<'a> {
     /// Reads fields in one call. Each field has a return code of its own; a field the device does not
     /// know is not asked again.
     pub fn fields(&mut self, fields: &[Field]) {
-        self.fields_by(fields, |device, asked| {
-            let ids: Vec<_> = asked.iter().map(|f| FieldId(f.id)).collect();
-            let samples = device.field_values_for(&ids)?;
-            Ok(samples.into_iter().map(|sample| sample.and_then(|s| s.value)).collect())
-        });
-    }
-
-    /// As [`Visit::fields`], for fields of parts of the GPU ([`Field::of`]).
-    pub fn fields_of_parts(&mut self, fields: &[Field]) {
-        self.fields_by(fields, |device, asked| {
-            let ids: Vec<_> = asked.iter().map(|f| (f.id, f.scope.unwrap_or(0))).collect();
-            raw::fields::values_at(device, &ids)
-        });
-    }
-
-    fn fields_by(
-        &mut self,
-        fields: &[Field],
-        ask: impl FnOnce(&Device<'static>, &[&Field]) -> Result<FieldAnswers, NvmlError>,
-    ) {
         let mut asked = Vec::with_capacity(fields.len());
-        for field in fields {
-            if self.state.off.contains(&field.metric) {
-                continue;
-            }
+        for field in fields.iter().filter(|field| !self.shared.off.contains(&field.metric)) {
             if self.state.unsupported.contains(&field.name()) {
                 self.gap(field.name(), &[field.metric], Missing::Unsupported);
             } else {
@@ -428,12 +401,14 @@ impl<'a> Visit<'a> {
         }
         let mut feeds: Vec<_> = asked.iter().map(|f| f.metric).collect();
         feeds.dedup();
-        let Some(values) = self.read("nvmlDeviceGetFieldValues", &feeds, |device| ask(device, &asked)) else {
+        let ids: Vec<_> = asked.iter().map(|f| (f.id, f.scope.unwrap_or(0))).collect();
+        let Some(values) = self.read("nvmlDeviceGetFieldValues", &feeds, |d| raw::fields::values_at(d, &ids))
+        else {
             return;
         };
-        // By position: on newer drivers the wrapper renumbers ids, and the answers carry the new numbers.
+        // By position: newer drivers number some fields otherwise, and the answers carry those numbers.
         for (field, value) in asked.into_iter().zip(values) {
-            let failure = match value {
+            match value {
                 Ok(value) => {
                     let scope = field.scope.unwrap_or(0);
                     let put = value.number().ok_or(DropReason::Blank).and_then(|number| {
@@ -442,16 +417,10 @@ impl<'a> Visit<'a> {
                     if let Err(drop) = put {
                         self.dropped(field.name(), field.metric, drop);
                     }
-                    continue;
                 }
-                Err(error) => classify(&error),
-            };
-            if failure == CallFailure::Unsupported {
-                self.state.unsupported.insert(field.name());
+                Err(error) => self.failed(field.name(), &[field.metric], classify(&error)),
             }
-            self.gap(field.name(), &[field.metric], failure.missing());
-            if failure.is_final() {
-                self.ended = Some(failure);
+            if self.ended.is_some() {
                 return;
             }
         }
@@ -459,7 +428,7 @@ impl<'a> Visit<'a> {
 
     /// Notes that the GPU has no such values, as the answer of `call` showed.
     pub fn unsupported(&mut self, call: impl Into<CallName>, metrics: &[MetricId]) {
-        let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.state.off.contains(m)).collect();
+        let wanted: Vec<_> = metrics.iter().copied().filter(|m| !self.shared.off.contains(m)).collect();
         if !wanted.is_empty() {
             self.gap(call.into(), &wanted, Missing::Unsupported);
         }

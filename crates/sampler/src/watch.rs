@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -145,8 +145,9 @@ struct WatchState {
     made: u64,
     reading: DeviceReading,
     facts: Option<DeviceFacts>,
-    /// Whether NVML is to be asked over and over, and for the link too.
-    watching: Option<Watching>,
+    /// Whether NVML is to be asked over and over, and for the PCIe link too.
+    watching: bool,
+    link: bool,
     notes: Notes,
     /// The process ids that NVML may give for this process.
     own_pids: BTreeSet<u32>,
@@ -158,24 +159,11 @@ struct WatchState {
     end: bool,
 }
 
-/// The subject of a watch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Watching {
-    /// Clocks, reasons and processes.
-    Clocks,
-    /// The PCIe link too.
-    Link,
-}
-
 impl WatchShared {
-    fn lock(&self) -> MutexGuard<'_, WatchState> {
-        lock(&self.state)
-    }
-
     /// Waits until `done` gives a value, or the deadline.
     fn wait<T>(&self, within: Duration, mut done: impl FnMut(&mut WatchState) -> Option<T>) -> Option<T> {
         let deadline = Mono::now() + within;
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if let Some(value) = done(&mut state) {
                 return Some(value);
@@ -197,7 +185,7 @@ impl NvmlWatch {
         table: &'static Table,
     ) -> io::Result<NvmlWatch> {
         let shared = Arc::new(WatchShared::default());
-        shared.lock().own_pids = own_pids;
+        lock(&shared.state).own_pids = own_pids;
         let theirs = Arc::clone(&shared);
         let slot = table.writer(EVENTS_SLOT);
         let thread = host::thread::spawn("watch", 512, move || visits::run(&theirs, &target, slot))?;
@@ -216,11 +204,10 @@ impl NvmlWatch {
 
     /// A full reading, made after this call. `None` if NVML does not answer in time.
     pub fn read(&self) -> Option<DeviceReading> {
-        let asked = {
-            let mut state = self.shared.lock();
-            state.asked += 1;
-            state.asked
-        };
+        let mut state = lock(&self.shared.state);
+        state.asked += 1;
+        let asked = state.asked;
+        drop(state);
         self.shared.changed.notify_all();
         self.shared.wait(READ, |state| match state.broken {
             Some(_) => Some(None),
@@ -230,7 +217,7 @@ impl NvmlWatch {
 
     /// Counts a process id as an own one.
     pub fn ignore_pid(&self, pid: u32) {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         state.own_pids.insert(pid);
         state.foreign_pids.remove(&pid);
         state.ever_foreign.remove(&pid);
@@ -238,13 +225,13 @@ impl NvmlWatch {
 
     /// Foreign processes seen so far.
     pub fn foreign_pids(&self) -> Vec<u32> {
-        self.shared.lock().ever_foreign.iter().copied().collect()
+        lock(&self.shared.state).ever_foreign.iter().copied().collect()
     }
 
     /// Begins to watch a check.
     pub fn begin(&self, link: bool) {
-        let mut state = self.shared.lock();
-        state.watching = Some(if link { Watching::Link } else { Watching::Clocks });
+        let mut state = lock(&self.shared.state);
+        (state.watching, state.link) = (true, link);
         state.notes = Notes::default();
         state.foreign_pids.clear();
         drop(state);
@@ -253,14 +240,14 @@ impl NvmlWatch {
 
     /// Ends the watch of a check.
     pub fn end(&self) -> Notes {
-        let mut state = self.shared.lock();
-        state.watching = None;
+        let mut state = lock(&self.shared.state);
+        state.watching = false;
         std::mem::take(&mut state.notes)
     }
 
     /// The readings so far.
     pub fn notes(&self) -> Notes {
-        self.shared.lock().notes.clone()
+        lock(&self.shared.state).notes.clone()
     }
 
     /// Notes that the GPU begins or ends to work for the canary.
@@ -278,14 +265,14 @@ impl NvmlWatch {
         notes: &Notes,
         after: Option<&DeviceReading>,
     ) -> Around {
-        let others = self.shared.lock().foreign_pids.iter().copied().collect();
+        let others = lock(&self.shared.state).foreign_pids.iter().copied().collect();
         around(before, notes, after, others)
     }
 
     /// Ends the thread, and waits for it however long its call takes: a GPU's client must not end in the
     /// middle of one.
     pub fn finish(self) {
-        self.shared.lock().end = true;
+        lock(&self.shared.state).end = true;
         self.shared.changed.notify_all();
         if self.thread.join().is_err() {
             tracing::error!("the thread that watches the GPU panicked");

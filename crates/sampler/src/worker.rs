@@ -3,47 +3,40 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nvml_wrapper::{Device, Nvml};
 
-use super::Shared;
 use super::driver::{CallFailure, Caller};
-use super::events::Registration;
+use super::events;
 use super::gpm::GpmReader;
 use super::gpu;
 use super::mig::MigReader;
-use super::samples::SampleCursors;
-use super::schedule::TierSchedule;
+use super::samples::SampleCursor;
 use super::visit::{HandleState, Visit};
-use super::wire::{FromSampler, GpuSlot};
+use super::wire::{FromSampler, GpuSlot, Intervals};
+use super::{AttachedGpu, Shared};
 use host::inflight::SlotWriter;
-use model::catalog::{self as m, CollectorName, Gpu, Tier};
-use model::clock::Mono;
+use model::catalog::{self as m, CollectorName, Gpu, SampleBuffer, Tier};
+use model::clock::{Cadence, Mono};
 use model::sample::{Batch, BatchKey, Gap, Rows};
+use model::sync::lock;
 
 const BY_PCI_ADDRESS: &str = "nvmlDeviceGetHandleByPciBusId_v2";
 
-/// The way to a GPU's handle.
-#[derive(Clone, Debug)]
-pub enum GpuAddress {
-    /// By NVML's index: a GPU that is not known yet.
-    Index(u32),
-    /// By PCI address: touches no other GPU.
-    Known(GpuSlot),
-}
-
 /// Starts a worker in a thread of its own. A worker that panics ends the whole sampler, and the parent
-/// starts another: half a sampler would leave a GPU unread without an error.
+/// starts another: half a sampler would leave a GPU unread without an error. A GPU that is known is asked for by PCI
+/// address, which touches no other GPU; else the handle is that of the index of the slot.
 pub fn spawn(
     shared: &Arc<Shared>,
     nvml: &'static Nvml,
     slot: usize,
-    address: GpuAddress,
+    known: Option<GpuSlot>,
 ) -> std::io::Result<()> {
     // The slot is in use from now on: a thread that never gets to run is seen by the parent.
     shared.table.writer(slot).expect(Mono::now());
     let started = shared.spawn(&format!("gpu-{slot}"), slot, move |shared| {
-        if catch_unwind(AssertUnwindSafe(|| run(shared, nvml, slot, address))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| run(shared, nvml, slot, known))).is_err() {
             shared.stop.stop();
         }
     });
@@ -54,7 +47,7 @@ pub fn spawn(
 }
 
 /// Runs until the sampler stops.
-fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, address: GpuAddress) {
+fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, known: Option<GpuSlot>) {
     let slot = shared.table.writer(slot_number);
     let mut worker = Worker {
         shared,
@@ -62,7 +55,7 @@ fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, address: GpuAdd
         slot,
         slot_number,
         caller: Caller::new(slot, shared.config.call_deadline),
-        address,
+        known,
         epoch: shared.config.epoch,
     };
     while !shared.stop.stopped() {
@@ -80,7 +73,7 @@ struct Worker<'a> {
     slot: SlotWriter,
     slot_number: usize,
     caller: Caller,
-    address: GpuAddress,
+    known: Option<GpuSlot>,
     epoch: u64,
 }
 
@@ -103,29 +96,35 @@ impl Worker<'_> {
                 let device = Arc::new(device);
                 // A new handle voids what was read with the last one.
                 self.epoch += 1;
-                self.shared.fast.join(self.slot_number, &gpu, &device, self.epoch);
-                self.shared.peers.join(self.slot_number, &gpu, &device);
+                let attached =
+                    AttachedGpu { gpu: gpu.clone(), device: Arc::clone(&device), epoch: self.epoch };
+                lock(&self.shared.attached).insert(self.slot_number, attached);
                 self.work(&device, &gpu);
-                self.shared.peers.leave(self.slot_number);
-                self.shared.fast.leave(self.slot_number);
+                lock(&self.shared.attached).remove(&self.slot_number);
             }
             Err(CallFailure::DriverGone(error, text)) => self.shared.driver_gone(error, text),
             Err(failure) => self.report_no_handle(&failure),
         }
     }
 
+    /// NVML's index of a GPU that is not known yet.
+    fn index(&self) -> u32 {
+        u32::try_from(self.slot_number).unwrap_or(u32::MAX).saturating_sub(1)
+    }
+
     fn acquire(&mut self) -> Result<(Device<'static>, Gpu), CallFailure> {
         let allowed = self.shared.config.init_deadline;
         let nvml = self.nvml;
-        let (device, gpu_slot) = match self.address.clone() {
-            GpuAddress::Index(index) => {
+        let (device, gpu_slot) = match self.known.clone() {
+            None => {
+                let index = self.index();
                 let call = ("nvmlDeviceGetHandleByIndex_v2", index);
                 let device = self.caller.call_allowing(call, allowed, || nvml.device_by_index(index))?;
                 let pci = self.caller.call("nvmlDeviceGetPciInfo_v3", || device.pci_info())?;
                 let gpu = Gpu { gpu: index, uuid: "".into() };
                 (device, GpuSlot { slot: self.slot_number, gpu, pci_bus_id: pci.bus_id })
             }
-            GpuAddress::Known(gpu_slot) => {
+            Some(gpu_slot) => {
                 let address = gpu_slot.pci_bus_id.as_str();
                 let device = self
                     .caller
@@ -138,16 +137,16 @@ impl Worker<'_> {
         let gpu = Gpu { gpu: gpu_slot.gpu.gpu, uuid: uuid.as_str().into() };
         let gpu_slot = GpuSlot { gpu: gpu.clone(), ..gpu_slot };
         self.shared.send(&FromSampler::Attached(gpu_slot.clone()));
-        self.address = GpuAddress::Known(gpu_slot);
+        self.known = Some(gpu_slot);
         Ok((device, gpu))
     }
 
     /// Reports that there is no handle: the GPU has no values but a reason.
     fn report_no_handle(&mut self, failure: &CallFailure) {
         let (error, text) = failure.error();
-        match self.address.clone() {
-            GpuAddress::Index(index) => self.shared.send(&FromSampler::AttachFailed { index, error, text }),
-            GpuAddress::Known(gpu_slot) => {
+        match self.known.clone() {
+            None => self.shared.send(&FromSampler::AttachFailed { index: self.index(), error, text }),
+            Some(gpu_slot) => {
                 let gap = Gap {
                     call: BY_PCI_ADDRESS.into(),
                     metrics: vec![m::gpu_up.id()],
@@ -167,7 +166,6 @@ impl Worker<'_> {
 
     /// Keeps the cadences until the GPU or the driver is lost, or the sampler stops.
     fn work(&mut self, device: &Device<'static>, gpu: &Gpu) {
-        let mut state = HandleState::new(&self.shared.config);
         let mut readers = Readers::default();
         let mut schedule =
             TierSchedule::new(&self.shared.config.intervals, u32::try_from(self.slot_number).unwrap_or(0));
@@ -177,7 +175,7 @@ impl Worker<'_> {
         let mut after_event: Option<Mono> = None;
         while !self.shared.stop.stopped() {
             let now = Mono::now();
-            if self.shared.events.take_fault(self.slot_number)
+            if self.shared.events.faults.take(self.slot_number)
                 && after_event.is_none_or(|at| now.since(at) >= slow)
             {
                 // A fault changes rows to be replaced, the action that is wanted, links: they are read now. A storm of
@@ -204,13 +202,13 @@ impl Worker<'_> {
                         continue;
                     }
                 }
-                let visited = self.visit(tier, device, gpu, &mut state, &mut readers);
+                let visited = self.visit(tier, device, gpu, &mut readers);
                 drop(permit);
                 schedule.visited(tier, now, matches!(visited, Visited::Failed));
                 match visited {
                     Visited::Complete | Visited::Failed => {}
                     Visited::LayoutChanged => {
-                        state.forget();
+                        readers.state.forget();
                         readers.gpm.forget();
                         schedule.all_again();
                         break;
@@ -226,21 +224,14 @@ impl Worker<'_> {
     }
 
     /// One visit.
-    fn visit(
-        &mut self,
-        tier: Tier,
-        device: &Device<'static>,
-        gpu: &Gpu,
-        state: &mut HandleState,
-        readers: &mut Readers,
-    ) -> Visited {
+    fn visit(&mut self, tier: Tier, device: &Device<'static>, gpu: &Gpu, readers: &mut Readers) -> Visited {
         if self.shared.stop.stopped() {
             return Visited::Over;
         }
         let taken = Mono::now();
-        let mut visit = Visit::new(gpu, device, &mut self.caller, state);
+        let mut visit = Visit::new(self.shared, gpu, device, &mut self.caller, &mut readers.state);
         if tier == Tier::Slow {
-            visit.state.slowdown.seen |= self.shared.fast.take_slowed(self.slot_number);
+            visit.state.slowdown.seen |= self.shared.fast.slowed.take(self.slot_number);
         }
         gpu::read(tier, &mut visit);
         let mig = &mut readers.mig;
@@ -252,9 +243,9 @@ impl Worker<'_> {
                     mig.read_slow(&mut visit);
                 }
                 visit.state.canary_pids.visited();
-                readers.registered.refresh(&mut visit, &self.shared.events, self.slot_number);
-                readers.samples.utilization(&mut visit);
-                readers.gpm.slow(&mut visit, gpm, &mig.gpu_instances(gpu));
+                events::register(&mut visit, &mut readers.registered, self.slot_number);
+                readers.utilization.drain(&mut visit, SampleBuffer::Utilization);
+                readers.gpm.read(tier, &mut visit, gpm, &mig.gpu_instances(gpu));
                 changed
             }
             Tier::Normal => {
@@ -263,23 +254,23 @@ impl Worker<'_> {
                     readers.gpm.forget();
                 }
                 // The driver's event comes at once; the mode itself is read seldom.
-                let event = self.shared.events.take_mig_change(self.slot_number);
+                let event = self.shared.events.mig.take(self.slot_number);
                 let changed = event && mig.mode_switched(&mut visit) || mig.read(&mut visit);
                 mig.place_processes(&mut visit);
                 changed
             }
             Tier::Samples => {
-                readers.samples.power(&mut visit);
+                readers.power.drain(&mut visit, SampleBuffer::Power);
                 false
             }
             Tier::Rare => {
-                readers.gpm.rare(&mut visit, gpm, &mig.gpu_instances(gpu));
+                readers.gpm.read(tier, &mut visit, gpm, &mig.gpu_instances(gpu));
                 false
             }
             _ => false,
         };
         let failed = visit.failures() > 0;
-        let (mut batch, ended) = visit.into_batch(tier, self.epoch, taken, self.shared.lifetime(tier));
+        let (mut batch, ended) = visit.into_batch(tier, self.epoch, taken);
         if tier == Tier::Identity && failed {
             // An identity with a hole would be another identity.
             batch.rows = Rows::default();
@@ -291,7 +282,9 @@ impl Worker<'_> {
         self.shared.report(batch);
         if voids {
             // Not before this batch has gone: a fast one ahead of it would be all that is published of the GPU.
-            self.shared.fast.epoch(self.slot_number, self.epoch);
+            if let Some(attached) = lock(&self.shared.attached).get_mut(&self.slot_number) {
+                attached.epoch = self.epoch;
+            }
         }
         match ended {
             None if changed => Visited::LayoutChanged,
@@ -306,16 +299,188 @@ impl Worker<'_> {
     }
 }
 
-/// Readers with a state of their own, for the life of one handle.
+/// What is known and read between visits, for the life of one handle.
 #[derive(Debug, Default)]
 struct Readers {
+    state: HandleState,
     mig: MigReader,
-    samples: SampleCursors,
+    power: SampleCursor,
+    utilization: SampleCursor,
     gpm: GpmReader,
-    registered: Registration,
+    registered: Option<u64>,
 }
 
 /// Whether a tier has calls of 1 ms and more, which delay the cheap ones of every client.
 fn is_expensive(tier: Tier) -> bool {
     matches!(tier, Tier::Slow | Tier::Rare | Tier::Nvlink | Tier::Once)
+}
+
+/// MIG mode (slow) and layout (normal) come first, because a change of them voids what was read before; the identity
+/// comes before the rest.
+const ORDER: [Tier; 8] = [
+    Tier::Slow,
+    Tier::Normal,
+    Tier::Identity,
+    Tier::Once,
+    Tier::Fast,
+    Tier::Samples,
+    Tier::Rare,
+    Tier::Nvlink,
+];
+
+/// When each tier of one GPU is due.
+#[derive(Debug)]
+pub struct TierSchedule {
+    entries: Vec<DueTier>,
+    retry: Duration,
+    soon: Duration,
+}
+
+#[derive(Debug)]
+struct DueTier {
+    tier: Tier,
+    /// None for tiers that are read once a handle.
+    cadence: Option<Cadence>,
+    next: Mono,
+}
+
+impl TierSchedule {
+    /// All tiers due at once, then each at its interval. `n` is the GPU's place on the node.
+    pub fn new(intervals: &Intervals, n: u32) -> TierSchedule {
+        let entry = |tier| {
+            let interval = intervals.of(tier);
+            let cadence = interval.map(|every| Cadence::new(every, phase(tier, every, intervals.normal, n)));
+            DueTier { tier, cadence, next: Mono(0) }
+        };
+        TierSchedule {
+            entries: ORDER.into_iter().map(entry).collect(),
+            retry: intervals.slow,
+            soon: intervals.fast,
+        }
+    }
+
+    /// The tiers that are due, in the order in which they are to be visited.
+    pub fn due(&self, now: Mono) -> Vec<Tier> {
+        self.entries.iter().filter(|e| e.next <= now).map(|e| e.tier).collect()
+    }
+
+    /// A tier was visited. A tier that is read once is read again later if a call failed.
+    pub fn visited(&mut self, tier: Tier, now: Mono, failed: bool) {
+        let retry = self.retry;
+        self.change(tier, |e| {
+            e.next = match &mut e.cadence {
+                Some(cadence) => {
+                    cadence.take(now);
+                    cadence.next()
+                }
+                None if failed => now + retry,
+                None => Mono(u64::MAX),
+            };
+        });
+    }
+
+    /// A tier could not be visited now: its turn comes with the next fast visit.
+    pub fn postponed(&mut self, tier: Tier, now: Mono) {
+        let soon = now + self.soon;
+        self.change(tier, |e| e.next = soon);
+    }
+
+    /// All tiers but the identity are due again.
+    pub fn all_again(&mut self) {
+        for entry in self.entries.iter_mut().filter(|e| e.tier != Tier::Identity) {
+            entry.next = Mono(0);
+        }
+    }
+
+    /// A tier is due again at once.
+    pub fn again(&mut self, tier: Tier) {
+        self.change(tier, |e| e.next = Mono(0));
+    }
+
+    /// When the next tier is due, the fast one counted or not.
+    pub fn next(&self, fast: bool) -> Mono {
+        let counted = self.entries.iter().filter(|e| fast || e.tier != Tier::Fast);
+        counted.map(|e| e.next).min().unwrap_or_default()
+    }
+
+    fn change(&mut self, tier: Tier, f: impl FnOnce(&mut DueTier)) {
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.tier == tier) {
+            f(entry);
+        }
+    }
+}
+
+/// Where in its interval a GPU's tier is read. Fast visits of all GPUs come together, so that the node
+/// wakes up once; normal ones go with a fast one, in the first half of the interval, so that they are fresh when the
+/// ledger publishes in its middle; the samples are drained when a normal visit wakes the worker anyway; expensive ones
+/// are spread, so that the slow calls of two GPUs do not meet.
+fn phase(tier: Tier, interval: Duration, normal: Duration, n: u32) -> Duration {
+    match tier {
+        Tier::Fast => Duration::ZERO,
+        Tier::Normal | Tier::Samples => normal / 10 * (n % 5),
+        _ => interval.mul_f64(0.1) + interval.mul_f64(0.053) * (n % 16),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule() -> TierSchedule {
+        let ms = Duration::from_millis;
+        let intervals = Intervals {
+            fast: ms(100),
+            normal: ms(1000),
+            samples: ms(2000),
+            slow: ms(10_000),
+            rare: ms(60_000),
+            nvlink: ms(300_000),
+        };
+        TierSchedule::new(&intervals, 0)
+    }
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn everything_is_due_at_once_and_then_at_its_interval() {
+        let mut s = schedule();
+        let start = Mono(1_000_000 * MS);
+        assert_eq!(s.due(start), ORDER);
+        for tier in ORDER {
+            s.visited(tier, start, false);
+        }
+        assert_eq!(s.due(start), []);
+        assert!(s.next(true).since(start) <= Duration::from_millis(100));
+        assert_eq!(s.due(start + Duration::from_millis(100)), [Tier::Fast]);
+        let later = s.due(start + Duration::from_secs(3600));
+        assert_eq!(
+            later,
+            [Tier::Slow, Tier::Normal, Tier::Fast, Tier::Samples, Tier::Rare, Tier::Nvlink],
+            "once is once"
+        );
+    }
+
+    #[test]
+    fn what_is_read_once_is_read_again_after_a_failure() {
+        let mut s = schedule();
+        let start = Mono(1_000_000 * MS);
+        for tier in ORDER {
+            s.visited(tier, start, tier == Tier::Identity);
+        }
+        assert!(!s.due(start + Duration::from_millis(9_999)).contains(&Tier::Identity));
+        assert!(s.due(start + Duration::from_millis(10_000)).contains(&Tier::Identity));
+    }
+
+    #[test]
+    fn a_postponed_tier_comes_with_the_next_fast_visit() {
+        let mut s = schedule();
+        let start = Mono(1_000_000 * MS);
+        for tier in ORDER {
+            s.visited(tier, start, false);
+        }
+        s.postponed(Tier::Rare, start);
+        assert!(s.due(start + Duration::from_millis(100)).contains(&Tier::Rare));
+        s.all_again();
+        assert!(!s.due(start).contains(&Tier::Identity) && s.due(start).contains(&Tier::Once));
+    }
 }

@@ -8,14 +8,91 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use super::answer::{AskFor, COMMAND, Links, MachineAnswer};
 use super::discover::{self, Origin};
 use host::child::{self, ChildSet, Environment, Stderr};
-use host::frame::FrameError;
+use host::frame::{self, FrameError};
 use host::stop::Stop;
 use host::supervise::{Launch, Patience, Supervised};
 use model::clock::Mono;
+use model::topology::{Device, Link, LinkCapability, Network, Topology};
+
+/// The hidden command of the topology process.
+const COMMAND: &str = "topology-child";
+
+/// The question, as the process reads it from its control pipe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Question {
+    /// The whole machine, and whether hwloc's own format of it is wanted.
+    Machine(Origin, bool),
+    /// Links and network devices of the machine below this root.
+    Links(PathBuf),
+}
+
+impl Question {
+    /// Below which the machine is looked at; `None` where it is not this machine.
+    fn root(&self) -> Option<&Path> {
+        match self {
+            Question::Machine(Origin::Live(root), _) | Question::Links(root) => Some(root),
+            Question::Machine(Origin::Xml(_) | Origin::Synthetic(_), _) => None,
+        }
+    }
+}
+
+/// The whole machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineAnswer {
+    /// What was found.
+    pub topology: Topology,
+    /// Devices that a look at links sees, so that the next such look tells whether one came or went.
+    pub devices: Vec<String>,
+    /// The same in hwloc's own format, if it was asked for.
+    pub xml: Option<String>,
+}
+
+/// Links and network devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Links(pub Vec<DeviceState>);
+
+/// What of one device can change while the machine runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceState {
+    /// PCI address.
+    pub address: String,
+    /// See [`Device::link`].
+    pub link: Option<Link>,
+    /// See [`Device::port`].
+    pub port: Option<LinkCapability>,
+    /// See [`Device::network`].
+    pub network: Option<Network>,
+}
+
+impl Links {
+    /// Which devices there are, in order.
+    pub fn addresses(&self) -> Vec<String> {
+        self.0.iter().map(|state| state.address.clone()).collect()
+    }
+
+    /// Brings the devices of a topology up to date.
+    pub fn apply(self, topology: &mut Topology) {
+        for state in self.0 {
+            let known = topology.devices.iter_mut().find(|device| device.address == state.address);
+            if let Some(device) = known {
+                state.apply(device);
+            }
+        }
+    }
+}
+
+impl DeviceState {
+    /// Brings the device up to date.
+    pub fn apply(self, device: &mut Device) {
+        device.link = self.link;
+        device.port = self.port;
+        device.network = self.network;
+    }
+}
 
 /// Longest time an answer may take: hwloc takes 0.1 s on a large machine.
 pub const DEADLINE: Duration = Duration::from_secs(10);
@@ -60,53 +137,33 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks this very program.
-    pub fn new(stderr: Stderr) -> Asker {
-        Asker {
-            program: child::this_program(),
-            stderr,
-            deadline: DEADLINE,
-            children: Arc::default(),
-            left: None,
-        }
-    }
-
-    /// Counts the cost of the processes in this set.
-    pub fn of(self, children: &Arc<ChildSet>) -> Asker {
-        Asker { children: Arc::clone(children), ..self }
+    /// Asks this very program; the cost of the processes is counted in this set.
+    pub fn new(stderr: Stderr, children: Arc<ChildSet>) -> Asker {
+        Asker { program: child::this_program(), stderr, deadline: DEADLINE, children, left: None }
     }
 
     /// The whole machine; with hwloc's own format of it if `xml`.
     pub fn all(&mut self, origin: &Origin, xml: bool, stop: &Stop) -> Result<MachineAnswer, AskError> {
-        self.ask(origin, if xml { AskFor::Xml } else { AskFor::All }, stop)
+        self.ask(&[COMMAND], &Question::Machine(origin.clone(), xml), stop)
     }
 
     /// Links and network devices of the machine below this root.
     pub fn links(&mut self, root: &Path, stop: &Stop) -> Result<Links, AskError> {
-        self.ask(&Origin::Live(root.to_owned()), AskFor::Links, stop)
+        self.ask(&[COMMAND], &Question::Links(root.to_owned()), stop)
     }
 
     fn ask<T: DeserializeOwned + Send + 'static>(
         &mut self,
-        origin: &Origin,
-        what: AskFor,
-        stop: &Stop,
-    ) -> Result<T, AskError> {
-        if let Origin::Live(root) = origin {
-            // Not worth a process.
-            discover::check(root).map_err(|error| AskError::NotFound(error.to_string()))?;
-        }
-        let arguments = arguments(origin, what)?;
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        self.ask_with(&arguments, &environment(origin), stop)
-    }
-
-    fn ask_with<T: DeserializeOwned + Send + 'static>(
-        &mut self,
         arguments: &[&str],
-        environment: &Environment,
+        question: &Question,
         stop: &Stop,
     ) -> Result<T, AskError> {
+        if let Some(root) = question.root() {
+            // Not worth a process.
+            discover::check(root).map_err(AskError::NotFound)?;
+        }
+        // A path that is no text cannot be sent.
+        frame::encode(question).map_err(io::Error::other)?;
         if let Some(left) = &mut self.left {
             if left.ended().is_none() {
                 return Err(AskError::Stuck(left.pid()));
@@ -116,7 +173,7 @@ impl Asker {
         let launch = Launch {
             program: &self.program,
             args: arguments,
-            environment,
+            environment: &environment(question.root()),
             stderr: self.stderr,
             children: Some(&self.children),
             thread: "topology-answer",
@@ -127,6 +184,7 @@ impl Asker {
             let _ = sender.send(answer);
             false
         })?;
+        child.send(question);
         let answer = wait(&answers, self.deadline, stop);
         child.ask_to_end();
         if !matches!(answer, Ok(Ok(Some(_)))) {
@@ -178,36 +236,16 @@ fn wait<A>(
 /// What the reader of the child's frames delivers.
 type ReceivedAnswer<A> = Result<Option<A>, FrameError>;
 
-fn arguments(origin: &Origin, what: AskFor) -> io::Result<Vec<String>> {
-    let text = |path: &Path| {
-        let text = path.to_str().map(str::to_owned);
-        text.ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))
-    };
-    let (key, value) = match origin {
-        Origin::Live(root) => ("--files", text(root)?),
-        Origin::Xml(file) => ("--input", text(file)?),
-        Origin::Synthetic(description) => ("--synthetic", description.clone()),
-    };
-    let what = match what {
-        AskFor::All => "all",
-        AskFor::Xml => "xml",
-        AskFor::Links => "links",
-    };
-    Ok(vec![COMMAND.to_owned(), format!("--what={what}"), format!("{key}={value}")])
-}
-
 /// hwloc takes some of its settings from the environment alone, and ours are the only ones that count.
-fn environment(origin: &Origin) -> Environment {
+fn environment(root: Option<&Path>) -> Environment {
     let mut with = vec![
         // The memory of a GPU is a NUMA node like others.
         ("HWLOC_KEEP_NVIDIA_GPU_NUMA_NODES".into(), "1".into()),
         // Firmware that contradicts itself is common; hwloc's messages about it are for its makers.
         ("HWLOC_HIDE_ERRORS".into(), "2".into()),
     ];
-    if let Origin::Live(root) = origin
-        && root != Path::new("/")
-    {
-        with.push(("HWLOC_FSROOT".into(), root.clone().into_os_string()));
+    if let Some(root) = root.filter(|root| *root != Path::new("/")) {
+        with.push(("HWLOC_FSROOT".into(), root.into()));
     }
     Environment { without: vec!["HWLOC_"], with }
 }

@@ -2,36 +2,18 @@
 //! one that reads files which ask a device.
 
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::answer::{AskFor, MachineAnswer};
+use super::ask::{MachineAnswer, Question};
 use super::discover::{self, Discovery, Origin};
 use host::{child, frame};
 
 /// How much of the CPU is left to others.
 const NICE: i32 = 10;
 
-/// Its command line.
-#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
-pub struct Arguments {
-    /// What is asked for
-    #[arg(long, value_enum)]
-    pub what: AskFor,
-    /// Where the machine's files are
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    pub files: PathBuf,
-    /// A file of hwloc's instead of the machine
-    #[arg(long, value_name = "FILE")]
-    pub input: Option<PathBuf>,
-    /// A description in hwloc's words instead of the machine
-    #[arg(long, value_name = "TEXT", conflicts_with = "input")]
-    pub synthetic: Option<String>,
-}
-
 /// The process's whole life.
-pub fn main(arguments: &Arguments) -> ExitCode {
-    match run(arguments) {
+pub fn main() -> ExitCode {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gpu-node-exporter topology-child: {error}");
@@ -40,31 +22,27 @@ pub fn main(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> io::Result<()> {
+fn run() -> io::Result<()> {
     child::ignore_signals()?;
-    let (mut answers, _control, _shared) = child::inherited()?;
+    let (mut answers, mut control, _shared) = child::inherited()?;
     if let Err(error) = child::be_nice(NICE) {
         tracing::debug!(%error, "the topology process is as important as others");
     }
-    let origin = match (&arguments.input, &arguments.synthetic) {
-        (Some(file), _) => Origin::Xml(file.clone()),
-        (None, Some(text)) => Origin::Synthetic(text.clone()),
-        (None, None) => Origin::Live(arguments.files.clone()),
+    let (origin, xml) = match frame::read(&mut control).map_err(io::Error::other)? {
+        Some(Question::Machine(origin, xml)) => (origin, xml),
+        Some(Question::Links(root)) => {
+            return frame::write(&mut answers, &Ok::<_, String>(discover::links(&root)));
+        }
+        None => return Ok(()),
     };
-    if arguments.what == AskFor::Links {
-        return frame::write(&mut answers, &Ok::<_, String>(discover::links(&arguments.files)));
-    }
-    let xml = arguments.what == AskFor::Xml;
     let devices = match &origin {
         Origin::Live(root) => discover::links(root).addresses(),
         Origin::Xml(_) | Origin::Synthetic(_) => Vec::new(),
     };
-    let found = discover::discover(&origin)
-        .map(|Discovery { topology, xml: text }| MachineAnswer {
-            topology,
-            devices,
-            xml: xml.then_some(text),
-        })
-        .map_err(|error| error.to_string());
+    let found = discover::discover(&origin).map(|Discovery { topology, xml: text }| MachineAnswer {
+        topology,
+        devices,
+        xml: xml.then_some(text),
+    });
     frame::write(&mut answers, &found)
 }

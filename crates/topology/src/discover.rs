@@ -8,12 +8,14 @@ mod sysfs;
 
 use std::path::{Path, PathBuf};
 
-use super::answer::Links;
+use serde::{Deserialize, Serialize};
+
+use super::ask::Links;
 use host::Host;
-use model::topology::Topology;
+use model::topology::{DeviceKind, Topology};
 
 /// Where a topology comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// The machine whose files are below this root.
     Live(PathBuf),
@@ -28,24 +30,20 @@ pub const NO_MACHINE: &str = "no folder";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Discovery {
+pub(crate) struct Discovery {
     /// The machine.
     pub topology: Topology,
     /// The same in hwloc's own format.
     pub xml: String,
 }
 
-/// Why nothing was found.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct DiscoverError(String);
-
-/// Looks at all of it. The environment has to be that of [`super::ask`], which tells hwloc of the root.
-pub fn discover(origin: &Origin) -> Result<Discovery, DiscoverError> {
+/// Looks at all of it; an error says why nothing was found. The environment has to be that of [`super::ask`], which tells
+/// hwloc of the root.
+pub(crate) fn discover(origin: &Origin) -> Result<Discovery, String> {
     if let Origin::Live(root) = origin {
         check(root)?;
     }
-    let mut found = machine::read(origin).map_err(DiscoverError)?;
+    let mut found = machine::read(origin)?;
     if let Origin::Live(root) = origin {
         sysfs::complete(&Host::new(root), &mut found.topology);
     }
@@ -53,14 +51,26 @@ pub fn discover(origin: &Origin) -> Result<Discovery, DiscoverError> {
 }
 
 /// Whether there is a machine below this root at all: without its files hwloc makes one up, of one CPU.
-pub(super) fn check(root: &Path) -> Result<(), DiscoverError> {
+pub(super) fn check(root: &Path) -> Result<(), String> {
     let cpus = Host::new(root).path("/sys/devices/system/cpu");
-    if cpus.is_dir() { Ok(()) } else { Err(DiscoverError(format!("{NO_MACHINE} {}", cpus.display()))) }
+    if cpus.is_dir() { Ok(()) } else { Err(format!("{NO_MACHINE} {}", cpus.display())) }
 }
 
 /// Looks at links and network devices alone.
-pub fn links(root: &Path) -> Links {
+pub(crate) fn links(root: &Path) -> Links {
     sysfs::links(&Host::new(root))
+}
+
+/// What a PCI device is for, by its vendor and class; `None` if it is of no interest.
+fn kind(vendor: u32, class: u32) -> Option<DeviceKind> {
+    let nvidia = vendor == 0x10de;
+    match (class >> 8, class & 0xff) {
+        (0x03, _) if nvidia => Some(DeviceKind::Gpu),
+        (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
+        (0x02, _) => Some(DeviceKind::Network),
+        (0x01, _) => Some(DeviceKind::Storage),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,13 @@ pub fn addresses<'a>(mut addresses: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
+/// A bridge by its addresses from above, as `root port 0000:00:01.0 ▸ switch 0000:01:00.0`.
+pub fn bridge<'a>(root: bool, addresses: impl Iterator<Item = &'a str>) -> String {
+    let name = |at| if root && at == 0 { "root port" } else { "switch" };
+    let named = addresses.enumerate().map(|(at, address)| format!("{} {address}", name(at)));
+    named.collect::<Vec<_>>().join(" ▸ ")
+}
+
 /// State of a network device, as `up, 400 Gb/s`; empty for others and if unknown.
 pub fn network(device: &Device) -> String {
     let Some(network) = &device.network else { return String::new() };

@@ -7,6 +7,7 @@
 mod chase;
 mod mempolicy;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nix::sched::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
@@ -64,15 +65,11 @@ pub fn measure(topology: &Topology, host: &Host, mut progress: impl FnMut(&str))
         progress(&format!("memory of NUMA node {}", memory.index));
         let buffer = buffer(memory, host, bytes, alone, deadline);
         for cpus in &nodes {
-            let measured = match &buffer {
-                Ok(buffer) => from(&cpus.cpus, buffer, deadline),
-                Err(why) => Err(why.clone()),
-            };
-            let (nanoseconds, why) = match measured {
-                Ok(nanoseconds) => (Some(nanoseconds), None),
-                Err(why) => (None, Some(why)),
-            };
-            pairs.push(NodePair { cpu_node: cpus.index, memory_node: memory.index, nanoseconds, why });
+            let measured = buffer.as_ref().map_err(String::clone);
+            let measured = measured.and_then(|buffer| from(&cpus.cpus, buffer, deadline));
+            let (cpu_node, memory_node) = (cpus.index, memory.index);
+            let nanoseconds = measured.as_ref().ok().copied();
+            pairs.push(NodePair { cpu_node, memory_node, nanoseconds, why: measured.err() });
         }
     }
     Latency { buffer_bytes: bytes, cache_bytes: cache, pairs }
@@ -161,12 +158,8 @@ fn out_of_time() -> String {
 impl Latency {
     /// A line for each node's CPUs, a column for each node's memory.
     pub fn text(&self) -> String {
-        let mut memory: Vec<u32> = self.pairs.iter().map(|pair| pair.memory_node).collect();
-        memory.sort_unstable();
-        memory.dedup();
-        let mut cpus: Vec<u32> = self.pairs.iter().map(|pair| pair.cpu_node).collect();
-        cpus.sort_unstable();
-        cpus.dedup();
+        let memory: BTreeSet<u32> = self.pairs.iter().map(|pair| pair.memory_node).collect();
+        let cpus: BTreeSet<u32> = self.pairs.iter().map(|pair| pair.cpu_node).collect();
         let head: String = memory.iter().map(|node| format!("{:>12}", format!("memory {node}"))).collect();
         let mut out = format!("  {:<14}{head}\n", "");
         for cpu in cpus {
@@ -187,12 +180,11 @@ impl Latency {
             let cache = format::size(self.cache_bytes);
             out.push_str(&format!("  The L3 cache has {cache}: part of the loads came from there.\n"));
         }
-        let mut reported: Vec<(u32, &str)> = Vec::new();
+        let mut reported = BTreeSet::new();
         for pair in &self.pairs {
             if let Some(why) = &pair.why
-                && !reported.contains(&(pair.memory_node, why.as_str()))
+                && reported.insert((pair.memory_node, why))
             {
-                reported.push((pair.memory_node, why));
                 out.push_str(&format!("  CPUs of {}, memory {}: {why}\n", pair.cpu_node, pair.memory_node));
             }
         }

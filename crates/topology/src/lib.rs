@@ -4,7 +4,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod answer;
 pub mod ask;
 pub mod bind;
 pub mod child;

@@ -224,14 +224,9 @@ fn shares(topology: &Topology, joined: &[(Option<&DriverGpu>, GpuPlacement)]) ->
 fn nowhere(topology: &Topology, gpu: &DriverGpu) -> GpuPlacement {
     GpuPlacement {
         address: gpu.pci_address.clone(),
-        numa_node: None,
         cpus: topology.cpus.clone(),
         l3: place::l3_of(topology, &topology.cpus),
-        package: None,
-        root_port: None,
-        switch: None,
-        nic: None,
-        storage: None,
+        ..GpuPlacement::default()
     }
 }
 

@@ -5,14 +5,13 @@
 
 mod block;
 mod cores;
-mod legend;
 mod pci;
 
 use super::format;
-use super::map::Map;
+use super::map::{Map, ShareHolder};
 use super::text::title;
 use super::tree::{self, Branch, BranchKind};
-use block::{Block, bold_width, escape, fit, label, rect};
+use block::{Block, bold_width, escape, fit, label};
 use cores::Shares;
 
 /// Space inside a box and between boxes.
@@ -21,12 +20,16 @@ const PAD: f64 = 10.0;
 const HEAD: f64 = 20.0;
 /// Widest content of a NUMA node before it is wrapped.
 const WIDE: f64 = 560.0;
+/// Width of an entry.
+const ENTRY_WIDTH: f64 = 520.0;
+/// Height of an entry.
+const ENTRY_HEIGHT: f64 = 27.0;
 
 /// All of it.
 pub fn svg(map: &Map) -> String {
     let shares = Shares::new(map);
     let tree = tree::of(&map.topology);
-    let parts = alike(&tree.branches, &shares, map, 0.0);
+    let parts = alike(&tree.branches, &shares, 0.0);
     let columns = match parts.len() {
         few @ 0..=3 => few.max(1),
         many => (1..=many).find(|columns| columns * columns >= many).unwrap_or(many),
@@ -37,10 +40,10 @@ pub fn svg(map: &Map) -> String {
         rows.push(shares.grid(&tree.cores, WIDE));
     }
     if !tree.pci.is_empty() {
-        rows.push(pci::unplaced(&tree.pci, map, &shares, rows[0].width));
+        rows.push(pci::unplaced(&tree.pci, &shares, rows[0].width));
     }
     let wide = rows.iter().map(|row| row.width).fold(620.0, f64::max);
-    rows.push(legend::draw(map, &shares, wide));
+    rows.push(legend(&shares, wide));
     let body = Block::column(rows, PAD * 1.6);
     let (top, margin) = (64.0, 20.0);
     let (width, height) = (body.width.max(wide) + 2.0 * margin, body.height + top + margin);
@@ -63,25 +66,25 @@ pub fn svg(map: &Map) -> String {
 }
 
 /// Branches, all as wide as the widest of them; one alone at least as wide as `least`.
-fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, map: &Map, least: f64) -> Vec<Block> {
-    let natural = branches.iter().map(|branch| draw(branch, shares, map, 0.0).width);
+fn alike(branches: &[Branch<'_>], shares: &Shares<'_>, least: f64) -> Vec<Block> {
+    let natural = branches.iter().map(|branch| draw(branch, shares, 0.0).width);
     let alone = matches!(branches, [one] if !matches!(one.kind, BranchKind::L3(_)));
     let least = natural.fold(if alone { least } else { 0.0 }, f64::max);
-    branches.iter().map(|branch| draw(branch, shares, map, least)).collect()
+    branches.iter().map(|branch| draw(branch, shares, least)).collect()
 }
 
 /// A package, NUMA node or cache with all that is in it, at least as wide as `least`.
-fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map, least: f64) -> Block {
+fn draw(branch: &Branch<'_>, shares: &Shares<'_>, least: f64) -> Block {
     let mut rows = Vec::new();
     if !branch.branches.is_empty() {
-        let inner = alike(&branch.branches, shares, map, least - 2.0 * PAD);
+        let inner = alike(&branch.branches, shares, least - 2.0 * PAD);
         rows.push(Block::flow(inner, WIDE, PAD));
     }
     if !branch.cores.is_empty() {
         rows.push(shares.grid(&branch.cores, WIDE));
     }
     if !branch.pci.is_empty() {
-        rows.push(pci::draw(&branch.pci, map, shares));
+        rows.push(pci::draw(&branch.pci, shares));
     }
     let content = Block::column(rows, PAD);
     let (class, names) = names(branch);
@@ -91,11 +94,7 @@ fn draw(branch: &Branch<'_>, shares: &Shares<'_>, map: &Map, least: f64) -> Bloc
     let needed = shortest.map_or(0.0, |name| bold_width(name, 12.0));
     let room = content.width.max(needed).max(least - 2.0 * PAD);
     let name = names.iter().find(|name| bold_width(name, 12.0) <= room).or(shortest);
-    let (width, height) = (room + 2.0 * PAD, HEAD + content.height + 1.5 * PAD);
-    let mut body = rect(class, 0.0, 0.0, width, height, 6.0);
-    body.push_str(&label("name", PAD, 17.0, name.map_or("", String::as_str)));
-    body.push_str(&content.at(PAD, HEAD + 0.5 * PAD));
-    Block { width, height, body }
+    Block::named(class, name.map_or("", String::as_str), content, room)
 }
 
 /// Class of the box, and its label in forms from the longest to the shortest.
@@ -122,6 +121,60 @@ fn names(branch: &Branch<'_>) -> (&'static str, Vec<String>) {
             ("cache", forms(&[format!("L3 {}", group.index), format::size(group.size_bytes), cpus]))
         }
     }
+}
+
+/// Below the machine: who gets which CPUs and memory in as many columns as there is room for, and how to read the picture.
+fn legend(shares: &Shares<'_>, width: f64) -> Block {
+    let head = |text: &str| Block { width: 0.0, height: 18.0, body: label("h3", 0.0, 14.0, text) };
+    let line = |text: &str| Block {
+        width: 0.0,
+        height: 16.0,
+        body: label("note", 0.0, 12.0, &fit(text, 11.0, width)),
+    };
+    let mut rows = vec![head("Fair shares of the CPUs near each GPU")];
+    let entries: Vec<Block> =
+        shares.share_holders().map(|(number, holder)| entry(shares, number, holder)).collect();
+    if entries.is_empty() {
+        rows.push(line("No GPU was found."));
+    } else {
+        let columns = ((width / ENTRY_WIDTH) as usize).max(1);
+        rows.push(Block::table(by_column(entries, columns), columns, 0.0));
+    }
+    rows.push(line("A square is a core: its colour and number say whose share it is."));
+    if shares.share_holders().any(|(_, holder)| holder.share().shared) {
+        rows.push(line("÷N: N of them share the core, as there are fewer cores than GPUs or MIG devices."));
+    }
+    if !shares.map.left_over.is_empty() {
+        rows.push(line(&format!("Empty squares are near no GPU: CPUs {}", shares.map.left_over)));
+    }
+    for note in &shares.map.topology.notes {
+        rows.push(line(&format!("! {note}")));
+    }
+    Block::column(rows, PAD * 0.4)
+}
+
+/// In the order of columns, for a table that is filled by rows.
+fn by_column(entries: Vec<Block>, columns: usize) -> Vec<Block> {
+    let height = entries.len().div_ceil(columns);
+    let at = |place: usize| (place % columns) * height + place / columns;
+    let empty = Block { width: ENTRY_WIDTH, height: ENTRY_HEIGHT, body: String::new() };
+    (0..height * columns)
+        .map(|place| entries.get(at(place)).cloned().unwrap_or_else(|| empty.clone()))
+        .collect()
+}
+
+fn entry(shares: &Shares<'_>, number: usize, holder: &ShareHolder<'_>) -> Block {
+    let (share, place) = (holder.share(), &holder.gpu.place);
+    let mut parts = vec![holder.name(), format!("CPUs {}", share.cpus)];
+    if !share.memory_nodes.is_empty() {
+        parts.push(format!("memory {}", share.memory_nodes));
+    }
+    if let Some(near) = &place.nic {
+        parts.push(shares.map.nic(near));
+    }
+    let mut body = shares.mark(number, holder.label()).at(0.0, 2.0);
+    body.push_str(&label("small", 38.0, 17.0, &fit(&parts.join(" · "), 11.0, ENTRY_WIDTH - 52.0)));
+    Block { width: ENTRY_WIDTH, height: ENTRY_HEIGHT, body }
 }
 
 #[cfg(test)]

@@ -62,15 +62,13 @@ struct TreeWriter<'a> {
 enum Item<'a> {
     Branch(&'a Branch<'a>),
     Pci(&'a Pci<'a>),
-    /// Devices of which one is as the other.
-    Alike(Vec<&'a Device>),
 }
 
 impl TreeWriter<'_> {
     /// What is in a branch.
     fn inside(&mut self, branch: &Branch<'_>, before: &str) {
         let mut items: Vec<Item<'_>> = branch.branches.iter().map(Item::Branch).collect();
-        items.extend(alike(&branch.pci));
+        items.extend(branch.pci.iter().map(Item::Pci));
         self.items(items, before);
     }
 
@@ -84,8 +82,10 @@ impl TreeWriter<'_> {
             *self.out += &format!("{}{line}\n", self.paint.dim(&format!("{before}{fork}")));
             match item {
                 Item::Branch(branch) => self.inside(branch, &below),
-                Item::Pci(Pci::Bridge { below: devices, .. }) => self.items(alike(devices), &below),
-                _ => {}
+                Item::Pci(Pci::Bridge { below: pci, .. }) => {
+                    self.items(pci.iter().map(Item::Pci).collect(), &below);
+                }
+                Item::Pci(Pci::Devices(_)) => {}
             }
         }
     }
@@ -94,16 +94,15 @@ impl TreeWriter<'_> {
         match item {
             Item::Branch(branch) => fit(&self.branch(branch), room),
             Item::Pci(Pci::Bridge { root, addresses, .. }) => {
-                let name = |at: usize| if *root && at == 0 { "root port" } else { "switch" };
-                let named =
-                    addresses.iter().enumerate().map(|(at, address)| format!("{} {address}", name(at)));
-                fit(&named.collect::<Vec<_>>().join(" ▸ "), room)
+                fit(&format::bridge(*root, addresses.iter().copied()), room)
             }
-            Item::Pci(Pci::Device(device)) => self.device(device, room),
-            Item::Alike(devices) => {
-                let addresses = format::addresses(devices.iter().map(|device| &*device.address));
-                fit(&format!("{}  {addresses}", format::many(devices)), room)
-            }
+            Item::Pci(Pci::Devices(devices)) => match devices.as_slice() {
+                [device] => self.device(device, room),
+                same => {
+                    let addresses = format::addresses(same.iter().map(|device| &*device.address));
+                    fit(&format!("{}  {addresses}", format::many(same)), room)
+                }
+            },
         }
     }
 
@@ -157,24 +156,6 @@ impl TreeWriter<'_> {
 
 fn gpu_name(gpu: &MapGpu) -> String {
     printable(&gpu.name())
-}
-
-/// Neighbours that differ in nothing but their address, as the NVSwitches of a baseboard, take one line.
-fn alike<'a>(pci: &'a [Pci<'a>]) -> Vec<Item<'a>> {
-    let mut items: Vec<Item<'a>> = Vec::new();
-    for pci in pci {
-        let Pci::Device(device) = pci else {
-            items.push(Item::Pci(pci));
-            continue;
-        };
-        let plain = device.kind == DeviceKind::Nvswitch && !format::is_narrow(device);
-        match items.last_mut() {
-            Some(Item::Alike(devices)) if plain && devices[0].link == device.link => devices.push(device),
-            _ if plain => items.push(Item::Alike(vec![device])),
-            _ => items.push(Item::Pci(pci)),
-        }
-    }
-    items
 }
 
 fn count_cores(branch: &Branch<'_>) -> usize {

@@ -1,7 +1,8 @@
 //! The machine as a tree, for those who draw it: what holds which CPUs, and what is below which bridge.
 
+use super::format::is_narrow;
 use model::cpus::CpuSet;
-use model::topology::{Device, L3Group, NumaNode, Package, Topology};
+use model::topology::{Device, DeviceKind, L3Group, NumaNode, Package, Topology};
 
 /// What a branch is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,8 +44,8 @@ pub enum Pci<'a> {
         /// What is below.
         below: Vec<Pci<'a>>,
     },
-    /// A device.
-    Device(&'a Device),
+    /// A device, or several that differ in nothing but their address, as the NVSwitches of a baseboard.
+    Devices(Vec<&'a Device>),
 }
 
 /// The whole tree.
@@ -138,7 +139,13 @@ fn upstream(device: &Device) -> Vec<&str> {
 
 fn put_pci<'a>(among: &mut Vec<Pci<'a>>, above: &[&'a str], device: &'a Device, root: bool) {
     let Some((first, rest)) = above.split_first() else {
-        among.push(Pci::Device(device));
+        let plain = |device: &Device| device.kind == DeviceKind::Nvswitch && !is_narrow(device);
+        match among.last_mut() {
+            Some(Pci::Devices(same)) if plain(device) && plain(same[0]) && same[0].link == device.link => {
+                same.push(device);
+            }
+            _ => among.push(Pci::Devices(vec![device])),
+        }
         return;
     };
     for pci in among.iter_mut() {
@@ -212,17 +219,17 @@ mod tests {
             device(Storage, "d", Some(7), "", &[]),
         ];
         let tree = of(&topology);
-        assert_eq!(tree.pci, [Pci::Device(&topology.devices[3])], "a node that is not there is none");
+        assert_eq!(tree.pci, [Pci::Devices(vec![&topology.devices[3]])], "a node that is not there is none");
         let node = &tree.branches[0].branches[0];
         let lower = Pci::Bridge {
             root: false,
             addresses: vec!["up1"],
-            below: vec![Pci::Device(&topology.devices[0]), Pci::Device(&topology.devices[1])],
+            below: vec![Pci::Devices(vec![&topology.devices[0]]), Pci::Devices(vec![&topology.devices[1]])],
         };
         let upper = Pci::Bridge {
             root: true,
             addresses: vec!["rp", "up"],
-            below: vec![lower, Pci::Device(&topology.devices[2])],
+            below: vec![lower, Pci::Devices(vec![&topology.devices[2]])],
         };
         assert_eq!(node.pci, [upper]);
     }

@@ -181,12 +181,10 @@ mod tests {
         let of = |driver: &str, device: &str, cdi: &str| ClaimResource {
             cdi_devices: vec![CdiDevice { name: cdi.into() }],
             driver_name: driver.into(),
-            pool_name: "node".into(),
             device_name: device.into(),
         };
         let dynamic = DynamicResource {
             claim_name: "gpus".into(),
-            claim_namespace: "ml".into(),
             claim_resources: vec![
                 of("gpu.nvidia.com", "gpu-1", "k8s.gpu.nvidia.com/device=gpu-1"),
                 of("compute-domain.nvidia.com", "channel-0", "k8s.compute-domain.nvidia.com/channel=0"),

@@ -16,7 +16,7 @@ pub fn look(config: &Config) -> Finding {
         return Finding::new(TOPIC, Verdict::Note, "switched off (topology.enabled)".into());
     }
     let origin = Origin::Live(config.host.root.clone());
-    match Asker::new(Stderr::Null).all(&origin, false, &Stop::default()) {
+    match Asker::new(Stderr::Null, std::sync::Arc::default()).all(&origin, false, &Stop::default()) {
         Ok(all) => found(&all.topology),
         // A container without the host's files, as a rule.
         Err(error @ AskError::NotFound(_)) => Finding::new(TOPIC, Verdict::Note, error.to_string()),

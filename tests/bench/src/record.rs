@@ -47,22 +47,19 @@ impl Recording {
         let dir = tempfile::tempdir()?;
         let library = samplers::simulated(dir.path(), scenario)?;
         let orders = SamplerConfig { gpm: true, processes: Some(32), ..samplers::orders(&library) };
-        let (sampler, frames) = samplers::launch(program, orders)?;
-        let mut frames = std::io::BufReader::new(frames);
+        let (sender, messages) = std::sync::mpsc::channel();
+        let sampler = samplers::launch(program, orders, move |message| sender.send(message).is_ok())?;
         let (mut batches, mut slots) = (Vec::new(), Vec::new());
         let until = Instant::now() + lasts + Duration::from_secs(1);
         while Instant::now() < until {
-            match host::frame::read::<FromSampler>(&mut frames)? {
+            match messages.recv()?? {
                 Some(FromSampler::Batch(batch)) => batches.push(batch),
                 Some(FromSampler::Attached(slot)) => slots.push(slot),
                 Some(_) => {}
                 None => return Err("the sampler ended".into()),
             }
         }
-        // It ends only when what it still sends is read.
-        let drain = std::thread::spawn(move || std::io::copy(&mut frames, &mut std::io::sink()));
         samplers::end(vec![sampler])?;
-        drain.join().map_err(|_| "the reader panicked")??;
         slots.sort_by_key(|slot| slot.gpu.gpu);
         batches.sort_by_key(|batch| batch.taken);
         let begins = batches.first().ok_or("nothing was sent")?.taken;

@@ -2,13 +2,13 @@
 //! the driver's library.
 
 use std::error::Error;
-use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use host::child::{self, Environment, Running, Stderr};
-use host::inflight::Table;
+use host::child::{Environment, Stderr};
+use host::frame::FrameError;
+use host::supervise::{Launch, Supervised};
 use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
 
 use super::cost;
@@ -28,12 +28,6 @@ pub struct Options {
     binary: Option<PathBuf>,
 }
 
-/// A running sampler.
-pub struct Sampler {
-    running: Running,
-    _table: Table,
-}
-
 /// Runs and prints.
 pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let program = super::program(options.binary.as_ref())?;
@@ -46,8 +40,8 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     println!("samplers: PSS after {} s at default cadences, {}", options.seconds, library.display());
     let (one, slots) = start(&program, &library, &[], Vec::new())?;
     wait(lasts);
-    let together = cost::pss_mib(one.running.pid)?;
-    let cpu = cost::cpu_seconds(one.running.pid)?;
+    let together = cost::pss_mib(one.pid())?;
+    let cpu = cost::cpu_seconds(one.pid())?;
     end(vec![one])?;
     println!("  one process, {} workers        {together:8.1} MiB, {cpu:6.2} s of CPU", slots.len());
 
@@ -59,8 +53,8 @@ pub fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     wait(lasts);
     let mut sums = (0.0, 0.0);
     for sampler in &many {
-        sums.0 += cost::pss_mib(sampler.running.pid)?;
-        sums.1 += cost::cpu_seconds(sampler.running.pid)?;
+        sums.0 += cost::pss_mib(sampler.pid())?;
+        sums.1 += cost::cpu_seconds(sampler.pid())?;
     }
     end(many)?;
     println!("  {} processes, one worker each   {:8.1} MiB, {:6.2} s of CPU", slots.len(), sums.0, sums.1);
@@ -87,11 +81,16 @@ fn start(
     library: &Path,
     known: &[GpuSlot],
     avoid: Vec<usize>,
-) -> Result<(Sampler, Vec<GpuSlot>), Box<dyn Error>> {
+) -> Result<(Supervised, Vec<GpuSlot>), Box<dyn Error>> {
     let orders = SamplerConfig { known: known.to_vec(), avoid, ..orders(library) };
-    let (sampler, frames) = launch(program, orders)?;
     let (sender, attached) = std::sync::mpsc::channel();
-    std::thread::spawn(move || read(frames, &sender));
+    let sampler = launch(program, orders, move |message| {
+        if let Ok(Some(FromSampler::Attached(slot))) = message {
+            // The receiver is gone once all are attached; the frames are read all the same.
+            let _ = sender.send(slot);
+        }
+        true
+    })?;
     let mut found = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(30);
     while let Ok(slot) = attached.recv_timeout(Duration::from_secs(2)) {
@@ -122,32 +121,31 @@ pub fn orders(library: &Path) -> SamplerConfig {
     }
 }
 
-/// Starts a sampler; its frames are to be read.
-pub fn launch(program: &Path, orders: SamplerConfig) -> Result<(Sampler, File), Box<dyn Error>> {
-    let table = Table::create()?;
-    let (mut running, frames) =
-        child::start(program, &["sampler"], &Environment::default(), table.descriptor(), Stderr::Inherit)?;
-    let control = running.control.as_mut().ok_or("no control pipe")?;
-    host::frame::write(control, &ToSampler::Start(Box::new(orders)))?;
-    Ok((Sampler { running, _table: table }, frames))
-}
-
-fn read(frames: File, slots: &std::sync::mpsc::Sender<GpuSlot>) {
-    let mut frames = std::io::BufReader::new(frames);
-    while let Ok(Some(message)) = host::frame::read::<FromSampler>(&mut frames) {
-        if let FromSampler::Attached(slot) = message {
-            // The receiver is gone once all are attached; the frames are read all the same.
-            let _ = slots.send(slot);
-        }
-    }
+/// Starts a sampler, whose messages go to `deliver`.
+pub fn launch(
+    program: &Path,
+    orders: SamplerConfig,
+    deliver: impl FnMut(Result<Option<FromSampler>, FrameError>) -> bool + Send + 'static,
+) -> Result<Supervised, Box<dyn Error>> {
+    let launch = Launch {
+        program,
+        args: &["sampler"],
+        environment: &Environment::default(),
+        stderr: Stderr::Inherit,
+        children: None,
+        thread: "frames",
+    };
+    let mut sampler = Supervised::start(launch, deliver)?;
+    sampler.send(&ToSampler::Start(Box::new(orders)));
+    Ok(sampler)
 }
 
 /// Ends samplers.
-pub fn end(samplers: Vec<Sampler>) -> Result<(), Box<dyn Error>> {
+pub fn end(samplers: Vec<Supervised>) -> Result<(), Box<dyn Error>> {
     for mut sampler in samplers {
-        sampler.running.ask_to_end();
+        sampler.ask_to_end();
         let deadline = Instant::now() + Duration::from_secs(10);
-        while sampler.running.ended()?.is_none() {
+        while sampler.ended().is_none() {
             if Instant::now() > deadline {
                 return Err("a sampler does not end".into());
             }

@@ -36,7 +36,7 @@ fn every_recorded_path_means_what_it_says() {
         assert_eq!(found.pod_uid, case.pod_uid, "{name}");
         let container = found.container.as_ref();
         assert_eq!(container.map(|c| c.id.clone()), case.container, "{name}");
-        let runtime = container.and_then(|c| c.runtime).map(|runtime| runtime.name().to_owned());
+        let runtime = container.and_then(|c| c.runtime).map(str::to_owned);
         assert_eq!(runtime, case.runtime, "{name}");
         assert_eq!(found.job.as_ref().map(|job| job.id.clone()), case.job, "{name}");
         assert_eq!(found.job.as_ref().and_then(|job| job.step.clone()), case.step, "{name}");

@@ -76,9 +76,6 @@ pub struct DynamicResource {
     /// Name of the claim.
     #[prost(string, tag = "2")]
     pub claim_name: String,
-    /// Namespace of the claim.
-    #[prost(string, tag = "3")]
-    pub claim_namespace: String,
     /// What was given for it.
     #[prost(message, repeated, tag = "4")]
     pub claim_resources: Vec<ClaimResource>,
@@ -93,9 +90,6 @@ pub struct ClaimResource {
     /// Driver that gave it, as `gpu.nvidia.com`; empty before Kubernetes 1.31.
     #[prost(string, tag = "2")]
     pub driver_name: String,
-    /// Pool it is from, mostly the node; likewise.
-    #[prost(string, tag = "3")]
-    pub pool_name: String,
     /// Its name in the pool, as `gpu-0`; likewise.
     #[prost(string, tag = "4")]
     pub device_name: String,

@@ -41,7 +41,7 @@ pub struct NearestDevice {
 }
 
 /// Where a GPU sits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuPlacement {
     /// PCI address of the GPU.
     pub address: String,

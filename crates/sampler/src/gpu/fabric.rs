@@ -20,7 +20,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     if joined(info.state) {
         v.put(CALL, &m::gpu_fabric_status, (), info.status, ONE);
     }
-    let faults = faults(info.health_mask.unwrap_or(0));
+    let faults = faults(info.healthMask);
     if faults.is_empty() {
         v.unsupported(CALL, &feeds[1..2]);
     }
@@ -35,7 +35,7 @@ pub(super) fn rare(v: &mut Visit<'_>) {
     let Some(info) = v.read(CALL, &feeds, fabric::fabric_info) else { return };
     // Before it has joined, cluster and clique are not set.
     if joined(info.state) {
-        let info = FabricInfo { cluster_uuid: uuid(info.cluster), clique_id: info.clique.to_string() };
+        let info = FabricInfo { cluster_uuid: uuid(info.clusterUuid), clique_id: info.cliqueId.to_string() };
         v.rows.of(v.gpu).info(&m::gpu_fabric_info, info);
     }
 }
@@ -74,14 +74,8 @@ fn uuid(bytes: [u8; 16]) -> String {
     if bytes == [0; 16] {
         return String::new();
     }
-    let mut text = String::with_capacity(36);
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 #[cfg(test)]

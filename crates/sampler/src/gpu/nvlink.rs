@@ -29,16 +29,6 @@ const FAR_LINK: u32 = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
 /// Fields that are asked in calls of their own.
 pub(super) const ONE_BY_ONE: [u32; 3] = [COUNT, SPEED, FAR_LINK];
 
-/// A field of all links together: it counts KiB.
-macro_rules! total {
-    ($id:ident, $metric:ident, $direction:ident) => {
-        Field::new(field_id::$id, m::$metric.id(), KIBI, |rows, gpu, _, value| {
-            rows.of(gpu).put(&m::$metric, (Direction::$direction,), value)
-        })
-        .of(ALL_PARTS)
-    };
-}
-
 /// A field of one link; its number is the field's scope.
 macro_rules! of_link {
     ($id:ident, $metric:ident, $labels:expr, $scale:expr) => {
@@ -49,11 +39,12 @@ macro_rules! of_link {
     };
 }
 
+/// Fields of all links together.
 pub(super) static TOTALS: [Field; 4] = [
-    total!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, gpu_nvlink_bytes_total, Tx),
-    total!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, gpu_nvlink_bytes_total, Rx),
-    total!(NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, gpu_nvlink_raw_bytes_total, Tx),
-    total!(NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, gpu_nvlink_raw_bytes_total, Rx),
+    field!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, gpu_nvlink_bytes_total, (Direction::Tx,), KIBI),
+    field!(NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, gpu_nvlink_bytes_total, (Direction::Rx,), KIBI),
+    field!(NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, gpu_nvlink_raw_bytes_total, (Direction::Tx,), KIBI),
+    field!(NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, gpu_nvlink_raw_bytes_total, (Direction::Rx,), KIBI),
 ];
 
 /// The driver reads bytes of one link in one go and its errors in another (0.9 ms each on an H200); a call for
@@ -108,7 +99,7 @@ pub(super) fn once(v: &mut Visit<'_>) {
 pub(super) fn slow(v: &mut Visit<'_>) {
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
     if links(v, &totals).is_some() {
-        v.fields_of_parts(&TOTALS);
+        v.fields(&TOTALS.map(|field| field.of(ALL_PARTS)));
     }
     let Some(states) = states(v) else { return };
     for (link, up) in (0..).zip(&states) {
@@ -173,7 +164,7 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
     let Some(links) = links(v, &metrics) else { return };
     let fields: Vec<Field> =
         (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.of(link))).collect();
-    v.fields_of_parts(&fields);
+    v.fields(&fields);
     errors(v, links);
     sum_up(v, links);
     lane_errors(v, links);
@@ -359,14 +350,6 @@ fn lane_errors(v: &mut Visit<'_>, links: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::fields::RENUMBERED;
-
-    #[test]
-    fn fields_of_parts_are_none_that_drivers_renumber() {
-        for id in TOTALS.iter().chain(&OF_LINKS).map(Field::id).chain(ONE_BY_ONE) {
-            assert!(!RENUMBERED.contains(&id), "{id}");
-        }
-    }
 
     #[test]
     fn a_hidden_other_end_has_no_address() {

@@ -1,18 +1,16 @@
 //! PCIe errors, counted by the GPU and by the host's kernel.
 
-use std::io;
-
-use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::field_id;
 
 use super::ONE;
+use crate::driver::file_error;
 use crate::visit::{Field, Visit};
 use model::catalog::{self as m, AerSeverity, PcieError};
 use model::pci::kernel_address;
 
 macro_rules! error {
     ($id:ident, $error:ident) => {
-        field!(field_id::$id, gpu_pcie_errors_total, (PcieError::$error,), ONE)
+        field!($id, gpu_pcie_errors_total, (PcieError::$error,), ONE)
     };
 }
 
@@ -28,12 +26,7 @@ pub(super) static FIELDS: [Field; 12] = [
     error!(NVML_FI_DEV_PCIE_COUNT_UNSUPPORTED_REQ, UnsupportedRequest),
     error!(NVML_FI_DEV_PCIE_COUNT_LCRC_ERROR, Lcrc),
     error!(NVML_FI_DEV_PCIE_COUNT_LANE_ERROR, Lane),
-    Field::new(
-        field_id::NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER,
-        m::gpu_pcie_recoveries_total.id(),
-        ONE,
-        |rows, gpu, _, value| rows.of(gpu).put(&m::gpu_pcie_recoveries_total, (), value),
-    ),
+    field!(NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER, gpu_pcie_recoveries_total, (), ONE),
 ];
 
 /// The kernel's files of advanced error reporting. Reading one asks no device, but it is noted and measured
@@ -55,24 +48,15 @@ pub(super) fn rare(v: &mut Visit<'_>) {
         v.state.pci_address = address.map(|pci| kernel_address(&pci.bus_id));
     }
     let Some(address) = v.state.pci_address.clone() else { return };
-    let folder = v.state.host.path("/sys/bus/pci/devices").join(address);
+    let folder = v.shared.host.path("/sys/bus/pci/devices").join(address);
     for (name, severity) in AER {
         let path = folder.join(name);
-        let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(failure));
+        let text = v.read(name, &[metric.id()], |_| std::fs::read_to_string(path).map_err(file_error));
         let Some(text) = text else { continue };
         match total(&text) {
             Some(count) => v.put(name, metric, (severity,), count, ONE),
             None => v.unsupported(name, &[metric.id()]),
         }
-    }
-}
-
-/// A kernel or a virtual machine without the file does not count.
-fn failure(error: io::Error) -> NvmlError {
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NvmlError::NotSupported,
-        io::ErrorKind::PermissionDenied => NvmlError::NoPermission,
-        _ => NvmlError::OperatingSystem,
     }
 }
 

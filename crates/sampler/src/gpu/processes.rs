@@ -40,7 +40,7 @@ pub(super) fn normal(v: &mut Visit<'_>) {
 
 /// How many other processes there are, and each one up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
-    let most = v.state.max_processes;
+    let most = v.shared.config.processes;
     let graphics = foreign(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
     let mps = foreign(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
     let compute = match v.state.compute.clone() {
@@ -58,13 +58,13 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     let lists = [("mps", mps), ("compute", compute), ("graphics", graphics)];
     let Some(most) = most.filter(|_| lists.iter().any(|(_, list)| list.is_some())) else { return };
     let lists = lists.into_iter().map(|(kind, list)| (kind, list.unwrap_or_default()));
-    let (kept, left_out) = bounded(merged(lists), most);
+    let (kept, left_out) = bounded(merged(lists), most as usize);
     v.put(COMPUTE, &m::gpu_processes_dropped, (), left_out, ONE);
     let samples = utilization(v);
     for (pid, one) in kept {
         let process = Process { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), pid };
         if v.wants(&METRICS[..1]) {
-            let name = name(&v.state.host, pid);
+            let name = name(&v.shared.host, pid);
             for (gpu_instance, compute_instance) in &one.instances {
                 let id = |id: &Option<u32>| id.map(|id| id.to_string()).unwrap_or_default();
                 let info = ProcessInfo {
@@ -100,7 +100,7 @@ fn foreign(
 ) -> Option<Vec<NvmlProcess>> {
     let count = &m::gpu_processes;
     let mut feeds = vec![count.id()];
-    if v.state.max_processes.is_some() {
+    if v.shared.config.processes.is_some() {
         feeds.extend(METRICS);
     }
     let list = listed(v, call, &feeds, read)?;
@@ -116,7 +116,7 @@ fn listed(
     read: impl FnOnce(&Device<'static>) -> Result<Vec<NvmlProcess>, NvmlError>,
 ) -> Option<Vec<NvmlProcess>> {
     let mut list = v.read(call, feeds, read)?;
-    list.retain(|process| !v.state.is_canary(process.pid));
+    v.retain_foreign(&mut list);
     Some(list)
 }
 

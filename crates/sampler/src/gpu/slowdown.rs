@@ -16,13 +16,13 @@ pub(super) const BITS: u64 = 0x8 | 0x40 | 0x80;
 
 pub(super) static FIELDS: [Field; 2] = [
     field!(
-        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+        NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
         gpu_clock_event_seconds_total,
         (ClockEvent::HwThermalSlowdown,),
         NANO
     ),
     field!(
-        field_id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+        NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
         gpu_clock_event_seconds_total,
         (ClockEvent::HwPowerBrakeSlowdown,),
         NANO
@@ -36,7 +36,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         return;
     }
     let now = Mono::now();
-    let rarely = v.state.rare_interval;
+    let rarely = v.shared.config.intervals.rare;
     let known = std::mem::take(&mut v.state.slowdown);
     let current = |at: Mono| !known.seen && !known.again && now.since(at) < rarely;
     match known.read {

@@ -1,5 +1,7 @@
 //! Virtual GPUs on a virtualization host.
 
+use std::collections::HashMap;
+
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::vgpu::VmId;
 use nvml_wrapper::error::NvmlError;
@@ -29,7 +31,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     let since = v.state.vgpus_seen;
     let samples =
         v.read(UTILIZATION, &METRICS[2..3], |d| raw::utilization(d, since)).map(newest).unwrap_or_default();
-    if let Some(newest) = samples.iter().map(|sample| sample.stamp).max() {
+    if let Some(newest) = samples.values().map(|sample| sample.stamp).max() {
         v.state.vgpus_seen = newest;
     }
     for id in running {
@@ -39,7 +41,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         };
         let entity = Vgpu { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), vgpu_uuid: uuid.into() };
         one(v, id, &entity);
-        for sample in samples.iter().filter(|sample| sample.vgpu == id) {
+        if let Some(sample) = samples.get(&id) {
             for (engine, percent) in ENGINES.into_iter().zip(&sample.percent) {
                 let metric = &m::gpu_vgpu_utilization_ratio;
                 v.put_for(&entity, UTILIZATION, metric, (engine,), percent.clone(), PERCENT);
@@ -100,16 +102,9 @@ fn driver_version(version: String) -> String {
 }
 
 /// The newest sample of each virtual GPU.
-fn newest(samples: Vec<VgpuUtilization>) -> Vec<VgpuUtilization> {
-    let mut kept: Vec<VgpuUtilization> = Vec::new();
-    for sample in samples {
-        match kept.iter_mut().find(|known| known.vgpu == sample.vgpu) {
-            Some(known) if known.stamp < sample.stamp => *known = sample,
-            Some(_) => {}
-            None => kept.push(sample),
-        }
-    }
-    kept
+fn newest(mut samples: Vec<VgpuUtilization>) -> HashMap<u32, VgpuUtilization> {
+    samples.sort_by_key(|sample| sample.stamp);
+    samples.into_iter().map(|sample| (sample.vgpu, sample)).collect()
 }
 
 #[cfg(test)]
@@ -125,7 +120,7 @@ mod tests {
             percent: [(); 4].map(|()| SampleValue::U32(sm)),
         };
         let kept = newest(vec![sample(1, 10, 50), sample(2, 11, 20), sample(1, 12, 60), sample(1, 9, 1)]);
-        assert_eq!(kept, [sample(1, 12, 60), sample(2, 11, 20)]);
+        assert_eq!(kept, [(1, sample(1, 12, 60)), (2, sample(2, 11, 20))].into());
     }
 
     #[test]

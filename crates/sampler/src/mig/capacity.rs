@@ -3,7 +3,6 @@
 //! A GPU instance takes memory slices in a row, in one of the regions its profile allows, and as many compute slices as
 //! its profile has. Free compute slices are of no use where no profile finds its memory slices.
 
-use super::scan::Privileged;
 use super::{InstanceState, answered};
 use crate::raw::mig::{ProfileInfo, possible_placements, remaining_capacity};
 use crate::visit::{Scale, Visit};
@@ -19,20 +18,14 @@ pub struct Capacity {
 impl Capacity {
     /// Reads capacity by profile, and adds up slices. `instances` are all GPU instances, `None` if those without compute
     /// instances are not known: then the used slices are not known.
-    pub fn read(
-        &mut self,
-        v: &mut Visit<'_>,
-        privileged: &mut Privileged,
-        profiles: &[ProfileInfo],
-        instances: Option<&[InstanceState]>,
-    ) {
+    pub fn read(&mut self, v: &mut Visit<'_>, profiles: &[ProfileInfo], instances: Option<&[InstanceState]>) {
         const INFO: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
         const REMAINING: &str = "nvmlDeviceGetGpuInstanceRemainingCapacity";
         for profile in profiles {
             let name = || (ProfileName(profile.name.as_str().into()),);
             v.put(INFO, &m::gpu_mig_profile_capacity, name(), profile.instances, Scale::ONE);
             let (call, free) = ((REMAINING, profile.id), &m::gpu_mig_profile_free);
-            if let Some(count) = privileged.read(v, call, &[free.id()], |d| remaining_capacity(d, profile.id))
+            if let Some(count) = v.read_privileged(call, &[free.id()], |d| remaining_capacity(d, profile.id))
             {
                 v.put(call, free, name(), count, Scale::ONE);
             }
@@ -49,33 +42,28 @@ impl Capacity {
         };
         let used: u32 = instances.iter().filter_map(|i| i.slices).sum();
         v.put(INFO, &m::gpu_mig_slices_used, (), used, Scale::ONE);
-        if let Some(regions) = self.regions(v, privileged, profiles) {
-            let occupied: Vec<(u32, u32)> =
-                instances.iter().filter_map(|i| i.placement.map(|p| (p.start, p.size))).collect();
+        if let Some(regions) = self.regions(v, profiles) {
+            let occupied: Vec<(u32, u32)> = instances.iter().filter_map(|i| i.placement).collect();
             let free = slices.saturating_sub(used);
             let stranded = free - most_placeable(regions, &occupied, free);
             v.put(INFO, &m::gpu_mig_slices_unplaceable, (), stranded, Scale::ONE);
         }
     }
 
-    fn regions(
-        &mut self,
-        v: &mut Visit<'_>,
-        privileged: &mut Privileged,
-        profiles: &[ProfileInfo],
-    ) -> Option<&[PlacementRegion]> {
+    fn regions(&mut self, v: &mut Visit<'_>, profiles: &[ProfileInfo]) -> Option<&[PlacementRegion]> {
         if self.regions.is_none() {
             let feeds = [m::gpu_mig_slices_unplaceable.id()];
             let mut regions = Vec::new();
             for profile in profiles {
                 let call = ("nvmlDeviceGetGpuInstancePossiblePlacements_v2", profile.id);
                 let found = answered(v, |v| {
-                    privileged.read(v, call, &feeds, |d| possible_placements(d, profile.id))
+                    v.read_privileged(call, &feeds, |d| possible_placements(d, profile.id))
                 })??;
-                regions.extend(found.iter().map(|p| PlacementRegion {
-                    start: p.start,
-                    size: p.size,
-                    compute: profile.slices,
+                let compute = profile.slices;
+                regions.extend(found.iter().map(|(start, size)| PlacementRegion {
+                    start: *start,
+                    size: *size,
+                    compute,
                 }));
             }
             self.regions = Some(regions);

@@ -5,7 +5,6 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
 use super::{METRICS, PLACED, answered};
-use crate::driver::CallName;
 use crate::raw;
 use crate::raw::mig::{Placed, ProfileInfo, profile_info};
 use crate::visit::Visit;
@@ -31,34 +30,25 @@ pub struct Scan {
 }
 
 /// The identity of a layout: ids and UUIDs of the MIG devices, and the GPU instances.
-#[derive(Debug, PartialEq, Eq)]
-pub struct LayoutKey {
-    devices: Vec<(u32, u32, String)>,
-    placed: Option<Vec<Placed>>,
-}
+pub type LayoutKey = (Vec<(u32, u32, String)>, Option<Vec<Placed>>);
 
 impl Scan {
     pub fn key(&self) -> LayoutKey {
         let ids = |d: &MigHandle| (d.gpu_instance, d.compute_instance, d.uuid.clone());
         let mut devices: Vec<_> = self.devices.iter().map(ids).collect();
         devices.sort_unstable();
-        LayoutKey { devices, placed: self.placed.clone() }
+        (devices, self.placed.clone())
     }
 }
 
 /// Scans the GPU; `None` if a call failed. `vanished` is set if an instance went away meanwhile: then another scan is
 /// worth the time.
-pub fn scan(
-    v: &mut Visit<'_>,
-    profiles: &[ProfileInfo],
-    privileged: &mut Privileged,
-    vanished: &mut bool,
-) -> Option<Scan> {
+pub fn scan(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> Option<Scan> {
     let devices = devices(v, vanished)?;
     // Without profiles the driver cannot be asked for the instances of one.
     let placed = match profiles.is_empty() {
         true => None,
-        false => placed(v, profiles, privileged, vanished)?,
+        false => placed(v, profiles, vanished)?,
     };
     Some(Scan { devices, placed })
 }
@@ -87,17 +77,12 @@ fn devices(v: &mut Visit<'_>, vanished: &mut bool) -> Option<Vec<MigHandle>> {
 }
 
 /// Every GPU instance by id; `Some(None)` if the driver does not list them.
-fn placed(
-    v: &mut Visit<'_>,
-    profiles: &[ProfileInfo],
-    privileged: &mut Privileged,
-    vanished: &mut bool,
-) -> Option<Option<Vec<Placed>>> {
+fn placed(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> Option<Option<Vec<Placed>>> {
     let mut found = Vec::new();
     for profile in profiles {
         let call = ("nvmlDeviceGetGpuInstances", profile.id);
         let handles =
-            answered(v, |v| privileged.read(v, call, &PLACED, |d| raw::mig::gpu_instances(d, profile.id)))?;
+            answered(v, |v| v.read_privileged(call, &PLACED, |d| raw::mig::gpu_instances(d, profile.id)))?;
         // A profile without a list leaves holes.
         let Some(handles) = handles else { return Some(None) };
         for handle in handles {
@@ -137,38 +122,4 @@ pub fn profiles(v: &mut Visit<'_>, feeds: &[MetricId]) -> Option<Vec<ProfileInfo
         }
     }
     Some(known)
-}
-
-/// Calls that the driver answers to privileged users alone (CAP_SYS_ADMIN). Without that right the exporter publishes
-/// what the MIG devices themselves give; that is no failure. Holds whether this was logged: once a handle is enough.
-#[derive(Debug, Default)]
-pub struct Privileged(bool);
-
-impl Privileged {
-    /// As [`Visit::read`]; a call that is not permitted counts as unsupported.
-    pub fn read<T>(
-        &mut self,
-        v: &mut Visit<'_>,
-        call: impl Into<CallName>,
-        feeds: &[MetricId],
-        f: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
-    ) -> Option<T> {
-        let mut forbidden = false;
-        let call = call.into();
-        let answer = v.read(call, feeds, |d| match f(d) {
-            Err(NvmlError::NoPermission) => {
-                forbidden = true;
-                Err(NvmlError::NotSupported)
-            }
-            other => other,
-        });
-        if forbidden && !std::mem::replace(&mut self.0, true) {
-            tracing::info!(
-                "GPU {}: {} needs CAP_SYS_ADMIN: no placement and capacity of MIG instances",
-                v.gpu.gpu,
-                call.function
-            );
-        }
-        answer
-    }
 }

@@ -16,21 +16,6 @@ unsafe impl Send for EventSet {}
 // SAFETY: as above.
 unsafe impl Sync for EventSet {}
 
-/// An event as the driver sends it. The safe interface leaves out the instances and cuts unknown bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawEvent {
-    /// The device's handle, as a number: see [`handle_number`].
-    pub device: usize,
-    /// Bits of nvmlEventType*.
-    pub bits: u64,
-    /// What comes with it.
-    pub data: u64,
-    /// GPU instance.
-    pub gpu_instance: Option<u32>,
-    /// Compute instance.
-    pub compute_instance: Option<u32>,
-}
-
 /// The device's handle as a number, to be compared with that of an event.
 pub fn handle_number(device: &Device<'static>) -> usize {
     // SAFETY: the handle is only compared.
@@ -58,8 +43,9 @@ pub fn register(device: &Device<'static>, bits: u64, set: EventSet) -> Result<()
     nvml_try(unsafe { f(device.handle(), bits, set.0) })
 }
 
-/// Waits for an event, at most so many milliseconds; `None` if none came.
-pub fn wait(nvml: &Nvml, set: EventSet, milliseconds: u32) -> Result<Option<RawEvent>, NvmlError> {
+/// Waits for an event, at most so many milliseconds; `None` if none came. The safe interface leaves out the instances and
+/// cuts unknown bits.
+pub fn wait(nvml: &Nvml, set: EventSet, milliseconds: u32) -> Result<Option<nvmlEventData_t>, NvmlError> {
     let f = symbol(&nvml.lib().nvmlEventSetWait_v2)?;
     let mut data = nvmlEventData_t {
         device: std::ptr::null_mut(),
@@ -70,16 +56,7 @@ pub fn wait(nvml: &Nvml, set: EventSet, milliseconds: u32) -> Result<Option<RawE
     };
     // SAFETY: the set is the library's, and the struct is the one of this version of the function.
     match nvml_try(unsafe { f(set.0, &mut data, milliseconds) }) {
-        Ok(()) => {}
-        Err(NvmlError::Timeout) => return Ok(None),
-        Err(error) => return Err(error),
+        Err(NvmlError::Timeout) => Ok(None),
+        result => result.map(|()| Some(data)),
     }
-    let instance = |id: u32| (id != u32::MAX).then_some(id);
-    Ok(Some(RawEvent {
-        device: data.device as usize,
-        bits: data.eventType,
-        data: data.eventData,
-        gpu_instance: instance(data.gpuInstanceId),
-        compute_instance: instance(data.computeInstanceId),
-    }))
 }

@@ -1,15 +1,11 @@
-//! Field values of parts of a GPU: the wrapper always asks about part 0.
+//! Field values of a GPU and its parts: the wrapper always asks about part 0.
 
-use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::{NvmlError, nvml_try};
+use nvml_wrapper::{Device, FieldIdScheme};
 use nvml_wrapper_sys::bindings as sys;
 
 use super::symbol;
-
-/// Ids that newer drivers number otherwise than the bindings. The wrapper translates them; the call here
-/// does not.
-pub const RENUMBERED: std::ops::RangeInclusive<u32> = 251..=273;
 
 /// The scope of all parts together.
 pub const ALL_PARTS: u32 = u32::MAX;
@@ -19,12 +15,9 @@ pub fn values_at(
     device: &Device<'static>,
     fields: &[(u32, u32)],
 ) -> Result<Vec<Result<SampleValue, NvmlError>>, NvmlError> {
-    if fields.iter().any(|(id, _)| RENUMBERED.contains(id)) {
-        return Err(NvmlError::InvalidArg);
-    }
     let f = symbol(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
     let count = i32::try_from(fields.len()).map_err(|_| NvmlError::InvalidArg)?;
-    let mut entries = entries(fields);
+    let mut entries = entries(fields, device.nvml().field_id_scheme());
     // SAFETY: the handle is valid while the library is loaded, and `entries` holds `count` entries and the one behind
     // them that the driver looks at.
     nvml_try(unsafe { f(device.handle(), count, entries.as_mut_ptr()) })?;
@@ -35,7 +28,7 @@ pub fn values_at(
 /// 138 to 141 and 161 to 163) libnvidia-ml 580.159 looks at the entry behind the last, and writes into it if that
 /// is about the same field and link: past the end of an array without it. It passes over an entry that comes with
 /// an error. Seen on H200s, `docs/evidence/2026-11-22-h200/x2-field-values-past-the-end.md`.
-fn entries(fields: &[(u32, u32)]) -> Vec<sys::nvmlFieldValue_t> {
+fn entries(fields: &[(u32, u32)], scheme: FieldIdScheme) -> Vec<sys::nvmlFieldValue_t> {
     let entry = |id, part, code| sys::nvmlFieldValue_t {
         fieldId: id,
         scopeId: part,
@@ -45,8 +38,20 @@ fn entries(fields: &[(u32, u32)]) -> Vec<sys::nvmlFieldValue_t> {
         nvmlReturn: code,
         value: sys::nvmlValue_t { ullVal: 0 },
     };
-    let asked = fields.iter().map(|(id, part)| entry(*id, *part, sys::nvmlReturn_enum_NVML_SUCCESS));
+    let asked = fields
+        .iter()
+        .map(|(id, part)| entry(renumbered(*id, scheme), *part, sys::nvmlReturn_enum_NVML_SUCCESS));
     asked.chain([entry(0, 0, sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)]).collect()
+}
+
+/// The number by which the driver knows a field of the bindings: 580.82 and later have other numbers for some.
+fn renumbered(id: u32, scheme: FieldIdScheme) -> u32 {
+    match id {
+        _ if scheme == FieldIdScheme::V12 => id,
+        251..=255 => id + 18,
+        256..=273 => id - 5,
+        _ => id,
+    }
 }
 
 fn outcome(entry: &sys::nvmlFieldValue_t) -> Result<SampleValue, NvmlError> {
@@ -95,13 +100,20 @@ mod tests {
     #[test]
     fn behind_the_entries_is_one_that_the_driver_passes_over() {
         for fields in [vec![], vec![(138, 0)], (0..18).map(|link| (138, link)).collect()] {
-            let entries = entries(&fields);
+            let entries = entries(&fields, FieldIdScheme::V12);
             assert_eq!(entries.len(), fields.len() + 1);
             let (last, asked) = entries.split_last().unwrap();
             assert_ne!(last.nvmlReturn, 0);
             assert!(asked.iter().all(|entry| entry.nvmlReturn == 0));
             assert!(asked.iter().zip(&fields).all(|(entry, field)| (entry.fieldId, entry.scopeId) == *field));
         }
+    }
+
+    #[test]
+    fn a_newer_driver_is_asked_by_its_own_numbers() {
+        let ids = |scheme| [250, 251, 255, 256, 273, 274].map(|id| renumbered(id, scheme));
+        assert_eq!(ids(FieldIdScheme::V12), [250, 251, 255, 256, 273, 274]);
+        assert_eq!(ids(FieldIdScheme::V13Update1), [250, 269, 273, 251, 268, 274]);
     }
 
     #[test]

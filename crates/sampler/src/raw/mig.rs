@@ -6,10 +6,9 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper_sys::bindings::{self as sys, nvmlGpuInstance_t};
 
-use super::{struct_version, symbol};
+use super::{list, struct_version, symbol};
 
 /// Room for lists that are as long as a profile has instances or placements: no GPU has as many slices.
-/// The library trusts the caller to have room for all of them.
 const ROOM: usize = 64;
 
 /// A GPU instance profile.
@@ -26,19 +25,13 @@ pub struct ProfileInfo {
     pub multiprocessors: u32,
 }
 
-/// Where a GPU instance is or could be, in memory slices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Placement {
-    pub start: u32,
-    pub size: u32,
-}
-
 /// A GPU instance as the driver describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Placed {
     pub id: u32,
     pub profile: u32,
-    pub placement: Placement,
+    /// First memory slice and number of them.
+    pub placement: (u32, u32),
 }
 
 /// The library's handle of a GPU instance. One that was destroyed is refused by the library.
@@ -59,15 +52,14 @@ pub fn profile_info(device: &Device<'static>, number: u32) -> Result<ProfileInfo
     })
 }
 
-/// Where instances of a profile could be on an empty GPU. The wrapper's own function gives an empty list.
-pub fn possible_placements(device: &Device<'static>, profile: u32) -> Result<Vec<Placement>, NvmlError> {
+/// Where instances of a profile could be on an empty GPU: first memory slice and number of them. The wrapper's own
+/// function gives an empty list.
+pub fn possible_placements(device: &Device<'static>, profile: u32) -> Result<Vec<(u32, u32)>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2)?;
-    let mut list = [sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 }; ROOM];
-    let mut count = ROOM as u32;
+    let empty = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
     // SAFETY: as in `read!`; there is room for more placements than any profile has.
-    nvml_try(unsafe { f(device.handle(), profile, list.as_mut_ptr(), &mut count) })?;
-    let found = list.iter().take(count as usize);
-    Ok(found.map(|p| Placement { start: p.start, size: p.size }).collect())
+    let found = list(ROOM, empty, |list, count| unsafe { f(device.handle(), profile, list, count) })?;
+    Ok(found.into_iter().map(|p| (p.start, p.size)).collect())
 }
 
 /// Number of further instances of a profile that could be made now.
@@ -78,11 +70,10 @@ pub fn remaining_capacity(device: &Device<'static>, profile: u32) -> Result<u32,
 /// The GPU instances of a profile, those without compute instances too.
 pub fn gpu_instances(device: &Device<'static>, profile: u32) -> Result<Vec<GpuInstanceHandle>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetGpuInstances)?;
-    let mut list: [nvmlGpuInstance_t; ROOM] = [std::ptr::null_mut(); ROOM];
-    let mut count = ROOM as u32;
     // SAFETY: as in `read!`; there is room for more instances than any GPU has.
-    nvml_try(unsafe { f(device.handle(), profile, list.as_mut_ptr(), &mut count) })?;
-    Ok(list.iter().take(count as usize).map(|handle| GpuInstanceHandle(*handle)).collect())
+    let found =
+        list(ROOM, std::ptr::null_mut(), |list, count| unsafe { f(device.handle(), profile, list, count) })?;
+    Ok(found.into_iter().map(GpuInstanceHandle).collect())
 }
 
 /// Id, profile and placement of a GPU instance.
@@ -96,6 +87,6 @@ pub fn gpu_instance_info(device: &Device<'static>, instance: GpuInstanceHandle) 
     Ok(Placed {
         id: info.id,
         profile: info.profileId,
-        placement: Placement { start: info.placement.start, size: info.placement.size },
+        placement: (info.placement.start, info.placement.size),
     })
 }

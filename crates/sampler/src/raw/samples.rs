@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES, nvmlValue_t,
 };
 
-use super::symbol;
+use super::{list, symbol};
 use model::catalog::SampleBuffer;
 
 /// `nvmlSamplingType_t` of a buffer: power in milliwatts, utilization in percent.
@@ -44,22 +44,19 @@ pub fn newer_than(
     room: usize,
 ) -> Result<Vec<(u64, SampleValue)>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetSamples)?;
-    let mut buffer = vec![nvmlSample_t { timeStamp: 0, sampleValue: nvmlValue_t { ullVal: 0 } }; room];
+    let empty = nvmlSample_t { timeStamp: 0, sampleValue: nvmlValue_t { ullVal: 0 } };
     let mut value_type = 0;
-    let mut count = u32::try_from(room).unwrap_or(u32::MAX);
     // SAFETY: as in `read!`; the buffer has room for `count` samples.
-    let code = unsafe {
-        f(device.handle(), sampling_type(kind), since, &mut value_type, &mut count, buffer.as_mut_ptr())
-    };
-    match nvml_try(code) {
-        Ok(()) => {}
+    let found = list(room, empty, |buffer, count| unsafe {
+        f(device.handle(), sampling_type(kind), since, &mut value_type, count, buffer)
+    });
+    let found = match found {
         // None newer.
         Err(NvmlError::NotFound) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    }
+        found => found?,
+    };
     let value_type = SampleValueType::try_from(value_type)?;
-    buffer.truncate(count as usize);
-    buffer
+    found
         .into_iter()
         // A place that was not filled.
         .filter(|sample| sample.timeStamp > 0)

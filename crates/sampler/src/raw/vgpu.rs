@@ -2,29 +2,20 @@
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
-use nvml_wrapper::error::{NvmlError, nvml_try};
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::fields::typed;
-use super::symbol;
+use super::{list, symbol};
 
-/// Room for virtual GPUs that start between the two calls of a list.
-const HEADROOM: u32 = 8;
+/// More virtual GPUs than any GPU runs.
+const ROOM: usize = 1024;
 
 /// Numbers of the virtual GPUs that run on the GPU.
 pub fn active(device: &Device<'static>) -> Result<Vec<u32>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetActiveVgpus)?;
-    let mut count = 0;
-    // SAFETY: the handle is valid while the library is loaded; with a count of 0 nothing is written.
-    if counted(unsafe { f(device.handle(), &mut count, std::ptr::null_mut()) }, count)? == 0 {
-        return Ok(Vec::new());
-    }
-    count += HEADROOM;
-    let mut list = vec![0; count as usize];
-    // SAFETY: the list has room for `count` entries.
-    nvml_try(unsafe { f(device.handle(), &mut count, list.as_mut_ptr()) })?;
-    list.truncate(count as usize);
-    Ok(list)
+    // SAFETY: as in `read!`; the list has room for `count` entries.
+    list(ROOM, 0, |list, count| unsafe { f(device.handle(), count, list) })
 }
 
 /// What the engines did for one virtual GPU, in percent.
@@ -42,13 +33,6 @@ pub struct VgpuUtilization {
 pub fn utilization(device: &Device<'static>, since: u64) -> Result<Vec<VgpuUtilization>, NvmlError> {
     let f = symbol(&device.nvml().lib().nvmlDeviceGetVgpuUtilization)?;
     let mut kind = 0;
-    let mut count = 0;
-    // SAFETY: the handle is valid while the library is loaded; with a count of 0 no sample is written.
-    let code = unsafe { f(device.handle(), since, &mut kind, &mut count, std::ptr::null_mut()) };
-    if code == sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND || counted(code, count)? == 0 {
-        return Ok(Vec::new());
-    }
-    count += HEADROOM;
     let nothing = sys::nvmlValue_t { ullVal: 0 };
     let empty = sys::nvmlVgpuInstanceUtilizationSample_t {
         vgpuInstance: 0,
@@ -58,14 +42,12 @@ pub fn utilization(device: &Device<'static>, since: u64) -> Result<Vec<VgpuUtili
         encUtil: nothing,
         decUtil: nothing,
     };
-    let mut list = vec![empty; count as usize];
-    // SAFETY: the list has room for `count` entries.
-    let code = unsafe { f(device.handle(), since, &mut kind, &mut count, list.as_mut_ptr()) };
-    if code == sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND {
-        return Ok(Vec::new());
-    }
-    nvml_try(code)?;
-    list.truncate(count as usize);
+    // SAFETY: as in `read!`; the list has room for `count` entries.
+    let found = list(ROOM, empty, |list, count| unsafe { f(device.handle(), since, &mut kind, count, list) });
+    let found = match found {
+        Err(NvmlError::NotFound) => return Ok(Vec::new()),
+        found => found?,
+    };
     let sample = |s: sys::nvmlVgpuInstanceUtilizationSample_t| {
         let [sm, memory, encoder, decoder] =
             [s.smUtil, s.memUtil, s.encUtil, s.decUtil].map(|value| typed(kind, value));
@@ -75,16 +57,5 @@ pub fn utilization(device: &Device<'static>, since: u64) -> Result<Vec<VgpuUtili
             percent: [sm?, memory?, encoder?, decoder?],
         })
     };
-    list.into_iter().map(sample).collect()
-}
-
-/// More virtual GPUs than any GPU runs: a count that is no count takes no memory.
-const MOST: u32 = 4096;
-
-/// The length of a list from the call that asks for it.
-fn counted(code: sys::nvmlReturn_t, count: u32) -> Result<u32, NvmlError> {
-    match code {
-        sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE => Ok(count.min(MOST)),
-        code => nvml_try(code).map(|()| count.min(MOST)),
-    }
+    found.into_iter().map(sample).collect()
 }

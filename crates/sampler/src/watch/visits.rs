@@ -9,15 +9,15 @@ use std::time::Duration;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
 
-use super::{DeviceFacts, DeviceReading, WatchShared, WatchState, WatchTarget, Watching};
+use super::{DeviceFacts, DeviceReading, WatchShared, WatchState, WatchTarget};
 use crate::driver::{self, CallFailure, Caller};
 use crate::raw;
 use host::inflight::SlotWriter;
 use model::clock::Mono;
+use model::sync::lock;
 
 /// How often clocks and reasons are read while a check runs: they cost a microsecond.
 const OFTEN: Duration = Duration::from_millis(2);
@@ -44,12 +44,12 @@ pub(super) fn run(shared: &WatchShared, target: &WatchTarget, slot: SlotWriter) 
     match WatchedGpu::open(&mut caller, target) {
         Ok(gpu) => {
             let facts = gpu.facts(&mut caller);
-            shared.lock().facts = Some(facts);
+            lock(&shared.state).facts = Some(facts);
             shared.changed.notify_all();
             watch(shared, &gpu, &mut caller);
         }
         Err(text) => {
-            shared.lock().broken = Some(text);
+            lock(&shared.state).broken = Some(text);
             shared.changed.notify_all();
         }
     }
@@ -60,39 +60,38 @@ pub(super) fn run(shared: &WatchShared, target: &WatchTarget, slot: SlotWriter) 
 fn watch(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller) {
     let (mut often, mut seldom) = (Mono(0), Mono(0));
     loop {
-        let (watching, asked) = {
-            let mut state = shared.lock();
+        let (watching, link, asked) = {
+            let mut state = lock(&shared.state);
             loop {
                 let now = Mono::now();
                 if state.end {
                     return;
                 }
-                if state.asked > state.made || (state.watching.is_some() && now >= often) {
+                if state.asked > state.made || (state.watching && now >= often) {
                     break;
                 }
                 // Woken by each change; while a check runs also by time.
-                let left =
-                    if state.watching.is_some() { often.since(now) } else { Duration::from_secs(3600) };
+                let left = if state.watching { often.since(now) } else { Duration::from_secs(3600) };
                 state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             }
-            (state.watching, (state.asked > state.made).then_some(state.asked))
+            (state.watching, state.link, (state.asked > state.made).then_some(state.asked))
         };
         if let Some(asked) = asked {
             let reading = gpu.read(caller);
-            let mut state = shared.lock();
+            let mut state = lock(&shared.state);
             note_foreign(&mut state, reading.processes.as_ref());
             (state.reading, state.made) = (reading, asked);
             drop(state);
             shared.changed.notify_all();
         }
-        if let Some(watching) = watching {
+        if watching {
             let now = Mono::now();
             often = now + OFTEN;
             let all = now >= seldom;
             if all {
                 seldom = now + SELDOM;
             }
-            visit(shared, gpu, caller, watching, all);
+            visit(shared, gpu, caller, link, all);
         }
         // The costs are not used here, and must not pile up.
         caller.take_costs();
@@ -100,7 +99,7 @@ fn watch(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller) {
 }
 
 /// A visit while a check runs. Clocks, reasons and link count only if the GPU worked for us all the while.
-fn visit(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller, watching: Watching, all: bool) {
+fn visit(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller, link: bool, all: bool) {
     let work = shared.work.load(Ordering::Acquire);
     if work % 2 == 1 {
         let sm_clock = gpu.clock(caller, Clock::SM);
@@ -108,9 +107,9 @@ fn visit(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller, watching: 
         let reasons = caller
             .call("nvmlDeviceGetCurrentClocksEventReasons", || raw::clocks_event_reasons(&gpu.device))
             .ok();
-        let link = (watching == Watching::Link).then(|| gpu.link(caller)).flatten();
+        let link = link.then(|| gpu.link(caller)).flatten();
         if shared.work.load(Ordering::Acquire) == work {
-            let mut state = shared.lock();
+            let mut state = lock(&shared.state);
             let notes = &mut state.notes;
             notes.sm_clock = sm_clock.unwrap_or(notes.sm_clock);
             notes.memory_clock = memory_clock.unwrap_or(notes.memory_clock);
@@ -122,7 +121,7 @@ fn visit(shared: &WatchShared, gpu: &WatchedGpu, caller: &mut Caller, watching: 
     }
     if all {
         let processes = gpu.processes(caller);
-        note_foreign(&mut shared.lock(), processes.as_ref());
+        note_foreign(&mut lock(&shared.state), processes.as_ref());
     }
 }
 
@@ -166,52 +165,41 @@ impl WatchedGpu {
 
     fn facts(&self, caller: &mut Caller) -> DeviceFacts {
         let d = &self.device;
-        let number = |caller: &mut Caller, call: &'static str, f: &dyn Fn() -> Result<u32, NvmlError>| {
-            caller.call(call, f).unwrap_or(0)
-        };
-        let clock = |caller: &mut Caller, clock: Clock| {
-            let megahertz = caller.call("nvmlDeviceGetMaxClockInfo", || d.max_clock_info(clock));
-            f64::from(megahertz.unwrap_or(0)) * 1e6
-        };
+        let driver = caller.call("nvmlSystemGetDriverVersion", || self.nvml.sys_driver_version());
+        let vbios = caller.call("nvmlDeviceGetVbiosVersion", || d.vbios_version());
+        let ecc = caller.call("nvmlDeviceGetEccMode", || d.is_ecc_enabled());
+        let minor = caller.call("nvmlDeviceGetMinorNumber", || d.minor_number());
+        const CLOCK: &str = "nvmlDeviceGetMaxClockInfo";
+        const DEFAULT_LIMIT: &str = "nvmlDeviceGetPowerManagementDefaultLimit";
+        let mut number =
+            |call, f: &dyn Fn() -> Result<u32, NvmlError>| caller.call::<u32>(call, f).unwrap_or(0);
         DeviceFacts {
-            driver_version: caller
-                .call("nvmlSystemGetDriverVersion", || self.nvml.sys_driver_version())
-                .unwrap_or_default(),
-            vbios_version: caller.call("nvmlDeviceGetVbiosVersion", || d.vbios_version()).unwrap_or_default(),
-            max_sm_clock_hertz: clock(caller, Clock::SM),
-            max_memory_clock_hertz: clock(caller, Clock::Memory),
-            bus_width_bits: number(caller, "nvmlDeviceGetMemoryBusWidth", &|| d.memory_bus_width()),
-            max_link_generation: number(caller, "nvmlDeviceGetMaxPcieLinkGeneration", &|| {
-                d.max_pcie_link_gen()
-            }),
-            max_link_width: number(caller, "nvmlDeviceGetMaxPcieLinkWidth", &|| d.max_pcie_link_width()),
-            power_limit_milliwatts: number(caller, "nvmlDeviceGetEnforcedPowerLimit", &|| {
-                d.enforced_power_limit()
-            })
-            .into(),
-            default_power_limit_milliwatts: number(
-                caller,
-                "nvmlDeviceGetPowerManagementDefaultLimit",
-                &|| d.power_management_limit_default(),
-            )
-            .into(),
-            ecc: caller
-                .call("nvmlDeviceGetEccMode", || d.is_ecc_enabled())
-                .ok()
-                .map(|ecc| ecc.currently_enabled),
-            minor: caller.call("nvmlDeviceGetMinorNumber", || d.minor_number()).ok(),
+            driver_version: driver.unwrap_or_default(),
+            vbios_version: vbios.unwrap_or_default(),
+            max_sm_clock_hertz: f64::from(number(CLOCK, &|| d.max_clock_info(Clock::SM))) * 1e6,
+            max_memory_clock_hertz: f64::from(number(CLOCK, &|| d.max_clock_info(Clock::Memory))) * 1e6,
+            bus_width_bits: number("nvmlDeviceGetMemoryBusWidth", &|| d.memory_bus_width()),
+            max_link_generation: number("nvmlDeviceGetMaxPcieLinkGeneration", &|| d.max_pcie_link_gen()),
+            max_link_width: number("nvmlDeviceGetMaxPcieLinkWidth", &|| d.max_pcie_link_width()),
+            power_limit_milliwatts: number("nvmlDeviceGetEnforcedPowerLimit", &|| d.enforced_power_limit())
+                .into(),
+            default_power_limit_milliwatts: number(DEFAULT_LIMIT, &|| d.power_management_limit_default())
+                .into(),
+            ecc: ecc.ok().map(|ecc| ecc.currently_enabled),
+            minor: minor.ok(),
         }
     }
 
     fn read(&self, caller: &mut Caller) -> DeviceReading {
         let d = &self.device;
         // The expensive ones first: the last call sees the processes that came meanwhile.
-        let fields = REASONS.map(FieldId);
-        let values =
-            caller.call("nvmlDeviceGetFieldValues", || d.field_values_for(&fields)).unwrap_or_default();
+        let fields = REASONS.map(|id| (id, 0));
+        let values = caller
+            .call("nvmlDeviceGetFieldValues", || raw::fields::values_at(d, &fields))
+            .unwrap_or_default();
         let mut reason_ns = [None; 5];
         for (nanos, value) in reason_ns.iter_mut().zip(values) {
-            *nanos = value.and_then(|sample| sample.value).ok().and_then(unsigned);
+            *nanos = value.ok().and_then(unsigned);
         }
         let replays = caller.call("nvmlDeviceGetPcieReplayCounter", || d.pcie_replay_counter());
         let corrected = caller.call("nvmlDeviceGetTotalEccErrors", || {

@@ -1,14 +1,10 @@
 use std::io::Write;
 
 use super::*;
-use host::frame;
-use model::topology::LinkCapability;
-
-use crate::answer::DeviceState;
 
 /// An asker whose process is this shell script; descriptor 3 takes its answer.
 fn ask(asker: &mut Asker, script: &str) -> Result<Links, AskError> {
-    asker.ask_with(&["-c", script], &Environment::default(), &Stop::default())
+    asker.ask(&["-c", script], &Question::Links("/".into()), &Stop::default())
 }
 
 /// A script that gives these bytes as its answer, and the file they are in.
@@ -102,7 +98,7 @@ fn no_answer_is_waited_for_after_the_stop() {
     let stop = Stop::default();
     stop.stop();
     let mut asker = shell(PATIENT);
-    let asked = asker.ask_with::<Links>(&["-c", "exec sleep 600"], &Environment::default(), &stop);
+    let asked = asker.ask::<Links>(&["-c", "exec sleep 600"], &Question::Links("/".into()), &stop);
     assert!(matches!(asked, Err(AskError::Stopped)));
     if let Some(left) = asker.left {
         left.kill_and_wait();
@@ -111,11 +107,11 @@ fn no_answer_is_waited_for_after_the_stop() {
 
 #[test]
 fn hwloc_gets_another_root_alone() {
-    let names =
-        |origin: &Origin| environment(origin).with.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let names = |root: &str| {
+        environment(Some(Path::new(root))).with.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
     let fsroot = std::ffi::OsString::from("HWLOC_FSROOT");
-    assert!(!names(&Origin::Live("/".into())).contains(&fsroot));
-    assert!(names(&Origin::Live("/host".into())).contains(&fsroot));
-    let text = arguments(&Origin::Synthetic("pu:4".into()), AskFor::All).unwrap();
-    assert_eq!(text, ["topology-child", "--what=all", "--synthetic=pu:4"]);
+    assert!(!names("/").contains(&fsroot));
+    assert!(names("/host").contains(&fsroot));
+    assert!(Question::Machine(Origin::Synthetic("pu:4".into()), false).root().is_none());
 }

@@ -4,6 +4,19 @@ use super::{comment, comments, put, why};
 use crate::map::Map;
 use model::cpus::CpuSet;
 
+const KUBELET: &str = r#"
+# KubeletConfiguration. After a change of cpuManagerPolicy: drain the node, stop the kubelet, remove
+# /var/lib/kubelet/cpu_manager_state, start it.
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cpuManagerPolicy: static
+cpuManagerPolicyOptions:
+#   hardware threads of a core stay together; a request must then be a multiple of them
+  full-pcpus-only: "true"
+#   with Kubernetes 1.32 and later, and its feature gate, CPUs of one last-level cache are preferred:
+#   prefer-align-cpus-by-uncorecache: "true"
+"#;
+
 /// The settings.
 pub fn lines(out: &mut String, map: &Map) {
     let nodes = map.topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
@@ -21,28 +34,7 @@ pub fn lines(out: &mut String, map: &Map) {
             "This machine does not tell the NUMA node of every GPU: the kubelet has nothing to align them by.",
         );
     }
-    put(out, format_args!(""));
-    comments(
-        out,
-        "KubeletConfiguration. After a change of cpuManagerPolicy: drain the node, stop the kubelet, remove\n\
-         /var/lib/kubelet/cpu_manager_state, start it.",
-    );
-    put(
-        out,
-        format_args!(
-            "apiVersion: kubelet.config.k8s.io/v1beta1\n\
-             kind: KubeletConfiguration\n\
-             cpuManagerPolicy: static\n\
-             cpuManagerPolicyOptions:"
-        ),
-    );
-    comment(out, "  hardware threads of a core stay together; a request must then be a multiple of them");
-    put(out, format_args!("  full-pcpus-only: \"true\""));
-    comment(
-        out,
-        "  with Kubernetes 1.32 and later, and its feature gate, CPUs of one last-level cache are preferred:",
-    );
-    comment(out, "  prefer-align-cpus-by-uncorecache: \"true\"");
+    out.push_str(KUBELET);
     if nodes_known && nodes > 1 && within_a_node(map) {
         comment(
             out,

@@ -17,8 +17,6 @@ use model::topology::{Device, DeviceKind, L3Group, Network, NumaNode, Package, T
 
 /// Longest file that is read.
 const MOST: u64 = 16 << 20;
-/// NVIDIA's PCI vendor number.
-const NVIDIA: u16 = 0x10de;
 
 /// Reads the machine.
 pub(super) fn read(origin: &Origin) -> Result<Discovery, String> {
@@ -161,28 +159,16 @@ fn cores(hwloc: &Hwloc) -> Vec<CpuSet> {
     cores
 }
 
-/// What a PCI device is for; `None` if it is of no interest.
-fn kind(pci: &PCIDeviceAttributes, object: &TopologyObject) -> Option<DeviceKind> {
-    let nvidia = pci.vendor_id() == NVIDIA;
-    let nvswitch = object.subtype().is_some_and(|subtype| subtype.to_bytes() == b"NVSwitch");
-    match (pci.class_id() >> 8, pci.class_id() & 0xff) {
-        // hwloc knows one of a DGX-2 by its driver, where the device itself tells nothing.
-        _ if nvswitch => Some(DeviceKind::Nvswitch),
-        (0x03, _) if nvidia => Some(DeviceKind::Gpu),
-        (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
-        (0x02, _) => Some(DeviceKind::Network),
-        (0x01, _) => Some(DeviceKind::Storage),
-        _ => None,
-    }
-}
-
 fn address(pci: &PCIDeviceAttributes) -> String {
     format!("{:04x}:{:02x}:{:02x}.{:x}", pci.domain(), pci.bus_id(), pci.bus_device(), pci.function())
 }
 
 fn device(object: &TopologyObject) -> Option<Device> {
     let Some(ObjectAttributes::PCIDevice(pci)) = object.attributes() else { return None };
-    let kind = kind(pci, object)?;
+    // hwloc knows an NVSwitch of a DGX-2 by its driver, where the device itself tells nothing.
+    let nvswitch = object.subtype().is_some_and(|subtype| subtype.to_bytes() == b"NVSwitch");
+    let by_class = super::kind(pci.vendor_id().into(), pci.class_id().into());
+    let kind = if nvswitch { DeviceKind::Nvswitch } else { by_class? };
     let near = object.first_non_io_ancestor();
     let mut bridges: Vec<String> = object.ancestors().filter_map(bridge).collect();
     bridges.reverse();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::answer::{DeviceState, Links};
+use crate::ask::{DeviceState, Links};
 use host::Host;
 use model::cpus::CpuSet;
 use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
@@ -64,7 +64,9 @@ pub(super) fn links(host: &Host) -> Links {
     addresses.sort();
     let states = addresses.into_iter().filter_map(|address| {
         let folder = folder(host, &address);
-        let kind = kind(&folder)?;
+        // As hwloc's side sorts them; what it knows by the name of a driver is one of these as well.
+        let class = hexadecimal(&folder.join("class"))?;
+        let kind = super::kind(hexadecimal(&folder.join("vendor")).unwrap_or(0), class >> 8)?;
         (address.find(':') == Some(4) && !is_virtual_function(host, &address))
             .then(|| state(host, &address, kind))
     });
@@ -78,19 +80,6 @@ fn addresses(host: &Host) -> Vec<String> {
 
 fn folder(host: &Host, address: &str) -> PathBuf {
     host.path(DEVICES).join(address)
-}
-
-/// As hwloc's side sorts them; what it knows by the name of a driver is one of these as well.
-fn kind(folder: &Path) -> Option<DeviceKind> {
-    let nvidia = hexadecimal(&folder.join("vendor")) == Some(0x10de);
-    let class = hexadecimal(&folder.join("class"))?;
-    match (class >> 16, (class >> 8) & 0xff) {
-        (0x03, _) if nvidia => Some(DeviceKind::Gpu),
-        (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
-        (0x02, _) => Some(DeviceKind::Network),
-        (0x01, _) => Some(DeviceKind::Storage),
-        _ => None,
-    }
 }
 
 fn is_virtual_function(host: &Host, address: &str) -> bool {
@@ -149,10 +138,9 @@ fn network(host: &Host, folder: &Path) -> Network {
         names.next().unwrap_or_default()
     };
     let (interface, rdma) = (first("net"), first("infiniband"));
-    let ports = rdma_ports(host, &rdma);
     // Over Ethernet the interface knows more: the RDMA device is active without a peer.
-    let (up, bytes_per_second) = match ports {
-        Some(ports) if ports.infiniband || interface.is_empty() => (ports.up, ports.bytes_per_second),
+    let (up, bytes_per_second) = match rdma_state(host, &rdma) {
+        (infiniband, state) if infiniband || interface.is_empty() => state,
         _ => interface_state(host, &interface),
     };
     Network { interface, rdma, up, bytes_per_second }
@@ -171,29 +159,21 @@ fn interface_state(host: &Host, interface: &str) -> (Option<bool>, Option<f64>) 
     (Some(up), megabits.map(|megabits| megabits as f64 * 1e6 / 8.0))
 }
 
-struct Ports {
-    infiniband: bool,
-    up: Option<bool>,
-    bytes_per_second: Option<f64>,
-}
-
-/// All ports of an RDMA device together: up if one is, and the rate of the fastest that is.
-fn rdma_ports(host: &Host, rdma: &str) -> Option<Ports> {
-    if rdma.is_empty() {
-        return None;
-    }
+/// All ports of an RDMA device together: whether one is of InfiniBand, whether one is up, and the rate of the fastest that
+/// is.
+fn rdma_state(host: &Host, rdma: &str) -> (bool, (Option<bool>, Option<f64>)) {
+    let (mut infiniband, mut up, mut bytes_per_second) = (false, None, None);
     let folder = host.path("/sys/class/infiniband").join(rdma).join("ports");
-    let mut all = Ports { infiniband: false, up: None, bytes_per_second: None };
-    for port in children(&folder).iter().map(|port| folder.join(port)) {
-        all.infiniband |= line(&port.join("link_layer")).is_some_and(|layer| layer == "InfiniBand");
+    for port in children(&folder).iter().filter(|_| !rdma.is_empty()).map(|port| folder.join(port)) {
+        infiniband |= line(&port.join("link_layer")).is_some_and(|layer| layer == "InfiniBand");
         let Some(state) = line(&port.join("state")) else { continue };
         let active = state.ends_with("ACTIVE");
-        all.up = Some(active || all.up == Some(true));
+        up = Some(active || up == Some(true));
         if let Some(rate) = line(&port.join("rate")).filter(|_| active).and_then(|text| gigabits(&text)) {
-            all.bytes_per_second = Some(all.bytes_per_second.unwrap_or(0.0).max(rate * 1e9 / 8.0));
+            bytes_per_second = Some(bytes_per_second.unwrap_or(0.0_f64).max(rate * 1e9 / 8.0));
         }
     }
-    Some(all)
+    (infiniband, (up, bytes_per_second))
 }
 
 /// `400 Gb/sec (4X NDR)`.

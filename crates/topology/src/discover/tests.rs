@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use model::topology::{Device, DeviceKind, Link, LinkCapability, Network};
+use model::topology::{Device, Link, LinkCapability, Network};
 
 fn found(origin: Origin) -> Topology {
     discover(&origin).unwrap().topology
@@ -120,7 +120,7 @@ fn a_machine_without_caches_and_cores_says_so() {
 fn what_is_no_machine_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("no.xml");
-    let said = |origin| discover(&origin).unwrap_err().to_string();
+    let said = |origin| discover(&origin).unwrap_err();
     assert!(said(Origin::Xml(file.clone())).contains("no.xml"));
     fs::write(&file, "<topology version=\"2.0\"><object").unwrap();
     assert!(!said(Origin::Xml(file)).is_empty());

@@ -1,6 +1,6 @@
 //! Drawn parts with their sizes, put beside and below each other.
 
-use std::fmt::Write;
+use super::{HEAD, PAD};
 
 /// A drawn part, from its upper left corner.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +50,14 @@ impl Block {
         all
     }
 
+    /// In a box with a name, with room for content of this width at least.
+    pub fn named(class: &str, name: &str, content: Block, least: f64) -> Block {
+        let width = content.width.max(least) + 2.0 * PAD;
+        let height = HEAD + content.height + 1.5 * PAD;
+        let body = rect(class, 0.0, 0.0, width, height, 6.0) + &label("name", PAD, 17.0, name);
+        Block { width, height, body: body + &content.at(PAD, HEAD + 0.5 * PAD) }
+    }
+
     /// So many in a row.
     pub fn table(blocks: Vec<Block>, columns: usize, gap: f64) -> Block {
         let row = |row: &[Block]| {
@@ -88,11 +96,7 @@ pub fn bold_width(text: &str, size: f64) -> f64 {
 
 /// Text cut to about this width.
 pub fn fit(text: &str, size: f64, width: f64) -> String {
-    if width_of(text, size) <= width {
-        return text.to_owned();
-    }
-    let most = (width / (size * 0.56)).max(1.0) as usize;
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    host::terminal::fit(text, (width / (size * 0.56)).max(1.0) as usize)
 }
 
 /// Text escaped for XML, in an element or an attribute. Characters that XML has no form for are left out.
@@ -107,10 +111,7 @@ pub fn escape(text: &str) -> String {
             '\'' => out.push_str("&#39;"),
             '\u{fffe}' | '\u{ffff}' => {}
             c if c.is_control() => out.push(' '),
-            c => {
-                let written = out.write_char(c);
-                debug_assert!(written.is_ok());
-            }
+            c => out.push(c),
         }
     }
     out

@@ -23,13 +23,14 @@ const GAP: f64 = 3.0;
 
 /// Whose share is what.
 pub struct Shares<'a> {
+    pub map: &'a Map,
     share_holders: Vec<ShareHolder<'a>>,
 }
 
 impl<'a> Shares<'a> {
     /// Of all in the map.
     pub fn new(map: &'a Map) -> Shares<'a> {
-        Shares { share_holders: map.share_holders() }
+        Shares { map, share_holders: map.share_holders() }
     }
 
     /// All holders of a share, with its number.

@@ -2,9 +2,9 @@
 
 use super::block::{Block, bold_width, fit, label, rect, width_of};
 use super::cores::Shares;
-use super::{HEAD, PAD, WIDE};
+use super::{PAD, WIDE};
 use crate::format;
-use crate::map::{Map, MapGpu};
+use crate::map::MapGpu;
 use crate::tree::Pci;
 use model::topology::{Device, DeviceKind};
 
@@ -18,9 +18,9 @@ const GAP: f64 = 6.0;
 const ROW: f64 = 22.0;
 
 /// The tree below a NUMA node.
-pub fn draw(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>) -> Block {
+pub fn draw(pci: &[Pci<'_>], shares: &Shares<'_>) -> Block {
     let mut all = Block::default();
-    let lines: Vec<f64> = items(&mut all, pci, map, shares, STEP * 0.3);
+    let lines: Vec<f64> = items(&mut all, pci, shares, STEP * 0.3);
     let last = lines.iter().copied().fold(0.0, f64::max);
     let x = STEP * 0.3;
     all.body.insert_str(0, &format!("<path class=\"line\" d=\"M{x:.1} 0V{last:.1}\"/>"));
@@ -28,25 +28,17 @@ pub fn draw(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>) -> Block {
 }
 
 /// Devices of which the machine does not tell the node.
-pub fn unplaced(pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, least: f64) -> Block {
-    let tree = draw(pci, map, shares);
+pub fn unplaced(pci: &[Pci<'_>], shares: &Shares<'_>, least: f64) -> Block {
     let name = "The machine does not tell which NUMA node these are near";
-    let width = (tree.width.max(bold_width(name, 12.0)) + 2.0 * PAD).max(least);
-    let height = tree.height + HEAD + 1.5 * PAD;
-    let mut body = rect("node", 0.0, 0.0, width, height, 6.0);
-    body.push_str(&label("name", PAD, 17.0, name));
-    body.push_str(&tree.at(PAD, HEAD + 0.5 * PAD));
-    Block { width, height, body }
+    Block::named("node", name, draw(pci, shares), bold_width(name, 12.0).max(least - 2.0 * PAD))
 }
 
 /// Items below one another; where the lines to them are.
-fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f64) -> Vec<f64> {
+fn items(all: &mut Block, pci: &[Pci<'_>], shares: &Shares<'_>, x: f64) -> Vec<f64> {
     let mut lines = Vec::new();
-    let mut rest = pci;
-    while let Some(first) = rest.first() {
-        let alike = rest.iter().take_while(|other| is_alike(first, other)).count().max(1);
+    for item in pci {
         let y = if all.height > 0.0 { all.height + GAP } else { 2.0 };
-        match first {
+        match item {
             Pci::Bridge { root, addresses, below } => {
                 let middle = y + ROW / 2.0;
                 lines.push(middle);
@@ -55,11 +47,12 @@ fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f6
                 all.put(&bridge, x + STEP, y);
                 let inner = x + STEP * 1.6;
                 let from = y + ROW;
-                let to = items(all, below, map, shares, inner).into_iter().fold(from, f64::max);
+                let to = items(all, below, shares, inner).into_iter().fold(from, f64::max);
                 all.body.push_str(&format!("<path class=\"line\" d=\"M{inner:.1} {from:.1}V{to:.1}\"/>"));
             }
-            Pci::Device(one) => {
-                let (row, middle) = device(one, &rest[..alike], map, shares, x + LINK);
+            Pci::Devices(same) => {
+                let one = same[0];
+                let (row, middle) = device(same, shares, x + LINK);
                 let middle = y + middle;
                 lines.push(middle);
                 let (class, words) = match format::is_narrow(one) {
@@ -72,45 +65,25 @@ fn items(all: &mut Block, pci: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f6
                 all.put(&row, x + LINK, y);
             }
         }
-        rest = &rest[alike..];
     }
     lines
 }
 
-/// Whether one is as the other but for the address, so that one row is enough: the NVSwitches of a baseboard.
-fn is_alike(one: &Pci<'_>, other: &Pci<'_>) -> bool {
-    match (one, other) {
-        (Pci::Device(one), Pci::Device(other)) => {
-            one.kind == DeviceKind::Nvswitch && other.kind == DeviceKind::Nvswitch && one.link == other.link
-        }
-        _ => false,
-    }
-}
-
 fn bridge(root: bool, addresses: &[&str], x: f64) -> Block {
-    let name = |at: usize| if root && at == 0 { "root port" } else { "switch" };
-    let named: Vec<String> = addresses
-        .iter()
-        .enumerate()
-        .map(|(at, address)| format!("{} {}", name(at), short(address)))
-        .collect();
-    let name = fit(&named.join(" ▸ "), 11.0, WIDE - x);
+    let name = fit(&format::bridge(root, addresses.iter().copied().map(short)), 11.0, WIDE - x);
     let width = width_of(&name, 11.0) + 14.0;
     let body = rect("bridge", 0.0, 0.0, width, ROW, 4.0) + &label("small", 7.0, 15.0, &name);
     Block { width, height: ROW, body }
 }
 
 /// The row of a device, and where in it the line to it ends.
-fn device(device: &Device, same: &[Pci<'_>], map: &Map, shares: &Shares<'_>, x: f64) -> (Block, f64) {
-    if let Some(gpu) = map.gpu(&device.address) {
+fn device(same: &[&Device], shares: &Shares<'_>, x: f64) -> (Block, f64) {
+    let device = same[0];
+    if let Some(gpu) = shares.map.gpu(&device.address) {
         return (card(gpu, shares, WIDE - x), 16.0);
     }
-    let same: Vec<&Device> = same
-        .iter()
-        .filter_map(|pci| if let Pci::Device(device) = pci { Some(*device) } else { None })
-        .collect();
     let addresses = format::addresses(same.iter().map(|device| short(&device.address)));
-    let mut parts = vec![format::many(&same), addresses, format::network(device)];
+    let mut parts = vec![format::many(same), addresses, format::network(device)];
     parts.retain(|part| !part.is_empty());
     let text = fit(&parts.join(" · "), 11.0, WIDE - x - 14.0);
     let class = match device.kind {
