@@ -65,6 +65,21 @@ pub struct CanaryRun {
     pub end: RunEnd,
 }
 
+impl CanaryRun {
+    /// A run that was not begun.
+    pub fn unable(now: f64, reason: CanarySkip, text: String) -> CanaryRun {
+        CanaryRun {
+            began: now,
+            ended: now,
+            steps: Vec::new(),
+            device: None,
+            measured: Vec::new(),
+            gpu_seconds: 0.0,
+            end: RunEnd::Unable { reason, text },
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunEnd {
