@@ -9,9 +9,9 @@ use crate::abi::{LaunchArgs, TensorShape};
 use crate::checks;
 use crate::code;
 use crate::device::CudaDevice;
-use crate::report::{ChildReport, Measurement, RunRequest};
+use crate::report::{ChildReport, Measurement, RunEnd, RunRequest};
 use crate::session::cuda::{CudaDriver, Grid};
-use crate::session::errors::{Ended, Try, name};
+use crate::session::errors::{CudaError, Ended, Try, name};
 use crate::session::poll::Poll;
 use crate::session::{Arena, KernelsByName, Session, Spent, device, library};
 use host::inflight::SlotWriter;
@@ -78,15 +78,14 @@ impl<'a> RunSteps<'a> {
     }
 
     fn report_end(&mut self, ended: Ended) {
-        let report = match ended {
-            Ended::Fault(error) => {
-                let (step, code, call) = (self.step, error.code, error.call.to_owned());
-                ChildReport::Fault { step, code, name: name(code), call }
+        let end = match ended {
+            Ended::Fault(CudaError { code, call }) => {
+                RunEnd::Fault { step: self.step, code, name: name(code), call: call.to_owned() }
             }
-            Ended::Unable(reason, text) => ChildReport::Unable { reason, text },
-            Ended::Abandoned(text, pids) => ChildReport::Abandoned { text, pids },
+            Ended::Unable(reason, text) => RunEnd::Unable { reason, text },
+            Ended::Abandoned(text, pids) => RunEnd::Abandoned { text, pids },
         };
-        self.reports.send(&report);
+        self.reports.send(&ChildReport::Ended(end));
     }
 
     /// Makes a step, reported before and after.
