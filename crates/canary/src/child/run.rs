@@ -211,14 +211,14 @@ impl<'a> RunSteps<'a> {
             watch.begin(check.reads_link);
             let result = (check.measure)(session);
             let notes = watch.end();
-            let Some(result) = result? else { return Ok(()) };
+            let Some((found, mismatches)) = result? else { return Ok(()) };
             let after = run.look()?;
             run.reports.send(&ChildReport::Measured(Box::new(Measurement {
                 check: name,
                 gpu_seconds: session.spent.gpu,
                 wall_seconds: session.spent.wall,
-                found: result.found,
-                mismatches: result.mismatches,
+                found,
+                mismatches,
                 around: watch.around(before.as_ref(), &notes, after.as_ref()),
             })));
             Ok(())
