@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use canary::report::{CheckFigures, ChildReport, CudaDevice, Measurement, RunRequest};
+use canary::report::{CheckFigures, ChildReport, CudaDevice, Measurement, RunEnd, RunRequest};
 use host::child::{Environment, Stderr};
 use host::inflight::NODE_SLOT;
 use host::supervise::{Launch, Patience, Supervised};
@@ -195,7 +195,7 @@ impl Canary {
 
     fn unable(&self) -> (CanarySkip, &str) {
         let unable = self.heard.iter().find_map(|report| match report {
-            ChildReport::Unable { reason, text } => Some((*reason, text.as_str())),
+            ChildReport::Ended(RunEnd::Unable { reason, text }) => Some((*reason, text.as_str())),
             _ => None,
         });
         unable.unwrap_or_else(|| panic!("{:#?}", self.heard))
@@ -203,7 +203,7 @@ impl Canary {
 
     fn abandoned(&self) -> (&str, &[u32]) {
         let abandoned = self.heard.iter().find_map(|report| match report {
-            ChildReport::Abandoned { text, pids } => Some((text.as_str(), pids.as_slice())),
+            ChildReport::Ended(RunEnd::Abandoned { text, pids }) => Some((text.as_str(), pids.as_slice())),
             _ => None,
         });
         abandoned.unwrap_or_else(|| panic!("{:#?}", self.heard))
@@ -315,7 +315,7 @@ fn every_fault_is_reported_with_step_code_and_call_and_nothing_more_is_asked() {
         let step = format!("[[step]]\nfunction = \"cuLaunchKernel\"\nerror = {code}\n");
         let canary = Plan::new("L4", &step).run();
         let fault = canary.heard.iter().find_map(|report| match report {
-            ChildReport::Fault { step, code, name, call } => {
+            ChildReport::Ended(RunEnd::Fault { step, code, name, call }) => {
                 Some((*step, *code, name.as_str(), call.as_str()))
             }
             _ => None,
@@ -348,7 +348,7 @@ fn what_is_no_fault_of_the_gpu_is_reported_as_such() {
         let (skip, text) = canary.unable();
         assert_eq!(skip, reason, "{function} {code}: {text}");
         assert!(
-            !canary.heard.iter().any(|report| matches!(report, ChildReport::Fault { .. })),
+            !canary.heard.iter().any(|report| matches!(report, ChildReport::Ended(RunEnd::Fault { .. }))),
             "{function} {code}"
         );
     }

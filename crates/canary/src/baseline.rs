@@ -3,7 +3,6 @@
 //!
 //! One state file keeps it over restarts. The judge reads it and returns a [`BaselineUpdate`]; only the daemon applies updates.
 
-mod configuration;
 mod quantity;
 mod recent_runs;
 #[cfg(test)]
@@ -15,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::CudaDevice;
 use crate::stats;
-pub use configuration::{Configuration, DeviceKey, Model};
 use host::state::Document;
 use model::canary::Place;
 use model::catalog::{CanaryCheck, CanaryVerdict};
@@ -51,10 +49,8 @@ impl Document for BaselineStore {
 /// Clean samples of one place in one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Set {
-    key: DeviceKey,
-    configuration: Configuration,
-    /// When it was last added to, in seconds since 1970.
-    used: f64,
+    key: String,
+    configuration: String,
     /// By the name of the quantity, oldest first. Half of a double's digits are enough: they repeat to 1 in 100,000 at best.
     samples: BTreeMap<String, Vec<f32>>,
 }
@@ -62,17 +58,58 @@ struct Set {
 /// What a run adds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BaselineUpdate {
-    pub key: DeviceKey,
+    /// By [`key`].
+    pub key: String,
     /// When it ended, in seconds since 1970.
     pub at: f64,
-    /// `None` if the run ended before the device was known.
-    pub device: Option<(Configuration, Model)>,
+    /// By [`configuration`] and [`model`]; `None` if the run ended before the device was known.
+    pub device: Option<(String, String)>,
     /// Clean samples.
     pub clean: Vec<(Quantity, f64)>,
     /// Valid samples, clean or not.
     pub newest: Vec<(Quantity, f64)>,
     /// What valid samples said of each check.
     pub samples: Vec<(CanaryCheck, CanaryVerdict)>,
+}
+
+/// A place by what does not change over a reboot: NVML's index may, as the UUID of a MIG device does.
+pub fn key(place: &Place) -> String {
+    let uuid = &place.gpu.uuid;
+    match &place.instance {
+        Some(i) => format!("{uuid} {}/{} {}", i.gpu_instance, i.compute_instance, i.profile),
+        None => uuid.to_string(),
+    }
+}
+
+/// What a baseline holds for. Any change opens another one.
+pub fn configuration(device: &CudaDevice) -> String {
+    let of = (
+        device.compute_capability,
+        device.multiprocessors,
+        &device.driver_version,
+        &device.vbios_version,
+        device.power_limit_milliwatts,
+        device.ecc,
+        device.code_checksum,
+        device.max_sm_clock_hertz as u64,
+        device.max_memory_clock_hertz as u64,
+        (device.max_link_generation, device.max_link_width),
+        used_power(device),
+    );
+    format!("{of:?}")
+}
+
+/// What GPUs have in common whose rates should be alike.
+pub fn model(place: &Place, device: &CudaDevice) -> String {
+    let profile = place.instance.as_ref().map_or("", |i| &i.profile);
+    let (power, code) = (device.power_limit_milliwatts, device.code_checksum);
+    format!("{:?}", (&device.name, profile, power, code, used_power(device)))
+}
+
+/// Device memory that the checks use, for rates depend on it. By whole powers of two: how much there is to use differs a
+/// little from run to run where memory is scarce.
+fn used_power(device: &CudaDevice) -> u32 {
+    device.used_bytes.checked_ilog2().unwrap_or(0)
 }
 
 /// The newest figures of the other places of the same model.
@@ -105,74 +142,60 @@ impl Siblings {
 
 impl BaselineStore {
     /// The reference of a device in a configuration; `None` while too little is known.
-    pub fn reference(
-        &self,
-        key: &DeviceKey,
-        configuration: &Configuration,
-        quantity: Quantity,
-    ) -> Option<Reference> {
-        let samples = self.set(key, configuration)?.samples.get(quantity.name)?;
+    pub fn reference(&self, key: &str, configuration: &str, quantity: Quantity) -> Option<Reference> {
+        let samples = self.samples(key, configuration, quantity);
         let samples: Vec<f64> = samples.iter().copied().map(f64::from).collect();
         let spread = stats::spread(&samples)?;
         (samples.len() >= NEEDED).then_some(Reference { quantity, spread, count: samples.len() })
     }
 
     /// How many clean samples there are.
-    pub fn count(&self, key: &DeviceKey, configuration: &Configuration, quantity: Quantity) -> usize {
-        self.set(key, configuration).and_then(|set| set.samples.get(quantity.name)).map_or(0, Vec::len)
+    pub fn count(&self, key: &str, configuration: &str, quantity: Quantity) -> usize {
+        self.samples(key, configuration, quantity).len()
     }
 
     /// What the last valid samples of a check said, oldest first: in this configuration, and not in the future.
-    pub fn recent(
-        &self,
-        key: &DeviceKey,
-        configuration: &Configuration,
-        check: CanaryCheck,
-        now: f64,
-    ) -> Vec<RecentSample> {
-        let recent =
-            self.recent_runs_of(key).filter(|recent| recent.configuration.as_ref() == Some(configuration));
-        let recent = recent.and_then(|recent| recent.recent.get(&check)).into_iter().flatten();
+    pub fn recent(&self, key: &str, configuration: &str, check: CanaryCheck, now: f64) -> Vec<RecentSample> {
+        let runs = self.recent_runs_of(key).filter(|runs| runs.configuration == configuration);
+        let recent = runs.and_then(|runs| runs.recent.get(&check)).into_iter().flatten();
         // A clock that was set back leaves samples from the future: their distance in time means nothing.
         recent.filter(|recent| recent.at <= now).copied().collect()
     }
 
     /// The newest wrong results there, by check.
-    pub fn wrong(&self, key: &DeviceKey) -> &[PastWrong] {
+    pub fn wrong(&self, key: &str) -> &[PastWrong] {
         self.recent_runs_of(key).map_or(&[], |recent| &recent.wrong)
     }
 
     /// The newest figures of the other places of this model.
     pub fn siblings(&self, place: &Place, device: &CudaDevice) -> Siblings {
-        let key = DeviceKey::of(place);
-        let model = Model::of(place, device);
-        let others = self
-            .recent_runs
-            .iter()
-            .filter(|recent| recent.key != key && recent.model.as_ref() == Some(&model));
+        let (key, model) = (key(place), model(place, device));
+        let others = self.recent_runs.iter().filter(|recent| recent.key != key && recent.model == model);
         let figures = others.flat_map(|recent| &recent.newest);
         Siblings::by_name(figures.map(|(name, value)| (name.as_str(), f64::from(*value))))
     }
 
     /// Adds the samples of a run.
     pub fn apply(&mut self, update: BaselineUpdate) {
+        // Moved to the end: the front is what was longest without a run.
         if let Some((configuration, _)) = update.device.as_ref().filter(|_| !update.clean.is_empty()) {
-            let set = self.set_to_fill(&update.key, configuration, update.at);
-            for (quantity, value) in &update.clean {
-                let value = *value as f32;
-                if !value.is_finite() || value <= 0.0 {
-                    continue;
-                }
-                let samples = set.samples.entry(quantity.name.to_owned()).or_default();
+            let (key, configuration) = (update.key.clone(), configuration.clone());
+            let at = self.sets.iter().position(|set| set.key == key && set.configuration == configuration);
+            let mut set = match at {
+                Some(at) => self.sets.remove(at),
+                None => Set { key, configuration, samples: BTreeMap::new() },
+            };
+            let clean = update.clean.iter().map(|(quantity, value)| (quantity.name, *value as f32));
+            for (name, value) in clean.filter(|(_, value)| value.is_finite() && *value > 0.0) {
+                let samples = set.samples.entry(name.to_owned()).or_default();
                 samples.push(value);
                 samples.drain(..samples.len().saturating_sub(KEPT));
             }
+            self.sets.push(set);
         }
-        let at = self.recent_runs.iter().position(|recent| recent.key == update.key);
-        // Moved to the end: the front is what was longest without a run.
-        let mut recent = match at {
+        let mut recent = match self.recent_runs.iter().position(|recent| recent.key == update.key) {
             Some(at) => self.recent_runs.remove(at),
-            None => RecentRuns::new(update.key.clone()),
+            None => RecentRuns { key: update.key.clone(), ..RecentRuns::default() },
         };
         recent.apply(update);
         self.recent_runs.push(recent);
@@ -183,7 +206,6 @@ impl BaselineStore {
     /// may have written it.
     pub fn sanitized(mut self) -> BaselineStore {
         for set in &mut self.sets {
-            set.used = if set.used.is_finite() { set.used } else { 0.0 };
             for samples in set.samples.values_mut() {
                 samples.retain(|sample| sample.is_finite() && *sample > 0.0);
                 samples.drain(..samples.len().saturating_sub(KEPT));
@@ -194,42 +216,26 @@ impl BaselineStore {
         self
     }
 
-    fn set(&self, key: &DeviceKey, configuration: &Configuration) -> Option<&Set> {
-        self.sets.iter().find(|set| set.key == *key && set.configuration == *configuration)
+    fn samples(&self, key: &str, configuration: &str, quantity: Quantity) -> &[f32] {
+        let set = self.sets.iter().find(|set| set.key == key && set.configuration == configuration);
+        set.and_then(|set| set.samples.get(quantity.name)).map_or(&[], Vec::as_slice)
     }
 
-    fn set_to_fill(&mut self, key: &DeviceKey, configuration: &Configuration, at: f64) -> &mut Set {
-        let found = self.sets.iter().position(|set| set.key == *key && set.configuration == *configuration);
-        let mut set = match found {
-            Some(found) => self.sets.remove(found),
-            None => Set {
-                key: key.clone(),
-                configuration: configuration.clone(),
-                used: at,
-                samples: BTreeMap::new(),
-            },
-        };
-        set.used = at;
-        self.sets.push(set);
-        let last = self.sets.len() - 1;
-        &mut self.sets[last]
-    }
-
-    fn recent_runs_of(&self, key: &DeviceKey) -> Option<&RecentRuns> {
-        self.recent_runs.iter().find(|recent| recent.key == *key)
+    fn recent_runs_of(&self, key: &str) -> Option<&RecentRuns> {
+        self.recent_runs.iter().find(|recent| recent.key == key)
     }
 
     /// Drops what was longest without a run: configurations of a place, then of all places.
     fn trim(&mut self) {
-        let mut seen: BTreeMap<DeviceKey, usize> = BTreeMap::new();
-        let mut keep: Vec<bool> = Vec::with_capacity(self.sets.len());
-        for set in self.sets.iter().rev() {
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        self.sets.reverse();
+        self.sets.retain(|set| {
             let of_place = seen.entry(set.key.clone()).or_default();
             *of_place += 1;
-            keep.push(*of_place <= CONFIGURATIONS && keep.len() < SETS);
-        }
-        let mut keep = keep.into_iter().rev();
-        self.sets.retain(|_| keep.next().unwrap_or(false));
+            *of_place <= CONFIGURATIONS
+        });
+        self.sets.truncate(SETS);
+        self.sets.reverse();
         self.recent_runs.drain(..self.recent_runs.len().saturating_sub(SETS));
     }
 }

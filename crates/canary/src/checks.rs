@@ -19,22 +19,32 @@ mod tensor;
 mod transform;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use sampler::watch::Around;
 use serde::{Deserialize, Serialize};
 
+// Each check takes these by `use super::*`.
+use crate::abi::{BadWords, Pattern, SmStamp};
 use crate::baseline::Quantity;
-use crate::sample::RunContext;
-use crate::sample::Sample;
+use crate::format::{self, bytes_per_second, counted, percent, seconds};
+use crate::reference;
+use crate::roofline;
 use crate::sample::clocks::Clock;
+use crate::sample::reasons::Reasons;
+use crate::sample::{RunContext, Sample};
 use crate::session::Session;
-use crate::session::errors::Try;
-use crate::session::tally::Mismatches;
-use model::catalog::{CanaryCheck, CanaryStep, CanaryVerdict};
+use crate::session::cuda::{
+    CudaDriver, CudaFunction, CudaResult, CudaStream, DeviceSlice, Grid, Pinned, PinnedPart,
+};
+use crate::session::errors::{CudaError, Ended, Try};
+use crate::session::tally::{Mismatch, Mismatches, WrongResults};
+use crate::stats::{self, Sm};
+use model::canary::Rate;
+use model::catalog::{BadSmKind, CanaryCheck, CanarySkip, CanaryStep, CanaryVerdict, RateAgainst};
+use model::clock::Mono;
 pub use overlap::{Overlap, overlap_bound};
 pub use transform::{TRANSFORM_LIMIT, Transform};
-
-use crate::stats::{self, Sm};
 
 /// Everything about one check.
 pub struct Check {
@@ -53,6 +63,8 @@ pub struct Check {
     pub judge: Judge,
 }
 
+/// The figures of a check, and its wrong results.
+pub type CheckResult = (CheckFigures, Mismatches);
 type Measure = fn(&mut Session<'_>) -> Try<Option<CheckResult>>;
 type Judge = fn(&RunContext<'_>, &Measurement, &Clock) -> Sample;
 
@@ -101,13 +113,6 @@ pub fn kernels() -> BTreeSet<&'static str> {
 /// The check that a step belongs to. The driver's steps are those of `init`.
 pub fn of_step(step: CanaryStep) -> CanaryCheck {
     CHECKS.into_iter().find(|check| check.step == step).map_or(CanaryCheck::Init, |check| check.name)
-}
-
-/// What a check found.
-#[derive(Debug)]
-pub struct CheckResult {
-    pub found: CheckFigures,
-    pub mismatches: Mismatches,
 }
 
 /// What a check measured, and what NVML reported meanwhile.

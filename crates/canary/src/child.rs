@@ -13,7 +13,7 @@ use std::io;
 use std::process::ExitCode;
 
 use crate::interlock;
-use crate::report::ChildReport;
+use crate::report::{ChildReport, RunEnd};
 use crate::request::RunRequest;
 use crate::session::poll::{ControlPipe, Poll};
 use host::child;
@@ -82,7 +82,7 @@ fn run() -> io::Result<()> {
 
 /// Ends a run that cannot begin.
 fn unable(reports: &mut ReportWriter, reason: CanarySkip, text: String) -> io::Result<()> {
-    reports.send(&ChildReport::Unable { reason, text });
+    reports.send(&ChildReport::Ended(RunEnd::Unable { reason, text }));
     reports.send(&ChildReport::Done { gpu_seconds: 0.0 });
     Ok(())
 }

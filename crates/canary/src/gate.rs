@@ -50,209 +50,145 @@ pub struct Condition {
 
 /// The reason that keeps the canary away, if one does: the first in the list.
 pub fn refusal(conditions: &[Condition]) -> Option<CanarySkip> {
-    conditions.iter().find_map(|condition| match condition.allows {
-        Allows::No(reason) => Some(reason),
-        Allows::Yes | Allows::NotChecked(_) => None,
-    })
+    conditions.iter().find_map(|one| if let Allows::No(reason) = one.allows { Some(reason) } else { None })
+}
+
+/// How a condition is, and what that allows.
+type Finding = (String, Allows);
+
+fn yes(found: impl Into<String>) -> Finding {
+    (found.into(), Allows::Yes)
+}
+
+fn no(reason: CanarySkip, found: impl Into<String>) -> Finding {
+    (found.into(), Allows::No(reason))
+}
+
+fn unchecked(why: impl Into<String>) -> Finding {
+    (String::new(), Allows::NotChecked(why.into()))
 }
 
 /// All conditions, the gravest first. The GPU must have been without work for `idle_for`.
 pub fn conditions(facts: &GateFacts, idle_for: Duration) -> Vec<Condition> {
-    let mut list = vec![
-        when("the driver is not released", facts.released, CanarySkip::Released, "it is released", "in use"),
-        refused_by("the GPU answers", &facts.state, "it does"),
-        fresh(facts),
-        healthy(facts),
-        xid(facts),
-        child(facts),
-        instance(facts),
-        mps(facts),
-        processes(facts),
-    ];
-    list.extend([
-        claimed("no pod claims the GPU", &facts.pod),
-        claimed("no job claims the GPU", &facts.job),
-        compute_mode(facts),
-        persistence(facts),
-        utilization(facts),
-        idle(facts, idle_for),
-        memory(facts),
-        kept_away("no maintenance", CanarySkip::Maintenance, &facts.maintenance, "none"),
-        duty(facts),
-        kept_away("the interlock is free", CanarySkip::Interlock, &facts.interlock, "free"),
-    ]);
+    let mut list = Vec::new();
+    let mut add = |what: &str, (found, allows): Finding| {
+        list.push(Condition { what: what.to_owned(), found, allows });
+    };
+    let released = facts.released.then_some("it is released");
+    add("the driver is not released", unless(released, CanarySkip::Released, "in use"));
+    add("the GPU answers", facts.state.as_ref().map_or(yes("it does"), |(reason, text)| no(*reason, text)));
+    add("its values are fresh", fresh(facts));
+    add("the GPU is healthy", healthy(facts));
+    add("no fault (Xid) within two minutes", xid(facts));
+    let child = facts.child.map(|pid| format!("process {pid}"));
+    add("no earlier canary's process is left on it", unless(child, CanarySkip::ChildAlive, "none"));
+    let no_instance = facts.no_instance.then_some("MIG mode without an instance");
+    add("there is a device to run on", unless(no_instance, CanarySkip::NoInstance, "there is"));
+    add("no MPS", mps(facts));
+    add("no process", processes(facts));
+    add("no pod claims the GPU", claimed(&facts.pod));
+    add("no job claims the GPU", claimed(&facts.job));
+    let compute_mode = reported(&facts.compute_mode, |mode| match mode {
+        ComputeMode::Default => yes("default"),
+        mode => no(CanarySkip::ComputeMode, mode.known()),
+    });
+    add("compute mode default", compute_mode);
+    let persistence = reported(&facts.persistence, |on| match on {
+        true => yes("on"),
+        false => no(CanarySkip::PersistenceOff, "off: each run would initialise the GPU and tear it down"),
+    });
+    add("persistence mode on", persistence);
+    let utilization = reported(&facts.utilization, |ratio| match *ratio > BUSY {
+        true => no(CanarySkip::Busy, format!("{:.0} %", ratio * 100.0)),
+        false => yes("0 %"),
+    });
+    add("utilization 0", utilization);
+    add(&format!("without work for {}", format_seconds(idle_for)), without_work(facts, idle_for));
+    add("memory as of an empty GPU", memory(facts));
+    add("no maintenance", unless(facts.maintenance.as_ref(), CanarySkip::Maintenance, "none"));
+    let spent = facts.duty_wait.map(|wait| format!("spent, for {} more", format_seconds(wait)));
+    add("within the budget of GPU time", unless(spent, CanarySkip::Duty, "some is left"));
+    add("the interlock is free", unless(facts.interlock.as_ref(), CanarySkip::Interlock, "free"));
     list
 }
 
-fn claimed(what: &str, by: &Claimed) -> Condition {
+fn unless(bad: Option<impl Into<String>>, reason: CanarySkip, good: &str) -> Finding {
+    bad.map_or_else(|| yes(good), |bad| no(reason, bad))
+}
+
+fn claimed(by: &Claimed) -> Finding {
     match by {
-        Claimed::No(how) => condition(what, how.as_str(), Allows::Yes),
-        Claimed::By(claimant) => condition(what, claimant.as_str(), Allows::No(CanarySkip::Claimed)),
-        Claimed::Unknown(why) => condition(what, why.as_str(), Allows::No(CanarySkip::Unread)),
-        Claimed::Unasked(why) => condition(what, "", Allows::NotChecked(why.clone())),
+        Claimed::No(how) => yes(how),
+        Claimed::By(claimant) => no(CanarySkip::Claimed, claimant),
+        Claimed::Unknown(why) => no(CanarySkip::Unread, why),
+        Claimed::Unasked(why) => unchecked(why),
     }
 }
 
-fn condition(what: &str, found: impl Into<String>, allows: Allows) -> Condition {
-    Condition { what: what.into(), found: found.into(), allows }
-}
-
-fn when(what: &str, refuse: bool, reason: CanarySkip, bad: &str, good: &str) -> Condition {
-    match refuse {
-        true => condition(what, bad, Allows::No(reason)),
-        false => condition(what, good, Allows::Yes),
-    }
-}
-
-fn refused_by(what: &str, refused: &Option<(CanarySkip, String)>, good: &str) -> Condition {
-    match refused {
-        Some((reason, text)) => condition(what, text.as_str(), Allows::No(*reason)),
-        None => condition(what, good, Allows::Yes),
-    }
-}
-
-fn kept_away(what: &str, reason: CanarySkip, by: &Option<String>, good: &str) -> Condition {
-    match by {
-        Some(text) => condition(what, text.as_str(), Allows::No(reason)),
-        None => condition(what, good, Allows::Yes),
-    }
-}
-
-/// What a missing value allows: the driver's "not supported" is no reason to stay away.
-fn without_value<T>(what: &str, value: &GateValue<T>) -> Option<Condition> {
+/// What a value allows. The driver's "not supported" is no reason to stay away.
+fn reported<T>(value: &GateValue<T>, allows: impl FnOnce(&T) -> Finding) -> Finding {
     match value {
-        GateValue::Value(_) => None,
-        GateValue::Unsupported => {
-            Some(condition(what, "", Allows::NotChecked("the driver does not report it".into())))
-        }
-        GateValue::Unread => Some(condition(what, "not known now", Allows::No(CanarySkip::Unread))),
+        GateValue::Value(value) => allows(value),
+        GateValue::Unsupported => unchecked("the driver does not report it"),
+        GateValue::Unread => no(CanarySkip::Unread, "not known now"),
     }
 }
 
-fn fresh(facts: &GateFacts) -> Condition {
-    let what = "its values are fresh";
-    match facts.age {
-        None => condition(what, "no values", Allows::No(CanarySkip::Unread)),
-        Some(age) if age > facts.fresh_for => {
-            condition(what, format!("{} old", format_seconds(age)), Allows::No(CanarySkip::Unread))
-        }
-        Some(age) => condition(what, format!("{} old", format_seconds(age)), Allows::Yes),
-    }
+fn fresh(facts: &GateFacts) -> Finding {
+    let Some(age) = facts.age else { return no(CanarySkip::Unread, "no values") };
+    let old = format!("{} old", format_seconds(age));
+    if age > facts.fresh_for { no(CanarySkip::Unread, old) } else { yes(old) }
 }
 
-fn healthy(facts: &GateFacts) -> Condition {
-    let what = "the GPU is healthy";
+fn healthy(facts: &GateFacts) -> Finding {
     match &facts.unhealthy {
-        None => condition(what, "not known now", Allows::No(CanarySkip::Unread)),
-        Some(reasons) if reasons.is_empty() => condition(what, "nothing is known against it", Allows::Yes),
-        Some(reasons) => condition(what, reasons.join(", "), Allows::No(CanarySkip::Unhealthy)),
+        None => no(CanarySkip::Unread, "not known now"),
+        Some(reasons) if reasons.is_empty() => yes("nothing is known against it"),
+        Some(reasons) => no(CanarySkip::Unhealthy, reasons.join(", ")),
     }
 }
 
-fn xid(facts: &GateFacts) -> Condition {
-    let what = "no fault (Xid) within two minutes";
+fn xid(facts: &GateFacts) -> Finding {
     match &facts.xid {
-        Since::Never => condition(what, "none seen", Allows::Yes),
+        Since::Never => yes("none seen"),
         Since::Ago(ago) if *ago < AFTER_XID => {
-            condition(what, format!("one {} ago", format_seconds(*ago)), Allows::No(CanarySkip::RecentXid))
+            no(CanarySkip::RecentXid, format!("one {} ago", format_seconds(*ago)))
         }
-        Since::Ago(ago) => condition(what, format!("the last {} ago", format_seconds(*ago)), Allows::Yes),
-        Since::Unknown(why) => condition(what, "", Allows::NotChecked(why.clone())),
+        Since::Ago(ago) => yes(format!("the last {} ago", format_seconds(*ago))),
+        Since::Unknown(why) => unchecked(why),
     }
 }
 
-fn child(facts: &GateFacts) -> Condition {
-    let what = "no earlier canary's process is left on it";
-    match facts.child {
-        Some(pid) => condition(what, format!("process {pid}"), Allows::No(CanarySkip::ChildAlive)),
-        None => condition(what, "none", Allows::Yes),
-    }
-}
-
-fn instance(facts: &GateFacts) -> Condition {
-    let what = "there is a device to run on";
-    when(what, facts.no_instance, CanarySkip::NoInstance, "MIG mode without an instance", "there is")
-}
-
-fn mps(facts: &GateFacts) -> Condition {
-    let what = "no MPS";
+fn mps(facts: &GateFacts) -> Finding {
     match &facts.mps {
-        GateValue::Value(0) => condition(what, "none", Allows::Yes),
-        GateValue::Value(n) => condition(what, format!("{n} of its processes"), Allows::No(CanarySkip::Mps)),
+        GateValue::Value(0) => yes("none"),
+        GateValue::Value(n) => no(CanarySkip::Mps, format!("{n} of its processes")),
         // Counted with the others, without which nothing is started.
-        GateValue::Unsupported | GateValue::Unread => {
-            condition(what, "", Allows::NotChecked("not distinguished from other processes".into()))
-        }
+        GateValue::Unsupported | GateValue::Unread => unchecked("not distinguished from other processes"),
     }
 }
 
-fn processes(facts: &GateFacts) -> Condition {
-    let what = "no process";
+fn processes(facts: &GateFacts) -> Finding {
     match &facts.processes {
-        GateValue::Value(0) => condition(what, "none", Allows::Yes),
-        GateValue::Value(n) => condition(what, format!("{n}"), Allows::No(CanarySkip::Processes)),
-        GateValue::Unsupported => {
-            condition(what, "the driver does not report them", Allows::No(CanarySkip::Unread))
-        }
-        GateValue::Unread => condition(what, "not known now", Allows::No(CanarySkip::Unread)),
+        GateValue::Value(0) => yes("none"),
+        GateValue::Value(n) => no(CanarySkip::Processes, n.to_string()),
+        GateValue::Unsupported => no(CanarySkip::Unread, "the driver does not report them"),
+        GateValue::Unread => no(CanarySkip::Unread, "not known now"),
     }
 }
 
-fn compute_mode(facts: &GateFacts) -> Condition {
-    let what = "compute mode default";
-    match &facts.compute_mode {
-        GateValue::Value(ComputeMode::Default) => condition(what, "default", Allows::Yes),
-        GateValue::Value(mode) => condition(what, mode.known(), Allows::No(CanarySkip::ComputeMode)),
-        other => without_value(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
-    }
+fn without_work(facts: &GateFacts, idle_for: Duration) -> Finding {
+    let Some(idle) = facts.idle else { return unchecked("only the daemon watches for how long") };
+    let found = format!("for {}", format_seconds(idle));
+    if idle < idle_for { no(CanarySkip::Busy, found) } else { yes(found) }
 }
 
-fn persistence(facts: &GateFacts) -> Condition {
-    // Without it each run would initialise the GPU and tear it down again.
-    let what = "persistence mode on";
-    match &facts.persistence {
-        GateValue::Value(true) => condition(what, "on", Allows::Yes),
-        GateValue::Value(false) => {
-            let found = "off: each run would initialise the GPU and tear it down";
-            condition(what, found, Allows::No(CanarySkip::PersistenceOff))
-        }
-        other => without_value(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
-    }
-}
-
-fn utilization(facts: &GateFacts) -> Condition {
-    let what = "utilization 0";
-    match &facts.utilization {
-        GateValue::Value(ratio) if *ratio > BUSY => {
-            condition(what, format!("{:.0} %", ratio * 100.0), Allows::No(CanarySkip::Busy))
-        }
-        GateValue::Value(_) => condition(what, "0 %", Allows::Yes),
-        other => without_value(what, other).unwrap_or_else(|| condition(what, "", Allows::Yes)),
-    }
-}
-
-fn idle(facts: &GateFacts, idle_for: Duration) -> Condition {
-    let what = format!("without work for {}", format_seconds(idle_for));
-    match facts.idle {
-        None => condition(&what, "", Allows::NotChecked("only the daemon watches for how long".into())),
-        Some(idle) if idle < idle_for => {
-            condition(&what, format!("for {}", format_seconds(idle)), Allows::No(CanarySkip::Busy))
-        }
-        Some(idle) => condition(&what, format!("for {}", format_seconds(idle)), Allows::Yes),
-    }
-}
-
-fn memory(facts: &GateFacts) -> Condition {
-    let what = "memory as of an empty GPU";
-    let Some(memory) = &facts.memory else {
-        return condition(what, "not known now", Allows::No(CanarySkip::Unread));
-    };
+fn memory(facts: &GateFacts) -> Finding {
+    let Some(memory) = &facts.memory else { return no(CanarySkip::Unread, "not known now") };
     let limit = memory_at_rest(memory.total, memory.least);
+    let mib = |bytes: f64| bytes / (1024.0 * 1024.0);
     let found = format!("{:.0} MiB used, up to {:.0} is rest", mib(memory.used), mib(limit));
-    match memory.used <= limit {
-        true => condition(what, found, Allows::Yes),
-        false => condition(what, found, Allows::No(CanarySkip::Memory)),
-    }
+    if memory.used <= limit { yes(found) } else { no(CanarySkip::Memory, found) }
 }
 
 /// Most bytes in use of a GPU that counts as empty: a small share of all, or the least ever seen there, which is
@@ -260,20 +196,6 @@ fn memory(facts: &GateFacts) -> Condition {
 pub fn memory_at_rest(total: f64, least: Option<f64>) -> f64 {
     let share = (total * REST_SHARE).min(REST_BYTES);
     least.map_or(share, |least| share.max(least.min(REST_BYTES) + REST_SLACK))
-}
-
-fn duty(facts: &GateFacts) -> Condition {
-    let what = "within the budget of GPU time";
-    match facts.duty_wait {
-        Some(wait) => {
-            condition(what, format!("spent, for {} more", format_seconds(wait)), Allows::No(CanarySkip::Duty))
-        }
-        None => condition(what, "some is left", Allows::Yes),
-    }
-}
-
-fn mib(bytes: f64) -> f64 {
-    bytes / (1024.0 * 1024.0)
 }
 
 /// A time, rounded to seconds.

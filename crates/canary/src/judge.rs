@@ -18,12 +18,10 @@ mod tests;
 #[cfg(test)]
 mod thresholds_tests;
 
-use super::baseline::{
-    BaselineStore, BaselineUpdate, Configuration, DeviceKey, Model, NEEDED, Quantity, Siblings,
-};
+use super::baseline::{self, BaselineStore, BaselineUpdate, NEEDED, Quantity, RIGHT_AGAIN, Siblings};
 use super::checks::{self, Measurement, sm_rate};
 use super::format::{counted, listed, seconds};
-use super::report::{CanaryRun, RunEnd};
+use super::report::{CanaryRun, CudaDevice, Mismatches};
 use super::sample::clocks::{self, Clock};
 use super::sample::{RunContext, Sample};
 pub use checks::{TRANSFORM_LIMIT, overlap_bound};
@@ -55,40 +53,36 @@ pub fn judge(
     siblings: &Siblings,
     now: f64,
 ) -> RunJudgement {
-    let key = DeviceKey::of(place);
-    let device = run.device.as_ref();
-    let configuration = device.map(Configuration::of);
-    let view = device.zip(configuration.as_ref()).map(|(device, configuration)| RunContext {
-        device,
-        key: &key,
-        configuration,
-        baseline,
-        siblings,
-        now,
-    });
+    let unknown = CudaDevice::default();
+    let device = run.device.as_ref().unwrap_or(&unknown);
+    let (key, configuration) = (baseline::key(place), baseline::configuration(device));
+    let view =
+        RunContext { device, place, key: &key, configuration: &configuration, baseline, siblings, now };
     let (mut outcome, failed) = endings::ending(place, run);
     let mut update = BaselineUpdate {
         key: key.clone(),
         at: now,
-        device: configuration.clone().zip(device.map(|device| Model::of(place, device))),
+        device: run.device.as_ref().map(|device| (configuration.clone(), baseline::model(place, device))),
         clean: Vec::new(),
         newest: Vec::new(),
         samples: Vec::new(),
     };
-    let mut conclude = |check: CanaryCheck, sample: Sample, measured: Option<&Measurement>| {
-        let judged = conclude(view.as_ref(), baseline, &key, now, check, &sample, measured);
+    let mut conclude = |check: CanaryCheck, sample: Sample, mismatches: &Mismatches| {
+        let judged = conclude(&view, check, &sample, mismatches);
         remember(&mut update, &judged, &sample);
         outcome.checks.push(judged);
     };
-    if let Some(view) = &view
-        && let Some(sample) = checks::steps::judge(view, &run.steps)
-    {
-        conclude(CanaryCheck::Init, sample, None);
+    if let Some(sample) = run.device.as_ref().and_then(|_| checks::steps::judge(&view, &run.steps)) {
+        conclude(CanaryCheck::Init, sample, &Mismatches::default());
     }
-    let clock = view.as_ref().map_or(Clock::Fine, |view| clock(view, run));
+    let clock = clock(&view, run);
     for measured in &run.measured {
-        let sample = sample(view.as_ref(), measured, &clock);
-        conclude(measured.check, sample, Some(measured));
+        let sample = match run.device {
+            Some(_) => sample(&view, measured, &clock),
+            None => Sample::discarded(CanaryVerdict::Skipped, "the device was not reported".into()),
+        };
+        // A wrong result is wrong beside other processes too.
+        conclude(measured.check, results::judge(&view, measured, sample), &measured.mismatches);
     }
     if let Some((check, verdict)) = failed {
         // The check that failed has no other verdict.
@@ -100,15 +94,7 @@ pub fn judge(
 
 /// The outcome of a run that was not made.
 pub fn not_run(place: &Place, reason: CanarySkip, text: String, now: f64) -> Outcome {
-    let run = CanaryRun {
-        began: now,
-        ended: now,
-        steps: Vec::new(),
-        device: None,
-        measured: Vec::new(),
-        gpu_seconds: 0.0,
-        end: RunEnd::Unable { reason, text },
-    };
+    let run = CanaryRun::unable(now, reason, text);
     judge(place, &run, &BaselineStore::default(), &Siblings::default(), now).outcome
 }
 
@@ -161,17 +147,14 @@ fn clock(view: &RunContext<'_>, run: &CanaryRun) -> Clock {
 }
 
 /// What one check says by itself.
-fn sample(view: Option<&RunContext<'_>>, measured: &Measurement, clock: &Clock) -> Sample {
-    let judged = match (contention(measured), view, checks::by_name(measured.check)) {
-        (Some(why), ..) => Sample::discarded(CanaryVerdict::Contended, why),
-        (_, Some(view), Some(check)) => (check.judge)(view, measured, clock),
-        _ => Sample::discarded(CanaryVerdict::Skipped, "the device was not reported".into()),
+fn sample(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample {
+    if let Some(why) = contention(measured) {
+        return Sample::discarded(CanaryVerdict::Contended, why);
+    }
+    let Some(check) = checks::by_name(measured.check) else {
+        return Sample::discarded(CanaryVerdict::Skipped, "the check measures nothing".into());
     };
-    // A wrong result is wrong beside other processes too.
-    results::judge(view, measured, with_corrected_errors(measured, judged))
-}
-
-fn with_corrected_errors(measured: &Measurement, mut sample: Sample) -> Sample {
+    let mut sample = (check.judge)(view, measured, clock);
     let errors = usize::try_from(measured.around.corrected_errors).unwrap_or(0);
     if errors > 0 && sample.verdict == CanaryVerdict::Ok {
         sample.say(format!("{} meanwhile", counted(errors, "corrected memory error")));
@@ -197,16 +180,9 @@ fn contention(measured: &Measurement) -> Option<String> {
 }
 
 /// The verdict on a check after this sample.
-fn conclude(
-    view: Option<&RunContext<'_>>,
-    baseline: &BaselineStore,
-    key: &DeviceKey,
-    now: f64,
-    check: CanaryCheck,
-    sample: &Sample,
-    measured: Option<&Measurement>,
-) -> Judged {
-    let recent = view.map(|view| baseline.recent(key, view.configuration, check, now)).unwrap_or_default();
+fn conclude(view: &RunContext<'_>, check: CanaryCheck, sample: &Sample, mismatches: &Mismatches) -> Judged {
+    let RunContext { key, configuration, baseline, now, .. } = *view;
+    let recent = baseline.recent(key, configuration, check, now);
     let by_rule = confirmation::verdict(&recent, sample.verdict, now);
     let wrong = baseline.wrong(key).iter().find(|wrong| wrong.check == check);
     let verdict = confirmation::with_wrong(by_rule, wrong, now);
@@ -214,22 +190,18 @@ fn conclude(
     if let Some(wrong) = wrong.filter(|_| verdict != by_rule) {
         text.push_str(&format!(
             "; it computed wrongly before, which was confirmed and holds until {} right runs ({} since)",
-            super::baseline::RIGHT_AGAIN,
-            wrong.right_since
+            RIGHT_AGAIN, wrong.right_since
         ));
     } else if is_rate(sample.verdict) && verdict == CanaryVerdict::Ok {
         text.push_str("; not yet in three of the last four runs over ten minutes");
     } else if is_rate(verdict) && !is_rate(sample.verdict) {
         text.push_str(&format!("; {} in three of the last four valid runs", verdict.known()));
     }
-    let known = view
-        .zip(sample.figures.first())
-        .map(|(view, (quantity, _))| baseline.count(key, view.configuration, *quantity));
+    let known = sample.figures.first().map(|(quantity, _)| baseline.count(key, configuration, *quantity));
     if let Some(known) = known.filter(|known| *known < NEEDED) {
         text.push_str(&format!("; baseline: {known} of {NEEDED} runs"));
     }
-    let mismatches = measured.map(|measured| &measured.mismatches);
-    let zeroed = mismatches.map_or(0, |wrong| wrong.zeroed.min(wrong.wrong));
+    let zeroed = mismatches.zeroed.min(mismatches.wrong);
     Judged {
         check,
         verdict,
@@ -239,7 +211,7 @@ fn conclude(
         ratios: sample.ratios.clone(),
         sm_clock_hertz: sample.sm_clock_hertz,
         zeroed,
-        flipped: mismatches.map_or(0, |wrong| wrong.wrong) - zeroed,
+        flipped: mismatches.wrong - zeroed,
         bad_sms: sample.bad_sms.clone(),
     }
 }

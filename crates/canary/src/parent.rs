@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use crate::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
@@ -73,7 +73,10 @@ pub struct ActiveRun {
     began: f64,
     hung_after: Duration,
     kill_after: Duration,
-    progress: RunProgress,
+    /// When the process last came further, and its newest CUDA call then.
+    moved: Mono,
+    call: Option<(u64, Mono)>,
+    said_slow: bool,
     /// When the last report came.
     done: Option<Mono>,
     /// When the process had ended.
@@ -82,26 +85,17 @@ pub struct ActiveRun {
     looked: Mono,
 }
 
-/// When the process last came further.
-#[derive(Debug)]
-struct RunProgress {
-    at: Mono,
-    moves: Option<(u64, Mono)>,
-    said_slow: bool,
-}
-
 impl ActiveRun {
     /// Starts the process and sends its request. A run that cannot even begin is given at once.
     pub fn start(start: CanaryStart<'_>) -> Result<ActiveRun, Box<CanaryRun>> {
-        let began = unix_seconds();
-        ActiveRun::try_start(start, began).map_err(|error| {
+        ActiveRun::try_start(start).map_err(|error| {
             let text = format!("the canary's process cannot be started: {error}");
-            let end = RunEnd::Unable { reason: CanarySkip::Environment, text };
-            Box::new(Transcript::default().run(began, end))
+            Box::new(CanaryRun::unable(unix_seconds(), CanarySkip::Environment, text))
         })
     }
 
-    fn try_start(start: CanaryStart<'_>, began: f64) -> io::Result<ActiveRun> {
+    fn try_start(start: CanaryStart<'_>) -> io::Result<ActiveRun> {
+        let began = unix_seconds();
         if frame::encode(start.request).map_err(io::Error::other)?.len() > MAX_REQUEST {
             return Err(io::Error::other(format!("its request has more than {MAX_REQUEST} bytes")));
         }
@@ -127,7 +121,9 @@ impl ActiveRun {
             began,
             hung_after: start.hung_after,
             kill_after: start.kill_after,
-            progress: RunProgress { at: now, moves: None, said_slow: false },
+            moved: now,
+            call: None,
+            said_slow: false,
             done: None,
             ended: None,
             asked: None,
@@ -164,11 +160,11 @@ impl ActiveRun {
         let now = Mono::now();
         if now.since(self.looked) > wait + ASLEEP {
             // This process was stopped or asleep, and perhaps the whole machine.
-            self.progress.at = now;
+            self.moved = now;
         }
         self.looked = now;
         if let Some(text) = broken {
-            return Some(RunEnd::Broken { text: format!("{text}, in step {}", self.step().known()) });
+            return Some(self.broken(text));
         }
         self.see_end(now);
         self.judge(now)
@@ -180,46 +176,36 @@ impl ActiveRun {
             Stop::default().wait_until(Mono::now() + wait.min(LOOK));
             return Ok(());
         }
-        let mut next = match self.reports.recv_timeout(wait) {
-            Ok(received) => Some(received),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Ok(None)),
-        };
-        while let Some(received) = next {
-            match received {
-                Ok(Some(report)) => {
+        let mut wait = wait;
+        loop {
+            match self.reports.recv_timeout(wait) {
+                Ok(Ok(Some(report))) => {
                     on(&report);
                     self.transcript.take(report)?;
-                    self.moved(Mono::now());
+                    self.comes_further(Mono::now());
                 }
-                Ok(None) => {
+                Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => {
                     self.stream_over = true;
                     return Ok(());
                 }
-                Err(error) => return Err(error.to_string()),
+                Ok(Err(error)) => return Err(error.to_string()),
+                Err(RecvTimeoutError::Timeout) => return Ok(()),
             }
-            next = match self.reports.try_recv() {
-                Ok(received) => Some(received),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Ok(None)),
-            };
+            wait = Duration::ZERO;
         }
-        Ok(())
     }
 
-    fn moved(&mut self, now: Mono) {
-        self.progress.at = now;
-        self.progress.said_slow = false;
+    fn comes_further(&mut self, now: Mono) {
+        (self.moved, self.said_slow) = (now, false);
         if self.transcript.done() {
             self.done.get_or_insert(now);
         }
     }
 
     fn see_end(&mut self, now: Mono) {
-        if self.ended.is_some() {
-            return;
+        if self.ended.is_none() {
+            self.ended = self.child.ended().map(|status| (now, status));
         }
-        self.ended = self.child.ended().map(|status| (now, status));
     }
 
     fn judge(&mut self, now: Mono) -> Option<RunEnd> {
@@ -234,47 +220,41 @@ impl ActiveRun {
         if self.asked.as_ref().is_some_and(|(asked, _)| now.since(*asked) > ASKED) {
             return Some(self.abandoned());
         }
-        let moves = detached::moves(&self.child.views());
-        if moves != self.progress.moves {
-            self.progress.moves = moves;
-            self.moved(now);
+        let call = detached::moves(&self.child.views());
+        if call != self.call {
+            self.call = call;
+            self.comes_further(now);
         }
-        let still = now.since(self.progress.at);
-        if still > SLOW.min(self.hung_after) && !self.progress.said_slow {
-            self.progress.said_slow = true;
+        let still = now.since(self.moved);
+        if still > SLOW.min(self.hung_after) && !self.said_slow {
+            self.said_slow = true;
             let step = self.step().known();
             tracing::warn!(pid = self.pid(), step, call = ?self.call(), "a canary makes no progress");
         }
-        (still > self.hung_after).then(|| self.no_progress(still))
+        (still > self.hung_after).then(|| self.no_progress(still.as_secs_f64()))
     }
 
     /// No progress is the driver's fault only inside one of its calls: else the process was stopped or starved.
-    fn no_progress(&self, still: Duration) -> RunEnd {
-        let (step, seconds) = (self.step(), still.as_secs_f64());
+    fn no_progress(&self, seconds: f64) -> RunEnd {
         if self.child.all_stopped() {
-            return RunEnd::Broken {
-                text: format!("the process was stopped by a signal in step {}", step.known()),
-            };
+            return self.broken("the process was stopped by a signal".into());
         }
         // Another thread asks NVML now and then: such a call has only just begun.
         match self.call().filter(|call| Mono::now().since(call.since) > self.hung_after / 2) {
-            Some(call) => RunEnd::Hung { step, call: Some(call.name), seconds },
-            None => RunEnd::Broken {
-                text: format!(
-                    "no progress for {seconds:.0} s in step {}, in no driver call that lasts",
-                    step.known()
-                ),
-            },
+            Some(call) => RunEnd::Hung { step: self.step(), call: Some(call.name), seconds },
+            None => self.broken(format!("no progress for {seconds:.0} s, in no driver call that lasts")),
         }
+    }
+
+    fn broken(&self, text: String) -> RunEnd {
+        RunEnd::Broken { text: format!("{text}, in step {}", self.step().known()) }
     }
 
     fn ended_with(&self, status: ExitStatus) -> RunEnd {
         match self.transcript.reported_end() {
             Some(end) => self.with_reason(end),
             None if self.asked.is_some() => self.abandoned(),
-            None => RunEnd::Broken {
-                text: format!("the process ended too early ({status}), in step {}", self.step().known()),
-            },
+            None => self.broken(format!("the process ended too early ({status})")),
         }
     }
 
@@ -313,17 +293,6 @@ impl ActiveRun {
             kill_after: self.kill_after,
         };
         (run, Some(detached))
-    }
-}
-
-impl Transcript {
-    /// All that was reported of a run that ended so, just now.
-    fn run(self, began: f64, end: RunEnd) -> CanaryRun {
-        let gpu_seconds = self.gpu_seconds();
-        // The clock may have been set back meanwhile.
-        let ended = unix_seconds().max(began);
-        let Transcript { steps, device, measured, .. } = self;
-        CanaryRun { began, ended, steps, device, measured, gpu_seconds, end }
     }
 }
 

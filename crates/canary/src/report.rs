@@ -24,24 +24,9 @@ pub enum ChildReport {
     Device(Box<CudaDevice>),
     /// Before the end of the check's step.
     Measured(Box<Measurement>),
-    /// The driver's error in a step: CUresult, its name as `CUDA_ERROR_LAUNCH_FAILED`, and the driver function. No driver call
-    /// follows, only `Done`.
-    Fault {
-        step: CanaryStep,
-        code: u32,
-        name: String,
-        call: String,
-    },
-    /// The run cannot be made here, for no fault of the GPU. Only `Destroy` and `Done` follow.
-    Unable {
-        reason: CanarySkip,
-        text: String,
-    },
-    /// Stopped between two kernels: on request, or for these other processes. What follows is as after `Unable`.
-    Abandoned {
-        text: String,
-        pids: Vec<u32>,
-    },
+    /// A fault, of which no driver call follows, only `Done`; or that the run cannot be made here or was abandoned, of which
+    /// only `Destroy` and `Done` follow.
+    Ended(RunEnd),
     /// Everything has been given back; the process ends.
     Done {
         gpu_seconds: f64,
@@ -65,23 +50,38 @@ pub struct CanaryRun {
     pub end: RunEnd,
 }
 
+impl CanaryRun {
+    /// A run that was not begun.
+    pub fn unable(now: f64, reason: CanarySkip, text: String) -> CanaryRun {
+        CanaryRun {
+            began: now,
+            ended: now,
+            steps: Vec::new(),
+            device: None,
+            measured: Vec::new(),
+            gpu_seconds: 0.0,
+            end: RunEnd::Unable { reason, text },
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunEnd {
     Finished,
-    /// Stopped between two kernels, for these other processes if there are any.
+    /// Stopped between two kernels: on request, or for these other processes.
     Abandoned {
         text: String,
         pids: Vec<u32>,
     },
-    /// As [`ChildReport::Fault`].
+    /// The driver's error in a step: CUresult, its name as `CUDA_ERROR_LAUNCH_FAILED`, and the driver function.
     Fault {
         step: CanaryStep,
         code: u32,
         name: String,
         call: String,
     },
-    /// As [`ChildReport::Unable`].
+    /// The run cannot be made here, for no fault of the GPU.
     Unable {
         reason: CanarySkip,
         text: String,

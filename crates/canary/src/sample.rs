@@ -3,10 +3,10 @@
 pub mod clocks;
 pub mod reasons;
 
-use crate::baseline::{BaselineStore, Configuration, DeviceKey, Quantity, Siblings};
+use crate::baseline::{BaselineStore, Quantity, Siblings};
 use crate::device::CudaDevice;
 use crate::format::percent;
-use model::canary::Rate;
+use model::canary::{Place, Rate};
 use model::catalog::{BadSmKind, CanaryVerdict, RateAgainst};
 
 /// Largest ratio that is reported; above, the figures make no sense.
@@ -15,8 +15,9 @@ const LARGEST_RATIO: f64 = 100.0;
 /// A run's circumstances.
 pub struct RunContext<'a> {
     pub device: &'a CudaDevice,
-    pub key: &'a DeviceKey,
-    pub configuration: &'a Configuration,
+    pub place: &'a Place,
+    pub key: &'a str,
+    pub configuration: &'a str,
     pub baseline: &'a BaselineStore,
     pub siblings: &'a Siblings,
     /// When the run ended, seconds since 1970.
@@ -115,7 +116,7 @@ impl RunContext<'_> {
     }
 
     pub fn is_whole_gpu(&self) -> bool {
-        self.key.instance.is_none()
+        self.place.instance.is_none()
     }
 
     /// Compares a valid figure.

@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::abi::WALK_THREADS;
-use crate::abi::{BadLanes, BadWords, CheckArgs, FillArgs, Pattern, Plain, SmStamp, TensorShape};
+use crate::abi::{BadWords, CheckArgs, FillArgs, Pattern, Plain, SmStamp, TensorShape, WALK_THREADS};
 use crate::device::CudaDevice;
 use crate::request::RunRequest;
 use crate::stats;
@@ -170,29 +169,27 @@ impl Session<'_> {
         self.gpu_seconds += gpu;
     }
 
-    /// Does work between the two events and waits for it. Gives the time between them.
-    pub fn timed(
-        &mut self,
-        work: impl FnOnce(&CudaDriver, &CudaStream) -> Result<(), CudaError>,
-    ) -> Try<f64> {
+    /// Does what keeps the GPU at work, unless the run is to end.
+    fn working<T>(&self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<T>) -> Try<T> {
         self.poll.go_on()?;
         self.poll.watch.working(true);
-        let done = self.between_events(work);
+        let done = work(self.cuda, &self.stream);
         self.poll.watch.working(false);
-        let seconds = done?;
-        self.spend(seconds, seconds);
-        Ok(seconds)
+        Ok(done?)
     }
 
-    fn between_events(
-        &self,
-        work: impl FnOnce(&CudaDriver, &CudaStream) -> Result<(), CudaError>,
-    ) -> Result<f64, CudaError> {
-        self.cuda.record(&self.events.0, &self.stream)?;
-        work(self.cuda, &self.stream)?;
-        self.cuda.record(&self.events.1, &self.stream)?;
-        self.cuda.wait(&self.stream)?;
-        self.cuda.elapsed(&self.events.0, &self.events.1)
+    /// Does work between the two events and waits for it. Gives the time between them.
+    pub fn timed(&mut self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<()>) -> Try<f64> {
+        let (begin, end) = (&self.events.0, &self.events.1);
+        let seconds = self.working(|cuda, stream| {
+            cuda.record(begin, stream)?;
+            work(cuda, stream)?;
+            cuda.record(end, stream)?;
+            cuda.wait(stream)?;
+            cuda.elapsed(begin, end)
+        })?;
+        self.spend(seconds, seconds);
+        Ok(seconds)
     }
 
     /// Runs a kernel and waits for it. Gives its time.
@@ -202,24 +199,19 @@ impl Session<'_> {
 
     /// Queues work and polls for its end: awake at first, then asleep. Gives the host's time.
     pub fn awake(&mut self, work: impl FnOnce(&CudaDriver, &CudaStream) -> CudaResult<()>) -> Try<f64> {
-        self.poll.go_on()?;
-        self.poll.watch.working(true);
-        let began = Mono::now();
-        let done = work(self.cuda, &self.stream).and_then(|()| self.end_of_work(began));
-        let took = Mono::now().since(began).as_secs_f64();
-        self.poll.watch.working(false);
-        done?;
+        let took = self.working(|cuda, stream| {
+            let began = Mono::now();
+            work(cuda, stream)?;
+            while !cuda.idle(stream)? {
+                if Mono::now().since(began) > AWAKE {
+                    cuda.wait(stream)?;
+                    break;
+                }
+            }
+            Ok(Mono::now().since(began).as_secs_f64())
+        })?;
         self.spend(took, took);
         Ok(took)
-    }
-
-    fn end_of_work(&self, began: Mono) -> CudaResult<()> {
-        while !self.cuda.idle(&self.stream)? {
-            if Mono::now().since(began) > AWAKE {
-                return self.cuda.wait(&self.stream);
-            }
-        }
-        Ok(())
     }
 
     /// Runs a kernel whose blocks note where and when they ran, and waits for it. Its time is what they say:
@@ -231,12 +223,13 @@ impl Session<'_> {
         args: &A,
         stamps: DeviceSlice<SmStamp>,
     ) -> Try<Vec<SmStamp>> {
-        self.poll.go_on()?;
-        self.cuda.zero(stamps)?;
-        self.poll.watch.working(true);
-        let done = self.launch_and_wait(kernel, grid, args);
-        self.poll.watch.working(false);
-        let wall = done?;
+        let wall = self.working(|cuda, stream| {
+            cuda.zero(stamps)?;
+            cuda.launch(kernel, grid, stream, args)?;
+            let handed_over = Mono::now();
+            cuda.wait(stream)?;
+            Ok(Mono::now().since(handed_over).as_secs_f64())
+        })?;
         let mut read = self.cuda.copy_out(stamps)?;
         read.retain(|stamp| stamp.threads > 0);
         let span = stats::span(&read);
@@ -248,17 +241,10 @@ impl Session<'_> {
         Ok(read)
     }
 
-    /// Gives the time from handing over to the end, seconds.
-    fn launch_and_wait<A: Copy>(&self, kernel: CudaFunction, grid: Grid, args: &A) -> Result<f64, CudaError> {
-        self.cuda.launch(kernel, grid, &self.stream, args)?;
-        let handed_over = Mono::now();
-        self.cuda.wait(&self.stream)?;
-        Ok(Mono::now().since(handed_over).as_secs_f64())
-    }
-
     /// Writes a pattern.
-    pub fn fill(&mut self, data: DeviceSlice<u64>, pattern: Pattern, a: u64, b: u64) -> Try<f64> {
-        let args = fill_args(data, pattern, a, b);
+    pub fn fill(&mut self, data: DeviceSlice<u64>, pattern: Pattern, (a, b): (u64, u64)) -> Try<f64> {
+        let (data, words) = (data.address, data.count as u64);
+        let args = FillArgs { data, words, a, b, pattern: pattern as u32, reserved: 0 };
         self.run(self.kernel("fill")?, self.walk_grid(), &args)
     }
 
@@ -267,25 +253,17 @@ impl Session<'_> {
         &mut self,
         (data, bad): (DeviceSlice<u64>, DeviceSlice<BadWords>),
         pattern: Pattern,
-        (a, b): (u64, u64),
+        start: (u64, u64),
         unit: &str,
     ) -> Try<WrongResults> {
         self.cuda.zero(bad)?;
-        let args = check_args(data, bad, pattern, (a, b));
-        self.run(self.kernel("check")?, self.walk_grid(), &args)?;
-        let read = self.cuda.copy_out(bad)?;
-        Ok(read.first().map(|bad| WrongResults::of_words(bad, unit)).unwrap_or_default())
+        self.run(self.kernel("check")?, self.walk_grid(), &check_args(data, bad, pattern, start))?;
+        Ok(WrongResults::of_words(&self.cuda.copy_one(bad)?, unit))
     }
 
     /// Threads for `fill` and `check`.
     pub fn walk_grid(&self) -> Grid {
         Grid { blocks: 4 * self.multiprocessors(), threads: WALK_THREADS, shared: 0 }
-    }
-
-    /// What a rate kernel noted as wrong.
-    pub fn bad_lanes(&self, bad: DeviceSlice<BadLanes>, unit: &str) -> Try<WrongResults> {
-        let read = self.cuda.copy_out(bad)?;
-        Ok(read.first().map(|bad| WrongResults::of_lanes(bad, unit)).unwrap_or_default())
     }
 
     /// A grid of one block a multiprocessor: each takes more than half of its shared memory, at least `least`
@@ -297,11 +275,6 @@ impl Session<'_> {
         self.cuda.allow_shared(kernel, shared)?;
         Ok(Grid { blocks: self.multiprocessors(), threads, shared })
     }
-}
-
-/// Arguments of `fill`.
-pub fn fill_args(data: DeviceSlice<u64>, pattern: Pattern, a: u64, b: u64) -> FillArgs {
-    FillArgs { data: data.address, words: data.count as u64, a, b, pattern: pattern as u32, reserved: 0 }
 }
 
 /// Arguments of `check`.

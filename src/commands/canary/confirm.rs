@@ -5,7 +5,7 @@ use super::Progress;
 use super::devices::ListedDevice;
 use super::report::RunRecord;
 use super::runs::Runner;
-use canary::baseline::{BaselineStore, Model, Quantity, Siblings};
+use canary::baseline::{self, BaselineStore, Quantity, Siblings};
 use canary::judge::{self, RunJudgement};
 use canary::report::CanaryRun;
 use model::canary::{Outcome, Place};
@@ -18,7 +18,7 @@ const AGAIN: usize = 2;
 /// Figures of a place in its last run.
 struct Figures {
     place: Place,
-    model: Model,
+    model: String,
     newest: Vec<(Quantity, f64)>,
 }
 
@@ -116,7 +116,7 @@ fn figures(made: &[RunRecord], memory: &BaselineStore) -> Vec<Figures> {
 /// The other GPUs of this command, or if they are too few those that the daemon knows.
 fn siblings(place: &Place, run: &CanaryRun, memory: &BaselineStore, figures: &[Figures]) -> Siblings {
     let Some(device) = &run.device else { return Siblings::default() };
-    let model = Model::of(place, device);
+    let model = baseline::model(place, device);
     let others = figures.iter().filter(|other| other.place != *place && other.model == model);
     let here = Siblings::of(others.map(|other| other.newest.as_slice()));
     if here.is_enough() { here } else { memory.siblings(place, device) }

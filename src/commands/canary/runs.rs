@@ -8,7 +8,7 @@ use super::devices::ListedDevice;
 use super::{Progress, RunOptions};
 use crate::control::orders;
 use canary::parent::DetachedChild;
-use canary::report::{CanaryRun, ChildReport, RunEnd};
+use canary::report::{CanaryRun, ChildReport};
 use canary::runner::{self, RunObserver, RunSettings, RunTarget};
 use host::child::Stderr;
 use host::stop::Stop;
@@ -57,10 +57,14 @@ impl<'a> Runner<'a> {
     ) -> CanaryRun {
         if self.is_occupied(&device.place) {
             let text = "the process of an earlier run has not ended".to_owned();
-            return unable(CanarySkip::ChildAlive, text);
+            return CanaryRun::unable(unix_seconds(), CanarySkip::ChildAlive, text);
         }
         if self.stop.stopped() {
-            return unable(CanarySkip::Environment, "the command was asked to end".to_owned());
+            return CanaryRun::unable(
+                unix_seconds(),
+                CanarySkip::Environment,
+                "the command was asked to end".to_owned(),
+            );
         }
         let checks = if checks.is_empty() { &self.config.canary.checks } else { checks };
         // Other inputs in each run: by the golden ratio, which comes back last.
@@ -142,19 +146,5 @@ impl RunObserver for Observer<'_> {
 
     fn may_retry(&mut self) -> bool {
         !self.stop.stopped()
-    }
-}
-
-/// A run that was not begun.
-fn unable(reason: CanarySkip, text: String) -> CanaryRun {
-    let now = unix_seconds();
-    CanaryRun {
-        began: now,
-        ended: now,
-        steps: Vec::new(),
-        device: None,
-        measured: Vec::new(),
-        gpu_seconds: 0.0,
-        end: RunEnd::Unable { reason, text },
     }
 }

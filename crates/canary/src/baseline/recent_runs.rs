@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BaselineUpdate, Configuration, DeviceKey, Model};
+use super::BaselineUpdate;
 use model::catalog::{CanaryCheck, CanaryVerdict};
 
 /// Valid samples of a check that are remembered: the rule looks at four.
@@ -49,11 +49,12 @@ impl PastWrong {
 }
 
 /// The last runs at a place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct RecentRuns {
-    pub key: DeviceKey,
-    pub configuration: Option<Configuration>,
-    pub model: Option<Model>,
+    pub key: String,
+    /// Empty, as `model`, until a run has got as far as the device.
+    pub configuration: String,
+    pub model: String,
     /// Oldest first.
     pub recent: BTreeMap<CanaryCheck, Vec<RecentSample>>,
     /// At most one a check.
@@ -63,26 +64,14 @@ pub(super) struct RecentRuns {
 }
 
 impl RecentRuns {
-    pub fn new(key: DeviceKey) -> RecentRuns {
-        RecentRuns {
-            key,
-            configuration: None,
-            model: None,
-            recent: BTreeMap::new(),
-            wrong: Vec::new(),
-            newest: BTreeMap::new(),
-        }
-    }
-
     pub fn apply(&mut self, update: BaselineUpdate) {
         if let Some((configuration, model)) = update.device {
-            if self.configuration.as_ref() != Some(&configuration) {
+            if self.configuration != configuration {
                 // Samples of another configuration say nothing of this one; wrong results do.
                 self.recent.clear();
                 self.newest.clear();
             }
-            self.configuration = Some(configuration);
-            self.model = Some(model);
+            (self.configuration, self.model) = (configuration, model);
         }
         let newest = update.newest.iter().map(|(quantity, value)| (quantity.name.to_owned(), *value as f32));
         self.newest.extend(newest.filter(|(_, value)| value.is_finite() && *value > 0.0));

@@ -11,16 +11,16 @@ fn update(uuid: &str, driver: &str, at: f64, value: f64) -> BaselineUpdate {
     let mut device = device();
     device.driver_version = driver.into();
     BaselineUpdate {
-        key: DeviceKey::of(&place),
+        key: key(&place),
         at,
-        device: Some((Configuration::of(&device), Model::of(&place, &device))),
+        device: Some((configuration(&device), model(&place, &device))),
         clean: vec![(Quantity::SM_RATE_WORK, value)],
         newest: vec![(Quantity::SM_RATE_WORK, value)],
         samples: vec![(CanaryCheck::SmRate, CanaryVerdict::Ok)],
     }
 }
 
-fn key_of(uuid: &str, driver: &str) -> (DeviceKey, Configuration) {
+fn key_of(uuid: &str, driver: &str) -> (String, String) {
     let update = update(uuid, driver, 0.0, 1.0);
     (update.key, update.device.unwrap().0)
 }

@@ -1,13 +1,7 @@
 //! `hbm_read`: bandwidth of device memory, and the sum of all words. Judged against clock and bus, the GPU's own past and its
 //! siblings; any wrong sum.
 
-use super::reads::{self, ReadBuffers};
 use super::*;
-use crate::format::{bytes_per_second, percent, seconds};
-use crate::roofline;
-use crate::sample::reasons::Reasons;
-use model::canary::Rate;
-use model::catalog::RateAgainst;
 
 pub static CHECK: Check =
     Check::new(CanaryCheck::HbmRead, CanaryStep::HbmRead, &["hbm_read", "fill"], measure, judge)
@@ -31,9 +25,7 @@ const MEMORY_CLOCK_FLOOR: f64 = 0.90;
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let bytes_per_second = roofline::memory_rate(&s.device, s.device.max_memory_clock_hertz);
     let passes = stats::passes(s.arena.left(), bytes_per_second, LAUNCH, PASSES);
-    let buffers = ReadBuffers::new(s, u64::MAX)?;
-    let kernel = s.kernel("hbm_read")?;
-    reads::measure(s, kernel, &buffers, passes).map(Some)
+    reads::measure(s, "hbm_read", u64::MAX, passes)
 }
 
 fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample {

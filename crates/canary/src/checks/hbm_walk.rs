@@ -1,8 +1,6 @@
 //! `hbm_walk`: every word of the buffer keeps what was written to it, for six patterns. Any wrong word is a wrong result.
 
 use super::*;
-use crate::abi::{BadWords, Pattern};
-use crate::session::tally::ResultTally;
 
 pub static CHECK: Check =
     Check::new(CanaryCheck::HbmWalk, CanaryStep::HbmWalk, &["fill", "check"], measure, judge);
@@ -22,22 +20,22 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
         (Pattern::Random, random, "random"),
         (Pattern::NotRandom, random, "not_random"),
     ];
-    let mut tally = ResultTally::default();
+    let mut tally = Mismatches::default();
     for (pattern, a, unit) in patterns {
         loop {
-            s.fill(data, pattern, a, 0)?;
+            s.fill(data, pattern, (a, 0))?;
             let wrong = s.check((data, bad), pattern, (a, 0), unit)?;
             tally.add(data.count as u64, wrong);
             if !tally.wants_more() {
                 break;
             }
         }
-        if tally.wrong() {
+        if tally.wrong > 0 {
             break;
         }
     }
     let found = CheckFigures::Walked { bytes: data.bytes(), patterns: patterns.len() as u32 };
-    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
+    Ok(Some((found, tally)))
 }
 
 fn judge(_: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {

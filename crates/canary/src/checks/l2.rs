@@ -1,10 +1,8 @@
 //! `l2`: bandwidth of the L2 cache in bytes a cycle, and the sum of all words. Judged against the GPU's own past and its
 //! siblings, as no bound is published; any wrong sum.
 
-use super::reads::{self, ReadBuffers};
 use super::*;
-use crate::format::{bytes_per_cycle, bytes_per_second};
-use model::canary::Rate;
+use crate::format::bytes_per_cycle;
 
 pub static CHECK: Check =
     Check::new(CanaryCheck::L2, CanaryStep::L2, &["l2", "fill"], measure, judge).back_to_back();
@@ -23,9 +21,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     if quarter < 1 << 16 {
         return Ok(None);
     }
-    let buffers = ReadBuffers::new(s, quarter)?;
-    let kernel = s.kernel("l2")?;
-    reads::measure(s, kernel, &buffers, PASSES).map(Some)
+    reads::measure(s, "l2", quarter, PASSES)
 }
 
 fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample {

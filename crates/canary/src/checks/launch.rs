@@ -2,9 +2,6 @@
 
 use super::*;
 use crate::abi::LaunchArgs;
-use crate::format::seconds;
-use crate::session::cuda::Grid;
-use model::canary::Rate;
 
 pub static CHECK: Check = Check::new(CanaryCheck::Launch, CanaryStep::Launch, &["launch"], measure, judge);
 
@@ -19,12 +16,10 @@ const LAUNCHES: usize = 200;
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let kernel = s.kernel("launch")?;
     let grid = Grid { blocks: 1, threads: 32, shared: 0 };
-    let mut seconds = Vec::with_capacity(LAUNCHES);
-    for _ in 0..LAUNCHES {
-        seconds.push(s.awake(|cuda, stream| cuda.launch(kernel, grid, stream, &LaunchArgs::default()))?);
-    }
+    let launch = |_| s.awake(|cuda, stream| cuda.launch(kernel, grid, stream, &LaunchArgs::default()));
+    let mut seconds = (0..LAUNCHES).map(launch).collect::<Try<Vec<f64>>>()?;
     seconds.sort_by(f64::total_cmp);
-    Ok(Some(CheckResult { found: CheckFigures::Launched(seconds), mismatches: Mismatches::default() }))
+    Ok(Some((CheckFigures::Launched(seconds), Mismatches::default())))
 }
 
 fn judge(view: &RunContext<'_>, measured: &Measurement, clock: &Clock) -> Sample {

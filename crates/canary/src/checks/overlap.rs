@@ -5,18 +5,9 @@
 //! batches take 4n one after another and no less than 2n + 2 at once.
 //! Judged by the share of that bound; any wrong word.
 
-use serde::{Deserialize, Serialize};
-
 use super::*;
 use crate::abi::{OVERLAP_THREADS, OverlapArgs};
-use crate::format::{percent, seconds};
-use crate::reference;
-use crate::session::cuda::{
-    CudaEvent, CudaFunction, CudaResult, CudaStream, DeviceSlice, Grid, Pinned, PinnedPart,
-};
-use crate::session::tally::{Mismatch, ResultTally, WrongResults};
-use model::canary::Rate;
-use model::catalog::RateAgainst;
+use crate::session::cuda::CudaEvent;
 
 pub static CHECK: Check = Check::new(CanaryCheck::Overlap, CanaryStep::Overlap, &["overlap"], measure, judge);
 
@@ -67,64 +58,62 @@ struct OverlapBatch {
 }
 
 /// All that the ways need.
-struct OverlapBuffers {
+struct OverlapBuffers<'a> {
+    cuda: &'a CudaDriver,
     host: Pinned,
     batches: Vec<OverlapBatch>,
+    /// Beside that of the session.
     queues: Vec<CudaStream>,
+    /// Two a batch, one for the begin, and one a queue for its end.
     events: Vec<CudaEvent>,
     /// A block on every multiprocessor that leaves no room for another: kernels of two batches take turns.
     whole: Grid,
-    /// A quarter of the multiprocessors: two such kernels have room beside each other.
-    quarter: Grid,
     turns: u32,
     kernel: CudaFunction,
 }
 
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let mut space = OverlapBuffers::new(s)?;
+    // A quarter of the multiprocessors: two such kernels have room beside each other.
+    let quarter = Grid { blocks: (space.whole.blocks / 4).max(1), shared: 0, ..space.whole };
     let bytes = space.batches.first().map_or(0, |batch| batch.x.bytes());
     // The first finds everything cold.
-    stages(s, &space)?;
-    let [copy_in, kernel, copy_out] = stages(s, &space)?;
+    space.stages(s)?;
+    let [copy_in, kernel, copy_out] = space.stages(s)?;
     let ratio = (copy_in + copy_out) / kernel.max(1e-9);
     space.turns = stats::turns(1.0, ratio, f64::from(TRIAL), 1.0, MOST_TURNS);
 
-    let mut tally = ResultTally::default();
-    let mut figures = Overlap { batches: BATCHES as u32, bytes, ..Overlap::default() };
-    figures.stages = stages(s, &space)?;
-    for (way, seconds) in
-        [(SERIAL, &mut figures.serial), (ROTATING, &mut figures.rotating), (SEPARATE, &mut figures.separate)]
-    {
+    let mut tally = Mismatches::default();
+    let stages = space.stages(s)?;
+    let mut verified = |queues: usize, way: Way<'_>| {
         space.forget();
-        *seconds = take(s, &space, way)?;
+        let seconds = space.take(s, queues, way)?;
         tally.add(BATCHES as u64 * bytes / 4, space.verify());
-    }
-    figures.kernels = [take(s, &space, ONE_BY_ONE)?, take(s, &space, AT_ONCE)?];
-    space.give_back(s)?;
-    Ok(Some(CheckResult { found: CheckFigures::Overlapped(figures), mismatches: tally.into_mismatches() }))
+        Ok::<_, Ended>(seconds)
+    };
+    let serial = verified(1, &|queues| space.by_turns(queues))?;
+    let rotating = verified(QUEUES, &|queues| space.by_turns(queues))?;
+    let separate = verified(3, &|queues| space.separate(queues))?;
+    let two_kernels = |queues: &[&CudaStream]| {
+        let mut both = space.batches.iter().take(2).zip(queues.iter().cycle());
+        both.try_for_each(|(batch, queue)| space.work(batch, queue, quarter))
+    };
+    let kernels = [space.take(s, 1, &two_kernels)?, space.take(s, 2, &two_kernels)?];
+    space.give_back()?;
+    let batches = BATCHES as u32;
+    let figures = Overlap { batches, bytes, stages, serial, rotating, separate, kernels };
+    Ok(Some((CheckFigures::Overlapped(figures), tally)))
 }
 
-/// Copy in, kernel and copy out, each alone; medians, seconds.
-fn stages(s: &mut Session<'_>, space: &OverlapBuffers) -> Try<[f64; 3]> {
-    let Some(batch) = space.batches.first() else { return Ok([0.0; 3]) };
-    let mut times = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..TIMES {
-        times[0].push(
-            s.timed(|cuda, queue| cuda.queue_in(batch.x, PinnedPart(&space.host, batch.host.0), queue))?,
-        );
-        times[1].push(s.run(space.kernel, space.whole, &space.args(batch))?);
-        times[2].push(
-            s.timed(|cuda, queue| cuda.queue_out(PinnedPart(&space.host, batch.host.1), batch.y, queue))?,
-        );
-    }
-    Ok(times.map(|times| stats::median_or_zero(&times)))
-}
+/// Puts work into queues.
+type Way<'a> = &'a dyn Fn(&[&CudaStream]) -> CudaResult<()>;
 
-impl OverlapBuffers {
-    fn new(s: &mut Session<'_>) -> Try<OverlapBuffers> {
+impl<'a> OverlapBuffers<'a> {
+    fn new(s: &mut Session<'a>) -> Try<OverlapBuffers<'a>> {
+        let cuda = s.cuda;
         let bytes = (BYTES.min(s.arena.left() / (2 * BATCHES as u64 + 1)) & !0xfff).max(0x1000);
         let (floats, words) = ((bytes / 4) as usize, (bytes / 8) as usize);
-        let host = s.cuda.pin(2 * BATCHES as u64 * bytes)?;
+        let host = cuda.pin(2 * BATCHES as u64 * bytes)?;
         let mut batches = Vec::new();
         for batch in 0..BATCHES {
             let begin = 2 * batch * words;
@@ -134,27 +123,84 @@ impl OverlapBuffers {
                 host.set(begin + word, pair(input(2 * word), input(2 * word + 1)));
             }
         }
-        let queues = (0..QUEUES).map(|_| s.cuda.stream()).collect::<CudaResult<_>>()?;
-        let events = (0..EVENTS).map(|_| s.cuda.event()).collect::<CudaResult<_>>()?;
+        let queues = (1..QUEUES).map(|_| cuda.stream()).collect::<CudaResult<_>>()?;
+        let events = (0..2 * BATCHES + QUEUES).map(|_| cuda.event()).collect::<CudaResult<_>>()?;
         let kernel = s.kernel("overlap")?;
         let whole = s.one_each(kernel, THREADS, 0)?;
-        let quarter = Grid { blocks: (whole.blocks / 4).max(1), shared: 0, ..whole };
-        Ok(OverlapBuffers { host, batches, queues, events, whole, quarter, turns: TRIAL, kernel })
+        Ok(OverlapBuffers { cuda, host, batches, queues, events, whole, turns: TRIAL, kernel })
     }
 
-    fn give_back(self, s: &Session<'_>) -> Try<()> {
-        for queue in self.queues {
-            s.cuda.destroy_stream(queue)?;
-        }
-        for event in self.events {
-            s.cuda.destroy_event(event)?;
-        }
-        Ok(s.cuda.unpin(self.host)?)
+    fn give_back(self) -> CudaResult<()> {
+        self.queues.into_iter().try_for_each(|queue| self.cuda.destroy_stream(queue))?;
+        self.events.into_iter().try_for_each(|event| self.cuda.destroy_event(event))?;
+        self.cuda.unpin(self.host)
     }
 
-    fn args(&self, batch: &OverlapBatch) -> OverlapArgs {
-        let count = batch.x.count as u64;
-        OverlapArgs { x: batch.x.address, y: batch.y.address, count, turns: self.turns, reserved: 0 }
+    fn copy_in(&self, batch: &OverlapBatch, queue: &CudaStream) -> CudaResult<()> {
+        self.cuda.queue_in(batch.x, PinnedPart(&self.host, batch.host.0), queue)
+    }
+
+    fn work(&self, batch: &OverlapBatch, queue: &CudaStream, grid: Grid) -> CudaResult<()> {
+        let (x, y, count) = (batch.x.address, batch.y.address, batch.x.count as u64);
+        let args = OverlapArgs { x, y, count, turns: self.turns, reserved: 0 };
+        self.cuda.launch(self.kernel, grid, queue, &args)
+    }
+
+    fn copy_out(&self, batch: &OverlapBatch, queue: &CudaStream) -> CudaResult<()> {
+        self.cuda.queue_out(PinnedPart(&self.host, batch.host.1), batch.y, queue)
+    }
+
+    /// Copy in, kernel and copy out, each alone; medians, seconds.
+    fn stages(&self, s: &mut Session<'_>) -> Try<[f64; 3]> {
+        let Some(batch) = self.batches.first() else { return Ok([0.0; 3]) };
+        let mut times = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..TIMES {
+            times[0].push(s.timed(|_, queue| self.copy_in(batch, queue))?);
+            times[1].push(s.timed(|_, queue| self.work(batch, queue, self.whole))?);
+            times[2].push(s.timed(|_, queue| self.copy_out(batch, queue))?);
+        }
+        Ok(times.map(|times| stats::median_or_zero(&times)))
+    }
+
+    /// Takes a way with so many queues: seconds from the begin of the first to the end of the last.
+    fn take(&self, s: &mut Session<'_>, queues: usize, way: Way<'_>) -> Try<f64> {
+        let (begin, ends) = (&self.events[2 * BATCHES], &self.events[2 * BATCHES + 1..]);
+        s.timed(|cuda, first| {
+            let others = &self.queues[..queues - 1];
+            cuda.record(begin, first)?;
+            others.iter().try_for_each(|other| cuda.wait_for(other, begin))?;
+            way(&[first].into_iter().chain(others).collect::<Vec<_>>())?;
+            for (other, end) in others.iter().zip(ends) {
+                cuda.record(end, other)?;
+                cuda.wait_for(first, end)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A queue a batch, by turns.
+    fn by_turns(&self, queues: &[&CudaStream]) -> CudaResult<()> {
+        for (batch, queue) in self.batches.iter().zip(queues.iter().cycle()) {
+            self.copy_in(batch, queue)?;
+            self.work(batch, queue, self.whole)?;
+            self.copy_out(batch, queue)?;
+        }
+        Ok(())
+    }
+
+    /// A queue for copies in, one for kernels and one for copies out.
+    fn separate(&self, queues: &[&CudaStream]) -> CudaResult<()> {
+        let [inwards, compute, outwards] = queues else { return Ok(()) };
+        for (batch, events) in self.batches.iter().zip(self.events.chunks_exact(2)) {
+            self.copy_in(batch, inwards)?;
+            self.cuda.record(&events[0], inwards)?;
+            self.cuda.wait_for(compute, &events[0])?;
+            self.work(batch, compute, self.whole)?;
+            self.cuda.record(&events[1], compute)?;
+            self.cuda.wait_for(outwards, &events[1])?;
+            self.copy_out(batch, outwards)?;
+        }
+        Ok(())
     }
 
     /// Writes over all outputs on the host.
@@ -190,114 +236,6 @@ fn input(at: usize) -> f32 {
 /// Two floats as they lie in memory.
 fn pair(low: f32, high: f32) -> u64 {
     u64::from(high.to_bits()) << 32 | u64::from(low.to_bits())
-}
-
-/// A way: its queues, and what is put into them.
-#[derive(Clone, Copy)]
-struct Way {
-    queues: usize,
-    queue: fn(&Session<'_>, &OverlapBuffers) -> CudaResult<()>,
-}
-
-/// All in one queue.
-const SERIAL: Way = Way { queues: 1, queue: |s, space| by_turns(s, space, 1) };
-/// A queue a batch, by turns.
-const ROTATING: Way = Way { queues: QUEUES, queue: |s, space| by_turns(s, space, QUEUES) };
-/// A queue for copies in, one for kernels and one for copies out.
-const SEPARATE: Way = Way { queues: 3, queue: separate };
-/// Two kernels in one queue.
-const ONE_BY_ONE: Way = Way { queues: 1, queue: |s, space| two_kernels(s, space, 1) };
-/// Two kernels in two queues.
-const AT_ONCE: Way = Way { queues: 2, queue: |s, space| two_kernels(s, space, 2) };
-
-/// Events that ways need: two a batch, and one a queue for its end.
-const EVENTS: usize = 2 * BATCHES + QUEUES;
-
-/// Takes a way: seconds from the begin of the first queue to the end of the last.
-fn take(s: &mut Session<'_>, space: &OverlapBuffers, way: Way) -> Try<f64> {
-    s.poll.go_on()?;
-    s.poll.watch.working(true);
-    let done = queue(s, space, way);
-    s.poll.watch.working(false);
-    let seconds = done?;
-    s.spend(seconds, seconds);
-    Ok(seconds)
-}
-
-fn queue(s: &Session<'_>, space: &OverlapBuffers, way: Way) -> CudaResult<f64> {
-    let (begin, end) = (&s.events.0, &s.events.1);
-    let queues = &space.queues[..way.queues.min(space.queues.len())];
-    let Some((first, others)) = queues.split_first() else { return Ok(0.0) };
-    s.cuda.record(begin, first)?;
-    for other in others {
-        s.cuda.wait_for(other, begin)?;
-    }
-    (way.queue)(s, space)?;
-    for (other, event) in others.iter().zip(&space.events[2 * BATCHES..]) {
-        s.cuda.record(event, other)?;
-        s.cuda.wait_for(first, event)?;
-    }
-    s.cuda.record(end, first)?;
-    s.cuda.wait(first)?;
-    s.cuda.elapsed(begin, end)
-}
-
-fn copy_in(
-    s: &Session<'_>,
-    space: &OverlapBuffers,
-    batch: &OverlapBatch,
-    queue: &CudaStream,
-) -> CudaResult<()> {
-    s.cuda.queue_in(batch.x, PinnedPart(&space.host, batch.host.0), queue)
-}
-
-fn work(
-    s: &Session<'_>,
-    space: &OverlapBuffers,
-    batch: &OverlapBatch,
-    queue: &CudaStream,
-    grid: Grid,
-) -> CudaResult<()> {
-    s.cuda.launch(space.kernel, grid, queue, &space.args(batch))
-}
-
-fn copy_out(
-    s: &Session<'_>,
-    space: &OverlapBuffers,
-    batch: &OverlapBatch,
-    queue: &CudaStream,
-) -> CudaResult<()> {
-    s.cuda.queue_out(PinnedPart(&space.host, batch.host.1), batch.y, queue)
-}
-
-fn by_turns(s: &Session<'_>, space: &OverlapBuffers, queues: usize) -> CudaResult<()> {
-    for (batch, queue) in space.batches.iter().zip(space.queues[..queues].iter().cycle()) {
-        copy_in(s, space, batch, queue)?;
-        work(s, space, batch, queue, space.whole)?;
-        copy_out(s, space, batch, queue)?;
-    }
-    Ok(())
-}
-
-fn separate(s: &Session<'_>, space: &OverlapBuffers) -> CudaResult<()> {
-    let [inwards, compute, outwards, ..] = &space.queues[..] else { return Ok(()) };
-    for (batch, events) in space.batches.iter().zip(space.events.chunks_exact(2)) {
-        copy_in(s, space, batch, inwards)?;
-        s.cuda.record(&events[0], inwards)?;
-        s.cuda.wait_for(compute, &events[0])?;
-        work(s, space, batch, compute, space.whole)?;
-        s.cuda.record(&events[1], compute)?;
-        s.cuda.wait_for(outwards, &events[1])?;
-        copy_out(s, space, batch, outwards)?;
-    }
-    Ok(())
-}
-
-fn two_kernels(s: &Session<'_>, space: &OverlapBuffers, queues: usize) -> CudaResult<()> {
-    for (batch, queue) in space.batches.iter().take(2).zip(space.queues[..queues].iter().cycle()) {
-        work(s, space, batch, queue, space.quarter)?;
-    }
-    Ok(())
 }
 
 /// What overlapping can gain at most: batches that take `stages` one after another (copy in, kernel, copy out),

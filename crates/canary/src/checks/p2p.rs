@@ -1,18 +1,10 @@
 //! `p2p`: copies from this GPU to another, their data verified there. Any wrong word is a wrong result; the rate is compared
 //! with nothing, because it depends on the pair of GPUs.
 
-use super::reads;
 use super::*;
-use crate::abi::{BadWords, Pattern};
 use crate::code;
-use crate::format::bytes_per_second;
-use crate::session::check_args;
-use crate::session::cuda::{CudaContext, CudaDriver, CudaFunction, DeviceId, DeviceMemory, DeviceSlice};
-use crate::session::device;
-use crate::session::errors::{CudaError, Ended};
-use crate::session::tally::{ResultTally, WrongResults};
-use model::canary::Rate;
-use model::catalog::CanarySkip;
+use crate::session::cuda::{CudaContext, DeviceId};
+use crate::session::{check_args, device};
 
 pub static CHECK: Check = Check::new(CanaryCheck::P2p, CanaryStep::P2p, &["fill", "check"], measure, judge);
 
@@ -47,13 +39,10 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     }
     let seed = stats::seed(s.request.seed, 11);
     let (a, b) = (seed, stats::seed(seed, 12) | 1);
-    s.fill(data, Pattern::Arithmetic, a, b)?;
-    let mut tally = ResultTally::default();
-    let mut seconds = Vec::new();
+    s.fill(data, Pattern::Arithmetic, (a, b))?;
+    let mut tally = Mismatches::default();
     copy(s, &peer, data)?;
-    for _ in 0..COPIES {
-        seconds.push(copy(s, &peer, data)?);
-    }
+    let seconds = (0..COPIES).map(|_| copy(s, &peer, data)).collect::<Try<_>>()?;
     tally.add(words as u64, peer.check(s, (a, b))?);
     while tally.wants_more() {
         copy(s, &peer, data)?;
@@ -64,7 +53,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     s.cuda.release(peer.id)?;
     s.cuda.make_current(s.context)?;
     let found = CheckFigures::Peer { peer: uuid, bytes: data.bytes(), seconds, access };
-    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
+    Ok(Some((found, tally)))
 }
 
 fn copy(s: &mut Session<'_>, peer: &Peer, data: DeviceSlice<u64>) -> Try<f64> {
@@ -75,7 +64,7 @@ fn copy(s: &mut Session<'_>, peer: &Peer, data: DeviceSlice<u64>) -> Try<f64> {
 impl Peer {
     /// Makes its context current.
     fn open(s: &Session<'_>, uuid: &str, words: usize) -> Try<Peer> {
-        let cuda: &CudaDriver = s.cuda;
+        let cuda = s.cuda;
         let id = device::find(cuda, 1, uuid)?;
         let capability = device::capability(cuda, id)?;
         let Some(code) = code::choose(capability) else {
@@ -85,7 +74,7 @@ impl Peer {
         let context = cuda.retain(id)?;
         let module = cuda.load_module(code.image)?;
         let check = cuda.function(&module, "check")?;
-        let memory: DeviceMemory = cuda.alloc(words as u64 * 8 + 4096)?;
+        let memory = cuda.alloc(words as u64 * 8 + 4096)?;
         let none = || Ended::Unable(CanarySkip::NoMemory, format!("no memory on {uuid}"));
         let data = DeviceSlice::of(&memory, 0, words).ok_or_else(none)?;
         let bad = DeviceSlice::of(&memory, words as u64 * 8, 1).ok_or_else(none)?;
@@ -107,9 +96,9 @@ impl Peer {
         let args = check_args(self.data, self.bad, Pattern::Arithmetic, start);
         s.cuda.launch(self.check, s.walk_grid(), &queue, &args)?;
         s.cuda.wait(&queue)?;
-        let read = s.cuda.copy_out(self.bad)?;
+        let bad = s.cuda.copy_one(self.bad)?;
         s.cuda.destroy_stream(queue)?;
-        Ok(read.first().map(|bad| WrongResults::of_words(bad, "peer")).unwrap_or_default())
+        Ok(WrongResults::of_words(&bad, "peer"))
     }
 }
 

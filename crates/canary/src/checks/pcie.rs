@@ -2,20 +2,9 @@
 //! Judged against what GPU and slot can do together, the GPU's own past and its siblings; any wrong word.
 
 use std::path::Path;
-use std::time::Duration;
 
 use super::*;
-use crate::abi::{BadWords, Pattern};
-use crate::format::{bytes_per_second, percent, seconds};
-use crate::reference;
-use crate::roofline;
-use crate::session::cuda::{DeviceSlice, Pinned, PinnedPart};
-use crate::session::errors::CudaError;
 use crate::session::numa::{self, Node};
-use crate::session::tally::{Mismatch, ResultTally, WrongResults};
-use model::canary::Rate;
-use model::catalog::RateAgainst;
-use model::clock::Mono;
 use model::pci::kernel_address;
 
 pub static CHECK: Check = Check {
@@ -48,15 +37,6 @@ const SMALL: usize = 200;
 /// Bytes of such a copy.
 const SMALL_BYTES: usize = 4;
 
-/// What is copied, and the patterns that it holds each way: their first words and steps.
-struct CopyBuffers {
-    host: Pinned,
-    gpu: DeviceSlice<u64>,
-    bad: DeviceSlice<BadWords>,
-    inwards: (u64, u64),
-    outwards: (u64, u64),
-}
-
 fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let bad = s.arena.results::<BadWords>(1)?;
     let words = (BYTES.min(s.request.memory_bytes).min(s.arena.left()) / 512 * 64) as usize;
@@ -64,94 +44,71 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let folder = Path::new("/sys/bus/pci/devices").join(kernel_address(&s.request.pci_address));
     let node = Node::of(&folder);
     let seed = |of| stats::seed(s.request.seed, of);
+    // The patterns each way: their first words and steps.
     let (inwards, outwards) = ((seed(6), seed(7) | 1), (seed(8), seed(9) | 1));
     let cuda = s.cuda;
     let (host, there) = numa::on(node.as_ref(), || {
         let host = cuda.pin(gpu.bytes())?;
-        write(&host, inwards);
+        for at in 0..host.words() {
+            host.set(at, reference::pattern(Pattern::Arithmetic, at as u64, inwards.0, inwards.1));
+        }
         Ok::<_, CudaError>(host)
     });
-    let space = CopyBuffers { host: host?, gpu, bad, inwards, outwards };
-    let mut tally = ResultTally::default();
+    let host = host?;
+    let there_and_back = PinnedPart(&host, 0);
+    let copy_in = |s: &mut Session<'_>| s.timed(|cuda, stream| cuda.queue_in(gpu, there_and_back, stream));
+    let copy_out = |s: &mut Session<'_>| s.timed(|cuda, stream| cuda.queue_out(there_and_back, gpu, stream));
+    let verify_in = |s: &mut Session<'_>| s.check((gpu, bad), Pattern::Arithmetic, inwards, "to_gpu");
+    let mut tally = Mismatches::default();
 
-    let to_gpu = copies(s, |s| copy_in(s, &space))?;
-    tally.add(words as u64, verify_in(s, &space)?);
+    let to_gpu = copies(s, copy_in)?;
+    tally.add(words as u64, verify_in(s)?);
     while tally.wants_more() {
-        copy_in(s, &space)?;
-        let wrong = verify_in(s, &space)?;
-        tally.add(0, wrong);
+        copy_in(s)?;
+        tally.add(0, verify_in(s)?);
     }
 
-    s.fill(gpu, Pattern::Arithmetic, outwards.0, outwards.1)?;
-    let to_host = copies(s, |s| copy_out(s, &space))?;
-    tally.add(words as u64, verify_out(&space));
+    s.fill(gpu, Pattern::Arithmetic, outwards)?;
+    let to_host = copies(s, copy_out)?;
+    tally.add(words as u64, verify_out(&host, outwards));
     while tally.wants_more() {
-        copy_out(s, &space)?;
-        tally.add(0, verify_out(&space));
+        copy_out(s)?;
+        tally.add(0, verify_out(&host, outwards));
     }
 
-    let latency = latency(s, &space)?;
+    let few = gpu.as_bytes(SMALL_BYTES);
+    let small = |_| s.awake(|cuda, stream| cuda.queue_in(few, there_and_back, stream));
+    let latency = stats::median_or_zero(&(0..SMALL).map(small).collect::<Try<Vec<f64>>>()?);
     let began = Mono::now();
     while s.poll.watch.notes().link.is_none() && Mono::now().since(began) < LINK {
         // Several in a row: to ask for the link takes longer than one copy on some drivers.
-        s.timed(|cuda, stream| {
-            (0..IN_A_ROW).try_for_each(|_| cuda.queue_in(space.gpu, PinnedPart(&space.host, 0), stream))
-        })?;
+        s.timed(|cuda, stream| (0..IN_A_ROW).try_for_each(|_| cuda.queue_in(gpu, there_and_back, stream)))?;
     }
     let (link_generation, link_width) = s.poll.watch.notes().link.unwrap_or_default();
-    s.cuda.unpin(space.host)?;
+    s.cuda.unpin(host)?;
     let numa_node = node.filter(|_| there).map(|node| node.number);
     let bytes = gpu.bytes();
     let found =
         CheckFigures::Copied { bytes, to_gpu, to_host, latency, link_generation, link_width, numa_node };
-    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
+    Ok(Some((found, tally)))
 }
 
-fn copies(s: &mut Session<'_>, mut copy: impl FnMut(&mut Session<'_>) -> Try<f64>) -> Try<Vec<f64>> {
+fn copies(s: &mut Session<'_>, copy: impl Fn(&mut Session<'_>) -> Try<f64>) -> Try<Vec<f64>> {
     // The first finds cold tables on both sides.
     copy(s)?;
     (0..COPIES).map(|_| copy(s)).collect()
 }
 
-fn copy_in(s: &mut Session<'_>, space: &CopyBuffers) -> Try<f64> {
-    s.timed(|cuda, stream| cuda.queue_in(space.gpu, PinnedPart(&space.host, 0), stream))
-}
-
-fn copy_out(s: &mut Session<'_>, space: &CopyBuffers) -> Try<f64> {
-    s.timed(|cuda, stream| cuda.queue_out(PinnedPart(&space.host, 0), space.gpu, stream))
-}
-
-fn verify_in(s: &mut Session<'_>, space: &CopyBuffers) -> Try<WrongResults> {
-    s.check((space.gpu, space.bad), Pattern::Arithmetic, space.inwards, "to_gpu")
-}
-
-fn verify_out(space: &CopyBuffers) -> WrongResults {
-    let (a, b) = space.outwards;
+fn verify_out(host: &Pinned, (a, b): (u64, u64)) -> WrongResults {
     let mut wrong = WrongResults::default();
-    for at in 0..space.host.words() {
-        let (expected, got) = (reference::pattern(Pattern::Arithmetic, at as u64, a, b), space.host.get(at));
+    for at in 0..host.words() {
+        let (expected, got) = (reference::pattern(Pattern::Arithmetic, at as u64, a, b), host.get(at));
         if got != expected {
             let offset = Some(8 * at as u64);
             wrong.add(Mismatch { unit: "to_host".into(), offset, expected, got, ..Mismatch::default() });
         }
     }
     wrong
-}
-
-fn write(host: &Pinned, (a, b): (u64, u64)) {
-    for at in 0..host.words() {
-        host.set(at, reference::pattern(Pattern::Arithmetic, at as u64, a, b));
-    }
-}
-
-/// The time of a copy of four bytes, median, seconds.
-fn latency(s: &mut Session<'_>, space: &CopyBuffers) -> Try<f64> {
-    let few = space.gpu.as_bytes(SMALL_BYTES);
-    let mut seconds = Vec::with_capacity(SMALL);
-    for _ in 0..SMALL {
-        seconds.push(s.awake(|cuda, stream| cuda.queue_in(few, PinnedPart(&space.host, 0), stream))?);
-    }
-    Ok(stats::median_or_zero(&seconds))
 }
 
 fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {
@@ -235,16 +192,14 @@ fn narrowed(view: &RunContext<'_>, (generation, width): (u32, u32), fastest: f64
 }
 
 fn slow(measured: &Measurement, low: &str, numa_node: Option<u32>) -> String {
+    let near = match numa_node {
+        Some(node) => format!("the buffer was asked from NUMA node {node}"),
+        None => "the host does not report the GPU's NUMA node".to_owned(),
+    };
     let cause = match measured.around.pcie_replays {
-        0 => {
-            let near = match numa_node {
-                Some(node) => format!("the buffer was asked from NUMA node {node}"),
-                None => "the host does not report the GPU's NUMA node".to_owned(),
-            };
-            format!(
-                "the link is full and replayed nothing, so look at the host: its load, NUMA ({near}), IOMMU"
-            )
-        }
+        0 => format!(
+            "the link is full and replayed nothing, so look at the host: its load, NUMA ({near}), IOMMU"
+        ),
         n => format!("the link replayed {n} packets meanwhile: bad signal; reseat the GPU, riser or cable"),
     };
     format!("copies over PCIe are slow ({low}); {cause}")

@@ -1,23 +1,10 @@
 //! What `sm_rate` and `tensor` share: work of every multiprocessor in a cycle, and its true clock.
 
-use std::time::Duration;
-
-use super::{CheckFigures, CheckResult};
-use crate::abi::{BadLanes, SmStamp};
-use crate::baseline::Quantity;
-use crate::format::{counted, listed, megahertz, percent, work_per_cycle};
-use crate::sample::clocks::{self, Clock};
-use crate::sample::reasons::Reasons;
-use crate::sample::{RunContext, Sample};
-use crate::session::Session;
-use crate::session::cuda::{CudaFunction, DeviceSlice, Grid};
-use crate::session::errors::{Ended, Try};
-use crate::session::tally::ResultTally;
-use crate::stats::{self, Sm, SmRates};
-use model::canary::Rate;
-use model::catalog::{BadSmKind, CanaryVerdict, RateAgainst};
-use model::clock::Mono;
-use sampler::watch::Around;
+use super::*;
+use crate::abi::BadLanes;
+use crate::format::{listed, megahertz, work_per_cycle};
+use crate::sample::clocks;
+use crate::stats::SmRates;
 
 /// How long a launch takes at the highest clock: long against the step of the GPU's nanosecond clock (1 us on
 /// some), short for a process that waits for the GPU.
@@ -56,15 +43,15 @@ pub struct RateKernel<'a, A> {
 
 /// Launches until every multiprocessor was met and every launch is counted. The first warm up, and show how
 /// long the others are to be: a GPU that is held back takes as long as one that is not.
-pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<CheckResult> {
+pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Option<CheckResult>> {
     let stamps = s.arena.results::<SmStamp>(kind.grid.blocks as usize)?;
     let bad = s.arena.results::<BadLanes>(1)?;
     let compared = u64::from(kind.grid.blocks) * u64::from(kind.grid.threads);
-    let mut tally = ResultTally::default();
+    let mut tally = Mismatches::default();
     let mut launch = |s: &mut Session<'_>, turns: u32| {
         s.cuda.zero(bad)?;
         let read = s.stamped(kind.kernel, kind.grid, &(kind.args)(turns, stamps, bad), stamps)?;
-        tally.add(compared, s.bad_lanes(bad, kind.unit)?);
+        tally.add(compared, WrongResults::of_lanes(&s.cuda.copy_one(bad)?, kind.unit));
         Ok::<_, Ended>((read, tally.wants_more()))
     };
 
@@ -88,7 +75,7 @@ pub fn measure<A: Copy>(s: &mut Session<'_>, kind: &RateKernel<'_, A>) -> Try<Ch
             break;
         }
     }
-    Ok(CheckResult { found: CheckFigures::Sms(rates.sms()), mismatches: tally.into_mismatches() })
+    Ok(Some((CheckFigures::Sms(rates.sms()), tally)))
 }
 
 /// What a rate is judged by.

@@ -1,16 +1,7 @@
 //! What `hbm_read` and `l2` share: how fast memory is read, and whether the sum is right.
 
-use super::{CheckFigures, CheckResult};
-use crate::abi::{Pattern, READ_SHARED_BYTES, READ_THREADS, ReadArgs, SmStamp};
-use crate::reference;
-use crate::sample::Sample;
-use crate::sample::clocks::Clock;
-use crate::session::Session;
-use crate::session::cuda::{CudaFunction, DeviceSlice, Grid};
-use crate::session::errors::Try;
-use crate::session::tally::{Mismatch, ResultTally, WrongResults};
-use crate::stats;
-use model::catalog::CanaryVerdict;
+use super::*;
+use crate::abi::{READ_SHARED_BYTES, READ_THREADS, ReadArgs};
 
 /// Passes that are measured at least, and launches that are made at most for it.
 const PASSES: u32 = 16;
@@ -19,38 +10,19 @@ const MOST_LAUNCHES: u32 = 8;
 /// Most launches, with those made again after a wrong sum.
 const ALL_LAUNCHES: u32 = 12;
 
-/// Where it is read, and where the results go.
-pub struct ReadBuffers {
-    grid: Grid,
-    stamps: DeviceSlice<SmStamp>,
-    sums: DeviceSlice<u64>,
-    data: DeviceSlice<u64>,
-}
-
-impl ReadBuffers {
-    /// With this much to read, or all that is left.
-    pub fn new(s: &mut Session<'_>, bytes: u64) -> Try<ReadBuffers> {
-        let grid = Grid { blocks: s.multiprocessors(), threads: READ_THREADS, shared: READ_SHARED_BYTES };
-        let stamps = s.arena.results(grid.blocks as usize)?;
-        let sums = s.arena.results(grid.blocks as usize)?;
-        // Whole words of 16 bytes.
-        let words = (bytes.min(s.arena.left()) & !0x1ff) / 8;
-        let data = s.arena.data(words as usize)?;
-        Ok(ReadBuffers { grid, stamps, sums, data })
-    }
-}
-
-pub fn measure(
-    s: &mut Session<'_>,
-    kernel: CudaFunction,
-    space: &ReadBuffers,
-    passes: u32,
-) -> Try<CheckResult> {
-    let ReadBuffers { grid, stamps, sums, data } = *space;
+/// Reads this much, or all that is left.
+pub fn measure(s: &mut Session<'_>, kernel: &str, bytes: u64, passes: u32) -> Try<Option<CheckResult>> {
+    let grid = Grid { blocks: s.multiprocessors(), threads: READ_THREADS, shared: READ_SHARED_BYTES };
+    let stamps = s.arena.results::<SmStamp>(grid.blocks as usize)?;
+    let sums = s.arena.results::<u64>(grid.blocks as usize)?;
+    // Whole words of 16 bytes.
+    let words = (bytes.min(s.arena.left()) & !0x1ff) / 8;
+    let data = s.arena.data::<u64>(words as usize)?;
+    let kernel = s.kernel(kernel)?;
     let seed = stats::seed(s.request.seed, 3);
     // An odd step: no two words of the buffer are the same.
     let (a, b) = (seed, stats::seed(seed, 4) | 1);
-    s.fill(data, Pattern::Arithmetic, a, b)?;
+    s.fill(data, Pattern::Arithmetic, (a, b))?;
     let expected = reference::arithmetic_sum(a, b, data.count as u64, passes);
     let args = ReadArgs {
         data: data.address,
@@ -60,13 +32,17 @@ pub fn measure(
         passes,
         reserved: 0,
     };
-    let (mut tally, mut seconds, mut clocks) = (ResultTally::default(), Vec::new(), Vec::new());
+    let (mut tally, mut seconds, mut clocks) = (Mismatches::default(), Vec::new(), Vec::new());
     for launch in 1..=ALL_LAUNCHES {
         let read = s.stamped(kernel, grid, &args, stamps)?;
         let got = s.cuda.copy_out(sums)?.into_iter().fold(0u64, u64::wrapping_add);
         seconds.push(stats::span(&read) / f64::from(passes));
         clocks.push(stats::clock(&read));
-        tally.add(data.count as u64, compare(expected, got));
+        let mut wrong = WrongResults::default();
+        if got != expected {
+            wrong.add(Mismatch { unit: "sum".to_owned(), expected, got, ..Mismatch::default() });
+        }
+        tally.add(data.count as u64, wrong);
         let enough = launch >= LEAST_LAUNCHES && (launch * passes >= PASSES || launch >= MOST_LAUNCHES);
         if enough && !tally.wants_more() {
             break;
@@ -74,15 +50,7 @@ pub fn measure(
     }
     let found =
         CheckFigures::Read { bytes: data.bytes(), seconds, sm_clock_hertz: stats::median_or_zero(&clocks) };
-    Ok(CheckResult { found, mismatches: tally.into_mismatches() })
-}
-
-fn compare(expected: u64, got: u64) -> WrongResults {
-    let mut wrong = WrongResults::default();
-    if got != expected {
-        wrong.add(Mismatch { unit: "sum".to_owned(), expected, got, ..Mismatch::default() });
-    }
-    wrong
+    Ok(Some((found, tally)))
 }
 
 /// The middle of the times of a pass, and the bytes a second that follow.

@@ -1,11 +1,9 @@
 //! `sm_rate`: FP32 FMA a cycle of every multiprocessor, its true clock, and that its lanes computed the right bits.
 //! Judged against the lanes, the GPU's own past, its siblings, and the multiprocessors against each other.
 
-use super::rates::{self, RateJudge, RateKernel};
+use super::rates::{RateJudge, RateKernel};
 use super::*;
 use crate::abi::{SM_RATE_CHAIN_FMA, SM_RATE_CHAINS, SM_RATE_THREADS, SmRateArgs};
-use crate::format;
-use crate::reference;
 
 pub static CHECK: Check =
     Check::new(CanaryCheck::SmRate, CanaryStep::SmRate, &["sm_rate"], measure, |view, measured, _| {
@@ -43,7 +41,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
             expected: reference::sm_rate(seed, turns),
         },
     };
-    rates::measure(s, &kernel).map(Some)
+    rates::measure(s, &kernel)
 }
 
 /// Also judges the clock, by which other checks are judged.

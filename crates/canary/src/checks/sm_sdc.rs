@@ -1,16 +1,9 @@
 //! `sm_sdc`: integers, FP32, FP64, tensor, shared memory, shuffles and atomics of every multiprocessor, bit for bit. Any wrong
 //! bit is a wrong result.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use super::*;
-use crate::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNIT_NAMES, SDC_UNITS, SmSdcArgs, SmStamp};
-use crate::format::counted;
-use crate::reference;
-use crate::session::cuda::{DeviceSlice, Grid};
-use crate::session::tally::{Mismatch, RERUNS, ResultTally, WrongResults};
-use model::clock::Mono;
+use crate::abi::{SDC_ROUNDS, SDC_SHARED_BYTES, SDC_THREADS, SDC_UNIT_NAMES, SDC_UNITS, SmSdcArgs};
+use crate::session::tally::RERUNS;
 
 pub static CHECK: Check = Check::new(CanaryCheck::SmSdc, CanaryStep::SmSdc, &["sm_sdc"], measure, judge);
 
@@ -27,7 +20,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let grid = s.one_each(s.kernel("sm_sdc")?, SDC_THREADS as u32, SDC_SHARED_BYTES)?;
     let stamps = s.arena.results::<SmStamp>(grid.blocks as usize)?;
     let results = s.arena.results::<u64>(grid.blocks as usize * RESULTS)?;
-    let mut tally = ResultTally::default();
+    let mut tally = Mismatches::default();
     let mut covered = BTreeSet::new();
     let began = Mono::now();
     for launch in 0..LAUNCHES {
@@ -51,8 +44,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
             break;
         }
     }
-    let found = CheckFigures::Covered(covered.into_iter().collect());
-    Ok(Some(CheckResult { found, mismatches: tally.into_mismatches() }))
+    Ok(Some((CheckFigures::Covered(covered.into_iter().collect()), tally)))
 }
 
 /// One launch: what was wrong, and where it ran.

@@ -1,11 +1,9 @@
 //! `tensor`: FMA a cycle of the tensor cores of every multiprocessor, with exact sums. Judged as `sm_rate`, but for the
 //! clock: tensor work may meet the power limit, so the clock is compared with its own past alone.
 
-use super::rates::{self, RateJudge, RateKernel};
+use super::rates::{RateJudge, RateKernel};
 use super::*;
 use crate::abi::{TENSOR_SHARED_BYTES, TensorArgs};
-use crate::format;
-use crate::reference;
 
 pub static CHECK: Check =
     Check::new(CanaryCheck::Tensor, CanaryStep::Tensor, &["tensor"], measure, judge).back_to_back();
@@ -46,7 +44,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
             reserved: 0,
         },
     };
-    rates::measure(s, &kernel).map(Some)
+    rates::measure(s, &kernel)
 }
 
 fn judge(view: &RunContext<'_>, measured: &Measurement, _: &Clock) -> Sample {

@@ -1,15 +1,8 @@
 //! `transform`: `sqrt(x) * sin(x) / log(x + 1)` of an array, on the GPU and on the CPU. Judged by the largest error against a
 //! stated limit.
 
-use serde::{Deserialize, Serialize};
-
 use super::*;
 use crate::abi::{TRANSFORM_THREADS, TransformArgs};
-use crate::format::seconds;
-use crate::reference;
-use crate::session::cuda::{DeviceSlice, Grid, PinnedPart};
-use model::canary::Rate;
-use model::clock::Mono;
 
 pub static CHECK: Check =
     Check::new(CanaryCheck::Transform, CanaryStep::Transform, &["transform"], measure, judge);
@@ -81,7 +74,7 @@ fn measure(s: &mut Session<'_>) -> Try<Option<CheckResult>> {
     let copy_out = stats::median_or_zero(&copy_out);
     let count = count as u64;
     let figures = Transform { count, copy_in, kernel, copy_out, cpu, max_absolute_error, max_relative_error };
-    Ok(Some(CheckResult { found: CheckFigures::Transformed(figures), mismatches: Mismatches::default() }))
+    Ok(Some((CheckFigures::Transformed(figures), Mismatches::default())))
 }
 
 /// A number within the bounds.

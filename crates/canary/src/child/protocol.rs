@@ -34,7 +34,7 @@ impl<W: Write> ReportWriter<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{CheckFigures, Measurement, Mismatches, Sm};
+    use crate::report::{CheckFigures, Measurement, Mismatches, RunEnd, Sm};
     use model::catalog::CanaryCheck;
     use sampler::watch::Around;
 
@@ -58,7 +58,7 @@ mod tests {
         let mut reports = ReportWriter::new(Vec::new());
         reports.send(&ChildReport::Done { gpu_seconds: 0.5 });
         let text = "x".repeat(frame::MAX_PAYLOAD);
-        reports.send(&ChildReport::Abandoned { text, pids: Vec::new() });
+        reports.send(&ChildReport::Ended(RunEnd::Abandoned { text, pids: Vec::new() }));
         assert!(reports.broken);
         assert_eq!(reports.pipe, frame::encode(&ChildReport::Done { gpu_seconds: 0.5 }).unwrap());
     }

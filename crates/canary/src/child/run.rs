@@ -9,9 +9,9 @@ use crate::abi::{LaunchArgs, TensorShape};
 use crate::checks;
 use crate::code;
 use crate::device::CudaDevice;
-use crate::report::{ChildReport, Measurement, RunRequest};
+use crate::report::{ChildReport, Measurement, RunEnd, RunRequest};
 use crate::session::cuda::{CudaDriver, Grid};
-use crate::session::errors::{Ended, Try, name};
+use crate::session::errors::{CudaError, Ended, Try, name};
 use crate::session::poll::Poll;
 use crate::session::{Arena, KernelsByName, Session, Spent, device, library};
 use host::inflight::SlotWriter;
@@ -78,15 +78,14 @@ impl<'a> RunSteps<'a> {
     }
 
     fn report_end(&mut self, ended: Ended) {
-        let report = match ended {
-            Ended::Fault(error) => {
-                let (step, code, call) = (self.step, error.code, error.call.to_owned());
-                ChildReport::Fault { step, code, name: name(code), call }
+        let end = match ended {
+            Ended::Fault(CudaError { code, call }) => {
+                RunEnd::Fault { step: self.step, code, name: name(code), call: call.to_owned() }
             }
-            Ended::Unable(reason, text) => ChildReport::Unable { reason, text },
-            Ended::Abandoned(text, pids) => ChildReport::Abandoned { text, pids },
+            Ended::Unable(reason, text) => RunEnd::Unable { reason, text },
+            Ended::Abandoned(text, pids) => RunEnd::Abandoned { text, pids },
         };
-        self.reports.send(&report);
+        self.reports.send(&ChildReport::Ended(end));
     }
 
     /// Makes a step, reported before and after.
@@ -212,14 +211,14 @@ impl<'a> RunSteps<'a> {
             watch.begin(check.reads_link);
             let result = (check.measure)(session);
             let notes = watch.end();
-            let Some(result) = result? else { return Ok(()) };
+            let Some((found, mismatches)) = result? else { return Ok(()) };
             let after = run.look()?;
             run.reports.send(&ChildReport::Measured(Box::new(Measurement {
                 check: name,
                 gpu_seconds: session.spent.gpu,
                 wall_seconds: session.spent.wall,
-                found: result.found,
-                mismatches: result.mismatches,
+                found,
+                mismatches,
                 around: watch.around(before.as_ref(), &notes, after.as_ref()),
             })));
             Ok(())

@@ -10,7 +10,7 @@ use model::catalog::{
     UnhealthyReason,
 };
 use model::sample::Missing;
-use model::snapshot::{DriverState, GpuState, Snapshot};
+use model::snapshot::{DriverState, GpuState, GpuView, Snapshot};
 
 use model::catalog::schema::KnownLabel;
 
@@ -118,6 +118,8 @@ impl GateFacts {
     /// fill in.
     pub fn read(values: &impl Values, place: &Place, fresh_for: Duration) -> GateFacts {
         let gpu = &place.gpu;
+        let number = |metric: &Metric<Gpu, ()>| values.value(metric, gpu, ());
+        let persistence = number(&m::gpu_persistence_mode_enabled).map(|on| on > 0.0);
         GateFacts {
             released: false,
             state: values.state(gpu),
@@ -128,13 +130,16 @@ impl GateFacts {
             child: None,
             no_instance: false,
             processes: processes(values, place),
-            mps: count(values, gpu, &m::gpu_processes, (ProcessType::Mps,)),
+            mps: processes_of(values, gpu, ProcessType::Mps),
             pod: Claimed::Unasked(CALLER.into()),
             job: Claimed::Unasked(CALLER.into()),
             compute_mode: state(values, gpu, &m::gpu_compute_mode),
-            persistence: reading(values, gpu, &m::gpu_persistence_mode_enabled, ()).map(|on| on > 0.0),
+            persistence: known(values, gpu, m::gpu_persistence_mode_enabled.id(), persistence),
             utilization: match place.instance {
-                None => reading(values, gpu, &m::gpu_utilization_ratio, ()),
+                None => {
+                    let metric = &m::gpu_utilization_ratio;
+                    known(values, gpu, metric.id(), number(metric))
+                }
                 // In MIG mode the driver tells it of no part.
                 Some(_) => GateValue::Unsupported,
             },
@@ -147,86 +152,68 @@ impl GateFacts {
     }
 }
 
-impl<T> GateValue<T> {
-    fn map<U>(self, f: impl FnOnce(T) -> U) -> GateValue<U> {
-        match self {
-            GateValue::Value(value) => GateValue::Value(f(value)),
-            GateValue::Unsupported => GateValue::Unsupported,
-            GateValue::Unread => GateValue::Unread,
-        }
-    }
-}
-
-fn reading<L: LabelSet>(
-    values: &impl Values,
-    gpu: &Gpu,
-    metric: &Metric<Gpu, L>,
-    labels: L,
-) -> GateValue<f64> {
-    match values.value(metric, gpu, labels) {
+/// What was read; without it the driver does not know it, or it was not read.
+fn known<T>(values: &impl Values, gpu: &Gpu, metric: MetricId, read: Option<T>) -> GateValue<T> {
+    match read {
         Some(value) => GateValue::Value(value),
-        None if values.unsupported(gpu, metric.id()) => GateValue::Unsupported,
+        None if values.unsupported(gpu, metric) => GateValue::Unsupported,
         None => GateValue::Unread,
     }
 }
 
-fn count<L: LabelSet>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, L>, labels: L) -> GateValue<u32> {
-    reading(values, gpu, metric, labels).map(|n| n as u32)
+fn processes_of(values: &impl Values, gpu: &Gpu, kind: ProcessType) -> GateValue<u32> {
+    let read = values.value(&m::gpu_processes, gpu, (kind,));
+    known(values, gpu, m::gpu_processes.id(), read.map(|n| n as u32))
 }
 
 /// The active one of a set of states.
 pub fn state<S: KnownLabel>(values: &impl Values, gpu: &Gpu, metric: &Metric<Gpu, (S,)>) -> GateValue<S> {
     let active = S::ALL.iter().find(|state| values.value(metric, gpu, (**state,)) == Some(1.0));
-    match active {
-        Some(state) => GateValue::Value(*state),
-        None if values.unsupported(gpu, metric.id()) => GateValue::Unsupported,
-        None => GateValue::Unread,
-    }
+    known(values, gpu, metric.id(), active.copied())
 }
 
 /// Processes of all kinds on the device. A kind the driver does not know has none; one without a value leaves
 /// the number unknown.
 fn processes(values: &impl Values, place: &Place) -> GateValue<u32> {
     if let Some(instance) = compute_instance(place) {
-        return match values.value(&m::gpu_mig_compute_processes, &instance, ()) {
-            Some(n) => {
-                let ids = (instance.gpu_instance, instance.compute_instance);
-                GateValue::Value((n as u32).max(values.listed(&place.gpu, ids) as u32))
-            }
+        let ids = (instance.gpu_instance, instance.compute_instance);
+        let read = values.value(&m::gpu_mig_compute_processes, &instance, ());
+        return match read {
+            Some(n) => GateValue::Value((n as u32).max(values.listed(&place.gpu, ids) as u32)),
             None => GateValue::Unread,
         };
     }
-    let kinds = ProcessType::ALL.iter().map(|kind| reading(values, &place.gpu, &m::gpu_processes, (*kind,)));
-    let kinds: Vec<GateValue<f64>> = kinds.collect();
-    let known: Vec<f64> = kinds
-        .iter()
-        .filter_map(|reading| if let GateValue::Value(n) = reading { Some(*n) } else { None })
-        .collect();
-    if kinds.contains(&GateValue::Unread) {
-        return GateValue::Unread;
+    let mut sum = GateValue::Unsupported;
+    for kind in ProcessType::ALL {
+        sum = match (sum, processes_of(values, &place.gpu, *kind)) {
+            (GateValue::Unread, _) | (_, GateValue::Unread) => GateValue::Unread,
+            (GateValue::Value(all), GateValue::Value(n)) => GateValue::Value(all + n),
+            (known, GateValue::Unsupported) | (GateValue::Unsupported, known) => known,
+        };
     }
-    if known.is_empty() {
-        return GateValue::Unsupported;
-    }
-    GateValue::Value(known.iter().sum::<f64>() as u32)
+    sum
 }
 
 fn memory(values: &impl Values, place: &Place) -> Option<MemoryUse> {
-    let (used, total) = match gpu_instance(place) {
-        Some(instance) => (
-            values.value(&m::gpu_mig_memory_used_bytes, &instance, ())?,
-            values.value(&m::gpu_mig_memory_total_bytes, &instance, ())?,
-        ),
-        None => (
-            values.value(&m::gpu_memory_used_bytes, &place.gpu, ())?,
-            values.value(&m::gpu_memory_total_bytes, &place.gpu, ())?,
-        ),
-    };
-    Some(MemoryUse { used, total, least: None })
+    fn read<E: Entity>(
+        values: &impl Values,
+        entity: &E,
+        [used, total]: [&Metric<E, ()>; 2],
+    ) -> Option<MemoryUse> {
+        let value = |metric| values.value(metric, entity, ());
+        Some(MemoryUse { used: value(used)?, total: value(total)?, least: None })
+    }
+    match gpu_instance(place) {
+        Some(instance) => {
+            let metrics = [&m::gpu_mig_memory_used_bytes, &m::gpu_mig_memory_total_bytes];
+            read(values, &instance, metrics)
+        }
+        None => read(values, &place.gpu, [&m::gpu_memory_used_bytes, &m::gpu_memory_total_bytes]),
+    }
 }
 
 /// The GPU instance of a place, as the catalogue knows it.
-pub fn gpu_instance(place: &Place) -> Option<GpuInstance> {
+fn gpu_instance(place: &Place) -> Option<GpuInstance> {
     let instance = place.instance.as_ref()?;
     Some(GpuInstance {
         gpu: place.gpu.gpu,
@@ -236,16 +223,10 @@ pub fn gpu_instance(place: &Place) -> Option<GpuInstance> {
     })
 }
 
-/// The compute instance of a place, as the catalogue knows it.
-pub fn compute_instance(place: &Place) -> Option<ComputeInstance> {
-    let instance = place.instance.as_ref()?;
-    Some(ComputeInstance {
-        gpu: place.gpu.gpu,
-        uuid: place.gpu.uuid.clone(),
-        gpu_instance: instance.gpu_instance,
-        profile: instance.profile.as_str().into(),
-        compute_instance: instance.compute_instance,
-    })
+fn compute_instance(place: &Place) -> Option<ComputeInstance> {
+    let GpuInstance { gpu, uuid, gpu_instance, profile } = gpu_instance(place)?;
+    let (_, compute_instance) = place.ids()?;
+    Some(ComputeInstance { gpu, uuid, gpu_instance, profile, compute_instance })
 }
 
 impl Values for Snapshot {
@@ -254,60 +235,54 @@ impl Values for Snapshot {
     }
 
     fn unsupported(&self, gpu: &Gpu, metric: MetricId) -> bool {
-        let gaps = self.gpus.iter().filter(|view| view.gpu == *gpu).flat_map(|view| &view.gaps);
-        gaps.into_iter().any(|gap| gap.metrics.contains(&metric) && gap.missing == Missing::Unsupported)
+        view(self, gpu).is_some_and(|view| {
+            let mut gaps = view.gaps.iter();
+            gaps.any(|gap| gap.metrics.contains(&metric) && gap.missing == Missing::Unsupported)
+        })
     }
 
     fn state(&self, gpu: &Gpu) -> Option<(CanarySkip, String)> {
-        let text = match &self.driver {
-            DriverState::Up => None,
-            DriverState::Paused { .. } => Some((CanarySkip::Released, "the driver is released".to_owned())),
-            DriverState::Stuck => Some((CanarySkip::Unhealthy, "the driver is stuck".to_owned())),
-            DriverState::Waiting => Some((CanarySkip::Unread, "the driver was not reached yet".to_owned())),
+        let (reason, text) = match &self.driver {
+            DriverState::Up => match view(self, gpu).map(|view| &view.state) {
+                Some(GpuState::Up) => return None,
+                Some(GpuState::Stuck { call, .. }) => {
+                    (CanarySkip::Unhealthy, format!("a driver call on it does not return: {call}"))
+                }
+                Some(GpuState::Failing { text }) => (CanarySkip::Unhealthy, text.clone()),
+                Some(GpuState::Paused) => (CanarySkip::Released, "the driver is released".into()),
+                Some(GpuState::Waiting | GpuState::NoDriver) => {
+                    (CanarySkip::Unread, "nothing was read of it".into())
+                }
+                None => (CanarySkip::NoDevice, "it is gone".into()),
+            },
+            DriverState::Paused { .. } => (CanarySkip::Released, "the driver is released".into()),
+            DriverState::Stuck => (CanarySkip::Unhealthy, "the driver is stuck".into()),
+            DriverState::Waiting => (CanarySkip::Unread, "the driver was not reached yet".into()),
             DriverState::Away { text } | DriverState::Mismatch { text } => {
-                Some((CanarySkip::Unread, format!("the driver is away: {text}")))
+                (CanarySkip::Unread, format!("the driver is away: {text}"))
             }
         };
-        if text.is_some() {
-            return text;
-        }
-        match self.gpus.iter().find(|view| view.gpu == *gpu).map(|view| &view.state) {
-            Some(GpuState::Up) => None,
-            Some(GpuState::Stuck { call, .. }) => {
-                Some((CanarySkip::Unhealthy, format!("a driver call on it does not return: {call}")))
-            }
-            Some(GpuState::Failing { text }) => Some((CanarySkip::Unhealthy, text.clone())),
-            Some(GpuState::Paused) => Some((CanarySkip::Released, "the driver is released".into())),
-            Some(GpuState::Waiting | GpuState::NoDriver) => {
-                Some((CanarySkip::Unread, "nothing was read of it".into()))
-            }
-            None => Some((CanarySkip::NoDevice, "it is gone".into())),
-        }
+        Some((reason, text))
     }
 
     fn listed(&self, gpu: &Gpu, instance: (u32, u32)) -> usize {
-        let views = self.gpus.iter().filter(|view| view.gpu == *gpu);
-        views.flat_map(|view| &view.processes).filter(|one| one.instance == Some(instance)).count()
+        let processes = view(self, gpu).into_iter().flat_map(|view| &view.processes);
+        processes.filter(|one| one.instance == Some(instance)).count()
     }
 
     fn age(&self, gpu: &Gpu) -> Option<Duration> {
-        let view = self.gpus.iter().find(|view| view.gpu == *gpu)?;
-        let age = |tier| view.parts.iter().find(|part| part.tier == tier).map(|part| part.age);
+        let parts = &view(self, gpu)?.parts;
+        let age = |tier| parts.iter().find(|part| part.tier == tier).map(|part| part.age);
         Some(age(Tier::Normal)?.max(age(Tier::Slow)?))
     }
 
     fn unhealthy(&self, gpu: &Gpu) -> Option<Vec<String>> {
         let healthy = self.number(&m::gpu_healthy, gpu, ())?;
-        let def = m::gpu_unhealthy_reason.def();
-        let subject = gpu.subject();
-        let active = |series: &&model::snapshot::Series| {
-            series.subject.subject == subject
-                && matches!(series.value, model::snapshot::Value::Number(v) if v > 0.0)
+        let active = |reason: &&UnhealthyReason| {
+            self.number(&m::gpu_unhealthy_reason, gpu, (**reason,)).is_some_and(|on| on > 0.0)
         };
-        let names = self.series(&m::gpu_unhealthy_reason).iter().filter(active).flat_map(|series| {
-            series.labels.iter().zip(def.labels).map(|(text, label)| text.text(label).to_owned())
-        });
-        let mut names: Vec<String> = names.collect();
+        let reasons = UnhealthyReason::ALL.iter().filter(active);
+        let mut names: Vec<String> = reasons.map(|reason| reason.known().to_owned()).collect();
         if healthy <= 0.0 && names.is_empty() {
             names.push("it is not healthy".into());
         }
@@ -315,4 +290,8 @@ impl Values for Snapshot {
         names.retain(|name| name != UnhealthyReason::Canary.known());
         Some(names)
     }
+}
+
+fn view<'a>(snapshot: &'a Snapshot, gpu: &Gpu) -> Option<&'a GpuView> {
+    snapshot.gpus.iter().find(|view| view.gpu == *gpu)
 }

@@ -10,12 +10,12 @@ use model::catalog::{BadSmKind, CanaryCheck, CanaryVerdict};
 const NAMED: usize = 8;
 
 /// Looks for wrong results and sets the verdict.
-pub fn judge(view: Option<&RunContext<'_>>, measured: &Measurement, sample: Sample) -> Sample {
+pub fn judge(view: &RunContext<'_>, measured: &Measurement, sample: Sample) -> Sample {
     let wrong = &measured.mismatches;
     if wrong.wrong == 0 {
         return sample;
     }
-    let before = view.and_then(|view| earlier(view, measured.check));
+    let before = earlier(view, measured.check);
     let again = wrong.wrong_reruns > 0;
     let verdict = match again || before.is_some() {
         true => CanaryVerdict::WrongResult,

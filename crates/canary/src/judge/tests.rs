@@ -146,8 +146,8 @@ fn each_fault_gets_its_verdict_and_only_that() {
 fn low_rates_stand_after_three_of_four_and_are_not_learned() {
     let mut baseline = baseline(40, NOW);
     let before = baseline.clone();
-    let configuration = Configuration::of(&device());
-    let key = DeviceKey::of(&place());
+    let configuration = crate::baseline::configuration(&device());
+    let key = crate::baseline::key(&place());
     let mut run = healthy();
     sm(&mut run, SmRate, 17).work_per_cycle *= 0.99;
     for (nth, expected) in [Ok, Ok, SlowSm, SlowSm].into_iter().enumerate() {

@@ -180,8 +180,12 @@ fn a_broken_protocol_is_no_finding_about_the_gpu() {
 
 #[test]
 fn the_reported_end_counts_though_the_process_dies() {
-    let fault =
-        ChildReport::Fault { step: CanaryStep::Context, code: 999, name: "n".into(), call: "c".into() };
+    let fault = ChildReport::Ended(RunEnd::Fault {
+        step: CanaryStep::Context,
+        code: 999,
+        name: "n".into(),
+        call: "c".into(),
+    });
     let (run, _) = Script::new("{0}; kill -9 $$", &[fault]).run(&Stop::default());
     assert!(matches!(run.end, RunEnd::Fault { step: CanaryStep::Context, code: 999, .. }), "{run:?}");
 }
@@ -192,7 +196,7 @@ fn one_that_is_asked_to_end_and_does_is_abandoned() {
         "{0}\ncat <&4 > request\n{1}\n{2}",
         &[
             ChildReport::Begin(CanaryStep::SmRate),
-            ChildReport::Abandoned { text: "asked".into(), pids: Vec::new() },
+            ChildReport::Ended(RunEnd::Abandoned { text: "asked".into(), pids: Vec::new() }),
             ChildReport::Done { gpu_seconds: 0.1 },
         ],
     );

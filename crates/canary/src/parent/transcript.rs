@@ -1,9 +1,10 @@
 //! What the process has reported so far, and whether that makes sense: a pure state machine. A report
 //! that does not is a broken protocol, never a finding about the GPU.
 
-use crate::report::{ChildReport, CudaDevice, Measurement, RunEnd};
+use crate::report::{CanaryRun, ChildReport, CudaDevice, Measurement, RunEnd};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryStep};
+use model::clock::unix_seconds;
 
 /// More reports than any run makes: each step begins and ends once, and each check may report several tries.
 const MOST_REPORTS: usize = 512;
@@ -38,7 +39,7 @@ impl Transcript {
             return Err(format!("more than {MOST_REPORTS} reports"));
         }
         if self.done.is_some() {
-            return Err(format!("a report after the last one: {}", brief(&report)));
+            return Err("a report after the last one".into());
         }
         match report {
             ChildReport::Begin(step) => {
@@ -73,11 +74,17 @@ impl Transcript {
                 time(measured.wall_seconds)?;
                 self.measured.push(*measured);
             }
-            ChildReport::Fault { step, code, name, call } => {
-                self.ends(RunEnd::Fault { step, code, name, call })?
+            ChildReport::Ended(RunEnd::Finished | RunEnd::Hung { .. } | RunEnd::Broken { .. }) => {
+                return Err("an end that no process reports".into());
             }
-            ChildReport::Unable { reason, text } => self.ends(RunEnd::Unable { reason, text })?,
-            ChildReport::Abandoned { text, pids } => self.ends(RunEnd::Abandoned { text, pids })?,
+            ChildReport::Ended(end) => {
+                // Giving back fails after a fault: the first one counts.
+                if self.ending.is_some() && !matches!(end, RunEnd::Fault { .. }) {
+                    return Err("the run ended twice".into());
+                }
+                self.ending.get_or_insert(end);
+                self.open = None;
+            }
             ChildReport::Done { gpu_seconds } => {
                 if let Some(open) = self.open {
                     return Err(format!("the run was done within step {}", open.known()));
@@ -85,17 +92,6 @@ impl Transcript {
                 self.done = Some(time(gpu_seconds)?);
             }
         }
-        Ok(())
-    }
-
-    fn ends(&mut self, end: RunEnd) -> Result<(), String> {
-        match (&self.ending, &end) {
-            // Giving back fails after a fault: the first one counts.
-            (Some(_), RunEnd::Fault { .. }) => {}
-            (Some(_), _) => return Err("the run ended twice".into()),
-            (None, _) => self.ending = Some(end),
-        }
-        self.open = None;
         Ok(())
     }
 
@@ -118,6 +114,15 @@ impl Transcript {
     pub fn gpu_seconds(&self) -> f64 {
         self.done.unwrap_or_else(|| self.measured.iter().map(|m| m.gpu_seconds).sum())
     }
+
+    /// All that was reported of a run that ended so, just now.
+    pub fn run(self, began: f64, end: RunEnd) -> CanaryRun {
+        let gpu_seconds = self.gpu_seconds();
+        // The clock may have been set back meanwhile.
+        let ended = unix_seconds().max(began);
+        let Transcript { steps, device, measured, .. } = self;
+        CanaryRun { began, ended, steps, device, measured, gpu_seconds, end }
+    }
 }
 
 fn time(seconds: f64) -> Result<f64, String> {
@@ -125,19 +130,6 @@ fn time(seconds: f64) -> Result<f64, String> {
         return Ok(seconds);
     }
     Err(format!("{seconds} s is no time"))
-}
-
-fn brief(report: &ChildReport) -> &'static str {
-    match report {
-        ChildReport::Begin(_) => "a step's begin",
-        ChildReport::End { .. } => "a step's end",
-        ChildReport::Device(_) => "the device",
-        ChildReport::Measured(_) => "a measurement",
-        ChildReport::Fault { .. } => "a fault",
-        ChildReport::Unable { .. } => "that it cannot run",
-        ChildReport::Abandoned { .. } => "that it was abandoned",
-        ChildReport::Done { .. } => "that it is done",
-    }
 }
 
 #[cfg(test)]
@@ -167,11 +159,11 @@ mod tests {
     }
 
     fn fault(step: CanaryStep) -> ChildReport {
-        ChildReport::Fault { step, code: 719, name: "n".into(), call: "c".into() }
+        ChildReport::Ended(RunEnd::Fault { step, code: 719, name: "n".into(), call: "c".into() })
     }
 
     fn unable() -> ChildReport {
-        ChildReport::Unable { reason: CanarySkip::NoMemory, text: "t".into() }
+        ChildReport::Ended(RunEnd::Unable { reason: CanarySkip::NoMemory, text: "t".into() })
     }
 
     fn take(reports: impl IntoIterator<Item = ChildReport>) -> Result<Transcript, String> {

@@ -241,7 +241,7 @@ impl CudaDriver {
         unsafe { self.cuModuleGetGlobal_v2(&mut address, &mut bytes, module.0, name.as_ptr()) }?;
         let memory = DeviceMemory { address, bytes: bytes as u64 };
         let slice = DeviceSlice::of(&memory, 0, 1).ok_or(CudaError { code: 500, call: CALL })?;
-        Ok(self.copy_out(slice)?.first().copied().unwrap_or_default())
+        self.copy_one(slice)
     }
 
     /// Static shared memory of a block of a kernel, bytes.

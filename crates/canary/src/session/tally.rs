@@ -43,10 +43,6 @@ pub const FIRST: usize = 16;
 /// Tries made again after a wrong one.
 pub const RERUNS: u32 = 3;
 
-/// The results of all tries of a check.
-#[derive(Debug, Default)]
-pub struct ResultTally(Mismatches);
-
 /// The wrong results of one try.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WrongResults {
@@ -76,9 +72,9 @@ impl WrongResults {
                 smid: Some(lane.smid),
                 unit: unit.to_owned(),
                 warp_lane: Some((lane.thread / 32, lane.thread % 32)),
-                offset: None,
                 expected: lane.expected,
                 got: lane.got,
+                ..Mismatch::default()
             });
         }
         wrong.count = bad.count.into();
@@ -102,37 +98,23 @@ impl WrongResults {
     }
 }
 
-impl ResultTally {
+impl Mismatches {
     /// Adds a try of so many results. The first that is wrong is reported; those after it are tries made again.
     pub fn add(&mut self, compared: u64, wrong: WrongResults) {
-        if self.0.wrong > 0 {
-            self.again(&wrong);
+        if self.wrong > 0 {
+            self.reruns += 1;
+            self.wrong_reruns += u32::from(wrong.count > 0);
             return;
         }
-        self.0.compared += compared;
+        self.compared += compared;
         if wrong.count > 0 {
-            (self.0.wrong, self.0.zeroed, self.0.first) = (wrong.count, wrong.zeroed, wrong.first);
+            (self.wrong, self.zeroed, self.first) = (wrong.count, wrong.zeroed, wrong.first);
         }
-    }
-
-    fn again(&mut self, wrong: &WrongResults) {
-        self.0.reruns += 1;
-        self.0.wrong_reruns += u32::from(wrong.count > 0);
     }
 
     /// Whether something was wrong and has not been tried again often enough.
     pub fn wants_more(&self) -> bool {
-        self.0.wrong > 0 && self.0.reruns < RERUNS
-    }
-
-    /// Whether something was wrong.
-    pub fn wrong(&self) -> bool {
-        self.0.wrong > 0
-    }
-
-    /// All of it.
-    pub fn into_mismatches(self) -> Mismatches {
-        self.0
+        self.wrong > 0 && self.reruns < RERUNS
     }
 }
 
@@ -143,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_first_wrong_try_is_reported_and_later_ones_are_counted() {
-        let mut tally = ResultTally::default();
+        let mut tally = Mismatches::default();
         tally.add(100, WrongResults::default());
         assert!(!tally.wants_more());
         let mut wrong = WrongResults::default();
@@ -155,8 +137,8 @@ mod tests {
         tally.add(100, wrong);
         assert!(tally.wants_more());
         tally.add(100, WrongResults::default());
-        assert!(tally.wrong() && !tally.wants_more());
-        let read = tally.into_mismatches();
+        assert!(tally.wrong > 0 && !tally.wants_more());
+        let read = tally;
         assert_eq!((read.compared, read.wrong, read.zeroed, read.first.len()), (200, 40, 1, FIRST));
         assert_eq!((read.reruns, read.wrong_reruns), (3, 1));
     }

@@ -154,6 +154,11 @@ impl CudaDriver {
         Ok(to)
     }
 
+    /// As [`CudaDriver::copy_out`], of one element.
+    pub fn copy_one<T: Plain>(&self, from: DeviceSlice<T>) -> CudaResult<T> {
+        Ok(self.copy_out(from)?.first().copied().unwrap_or_default())
+    }
+
     /// Queues a copy of the first words of pinned memory to the device.
     pub fn queue_in<T: Plain>(
         &self,
