@@ -14,7 +14,6 @@ pub mod docs;
 pub mod fixtures;
 pub mod format;
 pub mod http;
-mod number;
 mod openmetrics;
 mod page;
 pub mod response_cache;

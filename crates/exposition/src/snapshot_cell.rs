@@ -18,7 +18,7 @@ pub struct SnapshotCell {
 impl Default for SnapshotCell {
     fn default() -> SnapshotCell {
         SnapshotCell {
-            current: ArcSwap::from_pointee(Snapshot::empty()),
+            current: ArcSwap::from_pointee(Snapshot::default()),
             sequence: Mutex::new(0),
             changed: Condvar::new(),
             events: watch::Sender::new(0),

@@ -134,7 +134,7 @@ fn a_failed_call_is_a_reason_and_an_unsupported_one_is_not() {
 
 /// The sentence about a node with GPUs in these states.
 fn sentence(driver: DriverState, states: &[GpuState]) -> (HealthLevel, String) {
-    let mut snapshot = Snapshot { driver, ..Snapshot::empty() };
+    let mut snapshot = Snapshot { driver, ..Snapshot::default() };
     snapshot.gpus = (0..).zip(states).map(|(at, state)| view(gpu(at), state.clone())).collect();
     node(snapshot)
 }

@@ -68,8 +68,8 @@ impl HealthEvidence<'_> {
         gpu.failed_calls(view);
         let mut reasons = gpu.reasons;
         // Stable: of one level, the state comes first.
-        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.condition.level()));
-        let level = match reasons.first().map_or(HealthLevel::Ok, |reason| reason.condition.level()) {
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
+        let level = match reasons.first().map_or(HealthLevel::Ok, |reason| reason.level) {
             HealthLevel::Note if view.state != GpuState::Paused => HealthLevel::Ok,
             level => level,
         };
@@ -157,7 +157,7 @@ impl ReasonList<'_> {
     }
 
     fn add_with(&mut self, condition: Condition, text: impl Into<String>, action: FaultAction) {
-        self.reasons.push(HealthReason { condition, text: text.into(), action });
+        self.reasons.push(HealthReason { condition, level: condition.level(), text: text.into(), action });
     }
 
     fn number<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> Option<f64> {
@@ -317,18 +317,19 @@ impl ReasonList<'_> {
 }
 
 impl DriverState {
-    /// The state for people.
-    pub fn text(&self) -> String {
+    /// The name of the state, and the state for people.
+    pub fn texts(&self) -> (&'static str, String) {
         match self {
-            DriverState::Waiting => "waiting for its first answer".into(),
-            DriverState::Up => "up".into(),
-            DriverState::Stuck => "stuck: calls into it do not return".into(),
-            DriverState::Away { text } => format!("away: {text}"),
-            DriverState::Mismatch { text } => format!(
-                "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
-                 reload of the module: {}",
-                text.trim_end_matches('.')
-            ),
+            DriverState::Waiting => ("waiting", "waiting for its first answer".into()),
+            DriverState::Up => ("up", "up".into()),
+            DriverState::Stuck => ("stuck", "stuck: calls into it do not return".into()),
+            DriverState::Away { text } => ("away", format!("away: {text}")),
+            DriverState::Mismatch { text } => {
+                let text = text.trim_end_matches('.');
+                let what = "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
+                            reload of the module";
+                ("library_mismatch", format!("{what}: {text}"))
+            }
             DriverState::Paused { since_unix_seconds, age, holders } => {
                 let (at, ago) = (time_of_day(*since_unix_seconds), duration(*age));
                 let pids: Vec<String> = holders.iter().map(i32::to_string).collect();
@@ -336,26 +337,36 @@ impl DriverState {
                     [] => String::new(),
                     pids => format!(", but still held by process {}", pids.join(", ")),
                 };
-                format!(
-                    "paused: driver released at {at}, {ago} ago{held}; resumes when the kernel module is \
-                     loaded again, or with `gpu-node-exporter driver resume`"
-                )
+                let resumes = "resumes when the kernel module is loaded again, or with `gpu-node-exporter driver resume`";
+                ("paused", format!("paused: driver released at {at}, {ago} ago{held}; {resumes}"))
             }
         }
+    }
+
+    /// The state for people.
+    pub fn text(&self) -> String {
+        self.texts().1
     }
 }
 
 impl GpuState {
+    /// The name of the state, and the state for people.
+    pub fn texts(&self) -> (&'static str, String) {
+        match self {
+            GpuState::Up => ("up", "up".into()),
+            GpuState::Waiting => ("waiting", "nothing was read yet".into()),
+            GpuState::Stuck { call, age } => {
+                ("stuck", format!("{call} has not returned for {}", duration(*age)))
+            }
+            GpuState::Failing { text } => ("failing", format!("it answers with errors only: {text}")),
+            GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
+            GpuState::Paused => ("paused", "the driver is released".into()),
+        }
+    }
+
     /// The state for people.
     pub fn text(&self) -> String {
-        match self {
-            GpuState::Up => "up".into(),
-            GpuState::Waiting => "nothing was read yet".into(),
-            GpuState::Stuck { call, age } => format!("{call} has not returned for {}", duration(*age)),
-            GpuState::Failing { text } => format!("it answers with errors only: {text}"),
-            GpuState::NoDriver => "the driver does not answer".into(),
-            GpuState::Paused => "the driver is released".into(),
-        }
+        self.texts().1
     }
 }
 
@@ -393,7 +404,8 @@ impl Event {
             EventKind::Window => return format!("{} {}", self.meaning, self.text),
             _ => String::new(),
         };
-        let meaning = if self.meaning.is_empty() { plain(self.kind.name()) } else { self.meaning.to_owned() };
+        let meaning =
+            if self.meaning.is_empty() { plain(self.kind.known()) } else { self.meaning.to_owned() };
         let first = match self.action {
             FaultAction::Ignore => String::new(),
             action => format!(" First: {}.", plain(action.known())),

@@ -227,7 +227,7 @@ mod tests {
         let refused = |age: Option<Duration>| {
             let name = CollectorName::Windows.name();
             let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
-            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::empty() };
+            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::default() };
             maintenance(&snapshot)
         };
         assert!(refused(None).unwrap().contains("not known yet"));

@@ -114,7 +114,7 @@ impl Running {
                 .collect(),
         };
         let gpus = (0..2).map(view).collect();
-        self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
+        self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::default() });
     }
 
     /// Takes events until the condition holds; snapshots keep coming, as they do.

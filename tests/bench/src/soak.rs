@@ -324,7 +324,7 @@ impl<'a> Day<'a> {
         );
         println!(
             "  series, bytes of a page        {:8}, {}, {} pages",
-            snapshot.series_count(),
+            node(&m::gpu_exporter_series),
             self.page.len(),
             self.pages
         );

@@ -226,6 +226,14 @@ labels! {
     Severity "severity" { Page "page", Ticket "ticket", Info "info" }
     /// Source of the report.
     FaultSource "source" { Nvml "nvml", Kmsg "kmsg" }
+    /// What kind of event it is.
+    EventKind "kind" {
+        Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
+        DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset", Canary "canary",
+        Window "window",
+    }
+    /// How near a device is: below the same switch, the same root port, the same NUMA node, or elsewhere.
+    DevicePath "path" { Switch "switch", RootPort "root_port", NumaNode "numa_node", System "system" }
     /// Reason why the GPU is not healthy.
     UnhealthyReason "reason" {
         Lost "lost", Stuck "stuck", RecoveryAction "recovery_action", FatalXid "fatal_xid",

@@ -24,7 +24,7 @@ impl Snapshot {
             }
         }
         families.retain(|f| !f.series.is_empty());
-        Snapshot { families, ..Snapshot::empty() }
+        Snapshot { families, ..Snapshot::default() }
     }
 
     /// The snapshot with its verdicts, by the published values alone.
@@ -51,5 +51,10 @@ impl Snapshot {
         };
         self.health = evidence.evaluate(&self.gpus, findings);
         self
+    }
+
+    /// Number of series a scrape gets, buckets of a histogram counted as Prometheus counts them.
+    pub fn series_count(&self) -> usize {
+        self.families.iter().flat_map(Family::scraped).map(|s| s.value.series()).sum()
     }
 }
