@@ -226,6 +226,11 @@ labels! {
     Severity "severity" { Page "page", Ticket "ticket", Info "info" }
     /// Source of the report.
     FaultSource "source" { Nvml "nvml", Kmsg "kmsg" }
+    /// The unit of a metric; the last word of its name (before `_total` or `_info`). `none`: counts, states, numbers.
+    Unit "unit" {
+        None "none", Bytes "bytes", Seconds "seconds", Joules "joules", Watts "watts", Celsius "celsius",
+        Hertz "hertz", Ratio "ratio", Lanes "lanes", BytesPerSecond "bytes_per_second",
+    }
     /// What kind of event it is.
     EventKind "kind" {
         Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
