@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use model::catalog::schema::LabelSet;
 use model::catalog::{self as m, Gpu, MigInfo, Subject};
 use model::owners::Owner;

@@ -1,6 +1,6 @@
 //! The exposition: `/metrics` in two formats, JSON, the status page, rules and dashboards.
 //!
-//! - [`snapshot_cell`]: the published snapshot · [`response_cache`]: encoded responses
+//! - [`response_cache`]: the published snapshot and encoded responses
 //! - [`format`]: the formats and their negotiation · [`openmetrics`], [`text`]: the metrics · [`api`]: JSON · [`page`]:
 //!   the status page
 //! - [`http`]: connections and routes · [`assets`]: embedded rules and dashboards · [`docs`]: METRICS.md
@@ -17,7 +17,6 @@ pub mod http;
 mod openmetrics;
 mod page;
 pub mod response_cache;
-pub mod snapshot_cell;
 mod text;
 #[cfg(test)]
 mod wire_tests;

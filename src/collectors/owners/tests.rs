@@ -9,7 +9,7 @@ use nix::sys::stat::Mode;
 use super::*;
 use crate::views;
 use attribution::pods::{Claim, Claims};
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::catalog::Gpu;

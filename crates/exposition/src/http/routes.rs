@@ -14,9 +14,9 @@ use axum::middleware::map_response_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::Stats;
 use super::app_state::{AppState, joined, unavailable};
 use super::events::{self, Streams};
-use super::stats::Stats;
 use crate::assets::{Asset, FOLDERS};
 use crate::format::{ResponseFormat, accepted_metrics_format};
 use crate::{api, page};
