@@ -22,6 +22,7 @@ use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory};
@@ -134,7 +135,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
-    threads.extend(collecting.into_iter().map(|(source, thread)| (source.name(), thread)));
+    threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);

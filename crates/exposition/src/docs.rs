@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use model::catalog::schema::{LabelDef, MetricDef};
+use model::catalog::schema::{KnownLabel, LabelDef, MetricDef};
 use model::catalog::{EntityKind, METRICS, MetricGroup};
 use model::text::one_line;
 use serde_json::json;
@@ -79,7 +79,7 @@ pub fn markdown() -> String {
             m.unit.suffix(),
             m.entity,
             labels.join(", "),
-            m.tier.name(),
+            m.tier.known(),
             m.since
         );
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::schema::{self, KnownLabel, entities, info_labels, labels, text_labels};
+use super::schema::{self, entities, info_labels, labels, text_labels};
 
 entities! {
     /// The node.
@@ -348,20 +348,6 @@ labels! {
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
     /// Status of the response.
     HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
-}
-
-impl Tier {
-    /// The word used in labels, configuration and documents.
-    pub fn name(self) -> &'static str {
-        self.known()
-    }
-}
-
-impl CollectorName {
-    /// The word used in labels, the page and the log.
-    pub fn name(self) -> &'static str {
-        self.known()
-    }
 }
 
 text_labels! {

@@ -40,16 +40,8 @@ impl Snapshot {
             row_remap_failure: self.number(&m::gpu_row_remap_failure, gpu, ()) == Some(1.0),
             ..Findings::default()
         };
-        let evidence = HealthEvidence {
-            unix_seconds: self.unix_seconds,
-            driver: &self.driver,
-            events: &self.events,
-            canary: &self.canary,
-            collectors: &self.collectors,
-            missing: missing.max(0.0) as usize,
-            value: &value,
-        };
-        self.health = evidence.evaluate(&self.gpus, findings);
+        let evidence = HealthEvidence { snapshot: &self, missing: missing.max(0.0) as usize, value: &value };
+        self.health = evidence.evaluate(findings);
         self
     }
 
