@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use attribution::pods::Pods;
 use exposition::http;
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use host::child::ChildSet;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};

@@ -23,8 +23,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Semaphore, watch};
 
 use exposition::format::{Encoding, ResponseFormat};
-use exposition::response_cache::ResponseCache;
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::{ResponseCache, SnapshotCell};
 
 /// Longest request line, its newline included.
 const MAX_REQUEST: u64 = 4096;

@@ -15,14 +15,14 @@ use crate::control::blocking::BlockingRequests;
 use crate::control::orders;
 use crate::{control, lifecycle};
 use exposition::http::{self, AppState, Limits};
-use exposition::response_cache::ResponseCache;
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
 use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory};
@@ -135,7 +135,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
-    threads.extend(collecting.into_iter().map(|(source, thread)| (source.name(), thread)));
+    threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);

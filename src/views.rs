@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use model::catalog::schema::LabelSet;
 use model::catalog::{self as m, Gpu, MigInfo, Subject};
 use model::owners::Owner;
@@ -101,7 +101,7 @@ pub fn gpu_addresses(snapshot: &Snapshot) -> BTreeSet<String> {
 
 /// The topology of the host; `None` until it was found.
 pub fn topology(snapshot: &Snapshot) -> Option<Arc<Topology>> {
-    snapshot.topology.update.as_ref().map(|update| Arc::clone(&update.topology))
+    snapshot.topology.as_ref().map(|update| Arc::clone(&update.topology))
 }
 
 /// The owners that are published, each with whether it has processes now.

@@ -21,7 +21,7 @@ use canary::interlock::HeldLock;
 use canary::parent::DetachedChild;
 use canary::schedule::rng::Rng;
 use canary::schedule::{Due, ScheduleSettings};
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use host::child::ChildSet;
 use host::state::{Keeper, Store};
 use host::stop::Stop;

@@ -12,7 +12,7 @@ use super::fetch;
 use crate::collectors::canary::state::{CanaryCell, CanaryStatus};
 use crate::collectors::nvml::switch::{DriverStatus, Holder, Switch, Use};
 use canary::interlock::gpu_holder;
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::canary::CanaryEvent;

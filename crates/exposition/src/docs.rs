@@ -2,41 +2,22 @@
 
 use std::fmt::Write;
 
-use model::catalog::schema::{LabelDef, MetricDef};
-use model::catalog::{EntityKind, METRICS, MetricGroup, Unit};
+use model::catalog::schema::{KnownLabel, LabelDef, MetricDef};
+use model::catalog::{EntityKind, METRICS, MetricGroup};
+use model::text::one_line;
+use serde_json::json;
 
 /// The catalogue as JSON: `{"entities": [...], "metrics": [...]}`.
 pub fn json() -> String {
-    let entities: Vec<_> = EntityKind::ALL
-        .iter()
-        .map(|e| {
-            serde_json::json!({
-                "entity": e,
-                "help": one_line(e.help()),
-                "labels": e.labels().iter().map(label_json).collect::<Vec<_>>(),
-            })
-        })
-        .collect();
-    let metrics: Vec<_> = METRICS
-        .iter()
-        .map(|m| {
-            serde_json::json!({
-                "name": m.name,
-                "kind": m.kind,
-                "unit": m.unit,
-                "entity": m.entity,
-                "labels": m.labels.iter().map(label_json).collect::<Vec<_>>(),
-                "tier": m.tier,
-                "group": m.group,
-                "except": m.except,
-                "since": m.since,
-                "deprecated": m.deprecated,
-                "help": m.help(),
-                "notes": m.notes(),
-            })
-        })
-        .collect();
-    let document = serde_json::json!({ "entities": entities, "metrics": metrics });
+    let entity = |e: &EntityKind| json!({ "entity": e, "help": one_line(e.help()), "labels": e.labels() });
+    let entities: Vec<_> = EntityKind::ALL.iter().map(entity).collect();
+    let metric = |m: &MetricDef| {
+        let mut metric = json!(m);
+        (metric["help"], metric["notes"]) = (m.help().into(), m.notes().into());
+        metric
+    };
+    let metrics: Vec<_> = METRICS.iter().map(metric).collect();
+    let document = json!({ "entities": entities, "metrics": metrics });
     format!("{document:#}\n")
 }
 
@@ -95,10 +76,10 @@ pub fn markdown() -> String {
             "| [`{0}`](#{0}) | {1} | {2} | {3:?} | {4} | {5} | {6} |",
             m.name,
             format!("{:?}", m.kind).to_lowercase(),
-            if m.unit == Unit::None { "" } else { m.unit.suffix() },
+            m.unit.suffix(),
             m.entity,
             labels.join(", "),
-            m.tier.name(),
+            m.tier.known(),
             m.since
         );
     }
@@ -131,12 +112,4 @@ pub fn markdown() -> String {
 
 fn all_labels(m: &MetricDef) -> impl Iterator<Item = &'static LabelDef> {
     m.entity.labels().iter().chain(m.labels)
-}
-
-fn label_json(label: &LabelDef) -> serde_json::Value {
-    serde_json::json!({ "name": label.name, "help": one_line(label.help), "values": label.values })
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -2,29 +2,30 @@
 //!
 //! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `routes` responds, `events` also as a
 //! stream. Everything runs on one thread: a handler sends cached bytes or encodes the
-//! [snapshot](crate::snapshot_cell::SnapshotCell), and waits for nothing but the client.
+//! [snapshot](crate::response_cache::SnapshotCell), and waits for nothing but the client.
 
 mod app_state;
 mod connection;
 mod events;
 mod listen;
 mod routes;
-mod stats;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use model::catalog::HttpStatus;
+use model::catalog::schema::KnownLabel;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use app_state::AppState;
 pub use listen::bind;
 pub use routes::PATHS;
-pub use stats::Stats;
 
 /// How long answers that are on their way may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -69,4 +70,57 @@ pub async fn serve(
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     // An error says that the sender is gone, which is a reason to stop as well.
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// Answers and connections of one server. Counters only grow.
+#[derive(Debug, Default)]
+pub struct Stats {
+    answers: [AtomicU64; HttpStatus::ALL.len()],
+    connections: AtomicUsize,
+    refused: AtomicU64,
+}
+
+impl Stats {
+    /// Answers with this status.
+    pub fn answers(&self, status: HttpStatus) -> u64 {
+        self.answers[status as usize].load(Ordering::Relaxed)
+    }
+
+    /// Connections open.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Connections turned away because too many were open.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, status: u16) {
+        let known = HttpStatus::ALL.iter().find(|known| known.known().parse() == Ok(status));
+        let status = known.copied().unwrap_or(HttpStatus::Other);
+        self.answers[status as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes one of `max` slots, if one is free.
+    fn enter(self: &Arc<Self>, max: usize) -> Option<ConnectionSlot> {
+        self.connections
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max).then_some(open + 1))
+            .ok()
+            .map(|_| ConnectionSlot(self.clone()))
+    }
+}
+
+/// The slot of a connection, free again when dropped.
+#[derive(Debug)]
+struct ConnectionSlot(Arc<Stats>);
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }

@@ -1,6 +1,6 @@
 //! The exposition: `/metrics` in two formats, JSON, the status page, rules and dashboards.
 //!
-//! - [`snapshot_cell`]: the published snapshot · [`response_cache`]: encoded responses
+//! - [`response_cache`]: the published snapshot and encoded responses
 //! - [`format`]: the formats and their negotiation · [`openmetrics`], [`text`]: the metrics · [`api`]: JSON · [`page`]:
 //!   the status page
 //! - [`http`]: connections and routes · [`assets`]: embedded rules and dashboards · [`docs`]: METRICS.md
@@ -14,11 +14,9 @@ pub mod docs;
 pub mod fixtures;
 pub mod format;
 pub mod http;
-mod number;
 mod openmetrics;
 mod page;
 pub mod response_cache;
-pub mod snapshot_cell;
 mod text;
 #[cfg(test)]
 mod wire_tests;

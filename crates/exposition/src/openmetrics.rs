@@ -11,7 +11,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::number::whole;
+use crate::text::whole;
 use model::catalog::{Kind, MetricDef};
 use model::snapshot::{Family, Series, Snapshot, Value};
 

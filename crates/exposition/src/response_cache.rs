@@ -1,20 +1,22 @@
-//! Encoded responses of the newest publication.
+//! The published snapshot, and encoded responses of it.
 //!
 //! After each publication the ledger's thread encodes the formats that were requested lately, so that a scrape sends
 //! bytes that are ready. Any other first request encodes under the lock, and requests at the same time share the
 //! bytes. Encoding on request alone is cheaper, but eight GPUs take 0.7 ms: the 99th percentile of a scrape was 2.5 ms
 //! instead of 0.7 ms.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use flate2::{Compress, CompressError, Compression, FlushCompress, Status};
+use tokio::sync::watch;
 
 use crate::format::{Encoding, ResponseFormat};
-use crate::snapshot_cell::SnapshotCell;
 use model::clock::Mono;
 use model::snapshot::Snapshot;
+use model::sync::lock;
 
 /// For how long after a request its format is encoded with each publication: a client that asks every second or two waits
 /// for no encoder. A request of a slower client encodes once, which costs less than encoding every second for it.
@@ -23,6 +25,43 @@ const KEEP: Duration = Duration::from_secs(3);
 const GZIP_LEVEL: u32 = 2;
 /// 32 KiB, the most that gzip allows.
 const GZIP_WINDOW_BITS: u8 = 15;
+
+/// The published snapshot: the ledger stores, readers load without waiting.
+#[derive(Debug, Default)]
+pub struct SnapshotCell {
+    current: ArcSwap<Snapshot>,
+    sequence: Mutex<u64>,
+    changed: Condvar,
+    events: watch::Sender<u64>,
+}
+
+impl SnapshotCell {
+    /// Stores a new snapshot and wakes the threads in [`SnapshotCell::wait_for_newer`].
+    pub fn publish(&self, snapshot: Snapshot) {
+        let (sequence, revision) = (snapshot.sequence, snapshot.events_revision());
+        self.current.store(Arc::new(snapshot));
+        self.events.send_if_modified(|newest| std::mem::replace(newest, revision) != revision);
+        *lock(&self.sequence) = sequence;
+        self.changed.notify_all();
+    }
+
+    /// Changes with each snapshot that has new or changed events, to their newest revision.
+    pub fn events(&self) -> watch::Receiver<u64> {
+        self.events.subscribe()
+    }
+
+    /// The newest snapshot. Never blocks.
+    pub fn current(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Blocks until a snapshot newer than `sequence` is there, or the time is over, and returns the newest one. Not
+    /// for threads that serve requests.
+    pub fn wait_for_newer(&self, sequence: u64, at_most: Duration) -> Arc<Snapshot> {
+        drop(self.changed.wait_timeout_while(lock(&self.sequence), at_most, |now| *now <= sequence));
+        self.current()
+    }
+}
 
 /// The responses of one publication.
 #[derive(Debug)]
@@ -59,7 +98,7 @@ impl ResponseCache {
 
     /// The newest snapshot in this format and encoding.
     pub fn get(&self, format: ResponseFormat, encoding: Encoding) -> Result<Bytes, CompressError> {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = lock(&self.cached);
         cached.requested[format as usize][encoding as usize] = Some(Mono::now());
         // Loaded under the lock, so that no response replaces a newer one.
         cached.get(&self.snapshots.current(), format, encoding)
@@ -70,7 +109,7 @@ impl ResponseCache {
         for format in ResponseFormat::ALL {
             for encoding in Encoding::ALL {
                 // Locked for one encoding at a time: a scrape waits for no other format.
-                let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut cached = lock(&self.cached);
                 let requested = cached.requested[format as usize][encoding as usize];
                 if requested.is_none_or(|at| now.since(at) > KEEP) {
                     continue;

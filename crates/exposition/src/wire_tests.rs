@@ -123,7 +123,7 @@ fn both_pages_of_a_whole_node_say_the_same() {
 
 #[test]
 fn an_empty_snapshot_is_an_empty_page() {
-    let snapshot = Arc::new(Snapshot::empty());
+    let snapshot = Arc::new(Snapshot::default());
     assert_eq!(ResponseFormat::OpenMetrics.encode(&snapshot), "# EOF\n");
     assert_eq!(ResponseFormat::Text.encode(&snapshot), "");
 }
@@ -189,7 +189,7 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
             series: series.into_values().collect(),
             whole: at % 2 == 0,
         };
-        Snapshot { families: families.into_iter().map(family).collect(), ..Snapshot::empty() }
+        Snapshot { families: families.into_iter().map(family).collect(), ..Snapshot::default() }
     })
 }
 

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::builder::Builder;
-use super::intake::{LedgerMoment, StoredBatch, label};
+use super::intake::{LedgerMoment, label};
 use model::catalog::schema::Label;
 use model::catalog::{self as m, Gpu, MigInfo, ProfileName, Subject, Tier};
-use model::sample::Missing;
+use model::sample::{Batch, Missing};
 use settings::mig_layout::{DeclaredLayout, PciIds, Profiles, Wanted, pci_id};
 
 /// How a GPU is divided.
@@ -57,14 +57,14 @@ fn matches(wanted: Wanted<'_>, actual: &Actual) -> Option<bool> {
 
 /// How the GPU is divided, by its slow tier (the mode) and normal one (the instances); `None` if one of the two
 /// is not known.
-fn actual(slow: Option<&StoredBatch>, normal: Option<&StoredBatch>) -> Option<Actual> {
+fn actual(slow: Option<&Batch>, normal: Option<&Batch>) -> Option<Actual> {
     let slow = slow?;
     let mode = m::gpu_mig_mode_enabled.id();
     match slow.find(mode).map(|row| row.value == 1.0) {
         Some(false) => return Some(Actual::Off),
         Some(true) => {}
         // A GPU that has no MIG is not in MIG mode.
-        None => return slow.unsupported.contains(&mode).then_some(Actual::Off),
+        None => return slow.unsupported().any(|metric| metric == mode).then_some(Actual::Off),
     }
     let normal = normal?;
     let info = m::gpu_mig_info.id();
@@ -73,7 +73,7 @@ fn actual(slow: Option<&StoredBatch>, normal: Option<&StoredBatch>) -> Option<Ac
     (!normal.gaps.iter().any(unread)).then(|| divided(normal))
 }
 
-fn divided(normal: &StoredBatch) -> Actual {
+fn divided(normal: &Batch) -> Actual {
     let mut profiles = BTreeMap::new();
     for row in normal.mig_devices().filter_map(|(_, row)| row) {
         if let Some(profile) = label::<MigInfo>(row, ProfileName::DEF.name) {
@@ -90,30 +90,20 @@ fn divided(normal: &StoredBatch) -> Actual {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::catalog::{ComputeInstance, GpuInstance, MetricId};
+    use model::catalog::{CollectorName, ComputeInstance, GpuInstance, MetricId};
     use model::clock::Mono;
-    use model::sample::{Gap, Rows};
+    use model::sample::{BatchKey, Gap, Rows};
 
-    fn held(rows: Rows, gaps: Vec<Gap>) -> StoredBatch {
-        let unsupported = gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);
-        let unsupported = unsupported.flat_map(|gap| gap.metrics.clone()).collect();
-        StoredBatch {
-            rows,
-            unsupported,
-            gaps,
-            taken: Mono(1),
-            nanos: 1,
-            lifetime: None,
-            answered: true,
-            processes: None,
-        }
+    fn held(rows: Rows, gaps: Vec<Gap>) -> Batch {
+        let part = BatchKey { collector: CollectorName::Nvml, gpu: None, tier: Tier::Slow };
+        Batch { rows, gaps, ..Batch::new(part, 0, Mono(1), None) }
     }
 
     fn gap(metric: MetricId, missing: Missing) -> Gap {
         Gap { call: "nvmlX".into(), metrics: vec![metric], missing }
     }
 
-    fn mode(on: bool) -> StoredBatch {
+    fn mode(on: bool) -> Batch {
         let mut rows = Rows::default();
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         rows.of(&gpu).flag(&m::gpu_mig_mode_enabled, (), on);

@@ -236,7 +236,7 @@ fn log(event: &Event, times: u64) {
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
-                kind = event.kind.name(),
+                kind = event.kind.known(),
                 gpu,
                 uuid,
                 pci = event.pci.as_deref(),

@@ -1,27 +1,16 @@
 //! The evidence for the verdicts of [`model::health`], and the metrics of them.
 
-use std::sync::Arc;
-
 use model::catalog::schema::{Entity, KnownLabel, Label, LabelText};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Subject, Tier, UnhealthyReason};
 use model::clock::Mono;
 use model::health::NodeHealth;
 use model::sample::Row;
-use model::snapshot::{CanaryView, CollectorView, DriverState, Event, GpuView};
+use model::snapshot::{DriverState, Snapshot};
 use model::verdict::{Findings, HealthEvidence};
 
 use super::Ledger;
 use super::builder::Builder;
 use super::intake::LedgerMoment;
-
-/// The parts of the snapshot that the verdicts read.
-pub(super) struct HealthViews<'a> {
-    pub(super) driver: &'a DriverState,
-    pub(super) gpus: &'a [GpuView],
-    pub(super) canary: &'a CanaryView,
-    pub(super) collectors: &'a [CollectorView],
-    pub(super) events: &'a [Arc<Event>],
-}
 
 impl Ledger {
     /// The verdicts on GPUs and node, and their metrics. After everything that they read is put.
@@ -29,11 +18,10 @@ impl Ledger {
         &self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
-        views: &HealthViews<'_>,
+        snapshot: &Snapshot,
     ) -> NodeHealth {
-        let HealthViews { driver, gpus, canary, collectors, events } = *views;
         let now = moment.now;
-        let listed = self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up);
+        let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
         let missing = listed.map(|listed| self.inventory.expected().saturating_sub(listed));
         if let Some(missing) = missing {
             b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);
@@ -41,16 +29,8 @@ impl Ledger {
         let missing = missing.unwrap_or(0);
         let value =
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
-        let evidence = HealthEvidence {
-            unix_seconds: moment.unix_seconds,
-            driver,
-            events,
-            canary,
-            collectors,
-            missing,
-            value: &value,
-        };
-        let health = evidence.evaluate(gpus, |gpu| self.findings(gpu, now, missing > 0));
+        let evidence = HealthEvidence { snapshot, missing, value: &value };
+        let health = evidence.evaluate(|gpu| self.findings(gpu, now, missing > 0));
         for gpu in health.gpus.iter().filter(|gpu| gpu.healthy.is_some()) {
             put(b, &gpu.gpu, |reason| gpu.has(reason));
         }

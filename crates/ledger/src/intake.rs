@@ -1,56 +1,14 @@
 //! What was read: the newest batch of each part, the epoch of each GPU, and the collectors' success.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::builder::Builder;
 use model::catalog::schema::{LabelSet, LabelText};
-use model::catalog::{self as m, CollectorName, ComputeInstance, Gpu, GpuInfo, MetricId, Subject, Tier};
+use model::catalog::{self as m, CollectorName, Gpu, GpuInfo, MetricId, Subject, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
-use model::sample::{Batch, BatchKey, Gap, Missing, Row, Rows, SWITCHED_OFF};
+use model::sample::{Batch, BatchKey, Row, SWITCHED_OFF};
 use model::snapshot::GpuState;
-
-/// The newest batch of one part.
-#[derive(Debug)]
-pub struct StoredBatch {
-    pub rows: Rows,
-    pub gaps: Vec<Gap>,
-    pub unsupported: Vec<MetricId>,
-    pub taken: Mono,
-    pub nanos: u64,
-    pub lifetime: Option<u64>,
-    pub answered: bool,
-    /// Processes it listed; `None` if it listed none.
-    pub processes: Option<Vec<GpuProcess>>,
-}
-
-impl StoredBatch {
-    pub fn expired(&self, now: Mono) -> bool {
-        self.lifetime.is_some_and(|lifetime| now.since(self.taken).as_nanos() > u128::from(lifetime))
-    }
-
-    /// The first failed call and its error.
-    pub fn failure(&self) -> Option<String> {
-        self.gaps.iter().find_map(|gap| match &gap.missing {
-            Missing::Failed { text, .. } => Some(format!("{}: {text}", gap.call)),
-            _ => None,
-        })
-    }
-
-    /// Its MIG devices, each with its `gpu_mig_info` where that was read.
-    pub fn mig_devices(&self) -> impl Iterator<Item = (&ComputeInstance, Option<&Row>)> {
-        self.rows.groups().iter().filter_map(|(subject, rows)| match subject {
-            Subject::ComputeInstance(device) => {
-                Some((device, rows.iter().find(|row| row.metric == m::gpu_mig_info.id())))
-            }
-            _ => None,
-        })
-    }
-
-    pub fn find(&self, metric: MetricId) -> Option<&Row> {
-        self.rows.all().find(|row| row.metric == metric)
-    }
-}
 
 #[derive(Debug, Default)]
 struct GpuRecord {
@@ -62,7 +20,7 @@ struct GpuRecord {
 
 #[derive(Debug, Default)]
 pub struct Intake {
-    parts: BTreeMap<BatchKey, StoredBatch>,
+    parts: BTreeMap<BatchKey, Batch>,
     /// By index and UUID: GPUs whose UUID was never read differ by index alone.
     gpus: BTreeMap<Gpu, GpuRecord>,
     node_epoch: u64,
@@ -158,21 +116,14 @@ impl Intake {
     }
 
     pub fn store(&mut self, batch: Batch) {
-        let Batch { part, taken, nanos, lifetime_nanos: lifetime, answered, rows, gaps, processes, .. } =
-            batch;
-        if answered {
-            self.last_success.insert(part.collector, taken);
+        let part = batch.part.clone();
+        if batch.answered {
+            self.last_success.insert(part.collector, batch.taken);
         }
         // The identity of a GPU outlasts a visit that could not read it.
-        if part.tier == Tier::Identity && rows.is_empty() && self.parts.contains_key(&part) {
-            return;
+        if part.tier != Tier::Identity || !batch.rows.is_empty() || !self.parts.contains_key(&part) {
+            self.parts.insert(part, Batch { calls: Vec::new(), drained: Vec::new(), ..batch });
         }
-        let present: BTreeSet<MetricId> = rows.all().map(|row| row.metric).collect();
-        let missing = gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);
-        let missing: BTreeSet<MetricId> = missing.flat_map(|gap| gap.metrics.iter().copied()).collect();
-        let unsupported = missing.difference(&present).copied().collect();
-        let stored = StoredBatch { rows, gaps, unsupported, taken, nanos, lifetime, answered, processes };
-        self.parts.insert(part, stored);
     }
 
     pub fn set_unavailable(&mut self, source: CollectorName, reason: Option<String>) {
@@ -221,17 +172,17 @@ impl Intake {
         Some(stored.find(m::gpu_devices.id()).map_or(0, |row| row.value as usize))
     }
 
-    fn nvml(&self, gpu: Option<&Gpu>, tier: Tier) -> Option<&StoredBatch> {
+    fn nvml(&self, gpu: Option<&Gpu>, tier: Tier) -> Option<&Batch> {
         self.parts.get(&BatchKey { collector: CollectorName::Nvml, gpu: gpu.cloned(), tier })
     }
 
     /// The newest batch of a tier of a GPU, if that has not expired.
-    pub fn fresh(&self, gpu: &Gpu, tier: Tier, now: Mono) -> Option<&StoredBatch> {
+    pub fn fresh(&self, gpu: &Gpu, tier: Tier, now: Mono) -> Option<&Batch> {
         self.nvml(Some(gpu), tier).filter(|stored| !stored.expired(now))
     }
 
     /// Every part about a GPU, expired ones included.
-    pub fn of_gpu(&self, gpu: &Gpu) -> impl Iterator<Item = (&BatchKey, &StoredBatch)> {
+    pub fn of_gpu(&self, gpu: &Gpu) -> impl Iterator<Item = (&BatchKey, &Batch)> {
         self.parts.iter().filter(move |(part, _)| part.gpu.as_ref() == Some(gpu))
     }
 
@@ -256,7 +207,7 @@ impl Intake {
     pub fn processes_of(&self, gpu: &Gpu, now: Mono) -> Option<Vec<GpuProcess>> {
         let list = |tier| self.fresh(gpu, tier, now)?.processes.as_deref();
         let (normal, slow) = (list(Tier::Normal), list(Tier::Slow));
-        unite(normal, slow).or_else(|| Some(once_each(slow?.iter().copied().collect())))
+        unite(normal, slow).or_else(|| unite(slow, None))
     }
 
     /// The state of a GPU by what was read of it.
@@ -274,7 +225,7 @@ impl Intake {
         let failure = record
             .and_then(|record| record.attach_error.clone())
             .or_else(|| newest.iter().rev().find_map(|stored| stored.failure()))
-            .or_else(|| tiers().find_map(StoredBatch::failure));
+            .or_else(|| tiers().find_map(Batch::failure));
         match failure {
             Some(text) => GpuState::Failing { text },
             None if record.is_none_or(|record| record.epoch == 0) || self.begins(gpu) => GpuState::Waiting,
@@ -333,25 +284,15 @@ pub fn label<'a, L: LabelSet>(row: &'a Row, name: &str) -> Option<&'a str> {
     Some(row.labels.get(at)?.text(&L::DEFS[at]))
 }
 
-/// The processes that compute, listed once a second, and the others, listed every slow visit. In MIG mode the
-/// slow visit lists those that compute once more, instance by instance: that counts only where the GPU's own list
-/// is not known. `None`: neither list is known.
+/// The processes that compute, listed once a second, and the others, listed every slow visit; each once an instance,
+/// with the most memory of both lists. In MIG mode the slow visit lists those that compute once more, instance by
+/// instance: that counts only where the GPU's own list is not known. `None`: neither list is known.
 fn unite(normal: Option<&[GpuProcess]>, slow: Option<&[GpuProcess]>) -> Option<Vec<GpuProcess>> {
-    let mut all: BTreeSet<GpuProcess> = normal?.iter().copied().collect();
+    let mut all = normal?.to_vec();
     all.extend(slow.unwrap_or_default().iter().filter(|one| one.instance.is_none()));
-    Some(once_each(all))
-}
-
-/// Each process once an instance, with the most memory of both lists.
-fn once_each(all: BTreeSet<GpuProcess>) -> Vec<GpuProcess> {
-    let mut list: Vec<GpuProcess> = Vec::with_capacity(all.len());
-    for one in all {
-        match list.last_mut() {
-            Some(last) if (last.pid, last.instance) == (one.pid, one.instance) => *last = one,
-            _ => list.push(one),
-        }
-    }
-    list
+    all.sort_unstable();
+    let once: BTreeMap<_, _> = all.into_iter().map(|one| ((one.pid, one.instance), one)).collect();
+    Some(once.into_values().collect())
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl GpuInventory {
             self.count(row.value as usize);
         }
         let gpu = batch.part.gpu.as_ref().filter(|_| batch.part.tier == Tier::Identity)?;
-        let info = batch.rows.all().find(|row| row.metric == m::gpu_info.id());
+        let info = batch.find(m::gpu_info.id());
         let pci = info.and_then(|row| label::<GpuInfo>(row, "pci_address")).and_then(pci_address);
         self.changed |= self.seen.note(gpu, pci.clone());
         pci

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::Ledger;
 use super::builder::{Builder, Subjects};
 use super::declared;
-use super::health::HealthViews;
 use super::intake::LedgerMoment;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, Gpu, MetricId, MetricName, Node, Tier};
@@ -67,36 +66,28 @@ impl Ledger {
         for ((metric, subject, labels), value) in self.counters.iter() {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
         }
-        let events = self.faults.list();
-        let views = HealthViews {
-            driver: &driver,
-            gpus: &gpus,
-            canary: &canary,
-            collectors: &collectors,
-            events: &events,
-        };
-        let health = self.put_health(b, &moment, &views);
-        self.publication.ready |= self.is_ready(&driver, &gpus);
-        let (families, subjects) =
-            builder.cap(self.settings.max_series, &self.settings.groups, &mut self.counters);
-        self.publication.subjects = subjects;
-        self.publication.seconds = Mono::now().since(now).as_secs_f64();
-        Snapshot {
+        let mut snapshot = Snapshot {
             sequence: self.publication.sequence,
             taken: now,
             unix_seconds,
-            families,
+            ready: self.publication.ready || self.is_ready(&driver, &gpus),
             driver,
             gpus,
             collectors,
-            ready: self.publication.ready,
             events: self.faults.list(),
             canary,
             topology,
             owners,
             windows,
-            health,
-        }
+            ..Snapshot::default()
+        };
+        snapshot.health = self.put_health(b, &moment, &snapshot);
+        self.publication.ready = snapshot.ready;
+        let (families, subjects) =
+            builder.cap(self.settings.max_series, &self.settings.groups, &mut self.counters);
+        (snapshot.families, self.publication.subjects) = (families, subjects);
+        self.publication.seconds = Mono::now().since(now).as_secs_f64();
+        snapshot
     }
 
     fn state_of(&self, gpu: &Gpu, now: Mono, driver: &DriverState) -> GpuState {
@@ -131,7 +122,7 @@ impl Ledger {
             let mut unsupported = BTreeSet::new();
             for (part, stored) in self.intake.of_gpu(gpu) {
                 view.gaps.extend(stored.gaps.iter().cloned());
-                unsupported.extend(stored.unsupported.iter().copied());
+                unsupported.extend(stored.unsupported());
                 if stored.expired(moment.now) || !up {
                     continue;
                 }
@@ -180,7 +171,7 @@ impl Ledger {
                 self.intake.switched_off(source).cloned()
             };
             if let Some(text) = idle {
-                views.push(CollectorView { name: source.name(), up: true, age: None, text });
+                views.push(CollectorView { name: source.known(), up: true, age: None, text });
                 continue;
             }
             let answered = self.intake.last_success(source);
@@ -198,7 +189,7 @@ impl Ledger {
                 b.put(metric, &Node {}, (source,), moment.unix(at));
             }
             let age = answered.map(|at| moment.now.since(at));
-            views.push(CollectorView { name: source.name(), up, age, text: text.unwrap_or_default() });
+            views.push(CollectorView { name: source.known(), up, age, text: text.unwrap_or_default() });
         }
         views
     }

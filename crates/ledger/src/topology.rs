@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::accounting::Accounting;
 use super::builder::Builder;
 use super::intake::{LedgerMoment, label};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{
     self as m, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node, Tier,
     TopologyAgainst, TopologyInfo,
 };
 use model::clock::Mono;
-use model::snapshot::TopologyView;
 use model::topology as host;
 use model::topology::TopologyUpdate;
 use model::topology::divide::{self, CpuShare};
@@ -66,10 +66,7 @@ impl Speed {
 impl TopologyState {
     /// Takes in what was found.
     pub fn take(&mut self, update: TopologyUpdate) {
-        let places = place::gpus(&update.topology);
-        let near: Vec<_> = places.iter().map(|place| place.cpus.clone()).collect();
-        let shares = divide::among_gpus(&update.topology, &near);
-        self.places = places.into_iter().zip(shares).collect();
+        self.places = divide::placed(&update.topology);
         self.update = Some(Arc::new(update));
         self.updated = None;
     }
@@ -90,8 +87,8 @@ impl TopologyState {
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
         accounting: &Accounting,
-    ) -> TopologyView {
-        let Some(update) = self.update.clone() else { return TopologyView::default() };
+    ) -> Option<Arc<TopologyUpdate>> {
+        let update = self.update.clone()?;
         self.updated.get_or_insert(moment.now);
         put_objects(b, &update.topology);
         for (against, differences) in [
@@ -123,7 +120,7 @@ impl TopologyState {
             put_network(b, nic);
         }
         self.speeds.retain(|uuid, _| moment.gpus().any(|(gpu, _)| gpu.uuid == *uuid));
-        TopologyView { update: Some(update) }
+        Some(update)
     }
 
     /// The port above a GPU, and whether the link is what both could have. NVML's values count before sysfs': they
@@ -237,7 +234,7 @@ fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::DevicePath
         nic: nic_name(nic).to_owned(),
         device: nic.network.as_ref().map(|network| network.interface.clone()).unwrap_or_default(),
         pci_address: nic.address.clone(),
-        path: path.name().to_owned(),
+        path: path.known().to_owned(),
     };
     b.put(&m::gpu_host_nic_info, gpu, labels, 1.0);
 }

@@ -17,7 +17,7 @@ pub mod schema;
 pub use groups::MetricGroup;
 pub use labels::*;
 use schema::metrics;
-pub use schema::{Kind, MetricDef, MetricId, Unit};
+pub use schema::{Kind, MetricDef, MetricId};
 
 metrics! {
     // --- driver and inventory -------------------------------------------------------------------

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::*;
 use crate::catalog::{DriverError, Node};
 use crate::sample::{Gap, Rows};
-use crate::snapshot::Snapshot;
 
 fn gpu(index: u32) -> Gpu {
     Gpu { gpu: index, uuid: format!("GPU-{index}").into() }
@@ -134,7 +133,7 @@ fn a_failed_call_is_a_reason_and_an_unsupported_one_is_not() {
 
 /// The sentence about a node with GPUs in these states.
 fn sentence(driver: DriverState, states: &[GpuState]) -> (HealthLevel, String) {
-    let mut snapshot = Snapshot { driver, ..Snapshot::empty() };
+    let mut snapshot = Snapshot { driver, ..Snapshot::default() };
     snapshot.gpus = (0..).zip(states).map(|(at, state)| view(gpu(at), state.clone())).collect();
     node(snapshot)
 }
@@ -202,17 +201,10 @@ fn missing_gpus_and_collectors_that_are_down_are_named() {
 
 /// The reasons of `gpu_unhealthy_reason` on a GPU in this state; `None`: no verdict.
 fn unhealthy(state: GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> {
-    let canary = CanaryView::default();
-    let evidence = HealthEvidence {
-        unix_seconds: 0.0,
-        driver: &DriverState::Up,
-        events: &[],
-        canary: &canary,
-        collectors: &[],
-        missing: 0,
-        value: &|_, _, _| None,
-    };
-    let health = evidence.evaluate(&[view(gpu(0), state)], |_| found).gpus.remove(0);
+    let snapshot =
+        Snapshot { driver: DriverState::Up, gpus: vec![view(gpu(0), state)], ..Snapshot::default() };
+    let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, value: &|_, _, _| None };
+    let health = evidence.evaluate(|_| found).gpus.remove(0);
     let reasons: Vec<_> = UnhealthyReason::ALL.iter().copied().filter(|reason| health.has(*reason)).collect();
     assert_eq!(health.healthy.unwrap_or(reasons.is_empty()), reasons.is_empty());
     assert!(health.healthy != Some(false) || health.level == HealthLevel::Faulty, "page and metric agree");
@@ -258,23 +250,17 @@ fn a_recent_event_is_the_text_of_the_fatal_xid() {
         meaning: "the GPU has fallen off the bus",
         ..Event::new(EventKind::Xid, 100.0, Severity::Page, FaultAction::RebootNode)
     };
-    let events = [Arc::new(event)];
-    let canary = CanaryView::default();
+    let gpus = vec![view(gpu(0), GpuState::Up)];
+    let mut snapshot =
+        Snapshot { driver: DriverState::Up, gpus, events: [event.into()].into(), ..Snapshot::default() };
     for (unix_seconds, text) in [
         (200.0, "Xid 79: the GPU has fallen off the bus First: reboot node."),
         (100.0 + 2.0 * RECENT_FAULT, "an Xid came after which the GPU needs a reset"),
     ] {
-        let evidence = HealthEvidence {
-            unix_seconds,
-            driver: &DriverState::Up,
-            events: &events,
-            canary: &canary,
-            collectors: &[],
-            missing: 0,
-            value: &|_, _, _| None,
-        };
+        snapshot.unix_seconds = unix_seconds;
+        let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, value: &|_, _, _| None };
         let found = Findings { fatal_xid: true, ..Findings::default() };
-        let health = evidence.evaluate(&[view(gpu(0), GpuState::Up)], |_| found).gpus.remove(0);
+        let health = evidence.evaluate(|_| found).gpus.remove(0);
         assert_eq!(texts(&health), [(HealthLevel::Faulty, text)]);
         assert_eq!((health.healthy, health.word), (Some(false), "faulty"));
     }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, LabelText, Metric};
 use crate::catalog::{
-    self, CollectorName, DriverError, DropReason, Gpu, Kind, MetricId, SampleBuffer, Subject, Tier,
+    self, CollectorName, ComputeInstance, DriverError, DropReason, Gpu, Kind, MetricId, SampleBuffer,
+    Subject, Tier,
 };
 use crate::clock::{Mono, nanos};
 use crate::owners::GpuProcess;
@@ -161,6 +162,39 @@ impl Batch {
             processes: None,
             calls: Vec::new(),
         }
+    }
+
+    pub fn expired(&self, now: Mono) -> bool {
+        self.lifetime_nanos.is_some_and(|lifetime| now.since(self.taken).as_nanos() > u128::from(lifetime))
+    }
+
+    /// The first failed call and its error.
+    pub fn failure(&self) -> Option<String> {
+        self.gaps.iter().find_map(|gap| match &gap.missing {
+            Missing::Failed { text, .. } => Some(format!("{}: {text}", gap.call)),
+            _ => None,
+        })
+    }
+
+    /// Its MIG devices, each with its `gpu_mig_info` where that was read.
+    pub fn mig_devices(&self) -> impl Iterator<Item = (&ComputeInstance, Option<&Row>)> {
+        self.rows.groups().iter().filter_map(|(subject, rows)| match subject {
+            Subject::ComputeInstance(device) => {
+                Some((device, rows.iter().find(|row| row.metric == catalog::gpu_mig_info.id())))
+            }
+            _ => None,
+        })
+    }
+
+    /// The first row of this metric.
+    pub fn find(&self, metric: MetricId) -> Option<&Row> {
+        self.rows.all().find(|row| row.metric == metric)
+    }
+
+    /// Metrics that the driver does not have for this part.
+    pub fn unsupported(&self) -> impl Iterator<Item = MetricId> {
+        let missing = self.gaps.iter().filter(|gap| gap.missing == Missing::Unsupported);
+        missing.flat_map(|gap| gap.metrics.iter().copied()).filter(|metric| self.find(*metric).is_none())
     }
 
     /// Whether every row and every counter is one the catalogue allows. What arrives over a pipe is checked

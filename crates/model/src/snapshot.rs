@@ -1,29 +1,32 @@
 //! One consistent view of the node, made by the ledger and read by every encoder. Never changed once made.
 
-mod canary;
 mod event;
 #[cfg(any(test, feature = "fixtures"))]
 mod fixtures;
-mod host;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
+use crate::canary::{Instance, Rate};
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
-use crate::catalog::{Gpu, MetricDef, Subject, Tier};
+use crate::catalog::{
+    CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Cause, Gpu, MetricDef,
+    OwnedGpu, Subject, Tier,
+};
 use crate::clock::Mono;
 use crate::health::NodeHealth;
-use crate::owners::GpuProcess;
+use crate::owners::{GpuProcess, Owner};
 use crate::sample::Gap;
+use crate::topology::TopologyUpdate;
 use crate::window::Window;
-pub use canary::{CanaryView, CheckView, PlaceView};
 pub use event::{Event, EventKind};
-pub use host::{OwnerView, TopologyView};
 
-/// One consistent view of the node.
-#[derive(Debug)]
+/// One consistent view of the node; the default is served before the first publication.
+#[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Counts publications from 1; 0 is the empty snapshot before the first one.
+    /// Counts publications from 1; 0 before the first one.
     pub sequence: u64,
     /// When it was made.
     pub taken: Mono,
@@ -43,8 +46,8 @@ pub struct Snapshot {
     pub events: Arc<[Arc<Event>]>,
     /// The canary.
     pub canary: CanaryView,
-    /// The machine around the GPUs.
-    pub topology: TopologyView,
+    /// The machine around the GPUs; `None` while nothing was reported.
+    pub topology: Option<Arc<TopologyUpdate>>,
     /// Owners with processes on GPUs, or whose counters are still kept.
     pub owners: Vec<OwnerView>,
     /// Windows of planned work: open, to come, or ended within the last hour.
@@ -160,9 +163,10 @@ impl Histogram {
 }
 
 /// State of the driver.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum DriverState {
     /// No attempt to reach it has ended yet.
+    #[default]
     Waiting,
     /// It answers.
     Up,
@@ -230,52 +234,128 @@ pub enum GpuState {
 }
 
 /// One tier of one GPU.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct PartView {
     /// The tier.
     pub tier: Tier,
     /// Time since its values were read.
+    #[serde(rename = "age_seconds", serialize_with = "seconds")]
     pub age: Duration,
     /// How long reading them took.
+    #[serde(rename = "duration_seconds", serialize_with = "seconds")]
     pub duration: Duration,
     /// How many values it holds.
+    #[serde(rename = "values")]
     pub rows: usize,
 }
 
+fn seconds<T: Copy + Into<Option<Duration>>, S: Serializer>(
+    time: &T,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    (*time).into().map(|time| time.as_secs_f64()).serialize(serializer)
+}
+
 /// One collector.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct CollectorView {
     /// Its name.
+    #[serde(rename = "collector")]
     pub name: &'static str,
     /// Whether its newest visits succeeded in time.
     pub up: bool,
     /// Time since it last delivered values; `None` if it never did.
+    #[serde(rename = "age_seconds", serialize_with = "seconds")]
     pub age: Option<Duration>,
     /// The trouble; empty if there is none.
     pub text: String,
 }
 
-impl Snapshot {
-    /// The empty snapshot served before the first publication.
-    pub fn empty() -> Snapshot {
-        Snapshot {
-            sequence: 0,
-            taken: Mono(0),
-            unix_seconds: 0.0,
-            families: Vec::new(),
-            driver: DriverState::Waiting,
-            gpus: Vec::new(),
-            collectors: Vec::new(),
-            ready: false,
-            events: Arc::from([]),
-            canary: CanaryView::default(),
-            topology: TopologyView::default(),
-            owners: Vec::new(),
-            windows: Arc::from([]),
-            health: NodeHealth::default(),
-        }
-    }
+/// The canary of the node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CanaryView {
+    /// When it runs; `None` while not known.
+    pub mode: Option<CanaryMode>,
+    /// Every place with a report, by GPU and instance.
+    pub places: Vec<PlaceView>,
+}
 
+impl CanaryView {
+    /// The places on one GPU.
+    pub fn of<'a>(&'a self, gpu: &'a Gpu) -> impl Iterator<Item = &'a PlaceView> {
+        self.places.iter().filter(move |place| place.gpu == *gpu)
+    }
+}
+
+/// One GPU, or one MIG instance of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlaceView {
+    /// The GPU.
+    #[serde(skip)]
+    pub gpu: Gpu,
+    /// The MIG instance; `None`: the whole GPU.
+    pub instance: Option<Instance>,
+    /// Whether a run is under way.
+    pub running: bool,
+    /// The step in which a process hangs, if one does.
+    pub hung: Option<CanaryStep>,
+    /// When a run last ended, in seconds since 1970.
+    #[serde(rename = "last_run_unix_seconds")]
+    pub last_run: Option<f64>,
+    /// When the next run is due, likewise.
+    #[serde(rename = "next_due_unix_seconds")]
+    pub due: Option<f64>,
+    /// Why a run that was due was put off, if none was made since.
+    pub skipped: Option<CanarySkip>,
+    /// How the last run ended.
+    pub end: Option<CanaryEnd>,
+    /// Why it did not finish; empty if it did.
+    pub text: String,
+    /// The newest verdict of each check.
+    pub checks: Vec<CheckView>,
+}
+
+impl PlaceView {
+    /// What is planned there, and that something hangs, without what was found.
+    pub fn planned(self) -> PlaceView {
+        PlaceView { last_run: None, end: None, text: String::new(), checks: Vec::new(), ..self }
+    }
+}
+
+/// The newest verdict of one check.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CheckView {
+    pub check: CanaryCheck,
+    pub verdict: CanaryVerdict,
+    /// The reason.
+    pub text: String,
+    /// Its rate in the newest valid run.
+    pub rate: Option<Rate>,
+}
+
+/// What one owner has of one GPU or MIG GPU instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnerView {
+    /// Who it is.
+    pub owner: Arc<Owner>,
+    /// The GPU.
+    pub gpu: Gpu,
+    /// MIG GPU instance, if it is on one.
+    pub gpu_instance: Option<u32>,
+    /// Its processes there now; none after its end.
+    pub processes: Vec<u32>,
+    /// What holds its work back; `None` while that is not known.
+    pub cause: Option<Cause>,
+}
+
+impl OwnerView {
+    /// As the catalogue knows it.
+    pub fn entity(&self) -> OwnedGpu {
+        OwnedGpu::new(&self.gpu, self.gpu_instance, &self.owner.id)
+    }
+}
+
+impl Snapshot {
     /// The newest revision of any event; 0 before the first.
     pub fn events_revision(&self) -> u64 {
         self.events.iter().map(|event| event.revision).max().unwrap_or(0)
@@ -313,11 +393,6 @@ impl Snapshot {
     /// The families that a scrape gets: those of the default set and of the groups that are switched on.
     pub fn scraped(&self) -> impl Iterator<Item = &Family> {
         self.families.iter().filter(|family| family.scraped().next().is_some())
-    }
-
-    /// Number of series a scrape gets, buckets of a histogram counted as Prometheus counts them.
-    pub fn series_count(&self) -> usize {
-        self.families.iter().flat_map(Family::scraped).map(|s| s.value.series()).sum()
     }
 }
 

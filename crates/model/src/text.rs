@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// A text without line breaks or runs of spaces.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// A text on one line, of at most so many bytes.
 pub fn clean(text: &str, most: usize) -> String {
     let mut out = String::new();

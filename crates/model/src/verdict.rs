@@ -1,7 +1,5 @@
 //! The evaluation of health: a pure function of one publication.
 
-use std::sync::Arc;
-
 use crate::canary::loudness;
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use crate::catalog::{
@@ -10,7 +8,7 @@ use crate::catalog::{
 };
 use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
 use crate::sample::Missing;
-use crate::snapshot::{CanaryView, CollectorView, DriverState, Event, EventKind, GpuState, GpuView};
+use crate::snapshot::{CollectorView, DriverState, Event, EventKind, GpuState, GpuView, Snapshot};
 use crate::text::{capitalized, duration, plain, time_of_day};
 
 /// Degrees to the slowdown temperature at which a GPU is near its limit.
@@ -37,11 +35,8 @@ pub struct Findings {
 
 /// What an evaluation reads.
 pub struct HealthEvidence<'a> {
-    pub unix_seconds: f64,
-    pub driver: &'a DriverState,
-    pub events: &'a [Arc<Event>],
-    pub canary: &'a CanaryView,
-    pub collectors: &'a [CollectorView],
+    /// All but its health and families.
+    pub snapshot: &'a Snapshot,
     /// GPUs that are expected and not listed.
     pub missing: usize,
     /// A published value.
@@ -50,8 +45,9 @@ pub struct HealthEvidence<'a> {
 
 impl HealthEvidence<'_> {
     /// The verdicts on GPUs and node.
-    pub fn evaluate(&self, gpus: &[GpuView], findings: impl Fn(&Gpu) -> Findings) -> NodeHealth {
-        let gpus: Vec<_> = gpus.iter().map(|view| self.gpu(view, findings(&view.gpu))).collect();
+    pub fn evaluate(&self, findings: impl Fn(&Gpu) -> Findings) -> NodeHealth {
+        let gpus: Vec<_> =
+            self.snapshot.gpus.iter().map(|view| self.gpu(view, findings(&view.gpu))).collect();
         let (level, text) = self.node(&gpus);
         NodeHealth { level, text, gpus }
     }
@@ -68,8 +64,8 @@ impl HealthEvidence<'_> {
         gpu.failed_calls(view);
         let mut reasons = gpu.reasons;
         // Stable: of one level, the state comes first.
-        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.condition.level()));
-        let level = match reasons.first().map_or(HealthLevel::Ok, |reason| reason.condition.level()) {
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
+        let level = match reasons.first().map_or(HealthLevel::Ok, |reason| reason.level) {
             HealthLevel::Note if view.state != GpuState::Paused => HealthLevel::Ok,
             level => level,
         };
@@ -90,12 +86,13 @@ impl HealthEvidence<'_> {
             1 => " 1 GPU is known from before.".to_owned(),
             n => format!(" {n} GPUs are known from before."),
         };
-        let driver = capitalized(&self.driver.text());
-        match self.driver {
+        let state = &self.snapshot.driver;
+        let driver = capitalized(&state.text());
+        match state {
             DriverState::Waiting => (HealthLevel::Waiting, "Waiting for the driver's first answer.".into()),
             DriverState::Up => self.listed(gpus),
             DriverState::Stuck | DriverState::Away { .. } => {
-                let text = self.driver.text();
+                let text = state.text();
                 (HealthLevel::Faulty, format!("The driver is {}.{known}", text.trim_end_matches('.')))
             }
             DriverState::Mismatch { .. } => (HealthLevel::Faulty, format!("{driver}.{known}")),
@@ -135,7 +132,7 @@ impl HealthEvidence<'_> {
                 text += &format!("; {}: GPU {}", alike[0].word, gpus.join(", "));
             }
         }
-        for collector in self.collectors.iter().filter(|c| !c.up && !c.text.is_empty()) {
+        for collector in self.snapshot.collectors.iter().filter(|c| !c.up && !c.text.is_empty()) {
             level = level.max(HealthLevel::Degraded);
             text += &format!("; collector {} is down", collector.name);
         }
@@ -157,7 +154,7 @@ impl ReasonList<'_> {
     }
 
     fn add_with(&mut self, condition: Condition, text: impl Into<String>, action: FaultAction) {
-        self.reasons.push(HealthReason { condition, text: text.into(), action });
+        self.reasons.push(HealthReason { condition, level: condition.level(), text: text.into(), action });
     }
 
     fn number<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> Option<f64> {
@@ -181,10 +178,10 @@ impl ReasonList<'_> {
 
     /// Recent faults of more than an application, the newest of each code, and what they and the driver ask for.
     fn faults(&mut self, found: Findings) {
-        let evidence = self.evidence;
+        let snapshot = self.evidence.snapshot;
         let mut seen = Vec::new();
-        for event in evidence.events.iter().rev().filter(|e| e.gpu.as_ref() == Some(self.gpu) && !e.old) {
-            let age = evidence.unix_seconds - event.last_unix_seconds;
+        for event in snapshot.events.iter().rev().filter(|e| e.gpu.as_ref() == Some(self.gpu) && !e.old) {
+            let age = snapshot.unix_seconds - event.last_unix_seconds;
             // A canary's finding holds until the next one: `canary` adds it.
             if event.kind == EventKind::Canary
                 || event.severity == Severity::Info
@@ -220,8 +217,8 @@ impl ReasonList<'_> {
     }
 
     fn canary(&mut self, found: Findings) {
-        let evidence = self.evidence;
-        for place in evidence.canary.of(self.gpu) {
+        let snapshot = self.evidence.snapshot;
+        for place in snapshot.canary.of(self.gpu) {
             let on = match &place.instance {
                 Some(instance) => format!(" on {} #{}", instance.profile, instance.gpu_instance),
                 None => String::new(),
@@ -263,17 +260,14 @@ impl ReasonList<'_> {
     fn clocks(&mut self) {
         let active = |event| self.number(&m::gpu_clock_event_active, (event,)) == Some(1.0);
         let (heat, brake) = (active(ClockEvent::HwThermalSlowdown), active(ClockEvent::HwPowerBrakeSlowdown));
+        let soft_heat = active(ClockEvent::SwThermalSlowdown);
         // The driver raises the general reason together with the two above.
         let other = active(ClockEvent::HwSlowdown) && !heat && !brake;
         for (holds, condition, text) in [
             (heat, Condition::HwThermalSlowdown, "the hardware slows it down for heat"),
             (brake, Condition::HwPowerBrake, "an external power brake slows it down"),
             (other, Condition::HwSlowdown, "the hardware slows it down"),
-            (
-                active(ClockEvent::SwThermalSlowdown),
-                Condition::SwThermalSlowdown,
-                "the driver slows it down for heat",
-            ),
+            (soft_heat, Condition::SwThermalSlowdown, "the driver slows it down for heat"),
             (active(ClockEvent::SwPowerCap), Condition::PowerCap, "at its power limit"),
         ] {
             if holds {
@@ -317,18 +311,19 @@ impl ReasonList<'_> {
 }
 
 impl DriverState {
-    /// The state for people.
-    pub fn text(&self) -> String {
+    /// The name of the state, and the state for people.
+    pub fn texts(&self) -> (&'static str, String) {
         match self {
-            DriverState::Waiting => "waiting for its first answer".into(),
-            DriverState::Up => "up".into(),
-            DriverState::Stuck => "stuck: calls into it do not return".into(),
-            DriverState::Away { text } => format!("away: {text}"),
-            DriverState::Mismatch { text } => format!(
-                "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
-                 reload of the module: {}",
-                text.trim_end_matches('.')
-            ),
+            DriverState::Waiting => ("waiting", "waiting for its first answer".into()),
+            DriverState::Up => ("up", "up".into()),
+            DriverState::Stuck => ("stuck", "stuck: calls into it do not return".into()),
+            DriverState::Away { text } => ("away", format!("away: {text}")),
+            DriverState::Mismatch { text } => {
+                let text = text.trim_end_matches('.');
+                let what = "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
+                            reload of the module";
+                ("library_mismatch", format!("{what}: {text}"))
+            }
             DriverState::Paused { since_unix_seconds, age, holders } => {
                 let (at, ago) = (time_of_day(*since_unix_seconds), duration(*age));
                 let pids: Vec<String> = holders.iter().map(i32::to_string).collect();
@@ -336,26 +331,36 @@ impl DriverState {
                     [] => String::new(),
                     pids => format!(", but still held by process {}", pids.join(", ")),
                 };
-                format!(
-                    "paused: driver released at {at}, {ago} ago{held}; resumes when the kernel module is \
-                     loaded again, or with `gpu-node-exporter driver resume`"
-                )
+                let resumes = "resumes when the kernel module is loaded again, or with `gpu-node-exporter driver resume`";
+                ("paused", format!("paused: driver released at {at}, {ago} ago{held}; {resumes}"))
             }
         }
+    }
+
+    /// The state for people.
+    pub fn text(&self) -> String {
+        self.texts().1
     }
 }
 
 impl GpuState {
+    /// The name of the state, and the state for people.
+    pub fn texts(&self) -> (&'static str, String) {
+        match self {
+            GpuState::Up => ("up", "up".into()),
+            GpuState::Waiting => ("waiting", "nothing was read yet".into()),
+            GpuState::Stuck { call, age } => {
+                ("stuck", format!("{call} has not returned for {}", duration(*age)))
+            }
+            GpuState::Failing { text } => ("failing", format!("it answers with errors only: {text}")),
+            GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
+            GpuState::Paused => ("paused", "the driver is released".into()),
+        }
+    }
+
     /// The state for people.
     pub fn text(&self) -> String {
-        match self {
-            GpuState::Up => "up".into(),
-            GpuState::Waiting => "nothing was read yet".into(),
-            GpuState::Stuck { call, age } => format!("{call} has not returned for {}", duration(*age)),
-            GpuState::Failing { text } => format!("it answers with errors only: {text}"),
-            GpuState::NoDriver => "the driver does not answer".into(),
-            GpuState::Paused => "the driver is released".into(),
-        }
+        self.texts().1
     }
 }
 
@@ -393,7 +398,8 @@ impl Event {
             EventKind::Window => return format!("{} {}", self.meaning, self.text),
             _ => String::new(),
         };
-        let meaning = if self.meaning.is_empty() { plain(self.kind.name()) } else { self.meaning.to_owned() };
+        let meaning =
+            if self.meaning.is_empty() { plain(self.kind.known()) } else { self.meaning.to_owned() };
         let first = match self.action {
             FaultAction::Ignore => String::new(),
             action => format!(" First: {}.", plain(action.known())),

@@ -6,69 +6,42 @@ use std::sync::LazyLock;
 use crate::catalog::schema::{KnownLabel, Label};
 use crate::catalog::{FaultAction, Severity};
 
-/// What the table says of one Xid code.
+/// What the tables say of one Xid or SXid code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xid {
     /// The code.
     pub code: u32,
-    /// NVIDIA's name of it; empty for a code that the table lacks.
+    /// NVIDIA's name of it; empty for an SXid, and for a code that the table lacks.
     pub mnemonic: &'static str,
     /// How loud it is.
     pub severity: Severity,
     /// What to do first.
     pub action: FaultAction,
-    /// Whether the program that runs on the GPU can cause it: `yes`, `possible`, `rare`, `no`; empty if
-    /// it is unknown.
-    pub app_can_cause: &'static str,
-    /// The document it is from; empty for a code that the table lacks.
-    pub source: &'static str,
     /// What it means, in one or two sentences.
     pub meaning: &'static str,
 }
 
-/// What the table says of one SXid code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sxid {
-    /// The code.
-    pub code: u32,
-    /// How loud it is.
-    pub severity: Severity,
-    /// What to do first.
-    pub action: FaultAction,
-    /// The document it is from; empty for a code that the table lacks.
-    pub source: &'static str,
-    /// What it means.
-    pub meaning: &'static str,
-}
-
-static XIDS: LazyLock<Vec<Xid>> = LazyLock::new(|| rows(include_str!("xid/xid.psv"), xid_row));
-static SXIDS: LazyLock<Vec<Sxid>> = LazyLock::new(|| rows(include_str!("xid/sxid.psv"), sxid_row));
+static XIDS: LazyLock<Vec<Xid>> = LazyLock::new(|| rows(include_str!("xid/xid.psv")));
+static SXIDS: LazyLock<Vec<Xid>> = LazyLock::new(|| rows(include_str!("xid/sxid.psv")));
 
 /// The row of an Xid code. A code that the table lacks is a ticket: codes are added with every driver.
 pub fn xid(code: u32) -> Xid {
-    match XIDS.binary_search_by_key(&code, |row| row.code) {
-        Ok(at) => XIDS[at],
+    find(&XIDS, code)
+}
+
+/// The row of an SXid code. A code that the table lacks is a ticket.
+pub fn sxid(code: u32) -> Xid {
+    find(&SXIDS, code)
+}
+
+fn find(rows: &[Xid], code: u32) -> Xid {
+    match rows.binary_search_by_key(&code, |row| row.code) {
+        Ok(at) => rows[at],
         Err(_) => Xid {
             code,
             mnemonic: "",
             severity: Severity::Ticket,
             action: FaultAction::ContactSupport,
-            app_can_cause: "",
-            source: "",
-            meaning: "This code is not in the exporter's table.",
-        },
-    }
-}
-
-/// The row of an SXid code. A code that the table lacks is a ticket.
-pub fn sxid(code: u32) -> Sxid {
-    match SXIDS.binary_search_by_key(&code, |row| row.code) {
-        Ok(at) => SXIDS[at],
-        Err(_) => Sxid {
-            code,
-            severity: Severity::Ticket,
-            action: FaultAction::ContactSupport,
-            source: "",
             meaning: "This code is not in the exporter's table.",
         },
     }
@@ -91,34 +64,21 @@ pub fn is_memory_error(code: u32) -> bool {
     matches!(code, 48 | 171 | 172)
 }
 
-fn rows<T>(table: &'static str, row: fn(&'static str) -> Option<T>) -> Vec<T> {
+fn rows(table: &'static str) -> Vec<Xid> {
     table.lines().filter(|line| !line.starts_with('#')).filter_map(row).collect()
 }
 
-fn xid_row(line: &'static str) -> Option<Xid> {
-    let mut fields = line.split('|');
-    let mut next = || fields.next().map(str::trim);
-    Some(Xid {
-        code: next()?.parse().ok()?,
-        mnemonic: next()?,
-        severity: word(next()?)?,
-        action: word(next()?)?,
-        app_can_cause: next()?,
-        source: next()?,
-        meaning: next()?,
-    })
-}
-
-fn sxid_row(line: &'static str) -> Option<Sxid> {
-    let mut fields = line.split('|');
-    let mut next = || fields.next().map(str::trim);
-    Some(Sxid {
-        code: next()?.parse().ok()?,
-        severity: word(next()?)?,
-        action: word(next()?)?,
-        source: next()?,
-        meaning: next()?,
-    })
+fn row(line: &'static str) -> Option<Xid> {
+    let fields: Vec<_> = line.split('|').map(str::trim).collect();
+    let (code, mnemonic, severity, action, meaning) = match fields[..] {
+        [code, mnemonic, severity, action, _app_can_cause, _source, meaning] => {
+            (code, mnemonic, severity, action, meaning)
+        }
+        [code, severity, action, _source, meaning] => (code, "", severity, action, meaning),
+        _ => return None,
+    };
+    let (severity, action) = (word(severity)?, word(action)?);
+    Some(Xid { code: code.parse().ok()?, mnemonic, severity, action, meaning })
 }
 
 /// The label with this text.
@@ -131,23 +91,24 @@ fn word<L: KnownLabel + Label>(text: &str) -> Option<L> {
 mod tests {
     use super::*;
 
-    fn lines(table: &'static str) -> usize {
-        table.lines().filter(|line| !line.starts_with('#')).count()
+    fn lines(table: &'static str) -> Vec<Vec<&'static str>> {
+        let lines = table.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.split('|').map(str::trim).collect()).collect()
     }
 
     #[test]
     fn every_row_is_understood_and_codes_rise() {
-        assert_eq!(XIDS.len(), lines(include_str!("xid/xid.psv")));
-        assert_eq!(SXIDS.len(), lines(include_str!("xid/sxid.psv")));
+        let (xids, sxids) = (lines(include_str!("xid/xid.psv")), lines(include_str!("xid/sxid.psv")));
+        assert_eq!((XIDS.len(), SXIDS.len()), (xids.len(), sxids.len()));
         assert!(XIDS.is_sorted_by(|a, b| a.code < b.code));
         assert!(SXIDS.is_sorted_by(|a, b| a.code < b.code));
-        for row in XIDS.iter() {
+        for (row, fields) in XIDS.iter().zip(xids) {
             assert!(row.meaning.ends_with('.') && !row.mnemonic.is_empty(), "{row:?}");
-            assert!(["yes", "possible", "rare", "no"].contains(&row.app_can_cause), "{row:?}");
-            assert!(["catalog-2025-10", "header-595.45"].contains(&row.source), "{row:?}");
+            assert!(["yes", "possible", "rare", "no"].contains(&fields[4]), "{row:?}");
+            assert!(["catalog-2025-10", "header-595.45"].contains(&fields[5]), "{row:?}");
         }
-        for row in SXIDS.iter() {
-            assert!(row.meaning.ends_with('.') && row.source == "fabric-manager-guide", "{row:?}");
+        for (row, fields) in SXIDS.iter().zip(sxids) {
+            assert!(row.meaning.ends_with('.') && fields[3] == "fabric-manager-guide", "{row:?}");
         }
     }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::latency::Latency;
+use model::catalog::schema::KnownLabel;
 use model::cpus::CpuSet;
 use model::pci::pci_address;
 use model::topology::Topology;
@@ -199,7 +200,7 @@ impl Map {
     pub fn nic(&self, near: &NearestDevice) -> String {
         let device = self.topology.devices.iter().find(|device| device.address == near.address);
         let name = device.and_then(|device| device.names.first()).unwrap_or(&near.address);
-        format!("{name} ({})", near.path.name())
+        format!("{name} ({})", near.path.known())
     }
 
     /// The GPU at this PCI address, as it is written in the topology.

@@ -14,6 +14,7 @@ use canary::interlock;
 use canary::schedule::{CanarySchedule, ScheduleSettings};
 use host::Host;
 use model::canary::{Outcome, Place};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CanaryMode, CanaryStep, CollectorName, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
 
@@ -200,7 +201,7 @@ impl CanaryState {
 /// Why maintenance keeps the canary away, if so: an open window; also until the windows were read.
 pub fn maintenance(snapshot: &Snapshot) -> Option<String> {
     window::maintenance(&snapshot.windows, unix_seconds()).or_else(|| {
-        let name = CollectorName::Windows.name();
+        let name = CollectorName::Windows.known();
         let unknown = snapshot.collectors.iter().any(|view| view.name == name && view.age.is_none());
         unknown.then(|| "it is not known yet which windows of planned work are open".into())
     })
@@ -225,9 +226,9 @@ mod tests {
     #[test]
     fn until_the_windows_were_read_one_may_be_open() {
         let refused = |age: Option<Duration>| {
-            let name = CollectorName::Windows.name();
+            let name = CollectorName::Windows.known();
             let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
-            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::empty() };
+            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::default() };
             maintenance(&snapshot)
         };
         assert!(refused(None).unwrap().contains("not known yet"));

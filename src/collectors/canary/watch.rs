@@ -167,7 +167,7 @@ mod tests {
         }
         let state = if up { GpuState::Up } else { GpuState::Failing { text: String::new() } };
         let view = GpuView { gpu: gpu(), state, parts: Vec::new(), gaps: Vec::new(), processes: Vec::new() };
-        Snapshot { unix_seconds, families, driver: DriverState::Up, gpus: vec![view], ..Snapshot::empty() }
+        Snapshot { unix_seconds, families, driver: DriverState::Up, gpus: vec![view], ..Snapshot::default() }
     }
 
     fn idle_after(looks: &[(u64, Snapshot)]) -> u64 {

@@ -9,7 +9,7 @@ use nix::sys::stat::Mode;
 use super::*;
 use crate::views;
 use attribution::pods::{Claim, Claims};
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::catalog::Gpu;
@@ -114,7 +114,7 @@ impl Running {
                 .collect(),
         };
         let gpus = (0..2).map(view).collect();
-        self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::empty() });
+        self.snapshots.publish(Snapshot { sequence: self.sequence, gpus, ..Snapshot::default() });
     }
 
     /// Takes events until the condition holds; snapshots keep coming, as they do.

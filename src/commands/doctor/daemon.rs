@@ -76,11 +76,11 @@ impl Daemon {
             if collector["up"] == true || trouble.is_empty() {
                 continue;
             }
-            if name == CollectorName::Topology.name() && trouble.starts_with(NO_MACHINE) {
+            if name == CollectorName::Topology.known() && trouble.starts_with(NO_MACHINE) {
                 // A container without the host's files, as a rule; the line on the topology says it.
                 continue;
             }
-            let fix = match name == CollectorName::Kmsg.name() {
+            let fix = match name == CollectorName::Kmsg.known() {
                 true => "sudo sysctl -w kernel.dmesg_restrict=0",
                 false => "journalctl -u gpu-node-exporter -n 50",
             };

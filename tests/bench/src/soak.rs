@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use exposition::format::ResponseFormat;
-use exposition::snapshot_cell::SnapshotCell;
+use exposition::response_cache::SnapshotCell;
 use ledger::inbox::{Inbox, LedgerEvent, Stall};
 use ledger::{Ledger, LedgerSettings, SeenGpus};
 use model::catalog::FaultSource;
@@ -324,7 +324,7 @@ impl<'a> Day<'a> {
         );
         println!(
             "  series, bytes of a page        {:8}, {}, {} pages",
-            snapshot.series_count(),
+            node(&m::gpu_exporter_series),
             self.page.len(),
             self.pages
         );

@@ -62,14 +62,12 @@ pub fn document(snapshot: &Snapshot, query: EventQuery) -> Result<Vec<u8>, serde
     } else {
         events.drain(..events.len().saturating_sub(most));
     }
-    let mut bytes = serde_json::to_vec(&Document {
+    super::line(&Document {
         taken_unix_seconds: snapshot.unix_seconds,
         newest_id: snapshot.events.last().map_or(0, |event| event.id),
         revision: snapshot.events_revision(),
         events: events.into_iter().map(entry).collect(),
-    })?;
-    bytes.push(b'\n');
-    Ok(bytes)
+    })
 }
 
 /// The events that are new or changed after this revision as server-sent events, in the order in which they
@@ -80,9 +78,8 @@ pub fn stream(snapshot: &Snapshot, after: u64) -> Result<Vec<u8>, serde_json::Er
     events.sort_unstable_by_key(|event| event.revision);
     let mut bytes = Vec::new();
     for event in events {
-        bytes.extend_from_slice(
-            format!("id: {}\nevent: {}\ndata: ", event.revision, event.kind.name()).as_bytes(),
-        );
+        let head = format!("id: {}\nevent: {}\ndata: ", event.revision, event.kind.known());
+        bytes.extend_from_slice(head.as_bytes());
         // JSON has no line ends inside, which would end the event.
         serde_json::to_writer(&mut bytes, &entry(event))?;
         bytes.extend_from_slice(b"\n\n");
@@ -92,31 +89,12 @@ pub fn stream(snapshot: &Snapshot, after: u64) -> Result<Vec<u8>, serde_json::Er
 
 #[derive(Serialize)]
 struct EventEntry<'a> {
-    id: u64,
-    revision: u64,
     time: String,
-    unix_seconds: f64,
     last_time: String,
-    last_unix_seconds: f64,
-    repeats: u64,
-    old: bool,
-    kind: &'static str,
     gpu: Option<u32>,
     uuid: Option<&'a str>,
-    pci: Option<&'a str>,
-    nvswitch: Option<&'a str>,
-    code: Option<u64>,
-    mnemonic: Option<&'static str>,
-    check: Option<&'static str>,
-    meaning: &'static str,
-    severity: &'static str,
-    action: &'static str,
-    gpu_instance: Option<u32>,
-    compute_instance: Option<u32>,
-    pid: Option<u32>,
-    process: Option<&'a str>,
-    owner: Option<&'a str>,
-    text: &'a str,
+    #[serde(flatten)]
+    event: &'a Event,
     sources: Vec<&'static str>,
 }
 
@@ -124,31 +102,11 @@ fn entry(event: &Event) -> EventEntry<'_> {
     let canary = event.kind == EventKind::Canary;
     let sources = [(event.nvml, "nvml"), (event.kmsg, "kmsg"), (canary, "canary")];
     EventEntry {
-        id: event.id,
-        revision: event.revision,
         time: time(event.unix_seconds),
-        unix_seconds: event.unix_seconds,
         last_time: time(event.last_unix_seconds),
-        last_unix_seconds: event.last_unix_seconds,
-        repeats: event.repeats,
-        old: event.old,
-        kind: event.kind.name(),
         gpu: event.gpu.as_ref().map(|gpu| gpu.gpu),
         uuid: event.gpu.as_ref().map(|gpu| &*gpu.uuid),
-        pci: event.pci.as_deref(),
-        nvswitch: event.nvswitch.as_deref(),
-        code: event.code,
-        mnemonic: Some(event.mnemonic).filter(|name| !name.is_empty()),
-        check: event.check,
-        meaning: event.meaning,
-        severity: event.severity.known(),
-        action: event.action.known(),
-        gpu_instance: event.gpu_instance,
-        compute_instance: event.compute_instance,
-        pid: event.pid,
-        process: event.process.as_deref(),
-        owner: event.owner.as_deref(),
-        text: &event.text,
+        event,
         sources: sources.iter().filter(|(reported, _)| *reported).map(|(_, name)| *name).collect(),
     }
 }
@@ -179,7 +137,7 @@ mod tests {
                 ..Event::new(EventKind::Xid, 1_795_000_000.25, Severity::Page, FaultAction::RebootNode)
             })
         };
-        Snapshot { events: Arc::from([event(4, 9), event(5, 7), event(6, 8)]), ..Snapshot::empty() }
+        Snapshot { events: Arc::from([event(4, 9), event(5, 7), event(6, 8)]), ..Snapshot::default() }
     }
 
     fn ids(query: EventQuery) -> Vec<u64> {

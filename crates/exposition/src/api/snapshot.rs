@@ -24,17 +24,12 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::number::whole;
-use model::canary::{Instance, Rate};
+use crate::text::whole;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{
-    self, CanaryCheck, CanaryEnd, CanarySkip, CanaryStep, CanaryVerdict, FaultAction, MetricDef,
-};
-use model::health::GpuHealth;
+use model::catalog::{self, Gpu, MetricDef};
+use model::health::{GpuHealth, NodeHealth};
 use model::sample::{Gap, Missing};
-use model::snapshot::{
-    CanaryView, CollectorView, DriverState, GpuState, GpuView, PartView, PlaceView, Series, Snapshot, Value,
-};
+use model::snapshot::{CanaryView, CollectorView, GpuView, Histogram, PartView, Series, Snapshot, Value};
 
 /// Appends the document and a newline.
 pub fn encode(snapshot: &Snapshot, out: &mut String) {
@@ -50,30 +45,31 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
 
 fn document(snapshot: &Snapshot) -> impl Serialize {
     #[derive(Serialize)]
-    struct SnapshotDocument<'a, G: Serialize, C: Serialize, M: Serialize> {
+    struct SnapshotDocument<'a, G: Serialize, M: Serialize> {
         taken_unix_seconds: f64,
         sequence: u64,
         ready: bool,
         driver: StateText,
-        health: NodeHealthDocument<'a>,
+        health: &'a NodeHealth,
         gpus: G,
-        collectors: C,
+        collectors: &'a [CollectorView],
         metrics: M,
     }
     #[derive(Serialize)]
-    struct NodeHealthDocument<'a> {
-        level: &'static str,
-        text: &'a str,
+    struct StateText {
+        state: &'static str,
+        text: String,
     }
     let canary = &snapshot.canary;
+    let (state, text) = snapshot.driver.texts();
     SnapshotDocument {
         taken_unix_seconds: snapshot.unix_seconds,
         sequence: snapshot.sequence,
         ready: snapshot.ready,
-        driver: driver(&snapshot.driver),
-        health: NodeHealthDocument { level: snapshot.health.level.name(), text: &snapshot.health.text },
+        driver: StateText { state, text },
+        health: &snapshot.health,
         gpus: Seq(|| snapshot.gpus.iter().zip(&snapshot.health.gpus).map(|(view, of)| gpu(view, of, canary))),
-        collectors: Seq(|| snapshot.collectors.iter().map(collector)),
+        collectors: &snapshot.collectors,
         metrics: Seq(|| snapshot.families.iter().flat_map(|f| f.series.iter().map(|s| metric(f.def, s)))),
     }
 }
@@ -87,134 +83,27 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Seq<F> {
     }
 }
 
-#[derive(Serialize)]
-struct StateText {
-    state: &'static str,
-    text: String,
-}
-
-fn driver(driver: &DriverState) -> StateText {
-    let state = match driver {
-        DriverState::Waiting => "waiting",
-        DriverState::Up => "up",
-        DriverState::Stuck => "stuck",
-        DriverState::Away { .. } => "away",
-        DriverState::Mismatch { .. } => "library_mismatch",
-        DriverState::Paused { .. } => "paused",
-    };
-    StateText { state, text: driver.text() }
-}
-
-fn gpu<'a>(view: &'a GpuView, of: &'a GpuHealth, canary: &'a CanaryView) -> impl Serialize + 'a {
+fn gpu<'a>(view: &'a GpuView, health: &'a GpuHealth, canary: &'a CanaryView) -> impl Serialize + 'a {
     #[derive(Serialize)]
-    struct GpuDocument<'a, H: Serialize, P: Serialize, C: Serialize, G: Serialize> {
-        gpu: u32,
-        uuid: &'a str,
+    struct GpuDocument<'a, C: Serialize, G: Serialize> {
         #[serde(flatten)]
-        state: StateText,
-        health: H,
-        parts: P,
+        gpu: &'a Gpu,
+        state: &'static str,
+        text: String,
+        health: &'a GpuHealth,
+        parts: &'a [PartView],
         canary: C,
         gaps: G,
     }
-    let state = match view.state {
-        GpuState::Up => "up",
-        GpuState::Waiting => "waiting",
-        GpuState::Stuck { .. } => "stuck",
-        GpuState::Failing { .. } => "failing",
-        GpuState::NoDriver => "no_driver",
-        GpuState::Paused => "paused",
-    };
+    let (state, text) = view.state.texts();
     GpuDocument {
-        gpu: view.gpu.gpu,
-        uuid: &view.gpu.uuid,
-        state: StateText { state, text: view.state.text() },
-        health: health(of),
-        parts: Seq(|| view.parts.iter().map(part)),
-        canary: Seq(|| canary.of(&view.gpu).map(place)),
+        gpu: &view.gpu,
+        state,
+        text,
+        health,
+        parts: &view.parts,
+        canary: Seq(|| canary.of(&view.gpu)),
         gaps: Seq(|| view.gaps.iter().map(gap)),
-    }
-}
-
-fn health(health: &GpuHealth) -> impl Serialize {
-    #[derive(Serialize)]
-    struct HealthDocument<R: Serialize> {
-        level: &'static str,
-        word: &'static str,
-        healthy: Option<bool>,
-        reasons: R,
-    }
-    #[derive(Serialize)]
-    struct ReasonDocument<'a> {
-        condition: &'static str,
-        level: &'static str,
-        text: &'a str,
-        action: FaultAction,
-    }
-    let reasons = Seq(|| {
-        health.reasons.iter().map(|reason| ReasonDocument {
-            condition: reason.condition.name(),
-            level: reason.condition.level().name(),
-            text: &reason.text,
-            action: reason.action,
-        })
-    });
-    HealthDocument { level: health.level.name(), word: health.word, healthy: health.healthy, reasons }
-}
-
-fn place(place: &PlaceView) -> impl Serialize {
-    #[derive(Serialize)]
-    struct PlaceDocument<'a, C: Serialize> {
-        instance: Option<&'a Instance>,
-        running: bool,
-        hung: Option<CanaryStep>,
-        last_run_unix_seconds: Option<f64>,
-        next_due_unix_seconds: Option<f64>,
-        skipped: Option<CanarySkip>,
-        end: Option<CanaryEnd>,
-        text: &'a str,
-        checks: C,
-    }
-    #[derive(Serialize)]
-    struct Check<'a> {
-        check: CanaryCheck,
-        verdict: CanaryVerdict,
-        text: &'a str,
-        rate: Option<Rate>,
-    }
-    PlaceDocument {
-        instance: place.instance.as_ref(),
-        running: place.running,
-        hung: place.hung,
-        last_run_unix_seconds: place.last_run,
-        next_due_unix_seconds: place.due,
-        skipped: place.skipped,
-        end: place.end,
-        text: &place.text,
-        checks: Seq(|| {
-            place.checks.iter().map(|c| Check {
-                check: c.check,
-                verdict: c.verdict,
-                text: &c.text,
-                rate: c.rate,
-            })
-        }),
-    }
-}
-
-fn part(part: &PartView) -> impl Serialize {
-    #[derive(Serialize)]
-    struct Part {
-        tier: &'static str,
-        age_seconds: f64,
-        duration_seconds: f64,
-        values: usize,
-    }
-    Part {
-        tier: part.tier.name(),
-        age_seconds: part.age.as_secs_f64(),
-        duration_seconds: part.duration.as_secs_f64(),
-        values: part.rows,
     }
 }
 
@@ -232,29 +121,8 @@ fn gap(gap: &Gap) -> impl Serialize {
         Missing::Failed { error, text } => ("failed", Some(error.known()), text.as_str()),
         Missing::Dropped(drop) => (drop.known(), None, ""),
     };
-    Missed {
-        call: &gap.call,
-        metrics: Seq(|| gap.metrics.iter().filter_map(|id| catalog::def(*id)).map(|def| def.name)),
-        missing,
-        error,
-        text,
-    }
-}
-
-fn collector(view: &CollectorView) -> impl Serialize {
-    #[derive(Serialize)]
-    struct Collector<'a> {
-        collector: &'static str,
-        up: bool,
-        age_seconds: Option<f64>,
-        text: &'a str,
-    }
-    Collector {
-        collector: view.name,
-        up: view.up,
-        age_seconds: view.age.map(|age| age.as_secs_f64()),
-        text: &view.text,
-    }
+    let metrics = Seq(|| gap.metrics.iter().filter_map(|id| catalog::def(*id)).map(|def| def.name));
+    Missed { call: &gap.call, metrics, missing, error, text }
 }
 
 fn metric(def: &'static MetricDef, series: &Series) -> impl Serialize {
@@ -294,7 +162,7 @@ impl Serialize for JsonNumber {
     }
 }
 
-fn distribution(histogram: &model::snapshot::Histogram) -> impl Serialize {
+fn distribution(histogram: &Histogram) -> impl Serialize {
     #[derive(Serialize)]
     struct Distribution<B: Serialize> {
         buckets: B,
@@ -306,23 +174,22 @@ fn distribution(histogram: &model::snapshot::Histogram) -> impl Serialize {
         le: f64,
         count: u64,
     }
-    Distribution {
-        buckets: Seq(|| {
-            histogram.bounds.iter().zip(&histogram.counts).scan(0, |cumulative, (le, count)| {
-                *cumulative += count;
-                Some(Bucket { le: *le, count: *cumulative })
-            })
-        }),
-        sum: histogram.sum,
-        count: histogram.count(),
-    }
+    let buckets = Seq(|| {
+        histogram.bounds.iter().zip(&histogram.counts).scan(0, |cumulative, (le, count)| {
+            *cumulative += count;
+            Some(Bucket { le: *le, count: *cumulative })
+        })
+    });
+    Distribution { buckets, sum: histogram.sum, count: histogram.count() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixtures;
-    use model::snapshot::CheckView;
+    use model::canary::Rate;
+    use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
+    use model::snapshot::{CheckView, PlaceView};
 
     #[test]
     fn a_gpu_has_the_state_of_its_canary() {

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::format::{ResponseFormat, accepted_encoding};
-use crate::response_cache::ResponseCache;
-use crate::snapshot_cell::SnapshotCell;
+use crate::response_cache::{ResponseCache, SnapshotCell};
 use model::clock::Mono;
 use model::snapshot::Snapshot;
 use model::text;
@@ -55,7 +53,7 @@ impl AppState {
         };
         let encoded = tokio::task::spawn_blocking(move || encode(&snapshot).map_err(|e| e.to_string())).await;
         match encoded.map_err(|e| e.to_string()).and_then(|encoded| encoded) {
-            Ok(bytes) => typed(ResponseFormat::Json.content_type(), Body::from(bytes)),
+            Ok(bytes) => ([(CONTENT_TYPE, ResponseFormat::Json.content_type())], bytes).into_response(),
             Err(error) => {
                 tracing::error!(error, "document not encoded");
                 (StatusCode::INTERNAL_SERVER_ERROR, "The document could not be encoded.\n").into_response()
@@ -71,13 +69,9 @@ impl AppState {
         let encoding = accepted_encoding(&joined(headers, ACCEPT_ENCODING));
         match self.responses.get(format, encoding) {
             Ok(bytes) => {
-                let mut response = typed(format.content_type(), Body::from(bytes));
-                let headers = response.headers_mut();
-                headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
-                if let Some(coding) = encoding.content_encoding() {
-                    headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
-                }
-                response
+                let kind = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
+                let coding = encoding.content_encoding().map(|coding| [(CONTENT_ENCODING, coding)]);
+                (kind, coding, bytes).into_response()
             }
             Err(error) => {
                 tracing::error!(%error, ?format, "snapshot not encoded");
@@ -85,12 +79,6 @@ impl AppState {
             }
         }
     }
-}
-
-pub fn typed(content_type: &'static str, body: Body) -> Response {
-    let mut response = body.into_response();
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
 }
 
 pub fn unavailable(why: String) -> Response {

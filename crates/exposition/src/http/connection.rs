@@ -16,8 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
-use super::stats::Stats;
-use super::{Limits, stopped};
+use super::{Limits, Stats, stopped};
 
 /// Most bytes of a request line with its headers.
 const MAX_HEADER_BYTES: usize = 16 * 1024;

@@ -1,20 +1,16 @@
 //! The list of events: as a document, or to a client that asks for `text/event-stream` as it grows.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{ACCEPT, HeaderName, RETRY_AFTER};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use hyper::body::Frame;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use futures_util::stream::unfold;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::app_state::{AppState, joined, typed, unavailable};
+use super::app_state::{AppState, joined, unavailable};
 use super::stopped;
 use crate::api::events::{self, EventQuery};
 
@@ -69,61 +65,41 @@ fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &H
     let after = last.or(query.since_revision).unwrap_or(0);
     // A number that is not reached yet is of an earlier daemon: what that client knows is no more.
     let after = if after > state.snapshots.current().events_revision() { 0 } else { after };
-    let (sender, chunks) = mpsc::channel(1);
-    tokio::spawn(feed(state, sender, after, streams.stop, permit));
-    typed("text/event-stream", Body::new(Chunks(chunks)))
+    let changes = state.snapshots.events();
+    // The first line at once, so that the client knows that it is connected.
+    let feed = Feed { state, after, changes, stop: streams.stop, greeting: b": events\n\n", _permit: permit };
+    let chunks = unfold(feed, |mut feed| async move { Some((feed.next().await?, feed)) });
+    ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(chunks)).into_response()
 }
 
-/// Sends what is new until the client is gone or the server ends.
-async fn feed(
+/// What one client gets until it is gone or the server ends.
+struct Feed {
     state: Arc<AppState>,
-    sender: mpsc::Sender<Bytes>,
-    mut after: u64,
-    mut stop: watch::Receiver<bool>,
+    after: u64,
+    changes: watch::Receiver<u64>,
+    stop: watch::Receiver<bool>,
+    greeting: &'static [u8],
     _permit: OwnedSemaphorePermit,
-) {
-    let mut changes = state.snapshots.events();
-    // At once, so that the client knows that it is connected.
-    let mut chunk = Bytes::from_static(b": events\n\n");
-    loop {
-        let snapshot = state.snapshots.current();
-        match events::stream(&snapshot, after) {
-            Ok(bytes) if !bytes.is_empty() => chunk = [chunk, bytes.into()].concat().into(),
-            Ok(_) => {}
-            Err(error) => return tracing::error!(%error, "the stream of events ends"),
-        }
-        after = snapshot.events_revision();
-        drop(snapshot);
-        if !chunk.is_empty() {
+}
+
+impl Feed {
+    /// The next bytes, as soon as there are any.
+    async fn next(&mut self) -> Option<Result<Vec<u8>, serde_json::Error>> {
+        loop {
+            let snapshot = self.state.snapshots.current();
+            let news = events::stream(&snapshot, self.after);
+            self.after = snapshot.events_revision();
+            drop(snapshot);
+            match news {
+                Ok(news) if news.is_empty() && self.greeting.is_empty() => {}
+                news => return Some(news.map(|news| [std::mem::take(&mut self.greeting), &news].concat())),
+            }
             tokio::select! {
-                sent = sender.send(chunk) => if sent.is_err() { return },
-                () = stopped(&mut stop) => return,
+                () = stopped(&mut self.stop) => return None,
+                changed = self.changes.changed() => changed.ok()?,
+                () = tokio::time::sleep(HEARTBEAT) => return Some(Ok(b": still here\n\n".to_vec())),
             }
         }
-        chunk = tokio::select! {
-            () = stopped(&mut stop) => return,
-            () = sender.closed() => return,
-            changed = changes.changed() => match changed {
-                Ok(()) => Bytes::new(),
-                Err(_) => return,
-            },
-            () = tokio::time::sleep(HEARTBEAT) => Bytes::from_static(b": still here\n\n"),
-        };
-    }
-}
-
-/// A body whose bytes come from a channel.
-struct Chunks(mpsc::Receiver<Bytes>);
-
-impl hyper::body::Body for Chunks {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 

@@ -14,9 +14,9 @@ use axum::middleware::map_response_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::Stats;
 use super::app_state::{AppState, joined, unavailable};
 use super::events::{self, Streams};
-use super::stats::Stats;
 use crate::assets::{Asset, FOLDERS};
 use crate::format::{ResponseFormat, accepted_metrics_format};
 use crate::{api, page};
@@ -75,18 +75,18 @@ async fn snapshot(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Res
 }
 
 async fn topology(State(state): State<Arc<AppState>>) -> Response {
-    if state.snapshots.current().topology.update.is_none() {
+    if state.snapshots.current().topology.is_none() {
         return unavailable("Nothing is known of the topology; /readyz says why.\n".into());
     }
-    state.document(api::topology::document).await
+    state.document(api::topology).await
 }
 
 async fn windows(State(state): State<Arc<AppState>>) -> Response {
-    state.document(api::windows::document).await
+    state.document(api::windows).await
 }
 
 async fn owners(State(state): State<Arc<AppState>>) -> Response {
-    state.document(api::owners::document).await
+    state.document(api::owners).await
 }
 
 /// What files there are.

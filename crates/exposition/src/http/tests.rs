@@ -14,8 +14,7 @@ use super::*;
 use crate::assets::ASSETS;
 use crate::fixtures;
 use crate::format::ResponseFormat;
-use crate::response_cache::ResponseCache;
-use crate::snapshot_cell::SnapshotCell;
+use crate::response_cache::{ResponseCache, SnapshotCell};
 use model::catalog::HttpStatus;
 use model::clock::Mono;
 

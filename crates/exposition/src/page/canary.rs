@@ -152,7 +152,7 @@ mod tests {
         let (parts, gaps) = (Vec::new(), Vec::new());
         let gpus =
             vec![GpuView { gpu: fixtures::gpu(0), state: GpuState::Up, parts, gaps, processes: Vec::new() }];
-        Snapshot { unix_seconds: NOW, gpus, canary, ..Snapshot::empty() }.evaluated()
+        Snapshot { unix_seconds: NOW, gpus, canary, ..Snapshot::default() }.evaluated()
     }
 
     fn says(mode: CanaryMode, places: Vec<PlaceView>) -> (HealthLevel, String) {
@@ -208,7 +208,7 @@ mod tests {
         ] {
             assert_eq!(says(mode, vec![place]), (weight, text.to_owned()));
         }
-        assert_eq!(line(&Snapshot::empty(), &fixtures::gpu(0)), None, "no canary, no line");
+        assert_eq!(line(&Snapshot::default(), &fixtures::gpu(0)), None, "no canary, no line");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, health: &GpuHe
     if !health.reasons.is_empty() {
         put!(out, "<ul class=\"reasons\">\n");
         for reason in &health.reasons {
-            put!(out, "<li>{} {}</li>\n", mark(reason.condition.level()), esc(&reason.text));
+            put!(out, "<li>{} {}</li>\n", mark(reason.level), esc(&reason.text));
         }
         put!(out, "</ul>\n");
     }

@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn owners_with_processes_are_named_and_no_name_is_markup() {
         let gpu = Gpu { gpu: 0, uuid: "a".into() };
-        let mut snapshot = Snapshot::empty();
+        let mut snapshot = Snapshot::default();
         let view = |id: &str, processes, cause| OwnerView {
             owner: Arc::new(Owner { id: id.into(), ..Owner::unknown() }),
             gpu: gpu.clone(),

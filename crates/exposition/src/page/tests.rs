@@ -98,7 +98,7 @@ fn text_from_the_driver_is_never_markup() {
 
 #[test]
 fn a_node_without_driver_or_gpus_has_a_page() {
-    let empty = page(&Snapshot::empty().evaluated());
+    let empty = page(&Snapshot::default().evaluated());
     assert!(empty.contains("Waiting for the driver") && !empty.contains("<article"));
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::schema::{self, KnownLabel, entities, info_labels, labels, text_labels};
+use super::schema::{self, entities, info_labels, labels, text_labels};
 
 entities! {
     /// The node.
@@ -226,6 +226,19 @@ labels! {
     Severity "severity" { Page "page", Ticket "ticket", Info "info" }
     /// Source of the report.
     FaultSource "source" { Nvml "nvml", Kmsg "kmsg" }
+    /// The unit of a metric; the last word of its name (before `_total` or `_info`). `none`: counts, states, numbers.
+    Unit "unit" {
+        None "none", Bytes "bytes", Seconds "seconds", Joules "joules", Watts "watts", Celsius "celsius",
+        Hertz "hertz", Ratio "ratio", Lanes "lanes", BytesPerSecond "bytes_per_second",
+    }
+    /// What kind of event it is.
+    EventKind "kind" {
+        Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
+        DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset", Canary "canary",
+        Window "window",
+    }
+    /// How near a device is: below the same switch, the same root port, the same NUMA node, or elsewhere.
+    DevicePath "path" { Switch "switch", RootPort "root_port", NumaNode "numa_node", System "system" }
     /// Reason why the GPU is not healthy.
     UnhealthyReason "reason" {
         Lost "lost", Stuck "stuck", RecoveryAction "recovery_action", FatalXid "fatal_xid",
@@ -335,20 +348,6 @@ labels! {
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
     /// Status of the response.
     HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
-}
-
-impl Tier {
-    /// The word used in labels, configuration and documents.
-    pub fn name(self) -> &'static str {
-        self.known()
-    }
-}
-
-impl CollectorName {
-    /// The word used in labels, the page and the log.
-    pub fn name(self) -> &'static str {
-        self.known()
-    }
 }
 
 text_labels! {

@@ -37,9 +37,11 @@
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
+pub use super::Unit;
 use super::{EntityKind, MetricGroup, Subject, Tier};
+use crate::text::one_line;
 
 /// Position of a metric in [`super::METRICS`]. The same in every process of one build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -59,48 +61,10 @@ pub enum Kind {
     Histogram,
 }
 
-/// The unit of a metric; the last word of its name (before `_total` or `_info`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Unit {
-    /// No unit: counts, states, numbers.
-    None,
-    /// Bytes.
-    Bytes,
-    /// Seconds, of time or since 1970.
-    Seconds,
-    /// Joules.
-    Joules,
-    /// Watts.
-    Watts,
-    /// Degrees Celsius.
-    Celsius,
-    /// Hertz.
-    Hertz,
-    /// A share between 0 and 1.
-    Ratio,
-    /// PCIe lanes.
-    Lanes,
-    /// Bytes a second.
-    #[serde(rename = "bytes_per_second")]
-    BytesPerSecond,
-}
-
 impl Unit {
     /// The suffix of a metric name with this unit, without the underscore; empty for [`Unit::None`].
-    pub const fn suffix(self) -> &'static str {
-        match self {
-            Unit::None => "",
-            Unit::Bytes => "bytes",
-            Unit::Seconds => "seconds",
-            Unit::Joules => "joules",
-            Unit::Watts => "watts",
-            Unit::Celsius => "celsius",
-            Unit::Hertz => "hertz",
-            Unit::Ratio => "ratio",
-            Unit::Lanes => "lanes",
-            Unit::BytesPerSecond => "bytes_per_second",
-        }
+    pub fn suffix(self) -> &'static str {
+        if self == Unit::None { "" } else { self.known() }
     }
 
     /// What is physically possible in this unit on one GPU or node. A driver value outside is no
@@ -129,6 +93,7 @@ pub struct LabelDef {
     /// The label's name.
     pub name: &'static str,
     /// What the label tells.
+    #[serde(serialize_with = "in_one_line")]
     pub help: &'static str,
     /// All values it can have, in order, where they are known in advance.
     pub values: Option<&'static [&'static str]>,
@@ -152,8 +117,10 @@ pub struct MetricDef {
     /// The release that brought it.
     pub since: &'static str,
     /// The largest value there can be, where it is another than that of the unit.
+    #[serde(skip)]
     pub max: Option<f64>,
     /// Whether it is in the JSON alone: a table for people and programs that ask, too wide for a scrape.
+    #[serde(skip)]
     pub json_only: bool,
     /// The group that serves it on `/metrics`; `None`: the default set.
     pub group: Option<MetricGroup>,
@@ -162,7 +129,12 @@ pub struct MetricDef {
     /// For a name on its way out: the name that replaces it, kept for two minor releases.
     pub deprecated: Option<&'static str>,
     /// Its documentation: the line of help, then a paragraph of notes where there are some.
+    #[serde(skip)]
     pub doc: &'static str,
+}
+
+fn in_one_line<S: Serializer>(text: &&str, serializer: S) -> Result<S::Ok, S::Error> {
+    one_line(text).serialize(serializer)
 }
 
 impl MetricDef {
@@ -206,7 +178,7 @@ impl MetricDef {
     /// What `docs/METRICS.md` says beside the line of help; empty if nothing.
     pub fn notes(&self) -> String {
         let notes = self.doc.split_once("\n\n").map_or("", |(_, notes)| notes);
-        notes.split_whitespace().collect::<Vec<_>>().join(" ")
+        one_line(notes)
     }
 }
 

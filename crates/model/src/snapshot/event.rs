@@ -2,50 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
+
+pub use crate::catalog::EventKind;
 use crate::catalog::{FaultAction, Gpu, Severity};
 
-/// What kind of event it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventKind {
-    /// A GPU fault with a code.
-    Xid,
-    /// An NVSwitch fault with a code.
-    Sxid,
-    /// Another event of the driver.
-    DriverEvent,
-    /// The driver changed what it asks for to bring a GPU back.
-    RecoveryAction,
-    /// The kernel module was loaded.
-    DriverLoad,
-    /// The kernel module was removed.
-    DriverUnload,
-    /// A GPU was reset.
-    GpuReset,
-    /// The canary has found something, or finds it no more.
-    Canary,
-    /// A window of planned work has begun or ended.
-    Window,
-}
-
-impl EventKind {
-    /// Its name in JSON and in the journal.
-    pub fn name(self) -> &'static str {
-        match self {
-            EventKind::Xid => "xid",
-            EventKind::Sxid => "sxid",
-            EventKind::DriverEvent => "driver_event",
-            EventKind::RecoveryAction => "recovery_action",
-            EventKind::DriverLoad => "driver_load",
-            EventKind::DriverUnload => "driver_unload",
-            EventKind::GpuReset => "gpu_reset",
-            EventKind::Canary => "canary",
-            EventKind::Window => "window",
-        }
-    }
-}
-
 /// An event, or several of the same kind in a burst.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Event {
     /// Rises with each entry, from 1. 0 until it is in the list.
     pub id: u64,
@@ -62,6 +25,7 @@ pub struct Event {
     /// What kind it is.
     pub kind: EventKind,
     /// The GPU, where it is about one that is known.
+    #[serde(skip)]
     pub gpu: Option<Gpu>,
     /// PCI address as its source has it, without function.
     pub pci: Option<String>,
@@ -71,6 +35,7 @@ pub struct Event {
     pub code: Option<u64>,
     /// The vendor's name of the code, the name of the driver's event, or the canary's verdict; empty if there is
     /// none.
+    #[serde(serialize_with = "null_if_empty")]
     pub mnemonic: &'static str,
     /// Check of the canary.
     pub check: Option<&'static str>,
@@ -93,8 +58,10 @@ pub struct Event {
     /// The line of the kernel log, the canary's text, or the window; empty if only the driver reported it.
     pub text: String,
     /// Whether it came as a driver event.
+    #[serde(skip)]
     pub nvml: bool,
     /// Whether it came from the kernel log.
+    #[serde(skip)]
     pub kmsg: bool,
 }
 
@@ -128,4 +95,8 @@ impl Event {
             kmsg: false,
         }
     }
+}
+
+fn null_if_empty<S: Serializer>(text: &&str, serializer: S) -> Result<S::Ok, S::Error> {
+    Some(text).filter(|text| !text.is_empty()).serialize(serializer)
 }

@@ -24,7 +24,7 @@ impl Snapshot {
             }
         }
         families.retain(|f| !f.series.is_empty());
-        Snapshot { families, ..Snapshot::empty() }
+        Snapshot { families, ..Snapshot::default() }
     }
 
     /// The snapshot with its verdicts, by the published values alone.
@@ -40,16 +40,13 @@ impl Snapshot {
             row_remap_failure: self.number(&m::gpu_row_remap_failure, gpu, ()) == Some(1.0),
             ..Findings::default()
         };
-        let evidence = HealthEvidence {
-            unix_seconds: self.unix_seconds,
-            driver: &self.driver,
-            events: &self.events,
-            canary: &self.canary,
-            collectors: &self.collectors,
-            missing: missing.max(0.0) as usize,
-            value: &value,
-        };
-        self.health = evidence.evaluate(&self.gpus, findings);
+        let evidence = HealthEvidence { snapshot: &self, missing: missing.max(0.0) as usize, value: &value };
+        self.health = evidence.evaluate(findings);
         self
+    }
+
+    /// Number of series a scrape gets, buckets of a histogram counted as Prometheus counts them.
+    pub fn series_count(&self) -> usize {
+        self.families.iter().flat_map(Family::scraped).map(|s| s.value.series()).sum()
     }
 }

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::place;
+use super::place::{self, GpuPlacement};
 use crate::cpus::CpuSet;
 use crate::topology::{NumaNode, Topology};
 
@@ -25,6 +25,14 @@ pub struct CpuShare {
     pub l3: Vec<u32>,
     /// Whether another share has some of these CPUs too, as there are not enough cores.
     pub shared: bool,
+}
+
+/// Where each GPU sits, and its share, by PCI address.
+pub fn placed(topology: &Topology) -> Vec<(GpuPlacement, CpuShare)> {
+    let places = place::gpus(topology);
+    let near: Vec<_> = places.iter().map(|place| place.cpus.clone()).collect();
+    let shares = among_gpus(topology, &near);
+    places.into_iter().zip(shares).collect()
 }
 
 /// Shares of GPUs, each of which has these CPUs near it, in the order given.

@@ -2,34 +2,9 @@
 
 use serde::Serialize;
 
+pub use crate::catalog::DevicePath;
 use crate::cpus::CpuSet;
 use crate::topology::{Device, DeviceKind, Topology};
-
-/// How near two devices are, the nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DevicePath {
-    /// Below the same PCIe switch: data goes from one to the other without passing the CPU.
-    Switch,
-    /// Below the same root port.
-    RootPort,
-    /// On the same NUMA node.
-    NumaNode,
-    /// Anywhere in the machine, or not known.
-    System,
-}
-
-impl DevicePath {
-    /// As in labels.
-    pub fn name(self) -> &'static str {
-        match self {
-            DevicePath::Switch => "switch",
-            DevicePath::RootPort => "root_port",
-            DevicePath::NumaNode => "numa_node",
-            DevicePath::System => "system",
-        }
-    }
-}
 
 /// The device of a kind that is nearest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
