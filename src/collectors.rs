@@ -30,6 +30,7 @@ use model::clock::Mono;
 use model::sample::{Rows, SWITCHED_OFF};
 use settings::Config;
 
+use crate::views::canary::CanaryFacts;
 use crate::views::{self, View};
 
 /// What every collector receives.
@@ -68,7 +69,6 @@ pub struct Parts {
 
 /// Starts every collector: its source and its thread, which ends when [`Context::stop`] says so.
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName, JoinHandle<()>)>> {
-    let Context { config, inbox, stop } = context.clone();
     let context = || context.clone();
     let Parts { off, samplers, canary_children, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
@@ -96,17 +96,17 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
         (CollectorName::Module, module::start(context(), switch.clone())?),
         (
             CollectorName::Canary,
-            canary::start(canary::Context {
-                config,
-                inbox,
-                stop,
-                off,
-                canary_children,
-                switch,
-                canary,
-                pods: pods.clone(),
-                board: snapshots.clone(),
-            })?,
+            canary::start(
+                context(),
+                canary::Parts {
+                    off,
+                    canary_children,
+                    switch,
+                    canary,
+                    pods: pods.clone(),
+                    facts: View::new(&snapshots, CanaryFacts::of),
+                },
+            )?,
         ),
         (
             CollectorName::Topology,

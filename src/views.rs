@@ -1,6 +1,8 @@
 //! Views on the published snapshot: each collector that needs a fact of the ledger receives a view on that fact, never
 //! the snapshot.
 
+pub mod canary;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +19,7 @@ use model::topology::Topology;
 #[derive(Debug)]
 pub struct View<T> {
     snapshots: Arc<SnapshotCell>,
-    project: fn(&Snapshot) -> T,
+    project: fn(&Arc<Snapshot>) -> T,
 }
 
 impl<T> Clone for View<T> {
@@ -28,7 +30,7 @@ impl<T> Clone for View<T> {
 
 impl<T> View<T> {
     /// The view that `project` computes.
-    pub fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Snapshot) -> T) -> View<T> {
+    pub fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Arc<Snapshot>) -> T) -> View<T> {
         View { snapshots: Arc::clone(snapshots), project }
     }
 
@@ -70,7 +72,7 @@ impl GpuWork {
 }
 
 /// The processes that the GPUs list.
-pub fn gpu_work(snapshot: &Snapshot) -> GpuWork {
+pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
     let mut work = GpuWork::default();
     for view in &snapshot.gpus {
         for process in &view.processes {
@@ -93,18 +95,18 @@ pub fn gpu_work(snapshot: &Snapshot) -> GpuWork {
 }
 
 /// PCI addresses of the GPUs that the driver lists.
-pub fn gpu_addresses(snapshot: &Snapshot) -> BTreeSet<String> {
+pub fn gpu_addresses(snapshot: &Arc<Snapshot>) -> BTreeSet<String> {
     let addresses =
         snapshot.gpus.iter().filter_map(|view| snapshot.info(&m::gpu_info, &view.gpu, "pci_address"));
     addresses.filter_map(pci_address).collect()
 }
 
 /// The topology of the host; `None` until it was found.
-pub fn topology(snapshot: &Snapshot) -> Option<Arc<Topology>> {
+pub fn topology(snapshot: &Arc<Snapshot>) -> Option<Arc<Topology>> {
     snapshot.topology.update.as_ref().map(|update| Arc::clone(&update.topology))
 }
 
 /// The owners that are published, each with whether it has processes now.
-pub fn owners(snapshot: &Snapshot) -> Vec<(Arc<Owner>, bool)> {
+pub fn owners(snapshot: &Arc<Snapshot>) -> Vec<(Arc<Owner>, bool)> {
     snapshot.owners.iter().map(|view| (Arc::clone(&view.owner), !view.processes.is_empty())).collect()
 }
