@@ -29,7 +29,6 @@ use ledger::inbox::LedgerEvent;
 use model::canary::{CanaryEvent, Place};
 use model::catalog::{CanaryMode, CanarySkip, CanaryStep, CollectorName, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
-use model::sample::{Batch, Rows};
 use state::{CanaryCell, LeftProcess};
 
 /// Longest time between two looks at what is published.
@@ -67,7 +66,7 @@ pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
         let duty = context.config.canary.max_duty_ratio;
         context.inbox.event(LedgerEvent::Canary(CanaryEvent::Mode { mode, duty }));
         if mode == CanaryMode::Off {
-            return super::switched_off(&context, CollectorName::Canary, "canary.mode");
+            return context.switched_off(CollectorName::Canary, "canary.mode");
         }
         CanaryCollector::new(context, parts).run();
     })
@@ -136,7 +135,7 @@ impl CanaryCollector {
             _ => PACE.min(self.context.config.canary.interval / 4),
         };
         while !self.context.stop.stopped() {
-            self.beat();
+            self.context.beat(CollectorName::Canary);
             self.tend(None);
             let published = self.parts.facts.current();
             self.look(&published);
@@ -151,11 +150,6 @@ impl CanaryCollector {
 
     fn tell(&self, event: CanaryEvent) {
         self.context.inbox.event(LedgerEvent::Canary(event));
-    }
-
-    /// A batch without values: the ledger and `/readyz` know by it that the collector lives.
-    fn beat(&self) {
-        self.context.inbox.batch(Batch::of_node(CollectorName::Canary, Mono::now(), None, Rows::default()));
     }
 
     /// Takes in what is published.

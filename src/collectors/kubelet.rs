@@ -11,15 +11,14 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use super::Context;
+use super::{Context, lifetime};
 use attribution::kubelet::{self as pod_resources, KubeletAnswer, KubeletFailure};
 use attribution::pods::{Claims, KubeletStatus, Pods};
 use host::Host;
 use host::stop::Stop;
-use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, KubeletError, Node};
-use model::clock::{Cadence, Mono};
+use model::clock::{Cadence, Mono, nanos};
 use model::sample::{Batch, Rows};
 
 /// Time between two visits.
@@ -37,11 +36,11 @@ const REPLACED: Duration = Duration::from_secs(600);
 /// Starts the collector.
 pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("kubelet".into()).stack_size(1024 * 1024).spawn(move || {
+    host::thread::spawn("kubelet", 1024, move || {
         let socket = &context.config.owners.kubelet_socket;
         if socket.as_os_str().is_empty() {
             pods.set_status(KubeletStatus::Off);
-            return super::switched_off(&context, CollectorName::Kubelet, "owners.kubelet_socket");
+            return context.switched_off(CollectorName::Kubelet, "owners.kubelet_socket");
         }
         let socket = Host::new(&context.config.host.root).path(socket);
         KubeletCollector::new(&context, pods, runtime, socket).run();
@@ -160,7 +159,7 @@ impl<'a> KubeletCollector<'a> {
             if let Some(why) = &why {
                 tracing::warn!(%why, "the kubelet");
             }
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Kubelet, why.clone()));
+            self.context.unavailable(CollectorName::Kubelet, why.clone());
             self.unavailable = why;
         }
     }
@@ -178,10 +177,9 @@ impl<'a> KubeletCollector<'a> {
         if let Some((answer, _)) = &self.answer {
             devices::rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
         }
-        let lifetime =
-            (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_timeout * 3;
+        let lifetime = lifetime(self.every) + self.context.config.owners.read_timeout * 3;
         self.context.inbox.batch(Batch {
-            nanos: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
+            nanos: nanos(self.took),
             // That there is no kubelet is an answer.
             answered: self.failed == 0,
             ..Batch::of_node(CollectorName::Kubelet, now, Some(lifetime), rows)

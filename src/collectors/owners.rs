@@ -27,7 +27,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
-use model::sample::{Batch, Rows};
+use model::sample::Rows;
 
 /// Time between two readings of what owners use.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -46,9 +46,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Starts the collector.
 pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("owners".into()).spawn(move || {
+    host::thread::spawn("owners", 2048, move || {
         if !context.config.owners.enabled {
-            return super::switched_off(&context, CollectorName::Owners, "owners.enabled");
+            return context.switched_off(CollectorName::Owners, "owners.enabled");
         }
         OwnersCollector::new(context, work, pods).run();
     })
@@ -354,8 +354,7 @@ impl OwnersCollector {
         let stuck = self.reader.abandoned() >= MAX_ABANDONED;
         if std::mem::replace(&mut self.stuck, stuck) != stuck {
             let why = "reading processes does not return: no more are tried until it does";
-            let why = stuck.then(|| why.to_owned());
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Owners, why));
+            self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
         }
     }
 
@@ -373,8 +372,7 @@ impl OwnersCollector {
             let count = self.lookups[*outcome as usize] as f64;
             put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
-        let lifetime = (self.every * 3).max(Duration::from_secs(3));
-        self.context.inbox.batch(Batch::of_node(CollectorName::Owners, taken, Some(lifetime), rows));
+        self.context.send(CollectorName::Owners, taken, self.every, rows);
     }
 }
 

@@ -18,7 +18,6 @@ use host::Host;
 use host::child::{ChildSet, Stderr};
 use ledger::inbox::LedgerEvent;
 use model::clock::{Cadence, Mono};
-use model::sample::{Batch, Rows};
 use model::topology::{Topology, TopologyUpdate, compare};
 use topology::ask::{AskError, Asker};
 use topology::discover::Origin;
@@ -36,8 +35,7 @@ pub fn start(
 ) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("topology".into()).spawn(move || {
         if !context.config.topology.enabled {
-            super::switched_off(&context, CollectorName::Topology, "topology.enabled");
-            return;
+            return context.switched_off(CollectorName::Topology, "topology.enabled");
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
         let mut watcher = TopologyCollector::new(&context, &children);
@@ -114,12 +112,10 @@ impl<'a> TopologyCollector<'a> {
             if let Some(text) = &unavailable {
                 tracing::warn!("topology: {text}");
             }
-            self.context
-                .inbox
-                .event(LedgerEvent::CollectorUnavailable(CollectorName::Topology, unavailable.clone()));
+            self.context.unavailable(CollectorName::Topology, unavailable.clone());
             self.unavailable = unavailable;
         } else if unavailable.is_some() && self.known.is_none() {
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Topology, unavailable));
+            self.context.unavailable(CollectorName::Topology, unavailable);
         }
     }
 
@@ -157,7 +153,8 @@ impl<'a> TopologyCollector<'a> {
             against_first_seen: Some(changed),
             against_declared,
         });
-        self.beat();
+        // The ledger knows the collector by its batches; the values go another way.
+        self.context.beat(CollectorName::Topology);
         declared.err()
     }
 
@@ -176,11 +173,6 @@ impl<'a> TopologyCollector<'a> {
 
     fn send(&self, update: TopologyUpdate) {
         self.context.inbox.event(LedgerEvent::Topology(update));
-    }
-
-    /// The ledger knows the collector by its batches; the values go another way.
-    fn beat(&self) {
-        self.context.inbox.batch(Batch::of_node(CollectorName::Topology, Mono::now(), None, Rows::default()));
     }
 }
 
