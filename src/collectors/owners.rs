@@ -22,7 +22,7 @@ use attribution::{cgroup, environ};
 use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
-use lookup::{LookedUp, LookupError};
+use lookup::LookedUp;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
@@ -197,21 +197,14 @@ impl OwnersCollector {
         let host = Arc::clone(&self.host);
         let late = self.known.get(&pid).is_some_and(|known| known.again.is_some());
         let before = self.known.get(&pid).map(|known| (known.started, Arc::clone(&known.owner)));
-        let (outcome, started, owner) = match self
-            .reader
-            .read(MAX_ABANDONED, move || lookup::process(&host, pid))
-        {
+        let looked = self.reader.read(MAX_ABANDONED, move || lookup::process(&host, pid));
+        let (outcome, started, owner) = match looked {
             Err(ReadFailure::NotTried) => return None,
             Err(ReadFailure::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
-            Ok(Err(failed)) => {
-                let outcome = match failed {
-                    LookupError::Gone => OwnerLookup::Gone,
-                    LookupError::Refused => OwnerLookup::Refused,
-                    LookupError::Malformed => OwnerLookup::Malformed,
-                };
+            Ok(Err(error)) => {
                 // Gone since it was looked up: its owner stays.
                 let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
-                (outcome, started, owner)
+                (lookup::failed(&error), started, owner)
             }
             Ok(Ok(seen)) => {
                 let started = Some(seen.started);

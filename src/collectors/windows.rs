@@ -2,7 +2,6 @@
 
 pub mod file;
 pub mod store;
-pub mod timestamp;
 
 use model::catalog::CollectorName;
 use std::io;

@@ -12,7 +12,6 @@ use settings::Config;
 
 use crate::collectors::windows::file::{self, Plan};
 use crate::collectors::windows::store::{WindowRequest, WindowStore};
-use crate::collectors::windows::timestamp;
 
 /// Shown at the end of `gpu-node-exporter window --help`.
 pub const AFTER_HELP: &str = "\
@@ -66,7 +65,7 @@ pub struct Start {
     name: Option<String>,
     /// `maintenance` mutes alerts of planned work and pauses the canary; `training` mutes tickets about
     /// high utilization and memory only
-    #[arg(long, default_value = "maintenance", value_parser = kind)]
+    #[arg(long, default_value = "maintenance", value_parser = file::kind_of)]
     kind: WindowKind,
     /// Reason in a few words, for readers of the status page
     #[arg(long)]
@@ -75,7 +74,7 @@ pub struct Start {
     #[arg(long = "for", value_name = "TIME", value_parser = file::length_of)]
     lasts: f64,
     /// Start, with the offset from UTC, such as `2026-11-22T08:00:00Z` or `...+01:00` [default: now]
-    #[arg(long, value_name = "WHEN", value_parser = timestamp::read)]
+    #[arg(long, value_name = "WHEN", value_parser = file::timestamp)]
     at: Option<f64>,
 }
 
@@ -89,11 +88,6 @@ pub struct End {
     /// Every window that is open or to come
     #[arg(long)]
     all: bool,
-}
-
-fn kind(text: &str) -> Result<WindowKind, String> {
-    let known: Vec<&str> = WindowKind::ALL.iter().map(|kind| kind.known()).collect();
-    file::kind_of(text).ok_or_else(|| format!("must be one of: {}", known.join(", ")))
 }
 
 fn name(text: &str) -> Result<String, String> {

@@ -7,6 +7,7 @@ use attribution::cgroup::{Membership, membership};
 use attribution::environ::SlurmEnvironment;
 use attribution::{cgroup, environ, proc, usage};
 use host::Host;
+use model::catalog::OwnerLookup;
 
 /// Most bytes read of `/proc/PID/cgroup`.
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
@@ -24,26 +25,14 @@ pub(super) struct LookedUp {
     pub(super) user: Option<u32>,
 }
 
-/// Why nothing was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LookupError {
-    /// There is no such process any more.
-    Gone,
-    /// It may not be read.
-    Refused,
-    /// What was read makes no sense.
-    Malformed,
-}
-
-impl From<io::Error> for LookupError {
-    fn from(error: io::Error) -> LookupError {
-        match error.kind() {
-            io::ErrorKind::NotFound => LookupError::Gone,
-            io::ErrorKind::PermissionDenied => LookupError::Refused,
-            // A process that ends while it is read: ESRCH.
-            _ if error.raw_os_error() == Some(nix::libc::ESRCH) => LookupError::Gone,
-            _ => LookupError::Malformed,
-        }
+/// What became of a look-up that failed like this.
+pub(super) fn failed(error: &io::Error) -> OwnerLookup {
+    match error.kind() {
+        io::ErrorKind::NotFound => OwnerLookup::Gone,
+        io::ErrorKind::PermissionDenied => OwnerLookup::Refused,
+        // A process that ends while it is read: ESRCH.
+        _ if error.raw_os_error() == Some(nix::libc::ESRCH) => OwnerLookup::Gone,
+        _ => OwnerLookup::Malformed,
     }
 }
 
@@ -53,14 +42,14 @@ pub(super) fn folder(host: &Host, pid: u32) -> PathBuf {
 }
 
 /// Looks at a process.
-pub(super) fn process(host: &Host, pid: u32) -> Result<LookedUp, LookupError> {
+pub(super) fn process(host: &Host, pid: u32) -> io::Result<LookedUp> {
     let folder = folder(host, pid);
     let before = proc::read_stat(&folder)?;
     let mut membership = membership(&proc::read(&folder.join("cgroup"), MOST_CGROUP_BYTES)?);
     let (user, _) = proc::read_status(&folder)?;
     // Another process may have got the number meanwhile.
     if proc::read_stat(&folder)?.started != before.started {
-        return Err(LookupError::Gone);
+        return Err(io::ErrorKind::NotFound.into());
     }
     if membership.relative && !membership.path.is_empty() {
         let mut maybe = cgroup::absolute(&membership.path).into_iter();

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use model::window::{self, MAX_WINDOWS, Window};
 use settings::Config;
 
 use super::file::{self, Plan};
+use crate::collectors::read_file;
 
 /// Directory entries that are read, files or not.
 const MAX_ENTRIES: usize = 4096;
@@ -52,7 +53,7 @@ pub struct WindowRequest {
 }
 
 /// Equal stamps: the file has not changed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Stamp {
     inode: u64,
     bytes: u64,
@@ -229,9 +230,10 @@ impl WindowStore {
             if self.files.get(&name).is_some_and(same) {
                 continue;
             }
-            match read(&path) {
-                Ok((stamp, bytes)) => {
-                    self.files.insert(name, WindowFile { stamp, content: file::read(&bytes) });
+            match read_file(&path, file::MAX_BYTES) {
+                Ok((metadata, bytes)) => {
+                    let (stamp, content) = (Stamp::of(&metadata), file::read(&bytes));
+                    self.files.insert(name, WindowFile { stamp, content });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.files.remove(&name);
@@ -240,8 +242,8 @@ impl WindowStore {
                     problems.push(format!("{}: {error}", path.display()));
                 }
                 Err(error) => {
-                    let stamp = Stamp { inode: 0, bytes: 0, changed: (0, 0), written: (0, 0) };
-                    self.files.insert(name, WindowFile { stamp, content: Err(vec![error.to_string()]) });
+                    let content = Err(vec![error.to_string()]);
+                    self.files.insert(name, WindowFile { stamp: Stamp::default(), content });
                 }
             }
         }
@@ -284,19 +286,6 @@ fn names(path: &Path, problems: &mut Vec<String>) -> io::Result<Vec<String>> {
         names.truncate(MAX_WINDOWS);
     }
     Ok(names)
-}
-
-/// Reads a regular file; a pipe would block.
-fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
-    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let seen = file.metadata()?;
-    if !seen.is_file() {
-        return Err(io::Error::other("is no file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(file::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok((Stamp::of(&seen), bytes))
 }
 
 fn remove(path: &Path) -> Result<(), String> {
