@@ -27,7 +27,7 @@ use host::child::ChildSet;
 use host::state::{Keeper, Store};
 use ledger::inbox::LedgerEvent;
 use model::canary::{CanaryEvent, Place};
-use model::catalog::{CanaryMode, CanarySkip, CanaryStep, CollectorName, Gpu, MetricId};
+use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
 use state::{CanaryCell, LeftProcess};
 
@@ -75,7 +75,6 @@ pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
 struct CanaryCollector {
     context: Context,
     parts: Parts,
-    cell: Arc<CanaryCell>,
     rng: Rng,
     memory: BaselineStore,
     keeper: Option<Keeper<BaselineStore>>,
@@ -93,11 +92,9 @@ struct CanaryCollector {
 
 /// A process that has outlived its run.
 struct PlacedChild {
-    place: Place,
-    peer: Option<Gpu>,
+    /// As published.
+    reported: LeftProcess,
     child: DetachedChild,
-    /// The step that was published as hanging.
-    reported: Option<CanaryStep>,
 }
 
 impl CanaryCollector {
@@ -110,13 +107,11 @@ impl CanaryCollector {
             duty: config.max_duty_ratio,
         };
         let mut rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
-        let cell = Arc::clone(&parts.canary);
-        cell.open(settings, rng.number(), parts.off.as_ref().clone(), Arc::clone(&parts.pods));
+        parts.canary.open(settings, rng.number(), parts.off.as_ref().clone(), Arc::clone(&parts.pods));
         let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
         CanaryCollector {
             context,
             parts,
-            cell,
             rng,
             memory,
             keeper,
@@ -155,7 +150,7 @@ impl CanaryCollector {
     /// Takes in what is published.
     fn look(&mut self, published: &CanaryFacts) {
         let now = Mono::now();
-        let due = self.cell.with(|state| {
+        let due = self.parts.canary.with(|state| {
             state.devices = published.places(&state.devices);
             state.schedule.devices(now, &state.devices);
             for (place, works) in state.watch.look(published, &state.devices, now) {
@@ -181,13 +176,13 @@ impl CanaryCollector {
     /// published.
     fn choose(&mut self, published: &CanaryFacts) -> Option<(Place, Option<Place>)> {
         // One at a time: what is only slow to end is waited for; what hangs is not.
-        if self.left.iter().any(|process| process.reported.is_none()) {
+        if self.left.iter().any(|process| process.reported.hangs.is_none()) {
             return None;
         }
         let now = Mono::now();
         let (config, released) = (Arc::clone(&self.context.config), self.parts.switch.is_released());
         let last_peer = self.last_peer.clone();
-        let (chosen, refused) = self.cell.with(|state| {
+        let (chosen, refused) = self.parts.canary.with(|state| {
             let mut refused: Vec<(Place, CanarySkip)> = Vec::new();
             let refusal = |state: &state::CanaryState, place: &Place, idle_for| {
                 let facts = state.facts(&config, released, published, place, now);
@@ -237,14 +232,14 @@ impl CanaryCollector {
             }
             let hangs = process.child.hangs(now).filter(|_| look.alive);
             // Also one that had ended before it was published as hanging: its run is over now.
-            if hangs != process.reported || !look.alive {
-                events.push(CanaryEvent::Hung(process.place.clone(), hangs));
-                process.reported = hangs;
+            if hangs != process.reported.hangs || !look.alive {
+                events.push(CanaryEvent::Hung(process.reported.place.clone(), hangs));
+                process.reported.hangs = hangs;
             }
             look.alive
         });
         events.into_iter().for_each(|event| self.tell(event));
-        if running.is_none() && self.left.iter().all(|process| process.reported.is_some()) {
+        if running.is_none() && self.left.iter().all(|process| process.reported.hangs.is_some()) {
             self.interlock = None;
         }
         self.count(running);
@@ -257,15 +252,9 @@ impl CanaryCollector {
             self.said_alive = alive;
             self.tell(CanaryEvent::Alive(alive));
         }
-        let left = |process: &PlacedChild| LeftProcess {
-            place: process.place.clone(),
-            peer: process.peer.clone(),
-            pid: process.child.pid(),
-            hangs: process.reported,
-        };
-        let left: Vec<LeftProcess> = self.left.iter().map(left).collect();
+        let left = self.left.iter().map(|process| process.reported.clone()).collect();
         let interlocked = self.interlock.is_some();
-        self.cell.with(|state| {
+        self.parts.canary.with(|state| {
             state.left = left;
             state.running = running.map(|(place, _)| place.clone());
             state.interlocked = interlocked;
@@ -285,11 +274,8 @@ impl CanaryCollector {
                 self.context.inbox.event(LedgerEvent::Canary(CanaryEvent::Killed));
             }
             if look.alive {
-                let pid = process.child.pid();
-                tracing::warn!(
-                    pid,
-                    "a canary is left behind in a driver call; it ends when the call returns"
-                );
+                let pid = process.reported.pid;
+                tracing::warn!(pid, "left behind in a driver call; the canary ends when the call returns");
             }
         }
         if let Some(keeper) = self.keeper.take() {
@@ -313,27 +299,20 @@ fn peers(state: &state::CanaryState, place: &Place, last: Option<&Gpu>) -> Vec<P
 fn holder(process: &PlacedChild) -> Holder {
     let stuck = process.child.call().map(|call| StuckIn {
         call: call.name,
-        gpu: Some(process.place.gpu.gpu),
+        gpu: Some(process.reported.place.gpu.gpu),
         seconds: Mono::now().since(call.since).as_secs_f64(),
     });
-    Holder { pid: process.child.pid(), stuck }
+    Holder { pid: process.reported.pid, stuck }
 }
 
 /// What earlier runs have taught, and the thread that keeps it. Without a usable folder it is only known while the
 /// daemon runs.
 fn remembered(store: &Store) -> (BaselineStore, Option<Keeper<BaselineStore>>) {
-    let memory = match store.load::<BaselineStore>() {
-        Ok(memory) => memory.unwrap_or_default().sanitized(),
+    match store.load::<BaselineStore>().and_then(|memory| Ok((memory, store.keeper()?))) {
+        Ok((memory, keeper)) => (memory.unwrap_or_default().sanitized(), Some(keeper)),
         Err(error) => {
-            tracing::warn!(%error, "state.dir cannot be read: the canary's baseline is not kept over restarts");
-            return (BaselineStore::default(), None);
-        }
-    };
-    match store.keeper() {
-        Ok(keeper) => (memory, Some(keeper)),
-        Err(error) => {
-            tracing::warn!(%error, "no thread: the canary's baseline is not kept over restarts");
-            (memory, None)
+            tracing::warn!(%error, "state.dir cannot be used: the canary's baseline is not kept over restarts");
+            (BaselineStore::default(), None)
         }
     }
 }

@@ -10,8 +10,8 @@ use model::text;
 use model::window::Window;
 use settings::Config;
 
-use crate::collectors::windows::file::{self, Plan};
-use crate::collectors::windows::store::{WindowRequest, WindowStore};
+use crate::collectors::windows::file;
+use crate::collectors::windows::store::WindowStore;
 
 /// Shown at the end of `gpu-node-exporter window --help`.
 pub const AFTER_HELP: &str = "\
@@ -121,15 +121,15 @@ pub fn run(config: &Config, command: &Ask) -> Result<String, String> {
 }
 
 impl Start {
-    fn request(&self, now: f64) -> Result<WindowRequest, String> {
+    fn request(&self, now: f64) -> Result<Window, String> {
         // In whole seconds, as in the file.
         let start = self.at.unwrap_or(now).floor();
         let end = start + self.lasts.ceil();
         if !(end.is_finite() && end > start && start >= 0.0) {
             return Err("it must begin after 1970 and last some time; look at --at and --for".into());
         }
-        let plan = Plan { kind: self.kind, reason: text::clean(&self.reason, file::MAX_REASON), start, end };
-        Ok(WindowRequest { name: self.name.clone(), plan })
+        let (name, reason) = (self.name.clone(), text::clean(&self.reason, file::MAX_REASON));
+        Ok(Window { name: name.unwrap_or_default(), kind: self.kind, reason, start, end, cut: false })
     }
 }
 
@@ -215,6 +215,6 @@ mod tests {
         }
         let start =
             Start { name: None, kind: WindowKind::Training, reason: "a\nb".into(), lasts: 60.0, at: None };
-        assert_eq!(start.request(1e9).unwrap().plan.reason, "a b");
+        assert_eq!(start.request(1e9).unwrap().reason, "a b");
     }
 }

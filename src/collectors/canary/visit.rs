@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::state::LeftProcess;
 use super::{CanaryCollector, PlacedChild};
 use canary::gate::{self, Allows, Claimed};
 use canary::interlock;
@@ -44,7 +45,7 @@ impl CanaryCollector {
         if peer.is_some() {
             self.last_peer.clone_from(&peer);
         }
-        self.cell.with(|state| state.schedule.began(Mono::now(), place));
+        self.parts.canary.with(|state| state.schedule.began(Mono::now(), place));
         self.tell(CanaryEvent::Began(place.clone()));
         self.occupy(peer.as_ref(), true);
         let settings = RunSettings {
@@ -71,8 +72,10 @@ impl CanaryCollector {
             self.tell(CanaryEvent::Hung(place.clone(), None));
         }
         self.occupy(peer.as_ref(), false);
-        let left = child.map(|child| PlacedChild { place: place.clone(), peer, child, reported: None });
-        self.left.extend(left);
+        self.left.extend(child.map(|child| {
+            let reported = LeftProcess { place: place.clone(), peer, pid: child.pid(), hangs: None };
+            PlacedChild { reported, child }
+        }));
         self.tend(None);
     }
 
@@ -84,7 +87,7 @@ impl CanaryCollector {
     }
 
     fn put_off(&self, place: &Place, reason: CanarySkip, text: &str) {
-        let counts = self.cell.with(|state| state.schedule.refused(Mono::now(), &place.gpu, reason));
+        let counts = self.parts.canary.with(|state| state.schedule.refused(Mono::now(), &place.gpu, reason));
         if counts == Some(true) {
             self.refused(place, reason, text);
         }
@@ -102,13 +105,13 @@ impl CanaryCollector {
         if let Some(text) = published.maintenance() {
             return Some(format!("maintenance: {text}"));
         }
-        if let Some(Claimed::By(claimant)) = self.cell.with(|state| state.pod(&published, place)) {
+        if let Some(Claimed::By(claimant)) = self.parts.canary.with(|state| state.pod(&published, place)) {
             return Some(format!("the GPU is given to {claimant}"));
         }
         if let Some(text) = published.no_answer(&place.gpu) {
             return Some(text);
         }
-        let known = self.cell.with(|state| state.devices.clone()).unwrap_or_default();
+        let known = self.parts.canary.with(|state| state.devices.clone()).unwrap_or_default();
         let there = published.places(&known).get(&place.gpu).is_some_and(|of| of.contains(place));
         (!there).then(|| "MIG layout changed".into())
     }
@@ -120,7 +123,8 @@ impl CanaryCollector {
         }
         let published = self.parts.facts.current();
         let config = &self.context.config;
-        let facts = self.cell.with(|state| state.facts(config, false, &published, place, Mono::now()));
+        let facts =
+            self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
         // The first try itself has left these behind in the values.
         let ours = |allows: &Allows| {
             use CanarySkip::{Busy, Memory, RecentXid};
@@ -143,7 +147,7 @@ impl CanaryCollector {
         let outcome = judgement.outcome;
         say(&outcome, &run.end);
         let now = Mono::now();
-        self.cell.with(|state| {
+        self.parts.canary.with(|state| {
             state.schedule.ended(now, &outcome);
             let gone = |gpu: &Gpu| !state.devices.contains_key(gpu);
             state.last.retain(|place, _| !gone(&place.gpu));

@@ -20,36 +20,14 @@ pub const MAX_REASON: usize = 200;
 const MAX_PROBLEMS: usize = 8;
 const KEYS: [&str; 5] = ["kind", "reason", "start", "end", "for"];
 
-/// The content of a file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// What it mutes.
-    pub kind: WindowKind,
-    /// Why.
-    pub reason: String,
-    /// When it is to begin, in seconds since 1970.
-    pub start: f64,
-    /// When it is to end.
-    pub end: f64,
+/// The window, cut to the maximum duration.
+pub fn cut(window: Window, max_duration: Duration) -> Window {
+    let latest = window.start + max_duration.as_secs_f64();
+    Window { end: window.end.min(latest), cut: window.end > latest, ..window }
 }
 
-impl Plan {
-    /// The window, cut to the maximum duration.
-    pub fn window(&self, name: &str, max_duration: Duration) -> Window {
-        let latest = self.start + max_duration.as_secs_f64();
-        Window {
-            name: name.to_owned(),
-            kind: self.kind,
-            reason: self.reason.clone(),
-            start: self.start,
-            end: self.end.min(latest),
-            cut: self.end > latest,
-        }
-    }
-}
-
-/// Reads a file. Everything that is wrong with it is named, with its key.
-pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
+/// Reads a file: a window without a name, and not cut. Everything that is wrong with it is named, with its key.
+pub fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
     if bytes.len() > MAX_BYTES {
         return Err(vec![format!("larger than {} KiB", MAX_BYTES / 1024)]);
     }
@@ -91,16 +69,17 @@ pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
         return Err(problems);
     };
     let reason = text::clean(&reason.unwrap_or_default(), MAX_REASON);
-    Ok(Plan { kind: kind.unwrap_or(WindowKind::Maintenance), reason, start, end })
+    let kind = kind.unwrap_or(WindowKind::Maintenance);
+    Ok(Window { name: String::new(), kind, reason, start, end, cut: false })
 }
 
-/// A plan as a file, which [`read`] reads as the same to the microsecond.
-pub fn write(plan: &Plan) -> String {
+/// A window as a file, which [`read`] reads as the same to the microsecond.
+pub fn write(window: &Window) -> String {
     let mut table = Table::new();
-    table.insert("kind".into(), plan.kind.known().into());
-    table.insert("reason".into(), plan.reason.as_str().into());
-    for (key, at) in [("start", plan.start), ("end", plan.end)] {
-        table.insert(key.into(), window::write(at).into());
+    table.insert("kind".into(), window.kind.known().into());
+    table.insert("reason".into(), window.reason.as_str().into());
+    for (key, at) in [("start", window.start), ("end", window.end)] {
+        table.insert(key.into(), model::window::write(at).into());
     }
     format!("# Made by `gpu-node-exporter window start`; `gpu-node-exporter window end` ends it.\n{table}")
 }
@@ -259,10 +238,10 @@ mod tests {
 
     #[test]
     fn what_is_planned_longer_is_cut() {
-        let plan = Plan { kind: WindowKind::Training, reason: String::new(), start: 100.0, end: 9e9 };
-        let window = plan.window("w", Duration::from_secs(50));
+        let planned = read(b"start = 1970-01-01T00:01:40Z\nfor = '2h'").unwrap();
+        let window = cut(planned.clone(), Duration::from_secs(50));
         assert_eq!((window.end, window.cut), (150.0, true));
-        let window = Plan { end: 150.0, ..plan }.window("w", Duration::from_secs(50));
+        let window = cut(Window { end: 150.0, ..planned }, Duration::from_secs(50));
         assert_eq!((window.end, window.cut), (150.0, false));
     }
 
@@ -346,7 +325,8 @@ mod tests {
         ) {
             let kind = if training { WindowKind::Training } else { WindowKind::Maintenance };
             let (start, end) = (start as f64, (start + lasts) as f64);
-            let plan = Plan { kind, reason: text::clean(&reason, MAX_REASON), start, end };
+            let reason = text::clean(&reason, MAX_REASON);
+            let plan = Window { name: String::new(), kind, reason, start, end, cut: false };
             prop_assert_eq!(read(write(&plan).as_bytes()), Ok(plan));
         }
     }
