@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use exposition::snapshot_cell::SnapshotCell;
 use model::catalog::schema::LabelSet;
-use model::catalog::{self as m, Gpu, MigInfo, Subject};
+use model::catalog::{self as m, ComputeInstance, Gpu, MigInfo, Subject};
 use model::owners::Owner;
 use model::pci::pci_address;
 use model::snapshot::Snapshot;
@@ -83,15 +83,20 @@ pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
             }
         }
     }
-    let Some(at) = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid") else { return work };
-    for series in snapshot.series(&m::gpu_mig_info) {
-        if let (Subject::ComputeInstance(mig), Some(label)) = (&series.subject.subject, series.labels.get(at))
-        {
-            let key = (Arc::clone(&mig.uuid), mig.gpu_instance, mig.compute_instance);
-            work.mig_uuids.insert(key, label.text(&MigInfo::DEFS[at]).to_owned());
-        }
+    for (mig, uuid) in mig_devices(snapshot) {
+        let key = (Arc::clone(&mig.uuid), mig.gpu_instance, mig.compute_instance);
+        work.mig_uuids.insert(key, uuid.to_owned());
     }
     work
+}
+
+/// Every MIG device with its UUID.
+fn mig_devices(snapshot: &Snapshot) -> impl Iterator<Item = (&ComputeInstance, &str)> {
+    snapshot.series(&m::gpu_mig_info).iter().filter_map(|series| {
+        let Subject::ComputeInstance(mig) = &series.subject.subject else { return None };
+        let at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid")?;
+        Some((mig, series.labels.get(at)?.text(&MigInfo::DEFS[at])))
+    })
 }
 
 /// PCI addresses of the GPUs that the driver lists.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::mig_devices;
 use canary::gate::GateFacts;
 use model::canary::{Instance, Place};
-use model::catalog::schema::{LabelSet, Metric};
-use model::catalog::{self as m, CollectorName, Gpu, MigInfo, Subject};
+use model::catalog::schema::Metric;
+use model::catalog::{self as m, CollectorName, Gpu};
 use model::clock::{Mono, unix_seconds};
 use model::sample::Missing;
 use model::snapshot::{DriverState, GpuState, Snapshot};
@@ -46,19 +47,15 @@ impl CanaryFacts {
     }
 
     fn instances(&self, gpu: &Gpu) -> Vec<Place> {
-        let uuid_at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid");
-        let places = self.0.series(&m::gpu_mig_info).iter().filter_map(|series| {
-            let Subject::ComputeInstance(mig) = &series.subject.subject else { return None };
-            let mig_uuid = uuid_at.and_then(|at| Some(series.labels.get(at)?.text(&MigInfo::DEFS[at])))?;
-            (mig.uuid == gpu.uuid && !mig_uuid.is_empty()).then(|| Place {
-                gpu: gpu.clone(),
-                instance: Some(Instance {
-                    gpu_instance: mig.gpu_instance,
-                    compute_instance: mig.compute_instance,
-                    profile: mig.profile.to_string(),
-                    mig_uuid: mig_uuid.to_owned(),
-                }),
-            })
+        let own = mig_devices(&self.0).filter(|(mig, uuid)| mig.uuid == gpu.uuid && !uuid.is_empty());
+        let places = own.map(|(mig, uuid)| Place {
+            gpu: gpu.clone(),
+            instance: Some(Instance {
+                gpu_instance: mig.gpu_instance,
+                compute_instance: mig.compute_instance,
+                profile: mig.profile.to_string(),
+                mig_uuid: uuid.to_owned(),
+            }),
         });
         let mut places: Vec<Place> = places.collect();
         places.sort();

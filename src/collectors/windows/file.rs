@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
 use model::text;
-use model::window::{self, Window};
+use model::window::Window;
 
 /// Largest file.
 pub const MAX_BYTES: usize = 64 * 1024;
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(timestamp("2026-11-21T23:30:00-08:30"), timestamp("2026-11-22 08:00:00z"));
         assert_eq!(timestamp("1970-01-01T00:00:01.25Z"), Ok(1.25));
         assert_eq!(timestamp("2024-02-29T00:00:00Z"), Ok(1_709_164_800.0));
-        assert_eq!(window::write(1_709_164_800.9), "2024-02-29T00:00:00Z");
+        assert_eq!(model::window::write(1_709_164_800.9), "2024-02-29T00:00:00Z");
     }
 
     #[test]
@@ -283,15 +283,15 @@ mod tests {
             let error = timestamp(text).expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
         }
-        assert_eq!(window::write(-5.0), "1970-01-01T00:00:00Z");
-        assert_eq!(window::write(f64::MAX), "9999-12-31T23:59:59Z");
-        assert_eq!(window::write(f64::NAN), "1970-01-01T00:00:00Z");
+        assert_eq!(model::window::write(-5.0), "1970-01-01T00:00:00Z");
+        assert_eq!(model::window::write(f64::MAX), "9999-12-31T23:59:59Z");
+        assert_eq!(model::window::write(f64::NAN), "1970-01-01T00:00:00Z");
     }
 
     proptest! {
         #[test]
         fn a_written_timestamp_is_read_as_the_same(seconds in 0u64..253_402_300_800) {
-            prop_assert_eq!(timestamp(&window::write(seconds as f64)), Ok(seconds as f64));
+            prop_assert_eq!(timestamp(&model::window::write(seconds as f64)), Ok(seconds as f64));
         }
 
         #[test]
