@@ -13,7 +13,10 @@ pub mod topology;
 pub mod windows;
 
 use std::collections::HashSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,10 +29,11 @@ use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::schema::{Entity, LabelSet, Metric};
 use model::catalog::{CollectorName, MetricId};
-use model::clock::Mono;
-use model::sample::{Rows, SWITCHED_OFF};
+use model::clock::{Cadence, Mono};
+use model::sample::{Batch, Rows, SWITCHED_OFF};
 use settings::Config;
 
+use crate::views::canary::CanaryFacts;
 use crate::views::{self, View};
 
 /// What every collector receives.
@@ -41,6 +45,53 @@ pub struct Context {
     pub inbox: Arc<Inbox>,
     /// Ends the thread.
     pub stop: Arc<Stop>,
+}
+
+impl Context {
+    /// Calls `visit` at once and then at every interval, until the end.
+    fn every(&self, interval: Duration, mut visit: impl FnMut()) {
+        let mut cadence = Cadence::new(interval, Duration::ZERO);
+        while !self.stop.stopped() {
+            if cadence.take(Mono::now()) {
+                visit();
+            }
+            self.stop.wait_until(cadence.next());
+        }
+    }
+
+    /// Reports why the collector has no values; `None`: it has.
+    fn unavailable(&self, collector: CollectorName, why: Option<String>) {
+        self.inbox.event(LedgerEvent::CollectorUnavailable(collector, why));
+    }
+
+    /// The thread of a collector without work: reports why and waits for the end. A thread that ends before the daemon
+    /// counts as a fault.
+    fn idle(&self, collector: CollectorName, why: String) {
+        self.unavailable(collector, Some(why));
+        while !self.stop.stopped() {
+            self.stop.wait_until(Mono::now() + Duration::from_secs(3600));
+        }
+    }
+
+    /// The thread of a collector that this key switches off.
+    fn switched_off(&self, collector: CollectorName, key: &str) {
+        self.idle(collector, format!("{SWITCHED_OFF} ({key})"));
+    }
+
+    /// Sends the values of a visit, which are valid until the third visit from now.
+    fn send(&self, collector: CollectorName, taken: Mono, every: Duration, rows: Rows) {
+        self.inbox.batch(Batch::of_node(collector, taken, Some(lifetime(every)), rows));
+    }
+
+    /// A batch without values: the ledger and `/readyz` know by it that the collector lives.
+    fn beat(&self, collector: CollectorName) {
+        self.inbox.batch(Batch::of_node(collector, Mono::now(), None, Rows::default()));
+    }
+}
+
+/// How long values that are read so often are valid.
+fn lifetime(every: Duration) -> Duration {
+    (every * 3).max(Duration::from_secs(3))
 }
 
 /// What single collectors receive beside the [`Context`].
@@ -68,75 +119,39 @@ pub struct Parts {
 
 /// Starts every collector: its source and its thread, which ends when [`Context::stop`] says so.
 pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName, JoinHandle<()>)>> {
-    let Context { config, inbox, stop } = context.clone();
+    use CollectorName::*;
     let context = || context.clone();
     let Parts { off, samplers, canary_children, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
+    let processes = process::Sources {
+        samplers: samplers.clone(),
+        canary_children: canary_children.clone(),
+        topology_children: topology_children.clone(),
+        http,
+    };
+    let canary = canary::Parts {
+        off: off.clone(),
+        canary_children,
+        switch: switch.clone(),
+        canary,
+        pods: pods.clone(),
+        facts: View::new(&snapshots, CanaryFacts::of),
+    };
+    let addresses = View::new(&snapshots, views::gpu_addresses);
+    let work = View::new(&snapshots, views::gpu_work);
+    let (layout, owners) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::owners));
     Ok(vec![
-        (
-            CollectorName::Nvml,
-            nvml::start(
-                context(),
-                nvml::Parts { off: off.clone(), samplers: samplers.clone(), switch: switch.clone() },
-            )?,
-        ),
-        (
-            CollectorName::Process,
-            process::start(
-                context(),
-                process::Sources {
-                    samplers,
-                    canary_children: canary_children.clone(),
-                    topology_children: topology_children.clone(),
-                    http,
-                },
-            )?,
-        ),
-        (CollectorName::Kmsg, kmsg::start(context())?),
-        (CollectorName::Module, module::start(context(), switch.clone())?),
-        (
-            CollectorName::Canary,
-            canary::start(canary::Context {
-                config,
-                inbox,
-                stop,
-                off,
-                canary_children,
-                switch,
-                canary,
-                pods: pods.clone(),
-                board: snapshots.clone(),
-            })?,
-        ),
-        (
-            CollectorName::Topology,
-            topology::start(context(), View::new(&snapshots, views::gpu_addresses), topology_children)?,
-        ),
-        (
-            CollectorName::Owners,
-            owners::start(context(), View::new(&snapshots, views::gpu_work), pods.clone())?,
-        ),
-        (CollectorName::Kubelet, kubelet::start(context(), pods)?),
-        (
-            CollectorName::Cpu,
-            cpu::start(
-                context(),
-                cpu::Views {
-                    topology: View::new(&snapshots, views::topology),
-                    owners: View::new(&snapshots, views::owners),
-                },
-            )?,
-        ),
-        (CollectorName::Windows, windows::start(context())?),
+        (Nvml, nvml::start(context(), off, samplers, switch.clone())?),
+        (Process, process::start(context(), processes)?),
+        (Kmsg, kmsg::start(context())?),
+        (Module, module::start(context(), switch)?),
+        (Canary, canary::start(context(), canary)?),
+        (Topology, topology::start(context(), addresses, topology_children)?),
+        (Owners, owners::start(context(), work, pods.clone())?),
+        (Kubelet, kubelet::start(context(), pods)?),
+        (Cpu, cpu::start(context(), layout, owners)?),
+        (Windows, windows::start(context())?),
     ])
-}
-
-/// The thread of a collector that is switched off: says so and waits for the end.
-fn switched_off(context: &Context, source: CollectorName, key: &str) {
-    context.inbox.event(LedgerEvent::CollectorUnavailable(source, Some(format!("{SWITCHED_OFF} ({key})"))));
-    while !context.stop.stopped() {
-        context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
-    }
 }
 
 /// Adds a number. A value outside the limits of its unit, which no counter of a live machine has, is no series.
@@ -144,4 +159,17 @@ fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L
     if rows.of(of).put(metric, labels, value).is_err() {
         tracing::warn!(metric = metric.def().name, value, "value out of range");
     }
+}
+
+/// Reads a regular file, one byte more than `most` at most. Another kind, as a pipe, would block.
+fn read_file(path: &Path, most: usize) -> io::Result<(std::fs::Metadata, Vec<u8>)> {
+    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    Ok((metadata, bytes))
 }

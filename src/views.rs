@@ -1,13 +1,15 @@
 //! Views on the published snapshot: each collector that needs a fact of the ledger receives a view on that fact, never
 //! the snapshot.
 
+pub mod canary;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use exposition::response_cache::SnapshotCell;
 use model::catalog::schema::LabelSet;
-use model::catalog::{self as m, Gpu, MigInfo, Subject};
+use model::catalog::{self as m, ComputeInstance, Gpu, MigInfo, Subject};
 use model::owners::Owner;
 use model::pci::pci_address;
 use model::snapshot::Snapshot;
@@ -17,7 +19,7 @@ use model::topology::Topology;
 #[derive(Debug)]
 pub struct View<T> {
     snapshots: Arc<SnapshotCell>,
-    project: fn(&Snapshot) -> T,
+    project: fn(&Arc<Snapshot>) -> T,
 }
 
 impl<T> Clone for View<T> {
@@ -28,7 +30,7 @@ impl<T> Clone for View<T> {
 
 impl<T> View<T> {
     /// The view that `project` computes.
-    pub fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Snapshot) -> T) -> View<T> {
+    pub fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Arc<Snapshot>) -> T) -> View<T> {
         View { snapshots: Arc::clone(snapshots), project }
     }
 
@@ -70,7 +72,7 @@ impl GpuWork {
 }
 
 /// The processes that the GPUs list.
-pub fn gpu_work(snapshot: &Snapshot) -> GpuWork {
+pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
     let mut work = GpuWork::default();
     for view in &snapshot.gpus {
         for process in &view.processes {
@@ -81,30 +83,35 @@ pub fn gpu_work(snapshot: &Snapshot) -> GpuWork {
             }
         }
     }
-    let Some(at) = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid") else { return work };
-    for series in snapshot.series(&m::gpu_mig_info) {
-        if let (Subject::ComputeInstance(mig), Some(label)) = (&series.subject.subject, series.labels.get(at))
-        {
-            let key = (Arc::clone(&mig.uuid), mig.gpu_instance, mig.compute_instance);
-            work.mig_uuids.insert(key, label.text(&MigInfo::DEFS[at]).to_owned());
-        }
+    for (mig, uuid) in mig_devices(snapshot) {
+        let key = (Arc::clone(&mig.uuid), mig.gpu_instance, mig.compute_instance);
+        work.mig_uuids.insert(key, uuid.to_owned());
     }
     work
 }
 
+/// Every MIG device with its UUID.
+fn mig_devices(snapshot: &Snapshot) -> impl Iterator<Item = (&ComputeInstance, &str)> {
+    snapshot.series(&m::gpu_mig_info).iter().filter_map(|series| {
+        let Subject::ComputeInstance(mig) = &series.subject.subject else { return None };
+        let at = MigInfo::DEFS.iter().position(|def| def.name == "mig_uuid")?;
+        Some((mig, series.labels.get(at)?.text(&MigInfo::DEFS[at])))
+    })
+}
+
 /// PCI addresses of the GPUs that the driver lists.
-pub fn gpu_addresses(snapshot: &Snapshot) -> BTreeSet<String> {
+pub fn gpu_addresses(snapshot: &Arc<Snapshot>) -> BTreeSet<String> {
     let addresses =
         snapshot.gpus.iter().filter_map(|view| snapshot.info(&m::gpu_info, &view.gpu, "pci_address"));
     addresses.filter_map(pci_address).collect()
 }
 
 /// The topology of the host; `None` until it was found.
-pub fn topology(snapshot: &Snapshot) -> Option<Arc<Topology>> {
+pub fn topology(snapshot: &Arc<Snapshot>) -> Option<Arc<Topology>> {
     snapshot.topology.as_ref().map(|update| Arc::clone(&update.topology))
 }
 
 /// The owners that are published, each with whether it has processes now.
-pub fn owners(snapshot: &Snapshot) -> Vec<(Arc<Owner>, bool)> {
+pub fn owners(snapshot: &Arc<Snapshot>) -> Vec<(Arc<Owner>, bool)> {
     snapshot.owners.iter().map(|view| (Arc::clone(&view.owner), !view.processes.is_empty())).collect()
 }

@@ -2,7 +2,6 @@
 //! sends the outcome to the ledger. One run at a time on the node, one process a GPU; a process that does not end is
 //! watched, and nothing else is started on its GPU. Nothing here waits for a process or the driver.
 
-mod places;
 pub mod state;
 mod visit;
 mod watch;
@@ -13,7 +12,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::Context;
 use super::nvml::switch::{Holder, StuckIn, Switch};
+use crate::views::View;
+use crate::views::canary::CanaryFacts;
 use attribution::pods::Pods;
 use canary::baseline::BaselineStore;
 use canary::gate;
@@ -21,17 +23,12 @@ use canary::interlock::HeldLock;
 use canary::parent::DetachedChild;
 use canary::schedule::rng::Rng;
 use canary::schedule::{Due, ScheduleSettings};
-use exposition::response_cache::SnapshotCell;
 use host::child::ChildSet;
 use host::state::{Keeper, Store};
-use host::stop::Stop;
-use ledger::inbox::{Inbox, LedgerEvent};
+use ledger::inbox::LedgerEvent;
 use model::canary::{CanaryEvent, Place};
-use model::catalog::{CanaryMode, CanarySkip, CanaryStep, CollectorName, Gpu, MetricId};
+use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
-use model::sample::{Batch, Rows};
-use model::snapshot::Snapshot;
-use settings::Config;
 use state::{CanaryCell, LeftProcess};
 
 /// Longest time between two looks at what is published.
@@ -43,18 +40,10 @@ const PACE_LEFT: Duration = Duration::from_millis(250);
 const PACE_ON_DEMAND: Duration = Duration::from_secs(5);
 /// The daemon ends within 5 s of being asked to; a process in a driver call is left behind before that.
 const SHUTDOWN: Duration = Duration::from_millis(3800);
-/// Stack of the thread: judging and keeping the baseline recurse nowhere.
-const STACK: usize = 1024 * 1024;
 
-/// What the collector receives.
-#[derive(Debug, Clone)]
-pub struct Context {
-    /// The checked configuration.
-    pub config: Arc<Config>,
-    /// Destination of batches and events.
-    pub inbox: Arc<Inbox>,
-    /// Ends the thread.
-    pub stop: Arc<Stop>,
+/// What the collector receives beside the context.
+#[derive(Debug)]
+pub struct Parts {
     /// Metrics that are switched off.
     pub off: Arc<HashSet<MetricId>>,
     /// Canary processes alive and their cost.
@@ -65,36 +54,27 @@ pub struct Context {
     pub canary: Arc<CanaryCell>,
     /// Devices that the kubelet has given out.
     pub pods: Arc<Pods>,
-    /// The published snapshot.
-    pub board: Arc<SnapshotCell>,
+    /// Facts of the ledger that the canary goes by.
+    pub facts: View<CanaryFacts>,
 }
 
 /// Starts the collector.
-pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("canary".into()).stack_size(STACK).spawn(move || {
-        let duty = duty(&context);
+pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
+    // Judging and keeping the baseline recurse nowhere.
+    host::thread::spawn("canary", 1024, move || {
         let mode = context.config.canary.mode;
+        let duty = context.config.canary.max_duty_ratio;
         context.inbox.event(LedgerEvent::Canary(CanaryEvent::Mode { mode, duty }));
         if mode == CanaryMode::Off {
-            let text = "switched off (canary.mode)".to_owned();
-            context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Canary, Some(text)));
-            while !context.stop.stopped() {
-                context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
-            }
-            return;
+            return context.switched_off(CollectorName::Canary, "canary.mode");
         }
-        CanaryCollector::new(context).run();
+        CanaryCollector::new(context, parts).run();
     })
-}
-
-fn duty(context: &Context) -> f64 {
-    // By division: a thousandth is printed as 0.001 then, and not as the number beside it.
-    context.config.canary.max_duty_ratio
 }
 
 struct CanaryCollector {
     context: Context,
-    cell: Arc<CanaryCell>,
+    parts: Parts,
     rng: Rng,
     memory: BaselineStore,
     keeper: Option<Keeper<BaselineStore>>,
@@ -112,29 +92,26 @@ struct CanaryCollector {
 
 /// A process that has outlived its run.
 struct PlacedChild {
-    place: Place,
-    peer: Option<Gpu>,
+    /// As published.
+    reported: LeftProcess,
     child: DetachedChild,
-    /// The step that was published as hanging.
-    reported: Option<CanaryStep>,
 }
 
 impl CanaryCollector {
-    fn new(context: Context) -> CanaryCollector {
+    fn new(context: Context, parts: Parts) -> CanaryCollector {
         let config = &context.config.canary;
         let settings = ScheduleSettings {
             mode: config.mode,
             interval: config.interval,
             idle_for: config.idle_for,
-            duty: duty(&context),
+            duty: config.max_duty_ratio,
         };
         let mut rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
-        let cell = Arc::clone(&context.canary);
-        cell.open(settings, rng.number(), context.off.as_ref().clone(), Arc::clone(&context.pods));
+        parts.canary.open(settings, rng.number(), parts.off.as_ref().clone(), Arc::clone(&parts.pods));
         let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
         CanaryCollector {
             context,
-            cell,
+            parts,
             rng,
             memory,
             keeper,
@@ -153,11 +130,11 @@ impl CanaryCollector {
             _ => PACE.min(self.context.config.canary.interval / 4),
         };
         while !self.context.stop.stopped() {
-            self.beat();
+            self.context.beat(CollectorName::Canary);
             self.tend(None);
-            let snapshot = self.context.board.current();
-            self.look(&snapshot);
-            if let Some((place, peer)) = self.choose(&snapshot) {
+            let published = self.parts.facts.current();
+            self.look(&published);
+            if let Some((place, peer)) = self.choose(&published) {
                 self.visit(&place, peer);
             }
             let pace = if self.left.is_empty() { own } else { PACE_LEFT.min(own) };
@@ -170,18 +147,13 @@ impl CanaryCollector {
         self.context.inbox.event(LedgerEvent::Canary(event));
     }
 
-    /// A batch without values: the ledger and `/readyz` know by it that the collector lives.
-    fn beat(&self) {
-        self.context.inbox.batch(Batch::of_node(CollectorName::Canary, Mono::now(), None, Rows::default()));
-    }
-
     /// Takes in what is published.
-    fn look(&mut self, snapshot: &Snapshot) {
+    fn look(&mut self, published: &CanaryFacts) {
         let now = Mono::now();
-        let due = self.cell.with(|state| {
-            state.devices = places::of(snapshot, &state.devices);
+        let due = self.parts.canary.with(|state| {
+            state.devices = published.places(&state.devices);
             state.schedule.devices(now, &state.devices);
-            for (place, works) in state.watch.look(snapshot, &state.devices, now) {
+            for (place, works) in state.watch.look(published, &state.devices, now) {
                 state.schedule.working(now, &place, works);
             }
             let of = |gpu: &Gpu| (gpu.clone(), state.schedule.next_due(gpu));
@@ -202,18 +174,18 @@ impl CanaryCollector {
 
     /// A place that is due and free, and for copies between two GPUs another one that is free. Refusals are
     /// published.
-    fn choose(&mut self, snapshot: &Snapshot) -> Option<(Place, Option<Place>)> {
+    fn choose(&mut self, published: &CanaryFacts) -> Option<(Place, Option<Place>)> {
         // One at a time: what is only slow to end is waited for; what hangs is not.
-        if self.left.iter().any(|process| process.reported.is_none()) {
+        if self.left.iter().any(|process| process.reported.hangs.is_none()) {
             return None;
         }
         let now = Mono::now();
-        let (config, released) = (Arc::clone(&self.context.config), self.context.switch.is_released());
+        let (config, released) = (Arc::clone(&self.context.config), self.parts.switch.is_released());
         let last_peer = self.last_peer.clone();
-        let (chosen, refused) = self.cell.with(|state| {
+        let (chosen, refused) = self.parts.canary.with(|state| {
             let mut refused: Vec<(Place, CanarySkip)> = Vec::new();
             let refusal = |state: &state::CanaryState, place: &Place, idle_for| {
-                let facts = state.facts(&config, released, snapshot, place, now);
+                let facts = state.facts(&config, released, published, place, now);
                 gate::refusal(&gate::conditions(&facts, idle_for))
             };
             for Due { gpu, places, idle_for } in state.schedule.due(now) {
@@ -260,14 +232,14 @@ impl CanaryCollector {
             }
             let hangs = process.child.hangs(now).filter(|_| look.alive);
             // Also one that had ended before it was published as hanging: its run is over now.
-            if hangs != process.reported || !look.alive {
-                events.push(CanaryEvent::Hung(process.place.clone(), hangs));
-                process.reported = hangs;
+            if hangs != process.reported.hangs || !look.alive {
+                events.push(CanaryEvent::Hung(process.reported.place.clone(), hangs));
+                process.reported.hangs = hangs;
             }
             look.alive
         });
         events.into_iter().for_each(|event| self.tell(event));
-        if running.is_none() && self.left.iter().all(|process| process.reported.is_some()) {
+        if running.is_none() && self.left.iter().all(|process| process.reported.hangs.is_some()) {
             self.interlock = None;
         }
         self.count(running);
@@ -280,22 +252,16 @@ impl CanaryCollector {
             self.said_alive = alive;
             self.tell(CanaryEvent::Alive(alive));
         }
-        let left = |process: &PlacedChild| LeftProcess {
-            place: process.place.clone(),
-            peer: process.peer.clone(),
-            pid: process.child.pid(),
-            hangs: process.reported,
-        };
-        let left: Vec<LeftProcess> = self.left.iter().map(left).collect();
+        let left = self.left.iter().map(|process| process.reported.clone()).collect();
         let interlocked = self.interlock.is_some();
-        self.cell.with(|state| {
+        self.parts.canary.with(|state| {
             state.left = left;
             state.running = running.map(|(place, _)| place.clone());
             state.interlocked = interlocked;
         });
         let mut holders: Vec<Holder> = self.left.iter().map(holder).collect();
         holders.extend(running.map(|(_, pid)| Holder { pid, stuck: None }));
-        self.context.switch.held_by_canary(holders);
+        self.parts.switch.held_by_canary(holders);
     }
 
     /// Ends every process that can be ended. One in a driver call is left: its control pipe closes with us, and
@@ -308,11 +274,8 @@ impl CanaryCollector {
                 self.context.inbox.event(LedgerEvent::Canary(CanaryEvent::Killed));
             }
             if look.alive {
-                let pid = process.child.pid();
-                tracing::warn!(
-                    pid,
-                    "a canary is left behind in a driver call; it ends when the call returns"
-                );
+                let pid = process.reported.pid;
+                tracing::warn!(pid, "left behind in a driver call; the canary ends when the call returns");
             }
         }
         if let Some(keeper) = self.keeper.take() {
@@ -336,27 +299,20 @@ fn peers(state: &state::CanaryState, place: &Place, last: Option<&Gpu>) -> Vec<P
 fn holder(process: &PlacedChild) -> Holder {
     let stuck = process.child.call().map(|call| StuckIn {
         call: call.name,
-        gpu: Some(process.place.gpu.gpu),
+        gpu: Some(process.reported.place.gpu.gpu),
         seconds: Mono::now().since(call.since).as_secs_f64(),
     });
-    Holder { pid: process.child.pid(), stuck }
+    Holder { pid: process.reported.pid, stuck }
 }
 
 /// What earlier runs have taught, and the thread that keeps it. Without a usable folder it is only known while the
 /// daemon runs.
 fn remembered(store: &Store) -> (BaselineStore, Option<Keeper<BaselineStore>>) {
-    let memory = match store.load::<BaselineStore>() {
-        Ok(memory) => memory.unwrap_or_default().sanitized(),
+    match store.load::<BaselineStore>().and_then(|memory| Ok((memory, store.keeper()?))) {
+        Ok((memory, keeper)) => (memory.unwrap_or_default().sanitized(), Some(keeper)),
         Err(error) => {
-            tracing::warn!(%error, "state.dir cannot be read: the canary's baseline is not kept over restarts");
-            return (BaselineStore::default(), None);
-        }
-    };
-    match store.keeper() {
-        Ok(keeper) => (memory, Some(keeper)),
-        Err(error) => {
-            tracing::warn!(%error, "no thread: the canary's baseline is not kept over restarts");
-            (memory, None)
+            tracing::warn!(%error, "state.dir cannot be used: the canary's baseline is not kept over restarts");
+            (BaselineStore::default(), None)
         }
     }
 }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
+use super::{Context, put_row};
 use host::Host;
 use host::state::Store;
 use ledger::inbox::LedgerEvent;
@@ -23,7 +23,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, KmsgOutcome, Node};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-use model::sample::{Batch, Rows};
+use model::sample::Rows;
 use position::{Age, Position};
 use reader::{LogReader, ReadOutcome};
 use record::LineMeaning;
@@ -45,8 +45,7 @@ const LIFE: u64 = 0;
 pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("kmsg", 512, move || {
         if !context.config.events.kernel_log {
-            unavailable(&context, "switched off (events.kernel_log)");
-            return wait_for_the_end(&context);
+            return context.switched_off(CollectorName::Kmsg, "events.kernel_log");
         }
         let host = Host::new(&context.config.host.root);
         let path = host.path("/dev/kmsg");
@@ -54,22 +53,10 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
         let mut log = KernelLog::new(context, path, position);
         if let Err(error) = log.run() {
             tracing::error!(%error, "the kernel log cannot be watched");
-            unavailable(&log.context, &error.to_string());
-            wait_for_the_end(&log.context);
+            log.context.idle(CollectorName::Kmsg, error.to_string());
         }
         log.position.finish();
     })
-}
-
-fn unavailable(context: &Context, why: &str) {
-    context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Kmsg, Some(why.to_owned())));
-}
-
-/// A collector's thread that ends before the daemon is taken for a fault.
-fn wait_for_the_end(context: &Context) {
-    while !context.stop.stopped() {
-        context.stop.wait_until(Mono::now() + Duration::from_secs(3600));
-    }
 }
 
 /// The state of the collector.
@@ -104,7 +91,7 @@ impl KernelLog {
             let why = explained(&error);
             if said.as_ref() != Some(&why) {
                 tracing::info!("the kernel log is not read: {why}");
-                unavailable(&self.context, &why);
+                self.context.unavailable(CollectorName::Kmsg, Some(why.clone()));
                 said = Some(why);
             }
             self.context.inbox.event(LedgerEvent::ReadsKernelLog(None));
@@ -122,7 +109,7 @@ impl KernelLog {
                 self.position.caught_up();
                 if !listening {
                     listening = true;
-                    self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Kmsg, None));
+                    self.context.unavailable(CollectorName::Kmsg, None);
                     self.context.inbox.event(LedgerEvent::ReadsKernelLog(Some(Mono::now())));
                 }
             }
@@ -219,17 +206,13 @@ impl KernelLog {
     /// Sends the counts.
     fn send_counts(&mut self, now: Mono) {
         let mut rows = Rows::default();
-        let mut of = rows.of(&Node {});
-        let mut put = Ok(());
         for outcome in KmsgOutcome::ALL {
             let count = self.records[*outcome as usize] as f64;
-            put = put.and(of.put(&m::gpu_exporter_kmsg_records_total, (*outcome,), count));
+            put_row(&mut rows, &Node {}, &m::gpu_exporter_kmsg_records_total, (*outcome,), count);
         }
-        put = put.and(of.put(&m::gpu_exporter_kmsg_overruns_total, (), self.overruns as f64));
-        if put.is_err() {
-            tracing::warn!("a count of kernel log records is out of range");
-        }
-        self.context.inbox.batch(Batch::of_node(CollectorName::Kmsg, now, Some(IDLE * 3), rows));
+        let overruns = self.overruns as f64;
+        put_row(&mut rows, &Node {}, &m::gpu_exporter_kmsg_overruns_total, (), overruns);
+        self.context.send(CollectorName::Kmsg, now, IDLE, rows);
         (self.sent, self.changed) = (now, false);
     }
 }

@@ -1,8 +1,8 @@
 //! What the kubelet has given out: devices by resource, and which pods have them. Asked every 10 s over its
-//! pod-resources socket; where it does not answer, ever less often. No thread waits for it.
+//! pod-resources socket; where it does not answer, ever less often. No thread waits for it. Names in the kubelet's
+//! answers are cut to a bounded length.
 
-pub mod devices;
-
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use super::Context;
+use super::{Context, lifetime};
+use attribution::kubelet::api::{AllocatableResponse, ClaimResource, ContainerDevices, ListResponse};
 use attribution::kubelet::{self as pod_resources, KubeletAnswer, KubeletFailure};
-use attribution::pods::{Claims, KubeletStatus, Pods};
+use attribution::pods::{Claim, Claims, KubeletStatus, Pods, device_id};
 use host::Host;
 use host::stop::Stop;
-use ledger::inbox::LedgerEvent;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, KubeletError, Node};
-use model::clock::{Cadence, Mono};
+use model::catalog::{self as m, CollectorName, KubeletError, Node, Resource};
+use model::clock::{Cadence, Mono, nanos};
 use model::sample::{Batch, Rows};
+use model::text::clean;
 
 /// Time between two visits.
 const EVERY: Duration = Duration::from_secs(10);
@@ -34,17 +35,39 @@ const FORGOTTEN: Duration = Duration::from_secs(35);
 /// were given meanwhile.
 const REPLACED: Duration = Duration::from_secs(600);
 
+/// Longest name that is kept, in bytes.
+const MAX_NAME: usize = 128;
+/// Resources with series.
+const MAX_RESOURCES: usize = 64;
+/// Claims that are kept: far more than containers on a node.
+const MAX_CLAIMS: usize = 4096;
+/// Driver of NVIDIA's GPUs for dynamic resource allocation.
+const DRIVER: &str = "gpu.nvidia.com";
+
 /// Starts the collector.
 pub fn start(context: Context, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    std::thread::Builder::new().name("kubelet".into()).stack_size(1024 * 1024).spawn(move || {
+    host::thread::spawn("kubelet", 1024, move || {
         let socket = &context.config.owners.kubelet_socket;
         if socket.as_os_str().is_empty() {
             pods.set_status(KubeletStatus::Off);
-            return super::switched_off(&context, CollectorName::Kubelet, "owners.kubelet_socket");
+            return context.switched_off(CollectorName::Kubelet, "owners.kubelet_socket");
         }
         let socket = Host::new(&context.config.host.root).path(socket);
-        KubeletCollector::new(&context, pods, runtime, socket).run();
+        let mut collector = KubeletCollector {
+            context: &context,
+            pods,
+            runtime,
+            socket,
+            every: EVERY.min(context.config.sampler.slow_interval),
+            errors: [0; KubeletError::ALL.len()],
+            answer: None,
+            answered: None,
+            failed: 0,
+            unavailable: None,
+            took: Duration::ZERO,
+        };
+        collector.run();
     })
 }
 
@@ -66,24 +89,7 @@ struct KubeletCollector<'a> {
     took: Duration,
 }
 
-impl<'a> KubeletCollector<'a> {
-    fn new(context: &'a Context, pods: Arc<Pods>, runtime: Runtime, socket: PathBuf) -> KubeletCollector<'a> {
-        let every = EVERY.min(context.config.sampler.slow_interval);
-        KubeletCollector {
-            context,
-            pods,
-            runtime,
-            socket,
-            every,
-            errors: [0; KubeletError::ALL.len()],
-            answer: None,
-            answered: None,
-            failed: 0,
-            unavailable: None,
-            took: Duration::ZERO,
-        }
-    }
-
+impl KubeletCollector<'_> {
     fn run(&mut self) {
         let mut cadence = Cadence::new(self.every, Duration::ZERO);
         let mut again = Mono::default();
@@ -130,7 +136,7 @@ impl<'a> KubeletCollector<'a> {
                 let trouble = answer.allocatable.as_ref().err().and_then(|failure| self.count(failure));
                 self.set_unavailable(trouble);
                 let now = Mono::now();
-                self.pods.put(Claims { listed_at: Some(now), all: devices::claims(&answer.pods) });
+                self.pods.put(Claims { listed_at: Some(now), all: claims(&answer.pods) });
                 self.pods.set_status(KubeletStatus::Answers);
                 self.answer = Some((answer, now));
                 self.answered = Some(now);
@@ -150,8 +156,7 @@ impl<'a> KubeletCollector<'a> {
     /// Counts a failure; gives its text, unless it is none.
     fn count(&mut self, failure: &KubeletFailure) -> Option<String> {
         let error = failure.error?;
-        let at = KubeletError::ALL.iter().position(|known| *known == error)?;
-        self.errors[at] += 1;
+        self.errors[error as usize] += 1;
         Some(format!("{}: {}", self.socket.display(), failure.text))
     }
 
@@ -160,7 +165,7 @@ impl<'a> KubeletCollector<'a> {
             if let Some(why) = &why {
                 tracing::warn!(%why, "the kubelet");
             }
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Kubelet, why.clone()));
+            self.context.unavailable(CollectorName::Kubelet, why.clone());
             self.unavailable = why;
         }
     }
@@ -176,12 +181,11 @@ impl<'a> KubeletCollector<'a> {
             let _ = rows.of(&Node {}).put(&m::gpu_exporter_kubelet_errors_total, (*error,), count as f64);
         }
         if let Some((answer, _)) = &self.answer {
-            devices::rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
+            device_rows(&answer.pods, answer.allocatable.as_ref().ok(), &mut rows);
         }
-        let lifetime =
-            (self.every * 3).max(Duration::from_secs(3)) + self.context.config.owners.read_timeout * 3;
+        let lifetime = lifetime(self.every) + self.context.config.owners.read_timeout * 3;
         self.context.inbox.batch(Batch {
-            nanos: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
+            nanos: nanos(self.took),
             // That there is no kubelet is an answer.
             answered: self.failed == 0,
             ..Batch::of_node(CollectorName::Kubelet, now, Some(lifetime), rows)
@@ -212,9 +216,98 @@ fn pause(failed: u32, every: Duration) -> Duration {
     }
 }
 
+/// Whether a resource of device plugins is NVIDIA's: `nvidia.com/gpu`, `nvidia.com/gpu.shared`,
+/// `nvidia.com/mig-1g.10gb`.
+fn is_ours(resource: &str) -> bool {
+    resource.starts_with("nvidia.com/")
+}
+
+/// Who has which of NVIDIA's devices.
+fn claims(list: &ListResponse) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for pod in &list.pod_resources {
+        let (namespace, name) = (text(&pod.namespace), text(&pod.name));
+        for container in &pod.containers {
+            let container_name = text(&container.name);
+            let mut add = |resource: &str, devices: Vec<Arc<str>>| {
+                if !devices.is_empty() && claims.len() < MAX_CLAIMS {
+                    claims.push(Claim {
+                        namespace: Arc::clone(&namespace),
+                        pod: Arc::clone(&name),
+                        container: Arc::clone(&container_name),
+                        resource: text(resource),
+                        devices,
+                    });
+                }
+            };
+            for devices in container.devices.iter().filter(|devices| is_ours(&devices.resource_name)) {
+                let ids = devices.device_ids.iter().map(|id| text(device_id(id))).collect();
+                add(&devices.resource_name, ids);
+            }
+            for dynamic in &container.dynamic_resources {
+                let ids = dynamic.claim_resources.iter().flat_map(dynamic_devices).map(text).collect();
+                add(&dynamic.claim_name, ids);
+            }
+        }
+    }
+    claims
+}
+
+/// The GPUs that were given for a dynamic claim, as their driver calls them.
+fn dynamic_devices(resource: &ClaimResource) -> Vec<&str> {
+    if !resource.device_name.is_empty() {
+        let ours = resource.driver_name == DRIVER;
+        return if ours { vec![resource.device_name.as_str()] } else { Vec::new() };
+    }
+    // Before Kubernetes 1.31 only the name for the container runtime tells.
+    let names = resource.cdi_devices.iter().filter_map(|device| device.name.split_once('='));
+    names
+        .filter(|(kind, _)| kind.contains(DRIVER) || *kind == "nvidia.com/gpu")
+        .map(|(_, name)| name)
+        .collect()
+}
+
+/// Rows about devices by resource.
+fn device_rows(list: &ListResponse, allocatable: Option<&AllocatableResponse>, rows: &mut Rows) {
+    let containers = || list.pod_resources.iter().flat_map(|pod| &pod.containers);
+    let mut given = count(containers().flat_map(|container| &container.devices));
+    let dynamic = containers().flat_map(|container| &container.dynamic_resources);
+    let devices: BTreeSet<&str> =
+        dynamic.flat_map(|d| &d.claim_resources).flat_map(dynamic_devices).collect();
+    if !devices.is_empty() {
+        given.insert(DRIVER.into(), devices.len());
+    }
+    let all = allocatable.map(|answer| count(&answer.devices)).unwrap_or_default();
+    let mut of = rows.of(&Node {});
+    for (resource, devices) in all.iter().take(MAX_RESOURCES) {
+        // What can be given out and is not, is 0 of it.
+        given.entry(Arc::clone(resource)).or_insert(0);
+        let _ =
+            of.put(&m::gpu_kubelet_allocatable_devices, (Resource(Arc::clone(resource)),), *devices as f64);
+    }
+    for (resource, devices) in given.iter().take(MAX_RESOURCES) {
+        let _ = of.put(&m::gpu_kubelet_allocated_devices, (Resource(Arc::clone(resource)),), *devices as f64);
+    }
+}
+
+/// Different devices by resource: what several containers of a pod have together is one device.
+fn count<'a>(devices: impl IntoIterator<Item = &'a ContainerDevices>) -> BTreeMap<Arc<str>, usize> {
+    let mut ids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for devices in devices.into_iter().filter(|devices| is_ours(&devices.resource_name)) {
+        ids.entry(&devices.resource_name).or_default().extend(devices.device_ids.iter().map(String::as_str));
+    }
+    ids.into_iter().map(|(resource, ids)| (text(resource), ids.len())).collect()
+}
+
+fn text(text: &str) -> Arc<str> {
+    clean(text, MAX_NAME).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use attribution::kubelet::api::{CdiDevice, ContainerResources, DynamicResource, PodResources};
+    use proptest::prelude::*;
 
     #[test]
     fn one_whose_socket_went_away_lately_may_come_back() {
@@ -228,5 +321,116 @@ mod tests {
     fn a_kubelet_that_does_not_answer_is_asked_ever_less_often() {
         let pauses: Vec<u64> = [0, 1, 2, 3, 4, 40].map(|n| pause(n, EVERY).as_secs()).into();
         assert_eq!(pauses, [0, 10, 20, 40, 60, 60]);
+    }
+
+    fn devices(resource: &str, ids: &[&str]) -> ContainerDevices {
+        let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        ContainerDevices { resource_name: resource.into(), device_ids }
+    }
+
+    fn list(containers: Vec<ContainerResources>) -> ListResponse {
+        let pod = PodResources { name: "train-0".into(), namespace: "ml".into(), containers };
+        ListResponse { pod_resources: vec![pod] }
+    }
+
+    fn container(devices: Vec<ContainerDevices>) -> ContainerResources {
+        ContainerResources { name: "main".into(), devices, dynamic_resources: Vec::new() }
+    }
+
+    fn rows_of(list: &ListResponse, allocatable: Option<&AllocatableResponse>) -> Vec<String> {
+        let mut rows = Rows::default();
+        device_rows(list, allocatable, &mut rows);
+        assert!(rows.conform());
+        let row = |row: &model::sample::Row| {
+            let def = m::def(row.metric).unwrap();
+            format!("{} {} {}", def.name, row.labels[0].text(&def.labels[0]), row.value)
+        };
+        rows.groups().iter().flat_map(|(_, rows)| rows).map(row).collect()
+    }
+
+    #[test]
+    fn devices_are_counted_by_resource() {
+        let list = list(vec![
+            container(vec![devices("nvidia.com/gpu", &["GPU-1"]), devices("intel.com/qat", &["q"])]),
+            container(vec![
+                devices("nvidia.com/gpu", &["GPU-1"]),
+                devices("nvidia.com/gpu.shared", &["GPU-2::0", "GPU-2::1"]),
+            ]),
+        ]);
+        let allocatable = AllocatableResponse {
+            devices: vec![
+                devices("nvidia.com/gpu", &["GPU-1"]),
+                devices("nvidia.com/gpu", &["GPU-3"]),
+                devices("nvidia.com/gpu.shared", &["GPU-2::0", "GPU-2::1", "GPU-2::2", "GPU-2::3"]),
+                devices("nvidia.com/mig-1g.10gb", &["MIG-1", "MIG-2"]),
+                devices("intel.com/qat", &["q"]),
+            ],
+        };
+        assert_eq!(
+            rows_of(&list, Some(&allocatable)),
+            [
+                "gpu_kubelet_allocatable_devices nvidia.com/gpu 2",
+                "gpu_kubelet_allocatable_devices nvidia.com/gpu.shared 4",
+                "gpu_kubelet_allocatable_devices nvidia.com/mig-1g.10gb 2",
+                "gpu_kubelet_allocated_devices nvidia.com/gpu 1",
+                "gpu_kubelet_allocated_devices nvidia.com/gpu.shared 2",
+                "gpu_kubelet_allocated_devices nvidia.com/mig-1g.10gb 0",
+            ]
+        );
+        assert_eq!(rows_of(&list, None).len(), 2, "an old kubelet lists only what it has given out");
+        let claims = claims(&list);
+        assert_eq!(claims.len(), 3);
+        assert_eq!(
+            (&*claims[0].namespace, &*claims[0].pod, &*claims[0].container),
+            ("ml", "train-0", "main")
+        );
+        assert_eq!(claims[2].devices, ["GPU-2".into(), "GPU-2".into()]);
+    }
+
+    #[test]
+    fn dynamic_claims_name_the_gpus_of_nvidias_driver() {
+        let of = |driver: &str, device: &str, cdi: &str| ClaimResource {
+            cdi_devices: vec![CdiDevice { name: cdi.into() }],
+            driver_name: driver.into(),
+            device_name: device.into(),
+        };
+        let dynamic = DynamicResource {
+            claim_name: "gpus".into(),
+            claim_resources: vec![
+                of("gpu.nvidia.com", "gpu-1", "k8s.gpu.nvidia.com/device=gpu-1"),
+                of("compute-domain.nvidia.com", "channel-0", "k8s.compute-domain.nvidia.com/channel=0"),
+                of("", "", "k8s.gpu.nvidia.com/claim=0a1b-gpu-2"),
+                of("", "", "vendor.com/net=x"),
+            ],
+        };
+        let list =
+            list(vec![ContainerResources { dynamic_resources: vec![dynamic], ..container(Vec::new()) }]);
+        let claims = claims(&list);
+        assert_eq!((claims.len(), &*claims[0].resource), (1, "gpus"));
+        assert_eq!(claims[0].devices, ["gpu-1".into(), "0a1b-gpu-2".into()]);
+        assert_eq!(rows_of(&list, None), ["gpu_kubelet_allocated_devices gpu.nvidia.com 2"]);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_names_are_bounded(name in "\\PC{0,300}|[\\n\"\\\\]{0,9}", ids in prop::collection::vec(".{0,200}", 0..5)) {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            let mut list = list(vec![container(vec![devices(&format!("nvidia.com/{name}"), &ids)])]);
+            list.pod_resources[0].name = name;
+            rows_of(&list, None);
+            for claim in claims(&list) {
+                for text in claim.devices.iter().chain([&claim.pod, &claim.resource]) {
+                    prop_assert!(text.len() <= MAX_NAME && !text.chars().any(char::is_control));
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            if let Ok(list) = <ListResponse as prost::Message>::decode(&bytes[..]) {
+                rows_of(&list, None);
+                claims(&list);
+            }
+        }
     }
 }

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::Context;
 use super::nvml::switch::Switch;
+use super::{Context, put_row};
 use host::Host;
 use ledger::inbox::LedgerEvent;
 use model::catalog::{self as m, CollectorName, Node, VersionAgainst};
-use model::clock::{Cadence, Mono, unix_seconds};
+use model::clock::{Cadence, Mono, nanos, unix_seconds};
 use model::driver_module::{Load, LoadId, ModuleState};
-use model::sample::{Batch, Rows};
+use model::sample::Rows;
 
 /// Longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
@@ -41,7 +41,8 @@ pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>
         let every = EVERY.min(sampler.slow_interval);
         let quick = EVERY_PAUSED.min(sampler.normal_interval);
         let mut cadence = Cadence::new(every, Duration::ZERO);
-        let mut reader = ModuleReader::new(&context, &switch);
+        let host = Host::new(&context.config.host.root);
+        let mut reader = ModuleReader { context: &context, switch: &switch, host, sent: None };
         while !context.stop.stopped() {
             let now = Mono::now();
             let paused = switch.is_released();
@@ -61,11 +62,7 @@ struct ModuleReader<'a> {
     sent: Option<ModuleState>,
 }
 
-impl<'a> ModuleReader<'a> {
-    fn new(context: &'a Context, switch: &'a Switch) -> ModuleReader<'a> {
-        ModuleReader { context, switch, host: Host::new(&context.config.host.root), sent: None }
-    }
-
+impl ModuleReader<'_> {
     fn visit(&mut self, every: Duration) {
         let taken = Mono::now();
         let known = self.sent.as_ref().and_then(ModuleState::load);
@@ -77,17 +74,14 @@ impl<'a> ModuleReader<'a> {
         }
         let rows = self.rows(&sight);
         self.sent = Some(sight);
-        let lifetime = (every * 3).max(Duration::from_secs(3));
         // That there is no module is an answer.
-        self.context.inbox.batch(Batch::of_node(CollectorName::Module, taken, Some(lifetime), rows));
+        self.context.send(CollectorName::Module, taken, every, rows);
     }
 
     fn rows(&self, sight: &ModuleState) -> Rows {
         let mut rows = Rows::default();
-        if let Some(boot) = boot_seconds(&self.host)
-            && rows.of(&Node {}).put(&m::gpu_host_boot_timestamp_seconds, (), boot).is_err()
-        {
-            tracing::warn!(boot, "the host's boot time cannot be true");
+        if let Some(boot) = boot_seconds(&self.host) {
+            put_row(&mut rows, &Node {}, &m::gpu_host_boot_timestamp_seconds, (), boot);
         }
         let version = sight.load().map_or("", |load| &load.version);
         let declared = self.context.config.driver.expected_version.trim();
@@ -116,11 +110,7 @@ pub fn look(host: &Host, known: Option<&Load>) -> ModuleState {
     let folder = host.path("/sys/module/nvidia");
     let Ok(seen) = fs::metadata(&folder) else { return ModuleState::Absent };
     let made = seen.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let id = LoadId {
-        boot: host.boot_id().unwrap_or_default(),
-        inode: seen.ino(),
-        made: made.and_then(|at| u64::try_from(at.as_nanos()).ok()),
-    };
+    let id = LoadId { boot: host.boot_id().unwrap_or_default(), inode: seen.ino(), made: made.map(nanos) };
     let line = |name| fs::read_to_string(folder.join(name)).unwrap_or_default().trim().to_owned();
     // Built-in modules and old kernels have no such file.
     let state = line("initstate");
@@ -143,10 +133,7 @@ fn boot_seconds(host: &Host) -> Option<f64> {
 fn threads_started(host: &Host) -> Option<f64> {
     let boot = boot_seconds(host)?;
     let processes = fs::read_dir(host.path("/proc")).ok()?.flatten();
-    let of_processes = processes.filter(|entry| {
-        entry.file_name().to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
-    });
-    let oldest = of_processes.filter_map(|entry| thread_ticks(&entry.path())).min()?;
+    let oldest = processes.filter_map(|entry| thread_ticks(&entry.path())).min()?;
     Some(boot + oldest as f64 / procfs::ticks_per_second() as f64)
 }
 

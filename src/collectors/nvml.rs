@@ -7,22 +7,21 @@ pub mod switch;
 use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Context;
-use host::child::{self, Stderr};
+use host::child::Stderr;
 use host::inflight::is_gpu;
 use ledger::inbox::{LedgerEvent, Pause, Stall};
 use model::catalog::{Gpu, MetricId, SamplerEnd, joins};
 use model::clock::Mono;
+use model::sync::lock;
 use policy::{Abandoned, Backoff, Decision, StuckCall};
-use process::{
-    CallDeadlines, SamplerEvent, SamplerMessage, SamplerProcess, SamplerStart, end_all, sampler_config,
-};
-use sampler::wire::SamplerConfig;
-use switch::{Holder, Released, StuckIn};
+use process::{CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config};
+use sampler::wire::{FromSampler, SamplerConfig};
+use switch::{Holder, Released, StuckIn, Switch};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
 const LOOK: Duration = Duration::from_millis(250);
@@ -30,44 +29,29 @@ const LOOK: Duration = Duration::from_millis(250);
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
 /// Process ids of the samplers alive.
-#[derive(Debug, Default)]
-pub struct Pids(Mutex<Vec<i32>>);
-
-impl Pids {
-    /// The ids now.
-    pub fn get(&self) -> Vec<i32> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, pids: Vec<i32>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pids;
-    }
-}
-
-/// What the collector receives beside the context.
-#[derive(Debug)]
-pub struct Parts {
-    /// Metrics that are switched off.
-    pub off: Arc<HashSet<MetricId>>,
-    /// Process ids of the samplers alive, for `process`.
-    pub samplers: Arc<Pids>,
-    /// Requests to release the driver or the profiling counters.
-    pub switch: Arc<switch::Switch>,
-}
+pub type Pids = Mutex<Vec<i32>>;
 
 /// Starts the supervisor.
-pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("nvml".into()).stack_size(512 * 1024).spawn(move || {
+pub fn start(
+    context: Context,
+    off: Arc<HashSet<MetricId>>,
+    pids: Arc<Pids>,
+    switch: Arc<Switch>,
+) -> io::Result<JoinHandle<()>> {
+    host::thread::spawn("nvml", 512, move || {
         let (sender, messages) = channel();
-        Supervisor::new(context, parts, sender).run(&messages);
+        Supervisor::new(context, joins::unread(&off), pids, switch, sender).run(&messages);
     })
 }
 
 struct Supervisor {
     context: Context,
-    parts: Parts,
-    sender: Sender<SamplerMessage>,
+    /// Metrics that need no call.
     off: Vec<MetricId>,
+    /// Process ids of the samplers alive, for the collector of our own processes.
+    pids: Arc<Pids>,
+    switch: Arc<Switch>,
+    sender: Sender<SamplerMessage>,
     log_level: String,
     deadlines: CallDeadlines,
     serving: Option<SamplerProcess>,
@@ -91,15 +75,22 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(context: Context, parts: Parts, sender: Sender<SamplerMessage>) -> Supervisor {
+    fn new(
+        context: Context,
+        off: Vec<MetricId>,
+        pids: Arc<Pids>,
+        switch: Arc<Switch>,
+        sender: Sender<SamplerMessage>,
+    ) -> Supervisor {
         let s = &context.config.sampler;
         Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
             deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
             log_level: context.config.log.level.to_string().to_lowercase(),
-            off: joins::unread(&parts.off),
             context,
-            parts,
+            off,
+            pids,
+            switch,
             sender,
             serving: None,
             abandoned: Vec::new(),
@@ -138,7 +129,7 @@ impl Supervisor {
 
     /// Follows the requests since the last look.
     fn handle_requests(&mut self) {
-        let wanted = self.parts.switch.take_requests();
+        let wanted = self.switch.take_requests();
         if wanted.gpm != self.gpm {
             self.gpm = wanted.gpm;
             tracing::info!(read = self.gpm, "profiling counters");
@@ -192,14 +183,10 @@ impl Supervisor {
             gpm: self.gpm,
             ..sampler_config(&self.context.config)
         };
-        let program = child::this_program();
-        let start = SamplerStart {
-            program: &program,
-            generation: self.generation,
-            log_level: &self.log_level,
-            stderr: Stderr::Inherit,
-        };
-        match SamplerProcess::start(start, config, &self.context.inbox, &self.sender) {
+        let (inbox, sender) = (&self.context.inbox, &self.sender);
+        let started =
+            SamplerProcess::start(self.generation, &self.log_level, Stderr::Inherit, config, inbox, sender);
+        match started {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
                 self.context.inbox.event(LedgerEvent::SamplerStarted);
@@ -220,22 +207,24 @@ impl Supervisor {
             return;
         };
         match message.event {
-            SamplerEvent::DriverUp => self.context.inbox.event(LedgerEvent::DriverUp),
-            SamplerEvent::DriverAway(error, text) => {
+            Ok(FromSampler::DriverUp) => self.context.inbox.event(LedgerEvent::DriverUp),
+            Ok(FromSampler::DriverAway { error, text }) => {
                 tracing::warn!(%text, "the driver is away");
                 let epoch = first_epoch(serving.generation + 1);
                 self.context.inbox.event(LedgerEvent::DriverAway { error, text, epoch });
                 self.abandon(None);
                 self.next_start = Mono::now() + self.context.config.sampler.driver_retry_interval;
             }
-            SamplerEvent::Attached(slot) => {
+            Ok(FromSampler::Attached(slot)) => {
                 self.context.inbox.event(LedgerEvent::GpuAttached(slot.gpu.clone()));
                 serving.slots.insert(slot.slot, slot);
             }
-            SamplerEvent::AttachFailed(index, error, text) => {
+            Ok(FromSampler::AttachFailed { index, error, text }) => {
                 self.context.inbox.event(LedgerEvent::AttachFailed { index, error, text });
             }
-            SamplerEvent::StreamEnded(end, text) => {
+            // The receiver has sent them to the ledger.
+            Ok(FromSampler::Batch(_) | FromSampler::Fact(_)) => {}
+            Err((end, text)) => {
                 tracing::warn!(%text, "the sampler is abandoned");
                 self.abandon(Some(end));
             }
@@ -324,7 +313,7 @@ impl Supervisor {
             epoch: first_epoch(self.generation + 1),
             holders: {
                 let samplers = self.abandoned.iter().map(SamplerProcess::pid);
-                samplers.chain(self.parts.switch.canaries()).collect()
+                samplers.chain(self.switch.canaries()).collect()
             },
         };
         if self.last_pause.as_ref() != Some(&pause) {
@@ -369,7 +358,7 @@ impl Supervisor {
             self.last_alive = Some(pids.len());
             self.context.inbox.event(LedgerEvent::Samplers(pids.len()));
         }
-        self.parts.samplers.set(pids);
+        *lock(&self.pids) = pids;
         let now = Mono::now();
         let holder = |sampler: &SamplerProcess| {
             let stuck = sampler.health(now, self.deadlines).stuck.into_iter().min_by_key(|call| call.since);
@@ -380,7 +369,7 @@ impl Supervisor {
             });
             Holder { pid: sampler.pid(), stuck }
         };
-        self.parts.switch.held_by(self.serving.iter().chain(&self.abandoned).map(holder).collect());
+        self.switch.held_by(self.serving.iter().chain(&self.abandoned).map(holder).collect());
     }
 
     /// Ends every sampler that can be ended. One that is stuck in the driver is left: its control pipe

@@ -2,11 +2,11 @@
 //! it is first listed; every ten seconds it is read what the owners use. Everything that could wait is read by
 //! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
-mod lookup;
 mod round;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,16 +18,15 @@ use attribution::identify::{OwnerEvidence, owner};
 use attribution::names::PodNames;
 use attribution::pods::{KubeletStatus, Pods};
 use attribution::users::{self, Users};
-use attribution::{cgroup, environ};
+use attribution::{cgroup, environ, proc, usage};
 use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use ledger::inbox::LedgerEvent;
-use lookup::{LookedUp, LookupError};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, Node, OwnerInfo, OwnerLookup};
 use model::clock::{Cadence, Mono, boot_unix_seconds};
 use model::owners::{Attribution, Owner, OwnerUpdate};
-use model::sample::{Batch, Rows};
+use model::sample::Rows;
 
 /// Time between two readings of what owners use.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -44,11 +43,14 @@ const MOST_IN_EVENT: usize = 1000;
 /// How long it is waited for a snapshot before it is looked whether it is time to end.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Most bytes read of `/proc/PID/cgroup`.
+const MOST_CGROUP_BYTES: u64 = 64 * 1024;
+
 /// Starts the collector.
 pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("owners".into()).spawn(move || {
+    host::thread::spawn("owners", 2048, move || {
         if !context.config.owners.enabled {
-            return super::switched_off(&context, CollectorName::Owners, "owners.enabled");
+            return context.switched_off(CollectorName::Owners, "owners.enabled");
         }
         OwnersCollector::new(context, work, pods).run();
     })
@@ -197,21 +199,14 @@ impl OwnersCollector {
         let host = Arc::clone(&self.host);
         let late = self.known.get(&pid).is_some_and(|known| known.again.is_some());
         let before = self.known.get(&pid).map(|known| (known.started, Arc::clone(&known.owner)));
-        let (outcome, started, owner) = match self
-            .reader
-            .read(MAX_ABANDONED, move || lookup::process(&host, pid))
-        {
+        let looked = self.reader.read(MAX_ABANDONED, move || look_at(&host, pid));
+        let (outcome, started, owner) = match looked {
             Err(ReadFailure::NotTried) => return None,
             Err(ReadFailure::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
-            Ok(Err(failed)) => {
-                let outcome = match failed {
-                    LookupError::Gone => OwnerLookup::Gone,
-                    LookupError::Refused => OwnerLookup::Refused,
-                    LookupError::Malformed => OwnerLookup::Malformed,
-                };
+            Ok(Err(error)) => {
                 // Gone since it was looked up: its owner stays.
                 let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
-                (outcome, started, owner)
+                (failed_lookup(&error), started, owner)
             }
             Ok(Ok(seen)) => {
                 let started = Some(seen.started);
@@ -254,7 +249,7 @@ impl OwnersCollector {
         let mut environment = SlurmEnvironment::default();
         if environ::is_asked(&membership) {
             let host = Arc::clone(&self.host);
-            match self.reader.read(MOST_ENVIRONMENTS, move || lookup::environment(&host, pid)) {
+            match self.reader.read(MOST_ENVIRONMENTS, move || read_environment(&host, pid)) {
                 Ok(said) => environment = said,
                 // Not tried because others are late: it is not known what it would have said.
                 Err(ReadFailure::Late | ReadFailure::NotTried) => outcome = OwnerLookup::Late,
@@ -354,8 +349,7 @@ impl OwnersCollector {
         let stuck = self.reader.abandoned() >= MAX_ABANDONED;
         if std::mem::replace(&mut self.stuck, stuck) != stuck {
             let why = "reading processes does not return: no more are tried until it does";
-            let why = stuck.then(|| why.to_owned());
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Owners, why));
+            self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
         }
     }
 
@@ -373,8 +367,7 @@ impl OwnersCollector {
             let count = self.lookups[*outcome as usize] as f64;
             put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
-        let lifetime = (self.every * 3).max(Duration::from_secs(3));
-        self.context.inbox.batch(Batch::of_node(CollectorName::Owners, taken, Some(lifetime), rows));
+        self.context.send(CollectorName::Owners, taken, self.every, rows);
     }
 }
 
@@ -393,6 +386,59 @@ fn container_key(membership: &cgroup::Membership) -> Option<String> {
 /// The same, of an owner.
 fn key_of(owner: &Owner) -> String {
     format!("{}/{}", owner.info.pod_uid, owner.info.container_id)
+}
+
+/// What was seen of a process.
+#[derive(Debug)]
+struct LookedUp {
+    /// When it was started, in clock ticks since boot.
+    started: u64,
+    /// What its control groups say.
+    membership: cgroup::Membership,
+    /// Whether the group is there to be read.
+    group_exists: bool,
+    /// The user it runs as.
+    user: Option<u32>,
+}
+
+/// What became of a look-up that failed like this.
+fn failed_lookup(error: &io::Error) -> OwnerLookup {
+    match error.kind() {
+        io::ErrorKind::NotFound => OwnerLookup::Gone,
+        io::ErrorKind::PermissionDenied => OwnerLookup::Refused,
+        // A process that ends while it is read: ESRCH.
+        _ if error.raw_os_error() == Some(nix::libc::ESRCH) => OwnerLookup::Gone,
+        _ => OwnerLookup::Malformed,
+    }
+}
+
+/// The folder of a process.
+fn process_folder(host: &Host, pid: u32) -> PathBuf {
+    host.path(format!("/proc/{pid}"))
+}
+
+/// Looks at a process. May wait: for a helper thread.
+fn look_at(host: &Host, pid: u32) -> io::Result<LookedUp> {
+    let folder = process_folder(host, pid);
+    let before = proc::read_stat(&folder)?;
+    let mut membership = cgroup::membership(&proc::read(&folder.join("cgroup"), MOST_CGROUP_BYTES)?);
+    let (user, _) = proc::read_status(&folder)?;
+    // Another process may have got the number meanwhile.
+    if proc::read_stat(&folder)?.started != before.started {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    if membership.relative && !membership.path.is_empty() {
+        let mut maybe = cgroup::absolute(&membership.path).into_iter();
+        membership.path = maybe.find(|path| usage::exists(host, path)).unwrap_or_default();
+    }
+    let group_exists = !membership.path.is_empty() && usage::exists(host, &membership.path);
+    Ok(LookedUp { started: before.started, membership, group_exists, user })
+}
+
+/// What a process's environment says. May wait: reading it takes the lock of the process's memory map.
+fn read_environment(host: &Host, pid: u32) -> SlurmEnvironment {
+    let path = process_folder(host, pid).join("environ");
+    proc::read(&path, environ::MOST_BYTES as u64).map(|bytes| environ::said(&bytes)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -9,14 +9,15 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use procfs::process::{LimitValue, Process};
 
-use super::Context;
 use super::nvml::Pids;
+use super::{Context, lifetime, put_row};
 use exposition::http;
 use host::child::ChildSet;
-use model::catalog::schema::{KnownLabel, LabelSet, Metric};
+use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, HttpStatus, Node, Role};
-use model::clock::{Cadence, Mono};
+use model::clock::Mono;
 use model::sample::{Batch, Rows};
+use model::sync::lock;
 
 const EVERY: Duration = Duration::from_secs(5);
 
@@ -37,14 +38,8 @@ pub struct Sources {
 pub fn start(context: Context, sources: Sources) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("process", 256, move || {
         let every = EVERY.min(context.config.metrics.publish_interval * 5);
-        let mut cadence = Cadence::new(every, Duration::ZERO);
         let mut published = PublishedCpu::default();
-        while !context.stop.stopped() {
-            if cadence.take(Mono::now()) {
-                visit(&context, &sources, every, &mut published);
-            }
-            context.stop.wait_until(cadence.next());
-        }
+        context.every(every, || visit(&context, &sources, every, &mut published));
     })
 }
 
@@ -65,11 +60,9 @@ fn visit(context: &Context, sources: &Sources, every: Duration, published: &mut 
     }
     children(sources, &mut rows, published);
     http_server(&sources.http, &mut rows);
-    let lifetime = (every * 3).max(Duration::from_secs(3));
     let answered = !rows.is_empty();
-    context
-        .inbox
-        .batch(Batch { answered, ..Batch::of_node(CollectorName::Process, taken, Some(lifetime), rows) });
+    let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
+    context.inbox.batch(Batch { answered, ..batch });
 }
 
 /// The serving process.
@@ -81,17 +74,17 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
     let boot = procfs::boot_time_secs()?;
     let started = boot as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64;
     let fds = me.fd_count()? as f64;
-    put(rows, &m::process_cpu_seconds_total, (), cpu);
-    put(rows, &m::process_resident_memory_bytes, (), resident);
-    put(rows, &m::process_virtual_memory_bytes, (), stat.vsize as f64);
-    put(rows, &m::process_open_fds, (), fds);
+    put_row(rows, &Node {}, &m::process_cpu_seconds_total, (), cpu);
+    put_row(rows, &Node {}, &m::process_resident_memory_bytes, (), resident);
+    put_row(rows, &Node {}, &m::process_virtual_memory_bytes, (), stat.vsize as f64);
+    put_row(rows, &Node {}, &m::process_open_fds, (), fds);
     if let LimitValue::Value(most) = me.limits()?.max_open_files.soft_limit {
-        put(rows, &m::process_max_fds, (), most as f64);
+        put_row(rows, &Node {}, &m::process_max_fds, (), most as f64);
     }
-    put(rows, &m::process_threads, (), stat.num_threads as f64);
-    put(rows, &m::process_start_time_seconds, (), started);
-    put(rows, &m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
-    put(rows, &m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
+    put_row(rows, &Node {}, &m::process_threads, (), stat.num_threads as f64);
+    put_row(rows, &Node {}, &m::process_start_time_seconds, (), started);
+    put_row(rows, &Node {}, &m::gpu_exporter_cpu_seconds_total, (Role::Serve,), cpu);
+    put_row(rows, &Node {}, &m::gpu_exporter_resident_memory_bytes, (Role::Serve,), resident);
     Ok(())
 }
 
@@ -112,8 +105,9 @@ fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
         });
     match ended {
         Ok(ended) => {
+            let samplers = lock(&sources.samplers).clone();
             let ended = (ended - ended_canaries - ended_topology).max(0.0);
-            family(rows, Role::Sampler, &sources.samplers.get(), ended, &mut published.samplers);
+            family(rows, Role::Sampler, &samplers, ended, &mut published.samplers);
         }
         Err(error) => tracing::warn!(%error, "cannot read the CPU time of ended samplers"),
     }
@@ -132,24 +126,23 @@ fn family(rows: &mut Rows, role: Role, alive: &[i32], ended: f64, published: &mu
         resident += (stat.rss * procfs::page_size()) as f64;
     }
     *published = cpu.max(*published);
-    put(rows, &m::gpu_exporter_cpu_seconds_total, (role,), *published);
-    put(rows, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
+    put_row(rows, &Node {}, &m::gpu_exporter_cpu_seconds_total, (role,), *published);
+    put_row(rows, &Node {}, &m::gpu_exporter_resident_memory_bytes, (role,), resident);
 }
 
 /// The HTTP server.
 fn http_server(stats: &http::Stats, rows: &mut Rows) {
     for status in HttpStatus::ALL {
-        put(rows, &m::gpu_exporter_http_requests_total, (*status,), stats.answers(*status) as f64);
+        put_row(
+            rows,
+            &Node {},
+            &m::gpu_exporter_http_requests_total,
+            (*status,),
+            stats.answers(*status) as f64,
+        );
     }
-    put(rows, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
-    put(rows, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
-}
-
-/// Adds a number about the node. One outside its unit's limits, which no living process has, is no series.
-fn put<L: LabelSet>(rows: &mut Rows, metric: &Metric<Node, L>, labels: L, value: f64) {
-    if rows.of(&Node {}).put(metric, labels, value).is_err() {
-        tracing::warn!(metric = metric.def().name, value, "out of range");
-    }
+    put_row(rows, &Node {}, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
+    put_row(rows, &Node {}, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
 }
 
 fn cpu_seconds(stat: &procfs::process::Stat) -> f64 {

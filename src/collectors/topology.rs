@@ -1,25 +1,26 @@
 //! The machine around the GPUs: a process of its own looks, at start, when GPUs come or go, and at links and network
 //! devices now and then. What it finds is compared with the first look at this machine and with what is declared.
 
-mod declared;
-mod first_seen;
-
-use model::catalog::CollectorName;
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Context;
+use serde::{Deserialize, Serialize};
+
+use super::{Context, read_file};
 use crate::views::View;
-use first_seen::FirstSeen;
 use host::Host;
 use host::child::{ChildSet, Stderr};
+use host::state::{Document, Store};
 use ledger::inbox::LedgerEvent;
+use model::catalog::CollectorName;
 use model::clock::{Cadence, Mono};
-use model::sample::{Batch, Rows};
 use model::topology::{Topology, TopologyUpdate, compare};
+use settings::Config;
+use topology::ask::MachineAnswer;
 use topology::ask::{AskError, Asker};
 use topology::discover::Origin;
 
@@ -27,6 +28,8 @@ use topology::discover::Origin;
 const LOOK: Duration = Duration::from_secs(1);
 /// After so many looks at links without an answer, links count as unknown.
 const FAILURES: u32 = 3;
+/// Longest file with the topology that the machine should have.
+const MOST: usize = 8 << 20;
 
 /// Starts the collector.
 pub fn start(
@@ -34,10 +37,9 @@ pub fn start(
     gpus: View<BTreeSet<String>>,
     children: Arc<ChildSet>,
 ) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("topology".into()).spawn(move || {
+    host::thread::spawn("topology", 2048, move || {
         if !context.config.topology.enabled {
-            super::switched_off(&context, CollectorName::Topology, "topology.enabled");
-            return;
+            return context.switched_off(CollectorName::Topology, "topology.enabled");
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
         let mut watcher = TopologyCollector::new(&context, &children);
@@ -55,18 +57,12 @@ struct TopologyCollector<'a> {
     context: &'a Context,
     asker: Asker,
     first_seen: FirstSeen,
-    known: Option<KnownTopology>,
+    /// What was found.
+    known: Option<MachineAnswer>,
     /// GPUs at the last visit.
     present: BTreeSet<String>,
     failures: u32,
     unavailable: Option<String>,
-}
-
-/// What was found.
-struct KnownTopology {
-    topology: Topology,
-    /// Devices that a look at links sees.
-    devices: Vec<String>,
 }
 
 impl<'a> TopologyCollector<'a> {
@@ -92,7 +88,7 @@ impl<'a> TopologyCollector<'a> {
 
     fn visit(&mut self, present: BTreeSet<String>) {
         let gone = !present.is_superset(&self.present);
-        let complete = |known: &KnownTopology| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
+        let complete = |known: &MachineAnswer| present.iter().all(|gpu| known.topology.gpu(gpu).is_some());
         let complete = self.known.as_ref().is_some_and(|known| complete(known) || present == self.present);
         let looked = if complete && !gone { self.links() } else { self.all() };
         self.present = present;
@@ -114,12 +110,10 @@ impl<'a> TopologyCollector<'a> {
             if let Some(text) = &unavailable {
                 tracing::warn!("topology: {text}");
             }
-            self.context
-                .inbox
-                .event(LedgerEvent::CollectorUnavailable(CollectorName::Topology, unavailable.clone()));
+            self.context.unavailable(CollectorName::Topology, unavailable.clone());
             self.unavailable = unavailable;
         } else if unavailable.is_some() && self.known.is_none() {
-            self.context.inbox.event(LedgerEvent::CollectorUnavailable(CollectorName::Topology, unavailable));
+            self.context.unavailable(CollectorName::Topology, unavailable);
         }
     }
 
@@ -138,8 +132,7 @@ impl<'a> TopologyCollector<'a> {
     /// Looks at everything. If that fails, what was known stays.
     fn all(&mut self) -> Result<(), AskError> {
         let origin = Origin::Live(self.context.config.host.root.clone());
-        let all = self.asker.all(&origin, false, &self.context.stop)?;
-        self.known = Some(KnownTopology { topology: all.topology, devices: all.devices });
+        self.known = Some(self.asker.all(&origin, false, &self.context.stop)?);
         Ok(())
     }
 
@@ -147,17 +140,16 @@ impl<'a> TopologyCollector<'a> {
     fn publish(&mut self) -> Option<String> {
         let known = self.known.as_ref()?;
         let changed = compare::differences(self.first_seen.or_is(&known.topology), &known.topology);
-        let declared = declared::read(&self.context.config.topology.expected_file);
-        let against_declared = match &declared {
-            Ok(declared) => declared.as_ref().map(|declared| compare::differences(declared, &known.topology)),
-            Err(_) => None,
-        };
+        let declared = declared(&self.context.config.topology.expected_file);
+        let against_declared = declared.as_ref().ok().and_then(Option::as_ref);
+        let against_declared = against_declared.map(|it| compare::differences(it, &known.topology));
         self.send(TopologyUpdate {
             topology: Arc::new(known.topology.clone()),
             against_first_seen: Some(changed),
             against_declared,
         });
-        self.beat();
+        // The ledger knows the collector by its batches; the values go another way.
+        self.context.beat(CollectorName::Topology);
         declared.err()
     }
 
@@ -177,15 +169,137 @@ impl<'a> TopologyCollector<'a> {
     fn send(&self, update: TopologyUpdate) {
         self.context.inbox.event(LedgerEvent::Topology(update));
     }
+}
 
-    /// The ledger knows the collector by its batches; the values go another way.
-    fn beat(&self) {
-        self.context.inbox.batch(Batch::of_node(CollectorName::Topology, Mono::now(), None, Rows::default()));
+/// What `gpu-node-exporter topology --format json` prints and `/api/v1/topology` serves, or the topology in it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum DeclaredTopology {
+    Whole { topology: Topology },
+    Bare(Topology),
+}
+
+/// The topology that the machine should have, from a file. `None`: none is declared.
+fn declared(file: &Path) -> Result<Option<Topology>, String> {
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let said = |why: &dyn std::fmt::Display| format!("topology.expected_file {}: {why}", file.display());
+    let (_, bytes) = read_file(file, MOST).map_err(|error| said(&error))?;
+    if bytes.len() > MOST {
+        return Err(said(&format!("longer than {MOST} bytes")));
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(DeclaredTopology::Whole { topology } | DeclaredTopology::Bare(topology)) => Ok(Some(topology)),
+        Err(_) => Err(said(&"not a topology as `gpu-node-exporter topology --format json` prints it")),
     }
 }
 
-/// The machine by its own name: what was seen first of another one, whose disk this is, does not count.
-fn machine_id(host: &Host) -> String {
-    let text = std::fs::read_to_string(host.path("/etc/machine-id")).unwrap_or_default();
-    text.trim().chars().take(64).collect()
+/// The first topology seen on this machine, kept over restarts. After a wanted change of the machine an administrator
+/// removes the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedTopology {
+    /// `/etc/machine-id` of the machine; empty if it has none.
+    machine_id: String,
+    /// As it was when it was first seen.
+    topology: Topology,
+}
+
+impl Document for SavedTopology {
+    const KIND: &'static str = "topology";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = 4 << 20;
+}
+
+/// The first one seen, or the place for it.
+struct FirstSeen {
+    store: Store,
+    machine_id: String,
+    kept: Option<Topology>,
+}
+
+impl FirstSeen {
+    /// What was kept of this machine.
+    fn load(config: &Config) -> FirstSeen {
+        let store = Store::new(&config.state.dir);
+        // What was seen first of another machine, whose disk this is, does not count.
+        let machine_id = std::fs::read_to_string(Host::new(&config.host.root).path("/etc/machine-id"));
+        let machine_id = machine_id.unwrap_or_default().trim().chars().take(64).collect();
+        let kept = store.load::<SavedTopology>().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the topology that was seen first cannot be read");
+            None
+        });
+        let kept = kept.filter(|kept| kept.machine_id == machine_id).map(|kept| kept.topology);
+        FirstSeen { store, machine_id, kept }
+    }
+
+    /// The first one seen: this one, if there was none before, which is then kept.
+    fn or_is(&mut self, topology: &Topology) -> &Topology {
+        let FirstSeen { store, machine_id, kept } = self;
+        kept.get_or_insert_with(|| {
+            let fresh = SavedTopology { machine_id: machine_id.clone(), topology: topology.clone() };
+            if let Err(error) = store.save(&fresh) {
+                tracing::warn!(%error, "the topology that was seen first cannot be kept");
+            }
+            fresh.topology
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::topology::fixtures::machine;
+
+    fn config(dir: &std::path::Path) -> Config {
+        let mut config = Config::default();
+        config.state.dir = dir.join("state");
+        config.host.root = dir.join("root");
+        config
+    }
+
+    #[test]
+    fn the_first_is_kept_for_this_machine_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let (one, other) = (machine(&[("0-3", &["0-3"])]), machine(&[("0-7", &["0-7"])]));
+        assert_eq!(FirstSeen::load(&config).or_is(&one), &one);
+        assert_eq!(FirstSeen::load(&config).or_is(&other), &one, "after a restart");
+        std::fs::create_dir_all(config.host.root.join("etc")).unwrap();
+        std::fs::write(config.host.root.join("etc/machine-id"), "0123456789abcdef\n").unwrap();
+        assert_eq!(FirstSeen::load(&config).or_is(&other), &other, "the disk is in another machine");
+        assert_eq!(FirstSeen::load(&config).or_is(&one), &other);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_to_costs_the_memory_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(dir.path());
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        config.state.dir = dir.path().join("file/state");
+        let one = machine(&[("0-3", &["0-3"])]);
+        assert_eq!(FirstSeen::load(&config).or_is(&one), &one);
+    }
+
+    #[test]
+    fn both_forms_are_read_and_other_files_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("declared.json");
+        assert_eq!(declared(Path::new("")), Ok(None));
+        assert!(declared(&file).unwrap_err().contains("declared.json"));
+        let machine = machine(&[("0-3", &["0-3"])]);
+        let bare = serde_json::to_value(&machine).unwrap();
+        for text in [bare.to_string(), serde_json::json!({"gpus": [], "topology": bare}).to_string()] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(declared(&file), Ok(Some(machine.clone())));
+        }
+        for text in ["", "{}", "[1]", "\u{0}"] {
+            std::fs::write(&file, text).unwrap();
+            assert!(declared(&file).unwrap_err().contains("not a topology"), "{text}");
+        }
+        let pipe = dir.path().join("pipe.json");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(declared(&pipe).unwrap_err().contains("is no file"), "no reader waits for a writer");
+        assert!(declared(dir.path()).unwrap_err().contains("is no file"));
+    }
 }

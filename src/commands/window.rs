@@ -10,9 +10,8 @@ use model::text;
 use model::window::Window;
 use settings::Config;
 
-use crate::collectors::windows::file::{self, Plan};
-use crate::collectors::windows::store::{WindowRequest, WindowStore};
-use crate::collectors::windows::timestamp;
+use crate::collectors::windows::file;
+use crate::collectors::windows::store::WindowStore;
 
 /// Shown at the end of `gpu-node-exporter window --help`.
 pub const AFTER_HELP: &str = "\
@@ -66,7 +65,7 @@ pub struct Start {
     name: Option<String>,
     /// `maintenance` mutes alerts of planned work and pauses the canary; `training` mutes tickets about
     /// high utilization and memory only
-    #[arg(long, default_value = "maintenance", value_parser = kind)]
+    #[arg(long, default_value = "maintenance", value_parser = file::kind_of)]
     kind: WindowKind,
     /// Reason in a few words, for readers of the status page
     #[arg(long)]
@@ -75,7 +74,7 @@ pub struct Start {
     #[arg(long = "for", value_name = "TIME", value_parser = file::length_of)]
     lasts: f64,
     /// Start, with the offset from UTC, such as `2026-11-22T08:00:00Z` or `...+01:00` [default: now]
-    #[arg(long, value_name = "WHEN", value_parser = timestamp::read)]
+    #[arg(long, value_name = "WHEN", value_parser = file::timestamp)]
     at: Option<f64>,
 }
 
@@ -89,11 +88,6 @@ pub struct End {
     /// Every window that is open or to come
     #[arg(long)]
     all: bool,
-}
-
-fn kind(text: &str) -> Result<WindowKind, String> {
-    let known: Vec<&str> = WindowKind::ALL.iter().map(|kind| kind.known()).collect();
-    file::kind_of(text).ok_or_else(|| format!("must be one of: {}", known.join(", ")))
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -127,15 +121,15 @@ pub fn run(config: &Config, command: &Ask) -> Result<String, String> {
 }
 
 impl Start {
-    fn request(&self, now: f64) -> Result<WindowRequest, String> {
+    fn request(&self, now: f64) -> Result<Window, String> {
         // In whole seconds, as in the file.
         let start = self.at.unwrap_or(now).floor();
         let end = start + self.lasts.ceil();
         if !(end.is_finite() && end > start && start >= 0.0) {
             return Err("it must begin after 1970 and last some time; look at --at and --for".into());
         }
-        let plan = Plan { kind: self.kind, reason: text::clean(&self.reason, file::MAX_REASON), start, end };
-        Ok(WindowRequest { name: self.name.clone(), plan })
+        let (name, reason) = (self.name.clone(), text::clean(&self.reason, file::MAX_REASON));
+        Ok(Window { name: name.unwrap_or_default(), kind: self.kind, reason, start, end, cut: false })
     }
 }
 
@@ -221,6 +215,6 @@ mod tests {
         }
         let start =
             Start { name: None, kind: WindowKind::Training, reason: "a\nb".into(), lasts: 60.0, at: None };
-        assert_eq!(start.request(1e9).unwrap().plan.reason, "a b");
+        assert_eq!(start.request(1e9).unwrap().reason, "a b");
     }
 }

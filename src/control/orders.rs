@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::fetch;
 use crate::collectors::canary::state::{CanaryCell, CanaryStatus};
 use crate::collectors::nvml::switch::{DriverStatus, Holder, Switch, Use};
+use crate::views::canary::CanaryFacts;
 use canary::interlock::gpu_holder;
 use exposition::response_cache::SnapshotCell;
 use host::stop::Stop;
@@ -49,7 +50,7 @@ pub fn canary(
     switch: &Switch,
     board: &SnapshotCell,
 ) -> Result<Bytes, String> {
-    json(&canary.status(config, switch.is_released(), &board.current()))
+    json(&canary.status(config, switch.is_released(), &CanaryFacts::of(&board.current())))
 }
 
 /// Whether a request is the one that [`canary`] answers.

@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-mod file;
 mod key;
 mod load;
 pub mod mig_layout;

@@ -72,19 +72,24 @@ impl DeclaredLayout {
     }
 
     /// The layout of this name in the text of a file; the only layout for an empty name.
-    fn parse(text: &str, name: &str) -> Result<DeclaredLayout, Error> {
-        let mut layouts = layouts(text).map_err(Error::File)?;
+    /// The error is the setting that is wrong, and why.
+    fn parse(text: &str, name: &str) -> Result<DeclaredLayout, (&'static str, String)> {
+        let file_error = |why: String| {
+            let next = "correct the file; its format is that of nvidia-mig-parted";
+            ("mig.layout_file", format!("{why}; {next}"))
+        };
+        let mut layouts = layouts(text).map_err(file_error)?;
         let names: Vec<String> = layouts.keys().cloned().collect();
         match (name, names.as_slice()) {
-            (_, []) => Err(Error::File("mig-configs is empty".into())),
+            (_, []) => Err(file_error("mig-configs is empty".into())),
             ("", [only]) => Ok(layouts.remove(only).unwrap_or_default()),
-            ("", _) => Err(Error::Name(format!("several layouts; choose one of {}", names.join(", ")))),
+            ("", _) => Err(("mig.layout", format!("several layouts; choose one of {}", names.join(", ")))),
             (name, _) => layouts.remove(name).ok_or_else(|| {
                 let next = match nearest(name, names.iter().map(String::as_str)) {
                     Some(nearest) => format!("did you mean {nearest:?}?"),
                     None => format!("choose one of {}", names.join(", ")),
                 };
-                Error::Name(format!("no layout {name:?}; {next}"))
+                ("mig.layout", format!("no layout {name:?}; {next}"))
             }),
         }
     }
@@ -124,21 +129,9 @@ impl Loaded {
             let next = "correct the path, or set \"\" for no declared layout";
             error("mig.layout_file", format!("cannot read {file}: {e}; {next}"))
         })?;
-        DeclaredLayout::parse(&text, &mig.layout).map(Some).map_err(|why| match why {
-            Error::File(why) => {
-                let next = "correct the file; its format is that of nvidia-mig-parted";
-                error("mig.layout_file", format!("{file}: {why}; {next}"))
-            }
-            Error::Name(why) => error("mig.layout", format!("{file}: {why}")),
-        })
+        let layout = DeclaredLayout::parse(&text, &mig.layout);
+        layout.map(Some).map_err(|(key, why)| error(key, format!("{file}: {why}")))
     }
-}
-
-/// Which of the two settings is wrong, and why.
-#[derive(Debug, PartialEq)]
-enum Error {
-    File(String),
-    Name(String),
 }
 
 #[derive(Deserialize)]
@@ -232,10 +225,8 @@ fn is_profile(text: &str) -> bool {
         let digits = text.strip_suffix(unit);
         digits.is_some_and(|d: &str| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
     };
-    let (shape, engines) = match text.find(['+', '-']) {
-        Some(at) => (&text[..at], Some(&text[at + 1..])),
-        None => (text, None),
-    };
+    let split = text.split_once(['+', '-']);
+    let (shape, engines) = split.map_or((text, None), |(shape, engines)| (shape, Some(engines)));
     let is_suffix =
         |e: &str| !e.is_empty() && e.bytes().all(|b| b.is_ascii_alphanumeric() || b".,".contains(&b));
     let parts: Vec<&str> = shape.split('.').collect();
@@ -291,9 +282,7 @@ mig-configs:
     }
 
     fn wrong(text: &str, name: &str) -> String {
-        match DeclaredLayout::parse(text, name).unwrap_err() {
-            Error::File(what) | Error::Name(what) => what,
-        }
+        DeclaredLayout::parse(text, name).unwrap_err().1
     }
 
     fn profiles(list: &[(&str, u32)]) -> Profiles {

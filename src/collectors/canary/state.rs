@@ -2,24 +2,22 @@
 //! Not locked while a run is made.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::watch::ActivityWatch;
+use crate::views::canary::CanaryFacts;
 use attribution::pods::Pods;
 use canary::gate::{self, Claimed, Condition, GateFacts, Since, claims, slurm};
 use canary::interlock;
 use canary::schedule::{CanarySchedule, ScheduleSettings};
 use host::Host;
 use model::canary::{Outcome, Place};
-use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CanaryMode, CanaryStep, CollectorName, Gpu, MetricId};
+use model::catalog::{self as m, CanaryMode, CanaryStep, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
-
-use model::snapshot::Snapshot;
-use model::window;
+use model::sync::lock;
 use settings::Config;
 
 /// Values of this age count as fresh, however short the intervals are.
@@ -101,7 +99,7 @@ pub struct PlaceStatus {
 impl CanaryCell {
     /// Sets the first state.
     pub fn open(&self, settings: ScheduleSettings, seed: u64, off: HashSet<MetricId>, pods: Arc<Pods>) {
-        *self.lock() = Some(CanaryState {
+        *lock(&self.0) = Some(CanaryState {
             schedule: CanarySchedule::new(settings, seed),
             watch: ActivityWatch::default(),
             devices: BTreeMap::new(),
@@ -114,24 +112,31 @@ impl CanaryCell {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<CanaryState>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Works with the state; `None` before it was opened.
     pub fn with<T>(&self, work: impl FnOnce(&mut CanaryState) -> T) -> Option<T> {
-        self.lock().as_mut().map(work)
+        lock(&self.0).as_mut().map(work)
     }
 
     /// The answer to `canary status`.
-    pub fn status(&self, config: &Config, released: bool, snapshot: &Snapshot) -> CanaryStatus {
+    pub fn status(&self, config: &Config, released: bool, published: &CanaryFacts) -> CanaryStatus {
         let now = Mono::now();
         let mode = config.canary.mode;
         let status = self.with(|state| {
+            let place = |place: &Place| {
+                let mut facts = state.facts(config, released, published, place, now);
+                if !state.interlocked {
+                    facts.interlock = interlock::free(&config.canary.lock_file).err();
+                }
+                PlaceStatus {
+                    place: place.clone(),
+                    conditions: gate::conditions(&facts, config.canary.idle_for),
+                    last: state.last.get(place).cloned(),
+                }
+            };
             let gpus = state.devices.iter().map(|(gpu, places)| GpuStatus {
                 gpu: gpu.clone(),
                 next_due: state.schedule.next_due(gpu).map(|due| unix(due, now)),
-                places: places.iter().map(|place| state.place(config, released, snapshot, place)).collect(),
+                places: places.iter().map(place).collect(),
             });
             CanaryStatus {
                 mode,
@@ -145,33 +150,17 @@ impl CanaryCell {
 }
 
 impl CanaryState {
-    fn place(&self, config: &Config, released: bool, snapshot: &Snapshot, place: &Place) -> PlaceStatus {
-        let now = Mono::now();
-        let mut facts = self.facts(config, released, snapshot, place, now);
-        if !self.interlocked {
-            facts.interlock = interlock::free(&config.canary.lock_file).err();
-        }
-        PlaceStatus {
-            place: place.clone(),
-            conditions: gate::conditions(&facts, config.canary.idle_for),
-            last: self.last.get(place).cloned(),
-        }
-    }
-
     /// What the gate goes by; the interlock is left out, because looking at it means to hold it for a moment.
     pub fn facts(
         &self,
         config: &Config,
         released: bool,
-        snapshot: &Snapshot,
+        published: &CanaryFacts,
         place: &Place,
         now: Mono,
     ) -> GateFacts {
         let fresh_for = config.sampler.slow_interval * 2 + config.metrics.publish_interval * 2;
-        let fresh_for = fresh_for.max(FRESH);
-        let mut facts = GateFacts::read(snapshot, place, fresh_for);
-        // What is published has aged since.
-        facts.age = facts.age.map(|age| age + now.since(snapshot.taken));
+        let mut facts = published.gate(place, fresh_for.max(FRESH), now);
         self.watch.complete(&mut facts, place, now);
         facts.released = released;
         // By UUID: an index may pass on to another GPU while a process hangs.
@@ -181,8 +170,8 @@ impl CanaryState {
         };
         facts.child = self.left.iter().find(on).map(|left| left.pid);
         facts.duty_wait = self.schedule.budget_wait(&place.gpu, now);
-        facts.maintenance = maintenance(snapshot);
-        facts.pod = self.pod(snapshot, place);
+        facts.maintenance = published.maintenance();
+        facts.pod = self.pod(published, place);
         facts.job = slurm::claimed(&Host::new(&config.host.root));
         if self.off.contains(&m::gpu_xid_last_event_timestamp_seconds.id()) {
             let why = "gpu_xid_last_event_timestamp_seconds is switched off";
@@ -192,46 +181,13 @@ impl CanaryState {
     }
 
     /// Whether a pod was given the place.
-    pub fn pod(&self, snapshot: &Snapshot, place: &Place) -> Claimed {
-        let (standing, claims) = (self.pods.status(), self.pods.claims());
-        claims::by_pod(&standing, &claims, place, minor(snapshot, &place.gpu))
+    pub fn pod(&self, published: &CanaryFacts, place: &Place) -> Claimed {
+        claims::by_pod(&self.pods.status(), &self.pods.claims(), place, published.minor_number(&place.gpu))
     }
-}
-
-/// Why maintenance keeps the canary away, if so: an open window; also until the windows were read.
-pub fn maintenance(snapshot: &Snapshot) -> Option<String> {
-    window::maintenance(&snapshot.windows, unix_seconds()).or_else(|| {
-        let name = CollectorName::Windows.known();
-        let unknown = snapshot.collectors.iter().any(|view| view.name == name && view.age.is_none());
-        unknown.then(|| "it is not known yet which windows of planned work are open".into())
-    })
-}
-
-/// The minor number of a GPU's device file.
-fn minor(snapshot: &Snapshot, gpu: &Gpu) -> Option<u32> {
-    snapshot.info(&m::gpu_info, gpu, "minor_number")?.parse().ok()
 }
 
 /// A moment in seconds since 1970.
 pub fn unix(moment: Mono, now: Mono) -> f64 {
     let distance = moment.since(now).as_secs_f64() - now.since(moment).as_secs_f64();
     unix_seconds() + distance
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use model::snapshot::CollectorView;
-
-    #[test]
-    fn until_the_windows_were_read_one_may_be_open() {
-        let refused = |age: Option<Duration>| {
-            let name = CollectorName::Windows.known();
-            let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
-            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::default() };
-            maintenance(&snapshot)
-        };
-        assert!(refused(None).unwrap().contains("not known yet"));
-        assert_eq!(refused(Some(Duration::from_secs(3600))), None, "the last reading counts");
-    }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CanaryCollector, PlacedChild, places, state};
+use super::state::LeftProcess;
+use super::{CanaryCollector, PlacedChild};
 use canary::gate::{self, Allows, Claimed};
 use canary::interlock;
 use canary::judge::judge;
@@ -12,17 +13,14 @@ use canary::runner::{self, RunObserver, RunSettings, RunTarget};
 use host::child::Stderr;
 use model::canary::{CanaryEvent, Outcome, Place};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CanarySkip, CanaryVerdict, Gpu};
+use model::catalog::{CanarySkip, CanaryVerdict, Gpu};
 use model::clock::{Mono, unix_seconds};
-use model::snapshot::{DriverState, GpuState};
 
 impl CanaryCollector {
     /// Makes a run there, with `peer` at the other end of copies between two GPUs, and publishes its outcome.
     pub(super) fn visit(&mut self, place: &Place, peer: Option<Place>) {
         let config = Arc::clone(&self.context.config);
-        let snapshot = self.context.board.current();
-        let pci = snapshot.info(&m::gpu_info, &place.gpu, "pci_address").filter(|pci| !pci.is_empty());
-        let Some(pci_address) = pci.map(str::to_owned) else {
+        let Some(pci_address) = self.parts.facts.current().pci_address(&place.gpu) else {
             return self.put_off(place, CanarySkip::Unread, "nothing is known of the GPU");
         };
         let seed = self.rng.number();
@@ -39,7 +37,7 @@ impl CanaryCollector {
             self.interlock = None;
             return self.put_off(place, CanarySkip::ChildAlive, &text);
         }
-        if !self.context.switch.begin_canary() {
+        if !self.parts.switch.begin_canary() {
             self.interlock = None;
             return self.put_off(place, CanarySkip::Released, "");
         }
@@ -47,7 +45,7 @@ impl CanaryCollector {
         if peer.is_some() {
             self.last_peer.clone_from(&peer);
         }
-        self.cell.with(|state| state.schedule.began(Mono::now(), place));
+        self.parts.canary.with(|state| state.schedule.began(Mono::now(), place));
         self.tell(CanaryEvent::Began(place.clone()));
         self.occupy(peer.as_ref(), true);
         let settings = RunSettings {
@@ -60,7 +58,7 @@ impl CanaryCollector {
             linger: Duration::ZERO,
             yields: true,
             stderr: Stderr::Inherit,
-            children: Arc::clone(&self.context.canary_children),
+            children: Arc::clone(&self.parts.canary_children),
         };
         let (run, child) =
             runner::run(&settings, &target, &mut VisitObserver { collector: self, place, pid: None });
@@ -74,8 +72,10 @@ impl CanaryCollector {
             self.tell(CanaryEvent::Hung(place.clone(), None));
         }
         self.occupy(peer.as_ref(), false);
-        let left = child.map(|child| PlacedChild { place: place.clone(), peer, child, reported: None });
-        self.left.extend(left);
+        self.left.extend(child.map(|child| {
+            let reported = LeftProcess { place: place.clone(), peer, pid: child.pid(), hangs: None };
+            PlacedChild { reported, child }
+        }));
         self.tend(None);
     }
 
@@ -87,7 +87,7 @@ impl CanaryCollector {
     }
 
     fn put_off(&self, place: &Place, reason: CanarySkip, text: &str) {
-        let counts = self.cell.with(|state| state.schedule.refused(Mono::now(), &place.gpu, reason));
+        let counts = self.parts.canary.with(|state| state.schedule.refused(Mono::now(), &place.gpu, reason));
         if counts == Some(true) {
             self.refused(place, reason, text);
         }
@@ -98,26 +98,21 @@ impl CanaryCollector {
         if self.context.stop.stopped() {
             return Some("the daemon ends".into());
         }
-        if self.context.switch.is_released() {
+        if self.parts.switch.is_released() {
             return Some("the driver is to be released".into());
         }
-        let snapshot = self.context.board.current();
-        if let Some(text) = state::maintenance(&snapshot) {
+        let published = self.parts.facts.current();
+        if let Some(text) = published.maintenance() {
             return Some(format!("maintenance: {text}"));
         }
-        if let Some(Claimed::By(claimant)) = self.cell.with(|state| state.pod(&snapshot, place)) {
+        if let Some(Claimed::By(claimant)) = self.parts.canary.with(|state| state.pod(&published, place)) {
             return Some(format!("the GPU is given to {claimant}"));
         }
-        if snapshot.driver != DriverState::Up {
-            return Some("the driver is away or stuck".into());
+        if let Some(text) = published.no_answer(&place.gpu) {
+            return Some(text);
         }
-        match snapshot.gpus.iter().find(|view| view.gpu == place.gpu).map(|view| &view.state) {
-            Some(GpuState::Up) => {}
-            Some(GpuState::Stuck { call, .. }) => return Some(format!("{call} on the GPU does not return")),
-            _ => return Some("the GPU does not answer any more".into()),
-        }
-        let known = self.cell.with(|state| state.devices.clone()).unwrap_or_default();
-        let there = places::of(&snapshot, &known).get(&place.gpu).is_some_and(|of| of.contains(place));
+        let known = self.parts.canary.with(|state| state.devices.clone()).unwrap_or_default();
+        let there = published.places(&known).get(&place.gpu).is_some_and(|of| of.contains(place));
         (!there).then(|| "MIG layout changed".into())
     }
 
@@ -126,9 +121,10 @@ impl CanaryCollector {
         if self.why_end(place).is_some() {
             return false;
         }
-        let snapshot = self.context.board.current();
+        let published = self.parts.facts.current();
         let config = &self.context.config;
-        let facts = self.cell.with(|state| state.facts(config, false, &snapshot, place, Mono::now()));
+        let facts =
+            self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
         // The first try itself has left these behind in the values.
         let ours = |allows: &Allows| {
             use CanarySkip::{Busy, Memory, RecentXid};
@@ -151,7 +147,7 @@ impl CanaryCollector {
         let outcome = judgement.outcome;
         say(&outcome, &run.end);
         let now = Mono::now();
-        self.cell.with(|state| {
+        self.parts.canary.with(|state| {
             state.schedule.ended(now, &outcome);
             let gone = |gpu: &Gpu| !state.devices.contains_key(gpu);
             state.last.retain(|place, _| !gone(&place.gpu));
@@ -191,7 +187,7 @@ impl RunObserver for VisitObserver<'_> {
 
     fn may_retry(&mut self) -> bool {
         self.collector.count(None);
-        self.collector.still_free(self.place) && self.collector.context.switch.begin_canary()
+        self.collector.still_free(self.place) && self.collector.parts.switch.begin_canary()
     }
 }
 

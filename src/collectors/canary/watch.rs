@@ -4,13 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use crate::views::canary::CanaryFacts;
 use canary::gate::Since;
 use canary::gate::facts::{GateFacts, GateValue};
 use model::canary::Place;
-use model::catalog::schema::Metric;
 use model::catalog::{self as m, Gpu};
-use model::clock::Mono;
-use model::snapshot::{GpuState, Snapshot};
+use model::clock::{Mono, nanos};
 
 /// What was seen.
 #[derive(Debug, Default)]
@@ -45,23 +44,16 @@ struct PublishedMoment {
 
 impl PublishedMoment {
     /// What the newest published value says, after what was known.
-    fn next(
-        known: Option<PublishedMoment>,
-        reading: Option<f64>,
-        snapshot: &Snapshot,
-        now: Mono,
-    ) -> Option<PublishedMoment> {
-        let Some(unix_seconds) = reading else { return known };
-        match known {
-            Some(known) if known.unix_seconds == unix_seconds => Some(known),
-            // It has moved since the last look, whatever the wall clock says of it.
-            Some(_) => Some(PublishedMoment { unix_seconds, at: now }),
-            None => {
-                let age =
-                    Duration::try_from_secs_f64(snapshot.unix_seconds - unix_seconds).unwrap_or_default();
-                let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-                Some(PublishedMoment { unix_seconds, at: Mono(now.0.saturating_sub(nanos)) })
+    fn next(known: Option<Self>, published: Option<(f64, Duration)>, now: Mono) -> Option<Self> {
+        match (known, published) {
+            (None, Some((unix_seconds, age))) => {
+                Some(PublishedMoment { unix_seconds, at: Mono(now.0.saturating_sub(nanos(age))) })
             }
+            // It has moved since the last look, whatever the wall clock says of it.
+            (Some(known), Some((unix_seconds, _))) if known.unix_seconds != unix_seconds => {
+                Some(PublishedMoment { unix_seconds, at: now })
+            }
+            (known, _) => known,
         }
     }
 }
@@ -70,7 +62,7 @@ impl ActivityWatch {
     /// Takes in what is published. Gives of each place whether it is at work, where that is known.
     pub fn look(
         &mut self,
-        snapshot: &Snapshot,
+        published: &CanaryFacts,
         devices: &BTreeMap<Gpu, Vec<Place>>,
         now: Mono,
     ) -> Vec<(Place, bool)> {
@@ -78,20 +70,15 @@ impl ActivityWatch {
         self.places.retain(|place, _| devices.get(&place.gpu).is_some_and(|of| of.contains(place)));
         let mut working = Vec::new();
         for (gpu, places) in devices {
-            let up = snapshot.gpus.iter().any(|view| view.gpu == *gpu && view.state == GpuState::Up);
+            let up = published.is_up(gpu);
             let seen = self.gpus.entry(gpu.clone()).or_default();
             seen.up = if up { seen.up.or(Some(now)) } else { None };
-            let reading = |metric: &Metric<Gpu, ()>| snapshot.number(metric, gpu, ());
-            seen.busy =
-                PublishedMoment::next(seen.busy, reading(&m::gpu_last_busy_timestamp_seconds), snapshot, now);
-            seen.xid = PublishedMoment::next(
-                seen.xid,
-                reading(&m::gpu_xid_last_event_timestamp_seconds),
-                snapshot,
-                now,
-            );
+            let busy = published.timestamp(&m::gpu_last_busy_timestamp_seconds, gpu);
+            seen.busy = PublishedMoment::next(seen.busy, busy, now);
+            let xid = published.timestamp(&m::gpu_xid_last_event_timestamp_seconds, gpu);
+            seen.xid = PublishedMoment::next(seen.xid, xid, now);
             for place in places {
-                let facts = GateFacts::read(snapshot, place, Duration::ZERO);
+                let facts = published.gate(place, Duration::ZERO, now);
                 let quiet = self.places.entry(place.clone()).or_default();
                 let used = facts.memory.map(|memory| memory.used);
                 quiet.least = [quiet.least, used].into_iter().flatten().reduce(f64::min);
@@ -135,7 +122,7 @@ impl ActivityWatch {
 mod tests {
     use super::*;
     use model::catalog::schema::Entity;
-    use model::snapshot::{DriverState, Family, GpuView, Series, SubjectText, Value};
+    use model::snapshot::{DriverState, Family, GpuState, GpuView, Series, Snapshot, SubjectText, Value};
     use std::sync::Arc;
 
     fn gpu() -> Gpu {
@@ -170,34 +157,35 @@ mod tests {
         Snapshot { unix_seconds, families, driver: DriverState::Up, gpus: vec![view], ..Snapshot::default() }
     }
 
-    fn idle_after(looks: &[(u64, Snapshot)]) -> u64 {
+    fn idle_after<const N: usize>(looks: [(u64, Snapshot); N]) -> u64 {
         let mut watch = ActivityWatch::default();
         let devices = [(gpu(), vec![place()])].into();
         let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        let last = at(looks[N - 1].0);
         for (seconds, snapshot) in looks {
-            watch.look(snapshot, &devices, at(*seconds));
+            watch.look(&CanaryFacts::of(&Arc::new(snapshot)), &devices, at(seconds));
         }
-        watch.idle(&place(), at(looks.last().unwrap().0)).as_secs()
+        watch.idle(&place(), last).as_secs()
     }
 
     #[test]
     fn a_gpu_is_idle_since_it_is_watched_or_since_it_was_busy() {
         let free = |unix| snapshot(unix, true, 0.0, None);
-        assert_eq!(idle_after(&[(1000, free(1.0)), (1010, free(11.0))]), 10);
+        assert_eq!(idle_after([(1000, free(1.0)), (1010, free(11.0))]), 10);
         let busy = |unix, busy| snapshot(unix, true, 0.0, Some(busy));
-        assert_eq!(idle_after(&[(1000, busy(500.0, 100.0)), (1010, busy(510.0, 100.0))]), 10, "not watched");
+        assert_eq!(idle_after([(1000, busy(500.0, 100.0)), (1010, busy(510.0, 100.0))]), 10, "not watched");
         let moved = [(1000, busy(500.0, 100.0)), (1010, busy(510.0, 507.0)), (1015, busy(515.0, 507.0))];
-        assert_eq!(idle_after(&moved), 5);
+        assert_eq!(idle_after(moved), 5);
         // The wall clock was set back by a day.
         let set = [(1000, busy(9e4, 8.9e4)), (1010, busy(3.6e3, 3.59e3)), (1020, busy(3.61e3, 3.59e3))];
-        assert_eq!(idle_after(&set), 10);
+        assert_eq!(idle_after(set), 10);
     }
 
     #[test]
     fn processes_and_silence_of_the_gpu_restart_the_count() {
         let look = |seconds, up, processes| (seconds, snapshot(0.0, up, processes, None));
-        assert_eq!(idle_after(&[look(10, true, 0.0), look(20, true, 1.0), look(30, true, 0.0)]), 0);
-        assert_eq!(idle_after(&[look(10, true, 0.0), look(20, false, 0.0), look(32, true, 0.0)]), 0);
-        assert_eq!(idle_after(&[look(10, true, 1.0)]), 0);
+        assert_eq!(idle_after([look(10, true, 0.0), look(20, true, 1.0), look(30, true, 0.0)]), 0);
+        assert_eq!(idle_after([look(10, true, 0.0), look(20, false, 0.0), look(32, true, 0.0)]), 0);
+        assert_eq!(idle_after([look(10, true, 1.0)]), 0);
     }
 }

@@ -1,13 +1,12 @@
-//! The open counters of one scope, the machine or a control group: groups on each CPU, opened and read.
+//! The open counters of one scope, the machine or a control group: groups on each CPU, opened and read; and the
+//! arithmetic from two readings to what is added.
 
 use std::collections::BTreeMap;
 
 use nix::errno::Errno;
 
 use super::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
-use super::multiplex::{Counted, between};
 use model::catalog::PerfEvent;
-use model::cpus::CpuSet;
 
 /// Most hardware events in a group. A group gets its turn only when all its counters are free at once. The CPU has at
 /// least four, of which the watchdog for hard lockups may hold one; cycles and instructions mostly have their own.
@@ -16,106 +15,75 @@ const MOST_TOGETHER: usize = 4;
 /// What became of each event on one CPU.
 pub type Outcomes = BTreeMap<PerfEvent, Result<(), Refusal>>;
 
-/// The open counters of one scope.
-#[derive(Debug)]
-pub struct CounterSet<G> {
-    cpus: BTreeMap<u32, Vec<Open<G>>>,
-}
+/// The open counters of one scope, by CPU. What is dropped is closed.
+pub type CounterSet<G> = BTreeMap<u32, Vec<Open<G>>>;
 
+/// An open group.
 #[derive(Debug)]
-struct Open<G> {
+pub struct Open<G> {
     group: G,
     events: Vec<PerfEvent>,
     last: GroupReading,
 }
 
-impl<G> Default for CounterSet<G> {
-    fn default() -> Self {
-        CounterSet { cpus: BTreeMap::new() }
+/// Opens these events on one CPU and starts them; what was open there is closed. Events of the kernel's own go
+/// into one group, which never shares counters; those of the hardware into groups that fit.
+pub fn open<K: CounterBackend>(
+    counters: &mut CounterSet<K::Group>,
+    kernel: &K,
+    place: CounterScope<'_>,
+    events: &[PerfEvent],
+) -> Outcomes {
+    counters.remove(&place.cpu);
+    let mut outcomes = Outcomes::new();
+    let mut groups: Vec<Open<K::Group>> = Vec::new();
+    for (of_kernel, most) in [(true, usize::MAX), (false, MOST_TOGETHER)] {
+        let first = groups.len();
+        for event in events.iter().copied().filter(|event| is_software(*event) == of_kernel) {
+            let outcome = add(kernel, place, event, most, &mut groups, first);
+            outcomes.insert(event, outcome);
+        }
     }
+    groups.retain_mut(|open| {
+        let started = open.group.start();
+        if let Err(refusal) = started {
+            outcomes.extend(open.events.iter().map(|event| (*event, Err(refusal))));
+        }
+        started.is_ok()
+    });
+    if !groups.is_empty() {
+        counters.insert(place.cpu, groups);
+    }
+    outcomes
 }
 
-impl<G: CounterGroup> CounterSet<G> {
-    /// Opens these events on one CPU and starts them; what was open there is closed. Events of the kernel's own go
-    /// into one group, which never shares counters; those of the hardware into groups that fit.
-    pub fn open<K: CounterBackend<Group = G>>(
-        &mut self,
-        kernel: &K,
-        place: CounterScope<'_>,
-        events: &[PerfEvent],
-    ) -> Outcomes {
-        self.cpus.remove(&place.cpu);
-        let mut outcomes = Outcomes::new();
-        let mut groups: Vec<Open<G>> = Vec::new();
-        for (of_kernel, most) in [(true, usize::MAX), (false, MOST_TOGETHER)] {
-            let first = groups.len();
-            for event in events.iter().copied().filter(|event| is_software(*event) == of_kernel) {
-                let outcome = add(kernel, place, event, most, &mut groups, first);
-                outcomes.insert(event, outcome);
-            }
+/// Number of open counters, each with its file descriptor.
+pub fn open_counters<G>(counters: &CounterSet<G>) -> usize {
+    counters.values().flatten().map(|open| open.events.len()).sum()
+}
+
+/// Reads every group once and adds what was counted since the last time. `timed`: time goes on for each group, as it
+/// does for those of the machine; one whose time does not advance was taken apart (its CPU was off for a moment). CPUs
+/// with such or unreadable groups are closed.
+pub fn read<G: CounterGroup>(
+    counters: &mut CounterSet<G>,
+    timed: bool,
+    mut add: impl FnMut(u32, &[PerfEvent], &Counted),
+) {
+    counters.retain(|cpu, groups| {
+        let mut alive = true;
+        for open in groups {
+            let Ok(now) = open.group.read() else {
+                alive = false;
+                continue;
+            };
+            let counted = between(&open.last, &now);
+            alive &= !timed || counted.enabled > 0;
+            add(*cpu, &open.events, &counted);
+            open.last = now;
         }
-        groups.retain_mut(|open| {
-            let started = open.group.start();
-            if let Err(refusal) = started {
-                outcomes.extend(open.events.iter().map(|event| (*event, Err(refusal))));
-            }
-            started.is_ok()
-        });
-        if !groups.is_empty() {
-            self.cpus.insert(place.cpu, groups);
-        }
-        outcomes
-    }
-
-    /// Closes what is open on other CPUs.
-    pub fn keep(&mut self, cpus: &CpuSet) {
-        self.cpus.retain(|cpu, _| cpus.contains(*cpu));
-    }
-
-    /// Closes everything.
-    pub fn close(&mut self) {
-        self.cpus.clear();
-    }
-
-    /// Whether something is open on this CPU.
-    pub fn has(&self, cpu: u32) -> bool {
-        self.cpus.contains_key(&cpu)
-    }
-
-    /// Open counters, each with its file descriptor.
-    pub fn len(&self) -> usize {
-        self.cpus.values().flatten().map(|open| open.events.len()).sum()
-    }
-
-    /// Whether none is open.
-    pub fn is_empty(&self) -> bool {
-        self.cpus.is_empty()
-    }
-
-    /// Reads every group once and adds what was counted since the last time. `timed`: time goes on for each group,
-    /// as it does for those of the machine; one whose time does not advance was taken apart (its CPU was off for a moment).
-    /// Gives the CPUs with such or unreadable groups, which are closed.
-    pub fn read(&mut self, timed: bool, mut add: impl FnMut(u32, &[PerfEvent], &Counted)) -> CpuSet {
-        let mut dead = Vec::new();
-        for (cpu, groups) in &mut self.cpus {
-            for open in groups {
-                let Ok(now) = open.group.read() else {
-                    dead.push(*cpu);
-                    continue;
-                };
-                let counted = between(&open.last, &now);
-                if timed && counted.enabled == 0 {
-                    dead.push(*cpu);
-                }
-                add(*cpu, &open.events, &counted);
-                open.last = now;
-            }
-        }
-        dead.iter().for_each(|cpu| {
-            self.cpus.remove(cpu);
-        });
-        dead.into_iter().collect()
-    }
+        alive
+    });
 }
 
 /// Adds an event to the newest group from `first` on, or makes a group for it where it finds no room there.
@@ -147,4 +115,135 @@ fn add<K: CounterBackend>(
 pub fn is_software(event: PerfEvent) -> bool {
     use PerfEvent::*;
     matches!(event, ContextSwitches | CpuMigrations | PageFaults | MajorFaults)
+}
+
+/// What was counted between two readings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Nanoseconds in which the group should have counted.
+    pub enabled: u64,
+    /// Nanoseconds in which it did, never more than the others.
+    pub running: u64,
+    /// What each counter counted, scaled to the whole time.
+    pub values: Vec<u64>,
+}
+
+/// What was counted from `before` to `now`. Where the group had its turn for a part of the time only, its counts are
+/// taken to have gone on at the same rate. Without any turn nothing is known and nothing is added: the share, 0, says
+/// so. Without times (the root control group) the counts stay as they are.
+pub fn between(before: &GroupReading, now: &GroupReading) -> Counted {
+    let enabled = now.enabled.saturating_sub(before.enabled);
+    let running = now.running.saturating_sub(before.running).min(enabled);
+    let raw = now.values.iter().zip(before.values.iter().chain(std::iter::repeat(&0)));
+    let raw = raw.map(|(now, before)| now.saturating_sub(*before));
+    let values = match (enabled, running) {
+        (0, _) => raw.collect(),
+        (_, 0) => raw.map(|_| 0).collect(),
+        _ => raw.map(|count| scaled(count, enabled, running)).collect(),
+    };
+    Counted { enabled, running, values }
+}
+
+/// `count * enabled / running`, rounded; `running` is at most `enabled` and not 0.
+fn scaled(count: u64, enabled: u64, running: u64) -> u64 {
+    let (enabled, running) = (u128::from(enabled), u128::from(running.max(1)));
+    u64::try_from((u128::from(count) * enabled + running / 2) / running).unwrap_or(u64::MAX)
+}
+
+/// Time in which an event should have been counted and was, of all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Multiplexing {
+    enabled: u128,
+    running: u128,
+}
+
+impl Multiplexing {
+    /// Adds one CPU's.
+    pub fn add(&mut self, counted: &Counted) {
+        self.enabled += u128::from(counted.enabled);
+        self.running += u128::from(counted.running);
+    }
+
+    /// The share of the time in which it was counted; `None` without times.
+    pub fn ratio(self) -> Option<f64> {
+        (self.enabled > 0).then(|| (self.running as f64 / self.enabled as f64).clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reading(enabled: u64, running: u64, value: u64) -> GroupReading {
+        GroupReading { enabled, running, values: vec![value] }
+    }
+
+    #[test]
+    fn what_had_half_a_turn_counts_twice() {
+        let counted = between(&reading(1000, 1000, 50), &reading(3000, 2000, 150));
+        assert_eq!(counted, Counted { enabled: 2000, running: 1000, values: vec![200] });
+        let mut share = Multiplexing::default();
+        share.add(&counted);
+        assert_eq!(share.ratio(), Some(0.5));
+        share.add(&between(&reading(0, 0, 0), &reading(2000, 2000, 1)));
+        assert_eq!(share.ratio(), Some(0.75));
+    }
+
+    #[test]
+    fn without_a_turn_nothing_is_added_and_without_times_all_is() {
+        assert_eq!(between(&reading(0, 0, 7), &reading(10, 0, 7)).values, [0]);
+        let untimed = between(&reading(0, 0, 7), &reading(0, 0, 12));
+        assert_eq!(untimed.values, [5]);
+        let mut share = Multiplexing::default();
+        share.add(&untimed);
+        assert_eq!(share.ratio(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_ever_added_below_what_was_counted(
+            before in (any::<u64>(), any::<u64>(), any::<u64>()),
+            now in (any::<u64>(), any::<u64>(), any::<u64>()),
+        ) {
+            let before = reading(before.0, before.1, before.2);
+            let now = reading(now.0, now.1, now.2);
+            let counted = between(&before, &now);
+            prop_assert!(counted.running <= counted.enabled);
+            let raw = now.values[0].saturating_sub(before.values[0]);
+            if counted.running > 0 || counted.enabled == 0 {
+                prop_assert!(counted.values[0] >= raw);
+            } else {
+                prop_assert_eq!(counted.values[0], 0);
+            }
+        }
+
+        #[test]
+        fn a_steady_rate_is_found_again_whatever_the_turns(
+            rate in 1u64..1000, turns in prop::collection::vec((1u64..1_000_000, 1u64..=100), 1..50)
+        ) {
+            let (mut last, mut sum, mut time) = (GroupReading::default(), 0u64, 0u64);
+            for (running, times) in &turns {
+                let now = reading(last.enabled + running * times, last.running + running,
+                    last.values.first().unwrap_or(&0) + rate * running);
+                sum += between(&last, &now).values[0];
+                time += running * times;
+                last = now;
+            }
+            prop_assert_eq!(sum, rate * time);
+        }
+
+        #[test]
+        fn without_sharing_every_count_is_added_once(
+            steps in prop::collection::vec((0u64..1_000_000_000, 0u64..1_000_000), 0..50)
+        ) {
+            let (mut last, mut sum) = (reading(0, 0, 0), 0);
+            for (time, count) in &steps {
+                let now = reading(last.enabled + time + 1, last.running + time + 1, last.values[0] + count);
+                sum += between(&last, &now).values[0];
+                last = now;
+            }
+            prop_assert_eq!(sum, last.values[0]);
+        }
+    }
 }

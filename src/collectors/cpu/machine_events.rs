@@ -1,18 +1,39 @@
-//! Events of the whole machine: which of them can be counted, and their sums.
+//! Events of the whole machine: which of them can be counted, their sums, and how many counters may be open: each takes
+//! a file descriptor, and the daemon's clients need some too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::backend::{CounterBackend, CounterScope, Refusal};
-use super::counter_set::{CounterSet, Outcomes};
+use super::counter_set::{self, CounterSet, Multiplexing, Outcomes};
 use super::cpu_groups::CpuGroups;
-use super::fd_budget;
-use super::multiplex::Multiplexing;
 use model::catalog::{CpuGroup, PerfEvent, PerfState};
 use model::cpus::CpuSet;
 
 const NO_ROOM: Refusal = Refusal::NotAsked("more file descriptors than half the limit of open files");
+
+/// Most descriptors for the counters of owners' control groups, all together. A counter of a control group also
+/// makes the kernel look at each change between groups on its CPU, so this is a bound on that too.
+pub const MOST_OWNED: usize = 4096;
+
+/// Descriptors that counters may take: half of what the process may open.
+pub fn descriptors() -> usize {
+    // Without an answer the least that is usual.
+    let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    usize::try_from(soft / 2).unwrap_or(usize::MAX)
+}
+
+/// The events that may be counted on each of so many CPUs: the first ones configured, as many as there is room for.
+pub fn that_fit(events: &[PerfEvent], cpus: usize, room: usize) -> &[PerfEvent] {
+    &events[..events.len().min(room / cpus.max(1))]
+}
+
+/// Descriptors left for owners.
+pub fn for_owners(room: usize, machine: usize) -> usize {
+    room.saturating_sub(machine).min(MOST_OWNED)
+}
 
 /// Events of the whole machine. An event is counted on every CPU or not at all: a sum without some of them would
 /// look like one of a machine with less to do.
@@ -21,7 +42,8 @@ pub struct MachineEvents<K: CounterBackend> {
     configured: Vec<PerfEvent>,
     /// How many of them there was room for when their outcomes were found.
     fitting: Option<usize>,
-    outcomes: Outcomes,
+    /// What became of each configured event.
+    pub outcomes: Outcomes,
     counters: CounterSet<K::Group>,
     sums: BTreeMap<(CpuGroup, PerfEvent), u128>,
     shares: BTreeMap<PerfEvent, Multiplexing>,
@@ -30,17 +52,12 @@ pub struct MachineEvents<K: CounterBackend> {
 impl<K: CounterBackend> MachineEvents<K> {
     /// Nothing is open yet.
     pub fn new(configured: &[PerfEvent]) -> MachineEvents<K> {
-        let mut events: Vec<PerfEvent> = Vec::new();
-        for event in configured {
-            if !events.contains(event) {
-                events.push(*event);
-            }
-        }
+        let mut known = BTreeSet::new();
         MachineEvents {
-            configured: events,
+            configured: configured.iter().copied().filter(|event| known.insert(*event)).collect(),
             fitting: None,
             outcomes: Outcomes::new(),
-            counters: CounterSet::default(),
+            counters: CounterSet::new(),
             sums: BTreeMap::new(),
             shares: BTreeMap::new(),
         }
@@ -51,20 +68,24 @@ impl<K: CounterBackend> MachineEvents<K> {
     pub fn step(&mut self, kernel: &K, cpus: &CpuSet, groups: &CpuGroups, room: usize) {
         let MachineEvents { counters, sums, shares, .. } = self;
         shares.clear();
-        counters.read(true, |cpu, events, counted| {
+        counter_set::read(counters, true, |cpu, events, counted| {
             let group = groups.of(cpu);
             for (event, value) in events.iter().zip(&counted.values) {
                 *sums.entry((group.clone(), *event)).or_default() += u128::from(*value);
                 shares.entry(*event).or_default().add(counted);
             }
         });
-        self.counters.keep(cpus);
-        let fitting = fd_budget::that_fit(&self.configured, cpus.len(), room).len();
+        self.counters.retain(|cpu, _| cpus.contains(*cpu));
+        let fitting = that_fit(&self.configured, cpus.len(), room).len();
         if self.fitting != Some(fitting) {
-            self.begin(fitting);
+            self.counters.clear();
+            self.fitting = Some(fitting);
+            let outcome = |at| if at < fitting { Ok(()) } else { Err(NO_ROOM) };
+            let outcomes = self.configured.iter().enumerate().map(|(at, event)| (*event, outcome(at)));
+            self.outcomes = outcomes.collect();
         }
         self.open(kernel, cpus);
-        for cpu in cpus.iter().filter(|cpu| self.counters.has(*cpu)) {
+        for cpu in cpus.iter().filter(|cpu| self.counters.contains_key(cpu)) {
             for event in working(&self.outcomes) {
                 self.sums.entry((groups.of(cpu), event)).or_default();
             }
@@ -85,14 +106,6 @@ impl<K: CounterBackend> MachineEvents<K> {
         recovered
     }
 
-    /// Forgets what was found of each event; the next step opens it again.
-    fn begin(&mut self, fitting: usize) {
-        self.counters.close();
-        self.fitting = Some(fitting);
-        let outcome = |at| if at < fitting { Ok(()) } else { Err(NO_ROOM) };
-        self.outcomes = self.configured.iter().enumerate().map(|(at, event)| (*event, outcome(at))).collect();
-    }
-
     /// Opens all that is thought to work where it is not open. What one CPU refuses is left out on all.
     fn open(&mut self, kernel: &K, cpus: &CpuSet) {
         loop {
@@ -100,21 +113,22 @@ impl<K: CounterBackend> MachineEvents<K> {
             if events.is_empty() || cpus.is_empty() {
                 return;
             }
-            let missing: Vec<u32> = cpus.iter().filter(|cpu| !self.counters.has(*cpu)).collect();
+            let missing: Vec<u32> = cpus.iter().filter(|cpu| !self.counters.contains_key(cpu)).collect();
             // A CPU that has just gone refuses everything like this.
             let gone = |outcomes: &Outcomes| {
                 outcomes.len() == events.len()
                     && outcomes.values().all(|outcome| *outcome == Err(Refusal::Kernel(Errno::ENODEV)))
             };
             let refused = missing.into_iter().find_map(|cpu| {
-                let mut outcomes = self.counters.open(kernel, CounterScope { cpu, cgroup: None }, &events);
+                let place = CounterScope { cpu, cgroup: None };
+                let mut outcomes = counter_set::open(&mut self.counters, kernel, place, &events);
                 outcomes.retain(|_, outcome| outcome.is_err());
                 (!outcomes.is_empty() && !gone(&outcomes)).then_some(outcomes)
             });
             match refused {
                 Some(refused) => {
                     self.outcomes.extend(refused);
-                    self.counters.close();
+                    self.counters.clear();
                 }
                 None if self.counters.is_empty() => {
                     let refusal = Err(Refusal::Kernel(Errno::ENODEV));
@@ -123,11 +137,6 @@ impl<K: CounterBackend> MachineEvents<K> {
                 None => return,
             }
         }
-    }
-
-    /// What became of each configured event.
-    pub fn outcomes(&self) -> &Outcomes {
-        &self.outcomes
     }
 
     /// Events that are counted.
@@ -142,14 +151,14 @@ impl<K: CounterBackend> MachineEvents<K> {
         sums.map(|((group, event), sum)| (group, *event, *sum))
     }
 
+    /// Number of open counters.
+    pub fn open_counters(&self) -> usize {
+        counter_set::open_counters(&self.counters)
+    }
+
     /// The share of the last interval in which each event was counted.
     pub fn ratios(&self) -> impl Iterator<Item = (PerfEvent, f64)> {
         self.shares.iter().filter_map(|(event, share)| Some((*event, share.ratio()?)))
-    }
-
-    /// Open counters.
-    pub fn open_counters(&self) -> usize {
-        self.counters.len()
     }
 }
 
@@ -162,5 +171,29 @@ pub fn state(outcome: &Result<(), Refusal>) -> PerfState {
     match outcome {
         Ok(()) => PerfState::Works,
         Err(refusal) => refusal.state(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalog::schema::KnownLabel;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn never_more_than_there_is_room_for(cpus in 0usize..10_000, room in 0usize..100_000, known in 0usize..19) {
+            let events = &PerfEvent::ALL[..known];
+            let fit = that_fit(events, cpus, room);
+            prop_assert!(fit.len() * cpus <= room);
+            prop_assert!(fit.len() == known || (fit.len() + 1) * cpus.max(1) > room, "and no less");
+            prop_assert!(for_owners(room, fit.len() * cpus) + fit.len() * cpus <= room);
+        }
+    }
+
+    #[test]
+    fn the_default_events_fit_a_large_machine_with_the_units_limit() {
+        assert_eq!(that_fit(&PerfEvent::ALL[..8], 256, 16_384 / 2).len(), 8);
+        assert_eq!(that_fit(&PerfEvent::ALL[..8], 256, 1024 / 2).len(), 2, "not with systemd's own");
     }
 }

@@ -6,34 +6,27 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::backend::{CounterBackend, CounterGroup, CounterScope, Refusal};
-use super::counter_set::CounterSet;
+use super::counter_set::{self, CounterSet, open_counters};
 use host::Host;
 use model::catalog::PerfEvent;
 use model::cpus::CpuSet;
 
-/// What is to be counted of owners, by their identity.
-pub type WantedOwners = BTreeMap<Arc<str>, OwnerCgroup>;
-
-/// The folder of an owner's control group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OwnerCgroup {
-    /// It has processes at work there.
-    Alive(PathBuf),
-    /// It has ended, or has none of its own: what was counted stays.
-    Ended,
-}
+/// The folder of each owner's control group, by the owner's identity. `None`: the owner has ended, or has none of its
+/// own; what was counted stays.
+pub type WantedOwners = BTreeMap<Arc<str>, Option<PathBuf>>;
 
 /// Events of owners.
 #[derive(Debug)]
 pub struct OwnerEvents<K: CounterBackend> {
-    owners: BTreeMap<Arc<str>, OfOwner<K::Group>>,
+    pub(super) owners: BTreeMap<Arc<str>, OfOwner<K::Group>>,
 }
 
+/// Events of one owner.
 #[derive(Debug)]
-struct OfOwner<G> {
+pub(super) struct OfOwner<G> {
     folder: PathBuf,
     events: Vec<PerfEvent>,
-    counters: CounterSet<G>,
+    pub(super) counters: CounterSet<G>,
     sums: BTreeMap<PerfEvent, u128>,
 }
 
@@ -44,12 +37,6 @@ pub struct Uncounted {
     pub without_room: Vec<Arc<str>>,
     /// Owners that cannot be counted, and why.
     pub refused: Vec<(Arc<str>, Refusal)>,
-}
-
-impl<K: CounterBackend> Default for OwnerEvents<K> {
-    fn default() -> Self {
-        OwnerEvents { owners: BTreeMap::new() }
-    }
 }
 
 impl<K: CounterBackend> OwnerEvents<K> {
@@ -66,30 +53,37 @@ impl<K: CounterBackend> OwnerEvents<K> {
         let mut left = Uncounted::default();
         self.owners.retain(|id, _| wanted.contains_key(id));
         for owner in self.owners.values_mut() {
-            owner.read();
-            owner.counters.keep(cpus);
+            // Time goes on only while the group runs on the CPU.
+            counter_set::read(&mut owner.counters, false, |_, events, counted| {
+                for (event, value) in events.iter().zip(&counted.values) {
+                    *owner.sums.entry(*event).or_default() += u128::from(*value);
+                }
+            });
+            owner.counters.retain(|cpu, _| cpus.contains(*cpu));
         }
         let each = events.len() * cpus.len();
         for (id, folder) in wanted {
-            let OwnerCgroup::Alive(folder) = folder else {
-                if let Some(owner) = self.owners.get_mut(id) {
-                    owner.counters.close();
-                }
-                continue;
-            };
             let others = self.owners.iter().filter(|(of, _)| *of != id);
-            let open: usize = others.map(|(_, other)| other.counters.len()).sum();
-            if open + each > room {
-                // What was counted while there was room stays, as with one that has ended.
-                if let Some(owner) = self.owners.get_mut(id) {
-                    owner.counters.close();
+            let open: usize = others.map(|(_, other)| open_counters(&other.counters)).sum();
+            let folder = match folder {
+                Some(folder) if open + each <= room => folder,
+                ended_or_without_room => {
+                    // What was counted stays.
+                    if let Some(owner) = self.owners.get_mut(id) {
+                        owner.counters.clear();
+                    }
+                    left.without_room.extend(ended_or_without_room.as_ref().map(|_| Arc::clone(id)));
+                    continue;
                 }
-                left.without_room.push(Arc::clone(id));
-                continue;
-            }
-            let owner = self.owners.entry(Arc::clone(id)).or_default();
+            };
+            let owner = self.owners.entry(Arc::clone(id)).or_insert_with(|| OfOwner {
+                folder: PathBuf::new(),
+                events: Vec::new(),
+                counters: CounterSet::new(),
+                sums: BTreeMap::new(),
+            });
             if let Err(refusal) = owner.open(kernel, cpus, events, folder) {
-                owner.counters.close();
+                owner.counters.clear();
                 left.refused.push((Arc::clone(id), refusal));
             }
         }
@@ -102,34 +96,9 @@ impl<K: CounterBackend> OwnerEvents<K> {
             .iter()
             .flat_map(|(id, owner)| owner.sums.iter().map(move |(event, sum)| (id, *event, *sum)))
     }
-
-    /// Open counters.
-    pub fn open_counters(&self) -> usize {
-        self.owners.values().map(|owner| owner.counters.len()).sum()
-    }
-}
-
-impl<G> Default for OfOwner<G> {
-    fn default() -> Self {
-        OfOwner {
-            folder: PathBuf::new(),
-            events: Vec::new(),
-            counters: CounterSet::default(),
-            sums: BTreeMap::new(),
-        }
-    }
 }
 
 impl<G: CounterGroup> OfOwner<G> {
-    fn read(&mut self) {
-        // Time goes on only while the group runs on the CPU.
-        self.counters.read(false, |_, events, counted| {
-            for (event, value) in events.iter().zip(&counted.values) {
-                *self.sums.entry(*event).or_default() += u128::from(*value);
-            }
-        });
-    }
-
     fn open<K: CounterBackend<Group = G>>(
         &mut self,
         kernel: &K,
@@ -138,17 +107,17 @@ impl<G: CounterGroup> OfOwner<G> {
         folder: &Path,
     ) -> Result<(), Refusal> {
         if self.folder != *folder || self.events != *events {
-            self.counters.close();
+            self.counters.clear();
             (self.folder, self.events) = (folder.to_owned(), events.to_owned());
         }
-        let missing: Vec<u32> = cpus.iter().filter(|cpu| !self.counters.has(*cpu)).collect();
+        let missing: Vec<u32> = cpus.iter().filter(|cpu| !self.counters.contains_key(cpu)).collect();
         if missing.is_empty() {
             return Ok(());
         }
         let group = File::open(folder)?;
         for cpu in missing {
             let place = CounterScope { cpu, cgroup: Some(&group) };
-            for (event, outcome) in self.counters.open(kernel, place, events) {
+            for (event, outcome) in counter_set::open(&mut self.counters, kernel, place, events) {
                 outcome?;
                 self.sums.entry(event).or_default();
             }
@@ -165,17 +134,12 @@ pub fn folder(host: &Host, cgroup: &str) -> Option<PathBuf> {
     if below.as_os_str().is_empty() || !plain {
         return None;
     }
-    let first = host.path("/sys/fs/cgroup/perf_event");
-    let hybrid = host.path("/sys/fs/cgroup/unified");
-    let whole = host.path("/sys/fs/cgroup");
-    let root = if first.join("cgroup.procs").exists() {
-        first
-    } else if hybrid.join("cgroup.controllers").exists() {
-        hybrid
-    } else if whole.join("cgroup.controllers").exists() {
-        whole
-    } else {
-        return None;
-    };
+    let roots = [
+        ("/sys/fs/cgroup/perf_event", "cgroup.procs"),
+        ("/sys/fs/cgroup/unified", "cgroup.controllers"),
+        ("/sys/fs/cgroup", "cgroup.controllers"),
+    ];
+    let mut roots = roots.map(|(root, file)| (host.path(root), file)).into_iter();
+    let (root, _) = roots.find(|(root, file)| root.join(file).exists())?;
     Some(root.join(below)).filter(|folder| folder.is_dir())
 }

@@ -10,9 +10,10 @@ use nix::errno::Errno;
 use proptest::prelude::*;
 
 use super::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
+use super::counter_set::open_counters;
 use super::cpu_groups::CpuGroups;
 use super::machine_events::{MachineEvents, state};
-use super::owner_events::{OwnerCgroup, OwnerEvents, Uncounted, WantedOwners, folder};
+use super::owner_events::{OwnerEvents, Uncounted, WantedOwners, folder};
 use super::perf::{Perf, Processor};
 use host::Host;
 use model::catalog::PerfEvent::{self, *};
@@ -140,6 +141,10 @@ fn unnamed() -> CpuGroup {
     CpuGroup { numa_node: "".into(), l3: "".into() }
 }
 
+fn owned_counters<K: CounterBackend>(owned: &OwnerEvents<K>) -> usize {
+    owned.owners.values().map(|owner| open_counters(&owner.counters)).sum()
+}
+
 fn sums(machine: &MachineEvents<Kept>) -> BTreeMap<PerfEvent, u128> {
     let mut all = BTreeMap::new();
     machine.sums().for_each(|(_, event, sum)| *all.entry(event).or_default() += sum);
@@ -147,7 +152,7 @@ fn sums(machine: &MachineEvents<Kept>) -> BTreeMap<PerfEvent, u128> {
 }
 
 fn states(machine: &MachineEvents<Kept>) -> BTreeMap<PerfEvent, PerfState> {
-    machine.outcomes().iter().map(|(event, outcome)| (*event, state(outcome))).collect()
+    machine.outcomes.iter().map(|(event, outcome)| (*event, state(outcome))).collect()
 }
 
 #[test]
@@ -204,7 +209,7 @@ fn each_refusal_has_its_state_and_the_others_are_counted() {
         let mut machine = MachineEvents::new(&DEFAULT);
         machine.step(&kernel, &cpus("0-3"), &CpuGroups::default(), 1000);
         assert_eq!((machine.open_counters(), machine.sums().count()), (0, 0));
-        assert!(machine.outcomes().values().all(|outcome| state(outcome) == expected), "{errno}");
+        assert!(machine.outcomes.values().all(|outcome| state(outcome) == expected), "{errno}");
     }
 }
 
@@ -295,10 +300,10 @@ fn owners_are_counted_as_far_as_there_is_room_and_keep_what_was_counted() {
     let folders: Vec<_> = (0..3).map(|n| dir.path().join(format!("{n}"))).collect();
     folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
     let wanted = |alive: &[usize], ended: &[usize]| -> WantedOwners {
-        let alive = alive.iter().map(|n| (n.to_string().into(), OwnerCgroup::Alive(folders[*n].clone())));
-        alive.chain(ended.iter().map(|n| (n.to_string().into(), OwnerCgroup::Ended))).collect()
+        let alive = alive.iter().map(|n| (n.to_string().into(), Some(folders[*n].clone())));
+        alive.chain(ended.iter().map(|n| (n.to_string().into(), None))).collect()
     };
-    let mut owned = OwnerEvents::default();
+    let mut owned = OwnerEvents { owners: BTreeMap::new() };
     let mut at = |now, wanted: &WantedOwners| {
         kernel.with(|played| played.now = now);
         let left = owned.step(&kernel, &cpus("0-1"), events, wanted, 20);
@@ -307,7 +312,7 @@ fn owners_are_counted_as_far_as_there_is_room_and_keep_what_was_counted() {
             .filter(|(_, event, _)| *event == PageFaults)
             .map(|(id, _, sum)| (id.to_string(), sum))
             .collect();
-        (sums, left, owned.open_counters())
+        (sums, left, owned_counters(&owned))
     };
     let sum = |id: &str, sum| (id.to_owned(), sum);
     let (sums, left, open) = at(0, &wanted(&[0, 1, 2], &[]));
@@ -363,10 +368,10 @@ fn the_running_kernel_counts_or_says_why_not() {
     let pmu = ["cpu", "cpu_core", "cpu_atom", "armv8_pmuv3_0"]
         .iter()
         .any(|name| fs::exists(format!("/sys/bus/event_source/devices/{name}")).unwrap());
-    let software = state(&machine.outcomes()[&PageFaults]);
-    assert!(matches!(software, PerfState::Works | PerfState::NotPermitted), "{:?}", machine.outcomes());
+    let software = state(&machine.outcomes[&PageFaults]);
+    assert!(matches!(software, PerfState::Works | PerfState::NotPermitted), "{:?}", machine.outcomes);
     if software == PerfState::Works && !pmu {
-        assert_eq!(state(&machine.outcomes()[&Cycles]), PerfState::NoPmu);
+        assert_eq!(state(&machine.outcomes[&Cycles]), PerfState::NoPmu);
     }
     if software != PerfState::Works {
         return;
@@ -397,8 +402,8 @@ fn the_running_kernel_counts_for_a_control_group() {
     if fs::exists("/sys/fs/cgroup/perf_event/cgroup.procs").unwrap() {
         return;
     }
-    let wanted: WantedOwners = [("own".into(), OwnerCgroup::Alive(root.join(own)))].into();
-    let mut owned: OwnerEvents<Perf> = OwnerEvents::default();
+    let wanted: WantedOwners = [("own".into(), Some(root.join(own)))].into();
+    let mut owned: OwnerEvents<Perf> = OwnerEvents { owners: BTreeMap::new() };
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         let left = owned.step(&kernel, &cpus, &[PageFaults, ContextSwitches], &wanted, 1000);
@@ -413,7 +418,7 @@ fn the_running_kernel_counts_for_a_control_group() {
         assert!(std::time::Instant::now() < deadline, "no page fault was counted");
         std::hint::black_box(vec![1u8; 4 << 20]);
     }
-    assert_eq!(owned.open_counters(), 2 * cpus.len());
+    assert_eq!(owned_counters(&owned), 2 * cpus.len());
 }
 
 #[derive(Clone, Debug)]

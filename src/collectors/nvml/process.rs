@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::policy::{self, Abandoned, SamplerHealth};
-use host::child::{Environment, Stderr};
+use host::child::{self, Environment, Stderr};
 use host::frame::FrameError;
 use host::stop::Stop;
 use host::supervise::{Launch, Patience, Supervised};
 use ledger::inbox::{Inbox, LedgerEvent};
-use model::catalog::{DriverError, SamplerEnd};
+use model::catalog::SamplerEnd;
 use model::clock::Mono;
 
 use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig, ToSampler};
@@ -24,21 +23,8 @@ use settings::Config;
 #[derive(Debug)]
 pub struct SamplerMessage {
     pub generation: u64,
-    pub event: SamplerEvent,
-}
-
-/// What happened in a sampler, or how its stream ended.
-#[derive(Debug)]
-pub enum SamplerEvent {
-    DriverUp,
-    /// The driver is away, and the sampler ends.
-    DriverAway(DriverError, String),
-    /// No handle of the GPU of this index.
-    AttachFailed(u32, DriverError, String),
-    /// A GPU has a worker.
-    Attached(GpuSlot),
-    /// The stream is over; nothing more will come.
-    StreamEnded(SamplerEnd, String),
+    /// What the sampler sent, batches and facts apart; an error is the end of its stream.
+    pub event: Result<FromSampler, (SamplerEnd, String)>,
 }
 
 /// A sampler process.
@@ -59,25 +45,28 @@ pub struct SamplerProcess {
 const PATIENCE: Patience = Patience { outside: Duration::from_secs(2), inside: None };
 
 impl SamplerProcess {
-    /// Starts a sampler. Its batches go to the inbox, everything else to `events`.
+    /// Starts a sampler. Its batches and facts go to the inbox, everything else to `events`. Generations count samplers
+    /// from 1.
     pub fn start(
-        start: SamplerStart<'_>,
+        generation: u64,
+        log_level: &str,
+        stderr: Stderr,
         config: SamplerConfig,
         inbox: &Arc<Inbox>,
         events: &Sender<SamplerMessage>,
     ) -> io::Result<SamplerProcess> {
         let abandoned = Arc::new(AtomicBool::new(false));
         let receiver = FrameReceiver {
-            generation: start.generation,
+            generation,
             abandoned: Arc::clone(&abandoned),
             inbox: Arc::clone(inbox),
             events: events.clone(),
         };
         let launch = Launch {
-            program: start.program,
-            args: &["sampler", "--log-level", start.log_level],
+            program: &child::this_program(),
+            args: &["sampler", "--log-level", log_level],
             environment: &Environment::default(),
-            stderr: start.stderr,
+            stderr,
             children: None,
             thread: "frames",
         };
@@ -85,14 +74,7 @@ impl SamplerProcess {
         let slots = config.known.iter().map(|slot| (slot.slot, slot.clone())).collect();
         let avoids = config.avoid.clone();
         child.send(&ToSampler::Start(Box::new(config)));
-        Ok(SamplerProcess {
-            generation: start.generation,
-            started: Mono::now(),
-            avoids,
-            slots,
-            child,
-            abandoned,
-        })
+        Ok(SamplerProcess { generation, started: Mono::now(), avoids, slots, child, abandoned })
     }
 
     /// Process id.
@@ -191,16 +173,6 @@ pub fn sampler_config(config: &Config) -> SamplerConfig {
     }
 }
 
-/// How a sampler is started.
-#[derive(Clone, Copy, Debug)]
-pub struct SamplerStart<'a> {
-    pub program: &'a Path,
-    /// Counts samplers from 1.
-    pub generation: u64,
-    pub log_level: &'a str,
-    pub stderr: Stderr,
-}
-
 /// Longest time of driver calls.
 #[derive(Clone, Copy, Debug)]
 pub struct CallDeadlines {
@@ -235,38 +207,32 @@ impl FrameReceiver {
             }
         };
         match message {
-            FromSampler::DriverUp => self.send(SamplerEvent::DriverUp),
-            FromSampler::DriverAway { error, text } => {
-                // What it still sends is of a driver that is gone.
-                self.abandoned.store(true, Ordering::Release);
-                self.send(SamplerEvent::DriverAway(error, text));
+            FromSampler::Batch(batch) if !batch.conform() => {
+                return self.over(SamplerEnd::Garbage, "a batch the catalogue does not allow".into());
             }
-            FromSampler::AttachFailed { index, error, text } => {
-                self.send(SamplerEvent::AttachFailed(index, error, text));
+            FromSampler::Batch(_) if self.abandoned.load(Ordering::Acquire) => {
+                self.inbox.event(LedgerEvent::LateBatch);
             }
-            FromSampler::Attached(slot) => self.send(SamplerEvent::Attached(slot)),
-            FromSampler::Batch(batch) => {
-                if !batch.conform() {
-                    return self.over(SamplerEnd::Garbage, "a batch the catalogue does not allow".into());
-                }
-                if self.abandoned.load(Ordering::Acquire) {
-                    self.inbox.event(LedgerEvent::LateBatch);
-                } else {
-                    self.inbox.batch(batch);
-                }
-            }
+            FromSampler::Batch(batch) => self.inbox.batch(batch),
             // Also of an abandoned sampler: it happened.
             FromSampler::Fact(fact) => self.inbox.fact(self.generation, fact),
+            message => {
+                if matches!(message, FromSampler::DriverAway { .. }) {
+                    // What it still sends is of a driver that is gone.
+                    self.abandoned.store(true, Ordering::Release);
+                }
+                self.send(Ok(message));
+            }
         }
         true
     }
 
     fn over(&self, end: SamplerEnd, text: String) -> bool {
-        self.send(SamplerEvent::StreamEnded(end, text));
+        self.send(Err((end, text)));
         false
     }
 
-    fn send(&self, event: SamplerEvent) {
+    fn send(&self, event: Result<FromSampler, (SamplerEnd, String)>) {
         // The supervisor ends before its readers only when the daemon does.
         if self.events.send(SamplerMessage { generation: self.generation, event }).is_err() {
             tracing::debug!("the supervisor of this sampler has ended");

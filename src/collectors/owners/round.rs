@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::{KnownProcess, OwnersCollector, lookup};
+use super::{KnownProcess, OwnersCollector, process_folder};
 use attribution::proc::{self, Stat};
 use attribution::usage::{self, Usage};
 use host::reader::MAX_ABANDONED;
@@ -100,7 +100,7 @@ impl OwnersCollector {
 
     /// Reads one process. One that is another by now, under the same number, is to be looked up again.
     fn read_process(&mut self, pid: u32, most: usize) -> Option<ProcessReading> {
-        let folder = lookup::folder(&self.host, pid);
+        let folder = process_folder(&self.host, pid);
         let read = self.reader.read(MAX_ABANDONED, move || {
             let stat = proc::read_stat(&folder).ok()?;
             let (_, allowed) = proc::read_status(&folder).ok()?;

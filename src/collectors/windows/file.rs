@@ -1,13 +1,13 @@
 //! The content of a window file. Pure.
 
-use model::text;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use toml::value::{Datetime, Offset};
 use toml::{Table, Value};
 
-use super::timestamp;
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
+use model::text;
 use model::window::Window;
 
 /// Largest file.
@@ -20,36 +20,14 @@ pub const MAX_REASON: usize = 200;
 const MAX_PROBLEMS: usize = 8;
 const KEYS: [&str; 5] = ["kind", "reason", "start", "end", "for"];
 
-/// The content of a file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// What it mutes.
-    pub kind: WindowKind,
-    /// Why.
-    pub reason: String,
-    /// When it is to begin, in seconds since 1970.
-    pub start: f64,
-    /// When it is to end.
-    pub end: f64,
+/// The window, cut to the maximum duration.
+pub fn cut(window: Window, max_duration: Duration) -> Window {
+    let latest = window.start + max_duration.as_secs_f64();
+    Window { end: window.end.min(latest), cut: window.end > latest, ..window }
 }
 
-impl Plan {
-    /// The window, cut to the maximum duration.
-    pub fn window(&self, name: &str, max_duration: Duration) -> Window {
-        let latest = self.start + max_duration.as_secs_f64();
-        Window {
-            name: name.to_owned(),
-            kind: self.kind,
-            reason: self.reason.clone(),
-            start: self.start,
-            end: self.end.min(latest),
-            cut: self.end > latest,
-        }
-    }
-}
-
-/// Reads a file. Everything that is wrong with it is named, with its key.
-pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
+/// Reads a file: a window without a name, and not cut. Everything that is wrong with it is named, with its key.
+pub fn read(bytes: &[u8]) -> Result<Window, Vec<String>> {
     if bytes.len() > MAX_BYTES {
         return Err(vec![format!("larger than {} KiB", MAX_BYTES / 1024)]);
     }
@@ -64,15 +42,11 @@ pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
     for key in table.keys().filter(|key| !KEYS.contains(&key.as_str())) {
         problems.push(format!("unknown key `{}`; known: {}", text::clean(key, MAX_NAME), KEYS.join(", ")));
     }
-    let mut get = |key: &str, read: &dyn Fn(&Value) -> Result<Read, String>| -> Option<Read> {
-        let read = table.get(key).map(read)?;
-        read.map_err(|why| problems.push(format!("key `{key}`: {why}"))).ok()
-    };
-    let kind = get("kind", &|value| kind(value).map(Read::Kind));
-    let reason = get("reason", &|value| text_of(value).map(Read::Text));
-    let start = get("start", &|value| point(value).map(Read::Number));
-    let end = get("end", &|value| point(value).map(Read::Number));
-    let lasts = get("for", &|value| length(value).map(Read::Number));
+    let kind = get(&table, "kind", kind, &mut problems);
+    let reason = get(&table, "reason", text_of, &mut problems);
+    let start = get(&table, "start", point, &mut problems);
+    let end = get(&table, "end", point, &mut problems);
+    let lasts = get(&table, "for", length, &mut problems);
     for (key, needed) in [("start", true), ("end", !table.contains_key("for"))] {
         if needed && !table.contains_key(key) {
             let or = if key == "end" { " (or `for`, as \"2h\")" } else { "" };
@@ -82,8 +56,6 @@ pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
     if table.contains_key("end") && table.contains_key("for") {
         problems.push("keys `end` and `for`: only one of them says when it ends".into());
     }
-    let number = |read: Option<Read>| if let Some(Read::Number(n)) = read { Some(n) } else { None };
-    let (start, end, lasts) = (number(start), number(end), number(lasts));
     let end = end.or(start.zip(lasts).map(|(start, lasts)| start + lasts));
     if let (Some(start), Some(end)) = (start, end)
         && end <= start
@@ -96,37 +68,43 @@ pub fn read(bytes: &[u8]) -> Result<Plan, Vec<String>> {
         problems.extend((more > 0).then(|| format!("and {more} more")));
         return Err(problems);
     };
-    let kind = if let Some(Read::Kind(kind)) = kind { kind } else { WindowKind::Maintenance };
-    let reason =
-        if let Some(Read::Text(text)) = reason { text::clean(&text, MAX_REASON) } else { String::new() };
-    Ok(Plan { kind, reason, start, end })
+    let reason = text::clean(&reason.unwrap_or_default(), MAX_REASON);
+    let kind = kind.unwrap_or(WindowKind::Maintenance);
+    Ok(Window { name: String::new(), kind, reason, start, end, cut: false })
 }
 
-/// A plan as a file, which [`read`] reads as the same to the microsecond.
-pub fn write(plan: &Plan) -> String {
+/// A window as a file, which [`read`] reads as the same to the microsecond.
+pub fn write(window: &Window) -> String {
     let mut table = Table::new();
-    table.insert("kind".into(), plan.kind.known().into());
-    table.insert("reason".into(), plan.reason.as_str().into());
-    for (key, at) in [("start", plan.start), ("end", plan.end)] {
+    table.insert("kind".into(), window.kind.known().into());
+    table.insert("reason".into(), window.reason.as_str().into());
+    for (key, at) in [("start", window.start), ("end", window.end)] {
         table.insert(key.into(), model::window::write(at).into());
     }
     format!("# Made by `gpu-node-exporter window start`; `gpu-node-exporter window end` ends it.\n{table}")
 }
 
-enum Read {
-    Kind(WindowKind),
-    Text(String),
-    Number(f64),
+/// The value of a key. What is wrong with it is added to the problems.
+fn get<T>(
+    table: &Table,
+    key: &str,
+    read: impl Fn(&Value) -> Result<T, String>,
+    problems: &mut Vec<String>,
+) -> Option<T> {
+    table
+        .get(key)
+        .and_then(|value| read(value).map_err(|why| problems.push(format!("key `{key}`: {why}"))).ok())
 }
 
 fn kind(value: &Value) -> Result<WindowKind, String> {
-    let known = || WindowKind::ALL.iter().map(|kind| kind.known()).collect::<Vec<_>>().join(", ");
-    value.as_str().and_then(kind_of).ok_or_else(|| format!("must be one of: {}", known()))
+    kind_of(value.as_str().unwrap_or_default())
 }
 
 /// The kind of this name.
-pub fn kind_of(text: &str) -> Option<WindowKind> {
-    WindowKind::ALL.iter().find(|kind| kind.known() == text).copied()
+pub fn kind_of(text: &str) -> Result<WindowKind, String> {
+    let known = || WindowKind::ALL.iter().map(|kind| kind.known()).collect::<Vec<_>>().join(", ");
+    let kind = WindowKind::ALL.iter().find(|kind| kind.known() == text);
+    kind.copied().ok_or_else(|| format!("must be one of: {}", known()))
 }
 
 fn text_of(value: &Value) -> Result<String, String> {
@@ -136,10 +114,33 @@ fn text_of(value: &Value) -> Result<String, String> {
 /// A timestamp, as TOML's own or as a text.
 fn point(value: &Value) -> Result<f64, String> {
     match value {
-        Value::Datetime(datetime) => timestamp::of(datetime),
-        Value::String(text) => timestamp::read(text),
+        Value::Datetime(datetime) => unix_seconds(*datetime),
+        Value::String(text) => timestamp(text),
         _ => Err("must be a timestamp such as 2026-11-22T08:00:00Z".into()),
     }
+}
+
+/// Reads a timestamp (RFC 3339), as `2026-11-22T08:00:00Z` or `2026-11-22T09:00:00+01:00`: seconds since 1970.
+pub fn timestamp(text: &str) -> Result<f64, String> {
+    let parsed = text.trim().parse();
+    unix_seconds(parsed.map_err(|_| "is no timestamp such as 2026-11-22T08:00:00Z (RFC 3339)".to_owned())?)
+}
+
+/// Seconds since 1970 of a timestamp that TOML has read.
+fn unix_seconds(mut datetime: Datetime) -> Result<f64, String> {
+    let (Some(_), Some(time)) = (datetime.date, &mut datetime.time) else {
+        return Err("must have date and time, as 2026-11-22T08:00:00Z".into());
+    };
+    time.second.get_or_insert(0);
+    let minutes = match datetime.offset.replace(Offset::Z) {
+        Some(Offset::Z) => 0,
+        Some(Offset::Custom { minutes }) => minutes,
+        None => return Err("must say the offset from UTC: end it with Z or, say, +01:00".into()),
+    };
+    let utc = humantime::parse_rfc3339(&datetime.to_string()).ok();
+    let since = utc.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let seconds = since.map(|since| since.as_secs_f64() - f64::from(minutes) * 60.0);
+    seconds.filter(|seconds| *seconds >= 0.0).ok_or_else(|| "is before 1970".into())
 }
 
 fn length(value: &Value) -> Result<f64, String> {
@@ -237,10 +238,10 @@ mod tests {
 
     #[test]
     fn what_is_planned_longer_is_cut() {
-        let plan = Plan { kind: WindowKind::Training, reason: String::new(), start: 100.0, end: 9e9 };
-        let window = plan.window("w", Duration::from_secs(50));
+        let planned = read(b"start = 1970-01-01T00:01:40Z\nfor = '2h'").unwrap();
+        let window = cut(planned.clone(), Duration::from_secs(50));
         assert_eq!((window.end, window.cut), (150.0, true));
-        let window = Plan { end: 150.0, ..plan }.window("w", Duration::from_secs(50));
+        let window = cut(Window { end: 150.0, ..planned }, Duration::from_secs(50));
         assert_eq!((window.end, window.cut), (150.0, false));
     }
 
@@ -256,7 +257,49 @@ mod tests {
         assert_eq!(text::clean("ääää", 5), "ää");
     }
 
+    #[test]
+    fn offsets_are_taken_into_account() {
+        assert_eq!(timestamp("1970-01-01T00:00:00Z"), Ok(0.0));
+        assert_eq!(timestamp("2026-11-22T09:00:00+01:00"), timestamp("2026-11-22T08:00:00Z"));
+        assert_eq!(timestamp("2026-11-21T23:30:00-08:30"), timestamp("2026-11-22 08:00:00z"));
+        assert_eq!(timestamp("1970-01-01T00:00:01.25Z"), Ok(1.25));
+        assert_eq!(timestamp("2024-02-29T00:00:00Z"), Ok(1_709_164_800.0));
+        assert_eq!(model::window::write(1_709_164_800.9), "2024-02-29T00:00:00Z");
+    }
+
+    #[test]
+    fn what_is_no_single_moment_is_refused_and_says_why() {
+        for (text, why) in [
+            ("2026-11-22T08:00:00", "offset"),
+            ("2026-11-22", "date and time"),
+            ("08:00:00", "date and time"),
+            ("2026-02-29T08:00:00Z", "RFC 3339"),
+            ("2026-13-01T08:00:00Z", "RFC 3339"),
+            ("2026-11-22T24:00:00Z", "RFC 3339"),
+            ("tomorrow", "RFC 3339"),
+            ("1969-12-31T23:00:00Z", "before 1970"),
+            ("", "RFC 3339"),
+        ] {
+            let error = timestamp(text).expect_err(text);
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert_eq!(model::window::write(-5.0), "1970-01-01T00:00:00Z");
+        assert_eq!(model::window::write(f64::MAX), "9999-12-31T23:59:59Z");
+        assert_eq!(model::window::write(f64::NAN), "1970-01-01T00:00:00Z");
+    }
+
     proptest! {
+        #[test]
+        fn a_written_timestamp_is_read_as_the_same(seconds in 0u64..253_402_300_800) {
+            prop_assert_eq!(timestamp(&model::window::write(seconds as f64)), Ok(seconds as f64));
+        }
+
+        #[test]
+        fn no_text_is_too_odd(text in ".{0,40}") {
+            let _ = timestamp(&text);
+        }
+
+
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = read(&bytes);
@@ -282,7 +325,8 @@ mod tests {
         ) {
             let kind = if training { WindowKind::Training } else { WindowKind::Maintenance };
             let (start, end) = (start as f64, (start + lasts) as f64);
-            let plan = Plan { kind, reason: text::clean(&reason, MAX_REASON), start, end };
+            let reason = text::clean(&reason, MAX_REASON);
+            let plan = Window { name: String::new(), kind, reason, start, end, cut: false };
             prop_assert_eq!(read(write(&plan).as_bytes()), Ok(plan));
         }
     }

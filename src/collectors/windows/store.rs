@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ use model::text;
 use model::window::{self, MAX_WINDOWS, Window};
 use settings::Config;
 
-use super::file::{self, Plan};
+use super::file;
+use crate::collectors::read_file;
 
 /// Directory entries that are read, files or not.
 const MAX_ENTRIES: usize = 4096;
@@ -39,20 +40,11 @@ pub struct WindowStore {
 #[derive(Debug)]
 struct WindowFile {
     stamp: Stamp,
-    content: Result<Plan, Vec<String>>,
-}
-
-/// A window to start.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WindowRequest {
-    /// Name; generated if `None`.
-    pub name: Option<String>,
-    /// Content.
-    pub plan: Plan,
+    content: Result<Window, Vec<String>>,
 }
 
 /// Equal stamps: the file has not changed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Stamp {
     inode: u64,
     bytes: u64,
@@ -91,9 +83,7 @@ impl WindowStore {
 
     /// The windows of the files, by name.
     fn windows(&self) -> impl Iterator<Item = Window> {
-        self.files
-            .iter()
-            .filter_map(|(name, file)| Some(file.content.as_ref().ok()?.window(name, self.max_duration)))
+        self.files.values().filter_map(|file| file.content.clone().ok())
     }
 
     /// Every window that is open, to come, or ended within the last hour, and what is wrong with files.
@@ -104,21 +94,20 @@ impl WindowStore {
         (windows, problems)
     }
 
-    /// Starts a window: writes its file.
-    pub fn start(&mut self, request: WindowRequest, now: f64) -> Result<Window, String> {
+    /// Starts a window: writes its file. Without a name it gets one.
+    pub fn start(&mut self, planned: Window, now: f64) -> Result<Window, String> {
         if self.dir.as_os_str().is_empty() {
             return Err("windows.dir is empty: set it to a directory".into());
         }
         let (windows, _) = self.list(now);
-        let WindowRequest { name, plan } = request;
-        let end = plan.window("", self.max_duration).end;
-        if end <= now {
+        let window = file::cut(planned, self.max_duration);
+        if window.end <= now {
             return Err("it would have ended already; look at --at and --for".into());
         }
-        let name = match name {
-            Some(name) if !file::is_name(&name) => return Err(format!("--name: {}", file::NAME_RULE)),
-            Some(name) => name,
-            None => self.free_name(plan.kind, plan.start),
+        let name = match window.name.as_str() {
+            "" => self.free_name(window.kind, window.start),
+            name if !file::is_name(name) => return Err(format!("--name: {}", file::NAME_RULE)),
+            name => name.to_owned(),
         };
         if let Some(known) = windows.iter().find(|window| window.name == name && now < window.end) {
             return Err(format!(
@@ -146,8 +135,8 @@ impl WindowStore {
                 self.dir.display()
             ));
         }
-        let window = plan.window(&name, self.max_duration);
-        self.write(&name, &Plan { end, ..plan })?;
+        let window = Window { name, ..window };
+        self.write(&window)?;
         Ok(window)
     }
 
@@ -171,8 +160,7 @@ impl WindowStore {
             }
             // In whole seconds, as in the file, and after the start.
             window.end = now.floor().max(window.start.floor() + 1.0);
-            let Window { kind, reason, start, end, .. } = window.clone();
-            self.write(&window.name, &Plan { kind, reason, start, end })?;
+            self.write(window)?;
         }
         Ok(current)
     }
@@ -186,19 +174,20 @@ impl WindowStore {
     }
 
     /// Writes a file: a new one beside it, synced, then renamed.
-    fn write(&self, name: &str, plan: &Plan) -> Result<(), String> {
+    fn write(&self, window: &Window) -> Result<(), String> {
         let write = || -> io::Result<()> {
             fs::create_dir_all(&self.dir)?;
             // A file without the ending is no window.
-            let fresh = self.dir.join(format!("{name}.new"));
+            let fresh = self.dir.join(format!("{}.new", window.name));
             let mut file = File::create(&fresh)?;
-            file.write_all(file::write(plan).as_bytes())?;
+            file.write_all(file::write(window).as_bytes())?;
             file.sync_all()?;
-            fs::rename(&fresh, self.file(name))?;
+            fs::rename(&fresh, self.file(&window.name))?;
             File::open(&self.dir)?.sync_all()
         };
         write().map_err(|error| {
-            format!("{}: {error}; who may write to windows.dir may make windows", self.file(name).display())
+            let file = self.file(&window.name);
+            format!("{}: {error}; who may write to windows.dir may make windows", file.display())
         })
     }
 
@@ -229,9 +218,12 @@ impl WindowStore {
             if self.files.get(&name).is_some_and(same) {
                 continue;
             }
-            match read(&path) {
-                Ok((stamp, bytes)) => {
-                    self.files.insert(name, WindowFile { stamp, content: file::read(&bytes) });
+            match read_file(&path, file::MAX_BYTES) {
+                Ok((metadata, bytes)) => {
+                    let stamp = Stamp::of(&metadata);
+                    let content = file::read(&bytes)
+                        .map(|window| Window { name: name.clone(), ..file::cut(window, self.max_duration) });
+                    self.files.insert(name, WindowFile { stamp, content });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.files.remove(&name);
@@ -240,8 +232,8 @@ impl WindowStore {
                     problems.push(format!("{}: {error}", path.display()));
                 }
                 Err(error) => {
-                    let stamp = Stamp { inode: 0, bytes: 0, changed: (0, 0), written: (0, 0) };
-                    self.files.insert(name, WindowFile { stamp, content: Err(vec![error.to_string()]) });
+                    let content = Err(vec![error.to_string()]);
+                    self.files.insert(name, WindowFile { stamp: Stamp::default(), content });
                 }
             }
         }
@@ -286,19 +278,6 @@ fn names(path: &Path, problems: &mut Vec<String>) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads a regular file; a pipe would block.
-fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
-    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let seen = file.metadata()?;
-    if !seen.is_file() {
-        return Err(io::Error::other("is no file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(file::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok((Stamp::of(&seen), bytes))
-}
-
 fn remove(path: &Path) -> Result<(), String> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(format!("{}: {error}", path.display())),
@@ -331,15 +310,17 @@ mod tests {
         }
 
         fn start(&mut self, name: &str, start: f64, lasts: f64) -> Result<Window, String> {
-            let plan =
-                Plan { kind: WindowKind::Maintenance, reason: "disk".into(), start, end: start + lasts };
-            let name = Some(name.to_owned()).filter(|name| !name.is_empty());
-            self.store.start(WindowRequest { name, plan }, NOW)
+            self.store.start(planned(name, start, lasts), NOW)
         }
 
         fn names(&mut self, now: f64) -> Vec<String> {
             self.store.list(now).0.into_iter().map(|window| window.name).collect()
         }
+    }
+
+    fn planned(name: &str, start: f64, lasts: f64) -> Window {
+        let (kind, reason) = (WindowKind::Maintenance, "disk".into());
+        Window { name: name.into(), kind, reason, start, end: start + lasts, cut: false }
     }
 
     fn store(root: &Path) -> WindowStore {
@@ -362,9 +343,7 @@ mod tests {
         assert!(bench.names(NOW + 3611.0).is_empty());
         let error = bench.store.end(Some("disk"), NOW + 20.0).unwrap_err();
         assert!(error.contains("no window disk") && error.contains("there is none"), "{error}");
-        let plan = Plan { kind: WindowKind::Training, reason: String::new(), start: NOW, end: NOW + 60.0 };
-        let request = WindowRequest { name: Some("disk".into()), plan };
-        assert!(bench.store.start(request, NOW + 20.0).is_ok(), "the name is free again");
+        assert!(bench.store.start(planned("disk", NOW, 60.0), NOW + 20.0).is_ok(), "the name is free again");
     }
 
     #[test]
@@ -408,10 +387,8 @@ mod tests {
         }
         let error = bench.start("one-more", NOW, 60.0).unwrap_err();
         assert!(error.contains("64 windows already"), "{error}");
-        let plan =
-            Plan { kind: WindowKind::Training, reason: String::new(), start: NOW + 1e5, end: NOW + 1.1e5 };
-        let request = WindowRequest { name: None, plan };
-        assert!(bench.store.start(request, NOW + 90_000.0).is_ok(), "files of windows long over are removed");
+        let later = planned("", NOW + 1e5, 1e4);
+        assert!(bench.store.start(later, NOW + 90_000.0).is_ok(), "files of windows long over are removed");
     }
 
     #[test]

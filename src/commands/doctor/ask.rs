@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use crate::collectors::nvml::policy::StuckCall;
 use crate::collectors::nvml::process::{
-    CallDeadlines, SamplerEvent, SamplerMessage, SamplerProcess, SamplerStart, end_all, sampler_config,
+    CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config,
 };
-use host::child::{self, Stderr};
+use host::child::Stderr;
 use host::inflight::is_gpu;
 use ledger::inbox::Inbox;
 use model::catalog::schema::LabelSet;
 use model::catalog::{self as m, DriverError, Gpu, MetricId, Tier};
 use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Missing, Rows};
-use sampler::wire::{GpuSlot, Intervals, SamplerConfig};
+use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig};
 use settings::Config;
 
 /// What asking takes at most beside the deadlines of the calls: 64 GPUs, whose expensive visits are made one at
@@ -151,18 +151,20 @@ impl Asked {
 
     fn hear(&mut self, message: SamplerMessage) -> bool {
         match message.event {
-            SamplerEvent::DriverUp => self.up = true,
-            SamplerEvent::DriverAway(error, text) => {
+            Ok(FromSampler::DriverUp) => self.up = true,
+            Ok(FromSampler::DriverAway { error, text }) => {
                 self.away = Some((Some(error), text));
                 return true;
             }
-            SamplerEvent::AttachFailed(index, _, text) => {
+            Ok(FromSampler::AttachFailed { index, text, .. }) => {
                 self.attach_failed.insert(index, text);
             }
-            SamplerEvent::Attached(slot) => {
+            Ok(FromSampler::Attached(slot)) => {
                 self.attached.insert(slot.slot, slot.gpu);
             }
-            SamplerEvent::StreamEnded(_, text) => {
+            // In the inbox.
+            Ok(FromSampler::Batch(_) | FromSampler::Fact(_)) => {}
+            Err((_, text)) => {
                 self.away.get_or_insert((None, format!("the process that asks has failed: {text}")));
                 return true;
             }
@@ -213,9 +215,7 @@ pub fn ask(
     let deadlines = CallDeadlines { call: s.call_timeout, init: s.init_timeout };
     let inbox = Arc::new(Inbox::default());
     let (sender, messages) = channel();
-    let program = child::this_program();
-    let start = SamplerStart { program: &program, generation: 1, log_level: "error", stderr: Stderr::Null };
-    let mut sampler = SamplerProcess::start(start, sampler_config, &inbox, &sender)?;
+    let mut sampler = SamplerProcess::start(1, "error", Stderr::Null, sampler_config, &inbox, &sender)?;
     let started = Mono::now();
     let deadline = started + s.init_timeout + s.call_timeout + SPARE;
     let mut asked = Asked::default();

@@ -8,9 +8,9 @@ use super::daemon::Daemon;
 use super::host::{CAP_PERFMON, CAP_SYS_ADMIN, holds};
 use super::report::{Finding, Verdict};
 use crate::collectors::cpu::backend::{CounterBackend, CounterScope};
-use crate::collectors::cpu::machine_events::state;
+use crate::collectors::cpu::cpu_groups;
+use crate::collectors::cpu::machine_events::{descriptors, state, that_fit};
 use crate::collectors::cpu::perf::{Perf, Processor};
-use crate::collectors::cpu::{cpu_groups, fd_budget};
 use host::Host;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{PerfEvent, PerfState};
@@ -96,7 +96,7 @@ pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
         }
     };
     let mut findings = findings(&states, who, &Rights::here(host), asks_daemon);
-    findings.extend(crowded(config, cpus.len(), fd_budget::descriptors()).filter(|_| !asks_daemon));
+    findings.extend(crowded(config, cpus.len(), descriptors()).filter(|_| !asks_daemon));
     findings
 }
 
@@ -131,7 +131,7 @@ fn findings(
 /// Whether all events can be open on all CPUs.
 fn crowded(config: &Config, cpus: usize, room: usize) -> impl Iterator<Item = Finding> {
     let events = &config.cpu.events;
-    let fit = fd_budget::that_fit(events, cpus, room).len();
+    let fit = that_fit(events, cpus, room).len();
     let finding = (fit < events.len()).then(|| {
         let text = format!(
             "{} counters on {cpus} CPUs are more than half of the files that may be open, {}: {fit} events are counted",

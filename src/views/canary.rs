@@ -1,0 +1,134 @@
+//! The facts of the ledger that the canary goes by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::mig_devices;
+use canary::gate::GateFacts;
+use model::canary::{Instance, Place};
+use model::catalog::schema::{KnownLabel, Metric};
+use model::catalog::{self as m, CollectorName, Gpu};
+use model::clock::{Mono, unix_seconds};
+use model::sample::Missing;
+use model::snapshot::{DriverState, GpuState, Snapshot};
+use model::window;
+
+/// The facts of one publication.
+#[derive(Clone, Debug)]
+pub struct CanaryFacts(Arc<Snapshot>);
+
+impl CanaryFacts {
+    /// The facts of this snapshot.
+    pub fn of(snapshot: &Arc<Snapshot>) -> CanaryFacts {
+        CanaryFacts(Arc::clone(snapshot))
+    }
+
+    /// Every GPU with the places for runs: the whole GPU, or its MIG instances; none in MIG mode without an instance.
+    /// Of a GPU that does not answer the places known before stay.
+    pub fn places(&self, known: &BTreeMap<Gpu, Vec<Place>>) -> BTreeMap<Gpu, Vec<Place>> {
+        let views = self.0.gpus.iter().filter(|view| !view.gpu.uuid.is_empty());
+        let places = views.map(|view| {
+            let gpu = &view.gpu;
+            let mig = self.0.number(&m::gpu_mig_mode_enabled, gpu, ()).map(|on| on > 0.0);
+            let unsupported = view.gaps.iter().any(|gap| {
+                gap.metrics.contains(&m::gpu_mig_mode_enabled.id()) && gap.missing == Missing::Unsupported
+            });
+            let places = match (view.state == GpuState::Up, mig) {
+                (true, Some(true)) => self.instances(gpu),
+                (true, mig) if mig.is_some() || unsupported => {
+                    vec![Place { gpu: gpu.clone(), instance: None }]
+                }
+                _ => known.get(gpu).cloned().unwrap_or_default(),
+            };
+            (gpu.clone(), places)
+        });
+        places.collect()
+    }
+
+    fn instances(&self, gpu: &Gpu) -> Vec<Place> {
+        let own = mig_devices(&self.0).filter(|(mig, uuid)| mig.uuid == gpu.uuid && !uuid.is_empty());
+        let places = own.map(|(mig, uuid)| Place {
+            gpu: gpu.clone(),
+            instance: Some(Instance {
+                gpu_instance: mig.gpu_instance,
+                compute_instance: mig.compute_instance,
+                profile: mig.profile.to_string(),
+                mig_uuid: uuid.to_owned(),
+            }),
+        });
+        let mut places: Vec<Place> = places.collect();
+        places.sort();
+        places
+    }
+
+    /// The values of a place that the gate goes by.
+    pub fn gate(&self, place: &Place, fresh_for: Duration, now: Mono) -> GateFacts {
+        let mut facts = GateFacts::read(&*self.0, place, fresh_for);
+        // The values have aged since the publication.
+        facts.age = facts.age.map(|age| age + now.since(self.0.taken));
+        facts
+    }
+
+    /// Whether the GPU answers in time.
+    pub fn is_up(&self, gpu: &Gpu) -> bool {
+        self.0.gpus.iter().any(|view| view.gpu == *gpu && view.state == GpuState::Up)
+    }
+
+    /// A published timestamp in seconds since 1970, and its age at the publication.
+    pub fn timestamp(&self, metric: &Metric<Gpu, ()>, gpu: &Gpu) -> Option<(f64, Duration)> {
+        let unix_seconds = self.0.number(metric, gpu, ())?;
+        let age = Duration::try_from_secs_f64(self.0.unix_seconds - unix_seconds).unwrap_or_default();
+        Some((unix_seconds, age))
+    }
+
+    /// The PCI address of a GPU.
+    pub fn pci_address(&self, gpu: &Gpu) -> Option<String> {
+        let address = self.0.info(&m::gpu_info, gpu, "pci_address")?;
+        (!address.is_empty()).then(|| address.to_owned())
+    }
+
+    /// The minor number of a GPU's device file.
+    pub fn minor_number(&self, gpu: &Gpu) -> Option<u32> {
+        self.0.info(&m::gpu_info, gpu, "minor_number")?.parse().ok()
+    }
+
+    /// Why maintenance keeps the canary away, if so: an open window; also until the windows were read.
+    pub fn maintenance(&self) -> Option<String> {
+        window::maintenance(&self.0.windows, unix_seconds()).or_else(|| {
+            let name = CollectorName::Windows.known();
+            let unknown = self.0.collectors.iter().any(|view| view.name == name && view.age.is_none());
+            unknown.then(|| "it is not known yet which windows of planned work are open".into())
+        })
+    }
+
+    /// Why the GPU does not answer, if so.
+    pub fn no_answer(&self, gpu: &Gpu) -> Option<String> {
+        if self.0.driver != DriverState::Up {
+            return Some("the driver is away or stuck".into());
+        }
+        match self.0.gpus.iter().find(|view| view.gpu == *gpu).map(|view| &view.state) {
+            Some(GpuState::Up) => None,
+            Some(GpuState::Stuck { call, .. }) => Some(format!("{call} on the GPU does not return")),
+            _ => Some("the GPU does not answer any more".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::snapshot::CollectorView;
+
+    #[test]
+    fn until_the_windows_were_read_one_may_be_open() {
+        let refused = |age: Option<Duration>| {
+            let name = CollectorName::Windows.known();
+            let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
+            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::empty() };
+            CanaryFacts(Arc::new(snapshot)).maintenance()
+        };
+        assert!(refused(None).unwrap().contains("not known yet"));
+        assert_eq!(refused(Some(Duration::from_secs(3600))), None, "the last reading counts");
+    }
+}
