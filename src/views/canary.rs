@@ -125,7 +125,7 @@ mod tests {
         let refused = |age: Option<Duration>| {
             let name = CollectorName::Windows.known();
             let view = CollectorView { name, up: age.is_some(), age, text: String::new() };
-            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::empty() };
+            let snapshot = Snapshot { collectors: vec![view], ..Snapshot::default() };
             CanaryFacts(Arc::new(snapshot)).maintenance()
         };
         assert!(refused(None).unwrap().contains("not known yet"));

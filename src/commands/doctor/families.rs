@@ -147,7 +147,7 @@ mod tests {
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         rows.of(&gpu).put(&m::gpu_power_watts, (), 70.0).unwrap();
         rows.of(&gpu).put(&m::gpu_utilization_ratio, (), 0.5).unwrap();
-        let failed = |error, text: &str| Missing::Failed { error: error, text: text.into() };
+        let failed = |error, text: &str| Missing::Failed { error, text: text.into() };
         let gaps = vec![
             gap(m::gpu_utilization_ratio.id(), Missing::Unsupported),
             gap(m::gpu_temperature_celsius.id(), Missing::Unsupported),
