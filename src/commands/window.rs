@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
 use model::clock::unix_seconds;
@@ -10,6 +10,7 @@ use model::text;
 use model::window::Window;
 use settings::Config;
 
+use super::{OutputFormat, json};
 use crate::collectors::windows::file::{self, Plan};
 use crate::collectors::windows::store::{WindowRequest, WindowStore};
 use crate::collectors::windows::timestamp;
@@ -45,17 +46,8 @@ pub enum Ask {
     List {
         /// Output format
         #[arg(long, value_enum, default_value = "text")]
-        format: Format,
+        format: OutputFormat,
     },
-}
-
-/// Output format of `window list`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For programs
-    Json,
-    /// For people
-    Text,
 }
 
 /// `window start`.
@@ -92,8 +84,8 @@ pub struct End {
 }
 
 fn kind(text: &str) -> Result<WindowKind, String> {
-    let known: Vec<&str> = WindowKind::ALL.iter().map(|kind| kind.known()).collect();
-    file::kind_of(text).ok_or_else(|| format!("must be one of: {}", known.join(", ")))
+    let known = || WindowKind::ALL.iter().map(|kind| kind.known()).collect::<Vec<_>>().join(", ");
+    file::kind_of(text).ok_or_else(|| format!("must be one of: {}", known()))
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -116,11 +108,8 @@ pub fn run(config: &Config, command: &Ask) -> Result<String, String> {
         Ask::List { format } => {
             let (windows, problems) = store.list(now);
             match format {
-                Format::Json => serde_json::to_string_pretty(
-                    &serde_json::json!({ "windows": windows, "problems": problems }),
-                )
-                .map_err(|error| error.to_string()),
-                Format::Text => Ok(listed(&windows, &problems, now)),
+                OutputFormat::Json => json(&serde_json::json!({ "windows": windows, "problems": problems })),
+                OutputFormat::Text => Ok(listed(&windows, &problems, now)),
             }
         }
     }

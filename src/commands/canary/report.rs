@@ -109,13 +109,4 @@ impl Report {
         let result = runs.iter().map(RunRecord::exit).max().unwrap_or(Exit::Healthy);
         Report { version: env!("CARGO_PKG_VERSION"), result, runs }
     }
-
-    /// As one JSON document.
-    pub fn json(&self) -> String {
-        match serde_json::to_string_pretty(self) {
-            Ok(text) => text + "\n",
-            // Cannot be: there is nothing in it that JSON has no form for.
-            Err(error) => format!("{{\"error\":{:?}}}\n", error.to_string()),
-        }
-    }
 }

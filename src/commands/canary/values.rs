@@ -31,7 +31,7 @@ impl Values for Asked {
         if let Some(text) = self.attach_failed.get(&gpu.gpu) {
             return Some((CanarySkip::Unhealthy, text.clone()));
         }
-        let hung = self.hung.iter().find(|hung| hung.gpu.is_none_or(|index| index == gpu.gpu))?;
+        let hung = self.hung.iter().find(|hung| hung.gpu().is_none_or(|index| index == gpu.gpu))?;
         Some((CanarySkip::Unhealthy, format!("a driver call does not return: {}", hung.call)))
     }
 
