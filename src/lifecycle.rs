@@ -52,8 +52,3 @@ pub fn notify(states: &[NotifyState<'_>]) {
         tracing::warn!(%error, "cannot notify systemd");
     }
 }
-
-/// Whether systemd waits for signs of life.
-pub fn watchdog() -> bool {
-    sd_notify::watchdog_enabled().is_some()
-}

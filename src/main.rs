@@ -243,11 +243,15 @@ fn main() -> ExitCode {
             DriverOrder::Status => orders::ask(socket, "driver status").map(|status| describe(&status)),
         }),
         Command::Gpm { what } => with_socket(overrides, |socket, _| {
-            let request = match what {
-                GpmOrder::Off => "gpm off",
-                GpmOrder::On => "gpm on",
+            let (request, text) = match what {
+                GpmOrder::Off => (
+                    "gpm off",
+                    "The profiling counters are given up within a second: a profiler can have them until \
+                     `gpu-node-exporter gpm on`, or a restart of the daemon.",
+                ),
+                GpmOrder::On => ("gpm on", "The profiling counters are read again, where the GPU has them."),
             };
-            orders::ask(socket, request).map(|status| orders::describe_gpm(&status).to_owned())
+            orders::ask(socket, request).map(|_| text.to_owned())
         }),
         Command::Window { what } => {
             with_config(overrides, |loaded| finish(window::run(&loaded.config, &what)))
@@ -315,7 +319,7 @@ fn run(loaded: Loaded) -> ExitCode {
 fn prove(config: &Config, arguments: &Arguments) -> Result<(Exit, String), String> {
     let stop = Arc::new(Stop::default());
     lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
-    let report = commands::canary::run(config, &arguments.options(), &stop)?;
+    let report = commands::canary::run(config, arguments, &stop)?;
     let text = match arguments.format {
         Format::Json => commands::json(&report)?,
         Format::Table => commands::canary::table::text(&report, host::terminal::stdout_has_colours()),

@@ -14,6 +14,7 @@ mod values;
 
 use std::time::Duration;
 
+use arguments::Arguments;
 use canary::baseline::BaselineStore;
 use canary::gate::{Allows, Condition};
 use canary::interlock::{self, HeldLock};
@@ -22,7 +23,7 @@ use devices::{DeviceList, ListedDevice};
 use host::state::Store;
 use host::stop::Stop;
 use host::terminal::progress;
-use model::catalog::{CanaryCheck, CanarySkip};
+use model::catalog::CanarySkip;
 use model::clock::{Mono, unix_seconds};
 pub use report::{Exit, Report, RunRecord};
 use runs::Runner;
@@ -35,35 +36,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What was asked of the driver so long ago does not say any more that a GPU is free.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// The options of the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunOptions {
-    /// Which GPUs or MIG devices: index, UUID, or `all`; empty is all.
-    pub gpus: Vec<String>,
-    /// Which checks; empty is what the configuration has.
-    pub checks: Vec<CanaryCheck>,
-    /// How many runs on each.
-    pub repeat: u32,
-    /// Say only what would keep a canary away.
-    pub explain: bool,
-    /// Run beside others too.
-    pub force: bool,
-}
-
 /// Makes all runs. An error says why nothing could be done at all.
-pub fn run(config: &Config, options: &RunOptions, stop: &Stop) -> Result<Report, String> {
+pub fn run(config: &Config, arguments: &Arguments, stop: &Stop) -> Result<Report, String> {
     progress("asking the driver");
     let mut listed = DeviceList::ask(config)?;
-    let chosen = listed.choose(&options.gpus)?;
-    if options.explain {
+    let chosen = listed.choose(&arguments.gpu)?;
+    if arguments.explain {
         let made = chosen.iter().map(|device| {
             let conditions = listed.conditions(config, device);
             RunRecord::new(device, conditions, None, None)
         });
         return Ok(Report::new(made.collect()));
     }
-    let memory = remembered(config);
-    let mut runner = Runner::new(config, options, stop);
+    let (memory, checks) = (remembered(config), arguments.checks());
+    let mut runner = Runner::new(config, arguments.force, stop);
     let mut held: Option<HeldLock> = None;
     let mut made: Vec<RunRecord> = Vec::new();
     for device in &chosen {
@@ -90,7 +76,7 @@ pub fn run(config: &Config, options: &RunOptions, stop: &Stop) -> Result<Report,
         let gpu_is_free = |device: &ListedDevice| {
             interlock::free(&interlock::gpu_lock(&config.canary.lock_file, &device.place.gpu.uuid))
         };
-        let refused = refused(&conditions, options.force).or_else(|| {
+        let refused = refused(&conditions, arguments.force).or_else(|| {
             progress("waiting for the interlock");
             if held.is_none() {
                 match wait_for(stop, || interlock::take(&config.canary.lock_file)) {
@@ -110,17 +96,20 @@ pub fn run(config: &Config, options: &RunOptions, stop: &Stop) -> Result<Report,
             made.push(not_run(conditions, why));
             continue;
         }
-        let peer = listed.peer(config, device, options.force).filter(|peer| gpu_is_free(peer).is_ok());
-        for nth in 1..=options.repeat {
+        let peer = listed.peer(config, device, arguments.force).filter(|peer| gpu_is_free(peer).is_ok());
+        for nth in 1..=arguments.repeat {
             // A stop between two runs is reported like one during a run: the request was not met.
             if stop.stopped() {
                 made.push(not_run(conditions, asked_to_end()));
                 break;
             }
-            let of =
-                if options.repeat > 1 { format!(", run {nth} of {}", options.repeat) } else { String::new() };
+            let of = if arguments.repeat > 1 {
+                format!(", run {nth} of {}", arguments.repeat)
+            } else {
+                String::new()
+            };
             let name = format!("{}{of}", device.place);
-            let run = runner.run(device, peer.as_ref(), &options.checks, &name);
+            let run = runner.run(device, peer.as_ref(), &checks, &name);
             made.push(RunRecord::new(device, conditions.clone(), Some(run), None));
             if runner.is_occupied(&device.place) {
                 break;

@@ -1,7 +1,5 @@
 //! `window start|end|list`: writes, ends and lists the files of windows.
 
-use std::fmt::Write;
-
 use clap::{Args, Subcommand};
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
@@ -140,35 +138,24 @@ fn started(window: &Window, now: f64) -> String {
 }
 
 fn listed(windows: &[Window], problems: &[String], now: f64) -> String {
-    let mut out = String::new();
-    let state = |window: &Window| match () {
-        () if window.is_open(now) => "open",
-        () if now < window.start => "to come",
-        () => "ended",
-    };
     let width = windows.iter().map(|window| window.name.len()).max().unwrap_or(0);
-    for window in windows {
+    let line = |window: &Window| {
+        let state = match window.is_open(now) {
+            true => "open",
+            false if now < window.start => "to come",
+            false => "ended",
+        };
         let cut = if window.cut { " (cut to windows.max_duration)" } else { "" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            out,
-            "{:width$}  {:7}  {:11}  {} to {}  {}{cut}",
-            window.name,
-            state(window),
-            window.kind.known(),
-            model::window::write(window.start),
-            model::window::write(window.end),
-            window.reason
-        );
-    }
+        let (from, to) = (model::window::write(window.start), model::window::write(window.end));
+        let (kind, Window { name, reason, .. }) = (window.kind.known(), window);
+        format!("{name:width$}  {state:7}  {kind:11}  {from} to {to}  {reason}{cut}")
+    };
+    let mut lines: Vec<String> = windows.iter().map(line).collect();
     if windows.is_empty() {
-        out.push_str("No window is open, to come, or ended within the last hour.\n");
+        lines.push("No window is open, to come, or ended within the last hour.".into());
     }
-    for problem in problems {
-        let _ = writeln!(out, "not counted: {problem}");
-    }
-    out.truncate(out.trim_end().len());
-    out
+    lines.extend(problems.iter().map(|problem| format!("not counted: {problem}")));
+    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -114,6 +114,7 @@ fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice
     if devices.is_empty() {
         return Err("the driver lists no GPU".into());
     }
+    let words: Vec<&String> = words.iter().filter(|word| !word.is_empty()).collect();
     if let Some(word) = words.iter().find(|word| !devices.iter().any(|device| device.is(word))) {
         let known = devices.iter().map(|device| format!("{} {}", device.place, device.place.device()));
         let known: Vec<String> = known.collect();

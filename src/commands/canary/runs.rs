@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::asked_to_end;
 use super::devices::ListedDevice;
-use super::{RunOptions, asked_to_end};
 use crate::control::orders;
 use canary::parent::DetachedChild;
 use canary::report::{CanaryRun, ChildReport, RunEnd};
@@ -36,7 +36,7 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// One that has made none.
-    pub fn new(config: &'a Config, options: &RunOptions, stop: &'a Stop) -> Runner<'a> {
+    pub fn new(config: &'a Config, force: bool, stop: &'a Stop) -> Runner<'a> {
         let seed = unix_seconds().to_bits() ^ (u64::from(std::process::id()) << 32);
         let settings = RunSettings {
             nvml_library: config.sampler.nvml_library.clone(),
@@ -46,7 +46,7 @@ impl<'a> Runner<'a> {
             hung_after: config.canary.progress_timeout,
             kill_after: config.canary.kill_after,
             linger: GOING,
-            yields: !options.force,
+            yields: !force,
             stderr: Stderr::Null,
             children: Arc::default(),
         };

@@ -85,8 +85,7 @@ fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
 fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
     let weight = |judged: &&&Judged| (Exit::of(judged.verdict), judged.verdict != CanaryVerdict::Ok);
     let Some(worst) = all.iter().max_by_key(weight) else { return };
-    let rates: Vec<Rate> = all.iter().filter_map(|judged| judged.rate).collect();
-    let (rate, spread) = middle(&rates);
+    let (rate, spread) = middle(&mut all.iter().filter_map(|judged| judged.rate).collect::<Vec<_>>());
     let spread = if several { format!("{spread:>9}") } else { String::new() };
     let ratio = |against: RateAgainst| {
         let of =
@@ -115,23 +114,18 @@ fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
 }
 
 /// The middle of rates, and from the lowest to the highest as a share of it.
-fn middle(rates: &[Rate]) -> (String, String) {
+fn middle(rates: &mut [Rate]) -> (String, String) {
     let value = |rate: &Rate| match rate {
         Rate::WorkPerCycle(v) | Rate::BytesPerSecond(v) | Rate::BytesPerCycle(v) | Rate::Seconds(v) => *v,
     };
-    let values: Vec<f64> = rates.iter().map(value).collect();
-    let (Some(first), Some(median)) = (rates.first(), stats::median(values.iter().copied())) else {
+    rates.sort_by(|a, b| value(a).total_cmp(&value(b)));
+    let (Some(lowest), Some(middle), Some(highest)) =
+        (rates.first(), rates.get(rates.len() / 2), rates.last())
+    else {
         return ("-".into(), "-".into());
     };
-    let middle = match first {
-        Rate::WorkPerCycle(_) => Rate::WorkPerCycle(median),
-        Rate::BytesPerSecond(_) => Rate::BytesPerSecond(median),
-        Rate::BytesPerCycle(_) => Rate::BytesPerCycle(median),
-        Rate::Seconds(_) => Rate::Seconds(median),
-    };
-    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let highest = values.iter().copied().fold(0.0, f64::max);
-    (format::rate(middle), format!("{:.3} %", (highest - lowest) / median * 100.0))
+    let spread = (value(highest) - value(lowest)) / value(middle) * 100.0;
+    (format::rate(*middle), format!("{spread:.3} %"))
 }
 
 /// What would keep a canary away.

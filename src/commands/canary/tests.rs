@@ -7,7 +7,7 @@ use canary::baseline::Siblings;
 use canary::judge::fixtures::{baseline, healthy, of, part, place};
 use canary::report::{CanaryRun, CheckFigures, RunEnd};
 use model::canary::Place;
-use model::catalog::CanaryStep;
+use model::catalog::{CanaryCheck, CanaryStep};
 
 const NOW: f64 = 1.8e9;
 
