@@ -78,16 +78,17 @@ enum Command {
     },
     /// Ask the running daemon for what it publishes, through its local socket
     Snapshot {
-        /// How to print it
-        #[arg(long, value_enum, default_value = "text")]
-        format: SnapshotFormat,
+        /// How to print it: text is Prometheus text format 0.0.4, openmetrics is OpenMetrics 1.0
+        #[arg(long, value_parser = ["json", "text", "openmetrics"], default_value = "text")]
+        format: String,
     },
     /// Look at this machine: what works, what does not, and the command that fixes it
     ///
     /// Asks the driver in a process of its own and never hangs; changes nothing; a daemon may run. Prints who
     /// asks and with which capabilities, libraries, kernel module and device files, whether each metric works,
-    /// is unsupported, not permitted or fails, what each NVML call costs here, and access to the kernel log,
-    /// control groups and the kubelet. Exit code 0 if nothing is wrong, else 1.
+    /// is unsupported, not permitted or fails, what each NVML call costs here, and the verdict and the collectors of
+    /// the daemon, or without one access to the kernel log, control groups and the kubelet. Exit code 0 if nothing
+    /// is wrong, else 1.
     Doctor {
         /// How to print it
         #[arg(long, value_enum, default_value = "text")]
@@ -179,15 +180,6 @@ enum DocsFormat {
     Text,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum SnapshotFormat {
-    Json,
-    /// Prometheus text format 0.0.4
-    Text,
-    /// OpenMetrics 1.0
-    Openmetrics,
-}
-
 fn main() -> ExitCode {
     share_one_heap();
     let cli = match Cli::try_parse() {
@@ -208,16 +200,10 @@ fn main() -> ExitCode {
             DocsFormat::Markdown => docs::markdown(),
             DocsFormat::Text => docs::text(),
         }),
-        Command::Snapshot { format } => {
-            let request = match format {
-                SnapshotFormat::Json => "snapshot json",
-                SnapshotFormat::Text => "snapshot text",
-                SnapshotFormat::Openmetrics => "snapshot openmetrics",
-            };
-            with_socket(overrides, |socket, _| {
-                String::from_utf8(control::fetch(socket, request)?).map_err(io::Error::other)
-            })
-        }
+        Command::Snapshot { format } => with_socket(overrides, |socket, _| {
+            let answer = control::fetch(socket, &format!("snapshot {format}"))?;
+            String::from_utf8(answer).map_err(io::Error::other)
+        }),
         Command::Doctor { format, cuda } => with_config(overrides, |loaded| {
             log_to_stderr(tracing::Level::ERROR);
             match doctor::run(&loaded.config, cuda, format) {

@@ -97,12 +97,9 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen: remember_seen,
         faults: remember_faults,
     };
-    let ledger = {
-        let (inbox, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
-        std::thread::Builder::new()
-            .name("ledger".into())
-            .spawn(move || ledger::run(settings, interval, &inbox, hooks))?
-    };
+    let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
+    let ledger =
+        host::thread::spawn("ledger", 2048, move || ledger::run(settings, interval, &of_ledger, hooks))?;
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
     let context = Context { config: Arc::clone(&config), inbox: Arc::clone(&inbox), stop: Arc::clone(&stop) };
@@ -186,12 +183,8 @@ async fn one_ended(parts: &[(&'static str, JoinHandle<()>)]) -> &'static str {
 
 /// The metrics that are switched off.
 pub fn switched_off(config: &Config) -> HashSet<MetricId> {
-    METRICS
-        .iter()
-        .enumerate()
-        .filter(|(_, metric)| !config.metrics.publishes(metric.name))
-        .filter_map(|(at, _)| u16::try_from(at).ok().map(MetricId))
-        .collect()
+    let metrics = METRICS.iter().zip((0..).map(MetricId));
+    metrics.filter(|(metric, _)| !config.metrics.publishes(metric.name)).map(|(_, id)| id).collect()
 }
 
 type Remember<T> = Box<dyn FnMut(T) + Send>;

@@ -42,11 +42,8 @@ pub fn run(config: &Config, arguments: &Arguments, stop: &Stop) -> Result<Report
     let mut listed = DeviceList::ask(config)?;
     let chosen = listed.choose(&arguments.gpu)?;
     if arguments.explain {
-        let made = chosen.iter().map(|device| {
-            let conditions = listed.conditions(config, device);
-            RunRecord::new(device, conditions, None, None)
-        });
-        return Ok(Report::new(made.collect()));
+        let explain = |device| RunRecord::new(device, listed.conditions(config, device), None, None);
+        return Ok(Report::new(chosen.iter().map(explain).collect()));
     }
     let (memory, checks) = (remembered(config), arguments.checks());
     let mut runner = Runner::new(config, arguments.force, stop);
@@ -103,12 +100,10 @@ pub fn run(config: &Config, arguments: &Arguments, stop: &Stop) -> Result<Report
                 made.push(not_run(conditions, asked_to_end()));
                 break;
             }
-            let of = if arguments.repeat > 1 {
-                format!(", run {nth} of {}", arguments.repeat)
-            } else {
-                String::new()
+            let name = match arguments.repeat {
+                1 => device.place.to_string(),
+                all => format!("{}, run {nth} of {all}", device.place),
             };
-            let name = format!("{}{of}", device.place);
             let run = runner.run(device, peer.as_ref(), &checks, &name);
             made.push(RunRecord::new(device, conditions.clone(), Some(run), None));
             if runner.is_occupied(&device.place) {
@@ -140,14 +135,19 @@ fn refused(conditions: &[Condition], force: bool) -> Option<(CanarySkip, String)
 /// has no device.
 fn yields_to_force(reason: CanarySkip) -> bool {
     use CanarySkip::*;
-    match reason {
-        Processes | Busy | Memory | Claimed | ComputeMode | RecentXid | Maintenance | Duty | Mps
-        | PersistenceOff => true,
-        Unhealthy | Interlock | Unread | Released | ChildAlive | NoInstance | NoLibrary | ForeignLibrary
-        | OldDriver | NoKernels | NoMemory | NoPermission | DeviceUnavailable | NoDevice | Environment => {
-            false
-        }
-    }
+    matches!(
+        reason,
+        Processes
+            | Busy
+            | Memory
+            | Claimed
+            | ComputeMode
+            | RecentXid
+            | Maintenance
+            | Duty
+            | Mps
+            | PersistenceOff
+    )
 }
 
 /// Tries until it goes well, for so long as a canary of the daemon's may take to end.
