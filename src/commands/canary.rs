@@ -10,7 +10,6 @@ mod runs;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod values;
 
 use std::time::Duration;
 

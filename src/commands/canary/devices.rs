@@ -5,12 +5,13 @@ use std::time::Duration;
 use crate::collectors::windows::store::WindowStore;
 use crate::commands::doctor::ask::{Aim, Asked, does_not_return, label};
 use crate::commands::doctor::daemon::Daemon;
-use canary::gate::facts::Values;
+use canary::gate::facts::{GateValue, Values, state};
 use canary::gate::{self, Condition, GateFacts};
 use model::canary::{Instance, Place};
-use model::catalog::{self as m, CanarySkip, ComputeInstance, Gpu, MetricId};
+use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
+use model::catalog::{self as m, CanarySkip, ComputeInstance, Gpu, MetricId, RecoveryAction};
 use model::clock::{Mono, unix_seconds};
-use model::sample::Row;
+use model::sample::{Batch, BatchKey, Missing, Row};
 use model::window;
 use settings::Config;
 
@@ -163,6 +164,44 @@ fn devices(asked: &Asked) -> Vec<ListedDevice> {
     }
     devices.sort_by(|a, b| a.place.cmp(&b.place));
     devices
+}
+
+/// What a process of one's own has asked: all of it new, but without what only time tells.
+impl Values for Asked {
+    fn value<E: Entity, L: LabelSet>(&self, metric: &Metric<E, L>, entity: &E, labels: L) -> Option<f64> {
+        let (subject, labels) = (entity.subject(), labels.texts());
+        let rows = self.rows(metric.id()).filter(|(of, row)| **of == subject && row.labels == labels);
+        rows.map(|(_, row)| row.value).last()
+    }
+
+    fn unsupported(&self, gpu: &Gpu, metric: MetricId) -> bool {
+        let of = |(part, _): &(&BatchKey, &Batch)| part.gpu.as_ref() == Some(gpu);
+        let gaps = self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps);
+        gaps.into_iter().any(|gap| gap.metrics.contains(&metric) && gap.missing == Missing::Unsupported)
+    }
+
+    fn state(&self, gpu: &Gpu) -> Option<(CanarySkip, String)> {
+        if let Some((_, text)) = &self.away {
+            return Some((CanarySkip::Unread, text.clone()));
+        }
+        if let Some(text) = self.attach_failed.get(&gpu.gpu) {
+            return Some((CanarySkip::Unhealthy, text.clone()));
+        }
+        let hung = self.hung.iter().find(|hung| hung.gpu().is_none_or(|index| index == gpu.gpu))?;
+        Some((CanarySkip::Unhealthy, format!("a driver call does not return: {}", hung.call)))
+    }
+
+    fn age(&self, gpu: &Gpu) -> Option<Duration> {
+        self.batches.keys().any(|part| part.gpu.as_ref() == Some(gpu)).then_some(Duration::ZERO)
+    }
+
+    fn unhealthy(&self, gpu: &Gpu) -> Option<Vec<String>> {
+        match state(self, gpu, &m::gpu_recovery_action) {
+            GateValue::Value(RecoveryAction::None) | GateValue::Unsupported => Some(Vec::new()),
+            GateValue::Value(action) => Some(vec![format!("the driver asks for {}", action.known())]),
+            GateValue::Unread => None,
+        }
+    }
 }
 
 #[cfg(test)]

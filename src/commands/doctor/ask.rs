@@ -60,7 +60,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn rows(&self, id: MetricId) -> impl Iterator<Item = (&Subject, &Row)> {
+    /// The rows of a metric, each with its subject.
+    pub fn rows(&self, id: MetricId) -> impl Iterator<Item = (&Subject, &Row)> {
         let groups = self.batches.values().flat_map(|batch| batch.rows.groups());
         let rows = groups.flat_map(|(subject, rows)| rows.iter().map(move |row| (subject, row)));
         rows.filter(move |(_, row)| row.metric == id)
