@@ -5,3 +5,20 @@ pub mod canary;
 pub mod doctor;
 pub mod topology;
 pub mod window;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How a command prints what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For programs
+    Json,
+    /// For people
+    Text,
+}
+
+/// One JSON document with a newline.
+pub fn json(document: &impl Serialize) -> Result<String, String> {
+    serde_json::to_string_pretty(document).map(|text| text + "\n").map_err(|error| error.to_string())
+}

@@ -4,7 +4,6 @@
 //! line `error: TEXT`; then the connection ends. Whatever changes the daemon's state goes through here
 //! and never through the network, so the file's mode (0660) decides who may.
 
-pub mod blocking;
 pub mod orders;
 
 use std::future::Future;
@@ -34,6 +33,11 @@ const MAX_CONNECTIONS: usize = 8;
 /// Pause after a failed accept: the reason, as too few file descriptors, lasts.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const MODE: u32 = 0o660;
+/// Requests that read files at one time, on a disk that may hang: fewer than [`MAX_CONNECTIONS`], and than there are
+/// threads for blocking work.
+pub const MAX_BLOCKING: usize = 4;
+/// Timeout of such a request: shorter than that of the client.
+pub const BLOCKING_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The daemon's end. Removes its socket when dropped.
 #[derive(Debug)]
@@ -172,6 +176,29 @@ async fn request(reading: tokio::net::unix::OwnedReadHalf) -> io::Result<String>
         Some(request) => Ok(request.trim().to_owned()),
         None => Err(io::Error::other(format!("no request line of at most {MAX_REQUEST} bytes"))),
     }
+}
+
+/// Runs a request that reads files on a thread that may wait for a disk. A disk that hangs holds up as many of them as
+/// `free` has permits, and no other request.
+pub async fn run_blocking(
+    free: &Arc<Semaphore>,
+    timeout: Duration,
+    request: impl FnOnce() -> Result<Bytes, String> + Send + 'static,
+) -> Result<Bytes, String> {
+    let response = async {
+        let permit = Arc::clone(free).acquire_owned().await.map_err(|error| error.to_string())?;
+        let work = move || {
+            let _permit = permit;
+            request()
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?
+    };
+    tokio::time::timeout(timeout, response).await.unwrap_or_else(|_| {
+        Err(format!(
+            "the files of the request (in state.dir, windows.dir, /sys/fs/cgroup) have not answered within {} s",
+            timeout.as_secs()
+        ))
+    })
 }
 
 /// Answers the requests that only read: `snapshot json|text|openmetrics` and `status`.
@@ -339,5 +366,25 @@ mod tests {
         // Their places are free once the server has seen them leave.
         let again = async { while ask(&path, "status").await.is_err() {} };
         tokio::time::timeout(Duration::from_secs(20), again).await.expect("places are free again");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_holds_up_a_few_requests_alone() {
+        let free = Arc::new(Semaphore::new(MAX_BLOCKING));
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        for _ in 0..MAX_BLOCKING + 4 {
+            let released = Arc::clone(&released);
+            let hang = move || {
+                let _ = released.lock().unwrap().recv();
+                Ok(Bytes::new())
+            };
+            let error = run_blocking(&free, Duration::from_millis(50), hang).await.unwrap_err();
+            assert!(error.contains("have not answered"), "{error}");
+        }
+        assert_eq!(free.available_permits(), 0, "a request without a permit waits on no thread");
+        drop(release);
+        let done = run_blocking(&free, Duration::from_secs(60), || Ok(Bytes::from("done"))).await;
+        assert_eq!(done, Ok(Bytes::from("done")));
     }
 }

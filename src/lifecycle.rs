@@ -29,21 +29,16 @@ pub async fn asked_to_end(release: impl Fn()) -> io::Result<&'static str> {
 pub fn stop_at_signals(stop: Arc<Stop>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     // The handlers are in place when this returns.
-    let asked = {
-        let _in_runtime = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
-    };
+    let handlers =
+        async { io::Result::Ok((signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)) };
+    let (mut term, mut int) = runtime.block_on(handlers)?;
     let wait = move || {
-        let (mut term, mut int) = asked;
         runtime.block_on(async {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
+            tokio::select! { _ = term.recv() => {} _ = int.recv() => {} }
         });
         stop.stop();
     };
-    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+    host::thread::spawn("signals", 256, wait).map(drop)
 }
 
 /// Tells systemd, if it started us.
@@ -51,9 +46,4 @@ pub fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot notify systemd");
     }
-}
-
-/// Whether systemd waits for signs of life.
-pub fn watchdog() -> bool {
-    sd_notify::watchdog_enabled().is_some()
 }

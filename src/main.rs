@@ -11,8 +11,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use exposition::docs;
 use gpu_node_exporter::commands::canary::Exit;
 use gpu_node_exporter::commands::canary::arguments::{Arguments, Format};
-use gpu_node_exporter::commands::doctor::cuda::{Answer, Cuda};
-use gpu_node_exporter::commands::{self, doctor, window};
+use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
+use gpu_node_exporter::commands::{self, OutputFormat, window};
 use gpu_node_exporter::control::orders::{self, describe};
 use gpu_node_exporter::{control, lifecycle, serve};
 use host::stop::Stop;
@@ -78,20 +78,21 @@ enum Command {
     },
     /// Ask the running daemon for what it publishes, through its local socket
     Snapshot {
-        /// How to print it
-        #[arg(long, value_enum, default_value = "text")]
-        format: SnapshotFormat,
+        /// How to print it: text is Prometheus text format 0.0.4, openmetrics is OpenMetrics 1.0
+        #[arg(long, value_parser = ["json", "text", "openmetrics"], default_value = "text")]
+        format: String,
     },
     /// Look at this machine: what works, what does not, and the command that fixes it
     ///
     /// Asks the driver in a process of its own and never hangs; changes nothing; a daemon may run. Prints who
     /// asks and with which capabilities, libraries, kernel module and device files, whether each metric works,
-    /// is unsupported, not permitted or fails, what each NVML call costs here, and access to the kernel log,
-    /// control groups and the kubelet. Exit code 0 if nothing is wrong, else 1.
+    /// is unsupported, not permitted or fails, what each NVML call costs here, and the verdict and the collectors of
+    /// the daemon, or without one access to the kernel log, control groups and the kubelet. Exit code 0 if nothing
+    /// is wrong, else 1.
     Doctor {
         /// How to print it
         #[arg(long, value_enum, default_value = "text")]
-        format: ReportFormat,
+        format: OutputFormat,
         /// Tell only whether programs built with this CUDA version run here, as `12.4`, and by which rule;
         /// exit code 0 if they do, else 1
         #[arg(long, value_name = "X.Y")]
@@ -173,25 +174,10 @@ enum GpmOrder {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum ReportFormat {
-    Json,
-    Text,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
 enum DocsFormat {
     Json,
     Markdown,
     Text,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SnapshotFormat {
-    Json,
-    /// Prometheus text format 0.0.4
-    Text,
-    /// OpenMetrics 1.0
-    Openmetrics,
 }
 
 fn main() -> ExitCode {
@@ -209,67 +195,59 @@ fn main() -> ExitCode {
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => with_config(overrides, run),
         Command::CheckConfig => with_config(overrides, check),
-        Command::Metrics { format } => print(
-            match format {
-                DocsFormat::Json => docs::json(),
-                DocsFormat::Markdown => docs::markdown(),
-                DocsFormat::Text => docs::text(),
-            }
-            .as_bytes(),
-        ),
-        Command::Snapshot { format } => with_config(overrides, |loaded| snapshot(&loaded, format)),
+        Command::Metrics { format } => print(&match format {
+            DocsFormat::Json => docs::json(),
+            DocsFormat::Markdown => docs::markdown(),
+            DocsFormat::Text => docs::text(),
+        }),
+        Command::Snapshot { format } => with_socket(overrides, |socket, _| {
+            let answer = control::fetch(socket, &format!("snapshot {format}"))?;
+            String::from_utf8(answer).map_err(io::Error::other)
+        }),
         Command::Doctor { format, cuda } => with_config(overrides, |loaded| {
             log_to_stderr(tracing::Level::ERROR);
-            match cuda {
-                Some(wanted) => runs_cuda(&loaded.config, wanted, format),
-                None => examine(&loaded.config, format),
+            match doctor::run(&loaded.config, cuda, format) {
+                Ok((well, text)) => exit_with(if well { 0 } else { EXIT_FAILED }, &text),
+                Err(error) => fail(EXIT_FAILED, error),
             }
         }),
         Command::Canary(arguments) => with_config(overrides, |loaded| {
             log_to_stderr(tracing::Level::WARN);
-            prove(&loaded.config, &arguments)
+            match prove(&loaded.config, &arguments) {
+                Ok((exit, text)) => exit_with(exit.code(), &text),
+                Err(error) => fail(Exit::CouldNotRun.code(), error),
+            }
         }),
         Command::Topology(arguments) => with_config(overrides, |loaded| {
             log_to_stderr(tracing::Level::ERROR);
-            match commands::topology::run(&loaded.config, &arguments) {
-                Ok(text) => print(text.as_bytes()),
-                Err(error) => fail(EXIT_FAILED, &error),
-            }
+            finish(commands::topology::run(&loaded.config, &arguments))
         }),
-        Command::Assets(arguments) => match commands::assets::run(&arguments) {
-            Ok(text) => print(text.as_bytes()),
-            Err(error) => fail(EXIT_FAILED, &error),
-        },
-        Command::Driver { what } => with_config(overrides, |loaded| {
-            with_socket(&loaded, |socket| match what {
-                DriverOrder::Release => orders::release(socket, &loaded.config.canary.lock_file),
-                DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| describe(&status)),
-                DriverOrder::Status => orders::ask(socket, "driver status").map(|status| describe(&status)),
-            })
+        Command::Assets(arguments) => finish(commands::assets::run(&arguments)),
+        Command::Driver { what } => with_socket(overrides, |socket, config| match what {
+            DriverOrder::Release => orders::release(socket, &config.canary.lock_file),
+            DriverOrder::Resume => orders::ask(socket, "driver resume").map(|status| describe(&status)),
+            DriverOrder::Status => orders::ask(socket, "driver status").map(|status| describe(&status)),
         }),
-        Command::Gpm { what } => with_config(overrides, |loaded| {
-            let request = match what {
-                GpmOrder::Off => "gpm off",
-                GpmOrder::On => "gpm on",
+        Command::Gpm { what } => with_socket(overrides, |socket, _| {
+            let (request, text) = match what {
+                GpmOrder::Off => (
+                    "gpm off",
+                    "The profiling counters are given up within a second: a profiler can have them until \
+                     `gpu-node-exporter gpm on`, or a restart of the daemon.",
+                ),
+                GpmOrder::On => ("gpm on", "The profiling counters are read again, where the GPU has them."),
             };
-            with_socket(&loaded, |socket| {
-                orders::ask(socket, request).map(|status| orders::describe_gpm(&status).to_owned())
-            })
+            orders::ask(socket, request).map(|_| text.to_owned())
         }),
         Command::Window { what } => {
-            with_config(overrides, |loaded| match window::run(&loaded.config, &what) {
-                Ok(text) => print(format!("{text}\n").as_bytes()),
-                Err(error) => fail(EXIT_FAILED, &io::Error::other(error)),
-            })
+            with_config(overrides, |loaded| finish(window::run(&loaded.config, &what)))
         }
         Command::Sampler => {
-            let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
-            log_to_stderr(level.unwrap_or(tracing::Level::INFO));
+            log_of_child(overrides);
             sampler::main()
         }
         Command::CanaryChild => {
-            let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
-            log_to_stderr(level.unwrap_or(tracing::Level::INFO));
+            log_of_child(overrides);
             canary::child::main()
         }
         Command::TopologyChild => topology::child::main(),
@@ -308,7 +286,7 @@ fn check(loaded: Loaded) -> ExitCode {
     if let Err(errors) = loaded.declared_layout() {
         return refuse(errors);
     }
-    print(loaded.to_toml().as_bytes())
+    print(&loaded.to_toml())
 }
 
 fn run(loaded: Loaded) -> ExitCode {
@@ -319,118 +297,56 @@ fn run(loaded: Loaded) -> ExitCode {
     log_to_stderr(loaded.config.log.level);
     match serve::run(loaded.config, declared) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(EXIT_FAILED, &error),
+        Err(error) => fail(EXIT_FAILED, error),
     }
 }
 
-fn examine(config: &Config, format: ReportFormat) -> ExitCode {
-    let report = doctor::examine(config, &serve::switched_off(config));
-    let text = match format {
-        ReportFormat::Json => report.json(),
-        ReportFormat::Text => report.text(host::terminal::stdout_has_colours()),
-    };
-    judged(report.well, &text)
-}
-
-fn runs_cuda(config: &Config, wanted: Cuda, format: ReportFormat) -> ExitCode {
-    let judgement = doctor::runs_cuda(config, wanted);
-    let text = match (format, judgement.answer) {
-        (ReportFormat::Json, _) => match serde_json::to_string(&judgement) {
-            Ok(text) => text,
-            Err(error) => return fail(EXIT_FAILED, &error),
-        },
-        (_, Answer::Yes) => format!("yes: {}", judgement.rule),
-        (_, Answer::MinorVersion) => format!("yes, by {}", judgement.rule),
-        (_, Answer::No) => format!("no: {}", judgement.rule),
-        (_, Answer::Unknown) => format!("unknown: {}", judgement.rule),
-    };
-    judged(matches!(judgement.answer, Answer::Yes | Answer::MinorVersion), &format!("{text}\n"))
-}
-
-/// Prints, and says by the exit code whether all is well.
-fn judged(well: bool, text: &str) -> ExitCode {
-    let printed = print(text.as_bytes());
-    if well { printed } else { ExitCode::from(EXIT_FAILED) }
-}
-
-/// Runs the canary, and says by the exit code what came of it.
-fn prove(config: &Config, arguments: &Arguments) -> ExitCode {
+/// Runs the canary. Gives what came of it, and the text to print.
+fn prove(config: &Config, arguments: &Arguments) -> Result<(Exit, String), String> {
     let stop = Arc::new(Stop::default());
-    if let Err(error) = lifecycle::stop_at_signals(Arc::clone(&stop)) {
-        return fail(Exit::CouldNotRun.code(), &error);
-    }
-    let terminal = io::stderr().is_terminal();
-    let mut progress = |text: &str| {
-        if terminal {
-            eprint!("\r{text}\x1b[K");
-        }
-    };
-    let report = match commands::canary::run(config, &arguments.options(), &stop, &mut progress) {
-        Ok(report) => report,
-        Err(error) => return fail(Exit::CouldNotRun.code(), &error),
-    };
+    lifecycle::stop_at_signals(Arc::clone(&stop)).map_err(|error| error.to_string())?;
+    let report = commands::canary::run(config, arguments, &stop)?;
     let text = match arguments.format {
-        Format::Json => report.json(),
+        Format::Json => commands::json(&report)?,
         Format::Table => commands::canary::table::text(&report, host::terminal::stdout_has_colours()),
     };
-    let printed = print(text.as_bytes());
-    match report.result {
-        Exit::Healthy => printed,
-        result => ExitCode::from(result.code()),
-    }
+    Ok((report.result, text))
 }
 
 /// Asks the daemon through its socket and prints what to say.
-fn with_socket(loaded: &Loaded, ask: impl FnOnce(&Path) -> io::Result<String>) -> ExitCode {
-    let Some(socket) = socket(loaded) else { return ExitCode::from(EXIT_FAILED) };
-    match ask(socket) {
-        Ok(text) => print(format!("{text}\n").as_bytes()),
-        Err(error) => fail(EXIT_FAILED, &error),
+fn with_socket(overrides: &Overrides, ask: impl FnOnce(&Path, &Config) -> io::Result<String>) -> ExitCode {
+    with_config(overrides, |Loaded { config, .. }| match config.control.path() {
+        Some(socket) => finish(ask(socket, &config)),
+        None => fail(EXIT_FAILED, "control.socket is empty, so there is no socket to ask the daemon through"),
+    })
+}
+
+fn finish(result: Result<String, impl Into<Box<dyn Error>>>) -> ExitCode {
+    match result {
+        Ok(text) => print(&text),
+        Err(error) => fail(EXIT_FAILED, error),
     }
 }
 
-/// The daemon's socket. Without one, says so.
-fn socket(loaded: &Loaded) -> Option<&Path> {
-    let socket = loaded.config.control.path();
-    if socket.is_none() {
-        eprintln!(
-            "gpu-node-exporter: control.socket is empty, so there is no socket to ask the daemon through"
-        );
-    }
-    socket
+/// Prints, and says by the exit code whether all is well.
+fn exit_with(code: u8, text: &str) -> ExitCode {
+    let printed = print(text);
+    if code == 0 { printed } else { ExitCode::from(code) }
 }
 
-fn snapshot(loaded: &Loaded, format: SnapshotFormat) -> ExitCode {
-    let Some(socket) = socket(loaded) else { return ExitCode::from(EXIT_FAILED) };
-    let request = match format {
-        SnapshotFormat::Json => "snapshot json",
-        SnapshotFormat::Text => "snapshot text",
-        SnapshotFormat::Openmetrics => "snapshot openmetrics",
-    };
-    match control::fetch(socket, request) {
-        Ok(answer) => print(&answer),
-        Err(error) => {
-            eprintln!(
-                "gpu-node-exporter: cannot ask the daemon through {}: {error}; does it run, with this \
-                 control.socket, and may you use the socket?",
-                socket.display()
-            );
-            ExitCode::from(EXIT_FAILED)
-        }
-    }
-}
-
-/// Writes to standard output. A reader that has seen enough (`| head`) is no failure.
-fn print(bytes: &[u8]) -> ExitCode {
+/// Writes lines to standard output. A reader that has seen enough (`| head`) is no failure.
+fn print(text: &str) -> ExitCode {
+    let end = if text.ends_with('\n') { "" } else { "\n" };
     let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(EXIT_FAILED, &error),
+    match write!(out, "{text}{end}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(EXIT_FAILED, error),
         _ => ExitCode::SUCCESS,
     }
 }
 
 /// Prints an error with its causes on one line.
-fn fail(code: u8, error: &dyn Error) -> ExitCode {
+fn fail(code: u8, error: impl Into<Box<dyn Error>>) -> ExitCode {
+    let error = error.into();
     let mut line = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -442,6 +358,12 @@ fn fail(code: u8, error: &dyn Error) -> ExitCode {
     }
     eprintln!("gpu-node-exporter: {line}");
     ExitCode::from(code)
+}
+
+/// A child has the level of its parent.
+fn log_of_child(overrides: &Overrides) {
+    let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
+    log_to_stderr(level.unwrap_or(tracing::Level::INFO));
 }
 
 fn log_to_stderr(level: tracing::Level) {

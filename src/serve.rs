@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
-use crate::control::blocking::BlockingRequests;
 use crate::control::orders;
+use crate::views::canary::CanaryFacts;
 use crate::{control, lifecycle};
 use exposition::http::{self, AppState, Limits};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
@@ -81,7 +81,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
             revision: option_env!("GNE_REVISION").unwrap_or("unknown").into(),
         },
     };
-    let watchdog = lifecycle::watchdog();
+    let watchdog = sd_notify::watchdog_enabled().is_some();
     let hooks = Hooks {
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
@@ -98,12 +98,9 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen: remember_seen,
         faults: remember_faults,
     };
-    let ledger = {
-        let (inbox, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
-        std::thread::Builder::new()
-            .name("ledger".into())
-            .spawn(move || ledger::run(settings, interval, &inbox, hooks))?
-    };
+    let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
+    let ledger =
+        host::thread::spawn("ledger", 2048, move || ledger::run(settings, interval, &of_ledger, hooks))?;
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
     let context = Context { config: Arc::clone(&config), inbox: Arc::clone(&inbox), stop: Arc::clone(&stop) };
@@ -187,19 +184,15 @@ async fn one_ended(parts: &[(&'static str, JoinHandle<()>)]) -> &'static str {
 
 /// The metrics that are switched off.
 pub fn switched_off(config: &Config) -> HashSet<MetricId> {
-    METRICS
-        .iter()
-        .enumerate()
-        .filter(|(_, metric)| !config.metrics.publishes(metric.name))
-        .filter_map(|(at, _)| u16::try_from(at).ok().map(MetricId))
-        .collect()
+    let metrics = METRICS.iter().zip((0..).map(MetricId));
+    metrics.filter(|(metric, _)| !config.metrics.publishes(metric.name)).map(|(_, id)| id).collect()
 }
 
 type Remember<T> = Box<dyn FnMut(T) + Send>;
 
 /// The GPUs seen earlier in this boot, and how to remember others.
 fn inventory(config: &Config) -> (SeenGpus, Remember<SeenGpus>) {
-    let Some(Kept { boot_id, known, keeper }) = kept::<Inventory>(config, "the GPUs seen") else {
+    let Some((boot_id, known, keeper)) = kept::<Inventory>(config, "the GPUs seen") else {
         return (SeenGpus::default(), Box::new(|_| {}));
     };
     let known = known.filter(|i| i.boot_id == boot_id);
@@ -213,7 +206,7 @@ fn inventory(config: &Config) -> (SeenGpus, Remember<SeenGpus>) {
 /// The faults known earlier under this load of the driver, and how to remember others.
 fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
     let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
-    let Some(Kept { boot_id, known, keeper }) = kept::<FaultBooks>(config, "the faults of GPUs") else {
+    let Some((boot_id, known, keeper)) = kept::<FaultBooks>(config, "the faults of GPUs") else {
         return (PersistedFaults { load, gpus: Vec::new() }, Box::new(|_| {}));
     };
     let known = known.filter(|books| books.boot_id == boot_id && books.load == load);
@@ -230,15 +223,9 @@ fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
     (PersistedFaults { load, gpus }, Box::new(remember))
 }
 
-/// What an earlier daemon left, and the keeper of what comes.
-struct Kept<T> {
-    boot_id: String,
-    known: Option<T>,
-    keeper: Keeper<T>,
-}
-
-/// Opens a document. `None` without a boot id or a usable folder: it is only kept while the daemon runs.
-fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<Kept<T>> {
+/// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id or
+/// a usable folder: it is only kept while the daemon runs.
+fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<(String, Option<T>, Keeper<T>)> {
     let forgetful = |why: &str, error: io::Error| {
         tracing::warn!(%error, "{why}: {what} are not kept over restarts");
     };
@@ -247,7 +234,7 @@ fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<Kep
     let store = Store::new(&config.state.dir);
     let known = store.load().map_err(|error| forgetful("state.dir cannot be read", error)).ok()?;
     let keeper = store.keeper().map_err(|error| forgetful("no thread", error)).ok()?;
-    Some(Kept { boot_id, known, keeper })
+    Some((boot_id, known, keeper))
 }
 
 /// Serves the control socket. A daemon that cannot is still of use, so this is a warning.
@@ -257,33 +244,35 @@ async fn serve_control(
     responses: Arc<ResponseCache>,
     stopped: watch::Receiver<bool>,
 ) {
-    let Context { config, inbox, .. } = context;
-    let Parts { switch, canary, snapshots: board, .. } = parts;
-    let Some(path) = config.control.path().map(ToOwned::to_owned) else { return };
+    let Some(path) = context.config.control.path().map(ToOwned::to_owned) else { return };
     // Opening asks whether another daemon answers on it, which may take that one a while.
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
-    let served = match opened.map_err(io::Error::other).and_then(|server| server) {
-        Ok(server) => {
-            let places = BlockingRequests::default();
-            let answer = move |request: String| {
-                let places = places.clone();
-                let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
-                let (config, canary, switch) =
-                    (Arc::clone(&config), Arc::clone(&canary), Arc::clone(&switch));
-                let handled = orders::handle_request(&request, &switch)
-                    .or_else(|| orders::manual_canary(&request, &inbox));
-                async move {
-                    match handled {
-                        Some(answer) => answer,
-                        None if orders::asks_for_canary(&request) => {
-                            places.run(move || orders::canary(&config, &canary, &switch, &board)).await
-                        }
-                        None => control::read(&request, &board, &responses),
-                    }
+    let free = Arc::new(Semaphore::new(control::MAX_BLOCKING));
+    let shared = Arc::new((context, parts, responses));
+    let answer = move |request: String| {
+        let (shared, free) = (Arc::clone(&shared), Arc::clone(&free));
+        async move {
+            let (context, parts, responses) = &*shared;
+            match orders::handle_request(&request, &parts.switch, &context.inbox) {
+                Some(answer) => answer,
+                None if request == "canary status" => {
+                    let shared = Arc::clone(&shared);
+                    let status = move || {
+                        let (Context { config, .. }, Parts { canary, switch, snapshots, .. }, _) = &*shared;
+                        orders::json(&canary.status(
+                            config,
+                            switch.is_released(),
+                            &CanaryFacts::of(&snapshots.current()),
+                        ))
+                    };
+                    control::run_blocking(&free, control::BLOCKING_TIMEOUT, status).await
                 }
-            };
-            server.serve(answer, stopped).await
+                None => control::read(&request, &parts.snapshots, responses),
+            }
         }
+    };
+    let served = match opened.map_err(io::Error::other).and_then(|server| server) {
+        Ok(server) => server.serve(answer, stopped).await,
         Err(error) => Err(error),
     };
     if let Err(error) = served {

@@ -98,7 +98,7 @@ impl ModuleReader<'_> {
 }
 
 /// Whether two versions are the same; `None` if one is not known.
-fn same(loaded: &str, other: &str) -> Option<bool> {
+pub fn same(loaded: &str, other: &str) -> Option<bool> {
     (!loaded.is_empty() && !other.is_empty()).then_some(loaded == other)
 }
 

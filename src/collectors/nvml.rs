@@ -393,10 +393,10 @@ fn first_epoch(generation: u64) -> u64 {
 
 /// A stuck call with the GPU it is about, by what its own sampler knows.
 fn stall(sampler: &SamplerProcess, call: StuckCall) -> Stall {
-    let gpu = is_gpu(call.slot).then(|| match sampler.slots.get(&call.slot) {
+    let gpu = call.gpu().map(|gpu| match sampler.slots.get(&call.slot) {
         Some(slot) => slot.gpu.clone(),
         // Stuck before its UUID was read: the index is all that is known.
-        None => Gpu { gpu: u32::try_from(call.slot - 1).unwrap_or(u32::MAX), uuid: "".into() },
+        None => Gpu { gpu, uuid: "".into() },
     });
     Stall { gpu, call: call.call, since: call.since }
 }

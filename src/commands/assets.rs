@@ -1,9 +1,6 @@
 //! `gpu-node-exporter assets`: the embedded files, listed, written out, or as objects of Kubernetes.
 
-use std::borrow::Cow;
-use std::fmt::Write;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -65,23 +62,6 @@ pub struct Arguments {
     pub with: Vec<String>,
 }
 
-/// Why it was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file or folder could not be written.
-    #[error("cannot write {}", .0.display())]
-    Write(PathBuf, #[source] io::Error),
-    /// Another base for links was given, and no file is written.
-    #[error("--grafana-url and --runbook-url change what is written: give --out DIR too")]
-    NothingWritten,
-    /// Optional rules were named, and all files are written.
-    #[error("--with chooses among the objects of --format prometheusrule; --out writes all files")]
-    WithFiles,
-    /// Objects of Kubernetes cannot be made.
-    #[error(transparent)]
-    Rules(#[from] prometheusrule::Error),
-}
-
 /// A base that can stand in YAML and JSON as it is; without a slash at its end.
 fn url(text: &str) -> Result<String, String> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
@@ -95,12 +75,19 @@ fn url(text: &str) -> Result<String, String> {
 }
 
 /// Does what is asked for, and gives what is to be printed.
-pub fn run(arguments: &Arguments) -> Result<String, Error> {
+pub fn run(arguments: &Arguments) -> Result<String, String> {
     let moved = arguments.grafana_url.is_some() || arguments.runbook_url.is_some();
     match (arguments.format, &arguments.out) {
-        (Format::Files, _) if !arguments.with.is_empty() => Err(Error::WithFiles),
-        (Format::Files, None) if moved => Err(Error::NothingWritten),
-        (Format::Files, None) => Ok(list()),
+        (Format::Files, _) if !arguments.with.is_empty() => {
+            Err("--with chooses among the objects of --format prometheusrule; --out writes all files".into())
+        }
+        (Format::Files, None) if moved => {
+            Err("--grafana-url and --runbook-url change what is written: give --out DIR too".into())
+        }
+        (Format::Files, None) => {
+            let line = |asset: &Asset| format!("{:>8}  {}\n", asset.text.len(), relative(asset));
+            Ok(ASSETS.iter().map(line).collect())
+        }
         (Format::Files, Some(out)) => {
             for asset in ASSETS {
                 write(&out.join(relative(asset)), &arguments.moved(asset.text))?;
@@ -108,9 +95,9 @@ pub fn run(arguments: &Arguments) -> Result<String, Error> {
             Ok(format!("{} files written to {}\n", ASSETS.len(), out.display()))
         }
         (Format::Prometheusrule, out) => {
-            let text = prometheusrule::render(&arguments.with)?;
+            let text = prometheusrule::render(&arguments.with).map_err(|error| error.to_string())?;
             let text = arguments.moved(&text);
-            let Some(out) = out else { return Ok(text.into_owned()) };
+            let Some(out) = out else { return Ok(text) };
             let file = out.join("prometheusrule.yml");
             write(&file, &text)?;
             Ok(format!("{} written\n", file.display()))
@@ -120,34 +107,22 @@ pub fn run(arguments: &Arguments) -> Result<String, Error> {
 
 impl Arguments {
     /// A text with the bases of links that are wanted.
-    fn moved<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut text = Cow::Borrowed(text);
-        for (from, to) in [(GRAFANA_URL, &self.grafana_url), (RUNBOOK_URL, &self.runbook_url)] {
-            if let Some(to) = to {
-                text = Cow::Owned(text.replace(from, to));
-            }
-        }
-        text
+    fn moved(&self, text: &str) -> String {
+        let grafana = self.grafana_url.as_deref().unwrap_or(GRAFANA_URL);
+        text.replace(GRAFANA_URL, grafana)
+            .replace(RUNBOOK_URL, self.runbook_url.as_deref().unwrap_or(RUNBOOK_URL))
     }
-}
-
-fn list() -> String {
-    ASSETS.iter().fold(String::new(), |mut out, asset| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "{:>8}  {}", asset.text.len(), relative(asset));
-        out
-    })
 }
 
 fn relative(asset: &Asset) -> &'static str {
     asset.path.trim_start_matches('/')
 }
 
-fn write(file: &Path, text: &str) -> Result<(), Error> {
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder).map_err(|error| Error::Write(folder.to_owned(), error))?;
-    }
-    fs::write(file, text).map_err(|error| Error::Write(file.to_owned(), error))
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    let folder = file.parent().map_or(Ok(()), fs::create_dir_all);
+    folder
+        .and_then(|()| fs::write(file, text))
+        .map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
 #[cfg(test)]
@@ -188,7 +163,7 @@ mod tests {
             wanted.moved(&text),
             "a: http://wiki/gpu/GpuLost.md\nb: https://g.my.net/sub/d/x?var-gpu=1\n"
         );
-        assert!(matches!(run(&wanted), Err(Error::NothingWritten)));
+        assert!(run(&wanted).unwrap_err().contains("give --out DIR"));
     }
 
     #[test]
@@ -205,8 +180,8 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         let error = run(&arguments(Some(&file.join("below")))).unwrap_err();
-        assert!(error.to_string().contains("file/below/alerts"), "{error}");
+        assert!(error.contains("file/below/alerts"), "{error}");
         let with = Arguments { with: vec!["slurm".into()], ..arguments(Some(dir.path())) };
-        assert!(matches!(run(&with), Err(Error::WithFiles)));
+        assert!(run(&with).unwrap_err().contains("--format prometheusrule"));
     }
 }

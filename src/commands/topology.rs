@@ -1,26 +1,31 @@
 //! `gpu-node-exporter topology`: the machine around the GPUs, drawn, and how to bind work to it. Needs no daemon and
 //! changes nothing: the driver and the machine are asked in processes of their own, with deadlines.
 
-mod driver;
-
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
+use super::doctor::ask::{Aim, does_not_return, label};
+use super::doctor::daemon::Daemon;
+use super::json;
 use host::Host;
 use host::child::Stderr;
 use host::stop::Stop;
-use host::terminal;
-use model::topology::Topology;
+use host::terminal::{self, progress};
+use model::catalog::{self as m, ComputeInstance, Gpu, MetricId};
+use model::sample::Row;
 use settings::Config;
 use topology::ask::Asker;
 use topology::bind::{self, Binder};
 use topology::discover::Origin;
-use topology::latency;
-use topology::map::Map;
-use topology::{svg, text};
+use topology::map::{DriverGpu, DriverMigDevice, Map};
+use topology::{latency, svg, text};
+
+/// What is asked of the driver; the rest costs time.
+const WANTED: [MetricId; 4] =
+    [m::gpu_devices.id(), m::gpu_info.id(), m::gpu_mig_mode_enabled.id(), m::gpu_mig_info.id()];
 
 /// Examples for `--help`.
 pub const AFTER_HELP: &str = "\
@@ -75,79 +80,89 @@ pub enum MapFormat {
     Xml,
 }
 
-/// Nothing can be drawn: why.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TopologyError(String);
-
 /// What is asked for, ready to be printed.
-pub fn run(config: &Config, arguments: &TopologyArguments) -> Result<String, TopologyError> {
+pub fn run(config: &Config, arguments: &TopologyArguments) -> Result<String, String> {
     if arguments.latency && !matches!(arguments.format, MapFormat::Text | MapFormat::Json) {
-        return Err(TopologyError("--latency goes with --format text or json".into()));
+        return Err("--latency goes with --format text or json".into());
     }
-    let (topology, xml) = look(config, arguments)?;
-    if arguments.format == MapFormat::Xml {
-        return Ok(xml);
-    }
-    let mut map = join(config, arguments, topology);
-    if let Some(binder) = arguments.bind {
-        return Ok(bind::lines(&map, binder));
-    }
-    if arguments.latency {
-        let measured = latency::measure(&map.topology, &Host::new(&config.host.root), |what| {
-            if io::stderr().is_terminal() {
-                eprint!("\rmeasuring: {what}\x1b[K");
-                // A line of progress that does not come is no loss.
-                let _ = io::stderr().flush();
-            }
-        });
-        if io::stderr().is_terminal() {
-            eprint!("\r\x1b[K");
-        }
-        map.latency = Some(measured);
-    }
-    match arguments.format {
-        MapFormat::Text => Ok(text::text(&map, terminal::stdout_has_colours())),
-        MapFormat::Svg => Ok(svg::svg(&map)),
-        MapFormat::Json | MapFormat::Xml => {
-            let json =
-                serde_json::to_string_pretty(&map).map_err(|error| TopologyError(error.to_string()))?;
-            Ok(json + "\n")
-        }
-    }
-}
-
-/// The machine joined with what the driver says of its GPUs; that of a file has no driver here.
-fn join(config: &Config, arguments: &TopologyArguments, mut topology: Topology) -> Map {
-    if arguments.input.is_some() || arguments.synthetic.is_some() {
-        return Map::new(topology, &[]);
-    }
-    let (known, notes) = driver::ask(config);
-    topology.notes.extend(notes);
-    Map::new(topology, &known)
-}
-
-/// Looks at the machine, in a process of its own: the topology, and hwloc's own format of it if that is wanted.
-fn look(config: &Config, arguments: &TopologyArguments) -> Result<(Topology, String), TopologyError> {
     let origin = match (&arguments.input, &arguments.synthetic) {
-        (Some(file), _) => Origin::Xml(absolute(file)?),
-        (_, Some(words)) => Origin::Synthetic(words.clone()),
+        (Some(file), _) => {
+            Origin::Xml(absolute(file).map_err(|error| format!("{}: {error}", file.display()))?)
+        }
+        (_, Some(description)) => Origin::Synthetic(description.clone()),
         _ => Origin::Live(config.host.root.clone()),
     };
     let xml = arguments.format == MapFormat::Xml;
     let found = Asker::new(Stderr::Null, Arc::default()).all(&origin, xml, &Stop::default());
-    let found = found.map_err(|error| TopologyError(error.to_string()))?;
-    Ok((found.topology, found.xml.unwrap_or_default()))
+    let found = found.map_err(|error| error.to_string())?;
+    if xml {
+        return Ok(found.xml.unwrap_or_default());
+    }
+    let mut topology = found.topology;
+    // The machine of a file has no driver here.
+    let gpus = match origin {
+        Origin::Live(_) => ask_driver(config, &mut topology.notes),
+        _ => Vec::new(),
+    };
+    let mut map = Map::new(topology, &gpus);
+    if let Some(binder) = arguments.bind {
+        return Ok(bind::lines(&map, binder));
+    }
+    if arguments.latency {
+        let host = Host::new(&config.host.root);
+        let measuring = |what: &str| progress(&format!("measuring: {what}"));
+        map.latency = Some(latency::measure(&map.topology, &host, measuring));
+        progress("");
+    }
+    match arguments.format {
+        MapFormat::Text => Ok(text::text(&map, terminal::stdout_has_colours())),
+        MapFormat::Svg => Ok(svg::svg(&map)),
+        MapFormat::Json | MapFormat::Xml => json(&map),
+    }
+}
+
+/// The GPUs and MIG devices that the driver lists. Notes say what could not be known.
+fn ask_driver(config: &Config, notes: &mut Vec<String>) -> Vec<DriverGpu> {
+    let asked = match Daemon::ask(config).ask_driver(config, Aim::Only(&WANTED)) {
+        Ok(asked) => asked,
+        Err(why) => {
+            notes.push(format!("the driver: {}", why.text));
+            return Vec::new();
+        }
+    };
+    if let Some((_, text)) = asked.away.as_ref().filter(|_| !asked.up) {
+        notes.push(format!("the driver does not answer, so this is drawn from PCI alone: {text}"));
+    }
+    notes.extend(asked.hung.iter().map(does_not_return));
+    for (index, text) in &asked.attach_failed {
+        notes.push(format!("the driver gives no handle to GPU {index}: {text}"));
+    }
+    let gpu = |(gpu, row): (&Gpu, &Row)| DriverGpu {
+        index: gpu.gpu,
+        uuid: gpu.uuid.to_string(),
+        model: label(row, "model"),
+        pci_address: label(row, "pci_address"),
+        minor: label(row, "minor_number").parse().ok(),
+        slices: asked.mig_devices(gpu).into_iter().map(slice).collect(),
+    };
+    asked.gpus().into_iter().map(gpu).collect()
+}
+
+fn slice((instance, row): (&ComputeInstance, &Row)) -> DriverMigDevice {
+    DriverMigDevice {
+        uuid: label(row, "mig_uuid"),
+        profile: label(row, "mig_profile"),
+        gpu_instance: instance.gpu_instance,
+        compute_instance: instance.compute_instance,
+    }
 }
 
 /// The process that reads the file has a working directory of its own. A file that cannot be read is reported here.
-fn absolute(file: &Path) -> Result<PathBuf, TopologyError> {
-    let failed = |error: io::Error| TopologyError(format!("{}: {error}", file.display()));
-    let path = std::path::absolute(file).map_err(failed)?;
+fn absolute(file: &Path) -> io::Result<PathBuf> {
     // Opening a pipe would wait for who writes it.
-    if !std::fs::metadata(&path).map_err(failed)?.is_file() {
-        return Err(TopologyError(format!("{}: not a file", file.display())));
+    if !std::fs::metadata(file)?.is_file() {
+        return Err(io::Error::other("not a file"));
     }
-    std::fs::File::open(&path).map_err(failed)?;
-    Ok(path)
+    std::fs::File::open(file)?;
+    std::path::absolute(file)
 }

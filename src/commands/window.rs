@@ -1,8 +1,6 @@
 //! `window start|end|list`: writes, ends and lists the files of windows.
 
-use std::fmt::Write;
-
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
 use model::clock::unix_seconds;
@@ -10,6 +8,7 @@ use model::text;
 use model::window::Window;
 use settings::Config;
 
+use super::{OutputFormat, json};
 use crate::collectors::windows::file;
 use crate::collectors::windows::store::WindowStore;
 
@@ -44,17 +43,8 @@ pub enum Ask {
     List {
         /// Output format
         #[arg(long, value_enum, default_value = "text")]
-        format: Format,
+        format: OutputFormat,
     },
-}
-
-/// Output format of `window list`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For programs
-    Json,
-    /// For people
-    Text,
 }
 
 /// `window start`.
@@ -110,11 +100,8 @@ pub fn run(config: &Config, command: &Ask) -> Result<String, String> {
         Ask::List { format } => {
             let (windows, problems) = store.list(now);
             match format {
-                Format::Json => serde_json::to_string_pretty(
-                    &serde_json::json!({ "windows": windows, "problems": problems }),
-                )
-                .map_err(|error| error.to_string()),
-                Format::Text => Ok(listed(&windows, &problems, now)),
+                OutputFormat::Json => json(&serde_json::json!({ "windows": windows, "problems": problems })),
+                OutputFormat::Text => Ok(listed(&windows, &problems, now)),
             }
         }
     }
@@ -145,35 +132,24 @@ fn started(window: &Window, now: f64) -> String {
 }
 
 fn listed(windows: &[Window], problems: &[String], now: f64) -> String {
-    let mut out = String::new();
-    let state = |window: &Window| match () {
-        () if window.is_open(now) => "open",
-        () if now < window.start => "to come",
-        () => "ended",
-    };
     let width = windows.iter().map(|window| window.name.len()).max().unwrap_or(0);
-    for window in windows {
+    let line = |window: &Window| {
+        let state = match window.is_open(now) {
+            true => "open",
+            false if now < window.start => "to come",
+            false => "ended",
+        };
         let cut = if window.cut { " (cut to windows.max_duration)" } else { "" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            out,
-            "{:width$}  {:7}  {:11}  {} to {}  {}{cut}",
-            window.name,
-            state(window),
-            window.kind.known(),
-            model::window::write(window.start),
-            model::window::write(window.end),
-            window.reason
-        );
-    }
+        let (from, to) = (model::window::write(window.start), model::window::write(window.end));
+        let (kind, Window { name, reason, .. }) = (window.kind.known(), window);
+        format!("{name:width$}  {state:7}  {kind:11}  {from} to {to}  {reason}{cut}")
+    };
+    let mut lines: Vec<String> = windows.iter().map(line).collect();
     if windows.is_empty() {
-        out.push_str("No window is open, to come, or ended within the last hour.\n");
+        lines.push("No window is open, to come, or ended within the last hour.".into());
     }
-    for problem in problems {
-        let _ = writeln!(out, "not counted: {problem}");
-    }
-    out.truncate(out.trim_end().len());
-    out
+    lines.extend(problems.iter().map(|problem| format!("not counted: {problem}")));
+    lines.join("\n")
 }
 
 #[cfg(test)]

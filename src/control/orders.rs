@@ -1,7 +1,7 @@
 //! Requests on the local socket that change something, and the commands that make them:
 //! `driver release|resume|status` and `gpm off|on`.
 
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,27 +9,24 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::fetch;
-use crate::collectors::canary::state::{CanaryCell, CanaryStatus};
 use crate::collectors::nvml::switch::{DriverStatus, Holder, Switch, Use};
-use crate::views::canary::CanaryFacts;
 use canary::interlock::gpu_holder;
-use exposition::response_cache::SnapshotCell;
 use host::stop::Stop;
+use host::terminal::progress;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::canary::CanaryEvent;
 use model::catalog::Gpu;
 use model::clock::{Mono, unix_seconds};
 use model::text;
-use settings::Config;
 
 /// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Handles a request that changes or reads the state of the driver; `None` if it is of another kind. The
-/// answer is the [`DriverStatus`] as JSON.
-pub fn handle_request(request: &str, switch: &Switch) -> Option<Result<Bytes, String>> {
+/// Handles a request that changes the state of the driver, or asks for it: the answer is the [`DriverStatus`] as JSON.
+/// A manual canary announces when it has a GPU: `canary has|left UUID`. `None` if the request is of another kind.
+pub fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<Result<Bytes, String>> {
     let words: Vec<&str> = request.split_whitespace().collect();
     match words[..] {
         ["driver", "release"] => switch.release(Mono::now(), unix_seconds()),
@@ -37,40 +34,15 @@ pub fn handle_request(request: &str, switch: &Switch) -> Option<Result<Bytes, St
         ["driver", "status"] => {}
         ["gpm", "off"] => switch.gpm(false),
         ["gpm", "on"] => switch.gpm(true),
+        ["canary", word @ ("has" | "left"), uuid] => {
+            // The ledger knows GPUs by their UUID alone. The GPU's work is no job's meanwhile.
+            let gpu = Gpu { gpu: 0, uuid: uuid.into() };
+            inbox.event(LedgerEvent::Canary(CanaryEvent::Peer(gpu, word == "has")));
+            return Some(Ok(Bytes::new()));
+        }
         _ => return None,
     }
     Some(json(&switch.status(Mono::now())))
-}
-
-/// The status of the canary: `canary status`. It reads files, and so may wait for them. The answer is
-/// [`crate::collectors::canary::state::CanaryStatus`] as JSON.
-pub fn canary(
-    config: &Config,
-    canary: &CanaryCell,
-    switch: &Switch,
-    board: &SnapshotCell,
-) -> Result<Bytes, String> {
-    json(&canary.status(config, switch.is_released(), &CanaryFacts::of(&board.current())))
-}
-
-/// Whether a request is the one that [`canary`] answers.
-pub fn asks_for_canary(request: &str) -> bool {
-    request.split_whitespace().eq(["canary", "status"])
-}
-
-/// A manual canary announces when it has a GPU: `canary has|left UUID`; `None` if the request is of another kind. The
-/// GPU's work is no job's meanwhile.
-pub fn manual_canary(request: &str, inbox: &Inbox) -> Option<Result<Bytes, String>> {
-    let words: Vec<&str> = request.split_whitespace().collect();
-    let (uuid, has) = match words[..] {
-        ["canary", "has", uuid] => (uuid, true),
-        ["canary", "left", uuid] => (uuid, false),
-        _ => return None,
-    };
-    // The ledger knows GPUs by their UUID alone.
-    let gpu = Gpu { gpu: 0, uuid: uuid.into() };
-    inbox.event(LedgerEvent::Canary(CanaryEvent::Peer(gpu, has)));
-    Some(Ok(Bytes::new()))
 }
 
 /// Tells the running daemon that a manual canary has a GPU, or has it no longer.
@@ -79,15 +51,11 @@ pub fn announce_manual_canary(socket: &Path, uuid: &str, has: bool) -> io::Resul
     fetch(socket, &format!("canary {word} {uuid}")).map(drop)
 }
 
-fn json(answer: &impl Serialize) -> Result<Bytes, String> {
+/// An answer as JSON.
+pub fn json(answer: &impl Serialize) -> Result<Bytes, String> {
     let mut bytes = serde_json::to_vec(answer).map_err(|error| error.to_string())?;
     bytes.push(b'\n');
     Ok(bytes.into())
-}
-
-/// The status of the running daemon's canary.
-pub fn ask_canary(socket: &Path) -> io::Result<CanaryStatus> {
-    Ok(serde_json::from_slice(&fetch(socket, "canary status")?)?)
 }
 
 /// Makes a request and reads the answer.
@@ -102,23 +70,18 @@ pub fn release(socket: &Path, interlock: &Path) -> io::Result<String> {
     // The daemon knows its own canaries; a manual one has the driver open as well.
     let mut manual = gpu_holder(interlock);
     let pause = Stop::default();
-    let (started, terminal) = (Mono::now(), io::stderr().is_terminal());
+    let started = Mono::now();
     while status.driver == Use::Releasing || manual.is_some() {
         let waited = Mono::now().since(started);
         if waited > RELEASE_DEADLINE {
             break;
         }
-        if terminal {
-            eprint!("\rwaiting for the sampler to end: {:.0} s ", waited.as_secs_f64());
-            io::stderr().flush()?;
-        }
+        progress(&format!("waiting for the sampler to end: {:.0} s ", waited.as_secs_f64()));
         pause.wait_until(Mono::now() + LOOK);
         status = ask(socket, "driver status")?;
         manual = gpu_holder(interlock);
     }
-    if terminal {
-        eprint!("\r\x1b[K");
-    }
+    progress("");
     match status.driver {
         Use::Released if manual.is_some() => Err(io::Error::other(format!(
             "the daemon has released the driver, but {} of a canary has it open; wait for its end, and look \
@@ -161,17 +124,6 @@ pub fn describe(status: &DriverStatus) -> String {
     }
 }
 
-/// Whether the profiling counters are read, as text.
-pub fn describe_gpm(status: &DriverStatus) -> &'static str {
-    match status.gpm {
-        true => "The profiling counters are read again, where the GPU has them.",
-        false => {
-            "The profiling counters are given up within a second: a profiler can have them until \
-             `gpu-node-exporter gpm on`, or a restart of the daemon."
-        }
-    }
-}
-
 fn holders(holders: &[Holder]) -> String {
     let each: Vec<String> = holders.iter().map(Holder::to_string).collect();
     match each.is_empty() {
@@ -187,9 +139,9 @@ mod tests {
 
     #[test]
     fn requests_reach_the_switch_and_others_are_left_to_others() {
-        let switch = Switch::new(true, Duration::ZERO);
+        let (switch, inbox) = (Switch::new(true, Duration::ZERO), Inbox::default());
         let ask = |request| -> DriverStatus {
-            serde_json::from_slice(&handle_request(request, &switch).unwrap().unwrap()).unwrap()
+            serde_json::from_slice(&handle_request(request, &switch, &inbox).unwrap().unwrap()).unwrap()
         };
         assert_eq!(ask("driver status").driver, Use::InUse);
         assert_eq!(ask("driver  release").driver, Use::Releasing);
@@ -199,7 +151,7 @@ mod tests {
         assert!(!ask("gpm off").gpm && !switch.take_requests().gpm);
         assert!(ask("gpm on").gpm && switch.take_requests().gpm);
         for other in ["status", "driver", "driver fly", "gpm", "gpm off now"] {
-            assert!(handle_request(other, &switch).is_none(), "{other}");
+            assert!(handle_request(other, &switch, &inbox).is_none(), "{other}");
         }
     }
 

@@ -24,6 +24,13 @@ pub fn stdout_has_colours() -> bool {
     std::io::stdout().is_terminal() && !refused
 }
 
+/// Shows a line of progress on standard error, in place of the one before, if that is a terminal; an empty one at the end.
+pub fn progress(text: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{text}\x1b[K");
+    }
+}
+
 impl Painter {
     pub fn new(colours: bool) -> Painter {
         Painter { colours }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use host::inflight::{FAST_SLOT, PEERS_SLOT, SlotView};
+use host::inflight::{FAST_SLOT, PEERS_SLOT, SlotView, is_gpu};
 use model::clock::Mono;
 
 /// A call past its deadline.
@@ -19,6 +19,13 @@ pub struct StuckCall {
     pub call: String,
     /// When it was entered.
     pub since: Mono,
+}
+
+impl StuckCall {
+    /// NVML's index of the GPU; none for a call about no single GPU.
+    pub fn gpu(&self) -> Option<u32> {
+        is_gpu(self.slot).then(|| u32::try_from(self.slot - 1).unwrap_or(u32::MAX))
+    }
 }
 
 /// What the in-flight table says of a sampler.

@@ -3,7 +3,6 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 
-use super::RunOptions;
 use model::catalog::CanaryCheck;
 use model::catalog::schema::KnownLabel;
 
@@ -38,7 +37,7 @@ itself holds the GPU for unwell; 3 could not be run; 64 wrong configuration or c
 pub struct Arguments {
     /// GPU or MIG device by index or UUID, or `all`; may be given again, or with commas
     #[arg(long, value_name = "GPU", value_delimiter = ',', default_value = ALL)]
-    gpu: Vec<String>,
+    pub gpu: Vec<String>,
     /// What to check; may be given again, or with commas [default: canary.checks of the configuration]
     #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = PossibleValuesParser::new(names()))]
     check: Vec<String>,
@@ -47,13 +46,13 @@ pub struct Arguments {
     pub format: Format,
     /// Runs on each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    repeat: u32,
+    pub repeat: u32,
     /// Only list what has to be so for a run, and how it is
     #[arg(long)]
-    explain: bool,
+    pub explain: bool,
     /// Also on a GPU that is in use
     #[arg(long)]
-    force: bool,
+    pub force: bool,
 }
 
 /// How to print.
@@ -66,32 +65,20 @@ pub enum Format {
 }
 
 impl Arguments {
-    /// What is wanted.
-    pub fn options(&self) -> RunOptions {
+    /// The checks that are named, once each, in the order given.
+    pub fn checks(&self) -> Vec<CanaryCheck> {
         let mut checks: Vec<CanaryCheck> = Vec::new();
-        for check in self.check.iter().flat_map(|name| checks_of(name)) {
-            // Once each, in the order given.
-            if !checks.contains(&check) {
-                checks.push(check);
-            }
+        for name in &self.check {
+            let meant = CanaryCheck::ALL.iter().filter(|check| name == ALL || check.known() == name);
+            let new: Vec<CanaryCheck> = meant.filter(|check| !checks.contains(check)).copied().collect();
+            checks.extend(new);
         }
-        RunOptions {
-            gpus: self.gpu.iter().filter(|word| !word.is_empty()).cloned().collect(),
-            checks,
-            repeat: self.repeat,
-            explain: self.explain,
-            force: self.force,
-        }
+        checks
     }
 }
 
 fn names() -> Vec<&'static str> {
     CanaryCheck::ALL.iter().map(|check| check.known()).chain([ALL]).collect()
-}
-
-/// The checks of this name: one, or all.
-fn checks_of(name: &str) -> Vec<CanaryCheck> {
-    CanaryCheck::ALL.iter().copied().filter(|check| name == ALL || check.known() == name).collect()
 }
 
 #[cfg(test)]
@@ -105,22 +92,22 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn options(words: &[&str]) -> Option<RunOptions> {
-        let line = Line::try_parse_from([&["canary"], words].concat()).ok()?;
-        Some(line.arguments.options())
+    fn arguments(words: &[&str]) -> Option<Arguments> {
+        Some(Line::try_parse_from([&["canary"], words].concat()).ok()?.arguments)
     }
 
     #[test]
     fn a_line_says_what_is_wanted() {
-        let nothing = options(&[]).unwrap();
-        assert_eq!((nothing.gpus, nothing.checks, nothing.repeat), (vec!["all".to_owned()], vec![], 1));
+        let nothing = arguments(&[]).unwrap();
+        assert_eq!((nothing.checks(), nothing.repeat), (vec![], 1));
+        assert_eq!(nothing.gpu, ["all"]);
         let some =
-            options(&["--gpu", "0,3", "--gpu=GPU-1", "--check", "l2,sm_rate", "--check", "l2"]).unwrap();
-        assert_eq!(some.gpus, ["0", "3", "GPU-1"]);
-        assert_eq!(some.checks, [CanaryCheck::L2, CanaryCheck::SmRate]);
-        assert_eq!(options(&["--check", "all"]).unwrap().checks.len(), CanaryCheck::ALL.len());
+            arguments(&["--gpu", "0,3", "--gpu=GPU-1", "--check", "l2,sm_rate", "--check", "l2"]).unwrap();
+        assert_eq!(some.gpu, ["0", "3", "GPU-1"]);
+        assert_eq!(some.checks(), [CanaryCheck::L2, CanaryCheck::SmRate]);
+        assert_eq!(arguments(&["--check", "all"]).unwrap().checks().len(), CanaryCheck::ALL.len());
         for wrong in [&["--check", "smrate"][..], &["--repeat", "0"], &["--format", "xml"]] {
-            assert!(options(wrong).is_none(), "{wrong:?}");
+            assert!(arguments(wrong).is_none(), "{wrong:?}");
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Verdicts on all runs of a command: each GPU beside the others that were looked at, and low rates confirmed at
 //! once by two more runs of what was low.
 
-use super::Progress;
+use std::collections::BTreeMap;
+
 use super::devices::ListedDevice;
 use super::report::RunRecord;
 use super::runs::Runner;
 use canary::baseline::{self, BaselineStore, Quantity, Siblings};
-use canary::judge::{self, RunJudgement};
+use canary::judge;
 use canary::report::CanaryRun;
 use model::canary::{Outcome, Place};
 use model::catalog::{CanaryCheck, CanaryEnd, CanaryVerdict};
@@ -15,12 +16,8 @@ use model::clock::unix_seconds;
 /// Runs that confirm.
 const AGAIN: usize = 2;
 
-/// Figures of a place in its last run.
-struct Figures {
-    place: Place,
-    model: String,
-    newest: Vec<(Quantity, f64)>,
-}
+/// The figures of each place in its last run.
+type Figures = BTreeMap<Place, (String, Vec<(Quantity, f64)>)>;
 
 /// Judges all runs that were made, and sets their outcomes.
 pub fn judge(
@@ -28,7 +25,6 @@ pub fn judge(
     memory: &BaselineStore,
     devices: &[ListedDevice],
     runner: &mut Runner<'_>,
-    progress: Progress<'_>,
 ) {
     let figures = figures(made, memory);
     let judged = |place: &Place, run: &CanaryRun| -> Outcome {
@@ -36,25 +32,21 @@ pub fn judge(
         judge::judge(place, run, memory, &siblings, unix_seconds()).outcome
     };
     for made in made.iter_mut().filter(|made| made.outcome.is_none()) {
-        let Some(run) = &made.run else { continue };
-        let mut outcome = judged(&made.place, run);
         let device = devices.iter().find(|device| device.place == made.place);
-        let thrown_away = thrown_away(&outcome);
-        if let Some(device) = device.filter(|_| !thrown_away.is_empty()) {
-            let name = format!("{}, again", device.place);
-            take_over(
-                &mut outcome,
-                judged(&made.place, &runner.run(device, None, &thrown_away, &name, progress)),
-            );
+        let (Some(run), Some(device)) = (&made.run, device) else { continue };
+        let mut outcome = judged(&made.place, run);
+        let mut again = |checks: &[CanaryCheck], which: &str| {
+            let name = format!("{}, again{which}", device.place);
+            judged(&device.place, &runner.run(device, None, checks, &name))
+        };
+        let checks = thrown_away(&outcome);
+        if !checks.is_empty() {
+            take_over(&mut outcome, again(&checks, ""));
         }
-        let checks = again(&outcome);
-        if let Some(device) = device.filter(|_| !checks.is_empty()) {
-            let more: Vec<Outcome> = (1..=AGAIN)
-                .map(|nth| {
-                    let name = format!("{}, again ({nth} of {AGAIN})", device.place);
-                    judged(&made.place, &runner.run(device, None, &checks, &name, progress))
-                })
-                .collect();
+        let checks = with_clock(&outcome, judge::unconfirmed(&outcome));
+        if !checks.is_empty() {
+            let more = (1..=AGAIN).map(|nth| again(&checks, &format!(" ({nth} of {AGAIN})")));
+            let more: Vec<Outcome> = more.collect();
             judge::confirm(&mut outcome, &more);
         }
         made.outcome = Some(outcome);
@@ -68,56 +60,43 @@ fn thrown_away(outcome: &Outcome) -> Vec<CanaryCheck> {
         return Vec::new();
     }
     let skipped = outcome.checks.iter().filter(|judged| judged.sample == CanaryVerdict::Skipped);
-    let mut checks: Vec<CanaryCheck> = skipped.map(|judged| judged.check).collect();
-    with_clock(outcome, &mut checks);
-    checks
+    with_clock(outcome, skipped.map(|judged| judged.check).collect())
 }
 
 /// Puts what another run says in the place of what was thrown away.
 fn take_over(outcome: &mut Outcome, again: Outcome) {
     for judged in again.checks {
-        let thrown_away = outcome
-            .checks
-            .iter_mut()
-            .find(|old| old.check == judged.check && old.sample == CanaryVerdict::Skipped);
-        if let Some(old) = thrown_away {
+        let mut skipped = outcome.checks.iter_mut().filter(|old| old.sample == CanaryVerdict::Skipped);
+        if let Some(old) = skipped.find(|old| old.check == judged.check) {
             *old = judged;
         }
     }
 }
 
-/// What is to be run again: what was low, and the clock that it is judged by.
-fn again(outcome: &Outcome) -> Vec<CanaryCheck> {
-    let mut checks = judge::unconfirmed(outcome);
-    with_clock(outcome, &mut checks);
-    checks
-}
-
-fn with_clock(outcome: &Outcome, checks: &mut Vec<CanaryCheck>) {
+/// Checks to run again, with the clock that they are judged by.
+fn with_clock(outcome: &Outcome, mut checks: Vec<CanaryCheck>) -> Vec<CanaryCheck> {
     let had_clock = outcome.checks.iter().any(|judged| judged.check == CanaryCheck::SmRate);
     if !checks.is_empty() && had_clock && !checks.contains(&CanaryCheck::SmRate) {
         checks.insert(0, CanaryCheck::SmRate);
     }
+    checks
 }
 
-fn figures(made: &[RunRecord], memory: &BaselineStore) -> Vec<Figures> {
-    let mut all: Vec<Figures> = Vec::new();
-    for made in made {
-        let Some(run) = &made.run else { continue };
-        let RunJudgement { update, .. } =
-            judge::judge(&made.place, run, memory, &Siblings::default(), unix_seconds());
-        let Some((_, model)) = update.device else { continue };
-        all.retain(|figures| figures.place != made.place);
-        all.push(Figures { place: made.place.clone(), model, newest: update.newest });
-    }
-    all
+fn figures(made: &[RunRecord], memory: &BaselineStore) -> Figures {
+    let figures = made.iter().filter_map(|made| {
+        let siblings = Siblings::default();
+        let update = judge::judge(&made.place, made.run.as_ref()?, memory, &siblings, unix_seconds()).update;
+        let (_, model) = update.device?;
+        Some((made.place.clone(), (model, update.newest)))
+    });
+    figures.collect()
 }
 
 /// The other GPUs of this command, or if they are too few those that the daemon knows.
-fn siblings(place: &Place, run: &CanaryRun, memory: &BaselineStore, figures: &[Figures]) -> Siblings {
+fn siblings(place: &Place, run: &CanaryRun, memory: &BaselineStore, figures: &Figures) -> Siblings {
     let Some(device) = &run.device else { return Siblings::default() };
     let model = baseline::model(place, device);
-    let others = figures.iter().filter(|other| other.place != *place && other.model == model);
-    let here = Siblings::of(others.map(|other| other.newest.as_slice()));
+    let others = figures.iter().filter(|(other, (of, _))| *other != place && *of == model);
+    let here = Siblings::of(others.map(|(_, (_, newest))| newest.as_slice()));
     if here.is_enough() { here } else { memory.siblings(place, device) }
 }

@@ -1,21 +1,22 @@
 //! Which GPUs and MIG devices there are, and which of them are meant.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use super::CanaryFailed;
-use crate::commands::doctor::ask::{self, Asked};
+use crate::collectors::windows::store::WindowStore;
+use crate::commands::doctor::ask::{Aim, Asked, does_not_return, label};
 use crate::commands::doctor::daemon::Daemon;
-use canary::gate::{Condition, GateFacts};
+use canary::gate::facts::{GateValue, Values, state};
+use canary::gate::{self, Condition, GateFacts};
 use model::canary::{Instance, Place};
-use model::catalog::schema::{LabelDef, LabelSet, LabelText};
-use model::catalog::{self as m, Gpu, GpuInfo, METRICS, MetricId, MigInfo, Subject};
-use model::clock::Mono;
-use model::sample::Row;
+use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
+use model::catalog::{self as m, CanarySkip, ComputeInstance, Gpu, MetricId, RecoveryAction};
+use model::clock::{Mono, unix_seconds};
+use model::sample::{Batch, BatchKey, Missing, Row};
+use model::window;
 use settings::Config;
 
 /// What is asked of the driver; the rest costs time.
-const WANTED: [MetricId; 13] = [
+const WANTED: [MetricId; 14] = [
     m::gpu_devices.id(),
     m::gpu_info.id(),
     m::gpu_processes.id(),
@@ -29,9 +30,8 @@ const WANTED: [MetricId; 13] = [
     m::gpu_mig_info.id(),
     m::gpu_mig_memory_used_bytes.id(),
     m::gpu_mig_memory_total_bytes.id(),
+    m::gpu_mig_compute_processes.id(),
 ];
-/// Also asked, of MIG devices.
-const WANTED_OF_MIG: [MetricId; 1] = [m::gpu_mig_compute_processes.id()];
 
 /// How old values may be when they count; what was asked is asked again when it is older.
 const FRESH_FOR: Duration = Duration::from_secs(3600);
@@ -39,7 +39,6 @@ const FRESH_FOR: Duration = Duration::from_secs(3600);
 /// A GPU or MIG device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedDevice {
-    /// Which.
     pub place: Place,
     /// Name of the product, as `NVIDIA H200`; empty if it is not known.
     pub model: String,
@@ -50,10 +49,11 @@ pub struct ListedDevice {
 }
 
 impl ListedDevice {
-    /// Whether it is meant: by the index or UUID of its GPU, its own UUID, or the only one that begins so.
+    /// Whether it is meant: by the index or UUID of its GPU, its own UUID, or all.
     fn is(&self, word: &str) -> bool {
         let gpu = &self.place.gpu;
-        word == gpu.gpu.to_string()
+        word == "all"
+            || word == gpu.gpu.to_string()
             || [&*gpu.uuid, self.place.device()].iter().any(|uuid| uuid.eq_ignore_ascii_case(word))
     }
 }
@@ -62,133 +62,96 @@ impl ListedDevice {
 pub struct DeviceList {
     asked: Asked,
     daemon: Daemon,
-    at: Mono,
+    pub at: Mono,
     devices: Vec<ListedDevice>,
 }
 
 impl DeviceList {
     /// Asks the driver, in a process of its own.
-    pub fn ask(config: &Config) -> Result<DeviceList, CanaryFailed> {
+    pub fn ask(config: &Config) -> Result<DeviceList, String> {
         let daemon = Daemon::ask(config);
-        let wanted = |id: &MetricId| WANTED.contains(id) || WANTED_OF_MIG.contains(id);
-        let all = (0..METRICS.len()).filter_map(|at| u16::try_from(at).ok().map(MetricId));
-        let off: HashSet<MetricId> = all.filter(|id| !wanted(id)).collect();
-        let asked = daemon.ask_driver(config, &off, ask::BRIEF);
-        let asked = asked.map_err(|why| CanaryFailed(format!("the driver: {}", why.text)))?;
+        let asked = daemon.ask_driver(config, Aim::Only(&WANTED));
+        let asked = asked.map_err(|why| format!("the driver: {}", why.text))?;
         if let Some((_, text)) = asked.away.as_ref().filter(|_| !asked.up) {
-            return Err(CanaryFailed(format!("the driver does not answer: {text}")));
+            return Err(format!("the driver does not answer: {text}"));
         }
-        let node_hangs = asked.hung.iter().find(|hung| hung.gpu.is_none());
-        if let Some(hung) = node_hangs {
-            return Err(CanaryFailed(format!("{} does not return: the driver hangs", hung.call)));
+        if let Some(hung) = asked.hung.iter().find(|hung| hung.gpu().is_none()) {
+            return Err(format!("{}: the driver hangs", does_not_return(hung)));
         }
         let devices = devices(&asked);
         Ok(DeviceList { asked, daemon, at: Mono::now(), devices })
     }
 
-    /// How long ago.
-    pub fn age(&self) -> Duration {
-        Mono::now().since(self.at)
-    }
-
     /// Those that are meant, in order, each once.
-    pub fn choose(&self, words: &[String]) -> Result<Vec<ListedDevice>, CanaryFailed> {
+    pub fn choose(&self, words: &[String]) -> Result<Vec<ListedDevice>, String> {
         choose(&self.devices, words)
     }
 
-    /// The conditions for a run there.
+    /// The conditions for a run there now.
     pub fn conditions(&self, config: &Config, device: &ListedDevice) -> Vec<Condition> {
-        let facts = GateFacts::read(&self.asked, &device.place, FRESH_FOR);
-        super::conditions(config, &self.daemon, device, facts)
+        let mut facts = GateFacts::read(&self.asked, &device.place, FRESH_FOR);
+        facts.no_instance = device.no_instance;
+        let now = unix_seconds();
+        facts.maintenance = window::maintenance(&WindowStore::new(config).list(now).0, now);
+        if facts.state.is_none() && self.daemon.canary_stuck_on(&device.place.gpu.uuid) {
+            facts.state = Some((CanarySkip::ChildAlive, "a canary of the daemon's hangs on it".into()));
+        }
+        gate::conditions(&facts, Duration::ZERO)
     }
 
     /// The other end of copies between GPUs: the next one that a run may use.
     pub fn peer(&self, config: &Config, device: &ListedDevice, force: bool) -> Option<ListedDevice> {
         device.place.instance.is_none().then_some(())?;
-        let whole: Vec<&ListedDevice> = self
-            .devices
-            .iter()
-            .filter(|other| other.place.instance.is_none() && !other.no_instance)
-            .collect();
-        let at = whole.iter().position(|other| other.place == device.place)?;
-        let others = (1..whole.len()).map(|step| whole[(at + step) % whole.len()]);
-        let mut free =
-            others.filter(|other| super::refused(&self.conditions(config, other), force).is_none());
-        free.next().cloned()
+        let whole = |other: &&ListedDevice| other.place.instance.is_none() && !other.no_instance;
+        let (before, after): (Vec<_>, Vec<_>) =
+            self.devices.iter().filter(whole).partition(|other| other.place <= device.place);
+        let mut others = after.into_iter().chain(before).filter(|other| other.place != device.place);
+        others.find(|other| super::refused(&self.conditions(config, other), force).is_none()).cloned()
     }
 }
 
 /// Those that are meant.
-fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice>, CanaryFailed> {
+fn choose(devices: &[ListedDevice], words: &[String]) -> Result<Vec<ListedDevice>, String> {
     if devices.is_empty() {
-        return Err(CanaryFailed("the driver lists no GPU".into()));
+        return Err("the driver lists no GPU".into());
     }
-    let mut chosen: Vec<ListedDevice> = Vec::new();
-    let all = ["all".to_owned()];
-    for word in if words.is_empty() { &all } else { words } {
-        let of_word: Vec<&ListedDevice> = match word.as_str() {
-            "all" => devices.iter().collect(),
-            word => devices.iter().filter(|device| device.is(word)).collect(),
-        };
-        if of_word.is_empty() {
-            let known: Vec<String> =
-                devices.iter().map(|device| format!("{} {}", device.place, device.place.device())).collect();
-            return Err(CanaryFailed(format!("there is no GPU {word}; there are: {}", known.join(", "))));
-        }
-        chosen.extend(of_word.into_iter().cloned());
+    let words: Vec<&String> = words.iter().filter(|word| !word.is_empty()).collect();
+    if let Some(word) = words.iter().find(|word| !devices.iter().any(|device| device.is(word))) {
+        let known = devices.iter().map(|device| format!("{} {}", device.place, device.place.device()));
+        let known: Vec<String> = known.collect();
+        return Err(format!("there is no GPU {word}; there are: {}", known.join(", ")));
     }
-    chosen.sort_by(|a, b| a.place.cmp(&b.place));
-    chosen.dedup();
-    Ok(chosen)
+    let meant = |device: &&ListedDevice| words.is_empty() || words.iter().any(|word| device.is(word));
+    Ok(devices.iter().filter(meant).cloned().collect())
 }
 
-/// Every GPU as a whole, or its MIG devices; those that the driver gives no handle to as well.
+/// Every GPU as a whole, or its MIG devices; those that the driver gives no handle to as well. By place.
 fn devices(asked: &Asked) -> Vec<ListedDevice> {
-    let rows = || {
-        let groups = asked.batches.values().flat_map(|batch| batch.rows.groups());
-        groups.flat_map(|(subject, rows)| rows.iter().map(move |row| (subject, row)))
-    };
     let mut devices = Vec::new();
-    for (subject, row) in rows().filter(|(_, row)| row.metric == m::gpu_info.id()) {
-        let Subject::Gpu(gpu) = subject else { continue };
-        let whole = ListedDevice {
-            place: Place { gpu: gpu.clone(), instance: None },
-            model: text(row, GpuInfo::DEFS, "model"),
-            pci_address: text(row, GpuInfo::DEFS, "pci_address"),
-            no_instance: false,
+    for (gpu, row) in asked.gpus() {
+        let device = |instance, no_instance| ListedDevice {
+            place: Place { gpu: gpu.clone(), instance },
+            model: label(row, "model"),
+            pci_address: label(row, "pci_address"),
+            no_instance,
         };
-        let mode = rows().find(|(of, row)| *of == subject && row.metric == m::gpu_mig_mode_enabled.id());
-        if mode.is_none_or(|(_, row)| row.value <= 0.0) {
-            devices.push(whole);
-            continue;
+        let mig = asked.value(&m::gpu_mig_mode_enabled, gpu, ()).is_some_and(|on| on > 0.0);
+        let parts = if mig { asked.mig_devices(gpu) } else { Default::default() };
+        if parts.is_empty() {
+            devices.push(device(None, mig));
         }
-        let instances = rows().filter(|(_, row)| row.metric == m::gpu_mig_info.id());
-        let before = devices.len();
-        for (subject, row) in instances {
-            let Subject::ComputeInstance(instance) = subject else { continue };
-            let mig_uuid = text(row, MigInfo::DEFS, "mig_uuid");
-            if instance.uuid != gpu.uuid || mig_uuid.is_empty() {
-                continue;
-            }
-            let instance = Instance {
-                gpu_instance: instance.gpu_instance,
-                compute_instance: instance.compute_instance,
-                profile: instance.profile.to_string(),
-                mig_uuid,
-            };
-            devices.push(ListedDevice {
-                place: Place { gpu: gpu.clone(), instance: Some(instance) },
-                ..whole.clone()
-            });
-        }
-        if devices.len() == before {
-            devices.push(ListedDevice { no_instance: true, ..whole });
-        }
+        let part = |(of, row): (&ComputeInstance, &Row)| Instance {
+            gpu_instance: of.gpu_instance,
+            compute_instance: of.compute_instance,
+            profile: of.profile.to_string(),
+            mig_uuid: label(row, "mig_uuid"),
+        };
+        devices.extend(parts.into_iter().map(|of| device(Some(part(of)), false)));
     }
-    for (index, hung) in asked.hung.iter().filter_map(|hung| Some((hung.gpu?, hung))) {
-        tracing::warn!(gpu = index, call = hung.call, "a driver call does not return");
+    for hung in asked.hung.iter().filter(|hung| hung.gpu().is_some()) {
+        tracing::warn!("{}", does_not_return(hung));
     }
-    let silent = asked.attach_failed.keys().copied().chain(asked.hung.iter().filter_map(|hung| hung.gpu));
+    let silent = asked.attach_failed.keys().copied().chain(asked.hung.iter().filter_map(|hung| hung.gpu()));
     for index in silent {
         if devices.iter().all(|device| device.place.gpu.gpu != index) {
             devices.push(ListedDevice {
@@ -203,10 +166,42 @@ fn devices(asked: &Asked) -> Vec<ListedDevice> {
     devices
 }
 
-fn text(row: &Row, defs: &'static [LabelDef], name: &str) -> String {
-    let at = defs.iter().position(|def| def.name == name);
-    let found = at.and_then(|at| Some((row.labels.get(at)?, defs.get(at)?)));
-    found.map(|(text, def): (&LabelText, _)| text.text(def).to_owned()).unwrap_or_default()
+/// What a process of one's own has asked: all of it new, but without what only time tells.
+impl Values for Asked {
+    fn value<E: Entity, L: LabelSet>(&self, metric: &Metric<E, L>, entity: &E, labels: L) -> Option<f64> {
+        let (subject, labels) = (entity.subject(), labels.texts());
+        let rows = self.rows(metric.id()).filter(|(of, row)| **of == subject && row.labels == labels);
+        rows.map(|(_, row)| row.value).last()
+    }
+
+    fn unsupported(&self, gpu: &Gpu, metric: MetricId) -> bool {
+        let of = |(part, _): &(&BatchKey, &Batch)| part.gpu.as_ref() == Some(gpu);
+        let gaps = self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps);
+        gaps.into_iter().any(|gap| gap.metrics.contains(&metric) && gap.missing == Missing::Unsupported)
+    }
+
+    fn state(&self, gpu: &Gpu) -> Option<(CanarySkip, String)> {
+        if let Some((_, text)) = &self.away {
+            return Some((CanarySkip::Unread, text.clone()));
+        }
+        if let Some(text) = self.attach_failed.get(&gpu.gpu) {
+            return Some((CanarySkip::Unhealthy, text.clone()));
+        }
+        let hung = self.hung.iter().find(|hung| hung.gpu().is_none_or(|index| index == gpu.gpu))?;
+        Some((CanarySkip::Unhealthy, format!("a driver call does not return: {}", hung.call)))
+    }
+
+    fn age(&self, gpu: &Gpu) -> Option<Duration> {
+        self.batches.keys().any(|part| part.gpu.as_ref() == Some(gpu)).then_some(Duration::ZERO)
+    }
+
+    fn unhealthy(&self, gpu: &Gpu) -> Option<Vec<String>> {
+        match state(self, gpu, &m::gpu_recovery_action) {
+            GateValue::Value(RecoveryAction::None) | GateValue::Unsupported => Some(Vec::new()),
+            GateValue::Value(action) => Some(vec![format!("the driver asks for {}", action.known())]),
+            GateValue::Unread => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -228,7 +223,7 @@ mod tests {
         }
     }
 
-    fn chosen(words: &[&str]) -> Result<Vec<String>, CanaryFailed> {
+    fn chosen(words: &[&str]) -> Result<Vec<String>, String> {
         let devices = [device(0, None), device(1, Some("MIG-a")), device(1, Some("MIG-b")), device(10, None)];
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         choose(&devices, &words)
@@ -241,7 +236,7 @@ mod tests {
         assert_eq!(chosen(&["10", "0", "gpu-0"]).unwrap(), ["GPU-0", "GPU-10"]);
         assert_eq!(chosen(&["1"]).unwrap(), ["MIG-a", "MIG-b"]);
         assert_eq!(chosen(&["MIG-b", "MIG-b"]).unwrap(), ["MIG-b"]);
-        let refused = chosen(&["all", "7"]).unwrap_err().to_string();
+        let refused = chosen(&["all", "7"]).unwrap_err();
         assert!(refused.contains("no GPU 7") && refused.contains("GPU 10 GPU-10"), "{refused}");
         assert!(choose(&[], &[]).is_err());
     }

@@ -81,14 +81,15 @@ impl RunRecord {
             (_, Some(CanarySkip::Unhealthy | CanarySkip::ChildAlive)) => Exit::Fault,
             (CanaryEnd::Broken, _) => Exit::CouldNotRun,
             // No process came: the command itself was asked to end.
-            (CanaryEnd::Abandoned, _) if self.no_process_came() => Exit::CouldNotRun,
+            (CanaryEnd::Abandoned, _) => match &self.run {
+                Some(CanaryRun { end: RunEnd::Abandoned { pids, .. }, .. }) if pids.is_empty() => {
+                    Exit::CouldNotRun
+                }
+                _ => Exit::Healthy,
+            },
             _ => Exit::Healthy,
         };
         checks.chain([end]).max().unwrap_or(Exit::Healthy)
-    }
-
-    fn no_process_came(&self) -> bool {
-        matches!(&self.run, Some(CanaryRun { end: RunEnd::Abandoned { pids, .. }, .. }) if pids.is_empty())
     }
 }
 
@@ -108,14 +109,5 @@ impl Report {
     pub fn new(runs: Vec<RunRecord>) -> Report {
         let result = runs.iter().map(RunRecord::exit).max().unwrap_or(Exit::Healthy);
         Report { version: env!("CARGO_PKG_VERSION"), result, runs }
-    }
-
-    /// As one JSON document.
-    pub fn json(&self) -> String {
-        match serde_json::to_string_pretty(self) {
-            Ok(text) => text + "\n",
-            // Cannot be: there is nothing in it that JSON has no form for.
-            Err(error) => format!("{{\"error\":{:?}}}\n", error.to_string()),
-        }
     }
 }

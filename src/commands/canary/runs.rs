@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::asked_to_end;
 use super::devices::ListedDevice;
-use super::{Progress, RunOptions};
 use crate::control::orders;
 use canary::parent::DetachedChild;
 use canary::report::{CanaryRun, ChildReport};
 use canary::runner::{self, RunObserver, RunSettings, RunTarget};
 use host::child::Stderr;
 use host::stop::Stop;
+use host::terminal::progress;
 use model::canary::Place;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanarySkip};
@@ -35,9 +36,20 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// One that has made none.
-    pub fn new(config: &'a Config, options: &RunOptions, stop: &'a Stop) -> Runner<'a> {
+    pub fn new(config: &'a Config, force: bool, stop: &'a Stop) -> Runner<'a> {
         let seed = unix_seconds().to_bits() ^ (u64::from(std::process::id()) << 32);
-        let settings = run_settings(config, GOING, !options.force, Stderr::Null);
+        let settings = RunSettings {
+            nvml_library: config.sampler.nvml_library.clone(),
+            cuda_library: config.canary.cuda_library.clone(),
+            lock_file: config.canary.lock_file.clone(),
+            memory_mib: config.canary.max_memory_mib,
+            hung_after: config.canary.progress_timeout,
+            kill_after: config.canary.kill_after,
+            linger: GOING,
+            yields: !force,
+            stderr: Stderr::Null,
+            children: Arc::default(),
+        };
         Runner { config, stop, settings, left: Vec::new(), seed, daemon: config.control.path() }
     }
 
@@ -53,18 +65,14 @@ impl<'a> Runner<'a> {
         peer: Option<&ListedDevice>,
         checks: &[CanaryCheck],
         name: &str,
-        progress: Progress<'_>,
     ) -> CanaryRun {
         if self.is_occupied(&device.place) {
             let text = "the process of an earlier run has not ended".to_owned();
             return CanaryRun::unable(unix_seconds(), CanarySkip::ChildAlive, text);
         }
         if self.stop.stopped() {
-            return CanaryRun::unable(
-                unix_seconds(),
-                CanarySkip::Environment,
-                "the command was asked to end".to_owned(),
-            );
+            let (reason, text) = asked_to_end();
+            return CanaryRun::unable(unix_seconds(), reason, text);
         }
         let checks = if checks.is_empty() { &self.config.canary.checks } else { checks };
         // Other inputs in each run: by the golden ratio, which comes back last.
@@ -76,7 +84,7 @@ impl<'a> Runner<'a> {
         let gpus: Vec<&str> =
             [&target.place].into_iter().chain(&target.peer).map(|place| &*place.gpu.uuid).collect();
         self.announce(&gpus, true);
-        let mut observer = Observer { stop: self.stop, name, progress };
+        let mut observer = Observer { stop: self.stop, name };
         let (run, detached) = runner::run(&self.settings, &target, &mut observer);
         self.left.extend(detached.map(|child| (device.place.clone(), child)));
         if !self.is_occupied(&device.place) {
@@ -98,7 +106,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Names the processes left behind in driver calls. They end when their calls return.
-    pub fn end(&mut self, progress: Progress<'_>) {
+    pub fn end(&mut self) {
         for (place, child) in &mut self.left {
             if child.check(Mono::now()).alive {
                 let (gpu, pid) = (place.gpu.gpu, child.pid());
@@ -109,26 +117,9 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The settings of runs by the configuration.
-pub fn run_settings(config: &Config, linger: Duration, yields: bool, stderr: Stderr) -> RunSettings {
-    RunSettings {
-        nvml_library: config.sampler.nvml_library.clone(),
-        cuda_library: config.canary.cuda_library.clone(),
-        lock_file: config.canary.lock_file.clone(),
-        memory_mib: config.canary.max_memory_mib,
-        hung_after: config.canary.progress_timeout,
-        kill_after: config.canary.kill_after,
-        linger,
-        yields,
-        stderr,
-        children: Arc::default(),
-    }
-}
-
 struct Observer<'a> {
     stop: &'a Stop,
     name: &'a str,
-    progress: Progress<'a>,
 }
 
 impl RunObserver for Observer<'_> {
@@ -136,7 +127,7 @@ impl RunObserver for Observer<'_> {
 
     fn reported(&mut self, report: &ChildReport) {
         if let ChildReport::Begin(step) = report {
-            (self.progress)(&format!("{}: {}", self.name, step.known()));
+            progress(&format!("{}: {}", self.name, step.known()));
         }
     }
 

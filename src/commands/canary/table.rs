@@ -1,10 +1,12 @@
 //! The report for people: a table for each device, and below it what is wrong and the first thing to do.
 
+use std::collections::BTreeMap;
+
 use super::report::{Exit, Report, RunRecord};
 use canary::gate::Allows;
 use canary::{format, stats};
 use host::terminal::{Colour, Painter};
-use model::canary::{Judged, Place, Rate};
+use model::canary::{Judged, Rate};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryEnd, CanaryVerdict, RateAgainst};
 
@@ -21,12 +23,8 @@ fn mark(paint: Painter, exit: Exit) -> String {
 /// All of it.
 pub fn text(report: &Report, colours: bool) -> String {
     let (mut out, paint) = (String::new(), Painter::new(colours));
-    let mut rest = report.runs.as_slice();
-    while let Some(first) = rest.first() {
-        let same = rest.iter().take_while(|made| made.place == first.place).count();
-        let (these, others) = rest.split_at(same);
-        device(&mut out, paint, these);
-        rest = others;
+    for of_device in report.runs.chunk_by(|a, b| a.place == b.place) {
+        device(&mut out, paint, of_device);
     }
     let sum = match report.result {
         Exit::Healthy if report.runs.iter().all(|made| made.outcome.is_none()) => return out,
@@ -42,7 +40,7 @@ pub fn text(report: &Report, colours: bool) -> String {
 /// All runs on one device.
 fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
     let Some(first) = runs.first() else { return };
-    let title = [first.place.to_string(), first.model.clone(), uuid(&first.place)].join("  ");
+    let title = format!("{}  {}  {}", first.place, first.model, first.place.device());
     *out += &format!("{}\n", paint.bold(title.trim_end()));
     let outcomes: Vec<_> = runs.iter().filter_map(|made| made.outcome.as_ref()).collect();
     if outcomes.is_empty() {
@@ -60,11 +58,11 @@ fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
             _ => *out += &format!("  {end}: {text}\n"),
         }
     }
-    let mut checks: Vec<_> = outcomes.iter().flat_map(|outcome| &outcome.checks).map(|j| j.check).collect();
-    checks.sort_unstable();
-    checks.dedup();
-    let skipped = outcomes.iter().all(|outcome| outcome.skip.is_some());
-    if skipped || checks.is_empty() {
+    let mut checks: BTreeMap<_, Vec<&Judged>> = BTreeMap::new();
+    for judged in outcomes.iter().flat_map(|outcome| &outcome.checks) {
+        checks.entry(judged.check).or_default().push(judged);
+    }
+    if checks.is_empty() || outcomes.iter().all(|outcome| outcome.skip.is_some()) {
         *out += "\n";
         return;
     }
@@ -73,10 +71,8 @@ fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
         "    {:<10}{:>20}{spread}{:>10}{:>10}{:>10}  verdict\n",
         "check", "rate", "roofline", "baseline", "siblings"
     );
-    for check in checks {
-        let all: Vec<&Judged> =
-            outcomes.iter().flat_map(|o| &o.checks).filter(|j| j.check == check).collect();
-        line(out, paint, &all, outcomes.len() > 1);
+    for all in checks.values() {
+        line(out, paint, all, outcomes.len() > 1);
     }
     *out += "\n";
 }
@@ -85,20 +81,16 @@ fn device(out: &mut String, paint: Painter, runs: &[RunRecord]) {
 fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
     let weight = |judged: &&&Judged| (Exit::of(judged.verdict), judged.verdict != CanaryVerdict::Ok);
     let Some(worst) = all.iter().max_by_key(weight) else { return };
-    let rates: Vec<Rate> = all.iter().filter_map(|judged| judged.rate).collect();
-    let (rate, spread) = middle(&rates);
+    let (rate, spread) = middle(&mut all.iter().filter_map(|judged| judged.rate).collect::<Vec<_>>());
     let spread = if several { format!("{spread:>9}") } else { String::new() };
     let ratio = |against: RateAgainst| {
-        let of =
-            |judged: &&Judged| judged.ratios.iter().find(|(of, _)| *of == against).map(|(_, ratio)| *ratio);
-        let ratio = stats::median(all.iter().filter_map(of));
-        ratio.map_or_else(|| "-".to_owned(), format::percent)
+        let ratios = all.iter().flat_map(|judged| &judged.ratios).filter(|(of, _)| *of == against);
+        stats::median(ratios.map(|(_, ratio)| *ratio)).map_or_else(|| "-".to_owned(), format::percent)
     };
     let times = all.iter().filter(|judged| judged.verdict == worst.verdict).count();
-    let times = if several && worst.verdict != CanaryVerdict::Ok {
-        format!(" ({times} of {})", all.len())
-    } else {
-        String::new()
+    let times = match several && worst.verdict != CanaryVerdict::Ok {
+        true => format!(" ({times} of {})", all.len()),
+        false => String::new(),
     };
     *out += &format!(
         "  {} {:<10}{rate:>20}{spread}{:>10}{:>10}{:>10}  {}{times}\n",
@@ -115,23 +107,18 @@ fn line(out: &mut String, paint: Painter, all: &[&Judged], several: bool) {
 }
 
 /// The middle of rates, and from the lowest to the highest as a share of it.
-fn middle(rates: &[Rate]) -> (String, String) {
+fn middle(rates: &mut [Rate]) -> (String, String) {
     let value = |rate: &Rate| match rate {
         Rate::WorkPerCycle(v) | Rate::BytesPerSecond(v) | Rate::BytesPerCycle(v) | Rate::Seconds(v) => *v,
     };
-    let values: Vec<f64> = rates.iter().map(value).collect();
-    let (Some(first), Some(median)) = (rates.first(), stats::median(values.iter().copied())) else {
+    rates.sort_by(|a, b| value(a).total_cmp(&value(b)));
+    let (Some(lowest), Some(middle), Some(highest)) =
+        (rates.first(), rates.get(rates.len() / 2), rates.last())
+    else {
         return ("-".into(), "-".into());
     };
-    let middle = match first {
-        Rate::WorkPerCycle(_) => Rate::WorkPerCycle(median),
-        Rate::BytesPerSecond(_) => Rate::BytesPerSecond(median),
-        Rate::BytesPerCycle(_) => Rate::BytesPerCycle(median),
-        Rate::Seconds(_) => Rate::Seconds(median),
-    };
-    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let highest = values.iter().copied().fold(0.0, f64::max);
-    (format::rate(middle), format!("{:.3} %", (highest - lowest) / median * 100.0))
+    let spread = (value(highest) - value(lowest)) / value(middle) * 100.0;
+    (format::rate(*middle), format!("{spread:.3} %"))
 }
 
 /// What would keep a canary away.
@@ -147,8 +134,4 @@ fn conditions(out: &mut String, paint: Painter, made: &RunRecord) {
         *out += &format!("  {mark} {:<40} {found}\n", condition.what);
     }
     *out += "\n";
-}
-
-fn uuid(place: &Place) -> String {
-    place.instance.as_ref().map_or_else(|| place.gpu.uuid.to_string(), |instance| instance.mig_uuid.clone())
 }

@@ -12,12 +12,11 @@ use crate::collectors::nvml::process::{
     CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config,
 };
 use host::child::Stderr;
-use host::inflight::is_gpu;
+use host::terminal::progress;
 use ledger::inbox::Inbox;
-use model::catalog::schema::LabelSet;
-use model::catalog::{self as m, DriverError, Gpu, MetricId, Tier};
+use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, METRICS, MetricId, Subject, Tier};
 use model::clock::Mono;
-use model::sample::{Batch, BatchKey, Missing, Rows};
+use model::sample::{Batch, BatchKey, Missing, Row};
 use sampler::wire::{FromSampler, GpuSlot, Intervals, SamplerConfig};
 use settings::Config;
 
@@ -28,52 +27,16 @@ const SPARE: Duration = Duration::from_secs(15);
 const END: Duration = Duration::from_secs(5);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
+/// Time after which the progress is shown.
+const LONG: Duration = Duration::from_secs(1);
 
-/// What is waited for.
+/// Which metrics are read.
 #[derive(Clone, Copy, Debug)]
-pub struct Aim {
-    /// Tiers of a GPU, of each of which one visit is waited for.
-    pub tiers: &'static [Tier],
-    /// Shortest time of asking.
-    pub shortest: Duration,
-}
-
-/// All values, and cheap calls measured some ten times.
-pub const ALL: Aim = Aim {
-    tiers: &[
-        Tier::Identity,
-        Tier::Once,
-        Tier::Fast,
-        Tier::Normal,
-        Tier::Samples,
-        Tier::Slow,
-        Tier::Rare,
-        Tier::Nvlink,
-    ],
-    shortest: Duration::from_secs(3),
-};
-
-/// Who the GPUs are and who uses them, as soon as that is known.
-pub const BRIEF: Aim = Aim { tiers: &[Tier::Identity, Tier::Normal, Tier::Slow], shortest: Duration::ZERO };
-
-/// A GPU that another process is stuck on: its index, and who it is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KnownGpu {
-    /// The GPU.
-    pub gpu: Gpu,
-    /// Its PCI address.
-    pub pci_address: String,
-    /// Whether a process is stuck on it.
-    pub stuck: bool,
-}
-
-/// A driver call that did not return in time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HungCall {
-    /// NVML function.
-    pub call: String,
-    /// NVML's index of the GPU; none for a call about no single GPU.
-    pub gpu: Option<u32>,
+pub enum Aim<'a> {
+    /// All but these, and for so long that cheap calls are measured some ten times.
+    AllBut(&'a HashSet<MetricId>),
+    /// These alone, of the tiers that tell the GPUs and their users, as soon as they are known.
+    Only(&'a [MetricId]),
 }
 
 /// What the driver said.
@@ -88,7 +51,7 @@ pub struct Asked {
     /// Wall time of each call by name, in nanoseconds.
     pub calls: BTreeMap<String, Vec<u64>>,
     /// Calls that did not return in time.
-    pub hung: Vec<HungCall>,
+    pub hung: Vec<StuckCall>,
     /// GPUs without a handle, and why.
     pub attach_failed: BTreeMap<u32, String>,
     /// The process left behind in a driver call.
@@ -97,22 +60,37 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// The rows of a metric, each with its subject.
+    pub fn rows(&self, id: MetricId) -> impl Iterator<Item = (&Subject, &Row)> {
+        let groups = self.batches.values().flat_map(|batch| batch.rows.groups());
+        let rows = groups.flat_map(|(subject, rows)| rows.iter().map(move |row| (subject, row)));
+        rows.filter(move |(_, row)| row.metric == id)
+    }
+
     /// How many GPUs the driver lists, once known.
     pub fn devices(&self) -> Option<usize> {
-        let node = self.batches.iter().filter(|(part, _)| part.gpu.is_none()).map(|(_, batch)| batch);
-        let rows = node.flat_map(|batch| batch.rows.groups()).flat_map(|(_, rows)| rows);
-        rows.filter(|row| row.metric == m::gpu_devices.id()).map(|row| row.value as usize).next_back()
+        self.rows(m::gpu_devices.id()).last().map(|(_, row)| row.value as usize)
     }
 
     /// One label of `gpu_driver_info`.
-    pub fn driver_info(&self, label: &str) -> Option<String> {
-        let at = m::DriverInfo::DEFS.iter().position(|def| def.name == label)?;
-        let rows = |rows: &Rows| {
-            let mut rows = rows.groups().iter().flat_map(|(_, rows)| rows);
-            let row = rows.find(|row| row.metric == m::gpu_driver_info.id())?;
-            Some(row.labels.get(at)?.text(&m::DriverInfo::DEFS[at]).to_owned())
-        };
-        self.batches.values().find_map(|batch| rows(&batch.rows)).filter(|text| !text.is_empty())
+    pub fn driver_info(&self, name: &str) -> Option<String> {
+        self.rows(m::gpu_driver_info.id()).map(|(_, row)| label(row, name)).find(|text| !text.is_empty())
+    }
+
+    /// The GPUs, each with its `gpu_info`.
+    pub fn gpus(&self) -> BTreeMap<&Gpu, &Row> {
+        let rows = self.rows(m::gpu_info.id());
+        rows.filter_map(|(of, row)| if let Subject::Gpu(gpu) = of { Some((gpu, row)) } else { None })
+            .collect()
+    }
+
+    /// The MIG devices of a GPU, each with its `gpu_mig_info`.
+    pub fn mig_devices(&self, gpu: &Gpu) -> BTreeMap<&ComputeInstance, &Row> {
+        let devices = self.rows(m::gpu_mig_info.id()).filter_map(|(of, row)| match of {
+            Subject::ComputeInstance(instance) if instance.uuid == gpu.uuid => Some((instance, row)),
+            _ => None,
+        });
+        devices.filter(|(_, row)| !label(row, "mig_uuid").is_empty()).collect()
     }
 
     /// GPUs of which all was heard that will be.
@@ -122,7 +100,7 @@ impl Asked {
             let index = u32::try_from(slot - 1).unwrap_or(u32::MAX);
             avoid.contains(slot)
                 || self.attach_failed.contains_key(&index)
-                || self.hung.iter().any(|hung| hung.gpu == Some(index))
+                || self.hung.iter().any(|hung| hung.slot == *slot)
                 || self.attached.get(slot).is_some_and(|gpu| self.all_of(gpu, tiers))
         };
         (1..=devices).filter(heard).count()
@@ -173,33 +151,29 @@ impl Asked {
     }
 }
 
-/// Asks. GPUs that the daemon is stuck on are left alone. `progress` gets how long it takes, of how many
-/// GPUs all was heard, and how many there are.
-pub fn ask(
-    config: &Config,
-    off: &HashSet<MetricId>,
-    aim: Aim,
-    known: &[KnownGpu],
-    mut progress: impl FnMut(Duration, usize, usize),
-) -> io::Result<Asked> {
-    let avoid: Vec<usize> = known.iter().filter(|k| k.stuck).map(slot).collect();
+/// Asks, and shows the progress when it takes long. GPUs to `avoid` are left alone; with one, the others are attached
+/// as `known`: by their addresses.
+pub fn ask(config: &Config, aim: Aim<'_>, known: Vec<GpuSlot>, avoid: Vec<usize>) -> io::Result<Asked> {
+    use Tier::*;
+    let (mut off, tiers, shortest): (Vec<MetricId>, &[Tier], _) = match aim {
+        Aim::AllBut(off) => (
+            off.iter().copied().collect(),
+            &[Identity, Once, Fast, Normal, Samples, Slow, Rare, Nvlink],
+            Duration::from_secs(3),
+        ),
+        Aim::Only(wanted) => {
+            let all = (0..).map(MetricId).take(METRICS.len());
+            (all.filter(|id| !wanted.contains(id)).collect(), &[Identity, Normal, Slow], Duration::ZERO)
+        }
+    };
+    // The driver's events are for the daemon.
+    off.extend([m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()]);
     let s = &config.sampler;
     let (quick, slow) = (Duration::from_millis(200), Duration::from_secs(1));
-    let known_slot = |gpu: &KnownGpu| GpuSlot {
-        slot: slot(gpu),
-        gpu: gpu.gpu.clone(),
-        pci_bus_id: gpu.pci_address.clone(),
-    };
     let sampler_config = SamplerConfig {
-        // Attaching by index might touch others: with one stuck, each is attached by its address.
-        known: if avoid.is_empty() { Vec::new() } else { known.iter().map(known_slot).collect() },
+        known,
         avoid: avoid.clone(),
-        // The driver's events are for the daemon.
-        off: off
-            .iter()
-            .copied()
-            .chain([m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()])
-            .collect(),
+        off,
         intervals: Intervals {
             fast: quick,
             normal: quick,
@@ -228,13 +202,19 @@ pub fn ask(
         };
         asked.take(&inbox);
         let now = Mono::now();
+        let waited = now.since(started);
         let health = sampler.health(now, deadlines);
-        asked.hung = health.stuck.iter().map(hung).collect();
-        let heard = asked.heard(&avoid, aim.tiers);
-        let listed = asked.devices();
-        progress(now.since(started), heard, listed.unwrap_or(0));
-        let node_hangs = asked.hung.iter().any(|hung| hung.gpu.is_none());
-        let complete = listed == Some(heard) && now.since(started) >= aim.shortest;
+        asked.hung = health.stuck;
+        let (heard, listed) = (asked.heard(&avoid, tiers), asked.devices());
+        if waited > LONG {
+            let seconds = waited.as_secs_f64();
+            progress(&format!(
+                "asking the driver: {seconds:.0} s, {heard} of {} GPUs ",
+                listed.unwrap_or_default()
+            ));
+        }
+        let node_hangs = asked.hung.iter().any(|hung| hung.gpu().is_none());
+        let complete = listed == Some(heard) && waited >= shortest;
         // Stopped or starved: it will say nothing.
         let silent = health.well == 0 && health.late > 0;
         if silent && asked.hung.is_empty() {
@@ -242,6 +222,7 @@ pub fn ask(
         }
         over |= complete || node_hangs || silent || now >= deadline;
     }
+    progress("");
     sampler.abandon();
     let mut samplers = vec![sampler];
     end_all(&mut samplers, Mono::now() + END, deadlines);
@@ -250,11 +231,15 @@ pub fn ask(
     Ok(asked)
 }
 
-fn slot(known: &KnownGpu) -> usize {
-    known.gpu.gpu as usize + 1
+/// A label of a row by its name; empty if there is none.
+pub fn label(row: &Row, name: &str) -> String {
+    let labels = m::def(row.metric).map_or(&[][..], |def| def.labels).iter().zip(&row.labels);
+    let found = labels.into_iter().find(|(def, _)| def.name == name);
+    found.map(|(def, text)| text.text(def).to_owned()).unwrap_or_default()
 }
 
-fn hung(stuck: &StuckCall) -> HungCall {
-    let gpu = is_gpu(stuck.slot).then(|| u32::try_from(stuck.slot - 1).unwrap_or(u32::MAX));
-    HungCall { call: stuck.call.clone(), gpu }
+/// A call that does not return, with its GPU.
+pub fn does_not_return(hung: &StuckCall) -> String {
+    let gpu = hung.gpu().map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
+    format!("{} does not return{gpu}", hung.call)
 }

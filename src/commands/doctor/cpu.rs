@@ -1,15 +1,15 @@
-//! Which events can be counted on the CPUs here, and what prevents the others. Each is opened once on one CPU and
-//! closed again; what the daemon says of itself counts more.
+//! Which events can be counted on the CPUs here, and what prevents the others. The daemon says it of itself; without
+//! one each event is opened once on one CPU and closed again.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use super::daemon::Daemon;
-use super::host::{CAP_PERFMON, CAP_SYS_ADMIN, holds};
+use super::host::own_status;
 use super::report::{Finding, Verdict};
 use crate::collectors::cpu::backend::{CounterBackend, CounterScope};
 use crate::collectors::cpu::cpu_groups;
-use crate::collectors::cpu::machine_events::{descriptors, state, that_fit};
+use crate::collectors::cpu::machine_events::state;
 use crate::collectors::cpu::perf::{Perf, Processor};
 use host::Host;
 use model::catalog::schema::KnownLabel;
@@ -17,13 +17,15 @@ use model::catalog::{PerfEvent, PerfState};
 use settings::Config;
 
 const TOPIC: &str = "CPU events";
+/// CAP_PERFMON and CAP_SYS_ADMIN, which includes it, as bits.
+const MAY_COUNT: u64 = 1 << 38 | 1 << 21;
 
 /// What this user is allowed, as far as it decides on events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rights {
     /// `kernel.perf_event_paranoid`, where it can be read.
     paranoid: Option<i64>,
-    /// Whether it has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it.
+    /// Whether it has one of [`MAY_COUNT`].
     capable: bool,
     /// Whether a filter of system calls is on it.
     filtered: bool,
@@ -32,12 +34,11 @@ struct Rights {
 impl Rights {
     fn here(host: &Host) -> Rights {
         let paranoid = fs::read_to_string(host.path("/proc/sys/kernel/perf_event_paranoid"));
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let mut seccomp = status.lines().filter_map(|line| line.strip_prefix("Seccomp:"));
+        let status = own_status();
         Rights {
             paranoid: paranoid.ok().and_then(|text| text.trim().parse().ok()),
-            capable: holds(CAP_PERFMON) || holds(CAP_SYS_ADMIN),
-            filtered: seccomp.next().is_some_and(|mode| mode.trim() == "2"),
+            capable: status.as_ref().is_some_and(|status| status.capeff & MAY_COUNT != 0),
+            filtered: status.is_some_and(|status| status.seccomp == Some(2)),
         }
     }
 
@@ -49,7 +50,7 @@ impl Rights {
     }
 
     /// The one command that permits it.
-    fn fix(&self, daemon: bool) -> String {
+    fn fix(&self, daemon: bool) -> &'static str {
         let allowed = self.capable || self.paranoid.is_some_and(|level| level <= 0);
         match (allowed, self.filtered, daemon) {
             // It is the daemon that may not: its unit says what it may.
@@ -66,38 +67,28 @@ impl Rights {
             }
             (true, false, false) => "sudo dmesg | grep -i -e perf -e lockdown",
         }
-        .to_owned()
     }
 }
 
 /// Every configured event.
 pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
     if !config.cpu.enabled {
-        return vec![Finding::new(TOPIC, Verdict::Well, "not counted: cpu.enabled is false".into())];
+        return vec![Finding::new(TOPIC, Verdict::Well, "not counted: cpu.enabled is false")];
     }
-    let Some(cpus) = cpu_groups::online(host) else {
-        let text = "the CPUs that are online are unknown: no /sys/devices/system/cpu/online";
-        return vec![Finding::new(TOPIC, Verdict::Note, text.into())];
-    };
     let reported = daemon.cpu_events();
-    let asks_daemon = !reported.is_empty();
-    let who = if asks_daemon { "by the daemon" } else { "by this user" };
-    let states: BTreeMap<PerfEvent, (PerfState, String)> = match asks_daemon {
-        true => reported.into_iter().map(|(event, state)| (event, (state, String::new()))).collect(),
-        false => {
-            let kernel = Perf::new(Processor::of_host(host));
-            let place = CounterScope { cpu: cpus.iter().next().unwrap_or(0), cgroup: None };
-            let tried = config.cpu.events.iter().map(|event| {
-                let outcome = kernel.open(*event, place).map(drop);
-                let why = outcome.as_ref().err().map(|refusal| format!(": {refusal}")).unwrap_or_default();
-                (*event, (state(&outcome), why))
-            });
-            tried.collect()
-        }
-    };
-    let mut findings = findings(&states, who, &Rights::here(host), asks_daemon);
-    findings.extend(crowded(config, cpus.len(), descriptors()).filter(|_| !asks_daemon));
-    findings
+    let rights = Rights::here(host);
+    if !reported.is_empty() {
+        let states = reported.into_iter().map(|(event, state)| (event, (state, String::new())));
+        return findings(&states.collect(), "by the daemon", &rights, true);
+    }
+    let kernel = Perf::new(Processor::of_host(host));
+    let cpu = cpu_groups::online(host).and_then(|cpus| cpus.iter().next()).unwrap_or(0);
+    let tried = config.cpu.events.iter().map(|event| {
+        let outcome = kernel.open(*event, CounterScope { cpu, cgroup: None }).map(drop);
+        let why = outcome.as_ref().err().map(|refusal| format!(": {refusal}")).unwrap_or_default();
+        (*event, (state(&outcome), why))
+    });
+    findings(&tried.collect(), "by this user", &rights, false)
 }
 
 fn findings(
@@ -126,22 +117,6 @@ fn findings(
         }
     };
     by_state.into_iter().map(finding).collect()
-}
-
-/// Whether all events can be open on all CPUs.
-fn crowded(config: &Config, cpus: usize, room: usize) -> impl Iterator<Item = Finding> {
-    let events = &config.cpu.events;
-    let fit = that_fit(events, cpus, room).len();
-    let finding = (fit < events.len()).then(|| {
-        let text = format!(
-            "{} counters on {cpus} CPUs are more than half of the files that may be open, {}: {fit} events are counted",
-            events.len() * cpus,
-            room * 2
-        );
-        let fix = "sudo systemctl edit gpu-node-exporter   # [Service] LimitNOFILE=65536";
-        Finding::new(TOPIC, Verdict::Note, text).fix(fix.into())
-    });
-    finding.into_iter()
 }
 
 #[cfg(test)]
@@ -178,13 +153,5 @@ mod tests {
         assert!(said[1].1.contains("PMU") && said[1].1.contains("cycles"));
         assert!(said[2].1.contains("instructions. kernel.perf_event_paranoid is 2") && said[2].2);
         assert_eq!(said[3].1, "not counted by this user: it is not known how: fp_scalar");
-    }
-
-    #[test]
-    fn a_machine_too_large_for_the_limit_is_a_note() {
-        let config = Config::default();
-        assert_eq!(crowded(&config, 2, 512).count(), 0);
-        let finding = crowded(&config, 256, 512).next().unwrap();
-        assert!(finding.text.contains("2048 counters") && finding.text.contains("2 events are counted"));
     }
 }

@@ -15,18 +15,14 @@ pub struct Cuda {
     pub minor: u32,
 }
 
-/// The text is no CUDA version.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("not a CUDA version: write it as 12.4")]
-pub struct NotACudaVersion;
-
 impl FromStr for Cuda {
-    type Err = NotACudaVersion;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Cuda, NotACudaVersion> {
-        let (major, minor) = text.trim().split_once('.').ok_or(NotACudaVersion)?;
-        let number = |text: &str| text.parse().map_err(|_| NotACudaVersion);
-        Ok(Cuda { major: number(major)?, minor: number(minor)? })
+    fn from_str(text: &str) -> Result<Cuda, &'static str> {
+        let numbers = text.trim().split_once('.');
+        let version = numbers
+            .and_then(|(major, minor)| Some(Cuda { major: major.parse().ok()?, minor: minor.parse().ok()? }));
+        version.ok_or("not a CUDA version: write it as 12.4")
     }
 }
 
@@ -60,6 +56,25 @@ pub struct Judgement {
     pub answer: Answer,
     /// The rule it follows from.
     pub rule: String,
+}
+
+impl Judgement {
+    /// Whether such programs run.
+    pub fn runs(&self) -> bool {
+        matches!(self.answer, Answer::Yes | Answer::MinorVersion)
+    }
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let answer = match self.answer {
+            Answer::Yes => "yes: ",
+            Answer::MinorVersion => "yes, by ",
+            Answer::No => "no: ",
+            Answer::Unknown => "unknown: ",
+        };
+        write!(f, "{answer}{}", self.rule)
+    }
 }
 
 /// Judges by the driver's version and the newest CUDA version it supports, as far as they are known.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 
-use model::catalog::{DriverError, METRICS, MetricId, SampleBuffer, Tier};
+use model::catalog::{DriverError, METRICS, MetricDef, MetricId, SampleBuffer, Tier};
 use model::sample::{Batch, Drained, Missing};
 use sampler::{POWER_SAMPLE_METRICS, UTILIZATION_SAMPLE_METRICS};
 
@@ -26,20 +26,6 @@ pub enum Standing {
     Failed,
 }
 
-impl Standing {
-    /// As text.
-    pub fn text(self) -> &'static str {
-        match self {
-            Standing::Off => "switched off",
-            Standing::Nothing => "nothing to tell here",
-            Standing::Unsupported => "unsupported",
-            Standing::Works => "works",
-            Standing::NotPermitted => "not permitted",
-            Standing::Failed => "failed",
-        }
-    }
-}
-
 /// One metric family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Family {
@@ -51,66 +37,52 @@ pub struct Family {
     pub why: String,
 }
 
-/// Judges every metric that a visit to the driver tells.
+/// Judges every metric that a visit to the driver reads.
 pub fn judge<'a>(batches: impl Iterator<Item = &'a Batch>, off: &HashSet<MetricId>) -> Vec<Family> {
-    let mut seen: BTreeMap<MetricId, (Standing, BTreeSet<String>)> = BTreeMap::new();
-    let mut note = |metric, standing, why: Option<String>| {
-        let (worst, whys) = seen.entry(metric).or_insert((Standing::Nothing, BTreeSet::new()));
-        if standing > *worst {
-            (*worst, *whys) = (standing, BTreeSet::new());
-        }
-        if standing == *worst {
-            whys.extend(why);
-        }
+    let mut seen: BTreeMap<MetricId, BTreeSet<(Standing, String)>> = BTreeMap::new();
+    let mut note = |metric: MetricId, standing, why: String| {
+        seen.entry(metric).or_default().insert((standing, why));
     };
     for batch in batches {
-        let sums = batch.drained.iter().filter_map(|drained| match drained {
-            Drained::Gpm(window) => Some(&window.sums),
-            Drained::Samples { .. } => None,
-        });
         for drained in &batch.drained {
             // What the ledger makes of samples.
-            let made: &[MetricId] = match drained {
-                Drained::Samples { buffer: SampleBuffer::Power, .. } => &POWER_SAMPLE_METRICS,
-                Drained::Samples { buffer: SampleBuffer::Utilization, .. } => &UTILIZATION_SAMPLE_METRICS,
-                Drained::Gpm(_) => &[],
+            let made: Vec<MetricId> = match drained {
+                Drained::Samples { buffer: SampleBuffer::Power, .. } => POWER_SAMPLE_METRICS.to_vec(),
+                Drained::Samples { buffer: SampleBuffer::Utilization, .. } => {
+                    UTILIZATION_SAMPLE_METRICS.to_vec()
+                }
+                Drained::Gpm(window) => window.sums.iter().map(|row| row.metric).collect(),
             };
-            made.iter().for_each(|metric| note(*metric, Standing::Works, None));
+            made.into_iter().for_each(|metric| note(metric, Standing::Works, String::new()));
         }
-        let rows = batch.rows.groups().iter().map(|(_, rows)| rows).chain(sums).flatten();
-        for row in rows {
-            note(row.metric, Standing::Works, None);
+        for row in batch.rows.groups().iter().flat_map(|(_, rows)| rows) {
+            note(row.metric, Standing::Works, String::new());
         }
         for gap in &batch.gaps {
             let about = batch.part.gpu.as_ref().map(|gpu| format!(" (GPU {})", gpu.gpu)).unwrap_or_default();
+            let why = |text: &str| format!("{}{about}: {text}", gap.call);
             let (standing, why) = match &gap.missing {
                 // A GPU without a feature is like its neighbours: naming each adds nothing.
                 Missing::Unsupported => (Standing::Unsupported, gap.call.clone()),
-                Missing::Failed { error, text } if *error == DriverError::NoPermission => {
-                    (Standing::NotPermitted, format!("{}{about}: {text}", gap.call))
+                Missing::Failed { error: DriverError::NoPermission, text } => {
+                    (Standing::NotPermitted, why(text))
                 }
-                Missing::Failed { text, .. } => (Standing::Failed, format!("{}{about}: {text}", gap.call)),
-                Missing::Dropped(_) => {
-                    (Standing::Failed, format!("{}{about}: a value that cannot be true", gap.call))
-                }
+                Missing::Failed { text, .. } => (Standing::Failed, why(text)),
+                Missing::Dropped(_) => (Standing::Failed, why("value out of range")),
             };
-            for metric in &gap.metrics {
-                note(*metric, standing, Some(why.clone()));
-            }
+            gap.metrics.iter().for_each(|metric| note(*metric, standing, why.clone()));
         }
     }
-    let asked = METRICS.iter().zip(0u16..).filter(|(def, _)| def.tier != Tier::Computed);
-    asked
-        .map(|(def, at)| {
-            let id = MetricId(at);
-            let (standing, whys) = match seen.get(&id) {
-                _ if off.contains(&id) => (Standing::Off, Vec::new()),
-                Some((standing, whys)) => (*standing, whys.iter().map(String::as_str).collect()),
-                None => (Standing::Nothing, Vec::new()),
-            };
-            Family { metric: def.name, standing, why: whys.join("; ") }
-        })
-        .collect()
+    let read = METRICS.iter().zip((0..).map(MetricId)).filter(|(def, _)| def.tier != Tier::Computed);
+    let family = |(def, id): (&'static MetricDef, MetricId)| {
+        let of = seen.get(&id).filter(|_| !off.contains(&id));
+        let none = if off.contains(&id) { Standing::Off } else { Standing::Nothing };
+        let standing = of.and_then(BTreeSet::last).map_or(none, |(standing, _)| *standing);
+        let whys = of.into_iter().flatten().filter(|(of, why)| *of == standing && !why.is_empty());
+        let whys: Vec<&str> = whys.map(|(_, why)| why.as_str()).collect();
+        Family { metric: def.name, standing, why: whys.join("; ") }
+    };
+    read.map(family).collect()
 }
 
 #[cfg(test)]

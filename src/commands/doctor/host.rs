@@ -1,16 +1,26 @@
-//! What this user may read and write on this machine, without asking a device: no device file is opened.
+//! What this user may read and write on this machine, without asking a device: no device file is opened. What only the
+//! daemon needs is looked at while no daemon answers: its collectors report the same with its rights.
 
-use std::fs;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use attribution::kubelet;
+use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
 use nix::unistd::{AccessFlags, Gid, Group, Uid, User, eaccess};
+use procfs::process::{Process, Status};
 
 use super::report::{Finding, Verdict};
 use host::Host;
+use host::child::Stderr;
+use host::stop::Stop;
+use model::topology::{DeviceKind, Topology};
 use settings::Config;
+use topology::ask::{AskError, Asker};
+use topology::discover::Origin;
 
 /// Capabilities that matter to the exporter or show who asks, by number (`linux/capability.h`).
 const CAPABILITIES: [(u32, &str); 6] = [
@@ -21,11 +31,6 @@ const CAPABILITIES: [(u32, &str); 6] = [
     (34, "CAP_SYSLOG"),
     (38, "CAP_PERFMON"),
 ];
-const CAP_SYSLOG: u32 = 34;
-/// Number of CAP_SYS_ADMIN.
-pub(super) const CAP_SYS_ADMIN: u32 = 21;
-/// Number of CAP_PERFMON.
-pub(super) const CAP_PERFMON: u32 = 38;
 /// The file whose readers may see MIG instances (its number is fixed: 1 is for those who change them).
 const MIG_MONITOR: &str = "nvidia-caps/nvidia-cap2";
 
@@ -35,9 +40,14 @@ pub fn user_name() -> String {
     User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
+/// What the kernel says of this process.
+pub fn own_status() -> Option<Status> {
+    Process::myself().and_then(|process| process.status()).ok()
+}
+
 /// Who asks, and with which capabilities.
 pub fn user() -> Finding {
-    let set = effective_capabilities();
+    let set = own_status().map_or(0, |status| status.capeff);
     let held: Vec<&str> =
         CAPABILITIES.iter().filter(|(bit, _)| set >> bit & 1 == 1).map(|(_, name)| *name).collect();
     let held = if held.is_empty() { "none that matter here".to_owned() } else { held.join(", ") };
@@ -45,52 +55,35 @@ pub fn user() -> Finding {
     Finding::new("user", Verdict::Well, text)
 }
 
-/// Whether this process has this capability.
-pub(super) fn holds(capability: u32) -> bool {
-    effective_capabilities() >> capability & 1 == 1
-}
-
-fn effective_capabilities() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
-}
-
 /// The driver's device files, and whether this user may use them. They are looked at, never opened: opening
-/// one wakes the GPU. `answers`: whether the driver answers all the same.
-pub fn device_files(dev: &Path, module_loaded: bool, answers: bool) -> Vec<Finding> {
-    let trouble = if answers { Verdict::Note } else { Verdict::Wrong };
-    let files = nvidia_files(dev);
-    let has = |name: &str| files.iter().any(|file| file.ends_with(name));
-    if !has("nvidiactl") || !files.iter().any(|file| is_gpu(file)) {
-        let finding =
-            Finding::new("device files", trouble, "there is no nvidiactl with a GPU beside it".into());
+/// one wakes the GPU. `missing`: how serious it is when they are not there.
+pub fn device_files(dev: &Path, module_loaded: bool, missing: Verdict) -> Vec<Finding> {
+    let topic = "device files";
+    let name = |file: &Path| file.file_name().and_then(|name| name.to_str()).unwrap_or("").to_owned();
+    let entries = fs::read_dir(dev).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|file| name(file).starts_with("nvidia") && !file.is_dir()).collect();
+    files.sort();
+    let is_gpu = |file: &PathBuf| name(file)["nvidia".len()..].parse::<u32>().is_ok();
+    if !files.contains(&dev.join("nvidiactl")) || !files.iter().any(is_gpu) {
+        let finding = Finding::new(topic, missing, "there is no nvidiactl with a GPU beside it");
         // Without the module there is nothing to make them for.
-        return vec![match module_loaded {
-            true => finding.fix("sudo nvidia-modprobe -c 0 -u".into()),
-            false => finding,
-        }];
+        return vec![if module_loaded { finding.fix("sudo nvidia-modprobe -c 0 -u") } else { finding }];
     }
-    let both = AccessFlags::R_OK | AccessFlags::W_OK;
-    let refused: Vec<String> = files
-        .iter()
-        .filter(|file| eaccess(*file, both).is_err())
-        .map(|file| file.display().to_string())
-        .collect();
+    let closed = |file: &&PathBuf| eaccess(*file, AccessFlags::R_OK | AccessFlags::W_OK).is_err();
+    let refused: Vec<String> = files.iter().filter(closed).map(|file| file.display().to_string()).collect();
     let mut findings = vec![match refused.as_slice() {
-        [] => {
-            Finding::new("device files", Verdict::Well, format!("{} files, open to this user", files.len()))
-        }
+        [] => Finding::new(topic, Verdict::Well, format!("{} files, open to this user", files.len())),
         [first, ..] => {
             let names = refused.join(" ");
             let fix = may_use(Path::new(first)).unwrap_or_else(|| format!("sudo chmod a+rw {names}"));
-            Finding::new("device files", trouble, format!("not open to this user: {names}")).fix(fix)
+            Finding::new(topic, missing, format!("not open to this user: {names}")).fix(fix)
         }
     }];
     let monitor = dev.join(MIG_MONITOR);
     if monitor.exists() && eaccess(&monitor, AccessFlags::R_OK).is_err() {
         let text = format!("{} is not open to this user: MIG instances may stay hidden", monitor.display());
-        let fix = "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor".to_owned();
+        let fix = "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor";
         findings.push(Finding::new("MIG monitoring", Verdict::Note, text).fix(fix));
     }
     findings
@@ -104,96 +97,141 @@ fn may_use(file: &Path) -> Option<String> {
     Some(format!("sudo usermod -aG {} {}", group.name, user_name()))
 }
 
-fn is_gpu(file: &Path) -> bool {
-    let number = file.file_name().and_then(|name| name.to_str()?.strip_prefix("nvidia"));
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-/// `/dev/nvidia*`, by name.
-fn nvidia_files(dev: &Path) -> Vec<PathBuf> {
-    let named = |file: &PathBuf| {
-        let name = file.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("nvidia")) && !file.is_dir()
-    };
-    let entries = fs::read_dir(dev).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(named).collect();
-    files.sort();
-    files
-}
-
-/// Whether the kernel log can be read. `daemon`: whether the daemon answers, which has rights of its own.
-pub fn kernel_log(host: &Host, config: &Config, daemon: bool) -> Finding {
+/// Whether the kernel log can be read.
+pub fn kernel_log(host: &Host, config: &Config) -> Finding {
     let topic = "kernel log";
     if !config.events.kernel_log {
-        return Finding::new(topic, Verdict::Well, "not read: events.kernel_log is false".into());
+        return Finding::new(topic, Verdict::Well, "not read: events.kernel_log is false");
     }
     let path = host.path("/dev/kmsg");
-    let tried =
-        fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&path).and_then(|mut file| {
-            match file.read(&mut [0; 8192]) {
-                // Nothing new, or overrun: it can be read.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                Err(error) => Err(error),
-                Ok(_) => Ok(()),
-            }
-        });
-    let restricted =
-        fs::read_to_string(host.path("/proc/sys/kernel/dmesg_restrict")).is_ok_and(|text| text.trim() != "0");
-    let syslog = holds(CAP_SYSLOG);
-    match tried {
-        Ok(()) => Finding::new(topic, Verdict::Well, format!("{} can be read", path.display())),
+    // The kernel checks the right to read when the file is opened.
+    let Err(error) = fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(&path) else {
+        return Finding::new(topic, Verdict::Well, format!("{} can be read", path.display()));
+    };
+    let text = format!("{}: {error}. Faults are then reported by NVML alone", path.display());
+    Finding::new(topic, Verdict::Wrong, text).fix(match error.raw_os_error().map(Errno::from_raw) {
+        // Without CAP_SYSLOG.
+        Some(Errno::EPERM) => "sudo sysctl -w kernel.dmesg_restrict=0".to_owned(),
+        Some(Errno::EACCES) => format!("sudo chmod a+r {}", path.display()),
+        _ => "export GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG=false".to_owned(),
+    })
+}
+
+/// Everything that owners of processes are found by.
+pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
+    let topic = "owners";
+    if !config.owners.enabled {
+        return vec![Finding::new(topic, Verdict::Well, "not looked for: owners.enabled is false")];
+    }
+    // Process 1 is another user's.
+    let path = host.path("/proc/1/cgroup");
+    let processes = match File::open(&path).and_then(|mut file| file.read(&mut [0; 4096])) {
+        Ok(_) => {
+            let text = "control groups of other users' processes can be read: pods, containers, jobs, units";
+            Finding::new(topic, Verdict::Well, text)
+        }
         Err(error) => {
+            let text = format!("{}: {error}. Processes on GPUs then work for `unknown`", path.display());
+            let finding = Finding::new(topic, Verdict::Note, text);
+            // Elsewhere than at / it is the host's /proc that is not mounted, which no command can fix from within.
+            let here = path == Path::new("/proc/1/cgroup");
+            if here { finding.fix("sudo mount -o remount,hidepid=0 /proc") } else { finding }
+        }
+    };
+    let root = host.path("/sys/fs/cgroup");
+    let groups = match fs::read_dir(&root) {
+        Ok(_) => Finding::new("control groups", Verdict::Well, format!("{} can be read", root.display())),
+        Err(error) => {
+            let text = format!("{}: {error}. What owners use on the host stays unknown", root.display());
+            Finding::new("control groups", Verdict::Note, text)
+        }
+    };
+    vec![processes, groups, pods(host, &config.owners.kubelet_socket)]
+}
+
+/// The kubelet's socket that tells which pod has which device, and its logs, whose paths name pods.
+fn pods(host: &Host, socket: &Path) -> Finding {
+    let topic = "kubelet";
+    if socket.as_os_str().is_empty() {
+        return Finding::new(topic, Verdict::Well, "not asked: owners.kubelet_socket is empty");
+    }
+    let socket = host.path(socket);
+    let at = socket.display();
+    let found = kubelet::look(&socket);
+    let logs = ["/var/log/containers", "/var/log/pods"].map(|path| fs::read_dir(host.path(path)).is_ok());
+    match found {
+        Err(failure) => {
+            let text = format!("{at}: {}", failure.text);
+            Finding::new(topic, Verdict::Note, text).fix("sudo gpu-node-exporter doctor")
+        }
+        Ok(false) => Finding::new(topic, Verdict::Well, format!("there is none here ({at})")),
+        Ok(true) if eaccess(&socket, AccessFlags::R_OK | AccessFlags::W_OK).is_err() => {
+            let fix = format!("sudo setfacl -m u:{}:rw {at}", user_name());
+            Finding::new(topic, Verdict::Note, format!("{at} is not open to this user")).fix(fix)
+        }
+        // Either folder names pods; the first is open to everybody as the kubelet makes it.
+        Ok(true) if logs.contains(&true) => Finding::new(
+            topic,
+            Verdict::Well,
+            format!("{at} is open to this user, and its logs name the pods"),
+        ),
+        Ok(true) => {
             let text = format!(
-                "{}: {error}; kernel.dmesg_restrict is {}, this user has {}CAP_SYSLOG. Faults are then reported \
-                 by NVML alone",
-                path.display(),
-                u8::from(restricted),
-                if syslog { "" } else { "no " }
+                "{at} is open to this user, but neither /var/log/containers nor /var/log/pods is: pods that share a \
+                 GPU have no names"
             );
-            let verdict = if daemon { Verdict::Note } else { Verdict::Wrong };
-            let finding = Finding::new(topic, verdict, text);
-            match error.kind() {
-                io::ErrorKind::PermissionDenied if restricted && !syslog => {
-                    finding.fix("sudo sysctl -w kernel.dmesg_restrict=0".into())
-                }
-                io::ErrorKind::PermissionDenied => finding.fix(format!("sudo chmod a+r {}", path.display())),
-                _ => finding.fix("export GPU_NODE_EXPORTER__EVENTS__KERNEL_LOG=false".into()),
-            }
+            Finding::new(topic, Verdict::Note, text)
         }
     }
 }
 
-/// Whether what is kept over restarts can be written. `daemon`: whether the daemon answers, which has rights
-/// of its own.
-pub fn state_folder(config: &Config, daemon: bool) -> Finding {
-    let topic = "state folder";
-    let dir = &config.state.dir;
-    let nearest = dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
-    let writable = eaccess(nearest, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
-    match (writable, daemon) {
-        (true, _) => Finding::new(topic, Verdict::Well, format!("{} can be written", dir.display())),
-        (false, true) => {
-            let text =
-                format!("{} cannot be written by this user; the daemon has its own rights", dir.display());
-            Finding::new(topic, Verdict::Note, text)
-        }
-        (false, false) => {
-            let text =
-                format!("{} cannot be written: the number of GPUs is forgotten at a restart", dir.display());
-            Finding::new(topic, Verdict::Wrong, text).fix(format!(
-                "sudo install -d -o {} -m 0750 {}",
-                user_name(),
-                dir.display()
-            ))
-        }
+/// The machine around the GPUs, as a process of its own finds it.
+pub fn topology(config: &Config) -> Finding {
+    let topic = "topology";
+    if !config.topology.enabled {
+        return Finding::new(topic, Verdict::Note, "switched off (topology.enabled)");
     }
+    let origin = Origin::Live(config.host.root.clone());
+    match Asker::new(Stderr::Null, Arc::default()).all(&origin, false, &Stop::default()) {
+        Ok(all) => found(&all.topology),
+        // A container without the host's files, as a rule.
+        Err(error @ AskError::NotFound(_)) => Finding::new(topic, Verdict::Note, error.to_string()),
+        Err(error) => Finding::new(topic, Verdict::Wrong, error.to_string()),
+    }
+}
+
+fn found(topology: &Topology) -> Finding {
+    let gpus = topology.devices.iter().filter(|device| device.kind == DeviceKind::Gpu);
+    let unlinked = gpus.clone().filter(|gpu| gpu.link.is_none() || gpu.port.is_none()).count();
+    let (nodes, cores) = (topology.numa_nodes.len(), topology.cores.len());
+    let mut parts = vec![format!("NUMA nodes: {nodes}, cores: {cores}, GPUs: {}", gpus.count())];
+    if unlinked > 0 {
+        parts.push(format!("GPUs without a known PCIe port above them: {unlinked}"));
+    }
+    parts.extend(topology.notes.iter().cloned());
+    let verdict = if parts.len() > 1 { Verdict::Note } else { Verdict::Well };
+    Finding::new("topology", verdict, parts.join(", "))
+}
+
+/// Whether what is kept over restarts can be written.
+pub fn state_folder(config: &Config) -> Finding {
+    let (topic, dir) = ("state folder", config.state.dir.display());
+    let nearest = config.state.dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    if eaccess(nearest, AccessFlags::W_OK | AccessFlags::X_OK).is_ok() {
+        return Finding::new(topic, Verdict::Well, format!("{dir} can be written"));
+    }
+    let text = format!("{dir} cannot be written: the number of GPUs is forgotten at a restart");
+    let fix = format!("sudo install -d -o {} -m 0750 {dir}", user_name());
+    Finding::new(topic, Verdict::Wrong, text).fix(fix)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::topology::LinkCapability;
+    use model::topology::fixtures::{device, machine};
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn device_files_are_judged_by_their_permissions_alone() {
@@ -204,22 +242,26 @@ mod tests {
             fs::write(dev.join(name), "").unwrap();
             fs::set_permissions(dev.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
-        let none = device_files(dev, true, false);
+        let none = device_files(dev, true, Verdict::Wrong);
         assert_eq!((none[0].verdict, none[0].fix.is_some()), (Verdict::Wrong, true));
-        assert_eq!(device_files(dev, false, true)[0].verdict, Verdict::Note, "it answers all the same");
+        assert_eq!(
+            device_files(dev, false, Verdict::Note)[0].verdict,
+            Verdict::Note,
+            "it answers all the same"
+        );
         put("nvidiactl", 0o666);
         put("nvidia-uvm", 0o666);
-        assert_eq!(device_files(dev, true, false)[0].verdict, Verdict::Wrong, "no GPU");
+        assert_eq!(device_files(dev, true, Verdict::Wrong)[0].verdict, Verdict::Wrong, "no GPU");
         put("nvidia0", 0o666);
         put("nvidia-caps/nvidia-cap1", 0o400);
         put("nvidia-caps/nvidia-cap2", 0o444);
         put("null", 0o000);
-        let well = device_files(dev, true, false);
+        let well = device_files(dev, true, Verdict::Wrong);
         assert_eq!((well.len(), well[0].verdict), (1, Verdict::Well), "{well:?}");
         assert!(well[0].text.starts_with("3 files"), "{}", well[0].text);
         if !Uid::effective().is_root() {
             put("nvidia0", 0o000);
-            let closed = device_files(dev, true, false);
+            let closed = device_files(dev, true, Verdict::Wrong);
             assert_eq!(closed[0].verdict, Verdict::Wrong);
             assert!(closed[0].fix.as_ref().unwrap().contains("nvidia0"), "{closed:?}");
         }
@@ -230,13 +272,51 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = Host::new(dir.path());
         let mut config = Config::default();
-        assert_eq!(kernel_log(&host, &config, false).verdict, Verdict::Wrong);
+        assert_eq!(kernel_log(&host, &config).verdict, Verdict::Wrong);
         fs::create_dir_all(dir.path().join("dev")).unwrap();
         fs::write(dir.path().join("dev/kmsg"), "").unwrap();
-        assert_eq!(kernel_log(&host, &config, false).verdict, Verdict::Well);
+        assert_eq!(kernel_log(&host, &config).verdict, Verdict::Well);
         config.events.kernel_log = false;
-        assert!(kernel_log(&host, &config, false).text.contains("not read"));
+        assert!(kernel_log(&host, &config).text.contains("not read"));
         config.state.dir = dir.path().join("not/yet/there");
-        assert_eq!(state_folder(&config, false).verdict, Verdict::Well);
+        assert_eq!(state_folder(&config).verdict, Verdict::Well);
+    }
+
+    #[test]
+    fn what_owners_are_found_by_is_looked_at_below_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::new(dir.path());
+        let make = |path: &str| fs::create_dir_all(dir.path().join(path)).unwrap();
+        let mut config = Config::default();
+        let verdicts = |host: &Host, config: &Config| -> Vec<Verdict> {
+            owners(host, config).iter().map(|finding| finding.verdict).collect()
+        };
+        use Verdict::{Note, Well};
+        assert_eq!(verdicts(&host, &config), [Note, Note, Well], "a node without a kubelet is well");
+        make("proc/1");
+        fs::write(dir.path().join("proc/1/cgroup"), "0::/init.scope\n").unwrap();
+        make("sys/fs/cgroup");
+        assert_eq!(verdicts(&host, &config), [Well, Well, Well]);
+        make("kubelet");
+        config.owners.kubelet_socket = "/kubelet/sock".into();
+        let _listener = UnixListener::bind(dir.path().join("kubelet/sock")).unwrap();
+        assert_eq!(verdicts(&host, &config), [Well, Well, Note], "no names");
+        make("var/log/pods");
+        assert_eq!(verdicts(&host, &config), [Well, Well, Well]);
+        config.owners.enabled = false;
+        assert_eq!(owners(&host, &config).len(), 1);
+    }
+
+    #[test]
+    fn what_is_unknown_is_a_note() {
+        let mut topology = machine(&[("0-3", &["0-3"])]);
+        assert_eq!(found(&topology).verdict, Verdict::Well);
+        let mut gpu = device(DeviceKind::Gpu, "0000:06:00.0", None, "0-3", &[]);
+        gpu.port = Some(LinkCapability { generation: 5, lanes: 16 });
+        topology.devices.push(gpu);
+        let finding = found(&topology);
+        assert_eq!(finding.verdict, Verdict::Note);
+        let text = "NUMA nodes: 1, cores: 4, GPUs: 1, GPUs without a known PCIe port above them: 1";
+        assert_eq!(finding.text, text);
     }
 }

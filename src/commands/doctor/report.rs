@@ -23,11 +23,8 @@ pub enum Verdict {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is.
     pub topic: &'static str,
-    /// Its state.
     pub verdict: Verdict,
-    /// As text.
     pub text: String,
     /// The one command that fixes it, if there is one.
     pub fix: Option<String>,
@@ -35,13 +32,13 @@ pub struct Finding {
 
 impl Finding {
     /// A finding that no command fixes.
-    pub fn new(topic: &'static str, verdict: Verdict, text: String) -> Finding {
-        Finding { topic, verdict, text, fix: None }
+    pub fn new(topic: &'static str, verdict: Verdict, text: impl Into<String>) -> Finding {
+        Finding { topic, verdict, text: text.into(), fix: None }
     }
 
     /// With the command that fixes it.
-    pub fn fix(self, command: String) -> Finding {
-        Finding { fix: Some(command), ..self }
+    pub fn fix(self, command: impl Into<String>) -> Finding {
+        Finding { fix: Some(command.into()), ..self }
     }
 }
 
@@ -52,25 +49,18 @@ pub struct Cost {
     pub call: String,
     /// How often it was called.
     pub calls: usize,
-    /// Fastest call, in nanoseconds.
     pub fastest_nanoseconds: u64,
-    /// Median, in nanoseconds.
     pub median_nanoseconds: u64,
 }
 
 /// The costs of calls, most expensive first.
-pub fn costs(calls: &BTreeMap<String, Vec<u64>>) -> Vec<Cost> {
-    let cost = |(call, nanos): (&String, &Vec<u64>)| {
-        let mut nanos = nanos.clone();
+pub fn costs(calls: BTreeMap<String, Vec<u64>>) -> Vec<Cost> {
+    let cost = |(call, mut nanos): (String, Vec<u64>)| {
         nanos.sort_unstable();
-        Some(Cost {
-            call: call.clone(),
-            calls: nanos.len(),
-            fastest_nanoseconds: *nanos.first()?,
-            median_nanoseconds: *nanos.get(nanos.len() / 2)?,
-        })
+        let (fastest, median) = (*nanos.first()?, *nanos.get(nanos.len() / 2)?);
+        Some(Cost { call, calls: nanos.len(), fastest_nanoseconds: fastest, median_nanoseconds: median })
     };
-    let mut costs: Vec<Cost> = calls.iter().filter_map(cost).collect();
+    let mut costs: Vec<Cost> = calls.into_iter().filter_map(cost).collect();
     costs.sort_by_key(|cost| std::cmp::Reverse(cost.median_nanoseconds));
     costs
 }
@@ -97,39 +87,50 @@ impl Report {
         Report { version: env!("CARGO_PKG_VERSION"), well, findings, metrics, calls }
     }
 
-    /// As one JSON document.
-    pub fn json(&self) -> String {
-        match serde_json::to_string_pretty(self) {
-            Ok(text) => text + "\n",
-            // Cannot be: there is nothing in it that JSON has no form for.
-            Err(error) => format!("{{\"error\":{:?}}}\n", error.to_string()),
-        }
-    }
-
     /// For people.
     pub fn text(&self, colours: bool) -> String {
         let mut out = String::new();
         let paint = Painter::new(colours);
-        for finding in &self.findings {
-            let mark = mark(paint, finding.verdict);
-            out += &format!("{mark} {:<17} {}\n", finding.topic, finding.text);
-            if let Some(fix) = &finding.fix {
+        for Finding { topic, verdict, text, fix } in &self.findings {
+            let (symbol, colour) = match verdict {
+                Verdict::Well => ("✓", Colour::Green),
+                Verdict::Note => ("i", Colour::Cyan),
+                Verdict::Wrong => ("✕", Colour::Red),
+            };
+            out += &format!("{} {topic:<17} {text}\n", paint.colour(colour, symbol));
+            if let Some(fix) = fix {
                 out += &format!("  {:<17} -> {}\n", "", paint.bold(fix));
             }
         }
         if !self.metrics.is_empty() {
             out += &format!("\n{}\n", paint.bold("Metrics read from the driver"));
-            self.put_metrics(&mut out);
+        }
+        for (standing, title) in [
+            (Standing::Works, "works"),
+            (Standing::Failed, "failed"),
+            (Standing::NotPermitted, "not permitted"),
+            (Standing::Unsupported, "unsupported"),
+            (Standing::Nothing, "nothing to tell here"),
+            (Standing::Off, "switched off"),
+        ] {
+            let of: Vec<&Family> = self.metrics.iter().filter(|family| family.standing == standing).collect();
+            if !of.is_empty() {
+                out += &format!("  {title}: {}\n", of.len());
+            }
+            for family in of {
+                let why = if family.why.is_empty() { String::new() } else { format!(" ({})", family.why) };
+                out += &format!("    {}{why}\n", family.metric);
+            }
         }
         if !self.calls.is_empty() {
             let head = "What the calls cost here, in microseconds";
             out += &format!("\n{}\n", paint.bold(head));
             out += &format!("  {:>10} {:>10} {:>6}  call\n", "fastest", "median", "calls");
-            for cost in &self.calls {
-                let us = |nanos: u64| nanos as f64 / 1e3;
-                let (fastest, median) = (us(cost.fastest_nanoseconds), us(cost.median_nanoseconds));
-                out += &format!("  {fastest:>10.1} {median:>10.1} {:>6}  {}\n", cost.calls, cost.call);
-            }
+        }
+        for cost in &self.calls {
+            let us = |nanos: u64| nanos as f64 / 1e3;
+            let (fastest, median) = (us(cost.fastest_nanoseconds), us(cost.median_nanoseconds));
+            out += &format!("  {fastest:>10.1} {median:>10.1} {:>6}  {}\n", cost.calls, cost.call);
         }
         let wrong = self.findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count();
         let sum = match wrong {
@@ -137,39 +138,8 @@ impl Report {
             1 => "1 thing is wrong.".to_owned(),
             n => format!("{n} things are wrong."),
         };
-        out += &format!("\n{}\n", paint.bold(&sum));
-        out
+        out + &format!("\n{}\n", paint.bold(&sum))
     }
-
-    fn put_metrics(&self, out: &mut String) {
-        for standing in [
-            Standing::Works,
-            Standing::Failed,
-            Standing::NotPermitted,
-            Standing::Unsupported,
-            Standing::Nothing,
-            Standing::Off,
-        ] {
-            let of: Vec<&Family> = self.metrics.iter().filter(|family| family.standing == standing).collect();
-            if of.is_empty() {
-                continue;
-            }
-            *out += &format!("  {}: {}\n", standing.text(), of.len());
-            for family in of {
-                let why = if family.why.is_empty() { String::new() } else { format!(" ({})", family.why) };
-                *out += &format!("    {}{why}\n", family.metric);
-            }
-        }
-    }
-}
-
-fn mark(paint: Painter, verdict: Verdict) -> String {
-    let (symbol, colour) = match verdict {
-        Verdict::Well => ("✓", Colour::Green),
-        Verdict::Note => ("i", Colour::Cyan),
-        Verdict::Wrong => ("✕", Colour::Red),
-    };
-    paint.colour(colour, symbol)
 }
 
 #[cfg(test)]
@@ -178,8 +148,8 @@ mod tests {
 
     fn report() -> Report {
         let findings = vec![
-            Finding::new("user", Verdict::Well, "me".into()),
-            Finding::new("driver", Verdict::Wrong, "away".into()).fix("sudo modprobe nvidia".into()),
+            Finding::new("user", Verdict::Well, "me"),
+            Finding::new("driver", Verdict::Wrong, "away").fix("sudo modprobe nvidia"),
         ];
         let family = |metric, standing, why: &str| Family { metric, standing, why: why.into() };
         let metrics = vec![
@@ -188,7 +158,7 @@ mod tests {
         ];
         let calls: BTreeMap<String, Vec<u64>> =
             [("cheap".into(), vec![3000, 1000, 2000]), ("expensive".into(), vec![9_000_000])].into();
-        Report::new(findings, metrics, costs(&calls))
+        Report::new(findings, metrics, costs(calls))
     }
 
     #[test]
@@ -207,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_document_says_the_same() {
-        let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(report()).unwrap();
         assert_eq!(json["well"], false);
         assert_eq!(json["findings"][1]["verdict"], "wrong");
         assert_eq!(json["metrics"][1]["standing"], "unsupported");
