@@ -74,9 +74,7 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
             node.switches();
         }
         // Also wakes for a GPU that may be asked again.
-        let next = cadence.next().min(switches.next()).min(Mono::now() + INCLUDE);
-        slot.expect(next);
-        shared.stop.wait_until(next);
+        shared.sleep(slot, cadence.next().min(switches.next()).min(Mono::now() + INCLUDE));
     }
     slot.leave();
 }

@@ -61,9 +61,7 @@ fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, known: Option<G
     while !shared.stop.stopped() {
         worker.one_handle();
         // The handle is lost or could not be had: not asked again before the rare cadence.
-        let again = Mono::now() + shared.config.intervals.rare;
-        worker.slot.expect(again);
-        shared.stop.wait_until(again);
+        shared.sleep(slot, Mono::now() + shared.config.intervals.rare);
     }
 }
 
