@@ -203,7 +203,8 @@ impl Walk {
             return false;
         }
         if !self.below_slurm {
-            let version_1 = part == "slurm" || (part.starts_with("slurm_") && !is_unit(part));
+            let unit = [".service", ".scope", ".slice"].iter().any(|end| part.ends_with(end));
+            let version_1 = part == "slurm" || (part.starts_with("slurm_") && !unit);
             let version_2 = part == "slurmstepd.scope" || part.ends_with("_slurmstepd.scope");
             self.below_slurm = version_1 || version_2;
             return false;
@@ -244,10 +245,6 @@ impl Walk {
 /// The user's number between two texts, as in `user-1000.slice`.
 fn user(part: &str, before: &str, after: &str) -> Option<u32> {
     part.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
-}
-
-fn is_unit(part: &str) -> bool {
-    [".service", ".scope", ".slice"].iter().any(|end| part.ends_with(end))
 }
 
 /// A pod's group: `kubepods-burstable-pod<uid>.slice`, `pod<uid>`, and what containerd makes of the former when it

@@ -17,6 +17,7 @@ use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -86,13 +87,7 @@ fn failure(error: KubeletError, text: impl ToString) -> KubeletFailure {
 /// A connection. Its task ends with it.
 struct Channel {
     grpc: Grpc<Sender>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: JoinSet<()>,
 }
 
 impl Channel {
@@ -101,14 +96,15 @@ impl Channel {
             UnixStream::connect(socket).await.map_err(|error| failure(KubeletError::Refused, error))?;
         let made = handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
         let (sender, connection) = made.map_err(|error| failure(KubeletError::Malformed, error))?;
-        let task = tokio::spawn(async move {
+        let mut task = JoinSet::new();
+        task.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection to the kubelet ended");
             }
         });
         let grpc =
             Grpc::with_origin(Sender(sender), Uri::from_static(ORIGIN)).max_decoding_message_size(MAX_BYTES);
-        Ok(Channel { grpc, task })
+        Ok(Channel { grpc, _task: task })
     }
 
     async fn call<A: Message + Default + 'static>(

@@ -62,9 +62,10 @@ pub fn look(host: &Host, group: &str) -> Usage {
     let oom_kills = |file: &str| keyed(&text("memory", group, file)?, "oom_kill");
     let nodes = text("memory", group, "memory.numa_stat").unwrap_or_default();
     if mounts.unified {
+        let micros = || keyed(&text("", group, "cpu.stat")?, "usage_usec");
         return Usage {
             memory_by_node: by_node_2(&nodes),
-            cpu_seconds: text("", group, "cpu.stat").and_then(|text| cpu_stat(&text)),
+            cpu_seconds: micros().map(|micros| micros as f64 * 1e-6),
             cpu_limit: least(&mut above().filter_map(|group| cpu_max(&text("", group, "cpu.max")?))),
             oom_kills: oom_kills("memory.events"),
         };
@@ -89,11 +90,6 @@ fn file_of(folder: &Path, file: &str) -> Option<String> {
 /// The number behind a word at the start of a line.
 fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
-}
-
-/// `usage_usec` of `cpu.stat`, in seconds.
-fn cpu_stat(text: &str) -> Option<f64> {
-    keyed(text, "usage_usec").map(|micros| micros as f64 * 1e-6)
 }
 
 /// `cpu.max`: quota and period in microseconds, or `max`. CPUs; `None`: no quota.

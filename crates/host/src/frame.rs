@@ -63,20 +63,24 @@ pub fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
 
 /// Reads one frame and nothing behind it; `None` when the stream ends between frames.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>, FrameError> {
-    let mut header = [0u8; HEADER];
     // The magic alone at first: a child that sends less than a header and goes on is seen at once.
-    match fill(from, &mut header[..4])? {
-        0 => return Ok(None),
-        n if header[..n] != MAGIC[..n] => return Err(FrameError::Invalid(format!("{:02x?}", &header[..n]))),
-        n if n < 4 || fill(from, &mut header[4..])? < HEADER - 4 => return Err(FrameError::Truncated),
-        _ => {}
+    let mut header = up_to(from, MAGIC.len())?;
+    if header.is_empty() {
+        return Ok(None);
+    }
+    if !MAGIC.starts_with(&header) {
+        return Err(FrameError::Invalid(format!("{header:02x?}")));
+    }
+    header.extend(up_to(from, HEADER - header.len())?);
+    if header.len() < HEADER {
+        return Err(FrameError::Truncated);
     }
     let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
     if length > MAX_PAYLOAD {
         return Err(FrameError::Oversized(length as u64));
     }
-    let mut payload = vec![0; length];
-    if fill(from, &mut payload)? < length {
+    let payload = up_to(from, length)?;
+    if payload.len() < length {
         return Err(FrameError::Truncated);
     }
     if header[8..] != build() {
@@ -89,18 +93,11 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<Option<T>, Fram
     }
 }
 
-/// Reads until the buffer is full or the stream ends; gives the number of bytes read.
-fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match from.read(&mut buffer[done..]) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(done)
+/// So many bytes, or those up to the end of the stream.
+fn up_to(from: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(most);
+    from.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

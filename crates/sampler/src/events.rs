@@ -89,9 +89,7 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     while !shared.stop.stopped() {
         // Before a GPU is registered there is nothing to wait for.
         if lock(&shared.events.gpus).is_empty() {
-            let next = Mono::now() + WAIT;
-            slot.expect(next);
-            shared.stop.wait_until(next);
+            shared.sleep(slot, Mono::now() + WAIT);
             continue;
         }
         // No call in flight but a wait that was promised to end: it may last, costs the driver nothing, and
@@ -115,9 +113,7 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
                 }
                 failure => {
                     tracing::warn!(reason = %failure.error().1, "waiting for the driver's events failed");
-                    let next = Mono::now() + PAUSE;
-                    slot.expect(next);
-                    shared.stop.wait_until(next);
+                    shared.sleep(slot, Mono::now() + PAUSE);
                 }
             },
         }

@@ -81,8 +81,7 @@ fn run(shared: &Shared) {
             shared.fast.visited.store(visited, Ordering::Release);
             shared.fast.beat.store(Mono::now().0, Ordering::Release);
         }
-        slot.expect(cadence.next());
-        shared.stop.wait_until(cadence.next());
+        shared.sleep(slot, cadence.next());
     }
 }
 

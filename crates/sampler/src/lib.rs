@@ -36,7 +36,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use host::Host;
-use host::inflight::{Table, bit};
+use host::inflight::{SlotWriter, Table, bit};
 use host::stop::Stop;
 use host::{child, frame};
 use model::catalog::{CollectorName, DriverError, Gpu, MetricId, Tier};
@@ -154,6 +154,12 @@ impl Shared {
             self.send(&FromSampler::DriverAway { error, text });
         }
         self.stop.stop();
+    }
+
+    /// Sleeps until then, or until it is time to end; the slot shows when the worker will show life again.
+    fn sleep(&self, slot: SlotWriter, next: Mono) {
+        slot.expect(next);
+        self.stop.wait_until(next);
     }
 
     /// How long rows of a tier may be served: three cadences, at least 3 s.

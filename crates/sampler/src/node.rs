@@ -74,9 +74,7 @@ pub fn run(shared: &Arc<Shared>, more: &Receiver<(usize, Option<GpuSlot>)>) {
             node.switches();
         }
         // Also wakes for a GPU that may be asked again.
-        let next = cadence.next().min(switches.next()).min(Mono::now() + INCLUDE);
-        slot.expect(next);
-        shared.stop.wait_until(next);
+        shared.sleep(slot, cadence.next().min(switches.next()).min(Mono::now() + INCLUDE));
     }
     slot.leave();
 }
@@ -131,7 +129,7 @@ impl NodeWorker<'_> {
         if !failed {
             rows.of(&Node {}).info(&m::gpu_driver_info, info);
         }
-        self.send(Tier::Identity, taken, rows, gaps);
+        self.shared.report_node(Tier::Identity, taken, rows, gaps, &mut self.caller);
         !failed
     }
 
@@ -156,7 +154,7 @@ impl NodeWorker<'_> {
             Err(CallFailure::DriverGone(error, text)) => return self.shared.driver_gone(error, text),
             Err(failure) => gaps.push(gap(COUNT, m::gpu_devices.id(), failure.missing())),
         }
-        self.send(Tier::Slow, taken, rows, gaps);
+        self.shared.report_node(Tier::Slow, taken, rows, gaps, &mut self.caller);
     }
 
     /// The switches between the GPUs, where this node's kernel drives them.
@@ -178,11 +176,7 @@ impl NodeWorker<'_> {
             Err(CallFailure::Unsupported) => return,
             Err(failure) => gaps.push(gap(CALL, m::gpu_nvswitch_info.id(), failure.missing())),
         }
-        self.send(Tier::Rare, taken, rows, gaps);
-    }
-
-    fn send(&mut self, tier: Tier, taken: Mono, rows: Rows, gaps: Vec<Gap>) {
-        self.shared.report_node(tier, taken, rows, gaps, &mut self.caller);
+        self.shared.report_node(Tier::Rare, taken, rows, gaps, &mut self.caller);
     }
 }
 

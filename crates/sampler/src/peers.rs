@@ -56,9 +56,7 @@ fn run(shared: &Shared) {
                 return shared.report_node(Tier::Once, taken, rows, gaps, &mut caller);
             }
         }
-        let next = Mono::now() + RETRY;
-        slot.expect(next);
-        shared.stop.wait_until(next);
+        shared.sleep(slot, Mono::now() + RETRY);
     }
 }
 

@@ -4,7 +4,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml};
@@ -48,11 +48,9 @@ pub mod samples;
 pub mod vgpu;
 
 /// Text that the library ended with a zero.
-fn text(characters: &[c_char]) -> Result<String, NvmlError> {
-    // SAFETY: c_char and u8 have the same size, and the slice is initialised.
-    let bytes = unsafe { std::slice::from_raw_parts(characters.as_ptr().cast::<u8>(), characters.len()) };
-    let text = CStr::from_bytes_until_nul(bytes).map_err(|_| NvmlError::Unknown)?;
-    Ok(text.to_string_lossy().into_owned())
+fn text(characters: &[c_char]) -> String {
+    let bytes: Vec<u8> = characters.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A list for which there is room for so many entries: the library trusts the caller to have room for all of them.
@@ -150,5 +148,5 @@ pub fn driver_branch(nvml: &Nvml) -> Result<String, NvmlError> {
     let mut info = versioned!(sys::nvmlSystemDriverBranchInfo_v1_t, 1);
     // SAFETY: the struct is the one its version word names, and the length is that of its text.
     nvml_try(unsafe { f(&mut info, info.branch.len() as u32) })?;
-    text(&info.branch)
+    Ok(text(&info.branch))
 }

@@ -34,8 +34,8 @@ const CALL: &str = "nvmlDeviceGetSamples";
 pub struct SampleCursor {
     /// Timestamp of the newest sample read, and wall minus monotonic clock then, in microseconds.
     newest: Option<(u64, i64)>,
-    /// The most samples the buffer holds.
-    room: Option<usize>,
+    /// The most samples the buffer holds; 0 while there is no buffer, which is asked again with the next visit.
+    room: usize,
 }
 
 impl SampleCursor {
@@ -48,28 +48,18 @@ impl SampleCursor {
         };
         let wall_micros = (unix_seconds() * 1e6) as u64;
         let offset = wall_micros as i64 - (Mono::now().0 / 1000) as i64;
-        let since = match self.newest {
-            Some((newest, then))
-                if offset.abs_diff(then) <= STEP_MICROS as u64 && newest <= wall_micros + AHEAD_MICROS =>
-            {
-                newest
-            }
-            _ => 0,
+        let current = |(newest, then): &(u64, i64)| {
+            offset.abs_diff(*then) <= STEP_MICROS as u64 && *newest <= wall_micros + AHEAD_MICROS
         };
+        let since = self.newest.filter(current).map_or(0, |(newest, _)| newest);
         let call = (CALL, samples::sampling_type(buffer));
-        let room = match self.room {
-            Some(room) => room,
-            None => {
-                let Some(room) = v.read(call, feeds, |d| samples::room(d, buffer)) else { return };
-                if room == 0 {
-                    // There is no buffer yet: asked again with the next visit.
-                    return;
-                }
-                self.room = Some(room);
-                room
-            }
-        };
-        let Some(found) = v.read(call, feeds, |d| samples::newer_than(d, buffer, since, room)) else {
+        if self.room == 0 {
+            self.room = v.read(call, feeds, |d| samples::room(d, buffer)).unwrap_or(0);
+        }
+        if self.room == 0 {
+            return;
+        }
+        let Some(found) = v.read(call, feeds, |d| samples::newer_than(d, buffer, since, self.room)) else {
             return;
         };
         let Some(newest) = found.last().map(|(at, _)| *at) else { return };

@@ -61,9 +61,7 @@ fn run(shared: &Shared, nvml: &'static Nvml, slot_number: usize, known: Option<G
     while !shared.stop.stopped() {
         worker.one_handle();
         // The handle is lost or could not be had: not asked again before the rare cadence.
-        let again = Mono::now() + shared.config.intervals.rare;
-        worker.slot.expect(again);
-        shared.stop.wait_until(again);
+        shared.sleep(slot, Mono::now() + shared.config.intervals.rare);
     }
 }
 
@@ -332,8 +330,7 @@ const ORDER: [Tier; 8] = [
 #[derive(Debug)]
 pub struct TierSchedule {
     entries: Vec<DueTier>,
-    retry: Duration,
-    soon: Duration,
+    intervals: Intervals,
 }
 
 #[derive(Debug)]
@@ -352,11 +349,7 @@ impl TierSchedule {
             let cadence = interval.map(|every| Cadence::new(every, phase(tier, every, intervals.normal, n)));
             DueTier { tier, cadence, next: Mono(0) }
         };
-        TierSchedule {
-            entries: ORDER.into_iter().map(entry).collect(),
-            retry: intervals.slow,
-            soon: intervals.fast,
-        }
+        TierSchedule { entries: ORDER.into_iter().map(entry).collect(), intervals: *intervals }
     }
 
     /// The tiers that are due, in the order in which they are to be visited.
@@ -366,7 +359,7 @@ impl TierSchedule {
 
     /// A tier was visited. A tier that is read once is read again later if a call failed.
     pub fn visited(&mut self, tier: Tier, now: Mono, failed: bool) {
-        let retry = self.retry;
+        let retry = self.intervals.slow;
         self.change(tier, |e| {
             e.next = match &mut e.cadence {
                 Some(cadence) => {
@@ -381,7 +374,7 @@ impl TierSchedule {
 
     /// A tier could not be visited now: its turn comes with the next fast visit.
     pub fn postponed(&mut self, tier: Tier, now: Mono) {
-        let soon = now + self.soon;
+        let soon = now + self.intervals.fast;
         self.change(tier, |e| e.next = soon);
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use super::ask::{MachineAnswer, Question};
-use super::discover::{self, Discovery, Origin};
+use super::discover::{self, Origin};
 use host::{child, frame};
 
 /// How much of the CPU is left to others.
@@ -39,7 +39,7 @@ fn run() -> io::Result<()> {
         Origin::Live(root) => discover::links(root).addresses(),
         Origin::Xml(_) | Origin::Synthetic(_) => Vec::new(),
     };
-    let found = discover::discover(&origin).map(|Discovery { topology, xml: text }| MachineAnswer {
+    let found = discover::discover(&origin).map(|(topology, text)| MachineAnswer {
         topology,
         devices,
         xml: xml.then_some(text),

@@ -28,26 +28,17 @@ pub enum Origin {
 /// How it begins to say that there is no machine to look at.
 pub const NO_MACHINE: &str = "no folder";
 
-/// What was found.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Discovery {
-    /// The machine.
-    pub topology: Topology,
-    /// The same in hwloc's own format.
-    pub xml: String,
-}
-
-/// Looks at all of it; an error says why nothing was found. The environment has to be that of [`super::ask`], which tells
+/// Looks at all of it: the machine, and the same in hwloc's own format. An error says why nothing was found. The environment has to be that of [`super::ask`], which tells
 /// hwloc of the root.
-pub(crate) fn discover(origin: &Origin) -> Result<Discovery, String> {
+pub(crate) fn discover(origin: &Origin) -> Result<(Topology, String), String> {
     if let Origin::Live(root) = origin {
         check(root)?;
     }
-    let mut found = machine::read(origin)?;
+    let (mut topology, xml) = machine::read(origin)?;
     if let Origin::Live(root) = origin {
-        sysfs::complete(&Host::new(root), &mut found.topology);
+        sysfs::complete(&Host::new(root), &mut topology);
     }
-    Ok(found)
+    Ok((topology, xml))
 }
 
 /// Whether there is a machine below this root at all: without its files hwloc makes one up, of one CPU.

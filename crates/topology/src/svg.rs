@@ -138,7 +138,9 @@ fn legend(shares: &Shares<'_>, width: f64) -> Block {
         rows.push(line("No GPU was found."));
     } else {
         let columns = ((width / ENTRY_WIDTH) as usize).max(1);
-        rows.push(Block::table(by_column(entries, columns), columns, 0.0));
+        let columns = entries.chunks(entries.len().div_ceil(columns));
+        let columns = columns.map(|entries| Block::column(entries.to_vec(), 0.0)).collect();
+        rows.push(Block::flow(columns, f64::INFINITY, 0.0));
     }
     rows.push(line("A square is a core: its colour and number say whose share it is."));
     if shares.share_holders().any(|(_, holder)| holder.share().shared) {
@@ -151,16 +153,6 @@ fn legend(shares: &Shares<'_>, width: f64) -> Block {
         rows.push(line(&format!("! {note}")));
     }
     Block::column(rows, PAD * 0.4)
-}
-
-/// In the order of columns, for a table that is filled by rows.
-fn by_column(entries: Vec<Block>, columns: usize) -> Vec<Block> {
-    let height = entries.len().div_ceil(columns);
-    let at = |place: usize| (place % columns) * height + place / columns;
-    let empty = Block { width: ENTRY_WIDTH, height: ENTRY_HEIGHT, body: String::new() };
-    (0..height * columns)
-        .map(|place| entries.get(at(place)).cloned().unwrap_or_else(|| empty.clone()))
-        .collect()
 }
 
 fn entry(shares: &Shares<'_>, number: usize, holder: &ShareHolder<'_>) -> Block {

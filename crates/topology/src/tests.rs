@@ -13,11 +13,11 @@ use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
 
 fn file(name: &str) -> Topology {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/topologies").join(name);
-    discover(&Origin::Xml(path)).unwrap().topology
+    discover(&Origin::Xml(path)).unwrap().0
 }
 
 fn made_up(words: &str) -> Topology {
-    discover(&Origin::Synthetic(words.into())).unwrap().topology
+    discover(&Origin::Synthetic(words.into())).unwrap().0
 }
 
 /// For each GPU: bus, NUMA node, root port, lowest switch, share.

@@ -1,7 +1,7 @@
 //! The map for a terminal: the machine as a tree, then who gets which CPUs.
 
 use super::format;
-use super::map::{Map, MapGpu, ShareHolder};
+use super::map::{Map, ShareHolder};
 use super::tree::{self, Branch, BranchKind, Pci};
 use host::terminal::{Colour, Painter, fit, printable, wrap};
 use model::cpus::CpuSet;
@@ -130,7 +130,7 @@ impl TreeWriter<'_> {
     fn device(&self, device: &Device, room: usize) -> String {
         let gpu = self.map.gpu(&device.address);
         let mut parts = vec![match gpu {
-            Some(gpu) => gpu_name(gpu),
+            Some(gpu) => printable(&gpu.name()),
             None => printable(&format::names(device)),
         }];
         if gpu.is_none_or(|gpu| gpu.index.is_some()) {
@@ -152,10 +152,6 @@ impl TreeWriter<'_> {
             None => line,
         }
     }
-}
-
-fn gpu_name(gpu: &MapGpu) -> String {
-    printable(&gpu.name())
 }
 
 fn count_cores(branch: &Branch<'_>) -> usize {

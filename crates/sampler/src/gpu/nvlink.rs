@@ -1,6 +1,7 @@
 //! NVLink: number of links, state and remote end of each, bytes and errors.
 
 use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{self as sys, field_id};
@@ -16,7 +17,7 @@ use model::catalog::{
 use model::pci::kernel_address;
 use model::sample::Row;
 
-/// NVML's most links of a GPU: the bound where a GPU does not give its number of links.
+/// NVML's most links of a GPU: more is no number of links.
 const MOST: u32 = 36;
 
 const STATE: &str = "nvmlDeviceGetNvLinkState";
@@ -62,23 +63,11 @@ pub(super) static OF_LINKS: [Field; 5] = [
     of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, gpu_nvlink_link_errors_total, (NvLinkError::CrcFlit,), ONE),
 ];
 
-/// Error counters of a link with their numbers in the header, for drivers that lack the field.
-const ERRORS: [(u32, NvLinkError, u32); 3] = [
-    (
-        sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_REPLAY,
-        NvLinkError::Replay,
-        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
-    ),
-    (
-        sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_RECOVERY,
-        NvLinkError::Recovery,
-        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
-    ),
-    (
-        sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_DL_CRC_FLIT,
-        NvLinkError::CrcFlit,
-        field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
-    ),
+/// Error counters of a link, for GPUs that lack the field.
+const ERRORS: [(ErrorCounter, NvLinkError, u32); 3] = [
+    (ErrorCounter::DlReplay, NvLinkError::Replay, field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY),
+    (ErrorCounter::DlRecovery, NvLinkError::Recovery, field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY),
+    (ErrorCounter::DlCrcFlit, NvLinkError::CrcFlit, field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC),
 ];
 
 /// Error counters of its lanes.
@@ -179,7 +168,9 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
     let links = match v.state.links {
         Some(links) => links,
         None => {
-            let links = count(v, metrics)?;
+            // Not supported: there are none.
+            let links = v.read(LINK_COUNT, metrics, |d| one_field(d, COUNT, &[0]))?.pop().flatten();
+            let links = links.filter(|links| *links <= MOST).unwrap_or(0);
             v.state.links = Some(links);
             links
         }
@@ -189,29 +180,6 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
         return None;
     }
     Some(links)
-}
-
-fn count(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
-    let count = v.read(LINK_COUNT, metrics, |d| match values_at(d, &[(COUNT, 0)])?.pop() {
-        Some(Ok(SampleValue::U32(links))) if links <= MOST => Ok(Some(links)),
-        Some(Err(NvmlError::NotSupported)) | None => Ok(None),
-        Some(Err(error)) => Err(error),
-        Some(Ok(_)) => Ok(None),
-    })?;
-    if count.is_some() {
-        return count;
-    }
-    for link in 0..MOST {
-        let there = v.read((STATE, link), metrics, |d| match d.link_wrapper_for(link).is_active() {
-            Ok(_) => Ok(true),
-            Err(NvmlError::NotSupported | NvmlError::InvalidArg) => Ok(false),
-            Err(error) => Err(error),
-        })?;
-        if !there {
-            return Some(link);
-        }
-    }
-    Some(MOST)
 }
 
 /// Speed of the slowest of these links.
@@ -294,11 +262,11 @@ fn errors(v: &mut Visit<'_>, links: u32) {
     for link in 0..links {
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
         for (counter, error, field) in ERRORS {
+            let call = (ERROR_COUNTER, [link, counter.as_c()]);
             if v.supports(("nvmlDeviceGetFieldValues", [field, link])) {
                 continue;
             }
-            let call = (ERROR_COUNTER, [link, counter]);
-            if let Some(n) = v.read(call, &[metric.id()], |d| link_error_counter(d, link, counter)) {
+            if let Some(n) = v.read(call, &[metric.id()], |d| link_error_counter(d, link, counter.as_c())) {
                 v.put_for(&entity, call, metric, (error,), n, ONE);
             }
         }

@@ -167,21 +167,15 @@ fn merged(lists: impl Iterator<Item = (&'static str, Vec<NvmlProcess>)>) -> BTre
             let instance = (process.gpu_instance_id, process.compute_instance_id);
             let entry =
                 of_list.entry(process.pid).or_insert(Holding { kind, memory: None, instances: vec![] });
-            entry.memory = match (entry.memory, memory) {
-                (Some(a), Some(b)) => Some(a.saturating_add(b)),
-                (a, b) => a.or(b),
-            };
+            entry.memory = [entry.memory, memory].into_iter().flatten().reduce(u64::saturating_add);
             if !entry.instances.contains(&instance) {
                 entry.instances.push(instance);
             }
         }
         for (pid, holding) in of_list {
-            match all.get_mut(&pid) {
-                None => {
-                    all.insert(pid, holding);
-                }
-                Some(known) => known.memory = known.memory.max(holding.memory),
-            }
+            let memory = holding.memory;
+            let known = all.entry(pid).or_insert(holding);
+            known.memory = known.memory.max(memory);
         }
     }
     all

@@ -45,12 +45,7 @@ impl Scan {
 /// worth the time.
 pub fn scan(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> Option<Scan> {
     let devices = devices(v, vanished)?;
-    // Without profiles the driver cannot be asked for the instances of one.
-    let placed = match profiles.is_empty() {
-        true => None,
-        false => placed(v, profiles, vanished)?,
-    };
-    Some(Scan { devices, placed })
+    Some(Scan { devices, placed: placed(v, profiles, vanished)? })
 }
 
 fn devices(v: &mut Visit<'_>, vanished: &mut bool) -> Option<Vec<MigHandle>> {
@@ -78,6 +73,10 @@ fn devices(v: &mut Visit<'_>, vanished: &mut bool) -> Option<Vec<MigHandle>> {
 
 /// Every GPU instance by id; `Some(None)` if the driver does not list them.
 fn placed(v: &mut Visit<'_>, profiles: &[ProfileInfo], vanished: &mut bool) -> Option<Option<Vec<Placed>>> {
+    if profiles.is_empty() {
+        // Without profiles the driver cannot be asked for the instances of one.
+        return Some(None);
+    }
     let mut found = Vec::new();
     for profile in profiles {
         let call = ("nvmlDeviceGetGpuInstances", profile.id);

@@ -42,7 +42,7 @@ pub struct GpuInstanceHandle(nvmlGpuInstance_t);
 pub fn profile_info(device: &Device<'static>, number: u32) -> Result<ProfileInfo, NvmlError> {
     let info = versioned!(sys::nvmlGpuInstanceProfileInfo_v2_t, 2);
     let info = read!(device, nvmlDeviceGetGpuInstanceProfileInfoV(number), info)?;
-    let name = super::text(&info.name)?;
+    let name = super::text(&info.name);
     Ok(ProfileInfo {
         id: info.id,
         name: name.strip_prefix("MIG ").unwrap_or(&name).to_owned(),

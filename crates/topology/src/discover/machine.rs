@@ -11,7 +11,7 @@ use hwlocality::object::types::{OSDeviceType, ObjectType};
 use hwlocality::topology::builder::{BuildFlags, TopologyBuilder, TypeFilter};
 use hwlocality::topology::export::xml::XMLExportFlags;
 
-use super::{Discovery, Origin};
+use super::Origin;
 use model::cpus::CpuSet;
 use model::topology::{Device, DeviceKind, L3Group, Network, NumaNode, Package, Topology};
 
@@ -19,10 +19,10 @@ use model::topology::{Device, DeviceKind, L3Group, Network, NumaNode, Package, T
 const MOST: u64 = 16 << 20;
 
 /// Reads the machine.
-pub(super) fn read(origin: &Origin) -> Result<Discovery, String> {
+pub(super) fn read(origin: &Origin) -> Result<(Topology, String), String> {
     let hwloc = load(origin)?;
     let xml = hwloc.export_xml(XMLExportFlags::empty()).map_err(|error| format!("hwloc: {error}"))?;
-    Ok(Discovery { topology: topology(&hwloc), xml: xml.as_str().to_owned() })
+    Ok((topology(&hwloc), xml.as_str().to_owned()))
 }
 
 fn load(origin: &Origin) -> Result<Hwloc, String> {

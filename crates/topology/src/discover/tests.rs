@@ -7,7 +7,7 @@ use super::*;
 use model::topology::{Device, Link, LinkCapability, Network};
 
 fn found(origin: Origin) -> Topology {
-    discover(&origin).unwrap().topology
+    discover(&origin).unwrap().0
 }
 
 fn recorded(name: &str) -> Topology {
@@ -133,8 +133,8 @@ fn hwlocs_own_format_comes_back() {
     let all = discover(&Origin::Synthetic("package:2 numa:1 l3:1 core:4 pu:1".into())).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("machine.xml");
-    fs::write(&file, &all.xml).unwrap();
-    assert_eq!(found(Origin::Xml(file)), all.topology);
+    fs::write(&file, &all.1).unwrap();
+    assert_eq!(found(Origin::Xml(file)), all.0);
 }
 
 #[test]

@@ -60,14 +60,7 @@ impl Block {
 
     /// So many in a row.
     pub fn table(blocks: Vec<Block>, columns: usize, gap: f64) -> Block {
-        let row = |row: &[Block]| {
-            let mut all = Block::default();
-            for block in row {
-                let x = if all.width > 0.0 { all.width + gap } else { 0.0 };
-                all.put(block, x, 0.0);
-            }
-            all
-        };
+        let row = |row: &[Block]| Block::flow(row.to_vec(), f64::INFINITY, gap);
         Block::column(blocks.chunks(columns.max(1)).map(row).collect(), gap)
     }
 }

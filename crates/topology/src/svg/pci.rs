@@ -20,9 +20,8 @@ const ROW: f64 = 22.0;
 /// The tree below a NUMA node.
 pub fn draw(pci: &[Pci<'_>], shares: &Shares<'_>) -> Block {
     let mut all = Block::default();
-    let lines: Vec<f64> = items(&mut all, pci, shares, STEP * 0.3);
-    let last = lines.iter().copied().fold(0.0, f64::max);
     let x = STEP * 0.3;
+    let last = items(&mut all, pci, shares, x);
     all.body.insert_str(0, &format!("<path class=\"line\" d=\"M{x:.1} 0V{last:.1}\"/>"));
     all
 }
@@ -33,28 +32,28 @@ pub fn unplaced(pci: &[Pci<'_>], shares: &Shares<'_>, least: f64) -> Block {
     Block::named("node", name, draw(pci, shares), bold_width(name, 12.0).max(least - 2.0 * PAD))
 }
 
-/// Items below one another; where the lines to them are.
-fn items(all: &mut Block, pci: &[Pci<'_>], shares: &Shares<'_>, x: f64) -> Vec<f64> {
-    let mut lines = Vec::new();
+/// Items below one another; where the line to the last of them is.
+fn items(all: &mut Block, pci: &[Pci<'_>], shares: &Shares<'_>, x: f64) -> f64 {
+    let mut last = 0.0;
     for item in pci {
         let y = if all.height > 0.0 { all.height + GAP } else { 2.0 };
         match item {
             Pci::Bridge { root, addresses, below } => {
                 let middle = y + ROW / 2.0;
-                lines.push(middle);
+                last = middle;
                 let bridge = bridge(*root, addresses, x + STEP);
                 all.body.push_str(&format!("<path class=\"line\" d=\"M{x:.1} {middle:.1}h{STEP:.1}\"/>"));
                 all.put(&bridge, x + STEP, y);
                 let inner = x + STEP * 1.6;
                 let from = y + ROW;
-                let to = items(all, below, shares, inner).into_iter().fold(from, f64::max);
+                let to = items(all, below, shares, inner).max(from);
                 all.body.push_str(&format!("<path class=\"line\" d=\"M{inner:.1} {from:.1}V{to:.1}\"/>"));
             }
             Pci::Devices(same) => {
                 let one = same[0];
                 let (row, middle) = device(same, shares, x + LINK);
                 let middle = y + middle;
-                lines.push(middle);
+                last = middle;
                 let (class, words) = match format::is_narrow(one) {
                     true => ("narrow", "lack"),
                     false => ("line", "link"),
@@ -66,7 +65,7 @@ fn items(all: &mut Block, pci: &[Pci<'_>], shares: &Shares<'_>, x: f64) -> Vec<f
             }
         }
     }
-    lines
+    last
 }
 
 fn bridge(root: bool, addresses: &[&str], x: f64) -> Block {
