@@ -141,3 +141,6 @@ impl Steady {
         self.named
     }
 }
+
+#[cfg(test)]
+mod tests;
