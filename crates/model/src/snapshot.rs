@@ -133,7 +133,7 @@ pub enum Value {
 }
 
 /// A classic histogram.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram {
     /// Upper bounds of the buckets, rising, without +Inf.
     pub bounds: &'static [f64],

@@ -56,11 +56,9 @@ fn first(verdict: CanaryVerdict) -> (FaultAction, &'static str) {
     use {CanaryVerdict as V, FaultAction as A};
     match verdict {
         V::Ok => (A::Ignore, "The canary finds nothing wrong any more."),
-        V::Throttled => {
-            (A::CheckHardware, "The GPU is held below its clock, for a reason that the driver names.")
-        }
+        V::Throttled => (A::CheckHardware, "The GPU is held below its clock; the driver names the reason."),
         V::UnexplainedClockCap => {
-            (A::CheckHardware, "The GPU is held below its clock, and the driver names no reason.")
+            (A::CheckHardware, "The GPU is held below its clock without a named reason.")
         }
         V::SlowSm => (A::CheckHardware, "A multiprocessor is slower than the others."),
         V::DegradedMemory => (A::CheckHardware, "Device memory or its cache is below its rate."),
