@@ -20,7 +20,7 @@ use model::catalog::{
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
-use model::persisted::{FaultyGpu, Identity};
+use model::persisted::{FaultyGpu, Identity, PersistedFaults};
 use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};
@@ -110,15 +110,6 @@ impl FaultState {
     fn reset(&mut self) {
         *self = FaultState { last_xid: self.last_xid, ..FaultState::default() };
     }
-}
-
-/// GPUs with faults that only a reset or a load of the driver ends, under the present load, for the next daemon.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PersistedFaults {
-    /// The load of the kernel module; `None` where no module is seen.
-    pub load: Option<LoadId>,
-    /// At most 256.
-    pub gpus: Vec<FaultyGpu>,
 }
 
 #[derive(Debug, Default)]
