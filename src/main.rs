@@ -266,8 +266,9 @@ fn share_one_heap() {
 }
 
 fn with_config(overrides: &Overrides, then: impl FnOnce(Loaded) -> ExitCode) -> ExitCode {
-    let checked = settings::load(overrides)
-        .and_then(|loaded| loaded.check_patterns(&catalog::names()).map(|()| loaded));
+    let checked = settings::load(overrides).and_then(|loaded| {
+        loaded.check_patterns(&catalog::METRICS.iter().map(|m| m.name).collect::<Vec<_>>()).map(|()| loaded)
+    });
     match checked {
         Ok(loaded) => then(loaded),
         Err(errors) => refuse(errors),

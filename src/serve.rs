@@ -196,11 +196,8 @@ fn inventory(config: &Config) -> (SeenGpus, Remember<SeenGpus>) {
         return (SeenGpus::default(), Box::new(|_| {}));
     };
     let known = known.filter(|i| i.boot_id == boot_id);
-    let known = known.map(|i| SeenGpus { devices: i.devices, gpus: i.gpus }).unwrap_or_default();
-    let remember = move |seen: SeenGpus| {
-        keeper.save(Inventory { boot_id: boot_id.clone(), devices: seen.devices, gpus: seen.gpus });
-    };
-    (known, Box::new(remember))
+    let remember = move |seen| keeper.save(Inventory { boot_id: boot_id.clone(), seen });
+    (known.map(|inventory| inventory.seen).unwrap_or_default(), Box::new(remember))
 }
 
 /// The faults known earlier under this load of the driver, and how to remember others.
@@ -209,17 +206,15 @@ fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
     let Some((boot_id, known, keeper)) = kept::<FaultBooks>(config, "the faults of GPUs") else {
         return (PersistedFaults { load, gpus: Vec::new() }, Box::new(|_| {}));
     };
-    let known = known.filter(|books| books.boot_id == boot_id && books.load == load);
-    let gpus = known.map(|books| books.gpus).unwrap_or_default();
+    let known = known.filter(|books| books.boot_id == boot_id && books.faults.load == load);
+    let gpus = known.map(|books| books.faults.gpus).unwrap_or_default();
     for gpu in &gpus {
         tracing::warn!(
             uuid = gpu.uuid,
             "a fault before the restart still counts: no reset, no driver load since"
         );
     }
-    let remember = move |faulty: PersistedFaults| {
-        keeper.save(FaultBooks { boot_id: boot_id.clone(), load: faulty.load, gpus: faulty.gpus });
-    };
+    let remember = move |faults| keeper.save(FaultBooks { boot_id: boot_id.clone(), faults });
     (PersistedFaults { load, gpus }, Box::new(remember))
 }
 

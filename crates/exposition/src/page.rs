@@ -6,16 +6,14 @@
 
 mod canary;
 mod card;
-mod figures;
 mod html;
-mod owners;
 
 use std::sync::LazyLock;
 
 use html::{esc, put};
 
 use crate::assets::ASSETS;
-use model::catalog::{self as m, Node, Severity, Subject};
+use model::catalog::{self as m, Node, Subject};
 use model::health::HealthLevel;
 use model::snapshot::{Snapshot, Value};
 use model::{text, window};
@@ -85,7 +83,7 @@ fn put_header(out: &mut String, snapshot: &Snapshot) {
     let version = snapshot.info(&m::gpu_exporter_build_info, &node, "version");
     put!(out, " · gpu-node-exporter {}", esc(version.unwrap_or(env!("CARGO_PKG_VERSION"))));
     if let Some(start) = snapshot.number(&m::process_start_time_seconds, &node, ()) {
-        put!(out, " · up {}", text::duration(figures::seconds(snapshot.unix_seconds - start)));
+        put!(out, " · up {}", text::duration(html::seconds(snapshot.unix_seconds - start)));
     }
     put!(out, " · values of {}</p>\n", text::time_of_day(snapshot.unix_seconds));
     put!(
@@ -133,7 +131,7 @@ fn put_stuck_calls(out: &mut String, snapshot: &Snapshot) {
     );
     for (age, subject, call) in calls {
         let gpu = subject.gpu().map(|(index, _)| index.to_string()).unwrap_or_default();
-        let age = text::duration(figures::seconds(age));
+        let age = text::duration(html::seconds(age));
         put!(out, "<tr><td>{gpu}</td><td><code>{}</code></td><td>{age}</td></tr>\n", esc(call));
     }
     put!(out, "</tbody>\n</table>\n");
@@ -170,12 +168,7 @@ fn put_events(out: &mut String, snapshot: &Snapshot) {
          <th scope=\"col\">What</th></tr></thead>\n<tbody>\n"
     );
     for event in snapshot.events.iter().rev().take(MOST) {
-        let level = match event.severity {
-            _ if event.old => HealthLevel::Note,
-            Severity::Page => HealthLevel::Faulty,
-            Severity::Ticket => HealthLevel::Degraded,
-            Severity::Info => HealthLevel::Note,
-        };
+        let level = if event.old { HealthLevel::Note } else { event.severity.into() };
         let gpu = event.gpu.as_ref().map(|gpu| gpu.gpu.to_string()).unwrap_or_default();
         let times = if event.repeats > 0 { format!(" ({} times)", event.repeats + 1) } else { String::new() };
         put!(

@@ -175,9 +175,10 @@ fn parse<T: Document>(bytes: &[u8]) -> Result<T, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::persisted::SeenGpus;
 
     fn inventory(devices: usize) -> Inventory {
-        Inventory { boot_id: "b".into(), devices, gpus: Vec::new() }
+        Inventory { boot_id: "b".into(), seen: SeenGpus { devices, gpus: Vec::new() } }
     }
 
     #[test]

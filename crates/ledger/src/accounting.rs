@@ -7,8 +7,7 @@ use super::activity::Activity;
 use super::builder::Builder;
 use super::clock_events::ClockEvents;
 use super::counters::DriverCounters;
-use super::intake::Intake;
-use super::intake::LedgerMoment;
+use super::intake::{Intake, LedgerMoment};
 use super::samples::Samples;
 use model::catalog::schema::{Label, LabelText};
 use model::catalog::{
@@ -32,7 +31,7 @@ struct GpuTotals {
     samples: Samples,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Accounting {
     /// Number and nanoseconds of the calls of each function and tier.
     calls: HashMap<(String, Tier), (u64, u64)>,
@@ -43,20 +42,11 @@ pub struct Accounting {
     gpus: BTreeMap<Gpu, GpuTotals>,
 }
 
-impl Default for Accounting {
-    fn default() -> Accounting {
-        Accounting {
-            calls: HashMap::new(),
-            call_seconds: Histogram::new(&CALL_SECONDS),
-            driver: DriverCounters::default(),
-            gpm: GpmSums::default(),
-            activity: Activity::default(),
-            gpus: BTreeMap::new(),
-        }
-    }
-}
-
 impl Accounting {
+    pub fn new() -> Accounting {
+        Accounting { call_seconds: Histogram::new(&CALL_SECONDS), ..Accounting::default() }
+    }
+
     pub fn count_calls(&mut self, batch: &Batch) {
         let tier = batch.part.tier;
         for call in &batch.calls {
@@ -235,8 +225,8 @@ fn put_flops(b: &mut Builder<'_>, intake: &Intake, gpu: &Gpu, now: Mono) {
     }
 }
 
-/// Compute capability, FP32 lanes of a multiprocessor, and operations a cycle by pipe.
-type PipeRates = (&'static str, f64, &'static [(FlopPipe, f64)]);
+/// Compute capability, FP32 lanes of a multiprocessor, and activity and operations a cycle by pipe.
+type PipeRates = (&'static str, f64, &'static [(FlopPipe, GpmUnit, f64)]);
 
 /// Operations a cycle of one multiprocessor, by pipe, a multiply-add counting two. From the peak rates and clocks of
 /// NVIDIA's data sheets and architecture papers: H100 SXM at 1980 MHz with 132 multiprocessors has 66.9 TFLOP/s FP32 and as much FP64 in tensor
@@ -247,14 +237,14 @@ const PIPE_RATES: [PipeRates; 2] = [
         "9.0",
         128.0,
         &[
-            (FlopPipe::Fp64, 128.0),
-            (FlopPipe::Fp32, 256.0),
-            (FlopPipe::Fp16, 512.0),
-            (FlopPipe::TensorDfma, 256.0),
-            (FlopPipe::TensorHmma, 4096.0),
+            (FlopPipe::Fp64, GpmUnit::Fp64, 128.0),
+            (FlopPipe::Fp32, GpmUnit::Fp32, 256.0),
+            (FlopPipe::Fp16, GpmUnit::Fp16, 512.0),
+            (FlopPipe::TensorDfma, GpmUnit::TensorDfma, 256.0),
+            (FlopPipe::TensorHmma, GpmUnit::TensorHmma, 4096.0),
         ],
     ),
-    ("10.0", 128.0, &[(FlopPipe::Fp32, 256.0)]),
+    ("10.0", 128.0, &[(FlopPipe::Fp32, GpmUnit::Fp32, 256.0)]),
 ];
 
 /// The estimates for a GPU of this compute capability: FP32 lanes (CUDA cores) of the whole GPU, clock of
@@ -271,20 +261,10 @@ fn estimate(
         return Vec::new();
     };
     let multiprocessors = cores / lanes;
-    let estimate = |(pipe, a_cycle): &(FlopPipe, f64)| {
-        Some((*pipe, activity(unit(*pipe))? * multiprocessors * a_cycle * hertz))
+    let estimate = |(pipe, unit, a_cycle): &(FlopPipe, GpmUnit, f64)| {
+        Some((*pipe, activity(*unit)? * multiprocessors * a_cycle * hertz))
     };
     rates.iter().filter_map(estimate).collect()
-}
-
-fn unit(pipe: FlopPipe) -> GpmUnit {
-    match pipe {
-        FlopPipe::Fp64 => GpmUnit::Fp64,
-        FlopPipe::Fp32 => GpmUnit::Fp32,
-        FlopPipe::Fp16 => GpmUnit::Fp16,
-        FlopPipe::TensorDfma => GpmUnit::TensorDfma,
-        FlopPipe::TensorHmma => GpmUnit::TensorHmma,
-    }
 }
 
 #[cfg(test)]

@@ -79,10 +79,8 @@ impl Evidence {
     /// The first cause that is proven; `Cause::None` if none is. `None` if nothing at all was measured of the GPU.
     pub fn cause(&self) -> Option<Cause> {
         let known = [self.power_held, self.heat_held, self.busy, self.pcie, self.dram, self.sm];
-        known
-            .iter()
-            .any(Option::is_some)
-            .then(|| ORDER.into_iter().find(|cause| self.proves(*cause)).unwrap_or(Cause::None))
+        let first = || ORDER.into_iter().find(|cause| self.proves(*cause)).unwrap_or(Cause::None);
+        known.iter().any(Option::is_some).then(first)
     }
 
     /// Whether all that a cause needs is known and says so.
@@ -141,3 +139,6 @@ impl Steady {
         self.named
     }
 }
+
+#[cfg(test)]
+mod tests;

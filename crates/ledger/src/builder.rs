@@ -93,6 +93,8 @@ impl<'a> Builder<'a> {
         groups: &[MetricGroup],
         counters: &mut OwnCounters,
     ) -> (Vec<Family>, Subjects) {
+        // Counts itself as well; the number comes last.
+        self.put(&m::gpu_exporter_series, &Node {}, (), 0.0);
         let mut room = max_series;
         let mut dropped = 0;
         let mut families: Vec<Family> = Vec::new();
@@ -117,16 +119,9 @@ impl<'a> Builder<'a> {
         }
         counters.add(&m::gpu_exporter_series_dropped_total, &Node {}, (), dropped as f64);
         let total: usize = families.iter().flat_map(Family::scraped).map(|s| s.value.series()).sum();
-        let id = m::gpu_exporter_series.id();
-        if !self.off.contains(&id) {
-            let def = m::gpu_exporter_series.def();
-            let before = &METRICS[..usize::from(id.0)];
-            let at = families.iter().take_while(|f| before.iter().any(|d| d.name == f.def.name)).count();
-            // Counts itself as well.
-            let value = Value::Number((total + 1) as f64);
-            let subject = self.subjects.text(&Node {}.subject());
-            let series = vec![Series { subject, labels: Vec::new(), value }];
-            families.insert(at, Family { def, series, whole: true });
+        let own = families.iter_mut().find(|family| std::ptr::eq(family.def, m::gpu_exporter_series.def()));
+        for series in own.into_iter().flat_map(|own| &mut own.series) {
+            series.value = Value::Number(total as f64);
         }
         self.subjects.forget_unused();
         (families, self.subjects)

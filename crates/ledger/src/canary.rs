@@ -1,9 +1,8 @@
 //! What the canary has found: its events folded into the state of each place, counters and events for the list.
 //!
 //! A verdict is history: it holds until the next judged run, also if the GPU stops answering. What is published of
-//! it then is in [`publish`]; how loud it is and when it is listed, in [`events`].
+//! it then is in [`publish`].
 
-mod events;
 mod publish;
 #[cfg(test)]
 mod tests;
@@ -12,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::counters::OwnCounters;
-use model::canary::{CanaryEvent, Instance, Judged, Outcome, Place, Rate};
+use model::canary::{CanaryEvent, Instance, Judged, Outcome, Place, Rate, loudness};
 use model::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use model::catalog::{
     self as m, BadSmKind, CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict,
-    CudaError, Gpu, MismatchKind, Node, RateAgainst,
+    CudaError, FaultAction, Gpu, MismatchKind, Node, RateAgainst, Severity,
 };
-use model::snapshot::{Event, Histogram};
+use model::snapshot::{Event, EventKind, Histogram};
 
 /// Bounds of the histogram of step times, seconds: three a decade, from a launch to a context that hardly comes.
 const STEP_SECONDS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0];
@@ -162,9 +161,7 @@ impl CanaryState {
             self.hung.entry(Arc::clone(&gpu.uuid)).or_default().insert(step);
         }
         match (before, step) {
-            (Some(step), None) => {
-                gpu.map(|gpu| events::hangs_no_more(gpu, place, step, at)).into_iter().collect()
-            }
+            (Some(step), None) => gpu.map(|gpu| hangs_no_more(gpu, place, step, at)).into_iter().collect(),
             _ => Vec::new(),
         }
     }
@@ -192,7 +189,7 @@ impl CanaryState {
         for judged in outcome.checks.iter().chain(&unjudged) {
             let state = record.checks.entry(judged.check).or_insert_with(|| CheckState::new(judged.verdict));
             state.take(judged);
-            if let Some(event) = events::change(gpu, &outcome, judged, state.listed, at.unwrap_or(now)) {
+            if let Some(event) = change(gpu, &outcome, judged, state.listed, at.unwrap_or(now)) {
                 state.listed = judged.verdict;
                 events.push(event);
             }
@@ -325,4 +322,66 @@ fn valid(sample: CanaryVerdict) -> bool {
 /// A value that the metric can have.
 fn possible<E: Entity, L: LabelSet>(metric: &Metric<E, L>, value: f64) -> Option<f64> {
     metric.def().limits().contains(&value).then_some(value)
+}
+
+/// The event that a judged check is, if it is one: its verdict is another than the one that is `listed` last.
+/// A sample that was thrown away and a check that was left out change no verdict.
+fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, listed: CanaryVerdict, at: f64) -> Option<Event> {
+    if judged.verdict == listed || matches!(judged.verdict, CanaryVerdict::Contended | CanaryVerdict::Skipped)
+    {
+        return None;
+    }
+    let severity = loudness(judged.verdict).unwrap_or(Severity::Info);
+    let (action, meaning) = first(judged.verdict);
+    let code = outcome.cuda_error.filter(|_| judged.verdict == CanaryVerdict::DriverFault);
+    let event = event(gpu, &outcome.place, at, severity, action);
+    Some(Event {
+        code: code.map(u64::from),
+        mnemonic: judged.verdict.known(),
+        check: Some(judged.check.known()),
+        meaning,
+        text: judged.text.clone(),
+        ..event
+    })
+}
+
+/// A process that hung in this step has ended.
+fn hangs_no_more(gpu: &Gpu, place: &Place, step: CanaryStep, unix_seconds: f64) -> Event {
+    Event {
+        meaning: "The canary's process that hung has ended.",
+        text: format!("It hung in step {}.", step.known()),
+        ..event(gpu, place, unix_seconds, Severity::Info, FaultAction::Ignore)
+    }
+}
+
+fn event(gpu: &Gpu, place: &Place, unix_seconds: f64, severity: Severity, action: FaultAction) -> Event {
+    let instance = place.instance.as_ref();
+    Event {
+        gpu: Some(gpu.clone()),
+        gpu_instance: instance.map(|instance| instance.gpu_instance),
+        compute_instance: instance.map(|instance| instance.compute_instance),
+        ..Event::new(EventKind::Canary, unix_seconds, severity, action)
+    }
+}
+
+/// What to do first after a verdict, and what it means.
+fn first(verdict: CanaryVerdict) -> (FaultAction, &'static str) {
+    use {CanaryVerdict as V, FaultAction as A};
+    match verdict {
+        V::Ok => (A::Ignore, "The canary finds nothing wrong any more."),
+        V::Throttled => (A::CheckHardware, "The GPU is held below its clock; the driver names the reason."),
+        V::UnexplainedClockCap => {
+            (A::CheckHardware, "The GPU is held below its clock without a named reason.")
+        }
+        V::SlowSm => (A::CheckHardware, "A multiprocessor is slower than the others."),
+        V::DegradedMemory => (A::CheckHardware, "Device memory or its cache is below its rate."),
+        V::NarrowedLink => (A::CheckHardware, "The PCIe link is narrower or slower than GPU and slot allow."),
+        V::Slow => (A::CheckHardware, "The GPU is below its rate."),
+        V::WrongResultSuspected => (A::CheckHardware, "A wrong result was seen once, and not again."),
+        V::WrongResult => (A::CheckHardware, "The GPU computes or stores wrongly."),
+        V::DriverFault => (A::ResetGpu, "The CUDA driver fails on the GPU."),
+        V::Hung => (A::ResetGpu, "A program on the GPU makes no progress."),
+        V::CouldNotRun => (A::Ignore, "The canary could not run, for no fault of the GPU."),
+        V::Contended | V::Skipped => (A::Ignore, ""),
+    }
 }

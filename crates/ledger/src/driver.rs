@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::builder::Builder;
-use super::inbox::{Pause, Stall};
+use super::inbox::{LedgerEvent, Pause, Stall};
 use super::loads::Loads;
 use model::catalog::{self as m, Call, DriverError, Gpu, Node};
 use model::clock::Mono;
@@ -12,18 +12,9 @@ use model::fact::{Fact, FactKind, KernelFact, KernelLine};
 use model::snapshot::DriverState;
 
 #[derive(Debug, Default)]
-enum DriverAnswer {
-    #[default]
-    Waiting,
-    Up,
-    Away(String),
-    /// Library and kernel module differ in version.
-    Mismatch(String),
-}
-
-#[derive(Debug, Default)]
 pub struct DriverWatch {
-    answer: DriverAnswer,
+    /// What was heard last: never stuck or paused.
+    answer: DriverState,
     stuck: bool,
     /// The release of the driver, while it lasts.
     paused: Option<Pause>,
@@ -41,32 +32,36 @@ impl DriverWatch {
         DriverWatch { patience, ..DriverWatch::default() }
     }
 
-    pub fn up(&mut self) {
-        (self.answer, self.unanswered) = (DriverAnswer::Up, None);
+    /// Takes in an event that is about the driver alone.
+    pub fn take(&mut self, event: LedgerEvent) {
+        match event {
+            LedgerEvent::DriverUp => (self.answer, self.unanswered) = (DriverState::Up, None),
+            LedgerEvent::NoSampler { text } => {
+                self.answer = DriverState::Away { text: format!("no sampler can be started: {text}") };
+            }
+            LedgerEvent::Resumed => (self.paused, self.answer) = (None, DriverState::Waiting),
+            LedgerEvent::DriverStuck(stuck) => self.stuck = stuck,
+            LedgerEvent::Stalls(stalls) => self.stalls = stalls,
+            LedgerEvent::Samplers(alive) => self.samplers = alive,
+            LedgerEvent::SamplerEnded(_, at) => self.unanswered = self.unanswered.or(Some(at)),
+            _ => {}
+        }
     }
 
     /// Gives whether the kernel module may be gone: where the module is seen to stay, only its library is missing.
     pub fn away(&mut self, error: DriverError, text: String) -> bool {
         self.unanswered = None;
         self.answer = match error {
-            DriverError::LibRmVersionMismatch => DriverAnswer::Mismatch(text),
-            _ => DriverAnswer::Away(text),
+            DriverError::LibRmVersionMismatch => DriverState::Mismatch { text },
+            _ => DriverState::Away { text },
         };
         error == DriverError::DriverNotLoaded && !self.loads.module_seen()
-    }
-
-    pub fn no_sampler(&mut self, text: &str) {
-        self.answer = DriverAnswer::Away(format!("no sampler can be started: {text}"));
     }
 
     /// Gives whether the release begins.
     pub fn released(&mut self, pause: Pause) -> bool {
         self.unanswered = None;
         self.paused.replace(pause).is_none()
-    }
-
-    pub fn resumed(&mut self) {
-        (self.paused, self.answer) = (None, DriverAnswer::Waiting);
     }
 
     /// Gives whether a load is to be counted.
@@ -79,22 +74,6 @@ impl DriverWatch {
         let FactKind::Kernel(KernelFact { old, line, .. }) = &fact.kind else { return false };
         let loaded = matches!(line, KernelLine::DriverLoaded { .. });
         loaded && self.loads.line(*old, fact.taken, fact.unix_seconds)
-    }
-
-    pub fn set_stuck(&mut self, stuck: bool) {
-        self.stuck = stuck;
-    }
-
-    pub fn set_stalls(&mut self, stalls: Vec<Stall>) {
-        self.stalls = stalls;
-    }
-
-    pub fn set_samplers(&mut self, alive: usize) {
-        self.samplers = alive;
-    }
-
-    pub fn sampler_ended(&mut self, at: Mono) {
-        self.unanswered.get_or_insert(at);
     }
 
     pub fn has_sampler(&self) -> bool {
@@ -111,13 +90,10 @@ impl DriverWatch {
         }
         match &self.answer {
             _ if self.stuck => DriverState::Stuck,
-            DriverAnswer::Waiting => DriverState::Waiting,
-            DriverAnswer::Away(text) => DriverState::Away { text: text.clone() },
-            DriverAnswer::Mismatch(text) => DriverState::Mismatch { text: text.clone() },
-            DriverAnswer::Up if self.unanswered.is_some_and(|since| now.since(since) > self.patience) => {
+            DriverState::Up if self.unanswered.is_some_and(|since| now.since(since) > self.patience) => {
                 DriverState::Away { text: "no sampler answers".into() }
             }
-            DriverAnswer::Up => DriverState::Up,
+            answer => answer.clone(),
         }
     }
 

@@ -20,7 +20,7 @@ use model::catalog::{
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
 use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
-use model::persisted::{FaultyGpu, Identity};
+use model::persisted::{FaultyGpu, Identity, PersistedFaults};
 use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};
@@ -110,15 +110,6 @@ impl FaultState {
     fn reset(&mut self) {
         *self = FaultState { last_xid: self.last_xid, ..FaultState::default() };
     }
-}
-
-/// GPUs with faults that only a reset or a load of the driver ends, under the present load, for the next daemon.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PersistedFaults {
-    /// The load of the kernel module; `None` where no module is seen.
-    pub load: Option<LoadId>,
-    /// At most 256.
-    pub gpus: Vec<FaultyGpu>,
 }
 
 #[derive(Debug, Default)]
@@ -362,12 +353,8 @@ impl Faults {
         if is_old(fact) { behind || homeless && !self.remembers } else { homeless }
     }
 
-    fn driver(
-        &mut self,
-        counters: &mut OwnCounters,
-        fact: DriverFact,
-        Heard { at, unix_seconds, owner }: Heard,
-    ) {
+    fn driver(&mut self, counters: &mut OwnCounters, fact: DriverFact, heard: Heard) {
+        let Heard { at, unix_seconds, owner } = heard;
         let event = fact.event();
         counters.add(&m::gpu_driver_events_total, &fact.gpu, (event,), 1.0);
         if event == DriverEvent::Xid {
@@ -398,12 +385,8 @@ impl Faults {
         self.events.record(entry, at, Duration::ZERO);
     }
 
-    fn kernel(
-        &mut self,
-        counters: &mut OwnCounters,
-        fact: KernelFact,
-        Heard { at, unix_seconds, owner }: Heard,
-    ) {
+    fn kernel(&mut self, counters: &mut OwnCounters, fact: KernelFact, heard: Heard) {
+        let Heard { at, unix_seconds, owner } = heard;
         let KernelFact { old, line, text } = fact;
         let entry = match line {
             KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance } => {
@@ -547,50 +530,39 @@ fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
 /// How loud an event of the driver is, what to do, and what it means. Those that come with an Xid are
 /// as loud as that.
 fn driver_event(event: DriverEvent) -> (Severity, FaultAction, &'static str) {
-    use {FaultAction as A, Severity as S};
+    use {DriverEvent as E, FaultAction as A, Severity as S};
     match event {
-        DriverEvent::DoubleBitEcc => (S::Page, A::ResetGpu, "An uncorrectable ECC error."),
-        DriverEvent::Xid => (S::Ticket, A::ContactSupport, "A fault with a code."),
-        DriverEvent::SingleBitEccStorm => {
-            (S::Ticket, A::ContactSupport, "ECC errors that were corrected come too fast: a storm.")
+        E::DoubleBitEcc => (S::Page, A::ResetGpu, "An uncorrectable ECC error."),
+        E::Xid => (S::Ticket, A::ContactSupport, "A fault with a code."),
+        E::SingleBitEccStorm => {
+            (S::Ticket, A::ContactSupport, "Corrected ECC errors come too fast: a storm.")
         }
-        DriverEvent::DramRetirement => {
-            (S::Ticket, A::Ignore, "A part of device memory was marked for replacement at the next reset.")
+        E::DramRetirement => (S::Ticket, A::Ignore, "The next reset replaces a part of device memory."),
+        E::DramRetirementFailure => (S::Page, A::ResetGpu, "A part of device memory could not be replaced."),
+        E::NonFatalPoison => {
+            (S::Ticket, A::RestartApp, "A process used damaged memory; it alone is affected.")
         }
-        DriverEvent::DramRetirementFailure => {
-            (S::Page, A::ResetGpu, "A part of device memory could not be replaced.")
-        }
-        DriverEvent::NonFatalPoison => (
-            S::Ticket,
-            A::RestartApp,
-            "Memory known to be damaged was used; the process that did is affected.",
-        ),
-        DriverEvent::FatalPoison => {
-            (S::Page, A::ResetGpu, "Memory known to be damaged was used, with effect on the whole GPU.")
-        }
-        DriverEvent::GpuUnavailable => (S::Page, A::ResetGpu, "The GPU is not available."),
-        DriverEvent::RecoveryAction => recovery(None),
-        DriverEvent::Unknown => {
-            (S::Ticket, A::ContactSupport, "This kind of event is not in the exporter's table.")
-        }
+        E::FatalPoison => (S::Page, A::ResetGpu, "Damaged memory was used: the whole GPU is affected."),
+        E::GpuUnavailable => (S::Page, A::ResetGpu, "The GPU is not available."),
+        E::RecoveryAction => recovery(None),
+        E::Unknown => (S::Ticket, A::ContactSupport, "This event is not in the exporter's table."),
     }
 }
 
 /// The same for a change of what the driver asks for.
 fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'static str) {
-    use {FaultAction as A, Severity as S};
+    use {FaultAction as A, RecoveryAction as R, Severity as S};
     match wanted {
-        Some(RecoveryAction::None) => (S::Info, A::Ignore, "The driver asks for no recovery any more."),
-        Some(RecoveryAction::GpuReset) => (S::Page, A::ResetGpu, "The driver asks for a reset of the GPU."),
-        Some(RecoveryAction::NodeReboot) => (S::Page, A::RebootNode, "The driver asks for a reboot."),
-        Some(RecoveryAction::DrainP2p) => {
-            (S::Ticket, A::RestartApp, "The driver asks to end what uses the GPU's memory from other GPUs.")
-        }
-        Some(RecoveryAction::DrainAndReset) => {
-            (S::Page, A::ResetGpu, "The driver asks to end what runs on the GPU and to reset it.")
-        }
+        Some(R::None) => (S::Info, A::Ignore, "The driver asks for no recovery any more."),
+        Some(R::GpuReset) => (S::Page, A::ResetGpu, "The driver asks for a reset of the GPU."),
+        Some(R::NodeReboot) => (S::Page, A::RebootNode, "The driver asks for a reboot."),
+        Some(R::DrainP2p) => (S::Ticket, A::RestartApp, "The driver asks to end peer-to-peer work."),
+        Some(R::DrainAndReset) => (S::Page, A::ResetGpu, "The driver asks to drain and reset the GPU."),
         None => {
             (S::Ticket, A::ContactSupport, "The driver asks for a recovery that the exporter does not know.")
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

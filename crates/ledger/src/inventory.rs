@@ -3,50 +3,39 @@
 use super::intake::label;
 use model::catalog::{self as m, Gpu, GpuInfo, Tier};
 use model::pci::pci_address;
-use model::persisted::Identity;
+use model::persisted::{Identity, SeenGpus};
 use model::sample::Batch;
 
 /// Most GPUs remembered; far more than a node has.
 const MAX_GPUS: usize = 256;
 
-/// The GPUs seen in this boot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeenGpus {
-    /// The most at the same time.
-    pub devices: usize,
-    /// Each one as it was last seen.
-    pub gpus: Vec<Identity>,
+/// Gives whether there were never so many.
+fn count(seen: &mut SeenGpus, devices: usize) -> bool {
+    let more = devices > seen.devices;
+    seen.devices = seen.devices.max(devices);
+    more
 }
 
-impl SeenGpus {
-    /// Gives whether there were never so many.
-    fn count(&mut self, devices: usize) -> bool {
-        let more = devices > self.devices;
-        self.devices = self.devices.max(devices);
-        more
+/// Gives whether that changes anything.
+fn note(seen: &mut SeenGpus, gpu: &Gpu, pci: Option<String>) -> bool {
+    if gpu.uuid.is_empty() {
+        return false;
     }
-
-    /// Gives whether that changes anything.
-    fn note(&mut self, gpu: &Gpu, pci: Option<String>) -> bool {
-        if gpu.uuid.is_empty() {
-            return false;
+    let room = seen.gpus.len() < MAX_GPUS;
+    let known = seen.gpus.iter_mut().find(|known| *known.uuid == *gpu.uuid);
+    let pci = pci.or_else(|| known.as_ref().map(|known| known.pci.clone())).unwrap_or_default();
+    let now = Identity { index: gpu.gpu, uuid: gpu.uuid.to_string(), pci };
+    match known {
+        Some(known) if *known == now => false,
+        Some(known) => {
+            *known = now;
+            true
         }
-        let room = self.gpus.len() < MAX_GPUS;
-        let known = self.gpus.iter_mut().find(|known| *known.uuid == *gpu.uuid);
-        let pci = pci.or_else(|| known.as_ref().map(|known| known.pci.clone())).unwrap_or_default();
-        let now = Identity { index: gpu.gpu, uuid: gpu.uuid.to_string(), pci };
-        match known {
-            Some(known) if *known == now => false,
-            Some(known) => {
-                *known = now;
-                true
-            }
-            None if room => {
-                self.gpus.push(now);
-                true
-            }
-            None => false,
+        None if room => {
+            seen.gpus.push(now);
+            true
         }
+        None => false,
     }
 }
 
@@ -65,7 +54,7 @@ impl GpuInventory {
     }
 
     pub fn count(&mut self, devices: usize) {
-        self.changed |= self.seen.count(devices);
+        self.changed |= count(&mut self.seen, devices);
     }
 
     /// Notes what a batch says of the GPUs there are; gives the PCI address of the GPU that it identifies.
@@ -76,7 +65,7 @@ impl GpuInventory {
         let gpu = batch.part.gpu.as_ref().filter(|_| batch.part.tier == Tier::Identity)?;
         let info = batch.find(m::gpu_info.id());
         let pci = info.and_then(|row| label::<GpuInfo>(row, "pci_address")).and_then(pci_address);
-        self.changed |= self.seen.note(gpu, pci.clone());
+        self.changed |= note(&mut self.seen, gpu, pci.clone());
         pci
     }
 
@@ -110,11 +99,11 @@ mod tests {
     fn only_a_change_counts() {
         let mut seen = SeenGpus::default();
         let gpu = Gpu { gpu: 3, uuid: "GPU-a".into() };
-        assert!(seen.count(2) && !seen.count(1) && seen.devices == 2);
-        assert!(seen.note(&gpu, Some("0000:06:00".into())));
-        assert!(!seen.note(&gpu, None), "what is known of it stays");
-        assert!(seen.note(&Gpu { gpu: 2, ..gpu }, None));
-        assert!(!seen.note(&Gpu { gpu: 0, uuid: "".into() }, None));
+        assert!(count(&mut seen, 2) && !count(&mut seen, 1) && seen.devices == 2);
+        assert!(note(&mut seen, &gpu, Some("0000:06:00".into())));
+        assert!(!note(&mut seen, &gpu, None), "what is known of it stays");
+        assert!(note(&mut seen, &Gpu { gpu: 2, ..gpu }, None));
+        assert!(!note(&mut seen, &Gpu { gpu: 0, uuid: "".into() }, None));
         let last = Identity { index: 2, uuid: "GPU-a".into(), pci: "0000:06:00".into() };
         assert_eq!(seen.gpus, [last]);
     }

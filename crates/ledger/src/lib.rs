@@ -43,16 +43,15 @@ use accounting::Accounting;
 use canary::CanaryState;
 use counters::OwnCounters;
 use driver::DriverWatch;
-pub use faults::PersistedFaults;
 use faults::{Faults, is_lost};
 use inbox::LedgerEvent;
 use intake::Intake;
 use inventory::GpuInventory;
-pub use inventory::SeenGpus;
 use model::canary::CanaryEvent;
 use model::catalog::{self as m, CollectorName, DriverError, Gpu, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
+pub use model::persisted::{PersistedFaults, SeenGpus};
 use model::sample::{Batch, Drained, Missing};
 use owners::OwnerState;
 use publish::Publication;
@@ -128,7 +127,7 @@ impl Ledger {
             inventory: GpuInventory::new(settings.seen.clone(), settings.expected_gpus),
             driver: DriverWatch::new(settings.bridge),
             counters,
-            accounting: Accounting::default(),
+            accounting: Accounting::new(),
             faults: Faults::new(settings.keep_events, &settings.seen.gpus, settings.faults.clone()),
             canary: CanaryState::default(),
             topology: TopologyState::default(),
@@ -189,7 +188,6 @@ impl Ledger {
     /// Takes in an event.
     pub fn event(&mut self, event: LedgerEvent) {
         match event {
-            LedgerEvent::DriverUp => self.driver.up(),
             LedgerEvent::DriverAway { error, text, epoch } => {
                 self.count_error(None, error);
                 if self.driver.away(error, text) {
@@ -199,7 +197,6 @@ impl Ledger {
                 // The driver's counters start again when it is loaded again.
                 self.accounting.forget_driver_counters(None);
             }
-            LedgerEvent::NoSampler { text } => self.driver.no_sampler(&text),
             LedgerEvent::AttachFailed { index, error, text } => {
                 let gpu = self.attach_index(index);
                 self.intake.attach_failed(&gpu, &text);
@@ -214,28 +211,30 @@ impl Ledger {
                     self.intake.void_driver(epoch);
                 }
             }
-            LedgerEvent::Resumed => self.driver.resumed(),
             LedgerEvent::Module { state, at, unix_seconds } => {
                 self.faults.note_module(&state);
                 if self.driver.module(&state, at, unix_seconds) {
                     self.driver_loaded();
                 }
             }
-            LedgerEvent::DriverStuck(stuck) => self.driver.set_stuck(stuck),
             LedgerEvent::GpuAttached(gpu) => self.attach(&gpu),
-            LedgerEvent::Stalls(stalls) => {
+            LedgerEvent::Stalls(ref stalls) => {
                 for gpu in stalls.iter().filter_map(|stall| stall.gpu.as_ref()) {
                     // Also a GPU that was never read is shown as stuck.
                     self.attach_index(gpu.gpu);
                 }
-                self.driver.set_stalls(stalls);
+                self.driver.take(event);
             }
-            LedgerEvent::Samplers(alive) => self.driver.set_samplers(alive),
+            LedgerEvent::DriverUp
+            | LedgerEvent::NoSampler { .. }
+            | LedgerEvent::Resumed
+            | LedgerEvent::DriverStuck(_)
+            | LedgerEvent::Samplers(_) => self.driver.take(event),
             LedgerEvent::SamplerStarted => {
                 self.counters.add(&m::gpu_exporter_sampler_starts_total, &Node {}, (), 1.0);
             }
-            LedgerEvent::SamplerEnded(reason, at) => {
-                self.driver.sampler_ended(at);
+            LedgerEvent::SamplerEnded(reason, _) => {
+                self.driver.take(event);
                 self.counters.add(&m::gpu_exporter_sampler_ends_total, &Node {}, (reason,), 1.0);
             }
             LedgerEvent::LateBatch => self.count_discarded(),

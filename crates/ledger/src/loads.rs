@@ -18,20 +18,12 @@ enum Witness {
 /// What is known of the module's loads. Counts those seen while the daemon runs.
 #[derive(Debug, Default)]
 pub struct Loads {
-    seen: FolderState,
+    /// The module's folder at the last look: the load, if there was one; `None`: not looked yet.
+    seen: Option<Option<LoadId>>,
     /// Loads counted on the word of one witness, of which the other may still speak.
     waiting: Vec<(Witness, Mono)>,
     /// When the present load was, in seconds since 1970.
     unix_seconds: Option<f64>,
-}
-
-/// The module's folder at the last look.
-#[derive(Debug, Default)]
-enum FolderState {
-    #[default]
-    Nothing,
-    Absent,
-    Loaded(LoadId),
 }
 
 impl Loads {
@@ -40,16 +32,16 @@ impl Loads {
         let load = match state {
             ModuleState::Unknown => return false,
             ModuleState::Absent => {
-                self.seen = FolderState::Absent;
+                self.seen = Some(None);
                 self.unix_seconds = None;
                 return false;
             }
             ModuleState::Loaded(load) => load,
         };
-        let before = std::mem::replace(&mut self.seen, FolderState::Loaded(load.id.clone()));
+        let before = self.seen.replace(Some(load.id.clone()));
         // What is loaded when the daemon starts was loaded before it.
-        let first = matches!(before, FolderState::Nothing);
-        if matches!(before, FolderState::Loaded(id) if id == load.id) {
+        let first = before.is_none();
+        if before.flatten().as_ref() == Some(&load.id) {
             return false;
         }
         let new = load.unix_seconds.or_else(|| (!first).then_some(unix_seconds));
@@ -62,7 +54,7 @@ impl Loads {
     /// The kernel log reports a load, `old` if it was logged before the daemon watched. Gives whether a
     /// load is to be counted.
     pub fn line(&mut self, old: bool, at: Mono, unix_seconds: f64) -> bool {
-        let absent = matches!(self.seen, FolderState::Absent) && old;
+        let absent = self.seen == Some(None) && old;
         if !absent && self.unix_seconds.is_none_or(|known| unix_seconds >= known - seconds()) {
             self.unix_seconds = Some(unix_seconds);
         }
@@ -76,7 +68,7 @@ impl Loads {
 
     /// Whether the module was there when its folder was last looked at. Its next load will be seen then.
     pub fn module_seen(&self) -> bool {
-        matches!(self.seen, FolderState::Loaded(_))
+        matches!(self.seen, Some(Some(_)))
     }
 
     fn count(&mut self, witness: Witness, at: Mono) -> bool {

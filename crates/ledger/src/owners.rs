@@ -70,12 +70,6 @@ impl Kills {
     }
 }
 
-impl Default for OwnerState {
-    fn default() -> OwnerState {
-        OwnerState::new(settings::Owners::default())
-    }
-}
-
 impl OwnerState {
     /// Nothing is known yet.
     pub fn new(settings: settings::Owners) -> OwnerState {

@@ -22,33 +22,18 @@ pub struct Hooks {
     pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
 }
 
-impl std::fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hooks")
-    }
-}
+/// Drift of the wall clock that is not followed, seconds.
+const STILL: f64 = 1e-3;
 
 /// The wall clock as the monotonic one with an offset that changes only when the wall clock was set or has
 /// drifted: the time of one visit is then the same number on every page.
-#[derive(Debug, Default)]
-struct Wall {
-    offset: Option<f64>,
-}
-
-impl Wall {
-    /// Drift that is not followed, seconds.
-    const STILL: f64 = 1e-3;
-
-    fn at(&mut self, now: Mono) -> f64 {
-        let monotonic = now.0 as f64 * 1e-9;
-        let offset = unix_seconds() - monotonic;
-        let kept = match self.offset {
-            Some(kept) if (kept - offset).abs() < Wall::STILL => kept,
-            _ => offset,
-        };
-        self.offset = Some(kept);
-        kept + monotonic
+fn wall(now: Mono, kept: &mut f64) -> f64 {
+    let monotonic = now.0 as f64 * 1e-9;
+    let offset = unix_seconds() - monotonic;
+    if (*kept - offset).abs() >= STILL {
+        *kept = offset;
     }
+    *kept + monotonic
 }
 
 /// Runs until the inbox is closed.
@@ -57,7 +42,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
     // Half a beat after the samplers' normal tier begins, when its values have come.
     let mut beat = Cadence::new(interval, interval / 2);
     let mut last = Mono(0);
-    let mut wall = Wall::default();
+    let mut offset = 0.0;
     let mut urgent = true;
     loop {
         let soon = last + SHORTEST.min(interval);
@@ -76,7 +61,7 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
         ledger.lost(pending.lost);
         let now = Mono::now();
         if beat.take(now) || (urgent && now >= soon) {
-            (hooks.publish)(ledger.publish(now, wall.at(now)));
+            (hooks.publish)(ledger.publish(now, wall(now, &mut offset)));
             last = now;
             urgent = false;
             (hooks.beat)();

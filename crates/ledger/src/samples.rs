@@ -7,8 +7,7 @@ use std::time::Duration;
 use super::builder::Builder;
 use model::catalog::{self as m, Gpu, SampleBuffer};
 use model::clock::Mono;
-use model::sample::Drained;
-use model::sample::{AHEAD_MICROS, STEP_MICROS};
+use model::sample::{AHEAD_MICROS, Drained, STEP_MICROS};
 use model::snapshot::Histogram;
 
 /// Bounds of the histogram of power samples, watts: closer where GPUs idle and bursts begin.
@@ -88,7 +87,7 @@ impl Samples {
 }
 
 /// The samples of one buffer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SampleSeries {
     /// All of them.
     histogram: Histogram,
@@ -113,18 +112,7 @@ struct SampleSeries {
 
 impl SampleSeries {
     fn new(bounds: &'static [f64], most: f64) -> SampleSeries {
-        SampleSeries {
-            histogram: Histogram::new(bounds),
-            integral: 0.0,
-            gaps: 0,
-            gap_seconds: 0.0,
-            above_zero: None,
-            most,
-            newest: None,
-            period: None,
-            few: Vec::new(),
-            extremes: VecDeque::new(),
-        }
+        SampleSeries { histogram: Histogram::new(bounds), most, ..SampleSeries::default() }
     }
 
     /// How many there were.

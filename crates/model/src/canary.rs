@@ -175,24 +175,14 @@ pub enum CanaryEvent {
 }
 
 impl CanaryEvent {
-    /// The place whose run it is about.
-    pub fn place(&self) -> Option<&Place> {
-        match self {
-            CanaryEvent::Mode { .. }
-            | CanaryEvent::Peer(..)
-            | CanaryEvent::Killed
-            | CanaryEvent::Alive(_) => None,
-            CanaryEvent::Due(place, _) | CanaryEvent::Skipped(place, _) => Some(place),
-            CanaryEvent::Began(place) | CanaryEvent::Hung(place, _) => Some(place),
-            CanaryEvent::Ended(outcome) => Some(&outcome.place),
-        }
-    }
-
-    /// The GPU it is about.
+    /// The GPU that the event is about.
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
             CanaryEvent::Peer(gpu, _) => Some(gpu),
-            _ => self.place().map(|place| &place.gpu),
+            CanaryEvent::Due(place, _) | CanaryEvent::Skipped(place, _) => Some(&place.gpu),
+            CanaryEvent::Began(place) | CanaryEvent::Hung(place, _) => Some(&place.gpu),
+            CanaryEvent::Ended(outcome) => Some(&outcome.place.gpu),
+            CanaryEvent::Mode { .. } | CanaryEvent::Killed | CanaryEvent::Alive(_) => None,
         }
     }
 }

@@ -732,11 +732,6 @@ pub fn def(id: MetricId) -> Option<&'static MetricDef> {
     METRICS.get(usize::from(id.0))
 }
 
-/// All metric names, in catalogue order.
-pub fn names() -> Vec<&'static str> {
-    METRICS.iter().map(|m| m.name).collect()
-}
-
 /// A number that two processes share only if their catalogues are the same, entry for entry.
 pub fn fingerprint() -> u64 {
     let mut hash = DefaultHasher::new();

@@ -23,6 +23,5 @@ pub mod snapshot;
 pub mod sync;
 pub mod text;
 pub mod topology;
-pub mod verdict;
 pub mod window;
 pub mod xid;

@@ -11,9 +11,16 @@ use crate::driver_module::LoadId;
 pub struct Inventory {
     /// The boot it belongs to.
     pub boot_id: String,
-    /// The most GPUs ever seen in it at the same time.
+    #[serde(flatten)]
+    pub seen: SeenGpus,
+}
+
+/// The GPUs seen in one boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenGpus {
+    /// The most at the same time.
     pub devices: usize,
-    /// Every GPU seen in it, under its last index.
+    /// Each one as it was last seen.
     pub gpus: Vec<Identity>,
 }
 
@@ -33,7 +40,14 @@ pub struct Identity {
 pub struct FaultBooks {
     /// The boot it belongs to.
     pub boot_id: String,
-    /// The load of the kernel module it belongs to; `None` where no module was seen.
+    #[serde(flatten)]
+    pub faults: PersistedFaults,
+}
+
+/// The faults that outlast the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PersistedFaults {
+    /// The load of the kernel module they belong to; `None` where no module was seen.
     pub load: Option<LoadId>,
     /// The GPUs that have something against them.
     pub gpus: Vec<FaultyGpu>,

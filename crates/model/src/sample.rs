@@ -293,8 +293,6 @@ impl Rows {
 }
 
 impl FromIterator<(Subject, Vec<Row>)> for Rows {
-    /// Each subject with its rows, as [`Rows::groups`] gives them; [`Rows::conform`] says whether the catalogue
-    /// allows them.
     fn from_iter<I: IntoIterator<Item = (Subject, Vec<Row>)>>(groups: I) -> Rows {
         Rows { groups: groups.into_iter().collect() }
     }

@@ -1,6 +1,5 @@
 //! One consistent view of the node, made by the ledger and read by every encoder. Never changed once made.
 
-mod event;
 #[cfg(any(test, feature = "fixtures"))]
 mod fixtures;
 
@@ -10,10 +9,11 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use crate::canary::{Instance, Rate};
+pub use crate::catalog::EventKind;
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{
-    CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Cause, Gpu, MetricDef,
-    OwnedGpu, Subject, Tier,
+    CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Cause, FaultAction, Gpu,
+    MetricDef, OwnedGpu, Severity, Subject, Tier,
 };
 use crate::clock::Mono;
 use crate::health::NodeHealth;
@@ -21,7 +21,6 @@ use crate::owners::{GpuProcess, Owner};
 use crate::sample::Gap;
 use crate::topology::TopologyUpdate;
 use crate::window::Window;
-pub use event::{Event, EventKind};
 
 /// One consistent view of the node; the default is served before the first publication.
 #[derive(Debug, Default)]
@@ -133,7 +132,7 @@ pub enum Value {
 }
 
 /// A classic histogram.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram {
     /// Upper bounds of the buckets, rising, without +Inf.
     pub bounds: &'static [f64],
@@ -353,6 +352,100 @@ impl OwnerView {
     pub fn entity(&self) -> OwnedGpu {
         OwnedGpu::new(&self.gpu, self.gpu_instance, &self.owner.id)
     }
+}
+
+/// An event, or several of the same kind in a burst.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Event {
+    /// Rises with each entry, from 1. 0 until it is in the list.
+    pub id: u64,
+    /// Rises over all entries with each one that is new or changed.
+    pub revision: u64,
+    /// When it happened first, in seconds since 1970.
+    pub unix_seconds: f64,
+    /// When it happened last.
+    pub last_unix_seconds: f64,
+    /// How many more times it happened after the first.
+    pub repeats: u64,
+    /// Whether it is from before the exporter watched: it is in no counter.
+    pub old: bool,
+    /// What kind it is.
+    pub kind: EventKind,
+    /// The GPU, where it is about one that is known.
+    #[serde(skip)]
+    pub gpu: Option<Gpu>,
+    /// PCI address as its source has it, without function.
+    pub pci: Option<String>,
+    /// Number of the NVSwitch.
+    pub nvswitch: Option<String>,
+    /// Xid or SXid code, the driver's number of the event, or the CUDA error that the canary met.
+    pub code: Option<u64>,
+    /// The vendor's name of the code, the name of the driver's event, or the canary's verdict; empty if there is
+    /// none.
+    #[serde(serialize_with = "null_if_empty")]
+    pub mnemonic: &'static str,
+    /// Check of the canary.
+    pub check: Option<&'static str>,
+    /// What it means.
+    pub meaning: &'static str,
+    /// How loud it is.
+    pub severity: Severity,
+    /// What to do first.
+    pub action: FaultAction,
+    /// MIG GPU instance.
+    pub gpu_instance: Option<u32>,
+    /// MIG compute instance.
+    pub compute_instance: Option<u32>,
+    /// Process.
+    pub pid: Option<u32>,
+    /// Its name.
+    pub process: Option<String>,
+    /// Whose work ran there: that of the process, or of the only owner on the GPU or GPU instance.
+    pub owner: Option<Arc<str>>,
+    /// The line of the kernel log, the canary's text, or the window; empty if only the driver reported it.
+    pub text: String,
+    /// Whether it came as a driver event.
+    #[serde(skip)]
+    pub nvml: bool,
+    /// Whether it came from the kernel log.
+    #[serde(skip)]
+    pub kmsg: bool,
+}
+
+impl Event {
+    /// An event of this kind and time about which nothing more is known.
+    pub fn new(kind: EventKind, unix_seconds: f64, severity: Severity, action: FaultAction) -> Event {
+        Event {
+            id: 0,
+            revision: 0,
+            unix_seconds,
+            last_unix_seconds: unix_seconds,
+            repeats: 0,
+            old: false,
+            kind,
+            gpu: None,
+            pci: None,
+            nvswitch: None,
+            code: None,
+            mnemonic: "",
+            check: None,
+            meaning: "",
+            severity,
+            action,
+            gpu_instance: None,
+            compute_instance: None,
+            pid: None,
+            process: None,
+            owner: None,
+            text: String::new(),
+            nvml: false,
+            kmsg: false,
+        }
+    }
+}
+
+fn null_if_empty<S: Serializer>(text: &&str, serializer: S) -> Result<S::Ok, S::Error> {
+    Some(text).filter(|text| !text.is_empty()).serialize(serializer)
 }
 
 impl Snapshot {

@@ -1,9 +1,9 @@
 //! The canary as a line on each GPU's card.
 
-use super::figures;
+use super::html;
 use model::canary::loudness;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{CanaryEnd, CanaryMode, CanaryVerdict, Gpu, Severity};
+use model::catalog::{CanaryEnd, CanaryMode, CanaryVerdict, Gpu};
 use model::health::HealthLevel;
 use model::snapshot::{CheckView, PlaceView, Snapshot};
 use model::text::{duration, plain};
@@ -26,7 +26,7 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     let mut found = state(&places);
     let last = places.iter().filter_map(|place| place.last_run).reduce(f64::max);
     if let Some(last) = last {
-        found.text += &format!(", {} ago", duration(figures::seconds(now - last)));
+        found.text += &format!(", {} ago", duration(html::seconds(now - last)));
     }
     match mode {
         Some(CanaryMode::Off) => {
@@ -42,7 +42,7 @@ pub fn line(snapshot: &Snapshot, gpu: &Gpu) -> Option<CanaryLine> {
     let planned = places.iter().filter(|_| mode != Some(CanaryMode::Off));
     if let Some(due) = planned.filter_map(|place| place.due).reduce(f64::min) {
         found.text += &match due > now {
-            true => format!("; next in {}", duration(figures::seconds(due - now))),
+            true => format!("; next in {}", duration(html::seconds(due - now))),
             false => "; due now".to_owned(),
         };
     }
@@ -81,7 +81,7 @@ fn of_place(place: &PlaceView) -> CanaryLine {
     let loudest = place.checks.iter().filter(|check| loud(check).is_some()).min_by_key(loud);
     if let Some(check) = loudest {
         let text = format!("{} ({})", plain(check.verdict.known()), check.check.known());
-        return say(weight(check.verdict), text);
+        return say(loudness(check.verdict).map_or(HealthLevel::Ok, HealthLevel::from), text);
     }
     match place.end {
         None => say(HealthLevel::Note, "never ran".into()),
@@ -100,15 +100,6 @@ fn of_place(place: &PlaceView) -> CanaryLine {
 /// A sentence that goes on.
 fn stop(text: &str) -> &str {
     text.trim_end_matches('.')
-}
-
-fn weight(verdict: CanaryVerdict) -> HealthLevel {
-    match loudness(verdict) {
-        Some(Severity::Page) => HealthLevel::Faulty,
-        Some(Severity::Ticket) => HealthLevel::Degraded,
-        Some(Severity::Info) => HealthLevel::Note,
-        None => HealthLevel::Ok,
-    }
 }
 
 #[cfg(test)]

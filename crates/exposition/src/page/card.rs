@@ -1,15 +1,21 @@
 //! One GPU on the page.
 
 use super::html::{esc, put};
-use super::{canary, class, figures, mark, owners};
+use super::{canary, class, html, mark};
 use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{
-    self as m, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor, Subject,
+    self as m, Cause, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor,
+    Subject,
 };
 use model::health::GpuHealth;
+use model::owners::cause_text;
 use model::sample::Missing;
 use model::snapshot::{GpuState, GpuView, Snapshot};
 
+/// Most owners of one GPU that are named.
+const MOST_OWNERS: usize = 4;
+/// Longest name that is shown whole, in characters.
+const LONGEST: usize = 64;
 /// Widest part of a strip that the style sheet knows.
 const WIDEST: u32 = 7;
 
@@ -81,11 +87,8 @@ impl Card<'_> {
         let power = self.read(&m::gpu_power_watts, ());
         let limit = self.read(&m::gpu_power_limit_watts, (PowerLimit::Enforced,));
         put!(out, "<dl class=\"bars\">\n");
-        put_bar(out, "Busy", &busy, &Ok(1.0), |busy, _| format!("{} %", figures::percent(busy)));
-        put_bar(out, "Memory", &used, &total, |used, total| match total {
-            Some(total) => format!("{} / {} GiB", figures::gib(used), figures::gib(total)),
-            None => format!("{} GiB", figures::gib(used)),
-        });
+        put_bar(out, "Busy", &busy, &Ok(1.0), |busy, _| format!("{} %", html::percent(busy)));
+        put_bar(out, "Memory", &used, &total, gib_of);
         put_bar(out, "Power", &power, &limit, |power, limit| match limit {
             Some(limit) => format!("{power:.0} / {limit:.0} W"),
             None => format!("{power:.0} W"),
@@ -98,15 +101,15 @@ impl Card<'_> {
         let core = show(&self.read(&m::gpu_temperature_celsius, (Sensor::Gpu,)), celsius);
         let memory = show(&self.read(&m::gpu_temperature_celsius, (Sensor::Memory,)), celsius);
         let margin = show(&self.read(&m::gpu_temperature_margin_celsius, ()), celsius);
-        let clock = show(&self.read(&m::gpu_clock_hertz, (ClockDomain::Sm,)), figures::mhz);
-        let clock_max = show(&self.read(&m::gpu_clock_max_hertz, (ClockDomain::Sm,)), figures::mhz);
+        let clock = show(&self.read(&m::gpu_clock_hertz, (ClockDomain::Sm,)), html::mhz);
+        let clock_max = show(&self.read(&m::gpu_clock_max_hertz, (ClockDomain::Sm,)), html::mhz);
         let state = show(&self.read(&m::gpu_performance_state, ()), |state| format!("P{state:.0}"));
         let errors =
-            |error| show(&self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, error)), figures::count);
+            |error| show(&self.read(&m::gpu_ecc_total_errors, (EccCounter::Volatile, error)), html::count);
         let (uncorrected, corrected) = (errors(EccError::Uncorrected), errors(EccError::Corrected));
-        let generation = show(&self.read(&m::gpu_pcie_link_generation, ()), figures::count);
-        let lanes = show(&self.read(&m::gpu_pcie_link_width_lanes, ()), figures::count);
-        let processes = show(&self.processes(), figures::count);
+        let generation = show(&self.read(&m::gpu_pcie_link_generation, ()), html::count);
+        let lanes = show(&self.read(&m::gpu_pcie_link_width_lanes, ()), html::count);
+        let processes = show(&self.processes(), html::count);
         put!(
             out,
             "<dl class=\"facts\">\n\
@@ -118,7 +121,7 @@ impl Card<'_> {
              <div><dt>PCIe</dt><dd><small>gen</small> {generation} · {lanes} <small>lanes</small></dd></div>\n\
              <div><dt>Processes</dt><dd>{processes}</dd></div>\n"
         );
-        owners::put(out, self.snapshot, &self.view.gpu);
+        put_owners(out, self.snapshot, &self.view.gpu);
         if let Some(line) = canary::line(self.snapshot, &self.view.gpu) {
             let text = esc(&line.text).to_string();
             put!(out, "<div><dt>Canary</dt><dd>{} {text}</dd></div>\n", mark(line.level));
@@ -161,10 +164,7 @@ impl Card<'_> {
             let used = number(&m::gpu_mig_memory_used_bytes).ok_or_else(absent);
             let total = number(&m::gpu_mig_memory_total_bytes).ok_or_else(absent);
             let name = format!("{} #{}", instance.profile, instance.gpu_instance);
-            put_bar(out, &name, &used, &total, |used, total| match total {
-                Some(total) => format!("{} / {} GiB", figures::gib(used), figures::gib(total)),
-                None => format!("{} GiB", figures::gib(used)),
-            });
+            put_bar(out, &name, &used, &total, gib_of);
         }
         put!(out, "</dl>\n");
     }
@@ -202,6 +202,13 @@ fn slices(profile: &str) -> u32 {
 }
 
 /// Appends a name, a bar and the value in figures; `–` with the reason where there is no value.
+fn gib_of(used: f64, total: Option<f64>) -> String {
+    match total {
+        Some(total) => format!("{} / {} GiB", html::gib(used), html::gib(total)),
+        None => format!("{} GiB", html::gib(used)),
+    }
+}
+
 fn put_bar(
     out: &mut String,
     name: &str,
@@ -243,12 +250,71 @@ fn none(why: &str) -> String {
     format!("<abbr title=\"{0}\" aria-label=\"no value: {0}\">–</abbr>", esc(why))
 }
 
+/// Appends the owners with processes on a GPU now; nothing if there is none.
+fn put_owners(out: &mut String, snapshot: &Snapshot, gpu: &Gpu) {
+    let here: Vec<_> =
+        snapshot.owners.iter().filter(|view| view.gpu == *gpu && !view.processes.is_empty()).collect();
+    if here.is_empty() {
+        return;
+    }
+    put!(out, "<div><dt>Owner</dt><dd>");
+    for (at, view) in here.iter().take(MOST_OWNERS).enumerate() {
+        let separator = if at > 0 { "<br>" } else { "" };
+        put!(out, "{separator}<span title=\"{}\">{}</span>", esc(&view.owner.id), esc(&cut(&view.owner.id)));
+        if let Some(instance) = view.gpu_instance {
+            put!(out, " <small>on instance {instance}</small>");
+        }
+        if let Some(cause) = view.cause.filter(|cause| *cause != Cause::None) {
+            put!(out, " <small>· {}</small>", esc(cause_text(cause)));
+        }
+    }
+    if here.len() > MOST_OWNERS {
+        put!(out, "<br><small>and {} more</small>", here.len() - MOST_OWNERS);
+    }
+    put!(out, "</dd></div>\n");
+}
+
+fn cut(id: &str) -> String {
+    match id.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &id[..at]),
+        None => id.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use model::owners::Owner;
+    use model::snapshot::OwnerView;
 
     #[test]
     fn a_profile_has_its_slices() {
         assert_eq!(["3g.71gb", "1g.18gb+me", "7g.141gb", "odd", ""].map(slices), [3, 1, 7, 0, 0]);
+    }
+
+    #[test]
+    fn owners_with_processes_are_named_and_no_name_is_markup() {
+        let gpu = Gpu { gpu: 0, uuid: "a".into() };
+        let mut snapshot = Snapshot::default();
+        let view = |id: &str, processes, cause| OwnerView {
+            owner: Arc::new(Owner { id: id.into(), ..Owner::unknown() }),
+            gpu: gpu.clone(),
+            gpu_instance: None,
+            processes,
+            cause,
+        };
+        let mut text = String::new();
+        put_owners(&mut text, &snapshot, &gpu);
+        assert_eq!(text, "");
+        snapshot.owners = vec![
+            view("<b>", vec![1], Some(Cause::HostCpuBound)),
+            view("gone", vec![], None),
+            view(&"é".repeat(200), vec![2], Some(Cause::None)),
+        ];
+        put_owners(&mut text, &snapshot, &gpu);
+        assert!(!text.contains("<b>") && text.contains(cause_text(Cause::HostCpuBound)), "{text}");
+        assert!(!text.contains("gone") && text.contains(&format!(">{}…<", "é".repeat(LONGEST))), "{text}");
     }
 }

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::fixtures;
-use model::catalog::{self as m, CanaryMode, FaultAction, GpuInstance};
+use model::catalog::{self as m, CanaryMode, FaultAction, GpuInstance, Severity};
 use model::sample::Rows;
 use model::snapshot::{CanaryView, DriverState, Event, EventKind, GpuState, GpuView};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::OwnerState;
 use super::accounts::{Account, AccountKey};
 use super::remote::Readings;
-use super::sketch::{Need, PERCENTILE, smallest};
+use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{InstanceId, Listing, PresentOwner};
 use super::tracks::{Tracks, link_rate};
 use crate::accounting::Accounting;
@@ -249,10 +249,9 @@ fn evidence(
 /// The smallest MIG profile that would have been enough.
 fn hint(about: &About, key: &AccountKey, account: &Account) -> Option<Arc<str>> {
     let of_gpu = key.place.map_or(Some(1.0), |instance| about.share(instance))?;
-    let need = Need {
-        memory: account.memory.percentile(PERCENTILE)? * about.memory?,
-        multiprocessors: account.multiprocessors.percentile(PERCENTILE)? * of_gpu,
-    };
+    let memory = account.memory.percentile(PERCENTILE)? * about.memory?;
+    let multiprocessors = account.multiprocessors.percentile(PERCENTILE)? * of_gpu;
+    let need = (memory, multiprocessors);
     let found = smallest(about.profiles.iter().map(|name| &**name), about.slices?, need)?;
     Some(found.into())
 }

@@ -50,26 +50,16 @@ impl Sketch {
     }
 }
 
-/// What was needed of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Need {
-    /// Device memory, in bytes.
-    pub memory: f64,
-    /// Share of the GPU's multiprocessors.
-    pub multiprocessors: f64,
-}
-
-/// The smallest of these profiles that holds it, of a GPU with so many compute slices. Profiles with extras in
+/// The smallest of these profiles that holds so many bytes and such a share of the multiprocessors, of a GPU with so many compute slices. Profiles with extras in
 /// their names (`+me`) are for special needs.
 pub fn smallest<'a>(
     profiles: impl Iterator<Item = &'a str>,
     slices_of_gpu: f64,
-    need: Need,
+    (memory, multiprocessors): (f64, f64),
 ) -> Option<&'a str> {
     let known = profiles.filter_map(|name| parts(name).map(|(slices, memory)| (slices, memory, name)));
-    let fits = known.filter(|(slices, memory, _)| {
-        *memory >= need.memory && f64::from(*slices) / slices_of_gpu >= need.multiprocessors
-    });
+    let fits = known
+        .filter(|(slices, has, _)| *has >= memory && f64::from(*slices) / slices_of_gpu >= multiprocessors);
     fits.min_by(|a, b| (a.0, a.1).partial_cmp(&(b.0, b.1)).unwrap_or(std::cmp::Ordering::Equal)).map(|f| f.2)
 }
 
@@ -97,7 +87,7 @@ mod tests {
     #[test]
     fn the_smallest_profile_that_holds_both_is_named() {
         let names = ["7g.141gb", "1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb"];
-        let need = |gib: f64, multiprocessors| Need { memory: gib * 1073741824.0, multiprocessors };
+        let need = |gib: f64, multiprocessors| (gib * 1073741824.0, multiprocessors);
         let of = |need| smallest(names.into_iter(), 7.0, need);
         assert_eq!(of(need(10.0, 0.1)), Some("1g.18gb"));
         assert_eq!(of(need(20.0, 0.1)), Some("1g.35gb"), "one with more memory");

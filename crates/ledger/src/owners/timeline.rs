@@ -263,3 +263,6 @@ pub fn present(
     });
     Some(counted.collect())
 }
+
+#[cfg(test)]
+mod tests;

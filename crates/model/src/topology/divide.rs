@@ -48,17 +48,13 @@ pub fn among_gpus(topology: &Topology, near: &[CpuSet]) -> Vec<CpuShare> {
     let mut given = vec![CpuSet::default(); near.len()];
     while let Some(at) = next(topology, &groups, &free) {
         let group = groups.swap_remove(at);
-        let cores = cores(topology, &group.near.and(&free));
-        let take = group.fair(topology, &groups, &free, cores.len());
-        let runs = match take {
+        let mut cores = cores(topology, &group.near.and(&free));
+        match group.fair(topology, &groups, &free, cores.len()) {
             // All that is near it is given away: it shares what there is.
-            0 => split(
-                topology,
-                &self::cores(topology, &group.near.and(&topology.cpus)),
-                &vec![1; group.takers.len()],
-            ),
-            take => split(topology, &cores[..take], &vec![1; group.takers.len()]),
-        };
+            0 => cores = self::cores(topology, &group.near.and(&topology.cpus)),
+            take => cores.truncate(take),
+        }
+        let runs = split(topology, &cores, &vec![1; group.takers.len()]);
         for (taker, cpus) in group.takers.into_iter().zip(runs) {
             free = free.without(&cpus);
             given[taker] = cpus;

@@ -4,14 +4,18 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 
-use model::catalog::{self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, Severity, SwitchName, SxidCode, Tier, UnhealthyReason, XidCode};
-use model::clock::Mono;
-use model::fact::{DriverFact, Fact, KernelFact, KernelLine, FactKind};
 use crate::inbox::LedgerEvent;
-use crate::{PersistedFaults, Ledger, SeenGpus, LedgerSettings};
+use crate::{Ledger, LedgerSettings, PersistedFaults, SeenGpus};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{
+    self as m, CollectorName, DriverEvent, FaultAction, FaultSource, Gpu, Node, Severity, SwitchName,
+    SxidCode, Tier, UnhealthyReason, XidCode,
+};
+use model::clock::Mono;
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
+use model::persisted::Identity;
 use model::sample::{Batch, BatchKey, Rows};
 use model::snapshot::{EventKind, Snapshot};
-use model::persisted::Identity;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -55,7 +59,7 @@ impl Bench {
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: std::time::Duration::from_secs(3),
             seen,
-            faulty,
+            faults: faulty,
             expected_gpus: 0,
             keep_events: 100,
             owners: settings::Owners::default(),
@@ -107,7 +111,7 @@ impl Bench {
         let number = &mut self.numbers[source as usize];
         *number += 1;
         let unix_seconds = self.now as f64 / 1e9;
-        let fact = Fact { source, number: *number, taken: Mono(self.now), unix_seconds, what };
+        let fact = Fact { source, number: *number, taken: Mono(self.now), unix_seconds, kind: what };
         self.ledger.fact(1, fact);
     }
 
@@ -176,7 +180,7 @@ fn the_last_words_of_a_sampler_that_was_replaced_are_no_loss() {
         number,
         taken: Mono(SECOND),
         unix_seconds: 1.0,
-        what: FactKind::Driver(DriverFact {
+        kind: FactKind::Driver(DriverFact {
             gpu: gpu(0),
             bits: 8,
             data: 31,
@@ -288,7 +292,7 @@ fn a_line_of_a_gpu_that_no_source_lists_is_reported_as_such() {
             b.ledger.fold(batch(Some(gpu(index)), tier, b.now, |_| {}));
         }
     }
-    for source in CollectorName::ALL.into_iter().filter(|source| *source != CollectorName::Nvml) {
+    for source in CollectorName::ALL.iter().copied().filter(|source| *source != CollectorName::Nvml) {
         b.ledger.event(LedgerEvent::CollectorUnavailable(source, Some("x".into())));
     }
     b.ledger.event(LedgerEvent::Samplers(1));
@@ -397,7 +401,8 @@ fn a_fault_outlasts_a_restart_and_an_unwatched_reset_ends_it() {
     b.after(10.0).kmsg(1, 48);
     let faulty = b.ledger.newly_faulty().unwrap();
     let text = serde_json::to_string(&faulty.gpus).unwrap();
-    let mut b = Bench::after_one_that_knew(PersistedFaults { gpus: serde_json::from_str(&text).unwrap(), ..faulty });
+    let mut b =
+        Bench::after_one_that_knew(PersistedFaults { gpus: serde_json::from_str(&text).unwrap(), ..faulty });
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]), "it may yet prove contained");
     b.after(20.0).fast(1);
@@ -420,7 +425,7 @@ fn a_fault_outlasts_a_restart_and_an_unwatched_reset_ends_it() {
 fn a_gpu_that_was_lost_before_a_restart_and_answers_after_it_was_reset() {
     let mut b = Bench::new();
     b.kmsg(0, 79);
-    b.ledger.resets.lost(&gpu(0).uuid, Some(Tier::Normal), Mono(b.now));
+    b.ledger.faults.resets.lost(&gpu(0).uuid, Some(Tier::Normal), Mono(b.now));
     let mut b = Bench::after_one_that_knew(b.ledger.newly_faulty().unwrap());
     let normal = |b: &mut Bench| {
         let now = b.now;
