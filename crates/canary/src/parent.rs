@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
 use host::child::{ChildSet, Stderr};
 use host::frame::{self, FrameError};
+use host::inflight::InCall;
 use host::stop::Stop;
 use host::supervise::{Launch, Supervised};
 use model::canary::COMMAND;
@@ -22,7 +23,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{CanarySkip, CanaryStep};
 use model::clock::{Mono, unix_seconds};
 
-pub use detached::{ChildCheck, DetachedChild, DriverCall};
+pub use detached::{ChildCheck, DetachedChild};
 use environment::EmptyFolder;
 use transcript::Transcript;
 
@@ -142,7 +143,7 @@ impl ActiveRun {
     }
 
     /// The driver call it is in.
-    pub fn call(&self) -> Option<DriverCall> {
+    pub fn call(&self) -> Option<InCall> {
         detached::call(&self.child.views())
     }
 

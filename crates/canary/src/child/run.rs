@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::ReportWriter;
 use super::init;
 use super::pid;
-use super::protocol::ReportWriter;
 use crate::abi::{LaunchArgs, TensorShape};
 use crate::checks;
 use crate::code;
