@@ -70,7 +70,7 @@ fn run() -> io::Result<()> {
     // From now on its calls are seen.
     slot.expect(Mono::now());
     let poll = Poll { control: &control, watch: &watch, yields: request.yields };
-    RunSteps::new(&request, poll, &mut reports).run(slot);
+    RunSteps::run(&request, poll, &mut reports, slot);
     slot.leave();
     // The parent hears the end now, also if NVML holds the other thread for ever.
     drop(reports);

@@ -68,7 +68,7 @@ pub struct CanarySchedule {
 }
 
 /// The plan of one GPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct GpuPlan {
     due: Mono,
     /// Not tried before: the run was refused just now.
@@ -111,7 +111,8 @@ impl CanarySchedule {
         for (gpu, places) in devices {
             let first = now + self.settings.interval / 4 + self.spread(gpu);
             let budget = Budget::new(self.settings.duty, self.settings.interval, now);
-            let plan = self.plans.entry(gpu.clone()).or_insert_with(|| GpuPlan::new(first, budget));
+            let plan = self.plans.entry(gpu.clone());
+            let plan = plan.or_insert_with(|| GpuPlan { due: first, budget, ..GpuPlan::default() });
             plan.turns.retain(|place, _| places.contains(place));
             plan.working.retain(|place| places.contains(place));
             plan.job_left.take_if(|(place, _)| !places.contains(place));
@@ -244,22 +245,6 @@ impl CanarySchedule {
 }
 
 impl GpuPlan {
-    fn new(due: Mono, budget: Budget) -> GpuPlan {
-        GpuPlan {
-            due,
-            retry_at: Mono(0),
-            places: Vec::new(),
-            turns: BTreeMap::new(),
-            last_run: None,
-            inconclusive_runs: 0,
-            low_runs: 0,
-            refused: None,
-            working: BTreeSet::new(),
-            job_left: None,
-            budget,
-        }
-    }
-
     /// The places, the one that has waited longest first.
     fn by_turns(&self) -> Vec<Place> {
         let mut places = self.places.clone();
