@@ -32,13 +32,13 @@ fn job(root: &Path) -> Option<String> {
     let users = version_1.flat_map(|slurm| folders(&slurm, |name| name.starts_with("uid_")));
     let version_2 = [root.to_owned(), root.join("system.slice"), root.join("unified/system.slice")];
     let scopes = version_2.iter().flat_map(|slice| folders(slice, |name| name.ends_with("slurmstepd.scope")));
-    let jobs = users.chain(scopes).flat_map(|parent| folders(&parent, |name| name.starts_with("job_")));
+    let mut jobs = users.chain(scopes).flat_map(|parent| folders(&parent, |name| name.starts_with("job_")));
     // What a job has left behind is empty.
     let empty = |job: &PathBuf| {
         let events = fs::read_to_string(job.join("cgroup.events"));
         events.is_ok_and(|text| text.lines().any(|line| line == "populated 0"))
     };
-    let job = jobs.filter(|job| !empty(job)).next()?;
+    let job = jobs.find(|job| !empty(job))?;
     let name = job.file_name().unwrap_or_default().to_string_lossy();
     Some(model::text::clean(name.trim_start_matches("job_"), 32))
 }
