@@ -5,6 +5,9 @@
 //! that takes the driver some time, and no kernel is slower for it but `tensor`, which uses the oldest of its
 //! instructions.
 
+/// Compute capability: major and minor.
+type Capability = (u32, u32);
+
 /// A module that the CUDA driver can load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
@@ -12,6 +15,9 @@ pub struct Code {
     pub name: &'static str,
     /// The module. PTX ends with a zero byte, as the driver wants it.
     pub image: &'static [u8],
+    /// The compute capabilities it is for: at least, and at most.
+    least: Capability,
+    most: Capability,
 }
 
 impl Code {
@@ -21,31 +27,19 @@ impl Code {
     }
 }
 
-/// Compute capability: major and minor.
-type Capability = (u32, u32);
-
-/// Machine code, and the compute capabilities it is for: at least, and at most.
-struct Cubin {
-    code: Code,
-    least: Capability,
-    most: Capability,
-}
-
 macro_rules! cubin {
     ($name:literal, $least:expr, $most:expr) => {
-        Cubin {
-            code: Code {
-                name: $name,
-                image: include_bytes!(concat!("../../../kernels/bin/", $name, ".cubin")),
-            },
+        Code {
+            name: $name,
+            image: include_bytes!(concat!("../../../kernels/bin/", $name, ".cubin")),
             least: $least,
             most: $most,
         }
     };
 }
 
-/// The most fitting of two that fit is the later one.
-static CUBINS: [Cubin; 8] = [
+/// Machine code. The most fitting of two that fit is the later one.
+static CUBINS: [Code; 8] = [
     cubin!("sm_75", (7, 5), (7, u32::MAX)),
     cubin!("sm_80", (8, 0), (8, u32::MAX)),
     cubin!("sm_86", (8, 6), (8, u32::MAX)),
@@ -56,25 +50,21 @@ static CUBINS: [Cubin; 8] = [
     cubin!("sm_120", (12, 0), (12, u32::MAX)),
 ];
 
-/// Least compute capability that takes [`PTX`].
-const PTX_LEAST: Capability = (7, 5);
-
 /// Integrated GPUs (Jetson): machine code of the others does not run on them, whatever its number.
 const INTEGRATED: [Capability; 4] = [(5, 3), (6, 2), (7, 2), (8, 7)];
 
 static PTX: Code = Code {
     name: "compute_75",
     image: concat!(include_str!("../../../kernels/bin/compute_75.ptx"), "\0").as_bytes(),
+    least: (7, 5),
+    most: (u32::MAX, u32::MAX),
 };
 
 /// What a GPU of this compute capability takes; `None`: it is too old.
 pub fn choose(capability: Capability) -> Option<&'static Code> {
-    let fits = |made: &&Cubin| (made.least..=made.most).contains(&capability);
+    let fits = |code: &&Code| (code.least..=code.most).contains(&capability);
     let cubin = CUBINS.iter().rev().find(fits).filter(|_| !INTEGRATED.contains(&capability));
-    match cubin {
-        Some(made) => Some(&made.code),
-        None => (capability >= PTX_LEAST).then_some(&PTX),
-    }
+    cubin.or_else(|| Some(&PTX).filter(fits))
 }
 
 #[cfg(test)]
@@ -120,10 +110,10 @@ mod tests {
     #[test]
     fn modules_are_what_the_driver_loads() {
         for made in &CUBINS {
-            let image = made.code.image;
-            assert_eq!(&image[..4], b"\x7fELF", "{}", made.code.name);
+            let image = made.image;
+            assert_eq!(&image[..4], b"\x7fELF", "{}", made.name);
             // ELF: machine 190 is CUDA.
-            assert_eq!(u16::from_le_bytes([image[18], image[19]]), 190, "{}", made.code.name);
+            assert_eq!(u16::from_le_bytes([image[18], image[19]]), 190, "{}", made.name);
         }
         let (zero, text) = PTX.image.split_last().unwrap();
         assert_eq!(*zero, 0);
@@ -137,7 +127,7 @@ mod tests {
     #[test]
     fn modules_have_all_kernels() {
         let kernels = crate::checks::kernels();
-        for code in CUBINS.iter().map(|made| &made.code).chain([&PTX]) {
+        for code in CUBINS.iter().chain([&PTX]) {
             let text = String::from_utf8_lossy(code.image);
             for kernel in &kernels {
                 let section = format!(".text.{kernel}\0");
@@ -175,10 +165,10 @@ mod tests {
         // 7.0.
         const FFMA: u16 = 0x423;
         for made in &CUBINS {
-            let instructions = section(made.code.image, ".text.sm_rate").chunks_exact(16);
+            let instructions = section(made.image, ".text.sm_rate").chunks_exact(16);
             let opcodes = instructions.map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]) & 0xfff);
             let found = opcodes.filter(|opcode| *opcode == FFMA).count();
-            assert_eq!(found, (SM_RATE_CHAINS * SM_RATE_CHAIN_FMA) as usize, "{}", made.code.name);
+            assert_eq!(found, (SM_RATE_CHAINS * SM_RATE_CHAIN_FMA) as usize, "{}", made.name);
         }
         let fma = std::str::from_utf8(PTX.image).unwrap().split(".entry tensor(").next().unwrap();
         assert_eq!(fma.matches("fma.rn.f32").count(), (SM_RATE_CHAINS * SM_RATE_CHAIN_FMA) as usize);
@@ -186,7 +176,7 @@ mod tests {
 
     #[test]
     fn checksums_tell_modules_apart() {
-        let mut sums: Vec<u32> = CUBINS.iter().map(|made| made.code.checksum()).collect();
+        let mut sums: Vec<u32> = CUBINS.iter().map(|made| made.checksum()).collect();
         sums.push(PTX.checksum());
         sums.sort_unstable();
         sums.dedup();

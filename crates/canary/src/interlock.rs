@@ -19,10 +19,7 @@ const FOLDER_MODE: u32 = 0o755;
 const SUFFIX: &str = ".lock";
 
 /// A lock, held until this is dropped.
-#[derive(Debug)]
-pub struct HeldLock {
-    _lock: Flock<File>,
-}
+pub type HeldLock = Flock<File>;
 
 /// Takes a lock, and makes its file if there is none. Never waits; an error names the holder, or says why the lock
 /// cannot be had.
@@ -34,7 +31,7 @@ pub fn take(path: &Path) -> Result<HeldLock, String> {
         return Err(format!("{} is no plain file", path.display()));
     }
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => Ok(HeldLock { _lock: lock }),
+        Ok(lock) => Ok(lock),
         Err((_, Errno::EWOULDBLOCK)) => Err(match holder(&identity) {
             Some(holder) => format!("{} is locked by {holder}", path.display()),
             None => format!("{} is locked by another process", path.display()),

@@ -27,7 +27,6 @@ pub mod judge;
 pub mod parent;
 pub mod reference;
 pub mod report;
-mod request;
 mod roofline;
 pub mod runner;
 mod sample;

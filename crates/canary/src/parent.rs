@@ -6,7 +6,7 @@ mod environment;
 mod transcript;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
 use host::child::{ChildSet, Stderr};
 use host::frame::{self, FrameError};
+use host::inflight::InCall;
 use host::stop::Stop;
 use host::supervise::{Launch, Supervised};
 use model::canary::COMMAND;
@@ -22,7 +23,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{CanarySkip, CanaryStep};
 use model::clock::{Mono, unix_seconds};
 
-pub use detached::{ChildCheck, DetachedChild, DriverCall};
+pub use detached::{ChildCheck, DetachedChild};
 use environment::EmptyFolder;
 use transcript::Transcript;
 
@@ -43,19 +44,27 @@ const MAX_REQUEST: usize = 4096;
 /// ReportWriter kept while they are not taken; then the process waits.
 const KEPT: usize = 64;
 
-/// How a run is started.
-#[derive(Clone, Copy, Debug)]
-pub struct CanaryStart<'a> {
-    /// The program: [`host::child::this_program`], but for tests.
-    pub program: &'a Path,
-    pub request: &'a RunRequest,
+/// What all runs have in common.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    /// The NVML library; empty for the loader's own search.
+    pub nvml_library: PathBuf,
+    /// The CUDA driver library; empty for the loader's own search.
+    pub cuda_library: PathBuf,
+    /// The lock file of all canaries; beside it are those of the GPUs.
+    pub lock_file: PathBuf,
+    pub memory_mib: u32,
     /// Longest time without progress.
     pub hung_after: Duration,
     /// How long a process that was asked to end may take before it is killed, even inside the driver.
     pub kill_after: Duration,
+    /// How long a process that is done, or was asked to end, is waited for.
+    pub linger: Duration,
+    /// Whether a run ends when another process comes to the device.
+    pub yields: bool,
     pub stderr: Stderr,
-    /// The children whose cost is counted together with this one's.
-    pub children: Option<&'a Arc<ChildSet>>,
+    /// The children whose cost is counted together.
+    pub children: Arc<ChildSet>,
 }
 
 /// What the reader of the child's frames delivers.
@@ -87,30 +96,34 @@ pub struct ActiveRun {
 
 impl ActiveRun {
     /// Starts the process and sends its request. A run that cannot even begin is given at once.
-    pub fn start(start: CanaryStart<'_>) -> Result<ActiveRun, Box<CanaryRun>> {
-        ActiveRun::try_start(start).map_err(|error| {
+    pub fn start(
+        program: &Path,
+        request: &RunRequest,
+        settings: &RunSettings,
+    ) -> Result<ActiveRun, Box<CanaryRun>> {
+        ActiveRun::try_start(program, request, settings).map_err(|error| {
             let text = format!("the canary's process cannot be started: {error}");
             Box::new(CanaryRun::unable(unix_seconds(), CanarySkip::Environment, text))
         })
     }
 
-    fn try_start(start: CanaryStart<'_>) -> io::Result<ActiveRun> {
+    fn try_start(program: &Path, request: &RunRequest, settings: &RunSettings) -> io::Result<ActiveRun> {
         let began = unix_seconds();
-        if frame::encode(start.request).map_err(io::Error::other)?.len() > MAX_REQUEST {
+        if frame::encode(request).map_err(io::Error::other)?.len() > MAX_REQUEST {
             return Err(io::Error::other(format!("its request has more than {MAX_REQUEST} bytes")));
         }
         let folder = EmptyFolder::make()?;
         let launch = Launch {
-            program: start.program,
+            program,
             args: &[COMMAND],
-            environment: &environment::environment(start.request, folder.path()),
-            stderr: start.stderr,
-            children: start.children,
+            environment: &environment::environment(request, folder.path()),
+            stderr: settings.stderr,
+            children: Some(&settings.children),
             thread: "canary-reports",
         };
         let (sender, reports) = sync_channel(KEPT);
         let mut child = Supervised::start(launch, move |report| sender.send(report).is_ok())?;
-        child.send(start.request);
+        child.send(request);
         let now = Mono::now();
         Ok(ActiveRun {
             child,
@@ -119,8 +132,8 @@ impl ActiveRun {
             stream_over: false,
             transcript: Transcript::default(),
             began,
-            hung_after: start.hung_after,
-            kill_after: start.kill_after,
+            hung_after: settings.hung_after,
+            kill_after: settings.kill_after,
             moved: now,
             call: None,
             said_slow: false,
@@ -142,7 +155,7 @@ impl ActiveRun {
     }
 
     /// The driver call it is in.
-    pub fn call(&self) -> Option<DriverCall> {
+    pub fn call(&self) -> Option<InCall> {
         detached::call(&self.child.views())
     }
 

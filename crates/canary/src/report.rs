@@ -4,8 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::checks::{CheckFigures, Measurement};
-pub use crate::device::CudaDevice;
-pub use crate::request::RunRequest;
+pub use crate::device::{CudaDevice, RunRequest};
 pub use crate::session::tally::{Mismatch, Mismatches};
 pub use crate::stats::Sm;
 use model::catalog::{CanarySkip, CanaryStep};

@@ -3,43 +3,20 @@
 //! not end.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::interlock;
 use crate::judge::worth_another_try;
-use crate::parent::{ActiveRun, CanaryStart, DetachedChild};
+pub use crate::parent::RunSettings;
+use crate::parent::{ActiveRun, DetachedChild};
 use crate::report::{CanaryRun, ChildReport, RunEnd, RunRequest};
-use host::child::{self, ChildSet, Stderr};
+use host::child;
 use model::canary::Place;
 use model::catalog::CanaryCheck;
 use model::clock::Mono;
 
 /// Time between two looks at a run and at what may end it.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// What all runs have in common.
-#[derive(Clone, Debug)]
-pub struct RunSettings {
-    /// The NVML library; empty for the loader's own search.
-    pub nvml_library: PathBuf,
-    /// The CUDA driver library; empty for the loader's own search.
-    pub cuda_library: PathBuf,
-    /// The lock file of all canaries; beside it are those of the GPUs.
-    pub lock_file: PathBuf,
-    pub memory_mib: u32,
-    /// Longest time without progress.
-    pub hung_after: Duration,
-    /// How long a process that was asked to end may take before it is killed, even inside the driver.
-    pub kill_after: Duration,
-    /// How long a process that is done, or was asked to end, is waited for.
-    pub linger: Duration,
-    /// Whether a run ends when another process comes to the device.
-    pub yields: bool,
-    pub stderr: Stderr,
-    /// The children whose cost is counted together.
-    pub children: Arc<ChildSet>,
-}
 
 /// Where a run is made, and what it checks.
 #[derive(Clone, Debug)]
@@ -125,15 +102,7 @@ fn run_once(
     request: &RunRequest,
     observer: &mut dyn RunObserver,
 ) -> (CanaryRun, Option<DetachedChild>) {
-    let start = CanaryStart {
-        program: &child::this_program(),
-        request,
-        hung_after: settings.hung_after,
-        kill_after: settings.kill_after,
-        stderr: settings.stderr,
-        children: Some(&settings.children),
-    };
-    let mut active = match ActiveRun::start(start) {
+    let mut active = match ActiveRun::start(&child::this_program(), request, settings) {
         Ok(active) => active,
         Err(run) => return (*run, None),
     };

@@ -68,7 +68,7 @@ pub struct CanarySchedule {
 }
 
 /// The plan of one GPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct GpuPlan {
     due: Mono,
     /// Not tried before: the run was refused just now.
@@ -111,7 +111,8 @@ impl CanarySchedule {
         for (gpu, places) in devices {
             let first = now + self.settings.interval / 4 + self.spread(gpu);
             let budget = Budget::new(self.settings.duty, self.settings.interval, now);
-            let plan = self.plans.entry(gpu.clone()).or_insert_with(|| GpuPlan::new(first, budget));
+            let plan = self.plans.entry(gpu.clone());
+            let plan = plan.or_insert_with(|| GpuPlan { due: first, budget, ..GpuPlan::default() });
             plan.turns.retain(|place, _| places.contains(place));
             plan.working.retain(|place| places.contains(place));
             plan.job_left.take_if(|(place, _)| !places.contains(place));
@@ -212,28 +213,29 @@ impl CanarySchedule {
         let jitter = 1.0 - JITTER + 2.0 * JITTER * self.rng.unit();
         let Some(plan) = self.plans.get_mut(&outcome.place.gpu) else { return };
         plan.budget.spend(outcome.gpu_seconds, now);
-        let wait = match found(outcome) {
-            RunFinding::Well => {
-                (plan.inconclusive_runs, plan.low_runs) = (0, 0);
-                settings.interval
-            }
-            RunFinding::Low => {
+        let samples = || outcome.checks.iter().map(|judged| judged.sample);
+        let wait = match outcome.end {
+            CanaryEnd::Finished if samples().any(is_low) => {
                 plan.inconclusive_runs = 0;
                 plan.low_runs = plan.low_runs.saturating_add(1);
                 if plan.low_runs <= REPEATS { settings.soon() } else { settings.interval }
             }
             // The process that came keeps the gate shut while it is there.
-            RunFinding::Interrupted => settings.soon(),
-            RunFinding::Nothing => {
-                plan.inconclusive_runs = plan.inconclusive_runs.saturating_add(1);
-                settings.interval * pause(plan.inconclusive_runs)
+            CanaryEnd::Abandoned => settings.soon(),
+            CanaryEnd::Finished if samples().any(|sample| sample == CanaryVerdict::Contended) => {
+                settings.soon()
             }
-            // Once more soon, in a process of its own, and then ever less often.
-            RunFinding::Fault => {
+            CanaryEnd::Finished => {
+                (plan.inconclusive_runs, plan.low_runs) = (0, 0);
+                settings.interval
+            }
+            end => {
                 plan.inconclusive_runs = plan.inconclusive_runs.saturating_add(1);
-                match plan.inconclusive_runs {
-                    1 => settings.soon(),
-                    more => settings.interval * pause(more - 2),
+                match (plan.inconclusive_runs, end) {
+                    // After a fault once more soon, in a process of its own, and then ever less often.
+                    (1, CanaryEnd::DriverFault) => settings.soon(),
+                    (more, CanaryEnd::DriverFault) => settings.interval * pause(more - 2),
+                    (runs, _) => settings.interval * pause(runs),
                 }
             }
         };
@@ -243,22 +245,6 @@ impl CanarySchedule {
 }
 
 impl GpuPlan {
-    fn new(due: Mono, budget: Budget) -> GpuPlan {
-        GpuPlan {
-            due,
-            retry_at: Mono(0),
-            places: Vec::new(),
-            turns: BTreeMap::new(),
-            last_run: None,
-            inconclusive_runs: 0,
-            low_runs: 0,
-            refused: None,
-            working: BTreeSet::new(),
-            job_left: None,
-            budget,
-        }
-    }
-
     /// The places, the one that has waited longest first.
     fn by_turns(&self) -> Vec<Place> {
         let mut places = self.places.clone();
@@ -270,34 +256,6 @@ impl GpuPlan {
 /// Intervals to wait after so many pauses.
 fn pause(times: u32) -> u32 {
     1u32.checked_shl(times).unwrap_or(MOST_PAUSE).min(MOST_PAUSE)
-}
-
-/// What a run found, as far as it matters to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RunFinding {
-    Well,
-    Low,
-    Interrupted,
-    Nothing,
-    Fault,
-}
-
-fn found(outcome: &Outcome) -> RunFinding {
-    match outcome.end {
-        CanaryEnd::Abandoned => RunFinding::Interrupted,
-        CanaryEnd::DriverFault => RunFinding::Fault,
-        CanaryEnd::CouldNotRun | CanaryEnd::Broken | CanaryEnd::Hung => RunFinding::Nothing,
-        CanaryEnd::Finished => {
-            let samples = || outcome.checks.iter().map(|judged| judged.sample);
-            if samples().any(is_low) {
-                RunFinding::Low
-            } else if samples().any(|sample| sample == CanaryVerdict::Contended) {
-                RunFinding::Interrupted
-            } else {
-                RunFinding::Well
-            }
-        }
-    }
 }
 
 /// Whether a sample is worth a second look soon.

@@ -14,8 +14,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::abi::{BadWords, CheckArgs, FillArgs, Pattern, Plain, SmStamp, TensorShape, WALK_THREADS};
-use crate::device::CudaDevice;
-use crate::request::RunRequest;
+use crate::device::{CudaDevice, RunRequest};
 use crate::stats;
 use cuda::{
     CudaContext, CudaDriver, CudaEvent, CudaFunction, CudaResult, CudaStream, DeviceId, DeviceMemory,

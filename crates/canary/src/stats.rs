@@ -157,11 +157,7 @@ pub fn scaled(most: u32, made: u32, took: f64, seconds: f64) -> u32 {
 
 /// Passes over `bytes` in one launch, so that it lasts about `seconds` at `bytes_per_second` (0: not known).
 pub fn passes(bytes: u64, bytes_per_second: f64, seconds: f64, most: u32) -> u32 {
-    let passes = seconds * bytes_per_second / bytes.max(1) as f64;
-    match passes.is_finite() {
-        true => (passes as u32).clamp(1, most.max(1)),
-        false => 1,
-    }
+    turns(seconds, bytes_per_second, 1.0, bytes.max(1) as f64, most)
 }
 
 /// Dynamic shared memory that a block needs beside its static part so that no second one fits on the

@@ -16,32 +16,23 @@ pub struct Quantity {
     pub shown: fn(f64) -> String,
     /// Less is better, and siblings say nothing.
     pub is_time: bool,
-    tolerance: Tolerance,
+    /// How much worse it may be before its sample counts as low, as a share of the median, and by how much at least.
+    share: f64,
+    at_least: f64,
     /// The share instead, on GPUs that move their clocks with temperature and voltage and report no reason.
     where_clocks_move: f64,
     /// Least share of the siblings' median.
     pub of_siblings: f64,
 }
 
-/// How much worse a quantity may be before its sample counts as low.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
-    /// As a share of the median.
-    pub share: f64,
-    /// And by so much at least, in the quantity's unit.
-    pub at_least: f64,
-}
-
 impl Quantity {
     pub(crate) const fn rate(name: &'static str, shown: fn(f64) -> String, share: f64) -> Quantity {
-        let tolerance = Tolerance { share, at_least: 0.0 };
         let (where_clocks_move, of_siblings) = (share, OF_SIBLINGS);
-        Quantity { name, shown, is_time: false, tolerance, where_clocks_move, of_siblings }
+        Quantity { name, shown, is_time: false, share, at_least: 0.0, where_clocks_move, of_siblings }
     }
 
     pub(crate) const fn time(name: &'static str, share: f64, at_least: f64) -> Quantity {
-        let rate = Quantity::rate(name, crate::format::seconds, share);
-        Quantity { is_time: true, tolerance: Tolerance { share, at_least }, ..rate }
+        Quantity { is_time: true, at_least, ..Quantity::rate(name, crate::format::seconds, share) }
     }
 
     pub(crate) const fn where_clocks_move(self, share: f64) -> Quantity {
@@ -52,10 +43,9 @@ impl Quantity {
         Quantity { of_siblings, ..self }
     }
 
-    /// How much worse it may be. `steady`: the GPU holds its highest clock unless NVML reports a reason.
-    pub fn tolerance(&self, steady: bool) -> Tolerance {
-        let share = if steady { self.tolerance.share } else { self.where_clocks_move };
-        Tolerance { share, ..self.tolerance }
+    /// How much worse it may be, as a share. `steady`: the GPU holds its highest clock unless NVML reports a reason.
+    pub fn tolerance(&self, steady: bool) -> f64 {
+        if steady { self.share } else { self.where_clocks_move }
     }
 }
 
@@ -87,9 +77,9 @@ impl Reference {
 
     /// Whether the sample is worse than what chance and tolerance allow.
     pub fn is_worse(&self, sample: f64, steady: bool) -> bool {
-        let Tolerance { share, at_least } = self.quantity.tolerance(steady);
         let Spread { median, sigma } = self.spread;
-        let allowed = (share * median).max(SIGMAS * sigma).max(at_least);
+        let allowed =
+            (self.quantity.tolerance(steady) * median).max(SIGMAS * sigma).max(self.quantity.at_least);
         match self.quantity.is_time {
             true => sample > median + allowed,
             false => sample < median - allowed,

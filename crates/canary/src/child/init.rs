@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::session::cuda::CudaDriver;
-use crate::session::errors::{CudaError, Ended, Meaning, Try, sort};
+use crate::session::errors::{CudaError, Ended, Try, skip};
 use crate::session::poll::Poll;
 use model::catalog::CanarySkip;
 
@@ -37,7 +37,7 @@ fn pause(cuda: &CudaDriver, poll: &Poll<'_>) -> Try<()> {
 
 /// Whether an error of the initialisation may be gone at the next try.
 fn may_pass(code: u32) -> bool {
-    sort(code) == Meaning::Fault || matches!(sort(code), Meaning::Skip(CanarySkip::NoDevice))
+    matches!(skip(code), None | Some(CanarySkip::NoDevice))
 }
 
 /// An error of the first steps: a fault, unless the device is merely kept from this process, as in a container

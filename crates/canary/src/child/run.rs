@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::ReportWriter;
 use super::init;
 use super::pid;
-use super::protocol::ReportWriter;
 use crate::abi::{LaunchArgs, TensorShape};
 use crate::checks;
 use crate::code;
@@ -36,21 +36,18 @@ pub struct RunSteps<'a> {
 }
 
 impl<'a> RunSteps<'a> {
-    /// One that has not begun.
-    pub fn new(request: &'a RunRequest, poll: Poll<'a>, reports: &'a mut ReportWriter) -> RunSteps<'a> {
-        RunSteps { request, poll, reports, step: CanaryStep::Load, last: None, gpu_seconds: 0.0 }
-    }
-
     /// Makes the run. Its end is reported; the last report is `Done`.
-    pub fn run(mut self, slot: SlotWriter) {
-        match self.step(CanaryStep::Load, |run| run.load(slot)) {
-            Err(ended) => self.report_end(ended),
+    pub fn run(request: &'a RunRequest, poll: Poll<'a>, reports: &'a mut ReportWriter, slot: SlotWriter) {
+        let step = CanaryStep::Load;
+        let mut run = RunSteps { request, poll, reports, step, last: None, gpu_seconds: 0.0 };
+        match run.step(step, |run| run.load(slot)) {
+            Err(ended) => run.report_end(ended),
             Ok((cuda, facts)) => {
-                let ended = self.with(&cuda, &facts).err();
-                self.give_back(&cuda, ended);
+                let ended = run.with(&cuda, &facts).err();
+                run.give_back(&cuda, ended);
             }
         }
-        self.reports.send(&ChildReport::Done { gpu_seconds: self.gpu_seconds });
+        run.reports.send(&ChildReport::Done { gpu_seconds: run.gpu_seconds });
     }
 
     /// Reports the end, and gives back what is held. After a fault no driver call is made:

@@ -3,8 +3,7 @@
 //! Which GPUs are a job's is decided by a program in the kernel that cannot be read, and the environment of another
 //! user's process is closed to the daemon: while Slurm has a job on the node, every GPU may be the job's.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::claims::Claimed;
@@ -33,17 +32,15 @@ fn job(root: &Path) -> Option<String> {
     let users = version_1.flat_map(|slurm| folders(&slurm, |name| name.starts_with("uid_")));
     let version_2 = [root.to_owned(), root.join("system.slice"), root.join("unified/system.slice")];
     let scopes = version_2.iter().flat_map(|slice| folders(slice, |name| name.ends_with("slurmstepd.scope")));
-    let jobs = users.chain(scopes).flat_map(|parent| folders(&parent, |name| name.starts_with("job_")));
+    let mut jobs = users.chain(scopes).flat_map(|parent| folders(&parent, |name| name.starts_with("job_")));
     // What a job has left behind is empty.
     let empty = |job: &PathBuf| {
-        read(&job.join("cgroup.events")).is_some_and(|text| text.lines().any(|l| l == "populated 0"))
+        let events = fs::read_to_string(job.join("cgroup.events"));
+        events.is_ok_and(|text| text.lines().any(|line| line == "populated 0"))
     };
-    jobs.filter(|job| !empty(job)).map(|job| id(&job)).next()
-}
-
-fn id(job: &Path) -> String {
+    let job = jobs.find(|job| !empty(job))?;
     let name = job.file_name().unwrap_or_default().to_string_lossy();
-    model::text::clean(name.trim_start_matches("job_"), 32)
+    Some(model::text::clean(name.trim_start_matches("job_"), 32))
 }
 
 /// Folders in a folder, by name.
@@ -55,13 +52,6 @@ fn folders(path: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .map(|entry| entry.path())
         .collect()
-}
-
-/// A file's beginning; the files of control groups are short.
-fn read(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(64 * 1024).read_to_string(&mut text).ok()?;
-    Some(text)
 }
 
 #[cfg(test)]

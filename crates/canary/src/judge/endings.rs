@@ -19,11 +19,6 @@ pub fn is_left_alone(reason: CanarySkip) -> bool {
     }
 }
 
-/// The verdict on a run that was not made for this reason.
-fn of_skip(reason: CanarySkip) -> CanaryVerdict {
-    if is_left_alone(reason) { CanaryVerdict::Skipped } else { CanaryVerdict::CouldNotRun }
-}
-
 /// The outcome of a run before its checks are judged; and the check that ended it, with its verdict.
 pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, CanaryVerdict)>) {
     let mut outcome = Outcome {
@@ -58,7 +53,9 @@ pub fn ending(place: &Place, run: &CanaryRun) -> (Outcome, Option<(CanaryCheck, 
         }
         RunEnd::Unable { reason, text } => {
             (outcome.end, outcome.skip, outcome.text) = (CanaryEnd::CouldNotRun, Some(*reason), text.clone());
-            Some((CanaryCheck::Init, of_skip(*reason)))
+            let skipped = is_left_alone(*reason);
+            let verdict = if skipped { CanaryVerdict::Skipped } else { CanaryVerdict::CouldNotRun };
+            Some((CanaryCheck::Init, verdict))
         }
         RunEnd::Hung { step, call, seconds: waited } => {
             (outcome.end, outcome.step) = (CanaryEnd::Hung, Some(*step));

@@ -1,5 +1,7 @@
 //! PastWrong results: what was computed, copied or kept is not what it should be.
 
+use std::collections::BTreeSet;
+
 use super::{RunContext, Sample};
 use crate::format::{counted, listed};
 use crate::report::{Measurement, Mismatch};
@@ -25,7 +27,8 @@ pub fn judge(view: &RunContext<'_>, measured: &Measurement, sample: Sample) -> S
     if wrong.zeroed > 0 {
         text.push_str(&format!(" ({} with all bits 0)", wrong.zeroed.min(wrong.wrong)));
     }
-    let sms = smids(&wrong.first);
+    let sms: BTreeSet<u32> = wrong.first.iter().filter_map(|mismatch| mismatch.smid).collect();
+    let sms = Vec::from_iter(sms);
     if !sms.is_empty() {
         text.push_str(&format!(", on SM {}", listed(&sms)));
     }
@@ -58,13 +61,6 @@ fn earlier(view: &RunContext<'_>, this: CanaryCheck) -> Option<&'static str> {
     // This check first: it says most.
     let wrong = wrong.max_by_key(|wrong| wrong.check == this)?;
     Some(wrong.check.known())
-}
-
-fn smids(mismatches: &[Mismatch]) -> Vec<u32> {
-    let mut smids: Vec<u32> = mismatches.iter().filter_map(|mismatch| mismatch.smid).collect();
-    smids.sort_unstable();
-    smids.dedup();
-    smids
 }
 
 fn describe(mismatch: &Mismatch) -> String {

@@ -29,7 +29,7 @@ fn log10_three_of_four(log10_p: f64) -> f64 {
 
 #[test]
 fn chance_alarms_at_these_thresholds() {
-    let deviations = |quantity: Quantity, spread: f64| quantity.tolerance(true).share / spread;
+    let deviations = |quantity: Quantity, spread: f64| quantity.tolerance(true) / spread;
     // One multiprocessor 0.5 % below the median of its run; their range is taken for four deviations.
     let one = log10_tail(0.005 / (0.0002 / 4.0));
     assert!((one + 2_173.9).abs() < 1.0, "{one}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use host::inflight::{EVENTS_SLOT, NODE_SLOT, SlotView};
+use host::inflight::{EVENTS_SLOT, InCall, NODE_SLOT, SlotView};
 use host::supervise::{Patience, Supervised};
 use model::catalog::CanaryStep;
 use model::clock::Mono;
@@ -15,18 +15,9 @@ const END_DEADLINE: Duration = Duration::from_secs(30);
 const HURRIED_END_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The driver call that a process is in, by its in-flight table: CUDA's first, else NVML's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriverCall {
-    /// The driver function.
-    pub name: String,
-    /// When it was entered.
-    pub since: Mono,
-}
-
-pub(super) fn call(views: &[SlotView]) -> Option<DriverCall> {
-    let of = |slot| views.iter().find(|view| view.slot == slot).and_then(|view| view.call.as_ref());
-    let call = of(NODE_SLOT).or_else(|| of(EVENTS_SLOT))?;
-    Some(DriverCall { name: call.name.clone(), since: call.since })
+pub(super) fn call(views: &[SlotView]) -> Option<InCall> {
+    let of = |slot| views.iter().find(|view| view.slot == slot)?.call.clone();
+    of(NODE_SLOT).or_else(|| of(EVENTS_SLOT))
 }
 
 /// The number of the newest CUDA call, which rises with each.
@@ -80,7 +71,7 @@ impl DetachedChild {
     }
 
     /// The driver call the process is in.
-    pub fn call(&self) -> Option<DriverCall> {
+    pub fn call(&self) -> Option<InCall> {
         call(&self.child.views())
     }
 

@@ -42,8 +42,10 @@ impl Drop for EmptyFolder {
 
 /// The environment of a run: the device is chosen before CUDA looks, so that no other is initialised.
 pub fn environment(request: &RunRequest, no_mps: &Path) -> Environment {
+    // The device, and behind it the peer of a copy between two.
+    let visible: Vec<&str> = [&request.device].into_iter().chain(&request.peer).map(String::as_str).collect();
     let mut with: Vec<(OsString, OsString)> = vec![
-        ("CUDA_VISIBLE_DEVICES".into(), visible(request).into()),
+        ("CUDA_VISIBLE_DEVICES".into(), visible.join(",").into()),
         ("CUDA_MPS_PIPE_DIRECTORY".into(), no_mps.into()),
         ("CUDA_MPS_LOG_DIRECTORY".into(), no_mps.into()),
         ("CUDA_CACHE_DISABLE".into(), "1".into()),
@@ -69,14 +71,6 @@ fn search_path(folder: &Path, before: Option<&OsStr>) -> OsString {
         path.push(before);
     }
     path
-}
-
-/// What CUDA is to see: the device, and behind it the peer of a copy between two.
-fn visible(request: &RunRequest) -> String {
-    match &request.peer {
-        Some(peer) => format!("{},{peer}", request.device),
-        None => request.device.clone(),
-    }
 }
 
 #[cfg(test)]

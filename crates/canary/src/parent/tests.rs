@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use super::*;
@@ -47,17 +46,10 @@ impl Script {
     ) -> (CanaryRun, Option<DetachedChild>) {
         let request = request();
         // A script just written can be busy for a moment when another test forks meanwhile.
-        let start = CanaryStart {
-            program: &self.path(),
-            request: &request,
-            hung_after,
-            kill_after: Duration::from_secs(60),
-            stderr: Stderr::Inherit,
-            children: None,
-        };
+        let settings = settings(hung_after, Duration::from_secs(60), Stderr::Inherit);
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let (run, detached) = run(start, stop, on);
+            let (run, detached) = run(&self.path(), &request, &settings, stop, on);
             let busy = matches!(&run.end, RunEnd::Unable { text, .. } if text.contains("busy"));
             if !busy || Instant::now() > deadline {
                 return (run, detached);
@@ -66,12 +58,29 @@ impl Script {
     }
 }
 
+fn settings(hung_after: Duration, kill_after: Duration, stderr: Stderr) -> RunSettings {
+    RunSettings {
+        nvml_library: PathBuf::new(),
+        cuda_library: PathBuf::new(),
+        lock_file: PathBuf::new(),
+        memory_mib: 1,
+        hung_after,
+        kill_after,
+        linger: Duration::ZERO,
+        yields: true,
+        stderr,
+        children: Arc::default(),
+    }
+}
+
 fn run(
-    start: CanaryStart<'_>,
+    program: &Path,
+    request: &RunRequest,
+    settings: &RunSettings,
     stop: &Stop,
     on: &mut dyn FnMut(&ChildReport),
 ) -> (CanaryRun, Option<DetachedChild>) {
-    let mut active = match ActiveRun::start(start) {
+    let mut active = match ActiveRun::start(program, request, settings) {
         Ok(active) => active,
         Err(run) => return (*run, None),
     };
@@ -166,15 +175,9 @@ fn a_broken_protocol_is_no_finding_about_the_gpu() {
         assert!(broken(&run).contains(expected), "{text}: {run:?}");
         gone(detached);
     }
-    let missing = CanaryStart {
-        program: Path::new("/nowhere/program"),
-        request: &request(),
-        hung_after: PATIENCE,
-        kill_after: PATIENCE,
-        stderr: Stderr::Null,
-        children: None,
-    };
-    let (run, _) = run(missing, &Stop::default(), &mut |_| {});
+    let missing = Path::new("/nowhere/program");
+    let settings = settings(PATIENCE, PATIENCE, Stderr::Null);
+    let (run, _) = run(missing, &request(), &settings, &Stop::default(), &mut |_| {});
     assert!(matches!(run.end, RunEnd::Unable { reason: CanarySkip::Environment, .. }), "{run:?}");
 }
 

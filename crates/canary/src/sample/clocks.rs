@@ -1,7 +1,7 @@
 //! Whether the clock of the multiprocessors is what it should be, and if not, what holds it down.
 
+use super::RunContext;
 use super::reasons::Reasons;
-use super::{Comparison, RunContext};
 use crate::baseline::Quantity;
 use crate::format::{megahertz, percent};
 use model::catalog::CanaryVerdict;
@@ -43,8 +43,15 @@ pub fn judge(
 ) -> Clock {
     // Without NVML's word on reasons, a low clock could have any.
     let Some(reasons) = Reasons::seen(view.device, around) else { return Clock::Fine };
-    let standing = view.compared(quantity, hertz);
-    let Some(low) = low(view, reasons, &standing, hertz, absolute) else { return Clock::Fine };
+    let highest = view.device.max_sm_clock_hertz;
+    let share = hertz / highest;
+    let floor = if view.steady() { STEADY_FLOOR } else { MOVING_FLOOR };
+    // A power cap is how many boards work at their best: only a baseline can show that it is too low.
+    let sure = absolute && (reasons.none() || reasons.distress());
+    let below = sure && share.is_finite() && share < floor;
+    let low = view.compared(quantity, hertz).low;
+    let low = low.or(below.then(|| format!("{} of the highest, {}", percent(share), megahertz(highest))));
+    let Some(low) = low else { return Clock::Fine };
     if reasons.only_idle() {
         return Clock::Unramped;
     }
@@ -62,24 +69,4 @@ pub fn judge(
     }
     let text = format!("the clock is low ({low}) by {}; {}", reasons.words(), reasons.first_thing());
     Clock::Low(CanaryVerdict::Throttled, text)
-}
-
-/// What is low about it.
-fn low(
-    view: &RunContext<'_>,
-    reasons: Reasons,
-    standing: &Comparison,
-    hertz: f64,
-    absolute: bool,
-) -> Option<String> {
-    if let Some(low) = &standing.low {
-        return Some(low.clone());
-    }
-    let highest = view.device.max_sm_clock_hertz;
-    let share = hertz / highest;
-    let floor = if view.steady() { STEADY_FLOOR } else { MOVING_FLOOR };
-    // A power cap is how many boards work at their best: only a baseline can show that it is too low.
-    let sure = reasons.none() || reasons.distress();
-    (absolute && sure && share.is_finite() && share < floor)
-        .then(|| format!("{} of the highest, {}", percent(share), megahertz(highest)))
 }

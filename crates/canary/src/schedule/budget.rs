@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::clock::Mono;
 
 /// The budget, in GPU-seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
     /// GPU-seconds a second.
     rate: f64,

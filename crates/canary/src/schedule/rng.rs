@@ -1,5 +1,7 @@
 //! Random numbers that follow from a seed (splitmix64, Vigna 2015).
 
+use crate::reference::splitmix64;
+
 /// A generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -12,11 +14,9 @@ impl Rng {
 
     /// Any number.
     pub fn number(&mut self) -> u64 {
+        let number = splitmix64(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        number
     }
 
     /// A number from 0 up to 1, without it.

@@ -21,7 +21,7 @@ use cudarc::driver::sys::CUfunction_attribute_enum as FunctionAttribute;
 
 pub use memory::{DeviceMemory, DeviceSlice, Pinned, PinnedPart};
 
-use super::errors::{CudaError, Meaning, sort};
+use super::errors::{CudaError, skip};
 use crate::abi::Plain;
 use functions::Functions;
 use host::inflight::SlotWriter;
@@ -76,6 +76,18 @@ pub struct Grid {
     pub shared: u32,
 }
 
+/// The value that a call writes.
+fn written<T: Default>(call: impl FnOnce(&mut T) -> CudaResult<()>) -> CudaResult<T> {
+    let mut value = T::default();
+    call(&mut value)?;
+    Ok(value)
+}
+
+/// 0 for what is negative.
+fn unsigned(value: c_int) -> u32 {
+    u32::try_from(value).unwrap_or(0)
+}
+
 impl CudaDriver {
     /// The driver's functions; the name of one that it lacks otherwise. The library must be present.
     pub fn load(slot: SlotWriter) -> Result<CudaDriver, &'static str> {
@@ -105,7 +117,7 @@ impl CudaDriver {
         }
         let error = CudaError { code, call };
         // A driver that does not initialise may be asked again; after any later fault all is over.
-        if sort(code) == Meaning::Fault && call != "cuInit" {
+        if skip(code).is_none() && call != "cuInit" {
             self.dead.set(Some(error));
         }
         Err(error)
@@ -119,18 +131,14 @@ impl CudaDriver {
 
     /// CUDA version of the driver, as 13000.
     pub fn driver_version(&self) -> CudaResult<u32> {
-        let mut version = 0;
         // SAFETY: writes one int.
-        unsafe { self.cuDriverGetVersion(&mut version) }?;
-        Ok(u32::try_from(version).unwrap_or(0))
+        written(|version| unsafe { self.cuDriverGetVersion(version) }).map(unsigned)
     }
 
     /// A device by its ordinal.
     pub fn device(&self, ordinal: i32) -> CudaResult<DeviceId> {
-        let mut device = 0;
         // SAFETY: writes one int.
-        unsafe { self.cuDeviceGet(&mut device, ordinal) }?;
-        Ok(DeviceId(device))
+        written(|device| unsafe { self.cuDeviceGet(device, ordinal) }).map(DeviceId)
     }
 
     /// Its name.
@@ -143,34 +151,27 @@ impl CudaDriver {
 
     /// Its UUID; of a MIG device its own.
     pub fn device_uuid(&self, device: DeviceId) -> CudaResult<[u8; 16]> {
-        let mut uuid = [0; 16];
         // SAFETY: writes 16 bytes.
-        unsafe { self.cuDeviceGetUuid_v2(&mut uuid, device.0) }?;
-        Ok(uuid)
+        written(|uuid| unsafe { self.cuDeviceGetUuid_v2(uuid, device.0) })
     }
 
     /// Its memory in bytes.
     pub fn device_memory(&self, device: DeviceId) -> CudaResult<u64> {
-        let mut bytes = 0;
         // SAFETY: writes one size.
-        unsafe { self.cuDeviceTotalMem_v2(&mut bytes, device.0) }?;
-        Ok(bytes as u64)
+        written(|bytes| unsafe { self.cuDeviceTotalMem_v2(bytes, device.0) }).map(|bytes| bytes as u64)
     }
 
     /// One of its attributes; 0 for what is negative.
     pub fn attribute(&self, device: DeviceId, attribute: Attribute) -> CudaResult<u32> {
-        let mut value = 0;
         // SAFETY: writes one int.
-        unsafe { self.cuDeviceGetAttribute(&mut value, attribute as c_uint, device.0) }?;
-        Ok(u32::try_from(value).unwrap_or(0))
+        written(|value| unsafe { self.cuDeviceGetAttribute(value, attribute as c_uint, device.0) })
+            .map(unsigned)
     }
 
     /// Whether a device can reach the memory of another.
     pub fn can_access(&self, device: DeviceId, peer: DeviceId) -> CudaResult<bool> {
-        let mut can = 0;
         // SAFETY: writes one int.
-        unsafe { self.cuDeviceCanAccessPeer(&mut can, device.0, peer.0) }?;
-        Ok(can != 0)
+        written(|can| unsafe { self.cuDeviceCanAccessPeer(can, device.0, peer.0) }).map(|can| can != 0)
     }
 
     /// Makes the device's primary context, in which waiting for work sleeps, and makes it this thread's.
@@ -178,9 +179,8 @@ impl CudaDriver {
         const BLOCKING_SYNC: c_uint = 4;
         // SAFETY: no pointers.
         unsafe { self.cuDevicePrimaryCtxSetFlags_v2(device.0, BLOCKING_SYNC) }?;
-        let mut context = ptr::null_mut();
         // SAFETY: writes one pointer.
-        unsafe { self.cuDevicePrimaryCtxRetain(&mut context, device.0) }?;
+        let context = written(|context| unsafe { self.cuDevicePrimaryCtxRetain(context, device.0) })?;
         self.held.borrow_mut().push(device);
         self.make_current(CudaContext(context))?;
         Ok(CudaContext(context))
@@ -216,20 +216,17 @@ impl CudaDriver {
     pub fn load_module(&self, image: &[u8]) -> CudaResult<CudaModule> {
         // PTX is text and ends at a zero; to machine code one more byte is nothing.
         let image = [image, &[0]].concat();
-        let mut module = ptr::null_mut();
         // SAFETY: the image lives over the call, which copies it; writes one pointer.
-        unsafe { self.cuModuleLoadData(&mut module, image.as_ptr().cast()) }?;
-        Ok(CudaModule(module))
+        written(|module| unsafe { self.cuModuleLoadData(module, image.as_ptr().cast()) }).map(CudaModule)
     }
 
     /// A kernel by its name.
     pub fn function(&self, module: &CudaModule, name: &str) -> CudaResult<CudaFunction> {
         const CALL: &str = "cuModuleGetFunction";
         let name = CString::new(name).map_err(|_| CudaError { code: 500, call: CALL })?;
-        let mut function = ptr::null_mut();
         // SAFETY: a loaded module; writes one pointer.
-        unsafe { self.cuModuleGetFunction(&mut function, module.0, name.as_ptr()) }?;
-        Ok(CudaFunction(function))
+        written(|function| unsafe { self.cuModuleGetFunction(function, module.0, name.as_ptr()) })
+            .map(CudaFunction)
     }
 
     /// A global of a module, by its name.
@@ -247,10 +244,8 @@ impl CudaDriver {
     /// Static shared memory of a block of a kernel, bytes.
     pub fn static_shared(&self, function: CudaFunction) -> CudaResult<u32> {
         let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as c_uint;
-        let mut value = 0;
         // SAFETY: a kernel of a loaded module; writes one int.
-        unsafe { self.cuFuncGetAttribute(&mut value, attribute, function.0) }?;
-        Ok(u32::try_from(value).unwrap_or(0))
+        written(|value| unsafe { self.cuFuncGetAttribute(value, attribute, function.0) }).map(unsigned)
     }
 
     /// Lets a block of a kernel have this much dynamic shared memory.
@@ -293,10 +288,8 @@ impl CudaDriver {
     /// A new queue, independent of all others but for copies and fills without one, which wait for it and for
     /// which it waits.
     pub fn stream(&self) -> CudaResult<CudaStream> {
-        let mut stream = ptr::null_mut();
         // SAFETY: writes one pointer.
-        unsafe { self.cuStreamCreate(&mut stream, 0) }?;
-        Ok(CudaStream(stream))
+        written(|stream| unsafe { self.cuStreamCreate(stream, 0) }).map(CudaStream)
     }
 
     /// Gives a queue back.
@@ -330,10 +323,8 @@ impl CudaDriver {
 
     /// A new event with a time.
     pub fn event(&self) -> CudaResult<CudaEvent> {
-        let mut event = ptr::null_mut();
         // SAFETY: writes one pointer.
-        unsafe { self.cuEventCreate(&mut event, 0) }?;
-        Ok(CudaEvent(event))
+        written(|event| unsafe { self.cuEventCreate(event, 0) }).map(CudaEvent)
     }
 
     /// Gives an event back.
@@ -350,9 +341,8 @@ impl CudaDriver {
 
     /// Seconds between two events that were reached.
     pub fn elapsed(&self, begin: &CudaEvent, end: &CudaEvent) -> CudaResult<f64> {
-        let mut milliseconds = 0f32;
         // SAFETY: neither was destroyed; writes one float.
-        unsafe { self.cuEventElapsedTime(&mut milliseconds, begin.0, end.0) }?;
+        let milliseconds = written(|ms: &mut f32| unsafe { self.cuEventElapsedTime(ms, begin.0, end.0) })?;
         Ok(f64::from(milliseconds) / 1e3)
     }
 }

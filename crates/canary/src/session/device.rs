@@ -105,9 +105,7 @@ pub fn describe(
         power_limit_milliwatts: facts.power_limit_milliwatts,
         default_power_limit_milliwatts: facts.default_power_limit_milliwatts,
         ecc: facts.ecc,
-        code: String::new(),
-        code_checksum: 0,
-        used_bytes: 0,
+        ..CudaDevice::default()
     };
     Ok((device, shape))
 }

@@ -26,21 +26,13 @@ pub enum Ended {
 /// What goes on, or why not.
 pub type Try<T> = Result<T, Ended>;
 
-/// What an error means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
-    /// A fault of the GPU or its driver. Kernels and arguments are known to be good, so errors that elsewhere
-    /// are a program's own (as an illegal address) are faults here.
-    Fault,
-    /// Not a fault: why the run cannot be made.
-    Skip(CanarySkip),
-}
-
-/// Sorts the driver's errors. A code that is not known is a fault: new ones are mostly about hardware. Those
-/// about a call made wrongly say nothing of the GPU.
-pub fn sort(code: u32) -> Meaning {
+/// What an error says that is not a fault: why the run cannot be made. `None`: a fault of the GPU or its driver. Kernels and
+/// arguments are known to be good, so errors that elsewhere are a program's own (as an illegal address) are faults here. A
+/// code that is not known is a fault: new ones are mostly about hardware. Those about a call made wrongly say nothing of the
+/// GPU.
+pub fn skip(code: u32) -> Option<CanarySkip> {
     use CanarySkip as S;
-    Meaning::Skip(match code {
+    Some(match code {
         2 => S::NoMemory,
         46 => S::DeviceUnavailable,
         100 | 101 => S::NoDevice,
@@ -53,7 +45,7 @@ pub fn sort(code: u32) -> Meaning {
         1 | 4..=8 | 102 | 201 | 202 | 205..=208 | 210..=213 | 215..=217 | 219 | 224 | 225 => S::Environment,
         300..=303 | 400..=402 | 600 | 701 | 703..=705 | 708 | 711..=713 | 720 | 801 => S::Environment,
         900..=910 | 912..=915 => S::Environment,
-        _ => return Meaning::Fault,
+        _ => return None,
     })
 }
 
@@ -84,9 +76,9 @@ pub fn name(code: u32) -> String {
 
 impl From<CudaError> for Ended {
     fn from(error: CudaError) -> Ended {
-        match sort(error.code) {
-            Meaning::Fault => Ended::Fault(error),
-            Meaning::Skip(reason) => Ended::Unable(reason, skip_text(error, reason)),
+        match skip(error.code) {
+            None => Ended::Fault(error),
+            Some(reason) => Ended::Unable(reason, skip_text(error, reason)),
         }
     }
 }
@@ -132,7 +124,7 @@ mod tests {
     #[test]
     fn faults_are_faults_and_nothing_of_the_environment_is() {
         for code in FAULTS {
-            assert_eq!(sort(code), Meaning::Fault, "{code}");
+            assert_eq!(skip(code), None, "{code}");
             let error = CudaError { code, call: "cuStreamSynchronize" };
             assert_eq!(Ended::from(error), Ended::Fault(error));
         }
@@ -154,7 +146,7 @@ mod tests {
             (600, S::Environment),
         ];
         for (code, reason) in skips.into_iter().chain((805..=810).map(|code| (code, S::Mps))) {
-            assert_eq!(sort(code), Meaning::Skip(reason), "{code}");
+            assert_eq!(skip(code), Some(reason), "{code}");
             let Ended::Unable(read, text) = Ended::from(CudaError { code, call: "cuInit" }) else {
                 panic!("{code} ends as a fault")
             };
@@ -166,10 +158,10 @@ mod tests {
     #[test]
     fn a_call_made_wrongly_says_nothing_of_the_gpu_and_an_unknown_code_does() {
         for code in [1, 201, 400, 500, 701] {
-            assert!(matches!(sort(code), Meaning::Skip(_)), "{code}");
+            assert!(skip(code).is_some(), "{code}");
         }
         for code in [227, 722, 917, 1000, u32::MAX] {
-            assert_eq!(sort(code), Meaning::Fault, "{code}");
+            assert_eq!(skip(code), None, "{code}");
             assert_eq!(name(code), format!("CUDA_ERROR_{code}"));
         }
     }

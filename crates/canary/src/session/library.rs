@@ -31,19 +31,9 @@ pub fn find(wanted: &Path) -> Try<PathBuf> {
 /// The files mapped into a process, each once. Real files: the loader opens `libcuda.so.1`, the kernel names
 /// what that is a link to, as `libcuda.so.580.159.04`.
 fn files(maps: &str) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    for line in maps.lines() {
-        // address, permissions, offset, device, inode, and the path with all its spaces
-        let mut rest = line;
-        for _ in 0..5 {
-            rest = rest.trim_start();
-            rest = &rest[rest.find(' ').unwrap_or(rest.len())..];
-        }
-        if rest.trim_start().starts_with('/') {
-            found.insert(PathBuf::from(rest.trim_start()));
-        }
-    }
-    found
+    // The path, with all its spaces, is the only field that begins with a slash.
+    let path = |line: &str| line.find(" /").map(|at| PathBuf::from(&line[at + 1..]));
+    maps.lines().filter_map(path).collect()
 }
 
 fn is_libcuda(file: &Path) -> bool {

@@ -5,13 +5,15 @@ use std::path::Path;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
+use model::cpus;
+
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Its number.
     pub number: u32,
     /// Its CPUs.
-    cpus: Vec<usize>,
+    cpus: cpus::CpuSet,
 }
 
 impl Node {
@@ -22,7 +24,7 @@ impl Node {
         let number: i32 = read("numa_node")?.trim().parse().ok()?;
         // -1: the host does not report.
         let number = u32::try_from(number).ok()?;
-        Some(Node { number, cpus: cpus(&read("local_cpulist")?) })
+        Some(Node { number, cpus: read("local_cpulist")?.parse().unwrap_or_default() })
     }
 }
 
@@ -33,8 +35,9 @@ pub fn on<T>(node: Option<&Node>, work: impl FnOnce() -> T) -> (T, bool) {
     let before = sched_getaffinity(me).ok();
     let there = before.as_ref().zip(node).and_then(|(before, node)| {
         let mut set = CpuSet::new();
-        let allowed = node.cpus.iter().filter(|cpu| before.is_set(**cpu).unwrap_or(false));
-        let count = allowed.map(|cpu| set.set(*cpu)).filter(Result::is_ok).count();
+        let cpus = node.cpus.iter().map(|cpu| cpu as usize);
+        let allowed = cpus.filter(|cpu| before.is_set(*cpu).unwrap_or(false));
+        let count = allowed.map(|cpu| set.set(cpu)).filter(Result::is_ok).count();
         (count > 0 && sched_setaffinity(me, &set).is_ok()).then_some(())
     });
     let done = work();
@@ -46,29 +49,9 @@ pub fn on<T>(node: Option<&Node>, work: impl FnOnce() -> T) -> (T, bool) {
     (done, there.is_some())
 }
 
-/// CPUs of a list as `0-3,8`.
-fn cpus(list: &str) -> Vec<usize> {
-    let most = CpuSet::count();
-    let mut all = Vec::new();
-    for part in list.trim().split(',') {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let (Ok(from), Ok(to)) = (from.parse::<usize>(), to.parse::<usize>()) else { continue };
-        all.extend(from..to.saturating_add(1).min(most));
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_of_cpus_are_read() {
-        assert_eq!(cpus("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
-        assert_eq!(cpus("\n"), Vec::<usize>::new());
-        assert_eq!(cpus("3-1,x,0-"), Vec::<usize>::new());
-        assert!(cpus("0-99999999").len() <= CpuSet::count());
-    }
 
     #[test]
     fn minus_one_is_no_node() {
@@ -79,19 +62,19 @@ mod tests {
         write("numa_node", "-1\n");
         assert_eq!(Node::of(dir.path()), None);
         write("numa_node", "1\n");
-        assert_eq!(Node::of(dir.path()), Some(Node { number: 1, cpus: vec![0, 1] }));
+        assert_eq!(Node::of(dir.path()), Some(Node { number: 1, cpus: [0, 1].into_iter().collect() }));
     }
 
     #[test]
     fn the_thread_comes_back() {
         let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
         let first = (0..CpuSet::count()).find(|cpu| before.is_set(*cpu).unwrap()).unwrap();
-        let node = Node { number: 0, cpus: vec![first] };
+        let node = Node { number: 0, cpus: [first as u32].into_iter().collect() };
         let (there, bound) = on(Some(&node), || sched_getaffinity(Pid::from_raw(0)).unwrap());
         assert!(bound && there.is_set(first).unwrap());
         assert_eq!((0..CpuSet::count()).filter(|cpu| there.is_set(*cpu).unwrap()).count(), 1);
         assert!(sched_getaffinity(Pid::from_raw(0)).unwrap() == before);
-        let nowhere = Node { number: 0, cpus: vec![] };
+        let nowhere = Node { number: 0, cpus: cpus::CpuSet::default() };
         assert!(!on(Some(&nowhere), || ()).1 && !on(None, || ()).1);
     }
 }

@@ -5,11 +5,9 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::ptr;
 
-use super::{CudaContext, CudaDriver, CudaResult, CudaStream};
+use super::{CudaContext, CudaDriver, CudaResult, CudaStream, written};
 use crate::abi::Plain;
 
 /// CudaDevice memory.
@@ -119,9 +117,8 @@ impl CudaDriver {
 
     /// CudaDevice memory of this size.
     pub fn alloc(&self, bytes: u64) -> CudaResult<DeviceMemory> {
-        let mut address = 0;
         // SAFETY: writes one address.
-        unsafe { self.cuMemAlloc_v2(&mut address, bytes as usize) }?;
+        let address = written(|address| unsafe { self.cuMemAlloc_v2(address, bytes as usize) })?;
         Ok(DeviceMemory { address, bytes })
     }
 
@@ -134,9 +131,8 @@ impl CudaDriver {
     /// Host memory of this size that the GPU reaches by itself.
     pub fn pin(&self, bytes: u64) -> CudaResult<Pinned> {
         let words = (bytes / 8) as usize;
-        let mut start = ptr::null_mut::<c_void>();
         // SAFETY: writes one pointer.
-        unsafe { self.cuMemHostAlloc(&mut start, words * 8, 0) }?;
+        let start = written(|start| unsafe { self.cuMemHostAlloc(start, words * 8, 0) })?;
         Ok(Pinned { start: start.cast(), words })
     }
 
