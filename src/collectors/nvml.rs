@@ -40,7 +40,30 @@ pub fn start(
 ) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("nvml", 512, move || {
         let (sender, messages) = channel();
-        Supervisor::new(context, joins::unread(&off), pids, switch, sender).run(&messages);
+        let s = &context.config.sampler;
+        let supervisor = Supervisor {
+            backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
+            deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
+            log_level: context.config.log.level.to_string().to_lowercase(),
+            context,
+            off: joins::unread(&off),
+            pids,
+            switch,
+            sender,
+            serving: None,
+            abandoned: Vec::new(),
+            generation: 0,
+            next_start: Mono(0),
+            judge_from: Mono(0),
+            looked: Mono::now(),
+            last_stalls: Vec::new(),
+            last_stuck: false,
+            last_alive: None,
+            last_pause: None,
+            released: None,
+            gpm: true,
+        };
+        supervisor.run(&messages);
     })
 }
 
@@ -75,38 +98,6 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(
-        context: Context,
-        off: Vec<MetricId>,
-        pids: Arc<Pids>,
-        switch: Arc<Switch>,
-        sender: Sender<SamplerMessage>,
-    ) -> Supervisor {
-        let s = &context.config.sampler;
-        Supervisor {
-            backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
-            log_level: context.config.log.level.to_string().to_lowercase(),
-            context,
-            off,
-            pids,
-            switch,
-            sender,
-            serving: None,
-            abandoned: Vec::new(),
-            generation: 0,
-            next_start: Mono(0),
-            judge_from: Mono(0),
-            looked: Mono::now(),
-            last_stalls: Vec::new(),
-            last_stuck: false,
-            last_alive: None,
-            last_pause: None,
-            released: None,
-            gpm: true,
-        }
-    }
-
     fn run(mut self, messages: &Receiver<SamplerMessage>) {
         while !self.context.stop.stopped() {
             self.handle_requests();

@@ -181,16 +181,9 @@ impl OwnersCollector {
             }
             let Some(attribution) = self.look_up(*pid, places, work, now) else { continue };
             found.push(attribution);
-            if found.len() == MOST_IN_EVENT {
-                self.send(&mut found);
-            }
         }
-        self.send(&mut found);
-    }
-
-    fn send(&self, found: &mut Vec<Attribution>) {
-        if !found.is_empty() {
-            self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Attributed(std::mem::take(found))));
+        for found in found.chunks(MOST_IN_EVENT) {
+            self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Attributed(found.to_vec())));
         }
     }
 

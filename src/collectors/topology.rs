@@ -42,7 +42,15 @@ pub fn start(
             return context.switched_off(CollectorName::Topology, "topology.enabled");
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
-        let mut watcher = TopologyCollector::new(&context, &children);
+        let mut watcher = TopologyCollector {
+            context: &context,
+            asker: Asker::new(Stderr::Inherit).of(&children),
+            first_seen: FirstSeen::load(&context.config),
+            known: None,
+            present: BTreeSet::new(),
+            failures: 0,
+            unavailable: None,
+        };
         while !context.stop.stopped() {
             let present = gpus.current();
             if cadence.take(Mono::now()) || watcher.is_surprised_by(&present) {
@@ -65,19 +73,7 @@ struct TopologyCollector<'a> {
     unavailable: Option<String>,
 }
 
-impl<'a> TopologyCollector<'a> {
-    fn new(context: &'a Context, children: &Arc<ChildSet>) -> TopologyCollector<'a> {
-        TopologyCollector {
-            context,
-            asker: Asker::new(Stderr::Inherit).of(children),
-            first_seen: FirstSeen::load(&context.config),
-            known: None,
-            present: BTreeSet::new(),
-            failures: 0,
-            unavailable: None,
-        }
-    }
-
+impl TopologyCollector<'_> {
     /// Whether GPUs have gone since the last visit, or some have come that it did not find.
     fn is_surprised_by(&self, present: &BTreeSet<String>) -> bool {
         // Without an answer at all the next try is at its time.

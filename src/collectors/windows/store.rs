@@ -3,13 +3,14 @@
 //! The collector reads the directory every few seconds: only changed files are read again.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use host::Host;
+use host::state::replace;
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
 use model::clock::unix_seconds;
@@ -173,20 +174,10 @@ impl WindowStore {
         names.into_iter().find(|name| !self.files.contains_key(name)).unwrap_or(first)
     }
 
-    /// Writes a file: a new one beside it, synced, then renamed.
+    /// Writes a file. The one that is written first has another ending, and so is no window.
     fn write(&self, window: &Window) -> Result<(), String> {
-        let write = || -> io::Result<()> {
-            fs::create_dir_all(&self.dir)?;
-            // A file without the ending is no window.
-            let fresh = self.dir.join(format!("{}.new", window.name));
-            let mut file = File::create(&fresh)?;
-            file.write_all(file::write(window).as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&fresh, self.file(&window.name))?;
-            File::open(&self.dir)?.sync_all()
-        };
-        write().map_err(|error| {
-            let file = self.file(&window.name);
+        let file = self.file(&window.name);
+        replace(&file, file::write(window).as_bytes()).map_err(|error| {
             format!("{}: {error}; who may write to windows.dir may make windows", file.display())
         })
     }
