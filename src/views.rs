@@ -22,12 +22,6 @@ pub struct View<T> {
     project: fn(&Arc<Snapshot>) -> T,
 }
 
-impl<T> Clone for View<T> {
-    fn clone(&self) -> View<T> {
-        View { snapshots: Arc::clone(&self.snapshots), project: self.project }
-    }
-}
-
 impl<T> View<T> {
     /// The view that `project` computes.
     pub fn new(snapshots: &Arc<SnapshotCell>, project: fn(&Arc<Snapshot>) -> T) -> View<T> {

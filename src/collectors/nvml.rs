@@ -20,7 +20,7 @@ use model::clock::Mono;
 use model::sync::lock;
 use policy::{Abandoned, Backoff, Decision, StuckCall};
 use process::{CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config};
-use sampler::wire::{FromSampler, SamplerConfig};
+use sampler::wire::{FromSampler, SamplerConfig, ToSampler};
 use switch::{Holder, Released, StuckIn, Switch};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
@@ -44,7 +44,6 @@ pub fn start(
         let supervisor = Supervisor {
             backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
             deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
-            log_level: context.config.log.level.to_string().to_lowercase(),
             context,
             off: joins::unread(&off),
             pids,
@@ -75,7 +74,6 @@ struct Supervisor {
     pids: Arc<Pids>,
     switch: Arc<Switch>,
     sender: Sender<SamplerMessage>,
-    log_level: String,
     deadlines: CallDeadlines,
     serving: Option<SamplerProcess>,
     /// Abandoned samplers that have not ended. At most one while another serves.
@@ -125,7 +123,7 @@ impl Supervisor {
             self.gpm = wanted.gpm;
             tracing::info!(read = self.gpm, "profiling counters");
             if let Some(serving) = &mut self.serving {
-                serving.gpm(self.gpm);
+                serving.child.send(&ToSampler::Gpm(self.gpm));
             }
         }
         if wanted.released.is_some() == self.released.is_some() {
@@ -174,10 +172,9 @@ impl Supervisor {
             gpm: self.gpm,
             ..sampler_config(&self.context.config)
         };
+        let log_level = self.context.config.log.level.to_string().to_lowercase();
         let (inbox, sender) = (&self.context.inbox, &self.sender);
-        let started =
-            SamplerProcess::start(self.generation, &self.log_level, Stderr::Inherit, config, inbox, sender);
-        match started {
+        match SamplerProcess::start(self.generation, &log_level, Stderr::Inherit, config, inbox, sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
                 self.context.inbox.event(LedgerEvent::SamplerStarted);
@@ -250,7 +247,7 @@ impl Supervisor {
         self.abandoned.retain_mut(|sampler| {
             let health = sampler.health(now, deadlines);
             sampler.kill_if_overdue(now);
-            let ended = sampler.has_ended();
+            let ended = sampler.child.ended().is_some();
             if !ended {
                 old = Some(old.map_or(sampler.abandoned(&health, now), |other| match other {
                     Abandoned::Stuck => other,
@@ -272,7 +269,7 @@ impl Supervisor {
             let health = serving.health(now, deadlines);
             let mut decision = policy::decide(&health, old);
             // Stopped by a signal in the middle of a call: that says nothing of the driver.
-            let stopped = decision == Decision::DriverStuck && serving.all_stopped();
+            let stopped = decision == Decision::DriverStuck && serving.child.all_stopped();
             if stopped {
                 decision = Decision::Replace;
             }

@@ -42,7 +42,6 @@ const LATE_AGAIN: u32 = 6;
 const MOST_IN_EVENT: usize = 1000;
 /// How long it is waited for a snapshot before it is looked whether it is time to end.
 const LOOK: Duration = Duration::from_millis(500);
-
 /// Most bytes read of `/proc/PID/cgroup`.
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
 
@@ -52,7 +51,26 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
         if !context.config.owners.enabled {
             return context.switched_off(CollectorName::Owners, "owners.enabled");
         }
-        OwnersCollector::new(context, work, pods).run();
+        let config = &context.config;
+        let collector = OwnersCollector {
+            host: Arc::new(Host::new(&config.host.root)),
+            reader: DeadlineReader::new("owners-reader", config.owners.read_timeout, context.stop.clone()),
+            known: HashMap::new(),
+            waiting: HashMap::new(),
+            names: HashMap::new(),
+            owners: HashMap::new(),
+            users: Arc::default(),
+            lookups: [0; OwnerLookup::ALL.len()],
+            sent_lookups: None,
+            stuck: false,
+            turn: 0,
+            after: None,
+            every: READ_EVERY.min(config.metrics.publish_interval * 10),
+            context,
+            work,
+            pods,
+        };
+        collector.run();
     })
 }
 
@@ -96,32 +114,6 @@ struct OwnersCollector {
 }
 
 impl OwnersCollector {
-    fn new(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> OwnersCollector {
-        let config = &context.config;
-        OwnersCollector {
-            host: Arc::new(Host::new(&config.host.root)),
-            reader: DeadlineReader::new(
-                "owners-reader",
-                config.owners.read_timeout,
-                Arc::clone(&context.stop),
-            ),
-            known: HashMap::new(),
-            waiting: HashMap::new(),
-            names: HashMap::new(),
-            owners: HashMap::new(),
-            users: Arc::default(),
-            lookups: [0; OwnerLookup::ALL.len()],
-            sent_lookups: None,
-            stuck: false,
-            turn: 0,
-            after: None,
-            every: READ_EVERY.min(config.metrics.publish_interval * 10),
-            context,
-            work,
-            pods,
-        }
-    }
-
     fn run(mut self) {
         let mut cadence = Cadence::new(self.every, Duration::ZERO);
         let mut seen = 0;

@@ -139,11 +139,9 @@ impl TopologyCollector<'_> {
         let declared = declared(&self.context.config.topology.expected_file);
         let against_declared = declared.as_ref().ok().and_then(Option::as_ref);
         let against_declared = against_declared.map(|it| compare::differences(it, &known.topology));
-        self.send(TopologyUpdate {
-            topology: Arc::new(known.topology.clone()),
-            against_first_seen: Some(changed),
-            against_declared,
-        });
+        let topology = Arc::new(known.topology.clone());
+        let update = TopologyUpdate { topology, against_first_seen: Some(changed), against_declared };
+        self.context.inbox.event(LedgerEvent::Topology(update));
         // The ledger knows the collector by its batches; the values go another way.
         self.context.beat(CollectorName::Topology);
         declared.err()
@@ -159,10 +157,7 @@ impl TopologyCollector<'_> {
             }
         }
         let topology = Arc::new(known.topology.clone());
-        self.send(TopologyUpdate { topology, against_first_seen: None, against_declared: None });
-    }
-
-    fn send(&self, update: TopologyUpdate) {
+        let update = TopologyUpdate { topology, against_first_seen: None, against_declared: None };
         self.context.inbox.event(LedgerEvent::Topology(update));
     }
 }
