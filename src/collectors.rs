@@ -123,12 +123,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     let context = || context.clone();
     let Parts { off, samplers, canary_children, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
-    let processes = process::Sources {
-        samplers: samplers.clone(),
-        canary_children: canary_children.clone(),
-        topology_children: topology_children.clone(),
-        http,
-    };
+    let canaries = canary_children.clone();
     let canary = canary::Parts {
         off: off.clone(),
         canary_children,
@@ -141,8 +136,8 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     let work = View::new(&snapshots, views::gpu_work);
     let (layout, owners) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::owners));
     Ok(vec![
+        (Process, process::start(context(), samplers.clone(), canaries, topology_children.clone(), http)?),
         (Nvml, nvml::start(context(), off, samplers, switch.clone())?),
-        (Process, process::start(context(), processes)?),
         (Kmsg, kmsg::start(context())?),
         (Module, module::start(context(), switch)?),
         (Canary, canary::start(context(), canary)?),

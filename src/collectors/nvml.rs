@@ -285,7 +285,15 @@ impl Supervisor {
                 self.abandon(Some(reason));
             }
         }
-        self.say_stuck(driver_stuck);
+        if driver_stuck != self.last_stuck {
+            if driver_stuck {
+                tracing::error!(
+                    "two samplers hang in driver calls: the driver is stuck; no start of another"
+                );
+            }
+            self.last_stuck = driver_stuck;
+            self.context.inbox.event(LedgerEvent::DriverStuck(driver_stuck));
+        }
         self.say_stalls(stuck);
         self.count();
         if self.released.is_some() {
@@ -307,18 +315,6 @@ impl Supervisor {
         if self.last_pause.as_ref() != Some(&pause) {
             self.last_pause = Some(pause.clone());
             self.context.inbox.event(LedgerEvent::Released(pause));
-        }
-    }
-
-    fn say_stuck(&mut self, stuck: bool) {
-        if stuck != self.last_stuck {
-            if stuck {
-                tracing::error!(
-                    "two samplers hang in driver calls: the driver is stuck; nothing more is started"
-                );
-            }
-            self.last_stuck = stuck;
-            self.context.inbox.event(LedgerEvent::DriverStuck(stuck));
         }
     }
 
@@ -366,10 +362,8 @@ impl Supervisor {
         self.abandon(None);
         end_all(&mut self.abandoned, Mono::now() + SHUTDOWN, self.deadlines);
         for sampler in &self.abandoned {
-            tracing::warn!(
-                pid = sampler.pid(),
-                "left behind in a driver call; it ends when the call returns"
-            );
+            let pid = sampler.pid();
+            tracing::warn!(pid, "left behind in a driver call; it ends when the call returns");
         }
     }
 }

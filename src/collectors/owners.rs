@@ -135,7 +135,11 @@ impl OwnersCollector {
                     self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
                 }
             }
-            self.report_stuck();
+            let stuck = self.reader.abandoned() >= MAX_ABANDONED;
+            if std::mem::replace(&mut self.stuck, stuck) != stuck {
+                let why = "reading processes does not return: no more are tried until it does";
+                self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
+            }
             if due || self.sent_lookups != Some(self.lookups) {
                 self.send_lookups(now);
             }
@@ -327,15 +331,6 @@ impl OwnersCollector {
             named = Some(names);
         }
         named
-    }
-
-    /// Says when so many readings do not return that no more are tried, and when they do again.
-    fn report_stuck(&mut self) {
-        let stuck = self.reader.abandoned() >= MAX_ABANDONED;
-        if std::mem::replace(&mut self.stuck, stuck) != stuck {
-            let why = "reading processes does not return: no more are tried until it does";
-            self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
-        }
     }
 
     /// Forgets owners and names without processes.

@@ -4,8 +4,6 @@
 //! PerfGroup of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is
 //! at work interrupts its CPU for a moment, so this is also an interrupt a group instead of one an event.
 
-use std::path::Path;
-
 use nix::errno::Errno;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software};
 use perf_event::{Builder, Counter, ReadFormat};
@@ -53,7 +51,7 @@ impl Processor {
 
     /// Of this machine.
     pub fn of_host(host: &Host) -> Processor {
-        Processor::of(&std::fs::read_to_string(host.path(Path::new("/proc/cpuinfo"))).unwrap_or_default())
+        Processor::of(&std::fs::read_to_string(host.path("/proc/cpuinfo")).unwrap_or_default())
     }
 
     /// How the kernel calls an event here.
