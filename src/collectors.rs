@@ -157,14 +157,13 @@ fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L
 }
 
 /// Reads a regular file, one byte more than `most` at most. Another kind, as a pipe, would block.
-fn read_file(path: &Path, most: usize) -> io::Result<(std::fs::Metadata, Vec<u8>)> {
+fn read_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
+    if !file.metadata()?.is_file() {
         return Err(io::Error::other("is no file"));
     }
     let mut bytes = Vec::new();
     file.take(most as u64 + 1).read_to_end(&mut bytes)?;
-    Ok((metadata, bytes))
+    Ok(bytes)
 }

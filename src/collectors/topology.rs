@@ -176,7 +176,7 @@ fn declared(file: &Path) -> Result<Option<Topology>, String> {
         return Ok(None);
     }
     let said = |why: &dyn std::fmt::Display| format!("topology.expected_file {}: {why}", file.display());
-    let (_, bytes) = read_file(file, MOST).map_err(|error| said(&error))?;
+    let bytes = read_file(file, MOST).map_err(|error| said(&error))?;
     if bytes.len() > MOST {
         return Err(said(&format!("longer than {MOST} bytes")));
     }
