@@ -123,12 +123,7 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     let context = || context.clone();
     let Parts { off, samplers, canary_children, topology_children, switch, canary, pods, snapshots, http } =
         parts.clone();
-    let processes = process::Sources {
-        samplers: samplers.clone(),
-        canary_children: canary_children.clone(),
-        topology_children: topology_children.clone(),
-        http,
-    };
+    let canaries = canary_children.clone();
     let canary = canary::Parts {
         off: off.clone(),
         canary_children,
@@ -141,8 +136,8 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     let work = View::new(&snapshots, views::gpu_work);
     let (layout, owners) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::owners));
     Ok(vec![
+        (Process, process::start(context(), samplers.clone(), canaries, topology_children.clone(), http)?),
         (Nvml, nvml::start(context(), off, samplers, switch.clone())?),
-        (Process, process::start(context(), processes)?),
         (Kmsg, kmsg::start(context())?),
         (Module, module::start(context(), switch)?),
         (Canary, canary::start(context(), canary)?),
@@ -162,14 +157,13 @@ fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L
 }
 
 /// Reads a regular file, one byte more than `most` at most. Another kind, as a pipe, would block.
-fn read_file(path: &Path, most: usize) -> io::Result<(std::fs::Metadata, Vec<u8>)> {
+fn read_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
+    if !file.metadata()?.is_file() {
         return Err(io::Error::other("is no file"));
     }
     let mut bytes = Vec::new();
     file.take(most as u64 + 1).read_to_end(&mut bytes)?;
-    Ok((metadata, bytes))
+    Ok(bytes)
 }

@@ -62,13 +62,30 @@ pub struct Parts {
 pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
     // Judging and keeping the baseline recurse nowhere.
     host::thread::spawn("canary", 1024, move || {
-        let mode = context.config.canary.mode;
-        let duty = context.config.canary.max_duty_ratio;
+        let config = &context.config.canary;
+        let (mode, duty) = (config.mode, config.max_duty_ratio);
         context.inbox.event(LedgerEvent::Canary(CanaryEvent::Mode { mode, duty }));
         if mode == CanaryMode::Off {
             return context.switched_off(CollectorName::Canary, "canary.mode");
         }
-        CanaryCollector::new(context, parts).run();
+        let settings = ScheduleSettings { mode, interval: config.interval, idle_for: config.idle_for, duty };
+        let mut rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
+        parts.canary.open(settings, rng.number(), parts.off.as_ref().clone(), Arc::clone(&parts.pods));
+        let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
+        let collector = CanaryCollector {
+            context,
+            parts,
+            rng,
+            memory,
+            keeper,
+            left: Vec::new(),
+            interlock: None,
+            last_peer: None,
+            said_due: BTreeMap::new(),
+            said_alive: 0,
+            ending: None,
+        };
+        collector.run();
     })
 }
 
@@ -98,32 +115,6 @@ struct PlacedChild {
 }
 
 impl CanaryCollector {
-    fn new(context: Context, parts: Parts) -> CanaryCollector {
-        let config = &context.config.canary;
-        let settings = ScheduleSettings {
-            mode: config.mode,
-            interval: config.interval,
-            idle_for: config.idle_for,
-            duty: config.max_duty_ratio,
-        };
-        let mut rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
-        parts.canary.open(settings, rng.number(), parts.off.as_ref().clone(), Arc::clone(&parts.pods));
-        let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
-        CanaryCollector {
-            context,
-            parts,
-            rng,
-            memory,
-            keeper,
-            left: Vec::new(),
-            interlock: None,
-            last_peer: None,
-            said_due: BTreeMap::new(),
-            said_alive: 0,
-            ending: None,
-        }
-    }
-
     fn run(mut self) {
         let own = match self.context.config.canary.mode {
             CanaryMode::OnDemand => PACE_ON_DEMAND,

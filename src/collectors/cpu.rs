@@ -131,17 +131,15 @@ impl CpuCollector<'_> {
 
     /// Finds which CPUs belong together, where that may have changed.
     fn group(&mut self, cpus: &CpuSet, topology: Option<&Arc<Topology>>) {
-        let same = |(known, of): &(CpuSet, Option<Arc<Topology>>)| {
-            known == cpus && of.as_ref().map(Arc::as_ptr) == topology.map(Arc::as_ptr)
-        };
-        if self.grouped.as_ref().is_some_and(same) {
+        let made_of = Some((cpus.clone(), topology.cloned()));
+        if self.grouped == made_of {
             return;
         }
         self.groups = match topology {
             Some(topology) => CpuGroups::of_topology(topology),
             None => CpuGroups::of_host(&self.host, cpus),
         };
-        self.grouped = Some((cpus.clone(), topology.cloned()));
+        self.grouped = made_of;
     }
 
     fn send(&self, taken: Mono) {
@@ -178,18 +176,12 @@ impl CpuCollector<'_> {
     }
 
     fn say_left(&mut self, left: Uncounted) {
-        if self.said.1 == left {
-            return;
+        if self.said.1 != left {
+            if left != Uncounted::default() {
+                tracing::warn!(?left, most = MOST_OWNED, "owners whose CPU events are not counted");
+            }
+            self.said.1 = left;
         }
-        if !left.without_room.is_empty() {
-            let owners = left.without_room.len();
-            let most = MOST_OWNED;
-            tracing::warn!(owners, most, "owners whose CPU events are not counted: too many counters");
-        }
-        for (owner, why) in &left.refused {
-            tracing::warn!(owner = owner.as_ref(), %why, "CPU events of the owner cannot be counted");
-        }
-        self.said.1 = left;
     }
 }
 

@@ -50,7 +50,9 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
         let host = Host::new(&context.config.host.root);
         let path = host.path("/dev/kmsg");
         let position = Position::new(&host, &Store::new(&context.config.state.dir));
-        let mut log = KernelLog::new(context, path, position);
+        let records = [0; KmsgOutcome::ALL.len()];
+        let (overruns, facts, changed, sent) = (0, 0, true, Mono(0));
+        let mut log = KernelLog { context, path, position, records, overruns, facts, changed, sent };
         if let Err(error) = log.run() {
             tracing::error!(%error, "the kernel log cannot be watched");
             log.context.idle(CollectorName::Kmsg, error.to_string());
@@ -73,11 +75,6 @@ struct KernelLog {
 }
 
 impl KernelLog {
-    fn new(context: Context, path: PathBuf, position: Position) -> KernelLog {
-        let records = [0; KmsgOutcome::ALL.len()];
-        KernelLog { context, path, position, records, overruns: 0, facts: 0, changed: true, sent: Mono(0) }
-    }
-
     /// Opens the log and reads it, again and again, until the daemon ends.
     fn run(&mut self) -> io::Result<()> {
         let hang_up = self.context.stop.hang_up()?;
@@ -173,7 +170,7 @@ impl KernelLog {
                     (false, KernelLine::Xid { .. } | KernelLine::Sxid { .. }) => KmsgOutcome::Fault,
                     (false, _) => KmsgOutcome::Driver,
                 });
-                self.position.ours();
+                self.position.ours = true;
                 self.fact(record.micros, KernelFact { old, line: what, text });
             }
             LineMeaning::NotOurs => self.count(KmsgOutcome::NotOurs),

@@ -72,13 +72,6 @@ impl ModuleReader<'_> {
             let seen = LedgerEvent::Module { state: sight.clone(), at: taken, unix_seconds: unix_seconds() };
             self.context.inbox.event(seen);
         }
-        let rows = self.rows(&sight);
-        self.sent = Some(sight);
-        // That there is no module is an answer.
-        self.context.send(CollectorName::Module, taken, every, rows);
-    }
-
-    fn rows(&self, sight: &ModuleState) -> Rows {
         let mut rows = Rows::default();
         if let Some(boot) = boot_seconds(&self.host) {
             put_row(&mut rows, &Node {}, &m::gpu_host_boot_timestamp_seconds, (), boot);
@@ -93,7 +86,9 @@ impl ModuleReader<'_> {
                 rows.of(&Node {}).flag(&m::gpu_driver_version_matches, (against,), matches);
             }
         }
-        rows
+        // That there is no module is an answer.
+        self.context.send(CollectorName::Module, taken, every, rows);
+        self.sent = Some(sight);
     }
 }
 

@@ -20,7 +20,7 @@ use model::clock::Mono;
 use model::sync::lock;
 use policy::{Abandoned, Backoff, Decision, StuckCall};
 use process::{CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config};
-use sampler::wire::{FromSampler, SamplerConfig};
+use sampler::wire::{FromSampler, SamplerConfig, ToSampler};
 use switch::{Holder, Released, StuckIn, Switch};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
@@ -40,7 +40,29 @@ pub fn start(
 ) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("nvml", 512, move || {
         let (sender, messages) = channel();
-        Supervisor::new(context, joins::unread(&off), pids, switch, sender).run(&messages);
+        let s = &context.config.sampler;
+        let supervisor = Supervisor {
+            backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
+            deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
+            context,
+            off: joins::unread(&off),
+            pids,
+            switch,
+            sender,
+            serving: None,
+            abandoned: Vec::new(),
+            generation: 0,
+            next_start: Mono(0),
+            judge_from: Mono(0),
+            looked: Mono::now(),
+            last_stalls: Vec::new(),
+            last_stuck: false,
+            last_alive: None,
+            last_pause: None,
+            released: None,
+            gpm: true,
+        };
+        supervisor.run(&messages);
     })
 }
 
@@ -52,7 +74,6 @@ struct Supervisor {
     pids: Arc<Pids>,
     switch: Arc<Switch>,
     sender: Sender<SamplerMessage>,
-    log_level: String,
     deadlines: CallDeadlines,
     serving: Option<SamplerProcess>,
     /// Abandoned samplers that have not ended. At most one while another serves.
@@ -75,38 +96,6 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(
-        context: Context,
-        off: Vec<MetricId>,
-        pids: Arc<Pids>,
-        switch: Arc<Switch>,
-        sender: Sender<SamplerMessage>,
-    ) -> Supervisor {
-        let s = &context.config.sampler;
-        Supervisor {
-            backoff: Backoff::new(s.restart_backoff, s.restart_backoff_max),
-            deadlines: CallDeadlines { call: s.call_timeout, init: s.init_timeout },
-            log_level: context.config.log.level.to_string().to_lowercase(),
-            context,
-            off,
-            pids,
-            switch,
-            sender,
-            serving: None,
-            abandoned: Vec::new(),
-            generation: 0,
-            next_start: Mono(0),
-            judge_from: Mono(0),
-            looked: Mono::now(),
-            last_stalls: Vec::new(),
-            last_stuck: false,
-            last_alive: None,
-            last_pause: None,
-            released: None,
-            gpm: true,
-        }
-    }
-
     fn run(mut self, messages: &Receiver<SamplerMessage>) {
         while !self.context.stop.stopped() {
             self.handle_requests();
@@ -134,7 +123,7 @@ impl Supervisor {
             self.gpm = wanted.gpm;
             tracing::info!(read = self.gpm, "profiling counters");
             if let Some(serving) = &mut self.serving {
-                serving.gpm(self.gpm);
+                serving.child.send(&ToSampler::Gpm(self.gpm));
             }
         }
         if wanted.released.is_some() == self.released.is_some() {
@@ -183,10 +172,9 @@ impl Supervisor {
             gpm: self.gpm,
             ..sampler_config(&self.context.config)
         };
+        let log_level = self.context.config.log.level.to_string().to_lowercase();
         let (inbox, sender) = (&self.context.inbox, &self.sender);
-        let started =
-            SamplerProcess::start(self.generation, &self.log_level, Stderr::Inherit, config, inbox, sender);
-        match started {
+        match SamplerProcess::start(self.generation, &log_level, Stderr::Inherit, config, inbox, sender) {
             Ok(sampler) => {
                 tracing::debug!(pid = sampler.pid(), generation = self.generation, "sampler started");
                 self.context.inbox.event(LedgerEvent::SamplerStarted);
@@ -259,7 +247,7 @@ impl Supervisor {
         self.abandoned.retain_mut(|sampler| {
             let health = sampler.health(now, deadlines);
             sampler.kill_if_overdue(now);
-            let ended = sampler.has_ended();
+            let ended = sampler.child.ended().is_some();
             if !ended {
                 old = Some(old.map_or(sampler.abandoned(&health, now), |other| match other {
                     Abandoned::Stuck => other,
@@ -281,7 +269,7 @@ impl Supervisor {
             let health = serving.health(now, deadlines);
             let mut decision = policy::decide(&health, old);
             // Stopped by a signal in the middle of a call: that says nothing of the driver.
-            let stopped = decision == Decision::DriverStuck && serving.all_stopped();
+            let stopped = decision == Decision::DriverStuck && serving.child.all_stopped();
             if stopped {
                 decision = Decision::Replace;
             }
@@ -297,7 +285,15 @@ impl Supervisor {
                 self.abandon(Some(reason));
             }
         }
-        self.say_stuck(driver_stuck);
+        if driver_stuck != self.last_stuck {
+            if driver_stuck {
+                tracing::error!(
+                    "two samplers hang in driver calls: the driver is stuck; no start of another"
+                );
+            }
+            self.last_stuck = driver_stuck;
+            self.context.inbox.event(LedgerEvent::DriverStuck(driver_stuck));
+        }
         self.say_stalls(stuck);
         self.count();
         if self.released.is_some() {
@@ -319,18 +315,6 @@ impl Supervisor {
         if self.last_pause.as_ref() != Some(&pause) {
             self.last_pause = Some(pause.clone());
             self.context.inbox.event(LedgerEvent::Released(pause));
-        }
-    }
-
-    fn say_stuck(&mut self, stuck: bool) {
-        if stuck != self.last_stuck {
-            if stuck {
-                tracing::error!(
-                    "two samplers hang in driver calls: the driver is stuck; nothing more is started"
-                );
-            }
-            self.last_stuck = stuck;
-            self.context.inbox.event(LedgerEvent::DriverStuck(stuck));
         }
     }
 
@@ -378,10 +362,8 @@ impl Supervisor {
         self.abandon(None);
         end_all(&mut self.abandoned, Mono::now() + SHUTDOWN, self.deadlines);
         for sampler in &self.abandoned {
-            tracing::warn!(
-                pid = sampler.pid(),
-                "left behind in a driver call; it ends when the call returns"
-            );
+            let pid = sampler.pid();
+            tracing::warn!(pid, "left behind in a driver call; it ends when the call returns");
         }
     }
 }

@@ -42,7 +42,6 @@ const LATE_AGAIN: u32 = 6;
 const MOST_IN_EVENT: usize = 1000;
 /// How long it is waited for a snapshot before it is looked whether it is time to end.
 const LOOK: Duration = Duration::from_millis(500);
-
 /// Most bytes read of `/proc/PID/cgroup`.
 const MOST_CGROUP_BYTES: u64 = 64 * 1024;
 
@@ -52,7 +51,26 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
         if !context.config.owners.enabled {
             return context.switched_off(CollectorName::Owners, "owners.enabled");
         }
-        OwnersCollector::new(context, work, pods).run();
+        let config = &context.config;
+        let collector = OwnersCollector {
+            host: Arc::new(Host::new(&config.host.root)),
+            reader: DeadlineReader::new("owners-reader", config.owners.read_timeout, context.stop.clone()),
+            known: HashMap::new(),
+            waiting: HashMap::new(),
+            names: HashMap::new(),
+            owners: HashMap::new(),
+            users: Arc::default(),
+            lookups: [0; OwnerLookup::ALL.len()],
+            sent_lookups: None,
+            stuck: false,
+            turn: 0,
+            after: None,
+            every: READ_EVERY.min(config.metrics.publish_interval * 10),
+            context,
+            work,
+            pods,
+        };
+        collector.run();
     })
 }
 
@@ -96,32 +114,6 @@ struct OwnersCollector {
 }
 
 impl OwnersCollector {
-    fn new(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> OwnersCollector {
-        let config = &context.config;
-        OwnersCollector {
-            host: Arc::new(Host::new(&config.host.root)),
-            reader: DeadlineReader::new(
-                "owners-reader",
-                config.owners.read_timeout,
-                Arc::clone(&context.stop),
-            ),
-            known: HashMap::new(),
-            waiting: HashMap::new(),
-            names: HashMap::new(),
-            owners: HashMap::new(),
-            users: Arc::default(),
-            lookups: [0; OwnerLookup::ALL.len()],
-            sent_lookups: None,
-            stuck: false,
-            turn: 0,
-            after: None,
-            every: READ_EVERY.min(config.metrics.publish_interval * 10),
-            context,
-            work,
-            pods,
-        }
-    }
-
     fn run(mut self) {
         let mut cadence = Cadence::new(self.every, Duration::ZERO);
         let mut seen = 0;
@@ -143,7 +135,11 @@ impl OwnersCollector {
                     self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
                 }
             }
-            self.report_stuck();
+            let stuck = self.reader.abandoned() >= MAX_ABANDONED;
+            if std::mem::replace(&mut self.stuck, stuck) != stuck {
+                let why = "reading processes does not return: no more are tried until it does";
+                self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
+            }
             if due || self.sent_lookups != Some(self.lookups) {
                 self.send_lookups(now);
             }
@@ -181,16 +177,9 @@ impl OwnersCollector {
             }
             let Some(attribution) = self.look_up(*pid, places, work, now) else { continue };
             found.push(attribution);
-            if found.len() == MOST_IN_EVENT {
-                self.send(&mut found);
-            }
         }
-        self.send(&mut found);
-    }
-
-    fn send(&self, found: &mut Vec<Attribution>) {
-        if !found.is_empty() {
-            self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Attributed(std::mem::take(found))));
+        for found in found.chunks(MOST_IN_EVENT) {
+            self.context.inbox.event(LedgerEvent::Owners(OwnerUpdate::Attributed(found.to_vec())));
         }
     }
 
@@ -342,15 +331,6 @@ impl OwnersCollector {
             named = Some(names);
         }
         named
-    }
-
-    /// Says when so many readings do not return that no more are tried, and when they do again.
-    fn report_stuck(&mut self) {
-        let stuck = self.reader.abandoned() >= MAX_ABANDONED;
-        if std::mem::replace(&mut self.stuck, stuck) != stuck {
-            let why = "reading processes does not return: no more are tried until it does";
-            self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
-        }
     }
 
     /// Forgets owners and names without processes.

@@ -21,48 +21,34 @@ use model::sync::lock;
 
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What the collector reads beside /proc.
-#[derive(Debug)]
-pub struct Sources {
-    /// Process ids of the samplers alive.
-    pub samplers: Arc<Pids>,
-    /// Canary processes alive and their cost.
-    pub canary_children: Arc<ChildSet>,
-    /// Topology processes alive and their cost.
-    pub topology_children: Arc<ChildSet>,
-    /// Counts of the HTTP server.
-    pub http: Arc<http::Stats>,
-}
+/// CPU time as published for samplers, canaries and topology processes. A child that ends between two readings is in
+/// neither for a moment, so no sum is published lower than before.
+type PublishedCpu = [f64; 3];
 
 /// Starts the collector.
-pub fn start(context: Context, sources: Sources) -> io::Result<JoinHandle<()>> {
+pub fn start(
+    context: Context,
+    samplers: Arc<Pids>,
+    canaries: Arc<ChildSet>,
+    topology: Arc<ChildSet>,
+    http: Arc<http::Stats>,
+) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("process", 256, move || {
         let every = EVERY.min(context.config.metrics.publish_interval * 5);
         let mut published = PublishedCpu::default();
-        context.every(every, || visit(&context, &sources, every, &mut published));
+        context.every(every, || {
+            let taken = Mono::now();
+            let mut rows = Rows::default();
+            if let Err(error) = serve(&mut rows) {
+                tracing::warn!(%error, "cannot read /proc of this process");
+            }
+            children(&samplers, &canaries, &topology, &mut rows, &mut published);
+            http_server(&http, &mut rows);
+            let answered = !rows.is_empty();
+            let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
+            context.inbox.batch(Batch { answered, ..batch });
+        });
     })
-}
-
-/// CPU time as published for each kind of children. A child that ends between two readings is in neither for a moment,
-/// so no sum is published lower than before.
-#[derive(Debug, Default)]
-struct PublishedCpu {
-    samplers: f64,
-    canaries: f64,
-    topology_children: f64,
-}
-
-fn visit(context: &Context, sources: &Sources, every: Duration, published: &mut PublishedCpu) {
-    let taken = Mono::now();
-    let mut rows = Rows::default();
-    if let Err(error) = serve(&mut rows) {
-        tracing::warn!(%error, "cannot read /proc of this process");
-    }
-    children(sources, &mut rows, published);
-    http_server(&sources.http, &mut rows);
-    let answered = !rows.is_empty();
-    let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
-    context.inbox.batch(Batch { answered, ..batch });
 }
 
 /// The serving process.
@@ -90,12 +76,18 @@ fn serve(rows: &mut Rows) -> procfs::ProcResult<()> {
 
 /// The children alive, and the CPU time of those that have ended: of canaries and topology processes what each was seen
 /// to have used, of samplers the rest.
-fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
+fn children(
+    samplers: &Pids,
+    canaries: &ChildSet,
+    topology: &ChildSet,
+    rows: &mut Rows,
+    published: &mut PublishedCpu,
+) {
     let known = |alive: &[i32], cpu: Duration| (alive.to_vec(), cpu.as_secs_f64());
     let (ended, (canaries, ended_canaries), (topology_children, ended_topology)) =
-        sources.canary_children.look(|alive, cpu| {
+        canaries.look(|alive, cpu| {
             let canaries = known(alive, cpu);
-            sources.topology_children.look(|alive, cpu| {
+            topology.look(|alive, cpu| {
                 let ended = getrusage(UsageWho::RUSAGE_CHILDREN).map(|usage| {
                     let times = [usage.user_time(), usage.system_time()];
                     times.iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum::<f64>()
@@ -105,14 +97,14 @@ fn children(sources: &Sources, rows: &mut Rows, published: &mut PublishedCpu) {
         });
     match ended {
         Ok(ended) => {
-            let samplers = lock(&sources.samplers).clone();
+            let samplers = lock(samplers).clone();
             let ended = (ended - ended_canaries - ended_topology).max(0.0);
-            family(rows, Role::Sampler, &samplers, ended, &mut published.samplers);
+            family(rows, Role::Sampler, &samplers, ended, &mut published[0]);
         }
         Err(error) => tracing::warn!(%error, "cannot read the CPU time of ended samplers"),
     }
-    family(rows, Role::Canary, &canaries, ended_canaries, &mut published.canaries);
-    family(rows, Role::Topology, &topology_children, ended_topology, &mut published.topology_children);
+    family(rows, Role::Canary, &canaries, ended_canaries, &mut published[1]);
+    family(rows, Role::Topology, &topology_children, ended_topology, &mut published[2]);
 }
 
 /// Children of one kind: process ids of those alive, CPU seconds of the others.

@@ -20,8 +20,7 @@ use model::catalog::CollectorName;
 use model::clock::{Cadence, Mono};
 use model::topology::{Topology, TopologyUpdate, compare};
 use settings::Config;
-use topology::ask::MachineAnswer;
-use topology::ask::{AskError, Asker};
+use topology::ask::{AskError, Asker, MachineAnswer};
 use topology::discover::Origin;
 
 /// Longest time between two looks at which GPUs are there.
@@ -42,7 +41,15 @@ pub fn start(
             return context.switched_off(CollectorName::Topology, "topology.enabled");
         }
         let mut cadence = Cadence::new(context.config.topology.interval, Duration::ZERO);
-        let mut watcher = TopologyCollector::new(&context, &children);
+        let mut watcher = TopologyCollector {
+            context: &context,
+            asker: Asker::new(Stderr::Inherit, children),
+            first_seen: FirstSeen::load(&context.config),
+            known: None,
+            present: BTreeSet::new(),
+            failures: 0,
+            unavailable: None,
+        };
         while !context.stop.stopped() {
             let present = gpus.current();
             if cadence.take(Mono::now()) || watcher.is_surprised_by(&present) {
@@ -65,19 +72,7 @@ struct TopologyCollector<'a> {
     unavailable: Option<String>,
 }
 
-impl<'a> TopologyCollector<'a> {
-    fn new(context: &'a Context, children: &Arc<ChildSet>) -> TopologyCollector<'a> {
-        TopologyCollector {
-            context,
-            asker: Asker::new(Stderr::Inherit, Arc::clone(children)),
-            first_seen: FirstSeen::load(&context.config),
-            known: None,
-            present: BTreeSet::new(),
-            failures: 0,
-            unavailable: None,
-        }
-    }
-
+impl TopologyCollector<'_> {
     /// Whether GPUs have gone since the last visit, or some have come that it did not find.
     fn is_surprised_by(&self, present: &BTreeSet<String>) -> bool {
         // Without an answer at all the next try is at its time.
@@ -143,11 +138,9 @@ impl<'a> TopologyCollector<'a> {
         let declared = declared(&self.context.config.topology.expected_file);
         let against_declared = declared.as_ref().ok().and_then(Option::as_ref);
         let against_declared = against_declared.map(|it| compare::differences(it, &known.topology));
-        self.send(TopologyUpdate {
-            topology: Arc::new(known.topology.clone()),
-            against_first_seen: Some(changed),
-            against_declared,
-        });
+        let topology = Arc::new(known.topology.clone());
+        let update = TopologyUpdate { topology, against_first_seen: Some(changed), against_declared };
+        self.context.inbox.event(LedgerEvent::Topology(update));
         // The ledger knows the collector by its batches; the values go another way.
         self.context.beat(CollectorName::Topology);
         declared.err()
@@ -163,10 +156,7 @@ impl<'a> TopologyCollector<'a> {
             }
         }
         let topology = Arc::new(known.topology.clone());
-        self.send(TopologyUpdate { topology, against_first_seen: None, against_declared: None });
-    }
-
-    fn send(&self, update: TopologyUpdate) {
+        let update = TopologyUpdate { topology, against_first_seen: None, against_declared: None };
         self.context.inbox.event(LedgerEvent::Topology(update));
     }
 }
@@ -185,7 +175,7 @@ fn declared(file: &Path) -> Result<Option<Topology>, String> {
         return Ok(None);
     }
     let said = |why: &dyn std::fmt::Display| format!("topology.expected_file {}: {why}", file.display());
-    let (_, bytes) = read_file(file, MOST).map_err(|error| said(&error))?;
+    let bytes = read_file(file, MOST).map_err(|error| said(&error))?;
     if bytes.len() > MOST {
         return Err(said(&format!("longer than {MOST} bytes")));
     }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -112,13 +112,7 @@ impl Store {
             let text = format!("{} bytes of {}, the most is {}", bytes.len(), T::KIND, T::MAX_BYTES);
             return Err(io::Error::other(text));
         }
-        fs::create_dir_all(&self.dir)?;
-        let fresh = self.path(T::KIND, "new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&fresh, self.path(T::KIND, "json"))?;
-        File::open(&self.dir)?.sync_all()
+        replace(&self.path(T::KIND, "json"), &bytes)
     }
 
     /// A thread that saves documents, so that a slow disk delays no other thread.
@@ -134,6 +128,18 @@ impl Store {
         })?;
         Ok(Keeper { sender, thread })
     }
+}
+
+/// Replaces a file: writes a new one beside it, with the ending `new`, to the disk, then renames it.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(dir)?;
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    File::open(dir)?.sync_all()
 }
 
 /// Saves documents in the background; ends when dropped, after the last one.

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod file;
 mod key;
 mod load;
 pub mod mig_layout;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use ::config::{ConfigError, Environment, File, FileFormat, Map, Source, Value, ValueKind};
 
 use super::Config;
-use super::key::{Key, key, keys};
+use super::file::{key, keys};
+use super::key::Key;
 use super::settings::{RENAMED, SECTIONS};
 
 /// The configuration file without `--config`, if there is one.
@@ -109,7 +110,7 @@ impl Loaded {
     /// The error of a key that is less than another one must be.
     fn floor_error(&self, key: &Key) -> Option<String> {
         let (floor, _) = key.floor.iter().find(|(_, is_greater)| is_greater(&self.config))?;
-        let value = |name| super::key::key(name).map(|key| (key.toml)(&self.config)).unwrap_or_default();
+        let value = |name| super::file::key(name).map(|key| (key.toml)(&self.config)).unwrap_or_default();
         let (own, least, origin) = (value(key.name), value(floor), self.origin(floor));
         let next = "raise the first or lower the second";
         Some(self.error(

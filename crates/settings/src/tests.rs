@@ -8,7 +8,7 @@ use ::config::Environment;
 use glob::Pattern;
 use tempfile::TempDir;
 
-use super::key::{key, keys};
+use super::file::{key, keys};
 use super::load::load_from;
 use super::settings::RENAMED;
 use super::{Config, ConfigErrors, ENV_PREFIX, Loaded, Overrides};

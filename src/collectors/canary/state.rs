@@ -121,7 +121,8 @@ impl CanaryCell {
     pub fn status(&self, config: &Config, released: bool, published: &CanaryFacts) -> CanaryStatus {
         let now = Mono::now();
         let mode = config.canary.mode;
-        let status = self.with(|state| {
+        let mut status = CanaryStatus { mode, running: None, left: Vec::new(), gpus: Vec::new() };
+        self.with(|state| {
             let place = |place: &Place| {
                 let mut facts = state.facts(config, released, published, place, now);
                 if !state.interlocked {
@@ -138,14 +139,11 @@ impl CanaryCell {
                 next_due: state.schedule.next_due(gpu).map(|due| unix(due, now)),
                 places: places.iter().map(place).collect(),
             });
-            CanaryStatus {
-                mode,
-                running: state.running.clone(),
-                left: state.left.clone(),
-                gpus: gpus.collect(),
-            }
+            status.gpus = gpus.collect();
+            status.running.clone_from(&state.running);
+            status.left.clone_from(&state.left);
         });
-        status.unwrap_or(CanaryStatus { mode, running: None, left: Vec::new(), gpus: Vec::new() })
+        status
     }
 }
 

@@ -4,8 +4,6 @@
 //! PerfGroup of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is
 //! at work interrupts its CPU for a moment, so this is also an interrupt a group instead of one an event.
 
-use std::path::Path;
-
 use nix::errno::Errno;
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software};
 use perf_event::{Builder, Counter, ReadFormat};
@@ -13,6 +11,7 @@ use perf_event::{Builder, Counter, ReadFormat};
 use super::backend::{CounterBackend, CounterGroup, CounterScope, GroupReading, Refusal};
 use host::Host;
 use model::catalog::PerfEvent;
+use model::clock::nanos;
 
 /// Event code of FP_ARITH_INST_RETIRED; its unit masks name the width (Intel SDM volume 3B, chapter 20; perfmon event
 /// lists of Broadwell and of every Xeon Scalable).
@@ -52,7 +51,7 @@ impl Processor {
 
     /// Of this machine.
     pub fn of_host(host: &Host) -> Processor {
-        Processor::of(&std::fs::read_to_string(host.path(Path::new("/proc/cpuinfo"))).unwrap_or_default())
+        Processor::of(&std::fs::read_to_string(host.path("/proc/cpuinfo")).unwrap_or_default())
     }
 
     /// How the kernel calls an event here.
@@ -148,18 +147,14 @@ impl CounterBackend for Perf {
         let times = ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING;
         let mut builder = self.builder(event, place)?;
         builder.read_format(ReadFormat::GROUP | ReadFormat::ID | times);
-        let first = builder.build().map_err(|error| self.refusal(event, error))?;
+        let first = builder.build().map_err(|error| {
+            match (Refusal::from(error), self.processor.config(event)) {
+                // The kernel's table of cache events has "no such thing" (ENOENT) and "makes no sense" (EINVAL).
+                (Refusal::Kernel(Errno::EINVAL), Ok(PerfConfig::Cache(..))) => Refusal::Kernel(Errno::ENOENT),
+                (refusal, _) => refusal,
+            }
+        })?;
         Ok(PerfGroup { kernel: *self, first, others: Vec::new() })
-    }
-}
-
-impl Perf {
-    fn refusal(self, event: PerfEvent, error: std::io::Error) -> Refusal {
-        match (Refusal::from(error), self.processor.config(event)) {
-            // The kernel's table of cache events has "no such thing" (ENOENT) and "makes no sense" (EINVAL).
-            (Refusal::Kernel(Errno::EINVAL), Ok(PerfConfig::Cache(..))) => Refusal::Kernel(Errno::ENOENT),
-            (refusal, _) => refusal,
-        }
     }
 }
 
@@ -184,14 +179,12 @@ impl CounterGroup for PerfGroup {
 
     fn read(&mut self) -> Result<GroupReading, Refusal> {
         let data = self.first.read_group()?;
-        let nanos = |time: Option<std::time::Duration>| {
-            time.and_then(|time| u64::try_from(time.as_nanos()).ok()).unwrap_or(0)
-        };
+        let time = |time: Option<std::time::Duration>| time.map_or(0, nanos);
         let members = std::iter::once(&self.first).chain(&self.others);
         // The kernel takes a group apart when its CPU goes off: then members are missing.
         let values: Option<Vec<u64>> = members.map(|counter| Some(data.get(counter)?.value())).collect();
         let values = values.ok_or(Refusal::Kernel(Errno::ENODEV))?;
-        Ok(GroupReading { enabled: nanos(data.time_enabled()), running: nanos(data.time_running()), values })
+        Ok(GroupReading { enabled: time(data.time_enabled()), running: time(data.time_running()), values })
     }
 }
 

@@ -37,7 +37,8 @@ pub struct Position {
     /// The same when it was saved last, and when that was.
     saved: Option<u64>,
     saved_at: Mono,
-    ours: bool,
+    /// Whether a record since then was about GPUs.
+    pub(super) ours: bool,
     kept: Option<(String, Keeper<KernelLogPosition>)>,
 }
 
@@ -83,11 +84,6 @@ impl Position {
             None => !self.caught_up && micros.saturating_mul(1000) < self.started.0,
         };
         if old { Age::Old } else { Age::New }
-    }
-
-    /// Notes that the newest record was about GPUs.
-    pub fn ours(&mut self) {
-        self.ours = true;
     }
 
     /// Notes that the end of the log was reached.
@@ -159,11 +155,11 @@ mod tests {
         position.take(1, 1);
         position.keep(START);
         assert_eq!(position.saved, None, "nothing of ours");
-        position.ours();
+        position.ours = true;
         position.keep(START);
         assert_eq!(position.saved, Some(1), "at once");
         position.take(2, 1);
-        position.ours();
+        position.ours = true;
         position.keep(START + Duration::from_secs(4));
         assert_eq!(position.saved, Some(1), "not so soon again");
         position.keep(START + Duration::from_secs(5));

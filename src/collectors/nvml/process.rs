@@ -37,7 +37,7 @@ pub struct SamplerProcess {
     pub avoids: Vec<usize>,
     /// GPUs with workers, or known from an earlier sampler, by slot.
     pub slots: BTreeMap<usize, GpuSlot>,
-    child: Supervised,
+    pub(super) child: Supervised,
     abandoned: Arc<AtomicBool>,
 }
 
@@ -97,26 +97,12 @@ impl SamplerProcess {
         if health.in_call || self.child.is_unkillable(now) { Abandoned::Stuck } else { Abandoned::Ending }
     }
 
-    /// Whether the process is stopped by a signal.
-    pub fn all_stopped(&self) -> bool {
-        self.child.all_stopped()
-    }
-
-    pub fn has_ended(&mut self) -> bool {
-        self.child.ended().is_some()
-    }
-
     /// Allows the sampler to attach the GPUs that it was to leave alone.
     pub fn include_all(&mut self) {
         for slot in std::mem::take(&mut self.avoids) {
             let known = self.slots.get(&slot).cloned();
             self.child.send(&ToSampler::Include { slot, known });
         }
-    }
-
-    /// Switches the profiling counters on or off.
-    pub fn gpm(&mut self, read: bool) {
-        self.child.send(&ToSampler::Gpm(read));
     }
 
     /// Abandons the sampler: its further messages are thrown away, and it is asked to end.
@@ -140,7 +126,7 @@ pub fn end_all(samplers: &mut Vec<SamplerProcess>, deadline: Mono, deadlines: Ca
         let mut only_stuck = true;
         samplers.retain_mut(|sampler| {
             sampler.kill_if_overdue(now);
-            let ended = sampler.has_ended();
+            let ended = sampler.child.ended().is_some();
             only_stuck &= ended || !sampler.health(now, deadlines).stuck.is_empty();
             !ended
         });

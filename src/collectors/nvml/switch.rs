@@ -1,13 +1,14 @@
 //! What people ask of the supervisor while the daemon runs: to release the driver, to take it up again,
 //! to leave the profiling counters alone. Requests and the supervisor meet here without waiting.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
+use model::sync::lock;
 
 /// The driver is released, or is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,10 +26,6 @@ pub struct Released {
 }
 
 impl Released {
-    fn new(since: Mono, unix_seconds: f64) -> Released {
-        Released { since, unix_seconds, load: None, gone: false, back: None }
-    }
-
     /// The module was looked at. Gives whether the driver may be taken up again: the module was gone, or is
     /// of another load, and has been there for `settle` (installers load it for a trial and unload it).
     fn sees(&mut self, sight: &ModuleState, now: Mono, settle: Duration) -> bool {
@@ -147,12 +144,6 @@ struct SwitchState {
     starting: bool,
 }
 
-impl Default for Switch {
-    fn default() -> Switch {
-        Switch::new(true, Duration::ZERO)
-    }
-}
-
 impl Switch {
     /// A driver in use.
     pub fn new(gpm: bool, settle: Duration) -> Switch {
@@ -168,15 +159,11 @@ impl Switch {
         Switch { state: Mutex::new(state), settle }
     }
 
-    fn state(&self) -> MutexGuard<'_, SwitchState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks for the driver's release. Asked again, it changes nothing.
     pub fn release(&self, now: Mono, unix_seconds: f64) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.requested.released.is_none() {
-            let mut released = Released::new(now, unix_seconds);
+            let mut released = Released { since: now, unix_seconds, load: None, gone: false, back: None };
             released.sees(&state.sight, now, self.settle);
             state.requested.released = Some(released);
         }
@@ -184,17 +171,17 @@ impl Switch {
 
     /// Asks for the driver to be taken up again.
     pub fn resume(&self) {
-        self.state().requested.released = None;
+        lock(&self.state).requested.released = None;
     }
 
     /// Asks for the profiling counters to be read, or left alone.
     pub fn gpm(&self, read: bool) {
-        self.state().requested.gpm = read;
+        lock(&self.state).requested.gpm = read;
     }
 
     /// The kernel module was looked at. Ends a release whose module is back.
     pub fn module(&self, sight: &ModuleState, now: Mono) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.sight = sight.clone();
         let settle = self.settle;
         if state.requested.released.as_mut().is_some_and(|released| released.sees(sight, now, settle)) {
@@ -205,48 +192,49 @@ impl Switch {
 
     /// Whether the driver is, or is to be, released.
     pub fn is_released(&self) -> bool {
-        self.state().requested.released.is_some()
+        lock(&self.state).requested.released.is_some()
     }
 
     /// What the supervisor is to do. From now on the request counts as known.
     pub fn take_requests(&self) -> Requested {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.acknowledged = state.requested.released.is_some();
         state.requested.clone()
     }
 
     /// Which of the canary's processes have the driver open: all of them.
     pub fn held_by_canary(&self, canaries: Vec<Holder>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         (state.canaries, state.starting) = (canaries, false);
     }
 
     /// Whether a canary may be started. If so, it counts as holding the driver from now on, until
     /// [`Switch::held_by_canary`] reports it.
     pub fn begin_canary(&self) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.starting = state.requested.released.is_none();
         state.starting
     }
 
     /// Process ids of the canary's processes that have the driver open.
     pub fn canaries(&self) -> Vec<i32> {
-        self.state().canaries.iter().map(|holder| holder.pid).collect()
+        lock(&self.state).canaries.iter().map(|holder| holder.pid).collect()
     }
 
     /// Which samplers have the driver open: all of them.
     pub fn held_by(&self, holders: Vec<Holder>) {
-        self.state().holders = holders;
+        lock(&self.state).holders = holders;
     }
 
     /// The state of the driver's use.
     pub fn status(&self, now: Mono) -> DriverStatus {
-        let state = self.state();
+        let state = lock(&self.state);
         let released = state.requested.released.as_ref();
+        let free = state.holders.is_empty() && state.canaries.is_empty() && !state.starting;
         DriverStatus {
             driver: match released {
                 None => Use::InUse,
-                Some(_) if state.acknowledged && state.is_free() => Use::Released,
+                Some(_) if state.acknowledged && free => Use::Released,
                 Some(_) => Use::Releasing,
             },
             released_unix_seconds: released.map(|released| released.unix_seconds),
@@ -259,12 +247,6 @@ impl Switch {
             holders: state.holders.iter().chain(&state.canaries).cloned().collect(),
             gpm: state.requested.gpm,
         }
-    }
-}
-
-impl SwitchState {
-    fn is_free(&self) -> bool {
-        self.holders.is_empty() && self.canaries.is_empty() && !self.starting
     }
 }
 

@@ -82,7 +82,12 @@ impl OwnersCollector {
                 None => sum.complete = false,
             }
         }
-        let usage = self.read_group(&owner.cgroup);
+        let usage = if owner.cgroup.is_empty() {
+            Usage::default()
+        } else {
+            let (host, group) = (Arc::clone(&self.host), Arc::clone(&owner.cgroup));
+            self.reader.read(MAX_ABANDONED, move || usage::look(&host, &group)).unwrap_or_default()
+        };
         let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
         let own = sum.complete.then(|| seconds(sum.ticks));
         OwnerReading {
@@ -112,14 +117,6 @@ impl OwnersCollector {
             return None;
         }
         Some(process)
-    }
-
-    fn read_group(&mut self, group: &Arc<str>) -> Usage {
-        if group.is_empty() {
-            return Usage::default();
-        }
-        let (host, group) = (Arc::clone(&self.host), Arc::clone(group));
-        self.reader.read(MAX_ABANDONED, move || usage::look(&host, &group)).unwrap_or_default()
     }
 }
 

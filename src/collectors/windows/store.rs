@@ -1,18 +1,17 @@
 //! The directory of windows: one file each, `NAME.toml`, written by the administrator or by `gpu-node-exporter window`.
 //!
-//! The collector reads the directory every few seconds: only changed files are read again.
+//! The collector reads the directory every few seconds: at most 64 files of 64 KiB.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use host::Host;
+use host::state::replace;
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
-use model::clock::unix_seconds;
 use model::text;
 use model::window::{self, MAX_WINDOWS, Window};
 use settings::Config;
@@ -22,8 +21,6 @@ use crate::collectors::read_file;
 
 /// Directory entries that are read, files or not.
 const MAX_ENTRIES: usize = 4096;
-/// Seconds after a change in which a file may change again without a change of its timestamps.
-const UNSETTLED: f64 = 5.0;
 /// Seconds after its end in which the file of a window stays when another window is started.
 const RETENTION: f64 = 24.0 * 3600.0;
 /// Problems that are listed; more are counted.
@@ -34,37 +31,7 @@ const MAX_PROBLEMS: usize = 8;
 pub struct WindowStore {
     dir: PathBuf,
     max_duration: Duration,
-    files: BTreeMap<String, WindowFile>,
-}
-
-#[derive(Debug)]
-struct WindowFile {
-    stamp: Stamp,
-    content: Result<Window, Vec<String>>,
-}
-
-/// Equal stamps: the file has not changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Stamp {
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
-    written: (i64, i64),
-}
-
-impl Stamp {
-    fn of(file: &Metadata) -> Stamp {
-        Stamp {
-            inode: file.ino(),
-            bytes: file.len(),
-            changed: (file.ctime(), file.ctime_nsec()),
-            written: (file.mtime(), file.mtime_nsec()),
-        }
-    }
-
-    fn is_settled(&self, now: f64) -> bool {
-        (now - self.changed.0 as f64).abs() > UNSETTLED
-    }
+    files: BTreeMap<String, Result<Window, Vec<String>>>,
 }
 
 impl WindowStore {
@@ -83,7 +50,7 @@ impl WindowStore {
 
     /// The windows of the files, by name.
     fn windows(&self) -> impl Iterator<Item = Window> {
-        self.files.values().filter_map(|file| file.content.clone().ok())
+        self.files.values().filter_map(|content| content.clone().ok())
     }
 
     /// Every window that is open, to come, or ended within the last hour, and what is wrong with files.
@@ -116,7 +83,7 @@ impl WindowStore {
                 window::write(known.end)
             ));
         }
-        if self.files.get(&name).is_some_and(|file| file.content.is_err()) {
+        if self.files.get(&name).is_some_and(Result::is_err) {
             let file = self.file(&name);
             return Err(format!(
                 "{} is there and no window; correct it, or choose another --name",
@@ -173,25 +140,15 @@ impl WindowStore {
         names.into_iter().find(|name| !self.files.contains_key(name)).unwrap_or(first)
     }
 
-    /// Writes a file: a new one beside it, synced, then renamed.
+    /// Writes a file. The one that is written first has another ending, and so is no window.
     fn write(&self, window: &Window) -> Result<(), String> {
-        let write = || -> io::Result<()> {
-            fs::create_dir_all(&self.dir)?;
-            // A file without the ending is no window.
-            let fresh = self.dir.join(format!("{}.new", window.name));
-            let mut file = File::create(&fresh)?;
-            file.write_all(file::write(window).as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&fresh, self.file(&window.name))?;
-            File::open(&self.dir)?.sync_all()
-        };
-        write().map_err(|error| {
-            let file = self.file(&window.name);
+        let file = self.file(&window.name);
+        replace(&file, file::write(window).as_bytes()).map_err(|error| {
             format!("{}: {error}; who may write to windows.dir may make windows", file.display())
         })
     }
 
-    /// Reads changed files. Returns what is wrong, each with its file; the good files count all the same.
+    /// Reads the files. Returns what is wrong, each with its file; the good files count all the same.
     fn read(&mut self) -> Vec<String> {
         if self.dir.as_os_str().is_empty() {
             return Vec::new();
@@ -209,36 +166,28 @@ impl WindowStore {
             }
         };
         self.files.retain(|name, _| names.contains(name));
-        let now = unix_seconds();
         for name in names {
             let path = self.file(&name);
-            let stamp = fs::metadata(&path).map(|file| Stamp::of(&file));
-            let same =
-                |known: &WindowFile| stamp.as_ref().is_ok_and(|s| *s == known.stamp && s.is_settled(now));
-            if self.files.get(&name).is_some_and(same) {
-                continue;
-            }
             match read_file(&path, file::MAX_BYTES) {
-                Ok((metadata, bytes)) => {
-                    let stamp = Stamp::of(&metadata);
-                    let content = file::read(&bytes)
-                        .map(|window| Window { name: name.clone(), ..file::cut(window, self.max_duration) });
-                    self.files.insert(name, WindowFile { stamp, content });
+                Ok(bytes) => {
+                    let named =
+                        |window| Window { name: name.clone(), ..file::cut(window, self.max_duration) };
+                    let content = file::read(&bytes).map(named);
+                    self.files.insert(name, content);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.files.remove(&name);
                 }
-                Err(error) if self.files.get(&name).is_some_and(|known| known.content.is_ok()) => {
+                Err(error) if self.files.get(&name).is_some_and(Result::is_ok) => {
                     problems.push(format!("{}: {error}", path.display()));
                 }
                 Err(error) => {
-                    let content = Err(vec![error.to_string()]);
-                    self.files.insert(name, WindowFile { stamp: Stamp::default(), content });
+                    self.files.insert(name, Err(vec![error.to_string()]));
                 }
             }
         }
-        for (name, known) in &self.files {
-            if let Err(why) = &known.content {
+        for (name, content) in &self.files {
+            if let Err(why) = content {
                 problems.push(format!("{}: {}", self.file(name).display(), why.join("; ")));
             }
         }

@@ -1,0 +1,80 @@
+//! The keys by name, and the TOML file that documents them.
+
+use super::Config;
+use super::key::{Key, Section};
+use super::settings::SECTIONS;
+
+/// All settings, in the order of the file.
+pub(super) fn keys() -> impl Iterator<Item = &'static Key> {
+    SECTIONS.iter().flat_map(|section| section.keys)
+}
+
+/// The setting of this name.
+pub(super) fn key(name: &str) -> Option<&'static Key> {
+    keys().find(|key| key.name == name)
+}
+
+/// Line width of comments.
+const WIDTH: usize = 105;
+
+const HEADER: &str = "\
+# gpu-node-exporter: every key at its default. Generated from crates/settings/src/settings.rs.
+#
+# A file needs only the keys it changes. Environment variables take precedence over the file, flags over
+# both. The variable of log.level is GPU_NODE_EXPORTER__LOG__LEVEL, with two underscores before the section
+# and before the key; commas separate the items of a list. Durations are such as \"100ms\", \"10s\" or \"5m\".
+#
+# Check a file:  gpu-node-exporter check-config --config FILE
+# Apply it:      systemctl restart gpu-node-exporter
+
+";
+
+impl Config {
+    /// The file with every key at its default, and the meaning of each key.
+    pub fn commented() -> String {
+        let key_comment = |key: &Key| {
+            let floor = key.floor.iter().map(|(floor, _)| format!(", at least {floor}"));
+            let value = format!("Value: {}{}.", (key.expected)(), floor.collect::<String>());
+            format!("{}{}", comment(key.doc), comment(&value))
+        };
+        let text = Self::default().to_toml(|section| comment(section.doc), key_comment, |_| String::new());
+        format!("{HEADER}{text}")
+    }
+
+    /// The configuration as TOML, with a text above each section, above each key and after each key.
+    pub(super) fn to_toml(
+        &self,
+        section_comment: impl Fn(&Section) -> String,
+        above: impl Fn(&Key) -> String,
+        after: impl Fn(&Key) -> String,
+    ) -> String {
+        let sections = SECTIONS.iter().map(|section| {
+            let keys = section.keys.iter().map(|key| {
+                let name = key.name.rsplit('.').next().unwrap_or_default();
+                format!("{}{name} = {}{}\n", above(key), (key.toml)(self), after(key))
+            });
+            format!("{}[{}]\n{}", section_comment(section), section.name, keys.collect::<String>())
+        });
+        sections.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The text in comment lines.
+fn comment(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        out.push('#');
+        let mut width = 1;
+        for word in line.split_whitespace() {
+            if width + word.len() >= WIDTH {
+                out.push_str("\n#");
+                width = 1;
+            }
+            out.push(' ');
+            out.push_str(word);
+            width += 1 + word.len();
+        }
+        out.push('\n');
+    }
+    out
+}
