@@ -265,14 +265,14 @@ fn main() -> ExitCode {
         Command::Sampler => {
             let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));
-            sampler::main()
+            child_exit("sampler", sampler::run())
         }
         Command::CanaryChild => {
             let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
             log_to_stderr(level.unwrap_or(tracing::Level::INFO));
-            canary::child::main()
+            child_exit("canary-child", canary::child::run())
         }
-        Command::TopologyChild => topology::child::main(),
+        Command::TopologyChild => child_exit("topology-child", topology::child::run()),
     }
 }
 
@@ -427,6 +427,13 @@ fn print(bytes: &[u8]) -> ExitCode {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(EXIT_FAILED, &error),
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// The end of a child process.
+fn child_exit(name: &str, result: io::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("gpu-node-exporter {name}: {error}");
+    ExitCode::FAILURE
 }
 
 /// Prints an error with its causes on one line.
