@@ -244,13 +244,13 @@ fn main() -> ExitCode {
         }
         Command::Sampler => {
             log_of_child(overrides);
-            sampler::main()
+            child_exit("sampler", sampler::run())
         }
         Command::CanaryChild => {
             log_of_child(overrides);
-            canary::child::main()
+            child_exit("canary-child", canary::child::run())
         }
-        Command::TopologyChild => topology::child::main(),
+        Command::TopologyChild => child_exit("topology-child", topology::child::run()),
     }
 }
 
@@ -343,6 +343,13 @@ fn print(text: &str) -> ExitCode {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(EXIT_FAILED, error),
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// The end of a child process.
+fn child_exit(name: &str, result: io::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("gpu-node-exporter {name}: {error}");
+    ExitCode::FAILURE
 }
 
 /// Prints an error with its causes on one line.

@@ -10,7 +10,6 @@ mod run;
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use crate::interlock;
 use crate::report::{ChildReport, RunEnd, RunRequest};
@@ -27,17 +26,7 @@ use sampler::watch::{NvmlWatch, WatchTarget};
 const NICE: i32 = 10;
 
 /// The process's whole life.
-pub fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gpu-node-exporter canary-child: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run() -> io::Result<()> {
+pub fn run() -> io::Result<()> {
     child::ignore_signals()?;
     let (frames, control, shared) = child::inherited()?;
     let table: &'static Table = Box::leak(Box::new(Table::open(shared)?));

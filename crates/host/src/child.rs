@@ -10,16 +10,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::unistd::Pid;
 
-use crate::supervise::Launch;
 use model::sync::lock;
 
 /// Descriptor on which a child writes frames.
@@ -90,6 +89,20 @@ pub struct Environment {
     pub without: Vec<&'static str>,
     /// Variables that are set.
     pub with: Vec<(OsString, OsString)>,
+}
+
+/// How a child is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The program: [`this_program`], but for tests.
+    pub program: &'a Path,
+    pub args: &'a [&'a str],
+    pub environment: &'a Environment,
+    pub stderr: Stderr,
+    /// The children whose cost is counted together with this one's.
+    pub children: Option<&'a Arc<ChildSet>>,
+    /// Name of the thread that reads the child's frames.
+    pub thread: &'a str,
 }
 
 /// Starts a program with the three descriptors above. Gives its process id, its control pipe and the reading end of its

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::{self, BufReader};
-use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,8 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::child::{self, ChildSet, Environment, Stderr};
+pub use crate::child::Launch;
+use crate::child::{self, ChildSet};
 use crate::frame::{self, FrameError};
 use crate::inflight::{SlotView, Table};
 use crate::stop::Stop;
@@ -23,20 +23,6 @@ use model::clock::Mono;
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 /// Time between two looks while an end is waited for.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// How a child is started.
-#[derive(Clone, Copy, Debug)]
-pub struct Launch<'a> {
-    /// The program: [`child::this_program`], but for tests.
-    pub program: &'a Path,
-    pub args: &'a [&'a str],
-    pub environment: &'a Environment,
-    pub stderr: Stderr,
-    /// The children whose cost is counted together with this one's.
-    pub children: Option<&'a Arc<ChildSet>>,
-    /// Name of the thread that reads the child's frames.
-    pub thread: &'a str,
-}
 
 /// How long a child that was asked to end is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +194,9 @@ impl Supervised {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::child::{Environment, Stderr};
     use proptest::prelude::*;
+    use std::path::Path;
     use std::sync::mpsc::channel;
 
     const OUTSIDE: Duration = Duration::from_secs(30);

@@ -29,7 +29,6 @@ mod worker;
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{BufReader, Write};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -207,17 +206,7 @@ impl Outbox {
 }
 
 /// The process's whole life.
-pub fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gpu-node-exporter sampler: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run() -> std::io::Result<()> {
+pub fn run() -> std::io::Result<()> {
     child::ignore_signals()?;
     let (frames, control, shared) = child::inherited()?;
     let table: &'static Table = Box::leak(Box::new(Table::open(shared)?));

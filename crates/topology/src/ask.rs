@@ -10,13 +10,13 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::discover::{self, Origin};
+use super::discover::{self, Links, Origin};
 use host::child::{self, ChildSet, Environment, Stderr};
 use host::frame::{self, FrameError};
 use host::stop::Stop;
 use host::supervise::{Launch, Patience, Supervised};
 use model::clock::Mono;
-use model::topology::{Device, Link, LinkCapability, Network, Topology};
+use model::topology::Topology;
 
 /// The hidden command of the topology process.
 const COMMAND: &str = "topology-child";
@@ -49,49 +49,6 @@ pub struct MachineAnswer {
     pub devices: Vec<String>,
     /// The same in hwloc's own format, if it was asked for.
     pub xml: Option<String>,
-}
-
-/// Links and network devices.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Links(pub Vec<DeviceState>);
-
-/// What of one device can change while the machine runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DeviceState {
-    /// PCI address.
-    pub address: String,
-    /// See [`Device::link`].
-    pub link: Option<Link>,
-    /// See [`Device::port`].
-    pub port: Option<LinkCapability>,
-    /// See [`Device::network`].
-    pub network: Option<Network>,
-}
-
-impl Links {
-    /// Which devices there are, in order.
-    pub fn addresses(&self) -> Vec<String> {
-        self.0.iter().map(|state| state.address.clone()).collect()
-    }
-
-    /// Brings the devices of a topology up to date.
-    pub fn apply(self, topology: &mut Topology) {
-        for state in self.0 {
-            let known = topology.devices.iter_mut().find(|device| device.address == state.address);
-            if let Some(device) = known {
-                state.apply(device);
-            }
-        }
-    }
-}
-
-impl DeviceState {
-    /// Brings the device up to date.
-    pub fn apply(self, device: &mut Device) {
-        device.link = self.link;
-        device.port = self.port;
-        device.network = self.network;
-    }
 }
 
 /// Longest time an answer may take: hwloc takes 0.1 s on a large machine.

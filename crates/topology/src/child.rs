@@ -2,7 +2,6 @@
 //! one that reads files which ask a device.
 
 use std::io;
-use std::process::ExitCode;
 
 use super::ask::{MachineAnswer, Question};
 use super::discover::{self, Origin};
@@ -12,17 +11,7 @@ use host::{child, frame};
 const NICE: i32 = 10;
 
 /// The process's whole life.
-pub fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gpu-node-exporter topology-child: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run() -> io::Result<()> {
+pub fn run() -> io::Result<()> {
     child::ignore_signals()?;
     let (mut answers, mut control, _shared) = child::inherited()?;
     if let Err(error) = child::be_nice(NICE) {

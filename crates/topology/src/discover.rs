@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::ask::Links;
 use host::Host;
-use model::topology::{DeviceKind, Topology};
+use model::topology::{Device, DeviceKind, Link, LinkCapability, Network, Topology};
 
 /// Where a topology comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +22,49 @@ pub enum Origin {
     Xml(PathBuf),
     /// A description in hwloc's words: `package:2 l3:3 core:8 pu:1`.
     Synthetic(String),
+}
+
+/// Links and network devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Links(pub Vec<DeviceState>);
+
+/// What of one device can change while the machine runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceState {
+    /// PCI address.
+    pub address: String,
+    /// See [`Device::link`].
+    pub link: Option<Link>,
+    /// See [`Device::port`].
+    pub port: Option<LinkCapability>,
+    /// See [`Device::network`].
+    pub network: Option<Network>,
+}
+
+impl Links {
+    /// Which devices there are, in order.
+    pub fn addresses(&self) -> Vec<String> {
+        self.0.iter().map(|state| state.address.clone()).collect()
+    }
+
+    /// Brings the devices of a topology up to date.
+    pub fn apply(self, topology: &mut Topology) {
+        for state in self.0 {
+            let known = topology.devices.iter_mut().find(|device| device.address == state.address);
+            if let Some(device) = known {
+                state.apply(device);
+            }
+        }
+    }
+}
+
+impl DeviceState {
+    /// Brings the device up to date.
+    pub fn apply(self, device: &mut Device) {
+        device.link = self.link;
+        device.port = self.port;
+        device.network = self.network;
+    }
 }
 
 /// How it begins to say that there is no machine to look at.

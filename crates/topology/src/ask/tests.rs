@@ -1,6 +1,8 @@
 use std::io::Write;
 
 use super::*;
+use crate::discover::DeviceState;
+use model::topology::LinkCapability;
 
 /// An asker whose process is this shell script; descriptor 3 takes its answer.
 fn ask(asker: &mut Asker, script: &str) -> Result<Links, AskError> {

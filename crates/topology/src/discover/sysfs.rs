@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::ask::{DeviceState, Links};
+use super::{DeviceState, Links};
 use host::Host;
 use model::cpus::CpuSet;
 use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
