@@ -43,7 +43,7 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"refresh\" content=\"5\">\n<title>{} {} · GPUs</title>\n\
          <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n</head>\n<body>\n",
-        symbol(snapshot.health.level),
+        look(snapshot.health.level).1,
         esc(&HOST),
     );
     put_header(out, snapshot);
@@ -89,7 +89,7 @@ fn put_header(out: &mut String, snapshot: &Snapshot) {
     put!(
         out,
         "<p class=\"overall {}\" role=\"status\">{} {}</p>\n",
-        class(snapshot.health.level),
+        look(snapshot.health.level).0,
         mark(snapshot.health.level),
         esc(&snapshot.health.text)
     );
@@ -187,28 +187,18 @@ fn put_assets(out: &mut String) {
 
 /// The symbol that goes with a word, which screen readers read instead.
 fn mark(level: HealthLevel) -> String {
-    format!("<span class=\"mark {}\" aria-hidden=\"true\">{}</span>", class(level), symbol(level))
+    let (class, symbol) = look(level);
+    format!("<span class=\"mark {class}\" aria-hidden=\"true\">{symbol}</span>")
 }
 
-/// The class in the style sheet.
-fn class(level: HealthLevel) -> &'static str {
+/// The class in the style sheet, and a symbol that needs no colour.
+fn look(level: HealthLevel) -> (&'static str, &'static str) {
     match level {
-        HealthLevel::Ok => "well",
-        HealthLevel::Note => "note",
-        HealthLevel::Waiting => "waiting",
-        HealthLevel::Degraded => "warn",
-        HealthLevel::Faulty => "bad",
-    }
-}
-
-/// A symbol that needs no colour.
-fn symbol(level: HealthLevel) -> &'static str {
-    match level {
-        HealthLevel::Ok => "✓",
-        HealthLevel::Note => "i",
-        HealthLevel::Waiting => "…",
-        HealthLevel::Degraded => "▲",
-        HealthLevel::Faulty => "✕",
+        HealthLevel::Ok => ("well", "✓"),
+        HealthLevel::Note => ("note", "i"),
+        HealthLevel::Waiting => ("waiting", "…"),
+        HealthLevel::Degraded => ("warn", "▲"),
+        HealthLevel::Faulty => ("bad", "✕"),
     }
 }
 
