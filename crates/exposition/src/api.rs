@@ -51,7 +51,7 @@ pub fn owners(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
 }
 
 fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
-    let entity = view.entity();
+    let entity = OwnedGpu::new(&view.gpu, view.gpu_instance, &view.owner.id);
     let number = |metric: &Metric<OwnedGpu, ()>| snapshot.number(metric, &entity, ());
     let mut value = json!({
         "owner": view.owner.id,

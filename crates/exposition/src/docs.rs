@@ -25,14 +25,8 @@ pub fn json() -> String {
 pub fn text() -> String {
     let mut out = String::new();
     for m in METRICS {
-        let _ = writeln!(
-            out,
-            "{} {:?} {{{}}}\n    {}",
-            m.name,
-            m.kind,
-            all_labels(m).map(|l| l.name).collect::<Vec<_>>().join(","),
-            m.help()
-        );
+        let labels: Vec<_> = all_labels(m).map(|l| l.name).collect();
+        let _ = writeln!(out, "{} {:?} {{{}}}\n    {}", m.name, m.kind, labels.join(","), m.help());
     }
     out
 }
@@ -52,8 +46,8 @@ pub fn markdown() -> String {
          ## Entities\n\n| entity | labels | what it is |\n|---|---|---|\n",
     );
     for e in EntityKind::ALL {
-        let labels: Vec<_> = e.labels().iter().map(|l| format!("`{}`", l.name)).collect();
-        let _ = writeln!(out, "| {e:?} | {} | {} |", labels.join(", "), one_line(e.help()));
+        let labels = quoted(e.labels().iter().map(|l| l.name));
+        let _ = writeln!(out, "| {e:?} | {labels} | {} |", one_line(e.help()));
     }
     out.push_str(
         "\n## Groups\n\n\
@@ -70,7 +64,6 @@ pub fn markdown() -> String {
     }
     out.push_str("\n## Metrics\n\n| metric | kind | unit | entity | more labels | read | since |\n|---|---|---|---|---|---|---|\n");
     for m in METRICS {
-        let labels: Vec<_> = m.labels.iter().map(|l| format!("`{}`", l.name)).collect();
         let _ = writeln!(
             out,
             "| [`{0}`](#{0}) | {1} | {2} | {3:?} | {4} | {5} | {6} |",
@@ -78,7 +71,7 @@ pub fn markdown() -> String {
             format!("{:?}", m.kind).to_lowercase(),
             m.unit.suffix(),
             m.entity,
-            labels.join(", "),
+            quoted(m.labels.iter().map(|l| l.name)),
             m.tier.known(),
             m.since
         );
@@ -86,11 +79,9 @@ pub fn markdown() -> String {
     for m in METRICS {
         let _ = write!(out, "\n### {}\n\n{}\n", m.name, format!("{} {}", m.help(), m.notes()).trim_end());
         if let Some(group) = m.group {
-            let except: Vec<_> = m.except.iter().map(|value| format!("`{value}`")).collect();
-            let _ = match except.as_slice() {
-                [] => write!(out, "\nGroup `{}`.\n", group.name()),
-                _ => write!(out, "\nGroup `{}`, except for {}.\n", group.name(), except.join(", ")),
-            };
+            let except = quoted(m.except.iter().copied());
+            let except = if except.is_empty() { except } else { format!(", except for {except}") };
+            let _ = write!(out, "\nGroup `{}`{except}.\n", group.name());
         }
         if let Some(instead) = m.deprecated {
             let _ = write!(out, "\nDeprecated: use `{instead}`.\n");
@@ -101,13 +92,16 @@ pub fn markdown() -> String {
         for label in all_labels(m) {
             let _ = write!(out, "- `{}`: {}", label.name, one_line(label.help));
             if let Some(values) = label.values {
-                let values: Vec<_> = values.iter().map(|v| format!("`{v}`")).collect();
-                let _ = write!(out, " One of {}.", values.join(", "));
+                let _ = write!(out, " One of {}.", quoted(values.iter().copied()));
             }
             out.push('\n');
         }
     }
     out
+}
+
+fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 fn all_labels(m: &MetricDef) -> impl Iterator<Item = &'static LabelDef> {

@@ -87,19 +87,12 @@ pub fn accepted_metrics_format(accept: &str) -> ResponseFormat {
 
 /// The encoding, given the value of the `Accept-Encoding` header; empty if there is none.
 pub fn accepted_encoding(accept_encoding: &str) -> Encoding {
-    let (mut gzip, mut any, mut identity) = (None, None, None);
-    for (range, weight) in weighted(accept_encoding) {
-        let coding = range.trim();
-        if coding.eq_ignore_ascii_case("gzip") {
-            gzip = Some(weight);
-        } else if coding.eq_ignore_ascii_case("identity") {
-            identity = Some(weight);
-        } else if coding == "*" {
-            any = Some(weight);
-        }
-    }
-    let gzip = gzip.or(any).unwrap_or(0.0);
-    if gzip > 0.0 && gzip >= identity.unwrap_or(0.0) { Encoding::Gzip } else { Encoding::Identity }
+    let weight = |coding: &str| {
+        let named = weighted(accept_encoding).filter(|(range, _)| range.trim().eq_ignore_ascii_case(coding));
+        named.last().map(|(_, weight)| weight)
+    };
+    let gzip = weight("gzip").or(weight("*")).unwrap_or(0.0);
+    if gzip > 0.0 && gzip >= weight("identity").unwrap_or(0.0) { Encoding::Gzip } else { Encoding::Identity }
 }
 
 /// The format behind one media range, if it is served in that version.

@@ -51,7 +51,7 @@ fn encode_family(encoder: &mut DescriptorEncoder, family: &Family) -> fmt::Resul
         let labels = SeriesLabels { def, series };
         if def.kind == Kind::Info {
             metric.encode_info(&labels)?;
-        } else if labels.is_empty() {
+        } else if def.entity.labels().is_empty() && def.labels.is_empty() {
             // An empty set given as the family's labels would be written as "{}".
             encode_value(&mut metric, def.kind, &series.value)?;
         } else {
@@ -94,12 +94,6 @@ fn name_and_unit(def: &'static MetricDef) -> (&'static str, Option<Unit>) {
 struct SeriesLabels<'a> {
     def: &'static MetricDef,
     series: &'a Series,
-}
-
-impl SeriesLabels<'_> {
-    fn is_empty(&self) -> bool {
-        self.def.entity.labels().is_empty() && self.def.labels.is_empty()
-    }
 }
 
 impl EncodeLabelSet for SeriesLabels<'_> {

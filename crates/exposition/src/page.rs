@@ -43,7 +43,7 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"refresh\" content=\"5\">\n<title>{} {} · GPUs</title>\n\
          <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n</head>\n<body>\n",
-        symbol(snapshot.health.level),
+        look(snapshot.health.level).1,
         esc(&HOST),
     );
     put_header(out, snapshot);
@@ -89,7 +89,7 @@ fn put_header(out: &mut String, snapshot: &Snapshot) {
     put!(
         out,
         "<p class=\"overall {}\" role=\"status\">{} {}</p>\n",
-        class(snapshot.health.level),
+        look(snapshot.health.level).0,
         mark(snapshot.health.level),
         esc(&snapshot.health.text)
     );
@@ -111,6 +111,12 @@ fn put_windows(out: &mut String, snapshot: &Snapshot) {
     }
 }
 
+/// Begins a table: its tag and caption, and the heads of its columns.
+fn put_table(out: &mut String, begin: &str, heads: &[&str]) {
+    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
+    put!(out, "{begin}</caption>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n");
+}
+
 /// Driver calls that have not returned, those first that are out longest.
 fn put_stuck_calls(out: &mut String, snapshot: &Snapshot) {
     let mut calls: Vec<(f64, &Subject, &str)> = Vec::new();
@@ -124,11 +130,7 @@ fn put_stuck_calls(out: &mut String, snapshot: &Snapshot) {
         return;
     }
     calls.sort_by(|a, b| b.0.total_cmp(&a.0));
-    put!(
-        out,
-        "<table>\n<caption>Driver calls without an answer</caption>\n\
-         <thead><tr><th scope=\"col\">GPU</th><th scope=\"col\">Call</th><th scope=\"col\">For</th></tr></thead>\n<tbody>\n"
-    );
+    put_table(out, "<table>\n<caption>Driver calls without an answer", &["GPU", "Call", "For"]);
     for (age, subject, call) in calls {
         let gpu = subject.gpu().map(|(index, _)| index.to_string()).unwrap_or_default();
         let age = text::duration(html::seconds(age));
@@ -138,11 +140,7 @@ fn put_stuck_calls(out: &mut String, snapshot: &Snapshot) {
 }
 
 fn put_collectors(out: &mut String, snapshot: &Snapshot) {
-    put!(
-        out,
-        "<table>\n<caption>Collectors</caption>\n\
-         <thead><tr><th scope=\"col\">Collector</th><th scope=\"col\">State</th></tr></thead>\n<tbody>\n"
-    );
+    put_table(out, "<table>\n<caption>Collectors", &["Collector", "State"]);
     for view in &snapshot.collectors {
         let level = if view.up { HealthLevel::Ok } else { HealthLevel::Faulty };
         put!(
@@ -162,11 +160,7 @@ fn put_events(out: &mut String, snapshot: &Snapshot) {
     if snapshot.events.is_empty() {
         return;
     }
-    put!(
-        out,
-        "<table class=\"events\">\n<caption>Events</caption>\n<thead><tr><th scope=\"col\">UTC</th><th scope=\"col\">GPU</th>\
-         <th scope=\"col\">What</th></tr></thead>\n<tbody>\n"
-    );
+    put_table(out, "<table class=\"events\">\n<caption>Events", &["UTC", "GPU", "What"]);
     for event in snapshot.events.iter().rev().take(MOST) {
         let level = if event.old { HealthLevel::Note } else { event.severity.into() };
         let gpu = event.gpu.as_ref().map(|gpu| gpu.gpu.to_string()).unwrap_or_default();
@@ -193,28 +187,18 @@ fn put_assets(out: &mut String) {
 
 /// The symbol that goes with a word, which screen readers read instead.
 fn mark(level: HealthLevel) -> String {
-    format!("<span class=\"mark {}\" aria-hidden=\"true\">{}</span>", class(level), symbol(level))
+    let (class, symbol) = look(level);
+    format!("<span class=\"mark {class}\" aria-hidden=\"true\">{symbol}</span>")
 }
 
-/// The class in the style sheet.
-fn class(level: HealthLevel) -> &'static str {
+/// The class in the style sheet, and a symbol that needs no colour.
+fn look(level: HealthLevel) -> (&'static str, &'static str) {
     match level {
-        HealthLevel::Ok => "well",
-        HealthLevel::Note => "note",
-        HealthLevel::Waiting => "waiting",
-        HealthLevel::Degraded => "warn",
-        HealthLevel::Faulty => "bad",
-    }
-}
-
-/// A symbol that needs no colour.
-fn symbol(level: HealthLevel) -> &'static str {
-    match level {
-        HealthLevel::Ok => "✓",
-        HealthLevel::Note => "i",
-        HealthLevel::Waiting => "…",
-        HealthLevel::Degraded => "▲",
-        HealthLevel::Faulty => "✕",
+        HealthLevel::Ok => ("well", "✓"),
+        HealthLevel::Note => ("note", "i"),
+        HealthLevel::Waiting => ("waiting", "…"),
+        HealthLevel::Degraded => ("warn", "▲"),
+        HealthLevel::Faulty => ("bad", "✕"),
     }
 }
 

@@ -3,9 +3,10 @@
 use model::catalog::schema::{Entity, KnownLabel, Label, LabelText};
 use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Subject, Tier, UnhealthyReason};
 use model::clock::Mono;
-use model::health::{Findings, HealthEvidence, NodeHealth};
+use model::health::NodeHealth;
 use model::sample::Row;
 use model::snapshot::{DriverState, Snapshot};
+use model::verdict::{Findings, HealthEvidence};
 
 use super::Ledger;
 use super::builder::Builder;

@@ -178,13 +178,9 @@ impl OwnerState {
             } else if unit(GpmUnit::Graphics) && place.is_some() {
                 tracks.worked(at, window.seconds, row.value);
                 let from = Mono(at.0.saturating_sub((window.seconds * 1e9) as u64));
+                let amount = Amount { quantity: AmountKind::Busy(place), from, to: at, amount: row.value };
                 if let Some(line) = self.lines.get_mut(gpu) {
-                    line.measured(Amount {
-                        quantity: AmountKind::Busy(place),
-                        from,
-                        to: at,
-                        amount: row.value,
-                    });
+                    line.measured(amount);
                 }
             }
         }

@@ -56,24 +56,12 @@ impl Ledger {
             self.faults.mention(event, now);
         }
         let windows = self.windows.put(b, unix_seconds);
-        let gpus = self.put_gpus(b, &moment);
-        let collectors = self.put_collectors(b, &moment, &driver, &gpus);
-        self.driver.put(b, now, &driver);
-        self.accounting.put_calls(b);
-        self.publication.put(b);
-        b.put(&m::gpu_devices_expected, &Node {}, (), self.inventory.devices() as f64);
-        b.put(&m::gpu_exporter_build_info, &Node {}, self.settings.build.clone(), 1.0);
-        for ((metric, subject, labels), value) in self.counters.iter() {
-            b.row(subject, *metric, labels.clone(), Value::Number(value));
-        }
         let mut snapshot = Snapshot {
             sequence: self.publication.sequence,
             taken: now,
             unix_seconds,
-            ready: self.publication.ready || self.is_ready(&driver, &gpus),
+            gpus: self.put_gpus(b, &moment),
             driver,
-            gpus,
-            collectors,
             events: self.faults.list(),
             canary,
             topology,
@@ -81,7 +69,17 @@ impl Ledger {
             windows,
             ..Snapshot::default()
         };
+        snapshot.collectors = self.put_collectors(b, &moment, &snapshot);
+        self.driver.put(b, now, &snapshot.driver);
+        self.accounting.put_calls(b);
+        self.publication.put(b);
+        b.put(&m::gpu_devices_expected, &Node {}, (), self.inventory.devices() as f64);
+        b.put(&m::gpu_exporter_build_info, &Node {}, self.settings.build.clone(), 1.0);
+        for ((metric, subject, labels), value) in self.counters.iter() {
+            b.row(subject, *metric, labels.clone(), Value::Number(value));
+        }
         snapshot.health = self.put_health(b, &moment, &snapshot);
+        snapshot.ready = self.publication.ready || self.is_ready(&snapshot);
         self.publication.ready = snapshot.ready;
         let (families, subjects) =
             builder.cap(self.settings.max_series, &self.settings.groups, &mut self.counters);
@@ -158,14 +156,13 @@ impl Ledger {
         &self,
         b: &mut Builder<'_>,
         moment: &LedgerMoment<'_>,
-        driver: &DriverState,
-        gpus: &[GpuView],
+        snapshot: &Snapshot,
     ) -> Vec<CollectorView> {
         let mut views = Vec::new();
         for source in CollectorName::ALL.iter().copied() {
             let nvml = source == CollectorName::Nvml;
             // Neither up nor down: it has nothing to do.
-            let idle = if nvml && matches!(driver, DriverState::Paused { .. }) {
+            let idle = if nvml && matches!(snapshot.driver, DriverState::Paused { .. }) {
                 Some("paused: the driver is released".to_owned())
             } else {
                 self.intake.switched_off(source).cloned()
@@ -176,12 +173,12 @@ impl Ledger {
             }
             let answered = self.intake.last_success(source);
             let text = match source {
-                CollectorName::Nvml => self.nvml_trouble(driver, gpus),
+                CollectorName::Nvml => self.nvml_trouble(snapshot),
                 _ => self.intake.trouble(source, moment.now),
             };
             let up = answered.is_some() && text.is_none();
             // Before the first answer there is nothing to say.
-            if answered.is_some() || (nvml && *driver != DriverState::Waiting) {
+            if answered.is_some() || (nvml && snapshot.driver != DriverState::Waiting) {
                 b.flag(&m::gpu_exporter_collector_up, &Node {}, (source,), up);
             }
             if let Some(at) = answered {
@@ -195,8 +192,8 @@ impl Ledger {
     }
 
     /// What is wrong with the NVML collector.
-    fn nvml_trouble(&self, driver: &DriverState, gpus: &[GpuView]) -> Option<String> {
-        match driver {
+    fn nvml_trouble(&self, snapshot: &Snapshot) -> Option<String> {
+        match &snapshot.driver {
             DriverState::Away { text } | DriverState::Mismatch { text } => {
                 return Some(format!("the driver is away: {text}"));
             }
@@ -206,7 +203,7 @@ impl Ledger {
             DriverState::Up if !self.driver.has_sampler() => return Some("no sampler runs".into()),
             DriverState::Up => {}
         }
-        for view in gpus {
+        for view in &snapshot.gpus {
             let index = view.gpu.gpu;
             match &view.state {
                 GpuState::Up | GpuState::Waiting | GpuState::Paused => {}
@@ -223,7 +220,7 @@ impl Ledger {
     }
 
     /// Ready once every collector has answered or been found absent; never dependent on a GPU's health.
-    fn is_ready(&self, driver: &DriverState, gpus: &[GpuView]) -> bool {
+    fn is_ready(&self, snapshot: &Snapshot) -> bool {
         let settled = |view: &GpuView| match view.state {
             GpuState::Waiting => false,
             GpuState::Up => [Tier::Once, Tier::Slow, Tier::Rare]
@@ -232,7 +229,8 @@ impl Ledger {
             // A GPU that is stuck or failing has answered: it will not answer better.
             _ => true,
         };
-        let nvml = match driver {
+        let gpus = &snapshot.gpus;
+        let nvml = match snapshot.driver {
             DriverState::Waiting => false,
             DriverState::Up => {
                 let listed = self.intake.awaited_gpus();

@@ -117,7 +117,14 @@ impl TopologyState {
             nics.extend(nic.map(|nic| nic.address.as_str()));
         }
         for nic in update.topology.devices.iter().filter(|device| nics.contains(device.address.as_str())) {
-            put_network(b, nic);
+            let Some(network) = &nic.network else { continue };
+            let name = || (Nic(nic_name(nic).into()),);
+            if let Some(up) = network.up {
+                b.flag(&m::gpu_host_nic_up, &Node {}, name(), up);
+            }
+            if let Some(rate) = network.bytes_per_second {
+                b.put(&m::gpu_host_nic_speed_bytes_per_second, &Node {}, name(), rate);
+            }
         }
         self.speeds.retain(|uuid, _| moment.gpus().any(|(gpu, _)| gpu.uuid == *uuid));
         Some(update)
@@ -237,17 +244,6 @@ fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::DevicePath
         path: path.known().to_owned(),
     };
     b.put(&m::gpu_host_nic_info, gpu, labels, 1.0);
-}
-
-fn put_network(b: &mut Builder<'_>, nic: &Device) {
-    let Some(network) = &nic.network else { return };
-    let name = || (Nic(nic_name(nic).into()),);
-    if let Some(up) = network.up {
-        b.flag(&m::gpu_host_nic_up, &Node {}, name(), up);
-    }
-    if let Some(rate) = network.bytes_per_second {
-        b.put(&m::gpu_host_nic_speed_bytes_per_second, &Node {}, name(), rate);
-    }
 }
 
 #[cfg(test)]

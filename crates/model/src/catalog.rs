@@ -9,12 +9,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-mod groups;
 pub mod joins;
 mod labels;
 pub mod schema;
 
-pub use groups::MetricGroup;
 pub use labels::*;
 use schema::metrics;
 pub use schema::{Kind, MetricDef, MetricId};

@@ -23,5 +23,6 @@ pub mod snapshot;
 pub mod sync;
 pub mod text;
 pub mod topology;
+pub mod verdict;
 pub mod window;
 pub mod xid;

@@ -13,7 +13,7 @@ pub use crate::catalog::EventKind;
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{
     CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Cause, FaultAction, Gpu,
-    MetricDef, OwnedGpu, Severity, Subject, Tier,
+    MetricDef, Severity, Subject, Tier,
 };
 use crate::clock::Mono;
 use crate::health::NodeHealth;
@@ -314,13 +314,6 @@ pub struct PlaceView {
     pub checks: Vec<CheckView>,
 }
 
-impl PlaceView {
-    /// What is planned there, and that something hangs, without what was found.
-    pub fn planned(self) -> PlaceView {
-        PlaceView { last_run: None, end: None, text: String::new(), checks: Vec::new(), ..self }
-    }
-}
-
 /// The newest verdict of one check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CheckView {
@@ -345,13 +338,6 @@ pub struct OwnerView {
     pub processes: Vec<u32>,
     /// What holds its work back; `None` while that is not known.
     pub cause: Option<Cause>,
-}
-
-impl OwnerView {
-    /// As the catalogue knows it.
-    pub fn entity(&self) -> OwnedGpu {
-        OwnedGpu::new(&self.gpu, self.gpu_instance, &self.owner.id)
-    }
 }
 
 /// An event, or several of the same kind in a burst.

@@ -1,7 +1,7 @@
 //! One GPU on the page.
 
 use super::html::{esc, put};
-use super::{canary, class, html, mark};
+use super::{canary, html, look, mark};
 use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{
     self as m, Cause, ClockDomain, EccCounter, EccError, Gpu, GpuInstance, PowerLimit, ProcessType, Sensor,
@@ -27,7 +27,7 @@ pub fn put(out: &mut String, snapshot: &Snapshot, view: &GpuView, health: &GpuHe
         out,
         "<article class=\"gpu {}\">\n<header><h2>GPU {} <small>{}</small></h2><p class=\"state\">{} {}</p></header>\n\
          <p class=\"id\"><code title=\"{}\">{}</code> <code>{}</code></p>\n",
-        class(health.level),
+        look(health.level).0,
         gpu.gpu,
         esc(info("model")),
         mark(health.level),

@@ -64,7 +64,16 @@ impl CanaryState {
                 let view = record.view(gpu, instance.clone());
                 // What was found of the whole GPU before it was divided says nothing of what is there now; what is
                 // planned is published for the GPU as a whole.
-                if mig && instance.is_none() { view.planned() } else { view }
+                match mig && instance.is_none() {
+                    true => PlaceView {
+                        last_run: None,
+                        end: None,
+                        text: String::new(),
+                        checks: Vec::new(),
+                        ..view
+                    },
+                    false => view,
+                }
             }));
         }
         view

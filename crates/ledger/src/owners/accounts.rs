@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::sketch::Sketch;
 use super::timeline::{AmountKind, AmountShare, InstanceId, SettledSpan};
 use crate::bottleneck::Steady;
-use model::catalog::{Gpu, OwnedGpu};
+use model::catalog::Gpu;
 use model::clock::Mono;
 use model::owners::Owner;
 
@@ -19,12 +19,6 @@ pub struct AccountKey {
     pub gpu: Gpu,
     pub place: InstanceId,
     pub owner: Arc<str>,
-}
-
-impl AccountKey {
-    pub fn entity(&self) -> OwnedGpu {
-        OwnedGpu::new(&self.gpu, self.place, &self.owner)
-    }
 }
 
 /// One account.

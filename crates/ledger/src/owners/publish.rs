@@ -15,7 +15,7 @@ use crate::builder::Builder;
 use crate::intake::LedgerMoment;
 use crate::topology::TopologyState;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, ProfileName};
+use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, OwnedGpu, ProfileName};
 use model::clock::Mono;
 use model::snapshot::OwnerView;
 use model::topology::Device;
@@ -147,7 +147,7 @@ impl OwnerState {
         for (key, account) in accounts.with_series().filter(|(key, _)| key.gpu == about.gpu) {
             let here = present.iter().find(|p| p.place == key.place && p.owner.id == key.owner);
             let pids = pids.get(&(key.place, Arc::clone(&key.owner))).cloned().unwrap_or_default();
-            let entity = key.entity();
+            let entity = OwnedGpu::new(&key.gpu, key.place, &key.owner);
             let has =
                 |place, what: fn(&Tracks) -> bool| tracks.get(&(key.gpu.clone(), place)).is_some_and(what);
             b.put(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{Family, Series, Snapshot, SubjectText, Value, number_of};
 use crate::catalog::schema::LabelText;
 use crate::catalog::{self as m, Gpu, METRICS, MetricId, Subject};
-use crate::health::{Findings, HealthEvidence};
 use crate::sample::Rows;
+use crate::verdict::{Findings, HealthEvidence};
 
 impl Snapshot {
     /// A snapshot that holds these rows alone.

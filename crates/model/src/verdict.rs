@@ -1,0 +1,412 @@
+//! The evaluation of health: a pure function of one publication.
+
+use crate::canary::loudness;
+use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
+use crate::catalog::{
+    self as m, ClockEvent, EccCounter, EccError, FaultAction, Gpu, RecoveryAction, Severity, Subject,
+    UnhealthyReason,
+};
+use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
+use crate::sample::Missing;
+use crate::snapshot::{CollectorView, DriverState, Event, EventKind, GpuState, GpuView, Snapshot};
+use crate::text::{capitalized, duration, plain, time_of_day};
+
+/// Degrees to the slowdown temperature at which a GPU is near its limit.
+const NEAR_SLOWDOWN: f64 = 5.0;
+/// Seconds for which a fault is a reason.
+const RECENT_FAULT: f64 = 3600.0;
+
+/// What the ledger knows of a GPU beyond the published values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// The driver lists fewer GPUs than expected, and this one does not answer.
+    pub missing: bool,
+    /// The driver requests it; also while values are withdrawn.
+    pub recovery_action: Option<RecoveryAction>,
+    /// An Xid came after which the GPU needs a reset.
+    pub fatal_xid: bool,
+    /// There was a memory error that is not known to be contained.
+    pub uncontained_ecc: bool,
+    /// A row of memory could not be replaced; also while values are withdrawn.
+    pub row_remap_failure: bool,
+    /// The canary found wrong results, a failure or a hang.
+    pub canary: bool,
+}
+
+/// What an evaluation reads.
+pub struct HealthEvidence<'a> {
+    /// All but its health and families.
+    pub snapshot: &'a Snapshot,
+    /// GPUs that are expected and not listed.
+    pub missing: usize,
+    /// A published value.
+    pub value: &'a PublishedValue<'a>,
+}
+
+impl HealthEvidence<'_> {
+    /// The verdicts on GPUs and node.
+    pub fn evaluate(&self, findings: impl Fn(&Gpu) -> Findings) -> NodeHealth {
+        let gpus: Vec<_> =
+            self.snapshot.gpus.iter().map(|view| self.gpu(view, findings(&view.gpu))).collect();
+        let (level, text) = self.node(&gpus);
+        NodeHealth { level, text, gpus }
+    }
+
+    fn gpu(&self, view: &GpuView, found: Findings) -> GpuHealth {
+        let subject = view.gpu.subject();
+        let mut gpu = ReasonList { evidence: self, gpu: &view.gpu, subject, reasons: Vec::new() };
+        let word = gpu.state(&view.state, found);
+        gpu.faults(found);
+        gpu.canary(found);
+        gpu.memory(found);
+        gpu.clocks();
+        gpu.pcie();
+        gpu.failed_calls(view);
+        let mut reasons = gpu.reasons;
+        // Stable: of one level, the state comes first.
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.level));
+        let level = match reasons.first().map_or(HealthLevel::Ok, |reason| reason.level) {
+            HealthLevel::Note if view.state != GpuState::Paused => HealthLevel::Ok,
+            level => level,
+        };
+        let word = word.unwrap_or(match level {
+            HealthLevel::Ok | HealthLevel::Note => "well",
+            HealthLevel::Waiting => "waiting",
+            HealthLevel::Degraded => "degraded",
+            HealthLevel::Faulty => "faulty",
+        });
+        let known = !matches!(view.state, GpuState::Waiting | GpuState::NoDriver | GpuState::Paused);
+        let healthy = known.then(|| reasons.iter().all(|reason| reason.condition.unhealthy().is_none()));
+        GpuHealth { gpu: view.gpu.clone(), level, word, reasons, healthy }
+    }
+
+    fn node(&self, gpus: &[GpuHealth]) -> (HealthLevel, String) {
+        let known = match gpus.len() {
+            0 => String::new(),
+            1 => " 1 GPU is known from before.".to_owned(),
+            n => format!(" {n} GPUs are known from before."),
+        };
+        let state = &self.snapshot.driver;
+        let driver = capitalized(&state.text());
+        match state {
+            DriverState::Waiting => (HealthLevel::Waiting, "Waiting for the driver's first answer.".into()),
+            DriverState::Up => self.listed(gpus),
+            DriverState::Stuck | DriverState::Away { .. } => {
+                let text = state.text();
+                (HealthLevel::Faulty, format!("The driver is {}.{known}", text.trim_end_matches('.')))
+            }
+            DriverState::Mismatch { .. } => (HealthLevel::Faulty, format!("{driver}.{known}")),
+            DriverState::Paused { holders, .. } => {
+                // Deliberate; only a release that does not complete needs a look.
+                let level = if holders.is_empty() { HealthLevel::Note } else { HealthLevel::Degraded };
+                (level, format!("{driver}.{known}"))
+            }
+        }
+    }
+
+    /// The node while the driver answers.
+    fn listed(&self, gpus: &[GpuHealth]) -> (HealthLevel, String) {
+        let mut ill: Vec<_> = gpus.iter().filter(|gpu| gpu.level > HealthLevel::Note).collect();
+        ill.sort_by_key(|gpu| (std::cmp::Reverse(gpu.level), gpu.word, gpu.gpu.gpu));
+        let mut level = ill.first().map_or(HealthLevel::Ok, |gpu| gpu.level);
+        let mut text = match (gpus.len(), gpus.len() - ill.len()) {
+            (0, _) => "The driver lists no GPU".to_owned(),
+            (1, 1) => "1 GPU, well".to_owned(),
+            (1, _) => "1 GPU".to_owned(),
+            (n, well) if n == well => format!("{n} GPUs, all well"),
+            (n, 0) => format!("{n} GPUs, none well"),
+            (n, well) => format!("{n} GPUs, {well} well"),
+        };
+        if self.missing > 0 {
+            level = HealthLevel::Faulty;
+            text += &format!(", {} missing", self.missing);
+        }
+        if let [worst, rest @ ..] = ill.as_slice() {
+            text += &format!(", GPU {} {}", worst.gpu.gpu, worst.word);
+            if let Some(reason) = worst.reasons.first() {
+                text += &format!(": {}", reason.text);
+            }
+            // The others by their state: the reasons of each are on its card.
+            for alike in rest.chunk_by(|a, b| a.word == b.word) {
+                let gpus: Vec<String> = alike.iter().map(|gpu| gpu.gpu.gpu.to_string()).collect();
+                text += &format!("; {}: GPU {}", alike[0].word, gpus.join(", "));
+            }
+        }
+        for collector in self.snapshot.collectors.iter().filter(|c| !c.up && !c.text.is_empty()) {
+            level = level.max(HealthLevel::Degraded);
+            text += &format!("; collector {} is down", collector.name);
+        }
+        (level, text + ".")
+    }
+}
+
+/// The reasons of one GPU while they are collected.
+struct ReasonList<'a> {
+    evidence: &'a HealthEvidence<'a>,
+    gpu: &'a Gpu,
+    subject: Subject,
+    reasons: Vec<HealthReason>,
+}
+
+impl ReasonList<'_> {
+    fn add(&mut self, condition: Condition, text: impl Into<String>) {
+        self.add_with(condition, text, condition.action());
+    }
+
+    fn add_with(&mut self, condition: Condition, text: impl Into<String>, action: FaultAction) {
+        self.reasons.push(HealthReason { condition, level: condition.level(), text: text.into(), action });
+    }
+
+    fn number<L: LabelSet>(&self, metric: &Metric<Gpu, L>, labels: L) -> Option<f64> {
+        (self.evidence.value)(metric.id(), &self.subject, &labels.texts())
+    }
+
+    /// The state as a reason, and its word.
+    fn state(&mut self, state: &GpuState, found: Findings) -> Option<&'static str> {
+        let (condition, word) = match state {
+            GpuState::Up => return None,
+            GpuState::Waiting => (Condition::Waiting, "waiting"),
+            GpuState::Stuck { .. } => (Condition::Stuck, "stuck"),
+            GpuState::Failing { .. } if found.missing => (Condition::Missing, "failing"),
+            GpuState::Failing { .. } => (Condition::Lost, "failing"),
+            GpuState::NoDriver => (Condition::NoDriver, "no driver"),
+            GpuState::Paused => (Condition::Paused, "paused"),
+        };
+        self.add(condition, state.text());
+        Some(word)
+    }
+
+    /// Recent faults of more than an application, the newest of each code, and what they and the driver ask for.
+    fn faults(&mut self, found: Findings) {
+        let snapshot = self.evidence.snapshot;
+        let mut seen = Vec::new();
+        for event in snapshot.events.iter().rev().filter(|e| e.gpu.as_ref() == Some(self.gpu) && !e.old) {
+            let age = snapshot.unix_seconds - event.last_unix_seconds;
+            // A canary's finding holds until the next one: `canary` adds it.
+            if event.kind == EventKind::Canary
+                || event.severity == Severity::Info
+                || age > RECENT_FAULT
+                || seen.contains(&(event.kind, event.code))
+            {
+                continue;
+            }
+            seen.push((event.kind, event.code));
+            let page = event.severity == Severity::Page;
+            let condition = if page { Condition::PageFault } else { Condition::TicketFault };
+            self.add_with(condition, event.line(), event.action);
+        }
+        // The ledger remembers both until a reset. A recent event is the better text.
+        for (holds, condition, text) in [
+            (found.fatal_xid, Condition::FatalXid, "an Xid came after which the GPU needs a reset"),
+            (found.uncontained_ecc, Condition::UncontainedEcc, "a memory error is not known to be contained"),
+        ] {
+            match self.reasons.iter_mut().find(|reason| reason.condition == Condition::PageFault) {
+                Some(event) if holds => event.condition = condition,
+                None if holds => self.add(condition, text),
+                _ => {}
+            }
+        }
+        if let Some(action) = found.recovery_action {
+            let first = match action {
+                RecoveryAction::NodeReboot => FaultAction::RebootNode,
+                _ => Condition::RecoveryAction.action(),
+            };
+            let text = format!("the driver asks for: {}", plain(action.known()));
+            self.add_with(Condition::RecoveryAction, text, first);
+        }
+    }
+
+    fn canary(&mut self, found: Findings) {
+        let snapshot = self.evidence.snapshot;
+        for place in snapshot.canary.of(self.gpu) {
+            let on = match &place.instance {
+                Some(instance) => format!(" on {} #{}", instance.profile, instance.gpu_instance),
+                None => String::new(),
+            };
+            if let Some(step) = place.hung {
+                self.add(Condition::CanaryHung, format!("the canary{on} hangs in {}", plain(step.known())));
+            }
+            for check in &place.checks {
+                let condition = match loudness(check.verdict) {
+                    Some(Severity::Page) => Condition::CanaryFailed,
+                    Some(Severity::Ticket) => Condition::CanaryDegraded,
+                    Some(Severity::Info) | None => continue,
+                };
+                self.add(condition, format!("canary{on}, {}: {}", check.check.known(), check.text));
+            }
+        }
+        let shown = |reason: &HealthReason| reason.condition.unhealthy() == Some(UnhealthyReason::Canary);
+        if found.canary && !self.reasons.iter().any(shown) {
+            self.add(Condition::CanaryFailed, "the canary failed, and no valid run came since");
+        }
+    }
+
+    fn memory(&mut self, found: Findings) {
+        if found.row_remap_failure {
+            let text = "a memory row could not be replaced: the board is a candidate for return";
+            self.add(Condition::RowRemapFailure, text);
+        }
+        if self.number(&m::gpu_row_remap_pending, ()) == Some(1.0) {
+            self.add(Condition::RowRemapPending, "a memory row waits for a GPU reset");
+        }
+        let errors = self.number(&m::gpu_ecc_total_errors, (EccCounter::Volatile, EccError::Uncorrected));
+        if let Some(errors) = errors.filter(|errors| *errors > 0.0) {
+            let s = if errors == 1.0 { "" } else { "s" };
+            let text = format!("{errors:.0} uncorrected ECC error{s} since the driver was loaded");
+            self.add(Condition::EccUncorrected, text);
+        }
+    }
+
+    fn clocks(&mut self) {
+        let active = |event| self.number(&m::gpu_clock_event_active, (event,)) == Some(1.0);
+        let (heat, brake) = (active(ClockEvent::HwThermalSlowdown), active(ClockEvent::HwPowerBrakeSlowdown));
+        let soft_heat = active(ClockEvent::SwThermalSlowdown);
+        // The driver raises the general reason together with the two above.
+        let other = active(ClockEvent::HwSlowdown) && !heat && !brake;
+        for (holds, condition, text) in [
+            (heat, Condition::HwThermalSlowdown, "the hardware slows it down for heat"),
+            (brake, Condition::HwPowerBrake, "an external power brake slows it down"),
+            (other, Condition::HwSlowdown, "the hardware slows it down"),
+            (soft_heat, Condition::SwThermalSlowdown, "the driver slows it down for heat"),
+            (active(ClockEvent::SwPowerCap), Condition::PowerCap, "at its power limit"),
+        ] {
+            if holds {
+                self.add(condition, text);
+            }
+        }
+        let margin = self.number(&m::gpu_temperature_margin_celsius, ());
+        if let Some(margin) = margin.filter(|margin| *margin <= NEAR_SLOWDOWN) {
+            self.add(Condition::NearSlowdown, format!("{margin:.0} °C left until it slows down for heat"));
+        }
+    }
+
+    fn pcie(&mut self) {
+        let below = |now: &Metric<Gpu, ()>, max: &Metric<Gpu, ()>| {
+            self.number(now, ()).zip(self.number(max, ())).filter(|(now, max)| now < max)
+        };
+        let width = below(&m::gpu_pcie_link_width_lanes, &m::gpu_pcie_link_max_width_lanes);
+        let generation = below(&m::gpu_pcie_link_generation, &m::gpu_pcie_link_max_generation);
+        // An idle GPU lowers the generation to save power.
+        let idle = self.number(&m::gpu_clock_event_active, (ClockEvent::GpuIdle,)) == Some(1.0)
+            || self.number(&m::gpu_utilization_ratio, ()).is_none_or(|busy| busy == 0.0);
+        if let Some((now, max)) = width {
+            self.add(Condition::PcieWidthNarrowed, format!("PCIe uses {now:.0} of {max:.0} lanes"));
+        }
+        if let Some((now, max)) = generation.filter(|_| !idle) {
+            self.add(Condition::PcieGenerationLow, format!("PCIe runs at generation {now:.0} of {max:.0}"));
+        }
+    }
+
+    fn failed_calls(&mut self, view: &GpuView) {
+        let failed = view.gaps.iter().filter_map(|gap| match &gap.missing {
+            Missing::Failed { text, .. } => Some((gap.call.as_str(), text)),
+            Missing::Unsupported | Missing::Dropped(_) => None,
+        });
+        let failed: Vec<_> = failed.collect();
+        if let [(call, text), rest @ ..] = failed.as_slice() {
+            let more = if rest.is_empty() { String::new() } else { format!(", and {} more", rest.len()) };
+            self.add(Condition::CallFailed, format!("{call} failed: {text}{more}"));
+        }
+    }
+}
+
+impl DriverState {
+    /// The name of the state, and the state for people.
+    pub fn texts(&self) -> (&'static str, String) {
+        match self {
+            DriverState::Waiting => ("waiting", "waiting for its first answer".into()),
+            DriverState::Up => ("up", "up".into()),
+            DriverState::Stuck => ("stuck", "stuck: calls into it do not return".into()),
+            DriverState::Away { text } => ("away", format!("away: {text}")),
+            DriverState::Mismatch { text } => {
+                let text = text.trim_end_matches('.');
+                let what = "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
+                            reload of the module";
+                ("library_mismatch", format!("{what}: {text}"))
+            }
+            DriverState::Paused { since_unix_seconds, age, holders } => {
+                let (at, ago) = (time_of_day(*since_unix_seconds), duration(*age));
+                let pids: Vec<String> = holders.iter().map(i32::to_string).collect();
+                let held = match pids.as_slice() {
+                    [] => String::new(),
+                    pids => format!(", but still held by process {}", pids.join(", ")),
+                };
+                let resumes = "resumes when the kernel module is loaded again, or with `gpu-node-exporter driver resume`";
+                ("paused", format!("paused: driver released at {at}, {ago} ago{held}; {resumes}"))
+            }
+        }
+    }
+
+    /// The state for people.
+    pub fn text(&self) -> String {
+        self.texts().1
+    }
+}
+
+impl GpuState {
+    /// The name of the state, and the state for people.
+    pub fn texts(&self) -> (&'static str, String) {
+        match self {
+            GpuState::Up => ("up", "up".into()),
+            GpuState::Waiting => ("waiting", "nothing was read yet".into()),
+            GpuState::Stuck { call, age } => {
+                ("stuck", format!("{call} has not returned for {}", duration(*age)))
+            }
+            GpuState::Failing { text } => ("failing", format!("it answers with errors only: {text}")),
+            GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
+            GpuState::Paused => ("paused", "the driver is released".into()),
+        }
+    }
+
+    /// The state for people.
+    pub fn text(&self) -> String {
+        self.texts().1
+    }
+}
+
+impl CollectorView {
+    /// The state for people.
+    pub fn text(&self) -> String {
+        if self.up && self.age.is_none() && !self.text.is_empty() {
+            // Nothing to collect, and the reason.
+            return self.text.clone();
+        }
+        let mut text = String::from(if self.up { "up" } else { "down" });
+        if !self.text.is_empty() {
+            text += &format!(": {}", self.text);
+        }
+        match self.age {
+            Some(age) => text + &format!(", last values {} ago", duration(age)),
+            None => text + ", no values yet",
+        }
+    }
+}
+
+impl Event {
+    /// The event in a line: its kind, its meaning, the first action.
+    pub fn line(&self) -> String {
+        let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
+        let kind = match self.kind {
+            EventKind::Xid => format!("Xid{code}: "),
+            EventKind::Sxid => format!("NVSwitch fault{code}: "),
+            EventKind::Canary => {
+                let check = self.check.map(|check| format!(", {check}")).unwrap_or_default();
+                // The canary's text has the first action.
+                let text = if self.text.is_empty() { self.meaning } else { &self.text };
+                return format!("canary{check}: {text}");
+            }
+            EventKind::Window => return format!("{} {}", self.meaning, self.text),
+            _ => String::new(),
+        };
+        let meaning =
+            if self.meaning.is_empty() { plain(self.kind.known()) } else { self.meaning.to_owned() };
+        let first = match self.action {
+            FaultAction::Ignore => String::new(),
+            action => format!(" First: {}.", plain(action.known())),
+        };
+        format!("{kind}{meaning}{first}")
+    }
+}
+
+#[cfg(test)]
+mod tests;
