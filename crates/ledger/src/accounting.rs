@@ -1,6 +1,7 @@
 //! What is added up between publications: driver calls, the driver's samples and windows, seconds of clock events.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::activity::Activity;
@@ -34,7 +35,7 @@ struct GpuTotals {
 #[derive(Debug, Default)]
 pub struct Accounting {
     /// Number and nanoseconds of the calls of each function and tier.
-    calls: HashMap<(String, Tier), (u64, u64)>,
+    calls: BTreeMap<Arc<str>, BTreeMap<Tier, (u64, u64)>>,
     call_seconds: Histogram,
     driver: DriverCounters,
     gpm: GpmSums,
@@ -50,7 +51,11 @@ impl Accounting {
     pub fn count_calls(&mut self, batch: &Batch) {
         let tier = batch.part.tier;
         for call in &batch.calls {
-            let (count, nanos) = self.calls.entry((call.call.clone(), tier)).or_default();
+            let tiers = match self.calls.get_mut(call.call.as_str()) {
+                Some(tiers) => tiers,
+                None => self.calls.entry(call.call.as_str().into()).or_default(),
+            };
+            let (count, nanos) = tiers.entry(tier).or_default();
             *count += 1;
             *nanos += call.nanos;
             self.call_seconds.observe(call.nanos as f64 * 1e-9);
@@ -138,10 +143,9 @@ impl Accounting {
     }
 
     pub fn put_calls(&self, b: &mut Builder<'_>) {
-        let mut calls: Vec<_> = self.calls.iter().collect();
-        calls.sort_by(|a, b| a.0.cmp(b.0));
-        for ((name, tier), (count, nanos)) in calls {
-            let call = Call(name.as_str().into());
+        let calls = self.calls.iter().flat_map(|(name, tiers)| tiers.iter().map(move |of| (name, of)));
+        for (name, (tier, (count, nanos))) in calls {
+            let call = Call(Arc::clone(name));
             b.put(&m::gpu_exporter_driver_calls_total, &Node {}, (call.clone(), *tier), *count as f64);
             let seconds = *nanos as f64 * 1e-9;
             b.put(&m::gpu_exporter_driver_call_seconds_total, &Node {}, (call, *tier), seconds);

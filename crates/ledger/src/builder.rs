@@ -65,18 +65,22 @@ impl<'a> Builder<'a> {
     }
 
     pub fn row(&mut self, subject: &Subject, metric: MetricId, labels: Vec<LabelText>, value: Value) {
-        if self.off.contains(&metric) {
-            return;
-        }
         let subject = self.subjects.text(subject);
-        if let Some(family) = self.families.get_mut(usize::from(metric.0)) {
-            family.push(Series { subject, labels, value });
-        }
+        self.push(subject, metric, labels, value);
     }
 
     pub fn rows(&mut self, subject: &Subject, rows: &[Row]) {
+        let subject = self.subjects.text(subject);
         for row in rows {
-            self.row(subject, row.metric, row.labels.clone(), Value::Number(row.value));
+            self.push(Arc::clone(&subject), row.metric, row.labels.clone(), Value::Number(row.value));
+        }
+    }
+
+    fn push(&mut self, subject: Arc<SubjectText>, metric: MetricId, labels: Vec<LabelText>, value: Value) {
+        if !self.off.contains(&metric)
+            && let Some(family) = self.families.get_mut(usize::from(metric.0))
+        {
+            family.push(Series { subject, labels, value });
         }
     }
 
