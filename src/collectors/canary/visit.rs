@@ -125,10 +125,14 @@ impl CanaryCollector {
         let config = &self.context.config;
         let facts =
             self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
-        // The first try itself has left these behind in the values.
+        // The values may still be of the first try: its process counts as foreign when its command line could not
+        // be read, as of a process that ends. The second try asks NVML for other processes before it uses CUDA.
         let ours = |allows: &Allows| {
-            use CanarySkip::{Busy, Memory, RecentXid};
-            matches!(allows, Allows::Yes | Allows::NotChecked(_) | Allows::No(RecentXid | Busy | Memory))
+            use CanarySkip::{Busy, Memory, Processes, RecentXid};
+            match allows {
+                Allows::Yes | Allows::NotChecked(_) => true,
+                Allows::No(reason) => matches!(reason, RecentXid | Busy | Memory | Processes),
+            }
         };
         facts.is_some_and(|facts| {
             gate::conditions(&facts, Duration::ZERO).iter().all(|condition| ours(&condition.allows))
