@@ -19,7 +19,7 @@ fn setup(scenario: &str) -> Setup {
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch")
         .with("CANARY__MAX_DUTY_RATIO", "0.1")
-        .with("CANARY__PROGRESS_TIMEOUT", "5s")
+        .with("CANARY__PROGRESS_TIMEOUT", "30s")
 }
 
 /// As [`setup`], for a run that hangs.
