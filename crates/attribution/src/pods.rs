@@ -3,7 +3,7 @@
 //!
 //! That API names namespace, pod, container and device ids, but neither the pod's UID nor the container's id, which
 //! are all that a process's control group has. So names come from the paths of the kubelet's log folders
-//! (`owners::names`), which hold both; this list helps where those cannot be read and one container alone
+//! (`crate::names`), which hold both; this list helps where those cannot be read and one container alone
 //! has the device, and it says which devices are claimed before any process is there.
 
 use std::sync::{Arc, Mutex};

@@ -124,7 +124,7 @@ pub struct Measurement {
     /// The same with the time in which another process had the GPU, seconds.
     pub wall_seconds: f64,
     pub found: CheckFigures,
-    /// WrongResults results: how many, and the first of them.
+    /// Wrong results: how many, and the first of them.
     pub mismatches: Mismatches,
     /// What NVML reported before, during and after.
     pub around: Around,

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const ASLEEP: Duration = Duration::from_secs(5);
 /// Longest request: a pipe takes so much without a reader, however small the kernel made it.
 const MAX_REQUEST: usize = 4096;
-/// ReportWriter kept while they are not taken; then the process waits.
+/// Reports kept while they are not taken; then the process waits.
 const KEPT: usize = 64;
 
 /// What all runs have in common.

@@ -19,14 +19,14 @@ use model::clock::{Mono, nanos};
 
 /// GPUs one sampler can serve; more than any host has.
 pub const MAX_GPUS: usize = 64;
-/// TableSlot of the worker for the node: library, driver, list of GPUs.
+/// Slot of the worker for the node: library, driver, list of GPUs.
 pub const NODE_SLOT: usize = 0;
-/// TableSlot of the worker that waits for the driver's events.
+/// Slot of the worker that waits for the driver's events.
 pub const EVENTS_SLOT: usize = MAX_GPUS + 1;
-/// TableSlot of the thread that makes the fast visits of all GPUs. It is not judged: a GPU's own worker meets
+/// Slot of the thread that makes the fast visits of all GPUs. It is not judged: a GPU's own worker meets
 /// the same call.
 pub const FAST_SLOT: usize = MAX_GPUS + 2;
-/// TableSlot of the thread that asks about pairs of GPUs. Its calls are shown; they do not count as a second sick
+/// Slot of the thread that asks about pairs of GPUs. Its calls are shown; they do not count as a second sick
 /// worker: what is asked of a pair hangs when one of the two does.
 pub const PEERS_SLOT: usize = MAX_GPUS + 3;
 /// Slots in the table.
@@ -120,7 +120,7 @@ impl Table {
 
     fn slots(&self) -> &[TableSlot; SLOTS] {
         // SAFETY: the mapping is page-aligned, at least as long as the array (checked in `open`), lives
-        // as long as `self`, and a TableSlot is nothing but atomics, valid for any bits and shared writing.
+        // as long as `self`, and a slot is nothing but atomics, valid for any bits and shared writing.
         unsafe { &*self.map.as_ptr().cast::<[TableSlot; SLOTS]>() }
     }
 

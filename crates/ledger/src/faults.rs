@@ -94,7 +94,7 @@ impl FaultState {
         self.fatal |= row.severity == Severity::Page && !xid::is_memory_error(row.code);
     }
 
-    /// What a later daemon must know of, if that is anything. FactKind a flood changes at every line is left
+    /// What a later daemon must know of, if that is anything. What a flood changes at every line is left
     /// out: that would wear the disk.
     fn lasting(&self, uuid: &str) -> Option<FaultyGpu> {
         let FaultState { fatal, uncontained, memory_error, .. } = *self;

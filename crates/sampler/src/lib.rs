@@ -1,4 +1,4 @@
-//! The sampler: the only process that loads libnvidia-ml, and the only crate that names nvml-wrapper. Started, watched
+//! The sampler: the only lasting process that loads libnvidia-ml, and the only crate that names nvml-wrapper. Started, watched
 //! and replaced by `serve`.
 //!
 //! The sampler holds no sums: it sends readings. One worker thread a GPU (`worker`, which visits the tiers of `gpu`), one

@@ -21,9 +21,9 @@ settings! {
         listen: Listen = Listen::all(9408);
         /// Maximum open connections. The server closes further connections at once.
         max_connections: u32 = 128, 1..=10_000;
-        /// Timeout for receiving a request.
+        /// Time for the header of a request, and longest idle time of a connection.
         read_timeout: Duration = secs(30), ms(100)..=minutes(10);
-        /// Timeout for sending a response.
+        /// Longest time in which a client takes nothing of a response.
         write_timeout: Duration = secs(10), ms(100)..=minutes(10);
     }
 

@@ -24,7 +24,7 @@ use model::topology::{NumaNode, Topology};
 const LONGEST: Duration = Duration::from_secs(30);
 /// Smallest and largest buffer, in bytes; between them twice the largest last-level cache.
 const BUFFER: (u64, u64) = (64 << 20, 512 << 20);
-/// CpuShare of a node's free memory that is taken at most.
+/// Share of a node's free memory that is taken at most.
 const SHARE: u64 = 4;
 
 /// What was measured.

@@ -1,7 +1,7 @@
 //! The kernel's perf events: the only user of `perf_event_open(2)`. Events are counted, never sampled: nothing of a
 //! process but how often something happened is read.
 //!
-//! PerfGroup of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is
+//! The counters of a CPU are opened as a group, so that one `read(2)` brings all of them. Each read of a counter that is
 //! at work interrupts its CPU for a moment, so this is also an interrupt a group instead of one an event.
 
 use nix::errno::Errno;
@@ -116,7 +116,7 @@ pub struct Perf {
 }
 
 impl Perf {
-    /// PerfGroup of this processor.
+    /// Counters of this processor.
     pub fn new(processor: Processor) -> Perf {
         Perf { processor }
     }

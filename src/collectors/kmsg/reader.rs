@@ -1,4 +1,4 @@
-//! LineSplitter of the kernel log. /dev/kmsg gives one record a read and wakes poll(2); a regular file or a pipe
+//! Lines of the kernel log. /dev/kmsg gives one record a read and wakes poll(2); a regular file or a pipe
 //! (as tests have) is followed as it grows.
 
 use std::fs::{File, OpenOptions};

@@ -1,5 +1,5 @@
 //! Messages of the kubelet's pod-resources API, version 1 (Kubernetes 1.20 and later), as far as they are read here;
-//! what else they hold is skipped. PodNames and numbers of the fields are those of the API
+//! what else they hold is skipped. Names and numbers of the fields are those of the API
 //! (<https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#monitoring-device-plugin-resources>).
 //!
 //! Written by hand: ten short messages need neither a compiler of the interface nor its file at build time.

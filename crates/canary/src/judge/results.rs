@@ -1,4 +1,4 @@
-//! PastWrong results: what was computed, copied or kept is not what it should be.
+//! Wrong results: what was computed, copied or kept is not what it should be.
 
 use std::collections::BTreeSet;
 

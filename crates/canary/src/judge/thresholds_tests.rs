@@ -4,7 +4,7 @@
 //! Measurement on H200s (2026-11-22, docs/evidence/2026-11-22-h200): work per cycle 0.0026 % standard deviation over
 //! 100 processes and 0.02 % from the lowest to the highest multiprocessor of a run, which is taken for four
 //! deviations; the clock 0.001 % over 100 processes, and taken to spread twenty times as much, for hosts whose
-//! clocks move. BaselineStore 0.15 %, the fastest copies 0.6 %: both are taken to spread by 1 %.
+//! clocks move. Memory 0.15 %, the fastest copies 0.6 %: both are taken to spread by 1 %.
 
 use super::fixtures::{baseline, healthy, judged, of, verdict};
 use crate::baseline::Quantity;
@@ -43,7 +43,7 @@ fn chance_alarms_at_these_thresholds() {
     let clock = log10_tail(deviations(Quantity::SM_RATE_CLOCK, 2e-4));
     assert!((clock + 50.4).abs() < 0.1, "{clock}");
     assert!(log10_three_of_four(clock) < -150.0);
-    // BaselineStore, cache and copies 5 % below: at a spread of 1 % the six sigmas rule, 1e-9 a run, and 4e-27 for
+    // Memory, cache and copies 5 % below: at a spread of 1 % the six sigmas rule, 1e-9 a run, and 4e-27 for
     // three of four: less than 1e-22 in a year of a GPU.
     let rates = log10_tail(6.0);
     assert!((rates + 9.0).abs() < 0.1, "{rates}");

@@ -1,4 +1,4 @@
-//! DeviceMemory near the GPU: which NUMA node that is, and a thread that runs there while it asks for memory.
+//! Memory near the GPU: which NUMA node that is, and a thread that runs there while it asks for memory.
 
 use std::path::Path;
 

@@ -1,15 +1,15 @@
-//! WrongResults results, counted: those of the first try that had any, and how later tries went.
+//! Wrong results, counted: those of the first try that had any, and how later tries went.
 
 use serde::{Deserialize, Serialize};
 
 use crate::abi::{BadLanes, BadWords};
 
-/// WrongResults results of a check.
+/// Wrong results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mismatches {
     /// Results compared.
     pub compared: u64,
-    /// WrongResults in the first try.
+    /// Wrong in the first try.
     pub wrong: u64,
     /// Of these, with all bits 0.
     pub zeroed: u64,

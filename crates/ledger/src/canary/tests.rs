@@ -1,4 +1,4 @@
-//! CanaryEvent in, snapshots out.
+//! Events in, snapshots out.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -16,7 +16,7 @@ pub type InstanceId = Option<u32>;
 
 /// A listing holds until the next one, but not for longer than this.
 pub const LONGEST: Duration = Duration::from_secs(5);
-/// SettledSpan time that is kept: a GPM window of a minute comes at its end.
+/// Settled time that is kept: a GPM window of a minute comes at its end.
 const KEPT: Duration = Duration::from_secs(180);
 /// Measured amounts that wait at most: a minute of samples of power and utilization.
 const WAITING: usize = 4096;

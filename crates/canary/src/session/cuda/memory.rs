@@ -1,4 +1,4 @@
-//! DeviceMemory of device and host, and copies between them.
+//! Memory of device and host, and copies between them.
 //!
 //! Host memory that the GPU reaches by itself is only touched word by word through [`Pinned`], never through a
 //! reference, because copies write it at any time.
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use super::{CudaContext, CudaDriver, CudaResult, CudaStream, written};
 use crate::abi::Plain;
 
-/// CudaDevice memory.
+/// Device memory.
 #[derive(Debug)]
 pub struct DeviceMemory {
     /// Where it begins.
@@ -19,7 +19,7 @@ pub struct DeviceMemory {
     pub bytes: u64,
 }
 
-/// PinnedPart of device memory, as elements of a type.
+/// Part of device memory, as elements of a type.
 #[derive(Debug)]
 pub struct DeviceSlice<T> {
     /// Where it begins.
@@ -38,7 +38,7 @@ impl<T> Clone for DeviceSlice<T> {
 impl<T> Copy for DeviceSlice<T> {}
 
 impl<T: Plain> DeviceSlice<T> {
-    /// PinnedPart of `memory`, `offset` bytes from its start; `None` if it does not lie within.
+    /// Part of `memory`, `offset` bytes from its start; `None` if it does not lie within.
     pub fn of(memory: &DeviceMemory, offset: u64, count: usize) -> Option<DeviceSlice<T>> {
         let bytes = u64::try_from(count.checked_mul(size_of::<T>())?).ok()?;
         let end = offset.checked_add(bytes)?;
@@ -60,7 +60,7 @@ impl<T: Plain> DeviceSlice<T> {
     }
 }
 
-/// DeviceMemory of the host that the GPU reads and writes by itself.
+/// Memory of the host that the GPU reads and writes by itself.
 #[derive(Debug)]
 pub struct Pinned {
     start: *mut u64,
@@ -115,7 +115,7 @@ impl CudaDriver {
         Ok(free as u64)
     }
 
-    /// CudaDevice memory of this size.
+    /// Device memory of this size.
     pub fn alloc(&self, bytes: u64) -> CudaResult<DeviceMemory> {
         // SAFETY: writes one address.
         let address = written(|address| unsafe { self.cuMemAlloc_v2(address, bytes as usize) })?;
