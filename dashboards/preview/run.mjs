@@ -151,8 +151,8 @@ async function measure(own, report, targets) {
   await own.pause();
   report.queries = await measureQueries(own, dashboards, at, SLOW);
   for (const { uid } of dashboards) {
-    const [dearest, ...others] = report.queries.filter((query) => query.uid === uid).sort((a, b) => b.ms - a.ms);
-    if (dearest) say(`  ${uid.padEnd(20)} slowest of ${others.length + 1} queries: ${dearest.ms.toFixed(0)} ms, ${dearest.cpu.toFixed(0)} ms of CPU (${dearest.title})`);
+    const [slowest, ...others] = report.queries.filter((query) => query.uid === uid).sort((a, b) => b.ms - a.ms);
+    if (slowest) say(`  ${uid.padEnd(20)} slowest of ${others.length + 1} queries: ${slowest.ms.toFixed(0)} ms, ${slowest.cpu.toFixed(0)} ms of CPU (${slowest.title})`);
   }
   const slow = report.queries.filter(({ uid, ms }) => uid === 'gpu-node-oncall' && ms > SLOW);
   const faults = cost.failed.concat(slow.map(({ ms, title, expr }) => `gpu-node-oncall (fleet): "${title}": a query takes ${ms.toFixed(0)} ms: ${expr}`));

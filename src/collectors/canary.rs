@@ -30,6 +30,7 @@ use model::canary::{CanaryEvent, Place};
 use model::catalog::{CanaryMode, CanarySkip, CollectorName, Gpu, MetricId};
 use model::clock::{Mono, unix_seconds};
 use state::{CanaryCell, LeftProcess};
+pub use visit::run_settings;
 
 /// Longest time between two looks at what is published.
 const PACE: Duration = Duration::from_secs(2);

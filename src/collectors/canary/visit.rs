@@ -10,11 +10,28 @@ use canary::interlock;
 use canary::judge::judge;
 use canary::report::{CanaryRun, ChildReport, RunEnd};
 use canary::runner::{self, RunObserver, RunSettings, RunTarget};
-use host::child::Stderr;
+use host::child::{ChildSet, Stderr};
 use model::canary::{CanaryEvent, Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanarySkip, CanaryVerdict, Gpu};
 use model::clock::{Mono, unix_seconds};
+use settings::Config;
+
+/// The settings of a run of the daemon.
+pub fn run_settings(config: &Config, children: Arc<ChildSet>) -> RunSettings {
+    RunSettings {
+        nvml_library: config.sampler.nvml_library.clone(),
+        cuda_library: config.canary.cuda_library.clone(),
+        lock_file: config.canary.lock_file.clone(),
+        memory_mib: config.canary.max_memory_mib,
+        hung_after: config.canary.progress_timeout,
+        kill_after: config.canary.kill_after,
+        linger: Duration::ZERO,
+        yields: true,
+        stderr: Stderr::Inherit,
+        children,
+    }
+}
 
 impl CanaryCollector {
     /// Makes a run there, with `peer` at the other end of copies between two GPUs, and publishes its outcome.
@@ -48,18 +65,7 @@ impl CanaryCollector {
         self.parts.canary.with(|state| state.schedule.began(Mono::now(), place));
         self.tell(CanaryEvent::Began(place.clone()));
         self.occupy(peer.as_ref(), true);
-        let settings = RunSettings {
-            nvml_library: config.sampler.nvml_library.clone(),
-            cuda_library: config.canary.cuda_library.clone(),
-            lock_file: config.canary.lock_file.clone(),
-            memory_mib: config.canary.max_memory_mib,
-            hung_after: config.canary.progress_timeout,
-            kill_after: config.canary.kill_after,
-            linger: Duration::ZERO,
-            yields: true,
-            stderr: Stderr::Inherit,
-            children: Arc::clone(&self.parts.canary_children),
-        };
+        let settings = run_settings(&config, Arc::clone(&self.parts.canary_children));
         let (run, child) =
             runner::run(&settings, &target, &mut VisitObserver { collector: self, place, pid: None });
         let over = child.is_none();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::asked_to_end;
 use super::devices::ListedDevice;
+use crate::collectors::canary::run_settings;
 use crate::control::orders;
 use canary::parent::DetachedChild;
 use canary::report::{CanaryRun, ChildReport};
@@ -39,16 +40,10 @@ impl<'a> Runner<'a> {
     pub fn new(config: &'a Config, force: bool, stop: &'a Stop) -> Runner<'a> {
         let seed = unix_seconds().to_bits() ^ (u64::from(std::process::id()) << 32);
         let settings = RunSettings {
-            nvml_library: config.sampler.nvml_library.clone(),
-            cuda_library: config.canary.cuda_library.clone(),
-            lock_file: config.canary.lock_file.clone(),
-            memory_mib: config.canary.max_memory_mib,
-            hung_after: config.canary.progress_timeout,
-            kill_after: config.canary.kill_after,
             linger: GOING,
             yields: !force,
             stderr: Stderr::Null,
-            children: Arc::default(),
+            ..run_settings(config, Arc::default())
         };
         Runner { config, stop, settings, left: Vec::new(), seed, daemon: config.control.path() }
     }
