@@ -33,6 +33,7 @@ functions! {
     nvmlDeviceGetName nvmlDeviceGetBrand nvmlDeviceGetIndex nvmlDeviceGetSerial
     nvmlDeviceGetUUID nvmlDeviceGetMinorNumber nvmlDeviceGetModuleId nvmlDeviceGetBoardId
     nvmlDeviceGetBoardPartNumber nvmlDeviceGetMultiGpuBoard nvmlDeviceGetVbiosVersion
+    nvmlDeviceGetPlatformInfo
     nvmlDeviceGetInforomImageVersion nvmlDeviceGetInforomVersion
     nvmlDeviceGetInforomConfigurationChecksum nvmlDeviceGetGspFirmwareVersion
     nvmlDeviceGetGspFirmwareMode nvmlDeviceGetArchitecture nvmlDeviceGetCudaComputeCapability

@@ -9,6 +9,7 @@ use crate::functions::{Function, Key};
 use crate::value::{Code, Value, code, code_of};
 
 const FILES: &[(&str, &str)] = &[
+    ("B200", include_str!("../models/b200.toml")),
     ("H200", include_str!("../models/h200.toml")),
     ("H100", include_str!("../models/h100.toml")),
     ("A100", include_str!("../models/a100.toml")),

@@ -73,6 +73,8 @@ struct GpuEntry {
     #[serde(default)]
     vgpus: Vec<VgpuEntry>,
     #[serde(default)]
+    foreign: bool,
+    #[serde(default)]
     set: toml::Table,
 }
 
@@ -147,6 +149,8 @@ pub struct Gpu {
     pub processes: Vec<Process>,
     /// Its vGPUs.
     pub vgpus: Vec<Vgpu>,
+    /// Whether its lists are those of a foreign library.
+    pub foreign: bool,
     /// Answers that differ from the model's.
     pub set: HashMap<Key, Value>,
     /// How it moves; nothing when it is still.
@@ -270,8 +274,8 @@ fn read_gpu(entry: &GpuEntry, still: bool, index: usize) -> Result<Gpu, String> 
         set.insert(Key::new(Function::nvmlDeviceGetHostVgpuMode, &[]), Value::Int(1));
     }
     set.extend(read_set(&entry.set)?);
-    let (load, power_limit) = (load, entry.power_limit);
-    Ok(Gpu { model, load, power_limit, processes, vgpus, set, curve, layouts: vec![(None, layout)] })
+    let (power_limit, foreign) = (entry.power_limit, entry.foreign);
+    Ok(Gpu { model, load, power_limit, processes, vgpus, foreign, set, curve, layouts: vec![(None, layout)] })
 }
 
 fn read_vgpu(entry: &VgpuEntry) -> Result<Vgpu, String> {

@@ -140,7 +140,12 @@ impl Value {
 
     /// The string.
     pub fn text(&self) -> Answer<&str> {
-        match self {
+        self.text_at(0)
+    }
+
+    /// Member `i` as a string.
+    pub fn text_at(&self, i: usize) -> Answer<&str> {
+        match self.at(i)? {
             Value::Text(s) => Ok(s),
             _ => Err(code::ERROR_UNKNOWN),
         }

@@ -52,6 +52,8 @@ structs! {
     nvmlGpuFabricInfo_t { clusterUuid status cliqueId state }
     nvmlGpuFabricInfo_v2_t { version clusterUuid status cliqueId state healthMask }
     nvmlGpuFabricInfoV_t { version clusterUuid status cliqueId state healthMask healthSummary }
+    nvmlPlatformInfo_v1_t { version ibGuid rackGuid chassisPhysicalSlotNumber computeSlotIndex nodeIndex peerType moduleId }
+    nvmlPlatformInfo_v2_t { version ibGuid chassisSerialNumber slotNumber trayIndex hostId peerType moduleId }
     nvmlDeviceAttributes_t { multiprocessorCount sharedCopyEngineCount sharedDecoderCount sharedEncoderCount sharedJpegCount sharedOfaCount gpuInstanceSliceCount computeInstanceSliceCount memorySizeMB }
     nvmlGpuInstancePlacement_t { start size }
     nvmlGpuInstanceProfileInfo_t { id isP2pSupported sliceCount instanceCount multiprocessorCount copyEngineCount decoderCount encoderCount jpegCount ofaCount memorySizeMB }
@@ -184,7 +186,19 @@ constants! {
     NVML_FI_DEV_POWER_REQUESTED_LIMIT = 192;
     NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 197;
     NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 198;
+    NVML_FI_DEV_NVLINK_COUNT_XMIT_PACKETS = 201;
+    NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS = 215;
+    NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS = 219;
+    NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER = 220;
+    NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS = 221;
+    NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER = 222;
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230;
+    NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0 = 235;
+    NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15 = 250;
+    NVML_NVLINK_BER_MANTISSA_SHIFT = sys::NVML_NVLINK_BER_MANTISSA_SHIFT;
+    NVML_NVLINK_BER_MANTISSA_WIDTH = sys::NVML_NVLINK_BER_MANTISSA_WIDTH;
+    NVML_NVLINK_BER_EXP_SHIFT = sys::NVML_NVLINK_BER_EXP_SHIFT;
+    NVML_NVLINK_BER_EXP_WIDTH = sys::NVML_NVLINK_BER_EXP_WIDTH;
     NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN = 269;
     NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN = 270;
     NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN = 271;

@@ -51,6 +51,23 @@ nvml! {
         call::put_text(out, length, value.text()?)
     }
 
+    fn nvmlDeviceGetPlatformInfo(device: sys::nvmlDevice_t, out: *mut sys::nvmlPlatformInfo_t) {
+        let function = Function::nvmlDeviceGetPlatformInfo;
+        let info = call::inout(out)?;
+        // Both versions have one layout; drivers before 570 know the first alone.
+        let version = info.version >> 24;
+        call::expect_version::<sys::nvmlPlatformInfo_t>(info.version, version)?;
+        let device = Device::called(device, Key::new(function, &[version]))?;
+        let v = device.value(function, &[version])?;
+        for (byte, character) in info.chassisSerialNumber.iter_mut().zip(v.text_at(0)?.bytes()) {
+            *byte = character;
+        }
+        let byte = |at| v.u32(at).map(|number| number as u8);
+        (info.slotNumber, info.trayIndex) = (byte(1)?, byte(2)?);
+        (info.hostId, info.moduleId) = (byte(3)?, byte(4)?);
+        Ok(())
+    }
+
     fn nvmlDeviceGetGspFirmwareVersion(device: sys::nvmlDevice_t, out: *mut c_char) {
         let device = Device::called(device, Key::new(Function::nvmlDeviceGetGspFirmwareVersion, &[]))?;
         let value = device.value(Function::nvmlDeviceGetGspFirmwareVersion, &[])?;

@@ -34,7 +34,11 @@ nvml! {
         let device = Device::called(device, Key::new(function, &[link, counter]))?;
         // A GPU without that link has no counters; links with no recorded errors have none.
         device.value(Function::nvmlDeviceGetNvLinkState, &[link])?;
-        let value = device.value(function, &[link, counter]).unwrap_or(Value::Int(0));
+        let key = Key::new(function, &[link, counter]);
+        if let Some(Value::Error(code)) = device.recorded(&key) {
+            return Err(code);
+        }
+        let value = device.value(function, key.args()).unwrap_or(Value::Int(0));
         call::put(out, value.u64(0)?)
     }
 

@@ -5,10 +5,11 @@ use std::ffi::{c_uint, c_ulonglong};
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::call::{self, nvml};
-use crate::device::Device;
+use crate::device::{self, Device, Kind};
 use crate::functions::{Function, Key};
 use crate::live::percent;
 use crate::process::{Process, ProcessKind};
+use crate::sim;
 use crate::value::{Answer, code};
 
 /// What NVML answers for the instance ids of a process on a GPU without MIG.
@@ -24,11 +25,17 @@ fn running(
     processes.map(|p| info(&device, &p)).collect()
 }
 
+/// Whether the driver answers the question for the size of a list with success.
+fn answers_success(device: sys::nvmlDevice_t) -> bool {
+    let gpu = device::read_handle(Kind::Gpu, device).and_then(|(gpu, ..)| sim::initialised()?.gpu(gpu));
+    gpu.is_ok_and(|gpu| gpu.foreign)
+}
+
 fn info(device: &Device, process: &Process) -> Answer<sys::nvmlProcessInfo_t> {
     let (_, layout) = device.sim.layout(device.index)?;
     let instance = process.instance.and_then(|i| layout.devices().nth(i));
-    let (gpuInstanceId, computeInstanceId) =
-        instance.map_or((NO_INSTANCE, NO_INSTANCE), |(gi, ci)| (gi.id, ci.id));
+    let none = if device.gpu.foreign { 0 } else { NO_INSTANCE };
+    let (gpuInstanceId, computeInstanceId) = instance.map_or((none, none), |(gi, ci)| (gi.id, ci.id));
     let (pid, usedGpuMemory) = (process.pid, process.memory);
     Ok(sys::nvmlProcessInfo_t { pid, usedGpuMemory, gpuInstanceId, computeInstanceId })
 }
@@ -37,7 +44,13 @@ fn info(device: &Device, process: &Process) -> Answer<sys::nvmlProcessInfo_t> {
 macro_rules! lists {
     ($($name:ident = $kind:ident)*) => { nvml! {$(
         fn $name(device: sys::nvmlDevice_t, count: *mut c_uint, out: *mut sys::nvmlProcessInfo_t) {
-            call::put_list(count, out, &running(device, Function::$name, ProcessKind::$kind)?)
+            let list = running(device, Function::$name, ProcessKind::$kind)?;
+            let asked = call::inout(count)?;
+            if *asked == 0 && answers_success(device) {
+                *asked = list.len() as c_uint;
+                return Ok(());
+            }
+            call::put_list(count, out, &list)
         }
     )*}};
 }
