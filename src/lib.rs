@@ -10,5 +10,6 @@ pub mod collectors;
 pub mod commands;
 pub mod control;
 pub mod lifecycle;
+pub mod log;
 pub mod serve;
 pub mod views;

@@ -1,8 +1,7 @@
 //! The command line: what was asked for, which part of the library does it, and the exit code.
 
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
-use std::os::linux::fs::MetadataExt;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use gpu_node_exporter::commands::canary::arguments::{Arguments, Format};
 use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
 use gpu_node_exporter::commands::{self, OutputFormat, window};
 use gpu_node_exporter::control::orders::{self, describe};
-use gpu_node_exporter::{control, lifecycle, serve};
+use gpu_node_exporter::{control, lifecycle, log, serve};
 use host::stop::Stop;
 use model::catalog;
 use settings::{Config, ConfigErrors, Loaded, Overrides};
@@ -205,21 +204,21 @@ fn main() -> ExitCode {
             String::from_utf8(answer).map_err(io::Error::other)
         }),
         Command::Doctor { format, cuda } => with_config(overrides, |loaded| {
-            log_to_stderr(tracing::Level::ERROR);
+            log::to_stderr(tracing::Level::ERROR);
             match doctor::run(&loaded.config, cuda, format) {
                 Ok((well, text)) => exit_with(if well { 0 } else { EXIT_FAILED }, &text),
                 Err(error) => fail(EXIT_FAILED, error),
             }
         }),
         Command::Canary(arguments) => with_config(overrides, |loaded| {
-            log_to_stderr(tracing::Level::WARN);
+            log::to_stderr(tracing::Level::WARN);
             match prove(&loaded.config, &arguments) {
                 Ok((exit, text)) => exit_with(exit.code(), &text),
                 Err(error) => fail(Exit::CouldNotRun.code(), error),
             }
         }),
         Command::Topology(arguments) => with_config(overrides, |loaded| {
-            log_to_stderr(tracing::Level::ERROR);
+            log::to_stderr(tracing::Level::ERROR);
             finish(commands::topology::run(&loaded.config, &arguments))
         }),
         Command::Assets(arguments) => finish(commands::assets::run(&arguments)),
@@ -295,7 +294,7 @@ fn run(loaded: Loaded) -> ExitCode {
         Ok(declared) => declared,
         Err(errors) => return refuse(errors),
     };
-    log_to_stderr(loaded.config.log.level);
+    log::to_stderr(loaded.config.log.level);
     match serve::run(loaded.config, declared) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, error),
@@ -371,26 +370,5 @@ fn fail(code: u8, error: impl Into<Box<dyn Error>>) -> ExitCode {
 /// A child has the level of its parent.
 fn log_of_child(overrides: &Overrides) {
     let level = overrides.log_level.as_deref().and_then(|level| level.parse().ok());
-    log_to_stderr(level.unwrap_or(tracing::Level::INFO));
-}
-
-fn log_to_stderr(level: tracing::Level) {
-    let builder = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_max_level(level)
-        .with_target(false);
-    if stderr_is_the_journal() {
-        builder.without_time().init();
-    } else {
-        builder.init();
-    }
-}
-
-/// The journal stamps each line itself. `JOURNAL_STREAM` alone proves nothing: every program started from a
-/// desktop inherits it, also where standard error has been sent elsewhere.
-fn stderr_is_the_journal() -> bool {
-    let stream = std::env::var("JOURNAL_STREAM").ok();
-    let stderr = std::fs::metadata("/proc/self/fd/2").ok();
-    stream.zip(stderr).is_some_and(|(stream, file)| stream == format!("{}:{}", file.st_dev(), file.st_ino()))
+    log::to_stderr(level.unwrap_or(tracing::Level::INFO));
 }
