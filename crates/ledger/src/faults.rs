@@ -56,8 +56,8 @@ struct Heard {
 /// Faults of one GPU since its last reset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultState {
-    /// When the newest Xid came, in seconds since 1970.
-    last_xid: Option<f64>,
+    /// When the newest Xid came, in seconds since 1970, and its code.
+    last_xid: Option<(f64, u32)>,
     fatal: bool,
     uncontained: bool,
     contained: Option<Mono>,
@@ -293,8 +293,9 @@ impl Faults {
     /// When faults and other events came.
     pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
         for gpu in gpus {
-            if let Some(at) = self.of(gpu).and_then(|state| state.last_xid) {
+            if let Some((at, code)) = self.of(gpu).and_then(|state| state.last_xid) {
                 b.put(&m::gpu_xid_last_event_timestamp_seconds, gpu, (), at);
+                b.put(&m::gpu_xid_last_code, gpu, (), f64::from(code));
             }
         }
         if let Some(at) = self.last_event {
@@ -410,7 +411,7 @@ impl Faults {
                         return self.xid(counters, gpu, &row, entry, at);
                     }
                     Some(gpu) => {
-                        self.note_time(&gpu, unix_seconds);
+                        self.note_newest(&gpu, unix_seconds, code);
                         Event { gpu: Some(gpu), ..entry }
                     }
                     None => {
@@ -472,7 +473,7 @@ impl Faults {
             return;
         }
         state.note(row, heard);
-        self.note_time(&gpu, entry.unix_seconds);
+        self.note_newest(&gpu, entry.unix_seconds, row.code);
         counters.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
         counters.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
         // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
@@ -488,9 +489,11 @@ impl Faults {
         }
     }
 
-    fn note_time(&mut self, gpu: &Gpu, unix_seconds: f64) {
+    fn note_newest(&mut self, gpu: &Gpu, unix_seconds: f64, code: u32) {
         let last = &mut self.states.entry(gpu.uuid.clone()).or_default().last_xid;
-        *last = Some(last.map_or(unix_seconds, |last| last.max(unix_seconds)));
+        if last.is_none_or(|(newest, _)| newest <= unix_seconds) {
+            *last = Some((unix_seconds, code));
+        }
     }
 }
 

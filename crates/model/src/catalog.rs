@@ -69,6 +69,10 @@ metrics! {
     ///
     /// A GPU whose handle was never available has an empty `uuid`.
     gpu_up: Gauge<Gpu>, None, Computed, "0.1.0";
+    /// Position of the GPU in its platform: chassis, slot, tray, node.
+    ///
+    /// Of rack systems (GB200 and later); simulated alone, never seen on hardware.
+    gpu_platform_info: Info<Gpu, PlatformInfo>, None, Once, "0.1.0";
     /// CUDA cores (FP32 lanes) of the GPU.
     gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0", group Limits;
     /// Width of the memory bus, in bytes per transfer.
@@ -185,8 +189,15 @@ metrics! {
     gpu_temperature_celsius: Gauge<Gpu, (Sensor,)>, Celsius, Normal, "0.1.0";
     /// Temperature limits of this GPU.
     gpu_temperature_threshold_celsius: Gauge<Gpu, (TemperatureThreshold,)>, Celsius, Once, "0.1.0", group Limits except ["slowdown", "memory_max", "gpu_max"];
-    /// Degrees left until thermal slowdown (NVML margin temperature).
-    gpu_temperature_margin_celsius: Gauge<Gpu>, Celsius, Rare, "0.1.0";
+    /// Degrees left until thermal slowdown.
+    ///
+    /// The lower of the thresholds `slowdown` and `gpu_max` less the temperature, each second. Where the driver gives no
+    /// threshold, its own margin, once a minute.
+    gpu_temperature_margin_celsius: Gauge<Gpu>, Celsius, Normal, "0.1.0";
+    /// Intended speed of the GPU's first fan, of its highest.
+    ///
+    /// Data-centre boards have no fans of their own.
+    gpu_fan_speed_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0", group Modes;
 
     // --- clocks ---------------------------------------------------------------------------------
     /// Current clock.
@@ -202,6 +213,8 @@ metrics! {
     /// The driver's nanosecond counter where there is one, else integrated ten times a second. Slowdown by heat or
     /// power brake of less than a tenth of a second may come a minute late.
     gpu_clock_event_seconds_total: Counter<Gpu, (ClockEvent,)>, Seconds, Slow, "0.1.0", group Clocks except ["sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"];
+    /// Time the clocks were held down by this policy, as counted by the driver.
+    gpu_violation_seconds_total: Counter<Gpu, (PerfPolicy,)>, Seconds, Rare, "0.1.0", group Clocks;
     /// Performance state, 0 (fastest) to 15.
     gpu_performance_state: Gauge<Gpu>, None, Normal, "0.1.0", at most 15.0, group Modes;
 
@@ -254,9 +267,11 @@ metrics! {
     /// Codes of severity `page` start at 0; others appear with their first fault.
     gpu_xid_errors_total: Counter<Gpu, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// Time of the newest Xid fault of this GPU.
-    ///
-    /// `/api/v1/events` has its code.
     gpu_xid_last_event_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
+    /// Code of the newest Xid fault of this GPU.
+    ///
+    /// Absent before the first. `/api/v1/events` has the others.
+    gpu_xid_last_code: Gauge<Gpu>, None, Computed, "0.1.0";
     /// Xid faults in the kernel log of GPUs that the driver does not list.
     gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// NVSwitch faults in the kernel log, by code.
@@ -291,11 +306,21 @@ metrics! {
     /// Data over the link, without protocol.
     gpu_nvlink_link_bytes_total: Counter<Link, (Direction,)>, Bytes, Nvlink, "0.1.0", group NvlinkLinks;
     /// NVLink errors of all links of the GPU.
+    ///
+    /// The kinds of NVLink 5 (Blackwell) were simulated alone, never seen on hardware.
     gpu_nvlink_errors_total: Counter<Gpu, (NvLinkError,)>, None, Nvlink, "0.1.0";
     /// NVLink errors of one link; only links with errors have series.
     ///
-    /// Alert on `gpu_nvlink_errors_total`; this metric names the link.
-    gpu_nvlink_link_errors_total: Counter<Link, (NvLinkError,)>, None, Nvlink, "0.1.0";
+    /// A link without a series had none, as long as `gpu_nvlink_errors_total` has this kind.
+    gpu_nvlink_link_errors_total: Counter<Link, (NvLinkError,)>, None, Nvlink, "0.1.0", group NvlinkLinks except ["dl_replay", "dl_recovery", "dl_crc_flit", "link_recovery", "link_recovery_failed"];
+    /// Share of wrong bits on the link (NVLink 5).
+    ///
+    /// Simulated alone, never seen on hardware.
+    gpu_nvlink_link_bit_error_ratio: Gauge<Link, (NvLinkBitErrors,)>, Ratio, Nvlink, "0.1.0", group NvlinkLinks;
+    /// Codewords that the link received, by corrected symbols (NVLink 5, FEC history).
+    ///
+    /// Simulated alone, never seen on hardware.
+    gpu_nvlink_link_fec_codewords_total: Counter<Link, (SymbolErrors,)>, None, Nvlink, "0.1.0", group NvlinkLinks;
     /// Errors on the lanes of all links of the GPU, corrected by the links.
     ///
     /// Healthy links have some: watch the rate.
@@ -400,6 +425,8 @@ metrics! {
     gpu_mig_memory_used_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
     /// Free device memory of the GPU instance.
     gpu_mig_memory_free_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0";
+    /// Memory of the GPU instance reserved by driver and firmware.
+    gpu_mig_memory_reserved_bytes: Gauge<GpuInstance>, Bytes, Normal, "0.1.0", group MemoryDetail;
 
     /// First memory slice of the GPU instance.
     gpu_mig_placement_start: Gauge<GpuInstance>, None, Normal, "0.1.0", at most 64.0;

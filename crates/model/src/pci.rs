@@ -11,6 +11,21 @@ pub fn kernel_address(bus_id: &str) -> String {
     }
 }
 
+/// Bytes a second over a PCIe link, one way, after its line code: generation 1 and 2 send 10 bits for 8, 3 to 5 send
+/// 130 for 128, 6 and later 256 bytes with 242 of data (PCI Express Base Specification, physical layer).
+pub fn link_rate(generation: f64, lanes: f64) -> Option<f64> {
+    let (transfers, code) = match generation as u32 {
+        1 => (2.5e9, 0.8),
+        2 => (5e9, 0.8),
+        3 => (8e9, 128.0 / 130.0),
+        4 => (16e9, 128.0 / 130.0),
+        5 => (32e9, 128.0 / 130.0),
+        6 => (64e9, 242.0 / 256.0),
+        _ => return None,
+    };
+    (lanes >= 1.0).then(|| transfers * code * lanes / 8.0)
+}
+
 /// A PCI address without its function, as `0000:06:00`: how the ledger compares those of NVML (with a
 /// function and up to eight digits of domain) and of the kernel log (with and without). Old drivers log bus
 /// and device alone.
@@ -54,5 +69,12 @@ mod tests {
         {
             assert_eq!(pci_address(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn links_have_their_rates() {
+        assert_eq!(link_rate(5.0, 16.0).map(|rate| (rate / 1e9).round()), Some(63.0));
+        assert_eq!(link_rate(1.0, 16.0), Some(4e9));
+        assert_eq!(link_rate(0.0, 16.0), None);
     }
 }

@@ -248,9 +248,9 @@ impl Rows {
     }
 
     /// Keeps the rows for which this holds.
-    pub fn retain(&mut self, keep: impl Fn(&Row) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(&Row) -> bool) {
         for (_, rows) in &mut self.groups {
-            rows.retain(&keep);
+            rows.retain(&mut keep);
         }
         self.groups.retain(|(_, rows)| !rows.is_empty());
     }

@@ -8,7 +8,7 @@ use super::accounts::{Account, AccountKey};
 use super::remote::Readings;
 use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{InstanceId, Listing, PresentOwner};
-use super::tracks::{Tracks, link_rate};
+use super::tracks::Tracks;
 use crate::accounting::Accounting;
 use crate::bottleneck::Evidence;
 use crate::builder::Builder;
@@ -17,6 +17,7 @@ use crate::topology::TopologyState;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, OwnedGpu, ProfileName};
 use model::clock::Mono;
+use model::pci::link_rate;
 use model::snapshot::OwnerView;
 use model::topology::Device;
 

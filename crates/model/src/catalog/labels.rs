@@ -177,8 +177,24 @@ labels! {
     Direction "direction" { Tx "tx", Rx "rx" }
     /// Pipe: the vector pipes by precision, and the tensor pipes (`tensor_hmma` counts dense half precision).
     FlopPipe "pipe" { Fp64 "fp64", Fp32 "fp32", Fp16 "fp16", TensorDfma "tensor_dfma", TensorHmma "tensor_hmma" }
-    /// Error counter of an NVLink, as NVML names it: replays, recoveries of the link, packets with a wrong checksum.
-    NvLinkError "error" { Replay "dl_replay", Recovery "dl_recovery", CrcFlit "dl_crc_flit" }
+    /// Error counter of an NVLink, as NVML names it. Up to NVLink 4: replays, recoveries of the link, packets with a wrong checksum. NVLink 5: `link_recovery` counts recoveries of the link with either result, `effective` errors that error correction left, `symbol` wrong symbols, the others packets by what was wrong with them.
+    NvLinkError "error" {
+        Replay "dl_replay", Recovery "dl_recovery", CrcFlit "dl_crc_flit", LinkRecovery "link_recovery",
+        RecoverySuccessful "link_recovery_successful", RecoveryFailed "link_recovery_failed",
+        Effective "effective", Symbol "symbol", MalformedPacket "malformed_packet",
+        BufferOverrun "buffer_overrun", Receive "receive", ReceiveRemote "receive_remote",
+        ReceiveGeneral "receive_general", LocalLinkIntegrity "local_link_integrity",
+        TransmitDiscard "transmit_discard",
+    }
+    /// Errors of the ratio: those that error correction left, or wrong symbols.
+    NvLinkBitErrors "errors" { Effective "effective", Symbol "symbol" }
+    /// Symbols of the codeword that were corrected.
+    SymbolErrors "symbol_errors" {
+        S0 "0", S1 "1", S2 "2", S3 "3", S4 "4", S5 "5", S6 "6", S7 "7", S8 "8", S9 "9", S10 "10", S11 "11",
+        S12 "12", S13 "13", S14 "14", S15 "15",
+    }
+    /// Limit that held the clocks down (NVML performance policy).
+    PerfPolicy "policy" { BoardLimit "board_limit", LowUtilization "low_utilization", Reliability "reliability" }
     /// Error counter of the lanes of an NVLink, as NVML names it.
     NvLinkLaneError "error" { CrcData "dl_crc_data", EccData "dl_ecc_data" }
     /// State of joining the NVLink fabric (NVML `nvmlGpuFabricState_t`).
@@ -261,8 +277,8 @@ labels! {
         OperatingSystem "operating_system", LibRmVersionMismatch "lib_rm_version_mismatch",
         Busy "busy", Resources "resources", Argument "argument", Unknown "unknown",
     }
-    /// Reason why a reading was dropped.
-    DropReason "reason" { Blank "blank", OutOfRange "out_of_range" }
+    /// Reason why a reading was dropped: no value, a value that cannot be, or one that another reading contradicts.
+    DropReason "reason" { Blank "blank", OutOfRange "out_of_range", Contradicted "contradicted" }
     /// Reason for the end of a sampler process.
     SamplerEnd "reason" {
         Exited "exited", Garbage "garbage", Oversized "oversized", Truncated "truncated", Refused "refused",
@@ -474,6 +490,19 @@ info_labels! {
         /// `none`, `passthrough` (in a virtual machine), `vgpu`, `host_vgpu` or `host_vsga`; empty if unknown.
         virtualization_mode,
     }
+    /// Labels of `gpu_platform_info`.
+    PlatformInfo {
+        /// Serial number of the chassis; empty if the driver does not know it.
+        chassis_serial,
+        /// Slot of the chassis, switches counted.
+        slot,
+        /// Tray among the compute slots of the chassis.
+        tray,
+        /// Node within the slot.
+        host_id,
+        /// GPU within the node.
+        module_id,
+    }
     /// Labels of `gpu_driver_info`.
     DriverInfo {
         /// Kernel driver's version.
@@ -573,7 +602,7 @@ info_labels! {
 // Groups of metrics that `/metrics` leaves out by default: most scrapers do without.
 groups! {
     /// Every group.
-    All "all" 2259,
+    All "all" 2283,
     /// States that are not true now, as series of 0. By default a state is served while it is true.
     InactiveStates "inactive-states" 210,
     /// Series of single NVLinks. The sums over a GPU's links are in the default set.
@@ -582,13 +611,13 @@ groups! {
     LinkDetail "link-detail" 56,
     /// ECC errors by memory and unit, banks with spare rows left, retired pages.
     EccLocations "ecc-locations" 176,
-    /// Reserved memory and the BAR1 aperture.
+    /// Reserved memory, of GPU instances too, and the BAR1 aperture.
     MemoryDetail "memory-detail" 32,
-    /// Clocks of graphics and video, and time held down for reasons that are no fault.
-    Clocks "clocks" 64,
+    /// Clocks of graphics and video, and time held down for reasons that are no fault, and by policy.
+    Clocks "clocks" 88,
     /// Limits and sizes of the hardware that no rule compares with.
     Limits "limits" 56,
-    /// Modes of the GPU: compute, persistence, performance state, pending ECC, GPM.
+    /// Modes of the GPU: compute, persistence, performance state, pending ECC, GPM; speed of its fan.
     Modes "modes" 64,
     /// Distributions and extremes of the driver's power and utilization samples.
     Samples "samples" 216,
