@@ -33,8 +33,8 @@ use super::raw;
 use super::visit::{Field, NvmlNumber, Scale, Visit};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, ClockDomain, ClockEvent, ComputeMode, EccCounter, EccError, EccMemory, GpuInfo, PowerLimit,
-    RemapCause, Sensor, TemperatureThreshold, Tier,
+    self as m, ClockDomain, ClockEvent, ComputeMode, DropReason, EccCounter, EccError, EccMemory, GpuInfo,
+    PerfPolicy, PlatformInfo, PowerLimit, RemapCause, Sensor, TemperatureThreshold, Tier,
 };
 use model::pci::kernel_address;
 
@@ -49,7 +49,15 @@ const BITS: Scale = Scale::BITS;
 
 /// Ids of all fields that are read, by the numbers of the bindings.
 pub fn fields_read() -> impl Iterator<Item = u32> {
-    let tables = [&SLOW_FIELDS[..], &slowdown::FIELDS, &pcie::FIELDS, &nvlink::TOTALS, &nvlink::OF_LINKS];
+    let tables = [
+        &SLOW_FIELDS[..],
+        &POLICY_FIELDS,
+        &slowdown::FIELDS,
+        &pcie::FIELDS,
+        &nvlink::TOTALS,
+        &nvlink::OF_LINKS,
+        &nvlink::OF_LINKS_5,
+    ];
     tables.into_iter().flatten().map(Field::id).chain(nvlink::ONE_BY_ONE)
 }
 
@@ -101,6 +109,22 @@ static SLOW_FIELDS: [Field; 10] = [
     ),
 ];
 
+static POLICY_FIELDS: [Field; 3] = [
+    field!(NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, gpu_violation_seconds_total, (PerfPolicy::BoardLimit,), NANO),
+    field!(
+        NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION,
+        gpu_violation_seconds_total,
+        (PerfPolicy::LowUtilization,),
+        NANO
+    ),
+    field!(
+        NVML_FI_DEV_PERF_POLICY_RELIABILITY,
+        gpu_violation_seconds_total,
+        (PerfPolicy::Reliability,),
+        NANO
+    ),
+];
+
 const DOMAINS: [(Clock, ClockDomain); 4] = [
     (Clock::Graphics, ClockDomain::Graphics),
     (Clock::SM, ClockDomain::Sm),
@@ -127,18 +151,13 @@ fn fast(v: &mut Visit<'_>) {
 
 fn normal(v: &mut Visit<'_>) {
     v.value("nvmlDeviceGetPowerUsage", &m::gpu_power_watts, (), MILLI, |d| d.power_usage());
-    v.value(("nvmlDeviceGetTemperature", 0), &m::gpu_temperature_celsius, (Sensor::Gpu,), ONE, |d| {
-        d.temperature(TemperatureSensor::Gpu)
-    });
+    temperature(v);
     for (clock, domain) in DOMAINS {
         let call = ("nvmlDeviceGetClockInfo", clock.as_c());
         v.value(call, &m::gpu_clock_hertz, (domain,), MEGA, |d| d.clock_info(clock));
     }
 
-    let metrics = [&m::gpu_utilization_ratio, &m::gpu_memory_utilization_ratio];
-    v.values(v.gpu, "nvmlDeviceGetUtilizationRates", metrics, PERCENT, |d| {
-        d.utilization_rates().map(|rates| [rates.gpu.number(), rates.memory.number()])
-    });
+    utilization(v);
     v.value("nvmlDeviceGetEncoderUtilization", &m::gpu_encoder_utilization_ratio, (), PERCENT, |d| {
         d.encoder_utilization().map(|u| u.utilization)
     });
@@ -173,6 +192,57 @@ fn normal(v: &mut Visit<'_>) {
     }
 }
 
+/// The temperature of the core, and the degrees left until slowdown: NVML's own margin takes 0.9 ms.
+fn temperature(v: &mut Visit<'_>) {
+    const CALL: (&str, u32) = ("nvmlDeviceGetTemperature", 0);
+    let margin = &m::gpu_temperature_margin_celsius;
+    let feeds = [m::gpu_temperature_celsius.id(), margin.id()];
+    let Some(celsius) = v.read(CALL, &feeds, |d| d.temperature(TemperatureSensor::Gpu)) else { return };
+    v.put(CALL, &m::gpu_temperature_celsius, (Sensor::Gpu,), celsius, ONE);
+    if let Some((limit, celsius)) = v.state.slowdown_celsius.zip(celsius.number()) {
+        v.put(CALL, margin, (), Some(limit - celsius), ONE);
+    }
+}
+
+fn utilization(v: &mut Visit<'_>) {
+    const CALL: &str = "nvmlDeviceGetUtilizationRates";
+    // The profiling counters are compared with the rate, so the rate is read also if it is not to be published.
+    let feeds = [
+        m::gpu_utilization_ratio.id(),
+        m::gpu_memory_utilization_ratio.id(),
+        m::gpu_gpm_active_ratio.id(),
+        m::gpu_gpm_active_seconds_total.id(),
+    ];
+    let rates = v.read(CALL, &feeds, |d| d.utilization_rates());
+    let busy = rates.as_ref().and_then(|rates| rates.gpu.number()).is_some_and(|percent| percent > 0.0);
+    v.state.work.busy |= busy;
+    v.state.work.idle |= !busy;
+    if let Some(rates) = rates {
+        v.put(CALL, &m::gpu_utilization_ratio, (), rates.gpu, PERCENT);
+        v.put(CALL, &m::gpu_memory_utilization_ratio, (), rates.memory, PERCENT);
+    }
+}
+
+/// A limit of the power, in milliwatts. None is 0: a board without power does not answer.
+fn power_limit(v: &mut Visit<'_>, call: &'static str, limit: PowerLimit, milliwatts: u32) {
+    let metric = &m::gpu_power_limit_watts;
+    match milliwatts {
+        0 => v.dropped(call, metric.id(), DropReason::OutOfRange),
+        _ => v.put(call, metric, (limit,), milliwatts, MILLI),
+    }
+}
+
+fn read_power_limit(
+    v: &mut Visit<'_>,
+    call: &'static str,
+    limit: PowerLimit,
+    f: fn(&Device<'static>) -> Result<u32, NvmlError>,
+) {
+    if let Some(milliwatts) = v.read(call, &[m::gpu_power_limit_watts.id()], f) {
+        power_limit(v, call, limit, milliwatts);
+    }
+}
+
 const ECC_ERRORS: [(MemoryError, EccError); 2] =
     [(MemoryError::Corrected, EccError::Corrected), (MemoryError::Uncorrected, EccError::Uncorrected)];
 
@@ -190,10 +260,8 @@ const ECC_MEMORIES: [(MemoryLocation, EccMemory); 8] = [
 fn slow(v: &mut Visit<'_>) {
     v.fields(&SLOW_FIELDS);
     slowdown::slow(v);
-    let limit = &m::gpu_power_limit_watts;
-    v.value("nvmlDeviceGetEnforcedPowerLimit", limit, (PowerLimit::Enforced,), MILLI, |d| {
-        d.enforced_power_limit()
-    });
+    const ENFORCED: &str = "nvmlDeviceGetEnforcedPowerLimit";
+    read_power_limit(v, ENFORCED, PowerLimit::Enforced, |d| d.enforced_power_limit());
     v.value("nvmlDeviceGetCurrPcieLinkGeneration", &m::gpu_pcie_link_generation, (), ONE, |d| {
         d.current_pcie_link_gen()
     });
@@ -222,6 +290,7 @@ fn slow(v: &mut Visit<'_>) {
     vgpu::slow(v);
     processes::slow(v);
 
+    v.value("nvmlDeviceGetFanSpeed_v2", &m::gpu_fan_speed_ratio, (), PERCENT, |d| d.fan_speed(0));
     v.value("nvmlDeviceGetPersistenceMode", &m::gpu_persistence_mode_enabled, (), ONE, |d| {
         d.is_in_persistent_mode()
     });
@@ -271,17 +340,15 @@ fn rare(v: &mut Visit<'_>) {
         d.total_energy_consumption()
     });
 
-    let limit = &m::gpu_power_limit_watts;
-    v.value("nvmlDeviceGetPowerManagementLimit", limit, (PowerLimit::Configured,), MILLI, |d| {
-        d.power_management_limit()
-    });
-    v.value("nvmlDeviceGetPowerManagementDefaultLimit", limit, (PowerLimit::Default,), MILLI, |d| {
-        d.power_management_limit_default()
-    });
+    const CONFIGURED: &str = "nvmlDeviceGetPowerManagementLimit";
+    read_power_limit(v, CONFIGURED, PowerLimit::Configured, |d| d.power_management_limit());
+    const DEFAULT: &str = "nvmlDeviceGetPowerManagementDefaultLimit";
+    read_power_limit(v, DEFAULT, PowerLimit::Default, |d| d.power_management_limit_default());
     const CONSTRAINTS: &str = "nvmlDeviceGetPowerManagementLimitConstraints";
-    if let Some(c) = v.read(CONSTRAINTS, &[limit.id()], |d| d.power_management_limit_constraints()) {
-        v.put(CONSTRAINTS, limit, (PowerLimit::Min,), c.min_limit, MILLI);
-        v.put(CONSTRAINTS, limit, (PowerLimit::Max,), c.max_limit, MILLI);
+    let feeds = [m::gpu_power_limit_watts.id()];
+    if let Some(c) = v.read(CONSTRAINTS, &feeds, |d| d.power_management_limit_constraints()) {
+        power_limit(v, CONSTRAINTS, PowerLimit::Min, c.min_limit);
+        power_limit(v, CONSTRAINTS, PowerLimit::Max, c.max_limit);
     }
 
     let metrics =
@@ -294,14 +361,16 @@ fn rare(v: &mut Visit<'_>) {
         d.is_ecc_enabled().map(|ecc| [ecc.currently_enabled, ecc.pending_enabled].map(bool::number))
     });
 
-    // A margin of degrees follows from temperature and thresholds too, which cost next to nothing.
-    v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
-        raw::margin_temperature(d)
-    });
+    if v.state.slowdown_celsius.is_none() {
+        v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
+            raw::margin_temperature(d)
+        });
+    }
     v.value("nvmlDeviceGetPcieReplayCounter", &m::gpu_pcie_replays_total, (), ONE, |d| {
         d.pcie_replay_counter()
     });
     v.fields(&pcie::FIELDS);
+    v.fields(&POLICY_FIELDS);
     errors::rare(v);
     pcie::rare(v);
     fabric::rare(v);
@@ -317,24 +386,44 @@ fn once(v: &mut Visit<'_>) {
         (NvmlThreshold::GpuMax, TemperatureThreshold::GpuMax),
     ] {
         let call = ("nvmlDeviceGetTemperatureThreshold", threshold.as_c());
-        v.value(call, &m::gpu_temperature_threshold_celsius, (t,), ONE, |d| {
-            d.temperature_threshold(threshold)
-        });
+        let metric = &m::gpu_temperature_threshold_celsius;
+        match v.read(call, &[metric.id()], |d| d.temperature_threshold(threshold)) {
+            None => {}
+            Some(0) => v.dropped(call, metric.id(), DropReason::OutOfRange),
+            Some(celsius) => {
+                v.put(call, metric, (t,), celsius, ONE);
+                let slows = matches!(t, TemperatureThreshold::Slowdown | TemperatureThreshold::GpuMax);
+                if let Some(celsius) = celsius.number().filter(|_| slows) {
+                    let known = v.state.slowdown_celsius;
+                    v.state.slowdown_celsius = Some(known.map_or(celsius, |known| known.min(celsius)));
+                }
+            }
+        }
     }
     for (clock, domain) in DOMAINS {
         let call = ("nvmlDeviceGetMaxClockInfo", clock.as_c());
         v.value(call, &m::gpu_clock_max_hertz, (domain,), MEGA, |d| d.max_clock_info(clock));
     }
-    v.value("nvmlDeviceGetMaxPcieLinkGeneration", &m::gpu_pcie_link_max_generation, (), ONE, |d| {
-        d.max_pcie_link_gen()
-    });
-    v.value("nvmlDeviceGetMaxPcieLinkWidth", &m::gpu_pcie_link_max_width_lanes, (), ONE, |d| {
-        d.max_pcie_link_width()
-    });
+    pcie::once(v);
+    platform(v);
     v.value("nvmlDeviceGetNumGpuCores", &m::gpu_cuda_cores, (), ONE, |d| d.num_cores());
     v.value("nvmlDeviceGetMemoryBusWidth", &m::gpu_memory_bus_width_bytes, (), BITS, |d| {
         d.memory_bus_width()
     });
+}
+
+fn platform(v: &mut Visit<'_>) {
+    let feeds = [m::gpu_platform_info.id()];
+    if let Some(place) = v.read("nvmlDeviceGetPlatformInfo", &feeds, raw::platform_info) {
+        let info = PlatformInfo {
+            chassis_serial: raw::bytes_text(&place.chassisSerialNumber),
+            slot: place.slotNumber.to_string(),
+            tray: place.trayIndex.to_string(),
+            host_id: place.hostId.to_string(),
+            module_id: place.moduleId.to_string(),
+        };
+        v.rows.of(v.gpu).info(&m::gpu_platform_info, info);
+    }
 }
 
 fn identity(v: &mut Visit<'_>) {

@@ -10,6 +10,7 @@ use self::capacity::Capacity;
 use self::scan::{LayoutKey, MigHandle, Scan, noting, profiles, scan};
 use super::gpu::processes::{list_processes, plain};
 use super::raw::mig::ProfileInfo;
+use super::raw::processes;
 use super::visit::{NvmlNumber, Scale, Visit};
 use model::catalog::{self as m, ComputeInstance, DriverError, Gpu, GpuInstance, MetricId, MigInfo};
 use model::owners::GpuProcess;
@@ -18,11 +19,12 @@ use model::sample::Missing;
 const MODE: &str = "nvmlDeviceGetMigMode";
 
 /// Metrics for which the instances are looked for.
-const METRICS: [MetricId; 16] = [
+const METRICS: [MetricId; 17] = [
     m::gpu_mig_info.id(),
     m::gpu_mig_memory_total_bytes.id(),
     m::gpu_mig_memory_used_bytes.id(),
     m::gpu_mig_memory_free_bytes.id(),
+    m::gpu_mig_memory_reserved_bytes.id(),
     m::gpu_mig_placement_start.id(),
     m::gpu_mig_placement_slices.id(),
     m::gpu_mig_multiprocessors.id(),
@@ -96,13 +98,13 @@ impl MigReader {
         // The ledger compares it with the declared layout, so it is sent also if it is not to be published.
         v.rows.of(v.gpu).flag(&m::gpu_mig_mode_enabled, (), mode.current == 1);
         v.put(MODE, &m::gpu_mig_mode_pending_enabled, (), mode.pending, Scale::ONE);
-        self.switched(&mode)
+        self.switched(v, &mode)
     }
 
     /// Reads the mode after an event of a switch; whether it was switched. The mode's own series belong to the slow tier
     /// alone.
     pub fn mode_switched(&mut self, v: &mut Visit<'_>) -> bool {
-        self.read_mode(v).is_some_and(|mode| self.switched(&mode))
+        self.read_mode(v).is_some_and(|mode| self.switched(v, &mode))
     }
 
     /// Reads the layout and the cheap values of every instance, if the GPU is in MIG mode. Returns whether the layout
@@ -154,19 +156,18 @@ impl MigReader {
         // The first scan of a layout counts as a change of it: then this tier comes again, with the instances.
         let Some(layout) = self.layout.as_ref().filter(|_| self.enabled) else { return };
         const PROCESSES: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
-        let processes = &m::gpu_mig_compute_processes;
+        let count = &m::gpu_mig_compute_processes;
         for mig in &layout.devices {
             let call = (PROCESSES, [mig.handle.gpu_instance, mig.handle.compute_instance]);
             // An instance that has gone since the last scan has no processes; the next scan shows that.
-            let list =
-                v.read(call, &[processes.id()], |_| match mig.handle.device.running_compute_processes() {
-                    Err(NvmlError::InvalidArg | NvmlError::NotFound) => Ok(None),
-                    other => other.map(Some),
-                });
+            let list = v.read(call, &[count.id()], |_| match processes::compute(&mig.handle.device) {
+                Err(NvmlError::InvalidArg | NvmlError::NotFound) => Ok(None),
+                other => other.map(Some),
+            });
             if let Some(Some(mut list)) = list {
                 v.retain_foreign(&mut list);
                 let compute = layout.compute_instance(v.gpu, mig);
-                v.put_for(&compute, call, processes, (), list.len(), Scale::ONE);
+                v.put_for(&compute, call, count, (), list.len(), Scale::ONE);
                 let instance = Some((mig.handle.gpu_instance, mig.handle.compute_instance));
                 let list = list.iter().map(|process| GpuProcess { instance, ..plain(process) });
                 list_processes(v, list);
@@ -189,8 +190,9 @@ impl MigReader {
     }
 
     /// Takes over a mode that was read; whether it was switched.
-    fn switched(&mut self, mode: &MigMode) -> bool {
+    fn switched(&mut self, v: &mut Visit<'_>, mode: &MigMode) -> bool {
         let enabled = mode.current == 1;
+        v.state.mig_enabled = enabled;
         if !enabled {
             // The profiles may be others the next time.
             *self = MigReader { enabled: self.enabled, ..MigReader::default() };
@@ -265,10 +267,11 @@ impl MigReader {
                 &m::gpu_mig_memory_total_bytes,
                 &m::gpu_mig_memory_used_bytes,
                 &m::gpu_mig_memory_free_bytes,
+                &m::gpu_mig_memory_reserved_bytes,
             ];
             v.values(&entity, call, metrics, Scale::ONE, |_| {
                 let memory = noting(vanished, mig.handle.device.memory_info())?;
-                Ok([memory.total, memory.used, memory.free].map(u64::number))
+                Ok([memory.total, memory.used, memory.free, memory.reserved].map(u64::number))
             });
         }
     }

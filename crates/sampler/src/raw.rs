@@ -44,12 +44,18 @@ pub mod events;
 pub mod fabric;
 pub mod fields;
 pub mod mig;
+pub mod processes;
 pub mod samples;
 pub mod vgpu;
 
 /// Text that the library ended with a zero.
 fn text(characters: &[c_char]) -> String {
-    let bytes: Vec<u8> = characters.iter().map(|c| *c as u8).take_while(|byte| *byte != 0).collect();
+    bytes_text(&characters.iter().map(|c| *c as u8).collect::<Vec<u8>>())
+}
+
+/// As [`text`], of bytes.
+pub fn bytes_text(bytes: &[u8]) -> String {
+    let bytes: Vec<u8> = bytes.iter().copied().take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -102,6 +108,21 @@ pub fn clocks_event_reasons(device: &Device<'static>) -> Result<u64, NvmlError> 
 pub fn margin_temperature(device: &Device<'static>) -> Result<i32, NvmlError> {
     let info = versioned!(sys::nvmlMarginTemperature_v1_t, 1);
     read!(device, nvmlDeviceGetMarginTemperature(), info).map(|info| info.marginTemperature)
+}
+
+/// Where the GPU is in its platform. Drivers before 570 know the first version alone, of the same layout: in place of the
+/// chassis' serial number it has a number of the rack, which is left out.
+pub fn platform_info(device: &Device<'static>) -> Result<sys::nvmlPlatformInfo_v2_t, NvmlError> {
+    // The code for a version that the driver does not know, which the wrapper lacks.
+    const VERSION_MISMATCH: u32 = 25;
+    let ask =
+        |version| read!(device, nvmlDeviceGetPlatformInfo(), versioned!(sys::nvmlPlatformInfo_v2_t, version));
+    match ask(2) {
+        Err(NvmlError::UnexpectedVariant(VERSION_MISMATCH)) => {
+            ask(1).map(|info| sys::nvmlPlatformInfo_v2_t { chassisSerialNumber: [0; 16], ..info })
+        }
+        answer => answer,
+    }
 }
 
 /// Errors of on-chip memory.

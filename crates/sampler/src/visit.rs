@@ -1,6 +1,6 @@
 //! One visit to one tier of one GPU: makes the calls, collects rows and gaps.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::SampleValue;
@@ -11,7 +11,7 @@ use super::Shared;
 use super::canary_pids::CanaryPids;
 use super::driver::{CallFailure, CallName, Caller, classify};
 use super::raw;
-use model::catalog::schema::{Entity, LabelSet, Metric};
+use model::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use model::catalog::{CollectorName, DropReason, Gpu, MetricId, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
@@ -26,10 +26,22 @@ pub struct HandleState {
     /// The canary's processes on the GPU.
     pub canary_pids: CanaryPids,
     pub slowdown: Slowdown,
+    /// Whether MIG mode was on when it was last read.
+    pub mig_enabled: bool,
+    /// Degrees at which the clocks are first held down; `None` while not known.
+    pub slowdown_celsius: Option<f64>,
+    /// What the links carry at most; `None` while not known.
+    pub link_rates: LinkRates,
+    /// Whether the GPU worked, by the utilization rates of the normal visits since the last GPM window.
+    pub work: Work,
     /// Compute processes as listed last, without the canary's; `None` if that failed or was not tried.
     pub compute: Option<Vec<ProcessInfo>>,
     /// Number of NVLinks; `None` while not known.
     pub links: Option<u32>,
+    /// Whether the links have the counters of NVLink 5; `None` while not known.
+    pub nvlink5: Option<bool>,
+    /// The NVLinks' bytes that were served last, and when they were read.
+    pub nvlink_bytes: HashMap<(MetricId, Option<LabelText>), (Mono, f64)>,
     /// The links that were up in the last slow visit; `None` before it.
     pub links_up: Option<Vec<u32>>,
     /// PCI address as the kernel spells it; `None` while not known.
@@ -38,6 +50,25 @@ pub struct HandleState {
     pub processes_seen: u64,
     /// End of the newest sample of virtual GPUs' utilization, in microseconds since 1970.
     pub vgpus_seen: u64,
+}
+
+/// What the GPU's links carry at most, in bytes a second and direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LinkRates {
+    pub pcie: Option<f64>,
+    /// All NVLinks that are up, together.
+    pub nvlink: Option<f64>,
+}
+
+/// A rate measured between two moments may be a little above the link's own.
+pub const LINK_TOLERANCE: f64 = 1.05;
+
+/// What utilization rates showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    pub busy: bool,
+    /// At least once, or the rate could not be read.
+    pub idle: bool,
 }
 
 /// Time for which the hardware held the clocks down: see `gpu/slowdown.rs`.
@@ -54,8 +85,8 @@ pub struct Slowdown {
 impl HandleState {
     /// Forgets what a change of the MIG mode or layout may have changed.
     pub fn forget(&mut self) {
-        let HandleState { forbidden, processes_seen, vgpus_seen, .. } = *self;
-        *self = HandleState { forbidden, processes_seen, vgpus_seen, ..HandleState::default() };
+        let HandleState { forbidden, mig_enabled, processes_seen, vgpus_seen, .. } = *self;
+        *self = HandleState { forbidden, mig_enabled, processes_seen, vgpus_seen, ..HandleState::default() };
     }
 }
 
@@ -187,6 +218,12 @@ impl Field {
     /// In the numbering of the bindings.
     pub const fn id(&self) -> u32 {
         self.id
+    }
+
+    /// The metric that it feeds.
+    #[cfg(test)]
+    pub const fn metric(&self) -> MetricId {
+        self.metric
     }
 
     fn name(&self) -> CallName {

@@ -9,13 +9,15 @@ use nvml_wrapper_sys::bindings::{self as sys, field_id};
 use super::{KIBI, MEGA, ONE};
 use crate::raw::fields::{ALL_PARTS, values_at};
 use crate::raw::{link_error_counter, remote_device_type};
-use crate::visit::{Field, NvmlNumber, Visit};
+use crate::visit::{Field, LINK_TOLERANCE, NvmlNumber, Visit};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{
-    self as m, Direction, DropReason, Link, MetricId, NvLinkError, NvLinkInfo, NvLinkLaneError,
+    self as m, Direction, DropReason, Link, MetricId, NvLinkBitErrors, NvLinkError, NvLinkInfo,
+    NvLinkLaneError, SymbolErrors,
 };
+use model::clock::Mono;
 use model::pci::kernel_address;
-use model::sample::Row;
+use model::sample::{Gap, Missing, Row};
 
 /// NVML's most links of a GPU: more is no number of links.
 const MOST: u32 = 36;
@@ -63,6 +65,70 @@ pub(super) static OF_LINKS: [Field; 5] = [
     of_link!(NVML_FI_DEV_NVLINK_ERROR_DL_CRC, gpu_nvlink_link_errors_total, (NvLinkError::CrcFlit,), ONE),
 ];
 
+/// A bit error ratio as NVML encodes it: its decimal exponent, negative, in the low byte, the mantissa in four bits above.
+fn bit_error_ratio(encoded: f64) -> f64 {
+    let encoded = encoded as u32;
+    let mantissa = encoded >> sys::NVML_NVLINK_BER_MANTISSA_SHIFT & sys::NVML_NVLINK_BER_MANTISSA_WIDTH;
+    let exponent = encoded >> sys::NVML_NVLINK_BER_EXP_SHIFT & sys::NVML_NVLINK_BER_EXP_WIDTH;
+    f64::from(mantissa) / 10f64.powi(exponent as i32)
+}
+
+macro_rules! errors_5 {
+    ($id:ident, $error:ident) => {
+        of_link!($id, gpu_nvlink_link_errors_total, (NvLinkError::$error,), ONE)
+    };
+}
+
+macro_rules! ratio_5 {
+    ($id:ident, $errors:ident) => {
+        Field::new(field_id::$id, m::gpu_nvlink_link_bit_error_ratio.id(), ONE, |rows, gpu, link, value| {
+            let link = Link { gpu: gpu.gpu, uuid: gpu.uuid.clone(), link };
+            let ratio = bit_error_ratio(value);
+            rows.of(&link).put(&m::gpu_nvlink_link_bit_error_ratio, (NvLinkBitErrors::$errors,), ratio)
+        })
+    };
+}
+
+macro_rules! words_5 {
+    ($id:ident, $count:ident) => {
+        of_link!($id, gpu_nvlink_link_fec_codewords_total, (SymbolErrors::$count,), ONE)
+    };
+}
+
+/// What a link of NVLink 5 counts in place of replays, recoveries and checksums.
+pub(super) static OF_LINKS_5: [Field; 30] = [
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, MalformedPacket),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, BufferOverrun),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, Receive),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, ReceiveRemote),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, ReceiveGeneral),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, LocalLinkIntegrity),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, TransmitDiscard),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, RecoverySuccessful),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, RecoveryFailed),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, LinkRecovery),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, Effective),
+    errors_5!(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, Symbol),
+    ratio_5!(NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, Effective),
+    ratio_5!(NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, Symbol),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0, S0),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_1, S1),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_2, S2),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_3, S3),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_4, S4),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_5, S5),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_6, S6),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_7, S7),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_8, S8),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_9, S9),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_10, S10),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_11, S11),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_12, S12),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_13, S13),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_14, S14),
+    words_5!(NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15, S15),
+];
+
 /// Error counters of a link, for GPUs that lack the field.
 const ERRORS: [(ErrorCounter, NvLinkError, u32); 3] = [
     (ErrorCounter::DlReplay, NvLinkError::Replay, field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY),
@@ -89,6 +155,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
     if links(v, &totals).is_some() {
         v.fields(&TOTALS.map(|field| field.of(ALL_PARTS)));
+        leave_out_impossible(v);
     }
     let Some(states) = states(v) else { return };
     for (link, up) in (0..).zip(&states) {
@@ -101,6 +168,34 @@ pub(super) fn slow(v: &mut Visit<'_>) {
         v.put(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
     }
     v.state.links_up = Some(working(&states));
+}
+
+/// Withholds counters that grew by more than all links carry, until they are possible again. A driver may count what
+/// came a second before.
+fn leave_out_impossible(v: &mut Visit<'_>) {
+    let now = Mono::now();
+    let rate = v.state.link_rates.nvlink;
+    let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
+    let mut impossible = Vec::new();
+    let served = &mut v.state.nvlink_bytes;
+    v.rows.retain(|row| {
+        if !totals.contains(&row.metric) {
+            return true;
+        }
+        let key = (row.metric, row.labels.first().cloned());
+        let before = served.get(&key).copied();
+        let most = |at: Mono, rate: f64| rate * LINK_TOLERANCE * (now.since(at).as_secs_f64() + 1.0);
+        let possible = before.zip(rate).is_none_or(|((at, bytes), rate)| row.value - bytes <= most(at, rate));
+        if possible {
+            served.insert(key, (now, row.value));
+        } else {
+            impossible.push(row.metric);
+        }
+        possible
+    });
+    for metric in impossible {
+        v.dropped("nvmlDeviceGetFieldValues", metric, DropReason::OutOfRange);
+    }
 }
 
 /// Whether each link is up, by its number; `None` where that could not be read.
@@ -149,14 +244,44 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
         m::gpu_nvlink_errors_total.id(),
         m::gpu_nvlink_link_errors_total.id(),
         m::gpu_nvlink_lane_errors_total.id(),
+        m::gpu_nvlink_link_bit_error_ratio.id(),
+        m::gpu_nvlink_link_fec_codewords_total.id(),
     ];
     let Some(links) = links(v, &metrics) else { return };
     let fields: Vec<Field> =
         (0..links).flat_map(|link| OF_LINKS.iter().map(move |field| field.of(link))).collect();
     v.fields(&fields);
-    errors(v, links);
+    match nvlink5(v) {
+        // A link a call: all links together are some 500 values.
+        true => (0..links).for_each(|link| v.fields(&OF_LINKS_5.map(|field| field.of(link)))),
+        false => {
+            errors(v, links);
+            v.unsupported(LINK_COUNT, &OF_NVLINK_5);
+        }
+    }
     sum_up(v, links);
     lane_errors(v, links);
+}
+
+/// Metrics that older links do not have.
+const OF_NVLINK_5: [MetricId; 2] =
+    [m::gpu_nvlink_link_bit_error_ratio.id(), m::gpu_nvlink_link_fec_codewords_total.id()];
+
+/// Whether the links have the counters of NVLink 5: asked once a handle, of the first link that is up. A driver that does
+/// not know a field by its number answers in several ways.
+fn nvlink5(v: &mut Visit<'_>) -> bool {
+    if let Some(known) = v.state.nvlink5 {
+        return known;
+    }
+    let link = v.state.links_up.as_ref().and_then(|up| up.first().copied()).unwrap_or(0);
+    let asked = OF_LINKS_5.each_ref().map(|field| (field.id(), link));
+    let feeds = [m::gpu_nvlink_link_errors_total.id(), OF_NVLINK_5[0], OF_NVLINK_5[1]];
+    let Some(answers) = v.read("nvmlDeviceGetFieldValues", &feeds, |d| values_at(d, &asked)) else {
+        return false;
+    };
+    let there = answers.iter().any(Result::is_ok);
+    v.state.nvlink5 = Some(there);
+    there
 }
 
 /// How many links there are, asked once a handle. `None` if that is not known, or if there are none: then
@@ -187,6 +312,8 @@ fn speed(v: &mut Visit<'_>, links: &[u32]) {
     let metric = &m::gpu_nvlink_speed_bytes_per_second;
     let call = ("nvmlDeviceGetFieldValues", SPEED);
     let Some(speeds) = v.read(call, &[metric.id()], |d| one_field(d, SPEED, links)) else { return };
+    let known = speeds.iter().flatten().map(|megabytes| f64::from(*megabytes) * 1e6);
+    v.state.link_rates.nvlink = speeds.iter().all(Option::is_some).then(|| known.sum());
     let slowest = speeds.into_iter().flatten().min();
     match slowest {
         Some(slowest) => v.put(call, metric, (), slowest, MEGA),
@@ -274,9 +401,16 @@ fn errors(v: &mut Visit<'_>, links: u32) {
 }
 
 /// Adds up the errors of the links, and leaves out links without any. A sum that leaves out a link would step
-/// back, so there is none then.
+/// back, so there is none then. Errors that one generation does not count are unsupported only if none does.
 fn sum_up(v: &mut Visit<'_>, links: u32) {
     let of_links = m::gpu_nvlink_link_errors_total.id();
+    let unsupported = |gap: &Gap| gap.missing == Missing::Unsupported && gap.metrics == [of_links];
+    let counted = v.rows.groups().iter().flat_map(|(_, rows)| rows).any(|row| row.metric == of_links);
+    if counted {
+        v.gaps.retain(|gap| !unsupported(gap));
+    } else if v.gaps.iter().any(unsupported) {
+        v.unsupported(ERROR_COUNTER, &[m::gpu_nvlink_errors_total.id()]);
+    }
     for error in NvLinkError::ALL {
         let of = |row: &Row| row.metric == of_links && row.labels == [error.text()];
         let counts: Vec<f64> = v
@@ -324,5 +458,27 @@ mod tests {
         assert_eq!(remote_address("FFFFFFFF:FF:FF.0"), "");
         assert_eq!(remote_address("FFFFFFF:FF:FF.0"), "");
         assert_eq!(remote_address("00000000:C1:00.0"), "0000:c1:00.0");
+    }
+
+    #[test]
+    fn a_bit_error_ratio_is_a_mantissa_and_a_decimal_exponent() {
+        assert_eq!(bit_error_ratio(f64::from(3 << 8 | 9)), 3e-9);
+        assert_eq!(bit_error_ratio(f64::from(1 << 8 | 15)), 1e-15);
+        assert_eq!(bit_error_ratio(255.0), 0.0, "no mantissa, no errors");
+        assert!(bit_error_ratio(f64::from(u32::MAX)) < 1e-250);
+    }
+
+    #[test]
+    fn each_kind_of_error_and_codeword_has_one_field() {
+        let old = OF_LINKS.iter().filter(|field| field.metric() == m::gpu_nvlink_link_errors_total.id());
+        let of = |metric| OF_LINKS_5.iter().filter(move |field| field.metric() == metric).count();
+        let new = of(m::gpu_nvlink_link_errors_total.id());
+        assert_eq!(old.count() + new, NvLinkError::ALL.len());
+        assert_eq!(of(m::gpu_nvlink_link_bit_error_ratio.id()), NvLinkBitErrors::ALL.len());
+        assert_eq!(of(m::gpu_nvlink_link_fec_codewords_total.id()), SymbolErrors::ALL.len());
+        let mut ids: Vec<u32> = OF_LINKS.iter().chain(&OF_LINKS_5).map(Field::id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), OF_LINKS.len() + OF_LINKS_5.len());
     }
 }

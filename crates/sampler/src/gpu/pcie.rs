@@ -6,7 +6,7 @@ use super::ONE;
 use crate::driver::file_error;
 use crate::visit::{Field, Visit};
 use model::catalog::{self as m, AerSeverity, PcieError};
-use model::pci::kernel_address;
+use model::pci::{kernel_address, link_rate};
 
 macro_rules! error {
     ($id:ident, $error:ident) => {
@@ -36,6 +36,24 @@ const AER: [(&str, AerSeverity); 3] = [
     ("aer_dev_nonfatal", AerSeverity::NonFatal),
     ("aer_dev_fatal", AerSeverity::Fatal),
 ];
+
+/// The best that GPU and slot support.
+pub(super) fn once(v: &mut Visit<'_>) {
+    const GENERATION: &str = "nvmlDeviceGetMaxPcieLinkGeneration";
+    const WIDTH: &str = "nvmlDeviceGetMaxPcieLinkWidth";
+    let (generation_metric, width_metric) =
+        (&m::gpu_pcie_link_max_generation, &m::gpu_pcie_link_max_width_lanes);
+    let generation = v.read(GENERATION, &[generation_metric.id()], |d| d.max_pcie_link_gen());
+    if let Some(generation) = generation {
+        v.put(GENERATION, generation_metric, (), generation, ONE);
+    }
+    let width = v.read(WIDTH, &[width_metric.id()], |d| d.max_pcie_link_width());
+    if let Some(width) = width {
+        v.put(WIDTH, width_metric, (), width, ONE);
+    }
+    let best = generation.zip(width);
+    v.state.link_rates.pcie = best.and_then(|(g, lanes)| link_rate(f64::from(g), f64::from(lanes)));
+}
 
 /// The host kernel's counts for the GPU's PCI function.
 pub(super) fn rare(v: &mut Visit<'_>) {

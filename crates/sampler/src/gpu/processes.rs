@@ -12,6 +12,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::{ProcessInfo as NvmlProcess, ProcessUtilizationSample};
 
 use super::{ONE, PERCENT};
+use crate::raw::processes;
 use crate::visit::Visit;
 use host::Host;
 use model::catalog::{self as m, Engine, MetricId, Process, ProcessInfo, ProcessType};
@@ -31,7 +32,7 @@ const MPS: &str = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
 
 /// The processes that compute.
 pub(super) fn normal(v: &mut Visit<'_>) {
-    let compute = foreign(v, COMPUTE, ProcessType::Compute, |d| d.running_compute_processes());
+    let compute = foreign(v, COMPUTE, ProcessType::Compute, processes::compute);
     if let Some(list) = &compute {
         list_processes(v, list.iter().map(plain));
     }
@@ -41,11 +42,11 @@ pub(super) fn normal(v: &mut Visit<'_>) {
 /// How many other processes there are, and each one up to the configured number.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let most = v.shared.config.processes;
-    let graphics = foreign(v, GRAPHICS, ProcessType::Graphics, |d| d.running_graphics_processes());
-    let mps = foreign(v, MPS, ProcessType::Mps, |d| d.mps_running_compute_processes());
+    let graphics = foreign(v, GRAPHICS, ProcessType::Graphics, processes::graphics);
+    let mps = foreign(v, MPS, ProcessType::Mps, processes::mps);
     let compute = match v.state.compute.clone() {
         // Not listed yet, or that failed.
-        None if most.is_some() => listed(v, COMPUTE, &METRICS, |d| d.running_compute_processes()),
+        None if most.is_some() => listed(v, COMPUTE, &METRICS, processes::compute),
         known => known,
     };
     // One that computes too is in the newer list, and leaves it when it ends.
@@ -90,8 +91,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// The processes of one list but the canary's, and their number as a row. A list that is empty, as on most GPUs most
-/// of the time, takes one call.
+/// The processes of one list but the canary's, and their number as a row.
 fn foreign(
     v: &mut Visit<'_>,
     call: &'static str,
@@ -117,6 +117,12 @@ fn listed(
 ) -> Option<Vec<NvmlProcess>> {
     let mut list = v.read(call, feeds, read)?;
     v.retain_foreign(&mut list);
+    if !v.state.mig_enabled {
+        // Outside MIG mode a process is on the whole GPU, whatever ids a driver gives.
+        for process in &mut list {
+            (process.gpu_instance_id, process.compute_instance_id) = (None, None);
+        }
+    }
     Some(list)
 }
 

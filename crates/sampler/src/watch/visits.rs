@@ -237,11 +237,10 @@ impl WatchedGpu {
         }
         for d in devices {
             let compute =
-                caller.call("nvmlDeviceGetComputeRunningProcesses_v3", || d.running_compute_processes());
-            let mps = caller
-                .call("nvmlDeviceGetMPSComputeRunningProcesses_v3", || d.mps_running_compute_processes());
+                caller.call("nvmlDeviceGetComputeRunningProcesses_v3", || raw::processes::compute(d));
+            let mps = caller.call("nvmlDeviceGetMPSComputeRunningProcesses_v3", || raw::processes::mps(d));
             let graphics =
-                caller.call("nvmlDeviceGetGraphicsRunningProcesses_v3", || d.running_graphics_processes());
+                caller.call("nvmlDeviceGetGraphicsRunningProcesses_v3", || raw::processes::graphics(d));
             for list in [Some(compute.ok()?), mps.ok(), graphics.ok()].into_iter().flatten() {
                 pids.extend(list.into_iter().map(|process| process.pid));
             }
