@@ -22,6 +22,7 @@ use model::sync::lock;
 
 /// Longest wait in one go; it also bounds how late the end of the sampler is noticed.
 const WAIT: Duration = Duration::from_millis(500);
+const WAIT_CALL: &str = "nvmlEventSetWait_v2";
 /// Pause before waiting is tried again after it failed.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Most sets in a sampler's life. Sets are never freed, because a worker may register a GPU in one, and each set holds
@@ -39,6 +40,31 @@ pub struct EventSets {
     pub mig: SlotBits,
     /// GPUs with any other event: a fault, or its consequences.
     pub faults: SlotBits,
+    /// GPUs in MIG mode: an event of any other GPU is of no instance, whatever ids a driver gives.
+    pub in_mig_mode: SlotBits,
+    waiting: Mutex<Waiting>,
+}
+
+/// Whether the driver's events can be waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Waiting {
+    /// Not tried yet.
+    #[default]
+    Untried,
+    Works,
+    Fails,
+    /// The driver lacks this function.
+    Lacking(&'static str),
+}
+
+impl EventSets {
+    /// Notes whether events can be waited for. What the GPUs said about it changes with their next visits, which are due.
+    fn set_waiting(&self, waiting: Waiting) {
+        let before = std::mem::replace(&mut *lock(&self.waiting), waiting);
+        if before != waiting {
+            lock(&self.gpus).values().for_each(|(_, slot)| self.faults.set(*slot));
+        }
+    }
 }
 
 /// Bit of the event that says that the MIG configuration has changed: a hint to read the layout, no fact of its own.
@@ -49,7 +75,10 @@ const MIG_CONFIG_CHANGE: u64 = 0x100;
 pub fn register(v: &mut Visit<'_>, registered: &mut Option<u64>, slot: usize) {
     let sets = &v.shared.events;
     let feeds: [MetricId; 2] = [m::gpu_driver_events_registered.id(), m::gpu_driver_events_total.id()];
-    let current = *lock(&sets.set);
+    let (current, waiting) = (*lock(&sets.set), *lock(&sets.waiting));
+    if let Waiting::Lacking(function) = waiting {
+        return v.unsupported(function, &feeds);
+    }
     let Some((number, set)) = current else { return };
     if *registered != Some(number) {
         let wanted = EVENT_BITS.iter().fold(MIG_CONFIG_CHANGE, |all, bit| all | bit);
@@ -67,8 +96,9 @@ pub fn register(v: &mut Visit<'_>, registered: &mut Option<u64>, slot: usize) {
         });
         *registered = done.map(|()| number);
     }
-    if registered.is_some() {
-        v.rows.of(v.gpu).flag(&m::gpu_driver_events_registered, (), true);
+    // A GPU whose events are not waited for is not registered.
+    if registered.is_some() && waiting != Waiting::Untried {
+        v.rows.of(v.gpu).flag(&m::gpu_driver_events_registered, (), waiting == Waiting::Works);
     }
 }
 
@@ -95,12 +125,17 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
         // No call in flight but a wait that was promised to end: it may last, costs the driver nothing, and
         // a sampler that is to end is not inside the driver because of it.
         slot.expect(Mono::now() + WAIT);
-        match events::wait(nvml, set, WAIT.as_millis() as u32) {
+        let answer = events::wait(nvml, set, WAIT.as_millis() as u32);
+        if answer.is_ok() {
+            shared.events.set_waiting(Waiting::Works);
+        }
+        match answer {
             Ok(None) => {}
             Ok(Some(event)) => {
                 number += u64::from(report(shared, number + 1, &event));
             }
             Err(error) => match classify(&error) {
+                CallFailure::Unsupported => return lacking(shared, WAIT_CALL),
                 CallFailure::DriverGone(error, text) => return shared.driver_gone(error, text),
                 // A set with a lost GPU in it gives no more events of the other GPUs: their workers register them in the
                 // new set with their next slow visits. The kernel log has the faults meanwhile.
@@ -112,7 +147,9 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
                     }
                 }
                 failure => {
-                    tracing::warn!(reason = %failure.error().1, "waiting for the driver's events failed");
+                    shared.events.set_waiting(Waiting::Fails);
+                    let reason = failure.error().1;
+                    tracing::warn!(call = WAIT_CALL, %reason, "waiting for the driver's events failed");
                     shared.sleep(slot, Mono::now() + PAUSE);
                 }
             },
@@ -120,17 +157,34 @@ fn run(shared: &Shared, nvml: &'static Nvml) {
     }
 }
 
+/// Ends the wait for events, for good: the driver has no such function.
+fn lacking(shared: &Shared, function: &'static str) {
+    tracing::warn!("the driver lacks {function}: faults are known from the kernel log alone");
+    *lock(&shared.events.set) = None;
+    shared.events.set_waiting(Waiting::Lacking(function));
+}
+
 /// Makes a set without GPUs.
 fn new_set(shared: &Shared, nvml: &'static Nvml, caller: &mut Caller, sets: &mut u64) -> Option<EventSet> {
-    match caller.call("nvmlEventSetCreate", || events::new_set(nvml)) {
+    const CREATE: &str = "nvmlEventSetCreate";
+    match caller.call(CREATE, || events::new_set(nvml)) {
         Ok(set) => {
+            // A wait without time, before any GPU is registered: it shows at once if the driver can wait. A refusal proves
+            // nothing yet, because the set is empty.
+            if *sets == 0 && caller.call(WAIT_CALL, || events::wait(nvml, set, 0)).is_ok() {
+                shared.events.set_waiting(Waiting::Works);
+            }
             *sets += 1;
             lock(&shared.events.gpus).clear();
             *lock(&shared.events.set) = Some((*sets, set));
             Some(set)
         }
+        Err(CallFailure::Unsupported) => {
+            lacking(shared, CREATE);
+            None
+        }
         Err(failure) => {
-            tracing::info!(reason = %failure.error().1, "the driver offers no events");
+            tracing::info!(call = CREATE, reason = %failure.error().1, "the driver offers no events");
             None
         }
     }
@@ -149,7 +203,8 @@ fn report(shared: &Shared, number: u64, event: &nvmlEventData_t) -> bool {
         return false;
     }
     shared.events.faults.set(slot);
-    let instance = |id: u32| (id != u32::MAX).then_some(id);
+    let in_mig_mode = shared.events.in_mig_mode.has(slot);
+    let instance = |id: u32| (in_mig_mode && id != u32::MAX).then_some(id);
     shared.send(&FromSampler::Fact(Fact {
         source: FaultSource::Nvml,
         number,

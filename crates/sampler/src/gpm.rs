@@ -5,13 +5,16 @@
 //! compute `graphics` and next to nothing for all others together (H200), so that one has longer windows.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use nvml_wrapper::GpmSample;
 use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::gpm_metrics_get;
+use nvml_wrapper::struct_wrappers::gpm::GpmMetricResult;
 
 use super::driver::classify;
-use super::visit::Visit;
+use super::visit::{LINK_TOLERANCE, Visit};
 use model::catalog::schema::{Entity, Label, Metric};
 use model::catalog::{self as m, Direction, DropReason, GpmUnit, GpuInstance, MetricId, Subject, Tier};
 use model::clock::Mono;
@@ -100,6 +103,32 @@ pub struct GpmReader {
     slow: Begun,
     rare: Begun,
     supported: Option<bool>,
+    stopped: StoppedCounters,
+}
+
+/// Whether the counters of the whole GPU have stopped: all units read 0 while the GPU works by its utilization rate, as
+/// seen in the field after an Xid 31. In MIG mode there is no such rate.
+#[derive(Debug, Default)]
+struct StoppedCounters {
+    /// Since when every window contradicted the rate.
+    since: Option<Mono>,
+    stopped: bool,
+}
+
+impl StoppedCounters {
+    /// Takes in a window that began at `begun` and ended `now`; gives whether the counters count. A GPU without work
+    /// proves nothing; any unit that was active does.
+    fn counts(&mut self, active: bool, worked: bool, begun: Mono, now: Mono, patience: Duration) -> bool {
+        if active {
+            *self = StoppedCounters::default();
+        } else if worked {
+            let since = *self.since.get_or_insert(begun);
+            self.stopped |= now.since(since) >= patience;
+        } else if !self.stopped {
+            self.since = None;
+        }
+        !self.stopped
+    }
 }
 
 impl GpmReader {
@@ -109,17 +138,27 @@ impl GpmReader {
         if !self.there(v) {
             return;
         }
+        if !on {
+            self.stopped = StoppedCounters::default();
+        }
+        let stopped = &mut self.stopped;
         if tier == Tier::Rare {
-            return windows(&mut self.rare, &RARE, v, on, instances);
+            return windows(&mut self.rare, &RARE, v, on, instances, stopped);
         }
         v.rows.of(v.gpu).flag(&m::gpu_gpm_enabled, (), on);
-        windows(&mut self.slow, &SLOW, v, on, instances);
+        windows(&mut self.slow, &SLOW, v, on, instances, stopped);
+    }
+
+    /// Whether the values are withdrawn, because the counters have stopped.
+    pub fn withdrawn(&self) -> bool {
+        self.stopped.stopped
     }
 
     /// What was read under another MIG layout is void.
     pub fn forget(&mut self) {
         self.slow.clear();
         self.rare.clear();
+        self.stopped = StoppedCounters::default();
     }
 
     fn there(&mut self, v: &mut Visit<'_>) -> bool {
@@ -139,18 +178,25 @@ impl GpmReader {
     }
 }
 
-fn windows(begun: &mut Begun, parts: &WindowParts, v: &mut Visit<'_>, on: bool, instances: &[GpuInstance]) {
+fn windows(
+    begun: &mut Begun,
+    parts: &WindowParts,
+    v: &mut Visit<'_>,
+    on: bool,
+    instances: &[GpuInstance],
+    stopped: &mut StoppedCounters,
+) {
     begun.retain(|of, _| on && of.is_none_or(|id| instances.iter().any(|i| i.gpu_instance == id)));
     if !on {
         return;
     }
     if v.wants(&WHOLE.feeds()) {
         let gpu = v.gpu.clone();
-        window(begun, parts, v, &gpu, None, &WHOLE);
+        window(begun, parts, v, &gpu, None, &WHOLE, Some(stopped));
     }
     if v.wants(&INSTANCE.feeds()) {
         for instance in instances {
-            window(begun, parts, v, instance, Some(instance.gpu_instance), &INSTANCE);
+            window(begun, parts, v, instance, Some(instance.gpu_instance), &INSTANCE, None);
         }
     }
 }
@@ -162,6 +208,7 @@ fn window<E: Entity + 'static>(
     entity: &E,
     id: Option<u32>,
     metrics: &GpmMetrics<E>,
+    stopped: Option<&mut StoppedCounters>,
 ) {
     let feeds = metrics.feeds();
     let sampled = match id {
@@ -177,7 +224,8 @@ fn window<E: Entity + 'static>(
         begun.insert(id, (sample, now));
         return;
     };
-    let seconds = now.since(*since).as_secs_f64();
+    let began = *since;
+    let seconds = now.since(began).as_secs_f64();
     let units = parts.units.iter().map(|(id, _)| *id);
     let ids: Vec<GpmMetricId> = units.chain(parts.rates.iter().map(|(id, ..)| *id)).collect();
     let Some(values) = v.read(METRICS_GET, &feeds, |d| gpm_metrics_get(d.nvml(), begin, &sample, &ids))
@@ -185,6 +233,9 @@ fn window<E: Entity + 'static>(
         return;
     };
     begun.insert(id, (sample, now));
+    if stopped.is_some_and(|stopped| have_stopped(v, stopped, parts, &values, began, now)) {
+        return v.gap(METRICS_GET.into(), &feeds, Missing::Dropped(DropReason::Contradicted));
+    }
     let mut values = values.into_iter().map(|value| value.map(|result| result.value));
     let mut sums = Vec::new();
     for ((id, unit), value) in parts.units.iter().zip(&mut values) {
@@ -205,9 +256,11 @@ fn window<E: Entity + 'static>(
     for ((metric, link, direction), value) in parts.rates.iter().zip(&mut values) {
         let call = (METRICS_GET, metric.as_c());
         let total = metrics.bytes[*link];
+        let own = [v.state.link_rates.pcie, v.state.link_rates.nvlink][*link];
+        // Not known yet: 10 PB/s, no link is as fast.
+        let most = own.map_or(1e10, |rate| rate * LINK_TOLERANCE / MIB);
         match value {
-            // 10 PB/s: no link is as fast.
-            Ok(rate) if (0.0..1e10).contains(&rate) => {
+            Ok(rate) if (0.0..=most).contains(&rate) => {
                 sums.push(row(total, direction.text(), rate * MIB * seconds));
             }
             Ok(_) => v.gap(call.into(), &[total.id()], Missing::Dropped(DropReason::OutOfRange)),
@@ -215,6 +268,40 @@ fn window<E: Entity + 'static>(
         }
     }
     v.drained.push(Drained::Gpm(GpmWindow { subject: entity.subject(), seconds, sums }));
+}
+
+/// Whether the counters of the whole GPU have stopped, by the values of a window. Only the slow windows show that, and
+/// each takes what the utilization rates showed meanwhile.
+fn have_stopped(
+    v: &mut Visit<'_>,
+    stopped: &mut StoppedCounters,
+    parts: &WindowParts,
+    values: &[Result<GpmMetricResult, NvmlError>],
+    began: Mono,
+    now: Mono,
+) -> bool {
+    if parts.rates.is_empty() {
+        return stopped.stopped;
+    }
+    let work = std::mem::take(&mut v.state.work);
+    let before = stopped.stopped;
+    let mut units = values.iter().take(parts.units.len()).flatten().peekable();
+    if units.peek().is_none() {
+        return before;
+    }
+    let active = units.any(|unit| unit.value != 0.0);
+    // The rare interval is a minute.
+    let patience = v.shared.config.intervals.rare;
+    let counts = stopped.counts(active, work.busy && !work.idle, began, now, patience);
+    let gpu = v.gpu.gpu;
+    match (before, counts) {
+        (false, false) => tracing::warn!(
+            "GPU {gpu} is busy by NVML, but its profiling counters (GPM) read 0: their values are withdrawn"
+        ),
+        (true, true) => tracing::info!("GPU {gpu}: the profiling counters (GPM) count again"),
+        _ => {}
+    }
+    !counts
 }
 
 /// A window in which nothing was measured.
@@ -244,6 +331,23 @@ fn ratio(percent: f64) -> Result<f64, DropReason> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_that_read_nothing_of_a_busy_gpu_for_a_minute_have_stopped() {
+        let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        let minute = Duration::from_secs(60);
+        let mut counters = StoppedCounters::default();
+        let mut window =
+            |n: u64, active, worked| counters.counts(active, worked, at(10 * n), at(10 * n + 10), minute);
+        assert!((0..5).all(|n| window(n, false, true)), "50 s");
+        assert!(window(5, false, false), "an idle GPU has no activity");
+        assert!((6..11).all(|n| window(n, false, true)), "the minute begins again");
+        assert!(!window(11, false, true));
+        assert!(!window(12, false, false), "idle: still not known to count");
+        assert!(window(13, true, true));
+        assert!((14..19).all(|n| window(n, false, true)));
+        assert!(!window(19, false, true));
+    }
 
     #[test]
     fn a_percentage_is_a_ratio_only_if_it_can_be_one() {

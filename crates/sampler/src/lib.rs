@@ -95,6 +95,19 @@ impl SlotBits {
         self.0.fetch_or(bit(slot), Ordering::AcqRel);
     }
 
+    /// Sets or clears the bit.
+    fn put(&self, slot: usize, on: bool) {
+        if on {
+            self.set(slot);
+        } else {
+            self.take(slot);
+        }
+    }
+
+    fn has(&self, slot: usize) -> bool {
+        self.0.load(Ordering::Acquire) & bit(slot) != 0
+    }
+
     /// Whether it happened since the last `take`.
     fn take(&self, slot: usize) -> bool {
         self.0.fetch_and(!bit(slot), Ordering::AcqRel) & bit(slot) != 0

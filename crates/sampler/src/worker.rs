@@ -200,9 +200,15 @@ impl Worker<'_> {
                         continue;
                     }
                 }
+                let withdrawn = readers.gpm.withdrawn();
                 let visited = self.visit(tier, device, gpu, &mut readers);
                 drop(permit);
                 schedule.visited(tier, now, matches!(visited, Visited::Failed));
+                self.shared.events.in_mig_mode.put(self.slot_number, readers.state.mig_enabled);
+                if readers.gpm.withdrawn() != withdrawn {
+                    // So are the values with longer windows.
+                    schedule.again(Tier::Rare);
+                }
                 match visited {
                     Visited::Complete | Visited::Failed => {}
                     Visited::LayoutChanged => {
