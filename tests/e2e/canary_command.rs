@@ -406,6 +406,15 @@ fn a_gpu_in_use_is_left_alone_and_by_force_nothing_is_judged() {
 }
 
 #[test]
+fn a_gpu_in_use_is_left_alone_whatever_the_driver_answers_to_the_size_of_the_list() {
+    let job = "foreign = true\nprocesses = [{ pid = 4200001, memory = \"20GiB\", type = \"compute\" }]\n";
+    let bench = Bench::new(1, job);
+    let said = bench.json(&["--check", "sm_rate"]);
+    let outcome = said.json()["runs"][0]["outcome"].clone();
+    assert_eq!(outcome["skip"], "processes", "{outcome}");
+}
+
+#[test]
 fn explain_lists_what_was_found_and_what_was_not_looked_at() {
     let bench = Bench::new(1, &step("job = { pid = 4711, memory = \"20GiB\" }"));
     open_window(&bench.path("root"));
