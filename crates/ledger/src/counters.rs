@@ -94,7 +94,7 @@ mod tests {
         own.born(&m::gpu_exporter_readings_dropped_total, &gpu);
         own.add(&m::gpu_exporter_readings_dropped_total, &gpu, (DropReason::Blank,), 2.0);
         own.born(&m::gpu_exporter_readings_dropped_total, &gpu);
-        assert_eq!(own.iter().map(|(_, v)| v).collect::<Vec<_>>(), [2.0, 0.0]);
+        assert_eq!(own.iter().map(|(_, v)| v).collect::<Vec<_>>(), [2.0, 0.0, 0.0]);
         own.forget(&Subject::Gpu(gpu));
         assert_eq!(own.iter().count(), 0);
     }
