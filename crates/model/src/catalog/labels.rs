@@ -573,7 +573,7 @@ info_labels! {
 // Groups of metrics that `/metrics` leaves out by default: most scrapers do without.
 groups! {
     /// Every group.
-    All "all" 2259,
+    All "all" 2299,
     /// States that are not true now, as series of 0. By default a state is served while it is true.
     InactiveStates "inactive-states" 210,
     /// Series of single NVLinks. The sums over a GPU's links are in the default set.
@@ -607,7 +607,7 @@ groups! {
     /// Time from the start of owners' processes to their first context and first work.
     OwnerDetail "owner-detail" 24,
     /// CPU events by NUMA node and cache, and how they are counted.
-    CpuEvents "cpu-events" 32,
+    CpuEvents "cpu-events" 72,
     /// Events of NVML and records of the kernel log; Xid faults by action.
     Events "events" 144,
     /// Driver calls by function: number, time and errors.
