@@ -304,6 +304,7 @@ fn rare(v: &mut Visit<'_>) {
     v.fields(&pcie::FIELDS);
     errors::rare(v);
     pcie::rare(v);
+    pcie::throughput(v);
     fabric::rare(v);
     nvlink::rare(v);
 }
