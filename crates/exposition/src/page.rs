@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use html::{esc, put};
 
 use crate::assets::ASSETS;
-use crate::http::PATHS;
+use crate::paths::PATHS;
 use model::catalog::{self as m, Node, Subject};
 use model::health::HealthLevel;
 use model::snapshot::{Snapshot, Value};
