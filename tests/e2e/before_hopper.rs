@@ -50,3 +50,20 @@ fn pcie_throughput_is_read_only_where_it_is_switched_on() {
     assert_eq!(throughput(&metrics, "tx"), None);
     assert_eq!(node.sim().calls_of(THROUGHPUT), 0);
 }
+
+#[test]
+fn a_t4_has_what_nvml_tells_of_it_and_retired_pages() {
+    let node = Node::start("tests/scenarios/still-t4.toml");
+    let retired = [("gpu", "0"), ("cause", "double_bit")];
+    let metrics = node.wait_metrics("retired pages", |m| m.value("gpu_retired_pages", &retired) == Some(0.0));
+    assert_eq!(metrics.value("gpu_pcie_link_max_generation", &[("gpu", "0")]), Some(3.0));
+    assert_eq!(metrics.value("gpu_power_limit_watts", &[("limit", "default")]), Some(70.0));
+    for absent in
+        ["gpu_remapped_rows", "gpu_gpm_active_ratio", "gpu_nvlink_bytes_total", "gpu_mig_mode_enabled"]
+    {
+        assert!(metrics.all(absent, &[]).is_empty(), "{absent}");
+        let unsupported = metrics.value("gpu_exporter_metric_unsupported", &[("metric", absent)]);
+        assert_eq!(unsupported, Some(1.0), "{absent}");
+    }
+    assert_eq!(metrics.value("gpu_healthy", &[("gpu", "0")]), Some(1.0));
+}
