@@ -23,7 +23,7 @@ use host::stop::Stop;
 use ledger::inbox::Inbox;
 use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
-use model::catalog::{BuildInfo, METRICS, MetricId};
+use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
 use model::persisted::{FaultBooks, Inventory};
 use settings::Config;
@@ -185,7 +185,9 @@ async fn one_ended(parts: &[(&'static str, JoinHandle<()>)]) -> &'static str {
 /// The metrics that are switched off.
 pub fn switched_off(config: &Config) -> HashSet<MetricId> {
     let metrics = METRICS.iter().zip((0..).map(MetricId));
-    metrics.filter(|(metric, _)| !config.metrics.publishes(metric.name)).map(|(_, id)| id).collect()
+    let left_out = metrics.filter(|(metric, _)| !config.metrics.publishes(metric.name)).map(|(_, id)| id);
+    let throughput = m::gpu_pcie_throughput_bytes_per_second.id();
+    left_out.chain((!config.sampler.pcie_throughput).then_some(throughput)).collect()
 }
 
 type Remember<T> = Box<dyn FnMut(T) + Send>;

@@ -115,10 +115,10 @@ dashboard.row("Is it slow?", no_value="not measured").panels(
         80 % is good use; neither side of it is a fault. On a GPU in MIG mode there is none: see the MIG board.""")
     .query("max by (instance, gpu) (gpu_utilization_ratio{$GPU})", "$LINE kernels")
     .query("max by (instance, gpu) (gpu_memory_utilization_ratio{$GPU})", "$LINE memory interface"),
-    shares("How full it was", steps=NOTHING, no_value="not supported (GPM: Hopper and later)")
-    .help("""Activity of the parts of the GPU (GPM). Kernels that run all the time with few multiprocessors active are
-        too small; the tensor pipes tell of matrix work.""")
-    .query("max by (instance, gpu, unit) (gpu_gpm_active_ratio{$GPU,$UNITS})", "$LINE {{unit}}"),
+    shares("How full it was", steps=NOTHING, no_value="neither GPM (Hopper and later) nor a dcgm-exporter")
+    .help("""Activity of the parts of the GPU (GPM, else a dcgm-exporter beside). Kernels that run all the time with few
+        multiprocessors active are too small; the tensor pipes tell of matrix work.""")
+    .query(activity("instance, gpu, unit", "$GPU,$UNITS"), "$LINE {{unit}}"),
     state_timeline("What held the clocks down", steps=BAD_ABOVE_ZERO,
         mappings=[mapped({0: ("no", NONE), 1: ("yes", ORANGE)})], no_value="not told", width=12)
     .help("""The driver's reasons over time. Idleness is left out. Heat and power brake are the hardware's own
@@ -164,11 +164,11 @@ dashboard.row("Links").panels(
     .column("of NVLinks", this("gpu_nvlink_links{$GPU}"))
     .column("fabric joined", this('gpu_fabric_state{$GPU,state="completed"}'),
         mappings=[mapped({1: ("yes", GREEN), 0: ("no", GREY)})]),
-    timeseries("PCIe traffic", unit="Bps", steps=NOTHING, no_value="not supported (GPM: Hopper and later)", minimum=0,
-        width=8)
-    .help("Bytes a second over PCIe, seen from the GPU (GPM).")
-    .query("max by (instance, gpu, direction) (rate(gpu_gpm_pcie_bytes_total{$GPU}[$__rate_interval]))",
-        "$LINE {{direction}}"),
+    timeseries("PCIe traffic", unit="Bps", steps=NOTHING, no_value="neither GPM (Hopper and later) nor a dcgm-exporter",
+        minimum=0, width=8)
+    .help("""Bytes a second over PCIe, seen from the GPU (GPM, else a dcgm-exporter beside, else NVML's 20 ms of each
+        minute if sampler.pcie_throughput is on).""")
+    .query(pcie_rate("instance, gpu, direction", "$GPU"), "$LINE {{direction}}"),
     timeseries("NVLink traffic", unit="Bps", steps=NOTHING, no_value="no NVLink", minimum=0, width=8)
     .help("Bytes a second over all NVLinks, seen from the GPU.")
     .query("max by (instance, gpu, direction) (rate(gpu_nvlink_bytes_total{$GPU}[$__rate_interval]))",

@@ -50,7 +50,7 @@ dashboard = Dashboard(
             * 2 ^ (gpu_pcie_link_generation{$NODE} > 2 < 6) or (1e9 * 242 / 256 / 8)
             * 2 ^ (gpu_pcie_link_generation{$NODE} >= 6))""",
         "NEAR": "numa_node, package, l3, share, root_port, pcie_switch",
-        "MOVED": "sum by ($BY_GPU, direction) (rate(gpu_gpm_pcie_bytes_total{$NODE}[$__rate_interval]))",
+        "MOVED": pcie_rate("$BY_GPU, direction", "$NODE"),
     },
 )
 

@@ -32,7 +32,7 @@ dashboard = Dashboard(
         "LINE": "{{instance}} GPU {{gpu}} instance {{gpu_instance}} {{profile}}",
         "MIG_GPUS": "max by ($BY_GPU) (gpu_mig_mode_enabled{$GPU} == 1)",
         "OWNER": "$BY_INSTANCE, owner",
-        "ACTIVE": 'max by ($BY_INSTANCE, profile) (gpu_mig_gpm_active_ratio{$GPU,unit="sm"})',
+        "ACTIVE": activity("$BY_INSTANCE, profile", '$GPU,unit="sm"', of_instances=True),
     },
 )
 
@@ -108,7 +108,7 @@ dashboard.row("By instance").panels(
     .column("memory", here("gpu_mig_memory_total_bytes{$GPU}"), unit="bytes", width=90)
     .share("used", here("gpu_mig_memory_used_bytes{$GPU} / gpu_mig_memory_total_bytes{$GPU}"),
         steps=steps(NONE, 0.85, ORANGE), width=70)
-    .share("SM active", here('gpu_mig_gpm_active_ratio{$GPU,unit="sm"}'), width=90)
+    .share("SM active", here("$ACTIVE"), width=90)
     .column("processes", here("sum by ($BY_INSTANCE) (gpu_mig_compute_processes{$GPU})"), width=90)
     .column("owners", """count by ($BY_INSTANCE) (max by ($OWNER) (gpu_owner_processes{$GPU,gpu_instance!=""} > 0))
         or on ($BY_INSTANCE) $INSTANCES * 0""", steps=steps(NONE, 2, YELLOW), width=80),

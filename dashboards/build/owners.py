@@ -17,6 +17,7 @@ CAUSES = {
     "memory_bound": (7, "GPU memory", BLUE),
     "serial_copies": (8, "serial copies", YELLOW),
     "underfilled": (9, "underfilled", YELLOW),
+    "unknown": (10, "not measured", GREY),
 }
 CAUSE_TEXTS = mapped({number: (text, color) for number, text, color in CAUSES.values()})
 

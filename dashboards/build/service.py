@@ -84,9 +84,9 @@ dashboard = Dashboard(
         "MEMORY": """(max by ($BY_NODE, gpu) (gpu_memory_used_bytes{$NODE} / gpu_memory_total_bytes{$NODE})
             unless on ($BY_NODE, gpu) gpu_mig_mode_enabled{$NODE} == 1
             or max by ($BY_PLACE) (gpu_mig_memory_used_bytes{$NODE} / gpu_mig_memory_total_bytes{$NODE}))""",
-        "SLICES": """(max by ($BY_NODE, gpu) (rate(gpu_busy_seconds_total{$NODE}[$__rate_interval]))
-            unless on ($BY_NODE, gpu) gpu_mig_mode_enabled{$NODE} == 1
-            or max by ($BY_PLACE) (gpu_mig_gpm_active_ratio{$NODE,unit="graphics"}))""",
+        "SLICES": f"""(max by ($BY_NODE, gpu) (rate(gpu_busy_seconds_total{{$NODE}}[$__rate_interval]))
+            unless on ($BY_NODE, gpu) gpu_mig_mode_enabled{{$NODE}} == 1
+            or {activity("$BY_PLACE", '$NODE,unit="graphics"', of_instances=True)})""",
         "PLACE": "{{instance}} GPU {{gpu}} {{gpu_instance}}",
     },
 )

@@ -1,7 +1,7 @@
 //! Events counted on the CPUs: context switches, page faults, cycles and the like, summed by NUMA node and last-level
 //! cache, and for the control groups of owners if that is wanted; and what the CPUs did with their time.
 //!
-//! [`perf`] asks the kernel through what [`backend`] names, [`counter_set`] keeps the open groups, [`machine_events`] and
+//! [`perf`] asks the kernel through what [`backend`] names, [`simulated`] replaces the kernel on a simulated host, [`counter_set`] keeps the open groups, [`machine_events`] and
 //! [`owner_events`] the sums, [`cpu_time`] the time, [`cpu_groups`] says which CPUs belong together. The thread sleeps between two readings; no thread waits for it.
 
 pub mod backend;
@@ -11,6 +11,7 @@ pub mod cpu_time;
 pub mod machine_events;
 pub mod owner_events;
 pub mod perf;
+pub mod simulated;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use super::{Context, put_row};
 use crate::views::View;
+use backend::CounterBackend;
 use counter_set::Outcomes;
 use cpu_groups::CpuGroups;
 use cpu_time::CpuTimes;
@@ -36,6 +38,7 @@ use model::sample::Rows;
 use model::topology::Topology;
 use owner_events::{OwnerEvents, Uncounted, WantedOwners};
 use perf::{Perf, Processor};
+use simulated::Simulated;
 
 /// Longest wait for the topology at the start: groups keep their names then, because none was known before.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,33 +65,54 @@ pub fn start(
             context.stop.wait_until(Mono::now() + LOOK);
         }
         let host = Host::new(&context.config.host.root);
-        let mut collector = CpuCollector {
-            context: &context,
-            topology,
-            owners,
-            kernel: Perf::new(Processor::of_host(&host)),
-            host,
-            machine: MachineEvents::new(&config.events),
-            owned: OwnerEvents { owners: BTreeMap::new() },
-            times: CpuTimes::default(),
-            groups: CpuGroups::default(),
-            grouped: None,
-            retried: Mono::now(),
-            said: (Outcomes::new(), Uncounted::default()),
-            unavailable: false,
-        };
-        context.every(config.interval, || collector.visit());
+        match Simulated::of_host(&host) {
+            Some(kernel) => {
+                tracing::warn!("the CPU events are those of a simulated host: nothing is counted");
+                run(&context, topology, owners, host, kernel);
+            }
+            None => {
+                let kernel = Perf::new(Processor::of_host(&host));
+                run(&context, topology, owners, host, kernel);
+            }
+        }
     })
 }
 
-struct CpuCollector<'a> {
+/// Reads until the daemon stops.
+fn run<K: CounterBackend>(
+    context: &Context,
+    topology: View<Option<Arc<Topology>>>,
+    owners: View<Vec<(Arc<GpuOwner>, bool)>>,
+    host: Host,
+    kernel: K,
+) {
+    let config = &context.config.cpu;
+    let mut collector = CpuCollector {
+        context,
+        topology,
+        owners,
+        kernel,
+        host,
+        machine: MachineEvents::new(&config.events),
+        owned: OwnerEvents { owners: BTreeMap::new() },
+        times: CpuTimes::default(),
+        groups: CpuGroups::default(),
+        grouped: None,
+        retried: Mono::now(),
+        said: (Outcomes::new(), Uncounted::default()),
+        unavailable: false,
+    };
+    context.every(config.interval, || collector.visit());
+}
+
+struct CpuCollector<'a, K: CounterBackend> {
     context: &'a Context,
     topology: View<Option<Arc<Topology>>>,
     owners: View<Vec<(Arc<GpuOwner>, bool)>>,
     host: Host,
-    kernel: Perf,
-    machine: MachineEvents<Perf>,
-    owned: OwnerEvents<Perf>,
+    kernel: K,
+    machine: MachineEvents<K>,
+    owned: OwnerEvents<K>,
     times: CpuTimes,
     groups: CpuGroups,
     /// What the groups were made of.
@@ -99,7 +123,7 @@ struct CpuCollector<'a> {
     unavailable: bool,
 }
 
-impl CpuCollector<'_> {
+impl<K: CounterBackend> CpuCollector<'_, K> {
     fn visit(&mut self) {
         let taken = Mono::now();
         let Some(cpus) = cpu_groups::online(&self.host) else {

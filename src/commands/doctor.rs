@@ -58,7 +58,7 @@ fn examine(config: &Config) -> Report {
     findings.extend(libraries(&host, config, &module, missing));
     findings.extend(host::device_files(Path::new("/dev"), module.load().is_some(), missing));
     match &asked {
-        Ok(asked) => findings.extend(driver(asked, config)),
+        Ok(asked) => findings.extend(driver(asked, config, &daemon)),
         Err(why) => findings.push(why.clone()),
     }
     findings.extend(cpu::events(&host, config, &daemon));
@@ -97,6 +97,10 @@ fn kernel_module(module: &ModuleState, missing: Verdict) -> Finding {
         ModuleState::Unknown => {
             Finding::new(topic, Verdict::Note, "whether it is loaded is unknown: no /sys/module")
         }
+        // A container without the host's /sys, or a library that is not the vendor's.
+        ModuleState::Absent if missing == Verdict::Note => {
+            Finding::new(topic, missing, "not seen here; the driver answers all the same")
+        }
         ModuleState::Absent => {
             Finding::new(topic, missing, "nvidia is not loaded").fix("sudo modprobe nvidia")
         }
@@ -120,7 +124,7 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
         }
     };
     let mut library = listed("libnvidia-ml", &nvml, missing);
-    if nvml.is_empty() {
+    if nvml.is_empty() && missing == Verdict::Wrong {
         library = library.fix("ldconfig -p | grep libnvidia-ml   # then name it with --nvml-library");
     }
     let mut findings = vec![library];
@@ -141,7 +145,7 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
 }
 
 /// What the driver said.
-fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
+fn driver(asked: &Asked, config: &Config, daemon: &Daemon) -> Vec<Finding> {
     let topic = "driver";
     let wrong = |topic, text: String| Finding::new(topic, Verdict::Wrong, text);
     let mut findings = Vec::new();
@@ -176,10 +180,21 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     let (version, cuda) = (info("driver_version"), info("cuda_version"));
     let text = format!("{version} answers; supports CUDA up to {cuda}");
     findings.push(Finding::new(topic, Verdict::Well, text));
-    for (gpu, text) in &asked.attach_failed {
-        let text = format!("GPU {gpu} gives no handle: {text}");
-        findings.push(wrong("GPUs", text).fix("nvidia-smi -q -d PAGE_RETIREMENT,ECC"));
+    if let Some(major) = version.split('.').next().and_then(|major| major.parse::<u32>().ok())
+        && major < OLDEST_DRIVER
+    {
+        let text =
+            format!("{version} is older than {OLDEST_DRIVER}, the oldest driver that the exporter is for");
+        findings.push(Finding::new(topic, Verdict::Note, text));
     }
+    let mut lost = daemon.unhealthy_gpus();
+    let handles = asked.attach_failed.iter().map(|(gpu, text)| (*gpu, format!("gives no handle: {text}")));
+    let silent = asked.lost_gpus().into_iter().map(|(gpu, text)| (gpu, format!("is lost: {text}")));
+    for (gpu, text) in handles.chain(silent) {
+        lost.entry(gpu).or_insert(text);
+    }
+    let named = |(gpu, text)| wrong("GPUs", format!("GPU {gpu} {text}")).fix(KERNEL_MESSAGES);
+    findings.extend(lost.into_iter().map(named));
     let expected = config.health.expected_gpus as usize;
     findings.push(match asked.devices() {
         None => wrong("GPUs", "the driver does not tell how many".into()),
@@ -193,6 +208,8 @@ fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     findings
 }
 
+/// Major version of the oldest driver that the exporter is for (`docs/install.md`).
+const OLDEST_DRIVER: u32 = 535;
 const KERNEL_MESSAGES: &str = "sudo dmesg | grep -i -e nvrm -e xid";
 
 /// Metrics that are there and cannot be read.

@@ -79,7 +79,9 @@ fn renumbered(id: u32) -> u32 {
 
 #[test]
 fn every_function_that_real_gpus_answered_is_called_or_left_out_for_a_reason() {
-    let node = Setup::new("tests/scenarios/node-8xh200.toml").with("PROCESSES__PER_PROCESS", "true").start();
+    // What is read only where it is switched on.
+    let setup = Setup::new("tests/scenarios/node-8xh200.toml").with("PROCESSES__PER_PROCESS", "true");
+    let node = setup.with("SAMPLER__PCIE_THROUGHPUT", "true").start();
     node.wait_ready();
     // The last calls of the rare and of the once tier, and those of the node and the events.
     let called = |page: &super::node::Metrics| -> BTreeSet<String> {

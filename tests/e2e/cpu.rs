@@ -10,6 +10,7 @@ use std::process::{Child, Command};
 use std::time::Instant;
 
 use nix::libc;
+use tempfile::TempDir;
 
 use super::node::{Metrics, Node, PATIENCE, Setup, pause};
 use super::owners::Machine;
@@ -193,6 +194,39 @@ fn a_filter_of_system_calls_that_refuses_is_reported() {
     assert!(metrics.value("gpu_power_watts", &[("gpu", "0")]).is_some(), "all else goes on");
     let said = doctor(&node, under_a_filter);
     assert!(said.contains("seccomp") && said.contains("--cap-add PERFMON"), "{said}");
+}
+
+#[test]
+fn a_simulated_host_counts_every_event_whatever_the_machine_has() {
+    let folder = TempDir::new().unwrap();
+    let host = simgpu::host::Host::make(folder.path()).unwrap();
+    let root = host.root().to_str().unwrap();
+    let setup = Setup::new(SCENARIO)
+        .with("HOST__ROOT", root)
+        .with("CPU__ENABLED", "true")
+        .with("CPU__INTERVAL", "1s");
+    let mut node = setup.restrained(without_privileges).start();
+    let events = || SOFTWARE.iter().chain(&HARDWARE);
+    node.wait_metrics("counts of 32 CPUs that go on", |m| {
+        sum(m, "cycles") > Some(32.0 * 1.9e9) && sum(m, "context_switches") > Some(32.0 * 1200.0)
+    });
+    let metrics = node.metrics();
+    for event in events() {
+        assert_eq!(state(&metrics, event).as_deref(), Some("works"), "{event}");
+        assert!(sum(&metrics, event).is_some(), "{event}");
+    }
+    let of_node = |numa_node| {
+        let groups = metrics.0.iter().filter(|(name, labels, _)| {
+            name == "gpu_host_cpu_events_total"
+                && labels["event"] == "cycles"
+                && labels["numa_node"] == numa_node
+        });
+        groups.count()
+    };
+    assert_eq!((of_node("0"), of_node("1")), (2, 2), "two L3 caches a node");
+    node.terminate();
+    let said = doctor(&node, without_privileges);
+    assert!(said.contains("counted as a simulated host: context_switches"), "{said}");
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! `gpu-node-exporter doctor` on simulated nodes, well and ill.
 
+use std::fs;
 use std::process::Output;
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 use super::node::{Node, Setup};
 
@@ -64,6 +67,42 @@ fn a_call_that_does_not_return_is_named_and_not_waited_for() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("does not return on GPU 3") && said.contains("is left in that call"), "{said}");
     assert!(said.contains("gpu_power_watts"), "the other seven are reported all the same: {said}");
+}
+
+#[test]
+fn each_lost_gpu_is_named_with_its_reason() {
+    let mut node = setup("tests/scenarios/lost-early.toml").start();
+    node.wait_metrics("two lost", |m| m.all("gpu_up", &[]).iter().filter(|up| **up == 0.0).count() == 2);
+    let both_named = |node: &Node| {
+        let (code, said) = doctor(node, &[]);
+        assert_eq!(code, Some(1), "{said}");
+        for gpu in ["GPU 1 ", "GPU 2 "] {
+            let named: Vec<&str> =
+                said.lines().filter(|line| line.starts_with("✕ GPUs") && line.contains(gpu)).collect();
+            assert!(matches!(named.as_slice(), [line] if line.contains("fell off the bus")), "{gpu}: {said}");
+        }
+    };
+    both_named(&node);
+    node.terminate();
+    both_named(&node);
+}
+
+#[test]
+fn a_driver_that_answers_needs_no_module_and_is_not_to_be_too_old() {
+    let folder = TempDir::new().unwrap();
+    let scenario = folder.path().join("old.toml");
+    fs::write(&scenario, "driver = \"525.147.05\"\nstill = true\n[[gpu]]\nmodel = \"A100\"\n").unwrap();
+    let node = setup(scenario.to_str().unwrap()).start();
+    node.wait_ready();
+    let (code, said) = doctor(&node, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("i driver            525.147.05 is older than 535"), "{said}");
+    assert!(said.contains("i kernel module     not seen here; the driver answers all the same\n"), "{said}");
+    for advice in ["modprobe", "ldconfig"] {
+        assert!(!said.contains(advice), "{advice}: {said}");
+    }
+    let (_, said) = doctor(&setup("tests/scenarios/still-8xh200.toml").start(), &[]);
+    assert!(!said.contains("is older than"), "{said}");
 }
 
 #[test]

@@ -63,9 +63,14 @@ impl Machine {
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
     }
 
-    /// A GPU with these processes.
+    /// An H200 with these processes.
     pub fn gpu(&mut self, pids: impl IntoIterator<Item = u32>) {
-        self.scenario.push_str("[[gpu]]\nmodel = \"H200\"\nprocesses = [\n");
+        self.gpu_of("H200", pids);
+    }
+
+    /// A GPU of a model, with these processes.
+    pub fn gpu_of(&mut self, model: &str, pids: impl IntoIterator<Item = u32>) {
+        writeln!(self.scenario, "[[gpu]]\nmodel = {model:?}\nprocesses = [").unwrap();
         for pid in pids {
             writeln!(self.scenario, "{{ pid = {pid}, memory = \"1MiB\", type = \"compute\" }},").unwrap();
         }

@@ -64,8 +64,6 @@ if [ -z "$nvml" ]; then
 	echo 580.159.04 >"$root/sys/module/nvidia/version"
 	echo live >"$root/sys/module/nvidia/initstate"
 	export GPU_NODE_EXPORTER__HOST__ROOT=$root GPU_SIM_KMSG=$root/dev/kmsg
-	# Its CPUs are files: nothing can be counted on them.
-	export GPU_NODE_EXPORTER__CPU__ENABLED=false
 	export GPU_SIM_SCENARIO=$scenario GPU_SIM_STATE=$PWD/.run/simgpu/state
 	nvml=$PWD/.run/simgpu/libnvidia-ml.so.1
 	# Its kernel log starts empty each time, so nothing is to be known of an earlier one.

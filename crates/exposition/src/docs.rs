@@ -31,6 +31,27 @@ pub fn text() -> String {
     out
 }
 
+/// Which GPUs measure what: most metrics come from NVML everywhere, GPM from Hopper on.
+const BY_ARCHITECTURE: &str = "\n## What is measured, by architecture\n\n\
+    | architecture | GPUs, for example | NVML: utilization, memory, power, heat, clocks, errors, processes | GPM: \
+    activity of SM, tensor pipes and memory, PCIe bytes | utilization of a MIG GPU instance | `gpu_bottleneck` | seen |\n\
+    |---|---|---|---|---|---|---|\n\
+    | Blackwell | B200, GB200 | yes | yes | GPM | every cause | no |\n\
+    | Hopper | H100, H200 | yes | yes | GPM | every cause | H200; H100 and MIG simulated only |\n\
+    | Ada Lovelace | L4, L40S | yes; they have no NVLink | no | no MIG | without the causes of GPM, else `unknown` | L4 \
+    simulated only |\n\
+    | Ampere | A100, A30, A10, A40 | yes | no | none | without the causes of GPM, else `unknown` | A100 simulated only |\n\
+    | Turing | T4 | yes; retired pages in place of remapped rows | no | no MIG | without the causes of GPM, else \
+    `unknown` | T4 simulated only |\n\n\
+    Before Hopper `gpu_gpm_*` and `gpu_mig_gpm_*` are unsupported. Two substitutes:\n\n\
+    - `sampler.pcie_throughput = true` reads `gpu_pcie_throughput_bytes_per_second`.\n\
+    - A dcgm-exporter that the same Prometheus scrapes. `alerts/recording.rules.yml` joins its `DCGM_FI_PROF_*` by UUID \
+    and MIG GPU instance to `place:dcgm_active:ratio{unit}` and `place:dcgm_pcie_bytes:rate{direction}`. The \
+    dashboards and the utilization of MIG GPUs use them where GPM is absent. dcgm-exporter serves \
+    `DCGM_FI_PROF_GR_ENGINE_ACTIVE`, `PIPE_TENSOR_ACTIVE`, `DRAM_ACTIVE`, `PCIE_TX_BYTES` and `PCIE_RX_BYTES` by default; \
+    `DCGM_FI_PROF_SM_ACTIVE` needs a line in its list of counters. `gpu_bottleneck` does not use them.\n\n\
+    Not supported: Jetson and other GPUs inside an SoC, GPUs of other vendors, GPUs before Turing.\n";
+
 /// `docs/METRICS.md`.
 pub fn markdown() -> String {
     let mut out = String::from(
@@ -49,6 +70,7 @@ pub fn markdown() -> String {
         let labels = quoted(e.labels().iter().map(|l| l.name));
         let _ = writeln!(out, "| {e:?} | {labels} | {} |", one_line(e.help()));
     }
+    out.push_str(BY_ARCHITECTURE);
     out.push_str(
         "\n## Groups\n\n\
          `/metrics` serves the default set, and what `metrics.groups` switches on; `all` is every group. The \

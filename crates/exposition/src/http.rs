@@ -25,7 +25,6 @@ use tokio::task::JoinSet;
 
 pub use app_state::AppState;
 pub use listen::bind;
-pub use routes::PATHS;
 
 /// How long answers that are on their way may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(2);

@@ -3,7 +3,7 @@
 //! - [`response_cache`]: the published snapshot and encoded responses
 //! - [`format`]: the formats and their negotiation · [`openmetrics`], [`text`]: the metrics · [`api`]: JSON · [`page`]:
 //!   the status page
-//! - [`http`]: connections and routes · [`assets`]: embedded rules and dashboards · [`docs`]: METRICS.md
+//! - [`http`]: connections and routes · [`paths`]: what is served · [`assets`]: embedded rules and dashboards · [`docs`]: METRICS.md
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ pub mod format;
 pub mod http;
 mod openmetrics;
 mod page;
+mod paths;
 pub mod response_cache;
 mod text;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::sync::LazyLock;
 use html::{esc, put};
 
 use crate::assets::ASSETS;
+use crate::paths::PATHS;
 use model::catalog::{self as m, Node, Subject};
 use model::health::HealthLevel;
 use model::snapshot::{Snapshot, Value};
@@ -61,14 +62,11 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
     put_events(out, snapshot);
     put_assets(out);
     put!(out, "</div>\n</main>\n");
-    put!(
-        out,
-        "<footer><nav aria-label=\"Other views\"><a href=\"/metrics\">/metrics</a> \
-         <a href=\"/api/v1/snapshot\">/api/v1/snapshot</a> \
-         <a href=\"/api/v1/events\">/api/v1/events</a> <a href=\"/api/v1/windows\">/api/v1/windows</a> \
-         <a href=\"/api/v1/owners\">/api/v1/owners</a> <a href=\"/livez\">/livez</a> \
-         <a href=\"/readyz\">/readyz</a></nav></footer>\n</body>\n</html>\n"
-    );
+    put!(out, "<footer><nav aria-label=\"Other views\">\n");
+    for (path, what) in PATHS.iter().filter(|(path, _)| *path != "/") {
+        put!(out, "<a href=\"{0}\" title=\"{1}\">{0}</a>\n", esc(path), esc(what));
+    }
+    put!(out, "</nav></footer>\n</body>\n</html>\n");
 }
 
 fn put_header(out: &mut String, snapshot: &Snapshot) {

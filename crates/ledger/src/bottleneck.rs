@@ -76,11 +76,14 @@ pub const ORDER: [Cause; 9] = [
 ];
 
 impl Evidence {
-    /// The first cause that is proven; `Cause::None` if none is. `None` if nothing at all was measured of the GPU.
+    /// The first cause that is proven. Else `Cause::None`, or `Cause::Unknown` where the units of the GPU are not
+    /// measured: most causes cannot be proven then. `None` if nothing at all was measured of the GPU.
     pub fn cause(&self) -> Option<Cause> {
-        let known = [self.power_held, self.heat_held, self.busy, self.pcie, self.dram, self.sm];
-        let first = || ORDER.into_iter().find(|cause| self.proves(*cause)).unwrap_or(Cause::None);
-        known.iter().any(Option::is_some).then(first)
+        let measured = |of: &[Option<f64>]| of.iter().any(Option::is_some);
+        let units = measured(&[self.pcie, self.dram, self.sm]);
+        let unproven = if units { Cause::None } else { Cause::Unknown };
+        let first = || ORDER.into_iter().find(|cause| self.proves(*cause)).unwrap_or(unproven);
+        (units || measured(&[self.power_held, self.heat_held, self.busy])).then(first)
     }
 
     /// Whether all that a cause needs is known and says so.
@@ -88,7 +91,7 @@ impl Evidence {
         let above = |value: Option<f64>, limit: f64| value.is_some_and(|value| value > limit);
         let below = |value: Option<f64>, limit: f64| value.is_some_and(|value| value < limit);
         match cause {
-            Cause::None => false,
+            Cause::None | Cause::Unknown => false,
             Cause::ThermallyThrottled => above(self.heat_held, HELD_DOWN),
             Cause::PowerCapped => above(self.power_held, HELD_DOWN),
             Cause::Contended => self.owners >= 2 && above(self.busy, BUSY),

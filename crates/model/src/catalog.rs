@@ -370,6 +370,12 @@ metrics! {
     /// Absent in virtual machines.
     gpu_pcie_aer_errors_total: Counter<Gpu, (AerSeverity,)>, None, Rare, "0.1.0";
 
+    /// Bytes a second over PCIe, with protocol, in the 20 ms that NVML measures for each reading.
+    ///
+    /// Only with `sampler.pcie_throughput`, for GPUs without GPM. 20 ms of each minute tell how large the traffic is, and
+    /// never how many bytes were moved: `gpu_gpm_pcie_bytes_total` counts all of them. NVML's KB is taken as 1024 bytes.
+    gpu_pcie_throughput_bytes_per_second: Gauge<Gpu, (Direction,)>, BytesPerSecond, Rare, "0.1.0";
+
     // --- modes and processes --------------------------------------------------------------------
     /// 1 if persistence mode is on.
     gpu_persistence_mode_enabled: Gauge<Gpu>, None, Slow, "0.1.0", at most 1.0, group Modes;
@@ -604,7 +610,7 @@ metrics! {
     gpu_owner_memory_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
     /// 1 for the bottleneck of the owner's work on the GPU.
     ///
-    /// `docs/BOTTLENECKS.md` has each cause's formula and its series.
+    /// `docs/BOTTLENECKS.md` has each cause's formula and its series. `unknown` where too little is measured to prove one.
     gpu_bottleneck: Gauge<OwnedGpu, (Cause,)>, None, Computed, "0.1.0", at most 1.0, group InactiveStates except ["none"];
     /// Ends of the owner with the GPU's memory at least 98 % full.
     ///

@@ -47,6 +47,7 @@ pub fn cause_text(cause: Cause) -> &'static str {
         Cause::MemoryBound => "device memory is the limit",
         Cause::Underfilled => "many small kernels: most multiprocessors idle",
         Cause::SerialCopies => "copies and kernels seem to take turns",
+        Cause::Unknown => "too little is measured to say what holds it back",
     }
 }
 

@@ -373,6 +373,7 @@ fn rare(v: &mut Visit<'_>) {
     v.fields(&POLICY_FIELDS);
     errors::rare(v);
     pcie::rare(v);
+    pcie::throughput(v);
     fabric::rare(v);
     nvlink::rare(v);
 }

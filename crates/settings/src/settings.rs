@@ -57,6 +57,9 @@ settings! {
         slow_interval: Duration = secs(10), ms(10)..=minutes(10), >= normal_interval;
         /// Interval of the rare tier: calls that take tens of milliseconds in the driver.
         rare_interval: Duration = minutes(1), ms(10)..=minutes(60), >= slow_interval;
+        /// Read the PCIe throughput with the rare tier: two NVML calls a GPU that block for 20 ms each, because that is
+        /// the time they measure. For GPUs before Hopper, which lack the profiling counters (GPM).
+        pcie_throughput: bool = false;
         /// Interval of the NVLink tier: counters of each link, some 70 ms in the driver for each GPU.
         nvlink_interval: Duration = minutes(10), ms(10)..=minutes(60);
         /// Time after which a driver call counts as stuck. The values of its GPU are then withdrawn until the call

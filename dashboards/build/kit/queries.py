@@ -67,6 +67,21 @@ def by_gpu(expr: str) -> str:
     return f"max by ($BY_GPU) ({expr})"
 
 
+def activity(by: str, selector: str, *, of_instances: bool = False) -> str:
+    """Activity of the units of GPUs, or of GPU instances: by GPM, and where there is none (before Hopper) what a
+    dcgm-exporter beside tells (alerts/recording.rules.yml)."""
+    own, place = ("gpu_mig_gpm_active_ratio", "!=") if of_instances else ("gpu_gpm_active_ratio", "=")
+    recorded = f'place:dcgm_active:ratio{{{selector},gpu_instance{place}""}}'
+    return f"(max by ({by}) ({own}{{{selector}}}) or max by ({by}) ({recorded}))"
+
+
+def pcie_rate(by: str, selector: str) -> str:
+    """Bytes a second over PCIe of whole GPUs: by GPM, else by a dcgm-exporter beside, else by NVML in 20 ms of each minute."""
+    return f"""(max by ({by}) (rate(gpu_gpm_pcie_bytes_total{{{selector}}}[$__rate_interval]))
+        or max by ({by}) (place:dcgm_pcie_bytes:rate{{{selector},gpu_instance=""}})
+        or max by ({by}) (gpu_pcie_throughput_bytes_per_second{{{selector}}}))"""
+
+
 def most(expr: str, by: str, *, ranked: str | None = None, lowest: bool = False) -> str:
     """Of the lines those of the ten (nodes, GPUs...) that were highest in the time shown, or lowest, and the same ten
     all the time: nobody can read the lines of a fleet. `ranked` is another value to choose them by. The choice looks

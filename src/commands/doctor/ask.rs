@@ -107,14 +107,26 @@ impl Asked {
     }
 
     fn all_of(&self, gpu: &Gpu, tiers: &[Tier]) -> bool {
+        let visited = |tier: &Tier| {
+            self.batches.keys().any(|part| part.gpu.as_ref() == Some(gpu) && part.tier == *tier)
+        };
+        self.lost(gpu).is_some() || tiers.iter().all(visited)
+    }
+
+    /// The call by which a GPU turned out to be lost, and what it returned.
+    fn lost(&self, gpu: &Gpu) -> Option<String> {
         let of = |(part, batch): &(&BatchKey, &Batch)| part.gpu.as_ref() == Some(gpu) && !batch.answered;
-        let lost = self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps).any(|gap| {
-            matches!(&gap.missing, Missing::Failed { error, .. }
-                if matches!(error, DriverError::GpuIsLost | DriverError::ResetRequired))
-        });
-        lost || tiers
-            .iter()
-            .all(|tier| self.batches.keys().any(|part| part.gpu.as_ref() == Some(gpu) && part.tier == *tier))
+        self.batches.iter().filter(of).flat_map(|(_, batch)| &batch.gaps).find_map(|gap| match &gap.missing {
+            Missing::Failed { error: DriverError::GpuIsLost | DriverError::ResetRequired, text } => {
+                Some(format!("{}: {text}", gap.call))
+            }
+            _ => None,
+        })
+    }
+
+    /// GPUs that have a handle and are lost, each with its reason.
+    pub fn lost_gpus(&self) -> BTreeMap<u32, String> {
+        self.attached.values().filter_map(|gpu| Some((gpu.gpu, self.lost(gpu)?))).collect()
     }
 
     fn take(&mut self, inbox: &Inbox) {

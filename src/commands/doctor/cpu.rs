@@ -11,6 +11,7 @@ use crate::collectors::cpu::backend::{CounterBackend, CounterScope};
 use crate::collectors::cpu::cpu_groups;
 use crate::collectors::cpu::machine_events::state;
 use crate::collectors::cpu::perf::{Perf, Processor};
+use crate::collectors::cpu::simulated::Simulated;
 use host::Host;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{PerfEvent, PerfState};
@@ -81,14 +82,25 @@ pub fn events(host: &Host, config: &Config, daemon: &Daemon) -> Vec<Finding> {
         let states = reported.into_iter().map(|(event, state)| (event, (state, String::new())));
         return findings(&states.collect(), "by the daemon", &rights, true);
     }
-    let kernel = Perf::new(Processor::of_host(host));
+    if let Some(kernel) = Simulated::of_host(host) {
+        return findings(&tried(&kernel, host, config), "as a simulated host", &rights, false);
+    }
+    findings(&tried(&Perf::new(Processor::of_host(host)), host, config), "by this user", &rights, false)
+}
+
+/// What becomes of each event on one CPU, and why.
+fn tried<K: CounterBackend>(
+    kernel: &K,
+    host: &Host,
+    config: &Config,
+) -> BTreeMap<PerfEvent, (PerfState, String)> {
     let cpu = cpu_groups::online(host).and_then(|cpus| cpus.iter().next()).unwrap_or(0);
     let tried = config.cpu.events.iter().map(|event| {
         let outcome = kernel.open(*event, CounterScope { cpu, cgroup: None }).map(drop);
         let why = outcome.as_ref().err().map(|refusal| format!(": {refusal}")).unwrap_or_default();
         (*event, (state(&outcome), why))
     });
-    findings(&tried.collect(), "by this user", &rights, false)
+    tried.collect()
 }
 
 fn findings(

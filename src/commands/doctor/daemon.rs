@@ -84,6 +84,17 @@ impl Daemon {
         findings
     }
 
+    /// The GPUs that it holds for unhealthy, each with its state and reason.
+    pub fn unhealthy_gpus(&self) -> BTreeMap<u32, String> {
+        let gpus = list(&self.snapshot["gpus"]).filter(|gpu| gpu["health"]["healthy"] == false);
+        let named = |gpu: &Value| {
+            let index = u32::try_from(gpu["gpu"].as_u64()?).ok()?;
+            let (word, reason) = (&gpu["health"]["word"], &gpu["health"]["reasons"][0]["text"]);
+            Some((index, format!("{}: {}", word.as_str()?, reason.as_str().unwrap_or("no reason is known"))))
+        };
+        gpus.filter_map(named).collect()
+    }
+
     /// Asks the driver, unless that could do harm: then the finding says why not.
     pub fn ask_driver(&self, config: &Config, aim: Aim<'_>) -> Result<Asked, Finding> {
         let not_asked = |verdict, why| Err(Finding::new("driver", verdict, format!("not asked: {why}")));

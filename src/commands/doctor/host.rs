@@ -67,8 +67,9 @@ pub fn device_files(dev: &Path, module_loaded: bool, missing: Verdict) -> Vec<Fi
     let is_gpu = |file: &PathBuf| name(file)["nvidia".len()..].parse::<u32>().is_ok();
     if !files.contains(&dev.join("nvidiactl")) || !files.iter().any(is_gpu) {
         let finding = Finding::new(topic, missing, "there is no nvidiactl with a GPU beside it");
-        // Without the module there is nothing to make them for.
-        return vec![if module_loaded { finding.fix("sudo nvidia-modprobe -c 0 -u") } else { finding }];
+        // Without the module there is nothing to make them for, and a driver that answers needs none.
+        let fixable = module_loaded && missing == Verdict::Wrong;
+        return vec![if fixable { finding.fix("sudo nvidia-modprobe -c 0 -u") } else { finding }];
     }
     let closed = |file: &&PathBuf| eaccess(*file, AccessFlags::R_OK | AccessFlags::W_OK).is_err();
     let refused: Vec<String> = files.iter().filter(closed).map(|file| file.display().to_string()).collect();

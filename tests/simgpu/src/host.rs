@@ -1,7 +1,8 @@
 //! The host of a simulated node, as files below a folder: what `--root` (`host.root`) of the exporter is pointed at.
 //!
 //! A machine of two packages with 16 CPUs each, in L3 groups of eight; near each package four GPUs, at the addresses of
-//! the simulated ones, and one network device. Processes are added one by one.
+//! the simulated ones, and one network device. Processes are added one by one. CPU events happen at the rates of
+//! `sys/bus/event_source/devices/simulated`, a source that the exporter knows and no kernel has.
 
 use std::fs;
 use std::io;
@@ -16,6 +17,20 @@ const PACKAGE: u32 = 16;
 const L3: u32 = 8;
 /// GPUs; four near each package.
 const GPUS: u32 = 8;
+/// How often each event happens on one CPU in a second, by the exporter's names: a CPU at work.
+const CPU_EVENTS: [(&str, u64); 11] = [
+    ("context_switches", 1_200),
+    ("cpu_migrations", 5),
+    ("page_faults", 500),
+    ("major_faults", 0),
+    ("cycles", 1_900_000_000),
+    ("instructions", 2_600_000_000),
+    ("llc_references", 9_000_000),
+    ("llc_misses", 2_100_000),
+    ("branches", 420_000_000),
+    ("branch_misses", 3_800_000),
+    ("ref_cycles", 1_700_000_000),
+];
 
 /// The files of a host.
 #[derive(Clone, Debug)]
@@ -55,6 +70,10 @@ impl Host {
         }
         for cpu in 0..CPUS {
             host.cpu(cpu)?;
+        }
+        for (event, rate) in CPU_EVENTS {
+            let file = format!("sys/bus/event_source/devices/simulated/events/{event}");
+            host.write(&file, &rate.to_string())?;
         }
         for file in ["online", "possible", "has_cpu", "has_memory"] {
             host.write(&format!("sys/devices/system/node/{file}"), "0-1")?;

@@ -14,6 +14,7 @@ const FILES: &[(&str, &str)] = &[
     ("H100", include_str!("../models/h100.toml")),
     ("A100", include_str!("../models/a100.toml")),
     ("L4", include_str!("../models/l4.toml")),
+    ("T4", include_str!("../models/t4.toml")),
 ];
 
 /// The range in which a GPU under load moves.

@@ -17,25 +17,11 @@ use axum::routing::get;
 use super::Stats;
 use super::app_state::{AppState, joined, unavailable};
 use super::events::{self, Streams};
-use crate::assets::{Asset, FOLDERS};
+use crate::assets::Asset;
 use crate::format::{ResponseFormat, accepted_metrics_format};
+use crate::paths::PATHS;
 use crate::{api, page};
 use model::clock::Mono;
-
-/// Every path, with what it shows.
-pub const PATHS: [(&str, &str); 11] = [
-    ("/", "status page"),
-    ("/metrics", "metrics: OpenMetrics 1.0 or Prometheus text 0.0.4, by the Accept header"),
-    ("/livez", "200 while the exporter itself works"),
-    ("/readyz", "200 once every collector has answered or been found absent"),
-    ("/api/v1/snapshot", "everything, as JSON"),
-    ("/api/v1/events", "faults and other events, as JSON (since=ID, limit=N) or as text/event-stream"),
-    ("/api/v1/topology", "the machine around the GPUs and what has changed of it, as JSON"),
-    ("/api/v1/windows", "windows of planned work, as JSON"),
-    ("/api/v1/owners", "whose work is on the GPUs, and what holds it back, as JSON"),
-    FOLDERS[0],
-    FOLDERS[1],
-];
 
 /// The paths, with the headers that every response carries.
 pub(super) fn router(state: Arc<AppState>, streams: Streams, stats: Arc<Stats>) -> Router {

@@ -14,6 +14,7 @@ use super::*;
 use crate::assets::ASSETS;
 use crate::fixtures;
 use crate::format::ResponseFormat;
+use crate::paths::PATHS;
 use crate::response_cache::{ResponseCache, SnapshotCell};
 use model::catalog::HttpStatus;
 use model::clock::Mono;

@@ -39,10 +39,18 @@ fn every_gpu_has_a_card_that_says_how_it_is() {
         "3g.71gb #1",
         "41.0 / 69.8 GiB",
         "Driver calls without an answer",
-        "href=\"/api/v1/snapshot\"",
         "values of 11:06:40 UTC",
     ] {
         assert!(page.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn every_path_and_every_file_is_linked() {
+    let page = page(&fixtures::node());
+    let paths = PATHS.iter().map(|(path, _)| *path).filter(|path| *path != "/");
+    for path in paths.chain(ASSETS.iter().map(|asset| asset.path)) {
+        assert_eq!(page.matches(&format!("href=\"{path}\"")).count(), 1, "{path}");
     }
 }
 

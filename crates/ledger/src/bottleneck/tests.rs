@@ -19,6 +19,11 @@ fn well() -> Evidence {
     }
 }
 
+/// The same before Hopper.
+fn without_gpm() -> Evidence {
+    Evidence { pcie: None, dram: None, sm: None, ..well() }
+}
+
 #[test]
 fn each_cause_has_a_case() {
     let cases = [
@@ -42,6 +47,11 @@ fn each_cause_has_a_case() {
         (Cause::Underfilled, Evidence { sm: Some(0.1), busy: Some(0.95), ..well() }),
         (Cause::None, Evidence { busiest_thread: Some(1.0), ..well() }),
         (Cause::None, Evidence { pcie: Some(0.4), busy: Some(0.7), ..well() }),
+        (Cause::None, Evidence { pcie: None, sm: None, ..well() }),
+        (Cause::Unknown, without_gpm()),
+        (Cause::Unknown, Evidence { busy: None, ..without_gpm() }),
+        (Cause::HostCpuBound, Evidence { busiest_thread: Some(0.99), busy: Some(0.4), ..without_gpm() }),
+        (Cause::Contended, Evidence { owners: 2, ..without_gpm() }),
     ];
     for (cause, evidence) in cases {
         assert_eq!(evidence.cause(), Some(cause), "{evidence:?}");
@@ -51,8 +61,8 @@ fn each_cause_has_a_case() {
 
 #[test]
 fn every_cause_is_looked_for() {
-    assert_eq!(ORDER.len() + 1, Cause::ALL.len());
-    assert!(ORDER.iter().all(|cause| *cause != Cause::None));
+    assert_eq!(ORDER.len() + 2, Cause::ALL.len());
+    assert!(ORDER.iter().all(|cause| !matches!(cause, Cause::None | Cause::Unknown)));
 }
 
 #[test]
@@ -115,7 +125,11 @@ proptest! {
     fn the_first_proven_cause_is_the_one(evidence in any_evidence()) {
         match evidence.cause() {
             None => prop_assert!(evidence.busy.is_none() && evidence.pcie.is_none()),
-            Some(Cause::None) => prop_assert!(ORDER.iter().all(|cause| !evidence.proves(*cause))),
+            Some(found @ (Cause::None | Cause::Unknown)) => {
+                let measured = [evidence.pcie, evidence.dram, evidence.sm].iter().any(Option::is_some);
+                prop_assert!(ORDER.iter().all(|cause| !evidence.proves(*cause)));
+                prop_assert_eq!(found == Cause::None, measured);
+            }
             Some(found) => {
                 prop_assert!(evidence.proves(found));
                 let before = ORDER.iter().take_while(|cause| **cause != found);

@@ -354,11 +354,11 @@ labels! {
     KubeletError "error" { NoSocket "no_socket", Refused "refused", Late "late", Malformed "malformed", TooLarge "too_large" }
     /// Phase of a process: until its first context on a GPU, or its first work there.
     StartPhase "phase" { FirstContext "first_context", FirstBusy "first_busy" }
-    /// Cause of the bottleneck; formulas in `docs/BOTTLENECKS.md`. `none`: none of the others.
+    /// Cause of the bottleneck; formulas in `docs/BOTTLENECKS.md`. `none`: none of the others; `unknown`: none is proven, and the units of the GPU are not measured (no GPM, as before Hopper).
     Cause "cause" {
         None "none", PowerCapped "power_capped", ThermallyThrottled "thermally_throttled", Contended "contended",
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
-        MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies",
+        MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies", Unknown "unknown",
     }
     /// Kind of window: `maintenance` mutes effects of planned work (idle GPUs, restarts, driver loads, skipped canaries), never lost work or wrong results, and keeps the canary away; `training` mutes tickets about high utilization and memory only.
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
@@ -636,7 +636,7 @@ groups! {
     /// Time from the start of owners' processes to their first context and first work.
     OwnerDetail "owner-detail" 24,
     /// CPU events by NUMA node and cache, and how they are counted.
-    CpuEvents "cpu-events" 32,
+    CpuEvents "cpu-events" 72,
     /// Events of NVML and records of the kernel log; Xid faults by action.
     Events "events" 144,
     /// Driver calls by function: number, time and errors.

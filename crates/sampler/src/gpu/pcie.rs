@@ -1,11 +1,12 @@
-//! PCIe errors, counted by the GPU and by the host's kernel.
+//! PCIe errors, counted by the GPU and by the host's kernel; PCIe throughput.
 
+use nvml_wrapper::enum_wrappers::device::PcieUtilCounter;
 use nvml_wrapper_sys::bindings::field_id;
 
-use super::ONE;
+use super::{KIBI, ONE};
 use crate::driver::file_error;
 use crate::visit::{Field, Visit};
-use model::catalog::{self as m, AerSeverity, PcieError};
+use model::catalog::{self as m, AerSeverity, Direction, PcieError};
 use model::pci::{kernel_address, link_rate};
 
 macro_rules! error {
@@ -53,6 +54,18 @@ pub(super) fn once(v: &mut Visit<'_>) {
     }
     let best = generation.zip(width);
     v.state.link_rates.pcie = best.and_then(|(g, lanes)| link_rate(f64::from(g), f64::from(lanes)));
+}
+
+/// Off by default: each call blocks for the 20 ms that it measures.
+pub(super) fn throughput(v: &mut Visit<'_>) {
+    for (counter, direction) in
+        [(PcieUtilCounter::Send, Direction::Tx), (PcieUtilCounter::Receive, Direction::Rx)]
+    {
+        let call = ("nvmlDeviceGetPcieThroughput", counter.as_c());
+        v.value(call, &m::gpu_pcie_throughput_bytes_per_second, (direction,), KIBI, |d| {
+            d.pcie_throughput(counter)
+        });
+    }
 }
 
 /// The host kernel's counts for the GPU's PCI function.
