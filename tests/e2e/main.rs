@@ -16,6 +16,7 @@ mod coverage;
 mod cpu;
 mod doctor;
 mod driver;
+mod fault_lines;
 mod faults;
 mod golden;
 mod groups;

@@ -4,13 +4,17 @@
 //! within the code would otherwise count as another code. Lines that a process wrote into the log do not
 //! count; the kernel marks them by their facility.
 
-use model::fact::KernelLine;
+use model::fact::{GpuFailure, KernelLine};
 use model::pci::pci_address;
+
+use super::detail;
 
 /// Longest text that is kept of a line, in bytes.
 const MAX_TEXT: usize = 1024;
 /// What a line about a process that was killed for want of memory begins with.
 const OOM_KILL: &[u8] = b"oom-kill:";
+/// A line about a killed process that is so long may have been cut off by the kernel, whose records end from 992 bytes on.
+const MAX_OOM_KILL: usize = 900;
 /// The part of the priority that is the level; what is above it is the facility, 0 for the kernel.
 const LEVELS: u32 = 8;
 
@@ -67,6 +71,11 @@ pub fn classify(text: &[u8]) -> LineMeaning {
     if let Some(rest) = text.strip_prefix("NVRM: Xid") {
         return xid(rest).map_or(LineMeaning::Malformed, |line| LineMeaning::Fact(line, text.clone()));
     }
+    if text.starts_with("NVRM:")
+        && let Some(line) = gpu_failed(&text)
+    {
+        return LineMeaning::Fact(line, text);
+    }
     if let Some(rest) = text.strip_prefix("nvidia-nvswitch") {
         return switch(rest, &text);
     }
@@ -84,15 +93,19 @@ pub fn classify(text: &[u8]) -> LineMeaning {
 }
 
 /// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
-/// `dump_oom_summary`). The name can hold anything but is followed by the numbers, so these are read from the end.
+/// `dump_oom_summary`). Names of groups and processes can hold anything. The numbers follow them, so they are read from
+/// the end; the group is certain only if what stands around it is there once and the line is whole.
 fn oom_kill(text: &[u8]) -> Option<KernelLine> {
+    let whole = text.len() < MAX_OOM_KILL;
     let text = String::from_utf8_lossy(text);
-    let (_, rest) = text.split_once(",task_memcg=")?;
-    let (group, rest) = rest.split_once(",task=")?;
-    let (rest, user) = rest.trim_end().rsplit_once(",uid=")?;
-    let (_, pid) = rest.rsplit_once(",pid=")?;
+    let (rest, user) = text.trim_end().rsplit_once(",uid=")?;
+    let (rest, pid) = rest.rsplit_once(",pid=")?;
     user.parse::<u32>().ok()?;
-    Some(KernelLine::OomKill { group: group.to_owned(), pid: pid.parse().ok()? })
+    let (_, rest) = rest.split_once(",task_memcg=")?;
+    let (group, _) = rest.split_once(",task=")?;
+    let once = |mark: &str| text.matches(mark).count() == 1;
+    let certain = whole && once(",task_memcg=") && once(",task=");
+    Some(KernelLine::OomKill { group: certain.then(|| group.to_owned()), pid: pid.parse().ok()? })
 }
 
 /// The text up to its bound, without bytes that are no text.
@@ -120,16 +133,40 @@ fn xid(rest: &str) -> Option<KernelLine> {
     let (code, rest) = code(rest.strip_prefix(": ")?)?;
     let mut process = None;
     let mut pid = None;
-    if let Some(rest) = rest.trim_start().strip_prefix("pid=") {
+    let mut tail = rest.trim_start();
+    if let Some(rest) = tail.strip_prefix("pid=") {
         // Without its comma the number may have been cut off.
         let (id, rest) = rest.split_once(',').unwrap_or(("", ""));
         pid = unquoted(id).parse().ok();
-        if let Some(name) = rest.trim_start().strip_prefix("name=") {
-            let name = unquoted(name.split_once(", ").map_or(name, |(name, _)| name));
+        tail = rest.trim_start();
+        if let Some(name) = tail.strip_prefix("name=") {
+            let (name, behind) = name.split_once(", ").unwrap_or((name, ""));
+            let name = unquoted(name);
             process = (!name.is_empty() && name != "<unknown>").then(|| name.to_owned());
+            tail = behind;
         }
     }
-    Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance })
+    let detail = detail::of(code, tail);
+    Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail })
+}
+
+/// `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`, `NVRM: The NVIDIA GPU 0000:06:00.0 (PCI ID: 10de:2335) ... has
+/// fallen off the bus and is not responding to commands.`, `NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)`
+fn gpu_failed(text: &str) -> Option<KernelLine> {
+    let failure = if text.contains("fallen off the bus") {
+        GpuFailure::FallenOffBus
+    } else if text.contains("RmInitAdapter failed") {
+        GpuFailure::InitFailed
+    } else {
+        return None;
+    };
+    let address = |word: &str| {
+        let word = word.trim_end_matches(':');
+        let word = word.strip_prefix("GPU-").unwrap_or(word);
+        // Two numbers are a vendor and a device.
+        pci_address(word.strip_prefix("PCI:").unwrap_or(word)).filter(|_| word.matches(':').count() >= 2)
+    };
+    Some(KernelLine::GpuFailed { pci: text.split_whitespace().find_map(address), failure })
 }
 
 /// `3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up`. The driver logs each such fault with
@@ -144,7 +181,8 @@ fn switch(rest: &str, text: &str) -> LineMeaning {
         let numbered = !nvswitch.is_empty() && nvswitch.bytes().all(|b| b.is_ascii_digit());
         let rest = rest.trim_start();
         let detail = rest.starts_with("Data {") || rest.starts_with("Severity ");
-        let fatal = rest.starts_with("Fatal");
+        let word = rest.split([',', ' ']).next().unwrap_or_default();
+        let fatal = word.eq_ignore_ascii_case("fatal");
         numbered.then(|| (detail, KernelLine::Sxid { nvswitch: nvswitch.to_owned(), pci, code, fatal }))
     };
     match parsed() {
@@ -178,6 +216,7 @@ fn unquoted(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::fact::XidDetail;
     use proptest::prelude::*;
 
     fn xid_of(text: &str) -> Option<(String, u32, Option<u32>, Option<String>)> {
@@ -217,15 +256,84 @@ mod tests {
                  oom_memcg=/kubepods.slice,task_memcg=/kubepods.slice/x.scope,task={name},pid=522,uid=1000"
             )
         };
-        let killed = KernelLine::OomKill { group: "/kubepods.slice/x.scope".into(), pid: 522 };
-        for name in ["python3", "a,pid=1,uid=0", "x,task=y", ""] {
+        let killed = |certain: bool| {
+            let group = certain.then(|| "/kubepods.slice/x.scope".to_owned());
+            KernelLine::OomKill { group, pid: 522 }
+        };
+        for (name, certain) in [("python3", true), ("a,pid=1,uid=0", true), ("x,task=y", false), ("", true)] {
             let meaning = classify(line(name).as_bytes());
-            assert!(matches!(&meaning, LineMeaning::Fact(line, _) if *line == killed), "{meaning:?}");
+            assert!(
+                matches!(&meaning, LineMeaning::Fact(line, _) if *line == killed(certain)),
+                "{meaning:?}"
+            );
         }
         let whole = line("python3");
         for cut in ["oom-kill:", &whole[..whole.len() - 9], "oom-kill:task_memcg=/a,task=b,pid=1"] {
             assert_eq!(classify(cut.as_bytes()), LineMeaning::NotOurs, "{cut}");
         }
+    }
+
+    #[test]
+    fn a_crafted_group_names_no_other_group() {
+        let line = |oom: &str, task: &str| {
+            format!("oom-kill:oom_memcg={oom},task_memcg={task},task=app,pid=522,uid=0")
+        };
+        let crafted = "/evil,task_memcg=/pods/victim,task=x,pid=1,uid=0";
+        let long = format!("/evil,task_memcg=/pods/victim,task=x,pid=1,uid={}", "0".repeat(MAX_OOM_KILL));
+        let cut = format!("oom-kill:oom_memcg={long}");
+        for text in [
+            line("/a", crafted),
+            line(crafted, "/a"),
+            line("/a", "/evil,task_memcg=/pods/victim"),
+            line("/a", "/pods/victim,task=/evil"),
+            cut,
+        ] {
+            let meaning = classify(text.as_bytes());
+            let nobody = |line: &KernelLine| matches!(line, KernelLine::OomKill { group: None, .. });
+            assert!(matches!(&meaning, LineMeaning::Fact(line, _) if nobody(line)), "{text}: {meaning:?}");
+        }
+    }
+
+    #[test]
+    fn failures_of_gpus_without_a_code_are_reported() {
+        use GpuFailure::{FallenOffBus, InitFailed};
+        for (text, pci, failure) in [
+            ("NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.", Some("0000:06:00"), FallenOffBus),
+            ("NVRM: GPU at PCI:0000:06:00 has fallen off the bus.", Some("0000:06:00"), FallenOffBus),
+            (
+                "NVRM: The NVIDIA GPU 0001:06:00.0 (PCI ID: 10de:2335)\\x0aNVRM: installed in this system has fallen \
+                 off the bus and is not responding to commands.",
+                Some("0001:06:00"),
+                FallenOffBus,
+            ),
+            ("NVRM: installed in this system has fallen off the bus and", None, FallenOffBus),
+            (
+                "NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)",
+                Some("0000:06:00"),
+                InitFailed,
+            ),
+            ("NVRM: GPU-0000:3b:00: RmInitAdapter failed!", Some("0000:3b:00"), InitFailed),
+            ("NVRM: RmInitAdapter failed! (0x26:0xffff:1290)", None, InitFailed),
+        ] {
+            let line = KernelLine::GpuFailed { pci: pci.map(Into::into), failure };
+            assert_eq!(classify(text.as_bytes()), LineMeaning::Fact(line, text.into()), "{text}");
+        }
+        let text = "NVRM: GPU 0000:06:00.0: rm_init_adapter failed, device minor number 0";
+        assert_eq!(classify(text.as_bytes()), LineMeaning::Driver, "it follows the line before");
+    }
+
+    #[test]
+    fn a_detail_is_that_of_the_driver_and_not_of_a_name() {
+        let text = "NVRM: Xid (PCI:0000:06:00): 13, pid=5, name=(GPC 7, TPC 1), Graphics Exception: ESR 0x1";
+        let LineMeaning::Fact(KernelLine::Xid { detail, .. }, _) = classify(text.as_bytes()) else {
+            panic!()
+        };
+        assert_eq!(detail, None);
+        let text = "NVRM: Xid (PCI:0000:06:00): 145, RLW_REMAP Fatal XC0 i0 Link 04 (0x1 0x2)";
+        let LineMeaning::Fact(KernelLine::Xid { detail, .. }, _) = classify(text.as_bytes()) else {
+            panic!()
+        };
+        assert!(matches!(detail, Some(XidDetail::Nvlink(fault)) if fault.link == Some(4)));
     }
 
     #[test]
@@ -344,6 +452,9 @@ mod tests {
             parse(&line);
             classify(&line);
             classify(&[b"NVRM: Xid", line.as_slice()].concat());
+            classify(&[b"NVRM: Xid (PCI:0000:06:00): 149, ", line.as_slice()].concat());
+            classify(&[b"NVRM: RmInitAdapter failed", line.as_slice()].concat());
+            classify(&[b"oom-kill:,task_memcg=", line.as_slice(), b",task=x,pid=1,uid=0"].concat());
             classify(&[b"nvidia-nvswitch", line.as_slice()].concat());
             classify(&[b"NVRM: loading NVIDIA UNIX ", line.as_slice()].concat());
         }
