@@ -105,6 +105,14 @@ impl EventList {
         id
     }
 
+    /// Takes in that a report in an entry has no line that says more: its own verdict counts.
+    pub fn without_line(&mut self, id: u64, report: &Event, now: Mono) {
+        if let Some(entry) = self.entry(id).filter(|entry| is_louder(report, &entry.event)) {
+            judge(Arc::make_mut(&mut entry.event), report);
+            self.changed(id, now, 0, Duration::ZERO);
+        }
+    }
+
     /// Logs what is due.
     pub fn settle(&mut self, now: Mono) {
         let mut later = Vec::new();
@@ -217,8 +225,8 @@ fn same(event: &Event) -> Same {
 
 /// Adds what is not known yet. The most severe report gives the verdict and the text.
 fn merge(into: &mut Event, from: Event) {
-    // Severities are listed from loud to quiet.
-    if (from.severity as u8) < (into.severity as u8) {
+    // The driver's report of what has a line adds nothing to the verdict.
+    if is_louder(&from, into) && (into.text.is_empty() || !from.text.is_empty()) {
         judge(into, &from);
     }
     into.pci = into.pci.take().or(from.pci);
@@ -237,6 +245,11 @@ fn merge(into: &mut Event, from: Event) {
     into.same_unit = into.same_unit.or(from.same_unit);
     into.nvml |= from.nvml;
     into.kmsg |= from.kmsg;
+}
+
+fn is_louder(event: &Event, other: &Event) -> bool {
+    // Severities are listed from loud to quiet.
+    (event.severity as u8) < (other.severity as u8)
 }
 
 /// Gives an event the verdict of another report of it, with all that the verdict is derived from.

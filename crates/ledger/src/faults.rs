@@ -352,7 +352,7 @@ impl Faults {
             }
         }
         for ((_, code), queue) in &mut self.waiting {
-            expire(counters, *code, queue, now);
+            expire(counters, &mut self.events, *code, queue, now);
         }
         self.waiting.retain(|_, queue| !queue.is_empty());
         self.events.settle(now);
@@ -510,7 +510,7 @@ impl Faults {
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
         let nvml = entry.nvml;
         let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
-        expire(counters, row.code, queue, heard);
+        expire(counters, &mut self.events, row.code, queue, heard);
         // All that wait are of one source: each pair that could be matched is gone.
         if queue.front().is_some_and(|first| first.nvml != nvml)
             && let Some(first) = queue.pop_front()
@@ -535,7 +535,7 @@ impl Faults {
         let entry = self.events.record(entry, heard, wait);
         if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
             if queue.len() >= MAX_WAITING {
-                count_waiting(counters, row.code, queue.pop_front());
+                count_waiting(counters, &mut self.events, row.code, queue.pop_front(), heard);
             }
             queue.push_back(PendingFault { nvml, heard, entry, uncounted });
         }
@@ -554,16 +554,30 @@ impl Faults {
 }
 
 /// Ends the wait of faults that the other source did not report in time.
-fn expire(counters: &mut OwnCounters, code: u32, queue: &mut VecDeque<PendingFault>, now: Mono) {
+fn expire(
+    counters: &mut OwnCounters,
+    events: &mut EventList,
+    code: u32,
+    queue: &mut VecDeque<PendingFault>,
+    now: Mono,
+) {
     while queue.front().is_some_and(|first| now.since(first.heard) > WINDOW) {
-        count_waiting(counters, code, queue.pop_front());
+        count_waiting(counters, events, code, queue.pop_front(), now);
     }
 }
 
 /// Counts a fault whose line did not come, as its code alone says. No code that depends on its line pages without.
-fn count_waiting(counters: &mut OwnCounters, code: u32, fault: Option<PendingFault>) {
-    if let Some(gpu) = fault.and_then(|fault| fault.uncounted) {
-        count(counters, &gpu, &xid::xid(code));
+fn count_waiting(
+    counters: &mut OwnCounters,
+    events: &mut EventList,
+    code: u32,
+    fault: Option<PendingFault>,
+    now: Mono,
+) {
+    if let Some(PendingFault { entry, uncounted: Some(gpu), .. }) = fault {
+        let row = xid::xid(code);
+        count(counters, &gpu, &row);
+        events.without_line(entry, &xid_event(&row, 0.0), now);
     }
 }
 

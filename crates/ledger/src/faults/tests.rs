@@ -376,6 +376,12 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
     assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::FatalXid]), "without a code");
 }
 
+/// A fault of NVLink 5 that asks for nothing.
+fn harmless() -> XidDetail {
+    let (unit, intr_info, error_status) = ("NETIR_BER_EVENT".into(), Some(0x13), Some(1));
+    XidDetail::Nvlink(NvlinkFault { unit, link: Some(4), fatal: Some(false), intr_info, error_status })
+}
+
 /// A fault of NVLink 5 whose sub-code is not in the table.
 fn link(link: u32, fatal: Option<bool>) -> XidDetail {
     XidDetail::Nvlink(NvlinkFault { unit: "TREX".into(), link: Some(link), fatal, ..NvlinkFault::default() })
@@ -403,29 +409,39 @@ fn counts(b: &mut Bench, code: u32) -> Vec<(Severity, f64)> {
 fn what_a_text_decides_is_counted_as_the_text_says() {
     for driver_first in [true, false] {
         let mut b = Bench::new();
-        for (number, fatal) in [(4, Some(false)), (7, Some(true))] {
+        for (number, detail) in [harmless(), link(7, Some(true))].into_iter().enumerate() {
             if driver_first {
                 b.nvml(0, 149);
-                assert_eq!(counts(&mut b, 149).len(), number / 7, "not before its line");
+                assert_eq!(counts(&mut b, 149).len(), number, "not before its line");
             }
-            b.kmsg_saying(0, 149, link(number as u32, fatal));
+            b.kmsg_saying(0, 149, detail);
             if !driver_first {
                 b.nvml(0, 149);
             }
             b.after(0.1);
         }
-        let both = [(Severity::Page, 1.0), (Severity::Ticket, 1.0)];
+        let both = [(Severity::Page, 1.0), (Severity::Info, 1.0)];
         assert_eq!(counts(&mut b, 149), both, "driver first: {driver_first}");
         let s = b.after(10.0).publish();
         assert_eq!(counts(&mut b, 149), both);
         let listed: Vec<_> = s.events.iter().map(|event| (event.severity, event.link)).collect();
-        assert_eq!(listed, [(Severity::Ticket, Some(4)), (Severity::Page, Some(7))]);
+        assert_eq!(listed, [(Severity::Info, Some(4)), (Severity::Page, Some(7))]);
         assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
     }
 }
 
 #[test]
 fn a_fault_whose_line_does_not_come_is_counted_by_its_code() {
+    let mut b = Bench::new();
+    b.kmsg_saying(0, 149, harmless());
+    b.after(10.0).nvml(0, 149);
+    b.publish();
+    let events = b.after(6.0).publish().events;
+    let judged =
+        events.iter().find(|event| event.code == Some(149)).map(|event| (event.severity, event.repeats));
+    assert_eq!(judged, Some((Severity::Ticket, 1)), "the second report has no line");
+    assert_eq!(counts(&mut b, 149), [(Severity::Ticket, 1.0), (Severity::Info, 1.0)]);
+
     let mut b = Bench::new();
     b.nvml(0, 149);
     assert_eq!(counts(&mut b, 149), []);
