@@ -152,7 +152,7 @@ fn a_gpu_that_fails_without_an_xid_is_an_event() {
          fallen off the bus and is not responding to commands.",
     );
     host.log(&format!("NVRM: GPU {}.0: RmInitAdapter failed! (0x62:0x40:2393)", pci(&m, "1")));
-    // The driver repeats in words what the code has said.
+    // The driver repeats what the code has said.
     let third = pci(&m, "2");
     host.log(&format!("NVRM: Xid (PCI:{third}): 79, GPU has fallen off the bus."));
     host.log(&format!("NVRM: GPU {third}.0: GPU has fallen off the bus."));

@@ -7,14 +7,10 @@
 use model::fact::{GpuFailure, KernelLine};
 use model::pci::pci_address;
 
-use super::detail;
+use super::{detail, oom};
 
 /// Longest text that is kept of a line, in bytes.
 const MAX_TEXT: usize = 1024;
-/// What a line about a process that was killed for want of memory begins with.
-const OOM_KILL: &[u8] = b"oom-kill:";
-/// A line about a killed process that is so long may have been cut off by the kernel, whose records end from 992 bytes on.
-const MAX_OOM_KILL: usize = 900;
 /// The part of the priority that is the level; what is above it is the facility, 0 for the kernel.
 const LEVELS: u32 = 8;
 
@@ -60,8 +56,8 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 /// What the text of a record says.
 pub fn classify(text: &[u8]) -> LineMeaning {
     // Most lines of a kernel log have other sources: their first bytes show that.
-    if text.starts_with(OOM_KILL) {
-        return oom_kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));
+    if text.starts_with(oom::BEGINNING) {
+        return oom::kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));
     }
     let ours = text.starts_with(b"NVRM:") || text.starts_with(b"nvidia-");
     if !ours {
@@ -90,22 +86,6 @@ pub fn classify(text: &[u8]) -> LineMeaning {
         return LineMeaning::Fact(KernelLine::DriverUnloaded, text);
     }
     LineMeaning::Driver
-}
-
-/// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
-/// `dump_oom_summary`). Names of groups and processes can hold anything. The numbers follow them, so they are read from
-/// the end; the group is certain only if what stands around it is there once and the line is whole.
-fn oom_kill(text: &[u8]) -> Option<KernelLine> {
-    let whole = text.len() < MAX_OOM_KILL;
-    let text = String::from_utf8_lossy(text);
-    let (rest, user) = text.trim_end().rsplit_once(",uid=")?;
-    let (rest, pid) = rest.rsplit_once(",pid=")?;
-    user.parse::<u32>().ok()?;
-    let (_, rest) = rest.split_once(",task_memcg=")?;
-    let (group, _) = rest.split_once(",task=")?;
-    let once = |mark: &str| text.matches(mark).count() == 1;
-    let certain = whole && once(",task_memcg=") && once(",task=");
-    Some(KernelLine::OomKill { group: certain.then(|| group.to_owned()), pid: pid.parse().ok()? })
 }
 
 /// The text up to its bound, without bytes that are no text.
@@ -245,52 +225,6 @@ mod tests {
             "99999999999999999999,1,2,-;x",
         ] {
             assert_eq!(parse(none.as_bytes()), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn who_was_killed_for_want_of_memory_is_understood_whatever_its_name() {
-        let line = |name: &str| {
-            format!(
-                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x.scope,mems_allowed=0-1,\
-                 oom_memcg=/kubepods.slice,task_memcg=/kubepods.slice/x.scope,task={name},pid=522,uid=1000"
-            )
-        };
-        let killed = |certain: bool| {
-            let group = certain.then(|| "/kubepods.slice/x.scope".to_owned());
-            KernelLine::OomKill { group, pid: 522 }
-        };
-        for (name, certain) in [("python3", true), ("a,pid=1,uid=0", true), ("x,task=y", false), ("", true)] {
-            let meaning = classify(line(name).as_bytes());
-            assert!(
-                matches!(&meaning, LineMeaning::Fact(line, _) if *line == killed(certain)),
-                "{meaning:?}"
-            );
-        }
-        let whole = line("python3");
-        for cut in ["oom-kill:", &whole[..whole.len() - 9], "oom-kill:task_memcg=/a,task=b,pid=1"] {
-            assert_eq!(classify(cut.as_bytes()), LineMeaning::NotOurs, "{cut}");
-        }
-    }
-
-    #[test]
-    fn a_crafted_group_names_no_other_group() {
-        let line = |oom: &str, task: &str| {
-            format!("oom-kill:oom_memcg={oom},task_memcg={task},task=app,pid=522,uid=0")
-        };
-        let crafted = "/evil,task_memcg=/pods/victim,task=x,pid=1,uid=0";
-        let long = format!("/evil,task_memcg=/pods/victim,task=x,pid=1,uid={}", "0".repeat(MAX_OOM_KILL));
-        let cut = format!("oom-kill:oom_memcg={long}");
-        for text in [
-            line("/a", crafted),
-            line(crafted, "/a"),
-            line("/a", "/evil,task_memcg=/pods/victim"),
-            line("/a", "/pods/victim,task=/evil"),
-            cut,
-        ] {
-            let meaning = classify(text.as_bytes());
-            let nobody = |line: &KernelLine| matches!(line, KernelLine::OomKill { group: None, .. });
-            assert!(matches!(&meaning, LineMeaning::Fact(line, _) if nobody(line)), "{text}: {meaning:?}");
         }
     }
 
