@@ -1,10 +1,13 @@
-//! The kernel log, read as it is written: Xid and SXid faults, loads of the driver. `record` understands
-//! its lines, `reader` gets them, `position` knows which of them are new.
+//! The kernel log, read as it is written: Xid and SXid faults, GPUs that fail without a code, loads of the driver.
+//! `record` understands its lines, `detail` what follows a code, `oom` kills for want of memory; `reader` gets the lines,
+//! `position` knows which of them are new.
 //!
 //! The thread sleeps in poll(2) until a record comes or the daemon ends. It sends facts to the ledger, and its counts as
 //! rows. Without the right to read the log the collector reports that and goes on: the driver's own
 //! events report Xid faults too.
 
+mod detail;
+mod oom;
 pub mod position;
 mod reader;
 pub mod record;
@@ -167,7 +170,10 @@ impl KernelLog {
             LineMeaning::Fact(what, text) => {
                 self.count(match (old, &what) {
                     (true, _) => KmsgOutcome::Old,
-                    (false, KernelLine::Xid { .. } | KernelLine::Sxid { .. }) => KmsgOutcome::Fault,
+                    (
+                        false,
+                        KernelLine::Xid { .. } | KernelLine::Sxid { .. } | KernelLine::GpuFailed { .. },
+                    ) => KmsgOutcome::Fault,
                     (false, _) => KmsgOutcome::Driver,
                 });
                 self.position.ours = true;

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_node_exporter::commands::assets::{GRAFANA_URL, RUNBOOK_URL};
 
+use model::catalog::{FaultAction, Severity};
+
 use super::dashboards::{self, variables_of_link};
 use super::promql::{LabelNames, Reader, parse};
 use super::vocabulary::Vocabulary;
@@ -180,4 +182,34 @@ fn what_is_served_is_what_the_repository_has() {
         problems.push(format!("{served} files are served, {} are there", wanted.len()));
     }
     report(problems);
+}
+
+/// The codes in the tests `match "^(8|109)$" $labels.xid` of a template, in order.
+fn codes_of_template(text: &str) -> Vec<BTreeSet<u32>> {
+    let tests = text.split("match \"^(").skip(1).filter_map(|rest| rest.split_once(')'));
+    tests.map(|(codes, _)| codes.split('|').map(|code| code.parse().unwrap()).collect()).collect()
+}
+
+#[test]
+fn who_is_to_blame_for_an_xid_follows_the_table_of_codes() {
+    let alerts = files::alerts();
+    let (_, _, ticket) = alerts.iter().find(|(_, name, _)| name == "GpuXidTicket").unwrap();
+    let (_, elsewhere) = ticket.expr.split_once("xid!~\"").unwrap();
+    let elsewhere: Vec<&str> = elsewhere.split('"').next().unwrap().split('|').collect();
+    let known = (1..=999).map(model::xid::xid).filter(|row| !row.mnemonic.is_empty());
+    let by_column = |column: &str| {
+        let tickets =
+            known.clone().filter(|row| row.severity == Severity::Ticket && row.app_can_cause == column);
+        let here = tickets.filter(|row| row.action != FaultAction::ContactSupport).map(|row| row.code);
+        here.filter(|code| !elsewhere.contains(&code.to_string().as_str())).collect::<BTreeSet<u32>>()
+    };
+    let said = codes_of_template(&ticket.annotations["description"]);
+    assert_eq!(said, ["yes", "possible", "rare"].map(by_column));
+    assert!(!by_column("no").is_empty());
+
+    let (_, _, application) = alerts.iter().find(|(_, name, _)| name == "GpuXidApplication").unwrap();
+    let (_, codes) = application.expr.split_once("xid=~\"").unwrap();
+    for code in codes.split('"').next().unwrap().split('|') {
+        assert_eq!(model::xid::xid(code.parse().unwrap()).app_can_cause, "yes", "Xid {code}");
+    }
 }

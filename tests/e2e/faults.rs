@@ -11,13 +11,13 @@ use tempfile::TempDir;
 use super::node::{Metrics, Node, PATIENCE, Setup};
 
 /// A folder that acts as the host, with a kernel log that tests write.
-struct Host {
+pub(super) struct Host {
     root: TempDir,
     sequence: u64,
 }
 
 impl Host {
-    fn new() -> Host {
+    pub(super) fn new() -> Host {
         let root = TempDir::new().unwrap();
         fs::create_dir_all(root.path().join("proc/sys/kernel/random")).unwrap();
         fs::create_dir_all(root.path().join("dev")).unwrap();
@@ -35,7 +35,7 @@ impl Host {
         fs::write(folder.join("initstate"), "live\n").unwrap();
     }
 
-    fn kmsg(&self) -> PathBuf {
+    pub(super) fn kmsg(&self) -> PathBuf {
         self.root.path().join("dev/kmsg")
     }
 
@@ -51,19 +51,19 @@ impl Host {
         format!("4,{},{micros},-;{text}\n", self.sequence)
     }
 
-    fn log(&mut self, text: &str) {
+    pub(super) fn log(&mut self, text: &str) {
         let record = self.record(text);
         self.write(record.as_bytes());
     }
 
-    fn setup(&self, scenario: &str) -> Setup {
+    pub(super) fn setup(&self, scenario: &str) -> Setup {
         Setup::new(scenario)
             .with("HOST__ROOT", self.root.path().to_str().unwrap())
             .with("EVENTS__KERNEL_LOG", "true")
     }
 
     /// A daemon that has read what is in the log.
-    fn start(&self, scenario: &str) -> Node {
+    pub(super) fn start(&self, scenario: &str) -> Node {
         self.watched(self.setup(scenario))
     }
 
@@ -77,15 +77,15 @@ impl Host {
     }
 }
 
-const EIGHT: &str = "tests/scenarios/still-8xh200.toml";
+pub(super) const EIGHT: &str = "tests/scenarios/still-8xh200.toml";
 
 /// The PCI address of a GPU as the kernel log has it.
-fn pci(m: &Metrics, gpu: &str) -> String {
+pub(super) fn pci(m: &Metrics, gpu: &str) -> String {
     let info = m.0.iter().find(|(name, labels, _)| name == "gpu_info" && labels["gpu"] == gpu);
     info.unwrap().1["pci_address"].rsplit_once('.').unwrap().0.to_owned()
 }
 
-fn events(node: &Node) -> Vec<serde_json::Value> {
+pub(super) fn events(node: &Node) -> Vec<serde_json::Value> {
     let (status, body) = node.get("/api/v1/events");
     assert_eq!(status, 200, "{body}");
     let value: serde_json::Value = serde_json::from_str(&body).unwrap();

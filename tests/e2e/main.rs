@@ -17,6 +17,7 @@ mod coverage;
 mod cpu;
 mod doctor;
 mod driver;
+mod fault_lines;
 mod faults;
 mod foreign;
 mod golden;

@@ -19,6 +19,10 @@ const MAX_LINES: usize = 50;
 
 /// What makes two events the same: kind, what it is about, code, and whether it is from before.
 type Same = (EventKind, String, Option<u64>, bool);
+/// What only the kernel log names of an event, so that it may come later: process and link.
+type Which = (Option<u32>, Option<u32>);
+/// Of any process and link.
+const ANY: Which = (None, None);
 
 /// One entry, and what was logged of it.
 #[derive(Debug)]
@@ -38,8 +42,8 @@ pub struct EventList {
     entries: VecDeque<ListedEvent>,
     revision: u64,
     next: u64,
-    /// The newest entry of events that are the same, by process and, with `None`, of any process.
-    newest: HashMap<(Same, Option<u32>), u64>,
+    /// The newest entry of events that are the same, by process and link and, with [`ANY`], of any.
+    newest: HashMap<(Same, Which), u64>,
     /// Entries that are to be logged.
     pending: Vec<u64>,
     /// Times events happened that left the list before they were logged.
@@ -58,8 +62,8 @@ impl EventList {
     /// source may add.
     pub fn record(&mut self, event: Event, now: Mono, wait: Duration) -> u64 {
         let same = same(&event);
-        // Only the kernel log names processes, and that may come later: then the entry is put right.
-        let known = self.newest.get(&(same.clone(), event.pid)).copied();
+        // What the kernel log names may come later: then the entry is put right.
+        let known = self.newest.get(&(same.clone(), which(&event))).copied();
         if let Some((id, entry)) = known.and_then(|id| Some((id, self.entry(id)?))) {
             let gap = event.unix_seconds - entry.event.last_unix_seconds;
             if gap.abs() < BURST_SECONDS && folds(event.kind) {
@@ -78,9 +82,9 @@ impl EventList {
     pub fn enrich(&mut self, id: u64, event: Event, now: Mono) -> u64 {
         let Some(entry) = self.entry(id) else { return id };
         let listed = Arc::make_mut(&mut entry.event);
-        let other_process = event.pid.is_some() && listed.pid.is_some() && event.pid != listed.pid;
-        if other_process && listed.repeats > 0 {
-            // It was taken for a repetition of that entry before its process was known.
+        let differs = |a: Option<u32>, b: Option<u32>| a.is_some() && b.is_some() && a != b;
+        if (differs(event.pid, listed.pid) || differs(event.link, listed.link)) && listed.repeats > 0 {
+            // It was taken for a repetition of that entry before its process or link was known.
             listed.repeats -= 1;
             entry.unlogged = entry.unlogged.saturating_sub(1);
             self.changed(id, now, 0, Duration::ZERO);
@@ -88,13 +92,25 @@ impl EventList {
             return self.record(event, now, Duration::ZERO);
         }
         let same = same(listed);
+        // What the driver's event alone says of the severity is a default where the text decides.
+        if listed.text.is_empty() && !event.text.is_empty() {
+            judge(listed, &event);
+        }
         merge(listed, event);
-        let pid = listed.pid;
-        if pid.is_some() {
-            self.newest.insert((same, pid), id);
+        let which = which(listed);
+        if which != ANY {
+            self.newest.insert((same, which), id);
         }
         self.changed(id, now, 0, Duration::ZERO);
         id
+    }
+
+    /// Takes in that a report in an entry has no line that says more: its own verdict counts.
+    pub fn without_line(&mut self, id: u64, report: &Event, now: Mono) {
+        if let Some(entry) = self.entry(id).filter(|entry| is_louder(report, &entry.event)) {
+            judge(Arc::make_mut(&mut entry.event), report);
+            self.changed(id, now, 0, Duration::ZERO);
+        }
     }
 
     /// Logs what is due.
@@ -139,8 +155,8 @@ impl EventList {
         let id = self.next;
         self.next += 1;
         event.id = id;
-        self.newest.insert((same.clone(), None), id);
-        self.newest.insert((same, event.pid), id);
+        self.newest.insert((same.clone(), ANY), id);
+        self.newest.insert((same, which(&event)), id);
         self.entries.push_back(ListedEvent {
             event: Arc::new(event),
             logged_at: None,
@@ -155,8 +171,8 @@ impl EventList {
         let Some(gone) = self.entries.pop_front() else { return };
         self.unlogged += gone.unlogged;
         let (same, id) = (same(&gone.event), gone.event.id);
-        for pid in [gone.event.pid, None] {
-            let key = (same.clone(), pid);
+        for which in [which(&gone.event), ANY] {
+            let key = (same.clone(), which);
             if self.newest.get(&key) == Some(&id) {
                 self.newest.remove(&key);
             }
@@ -190,7 +206,12 @@ impl EventList {
 
 /// Whether events of this kind are listed as one when they come in bursts. Of changes each one matters.
 fn folds(kind: EventKind) -> bool {
-    matches!(kind, EventKind::Xid | EventKind::Sxid | EventKind::DriverEvent)
+    use EventKind as K;
+    matches!(kind, K::Xid | K::Sxid | K::DriverEvent | K::FallenOffBus | K::InitFailed)
+}
+
+fn which(event: &Event) -> Which {
+    (event.pid, event.link)
 }
 
 fn same(event: &Event) -> Same {
@@ -202,8 +223,12 @@ fn same(event: &Event) -> Same {
     (event.kind, about, event.code, event.old)
 }
 
-/// Adds what is not known yet, and raises the severity if one source gives a higher one.
+/// Adds what is not known yet. The most severe report gives the verdict and the text.
 fn merge(into: &mut Event, from: Event) {
+    // The driver's report of what has a line adds nothing to the verdict.
+    if is_louder(&from, into) && (into.text.is_empty() || !from.text.is_empty()) {
+        judge(into, &from);
+    }
     into.pci = into.pci.take().or(from.pci);
     into.pid = into.pid.or(from.pid);
     into.process = into.process.take().or(from.process);
@@ -217,12 +242,26 @@ fn merge(into: &mut Event, from: Event) {
     if into.text.is_empty() {
         into.text = from.text;
     }
-    // Severities are listed from loud to quiet.
-    if (from.severity as u8) < (into.severity as u8) {
-        (into.severity, into.action) = (from.severity, from.action);
-    }
+    into.same_unit = into.same_unit.or(from.same_unit);
     into.nvml |= from.nvml;
     into.kmsg |= from.kmsg;
+}
+
+fn is_louder(event: &Event, other: &Event) -> bool {
+    // Severities are listed from loud to quiet.
+    (event.severity as u8) < (other.severity as u8)
+}
+
+/// Gives an event the verdict of another report of it, with all that the verdict is derived from.
+fn judge(into: &mut Event, from: &Event) {
+    (into.severity, into.action, into.meaning) = (from.severity, from.action, from.meaning);
+    if !from.text.is_empty() {
+        into.text.clone_from(&from.text);
+        into.unit.clone_from(&from.unit);
+        (into.link, into.same_unit, into.fatal) = (from.link, from.same_unit, from.fatal);
+        (into.intr_info, into.error_status) = (from.intr_info, from.error_status);
+        into.investigate = from.investigate;
+    }
 }
 
 /// Logs an event that came so many times since it was logged last.
@@ -246,6 +285,8 @@ fn log(event: &Event, times: u64) {
                 check = event.check,
                 verdict,
                 action,
+                unit = event.unit.as_deref(),
+                link = event.link,
                 pid = event.pid,
                 process = event.process.as_deref(),
                 times,
@@ -310,6 +351,46 @@ mod tests {
     }
 
     #[test]
+    fn the_most_severe_line_gives_verdict_and_text() {
+        let line = |severity, status, link| Event {
+            severity,
+            error_status: Some(status),
+            link: Some(link),
+            text: format!("line {status}"),
+            kmsg: true,
+            ..xid(149, 1000.0, None)
+        };
+        let mut events = EventList::new(10);
+        for (severity, status) in [(Severity::Ticket, 1), (Severity::Page, 2), (Severity::Info, 3)] {
+            assert_eq!(record(&mut events, line(severity, status, 4)), 1);
+        }
+        assert_eq!(record(&mut events, line(Severity::Info, 4, 5)), 2, "another link");
+        let list = events.list();
+        assert_eq!((list[0].severity, list[0].error_status, list[0].repeats), (Severity::Page, Some(2), 2));
+        assert_eq!(list[0].text, "line 2");
+    }
+
+    #[test]
+    fn the_line_decides_what_the_driver_could_not_say() {
+        let mut events = EventList::new(10);
+        let report = || Event { severity: Severity::Ticket, nvml: true, ..xid(149, 1000.0, None) };
+        let line = |severity, link| Event {
+            severity,
+            link: Some(link),
+            text: "line".into(),
+            kmsg: true,
+            ..xid(149, 1000.1, None)
+        };
+        let first = record(&mut events, report());
+        let second = record(&mut events, report());
+        assert_eq!((first, second), (1, 1), "neither link is known yet");
+        assert_eq!(events.enrich(first, line(Severity::Info, 4), Mono(2)), 1);
+        assert_eq!(events.enrich(second, line(Severity::Page, 7), Mono(2)), 2, "it was another one");
+        let found: Vec<_> = events.list().iter().map(|e| (e.severity, e.link, e.repeats)).collect();
+        assert_eq!(found, [(Severity::Info, Some(4), 0), (Severity::Page, Some(7), 0)]);
+    }
+
+    #[test]
     fn the_oldest_give_way_and_leave_nothing_behind() {
         let mut events = EventList::new(10);
         for code in 0..1000 {
@@ -317,8 +398,8 @@ mod tests {
         }
         let list = events.list();
         assert_eq!((list.len(), list[0].id, list[9].id), (10, 991, 1000));
-        let any_process = events.newest.keys().filter(|(_, pid)| pid.is_none()).count();
-        assert!(any_process <= 10 && events.newest.len() - any_process <= 20);
+        let any = events.newest.keys().filter(|(_, which)| *which == ANY).count();
+        assert!(any <= 10 && events.newest.len() - any <= 20);
         assert_eq!(events.enrich(1, xid(0, 0.0, Some(2)), Mono(2)), 1, "it is gone");
     }
 

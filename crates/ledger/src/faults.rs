@@ -12,6 +12,7 @@ use super::builder::Builder;
 use super::counters::OwnCounters;
 use super::events::EventList;
 use super::resets::Resets;
+use judge::{describe, driver_event, gpu_failure, judged, recovery, was_reset};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{
     self as m, DriverError, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity,
@@ -19,15 +20,21 @@ use model::catalog::{
 };
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
-use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
+use model::fact::{DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, XidDetail};
 use model::persisted::{FaultyGpu, Identity, PersistedFaults};
 use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};
+use units::Units;
+
+mod judge;
+mod units;
 
 /// Reports of the same code of the same GPU by two sources within this time mean the same fault. A memory
 /// error without a report in this time that it was contained was not.
 const WINDOW: Duration = Duration::from_secs(5);
+/// The Xid of a GPU that fell off the bus.
+const FALLEN: u32 = 79;
 /// How long the log waits for what the other source adds.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Faults of one GPU and code that wait for their other source; more than a flood brings in that time.
@@ -44,6 +51,8 @@ struct PendingFault {
     nvml: bool,
     heard: Mono,
     entry: u64,
+    /// The GPU of a report that is not counted yet: the kernel log's line says as what.
+    uncounted: Option<Gpu>,
 }
 
 #[derive(Debug)]
@@ -62,6 +71,8 @@ pub struct FaultState {
     uncontained: bool,
     contained: Option<Mono>,
     memory_error: Option<Mono>,
+    /// Where faults of programs came from.
+    units: Units,
 }
 
 impl FaultState {
@@ -108,7 +119,8 @@ impl FaultState {
     }
 
     fn reset(&mut self) {
-        *self = FaultState { last_xid: self.last_xid, ..FaultState::default() };
+        let units = std::mem::take(&mut self.units);
+        *self = FaultState { last_xid: self.last_xid, units, ..FaultState::default() };
     }
 }
 
@@ -123,6 +135,8 @@ pub struct Faults {
     states: BTreeMap<Arc<str>, FaultState>,
     waiting: HashMap<(Arc<str>, u32), VecDeque<PendingFault>>,
     homeless: VecDeque<Fact>,
+    /// When an Xid said that the GPU at this PCI address fell off the bus.
+    fallen: HashMap<String, Mono>,
     /// Whether an earlier daemon left the addresses of the GPUs it saw.
     remembers: bool,
     events: EventList,
@@ -338,7 +352,9 @@ impl Faults {
                 self.take(counters, fact, true, None);
             }
         }
-        self.waiting.values_mut().for_each(|queue| expire(queue, now));
+        for ((_, code), queue) in &mut self.waiting {
+            expire(counters, &mut self.events, *code, queue, now);
+        }
         self.waiting.retain(|_, queue| !queue.is_empty());
         self.events.settle(now);
     }
@@ -348,7 +364,9 @@ impl Faults {
     fn waits(&self, fact: &Fact, behind: bool) -> bool {
         let FactKind::Kernel(KernelFact { line, .. }) = &fact.kind else { return false };
         let homeless = match line {
-            KernelLine::Xid { pci, .. } => !self.places.contains_key(pci),
+            KernelLine::Xid { pci, .. } | KernelLine::GpuFailed { pci: Some(pci), .. } => {
+                !self.places.contains_key(pci)
+            }
             _ => false,
         };
         if is_old(fact) { behind || homeless && !self.remembers } else { homeless }
@@ -390,9 +408,13 @@ impl Faults {
         let Heard { at, unix_seconds, owner } = heard;
         let KernelFact { old, line, text } = fact;
         let entry = match line {
-            KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance } => {
-                let row = xid::xid(code);
+            KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail } => {
+                let row = judged(code, detail.as_ref());
                 let gpu = self.places.get(&pci).cloned();
+                if code == FALLEN && !old && (self.fallen.len() < MAX_GPUS || self.fallen.contains_key(&pci))
+                {
+                    self.fallen.insert(pci.clone(), at);
+                }
                 let mut entry = Event {
                     pci: Some(pci),
                     pid,
@@ -400,14 +422,23 @@ impl Faults {
                     gpu_instance,
                     compute_instance,
                     owner,
+                    text: text.clone(),
+                    old,
+                    kmsg: true,
                     ..xid_event(&row, unix_seconds)
                 };
-                if xid::fatal_by_text(code, &text) {
-                    (entry.severity, entry.action) = (Severity::Page, FaultAction::ResetGpu);
-                }
-                entry = Event { text: text.clone(), old, kmsg: true, ..entry };
+                describe(&mut entry, code, detail.as_ref());
                 match gpu {
                     Some(gpu) if !old => {
+                        let state = self.states.entry(gpu.uuid.clone()).or_default();
+                        if let Some(unit) = &entry.unit {
+                            entry.same_unit = state.units.take(code, unit, pid, unix_seconds);
+                        }
+                        if let Some(XidDetail::Recovery(change)) = detail
+                            && was_reset(change)
+                        {
+                            state.reset();
+                        }
                         return self.xid(counters, gpu, &row, entry, at);
                     }
                     Some(gpu) => {
@@ -422,8 +453,25 @@ impl Faults {
                     }
                 }
             }
-            KernelLine::Sxid { nvswitch, pci, code, .. } => {
-                let row = xid::sxid(code);
+            KernelLine::GpuFailed { pci, failure } => {
+                let said = pci.as_ref().and_then(|pci| self.fallen.get(pci));
+                if failure == GpuFailure::FallenOffBus && said.is_some_and(|said| at.since(*said) <= WINDOW) {
+                    // The driver repeats what the Xid has said.
+                    return;
+                }
+                let gpu = pci.as_ref().and_then(|pci| self.places.get(pci)).cloned();
+                if let Some(gpu) = gpu.as_ref().filter(|_| !old) {
+                    self.states.entry(gpu.uuid.clone()).or_default().fatal = true;
+                }
+                let (kind, severity, action, meaning) = gpu_failure(failure);
+                Event { gpu, pci, meaning, ..Event::new(kind, unix_seconds, severity, action) }
+            }
+            KernelLine::Sxid { nvswitch, pci, code, fatal } => {
+                let mut row = xid::sxid(code);
+                // The table has no code that came with a newer driver.
+                if fatal && row.severity != Severity::Page {
+                    (row.severity, row.action) = (Severity::Page, FaultAction::ResetGpu);
+                }
                 if !old {
                     let labels = (
                         SwitchName(nvswitch.as_str().into()),
@@ -438,6 +486,7 @@ impl Faults {
                     nvswitch: Some(nvswitch),
                     code: Some(code.into()),
                     meaning: row.meaning,
+                    fatal: Some(fatal),
                     ..Event::new(EventKind::Sxid, unix_seconds, row.severity, row.action)
                 }
             }
@@ -459,34 +508,44 @@ impl Faults {
 
     /// A fault of a GPU that is known: the second report of a known one, or a new one.
     fn xid(&mut self, counters: &mut OwnCounters, gpu: Gpu, row: &Xid, entry: Event, heard: Mono) {
-        let fatal = entry.severity == Severity::Page && row.severity != Severity::Page;
-        let state = self.states.entry(gpu.uuid.clone()).or_default();
-        state.fatal |= fatal;
         let entry = Event { gpu: Some(gpu.clone()), ..entry };
+        let nvml = entry.nvml;
         let queue = self.waiting.entry((gpu.uuid.clone(), row.code)).or_default();
-        expire(queue, heard);
+        expire(counters, &mut self.events, row.code, queue, heard);
         // All that wait are of one source: each pair that could be matched is gone.
-        if queue.front().is_some_and(|first| first.nvml != entry.nvml)
+        if queue.front().is_some_and(|first| first.nvml != nvml)
             && let Some(first) = queue.pop_front()
         {
+            if first.uncounted.is_some() {
+                self.count(counters, &gpu, row, heard);
+            } else if xid::depends_on_text(row.code) && !nvml {
+                // Counted by its code alone, as while the kernel log was not read yet.
+                self.states.entry(gpu.uuid.clone()).or_default().note(row, heard);
+            }
             self.events.enrich(first.entry, entry, heard);
             return;
         }
-        state.note(row, heard);
         self.note_newest(&gpu, entry.unix_seconds, row.code);
-        counters.add(&m::gpu_xid_faults_total, &gpu, (row.action,), 1.0);
-        counters.add(&m::gpu_xid_errors_total, &gpu, labels(row), 1.0);
         // The driver's word lacks process and text; the kernel log's lacks nothing that people read.
-        let nvml = entry.nvml;
         let more = nvml && self.reads_kernel_log.is_some_and(|since| since <= heard);
+        let uncounted = (more && xid::depends_on_text(row.code)).then(|| gpu.clone());
+        if uncounted.is_none() {
+            self.count(counters, &gpu, row, heard);
+        }
         let wait = if more { PATIENCE } else { Duration::ZERO };
         let entry = self.events.record(entry, heard, wait);
         if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
             if queue.len() >= MAX_WAITING {
-                queue.pop_front();
+                count_waiting(counters, &mut self.events, row.code, queue.pop_front(), heard);
             }
-            queue.push_back(PendingFault { nvml, heard, entry });
+            queue.push_back(PendingFault { nvml, heard, entry, uncounted });
         }
+    }
+
+    /// Counts a fault, and takes in what it says of the GPU.
+    fn count(&mut self, counters: &mut OwnCounters, gpu: &Gpu, row: &Xid, heard: Mono) {
+        self.states.entry(gpu.uuid.clone()).or_default().note(row, heard);
+        count(counters, gpu, row);
     }
 
     fn note_newest(&mut self, gpu: &Gpu, unix_seconds: f64, code: u32) {
@@ -498,10 +557,36 @@ impl Faults {
 }
 
 /// Ends the wait of faults that the other source did not report in time.
-fn expire(queue: &mut VecDeque<PendingFault>, now: Mono) {
+fn expire(
+    counters: &mut OwnCounters,
+    events: &mut EventList,
+    code: u32,
+    queue: &mut VecDeque<PendingFault>,
+    now: Mono,
+) {
     while queue.front().is_some_and(|first| now.since(first.heard) > WINDOW) {
-        queue.pop_front();
+        count_waiting(counters, events, code, queue.pop_front(), now);
     }
+}
+
+/// Counts a fault whose line did not come, as its code alone says. No code that depends on its line pages without.
+fn count_waiting(
+    counters: &mut OwnCounters,
+    events: &mut EventList,
+    code: u32,
+    fault: Option<PendingFault>,
+    now: Mono,
+) {
+    if let Some(PendingFault { entry, uncounted: Some(gpu), .. }) = fault {
+        let row = xid::xid(code);
+        count(counters, &gpu, &row);
+        events.without_line(entry, &xid_event(&row, 0.0), now);
+    }
+}
+
+fn count(counters: &mut OwnCounters, gpu: &Gpu, row: &Xid) {
+    counters.add(&m::gpu_xid_faults_total, gpu, (row.action,), 1.0);
+    counters.add(&m::gpu_xid_errors_total, gpu, labels(row), 1.0);
 }
 
 /// Whether an error says that the GPU is of no use before it is reset.
@@ -522,49 +607,13 @@ fn xid_event(row: &Xid, unix_seconds: f64) -> Event {
         code: Some(row.code.into()),
         mnemonic: row.mnemonic,
         meaning: row.meaning,
+        app_can_cause: row.app_can_cause,
         ..Event::new(EventKind::Xid, unix_seconds, row.severity, row.action)
     }
 }
 
 fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
     Event::new(kind, unix_seconds, Severity::Info, FaultAction::Ignore)
-}
-
-/// How loud an event of the driver is, what to do, and what it means. Those that come with an Xid are
-/// as loud as that.
-fn driver_event(event: DriverEvent) -> (Severity, FaultAction, &'static str) {
-    use {DriverEvent as E, FaultAction as A, Severity as S};
-    match event {
-        E::DoubleBitEcc => (S::Page, A::ResetGpu, "An uncorrectable ECC error."),
-        E::Xid => (S::Ticket, A::ContactSupport, "A fault with a code."),
-        E::SingleBitEccStorm => {
-            (S::Ticket, A::ContactSupport, "Corrected ECC errors come too fast: a storm.")
-        }
-        E::DramRetirement => (S::Ticket, A::Ignore, "The next reset replaces a part of device memory."),
-        E::DramRetirementFailure => (S::Page, A::ResetGpu, "A part of device memory could not be replaced."),
-        E::NonFatalPoison => {
-            (S::Ticket, A::RestartApp, "A process used damaged memory; it alone is affected.")
-        }
-        E::FatalPoison => (S::Page, A::ResetGpu, "Damaged memory was used: the whole GPU is affected."),
-        E::GpuUnavailable => (S::Page, A::ResetGpu, "The GPU is not available."),
-        E::RecoveryAction => recovery(None),
-        E::Unknown => (S::Ticket, A::ContactSupport, "This event is not in the exporter's table."),
-    }
-}
-
-/// The same for a change of what the driver asks for.
-fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'static str) {
-    use {FaultAction as A, RecoveryAction as R, Severity as S};
-    match wanted {
-        Some(R::None) => (S::Info, A::Ignore, "The driver asks for no recovery any more."),
-        Some(R::GpuReset) => (S::Page, A::ResetGpu, "The driver asks for a reset of the GPU."),
-        Some(R::NodeReboot) => (S::Page, A::RebootNode, "The driver asks for a reboot."),
-        Some(R::DrainP2p) => (S::Ticket, A::RestartApp, "The driver asks to end peer-to-peer work."),
-        Some(R::DrainAndReset) => (S::Page, A::ResetGpu, "The driver asks to drain and reset the GPU."),
-        None => {
-            (S::Ticket, A::ContactSupport, "The driver asks for a recovery that the exporter does not know.")
-        }
-    }
 }
 
 #[cfg(test)]

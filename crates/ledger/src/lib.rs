@@ -269,7 +269,7 @@ impl Ledger {
                     self.owners.owner_of(self.faults.gpu_at(pci), *gpu_instance, *pid)
                 }
                 KernelLine::OomKill { group, pid } => {
-                    self.owners.killed(group, *pid);
+                    self.owners.killed(group.as_deref(), *pid);
                     None
                 }
                 _ => None,

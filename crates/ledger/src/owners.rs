@@ -112,8 +112,9 @@ impl OwnerState {
         self.readings.entry(Arc::clone(&reading.owner)).or_default().take(reading);
     }
 
-    /// Takes in a process that the OOM killer ended, and its control group.
-    pub(super) fn killed(&mut self, group: &str, pid: u32) {
+    /// Takes in a process that the OOM killer ended, and its control group. Without a group that is certain the
+    /// process has to be known; the count of the owner's own group is read beside this.
+    pub(super) fn killed(&mut self, group: Option<&str>, pid: u32) {
         if let Some(owner) = self.tenants.owner_in(group, pid).filter(|owner| **owner != *self.unknown.id) {
             self.kills.entry(owner).or_default().logged += 1.0;
         }

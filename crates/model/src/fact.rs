@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::schema::KnownLabel;
-use crate::catalog::{DriverEvent, FaultSource, Gpu};
+use crate::catalog::{DriverEvent, FaultSource, Gpu, RecoveryAction};
 use crate::clock::Mono;
 
 /// Something that happened.
@@ -86,6 +86,15 @@ pub enum KernelLine {
         gpu_instance: Option<u32>,
         /// Compute instance, where the line names one.
         compute_instance: Option<u32>,
+        /// What the line says behind code and process, for the codes that need it.
+        detail: Option<XidDetail>,
+    },
+    /// A GPU failed, and the line has no code: `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`
+    GpuFailed {
+        /// PCI address, where the line names one.
+        pci: Option<String>,
+        /// How.
+        failure: GpuFailure,
     },
     /// `nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 ...`
     Sxid {
@@ -108,11 +117,55 @@ pub enum KernelLine {
     /// `oom-kill:constraint=CONSTRAINT_MEMCG,...,task_memcg=/a/b,task=app,pid=522,uid=0`: a process was killed for want
     /// of host memory.
     OomKill {
-        /// Its control group, from the root of the hierarchy.
-        group: String,
+        /// Its control group, from the root of the hierarchy; `None` where the line can be read in two ways.
+        group: Option<String>,
         /// The process, as the host sees it.
         pid: u32,
     },
+}
+
+/// How a GPU failed of which a line without a code reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GpuFailure {
+    /// It no longer answers on PCIe.
+    FallenOffBus,
+    /// The driver could not initialise it.
+    InitFailed,
+}
+
+/// What the line of an Xid says behind code and process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum XidDetail {
+    /// The unit that a program's fault came from (13, 31), as `GPC 0 TPC 1 SM 1`.
+    Unit(String),
+    /// 144 to 150.
+    Nvlink(NvlinkFault),
+    /// 154.
+    Recovery(RecoveryChange),
+}
+
+/// A fault of NVLink 5: `RLW_REMAP Nonfatal XC0 i0 Link 04 (0x00000004 0x00000001 ...)`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvlinkFault {
+    /// Unit; empty if it could not be read.
+    pub unit: String,
+    /// Link, if it is about one.
+    pub link: Option<u32>,
+    /// Whether the line calls it fatal, where it says so.
+    pub fatal: Option<bool>,
+    /// The first word.
+    pub intr_info: Option<u32>,
+    /// The second word.
+    pub error_status: Option<u32>,
+}
+
+/// A change of what the driver asks for; `None`: an action that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryChange {
+    /// Before.
+    pub from: Option<RecoveryAction>,
+    /// Now.
+    pub to: Option<RecoveryAction>,
 }
 
 #[cfg(test)]

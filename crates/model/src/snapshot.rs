@@ -378,6 +378,25 @@ pub struct Event {
     pub severity: Severity,
     /// What to do first.
     pub action: FaultAction,
+    /// Whether a program can cause the Xid, by the table: yes, possible, rare or no.
+    #[serde(serialize_with = "null_if_empty")]
+    pub app_can_cause: &'static str,
+    /// Unit of the GPU, as the kernel log names it.
+    pub unit: Option<String>,
+    /// Whether the same unit had the same fault before, in another process or burst; `None` if this is the first.
+    pub same_unit: Option<bool>,
+    /// NVLink.
+    pub link: Option<u32>,
+    /// Whether the kernel log calls the NVLink fault fatal.
+    pub fatal: Option<bool>,
+    /// The first word of an NVLink fault.
+    #[serde(serialize_with = "as_hex")]
+    pub intr_info: Option<u32>,
+    /// The second word of an NVLink fault.
+    #[serde(serialize_with = "as_hex")]
+    pub error_status: Option<u32>,
+    /// What to look at after an NVLink fault, in NVIDIA's words.
+    pub investigate: Option<&'static str>,
     /// MIG GPU instance.
     pub gpu_instance: Option<u32>,
     /// MIG compute instance.
@@ -418,6 +437,14 @@ impl Event {
             meaning: "",
             severity,
             action,
+            app_can_cause: "",
+            unit: None,
+            same_unit: None,
+            link: None,
+            fatal: None,
+            intr_info: None,
+            error_status: None,
+            investigate: None,
             gpu_instance: None,
             compute_instance: None,
             pid: None,
@@ -428,6 +455,10 @@ impl Event {
             kmsg: false,
         }
     }
+}
+
+fn as_hex<S: Serializer>(word: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+    word.map(|word| format!("{word:#010x}")).serialize(serializer)
 }
 
 fn null_if_empty<S: Serializer>(text: &&str, serializer: S) -> Result<S::Ok, S::Error> {

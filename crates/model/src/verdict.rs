@@ -404,7 +404,22 @@ impl Event {
             FaultAction::Ignore => String::new(),
             action => format!(" First: {}.", plain(action.known())),
         };
-        format!("{kind}{meaning}{first}")
+        format!("{kind}{meaning}{}{first}", self.suspect())
+    }
+
+    /// Who is to blame, by the column of the table of Xid codes and by the units that had the fault before; begins with
+    /// a blank.
+    fn suspect(&self) -> &'static str {
+        match (self.same_unit, self.app_can_cause) {
+            (Some(true), _) => " The same unit had it before in another process or crash: suspect the GPU.",
+            (Some(false), _) => " Other units had it before: suspect the program.",
+            (None, "yes") => " Programs cause it.",
+            (None, "possible") => " A program can cause it.",
+            (None, "rare") => " A program seldom causes it.",
+            // Restarting the program is no word against it.
+            (None, "no") if self.action == FaultAction::RestartApp => " No program causes it.",
+            (None, _) => "",
+        }
     }
 }
 

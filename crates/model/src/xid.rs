@@ -1,6 +1,8 @@
 //! What the codes of Xid (GPU) and SXid (NVSwitch) faults mean, and what to do first: the tables in `xid/`,
 //! which say where each row is from.
 
+pub mod nvlink;
+
 use std::sync::LazyLock;
 
 use crate::catalog::schema::{KnownLabel, Label};
@@ -17,6 +19,9 @@ pub struct Xid {
     pub severity: Severity,
     /// What to do first.
     pub action: FaultAction,
+    /// Whether a program can cause it: `yes`, `possible`, `rare` or `no`; empty for an SXid, and for a code that the
+    /// table lacks.
+    pub app_can_cause: &'static str,
     /// What it means, in one or two sentences.
     pub meaning: &'static str,
 }
@@ -42,6 +47,7 @@ fn find(rows: &[Xid], code: u32) -> Xid {
             mnemonic: "",
             severity: Severity::Ticket,
             action: FaultAction::ContactSupport,
+            app_can_cause: "",
             meaning: "This code is not in the exporter's table.",
         },
     }
@@ -52,10 +58,10 @@ pub fn paging() -> impl Iterator<Item = &'static Xid> {
     XIDS.iter().filter(|row| row.severity == Severity::Page)
 }
 
-/// Whether the driver gives the gravity of the code in the text alone (NVLink of Blackwell), and the
-/// text calls it fatal.
-pub fn fatal_by_text(code: u32, text: &str) -> bool {
-    (144..=150).contains(&code) && text.split_whitespace().any(|word| word == "Fatal")
+/// Whether what a code means is in the text of the kernel log alone: which sub-code (NVLink of Blackwell), or what
+/// the driver asks for (154).
+pub fn depends_on_text(code: u32) -> bool {
+    nvlink::CODES.contains(&code) || code == 154
 }
 
 /// Whether the code means an uncorrectable memory error of which others (94, 95) say whether it was
@@ -70,15 +76,15 @@ fn rows(table: &'static str) -> Vec<Xid> {
 
 fn row(line: &'static str) -> Option<Xid> {
     let fields: Vec<_> = line.split('|').map(str::trim).collect();
-    let (code, mnemonic, severity, action, meaning) = match fields[..] {
-        [code, mnemonic, severity, action, _app_can_cause, _source, meaning] => {
-            (code, mnemonic, severity, action, meaning)
+    let (code, mnemonic, severity, action, app_can_cause, meaning) = match fields[..] {
+        [code, mnemonic, severity, action, app_can_cause, _source, meaning] => {
+            (code, mnemonic, severity, action, app_can_cause, meaning)
         }
-        [code, severity, action, _source, meaning] => (code, "", severity, action, meaning),
+        [code, severity, action, _source, meaning] => (code, "", severity, action, "", meaning),
         _ => return None,
     };
     let (severity, action) = (word(severity)?, word(action)?);
-    Some(Xid { code: code.parse().ok()?, mnemonic, severity, action, meaning })
+    Some(Xid { code: code.parse().ok()?, mnemonic, severity, action, app_can_cause, meaning })
 }
 
 /// The label with this text.
@@ -151,9 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn the_text_tells_whether_a_link_error_of_blackwell_is_fatal() {
-        let fatal = "NVRM: Xid (PCI:0000:00:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x1)";
-        assert!(fatal_by_text(149, fatal) && !fatal_by_text(31, fatal));
-        assert!(!fatal_by_text(144, "NVRM: Xid (PCI:0000:01:00): 144, SAW_MVB Nonfatal XC0 i0 Link 0"));
+    fn codes_that_the_vendor_ignores_ask_for_nothing() {
+        for code in [14, 106, 107, 108] {
+            assert_eq!(
+                (xid(code).severity, xid(code).action),
+                (Severity::Info, FaultAction::Ignore),
+                "{code}"
+            );
+        }
+        assert!(xid(61).meaning.contains("power management") && xid(122).meaning.contains("flash"));
     }
 }

@@ -4,13 +4,13 @@
 //! within the code would otherwise count as another code. Lines that a process wrote into the log do not
 //! count; the kernel marks them by their facility.
 
-use model::fact::KernelLine;
+use model::fact::{GpuFailure, KernelLine};
 use model::pci::pci_address;
+
+use super::{detail, oom};
 
 /// Longest text that is kept of a line, in bytes.
 const MAX_TEXT: usize = 1024;
-/// What a line about a process that was killed for want of memory begins with.
-const OOM_KILL: &[u8] = b"oom-kill:";
 /// The part of the priority that is the level; what is above it is the facility, 0 for the kernel.
 const LEVELS: u32 = 8;
 
@@ -56,8 +56,8 @@ pub fn parse(line: &[u8]) -> Option<Record<'_>> {
 /// What the text of a record says.
 pub fn classify(text: &[u8]) -> LineMeaning {
     // Most lines of a kernel log have other sources: their first bytes show that.
-    if text.starts_with(OOM_KILL) {
-        return oom_kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));
+    if text.starts_with(oom::BEGINNING) {
+        return oom::kill(text).map_or(LineMeaning::NotOurs, |line| LineMeaning::Fact(line, kept(text)));
     }
     let ours = text.starts_with(b"NVRM:") || text.starts_with(b"nvidia-");
     if !ours {
@@ -66,6 +66,11 @@ pub fn classify(text: &[u8]) -> LineMeaning {
     let text = kept(text);
     if let Some(rest) = text.strip_prefix("NVRM: Xid") {
         return xid(rest).map_or(LineMeaning::Malformed, |line| LineMeaning::Fact(line, text.clone()));
+    }
+    if text.starts_with("NVRM:")
+        && let Some(line) = gpu_failed(&text)
+    {
+        return LineMeaning::Fact(line, text);
     }
     if let Some(rest) = text.strip_prefix("nvidia-nvswitch") {
         return switch(rest, &text);
@@ -81,18 +86,6 @@ pub fn classify(text: &[u8]) -> LineMeaning {
         return LineMeaning::Fact(KernelLine::DriverUnloaded, text);
     }
     LineMeaning::Driver
-}
-
-/// `oom-kill:constraint=...,oom_memcg=/a,task_memcg=/a/b,task=app,pid=522,uid=0` (Linux 5.0 and later,
-/// `dump_oom_summary`). The name can hold anything but is followed by the numbers, so these are read from the end.
-fn oom_kill(text: &[u8]) -> Option<KernelLine> {
-    let text = String::from_utf8_lossy(text);
-    let (_, rest) = text.split_once(",task_memcg=")?;
-    let (group, rest) = rest.split_once(",task=")?;
-    let (rest, user) = rest.trim_end().rsplit_once(",uid=")?;
-    let (_, pid) = rest.rsplit_once(",pid=")?;
-    user.parse::<u32>().ok()?;
-    Some(KernelLine::OomKill { group: group.to_owned(), pid: pid.parse().ok()? })
 }
 
 /// The text up to its bound, without bytes that are no text.
@@ -120,16 +113,40 @@ fn xid(rest: &str) -> Option<KernelLine> {
     let (code, rest) = code(rest.strip_prefix(": ")?)?;
     let mut process = None;
     let mut pid = None;
-    if let Some(rest) = rest.trim_start().strip_prefix("pid=") {
+    let mut tail = rest.trim_start();
+    if let Some(rest) = tail.strip_prefix("pid=") {
         // Without its comma the number may have been cut off.
         let (id, rest) = rest.split_once(',').unwrap_or(("", ""));
         pid = unquoted(id).parse().ok();
-        if let Some(name) = rest.trim_start().strip_prefix("name=") {
-            let name = unquoted(name.split_once(", ").map_or(name, |(name, _)| name));
+        tail = rest.trim_start();
+        if let Some(name) = tail.strip_prefix("name=") {
+            let (name, behind) = name.split_once(", ").unwrap_or((name, ""));
+            let name = unquoted(name);
             process = (!name.is_empty() && name != "<unknown>").then(|| name.to_owned());
+            tail = behind;
         }
     }
-    Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance })
+    let detail = detail::of(code, tail);
+    Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail })
+}
+
+/// `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`, `NVRM: The NVIDIA GPU 0000:06:00.0 (PCI ID: 10de:2335) ... has
+/// fallen off the bus and is not responding to commands.`, `NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)`
+fn gpu_failed(text: &str) -> Option<KernelLine> {
+    let failure = if text.contains("fallen off the bus") {
+        GpuFailure::FallenOffBus
+    } else if text.contains("RmInitAdapter failed") {
+        GpuFailure::InitFailed
+    } else {
+        return None;
+    };
+    let address = |word: &str| {
+        let word = word.trim_end_matches(':');
+        let word = word.strip_prefix("GPU-").unwrap_or(word);
+        // Two numbers are a vendor and a device.
+        pci_address(word.strip_prefix("PCI:").unwrap_or(word)).filter(|_| word.matches(':').count() >= 2)
+    };
+    Some(KernelLine::GpuFailed { pci: text.split_whitespace().find_map(address), failure })
 }
 
 /// `3: SXid (PCI:0000:c5:00.0): 20034, Fatal, Link 25 LTSSM Fault Up`. The driver logs each such fault with
@@ -144,7 +161,8 @@ fn switch(rest: &str, text: &str) -> LineMeaning {
         let numbered = !nvswitch.is_empty() && nvswitch.bytes().all(|b| b.is_ascii_digit());
         let rest = rest.trim_start();
         let detail = rest.starts_with("Data {") || rest.starts_with("Severity ");
-        let fatal = rest.starts_with("Fatal");
+        let word = rest.split([',', ' ']).next().unwrap_or_default();
+        let fatal = word.eq_ignore_ascii_case("fatal");
         numbered.then(|| (detail, KernelLine::Sxid { nvswitch: nvswitch.to_owned(), pci, code, fatal }))
     };
     match parsed() {
@@ -178,6 +196,7 @@ fn unquoted(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::fact::XidDetail;
     use proptest::prelude::*;
 
     fn xid_of(text: &str) -> Option<(String, u32, Option<u32>, Option<String>)> {
@@ -210,22 +229,45 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_for_want_of_memory_is_understood_whatever_its_name() {
-        let line = |name: &str| {
-            format!(
-                "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x.scope,mems_allowed=0-1,\
-                 oom_memcg=/kubepods.slice,task_memcg=/kubepods.slice/x.scope,task={name},pid=522,uid=1000"
-            )
+    fn failures_of_gpus_without_a_code_are_reported() {
+        use GpuFailure::{FallenOffBus, InitFailed};
+        for (text, pci, failure) in [
+            ("NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.", Some("0000:06:00"), FallenOffBus),
+            ("NVRM: GPU at PCI:0000:06:00 has fallen off the bus.", Some("0000:06:00"), FallenOffBus),
+            (
+                "NVRM: The NVIDIA GPU 0001:06:00.0 (PCI ID: 10de:2335)\\x0aNVRM: installed in this system has fallen \
+                 off the bus and is not responding to commands.",
+                Some("0001:06:00"),
+                FallenOffBus,
+            ),
+            ("NVRM: installed in this system has fallen off the bus and", None, FallenOffBus),
+            (
+                "NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)",
+                Some("0000:06:00"),
+                InitFailed,
+            ),
+            ("NVRM: GPU-0000:3b:00: RmInitAdapter failed!", Some("0000:3b:00"), InitFailed),
+            ("NVRM: RmInitAdapter failed! (0x26:0xffff:1290)", None, InitFailed),
+        ] {
+            let line = KernelLine::GpuFailed { pci: pci.map(Into::into), failure };
+            assert_eq!(classify(text.as_bytes()), LineMeaning::Fact(line, text.into()), "{text}");
+        }
+        let text = "NVRM: GPU 0000:06:00.0: rm_init_adapter failed, device minor number 0";
+        assert_eq!(classify(text.as_bytes()), LineMeaning::Driver, "it follows the line before");
+    }
+
+    #[test]
+    fn a_detail_is_that_of_the_driver_and_not_of_a_name() {
+        let text = "NVRM: Xid (PCI:0000:06:00): 13, pid=5, name=(GPC 7, TPC 1), Graphics Exception: ESR 0x1";
+        let LineMeaning::Fact(KernelLine::Xid { detail, .. }, _) = classify(text.as_bytes()) else {
+            panic!()
         };
-        let killed = KernelLine::OomKill { group: "/kubepods.slice/x.scope".into(), pid: 522 };
-        for name in ["python3", "a,pid=1,uid=0", "x,task=y", ""] {
-            let meaning = classify(line(name).as_bytes());
-            assert!(matches!(&meaning, LineMeaning::Fact(line, _) if *line == killed), "{meaning:?}");
-        }
-        let whole = line("python3");
-        for cut in ["oom-kill:", &whole[..whole.len() - 9], "oom-kill:task_memcg=/a,task=b,pid=1"] {
-            assert_eq!(classify(cut.as_bytes()), LineMeaning::NotOurs, "{cut}");
-        }
+        assert_eq!(detail, None);
+        let text = "NVRM: Xid (PCI:0000:06:00): 145, RLW_REMAP Fatal XC0 i0 Link 04 (0x1 0x2)";
+        let LineMeaning::Fact(KernelLine::Xid { detail, .. }, _) = classify(text.as_bytes()) else {
+            panic!()
+        };
+        assert!(matches!(detail, Some(XidDetail::Nvlink(fault)) if fault.link == Some(4)));
     }
 
     #[test]
@@ -344,6 +386,9 @@ mod tests {
             parse(&line);
             classify(&line);
             classify(&[b"NVRM: Xid", line.as_slice()].concat());
+            classify(&[b"NVRM: Xid (PCI:0000:06:00): 149, ", line.as_slice()].concat());
+            classify(&[b"NVRM: RmInitAdapter failed", line.as_slice()].concat());
+            classify(&[b"oom-kill:,task_memcg=", line.as_slice(), b",task=x,pid=1,uid=0"].concat());
             classify(&[b"nvidia-nvswitch", line.as_slice()].concat());
             classify(&[b"NVRM: loading NVIDIA UNIX ", line.as_slice()].concat());
         }

@@ -229,6 +229,7 @@ impl<'a> Day<'a> {
                 process,
                 gpu_instance: None,
                 compute_instance: None,
+                detail: None,
             };
             self.tell(second, FactKind::Kernel(KernelFact { old: false, line, text }));
         }

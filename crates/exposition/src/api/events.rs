@@ -11,13 +11,20 @@
 //!   last_time, last_unix_seconds  when it happened last
 //!   repeats           how many more times it happened in one burst, after the first
 //!   old               true: from before the exporter watched, in no counter
-//!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset, canary
+//!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset, canary, window,
+//!                     fallen_off_bus and init_failed (without an Xid)
 //!   gpu, uuid         the GPU; null for what concerns none, or one that the driver does not list
 //!   pci, nvswitch     PCI address; number of the NVSwitch
 //!   code, mnemonic    Xid or SXid code and the vendor's name of it; number and name of a driver event; CUDA
 //!                     error and verdict of the canary
 //!   check             check of the canary
 //!   meaning, severity, action     what it means; page, ticket or info; what to do first
+//!   app_can_cause     whether a program can cause the Xid: yes, possible, rare, no
+//!   unit              of the GPU, where the kernel log names it (Xid 13, 31, 144 to 150)
+//!   same_unit         Xid 13 and 31: true if that unit had the same fault in an earlier process or crash, false if only
+//!                     other units had, null if none had within seven days
+//!   link, fatal, intr_info, error_status, investigate     NVLink 5 (Xid 144 to 150): link, whether the line calls it
+//!                     fatal, its first two words, what NVIDIA's table says to look at; fatal also of an SXid
 //!   gpu_instance, compute_instance, pid, process
 //!   owner             whose work ran there; null while not known
 //!   text              line of the kernel log, or the canary's text; empty if only the driver reported the fault

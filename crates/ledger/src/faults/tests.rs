@@ -8,11 +8,13 @@ use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, CollectorName, DriverEvent, FaultAction, FaultSource, Gpu, Node, Severity, SwitchName,
-    SxidCode, Tier, UnhealthyReason, XidCode,
+    self as m, CollectorName, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction as A,
+    Severity, SwitchName, SxidCode, Tier, UnhealthyReason, XidCode,
 };
 use model::clock::Mono;
-use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
+use model::fact::{
+    DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, NvlinkFault, RecoveryChange, XidDetail,
+};
 use model::persisted::Identity;
 use model::sample::{Batch, BatchKey, Rows};
 use model::snapshot::{EventKind, Snapshot};
@@ -130,15 +132,25 @@ impl Bench {
     }
 
     fn kmsg_of(&mut self, index: u32, code: u32, pid: u32, old: bool) {
+        self.kmsg_line(index, code, Some(pid), old, None);
+    }
+
+    /// A line of a code that depends on its text.
+    fn kmsg_saying(&mut self, index: u32, code: u32, detail: XidDetail) {
+        self.kmsg_line(index, code, None, false, Some(detail));
+    }
+
+    fn kmsg_line(&mut self, index: u32, code: u32, pid: Option<u32>, old: bool, detail: Option<XidDetail>) {
         let line = KernelLine::Xid {
             pci: format!("0000:0{index}:00"),
             code,
-            pid: Some(pid),
+            pid,
             process: Some("app".into()),
             gpu_instance: None,
             compute_instance: None,
+            detail,
         };
-        let text = format!("NVRM: Xid (PCI:0000:0{index}:00): {code}, pid={pid}, name=app, Fatal");
+        let text = format!("NVRM: Xid (PCI:0000:0{index}:00): {code}, pid={pid:?}, name=app");
         self.kernel(KernelFact { old, line, text });
     }
 
@@ -353,13 +365,101 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
     let now = b.now;
     b.ledger.faults.gpu_reset(&gpu(0), Mono(now), 0.0);
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
-    b.kmsg(0, 149);
+    b.kmsg_saying(0, 149, link(4, Some(true)));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "its text says Fatal");
+    b.kmsg_saying(0, 154, recovery(A::GpuReset, A::None));
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![]), "it was reset");
+    b.kmsg_saying(0, 154, recovery(A::None, A::DrainAndReset));
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
+    let line = KernelLine::GpuFailed { pci: Some("0000:01:00".into()), failure: GpuFailure::InitFailed };
+    b.kernel(KernelFact { old: false, line, text: "NVRM".into() });
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::FatalXid]), "without a code");
+}
+
+/// A fault of NVLink 5 that asks for nothing.
+fn harmless() -> XidDetail {
+    let (unit, intr_info, error_status) = ("NETIR_BER_EVENT".into(), Some(0x13), Some(1));
+    XidDetail::Nvlink(NvlinkFault { unit, link: Some(4), fatal: Some(false), intr_info, error_status })
+}
+
+/// A fault of NVLink 5 whose sub-code is not in the table.
+fn link(link: u32, fatal: Option<bool>) -> XidDetail {
+    XidDetail::Nvlink(NvlinkFault { unit: "TREX".into(), link: Some(link), fatal, ..NvlinkFault::default() })
+}
+
+fn recovery(from: A, to: A) -> XidDetail {
+    XidDetail::Recovery(RecoveryChange { from: Some(from), to: Some(to) })
+}
+
+/// How often a code was counted on GPU 0, by severity.
+fn counts(b: &mut Bench, code: u32) -> Vec<(Severity, f64)> {
+    let s = b.publish();
+    let mut counts = Vec::new();
+    for severity in Severity::ALL {
+        for action in FaultAction::ALL {
+            let labels = (XidCode(code.to_string().as_str().into()), *severity, *action);
+            counts
+                .extend(s.number(&m::gpu_xid_errors_total, &gpu(0), labels).map(|count| (*severity, count)));
+        }
+    }
+    counts
+}
+
+#[test]
+fn what_a_text_decides_is_counted_as_the_text_says() {
+    for driver_first in [true, false] {
+        let mut b = Bench::new();
+        for (number, detail) in [harmless(), link(7, Some(true))].into_iter().enumerate() {
+            if driver_first {
+                b.nvml(0, 149);
+                assert_eq!(counts(&mut b, 149).len(), number, "not before its line");
+            }
+            b.kmsg_saying(0, 149, detail);
+            if !driver_first {
+                b.nvml(0, 149);
+            }
+            b.after(0.1);
+        }
+        let both = [(Severity::Page, 1.0), (Severity::Info, 1.0)];
+        assert_eq!(counts(&mut b, 149), both, "driver first: {driver_first}");
+        let s = b.after(10.0).publish();
+        assert_eq!(counts(&mut b, 149), both);
+        let listed: Vec<_> = s.events.iter().map(|event| (event.severity, event.link)).collect();
+        assert_eq!(listed, [(Severity::Info, Some(4)), (Severity::Page, Some(7))]);
+        assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
+    }
+}
+
+#[test]
+fn a_fault_whose_line_does_not_come_is_counted_by_its_code() {
+    let mut b = Bench::new();
+    b.kmsg_saying(0, 149, harmless());
+    b.after(10.0).nvml(0, 149);
+    b.publish();
+    let events = b.after(6.0).publish().events;
+    let judged =
+        events.iter().find(|event| event.code == Some(149)).map(|event| (event.severity, event.repeats));
+    assert_eq!(judged, Some((Severity::Ticket, 1)), "the second report has no line");
+    assert_eq!(counts(&mut b, 149), [(Severity::Ticket, 1.0), (Severity::Info, 1.0)]);
+
+    let mut b = Bench::new();
+    b.nvml(0, 149);
+    assert_eq!(counts(&mut b, 149), []);
+    assert_eq!(counts(b.after(6.0), 149), [(Severity::Ticket, 1.0)]);
+    b.kmsg_saying(0, 149, link(4, Some(true)));
+    assert_eq!(
+        counts(&mut b, 149),
+        [(Severity::Page, 1.0), (Severity::Ticket, 1.0)],
+        "too late: another one"
+    );
+    b.ledger.event(LedgerEvent::ReadsKernelLog(None));
+    b.after(60.0).nvml(0, 149);
+    let counted = [(Severity::Page, 1.0), (Severity::Ticket, 2.0)];
+    assert_eq!(counts(&mut b, 149), counted, "at once while no kernel log is read");
 }
 
 #[test]
 fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
-    use m::RecoveryAction as A;
     let (mut b, g) = (Bench::new(), gpu(0));
     let asks = |b: &mut Bench, action: A| {
         let now = b.now;
@@ -382,7 +482,6 @@ fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
 
 #[test]
 fn a_fault_outlasts_a_restart_and_an_unwatched_reset_ends_it() {
-    use m::RecoveryAction as A;
     let asks = |b: &mut Bench, action: A| {
         let now = b.now;
         b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {

@@ -140,10 +140,12 @@ impl Tenants {
     }
 
     /// The owner of the process that had this id, or else of one in this control group or below it.
-    pub fn owner_in(&self, group: &str, pid: u32) -> Option<Arc<str>> {
+    pub fn owner_in(&self, group: Option<&str>, pid: u32) -> Option<Arc<str>> {
         let within = |owner: &&Arc<Owner>| {
-            let below = (!owner.cgroup.is_empty()).then(|| group.strip_prefix(&*owner.cgroup)).flatten();
-            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            let group = group.filter(|_| !owner.cgroup.is_empty());
+            group
+                .and_then(|group| group.strip_prefix(&*owner.cgroup))
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let in_group = || self.all.values().filter_map(|tenant| tenant.owner.as_ref()).find(within);
         self.owner_of_pid(pid).or_else(in_group).map(|owner| Arc::clone(&owner.id))

@@ -340,9 +340,9 @@ fn a_kill_that_only_the_kernel_log_reports_is_counted_once() {
     };
     assert_eq!(read(0), Some(0.0), "born at 0");
     assert_eq!(read(1), Some(1.0));
-    for (number, (group, pid)) in [("/pods/a/below", 99), ("/pods/ab", 98), ("/", 7)].into_iter().enumerate()
-    {
-        let line = KernelLine::OomKill { group: group.into(), pid };
+    let lines = [(Some("/pods/a/below"), 99), (Some("/pods/ab"), 98), (None, 97), (Some("/"), 7), (None, 7)];
+    for (number, (group, pid)) in lines.into_iter().enumerate() {
+        let line = KernelLine::OomKill { group: group.map(Into::into), pid };
         let what = FactKind::Kernel(KernelFact { old: false, line, text: String::new() });
         let at = mono(bench.now);
         let fact = Fact {
@@ -356,7 +356,7 @@ fn a_kill_that_only_the_kernel_log_reports_is_counted_once() {
     }
     let s = bench.publish();
     let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
-    assert_eq!(kills, Some(2.0), "one of which the group counted too, and none of another one's");
+    assert_eq!(kills, Some(3.0), "one of which the group counted too, and none of another one's");
     assert!(s.events.iter().all(|event| event.owner.is_none()), "no fault of a GPU");
 }
 

@@ -252,6 +252,7 @@ labels! {
         Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
         DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset", Canary "canary",
         Window "window",
+        FallenOffBus "fallen_off_bus", InitFailed "init_failed",
     }
     /// How near a device is: below the same switch, the same root port, the same NUMA node, or elsewhere.
     DevicePath "path" { Switch "switch", RootPort "root_port", NumaNode "numa_node", System "system" }

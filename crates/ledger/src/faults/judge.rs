@@ -1,0 +1,95 @@
+//! What reports of faults mean: how loud they are, what to do first, what else is known. Pure.
+
+use model::catalog::{DriverEvent, FaultAction, RecoveryAction, Severity};
+use model::fact::{GpuFailure, RecoveryChange, XidDetail};
+use model::snapshot::{Event, EventKind};
+use model::xid::{self, Xid, nvlink};
+
+/// What a line means: by its code, or by its detail where that decides.
+pub fn judged(code: u32, detail: Option<&XidDetail>) -> Xid {
+    let row = xid::xid(code);
+    match detail {
+        Some(XidDetail::Nvlink(fault)) => nvlink::decode(row, fault),
+        Some(XidDetail::Recovery(change)) => {
+            let (severity, action, meaning) = recovery(change.to);
+            Xid { severity, action, meaning, ..row }
+        }
+        Some(XidDetail::Unit(_)) | None => row,
+    }
+}
+
+/// Adds what the line says behind code and process.
+pub fn describe(event: &mut Event, code: u32, detail: Option<&XidDetail>) {
+    match detail {
+        Some(XidDetail::Unit(unit)) => event.unit = Some(unit.clone()),
+        Some(XidDetail::Nvlink(fault)) => {
+            event.unit = Some(fault.unit.clone()).filter(|unit| !unit.is_empty());
+            (event.link, event.fatal) = (fault.link, fault.fatal);
+            (event.intr_info, event.error_status) = (fault.intr_info, fault.error_status);
+            event.investigate = nvlink::investigation(code, fault);
+        }
+        Some(XidDetail::Recovery(_)) | None => {}
+    }
+}
+
+/// Whether the driver asked for a reset and asks no more.
+pub fn was_reset(change: RecoveryChange) -> bool {
+    use RecoveryAction as A;
+    let asked = [A::GpuReset, A::NodeReboot, A::DrainAndReset];
+    change.to == Some(A::None) && change.from.is_some_and(|from| asked.contains(&from))
+}
+
+/// How loud an event of the driver is, what to do, and what it means. Those that come with an Xid are
+/// as loud as that.
+pub fn driver_event(event: DriverEvent) -> (Severity, FaultAction, &'static str) {
+    use {DriverEvent as E, FaultAction as A, Severity as S};
+    match event {
+        E::DoubleBitEcc => (S::Page, A::ResetGpu, "An uncorrectable ECC error."),
+        E::Xid => (S::Ticket, A::ContactSupport, "A fault with a code."),
+        E::SingleBitEccStorm => {
+            (S::Ticket, A::ContactSupport, "Corrected ECC errors come too fast: a storm.")
+        }
+        E::DramRetirement => (S::Ticket, A::Ignore, "The next reset replaces a part of device memory."),
+        E::DramRetirementFailure => (S::Page, A::ResetGpu, "A part of device memory could not be replaced."),
+        E::NonFatalPoison => {
+            (S::Ticket, A::RestartApp, "A process used damaged memory; it alone is affected.")
+        }
+        E::FatalPoison => (S::Page, A::ResetGpu, "Damaged memory was used: the whole GPU is affected."),
+        E::GpuUnavailable => (S::Page, A::ResetGpu, "The GPU is not available."),
+        E::RecoveryAction => recovery(None),
+        E::Unknown => (S::Ticket, A::ContactSupport, "This event is not in the exporter's table."),
+    }
+}
+
+/// The same for a change of what the driver asks for.
+pub fn recovery(wanted: Option<RecoveryAction>) -> (Severity, FaultAction, &'static str) {
+    use {FaultAction as A, RecoveryAction as R, Severity as S};
+    match wanted {
+        Some(R::None) => (S::Info, A::Ignore, "The driver asks for no recovery any more."),
+        Some(R::GpuReset) => (S::Page, A::ResetGpu, "The driver asks for a reset of the GPU."),
+        Some(R::NodeReboot) => (S::Page, A::RebootNode, "The driver asks for a reboot."),
+        Some(R::DrainP2p) => (S::Ticket, A::RestartApp, "The driver asks to end peer-to-peer work."),
+        Some(R::DrainAndReset) => (S::Page, A::ResetGpu, "The driver asks to drain and reset the GPU."),
+        None => {
+            (S::Ticket, A::ContactSupport, "The driver asks for a recovery that the exporter does not know.")
+        }
+    }
+}
+
+/// The same for a failure of a GPU without a code.
+pub fn gpu_failure(failure: GpuFailure) -> (EventKind, Severity, FaultAction, &'static str) {
+    match failure {
+        GpuFailure::FallenOffBus => (
+            EventKind::FallenOffBus,
+            Severity::Page,
+            FaultAction::RebootNode,
+            "The GPU no longer answers on PCIe: it has fallen off the bus.",
+        ),
+        GpuFailure::InitFailed => (
+            EventKind::InitFailed,
+            Severity::Page,
+            FaultAction::ResetGpu,
+            "The driver could not initialise the GPU.",
+        ),
+    }
+}
