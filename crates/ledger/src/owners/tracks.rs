@@ -1,9 +1,13 @@
 //! What was measured of a GPU or GPU instance over the last half minute, as shares of time.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::bottleneck::WINDOW;
 use model::clock::Mono;
+
+/// Fewer power samples of a second (of some 50) show no variance.
+const FEWEST_SAMPLES: f64 = 10.0;
 
 /// One quantity: what it was, over what time, both added up.
 #[derive(Debug, Default)]
@@ -56,7 +60,10 @@ impl Track {
     pub fn rate(&self, now: Mono) -> Option<f64> {
         let (first, last) = (self.points.front()?, self.points.back()?);
         let seconds = last.1 - first.1;
-        (now.since(last.0) <= WINDOW && seconds >= 1.0).then(|| (last.2 - first.2).max(0.0) / seconds)
+        // The next reading of a long window comes no sooner than after such a window.
+        let newest = self.points.iter().nth_back(1).map_or(0.0, |before| last.1 - before.1);
+        let fresh = WINDOW.max(Duration::from_secs_f64(1.5 * newest.max(0.0)));
+        (now.since(last.0) <= fresh && seconds >= 1.0).then(|| (last.2 - first.2).max(0.0) / seconds)
     }
 
     /// The same as a share of time.
@@ -78,15 +85,56 @@ pub struct Tracks {
     pub sm: Track,
     /// The same of the memory interface.
     pub dram: Track,
+    /// The same of all their pipes added up.
+    pub pipes: Track,
     /// Bytes over PCIe, from the host and to it.
     pub pcie: [Track; 2],
+    /// Bytes over NVLink, from other GPUs and to them.
+    pub nvlink: [Track; 2],
+    /// Variance of the power within each second, in square watts.
+    power_variance: Track,
+    second: PowerSecond,
     /// Whether its work, and for a GPU its power, was ever measured.
     pub has_work: bool,
     pub has_power: bool,
     link: Option<(f64, Mono)>,
 }
 
+/// Power samples of one second: their number, mean and sum of squared deviations (Welford).
+#[derive(Debug, Default)]
+struct PowerSecond {
+    number: u64,
+    samples: f64,
+    mean: f64,
+    squares: f64,
+}
+
 impl Tracks {
+    /// The board drew so many joules in so many seconds.
+    pub fn drew(&mut self, at: Mono, seconds: f64, joules: f64) {
+        self.has_power = true;
+        let number = at.0 / 1_000_000_000;
+        if number != self.second.number {
+            let done = std::mem::replace(&mut self.second, PowerSecond { number, ..PowerSecond::default() });
+            // A second with few samples shows no variance.
+            if done.samples >= FEWEST_SAMPLES {
+                self.power_variance.add(at, 1.0, done.squares / done.samples);
+            }
+        }
+        let second = &mut self.second;
+        let watts = joules / seconds.max(1e-9);
+        second.samples += 1.0;
+        let deviation = watts - second.mean;
+        second.mean += deviation / second.samples;
+        second.squares += deviation * (watts - second.mean);
+    }
+
+    /// Standard deviation of the power within a second, in watts: of seconds, because the mean falls for minutes while a
+    /// GPU cools down.
+    pub fn power_deviation(&self, now: Mono) -> Option<f64> {
+        self.power_variance.rate(now).map(f64::sqrt)
+    }
+
     /// It worked for so many of so many seconds.
     pub fn worked(&mut self, at: Mono, seconds: f64, amount: f64) {
         self.has_work = true;
