@@ -19,6 +19,7 @@ mod driver;
 mod faults;
 mod golden;
 mod groups;
+mod halts;
 mod hang;
 mod host_topology;
 mod http;
