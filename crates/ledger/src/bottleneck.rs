@@ -89,7 +89,7 @@ pub struct Evidence {
     pub pcie_bytes: Option<f64>,
     /// Bytes a second over NVLink in the busier direction.
     pub nvlink_bytes: Option<f64>,
-    /// Standard deviation of the board's power within a second, in watts.
+    /// Standard deviation of the board's power within a second, in watts, 1 at most.
     pub power_deviation: Option<f64>,
     /// Whether it is about a GPU instance: neither the board's power nor its links are an instance's.
     pub instance: bool,

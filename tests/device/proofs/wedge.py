@@ -15,7 +15,7 @@ WEDGED_AFTER = 60  # owners.wedged_after by default
 LATER = 45
 # Up to 40 s of evidence, and 10 s until another cause is published.
 EVIDENCE = 55
-UNITS = ["sm", "integer", "tensor", "fp64", "fp32", "fp16", "dram"]
+UNITS = ["sm", "tensor", "fp64", "fp32", "fp16", "dram"]
 
 
 def cause(daemon: Daemon, gpu: Gpu) -> str | None:
@@ -77,7 +77,8 @@ def none(daemon: Daemon, gpu: Gpu, load: Load, report: Report, line: str, name: 
 
 def run(env: Env, report: Report) -> None:
     gpu, options = env.gpu(), env.options
-    settings = {"CANARY__MODE": "off", "OWNERS__STALLED_AFTER": f"{options.wedge_rest}s"}
+    # The evidence need not be served.
+    settings = {"METRICS__GROUPS": "", "CANARY__MODE": "off", "OWNERS__STALLED_AFTER": f"{options.wedge_rest}s"}
     with env.daemon("wedge", settings) as daemon:
         with env.load("halt", gpu, "--seconds", str(options.wedge_work)) as load:
             load.wait("end", options.wedge_work + 60)

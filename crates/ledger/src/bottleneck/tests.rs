@@ -19,7 +19,7 @@ fn well() -> Evidence {
         pipes: Some(0.6),
         pcie_bytes: Some(3e9),
         nvlink_bytes: Some(2e9),
-        power_deviation: Some(90.0),
+        power_deviation: Some(1.0),
         instance: false,
     }
 }
@@ -96,7 +96,7 @@ fn kernels_wait_only_if_nothing_is_computed_or_moved() {
     ] {
         assert_eq!(evidence.pace(), Some(Pace::Moves), "{evidence:?}");
     }
-    let slice = Evidence { instance: true, pcie_bytes: None, power_deviation: Some(50.0), ..waits() };
+    let slice = Evidence { instance: true, pcie_bytes: None, power_deviation: Some(1.0), ..waits() };
     assert_eq!(slice.pace(), Some(Pace::Waits), "neither power nor links are a slice's");
 }
 
