@@ -8,16 +8,18 @@ from kit import BLUE, GREY, ORANGE, RED, YELLOW, mapped, query_variable
 # host; blue: the GPU's own limits; yellow: the shape of the work). Grey, for nothing proven is no proof of health.
 CAUSES = {
     "none": (0, "nothing known", GREY),
-    "thermally_throttled": (1, "heat", RED),
-    "power_capped": (2, "power cap", BLUE),
-    "contended": (3, "shared GPU", "purple"),
-    "pcie_bound": (4, "PCIe full", ORANGE),
-    "remote_numa": (5, "remote NUMA", ORANGE),
-    "host_cpu_bound": (6, "host CPU", ORANGE),
-    "memory_bound": (7, "GPU memory", BLUE),
-    "serial_copies": (8, "serial copies", YELLOW),
-    "underfilled": (9, "underfilled", YELLOW),
-    "unknown": (10, "not measured", GREY),
+    "wedged": (1, "wedged", "dark-red"),
+    "stalled": (2, "stalled", "dark-orange"),
+    "thermally_throttled": (3, "heat", RED),
+    "power_capped": (4, "power cap", BLUE),
+    "contended": (5, "shared GPU", "purple"),
+    "pcie_bound": (6, "PCIe full", ORANGE),
+    "remote_numa": (7, "remote NUMA", ORANGE),
+    "host_cpu_bound": (8, "host CPU", ORANGE),
+    "memory_bound": (9, "GPU memory", BLUE),
+    "serial_copies": (10, "serial copies", YELLOW),
+    "underfilled": (11, "underfilled", YELLOW),
+    "unknown": (12, "not measured", GREY),
 }
 CAUSE_TEXTS = mapped({number: (text, color) for number, text, color in CAUSES.values()})
 

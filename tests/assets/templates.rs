@@ -7,7 +7,7 @@ use super::vocabulary::Vocabulary;
 use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
-const STATES: [&str; 30] = [
+const STATES: [&str; 31] = [
     "GpuCanarySlow",
     "GpuCanarySuspected",
     "GpuCanaryThrottled",
@@ -37,6 +37,7 @@ const STATES: [&str; 30] = [
     "GpuTrainingWindow",
     "GpuUnusable",
     "GpuWatchdog",
+    "GpuWedged",
     "GpuWindowTooLong",
 ];
 /// What stands for a label's value where a query is parsed: no list of known values can have it.

@@ -1,9 +1,9 @@
-"""The three GPU programs of the proofs, as PTX text that the driver compiles when it loads them.
+"""The four GPU programs of the proofs, as PTX text that the driver compiles when it loads them.
 
 `fma` works on every FP32 lane of the GPU and stamps when each block began and ended, in cycles of its
 multiprocessor and in nanoseconds: how many operations were done, in which time, at which clock, is counted
 and not assumed. Each value is multiplied by -0.9999999 and swings about for millions of turns, so that the
-bits keep changing and the work draws power. `probe` only takes stamps. `fault` writes where no memory is.
+bits keep changing and the work draws power. `probe` only takes stamps. `fault` writes where no memory is. `spin` polls a word until it is not 0.
 """
 
 from __future__ import annotations
@@ -104,11 +104,27 @@ _FAULT = """
 }
 """
 
+_SPIN = """
+.visible .entry spin(.param .u64 word)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [word];
+AGAIN:
+    ld.volatile.global.u32 %r1, [%rd1];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra AGAIN;
+    ret;
+}
+"""
+
 FMA = _HEAD + _fma()
 PROBE = _HEAD + _PROBE
 FAULT = _HEAD + _FAULT
+SPIN = _HEAD + _SPIN
 
 if __name__ == "__main__":
     import sys
 
-    sys.stdout.write({"fma": FMA, "probe": PROBE, "fault": FAULT}[sys.argv[1]])
+    sys.stdout.write({"fma": FMA, "probe": PROBE, "fault": FAULT, "spin": SPIN}[sys.argv[1]])

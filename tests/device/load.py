@@ -14,6 +14,8 @@ Ends by itself after --seconds, on SIGTERM, and when its standard input closes: 
   peer    copies --bytes to the GPU of --peer, then ends; done is in bytes
   mixed   bursts of `fma` of very different lengths, with pauses
   burst   one `fma` of --milliseconds for each line "go" on standard input
+  halt    `fma` for --seconds, then by lines on standard input: "spin" starts a kernel of one block that polls host memory,
+          "copy" copies from pinned host memory without end, "rest" ends either and does nothing
   fault   at a line "go" writes to an address where no memory is: the driver logs Xid 31
 """
 
@@ -290,6 +292,52 @@ def burst(device: Device, seconds: float) -> None:
     tell("end")
 
 
+def halt(device: Device, seconds: float) -> None:
+    """Work, then what looks like work."""
+    spin, stream = device.function(kernels.SPIN, "spin"), device.stream()
+    word = device.pinned(8)
+    flag = ctypes.c_uint32.from_address(word.value)
+    piece = GIB // 4
+    here, there = device.pinned(piece), device.alloc(piece, 0)
+    device.finish()
+    if seconds > 0:
+        fma(device, seconds)
+    else:
+        tell("ready")
+    copying, done = threading.Event(), device.event()
+
+    def copy_on() -> None:
+        device.use()
+        while not copying.is_set():
+            for _ in range(DEEP):
+                device.to_device(there, here, piece, stream)
+            device.record(done, stream)
+            device.wait(done)
+
+    copier: threading.Thread | None = None
+    while (line := next_line()) is not None:
+        flag.value = 1
+        copying.set()
+        if copier:
+            copier.join()
+        device.finish()
+        copying.clear()
+        copier = None
+        if line == "spin":
+            flag.value = 0
+            device.launch(spin, 1, 32, stream, ctypes.c_uint64(word.value))
+        elif line == "copy":
+            copier = threading.Thread(target=copy_on)
+            copier.start()
+        tell(line)
+    flag.value = 1
+    copying.set()
+    if copier:
+        copier.join()
+    device.finish()
+    tell("end")
+
+
 def fault(device: Device) -> None:
     function, stream = device.function(kernels.FAULT, "fault"), device.stream()
     tell("ready", pid=os.getpid())
@@ -309,7 +357,7 @@ def fault(device: Device) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = ["fma", "tensor", "copy", "h2d", "d2h", "peer", "mixed", "burst", "fault"]
+    kinds = ["fma", "tensor", "copy", "h2d", "d2h", "peer", "mixed", "burst", "halt", "fault"]
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--gpu", required=True, metavar="UUID", help="the GPU, by NVML's UUID")
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -334,7 +382,7 @@ def main() -> None:
         fault(device)
     else:
         {
-            "fma": fma, "copy": copy, "mixed": mixed,
+            "fma": fma, "copy": copy, "mixed": mixed, "halt": halt,
             "h2d": lambda d, s: over_pcie(d, s, True), "d2h": lambda d, s: over_pcie(d, s, False),
         }[options.kind](device, options.seconds)  # fmt: skip
 

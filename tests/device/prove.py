@@ -10,6 +10,7 @@
   cost    CPU, memory, driver time, series; cheap calls beside the exporter
   canary  its rates, spread and costs; that it yields to a job and judges nothing beside one
   living  the daemon beside real work: canaries of its own, owners, the driver released, GPM released, the host reported
+  wedge   a kernel that polls after real work is wedged, a rest is stalled; a server that polls and copies are neither
   doctor  `doctor` as root and as an unprivileged user; a record of page and machine at default settings
 
 Each runs in a process of its own and is bounded in time; one that fails hides no other. Writes into --out:
@@ -40,7 +41,7 @@ from proofs.common import FAIL, INFO, PASS, SKIP, Env, Report, Skip, table
 CHECKS = {
     "gpm": ("gpm", 200), "nvlink": ("nvlink", 50), "xid": ("xid", 50), "doctor": ("doctor", 60),
     "burst": ("burst", 180), "energy": ("energy", 160), "pcie": ("pcie", 190), "cost": ("budget", 320),
-    "canary": ("canary", 500), "living": ("living", 300),
+    "canary": ("canary", 500), "living": ("living", 300), "wedge": ("wedge", 440),
 }  # fmt: skip
 
 
@@ -204,6 +205,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--load-seconds", type=float, default=60.0, help="cost: seconds under load (60)")
     add("--latency-seconds", type=float, default=60.0, help="cost: seconds of cheap calls without, and with (60)")
     add("--canary-processes", type=int, default=100, help="canary: processes whose spread is measured (100)")
+    add("--wedge-work", type=float, default=30.0, help="wedge: seconds of work before (30)")
+    add("--wedge-rest", type=int, default=120, help="wedge: owners.stalled_after in seconds, by default 300 (120)")
     add("--canary-contended", type=int, default=10, help="canary: runs beside a burning neighbour (10)")
     add("--canary-jobs", type=int, default=20, help="canary: jobs that start during a run (20)")
     add("--canary-runs", type=int, default=500, help="canary: runs of the whole suite, on all GPUs together (500)")

@@ -22,6 +22,7 @@ mod faults;
 mod foreign;
 mod golden;
 mod groups;
+mod halts;
 mod hang;
 mod host_topology;
 mod http;

@@ -5,6 +5,7 @@
 //! figure.
 
 mod accounts;
+mod past;
 mod publish;
 mod remote;
 mod sketch;
@@ -15,12 +16,13 @@ mod tracks;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::bottleneck::is_work;
 use accounts::{AccountKey, Accounts};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
 use model::clock::Mono;
 use model::owners::{GpuProcess, Owner, OwnerReading, OwnerUpdate};
-use model::sample::{Batch, GpmWindow};
+use model::sample::{Batch, GpmWindow, Row};
 use model::snapshot::Histogram;
 use remote::Readings;
 use tenants::Tenants;
@@ -140,7 +142,7 @@ impl OwnerState {
         let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
         let quantity = match buffer {
             SampleBuffer::Power => {
-                self.tracks(gpu, None).has_power = true;
+                self.tracks(gpu, None).drew(at, seconds, amount);
                 AmountKind::Joules
             }
             SampleBuffer::Utilization => {
@@ -160,44 +162,64 @@ impl OwnerState {
             Subject::GpuInstance(instance) => Some(instance.gpu_instance),
             _ => return,
         };
-        for row in &window.sums {
-            let label = row.labels.first();
-            let active = [m::gpu_gpm_active_seconds_total.id(), m::gpu_mig_gpm_active_seconds_total.id()];
-            let bytes = [m::gpu_gpm_pcie_bytes_total.id(), m::gpu_mig_gpm_pcie_bytes_total.id()];
-            let unit = |unit: GpmUnit| active.contains(&row.metric) && label == Some(&unit.text());
-            let way = |way: Direction| bytes.contains(&row.metric) && label == Some(&way.text());
-            let tracks = self.tracks(gpu, place);
-            if unit(GpmUnit::Sm) {
-                tracks.sm.add(at, window.seconds, row.value);
-                self.note_activity(gpu, place, at, row.value / window.seconds.max(1e-9), window.seconds);
-            } else if unit(GpmUnit::Dram) {
-                tracks.dram.add(at, window.seconds, row.value);
-            } else if way(Direction::Rx) {
-                tracks.pcie[0].add(at, window.seconds, row.value);
-            } else if way(Direction::Tx) {
-                tracks.pcie[1].add(at, window.seconds, row.value);
-            } else if unit(GpmUnit::Graphics) && place.is_some() {
-                tracks.worked(at, window.seconds, row.value);
-                let from = Mono(at.0.saturating_sub((window.seconds * 1e9) as u64));
-                let amount = Amount { quantity: AmountKind::Busy(place), from, to: at, amount: row.value };
-                if let Some(line) = self.lines.get_mut(gpu) {
-                    line.measured(amount);
-                }
+        let active = [m::gpu_gpm_active_seconds_total.id(), m::gpu_mig_gpm_active_seconds_total.id()];
+        let pcie = [m::gpu_gpm_pcie_bytes_total.id(), m::gpu_mig_gpm_pcie_bytes_total.id()];
+        let nvlink = [m::gpu_gpm_nvlink_bytes_total.id(), m::gpu_mig_gpm_nvlink_bytes_total.id()];
+        let value = |metrics: &[m::MetricId; 2], label| {
+            let of = |row: &&Row| metrics.contains(&row.metric) && row.labels.first() == Some(&label);
+            window.sums.iter().find(of).map(|row| row.value)
+        };
+        let unit = |unit: GpmUnit| value(&active, unit.text());
+        let pipes = pipes(unit);
+        let seconds = window.seconds;
+        let tracks = self.tracks(gpu, place);
+        let ways = [Direction::Rx, Direction::Tx];
+        let read = [
+            (&mut tracks.sm, unit(GpmUnit::Sm)),
+            (&mut tracks.pipes, pipes),
+            (&mut tracks.dram, unit(GpmUnit::Dram)),
+        ];
+        let links = tracks.pcie.iter_mut().zip(ways.map(|way| value(&pcie, way.text())));
+        let peers = tracks.nvlink.iter_mut().zip(ways.map(|way| value(&nvlink, way.text())));
+        for (track, amount) in read.into_iter().chain(links).chain(peers) {
+            amount.into_iter().for_each(|amount| track.add(at, seconds, amount));
+        }
+        if let Some(sm) = unit(GpmUnit::Sm) {
+            let share = |sum: Option<f64>| sum.unwrap_or(0.0) / seconds.max(1e-9);
+            let works = is_work(share(Some(sm)), share(pipes), share(unit(GpmUnit::Dram)));
+            self.note_activity(gpu, place, at, share(Some(sm)), seconds, works);
+        }
+        if let (Some(amount), Some(_)) = (unit(GpmUnit::Graphics), place) {
+            self.tracks(gpu, place).worked(at, seconds, amount);
+            let from = Mono(at.0.saturating_sub((seconds * 1e9) as u64));
+            let amount = Amount { quantity: AmountKind::Busy(place), from, to: at, amount };
+            if let Some(line) = self.lines.get_mut(gpu) {
+                line.measured(amount);
             }
         }
     }
 
-    /// Notes how many multiprocessors worked, for the owner that has the place alone.
-    fn note_activity(&mut self, gpu: &Gpu, place: InstanceId, at: Mono, active: f64, seconds: f64) {
-        let now = match self.lines.get(gpu).and_then(Timeline::newest) {
-            Some((_, listing)) => self.present(listing, at),
-            None => return,
-        };
-        let mut here = now.iter().filter(|one| one.place == place);
+    /// Notes how many multiprocessors worked, and whether at anything, for the owner that has the place alone.
+    fn note_activity(
+        &mut self,
+        gpu: &Gpu,
+        place: InstanceId,
+        at: Mono,
+        active: f64,
+        seconds: f64,
+        works: bool,
+    ) {
+        let Some((_, listing)) = self.lines.get(gpu).and_then(Timeline::newest) else { return };
+        let present = self.present(listing, at);
+        let mut here = present.iter().filter(|one| one.place == place);
         let (Some(one), None) = (here.next(), here.next()) else { return };
+        let processes = listing.at(place);
         let key = AccountKey { gpu: gpu.clone(), place, owner: Arc::clone(&one.owner.id) };
         if let Some(account) = self.accounts.get_mut(&key) {
             account.multiprocessors.add(active.min(1.0), seconds);
+            if works {
+                account.past.worked(&processes, seconds, at);
+            }
         }
     }
 
@@ -286,6 +308,13 @@ impl OwnerState {
         self.accounts.forget(gpu);
         self.tracks.retain(|(of, _), _| of != gpu);
     }
+}
+
+/// Seconds in which pipes were active, all added up. Every GPU with GPM has the first three; without them nothing is
+/// known of the others either.
+fn pipes(seconds: impl Fn(GpmUnit) -> Option<f64>) -> Option<f64> {
+    let all = seconds(GpmUnit::Integer)? + seconds(GpmUnit::Fp32)? + seconds(GpmUnit::Tensor)?;
+    Some(all + [GpmUnit::Fp64, GpmUnit::Fp16].into_iter().filter_map(seconds).sum::<f64>())
 }
 
 /// Places whose memory is full, by what a visit read.

@@ -38,6 +38,8 @@ impl Owner {
 pub fn cause_text(cause: Cause) -> &'static str {
     match cause {
         Cause::None => "nothing known holds it back",
+        Cause::Wedged => "its kernels run without end and compute nothing: a collective waits for a rank?",
+        Cause::Stalled => "it worked, and has done nothing for minutes",
         Cause::PowerCapped => "its clocks are held down by the power cap",
         Cause::ThermallyThrottled => "its clocks are held down by heat",
         Cause::Contended => "it shares a busy GPU with others",

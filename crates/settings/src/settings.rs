@@ -162,6 +162,12 @@ settings! {
         max_series: u32 = 64, 1..=1000;
         /// Timeout for reading a process or asking the kubelet.
         read_timeout: Duration = secs(1), ms(10)..=minutes(1);
+        /// Time of kernels that run and compute nothing until work counts as wedged. Raise where ranks wait longer for the
+        /// rank that writes a checkpoint.
+        wedged_after: Duration = minutes(1), secs(30)..=hours(24);
+        /// Time without any work until an owner that worked counts as stalled. Raise where a checkpoint or an evaluation
+        /// on the CPU takes longer.
+        stalled_after: Duration = minutes(5), secs(30)..=hours(24);
     }
 
     /// CPU event counters.

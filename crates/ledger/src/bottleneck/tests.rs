@@ -16,6 +16,11 @@ fn well() -> Evidence {
         pcie: Some(0.05),
         dram: Some(0.4),
         sm: Some(0.7),
+        pipes: Some(0.6),
+        pcie_bytes: Some(3e9),
+        nvlink_bytes: Some(2e9),
+        power_deviation: Some(1.0),
+        instance: false,
     }
 }
 
@@ -61,8 +66,83 @@ fn each_cause_has_a_case() {
 
 #[test]
 fn every_cause_is_looked_for() {
-    assert_eq!(ORDER.len() + 2, Cause::ALL.len());
-    assert!(ORDER.iter().all(|cause| !matches!(cause, Cause::None | Cause::Unknown)));
+    let apart = [Cause::None, Cause::Unknown, Cause::Wedged, Cause::Stalled];
+    assert_eq!(ORDER.len() + apart.len(), Cause::ALL.len());
+    assert!(ORDER.iter().all(|cause| !apart.contains(cause)));
+}
+
+/// A kernel of one block that polls host memory, as measured.
+fn waits() -> Evidence {
+    Evidence {
+        busy: Some(0.997),
+        dram: Some(0.0),
+        sm: Some(0.007_58),
+        pipes: Some(0.0),
+        pcie_bytes: Some(35e6),
+        nvlink_bytes: Some(0.0),
+        power_deviation: Some(0.4),
+        ..well()
+    }
+}
+
+#[test]
+fn kernels_wait_only_if_nothing_is_computed_or_moved() {
+    let all = Evidence { sm: Some(1.0), pipes: Some(0.006_5), pcie_bytes: Some(4e5), ..waits() };
+    for evidence in [waits(), all, Evidence { nvlink_bytes: None, ..waits() }] {
+        assert_eq!(evidence.pace(), Some(Pace::Waits), "{evidence:?}");
+    }
+    for evidence in [
+        well(),
+        Evidence { busy: Some(0.97), ..waits() },
+        Evidence { pipes: Some(0.007_5), ..waits() },
+        Evidence { dram: Some(0.000_3), ..waits() },
+        Evidence { pcie_bytes: Some(80e6), ..waits() },
+        Evidence { pcie_bytes: Some(1.1e9), ..all },
+        Evidence { nvlink_bytes: Some(1e7), ..waits() },
+        Evidence { power_deviation: Some(0.6), ..waits() },
+        // Copies without end, and none of them for a moment.
+        Evidence { sm: Some(0.0), dram: Some(0.011), pcie_bytes: Some(56e9), ..waits() },
+        Evidence { sm: Some(0.0), ..waits() },
+    ] {
+        assert_eq!(evidence.pace(), Some(Pace::Moves), "{evidence:?}");
+    }
+    let slice = Evidence { instance: true, pcie_bytes: None, power_deviation: Some(1.0), ..waits() };
+    assert_eq!(slice.pace(), Some(Pace::Waits), "neither power nor links are a slice's");
+}
+
+#[test]
+fn a_gpu_rests_only_if_nothing_is_copied_either() {
+    let rests = Evidence { busy: Some(0.0), sm: Some(0.0), pcie_bytes: Some(7e5), ..waits() };
+    assert_eq!(rests.pace(), Some(Pace::Rests));
+    assert_eq!(Evidence { power_deviation: None, ..rests }.pace(), Some(Pace::Rests));
+    for evidence in [
+        Evidence { busy: Some(0.01), ..rests },
+        Evidence { sm: Some(0.000_1), ..rests },
+        Evidence { dram: Some(0.000_28), pcie_bytes: Some(1.39e9), ..rests },
+        Evidence { pcie_bytes: Some(1e7), ..rests },
+    ] {
+        assert_eq!(evidence.pace(), Some(Pace::Moves), "{evidence:?}");
+    }
+}
+
+#[test]
+fn without_a_reading_no_pace_is_known() {
+    for evidence in [
+        Evidence { busy: None, ..waits() },
+        Evidence { sm: None, ..waits() },
+        Evidence { pipes: None, ..waits() },
+        Evidence { dram: None, ..waits() },
+        Evidence { pcie_bytes: None, ..waits() },
+        Evidence { power_deviation: None, ..waits() },
+    ] {
+        assert_eq!(evidence.pace(), None, "{evidence:?}");
+    }
+}
+
+#[test]
+fn work_is_busy_pipes_or_memory_traffic() {
+    assert!(is_work(0.9, 0.88, 0.17) && is_work(0.007_6, 0.007_5, 0.0) && is_work(0.5, 0.02, 0.3));
+    assert!(!is_work(1.0, 0.006_5, 0.011) && !is_work(0.0, 0.0, 0.011) && !is_work(0.0002, 0.0001, 0.0));
 }
 
 #[test]
@@ -89,6 +169,7 @@ prop_compose! {
     ) -> Evidence {
         Evidence {
             power_held, heat_held, owners, busy, busiest_thread, quota_used, cpu_remote, memory_remote, pcie, dram, sm,
+            ..well()
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::past::Past;
 use super::sketch::Sketch;
 use super::timeline::{AmountKind, AmountShare, InstanceId, SettledSpan};
 use crate::bottleneck::Steady;
@@ -40,6 +41,7 @@ pub struct Account {
     /// Shares of the GPU's multiprocessors that were active while it was alone, by time.
     pub multiprocessors: Sketch,
     pub cause: Steady,
+    pub past: Past,
     full: bool,
     ended: bool,
 }
@@ -56,6 +58,7 @@ impl Account {
             memory: Sketch::default(),
             multiprocessors: Sketch::default(),
             cause: Steady::default(),
+            past: Past::default(),
             full: false,
             ended: false,
         }

@@ -8,7 +8,7 @@ use super::accounts::{Account, AccountKey};
 use super::remote::Readings;
 use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{InstanceId, Listing, PresentOwner};
-use super::tracks::Tracks;
+use super::tracks::{Track, Tracks};
 use crate::accounting::Accounting;
 use crate::bottleneck::Evidence;
 use crate::builder::Builder;
@@ -143,7 +143,10 @@ impl OwnerState {
         let listing = self.lines.get(&about.gpu).and_then(|line| line.newest()).filter(|_| about.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
-        let OwnerState { accounts, readings, tracks, .. } = self;
+        let processes = |place| listing.map(|(_, listing)| listing.at(place)).unwrap_or_default();
+        let places = present.iter().map(|one| (one.place, processes(one.place)));
+        let processes: BTreeMap<InstanceId, Vec<u64>> = places.collect();
+        let OwnerState { accounts, readings, tracks, settings, .. } = self;
         let mut views = Vec::new();
         for (key, account) in accounts.with_series().filter(|(key, _)| key.gpu == about.gpu) {
             let here = present.iter().find(|p| p.place == key.place && p.owner.id == key.owner);
@@ -176,7 +179,11 @@ impl OwnerState {
             let mut cause = None;
             if let Some(here) = here {
                 let evidence = evidence(about, key.place, here, read, tracks, now);
-                cause = account.cause.found(evidence.cause(), now);
+                // Whose kernels wait is known of one that is alone.
+                let pace = evidence.pace().filter(|_| here.owners == 1);
+                let processes = processes.get(&key.place).map_or(&[][..], Vec::as_slice);
+                let halted = account.past.halted(processes, pace, settings, now);
+                cause = account.cause.found(halted.or_else(|| evidence.cause()), now);
                 if let Some(remote) = evidence.cpu_remote {
                     b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
                 }
@@ -188,6 +195,7 @@ impl OwnerState {
                 }
             } else {
                 account.cause = Default::default();
+                account.past.interrupt(now);
             }
             if let Some(profile) = hint(about, key, account) {
                 b.put(&m::gpu_owner_mig_profile_hint_info, &entity, (ProfileName(profile),), 1.0);
@@ -227,10 +235,9 @@ fn evidence(
 ) -> Evidence {
     let whole = tracks.get(&(about.gpu.clone(), None));
     let own = tracks.get(&(about.gpu.clone(), place));
-    let pcie = own.and_then(|t| {
-        let rates = t.pcie.iter().filter_map(|track| track.rate(now));
-        rates.reduce(f64::max).zip(about.link).map(|(rate, link)| (rate / link).min(1.0))
-    });
+    let busier = |ways: &[Track; 2]| ways.iter().filter_map(|way| way.rate(now)).reduce(f64::max);
+    let pcie_bytes = own.and_then(|t| busier(&t.pcie));
+    let pcie = pcie_bytes.zip(about.link).map(|(rate, link)| (rate / link).min(1.0));
     let device = about.device.as_ref();
     Evidence {
         power_held: whole.and_then(|t| t.power_held.share(now)),
@@ -244,6 +251,12 @@ fn evidence(
         pcie,
         dram: own.and_then(|t| t.dram.share(now)),
         sm: own.and_then(|t| t.sm.share(now)),
+        // Several pipes at once add up to more than 1.
+        pipes: own.and_then(|t| t.pipes.rate(now)),
+        pcie_bytes,
+        nvlink_bytes: own.and_then(|t| busier(&t.nvlink)),
+        power_deviation: whole.and_then(|t| t.power_deviation(now)),
+        instance: place.is_some(),
     }
 }
 

@@ -1,3 +1,5 @@
+mod halts;
+
 use std::time::Duration;
 
 use super::*;

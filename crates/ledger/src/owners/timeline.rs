@@ -4,7 +4,7 @@
 //! time is settled when the owners of all its processes are known, and amounts wait for that. The shares never add
 //! up to more than what was measured.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,14 @@ pub struct Listing {
     pub processes: Vec<ListedProcess>,
     /// Places whose memory is full.
     pub full: Vec<InstanceId>,
+}
+
+impl Listing {
+    /// The numbers of the processes at a place, in order.
+    pub fn at(&self, place: InstanceId) -> Vec<u64> {
+        let here = self.processes.iter().filter(|one| one.place == place).map(|one| one.tenant);
+        here.collect::<BTreeSet<u64>>().into_iter().collect()
+    }
 }
 
 /// An amount measured over a time.

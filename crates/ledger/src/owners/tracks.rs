@@ -1,9 +1,15 @@
 //! What was measured of a GPU or GPU instance over the last half minute, as shares of time.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::bottleneck::WINDOW;
 use model::clock::Mono;
+
+/// Fewer power samples of a second (of some 50) show no variance.
+const FEWEST_SAMPLES: f64 = 10.0;
+/// Variance of the power in a second counts up to here, in square watts: one restless second of thirty is no work.
+const MOST_VARIANCE: f64 = 1.0;
 
 /// One quantity: what it was, over what time, both added up.
 #[derive(Debug, Default)]
@@ -56,7 +62,10 @@ impl Track {
     pub fn rate(&self, now: Mono) -> Option<f64> {
         let (first, last) = (self.points.front()?, self.points.back()?);
         let seconds = last.1 - first.1;
-        (now.since(last.0) <= WINDOW && seconds >= 1.0).then(|| (last.2 - first.2).max(0.0) / seconds)
+        // The next reading of a long window comes no sooner than after such a window.
+        let newest = self.points.iter().nth_back(1).map_or(0.0, |before| last.1 - before.1);
+        let fresh = WINDOW.max(Duration::from_secs_f64(1.5 * newest.max(0.0)));
+        (now.since(last.0) <= fresh && seconds >= 1.0).then(|| (last.2 - first.2).max(0.0) / seconds)
     }
 
     /// The same as a share of time.
@@ -78,15 +87,55 @@ pub struct Tracks {
     pub sm: Track,
     /// The same of the memory interface.
     pub dram: Track,
+    /// The same of all their pipes added up.
+    pub pipes: Track,
     /// Bytes over PCIe, from the host and to it.
     pub pcie: [Track; 2],
+    /// Bytes over NVLink, from other GPUs and to them.
+    pub nvlink: [Track; 2],
+    /// Variance of the power within each second, in square watts.
+    power_variance: Track,
+    second: PowerSecond,
     /// Whether its work, and for a GPU its power, was ever measured.
     pub has_work: bool,
     pub has_power: bool,
     link: Option<(f64, Mono)>,
 }
 
+/// Power samples of one second: their number, mean and sum of squared deviations (Welford).
+#[derive(Debug, Default)]
+struct PowerSecond {
+    number: u64,
+    samples: f64,
+    mean: f64,
+    squares: f64,
+}
+
 impl Tracks {
+    /// The board drew so many joules in so many seconds.
+    pub fn drew(&mut self, at: Mono, seconds: f64, joules: f64) {
+        self.has_power = true;
+        let number = at.0 / 1_000_000_000;
+        if number != self.second.number {
+            let done = std::mem::replace(&mut self.second, PowerSecond { number, ..PowerSecond::default() });
+            if done.samples >= FEWEST_SAMPLES {
+                self.power_variance.add(at, 1.0, (done.squares / done.samples).min(MOST_VARIANCE));
+            }
+        }
+        let second = &mut self.second;
+        let watts = joules / seconds.max(1e-9);
+        second.samples += 1.0;
+        let deviation = watts - second.mean;
+        second.mean += deviation / second.samples;
+        second.squares += deviation * (watts - second.mean);
+    }
+
+    /// Standard deviation of the power within a second, in watts, 1 at most: of seconds, because the mean falls for minutes while a
+    /// GPU cools down.
+    pub fn power_deviation(&self, now: Mono) -> Option<f64> {
+        self.power_variance.rate(now).map(f64::sqrt)
+    }
+
     /// It worked for so many of so many seconds.
     pub fn worked(&mut self, at: Mono, seconds: f64, amount: f64) {
         self.has_work = true;
@@ -130,6 +179,33 @@ mod tests {
         assert!((total.share(at(99)).unwrap() - 0.25).abs() < 1e-9);
         total.total(at(100), 0.0);
         assert_eq!(total.share(at(100)), None, "it began again");
+    }
+
+    #[test]
+    fn a_window_of_a_minute_counts_until_the_next_one() {
+        let mut track = Track::default();
+        for minute in 1..=3 {
+            track.add(at(60 * minute), 60.0, 45.0);
+        }
+        assert_eq!((track.share(at(181)), track.share(at(241))), (Some(0.75), Some(0.75)));
+        assert_eq!(track.share(at(271)), None, "the next one never came");
+    }
+
+    #[test]
+    fn power_deviates_within_seconds_and_not_while_it_falls() {
+        let mut tracks = Tracks::default();
+        let mut draw = |seconds: std::ops::Range<u64>, watts: fn(u64) -> f64| {
+            for sample in seconds.start * 50..seconds.end * 50 {
+                tracks.drew(Mono(sample * 20_000_000), 0.02, watts(sample) * 0.02);
+            }
+            tracks.power_deviation(at(seconds.end))
+        };
+        let cools = draw(0..60, |sample| 140.0 - sample as f64 * 0.002 + (sample % 2) as f64 * 0.6).unwrap();
+        assert!((cools - 0.3).abs() < 0.02, "{cools}");
+        let blip = draw(60..90, |sample| if sample / 50 == 75 { 140.0 + (sample % 9) as f64 } else { 140.0 });
+        assert!(blip < Some(0.2), "{blip:?}");
+        let works = draw(90..130, |sample| if sample % 25 < 20 { 690.0 } else { 400.0 });
+        assert!((works.unwrap() - 1.0).abs() < 1e-9, "{works:?}");
     }
 
     #[test]

@@ -355,9 +355,9 @@ labels! {
     KubeletError "error" { NoSocket "no_socket", Refused "refused", Late "late", Malformed "malformed", TooLarge "too_large" }
     /// Phase of a process: until its first context on a GPU, or its first work there.
     StartPhase "phase" { FirstContext "first_context", FirstBusy "first_busy" }
-    /// Cause of the bottleneck; formulas in `docs/BOTTLENECKS.md`. `none`: none of the others; `unknown`: none is proven, and the units of the GPU are not measured (no GPM, as before Hopper).
+    /// Cause of the bottleneck; formulas in `docs/BOTTLENECKS.md`. `wedged`: kernels run without end and compute nothing; `stalled`: it worked, and does nothing now; `none`: none of the others; `unknown`: none is proven, and the units of the GPU are not measured (no GPM, as before Hopper).
     Cause "cause" {
-        None "none", PowerCapped "power_capped", ThermallyThrottled "thermally_throttled", Contended "contended",
+        None "none", Wedged "wedged", Stalled "stalled", PowerCapped "power_capped", ThermallyThrottled "thermally_throttled", Contended "contended",
         HostCpuBound "host_cpu_bound", RemoteNuma "remote_numa", PcieBound "pcie_bound",
         MemoryBound "memory_bound", Underfilled "underfilled", SerialCopies "serial_copies", Unknown "unknown",
     }

@@ -1,0 +1,50 @@
+//! Work that comes to a halt, and work that only looks so.
+
+use super::node::{Metrics, Setup};
+use super::owners::Machine;
+
+/// The cause that is published for the owner on a GPU.
+fn cause(m: &Metrics, gpu: &str) -> Option<String> {
+    let mut now = m
+        .0
+        .iter()
+        .filter(|(name, labels, value)| name == "gpu_bottleneck" && labels["gpu"] == gpu && *value == 1.0);
+    now.next().map(|(_, labels, _)| labels["cause"].clone())
+}
+
+#[test]
+fn a_collective_that_waits_is_wedged_and_its_missing_rank_stalled() {
+    let machine = Machine::new();
+    for pid in 5_000_001..5_000_006 {
+        machine.process(pid, format!("0::/system.slice/rank{pid}.service\n"));
+    }
+    let node = Setup::new("tests/scenarios/halts.toml")
+        .with("HOST__ROOT", machine.root().to_str().unwrap())
+        // The evidence need not be served.
+        .with("METRICS__GROUPS", "")
+        .with("OWNERS__WEDGED_AFTER", "30s")
+        .with("OWNERS__STALLED_AFTER", "30s")
+        .start();
+    node.wait_ready();
+    // GPM windows of 25 s with work: 20 s are needed.
+    let m = node.wait_metrics("work", |m| {
+        m.all("gpu_owner_busy_seconds_total", &[]).iter().all(|busy| *busy > 24.0)
+            && m.all("gpu_owner_busy_seconds_total", &[]).len() == 5
+    });
+    assert_eq!(cause(&m, "0").as_deref(), Some("none"));
+    node.sim().open_gate("halt").unwrap();
+    let claimed = |m: &Metrics| {
+        (cause(m, "0").as_deref(), cause(m, "1").as_deref()) == (Some("wedged"), Some("stalled"))
+    };
+    let m = node.wait_metrics("both claims", claimed);
+    let others: Vec<_> = ["2", "3", "4"].iter().map(|gpu| cause(&m, gpu)).collect();
+    assert_eq!(others, ["underfilled", "pcie_bound", "underfilled"].map(|cause| Some(cause.to_owned())));
+    assert!(node.get("/").1.contains("its kernels run without end and compute nothing"));
+    let (_, json) = node.get("/api/v1/owners");
+    assert!(json.contains("\"bottleneck\":\"stalled\""), "{json}");
+    // The steps go on.
+    node.sim().close_gate("halt").unwrap();
+    node.wait_metrics("work again", |m| {
+        ["0", "1"].iter().all(|gpu| cause(m, gpu).as_deref() == Some("none"))
+    });
+}
