@@ -7,6 +7,7 @@
 
 mod accounts;
 mod assets;
+mod attack;
 mod canary_child;
 mod canary_command;
 mod canary_daemon;
