@@ -48,6 +48,8 @@ const END_DEADLINE: Duration = Duration::from_millis(4500);
 /// Threads for what the thread that serves must not do: requests that read files ([`control::MAX_BLOCKING`] at most), and
 /// encoding.
 const HELPERS: usize = 2 * control::MAX_BLOCKING;
+/// Longer than the interval of most scrapers, so that a scrape finds a thread.
+const HELPER_IDLE: Duration = Duration::from_secs(70);
 /// How often it is looked whether every part still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -135,7 +137,12 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     };
     let hosts = Hosts::new(config.http.hosts.iter().map(ToString::to_string));
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(HELPERS).build()?;
+    let runtime = runtime
+        .enable_all()
+        .thread_name("helper")
+        .max_blocking_threads(HELPERS)
+        .thread_keep_alive(HELPER_IDLE)
+        .build()?;
     let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
     threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
     let mut deadline = Mono::now();

@@ -72,7 +72,6 @@ fn each_path_answers(node: &Node, attackers: &mut [Holder]) {
 fn idle_connections_slow_readers_and_streams_keep_no_probe_away() {
     let node = Setup::new(SCENARIO).with_default_times().start();
     node.wait_ready();
-    let mut scraper = TcpStream::connect(node.addr()).unwrap();
     let mut attackers = holders(&node, 300, "");
     each_path_answers(&node, &mut attackers);
     attackers.extend(holders(&node, 128, METRICS));
@@ -81,11 +80,6 @@ fn idle_connections_slow_readers_and_streams_keep_no_probe_away() {
     each_path_answers(&node, &mut attackers);
     let m = node.metrics();
     assert_eq!(m.value("gpu_exporter_http_connections_refused_total", &[]), Some(0.0));
-    drop(attackers);
-    // The first request has to come within 5 s.
-    let mut answer = Vec::new();
-    scraper.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    scraper.read_to_end(&mut answer).expect("the server ends a connection without a request");
 }
 
 /// A host with 500 faults in its kernel log.

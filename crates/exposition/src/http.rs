@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use model::catalog::HttpStatus;
 use model::catalog::schema::KnownLabel;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -32,6 +33,9 @@ pub use host::Hosts;
 pub use listen::bind;
 pub use routes::PATHS;
 
+/// A client that takes some bytes of a response, but not all of them within so many times `write_timeout`, is as harmful
+/// as one that takes none.
+const MAX_RESPONSE_TIMEOUTS: u32 = 3;
 /// How long answers that are on their way may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -62,6 +66,9 @@ pub async fn serve(
     let mut accepting = JoinSet::new();
     for listener in listeners {
         listener.set_nonblocking(true)?;
+        // Connections inherit the timeout: what a client that is gone has not taken leaves the kernel as well.
+        let timeout = (limits.write_timeout * MAX_RESPONSE_TIMEOUTS).as_millis();
+        setsockopt(&listener, sockopt::TcpUserTimeout, &u32::try_from(timeout).unwrap_or(u32::MAX))?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         accepting.spawn(clients.clone().accept(listener));
     }

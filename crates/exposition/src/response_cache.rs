@@ -15,7 +15,7 @@ use bytes::Bytes;
 use flate2::{Compress, CompressError, Compression, FlushCompress, Status};
 use tokio::sync::{OwnedMutexGuard, watch};
 
-use crate::api::events::EventList;
+use crate::api::events::EncodedEvents;
 use crate::format::{Encoding, ResponseFormat};
 use model::catalog::{self as m, Gpu};
 use model::clock::Mono;
@@ -134,7 +134,7 @@ pub struct ResponseCache {
     snapshots: Arc<SnapshotCell>,
     slots: [Arc<Slot>; ResponseFormat::ALL.len()],
     /// With the time of the last request.
-    events: Mutex<Option<(Mono, Arc<EventList>)>>,
+    events: Mutex<Option<(Mono, Arc<EncodedEvents>)>>,
     events_encoder: tokio::sync::Mutex<()>,
 }
 
@@ -192,7 +192,7 @@ impl ResponseCache {
     }
 
     /// The events, for a part of the list and for streams.
-    pub(crate) async fn events(&self) -> Result<Arc<EventList>, EncodeError> {
+    pub(crate) async fn events(&self) -> Result<Arc<EncodedEvents>, EncodeError> {
         if let Some(list) = self.ready_events() {
             return Ok(list);
         }
@@ -201,12 +201,12 @@ impl ResponseCache {
             return Ok(list);
         }
         let snapshot = self.snapshots.current();
-        let list = Arc::new(tokio::task::spawn_blocking(move || EventList::of(&snapshot)).await?);
+        let list = Arc::new(tokio::task::spawn_blocking(move || EncodedEvents::of(&snapshot)).await?);
         *lock(&self.events) = Some((Mono::now(), Arc::clone(&list)));
         Ok(list)
     }
 
-    fn ready_events(&self) -> Option<Arc<EventList>> {
+    fn ready_events(&self) -> Option<Arc<EncodedEvents>> {
         let revision = self.snapshots.current().events_revision();
         let mut events = lock(&self.events);
         let (requested, list) = events.as_mut().filter(|(_, list)| list.revision == revision)?;

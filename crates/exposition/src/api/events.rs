@@ -58,7 +58,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// Appends the document of the newest events.
 pub fn newest(snapshot: &Snapshot, out: &mut String) {
     let first = snapshot.events.len().saturating_sub(DEFAULT_LIMIT);
-    let list = EventList::encode(snapshot, &snapshot.events[first..]);
+    let list = EncodedEvents::encode(snapshot, &snapshot.events[first..]);
     for part in list.document(&list.select(EventQuery::default())) {
         out.push_str(&String::from_utf8_lossy(&part));
     }
@@ -66,32 +66,32 @@ pub fn newest(snapshot: &Snapshot, out: &mut String) {
 
 /// The events of a snapshot as JSON. Documents and streams share the bytes.
 #[derive(Debug)]
-pub struct EventList {
+pub struct EncodedEvents {
     pub revision: u64,
     taken_unix_seconds: f64,
     newest_id: u64,
     /// The events with commas between them.
     json: Bytes,
-    entries: Vec<Entry>,
+    entries: Vec<EncodedEvent>,
     /// Positions in `entries`, in the order in which the events changed.
     changed: Vec<usize>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct EncodedEvent {
     id: u64,
     revision: u64,
     kind: &'static str,
     json: Range<usize>,
 }
 
-impl EventList {
+impl EncodedEvents {
     /// All events of a snapshot.
-    pub fn of(snapshot: &Snapshot) -> EventList {
-        EventList::encode(snapshot, &snapshot.events)
+    pub fn of(snapshot: &Snapshot) -> EncodedEvents {
+        EncodedEvents::encode(snapshot, &snapshot.events)
     }
 
-    fn encode(snapshot: &Snapshot, events: &[Arc<Event>]) -> EventList {
+    fn encode(snapshot: &Snapshot, events: &[Arc<Event>]) -> EncodedEvents {
         let (mut json, mut entries) = (Vec::new(), Vec::with_capacity(events.len()));
         for event in events {
             if !json.is_empty() {
@@ -103,11 +103,16 @@ impl EventList {
                 tracing::error!(%error, id = event.id, "event is lost");
             }
             let kind = event.kind.known();
-            entries.push(Entry { id: event.id, revision: event.revision, kind, json: start..json.len() });
+            entries.push(EncodedEvent {
+                id: event.id,
+                revision: event.revision,
+                kind,
+                json: start..json.len(),
+            });
         }
         let mut changed: Vec<usize> = (0..entries.len()).collect();
         changed.sort_unstable_by_key(|at| entries[*at].revision);
-        EventList {
+        EncodedEvents {
             revision: snapshot.events_revision(),
             taken_unix_seconds: snapshot.unix_seconds,
             newest_id: snapshot.events.last().map_or(0, |event| event.id),
@@ -232,7 +237,7 @@ mod tests {
     }
 
     fn document(query: EventQuery) -> serde_json::Value {
-        let list = EventList::of(&snapshot());
+        let list = EncodedEvents::of(&snapshot());
         serde_json::from_slice(&list.document(&list.select(query)).concat()).unwrap()
     }
 
@@ -260,7 +265,7 @@ mod tests {
             Arc::new(Event { id, revision: id, text: text.clone(), ..event })
         };
         let snapshot = Snapshot { events: (1..=6).map(event).collect(), ..Snapshot::default() };
-        let list = EventList::of(&snapshot);
+        let list = EncodedEvents::of(&snapshot);
         let all = EventQuery { limit: Some(1000), ..EventQuery::default() };
         assert_eq!(list.select(all), [3, 4, 5], "the newest");
         assert_eq!(list.select(EventQuery { since: Some(0), ..all }), [0, 1, 2], "the first");
@@ -287,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_stream_goes_by_revision() {
-        let list = EventList::of(&snapshot());
+        let list = EncodedEvents::of(&snapshot());
         let (bytes, last) = list.piece(7);
         let text = String::from_utf8(bytes).unwrap();
         let ids: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();

@@ -13,15 +13,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::MAX_RESPONSE_TIMEOUTS;
 use super::places::Waiting;
-
-/// A client that takes some bytes of a response, but not all of them within so many times `write_timeout`, is as
-/// harmful as one that takes none.
-const MAX_RESPONSE_TIMEOUTS: u32 = 3;
 
 /// The activity of one connection.
 #[derive(Clone, Debug)]
-pub(super) struct Activity {
+pub(super) struct ConnectionActivity {
     first_request: Instant,
     write_timeout: Duration,
     now: Arc<Mutex<Now>>,
@@ -45,12 +42,16 @@ struct Unread {
     moved: Instant,
 }
 
-impl Activity {
+impl ConnectionActivity {
     /// Of a connection that was just accepted.
-    pub fn new(first_request: Duration, write_timeout: Duration) -> Activity {
+    pub fn new(first_request: Duration, write_timeout: Duration) -> ConnectionActivity {
         let since = Instant::now();
         let now = Now { since, requests: 0, working: 0, unread: None };
-        Activity { first_request: since + first_request, write_timeout, now: Arc::new(Mutex::new(now)) }
+        ConnectionActivity {
+            first_request: since + first_request,
+            write_timeout,
+            now: Arc::new(Mutex::new(now)),
+        }
     }
 
     /// A request has come; the response ends when the result is dropped.
@@ -153,11 +154,11 @@ impl HttpBody for TrackedBody {
 #[derive(Debug)]
 pub(super) struct ClientStream {
     socket: TcpStream,
-    activity: Activity,
+    activity: ConnectionActivity,
 }
 
 impl ClientStream {
-    pub fn new(socket: TcpStream, activity: Activity) -> ClientStream {
+    pub fn new(socket: TcpStream, activity: ConnectionActivity) -> ClientStream {
         ClientStream { socket, activity }
     }
 

@@ -24,8 +24,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower_service::Service;
 
-use super::activity::{Activity, ClientStream, TrackedBody};
-use super::places::{Place, Places, Waiting};
+use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
+use super::places::{ConnectionPlace, Places, Waiting};
 use super::{Limits, Stats, stopped};
 
 /// Most bytes of a request line with its headers.
@@ -36,7 +36,9 @@ const MAX_HEADERS: usize = 100;
 const FIRST_REQUEST: Duration = Duration::from_secs(5);
 /// How long a client that was answered may go on sending before the socket is closed.
 const LINGER: Duration = Duration::from_secs(1);
-/// Clients that get a 503 at the same time; further ones are closed without a response.
+/// How long a client waits for a place while all connections work: most of them do for a millisecond.
+const PLACE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Clients that wait for a place or get a 503 at the same time; further ones are closed without a response.
 const MAX_REFUSALS: usize = 32;
 /// Pause after a failed accept: the reason lasts.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -59,7 +61,7 @@ pub struct Clients {
 }
 
 /// Why a connection ended.
-enum End {
+enum ConnectionEnd {
     /// The client or the protocol ended it.
     Closed(hyper::Result<()>),
     /// The first request, or the client's reading, took too long.
@@ -82,7 +84,7 @@ impl Clients {
     }
 
     /// Takes connections until the server stops, then waits for those that are open.
-    pub async fn accept(mut self, listener: TcpListener) {
+    pub async fn accept(self, listener: TcpListener) {
         let mut stop = self.stop.clone();
         let mut open = JoinSet::new();
         loop {
@@ -90,12 +92,11 @@ impl Clients {
                 () = stopped(&mut stop) => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, client)) => self.take(stream, client, &mut open),
+                    // Waiting connections must not keep the descriptors that a scraper needs.
+                    Err(error) if is_out_of_descriptors(&error) && self.places.free_one() => {}
                     Err(error) => {
                         tracing::warn!(%error, "no connection accepted");
-                        // Waiting connections must not keep the descriptors that a scraper needs.
-                        if !(is_out_of_descriptors(&error) && self.places.free_one()) {
-                            tokio::time::sleep(ACCEPT_PAUSE).await;
-                        }
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
                 Some(_) = open.join_next() => {}
@@ -107,33 +108,39 @@ impl Clients {
         while open.join_next().await.is_some() {}
     }
 
-    fn take(&mut self, stream: TcpStream, client: SocketAddr, open: &mut JoinSet<()>) {
+    fn take(&self, stream: TcpStream, client: SocketAddr, open: &mut JoinSet<()>) {
         // Answers go out in one or two writes; waiting for more bytes to send only delays their end.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "client left at once");
             return;
         }
-        match self.places.take(client.ip()) {
-            Some(place) => {
-                open.spawn(self.clone().converse(stream, place));
-            }
-            None => {
-                self.stats.count_refused();
-                // Without a permit the socket is just closed: a refusal must not cost more than a response.
-                if let Ok(permit) = self.refusals.clone().try_acquire_owned() {
-                    self.stats.count(503);
-                    open.spawn(async move {
-                        let _permit = permit;
-                        send_and_close(stream, TOO_MANY).await;
-                    });
+        if let Some(place) = self.places.take(client.ip()) {
+            open.spawn(self.clone().converse(stream, place));
+            return;
+        }
+        // Without a permit the socket is just closed: a refusal must not cost more than a response.
+        let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return self.stats.count_refused() };
+        let this = self.clone();
+        open.spawn(async move {
+            let permit = permit;
+            match timeout(PLACE_TIMEOUT, this.places.wait(client.ip())).await {
+                Ok(place) => {
+                    drop(permit);
+                    this.converse(stream, place).await;
+                }
+                Err(_) => {
+                    this.stats.count_refused();
+                    this.stats.count(503);
+                    send_and_close(stream, TOO_MANY).await;
                 }
             }
-        }
+        });
     }
 
     /// Answers one client's requests until either side ends the connection.
-    async fn converse(self, stream: TcpStream, mut place: Place) {
-        let activity = Activity::new(self.limits.read_timeout.min(FIRST_REQUEST), self.limits.write_timeout);
+    async fn converse(self, stream: TcpStream, mut place: ConnectionPlace) {
+        let activity =
+            ConnectionActivity::new(self.limits.read_timeout.min(FIRST_REQUEST), self.limits.write_timeout);
         let router = self.router;
         let service = service_fn(|request: Request<Incoming>| {
             let tracked = activity.begin();
@@ -153,14 +160,14 @@ impl Clients {
         let mut timer = pin!(sleep_until(due.unwrap_or_else(Instant::now)));
         let end = poll_fn(|context| {
             if left.as_mut().poll(context).is_ready() {
-                return Poll::Ready(End::Evicted);
+                return Poll::Ready(ConnectionEnd::Evicted);
             }
             if !stopping && stopped.as_mut().poll(context).is_ready() {
                 stopping = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
             if let Poll::Ready(ended) = connection.poll_without_shutdown(context) {
-                return Poll::Ready(End::Closed(ended));
+                return Poll::Ready(ConnectionEnd::Closed(ended));
             }
             let waiting = activity.waiting();
             place.wait(waiting);
@@ -170,7 +177,7 @@ impl Clients {
             }
             match waiting {
                 Some((waiting, _)) if due.is_some() && timer.as_mut().poll(context).is_ready() => {
-                    Poll::Ready(End::Late(waiting))
+                    Poll::Ready(ConnectionEnd::Late(waiting))
                 }
                 _ => Poll::Pending,
             }
@@ -179,18 +186,22 @@ impl Clients {
         // The socket comes back, so that a late or wrong client gets the reason before it is closed.
         let parts = connection.into_parts();
         let stream = parts.io.into_inner().into_socket();
+        if matches!(activity.waiting(), Some((Waiting::Client, _))) {
+            // What the client does not read must not stay in the kernel either.
+            let _ = stream.set_zero_linger();
+        }
         let last = match end {
-            End::Closed(Ok(())) => b"",
-            End::Late(Waiting::First) if !parts.read_buf.is_empty() => TOO_SLOW,
-            End::Closed(Err(error)) if error.is_timeout() && !parts.read_buf.is_empty() => TOO_SLOW,
-            End::Closed(Err(error)) if error.is_parse() => {
+            ConnectionEnd::Closed(Ok(())) => b"",
+            ConnectionEnd::Late(Waiting::First) if !parts.read_buf.is_empty() => TOO_SLOW,
+            ConnectionEnd::Closed(Err(error)) if error.is_timeout() && !parts.read_buf.is_empty() => TOO_SLOW,
+            ConnectionEnd::Closed(Err(error)) if error.is_parse() => {
                 // hyper has answered by itself.
                 self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
                 b""
             }
-            End::Closed(Err(error)) => return tracing::debug!(%error, "connection ended"),
-            End::Late(waiting) => return tracing::debug!(?waiting, "client too slow"),
-            End::Evicted => return tracing::debug!("connection made room for another"),
+            ConnectionEnd::Closed(Err(error)) => return tracing::debug!(%error, "connection ended"),
+            ConnectionEnd::Late(waiting) => return tracing::debug!(?waiting, "client too slow"),
+            ConnectionEnd::Evicted => return tracing::debug!("connection made room for another"),
         };
         if !last.is_empty() {
             self.stats.count(408);

@@ -71,14 +71,14 @@ pub async fn answer(state: Arc<AppState>, streams: Streams, uri: Uri, headers: H
         return state.respond(ResponseFormat::Events, &headers).await;
     }
     let kind = [(CONTENT_TYPE, ResponseFormat::Events.content_type()), (VARY, "accept, accept-encoding")];
-    (kind, Body::new(Parts(list.document(&selected).into()))).into_response()
+    (kind, Body::new(SharedParts(list.document(&selected).into()))).into_response()
 }
 
 /// A body of bytes that other responses share.
 #[derive(Debug)]
-struct Parts(VecDeque<Bytes>);
+struct SharedParts(VecDeque<Bytes>);
 
-impl HttpBody for Parts {
+impl HttpBody for SharedParts {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -1,6 +1,7 @@
 //! The name under which a client asks: exactly one `Host`, and one of ours where names are set. A page of a foreign site
 //! whose name was made to lead here (DNS rebinding) reads nothing then.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -22,12 +23,19 @@ impl Hosts {
     }
 
     fn allows(&self, authority: &Authority) -> bool {
-        let host = authority.host().trim_start_matches('[').trim_end_matches([']', '.']).to_ascii_lowercase();
+        if self.0.is_empty() {
+            return true;
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches([']', '.']);
+        let host = match host.parse::<IpAddr>() {
+            Ok(address) => address.to_string(),
+            Err(_) => host.to_ascii_lowercase(),
+        };
         let fits = |name: &String| match name.strip_prefix('*') {
             Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
             None => host == *name,
         };
-        self.0.is_empty() || self.0.iter().any(fits)
+        self.0.iter().any(fits)
     }
 }
 
@@ -69,7 +77,7 @@ mod tests {
             "node1.",
             "10.0.0.3:1",
             "[::1]:9408",
-            "[::1]",
+            "[0:0::1]",
             "a.Example.net",
             "a.b.example.net:80",
         ] {

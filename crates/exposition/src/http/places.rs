@@ -37,14 +37,16 @@ pub(super) enum Waiting {
 pub(super) struct Places {
     max: usize,
     stats: Arc<Stats>,
-    table: Mutex<Table>,
+    table: Mutex<PlaceTable>,
+    /// A connection has begun to wait, or ended.
+    freed: Notify,
 }
 
 /// A waiting connection: for what, since when, and its number.
 type Rank = (Waiting, Instant, u64);
 
 #[derive(Debug, Default)]
-struct Table {
+struct PlaceTable {
     next: u64,
     open: HashMap<u64, Occupant>,
     waiting: BTreeSet<Rank>,
@@ -68,11 +70,11 @@ struct AddressPlaces {
 
 impl Places {
     pub fn new(max: usize, stats: Arc<Stats>) -> Arc<Places> {
-        Arc::new(Places { max, stats, table: Mutex::default() })
+        Arc::new(Places { max, stats, table: Mutex::default(), freed: Notify::new() })
     }
 
     /// A place for a connection from this address. At the limit a waiting connection leaves; `None` if all work.
-    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPlace> {
         if lock(&self.table).open.len() >= self.max && !self.free_one() {
             return None;
         }
@@ -81,11 +83,21 @@ impl Places {
         let id = table.next;
         table.next += 1;
         table.insert(id, ClientAddress::of(address), leave.clone(), self.max / ADDRESS_SHARE);
-        let mut place = Place { id, waiting: None, leave, places: self.clone() };
+        let mut place = ConnectionPlace { id, waiting: None, leave, places: self.clone() };
         self.stats.set_connections(table.open.len());
         drop(table);
         place.wait(Some((Waiting::First, since)));
         Some(place)
+    }
+
+    /// The same as soon as a connection no longer works.
+    pub async fn wait(self: &Arc<Self>, address: IpAddr) -> ConnectionPlace {
+        loop {
+            match self.take(address) {
+                Some(place) => return place,
+                None => self.freed.notified().await,
+            }
+        }
     }
 
     /// Makes the connection leave that is first to; false if all work.
@@ -103,7 +115,7 @@ impl Places {
     }
 }
 
-impl Table {
+impl PlaceTable {
     fn insert(&mut self, id: u64, address: ClientAddress, leave: Arc<Notify>, share: usize) {
         self.open.insert(id, Occupant { address, waiting: None, leave });
         let places = self.addresses.entry(address).or_default();
@@ -149,20 +161,23 @@ impl Table {
 
 /// The place of one connection, free again when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionPlace {
     id: u64,
     waiting: Option<(Waiting, Instant)>,
     leave: Arc<Notify>,
     places: Arc<Places>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Notes what the connection waits for and since when; `None` while it works.
     pub fn wait(&mut self, waiting: Option<(Waiting, Instant)>) {
         if self.waiting != waiting {
             self.waiting = waiting;
             let rank = waiting.map(|(waiting, since)| (waiting, since, self.id));
             lock(&self.places.table).wait(self.id, rank);
+            if waiting.is_some() {
+                self.places.freed.notify_one();
+            }
         }
     }
 
@@ -173,11 +188,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut table = lock(&self.places.table);
         table.remove(self.id, self.places.max / ADDRESS_SHARE);
         self.places.stats.set_connections(table.open.len());
+        self.places.freed.notify_one();
     }
 }
 
@@ -206,7 +222,7 @@ mod tests {
         [192, 0, 2, last].into()
     }
 
-    fn has_left(place: &Place) -> bool {
+    fn has_left(place: &ConnectionPlace) -> bool {
         !lock(&place.places.table).open.contains_key(&place.id)
     }
 
@@ -219,7 +235,7 @@ mod tests {
     fn connections_leave_in_order_and_one_that_works_never() {
         let places = places(5);
         // Two of an address are its share and one more: all of one address, as behind a proxy.
-        let mut open: Vec<Place> = (0..5).map(|_| places.take(from(1)).unwrap()).collect();
+        let mut open: Vec<ConnectionPlace> = (0..5).map(|_| places.take(from(1)).unwrap()).collect();
         open[0].wait(since(Waiting::Client, 90));
         open[1].wait(since(Waiting::Next, 50));
         open[2].wait(since(Waiting::Next, 60));
@@ -240,7 +256,7 @@ mod tests {
         let places = places(8);
         let mut scraper = places.take(from(1)).unwrap();
         scraper.wait(since(Waiting::Next, 30));
-        let mut crowd: Vec<Place> = (0..7).map(|_| places.take(from(2)).unwrap()).collect();
+        let mut crowd: Vec<ConnectionPlace> = (0..7).map(|_| places.take(from(2)).unwrap()).collect();
         crowd.iter_mut().for_each(|place| place.wait(since(Waiting::Client, 1)));
         let mut newcomers = Vec::new();
         for kept in (2..7).rev() {

@@ -333,7 +333,7 @@ async fn past_the_limit_a_client_that_does_not_read_goes_and_a_stream_stays() {
 }
 
 #[tokio::test]
-async fn where_all_connections_work_a_newcomer_is_turned_away_at_once() {
+async fn where_all_connections_work_a_newcomer_is_turned_away_soon() {
     let server = served(Limits { max_connections: 1, ..LIMITS });
     let mut stream = server.connect().await;
     stream.write_all(format!("{STREAM}\r\n").as_bytes()).await.unwrap();
