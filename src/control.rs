@@ -202,7 +202,11 @@ pub async fn run_blocking(
 }
 
 /// Answers the requests that only read: `snapshot json|text|openmetrics` and `status`.
-pub fn read(request: &str, snapshots: &SnapshotCell, responses: &ResponseCache) -> Result<Bytes, String> {
+pub async fn read(
+    request: &str,
+    snapshots: &SnapshotCell,
+    responses: &ResponseCache,
+) -> Result<Bytes, String> {
     let words: Vec<&str> = request.split_whitespace().collect();
     let format = match words[..] {
         ["snapshot", "json"] => ResponseFormat::Json,
@@ -223,7 +227,8 @@ pub fn read(request: &str, snapshots: &SnapshotCell, responses: &ResponseCache) 
     if snapshots.current().sequence == 0 {
         return Err("no values have been published yet".into());
     }
-    responses.get(format, Encoding::Identity).map_err(|error| error.to_string())
+    let response = responses.get(format, Encoding::Identity).await;
+    response.map(|response| response.bytes).map_err(|error| error.to_string())
 }
 
 /// Asks the daemon behind `socket`, and returns the payload of its answer. Waits at most 5 s for each step.
@@ -287,8 +292,8 @@ mod tests {
         let (stop, stopped) = watch::channel(false);
         let shared = snapshots.clone();
         let handler = move |request: String| {
-            let response = read(&request, &shared, &responses);
-            async move { response }
+            let (shared, responses) = (shared.clone(), responses.clone());
+            async move { read(&request, &shared, &responses).await }
         };
         let ended = tokio::spawn(Server::bind(path).unwrap().serve(handler, stopped));
         (stop, ended, snapshots)

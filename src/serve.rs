@@ -14,7 +14,7 @@ use crate::collectors::{self, Context, Parts, module};
 use crate::control::orders;
 use crate::views::canary::CanaryFacts;
 use crate::{control, lifecycle};
-use exposition::http::{self, AppState, Limits};
+use exposition::http::{self, AppState, Hosts, Limits};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
 use host::Host;
 use host::child;
@@ -45,6 +45,11 @@ pub enum Error {
 
 /// All of it ends within this time after a signal, whatever the driver does; the promise is 5 s.
 const END_DEADLINE: Duration = Duration::from_millis(4500);
+/// Threads for what the thread that serves must not do: requests that read files ([`control::MAX_BLOCKING`] at most), and
+/// encoding.
+const HELPERS: usize = 2 * control::MAX_BLOCKING;
+/// Longer than the interval of most scrapers, so that a scrape finds a thread.
+const HELPER_IDLE: Duration = Duration::from_secs(70);
 /// How often it is looked whether every part still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -130,14 +135,21 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         read_timeout: config.http.read_timeout,
         write_timeout: config.http.write_timeout,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let hosts = Hosts::new(config.http.hosts.iter().map(ToString::to_string));
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime
+        .enable_all()
+        .thread_name("helper")
+        .max_blocking_threads(HELPERS)
+        .thread_keep_alive(HELPER_IDLE)
+        .build()?;
     let mut threads: Vec<(&'static str, JoinHandle<()>)> = vec![("ledger", ledger)];
     threads.extend(collecting.into_iter().map(|(source, thread)| (source.known(), thread)));
     let mut deadline = Mono::now();
     let ended = runtime.block_on(async {
         let (stop_doors, stopped) = watch::channel(false);
         let serving =
-            tokio::spawn(http::serve(listeners, Arc::new(state), limits, http_stats, stopped.clone()));
+            tokio::spawn(http::serve(listeners, Arc::new(state), limits, hosts, http_stats, stopped.clone()));
         for address in &bound {
             tracing::info!("serving http://{address}/");
         }
@@ -264,7 +276,7 @@ async fn serve_control(
                     };
                     control::run_blocking(&free, control::BLOCKING_TIMEOUT, status).await
                 }
-                None => control::read(&request, &parts.snapshots, responses),
+                None => control::read(&request, &parts.snapshots, responses).await,
             }
         }
     };

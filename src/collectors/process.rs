@@ -135,6 +135,7 @@ fn http_server(stats: &http::Stats, rows: &mut Rows) {
     }
     put_row(rows, &Node {}, &m::gpu_exporter_http_connections, (), stats.connections() as f64);
     put_row(rows, &Node {}, &m::gpu_exporter_http_connections_refused_total, (), stats.refused() as f64);
+    put_row(rows, &Node {}, &m::gpu_exporter_http_connections_evicted_total, (), stats.evicted() as f64);
 }
 
 fn cpu_seconds(stat: &procfs::process::Stat) -> f64 {

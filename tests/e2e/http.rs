@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::node::Node;
+use crate::node::{Node, Setup};
 
 const SCENARIO: &str = "tests/scenarios/still-8xh200.toml";
 const OPENMETRICS: &str = "Accept: application/openmetrics-text;version=1.0.0\r\n";
@@ -79,4 +79,40 @@ fn each_path_answers_with_its_status() {
         let answer = ask(&node, method, path, "");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {answer}");
     }
+}
+
+#[test]
+fn a_foreign_host_name_reads_nothing() {
+    let node = Setup::new(SCENARIO).with("HTTP__HOSTS", "x, node").start();
+    node.wait_ready();
+    assert!(ask(&node, "GET", "/metrics", "").starts_with("HTTP/1.1 200 "));
+    assert!(ask(&node, "GET", "/metrics", "Host: node\r\n").starts_with("HTTP/1.1 400 "), "two");
+    let mut stream = TcpStream::connect(node.addr()).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: rebound.example.com\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 421 ") && !answer.contains("gpu_"), "{answer}");
+}
+
+#[test]
+fn documents_are_compressed_and_not_sent_twice() {
+    let node = Node::start(SCENARIO);
+    for path in ["/", "/api/v1/snapshot", "/api/v1/events", "/api/v1/owners", "/api/v1/windows"] {
+        // HEAD, as a compressed body is no text.
+        let head = ask(&node, "HEAD", path, "Accept-Encoding: gzip\r\n");
+        assert!(
+            head.starts_with("HTTP/1.1 200 ") && head.contains("content-encoding: gzip\r\n"),
+            "{path}: {head}"
+        );
+        assert!(head.contains("\r\netag: \""), "{path}: {head}");
+    }
+    // A list without changes keeps its tag over publications.
+    let events = ask(&node, "GET", "/api/v1/events", "");
+    let tag = events.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag");
+    let sequence = |node: &Node| node.snapshot()["sequence"].as_u64();
+    let before = sequence(&node);
+    node.wait_for("the next publication", |node| sequence(node) > before);
+    let again = ask(&node, "GET", "/api/v1/events", &format!("If-None-Match: {tag}\r\n"));
+    assert!(again.starts_with("HTTP/1.1 304 "), "{again}");
 }

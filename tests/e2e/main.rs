@@ -7,6 +7,7 @@
 
 mod accounts;
 mod assets;
+mod attack;
 mod before_hopper;
 mod canary_child;
 mod canary_command;

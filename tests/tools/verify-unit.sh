@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
-# verify-unit.sh BINARY: systemd has nothing to say about the unit file and the user it declares.
+# verify-unit.sh BINARY: systemd has nothing to say about the unit file and the user it declares, and the unit limits
+# memory and threads.
 set -euo pipefail
 binary=$(realpath "$1")
 cd "$(dirname "$0")/../../systemd"
 
+for limit in 'MemoryMax=[1-9][0-9]*[MG]' 'TasksMax=[1-9][0-9]*'; do
+	if [ "$(grep -cE "^$limit\$" gpu-node-exporter.service)" != 1 ]; then
+		echo "gpu-node-exporter.service has no line or several lines $limit"
+		exit 1
+	fi
+done
 if ! command -v systemd-analyze >/dev/null; then
 	echo "systemd-analyze is not installed: nothing verified"
 	exit

@@ -4,7 +4,7 @@ pub mod events;
 pub mod snapshot;
 
 use serde::Serialize;
-use serde_json::{Error, json};
+use serde_json::json;
 
 use model::catalog::schema::{LabelSet, Metric};
 use model::catalog::{self as m, Node, OwnedGpu, OwnerInfo, WindowKind};
@@ -15,10 +15,16 @@ use model::topology::place::GpuPlacement;
 use model::topology::{Topology, TopologyUpdate};
 use model::window;
 
-fn line(document: &impl Serialize) -> Result<Vec<u8>, Error> {
-    let mut bytes = serde_json::to_vec(document)?;
+/// Appends the document and a newline.
+fn append(document: &impl Serialize, out: &mut String) {
+    let mut bytes = std::mem::take(out).into_bytes();
+    // Neither step can fail: a vector takes everything, no key is anything but text, JSON is UTF-8.
+    let written = serde_json::to_writer(&mut bytes, document);
     bytes.push(b'\n');
-    Ok(bytes)
+    match (written, String::from_utf8(bytes)) {
+        (Ok(()), Ok(text)) => *out = text,
+        (written, text) => tracing::error!(?written, utf8 = text.is_ok(), "JSON document is lost"),
+    }
 }
 
 /// Owners of GPU work as JSON, served at `/api/v1/owners`.
@@ -36,18 +42,19 @@ fn line(document: &impl Serialize) -> Result<Vec<u8>, Error> {
 ///   bottleneck        what holds it back; null while that is not known
 ///   bottleneck_text   the same for people
 /// ```
-pub fn owners(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
+pub fn owners(snapshot: &Snapshot, out: &mut String) {
     #[derive(Serialize)]
     struct OwnersDocument {
         taken_unix_seconds: f64,
         dropped: Option<f64>,
         owners: Vec<serde_json::Value>,
     }
-    line(&OwnersDocument {
+    let document = OwnersDocument {
         taken_unix_seconds: snapshot.unix_seconds,
         dropped: snapshot.number(&m::gpu_exporter_owners_dropped, &Node {}, ()),
         owners: snapshot.owners.iter().map(|view| owner(snapshot, view)).collect(),
-    })
+    };
+    append(&document, out);
 }
 
 fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
@@ -85,7 +92,7 @@ fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
 /// ```
 ///
 /// Those that are open, to come, or ended within the last hour.
-pub fn windows(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
+pub fn windows(snapshot: &Snapshot, out: &mut String) {
     #[derive(Serialize)]
     struct WindowsDocument<'a> {
         taken_unix_seconds: f64,
@@ -119,7 +126,7 @@ pub fn windows(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
         },
         cut: window.cut,
     });
-    line(&WindowsDocument { taken_unix_seconds: now, windows: windows.collect() })
+    append(&WindowsDocument { taken_unix_seconds: now, windows: windows.collect() }, out);
 }
 
 /// The machine around the GPUs as one JSON document, served at `/api/v1/topology`.
@@ -132,7 +139,7 @@ pub fn windows(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
 /// ```
 ///
 /// `null` while nothing was found.
-pub fn topology(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
+pub fn topology(snapshot: &Snapshot, out: &mut String) {
     #[derive(Serialize)]
     struct TopologyDocument<'a> {
         topology: &'a Topology,
@@ -147,7 +154,7 @@ pub fn topology(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
         place: &'a GpuPlacement,
         share: &'a CpuShare,
     }
-    let Some(update) = &snapshot.topology else { return serde_json::to_vec(&()) };
+    let Some(update) = &snapshot.topology else { return append(&(), out) };
     let TopologyUpdate { topology, against_first_seen, against_declared } = &**update;
     let places = divide::placed(topology);
     let gpus = snapshot.gpus.iter().filter_map(|view| {
@@ -155,7 +162,8 @@ pub fn topology(snapshot: &Snapshot) -> Result<Vec<u8>, Error> {
         let (place, share) = places.iter().find(|(place, _)| place.address == device.address)?;
         Some(PlacedGpu { gpu: &view.gpu, place, share })
     });
-    line(&TopologyDocument { topology, gpus: gpus.collect(), against_first_seen, against_declared })
+    let gpus = gpus.collect();
+    append(&TopologyDocument { topology, gpus, against_first_seen, against_declared }, out);
 }
 
 #[cfg(test)]
@@ -178,7 +186,9 @@ mod tests {
             processes: vec![5],
             cause: Some(Cause::PcieBound),
         }];
-        let json: serde_json::Value = serde_json::from_slice(&owners(&snapshot).unwrap()).unwrap();
+        let mut text = String::new();
+        owners(&snapshot, &mut text);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let one = &json["owners"][0];
         assert_eq!(
             (&one["owner"], &one["pod"], &one["kind"]),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::{api, openmetrics, page, text};
 use model::snapshot::Snapshot;
 
-/// A format of the whole snapshot. Each is a pure function of it.
+/// A format of the snapshot, or of a part of it. Each is a pure function of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseFormat {
     /// OpenMetrics 1.0.
@@ -20,18 +20,43 @@ pub enum ResponseFormat {
     Json,
     /// The status page.
     Page,
+    /// The document of `/api/v1/owners`.
+    Owners,
+    /// The document of `/api/v1/topology`.
+    Topology,
+    /// The document of `/api/v1/windows`.
+    Windows,
+    /// The document of `/api/v1/events`: the newest events.
+    Events,
 }
 
 impl ResponseFormat {
-    pub const ALL: [ResponseFormat; 4] =
-        [ResponseFormat::OpenMetrics, ResponseFormat::Text, ResponseFormat::Json, ResponseFormat::Page];
+    pub const ALL: [ResponseFormat; 8] = [
+        ResponseFormat::OpenMetrics,
+        ResponseFormat::Text,
+        ResponseFormat::Json,
+        ResponseFormat::Page,
+        ResponseFormat::Owners,
+        ResponseFormat::Topology,
+        ResponseFormat::Windows,
+        ResponseFormat::Events,
+    ];
+
+    /// Whether scrapers ask for it, at their own interval: it is new with each publication.
+    pub const fn is_metrics(self) -> bool {
+        matches!(self, ResponseFormat::OpenMetrics | ResponseFormat::Text)
+    }
 
     /// The value of the `Content-Type` header.
     pub const fn content_type(self) -> &'static str {
         match self {
             ResponseFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             ResponseFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
-            ResponseFormat::Json => "application/json",
+            ResponseFormat::Json
+            | ResponseFormat::Owners
+            | ResponseFormat::Topology
+            | ResponseFormat::Windows
+            | ResponseFormat::Events => "application/json",
             ResponseFormat::Page => "text/html; charset=utf-8",
         }
     }
@@ -50,6 +75,10 @@ impl ResponseFormat {
             ResponseFormat::Text => text::encode(snapshot, out),
             ResponseFormat::Json => api::snapshot::encode(snapshot, out),
             ResponseFormat::Page => page::encode(snapshot, out),
+            ResponseFormat::Owners => api::owners(snapshot, out),
+            ResponseFormat::Topology => api::topology(snapshot, out),
+            ResponseFormat::Windows => api::windows(snapshot, out),
+            ResponseFormat::Events => api::events::newest(snapshot, out),
         }
     }
 }

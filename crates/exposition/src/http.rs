@@ -1,13 +1,17 @@
 //! The HTTP server: read-only, bounded in every direction, and never in the way of the driver.
 //!
-//! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `routes` responds, `events` also as a
-//! stream. Everything runs on one thread: a handler sends cached bytes or encodes the
-//! [snapshot](crate::response_cache::SnapshotCell), and waits for nothing but the client.
+//! `listen` opens the sockets, `connection` holds each client to the [`Limits`], `places` says which connection leaves
+//! when they run short, by the `activity` of each. `host` checks the name that a client asks for, `routes` responds,
+//! `events` also as a stream. Everything runs on one thread, which encodes nothing: a handler sends bytes of the
+//! [cache](crate::response_cache), or waits for a helper thread that makes them.
 
+mod activity;
 mod app_state;
 mod connection;
 mod events;
+mod host;
 mod listen;
+mod places;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -20,12 +24,17 @@ use std::time::Duration;
 
 use model::catalog::HttpStatus;
 use model::catalog::schema::KnownLabel;
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use app_state::AppState;
+pub use host::Hosts;
 pub use listen::bind;
 
+/// A client that takes some bytes of a response, but not all of them within so many times `write_timeout`, is as harmful
+/// as one that takes none.
+const MAX_RESPONSE_TIMEOUTS: u32 = 3;
 /// How long answers that are on their way may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -34,9 +43,10 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub struct Limits {
     /// Connections open at the same time.
     pub max_connections: usize,
-    /// Time for a client to send a whole request header, and for an idle connection to stay.
+    /// Time for a client to send a whole request header, and for an idle connection to stay. The first request has 5 s
+    /// at most.
     pub read_timeout: Duration,
-    /// Time for a client to take some of the bytes it is sent.
+    /// Time for a client to take some of the bytes it is sent; for a whole response three times as long.
     pub write_timeout: Duration,
 }
 
@@ -45,15 +55,19 @@ pub async fn serve(
     listeners: Vec<TcpListener>,
     state: Arc<AppState>,
     limits: Limits,
+    hosts: Hosts,
     stats: Arc<Stats>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let streams = events::Streams::new(limits.max_connections, stop.clone());
-    let router = routes::router(state, streams, stats.clone());
+    let router = routes::router(state, streams, hosts, stats.clone());
     let clients = connection::Clients::new(router, limits, stats, stop.clone());
     let mut accepting = JoinSet::new();
     for listener in listeners {
         listener.set_nonblocking(true)?;
+        // Connections inherit the timeout: what a client that is gone has not taken leaves the kernel as well.
+        let timeout = (limits.write_timeout * MAX_RESPONSE_TIMEOUTS).as_millis();
+        setsockopt(&listener, sockopt::TcpUserTimeout, &u32::try_from(timeout).unwrap_or(u32::MAX))?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         accepting.spawn(clients.clone().accept(listener));
     }
@@ -77,6 +91,7 @@ pub struct Stats {
     answers: [AtomicU64; HttpStatus::ALL.len()],
     connections: AtomicUsize,
     refused: AtomicU64,
+    evicted: AtomicU64,
 }
 
 impl Stats {
@@ -90,9 +105,14 @@ impl Stats {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections turned away because too many were open.
+    /// Connections turned away because all others worked.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Waiting connections closed because another needed the place.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
     fn count(&self, status: u16) {
@@ -105,21 +125,11 @@ impl Stats {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes one of `max` slots, if one is free.
-    fn enter(self: &Arc<Self>, max: usize) -> Option<ConnectionSlot> {
-        self.connections
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| (open < max).then_some(open + 1))
-            .ok()
-            .map(|_| ConnectionSlot(self.clone()))
+    fn count_evicted(&self) {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
     }
-}
 
-/// The slot of a connection, free again when dropped.
-#[derive(Debug)]
-struct ConnectionSlot(Arc<Stats>);
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    fn set_connections(&self, open: usize) {
+        self.connections.store(open, Ordering::Relaxed);
     }
 }

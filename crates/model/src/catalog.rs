@@ -736,8 +736,10 @@ metrics! {
     gpu_exporter_http_requests_total: Counter<Node, (HttpStatus,)>, None, Computed, "0.1.0";
     /// Open HTTP connections.
     gpu_exporter_http_connections: Gauge<Node>, None, Computed, "0.1.0", group ExporterDetail;
-    /// HTTP connections refused because of `http.max_connections`.
+    /// HTTP connections refused because `http.max_connections` others worked.
     gpu_exporter_http_connections_refused_total: Counter<Node>, None, Computed, "0.1.0";
+    /// Waiting HTTP connections closed to make room for others, because of `http.max_connections`.
+    gpu_exporter_http_connections_evicted_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
     /// CPU time of the exporter's processes, ended ones included.
     gpu_exporter_cpu_seconds_total: Counter<Node, (Role,)>, Seconds, Computed, "0.1.0";
     /// Resident memory of the exporter's processes; shared pages count in each.

@@ -20,7 +20,7 @@ use model::catalog::MetricGroup;
 
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
-pub use value::Listen;
+pub use value::{HostName, Listen};
 
 impl Config {
     /// The groups of metrics that `/metrics` serves: that of single processes follows the setting that reads them.

@@ -11,7 +11,7 @@ use tracing::Level;
 
 use super::key::{Key, Section, settings};
 use super::value::PathRule::{Optional, Required, Socket};
-use super::value::{Listen, Setting};
+use super::value::{HostName, Listen, Setting};
 use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
 settings! {
@@ -19,11 +19,14 @@ settings! {
     http: Http {
         /// Listen address: "IP:PORT", "[IPv6]:PORT", or ":PORT" for all IPv4 and IPv6 addresses.
         listen: Listen = Listen::all(9408);
-        /// Maximum open connections. The server closes further connections at once.
+        /// Host names that clients may ask for, without port, such as ["node1", "*.gpu.example.net", "10.0.0.3"]; probes too.
+        /// Other names get 421. An empty list allows every name.
+        hosts: Vec<HostName> = Vec::new(), 0..;
+        /// Maximum open connections. Beyond them the connection that is idle longest goes.
         max_connections: u32 = 128, 1..=10_000;
-        /// Time for the header of a request, and longest idle time of a connection.
+        /// Time for the header of a request (5 s for the first one), and longest idle time of a connection.
         read_timeout: Duration = secs(30), ms(100)..=minutes(10);
-        /// Longest time in which a client takes nothing of a response.
+        /// Longest time in which a client takes nothing of a response. A whole response has three times as long.
         write_timeout: Duration = secs(10), ms(100)..=minutes(10);
     }
 

@@ -178,6 +178,21 @@ fn a_pattern_must_match_a_metric() {
 }
 
 #[test]
+fn hosts_are_names_without_port() {
+    let hosts = |text: &str| {
+        let loaded = load(&format!("[http]\nhosts = [{text}]"), &[], Overrides::default()).ok()?;
+        Some(loaded.config.http.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+    };
+    let some = hosts("'Node1', '*.Example.net', 'node2.', '10.0.0.3', '[0:0::1]', '::1'");
+    assert_eq!(some.as_deref(), Some("node1 *.example.net node2 10.0.0.3 ::1 ::1"));
+    for bad in
+        ["node1:9408", "http://node1", "node1/", "a b", "*", "a.*.b", "user@node1", "", "a..b", "[::1]:1"]
+    {
+        assert_eq!(hosts(&format!("'{bad}'")), None, "{bad}");
+    }
+}
+
+#[test]
 fn groups_are_those_named_and_that_of_processes_where_they_are_read() {
     let groups = |file: &str| load(file, &[], Overrides::default()).unwrap().config.served_groups();
     assert_eq!(groups(""), []);

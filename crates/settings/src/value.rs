@@ -98,6 +98,11 @@ plain!(bool, true, "true or false");
 plain!(String, false, "a string");
 plain!(Pattern, false, r#"patterns of metric names, such as ["gpu_power_*"]"#);
 plain!(Listen, false, r#"an address such as ":9408" (all addresses), "127.0.0.1:9408" or "[::1]:9408""#);
+plain!(
+    HostName,
+    false,
+    r#"host names or addresses without port, such as ["node1", "*.example.net", "10.0.0.3"]"#
+);
 
 /// Which paths a setting accepts.
 pub(super) enum PathRule {
@@ -157,6 +162,37 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Self, AddrParseError> {
         let all = text.strip_prefix(':').and_then(|port| port.parse().ok()).map(Self::all);
         all.map_or_else(|| text.parse().map(Self), Ok)
+    }
+}
+
+/// The name or address of a host in lower case, without port or brackets; `*.example.net` for every name below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName(String);
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for HostName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            return Ok(Self(address.to_string()));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text);
+        let labels = name.strip_prefix("*.").unwrap_or(name);
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        if !labels.split('.').all(is_label) {
+            return Err("no host name");
+        }
+        Ok(Self(name.to_ascii_lowercase()))
     }
 }
 

@@ -101,18 +101,20 @@ impl Scraper {
     /// and the length of its body.
     pub fn scrape(&mut self) -> std::io::Result<(f64, usize)> {
         let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
-        let (seconds, body) = self.get(&format!("Accept-Encoding: gzip\r\nAccept: {accept}\r\n"))?;
+        let headers = format!("Accept-Encoding: gzip\r\nAccept: {accept}\r\n");
+        let (seconds, body) = self.get("/metrics", &headers)?;
         Ok((seconds, body.len()))
     }
 
     /// Scrapes the text format. Gives the seconds and the page.
     pub fn page(&mut self) -> std::io::Result<(f64, String)> {
-        let (seconds, body) = self.get("")?;
+        let (seconds, body) = self.get("/metrics", "")?;
         Ok((seconds, String::from_utf8(body).map_err(std::io::Error::other)?))
     }
 
-    fn get(&mut self, headers: &str) -> std::io::Result<(f64, Vec<u8>)> {
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
+    /// Asks for a path. Gives the seconds and the body; an error unless the status is 200.
+    pub fn get(&mut self, path: &str, headers: &str) -> std::io::Result<(f64, Vec<u8>)> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n{headers}\r\n");
         let started = Instant::now();
         self.0.get_mut().write_all(request.as_bytes())?;
         let mut length = 0;

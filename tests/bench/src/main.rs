@@ -1,7 +1,8 @@
 //! Measures what gpu-node-exporter costs: `serve` under fifty scrapers on a simulated node, what a
-//! scraper sees while a driver call hangs, and the memory of one sampler with a worker a GPU against a process a GPU; and counting events on the CPUs.
+//! scraper sees while a driver call hangs, what scrapes and probes see under an attack, and the memory of one sampler with a worker a GPU against a process a GPU; and counting events on the CPUs.
 //! Prints figures; nothing there passes or fails. `soak` is a proof: it fails if memory grows.
 
+mod attack;
 mod cost;
 mod cpu;
 mod daemon;
@@ -30,6 +31,8 @@ enum What {
     Serve(serve::Options),
     /// What a scraper sees while a driver call hangs
     Hang(hang::Options),
+    /// Scrapes, probes and memory under idle connections, slow readers, streams, and clients that never read
+    Attack(attack::Options),
     /// Memory of one sampler with a worker a GPU against a process a GPU
     Samplers(samplers::Options),
     /// A day of the ledger on a simulated clock, then restarts of the driver: memory stays flat
@@ -47,6 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Some(What::Serve(options)) => serve::run(&options),
         Some(What::Hang(options)) => hang::run(&options),
+        Some(What::Attack(options)) => attack::run(&options),
         Some(What::Samplers(options)) => samplers::run(&options),
         Some(What::Soak(options)) => soak::run(&options),
         Some(What::Cpu(options)) => cpu::run(&options),

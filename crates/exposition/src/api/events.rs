@@ -1,7 +1,7 @@
 //! The list of events as JSON, served at `/api/v1/events`, whole or as a stream.
 //!
 //! ```text
-//! taken_unix_seconds  when the list was made
+//! taken_unix_seconds  when the list last changed
 //! newest_id           id of the newest event there is; 0 if there is none
 //! revision            the newest revision of any event
 //! events[]            oldest first
@@ -30,9 +30,15 @@
 //!   text              line of the kernel log, or the canary's text; empty if only the driver reported the fault
 //!   sources[]         nvml, kmsg, canary
 //! ```
+//!
+//! A document has at most [`MAX_BYTES`] of events. `newest_id` and the last id say whether there are more.
 
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use bytes::Bytes;
 use serde::Serialize;
 
 use model::catalog::schema::KnownLabel;
@@ -49,49 +55,141 @@ pub struct EventQuery {
     pub limit: Option<usize>,
 }
 
-/// The list as a document.
-pub fn document(snapshot: &Snapshot, query: EventQuery) -> Result<Vec<u8>, serde_json::Error> {
-    #[derive(Serialize)]
-    struct Document<'a> {
-        taken_unix_seconds: f64,
-        newest_id: u64,
-        revision: u64,
-        events: Vec<EventEntry<'a>>,
+/// Most events of a document if the client does not say.
+const DEFAULT_LIMIT: usize = 500;
+/// Most bytes of events in a document, and
+const MAX_BYTES: usize = 1 << 20;
+/// in a piece of a stream.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Appends the document of the newest events.
+pub fn newest(snapshot: &Snapshot, out: &mut String) {
+    let first = snapshot.events.len().saturating_sub(DEFAULT_LIMIT);
+    let list = EncodedEvents::encode(snapshot, &snapshot.events[first..]);
+    for part in list.document(&list.select(EventQuery::default())) {
+        out.push_str(&String::from_utf8_lossy(&part));
     }
-    let fits = |event: &&Event| {
-        query.since.is_none_or(|id| event.id > id)
-            && query.since_revision.is_none_or(|revision| event.revision > revision)
-    };
-    let mut events: Vec<&Event> = snapshot.events.iter().map(|event| &**event).filter(fits).collect();
-    let most = query.limit.unwrap_or(usize::MAX);
-    if query.since.is_some() || query.since_revision.is_some() {
-        events.truncate(most);
-    } else {
-        events.drain(..events.len().saturating_sub(most));
-    }
-    super::line(&Document {
-        taken_unix_seconds: snapshot.unix_seconds,
-        newest_id: snapshot.events.last().map_or(0, |event| event.id),
-        revision: snapshot.events_revision(),
-        events: events.into_iter().map(entry).collect(),
-    })
 }
 
-/// The events that are new or changed after this revision as server-sent events, in the order in which they
-/// changed; the id of each is its revision.
-pub fn stream(snapshot: &Snapshot, after: u64) -> Result<Vec<u8>, serde_json::Error> {
-    let mut events: Vec<&Event> =
-        snapshot.events.iter().map(|event| &**event).filter(|event| event.revision > after).collect();
-    events.sort_unstable_by_key(|event| event.revision);
-    let mut bytes = Vec::new();
-    for event in events {
-        let head = format!("id: {}\nevent: {}\ndata: ", event.revision, event.kind.known());
-        bytes.extend_from_slice(head.as_bytes());
-        // JSON has no line ends inside, which would end the event.
-        serde_json::to_writer(&mut bytes, &entry(event))?;
-        bytes.extend_from_slice(b"\n\n");
+/// The events of a snapshot as JSON. Documents and streams share the bytes.
+#[derive(Debug)]
+pub struct EncodedEvents {
+    pub revision: u64,
+    taken_unix_seconds: f64,
+    newest_id: u64,
+    /// The events with commas between them.
+    json: Bytes,
+    entries: Vec<EncodedEvent>,
+    /// Positions in `entries`, in the order in which the events changed.
+    changed: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct EncodedEvent {
+    id: u64,
+    revision: u64,
+    kind: &'static str,
+    json: Range<usize>,
+}
+
+impl EncodedEvents {
+    /// All events of a snapshot.
+    pub fn of(snapshot: &Snapshot) -> EncodedEvents {
+        EncodedEvents::encode(snapshot, &snapshot.events)
     }
-    Ok(bytes)
+
+    fn encode(snapshot: &Snapshot, events: &[Arc<Event>]) -> EncodedEvents {
+        let (mut json, mut entries) = (Vec::new(), Vec::with_capacity(events.len()));
+        for event in events {
+            if !json.is_empty() {
+                json.push(b',');
+            }
+            let start = json.len();
+            // A vector takes everything, and no key is anything but text.
+            if let Err(error) = serde_json::to_writer(&mut json, &entry(event)) {
+                tracing::error!(%error, id = event.id, "event is lost");
+            }
+            let kind = event.kind.known();
+            entries.push(EncodedEvent {
+                id: event.id,
+                revision: event.revision,
+                kind,
+                json: start..json.len(),
+            });
+        }
+        let mut changed: Vec<usize> = (0..entries.len()).collect();
+        changed.sort_unstable_by_key(|at| entries[*at].revision);
+        EncodedEvents {
+            revision: snapshot.events_revision(),
+            taken_unix_seconds: snapshot.unix_seconds,
+            newest_id: snapshot.events.last().map_or(0, |event| event.id),
+            json: json.into(),
+            entries,
+            changed,
+        }
+    }
+
+    /// Positions of the events that are asked for, oldest first.
+    pub fn select(&self, query: EventQuery) -> Vec<usize> {
+        let most = query.limit.unwrap_or(DEFAULT_LIMIT);
+        let mut bytes = 0;
+        let fits = |at: &usize| {
+            bytes += self.entries[*at].json.len();
+            bytes <= MAX_BYTES
+        };
+        let asked_for = |at: &usize| {
+            let entry = &self.entries[*at];
+            query.since.is_none_or(|id| entry.id > id)
+                && query.since_revision.is_none_or(|revision| entry.revision > revision)
+        };
+        let all = 0..self.entries.len();
+        if query.since.is_some() || query.since_revision.is_some() {
+            all.filter(asked_for).take(most).take_while(fits).collect()
+        } else {
+            let mut newest: Vec<usize> = all.rev().take(most).take_while(fits).collect();
+            newest.reverse();
+            newest
+        }
+    }
+
+    /// The document of these events, in parts.
+    pub fn document(&self, selected: &[usize]) -> Vec<Bytes> {
+        let (taken, newest, revision) =
+            (serde_json::json!(self.taken_unix_seconds), self.newest_id, self.revision);
+        let head = format!(
+            "{{\"taken_unix_seconds\":{taken},\"newest_id\":{newest},\"revision\":{revision},\"events\":["
+        );
+        let mut parts = vec![Bytes::from(head)];
+        // Neighbours with the comma between them are one part.
+        for run in selected.chunk_by(|one, next| one + 1 == *next) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            if parts.len() > 1 {
+                parts.push(Bytes::from_static(b","));
+            }
+            parts.push(self.json.slice(self.entries[*first].json.start..self.entries[*last].json.end));
+        }
+        parts.push(Bytes::from_static(b"]}\n"));
+        parts
+    }
+
+    /// The first server-sent events that are new or changed after this revision, in the order in which they changed, and
+    /// the revision of the last; the id of each is its revision. Empty if there are none.
+    pub fn piece(&self, after: u64) -> (Vec<u8>, u64) {
+        let first = self.changed.partition_point(|at| self.entries[*at].revision <= after);
+        let (mut bytes, mut last) = (Vec::new(), after);
+        for at in &self.changed[first..] {
+            let entry = &self.entries[*at];
+            // Writing to a vector cannot fail. JSON has no line ends inside, which would end the event.
+            let _ = write!(bytes, "id: {}\nevent: {}\ndata: ", entry.revision, entry.kind);
+            bytes.extend_from_slice(&self.json[entry.json.clone()]);
+            bytes.extend_from_slice(b"\n\n");
+            last = entry.revision;
+            if bytes.len() > PIECE_BYTES {
+                break;
+            }
+        }
+        (bytes, last)
+    }
 }
 
 #[derive(Serialize)]
@@ -127,8 +225,6 @@ fn time(unix_seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use model::catalog::{FaultAction, Gpu, Severity};
 
@@ -147,9 +243,13 @@ mod tests {
         Snapshot { events: Arc::from([event(4, 9), event(5, 7), event(6, 8)]), ..Snapshot::default() }
     }
 
+    fn document(query: EventQuery) -> serde_json::Value {
+        let list = EncodedEvents::of(&snapshot());
+        serde_json::from_slice(&list.document(&list.select(query)).concat()).unwrap()
+    }
+
     fn ids(query: EventQuery) -> Vec<u64> {
-        let value: serde_json::Value =
-            serde_json::from_slice(&document(&snapshot(), query).unwrap()).unwrap();
+        let value = document(query);
         value["events"].as_array().unwrap().iter().map(|event| event["id"].as_u64().unwrap()).collect()
     }
 
@@ -158,15 +258,32 @@ mod tests {
         let all = EventQuery::default();
         assert_eq!(ids(all), [4, 5, 6]);
         assert_eq!(ids(EventQuery { limit: Some(2), ..all }), [5, 6]);
+        assert_eq!(ids(EventQuery { limit: Some(0), ..all }), [0u64; 0]);
         assert_eq!(ids(EventQuery { limit: Some(1), since: Some(4), ..all }), [5]);
         assert_eq!(ids(EventQuery { since: Some(6), ..all }), [0u64; 0]);
         assert_eq!(ids(EventQuery { since_revision: Some(7), ..all }), [4, 6]);
     }
 
     #[test]
+    fn a_document_has_a_most_size_and_the_next_goes_on() {
+        let text = "x".repeat(MAX_BYTES / 4);
+        let event = |id| {
+            let event = Event::new(EventKind::Xid, 1.0, Severity::Page, FaultAction::RebootNode);
+            Arc::new(Event { id, revision: id, text: text.clone(), ..event })
+        };
+        let snapshot = Snapshot { events: (1..=6).map(event).collect(), ..Snapshot::default() };
+        let list = EncodedEvents::of(&snapshot);
+        let all = EventQuery { limit: Some(1000), ..EventQuery::default() };
+        assert_eq!(list.select(all), [3, 4, 5], "the newest");
+        assert_eq!(list.select(EventQuery { since: Some(0), ..all }), [0, 1, 2], "the first");
+        assert_eq!(list.select(EventQuery { since: Some(3), ..all }), [3, 4, 5]);
+        let (piece, last) = list.piece(2);
+        assert!(last == 3 && piece.len() < MAX_BYTES / 2, "{last}");
+    }
+
+    #[test]
     fn an_event_says_what_is_known_of_it() {
-        let value: serde_json::Value =
-            serde_json::from_slice(&document(&snapshot(), EventQuery::default()).unwrap()).unwrap();
+        let value = document(EventQuery::default());
         assert_eq!((value["newest_id"].as_u64(), value["revision"].as_u64()), (Some(6), Some(9)));
         let event = &value["events"][0];
         assert_eq!(event["time"], "2026-11-18T11:06:40.250Z");
@@ -175,14 +292,20 @@ mod tests {
             (&event["sources"], &event["owner"]),
             (&serde_json::json!(["kmsg"]), &serde_json::Value::Null)
         );
+        let mut text = String::new();
+        newest(&snapshot(), &mut text);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 
     #[test]
     fn a_stream_goes_by_revision() {
-        let text = String::from_utf8(stream(&snapshot(), 7).unwrap()).unwrap();
+        let list = EncodedEvents::of(&snapshot());
+        let (bytes, last) = list.piece(7);
+        let text = String::from_utf8(bytes).unwrap();
         let ids: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
-        assert_eq!(ids, ["8", "9"]);
+        assert_eq!((ids, last), (vec!["8", "9"], 9));
         assert_eq!(text.lines().count(), 8, "{text}");
         assert!(text.ends_with("\n\n"));
+        assert_eq!(list.piece(9), (Vec::new(), 9));
     }
 }

@@ -33,14 +33,7 @@ use model::snapshot::{CanaryView, CollectorView, GpuView, Histogram, PartView, S
 
 /// Appends the document and a newline.
 pub fn encode(snapshot: &Snapshot, out: &mut String) {
-    let mut bytes = std::mem::take(out).into_bytes();
-    // Neither step can fail: a vector takes everything, no key is anything but text, JSON is UTF-8.
-    let written = serde_json::to_writer(&mut bytes, &document(snapshot));
-    bytes.push(b'\n');
-    match (written, String::from_utf8(bytes)) {
-        (Ok(()), Ok(text)) => *out = text,
-        (written, text) => tracing::error!(?written, utf8 = text.is_ok(), "JSON document is lost"),
-    }
+    super::append(&document(snapshot), out);
 }
 
 fn document(snapshot: &Snapshot) -> impl Serialize {

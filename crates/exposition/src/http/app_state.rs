@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
+use axum::http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderName, IF_NONE_MATCH,
+    RETRY_AFTER, VARY,
+};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, IntoResponseParts, Response};
 
 use crate::format::{ResponseFormat, accepted_encoding};
-use crate::response_cache::{ResponseCache, SnapshotCell};
+use crate::response_cache::{EncodeError, ResponseCache, SnapshotCell};
 use model::clock::Mono;
 use model::snapshot::Snapshot;
 use model::text;
@@ -41,44 +44,48 @@ impl AppState {
         Ok(snapshot)
     }
 
-    /// A document that is encoded for each request, since few clients request it. Many owners take tens of
-    /// milliseconds, so a scrape must not wait for it.
-    pub async fn document<E>(&self, encode: E) -> Response
-    where
-        E: FnOnce(&Snapshot) -> Result<Vec<u8>, serde_json::Error> + Send + 'static,
-    {
-        let snapshot = match self.fresh() {
-            Ok(snapshot) => snapshot,
-            Err(why) => return unavailable(why),
-        };
-        let encoded = tokio::task::spawn_blocking(move || encode(&snapshot).map_err(|e| e.to_string())).await;
-        match encoded.map_err(|e| e.to_string()).and_then(|encoded| encoded) {
-            Ok(bytes) => ([(CONTENT_TYPE, ResponseFormat::Json.content_type())], bytes).into_response(),
-            Err(error) => {
-                tracing::error!(error, "document not encoded");
-                (StatusCode::INTERNAL_SERVER_ERROR, "The document could not be encoded.\n").into_response()
-            }
-        }
-    }
-
     /// The newest snapshot in a format, from the cache.
-    pub fn respond(&self, format: ResponseFormat, headers: &HeaderMap) -> Response {
+    pub async fn respond(&self, format: ResponseFormat, headers: &HeaderMap) -> Response {
         if let Err(why) = self.fresh() {
             return unavailable(why);
         }
         let encoding = accepted_encoding(&joined(headers, ACCEPT_ENCODING));
-        match self.responses.get(format, encoding) {
-            Ok(bytes) => {
-                let kind = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
-                let coding = encoding.content_encoding().map(|coding| [(CONTENT_ENCODING, coding)]);
-                (kind, coding, bytes).into_response()
-            }
-            Err(error) => {
-                tracing::error!(%error, ?format, "snapshot not encoded");
-                (StatusCode::INTERNAL_SERVER_ERROR, "The values could not be encoded.\n").into_response()
-            }
+        let response = match self.responses.get(format, encoding).await {
+            Ok(response) => response,
+            Err(error) => return not_encoded(&error),
+        };
+        let kind = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
+        let coding = encoding.content_encoding().map(|coding| [(CONTENT_ENCODING, coding)]);
+        match response.etag {
+            Some(tag) => tagged(headers, &tag, (kind, coding), response.bytes),
+            None => (kind, coding, response.bytes).into_response(),
         }
     }
+}
+
+/// A response that a client may keep, and 304 for a client that has these bytes.
+pub fn tagged(
+    headers: &HeaderMap,
+    tag: &str,
+    parts: impl IntoResponseParts,
+    body: impl IntoResponse,
+) -> Response {
+    let kept = [(ETAG, tag), (CACHE_CONTROL, "no-cache")];
+    match is_known(tag, &joined(headers, IF_NONE_MATCH)) {
+        true => (StatusCode::NOT_MODIFIED, kept, [(VARY, "accept, accept-encoding")]).into_response(),
+        false => (kept, parts, body).into_response(),
+    }
+}
+
+/// Whether a client that sent this header `If-None-Match` has what the tag names.
+fn is_known(tag: &str, if_none_match: &str) -> bool {
+    let mut tags = if_none_match.split(',').map(str::trim);
+    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+}
+
+pub fn not_encoded(error: &EncodeError) -> Response {
+    tracing::error!(%error, "snapshot not encoded");
+    (StatusCode::INTERNAL_SERVER_ERROR, "The values could not be encoded.\n").into_response()
 }
 
 pub fn unavailable(why: String) -> Response {
@@ -89,4 +96,20 @@ pub fn unavailable(why: String) -> Response {
 pub fn joined(headers: &HeaderMap, name: HeaderName) -> String {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     values.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_known_however_it_is_listed() {
+        let tag = "\"af63dc4c8601ec8c\"";
+        for known in [tag, &format!("W/{tag}"), "*", &format!("\"1\", {tag}"), &format!("\"1\",W/{tag} ")] {
+            assert!(is_known(tag, known), "{known}");
+        }
+        for unknown in ["", tag.trim_matches('"'), "\"1\"", &format!("\"1{}", &tag[1..])] {
+            assert!(!is_known(tag, unknown), "{unknown}");
+        }
+    }
 }

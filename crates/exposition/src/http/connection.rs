@@ -1,32 +1,46 @@
-//! One client: slot, deadlines, end.
+//! One client: place, deadlines, end.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use nix::errno::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio_io_timeout::TimeoutStream;
+use tokio::time::{Instant, sleep_until, timeout};
+use tower_service::Service;
 
+use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
+use super::places::{ConnectionPlace, Places, Waiting};
 use super::{Limits, Stats, stopped};
 
 /// Most bytes of a request line with its headers.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// Most headers of a request.
 const MAX_HEADERS: usize = 100;
+/// Time for the first request of a connection: a client that connects has something to ask.
+const FIRST_REQUEST: Duration = Duration::from_secs(5);
 /// How long a client that was answered may go on sending before the socket is closed.
 const LINGER: Duration = Duration::from_secs(1);
-/// Clients that get a 503 at the same time; further ones are closed without a response.
+/// How long a client waits for a place while all connections work: most of them do for a millisecond.
+const PLACE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Clients that wait for a place or get a 503 at the same time; further ones are closed without a response.
 const MAX_REFUSALS: usize = 32;
-/// Pause after a failed accept: the reason, as too few file descriptors, lasts.
+/// Pause after a failed accept: the reason lasts.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n\
@@ -34,19 +48,26 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\
     Content-Type: text/plain; charset=utf-8\r\nContent-Length: 32\r\n\r\nThe request header did not end.\n";
 
-/// A stream whose writes end when the client takes nothing for too long. Boxed, as its timers must not
-/// move once they run.
-type ClientStream = Pin<Box<TimeoutStream<TcpStream>>>;
-
 /// What all connections of a server share.
 #[derive(Clone)]
 pub struct Clients {
     builder: http1::Builder,
     router: Router,
     limits: Limits,
+    places: Arc<Places>,
     stats: Arc<Stats>,
     refusals: Arc<Semaphore>,
     stop: watch::Receiver<bool>,
+}
+
+/// Why a connection ended.
+enum ConnectionEnd {
+    /// The client or the protocol ended it.
+    Closed(hyper::Result<()>),
+    /// The first request, or the client's reading, took too long.
+    Late(Waiting),
+    /// Another connection has its place.
+    Evicted,
 }
 
 impl Clients {
@@ -58,18 +79,21 @@ impl Clients {
             .max_header_size(MAX_HEADER_BYTES)
             .max_headers(MAX_HEADERS);
         let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
-        Clients { builder, router, limits, stats, refusals, stop }
+        let places = Places::new(limits.max_connections, stats.clone());
+        Clients { builder, router, limits, places, stats, refusals, stop }
     }
 
     /// Takes connections until the server stops, then waits for those that are open.
-    pub async fn accept(mut self, listener: TcpListener) {
+    pub async fn accept(self, listener: TcpListener) {
         let mut stop = self.stop.clone();
         let mut open = JoinSet::new();
         loop {
             tokio::select! {
                 () = stopped(&mut stop) => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.take(stream, &mut open),
+                    Ok((stream, client)) => self.take(stream, client, &mut open),
+                    // Waiting connections must not keep the descriptors that a scraper needs.
+                    Err(error) if is_out_of_descriptors(&error) && self.places.free_one() => {}
                     Err(error) => {
                         tracing::warn!(%error, "no connection accepted");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -77,76 +101,127 @@ impl Clients {
                 },
                 Some(_) = open.join_next() => {}
             }
+            // Before the next newcomer each connection reads what has come: a request makes it stay.
+            tokio::task::yield_now().await;
         }
         drop(listener);
         while open.join_next().await.is_some() {}
     }
 
-    fn take(&mut self, stream: TcpStream, open: &mut JoinSet<()>) {
+    fn take(&self, stream: TcpStream, client: SocketAddr, open: &mut JoinSet<()>) {
         // Answers go out in one or two writes; waiting for more bytes to send only delays their end.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "client left at once");
             return;
         }
-        let mut stream = Box::pin(TimeoutStream::new(stream));
-        stream.as_mut().set_write_timeout_pinned(Some(self.limits.write_timeout));
-        match self.stats.enter(self.limits.max_connections) {
-            Some(slot) => {
-                let this = self.clone();
-                open.spawn(async move {
-                    let _slot = slot;
-                    this.converse(stream).await;
-                });
-            }
-            None => {
-                self.stats.count_refused();
-                // Without a permit the socket is just closed: a refusal must not cost more than a response.
-                if let Ok(permit) = self.refusals.clone().try_acquire_owned() {
-                    self.stats.count(503);
-                    open.spawn(async move {
-                        let _permit = permit;
-                        send_and_close(stream, TOO_MANY).await;
-                    });
+        if let Some(place) = self.places.take(client.ip()) {
+            open.spawn(self.clone().converse(stream, place));
+            return;
+        }
+        // Without a permit the socket is just closed: a refusal must not cost more than a response.
+        let Ok(permit) = self.refusals.clone().try_acquire_owned() else { return self.stats.count_refused() };
+        let this = self.clone();
+        open.spawn(async move {
+            let permit = permit;
+            match timeout(PLACE_TIMEOUT, this.places.wait(client.ip())).await {
+                Ok(place) => {
+                    drop(permit);
+                    this.converse(stream, place).await;
+                }
+                Err(_) => {
+                    this.stats.count_refused();
+                    this.stats.count(503);
+                    send_and_close(stream, TOO_MANY).await;
                 }
             }
-        }
+        });
     }
 
     /// Answers one client's requests until either side ends the connection.
-    async fn converse(self, stream: ClientStream) {
-        let service = TowerToHyperService::new(self.router);
-        let mut connection = self.builder.serve_connection(TokioIo::new(stream), service);
+    async fn converse(self, stream: TcpStream, mut place: ConnectionPlace) {
+        let activity =
+            ConnectionActivity::new(self.limits.read_timeout.min(FIRST_REQUEST), self.limits.write_timeout);
+        let router = self.router;
+        let service = service_fn(|request: Request<Incoming>| {
+            let tracked = activity.begin();
+            let response = router.clone().call(request);
+            Box::pin(async move {
+                let response: Response = response.await?;
+                Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, tracked)))
+            })
+        });
+        let stream = TokioIo::new(ClientStream::new(stream, activity.clone()));
+        let mut connection = self.builder.serve_connection(stream, service);
         let mut stop = self.stop;
         let mut stopping = false;
         let mut stopped = pin!(stopped(&mut stop));
-        let ended = poll_fn(|context| {
+        let mut left = pin!(place.left());
+        let mut due = activity.deadline();
+        let mut timer = pin!(sleep_until(due.unwrap_or_else(Instant::now)));
+        let end = poll_fn(|context| {
+            if left.as_mut().poll(context).is_ready() {
+                return Poll::Ready(ConnectionEnd::Evicted);
+            }
             if !stopping && stopped.as_mut().poll(context).is_ready() {
                 stopping = true;
                 Pin::new(&mut connection).graceful_shutdown();
             }
-            connection.poll_without_shutdown(context)
+            if let Poll::Ready(ended) = connection.poll_without_shutdown(context) {
+                return Poll::Ready(ConnectionEnd::Closed(ended));
+            }
+            let waiting = activity.waiting();
+            place.wait(waiting);
+            if due != activity.deadline() {
+                due = activity.deadline();
+                timer.as_mut().reset(due.unwrap_or_else(Instant::now));
+            }
+            match waiting {
+                Some((waiting, _)) if due.is_some() && timer.as_mut().poll(context).is_ready() => {
+                    Poll::Ready(ConnectionEnd::Late(waiting))
+                }
+                _ => Poll::Pending,
+            }
         })
         .await;
         // The socket comes back, so that a late or wrong client gets the reason before it is closed.
         let parts = connection.into_parts();
-        let stream = parts.io.into_inner();
-        let Err(error) = ended else { return send_and_close(stream, b"").await };
-        if error.is_timeout() && !parts.read_buf.is_empty() {
+        let stream = parts.io.into_inner().into_socket();
+        if matches!(activity.waiting(), Some((Waiting::Client, _))) {
+            // What the client does not read must not stay in the kernel either.
+            let _ = stream.set_zero_linger();
+        }
+        let last = match end {
+            ConnectionEnd::Closed(Ok(())) => b"",
+            ConnectionEnd::Late(Waiting::First) if !parts.read_buf.is_empty() => TOO_SLOW,
+            ConnectionEnd::Closed(Err(error)) if error.is_timeout() && !parts.read_buf.is_empty() => TOO_SLOW,
+            ConnectionEnd::Closed(Err(error)) if error.is_parse() => {
+                // hyper has answered by itself.
+                self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
+                b""
+            }
+            ConnectionEnd::Closed(Err(error)) => return tracing::debug!(%error, "connection ended"),
+            ConnectionEnd::Late(waiting) => return tracing::debug!(?waiting, "client too slow"),
+            ConnectionEnd::Evicted => return tracing::debug!("connection made room for another"),
+        };
+        if !last.is_empty() {
             self.stats.count(408);
-            send_and_close(stream, TOO_SLOW).await;
-        } else if error.is_parse() {
-            // hyper has answered by itself.
-            self.stats.count(if error.is_parse_too_large() { 431 } else { 400 });
-            send_and_close(stream, b"").await;
-        } else {
-            tracing::debug!(%error, "connection ended");
+        }
+        place.wait(Some((Waiting::End, Instant::now())));
+        tokio::select! {
+            () = left => {}
+            () = send_and_close(stream, last) => {}
         }
     }
 }
 
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
+}
+
 /// Sends the last bytes and ends the connection in order: a socket closed with unread bytes in it is
 /// reset, and the client may lose the answer that was on its way.
-async fn send_and_close(mut stream: ClientStream, last: &[u8]) {
+async fn send_and_close(mut stream: TcpStream, last: &[u8]) {
     let end = async {
         stream.write_all(last).await?;
         stream.shutdown().await?;
@@ -154,7 +229,7 @@ async fn send_and_close(mut stream: ClientStream, last: &[u8]) {
         while stream.read(&mut rest).await? > 0 {}
         io::Result::Ok(())
     };
-    if let Ok(Err(error)) = tokio::time::timeout(LINGER, end).await {
+    if let Ok(Err(error)) = timeout(LINGER, end).await {
         tracing::debug!(%error, "client left first");
     }
 }

@@ -1,18 +1,27 @@
 //! The list of events: as a document, or to a client that asks for `text/event-stream` as it grows.
+//!
+//! All clients share the encoded events: one that reads nothing costs its connection and no copy.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
+use hyper::body::{Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::app_state::{AppState, joined, unavailable};
+use super::app_state::{AppState, joined, not_encoded, unavailable};
 use super::stopped;
-use crate::api::events::{self, EventQuery};
+use crate::api::events::EventQuery;
+use crate::format::ResponseFormat;
+use crate::response_cache::EncodeError;
 
 /// Most streams open at the same time,
 const MOST: usize = 16;
@@ -20,8 +29,6 @@ const MOST: usize = 16;
 const SHARE: usize = 4;
 /// A stream on which nothing happens says so this often, so that a client that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How many events a document holds if the client does not say.
-const LIMIT: usize = 500;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -51,8 +58,44 @@ pub async fn answer(state: Arc<AppState>, streams: Streams, uri: Uri, headers: H
     if joined(&headers, ACCEPT).to_ascii_lowercase().contains("text/event-stream") {
         return stream(state, streams, query, &headers);
     }
-    let query = EventQuery { limit: Some(query.limit.unwrap_or(LIMIT)), ..query };
-    state.document(move |snapshot| events::document(snapshot, query)).await
+    if query == EventQuery::default() {
+        return state.respond(ResponseFormat::Events, &headers).await;
+    }
+    let list = match state.responses.events().await {
+        Ok(list) => list,
+        Err(error) => return not_encoded(&error),
+    };
+    let selected = list.select(query);
+    // A whole list is cached in gzip as well.
+    if selected == list.select(EventQuery::default()) {
+        return state.respond(ResponseFormat::Events, &headers).await;
+    }
+    let kind = [(CONTENT_TYPE, ResponseFormat::Events.content_type()), (VARY, "accept, accept-encoding")];
+    (kind, Body::new(SharedParts(list.document(&selected).into()))).into_response()
+}
+
+/// A body of bytes that other responses share.
+#[derive(Debug)]
+struct SharedParts(VecDeque<Bytes>);
+
+impl HttpBody for SharedParts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
+    }
 }
 
 fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &HeaderMap) -> Response {
@@ -84,15 +127,21 @@ struct Feed {
 
 impl Feed {
     /// The next bytes, as soon as there are any.
-    async fn next(&mut self) -> Option<Result<Vec<u8>, serde_json::Error>> {
+    async fn next(&mut self) -> Option<Result<Vec<u8>, EncodeError>> {
         loop {
-            let snapshot = self.state.snapshots.current();
-            let news = events::stream(&snapshot, self.after);
-            self.after = snapshot.events_revision();
-            drop(snapshot);
-            match news {
-                Ok(news) if news.is_empty() && self.greeting.is_empty() => {}
-                news => return Some(news.map(|news| [std::mem::take(&mut self.greeting), &news].concat())),
+            if !self.greeting.is_empty() {
+                return Some(Ok(std::mem::take(&mut self.greeting).to_vec()));
+            }
+            if self.state.snapshots.current().events_revision() > self.after {
+                let list = match self.state.responses.events().await {
+                    Ok(list) => list,
+                    Err(error) => return Some(Err(error)),
+                };
+                let (piece, last) = list.piece(self.after);
+                self.after = last;
+                if !piece.is_empty() {
+                    return Some(Ok(piece));
+                }
             }
             tokio::select! {
                 () = stopped(&mut self.stop) => return None,

@@ -9,24 +9,36 @@ use nix::sys::socket::{
     sockopt,
 };
 
-/// Connections the kernel holds before they are accepted.
-const BACKLOG: i32 = 256;
+/// Connections the kernel holds before they are accepted; `net.core.somaxconn` may allow fewer. A connection beyond them
+/// waits for a second try of its client, so that a burst must not fill them.
+const BACKLOG: i32 = 4096;
+/// Bytes of a response in the kernel, for each connection: a page in gzip at once, and little memory for a client that
+/// reads nothing. The kernel takes twice as much, for its own data.
+const SEND_BUFFER: usize = 64 << 10;
 
 /// Listens at `listen`: `HOST:PORT`, or `:PORT` for all addresses of the machine, IPv6 and IPv4. A name
 /// with several addresses is listened at on all of them that the machine has. An error names the address.
 pub fn bind(listen: &str) -> io::Result<Vec<TcpListener>> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {listen}: {error}"));
-    match listen.strip_prefix(':') {
+    let listeners = match listen.strip_prefix(':') {
         Some(port) => {
             let port = port.parse().map_err(|_| {
                 let text = format!("cannot listen at {listen}: {port:?} is no port number");
                 io::Error::new(io::ErrorKind::InvalidInput, text)
             })?;
-            Ok(vec![all_addresses(port).map_err(named)?])
+            vec![all_addresses(port).map_err(named)?]
         }
-        None => addresses(listen).map_err(named),
-    }
+        None => addresses(listen).map_err(named)?,
+    };
+    listeners.iter().try_for_each(limit).map_err(|errno| named(errno.into()))?;
+    Ok(listeners)
+}
+
+/// Sets what connections inherit, and the backlog, which the standard library makes 128.
+fn limit(listener: &TcpListener) -> nix::Result<()> {
+    setsockopt(listener, sockopt::SndBuf, &SEND_BUFFER)?;
+    listen(listener, Backlog::new(BACKLOG)?)
 }
 
 fn addresses(listen: &str) -> io::Result<Vec<TcpListener>> {

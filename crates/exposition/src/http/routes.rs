@@ -6,25 +6,26 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderName, IF_NONE_MATCH,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use axum::middleware::map_response_with_state;
+use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::Stats;
-use super::app_state::{AppState, joined, unavailable};
+use super::app_state::{AppState, joined, tagged, unavailable};
 use super::events::{self, Streams};
+use super::host::{self, Hosts};
 use crate::assets::Asset;
 use crate::format::{ResponseFormat, accepted_metrics_format};
+use crate::page;
 use crate::paths::PATHS;
-use crate::{api, page};
 use model::clock::Mono;
 
 /// The paths, with the headers that every response carries.
-pub(super) fn router(state: Arc<AppState>, streams: Streams, stats: Arc<Stats>) -> Router {
+pub(super) fn router(state: Arc<AppState>, streams: Streams, hosts: Hosts, stats: Arc<Stats>) -> Router {
     let list = move |State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap| {
         events::answer(state, streams.clone(), uri, headers)
     };
@@ -44,35 +45,36 @@ pub(super) fn router(state: Arc<AppState>, streams: Streams, stats: Arc<Stats>) 
         .route("/dashboards/{*file}", get(asset))
         .fallback(unknown)
         .method_not_allowed_fallback(read_only)
+        .layer(from_fn_with_state(hosts, host::check))
         .layer(map_response_with_state(stats, finish))
         .with_state(state)
 }
 
 async fn status_page(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::Page, &headers)
+    state.respond(ResponseFormat::Page, &headers).await
 }
 
 async fn metrics(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(accepted_metrics_format(&joined(&headers, ACCEPT)), &headers)
+    state.respond(accepted_metrics_format(&joined(&headers, ACCEPT)), &headers).await
 }
 
 async fn snapshot(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
-    state.respond(ResponseFormat::Json, &headers)
+    state.respond(ResponseFormat::Json, &headers).await
 }
 
-async fn topology(State(state): State<Arc<AppState>>) -> Response {
+async fn topology(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
     if state.snapshots.current().topology.is_none() {
         return unavailable("Nothing is known of the topology; /readyz says why.\n".into());
     }
-    state.document(api::topology).await
+    state.respond(ResponseFormat::Topology, &headers).await
 }
 
-async fn windows(State(state): State<Arc<AppState>>) -> Response {
-    state.document(api::windows).await
+async fn windows(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
+    state.respond(ResponseFormat::Windows, &headers).await
 }
 
-async fn owners(State(state): State<Arc<AppState>>) -> Response {
-    state.document(api::owners).await
+async fn owners(State(state): State<Arc<AppState>>, headers: HeaderMap) -> Response {
+    state.respond(ResponseFormat::Owners, &headers).await
 }
 
 /// What files there are.
@@ -86,11 +88,7 @@ async fn folder(uri: Uri) -> Response {
 
 async fn asset(uri: Uri, headers: HeaderMap) -> Response {
     let Some(asset) = Asset::at(uri.path()) else { return unknown().await };
-    let (tag, keep) = ([(ETAG, asset.etag())], [(CACHE_CONTROL, "no-cache")]);
-    if asset.is_known_by(&joined(&headers, IF_NONE_MATCH)) {
-        return (StatusCode::NOT_MODIFIED, tag, keep).into_response();
-    }
-    (tag, keep, [(CONTENT_TYPE, asset.content_type())], asset.text).into_response()
+    tagged(&headers, &asset.etag(), [(CONTENT_TYPE, asset.content_type())], asset.text)
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.

@@ -134,7 +134,7 @@ async fn a_stream_goes_on_where_it_was_and_leaves_room_for_scrapers() {
 
 const LIMITS: Limits = Limits { max_connections: 4, read_timeout: PATIENCE, write_timeout: PATIENCE };
 
-fn serve_with(limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
+fn serve_as(hosts: Hosts, limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
     let snapshots = Arc::new(snapshots);
     let responses = Arc::new(ResponseCache::new(snapshots.clone()));
     let state = AppState { snapshots: snapshots.clone(), responses, started: Mono(0), stale_after };
@@ -142,8 +142,12 @@ fn serve_with(limits: Limits, snapshots: SnapshotCell, stale_after: Duration) ->
     let address = listeners[0].local_addr().unwrap();
     let stats = Arc::new(Stats::default());
     let (stop, stopped) = watch::channel(false);
-    let ended = tokio::spawn(serve(listeners, Arc::new(state), limits, stats.clone(), stopped));
+    let ended = tokio::spawn(serve(listeners, Arc::new(state), limits, hosts, stats.clone(), stopped));
     Served { address, snapshots, stats, stop, ended }
+}
+
+fn serve_with(limits: Limits, snapshots: SnapshotCell, stale_after: Duration) -> Served {
+    serve_as(Hosts::default(), limits, snapshots, stale_after)
 }
 
 fn served(limits: Limits) -> Served {
@@ -170,7 +174,8 @@ async fn each_path_answers() {
         assert!(answer.contains(part), "{path}: {answer}");
         assert!(answer.contains("content-security-policy: default-src 'none'"), "{path}");
         assert!(answer.contains("x-content-type-options: nosniff"), "{path}");
-        assert!(answer.contains("cache-control: no-store"), "{path}");
+        let kept = if answer.contains("\r\netag: ") { "no-cache" } else { "no-store" };
+        assert!(answer.contains(&format!("cache-control: {kept}\r\n")), "{path}");
     }
     assert_eq!(server.stats.answers(HttpStatus::C200), 7);
 }
@@ -291,27 +296,128 @@ async fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn past_the_limit_clients_are_turned_away_at_once() {
-    let server = served(Limits { max_connections: 1, ..LIMITS });
-    let mut first = server.connect().await;
+async fn past_the_limit_the_connection_that_waits_longest_goes() {
+    let server = served(Limits { max_connections: 2, ..LIMITS });
+    let mut silent = server.connect().await;
+    let mut kept = server.connect().await;
+    kept.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    read_until(&mut kept, "alive\n", 1).await;
+    // One without a request goes before one that is idle for longer.
+    assert!(server.get("/livez", "").await.starts_with("HTTP/1.1 200 "));
+    assert_eq!(rest(&mut silent).await, b"");
+    kept.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    read_until(&mut kept, "alive\n", 1).await;
     until(|| server.stats.connections() == 1).await;
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{STREAM}\r\n").as_bytes()).await.unwrap();
+    read_until(&mut stream, ": events\n\n", 1).await;
+    assert!(server.get("/livez", "").await.starts_with("HTTP/1.1 200 "));
+    assert_eq!(rest(&mut kept).await, b"");
+    assert_eq!((server.stats.refused(), server.stats.evicted()), (0, 2));
+}
+
+#[tokio::test]
+async fn past_the_limit_a_client_that_does_not_read_goes_and_a_stream_stays() {
+    let server = served(LIMITS);
+    server.snapshots.publish(node_with_events(2, 2));
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{STREAM}\r\n").as_bytes()).await.unwrap();
+    read_until(&mut stream, "\ndata: ", 2).await;
+    let _choking = (choking(&server).await, choking(&server).await, choking(&server).await);
+    until(|| server.stats.connections() == 4).await;
+    for _ in 0..3 {
+        assert!(server.get("/metrics", "").await.starts_with("HTTP/1.1 200 "));
+    }
+    assert_eq!((server.stats.refused(), server.stats.evicted()), (0, 1));
+    server.snapshots.publish(node_with_events(3, 3));
+    read_until(&mut stream, "\ndata: ", 1).await;
+}
+
+#[tokio::test]
+async fn where_all_connections_work_a_newcomer_is_turned_away_soon() {
+    let server = served(Limits { max_connections: 1, ..LIMITS });
+    let mut stream = server.connect().await;
+    stream.write_all(format!("{STREAM}\r\n").as_bytes()).await.unwrap();
+    read_until(&mut stream, ": events\n\n", 1).await;
     let answer = server.exchange("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: 1\r\n"), "{answer}");
     assert_eq!((server.stats.refused(), server.stats.answers(HttpStatus::C503)), (1, 1));
-    // The one inside is served all the same, and its place is free when it leaves.
-    first.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
-    assert!(rest(&mut first).await.starts_with(b"HTTP/1.1 200 "));
-    drop(first);
+    drop(stream);
     until(|| server.stats.connections() == 0).await;
     assert!(server.get("/livez", "").await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn a_response_ends_when_its_client_takes_it_too_slowly() {
+    let server = served(Limits { write_timeout: Duration::from_millis(100), ..LIMITS });
+    let mut slow = choking(&server).await;
+    let connected = std::time::Instant::now();
+    // A kilobyte every few milliseconds is progress, and far too little.
+    timeout(PATIENCE, async {
+        while server.stats.connections() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let _ = slow.read(&mut [0; 1024]).await;
+        }
+    })
+    .await
+    .expect("the server ends it");
+    assert!(connected.elapsed() < Duration::from_secs(5), "{:?}", connected.elapsed());
+}
+
+#[tokio::test]
+async fn a_request_has_one_host_and_one_that_is_ours() {
+    let any = served(LIMITS);
+    for headers in ["", "Host: x\r\nHost: x\r\n", "Host: \r\n", "Host: a b\r\n"] {
+        let answer = any.exchange(&format!("GET /metrics HTTP/1.1\r\n{headers}\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{headers:?}: {answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+    assert!(any.exchange("GET /livez HTTP/1.0\r\n\r\n").await.starts_with("HTTP/1.0 400 "));
+    let snapshots = SnapshotCell::default();
+    snapshots.publish(fixtures::node_taken(1, Mono::now()));
+    let hosts = Hosts::new(["node1".to_owned()]);
+    let named = serve_as(hosts, LIMITS, snapshots, Duration::from_secs(3600));
+    for (line, host, status) in [
+        ("/metrics", "node1", 200),
+        ("/metrics", "Node1:9408", 200),
+        ("/metrics", "rebound.example.com", 421),
+        ("/livez", "rebound.example.com", 421),
+        ("http://node1/metrics", "node1", 200),
+        ("http://rebound.example.com/metrics", "node1", 421),
+        ("http://node1/metrics", "rebound.example.com", 421),
+    ] {
+        let request = format!("GET {line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let answer = named.exchange(&request).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line} {host}: {answer}");
+        assert!(answer.contains("x-content-type-options: nosniff"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn documents_have_a_tag_and_are_not_sent_twice() {
+    let server = served(LIMITS);
+    server.snapshots.publish(node_with_events(2, 5));
+    for path in ["/", "/api/v1/snapshot", "/api/v1/events", "/api/v1/owners", "/api/v1/windows"] {
+        for coding in ["", "Accept-Encoding: gzip\r\n"] {
+            let answer = server.get(path, coding).await;
+            let tag = answer.lines().find_map(|line| line.strip_prefix("etag: ")).expect(path).to_owned();
+            assert_eq!(answer.contains("content-encoding: gzip"), !coding.is_empty(), "{path}");
+            let again = server.get(path, &format!("{coding}If-None-Match: {tag}\r\n")).await;
+            assert!(again.starts_with("HTTP/1.1 304 ") && again.ends_with("\r\n\r\n"), "{path}: {again}");
+        }
+    }
+    assert!(!server.get("/metrics", "").await.contains("etag: "));
+    let all = server.get("/api/v1/events?since=0", "Accept-Encoding: gzip\r\n").await;
+    assert!(all.contains("content-encoding: gzip") && all.contains("etag: "), "{all}");
 }
 
 #[tokio::test]
 async fn one_connection_serves_many_requests() {
     let server = served(LIMITS);
     let requests = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n".repeat(3);
-    let answer =
-        server.exchange(&format!("{requests}GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n")).await;
+    let answer = server
+        .exchange(&format!("{requests}GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+        .await;
     assert_eq!(answer.matches("HTTP/1.1 200 ").count(), 4);
 }
 
@@ -366,7 +472,7 @@ async fn a_scrape_gets_the_newest_snapshot() {
 /// A client that is being sent more than the sockets hold, and takes nothing.
 async fn choking(server: &Served) -> TcpStream {
     let mut stream = server.connect().await;
-    stream.write_all("GET /metrics HTTP/1.1\r\n\r\n".repeat(400).as_bytes()).await.unwrap();
+    stream.write_all("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(400).as_bytes()).await.unwrap();
     until(|| server.stats.answers(HttpStatus::C200) > 0).await;
     stream
 }

@@ -1,0 +1,216 @@
+//! What a connection does now, from both ends: the requests that hyper hands over, and the bytes that its client takes.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use hyper::body::{Frame, SizeHint};
+use model::sync::lock;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::MAX_RESPONSE_TIMEOUTS;
+use super::places::Waiting;
+
+/// The activity of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionActivity {
+    first_request: Instant,
+    write_timeout: Duration,
+    now: Arc<Mutex<Now>>,
+}
+
+#[derive(Debug)]
+struct Now {
+    /// When the connection was accepted, or its last response ended.
+    since: Instant,
+    requests: u64,
+    /// Responses that are made or whose body has not ended.
+    working: u32,
+    unread: Option<Unread>,
+}
+
+/// Bytes that the socket does not take.
+#[derive(Clone, Copy, Debug)]
+struct Unread {
+    since: Instant,
+    /// When the socket last took some.
+    moved: Instant,
+}
+
+impl ConnectionActivity {
+    /// Of a connection that was just accepted.
+    pub fn new(first_request: Duration, write_timeout: Duration) -> ConnectionActivity {
+        let since = Instant::now();
+        let now = Now { since, requests: 0, working: 0, unread: None };
+        ConnectionActivity {
+            first_request: since + first_request,
+            write_timeout,
+            now: Arc::new(Mutex::new(now)),
+        }
+    }
+
+    /// A request has come; the response ends when the result is dropped.
+    pub fn begin(&self) -> Working {
+        let mut now = lock(&self.now);
+        now.requests += 1;
+        now.working += 1;
+        Working(self.now.clone())
+    }
+
+    /// What the connection waits for and since when; `None` while it works.
+    pub fn waiting(&self) -> Option<(Waiting, Instant)> {
+        let now = lock(&self.now);
+        match now.unread {
+            Some(unread) => Some((Waiting::Client, unread.since)),
+            None if now.working > 0 => None,
+            None if now.requests == 0 => Some((Waiting::First, now.since)),
+            None => Some((Waiting::Next, now.since)),
+        }
+    }
+
+    /// When waiting has lasted too long. hyper limits the wait for the next request.
+    pub fn deadline(&self) -> Option<Instant> {
+        let now = lock(&self.now);
+        match now.unread {
+            Some(Unread { since, moved }) => {
+                let whole = since + self.write_timeout * MAX_RESPONSE_TIMEOUTS;
+                Some(whole.min(moved + self.write_timeout))
+            }
+            None => (now.requests == 0).then_some(self.first_request),
+        }
+    }
+
+    /// The socket took bytes, or would not.
+    fn wrote<T>(&self, result: &Poll<io::Result<T>>) {
+        let mut now = lock(&self.now);
+        let at = Instant::now();
+        match (result, &mut now.unread) {
+            (Poll::Pending, None) => now.unread = Some(Unread { since: at, moved: at }),
+            (Poll::Ready(_), Some(unread)) => unread.moved = at,
+            _ => {}
+        }
+    }
+
+    /// The socket has all bytes.
+    fn flushed(&self) {
+        let mut now = lock(&self.now);
+        if now.unread.take().is_some() {
+            now.since = Instant::now();
+        }
+    }
+}
+
+/// A response on its way.
+#[derive(Debug)]
+pub(super) struct Working(Arc<Mutex<Now>>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let mut now = lock(&self.0);
+        now.working -= 1;
+        now.since = Instant::now();
+    }
+}
+
+/// A body whose end is noted.
+#[derive(Debug)]
+pub(super) struct TrackedBody {
+    body: Body,
+    _working: Working,
+}
+
+impl TrackedBody {
+    pub fn new(body: Body, working: Working) -> TrackedBody {
+        TrackedBody { body, _working: working }
+    }
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A client's socket that notes whether the client takes what is sent.
+#[derive(Debug)]
+pub(super) struct ClientStream {
+    socket: TcpStream,
+    activity: ConnectionActivity,
+}
+
+impl ClientStream {
+    pub fn new(socket: TcpStream, activity: ConnectionActivity) -> ClientStream {
+        ClientStream { socket, activity }
+    }
+
+    pub fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.activity.wrote(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
+        self.activity.wrote(&written);
+        written
+    }
+
+    // Without this each connection would copy the response that all share.
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    // hyper flushes once it has handed over all bytes.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.socket).poll_flush(context))?;
+        self.activity.flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}

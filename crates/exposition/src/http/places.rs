@@ -1,0 +1,295 @@
+//! The places of a server: which connections are open, what each waits for, and which one leaves when places run
+//! short.
+//!
+//! A connection that works keeps its place. Of the others one leaves for each newcomer at the limit: first one that is at
+//! its end anyway, then one without a request so far, then an idle one, then one whose client does not take its
+//! response; of each kind the one that has waited longest. Connections of an address with more than its share of places leave before all others. While
+//! there are free places an address may have any number, as a proxy is one address.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+
+use model::sync::lock;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Stats;
+
+/// An address has more than its share with more than one place in so many.
+const ADDRESS_SHARE: usize = 4;
+
+/// What a connection waits for, in the order in which connections leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Waiting {
+    /// The end of a client that has its last answer.
+    End,
+    /// The first request.
+    First,
+    /// The next request.
+    Next,
+    /// The client, which does not take its response.
+    Client,
+}
+
+/// The places of one server.
+#[derive(Debug)]
+pub(super) struct Places {
+    max: usize,
+    stats: Arc<Stats>,
+    table: Mutex<PlaceTable>,
+    /// A connection has begun to wait, or ended.
+    freed: Notify,
+}
+
+/// A waiting connection: for what, since when, and its number.
+type Rank = (Waiting, Instant, u64);
+
+#[derive(Debug, Default)]
+struct PlaceTable {
+    next: u64,
+    open: HashMap<u64, Occupant>,
+    waiting: BTreeSet<Rank>,
+    addresses: HashMap<ClientAddress, AddressPlaces>,
+    /// Addresses with more than their share.
+    crowded: BTreeSet<ClientAddress>,
+}
+
+#[derive(Debug)]
+struct Occupant {
+    address: ClientAddress,
+    waiting: Option<Rank>,
+    leave: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct AddressPlaces {
+    open: usize,
+    waiting: BTreeSet<Rank>,
+}
+
+impl Places {
+    pub fn new(max: usize, stats: Arc<Stats>) -> Arc<Places> {
+        Arc::new(Places { max, stats, table: Mutex::default(), freed: Notify::new() })
+    }
+
+    /// A place for a connection from this address. At the limit a waiting connection leaves; `None` if all work.
+    pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPlace> {
+        if lock(&self.table).open.len() >= self.max && !self.free_one() {
+            return None;
+        }
+        let (since, leave) = (Instant::now(), Arc::new(Notify::new()));
+        let mut table = lock(&self.table);
+        let id = table.next;
+        table.next += 1;
+        table.insert(id, ClientAddress::of(address), leave.clone(), self.max / ADDRESS_SHARE);
+        let mut place = ConnectionPlace { id, waiting: None, leave, places: self.clone() };
+        self.stats.set_connections(table.open.len());
+        drop(table);
+        place.wait(Some((Waiting::First, since)));
+        Some(place)
+    }
+
+    /// The same as soon as a connection no longer works.
+    pub async fn wait(self: &Arc<Self>, address: IpAddr) -> ConnectionPlace {
+        loop {
+            match self.take(address) {
+                Some(place) => return place,
+                None => self.freed.notified().await,
+            }
+        }
+    }
+
+    /// Makes the connection leave that is first to; false if all work.
+    pub fn free_one(&self) -> bool {
+        let mut table = lock(&self.table);
+        let Some((waiting, _, id)) = table.first_to_leave() else { return false };
+        if let Some(occupant) = table.remove(id, self.max / ADDRESS_SHARE) {
+            occupant.leave.notify_one();
+        }
+        if waiting != Waiting::End {
+            self.stats.count_evicted();
+        }
+        self.stats.set_connections(table.open.len());
+        true
+    }
+}
+
+impl PlaceTable {
+    fn insert(&mut self, id: u64, address: ClientAddress, leave: Arc<Notify>, share: usize) {
+        self.open.insert(id, Occupant { address, waiting: None, leave });
+        let places = self.addresses.entry(address).or_default();
+        places.open += 1;
+        if places.open > share {
+            self.crowded.insert(address);
+        }
+    }
+
+    fn remove(&mut self, id: u64, share: usize) -> Option<Occupant> {
+        self.wait(id, None);
+        let occupant = self.open.remove(&id)?;
+        let places = self.addresses.get_mut(&occupant.address)?;
+        places.open -= 1;
+        if places.open <= share {
+            self.crowded.remove(&occupant.address);
+        }
+        if places.open == 0 {
+            self.addresses.remove(&occupant.address);
+        }
+        Some(occupant)
+    }
+
+    /// Notes what a connection waits for; nothing if it has left.
+    fn wait(&mut self, id: u64, rank: Option<Rank>) {
+        let Some(occupant) = self.open.get_mut(&id) else { return };
+        let Some(address) = self.addresses.get_mut(&occupant.address) else { return };
+        if let Some(former) = std::mem::replace(&mut occupant.waiting, rank) {
+            self.waiting.remove(&former);
+            address.waiting.remove(&former);
+        }
+        if let Some(rank) = rank {
+            self.waiting.insert(rank);
+            address.waiting.insert(rank);
+        }
+    }
+
+    fn first_to_leave(&self) -> Option<Rank> {
+        let crowded = self.crowded.iter().filter_map(|address| self.addresses.get(address)?.waiting.first());
+        crowded.min().or(self.waiting.first()).copied()
+    }
+}
+
+/// The place of one connection, free again when dropped.
+#[derive(Debug)]
+pub(super) struct ConnectionPlace {
+    id: u64,
+    waiting: Option<(Waiting, Instant)>,
+    leave: Arc<Notify>,
+    places: Arc<Places>,
+}
+
+impl ConnectionPlace {
+    /// Notes what the connection waits for and since when; `None` while it works.
+    pub fn wait(&mut self, waiting: Option<(Waiting, Instant)>) {
+        if self.waiting != waiting {
+            self.waiting = waiting;
+            let rank = waiting.map(|(waiting, since)| (waiting, since, self.id));
+            lock(&self.places.table).wait(self.id, rank);
+            if waiting.is_some() {
+                self.places.freed.notify_one();
+            }
+        }
+    }
+
+    /// Resolves once another connection has the place.
+    pub fn left(&self) -> impl Future<Output = ()> + use<> {
+        let leave = self.leave.clone();
+        async move { leave.notified().await }
+    }
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        let mut table = lock(&self.places.table);
+        table.remove(self.id, self.places.max / ADDRESS_SHARE);
+        self.places.stats.set_connections(table.open.len());
+        self.places.freed.notify_one();
+    }
+}
+
+/// A client by its address; of IPv6 by the network of 64 bits that a host has to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ClientAddress(IpAddr);
+
+impl ClientAddress {
+    fn of(address: IpAddr) -> ClientAddress {
+        ClientAddress(match address.to_canonical() {
+            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+            v4 => v4,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(max: usize) -> Arc<Places> {
+        Places::new(max, Arc::default())
+    }
+
+    fn from(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    fn has_left(place: &ConnectionPlace) -> bool {
+        !lock(&place.places.table).open.contains_key(&place.id)
+    }
+
+    /// What a connection waits for since so many seconds.
+    fn since(waiting: Waiting, seconds: u64) -> Option<(Waiting, Instant)> {
+        Some((waiting, Instant::now() - std::time::Duration::from_secs(seconds)))
+    }
+
+    #[test]
+    fn connections_leave_in_order_and_one_that_works_never() {
+        let places = places(5);
+        // Two of an address are its share and one more: all of one address, as behind a proxy.
+        let mut open: Vec<ConnectionPlace> = (0..5).map(|_| places.take(from(1)).unwrap()).collect();
+        open[0].wait(since(Waiting::Client, 90));
+        open[1].wait(since(Waiting::Next, 50));
+        open[2].wait(since(Waiting::Next, 60));
+        open[3].wait(since(Waiting::First, 1));
+        open[4].wait(None);
+        for first in [3, 2, 1, 0] {
+            let mut newcomer = places.take(from(1)).unwrap();
+            newcomer.wait(None);
+            assert!(has_left(&open[first]) && !has_left(&open[4]), "{first}");
+            open.push(newcomer);
+        }
+        assert!(places.take(from(1)).is_none(), "all work");
+        assert_eq!((places.stats.evicted(), places.stats.connections()), (4, 5));
+    }
+
+    #[test]
+    fn an_address_with_more_than_its_share_loses_first() {
+        let places = places(8);
+        let mut scraper = places.take(from(1)).unwrap();
+        scraper.wait(since(Waiting::Next, 30));
+        let mut crowd: Vec<ConnectionPlace> = (0..7).map(|_| places.take(from(2)).unwrap()).collect();
+        crowd.iter_mut().for_each(|place| place.wait(since(Waiting::Client, 1)));
+        let mut newcomers = Vec::new();
+        for kept in (2..7).rev() {
+            let mut newcomer = places.take(from(10 + kept)).unwrap();
+            newcomer.wait(None);
+            newcomers.push(newcomer);
+            let open = crowd.iter().filter(|place| !has_left(place)).count();
+            assert_eq!((has_left(&scraper), open), (false, kept.into()));
+        }
+        let _last = places.take(from(3)).unwrap();
+        assert!(has_left(&scraper), "no address has more than its share any more");
+    }
+
+    #[test]
+    fn a_place_is_free_when_dropped_and_an_evicted_one_only_once() {
+        let places = places(1);
+        let first = places.take(from(1)).unwrap();
+        let second = places.take(from(2)).unwrap();
+        assert!(has_left(&first));
+        drop(first);
+        assert_eq!((lock(&places.table).open.len(), places.stats.connections()), (1, 1));
+        drop(second);
+        let table = lock(&places.table);
+        assert!(table.open.is_empty() && table.waiting.is_empty() && table.addresses.is_empty());
+        assert!(table.crowded.is_empty());
+    }
+
+    #[test]
+    fn addresses_of_one_host_are_one() {
+        let of = |text: &str| ClientAddress::of(text.parse().unwrap());
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+    }
+}
