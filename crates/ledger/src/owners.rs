@@ -46,6 +46,8 @@ pub struct OwnerState {
     accounts: Accounts,
     readings: HashMap<Arc<str>, Readings>,
     kills: HashMap<Arc<str>, Kills>,
+    /// Kills of owners without series.
+    other_kills: f64,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
@@ -61,6 +63,10 @@ struct Kills {
     counted: f64,
     /// Those in the kernel log: a container's group is gone at once when its first process is killed.
     logged: f64,
+    /// How many of [`Kills::sum`] are in the counter of this owner or in that of `other`.
+    divided: f64,
+    /// The counter of this owner.
+    own: f64,
 }
 
 impl Kills {
@@ -82,6 +88,7 @@ impl OwnerState {
             lines: BTreeMap::new(),
             readings: HashMap::new(),
             kills: HashMap::new(),
+            other_kills: 0.0,
             tracks: BTreeMap::new(),
             starts: starts.collect(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,

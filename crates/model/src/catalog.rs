@@ -547,6 +547,7 @@ metrics! {
     // --- owners ---------------------------------------------------------------------------------
     /// Identity of an owner of work on the GPU.
     ///
+    /// The owner `other` is all owners of the GPU that have no series of their own.
     /// Join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.retention` after its
     /// end.
     gpu_owner_info: Info<OwnedGpu, OwnerInfo>, None, Computed, "0.1.0";
@@ -671,9 +672,11 @@ metrics! {
     gpu_exporter_events_lost_total: Counter<Node>, None, Computed, "0.1.0";
     /// Owner lookups, by result.
     ///
-    /// `gone`: the process ended before. `late`: past `owners.read_deadline`.
+    /// `gone`: the process ended before. `late`: past `owners.read_timeout`.
     gpu_exporter_owner_lookups_total: Counter<Node, (OwnerLookup,)>, None, Computed, "0.1.0";
-    /// Owners without series of their own, because of `owners.most`.
+    /// Owners without series of their own, because of `owners.max_series` or the quota of their namespace or user.
+    ///
+    /// They share the owner `other`.
     gpu_exporter_owners_dropped: Gauge<Node>, None, Computed, "0.1.0";
     /// Failed requests to the kubelet.
     gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Computed, "0.1.0", group ExporterDetail;
