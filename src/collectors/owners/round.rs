@@ -38,9 +38,12 @@ impl OwnersCollector {
         self.turn = self.turn.wrapping_add(1);
         let mut owners: BTreeMap<Arc<str>, (Arc<Owner>, Vec<u32>)> = BTreeMap::new();
         for (pid, known) in &self.known {
-            if known.unlisted.is_none() && known.started.is_some() && known.owner.kind != OwnerKind::Unknown {
-                let of = || (Arc::clone(&known.owner), Vec::new());
-                owners.entry(Arc::clone(&known.owner.id)).or_insert_with(of).1.push(*pid);
+            if known.unlisted.is_none()
+                && known.started.is_some()
+                && known.identity.owner.kind != OwnerKind::Unknown
+            {
+                let of = || (Arc::clone(&known.identity.owner), Vec::new());
+                owners.entry(Arc::clone(&known.identity.owner.id)).or_insert_with(of).1.push(*pid);
             }
         }
         let mut chosen = Vec::new();
@@ -181,8 +184,8 @@ mod tests {
     use super::*;
 
     fn known() -> KnownProcess {
-        let owner = Arc::new(Owner::unknown());
-        KnownProcess { started: Some(1), owner, unlisted: None, again: None, threads: HashMap::new() }
+        let identity = super::super::Identity::unknown();
+        KnownProcess { started: Some(1), identity, unlisted: None, again: None, threads: HashMap::new() }
     }
 
     fn process(allowed: &str, threads: &[(u32, u64, u32)]) -> ProcessReading {
