@@ -119,3 +119,35 @@ fn the_recording_rules_say_what_a_pod_had() {
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "{said}");
 }
+
+#[test]
+fn host_time_by_mode_and_start_are_published() {
+    let mut machine = Machine::new();
+    machine.process(5_000_001, "0::/system.slice/trainer.service\n");
+    machine.gpu([5_000_001]);
+    let stat = |user: u64, system: u64| {
+        let text = format!("usage_usec {}\nuser_usec {user}\nsystem_usec {system}\n", user + system);
+        machine.write("sys/fs/cgroup/system.slice/trainer.service/cpu.stat", text);
+    };
+    stat(900_000_000, 100_000_000);
+    let node = machine.start();
+    let of = |m: &super::node::Metrics, mode: &str| {
+        m.value("gpu_owner_cpu_seconds_total", &[("owner", "unit/trainer.service"), ("mode", mode)])
+    };
+    node.wait_metrics("both at 0", |m| of(m, "user") == Some(0.0) && of(m, "system") == Some(0.0));
+    stat(912_000_000, 103_000_000);
+    let m = node.wait_metrics("host time", |m| of(m, "user") == Some(12.0) && of(m, "system") == Some(3.0));
+    // Started a second after the machine.
+    let boot = std::fs::read_to_string("/proc/stat").unwrap();
+    let boot: f64 = boot.lines().find_map(|line| line.strip_prefix("btime ")).unwrap().parse().unwrap();
+    let start = m.value("gpu_owner_start_timestamp_seconds", &[("owner", "unit/trainer.service")]).unwrap();
+    assert!((start - boot - 1.0).abs() <= 2.0, "{start} {boot}");
+    let (_, json) = node.get("/api/v1/owners");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let owner = &json["owners"][0];
+    assert_eq!(
+        (owner["cpu_user_seconds"].as_f64(), owner["cpu_system_seconds"].as_f64()),
+        (Some(12.0), Some(3.0))
+    );
+    assert_eq!(owner["start_unix_seconds"].as_f64(), Some(start));
+}

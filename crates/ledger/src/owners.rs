@@ -5,6 +5,7 @@
 //! figure.
 
 mod accounts;
+mod host_use;
 mod publish;
 mod remote;
 mod sketch;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use accounts::{AccountKey, Accounts};
+use host_use::HostUse;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
 use model::clock::Mono;
@@ -45,35 +47,11 @@ pub struct OwnerState {
     lines: BTreeMap<Gpu, Timeline>,
     accounts: Accounts,
     readings: HashMap<Arc<str>, Readings>,
-    kills: HashMap<Arc<str>, Kills>,
-    /// Kills of owners without series.
-    other_kills: f64,
+    host_use: HostUse,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
-}
-
-/// Processes of an owner that the OOM killer ended.
-#[derive(Clone, Copy, Debug, Default)]
-struct Kills {
-    /// The control group's count at the last reading.
-    last: Option<u64>,
-    /// What it has risen by.
-    counted: f64,
-    /// Those in the kernel log: a container's group is gone at once when its first process is killed.
-    logged: f64,
-    /// How many of [`Kills::sum`] are in the counter of this owner or in that of `other`.
-    divided: f64,
-    /// The counter of this owner.
-    own: f64,
-}
-
-impl Kills {
-    /// Both count the same ones, and each may miss some.
-    fn sum(&self) -> f64 {
-        self.counted.max(self.logged)
-    }
 }
 
 impl OwnerState {
@@ -87,8 +65,7 @@ impl OwnerState {
             tenants: Tenants::default(),
             lines: BTreeMap::new(),
             readings: HashMap::new(),
-            kills: HashMap::new(),
-            other_kills: 0.0,
+            host_use: HostUse::default(),
             tracks: BTreeMap::new(),
             starts: starts.collect(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
@@ -110,19 +87,14 @@ impl OwnerState {
         if !self.readings.contains_key(&reading.owner) && self.readings.len() >= MOST_READ {
             return;
         }
-        if let Some(kills) = reading.oom_kills {
-            // What was before the first reading, or in an older control group of the same name, is not this work's.
-            let known = self.kills.entry(Arc::clone(&reading.owner)).or_default();
-            known.counted += kills.saturating_sub(known.last.unwrap_or(kills)) as f64;
-            known.last = Some(kills);
-        }
+        self.host_use.read(&reading);
         self.readings.entry(Arc::clone(&reading.owner)).or_default().take(reading);
     }
 
     /// Takes in a process that the OOM killer ended, and its control group.
     pub(super) fn killed(&mut self, group: &str, pid: u32) {
         if let Some(owner) = self.tenants.owner_in(group, pid).filter(|owner| **owner != *self.unknown.id) {
-            self.kills.entry(owner).or_default().logged += 1.0;
+            self.host_use.killed(owner);
         }
     }
 

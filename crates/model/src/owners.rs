@@ -92,6 +92,22 @@ pub struct Attribution {
     pub owner: Arc<Owner>,
 }
 
+/// CPU time, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user: f64,
+    /// In the kernel.
+    pub system: f64,
+}
+
+impl CpuTime {
+    /// Both.
+    pub fn total(&self) -> f64 {
+        self.user + self.system
+    }
+}
+
 /// What was read of one owner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnerReading {
@@ -107,6 +123,8 @@ pub struct OwnerReading {
     pub memory_by_node: BTreeMap<u32, u64>,
     /// CPU time of its cgroup, in seconds; of its GPU processes where it has none of its own.
     pub cpu_seconds: Option<f64>,
+    /// The same by mode; the kernel's own counts, which add up to it only nearly.
+    pub cpu_time: Option<CpuTime>,
     /// CPUs it may use at most by its cgroup's quota; `None`: no quota.
     pub cpu_limit: Option<f64>,
     /// CPU time of the busiest thread of its GPU processes, in seconds, with the thread's id.

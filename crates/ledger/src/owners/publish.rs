@@ -1,6 +1,6 @@
 //! The series of owners.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::OwnerState;
@@ -119,28 +119,29 @@ impl OwnerState {
         self.tenants.forget(now);
         self.readings.retain(|_, readings| readings.newest(now).is_some());
         let without_series = self.accounts.without_series();
-        self.divide_kills(&without_series);
+        let starts = self.starts(&about, now);
+        self.host_use.present(starts);
+        let OwnerState { accounts, readings, host_use, .. } = self;
+        host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));
         let views = about.iter().flat_map(|one| self.put_gpu(b, one, &without_series, now)).collect();
-        self.put_node(b, without_series.len());
+        self.put_node(b, &without_series);
         views
     }
 
-    /// Divides new kills: to the owners with series each its own, to `other` those of the owners without.
-    fn divide_kills(&mut self, without_series: &BTreeSet<Arc<str>>) {
-        let OwnerState { accounts, readings, kills, other_kills, .. } = self;
-        for (owner, kills) in kills.iter_mut() {
-            let new = kills.sum() - kills.divided;
-            if accounts.has_series(owner) {
-                kills.own += new;
-            } else if without_series.contains(owner) {
-                (kills.own, *other_kills) = (0.0, *other_kills + new);
-            } else {
-                // Its account may still come.
-                continue;
+    /// The owners with processes on GPUs whose processes are known, each with the start of the first of them.
+    fn starts(&self, about: &[About], now: Mono) -> HashMap<Arc<str>, f64> {
+        let mut starts: HashMap<Arc<str>, f64> = HashMap::new();
+        let listed =
+            about.iter().filter(|one| one.listed).filter_map(|one| self.lines.get(&one.gpu)?.newest());
+        for process in listed.flat_map(|(_, listing)| &listing.processes) {
+            let owner = self.tenants.owner(process.tenant, now, &self.unknown);
+            let started = self.tenants.get(process.tenant).and_then(|tenant| tenant.started);
+            if let (Some(owner), Some(started)) = (owner, started) {
+                let first = starts.entry(Arc::clone(&owner.id)).or_insert(started);
+                *first = first.min(started);
             }
-            kills.divided += new;
         }
-        kills.retain(|owner, _| accounts.has_series(owner) || readings.contains_key(owner));
+        starts
     }
 
     /// Ids of the processes of each owner at each place.
@@ -235,16 +236,9 @@ impl OwnerState {
     }
 
     /// What is about no single GPU.
-    fn put_node(&self, b: &mut Builder<'_>, without_series: usize) {
-        for (owner, kills) in self.kills.iter().filter(|(owner, _)| self.accounts.has_series(owner)) {
-            let entity = m::Owner { owner: Arc::clone(owner) };
-            b.put(&m::gpu_owner_host_oom_kills_total, &entity, (), kills.own);
-        }
-        if without_series > 0 || self.other_kills > 0.0 {
-            let other = m::Owner { owner: Arc::clone(&self.accounts.other().id) };
-            b.put(&m::gpu_owner_host_oom_kills_total, &other, (), self.other_kills);
-        }
-        b.put(&m::gpu_exporter_owners_dropped, &Node {}, (), without_series as f64);
+    fn put_node(&self, b: &mut Builder<'_>, without_series: &BTreeSet<Arc<str>>) {
+        self.host_use.put(b, &self.accounts, without_series);
+        b.put(&m::gpu_exporter_owners_dropped, &Node {}, (), without_series.len() as f64);
         for (phase, histogram) in &self.starts {
             b.histogram(&m::gpu_owner_start_seconds, &Node {}, (*phase,), histogram);
         }

@@ -332,6 +332,8 @@ labels! {
     CpuMode "mode" { Busy "busy", Iowait "iowait", Steal "steal", Idle "idle" }
     /// Kind of owner.
     OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown", Other "other" }
+    /// Mode of the CPU: `user` for the program, `system` for the kernel on its behalf.
+    CpuTimeMode "mode" { User "user", System "system" }
     /// Result of an owner lookup.
     OwnerLookup "outcome" { Found "found", Gone "gone", Refused "refused", Late "late", Malformed "malformed" }
     /// Failure of a request to the kubelet.
