@@ -6,6 +6,7 @@
 
 pub mod orders;
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -19,10 +20,12 @@ use bytes::Bytes;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, socket, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::AbortHandle;
 
 use exposition::format::{Encoding, ResponseFormat};
 use exposition::response_cache::{ResponseCache, SnapshotCell};
+use model::text;
 
 /// Longest request line, its newline included.
 const MAX_REQUEST: u64 = 4096;
@@ -80,6 +83,7 @@ impl Server {
         F: Future<Output = Result<Bytes, String>> + Send,
     {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut idle = IdleConnections::default();
         self.listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(self.listener.try_clone()?)?;
         loop {
@@ -95,16 +99,51 @@ impl Server {
                     }
                 },
             };
-            // Past the limit a connection is closed at once; the client says so.
-            let Ok(place) = places.clone().try_acquire_owned() else { continue };
+            let place = match places.clone().try_acquire_owned() {
+                Ok(place) => place,
+                // The connection that has sent no request for longest goes. Its place is free once its task has ended.
+                Err(_) if idle.end_oldest() => match places.clone().acquire_owned().await {
+                    Ok(place) => place,
+                    Err(_) => continue,
+                },
+                // Past the limit a connection is closed at once; the client says so.
+                Err(_) => continue,
+            };
             let handler = handler.clone();
-            tokio::spawn(async move {
+            let (begun, waiting) = oneshot::channel();
+            let task = tokio::spawn(async move {
                 let _place = place;
-                if let Err(error) = converse(stream, handler).await {
+                if let Err(error) = converse(stream, begun, handler).await {
                     tracing::debug!(%error, "control connection ended");
                 }
             });
+            idle.add(task.abort_handle(), waiting);
         }
+    }
+}
+
+/// Connections without a request so far, the oldest first.
+#[derive(Default)]
+struct IdleConnections(VecDeque<(AbortHandle, oneshot::Receiver<()>)>);
+
+impl IdleConnections {
+    /// `waiting` ends with the connection, or gets a message when the request has come.
+    fn add(&mut self, task: AbortHandle, waiting: oneshot::Receiver<()>) {
+        self.forget();
+        self.0.push_back((task, waiting));
+    }
+
+    /// Ends the oldest one; false if there is none.
+    fn end_oldest(&mut self) -> bool {
+        self.forget();
+        self.0.pop_front().is_some_and(|(task, _)| {
+            task.abort();
+            true
+        })
+    }
+
+    fn forget(&mut self) {
+        self.0.retain_mut(|(_, waiting)| waiting.try_recv() == Err(oneshot::error::TryRecvError::Empty));
     }
 }
 
@@ -142,14 +181,27 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-async fn converse<H, F>(stream: tokio::net::UnixStream, handler: H) -> io::Result<()>
+async fn converse<H, F>(
+    stream: tokio::net::UnixStream,
+    begun: oneshot::Sender<()>,
+    handler: H,
+) -> io::Result<()>
 where
     H: Fn(String) -> F,
     F: Future<Output = Result<Bytes, String>>,
 {
+    let client = stream.peer_cred()?;
     let (reading, mut writing) = stream.into_split();
     let answer = match tokio::time::timeout(DEADLINE, request(reading)).await {
-        Ok(Ok(request)) => handler(request).await,
+        Ok(Ok(request)) => {
+            // The other end is gone only when the server ends.
+            let _ = begun.send(());
+            if orders::is_order(&request) {
+                let (uid, pid) = (client.uid(), client.pid());
+                tracing::info!(uid, pid, request = %text::clean(&request, 200), "order on the control socket");
+            }
+            handler(request).await
+        }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no request within {} s", DEADLINE.as_secs())),
     };
@@ -361,16 +413,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn past_the_limit_connections_are_closed() {
+    async fn idle_connections_block_no_request_and_the_oldest_goes_first() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control.sock");
         let (_stop, _ended, _snapshots) = serve(&path);
-        let held: Vec<_> = (0..MAX_CONNECTIONS).map(|_| UnixStream::connect(&path).unwrap()).collect();
-        assert!(ask(&path, "status").await.is_err());
-        drop(held);
-        // Their places are free once the server has seen them leave.
-        let again = async { while ask(&path, "status").await.is_err() {} };
-        tokio::time::timeout(Duration::from_secs(20), again).await.expect("places are free again");
+        let mut held: Vec<_> = (0..MAX_CONNECTIONS).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        for _ in 0..3 * MAX_CONNECTIONS {
+            assert!(ask(&path, "status").await.is_ok());
+        }
+        let rest = tokio::task::spawn_blocking(move || {
+            let mut rest = [Vec::new(), Vec::new()];
+            held.last_mut().unwrap().write_all(b"status\n").unwrap();
+            held.first_mut().unwrap().read_to_end(&mut rest[0]).unwrap();
+            held.last_mut().unwrap().read_to_end(&mut rest[1]).unwrap();
+            rest
+        });
+        let [oldest, newest] = rest.await.unwrap();
+        assert!(oldest.is_empty() && newest.starts_with(b"ok\n"), "{newest:?}");
     }
 
     #[tokio::test]

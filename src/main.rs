@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use exposition::docs;
+use gpu_node_exporter::collectors::topology::declared;
 use gpu_node_exporter::commands::canary::Exit;
 use gpu_node_exporter::commands::canary::arguments::{Arguments, Format};
 use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
@@ -283,8 +284,20 @@ fn refuse(ConfigErrors(problems): ConfigErrors) -> ExitCode {
 }
 
 fn check(loaded: Loaded) -> ExitCode {
-    if let Err(errors) = loaded.declared_layout() {
-        return refuse(errors);
+    for warning in &loaded.warnings {
+        eprintln!("gpu-node-exporter: warning: {warning}");
+    }
+    let topology = declared(&loaded.config.topology.expected_file);
+    let problems: Vec<String> = [
+        loaded.declared_layout().err().map(|ConfigErrors(problems)| problems),
+        topology.err().map(|it| vec![it]),
+    ]
+    .into_iter()
+    .flatten()
+    .flatten()
+    .collect();
+    if !problems.is_empty() {
+        return refuse(ConfigErrors(problems));
     }
     print(&loaded.to_toml())
 }
@@ -295,6 +308,9 @@ fn run(loaded: Loaded) -> ExitCode {
         Err(errors) => return refuse(errors),
     };
     log::to_stderr(loaded.config.log.level);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
     match serve::run(loaded.config, declared) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_FAILED, error),

@@ -180,11 +180,22 @@ dashboard.row("Owners").panels(
         steps=FAR)
     .share("GPU busy",
         or_none("sum by ($BY_OWNER) (rate(gpu_owner_busy_seconds_total{$NODE}[$__rate_interval]))", "$OWNERS",
-            "$BY_OWNER")),
+            "$BY_OWNER"))
+    .column("Runs for",
+        or_none("""($OWNERS) * on (cluster, job, instance, owner) group_left ()
+            max by (cluster, job, instance, owner) (time() - gpu_owner_start_timestamp_seconds{$NODE})""",
+            "$OWNERS", "$BY_OWNER"), unit="s"),
     state_timeline("What held owners back", mappings=[CAUSE_TEXTS], no_value=NO_OWNERS, height=9)
     .help("""The first proven cause for each owner and place. Orange is the host. Nothing known does not mean fast:
         missing evidence proves nothing.""")
     .query(cause_number("$NODE"), "{{instance}} GPU {{gpu}} {{gpu_instance}} {{owner}}"),
+    timeseries("CPU time of owners", minimum=0, no_value=NO_OWNERS, dashed=[".* kernel$"])
+    .help("""CPUs that each owner keeps busy on the host, its programs and the kernel (dashed) on their behalf. Much in
+        the kernel: small reads, page faults, or contention.""")
+    .query("""sum by (cluster, job, instance, owner) (
+        rate(gpu_owner_cpu_seconds_total{$NODE,mode="user"}[$__rate_interval]))""", "{{instance}} {{owner}} program")
+    .query("""sum by (cluster, job, instance, owner) (
+        rate(gpu_owner_cpu_seconds_total{$NODE,mode="system"}[$__rate_interval]))""", "{{instance}} {{owner}} kernel"),
     shares("CPUs far from the GPU", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
         no_value="not told: the machine does not say what is near, or nobody has a GPU")
     .help("""Share of the CPUs on which each owner's processes ran that are not near its GPU. Above one half it may

@@ -20,7 +20,7 @@ use model::clock::Mono;
 use model::sync::lock;
 use policy::{Abandoned, Backoff, Decision, StuckCall};
 use process::{CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config};
-use sampler::wire::{FromSampler, SamplerConfig, ToSampler};
+use sampler::wire::{CanaryProcess, FromSampler, SamplerConfig, ToSampler};
 use switch::{Holder, Released, StuckIn, Switch};
 
 /// How often the in-flight tables are looked at. Looking costs some ten microseconds.
@@ -61,6 +61,7 @@ pub fn start(
             last_pause: None,
             released: None,
             gpm: true,
+            canaries: Vec::new(),
         };
         supervisor.run(&messages);
     })
@@ -93,6 +94,8 @@ struct Supervisor {
     released: Option<Released>,
     /// Whether samplers are to read the profiling counters.
     gpm: bool,
+    /// The newest processes of the canary.
+    canaries: Vec<CanaryProcess>,
 }
 
 impl Supervisor {
@@ -124,6 +127,12 @@ impl Supervisor {
             tracing::info!(read = self.gpm, "profiling counters");
             if let Some(serving) = &mut self.serving {
                 serving.child.send(&ToSampler::Gpm(self.gpm));
+            }
+        }
+        if wanted.canaries != self.canaries {
+            self.canaries = wanted.canaries;
+            if let Some(serving) = &mut self.serving {
+                serving.child.send(&ToSampler::Canaries(self.canaries.clone()));
             }
         }
         if wanted.released.is_some() == self.released.is_some() {
@@ -170,6 +179,7 @@ impl Supervisor {
             epoch: first_epoch(self.generation),
             off: self.off.clone(),
             gpm: self.gpm,
+            canaries: self.canaries.clone(),
             ..sampler_config(&self.context.config)
         };
         let log_level = self.context.config.log.level.to_string().to_lowercase();

@@ -79,13 +79,27 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
 struct KnownProcess {
     /// When it was started, in clock ticks; `None`: it was gone, or could not be read.
     started: Option<u64>,
-    owner: Arc<Owner>,
+    identity: Identity,
     /// Since when no GPU lists it.
     unlisted: Option<Mono>,
     /// When it is looked up again, if that was late: a machine may be slow for a moment only.
     again: Option<Mono>,
     /// CPU time of its threads at the last reading, by thread id.
     threads: HashMap<u32, u64>,
+}
+
+/// Whose a process is.
+#[derive(Clone, Debug)]
+struct Identity {
+    owner: Arc<Owner>,
+    /// Its container among [`OwnersCollector::names`].
+    container: Option<String>,
+}
+
+impl Identity {
+    fn unknown() -> Identity {
+        Identity { owner: Arc::new(Owner::unknown()), container: None }
+    }
 }
 
 struct OwnersCollector {
@@ -97,7 +111,8 @@ struct OwnersCollector {
     known: HashMap<u32, KnownProcess>,
     /// Pods whose names may still come, each since when.
     waiting: HashMap<u32, Mono>,
-    /// Names of containers that have processes here; a container keeps the ones its first process got.
+    /// Names of containers that have processes here, by [`container_key`]; a container keeps the ones its first
+    /// process got.
     names: HashMap<String, Option<PodNames>>,
     /// Owners of the processes known, by identity.
     owners: HashMap<Arc<str>, Arc<Owner>>,
@@ -187,23 +202,25 @@ impl OwnersCollector {
     fn look_up(&mut self, pid: u32, places: &[DeviceId], work: &GpuWork, now: Mono) -> Option<Attribution> {
         let host = Arc::clone(&self.host);
         let late = self.known.get(&pid).is_some_and(|known| known.again.is_some());
-        let before = self.known.get(&pid).map(|known| (known.started, Arc::clone(&known.owner)));
+        let before = self.known.get(&pid).map(|known| (known.started, known.identity.clone()));
         let looked = self.reader.read(MAX_ABANDONED, move || look_at(&host, pid));
-        let (outcome, started, owner) = match looked {
+        let (outcome, started, identity) = match looked {
             Err(ReadFailure::NotTried) => return None,
-            Err(ReadFailure::Late) => (OwnerLookup::Late, None, Arc::new(Owner::unknown())),
+            Err(ReadFailure::Late) => (OwnerLookup::Late, None, Identity::unknown()),
             Ok(Err(error)) => {
                 // Gone since it was looked up: its owner stays.
-                let (started, owner) = before.unwrap_or_else(|| (None, Arc::new(Owner::unknown())));
-                (failed_lookup(&error), started, owner)
+                let (started, identity) = before.unwrap_or_else(|| (None, Identity::unknown()));
+                (failed_lookup(&error), started, identity)
             }
             Ok(Ok(seen)) => {
                 let started = Some(seen.started);
                 match before {
-                    Some((known, owner)) if known == started && !late => (OwnerLookup::Found, started, owner),
+                    Some((known, identity)) if known == started && !late => {
+                        (OwnerLookup::Found, started, identity)
+                    }
                     _ => {
-                        let (outcome, owner) = self.identify(pid, seen, places, work, now)?;
-                        (outcome, started, owner)
+                        let (outcome, identity) = self.identify(pid, seen, places, work, now)?;
+                        (outcome, started, identity)
                     }
                 }
             }
@@ -211,13 +228,8 @@ impl OwnersCollector {
         self.lookups[outcome as usize] += 1;
         self.waiting.remove(&pid);
         let again = (outcome == OwnerLookup::Late).then(|| now + self.every * LATE_AGAIN);
-        let known = KnownProcess {
-            started,
-            owner: Arc::clone(&owner),
-            unlisted: None,
-            again,
-            threads: HashMap::new(),
-        };
+        let owner = Arc::clone(&identity.owner);
+        let known = KnownProcess { started, identity, unlisted: None, again, threads: HashMap::new() };
         self.known.insert(pid, known);
         let ticks = procfs::ticks_per_second() as f64;
         let started = started.map(|started| boot_unix_seconds() + started as f64 / ticks);
@@ -232,7 +244,7 @@ impl OwnersCollector {
         places: &[DeviceId],
         work: &GpuWork,
         now: Mono,
-    ) -> Option<(OwnerLookup, Arc<Owner>)> {
+    ) -> Option<(OwnerLookup, Identity)> {
         let mut outcome = OwnerLookup::Found;
         let LookedUp { membership, group_exists, user, .. } = seen;
         let mut environment = SlurmEnvironment::default();
@@ -258,12 +270,14 @@ impl OwnersCollector {
             }
             None => None,
         };
-        if let Some(key) = container_key(&membership) {
+        let container = container_key(&membership);
+        // What a nested container does not find, the one around it may.
+        if let Some(key) = container.clone().filter(|_| names.is_some() || !membership.is_nested()) {
             self.names.entry(key).or_insert_with(|| names.clone());
         }
         let user = membership.user.or(user).map(|user| self.users.name(user));
         let owner = owner(&OwnerEvidence { membership, environment, names, user, group_exists });
-        Some((outcome, self.shared(owner)))
+        Some((outcome, Identity { owner: self.shared(owner), container }))
     }
 
     /// The owner as it is known already, so that one with many processes is kept once. Processes of different users
@@ -290,7 +304,7 @@ impl OwnersCollector {
             return known.clone();
         }
         let host = Arc::clone(&self.host);
-        let (uid, id) = (membership.pod_uid.clone(), membership.container.as_ref().map(|c| c.id.clone()));
+        let (uid, id) = (membership.pod_uid.clone(), membership.outermost_container.clone());
         let looked = self
             .reader
             .read(MAX_ABANDONED, move || attribution::names::look(&host, uid.as_deref(), id.as_deref()));
@@ -313,7 +327,8 @@ impl OwnersCollector {
         let mut named: Option<PodNames> = None;
         for place in places {
             let others = work.devices.iter().filter(|(_, at)| at.contains(place));
-            let mut pods = others.filter_map(|(pid, _)| self.known.get(pid)).map(|known| &known.owner.info);
+            let mut pods =
+                others.filter_map(|(pid, _)| self.known.get(pid)).map(|known| &known.identity.owner.info);
             if pods.any(|info| info.pod_uid != uid) {
                 return None;
             }
@@ -336,7 +351,8 @@ impl OwnersCollector {
     /// Forgets owners and names without processes.
     fn forget(&mut self) {
         self.owners.retain(|_, owner| Arc::strong_count(owner) > 1);
-        let keys: HashSet<String> = self.known.values().map(|known| key_of(&known.owner)).collect();
+        let keys: HashSet<&String> =
+            self.known.values().filter_map(|known| known.identity.container.as_ref()).collect();
         self.names.retain(|key, _| keys.contains(key));
     }
 
@@ -353,19 +369,16 @@ impl OwnersCollector {
 
 /// What tells one container of a pod from another; `None`: the kubelet does not know it. A container whose pod's
 /// group is not seen may be the kubelet's all the same, but not one that a user has made, nor what only people start.
+/// Containers within a container have its key: the kubelet knows only the outer one.
 fn container_key(membership: &cgroup::Membership) -> Option<String> {
     use cgroup::Innermost;
     let runtime = membership.container.as_ref().and_then(|container| container.runtime);
     let peoples = matches!(runtime, Some("podman" | "lxc")) || membership.user.is_some();
     let may_be = membership.innermost == Innermost::Container && !peoples;
     let of_pod = membership.innermost >= Innermost::Job && membership.pod_uid.is_some();
-    let id = membership.container.as_ref().map_or("", |container| container.id.as_str());
-    (of_pod || may_be).then(|| format!("{}/{id}", membership.pod_uid.as_deref().unwrap_or("")))
-}
-
-/// The same, of an owner.
-fn key_of(owner: &Owner) -> String {
-    format!("{}/{}", owner.info.pod_uid, owner.info.container_id)
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    (of_pod || may_be)
+        .then(|| format!("{}/{}", text(&membership.pod_uid), text(&membership.outermost_container)))
 }
 
 /// What was seen of a process.

@@ -13,13 +13,19 @@ use super::nvml::Pids;
 use super::{Context, lifetime, put_row};
 use exposition::http;
 use host::child::ChildSet;
+use host::reader::DeadlineReader;
+use host::state::Store;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, HttpStatus, Node, Role};
-use model::clock::Mono;
+use model::clock::{Cadence, Mono};
 use model::sample::{Batch, Rows};
 use model::sync::lock;
 
 const EVERY: Duration = Duration::from_secs(5);
+/// The state folder is probed each so many times,
+const PROBE_EVERY: u32 = 12;
+/// and has so long to answer.
+const PROBE_WITHIN: Duration = Duration::from_secs(2);
 
 /// CPU time as published for samplers, canaries and topology processes. A child that ends between two readings is in
 /// neither for a moment, so no sum is published lower than before.
@@ -36,6 +42,7 @@ pub fn start(
     host::thread::spawn("process", 256, move || {
         let every = EVERY.min(context.config.metrics.publish_interval * 5);
         let mut published = PublishedCpu::default();
+        let mut state = StateFolder::new(&context, every);
         context.every(every, || {
             let taken = Mono::now();
             let mut rows = Rows::default();
@@ -44,11 +51,50 @@ pub fn start(
             }
             children(&samplers, &canaries, &topology, &mut rows, &mut published);
             http_server(&http, &mut rows);
+            state.put(&mut rows, taken);
             let answered = !rows.is_empty();
             let batch = Batch::of_node(CollectorName::Process, taken, Some(lifetime(every)), rows);
             context.inbox.batch(Batch { answered, ..batch });
         });
     })
+}
+
+/// Whether the folder of the state files can be written: a save comes seldom, and a failure must show before.
+struct StateFolder {
+    store: Store,
+    /// A disk may hang.
+    reader: DeadlineReader,
+    cadence: Cadence,
+    writable: bool,
+}
+
+impl StateFolder {
+    fn new(context: &Context, every: Duration) -> StateFolder {
+        StateFolder {
+            store: Store::new(&context.config.state.dir),
+            reader: DeadlineReader::new("state-probe", PROBE_WITHIN, Arc::clone(&context.stop)),
+            cadence: Cadence::new(every * PROBE_EVERY, Duration::ZERO),
+            writable: true,
+        }
+    }
+
+    fn put(&mut self, rows: &mut Rows, now: Mono) {
+        if self.cadence.take(now) {
+            let store = self.store.clone();
+            // One that hangs is enough.
+            let found = match self.reader.read(1, move || store.probe()) {
+                Ok(found) => found.map_err(|error| error.to_string()),
+                Err(_) => Err("it does not answer".to_owned()),
+            };
+            if let Err(error) = &found
+                && self.writable
+            {
+                tracing::warn!(%error, "state.dir cannot be written: nothing is kept over restarts");
+            }
+            self.writable = found.is_ok();
+        }
+        put_row(rows, &Node {}, &m::gpu_exporter_state_writable, (), f64::from(u8::from(self.writable)));
+    }
 }
 
 /// The serving process.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Context, read_file};
+use super::Context;
 use crate::views::View;
 use host::Host;
 use host::child::{ChildSet, Stderr};
@@ -18,6 +18,7 @@ use host::state::{Document, Store};
 use ledger::inbox::LedgerEvent;
 use model::catalog::CollectorName;
 use model::clock::{Cadence, Mono};
+use model::plain_file;
 use model::topology::{Topology, TopologyUpdate, compare};
 use settings::Config;
 use topology::ask::{AskError, Asker, MachineAnswer};
@@ -170,15 +171,12 @@ enum DeclaredTopology {
 }
 
 /// The topology that the machine should have, from a file. `None`: none is declared.
-fn declared(file: &Path) -> Result<Option<Topology>, String> {
+pub fn declared(file: &Path) -> Result<Option<Topology>, String> {
     if file.as_os_str().is_empty() {
         return Ok(None);
     }
     let said = |why: &dyn std::fmt::Display| format!("topology.expected_file {}: {why}", file.display());
-    let bytes = read_file(file, MOST).map_err(|error| said(&error))?;
-    if bytes.len() > MOST {
-        return Err(said(&format!("longer than {MOST} bytes")));
-    }
+    let bytes = plain_file::read(file, MOST).map_err(|error| said(&error))?;
     match serde_json::from_slice(&bytes) {
         Ok(DeclaredTopology::Whole { topology } | DeclaredTopology::Bare(topology)) => Ok(Some(topology)),
         Err(_) => Err(said(&"not a topology as `gpu-node-exporter topology --format json` prints it")),
@@ -289,7 +287,7 @@ mod tests {
         }
         let pipe = dir.path().join("pipe.json");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(declared(&pipe).unwrap_err().contains("is no file"), "no reader waits for a writer");
-        assert!(declared(dir.path()).unwrap_err().contains("is no file"));
+        assert!(declared(&pipe).unwrap_err().contains("is a FIFO"), "no reader waits for a writer");
+        assert!(declared(dir.path()).unwrap_err().contains("is a folder"));
     }
 }

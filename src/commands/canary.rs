@@ -70,7 +70,7 @@ pub fn run(config: &Config, arguments: &Arguments, stop: &Stop) -> Result<Report
         }
         let conditions = listed.conditions(config, device);
         let gpu_is_free = |device: &ListedDevice| {
-            interlock::free(&interlock::gpu_lock(&config.canary.lock_file, &device.place.gpu.uuid))
+            interlock::free(&host::flock::gpu_lock(&config.canary.lock_file, &device.place.gpu.uuid))
         };
         let refused = refused(&conditions, arguments.force).or_else(|| {
             progress("waiting for the interlock");

@@ -24,6 +24,12 @@ const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Whether a request changes something, and is logged with who made it.
+pub fn is_order(request: &str) -> bool {
+    let words: Vec<&str> = request.split_whitespace().collect();
+    !matches!(words[..], ["snapshot" | "status", ..] | [_, "status"])
+}
+
 /// Handles a request that changes the state of the driver, or asks for it: the answer is the [`DriverStatus`] as JSON.
 /// A manual canary announces when it has a GPU: `canary has|left UUID`. `None` if the request is of another kind.
 pub fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<Result<Bytes, String>> {

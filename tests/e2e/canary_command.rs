@@ -446,7 +446,7 @@ fn who_holds_the_interlock_keeps_it_away() {
 fn never_a_second_canary_beside_one_that_another_has_left() {
     let bench = Bench::new(1, "");
     let gpu = bench.json(&["--explain"]).json()["runs"][0]["place"]["gpu"]["uuid"].clone();
-    let lock = canary::interlock::gpu_lock(&bench.path("canary.lock"), gpu.as_str().unwrap());
+    let lock = host::flock::gpu_lock(&bench.path("canary.lock"), gpu.as_str().unwrap());
     let _left = canary::interlock::take(&lock).unwrap();
     let said = bench.json(&["--check", "init", "--force"]);
     let outcome = said.json()["runs"][0]["outcome"].clone();

@@ -315,3 +315,37 @@ fn off_is_off() {
     assert!(m.all("gpu_canary_next_due_timestamp_seconds", &[]).is_empty());
     node.hold("no run", Duration::from_secs(2), |node| all_runs(&node.metrics()) == 0.0);
 }
+
+/// No process on GPU 0 counts while kernels run there.
+fn works_unlisted(node: &Node) {
+    let kernels = || node.sim().calls_of("cuLaunchKernel");
+    let before = kernels();
+    node.wait_for("kernels", |_| kernels() > before + 3);
+    node.hold("the canary is no process and has no owner", Duration::from_millis(1500), |node| {
+        let m = node.metrics();
+        let processes = m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]);
+        processes == Some(0.0) && m.all("gpu_owner_info", &[]).is_empty()
+    });
+}
+
+#[test]
+fn its_own_process_is_no_work_of_any_owner() {
+    let node = setup(SCENARIO).with("CANARY__MAX_DUTY_RATIO", "1").start();
+    node.wait_ready();
+    long_run(&node);
+    works_unlisted(&node);
+}
+
+#[test]
+fn a_canary_by_hand_is_known_by_the_lock_that_it_holds() {
+    let node = Setup::new(SCENARIO).with("CANARY__MODE", "off").start();
+    node.wait_ready();
+    node.sim().open_gate("slow").unwrap();
+    let mut command = node.command(&["canary", "--gpu", "0", "--check", "launch", "--repeat", "1000"]);
+    let mut command =
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    works_unlisted(&node);
+    assert!(command.try_wait().unwrap().is_none(), "it is still at work");
+    super::node::signal(command.id() as i32, nix::sys::signal::Signal::SIGTERM);
+    command.wait().unwrap();
+}

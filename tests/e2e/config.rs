@@ -212,3 +212,101 @@ fn snapshot_without_a_daemon_says_so() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(text(&output.stderr).contains(socket.to_str().unwrap()), "{output:?}");
 }
+
+/// The lines of `check-config` on this file, its exit code, and that it did not wait.
+fn checked(config: &Path, env: &[(&str, &str)]) -> (Option<i32>, String) {
+    let started = std::time::Instant::now();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-node-exporter"));
+    let mut child = command
+        .args(["check-config", "--config", config.to_str().unwrap()])
+        .envs(env.iter().copied())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ended = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None if started.elapsed() > std::time::Duration::from_secs(20) => {
+                child.kill().unwrap();
+                panic!("it waits for {}", config.display());
+            }
+            None => super::node::pause(),
+        }
+    };
+    (ended, text(&child.wait_with_output().unwrap().stderr))
+}
+
+#[test]
+fn special_files_are_refused_at_once() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("good.toml"), "[http]\nlisten = ':1'\n").unwrap();
+    fs::write(path("empty"), "").unwrap();
+    nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink(path("good.toml"), path("link")).unwrap();
+    let special = [
+        (path("fifo"), "is a FIFO"),
+        (path("link"), "is a symbolic link"),
+        (dir.path().to_owned(), "is a folder"),
+        ("/dev/zero".into(), "is a device"),
+    ];
+    for (file, why) in &special {
+        let (code, said) = checked(file, &[]);
+        assert!(code == Some(64) && said.contains(why), "{code:?} {said}");
+        // As a declaration.
+        for key in ["TOPOLOGY__EXPECTED_FILE", "MIG__LAYOUT_FILE"] {
+            let key = format!("GPU_NODE_EXPORTER__{key}");
+            let (code, said) = checked(&path("empty"), &[(&key, file.to_str().unwrap())]);
+            assert!(code == Some(64) && said.contains(why), "{key} {code:?} {said}");
+        }
+    }
+    assert_eq!(checked(&path("good.toml"), &[]).0, Some(0));
+}
+
+#[test]
+fn a_configuration_of_ten_megabytes_is_refused_in_a_second() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("large.toml");
+    fs::write(&file, "x = 'yyyyyyyyyyyyyyyyyyyyyyyyyyyy'\n".repeat(300_000)).unwrap();
+    let started = std::time::Instant::now();
+    let (code, said) = checked(&file, &[]);
+    assert!(code == Some(64) && said.contains("longer than 1048576 bytes"), "{code:?} {said}");
+    assert!(
+        said.len() < 1000 && started.elapsed() < std::time::Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
+fn check_config_reads_the_declared_topology() {
+    let dir = TempDir::new().unwrap();
+    let (config, topology) = (dir.path().join("c.toml"), dir.path().join("t.json"));
+    fs::write(&config, format!("[topology]\nexpected_file = {topology:?}\n")).unwrap();
+    let (code, said) = checked(&config, &[]);
+    assert!(code == Some(64) && said.contains("topology.expected_file") && said.contains("t.json"), "{said}");
+    fs::write(&topology, "{}").unwrap();
+    let (code, said) = checked(&config, &[]);
+    assert!(code == Some(64) && said.contains("not a topology"), "{said}");
+}
+
+#[test]
+fn a_variable_with_one_underscore_is_named_in_a_warning() {
+    let dir = TempDir::new().unwrap();
+    let config = dir.path().join("c.toml");
+    fs::write(&config, "").unwrap();
+    let env = [
+        ("GPU_NODE_EXPORTER_LISTEN", "127.0.0.1:9500"),
+        ("GPU_NODE_EXPORTER_PORT", "tcp://10.0.0.1:9408"),
+        ("GPU_NODE_EXPORTER_PORT_9408_TCP_ADDR", "10.0.0.1"),
+        ("GPU_NODE_EXPORTER_SERVICE_HOST", "10.0.0.1"),
+    ];
+    let (code, said) = checked(&config, &env);
+    assert_eq!(code, Some(0));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_lines(
+        &lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(),
+        &[&["warning", "GPU_NODE_EXPORTER_LISTEN is ignored", "GPU_NODE_EXPORTER__HTTP__LISTEN"]],
+    );
+}

@@ -33,3 +33,25 @@ fn snapshot_asks_the_running_daemon() {
     let said = String::from_utf8(answer.stderr).unwrap();
     assert!(said.contains("control.sock") && said.contains("is the daemon running"), "{said}");
 }
+
+#[test]
+fn an_order_is_logged_with_who_gave_it_and_a_question_is_not() {
+    let node = Node::start("tests/scenarios/still-1xh200.toml");
+    let ask = |args: &[&str]| assert!(node.command(args).output().unwrap().status.success(), "{args:?}");
+    ask(&["driver", "status"]);
+    let mut order = node.command(&["gpm", "off"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let pid = format!("pid={}", order.id());
+    assert!(order.wait().unwrap().success());
+    let uid = format!("uid={}", nix::unistd::geteuid());
+    node.wait_said(&["order on the control socket", &uid, &pid, "gpm off"]);
+}
+
+#[test]
+fn idle_clients_do_not_block_the_socket() {
+    let node = Node::start("tests/scenarios/still-1xh200.toml");
+    let _idle: Vec<_> =
+        (0..20).map(|_| std::os::unix::net::UnixStream::connect(node.control_socket()).unwrap()).collect();
+    for _ in 0..10 {
+        assert!(node.command(&["driver", "status"]).output().unwrap().status.success());
+    }
+}

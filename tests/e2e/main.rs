@@ -39,5 +39,6 @@ mod privileges;
 mod prometheus;
 mod samplers;
 mod samples;
+mod state;
 mod widen;
 mod windows;

@@ -93,6 +93,12 @@ impl Setup {
         self
     }
 
+    /// With its state in this folder.
+    pub fn with_state_in(mut self, dir: PathBuf) -> Setup {
+        self.state_dir = Some(dir);
+        self
+    }
+
     /// With a driver that prints to this file.
     pub fn with_kernel_log(mut self, file: PathBuf) -> Setup {
         self.kernel_log = Some(file);

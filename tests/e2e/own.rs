@@ -2,42 +2,56 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use canary::interlock::{self, HeldLock};
 use tempfile::TempDir;
 
 use super::node::{Metrics, Setup};
 
-/// A host on which one process is the canary's, and others are not.
-fn host() -> TempDir {
-    let root = TempDir::new().unwrap();
-    let write = |path: &Path, text: &str| {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
-    for (pid, name, line) in [
-        (4300001, "exe", "gpu-node-exporter\0canary-child\0"),
-        (4300002, "exe", "gpu-node-exporter\0canary\0"),
-        (4300003, "trainer", "trainer\0"),
-    ] {
-        let folder = Path::new("proc").join(pid.to_string());
-        write(&folder.join("comm"), &format!("{name}\n"));
-        write(&folder.join("cmdline"), line);
+/// A node on which this process is the canary: it holds the lock of each GPU. A job has a canary's name.
+struct Machine {
+    folder: TempDir,
+    _locks: Vec<HeldLock>,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let folder = TempDir::new().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for (pid, name, line) in
+            [(4300002, "exe", "gpu-node-exporter\0canary-child\0"), (4300003, "trainer", "trainer\0")]
+        {
+            write(&format!("root/proc/{pid}/comm"), &format!("{name}\n"));
+            write(&format!("root/proc/{pid}/cmdline"), line);
+        }
+        write("root/proc/sys/kernel/random/boot_id", "11111111-2222-4333-8444-555555555555\n");
+        let scenario = fs::read_to_string("tests/scenarios/canary-own.toml").unwrap();
+        write("scenario.toml", &scenario.replace("4300001", &std::process::id().to_string()));
+        let lock = |uuid: &str| host::flock::gpu_lock(&folder.path().join("canary.lock"), uuid);
+        let uuids = (1..=3).map(|gpu| format!("GPU-00000000-0000-4000-8000-{gpu:012}"));
+        let locks = uuids.map(|uuid| interlock::take(&lock(&uuid)).unwrap()).collect();
+        Machine { folder, _locks: locks }
     }
-    write(Path::new("proc/sys/kernel/random/boot_id"), "11111111-2222-4333-8444-555555555555\n");
-    root
+
+    fn setup(&self) -> Setup {
+        let path = |name: &str| self.folder.path().join(name).to_str().unwrap().to_owned();
+        Setup::new(&path("scenario.toml"))
+            .with("HOST__ROOT", &path("root"))
+            .with("CANARY__LOCK_FILE", &path("canary.lock"))
+            .with("CANARY__MODE", "off")
+    }
 }
 
 #[test]
 fn the_canarys_process_is_not_counted_and_keeps_no_gpu_busy() {
-    let root = host();
-    let node = Setup::new("tests/scenarios/canary-own.toml")
-        .with("HOST__ROOT", root.path().to_str().unwrap())
-        .with("PROCESSES__PER_PROCESS", "true")
-        .start();
+    let machine = Machine::new();
+    let node = machine.setup().with("PROCESSES__PER_PROCESS", "true").start();
     let m = node.wait_metrics("the processes of all", |m| {
         m.all("gpu_processes", &[("type", "compute")]).len() == 3
             && m.all("gpu_mig_compute_processes", &[]).len() == 2
@@ -46,7 +60,13 @@ fn the_canarys_process_is_not_counted_and_keeps_no_gpu_busy() {
     });
     assert_eq!(m.all("gpu_processes", &[("type", "compute")]), [1.0, 1.0, 0.0]);
     assert_eq!(m.all("gpu_mig_compute_processes", &[]), [0.0, 1.0]);
-    assert!(m.all("gpu_process_memory_used_bytes", &[("pid", "4300001")]).is_empty());
+    let own = std::process::id().to_string();
+    assert!(m.all("gpu_process_memory_used_bytes", &[("pid", &own)]).is_empty());
+    assert_eq!(
+        m.all("gpu_process_memory_used_bytes", &[("pid", "4300002")]).len(),
+        1,
+        "a name proves nothing"
+    );
     assert_eq!(m.all("gpu_process_memory_used_bytes", &[]).len(), 2);
     assert!(m.all("gpu_last_busy_timestamp_seconds", &[("gpu", "2")]).is_empty(), "no work there");
     assert_eq!(m.all("gpu_processes_dropped", &[]), [0.0, 0.0, 0.0]);
@@ -54,20 +74,15 @@ fn the_canarys_process_is_not_counted_and_keeps_no_gpu_busy() {
 
 #[test]
 fn what_tells_when_a_gpu_was_busy_is_read_also_if_it_is_not_to_be_published() {
-    let root = host();
-    let node = Setup::new("tests/scenarios/canary-own.toml")
-        .with("HOST__ROOT", root.path().to_str().unwrap())
-        .with("METRICS__EXCLUDE", "gpu_processes,gpu_mig_compute_processes")
-        .start();
+    let machine = Machine::new();
+    let node = machine.setup().with("METRICS__EXCLUDE", "gpu_processes,gpu_mig_compute_processes").start();
     let m = node.wait_metrics("who was busy", |m| m.all("gpu_last_busy_timestamp_seconds", &[]).len() == 2);
     assert!(m.all("gpu_processes", &[]).is_empty());
 }
 
 #[test]
 fn a_run_of_the_canary_is_not_counted_as_work() {
-    // The process is a real one here, as the kernel shows it.
     let node = Setup::new("tests/scenarios/canary.toml")
-        .with("HOST__ROOT", "/")
         .with("CANARY__INTERVAL", "1s")
         .with("CANARY__IDLE_FOR", "1s")
         .with("CANARY__CHECKS", "init,launch,pcie")
@@ -95,7 +110,6 @@ fn a_run_of_the_canary_is_not_counted_as_work() {
 #[test]
 fn a_run_by_hand_is_not_counted_as_work_either() {
     let node = Setup::new("tests/scenarios/canary-by-hand.toml")
-        .with("HOST__ROOT", "/")
         .with("CANARY__MODE", "on_demand")
         .with("CANARY__CHECKS", "init,launch")
         .start();
@@ -122,7 +136,7 @@ fn the_driver_is_not_free_while_a_canary_by_hand_has_it() {
         .with("CANARY__MODE", "off")
         .start();
     node.wait_ready();
-    let canary = canary::interlock::take(&canary::interlock::gpu_lock(&lock_file, "GPU-0")).unwrap();
+    let canary = interlock::take(&host::flock::gpu_lock(&lock_file, "GPU-0")).unwrap();
     let release = || node.command(&["driver", "release"]).output().unwrap();
     let output = release();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

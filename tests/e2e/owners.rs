@@ -77,6 +77,12 @@ impl Machine {
         self.scenario.push_str("]\n");
     }
 
+    /// A step of the scenario.
+    pub fn step(&mut self, lines: &str) {
+        self.scenario.push_str("[[step]]\n");
+        self.scenario.push_str(lines);
+    }
+
     /// How a daemon on it is started.
     pub fn setup(&self) -> Setup {
         let file = self.folder.path().join("scenario.toml");
@@ -201,6 +207,44 @@ fn owners_of_every_kind_are_on_the_page() {
     assert_eq!(info(&node, &format!("docker/{docker}"))["runtime"], "docker");
     assert_eq!(info(&node, "unit/vllm.service")["unit"], "vllm.service");
     assert_eq!(info(&node, "user/alice")["kind"], "user");
+}
+
+#[test]
+fn no_pod_borrows_the_name_of_another_one() {
+    let mut machine = Machine::new();
+    let victim_uid = "7d5fa4b1-1111-4222-8333-944444444444";
+    let victim = "e".repeat(64);
+    let group = |uid: &str, id: &str| {
+        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+        format!("/kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-{id}.scope")
+    };
+    machine.write(&format!("var/log/containers/model-0_secret_main-{victim}.log"), "");
+    machine.write(&format!("var/log/pods/secret_model-0_{victim_uid}/main/0.log"), "");
+    machine.write(&format!("var/log/containers/tool-0_ml_main-{ID}.log"), "");
+    machine.write(&format!("var/log/pods/ml_tool-0_{UID}/main/0.log"), "");
+    machine.process(5_000_001, format!("0::{}\n", group(victim_uid, &victim)));
+    let own = group(UID, ID);
+    // What a pod with the right to make control groups may call them: a container, a pod, a container beside its own.
+    machine.process(5_000_002, format!("0::{own}/cri-containerd-{victim}.scope\n"));
+    machine.process(5_000_003, format!("0::{own}{}\n", group(victim_uid, &victim)));
+    machine.process(5_000_004, format!("0::{own}/kubepods/pod{victim_uid}/{victim}\n"));
+    machine.process(5_000_005, format!("0::{}\n", group(UID, &victim)));
+    // The same of a container that only Docker knows.
+    let docker = "d".repeat(64);
+    machine.process(5_000_006, format!("0::/system.slice/docker-{docker}.scope/docker/{victim}\n"));
+    machine.gpu(5_000_001..5_000_007);
+    let node = machine.start();
+    node.wait_metrics("all looked up", |m| lookups(m, "found") == 6.0);
+    let m = node.wait_metrics("processes", |m| m.all("gpu_owner_processes", &[]).iter().sum::<f64>() == 6.0);
+    assert_eq!(m.all("gpu_owner_processes", &[("owner", "pod/secret/model-0/main")]), [1.0]);
+    let of = |labels: &[(&str, &str)]| m.all("gpu_owner_info", labels).len();
+    assert_eq!((of(&[("namespace", "secret")]), of(&[("pod_uid", victim_uid)])), (1, 1));
+    assert_eq!(
+        of(&[("namespace", "ml"), ("pod", "tool-0"), ("pod_uid", UID)]),
+        2,
+        "{}",
+        node.get("/metrics").1
+    );
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //! out. `tests/data/cgroups/README.md` names the sources of the path shapes.
 //!
 //! Paths are read from the outside in. The innermost part that means something wins: a container in a pod's
-//! container is its own owner, a Slurm job in a pod is a job. The pod stays known all the same. Two things bound
+//! container is its own owner, a Slurm job in a pod is a job. The pod stays known all the same. Three things bound
 //! what a path can claim: below a user's own slice, where the user may make groups of any name, neither pods nor
-//! Slurm jobs are taken; and inside a container nothing is taken for a systemd unit of the host.
+//! Slurm jobs are taken; and inside a container nothing is taken for a systemd unit of the host, inside a pod
+//! nothing for another pod.
 
 use std::borrow::Cow;
 
@@ -60,6 +61,9 @@ pub struct Membership {
     pub pod_uid: Option<String>,
     /// The innermost container.
     pub container: Option<Container>,
+    /// Id of the outermost container, of a pod the one that the kubelet knows. Whoever works in it may name further
+    /// groups below as other pods' containers are named.
+    pub outermost_container: Option<String>,
     /// The Slurm job.
     pub job: Option<SlurmJob>,
     /// The systemd unit.
@@ -70,6 +74,15 @@ pub struct Membership {
     pub path: String,
     /// Whether the path began with `..`: it is seen from another cgroup namespace, and `path` holds what was left.
     pub relative: bool,
+}
+
+impl Membership {
+    /// Whether the innermost container was started within another one.
+    pub fn is_nested(&self) -> bool {
+        self.container
+            .as_ref()
+            .is_some_and(|container| self.outermost_container.as_ref() != Some(&container.id))
+    }
 }
 
 /// Reads the bytes of `/proc/PID/cgroup`.
@@ -182,15 +195,18 @@ impl Walk {
             }
             return of_host;
         }
-        if let Some((uid, container)) = pod(parent, part).filter(|_| !self.below_user) {
+        let may_be_pod = !self.below_user && self.found.pod_uid.is_none();
+        if let Some((uid, container)) = pod(parent, part).filter(|_| may_be_pod) {
             let found = &mut self.found;
             found.innermost = Innermost::Pod;
+            found.outermost_container = container.as_ref().map(|container| container.id.clone());
             (found.pod_uid, found.container, found.unit, found.job) = (Some(uid), container, None, None);
             return true;
         }
         if let Some(container) = container(parent, part) {
             let first_of_pod = self.found.innermost == Innermost::Pod && self.found.container.is_none();
             self.found.innermost = if first_of_pod { Innermost::Pod } else { Innermost::Container };
+            self.found.outermost_container.get_or_insert_with(|| container.id.clone());
             self.found.container = Some(container);
             self.below_slurm = false;
             return true;

@@ -53,10 +53,20 @@ pub fn owner(found: &OwnerEvidence) -> Owner {
     let (kind, id) = match innermost {
         Innermost::Pod => pod(found, &mut info),
         // The kubelet's logs name it, so it is a pod's: seen from another container, its pod's group is hidden.
-        Innermost::Container if found.names.is_some() && pod_uid.is_none() => pod(found, &mut info),
+        Innermost::Container
+            if found.names.is_some() && pod_uid.is_none() && !found.membership.is_nested() =>
+        {
+            pod(found, &mut info)
+        }
         Innermost::Container => {
             let runtime = if info.runtime.is_empty() { "container" } else { &info.runtime };
-            (OwnerKind::Container, format!("{runtime}/{}", info.container_id))
+            // A container within another one has whatever id that one gave it.
+            let outer = match (pod_uid, &found.membership.outermost_container) {
+                (Some(uid), _) => format!("pod/{uid}/"),
+                (None, Some(outer)) if found.membership.is_nested() => format!("container/{outer:.12}/"),
+                _ => String::new(),
+            };
+            (OwnerKind::Container, format!("{outer}{runtime}/{}", info.container_id))
         }
         Innermost::Job => (OwnerKind::Slurm, slurm(&info)),
         _ if hinted.is_some() => (OwnerKind::Slurm, slurm(&info)),

@@ -29,8 +29,9 @@ pub mod api;
 use api::{ALLOCATABLE, AllocatableResponse, Empty, LIST, ListResponse};
 use model::catalog::KubeletError;
 
-/// Largest answer; the kubelet's own limit.
-pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// Largest answer. A container with eight GPUs is some 1 KiB of it, so this is room for two thousand of them; the decoded
+/// answer takes eight times as much memory for a moment.
+pub const MAX_BYTES: usize = 2 * 1024 * 1024;
 /// The host that requests name. There is none behind a socket, but HTTP/2 wants a valid one.
 const ORIGIN: &str = "http://localhost";
 

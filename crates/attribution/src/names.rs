@@ -26,7 +26,8 @@ pub struct PodNames {
     pub uid: Option<String>,
 }
 
-/// Looks for the names of a container (by its id) or, where that is not to be found, of a pod (by its UID).
+/// Looks for the names of a pod (by its UID) and of a container (by its id). The pod counts: a container's name is
+/// taken only from a log of the same pod, or where the pod's folder is not to be found.
 pub fn look(host: &Host, pod_uid: Option<&str>, container_id: Option<&str>) -> Option<PodNames> {
     let of_container = container_id.and_then(|id| {
         let end = format!("-{id}.log");
@@ -41,7 +42,13 @@ pub fn look(host: &Host, pod_uid: Option<&str>, container_id: Option<&str>) -> O
         names.container = containers.next().filter(|_| containers.next().is_none());
         Some(names)
     };
-    of_container.or_else(of_pod)
+    let Some(mut names) = of_pod() else { return of_container };
+    if let Some(log) = of_container
+        && (&log.namespace, &log.pod) == (&names.namespace, &names.pod)
+    {
+        names.container = log.container;
+    }
+    Some(names)
 }
 
 fn entries(host: &Host, folder: &str) -> impl Iterator<Item = String> + use<> {
@@ -90,6 +97,9 @@ mod tests {
         folder(&format!("var/log/pods/ml_trainer-0_{UID}/sidecar"));
         assert_eq!(named(Some(UID), None), Some((text("ml"), text("trainer-0"), None)));
         assert_eq!(named(Some("1234"), None), None);
+        assert_eq!(named(Some("1234"), Some(&id)).unwrap().1, "web-7d9c");
+        let borrowed = named(Some(UID), Some(&id));
+        assert_eq!(borrowed, Some((text("ml"), text("trainer-0"), None)), "the log is another pod's");
         assert_eq!(look(&Host::new("/nonexistent"), Some(UID), Some(&id)), None);
     }
 

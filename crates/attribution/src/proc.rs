@@ -17,6 +17,8 @@ pub struct Stat {
     pub started: u64,
     /// CPU time, user and system, in clock ticks.
     pub ticks: u64,
+    /// The part of it in the kernel.
+    pub system_ticks: u64,
     /// CPU it last ran on.
     pub cpu: Option<u32>,
 }
@@ -31,7 +33,7 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
     let system: u64 = fields.next()?.parse().ok()?;
     let started = fields.nth(22 - 16)?.parse().ok()?;
     let cpu = fields.nth(39 - 23).and_then(|text| text.parse().ok());
-    Some(Stat { started, ticks: user.saturating_add(system), cpu })
+    Some(Stat { started, ticks: user.saturating_add(system), system_ticks: system, cpu })
 }
 
 /// Of `/proc/PID/status`: the real user, and the CPUs the process may run on.
@@ -85,7 +87,10 @@ mod tests {
 
     #[test]
     fn a_process_is_read_whatever_its_name() {
-        assert_eq!(stat(LINE.as_bytes()), Some(Stat { started: 12345, ticks: 150, cpu: Some(5) }));
+        assert_eq!(
+            stat(LINE.as_bytes()),
+            Some(Stat { started: 12345, ticks: 150, system_ticks: 30, cpu: Some(5) })
+        );
         assert_eq!(stat(b"42 (x) S 1"), None);
         let (user, cpus) = status(b"Name:\tx\nUid:\t1000\t0\t0\t0\nCpus_allowed_list:\t0-3,8\n");
         assert_eq!((user, cpus.map(|cpus| cpus.to_string())), (Some(1000), Some("0-3,8".into())));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::proc::read;
 use host::Host;
+use model::owners::CpuTime;
 
 /// Most bytes read of one file of a control group.
 const MOST_BYTES: u64 = 64 * 1024;
@@ -20,6 +21,8 @@ pub struct Usage {
     pub memory_by_node: BTreeMap<u32, u64>,
     /// CPU time, in seconds.
     pub cpu_seconds: Option<f64>,
+    /// The same by mode.
+    pub cpu_time: Option<CpuTime>,
     /// CPUs it may use at most: the least of its own quota and of those above it; `None`: no quota.
     pub cpu_limit: Option<f64>,
     /// Processes killed for want of memory since it was made.
@@ -62,10 +65,12 @@ pub fn look(host: &Host, group: &str) -> Usage {
     let oom_kills = |file: &str| keyed(&text("memory", group, file)?, "oom_kill");
     let nodes = text("memory", group, "memory.numa_stat").unwrap_or_default();
     if mounts.unified {
-        let micros = || keyed(&text("", group, "cpu.stat")?, "usage_usec");
+        let stat = text("", group, "cpu.stat").unwrap_or_default();
+        let seconds = |key: &str| Some(keyed(&stat, key)? as f64 * 1e-6);
         return Usage {
             memory_by_node: by_node_2(&nodes),
-            cpu_seconds: micros().map(|micros| micros as f64 * 1e-6),
+            cpu_seconds: seconds("usage_usec"),
+            cpu_time: seconds("user_usec").zip(seconds("system_usec")).map(cpu_time),
             cpu_limit: least(&mut above().filter_map(|group| cpu_max(&text("", group, "cpu.max")?))),
             oom_kills: oom_kills("memory.events"),
         };
@@ -75,12 +80,19 @@ pub fn look(host: &Host, group: &str) -> Usage {
         cfs(&quota, &text("cpu", group, "cpu.cfs_period_us")?)
     };
     let used = text("cpuacct", group, "cpuacct.usage");
+    let stat = text("cpuacct", group, "cpuacct.stat").unwrap_or_default();
+    let seconds = |key: &str| Some(keyed(&stat, key)? as f64 / procfs::ticks_per_second() as f64);
     Usage {
         memory_by_node: by_node_1(&nodes, procfs::page_size()),
         cpu_seconds: used.and_then(|text| Some(text.trim().parse::<u64>().ok()? as f64 * 1e-9)),
+        cpu_time: seconds("user").zip(seconds("system")).map(cpu_time),
         cpu_limit: least(&mut above().filter_map(quota)),
         oom_kills: oom_kills("memory.oom_control"),
     }
+}
+
+fn cpu_time((user, system): (f64, f64)) -> CpuTime {
+    CpuTime { user, system }
 }
 
 fn file_of(folder: &Path, file: &str) -> Option<String> {
@@ -164,7 +176,7 @@ mod tests {
         let (_root, host) = tree(&[
             ("cgroup.controllers", "cpu memory\n"),
             ("a/b/memory.numa_stat", "anon N0=100 N1=20\nfile N0=5 N1=1\nkernel_stack N0=9 N1=9\n"),
-            ("a/b/cpu.stat", "usage_usec 2500000\nuser_usec 1\n"),
+            ("a/b/cpu.stat", "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n"),
             ("a/b/cpu.max", "400000 100000\n"),
             ("a/cpu.max", "250000 100000\n"),
             ("cpu.max", "max 100000\n"),
@@ -173,6 +185,7 @@ mod tests {
         let usage = look(&host, "/a/b");
         assert_eq!(usage.memory_by_node, [(0, 105), (1, 21)].into());
         assert_eq!((usage.cpu_seconds, usage.cpu_limit, usage.oom_kills), (Some(2.5), Some(2.5), Some(3)));
+        assert_eq!(usage.cpu_time, Some(CpuTime { user: 2.0, system: 0.5 }));
         assert_eq!(look(&host, "/a/gone"), Usage { cpu_limit: Some(2.5), ..Usage::default() });
         assert!(exists(&host, "/a/b") && !exists(&host, "/a/gone"));
     }

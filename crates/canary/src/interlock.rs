@@ -4,19 +4,17 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
+use host::flock;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc::O_NONBLOCK;
-use nix::sys::stat::{major, minor};
 
 /// All users may open the file, and so hold its lock.
 const MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
-/// End of the name of a GPU's lock file.
-const SUFFIX: &str = ".lock";
 
 /// A lock, held until this is dropped.
 pub type HeldLock = Flock<File>;
@@ -45,22 +43,11 @@ pub fn free(path: &Path) -> Result<(), String> {
     take(path).map(drop)
 }
 
-/// The lock of a GPU, beside the interlock.
-pub fn gpu_lock(interlock: &Path, uuid: &str) -> PathBuf {
-    let uuid = uuid.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-    interlock.with_file_name(format!("{}{uuid}{SUFFIX}", prefix(interlock)))
-}
-
-fn prefix(interlock: &Path) -> String {
-    format!("{}.", interlock.file_stem().unwrap_or_default().to_string_lossy())
-}
-
 /// The process of a canary that holds any GPU's lock, of whatever parent.
 pub fn gpu_holder(interlock: &Path) -> Option<String> {
-    let prefix = prefix(interlock);
     for entry in fs::read_dir(interlock.parent()?).ok()?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.len() < prefix.len() + SUFFIX.len() || !name.starts_with(&prefix) || !name.ends_with(SUFFIX) {
+        if !flock::is_gpu_lock(interlock, &name) {
             continue;
         }
         let Ok(file) = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(entry.path()) else {
@@ -101,26 +88,12 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// The holder of a lock on this file, as far as the kernel shows it: processes of other namespaces are not seen.
 fn holder(file: &fs::Metadata) -> Option<String> {
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let pid = holder_in(&locks, major(file.dev()), minor(file.dev()), file.ino())?;
+    let pid = flock::holder(file)?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     match name.trim() {
         "" => Some(format!("process {pid}")),
         name => Some(format!("process {pid} ({name})")),
     }
-}
-
-/// Finds the holder in the text of /proc/locks: `1: FLOCK  ADVISORY  WRITE 708 00:19:1172 0 EOF`.
-fn holder_in(locks: &str, major: u64, minor: u64, inode: u64) -> Option<i32> {
-    let file = format!("{major:02x}:{minor:02x}:{inode}");
-    locks.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
-            // A waiting one has an arrow before its kind.
-            [_, "FLOCK", _, _, pid, of, ..] if of == file => pid.parse().ok().filter(|pid| *pid > 0),
-            _ => None,
-        }
-    })
 }
 
 #[cfg(test)]
@@ -151,24 +124,15 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_found_by_device_and_inode() {
-        let locks = "1: POSIX  ADVISORY  WRITE 5 00:19:7 0 EOF\n2: FLOCK  ADVISORY  WRITE 708 00:19:7 0 EOF\n\
-                     2: -> FLOCK  ADVISORY  WRITE 709 00:19:8 0 EOF\n3: FLOCK  ADVISORY  WRITE 0 fe:01:9 0 EOF\n";
-        assert_eq!(holder_in(locks, 0, 0x19, 7), Some(708));
-        assert_eq!(holder_in(locks, 0, 0x19, 8), None, "it only waits");
-        assert_eq!(holder_in(locks, 0xfe, 1, 9), None, "of another namespace");
-    }
-
-    #[test]
     fn a_gpu_in_a_canarys_hands_has_a_holder() {
         let dir = tempfile::tempdir().unwrap();
         let lock_file = dir.path().join("canary.lock");
         let _canary = take(&lock_file).unwrap();
         assert_eq!(gpu_holder(&lock_file), None, "the lock of all GPUs is none of a GPU");
-        let path = gpu_lock(&lock_file, "GPU-0");
+        let path = flock::gpu_lock(&lock_file, "GPU-0");
         assert_eq!(path, dir.path().join("canary.GPU-0.lock"));
         let held = take(&path).unwrap();
-        drop(take(&gpu_lock(&lock_file, "GPU-1")).unwrap());
+        drop(take(&flock::gpu_lock(&lock_file, "GPU-1")).unwrap());
         let holder = gpu_holder(&lock_file).unwrap();
         assert!(holder.contains(&format!("process {}", std::process::id())), "{holder}");
         drop(held);

@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::interlock;
 use crate::judge::worth_another_try;
 pub use crate::parent::RunSettings;
 use crate::parent::{ActiveRun, DetachedChild};
@@ -49,7 +48,7 @@ impl RunTarget {
     /// The lock files of the GPUs that a run here uses.
     pub fn locks(&self, lock_file: &Path) -> Vec<PathBuf> {
         let places = [&self.place].into_iter().chain(&self.peer);
-        places.map(|place| interlock::gpu_lock(lock_file, &place.gpu.uuid)).collect()
+        places.map(|place| host::flock::gpu_lock(lock_file, &place.gpu.uuid)).collect()
     }
 
     fn request(&self, settings: &RunSettings) -> RunRequest {

@@ -3,11 +3,13 @@
 pub mod events;
 pub mod snapshot;
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::json;
 
 use model::catalog::schema::{LabelSet, Metric};
-use model::catalog::{self as m, Node, OwnedGpu, OwnerInfo, WindowKind};
+use model::catalog::{self as m, CpuTimeMode, Node, OwnedGpu, OwnerInfo, WindowKind};
 use model::owners::cause_text;
 use model::snapshot::{OwnerView, Snapshot};
 use model::topology::divide::{self, CpuShare};
@@ -31,13 +33,15 @@ fn append(document: &impl Serialize, out: &mut String) {
 ///
 /// ```text
 /// taken_unix_seconds  when the list was made
-/// dropped             owners that are not in it, because `owners.max_series` have series
+/// dropped             owners above `owners.max_series` or the quota of their namespace or user: together `other`
 /// owners[]            by GPU; those that ended lately too
-///   owner, kind       identity on this node; pod, container, slurm, unit, user or unknown
+///   owner, kind       identity on this node; pod, container, slurm, unit, user, unknown or other
 ///   namespace, pod, pod_uid, container, container_id, runtime, slurm_job, slurm_step, slurm_account, unit, user   empty where none applies
 ///   cgroup            its control group; empty if none is its own
 ///   gpu, uuid, gpu_instance       where it is; null: the whole GPU
 ///   processes[]       ids of its processes there; none after its end
+///   start_unix_seconds            start of the first of its GPU processes on this node
+///   cpu_user_seconds, cpu_system_seconds   CPU time on this node
 ///   memory_bytes, allocated_seconds, busy_seconds, energy_joules, cpu_remote_ratio, memory_remote_ratio
 ///   bottleneck        what holds it back; null while that is not known
 ///   bottleneck_text   the same for people
@@ -60,6 +64,8 @@ pub fn owners(snapshot: &Snapshot, out: &mut String) {
 fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
     let entity = OwnedGpu::new(&view.gpu, view.gpu_instance, &view.owner.id);
     let number = |metric: &Metric<OwnedGpu, ()>| snapshot.number(metric, &entity, ());
+    let whole = m::Owner { owner: Arc::clone(&view.owner.id) };
+    let cpu = |mode| snapshot.number(&m::gpu_owner_cpu_seconds_total, &whole, (mode,));
     let mut value = json!({
         "owner": view.owner.id,
         "cgroup": view.owner.cgroup,
@@ -67,6 +73,9 @@ fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
         "uuid": view.gpu.uuid,
         "gpu_instance": view.gpu_instance,
         "processes": view.processes,
+        "start_unix_seconds": snapshot.number(&m::gpu_owner_start_timestamp_seconds, &whole, ()),
+        "cpu_user_seconds": cpu(CpuTimeMode::User),
+        "cpu_system_seconds": cpu(CpuTimeMode::System),
         "memory_bytes": number(&m::gpu_owner_memory_used_bytes),
         "allocated_seconds": number(&m::gpu_owner_allocated_seconds_total),
         "busy_seconds": number(&m::gpu_owner_busy_seconds_total),

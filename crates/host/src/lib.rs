@@ -12,6 +12,7 @@
 
 #[allow(unsafe_code)]
 pub mod child;
+pub mod flock;
 pub mod frame;
 #[allow(unsafe_code)]
 pub mod inflight;

@@ -1,8 +1,9 @@
 //! Files kept over restarts: one versioned JSON file a kind, replaced atomically, bounded in size. An invalid file is
 //! renamed and never stops the daemon.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -11,6 +12,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use model::persisted::{FaultBooks, Inventory};
+use model::plain_file;
+
+/// Faults of a node and names of its jobs are not for every user.
+const STATE_MODE: u32 = 0o600;
+/// Ending of a file that is being written.
+const NEW: &str = "new";
 
 /// A type with a state file of its own.
 pub trait Document: Serialize + DeserializeOwned {
@@ -74,7 +81,7 @@ impl Store {
 
     /// Reads a document; `None` if there is none. An invalid one is renamed to `KIND.corrupt` and counts as none.
     pub fn load<T: Document>(&self) -> io::Result<Option<T>> {
-        match self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes)) {
+        match self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes?)) {
             None => Ok(None),
             Some(Ok(document)) => Ok(Some(document)),
             Some(Err(why)) => {
@@ -88,20 +95,31 @@ impl Store {
 
     /// Reads a document of another process and changes nothing. An invalid one is an error.
     pub fn look<T: Document>(&self) -> io::Result<Option<T>> {
-        let parsed = self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes));
+        let parsed = self.read(T::KIND, T::MAX_BYTES)?.map(|bytes| parse(&bytes?));
         parsed.transpose().map_err(io::Error::other)
     }
 
-    /// The bytes of a file, and one more than it may have at most.
-    fn read(&self, kind: &str, most: usize) -> io::Result<Option<Vec<u8>>> {
-        let file = match File::open(self.path(kind, "json")) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let mut bytes = Vec::new();
-        file.take(most as u64 + 1).read_to_end(&mut bytes)?;
-        Ok(Some(bytes))
+    /// The bytes of a file, or why it is none of a document.
+    fn read(&self, kind: &str, most: usize) -> io::Result<Option<Result<Vec<u8>, String>>> {
+        match plain_file::read(&self.path(kind, "json"), most) {
+            Ok(bytes) => Ok(Some(Ok(bytes))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            // What is there is no document, whatever it is.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge) =>
+            {
+                Ok(Some(Err(error.to_string())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a document could be saved now.
+    pub fn probe(&self) -> io::Result<()> {
+        let path = self.path("probe", NEW);
+        fs::create_dir_all(&self.dir)?;
+        create(&path, STATE_MODE)?.write_all(b"{}")?;
+        fs::remove_file(&path)
     }
 
     /// Writes a document: to a new file beside it, to the disk, then in its place.
@@ -112,7 +130,7 @@ impl Store {
             let text = format!("{} bytes of {}, the most is {}", bytes.len(), T::KIND, T::MAX_BYTES);
             return Err(io::Error::other(text));
         }
-        replace(&self.path(T::KIND, "json"), &bytes)
+        replace(&self.path(T::KIND, "json"), &bytes, STATE_MODE)
     }
 
     /// A thread that saves documents, so that a slow disk delays no other thread.
@@ -130,16 +148,25 @@ impl Store {
     }
 }
 
-/// Replaces a file: writes a new one beside it, with the ending `new`, to the disk, then renames it.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Replaces a file: writes a new one of this mode beside it, with the ending `new`, to the disk, then renames it.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir)?;
-    let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
+    let fresh = path.with_extension(NEW);
+    let mut file = create(&fresh, mode)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;
     File::open(dir)?.sync_all()
+}
+
+/// Makes a file. One that is there was left behind, or is another user's: it is removed, never written to.
+fn create(path: &Path, mode: u32) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).mode(mode).open(path)
 }
 
 /// Saves documents in the background; ends when dropped, after the last one.
@@ -167,9 +194,6 @@ impl<T: Document> Keeper<T> {
 }
 
 fn parse<T: Document>(bytes: &[u8]) -> Result<T, String> {
-    if bytes.len() > T::MAX_BYTES {
-        return Err(format!("larger than {} bytes", T::MAX_BYTES));
-    }
     let envelope: Envelope<serde_json::Value> = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     if (envelope.kind.as_str(), envelope.version) != (T::KIND, T::VERSION) {
         let Envelope { kind, version, .. } = envelope;
@@ -182,6 +206,7 @@ fn parse<T: Document>(bytes: &[u8]) -> Result<T, String> {
 mod tests {
     use super::*;
     use model::persisted::SeenGpus;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn inventory(devices: usize) -> Inventory {
         Inventory { boot_id: "b".into(), seen: SeenGpus { devices, gpus: Vec::new() } }
@@ -210,6 +235,40 @@ mod tests {
             assert_eq!(fs::read(dir.path().join("inventory.corrupt")).unwrap(), bytes);
             assert!(!dir.path().join("inventory.json").exists());
         }
+    }
+
+    #[test]
+    fn a_special_file_is_set_aside_and_never_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        let (victim, file) = (dir.path().join("victim"), dir.path().join("inventory.json"));
+        fs::write(&victim, "precious").unwrap();
+        for name in ["inventory.json", "inventory.new"] {
+            symlink(&victim, dir.path().join(name)).unwrap();
+        }
+        assert_eq!(store.load::<Inventory>().unwrap(), None);
+        store.save(&inventory(3)).unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        let about = fs::symlink_metadata(&file).unwrap();
+        assert!(about.is_file() && about.permissions().mode() & 0o777 == 0o600, "{about:?}");
+        fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(
+            store.look::<Inventory>().unwrap_err().to_string().contains("FIFO"),
+            "no writer is waited for"
+        );
+        assert_eq!(store.load::<Inventory>().unwrap(), None);
+        store.save(&inventory(4)).unwrap();
+        assert_eq!(store.load().unwrap(), Some(inventory(4)));
+    }
+
+    #[test]
+    fn a_folder_is_probed() {
+        let dir = tempfile::tempdir().unwrap();
+        Store::new(dir.path().join("new")).probe().unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 0);
+        fs::write(dir.path().join("file"), "").unwrap();
+        assert!(Store::new(dir.path().join("file")).probe().is_err());
     }
 
     #[test]

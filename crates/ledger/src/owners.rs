@@ -5,6 +5,7 @@
 //! figure.
 
 mod accounts;
+mod host_use;
 mod past;
 mod publish;
 mod remote;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use crate::bottleneck::is_work;
 use accounts::{AccountKey, Accounts};
+use host_use::HostUse;
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, Direction, GpmUnit, Gpu, SampleBuffer, StartPhase, Subject};
 use model::clock::Mono;
@@ -47,29 +49,11 @@ pub struct OwnerState {
     lines: BTreeMap<Gpu, Timeline>,
     accounts: Accounts,
     readings: HashMap<Arc<str>, Readings>,
-    kills: HashMap<Arc<str>, Kills>,
+    host_use: HostUse,
     tracks: BTreeMap<(Gpu, InstanceId), Tracks>,
     starts: Vec<(StartPhase, Histogram)>,
     /// Wall clock minus monotonic clock, in seconds.
     offset: f64,
-}
-
-/// Processes of an owner that the OOM killer ended.
-#[derive(Clone, Copy, Debug, Default)]
-struct Kills {
-    /// The control group's count at the last reading.
-    last: Option<u64>,
-    /// What it has risen by.
-    counted: f64,
-    /// Those in the kernel log: a container's group is gone at once when its first process is killed.
-    logged: f64,
-}
-
-impl Kills {
-    /// Both count the same ones, and each may miss some.
-    fn sum(&self) -> f64 {
-        self.counted.max(self.logged)
-    }
 }
 
 impl OwnerState {
@@ -83,7 +67,7 @@ impl OwnerState {
             tenants: Tenants::default(),
             lines: BTreeMap::new(),
             readings: HashMap::new(),
-            kills: HashMap::new(),
+            host_use: HostUse::default(),
             tracks: BTreeMap::new(),
             starts: starts.collect(),
             offset: model::clock::unix_seconds() - Mono::now().0 as f64 * 1e-9,
@@ -105,12 +89,7 @@ impl OwnerState {
         if !self.readings.contains_key(&reading.owner) && self.readings.len() >= MOST_READ {
             return;
         }
-        if let Some(kills) = reading.oom_kills {
-            // What was before the first reading, or in an older control group of the same name, is not this work's.
-            let known = self.kills.entry(Arc::clone(&reading.owner)).or_default();
-            known.counted += kills.saturating_sub(known.last.unwrap_or(kills)) as f64;
-            known.last = Some(kills);
-        }
+        self.host_use.read(&reading);
         self.readings.entry(Arc::clone(&reading.owner)).or_default().take(reading);
     }
 
@@ -118,7 +97,7 @@ impl OwnerState {
     /// process has to be known; the count of the owner's own group is read beside this.
     pub(super) fn killed(&mut self, group: Option<&str>, pid: u32) {
         if let Some(owner) = self.tenants.owner_in(group, pid).filter(|owner| **owner != *self.unknown.id) {
-            self.kills.entry(owner).or_default().logged += 1.0;
+            self.host_use.killed(owner);
         }
     }
 

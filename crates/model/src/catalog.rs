@@ -580,6 +580,7 @@ metrics! {
     // --- owners ---------------------------------------------------------------------------------
     /// Identity of an owner of work on the GPU.
     ///
+    /// The owner `other` is all owners of the GPU that have no series of their own.
     /// Join on `gpu`, `uuid`, `gpu_instance` and `owner`. Stays with the owner's counters for `owners.retention` after its
     /// end.
     gpu_owner_info: Info<OwnedGpu, OwnerInfo>, None, Computed, "0.1.0";
@@ -624,6 +625,15 @@ metrics! {
     ///
     /// The larger of the control group's count and the kernel log's.
     gpu_owner_host_oom_kills_total: Counter<Owner>, None, Computed, "0.1.0";
+    /// CPU time of the owner on the host, since its first reading.
+    ///
+    /// Of its control group; of its GPU processes where it has no group of its own. Read every 10 s. With
+    /// `gpu_owner_busy_seconds_total`: host time for each second of GPU work.
+    gpu_owner_cpu_seconds_total: Counter<Owner, (CpuTimeMode,)>, Seconds, Computed, "0.1.0";
+    /// Start of the owner's first GPU process, since 1970.
+    ///
+    /// Of the processes that the GPUs list without a pause. The duration of a job is `time()` minus this.
+    gpu_owner_start_timestamp_seconds: Gauge<Owner>, Seconds, Computed, "0.1.0";
     /// Events counted on the CPUs for the owner's control group (`cpu.per_owner`).
     gpu_owner_cpu_events_total: Counter<Owner, (PerfEvent,)>, None, Computed, "0.1.0", at most 1e24;
     /// Time from a process's start to its first context on a GPU, and to its first work there.
@@ -702,11 +712,17 @@ metrics! {
     gpu_exporter_batches_discarded_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
     /// Events of the exporter's collectors lost to a full queue.
     gpu_exporter_events_lost_total: Counter<Node>, None, Computed, "0.1.0";
+    /// 1 if `state.dir` can be written: faults, baselines and positions are kept over restarts.
+    ///
+    /// Probed every minute.
+    gpu_exporter_state_writable: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
     /// Owner lookups, by result.
     ///
-    /// `gone`: the process ended before. `late`: past `owners.read_deadline`.
+    /// `gone`: the process ended before. `late`: past `owners.read_timeout`.
     gpu_exporter_owner_lookups_total: Counter<Node, (OwnerLookup,)>, None, Computed, "0.1.0";
-    /// Owners without series of their own, because of `owners.most`.
+    /// Owners without series of their own, because of `owners.max_series` or the quota of their namespace or user.
+    ///
+    /// They share the owner `other`.
     gpu_exporter_owners_dropped: Gauge<Node>, None, Computed, "0.1.0";
     /// Failed requests to the kubelet.
     gpu_exporter_kubelet_errors_total: Counter<Node, (KubeletError,)>, None, Computed, "0.1.0", group ExporterDetail;

@@ -18,6 +18,7 @@ pub mod health;
 pub mod owners;
 pub mod pci;
 pub mod persisted;
+pub mod plain_file;
 pub mod sample;
 pub mod snapshot;
 pub mod sync;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::catalog::schema::KnownLabel;
 use crate::catalog::{Cause, OwnerInfo, OwnerKind};
 use crate::clock::Mono;
 use crate::cpus::CpuSet;
@@ -16,7 +17,7 @@ pub struct Owner {
     /// What identifies it on this node, as long as it lives: the label `owner`. By kind:
     /// `pod/<namespace>/<pod>/<container>` (where the kubelet is not asked, `pod/<pod uid>/<container id>`),
     /// `docker/<id>`, `podman/<id>`, `containerd/<id>`, `slurm/<job>` or `slurm/<job>.<step>`, `unit/<unit>`,
-    /// `user/<name>`, and `unknown`.
+    /// `user/<name>`, `unknown`, and `other` for all owners of a GPU that have no series.
     pub id: Arc<str>,
     /// What kind it is.
     pub kind: OwnerKind,
@@ -29,8 +30,17 @@ pub struct Owner {
 impl Owner {
     /// The owner of a process that could not be looked up.
     pub fn unknown() -> Owner {
-        let info = OwnerInfo { kind: "unknown".into(), ..OwnerInfo::default() };
-        Owner { id: "unknown".into(), kind: OwnerKind::Unknown, info, cgroup: "".into() }
+        Owner::nameless(OwnerKind::Unknown)
+    }
+
+    /// All owners of a GPU that have no series of their own.
+    pub fn other() -> Owner {
+        Owner::nameless(OwnerKind::Other)
+    }
+
+    fn nameless(kind: OwnerKind) -> Owner {
+        let info = OwnerInfo { kind: kind.known().into(), ..OwnerInfo::default() };
+        Owner { id: kind.known().into(), kind, info, cgroup: "".into() }
     }
 }
 
@@ -85,6 +95,22 @@ pub struct Attribution {
     pub owner: Arc<Owner>,
 }
 
+/// CPU time, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user: f64,
+    /// In the kernel.
+    pub system: f64,
+}
+
+impl CpuTime {
+    /// Both.
+    pub fn total(&self) -> f64 {
+        self.user + self.system
+    }
+}
+
 /// What was read of one owner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnerReading {
@@ -100,6 +126,8 @@ pub struct OwnerReading {
     pub memory_by_node: BTreeMap<u32, u64>,
     /// CPU time of its cgroup, in seconds; of its GPU processes where it has none of its own.
     pub cpu_seconds: Option<f64>,
+    /// The same by mode; the kernel's own counts, which add up to it only nearly.
+    pub cpu_time: Option<CpuTime>,
     /// CPUs it may use at most by its cgroup's quota; `None`: no quota.
     pub cpu_limit: Option<f64>,
     /// CPU time of the busiest thread of its GPU processes, in seconds, with the thread's id.

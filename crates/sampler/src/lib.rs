@@ -43,9 +43,8 @@ use model::clock::Mono;
 use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::sync::lock;
 use nvml_wrapper::Device;
-use wire::{FromSampler, SamplerConfig, ToSampler};
+use wire::{CanaryProcess, FromSampler, SamplerConfig, ToSampler};
 
-pub use canary_pids::{is_canary, may_be_canary};
 pub use gpm::metrics_read as gpm_metrics_read;
 pub use gpu::fields_read;
 pub use samples::{POWER as POWER_SAMPLE_METRICS, UTILIZATION as UTILIZATION_SAMPLE_METRICS};
@@ -66,6 +65,8 @@ struct Shared {
     /// Whether the profiling counters (GPM) are to be read now. A worker that finds it false releases its samples, so
     /// that a profiler can have the counters.
     gpm: AtomicBool,
+    /// The processes of the canary that the parent has started.
+    canaries: Mutex<Vec<CanaryProcess>>,
     /// Ends all threads.
     stop: Stop,
     frames: Mutex<Outbox>,
@@ -235,6 +236,7 @@ pub fn run() -> std::io::Result<()> {
         off: config.off.iter().copied().collect(),
         host: Host::new(&config.root),
         gpm: AtomicBool::new(config.gpm),
+        canaries: Mutex::new(config.canaries.clone()),
         config,
         table,
         expensive: driver::ExpensiveVisits::default(),
@@ -257,6 +259,7 @@ pub fn run() -> std::io::Result<()> {
                     }
                 }
                 Ok(Some(ToSampler::Gpm(read))) => listener.gpm.store(read, Ordering::Relaxed),
+                Ok(Some(ToSampler::Canaries(canaries))) => *lock(&listener.canaries) = canaries,
                 Ok(Some(ToSampler::Start(_))) => tracing::warn!("duplicate start message"),
                 Ok(None) => break,
                 Err(error) => {

@@ -324,7 +324,12 @@ impl<'a> Visit<'a> {
 
     /// Leaves the canary's processes out of a list.
     pub fn retain_foreign(&mut self, list: &mut Vec<ProcessInfo>) {
-        list.retain(|process| !self.state.canary_pids.is_canary(&self.shared.host, process.pid));
+        if list.is_empty() {
+            return;
+        }
+        let canaries = model::sync::lock(&self.shared.canaries).clone();
+        let lock_file = host::flock::gpu_lock(&self.shared.config.canary_lock, &self.gpu.uuid);
+        list.retain(|process| !self.state.canary_pids.is_canary(process.pid, &canaries, &lock_file));
     }
 
     /// Whether a call is not known to be unsupported.

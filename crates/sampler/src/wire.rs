@@ -52,6 +52,18 @@ pub enum ToSampler {
     /// Whether the profiling counters (GPM) are to be read. They have one reader at a time: while they are
     /// not, a profiler can have them.
     Gpm(bool),
+    /// The newest processes of the canary that the parent has started, also ended ones: their work is no job's. Replaces
+    /// the list before.
+    Canaries(Vec<CanaryProcess>),
+}
+
+/// A process of the canary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CanaryProcess {
+    /// Process id.
+    pub pid: u32,
+    /// When it was started, in clock ticks since boot: an id is used again.
+    pub started: u64,
 }
 
 /// A GPU with its worker's slot.
@@ -84,6 +96,10 @@ pub struct SamplerConfig {
     pub processes: Option<u32>,
     /// Whether the profiling counters (GPM) are to be read; [`ToSampler::Gpm`] changes it.
     pub gpm: bool,
+    /// The processes of the canary; [`ToSampler::Canaries`] replaces them.
+    pub canaries: Vec<CanaryProcess>,
+    /// The lock file of all canaries, beside which those of the GPUs are.
+    pub canary_lock: std::path::PathBuf,
     /// Cadences.
     pub intervals: Intervals,
     /// How long a call may take.

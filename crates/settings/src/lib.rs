@@ -12,6 +12,7 @@ pub mod mig_layout;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod underscore;
 mod value;
 
 use std::path::Path;

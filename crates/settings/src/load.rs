@@ -10,9 +10,14 @@ use super::Config;
 use super::file::{key, keys};
 use super::key::Key;
 use super::settings::{RENAMED, SECTIONS};
+use super::underscore;
+use model::plain_file::read_text;
 
 /// The configuration file without `--config`, if there is one.
 pub const DEFAULT_FILE: &str = "/etc/gpu-node-exporter/config.toml";
+
+/// Longest configuration file or MIG layout, in bytes: some twenty times the file with every key and its meaning.
+pub(super) const MAX_BYTES: usize = 1024 * 1024;
 
 /// Prefix of all environment variables. Two underscores, because Kubernetes sets variables such as
 /// `GPU_NODE_EXPORTER_PORT` for a Service of this name.
@@ -72,6 +77,8 @@ pub struct Loaded {
     pub config: Config,
     /// File, environment variable or flag of each key that is set.
     pub origins: BTreeMap<&'static str, String>,
+    /// What is right and yet perhaps not meant, a line each.
+    pub warnings: Vec<String>,
 }
 
 impl Loaded {
@@ -122,7 +129,9 @@ impl Loaded {
 
 /// Reads file, environment and flags over the defaults.
 pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
-    load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())
+    let mut loaded = load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())?;
+    loaded.warnings = underscore::warnings(std::env::vars_os());
+    Ok(loaded)
 }
 
 /// As [`load`], with another default file and environment.
@@ -133,7 +142,7 @@ pub(super) fn load_from(
 ) -> Result<Loaded, ConfigErrors> {
     let mut layers = Layers::default();
     let path = overrides.config.as_deref().unwrap_or(default_file);
-    match std::fs::read_to_string(path) {
+    match read_text(path, MAX_BYTES) {
         Ok(text) => layers.file(path, &text),
         Err(e) if e.kind() == io::ErrorKind::NotFound && overrides.config.is_none() => {}
         Err(e) => layers.errors.push(format!("cannot read the configuration file {}: {e}", path.display())),

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use model::plain_file::read_text;
 use serde::Deserialize;
 
-use super::load::{ConfigErrors, Loaded, nearest};
+use super::load::{ConfigErrors, Loaded, MAX_BYTES, nearest};
 
 /// MIG devices by profile, as `1g.18gb` or `1c.3g.71gb`.
 pub type Profiles = BTreeMap<String, u32>;
@@ -125,7 +126,7 @@ impl Loaded {
             };
         }
         let file = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| {
+        let text = read_text(path, MAX_BYTES).map_err(|e| {
             let next = "correct the path, or set \"\" for no declared layout";
             error("mig.layout_file", format!("cannot read {file}: {e}; {next}"))
         })?;

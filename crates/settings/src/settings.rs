@@ -161,7 +161,8 @@ settings! {
         kubelet_socket: PathBuf = "/var/lib/kubelet/pod-resources/kubelet.sock".into(), Socket;
         /// Time that the counters of an owner stay after its end: longer than any scrape interval.
         retention: Duration = minutes(15), secs(1)..=hours(24);
-        /// Maximum owners with series.
+        /// Maximum owners with series. One namespace or user has at most a quarter of them; further owners of a GPU are
+        /// the owner "other".
         max_series: u32 = 64, 1..=1000;
         /// Timeout for reading a process or asking the kubelet.
         read_timeout: Duration = secs(1), ms(10)..=minutes(1);

@@ -131,13 +131,12 @@ impl CanaryCollector {
         let config = &self.context.config;
         let facts =
             self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
-        // The values may still be of the first try: its process counts as foreign when its command line could not
-        // be read, as of a process that ends. The second try asks NVML for other processes before it uses CUDA.
+        // The values may still be of the first try's work.
         let ours = |allows: &Allows| {
-            use CanarySkip::{Busy, Memory, Processes, RecentXid};
+            use CanarySkip::{Busy, Memory, RecentXid};
             match allows {
                 Allows::Yes | Allows::NotChecked(_) => true,
-                Allows::No(reason) => matches!(reason, RecentXid | Busy | Memory | Processes),
+                Allows::No(reason) => matches!(reason, RecentXid | Busy | Memory),
             }
         };
         facts.is_some_and(|facts| {
@@ -178,6 +177,7 @@ impl RunObserver for VisitObserver<'_> {
     fn started(&mut self, pid: i32) {
         tracing::debug!(pid, place = %self.place, "a canary runs");
         self.pid = Some(pid);
+        self.collector.parts.switch.canary_started(pid);
         self.collector.count(Some((self.place, pid)));
     }
 

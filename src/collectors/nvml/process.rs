@@ -145,6 +145,7 @@ pub fn sampler_config(config: &Config) -> SamplerConfig {
         root: config.host.root.clone(),
         processes: config.processes.per_process.then_some(config.processes.max_per_gpu),
         gpm: config.gpm.enabled,
+        canary_lock: config.canary.lock_file.clone(),
         intervals: Intervals {
             fast: s.fast_interval,
             normal: s.normal_interval,

@@ -6,9 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use host::flock;
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
 use model::sync::lock;
+use sampler::wire::CanaryProcess;
+
+/// Processes of the canary that samplers know: more than hang at a time, and run in a minute.
+const MOST_CANARIES: usize = 32;
 
 /// The driver is released, or is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,6 +126,8 @@ pub struct Requested {
     pub released: Option<Released>,
     /// Whether the profiling counters are to be read.
     pub gpm: bool,
+    /// The newest processes of the canary, also ended ones: the driver lists a process for a moment after its end.
+    pub canaries: Vec<CanaryProcess>,
 }
 
 /// Where those who ask and the supervisor meet.
@@ -147,7 +154,7 @@ struct SwitchState {
 impl Switch {
     /// A driver in use.
     pub fn new(gpm: bool, settle: Duration) -> Switch {
-        let requested = Requested { released: None, gpm };
+        let requested = Requested { released: None, gpm, canaries: Vec::new() };
         let state = SwitchState {
             requested,
             acknowledged: false,
@@ -206,6 +213,16 @@ impl Switch {
     pub fn held_by_canary(&self, canaries: Vec<Holder>) {
         let mut state = lock(&self.state);
         (state.canaries, state.starting) = (canaries, false);
+    }
+
+    /// A process of the canary was started.
+    pub fn canary_started(&self, pid: i32) {
+        let (Some(started), Ok(pid)) = (flock::started(pid), u32::try_from(pid)) else { return };
+        let canaries = &mut lock(&self.state).requested.canaries;
+        canaries.push(CanaryProcess { pid, started });
+        if canaries.len() > MOST_CANARIES {
+            canaries.remove(0);
+        }
     }
 
     /// Whether a canary may be started. If so, it counts as holding the driver from now on, until

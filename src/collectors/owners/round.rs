@@ -11,7 +11,7 @@ use host::reader::MAX_ABANDONED;
 use model::catalog::OwnerKind;
 use model::clock::Mono;
 use model::cpus::CpuSet;
-use model::owners::{Owner, OwnerReading};
+use model::owners::{CpuTime, Owner, OwnerReading};
 
 /// Most processes read at a time, of all owners.
 const MOST_PROCESSES: usize = 512;
@@ -38,9 +38,12 @@ impl OwnersCollector {
         self.turn = self.turn.wrapping_add(1);
         let mut owners: BTreeMap<Arc<str>, (Arc<Owner>, Vec<u32>)> = BTreeMap::new();
         for (pid, known) in &self.known {
-            if known.unlisted.is_none() && known.started.is_some() && known.owner.kind != OwnerKind::Unknown {
-                let of = || (Arc::clone(&known.owner), Vec::new());
-                owners.entry(Arc::clone(&known.owner.id)).or_insert_with(of).1.push(*pid);
+            if known.unlisted.is_none()
+                && known.started.is_some()
+                && known.identity.owner.kind != OwnerKind::Unknown
+            {
+                let of = || (Arc::clone(&known.identity.owner), Vec::new());
+                owners.entry(Arc::clone(&known.identity.owner.id)).or_insert_with(of).1.push(*pid);
             }
         }
         let mut chosen = Vec::new();
@@ -89,14 +92,19 @@ impl OwnersCollector {
             self.reader.read(MAX_ABANDONED, move || usage::look(&host, &group)).unwrap_or_default()
         };
         let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
-        let own = sum.complete.then(|| seconds(sum.ticks));
+        let own = sum.complete && owner.cgroup.is_empty();
+        let own_time = || CpuTime {
+            user: seconds(sum.ticks.saturating_sub(sum.system_ticks)),
+            system: seconds(sum.system_ticks),
+        };
         OwnerReading {
             owner: Arc::clone(&owner.id),
             taken: Mono::now(),
             allowed_cpus: sum.allowed,
             ran_on: sum.ran_on,
             memory_by_node: usage.memory_by_node,
-            cpu_seconds: usage.cpu_seconds.or(own.filter(|_| owner.cgroup.is_empty())),
+            cpu_seconds: usage.cpu_seconds.or(own.then(|| own_time().total())),
+            cpu_time: usage.cpu_time.or(own.then(own_time)),
             cpu_limit: usage.cpu_limit,
             busiest_thread: sum.busiest.map(|busy| (busy.thread, seconds(busy.ticks))),
             oom_kills: usage.oom_kills,
@@ -143,6 +151,7 @@ struct Sum {
     allowed: Option<CpuSet>,
     ran_on: BTreeMap<u32, u32>,
     ticks: u64,
+    system_ticks: u64,
     complete: bool,
     busiest: Option<BusyThread>,
 }
@@ -150,6 +159,7 @@ struct Sum {
 impl Sum {
     fn add(&mut self, known: &mut KnownProcess, process: &ProcessReading) {
         self.ticks = self.ticks.saturating_add(process.stat.ticks);
+        self.system_ticks = self.system_ticks.saturating_add(process.stat.system_ticks);
         if let Some(allowed) = &process.allowed {
             self.allowed = Some(self.allowed.take().map_or_else(|| allowed.clone(), |all| all.or(allowed)));
         }
@@ -181,12 +191,12 @@ mod tests {
     use super::*;
 
     fn known() -> KnownProcess {
-        let owner = Arc::new(Owner::unknown());
-        KnownProcess { started: Some(1), owner, unlisted: None, again: None, threads: HashMap::new() }
+        let identity = super::super::Identity::unknown();
+        KnownProcess { started: Some(1), identity, unlisted: None, again: None, threads: HashMap::new() }
     }
 
     fn process(allowed: &str, threads: &[(u32, u64, u32)]) -> ProcessReading {
-        let stat = |ticks, cpu| Stat { started: 1, ticks, cpu: Some(cpu) };
+        let stat = |ticks, cpu| Stat { started: 1, ticks, system_ticks: ticks / 10, cpu: Some(cpu) };
         let ticks = threads.iter().map(|(_, ticks, _)| ticks).sum();
         let threads = threads.iter().map(|(tid, ticks, cpu)| (*tid, stat(*ticks, *cpu))).collect();
         ProcessReading { stat: stat(ticks, 0), allowed: allowed.parse().ok(), threads }

@@ -19,6 +19,8 @@ use settings::Config;
 use super::file;
 use crate::collectors::read_file;
 
+/// All users may read windows, as those that an administrator writes.
+const MODE: u32 = 0o644;
 /// Directory entries that are read, files or not.
 const MAX_ENTRIES: usize = 4096;
 /// Seconds after its end in which the file of a window stays when another window is started.
@@ -143,7 +145,7 @@ impl WindowStore {
     /// Writes a file. The one that is written first has another ending, and so is no window.
     fn write(&self, window: &Window) -> Result<(), String> {
         let file = self.file(&window.name);
-        replace(&file, file::write(window).as_bytes()).map_err(|error| {
+        replace(&file, file::write(window).as_bytes(), MODE).map_err(|error| {
             format!("{}: {error}; who may write to windows.dir may make windows", file.display())
         })
     }

@@ -6,14 +6,11 @@ use std::time::Duration;
 
 use super::past::Past;
 use super::sketch::Sketch;
-use super::timeline::{AmountKind, AmountShare, InstanceId, SettledSpan};
+use super::timeline::{AmountKind, AmountShare, InstanceId, PresentOwner, SettledSpan};
 use crate::bottleneck::Steady;
 use model::catalog::Gpu;
 use model::clock::Mono;
 use model::owners::Owner;
-
-/// Accounts are kept for so many times more owners than may have series: an owner that gets series has its counters.
-const SPARE: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AccountKey {
@@ -26,6 +23,8 @@ pub struct AccountKey {
 #[derive(Debug)]
 pub struct Account {
     pub owner: Arc<Owner>,
+    /// When it began.
+    since: Mono,
     /// GPU time it had, in seconds.
     pub allocated: f64,
     /// Seconds in which the GPU worked for it.
@@ -50,6 +49,7 @@ impl Account {
     fn new(owner: Arc<Owner>, now: Mono) -> Account {
         Account {
             owner,
+            since: now,
             allocated: 0.0,
             busy: 0.0,
             joules: 0.0,
@@ -65,21 +65,68 @@ impl Account {
     }
 }
 
-/// All accounts, and which owners have series.
-#[derive(Debug, Default)]
+/// Whose owners share one quota of series: a user or namespace starts as many owners as it likes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum QuotaKey {
+    Namespace(String),
+    /// A pod without a known namespace, by its UID.
+    Pod(String),
+    /// A user of the host; empty for containers that no user of the host owns.
+    User(String),
+}
+
+impl QuotaKey {
+    fn of(owner: &Owner) -> QuotaKey {
+        let info = &owner.info;
+        match (info.namespace.as_str(), info.pod_uid.as_str()) {
+            ("", "") => QuotaKey::User(info.user.clone()),
+            ("", uid) => QuotaKey::Pod(uid.to_owned()),
+            (namespace, _) => QuotaKey::Namespace(namespace.to_owned()),
+        }
+    }
+}
+
+/// An owner without series, at the newest settled time of its GPU.
+#[derive(Debug)]
+struct Unlisted {
+    place: InstanceId,
+    owner: Arc<str>,
+    /// Whether the memory there was full.
+    full: bool,
+}
+
+/// The accounts of all owners that have series. What the other owners of a GPU have is in one account, `other`.
+#[derive(Debug)]
 pub struct Accounts {
     all: BTreeMap<AccountKey, Account>,
-    /// Owners with series: an owner keeps them until it is forgotten.
-    with_series: BTreeSet<Arc<str>>,
-    /// Owners without an account, because there are too many: as of the newest stretch of each GPU.
-    refused: BTreeMap<Gpu, BTreeSet<Arc<str>>>,
+    /// Owners with series, each until it is forgotten or a live owner replaces it.
+    with_series: BTreeMap<Arc<str>, QuotaKey>,
+    /// Owners without series, as of the newest settled time of each GPU, and that time.
+    unlisted: BTreeMap<Gpu, (Mono, Vec<Unlisted>)>,
+    other: Arc<Owner>,
     most: usize,
+}
+
+/// Series that an owner can have now.
+#[derive(Debug)]
+struct Openings {
+    free: usize,
+    held: BTreeMap<QuotaKey, usize>,
+    /// Owners that have ended everywhere, the one that ended first last.
+    ended: Vec<Arc<str>>,
 }
 
 impl Accounts {
     /// For so many owners with series.
     pub fn new(most: usize) -> Accounts {
-        Accounts { most, ..Accounts::default() }
+        let other = Arc::new(Owner::other());
+        Accounts {
+            all: BTreeMap::new(),
+            with_series: BTreeMap::new(),
+            unlisted: BTreeMap::new(),
+            other,
+            most,
+        }
     }
 
     /// Adds settled time of a GPU. `share` gives the share of the GPU that a GPU instance is, `None` if that is
@@ -92,59 +139,123 @@ impl Accounts {
         total: Option<f64>,
     ) {
         let seconds = settled.to.since(settled.from).as_secs_f64();
-        let mut refused = BTreeSet::new();
+        self.note_ends(gpu, settled);
+        self.give_series(gpu, settled);
+        let mut unlisted = Vec::new();
         for one in &settled.present {
-            let key = AccountKey { gpu: gpu.clone(), place: one.place, owner: Arc::clone(&one.owner.id) };
-            if !self.open(&key, &one.owner, settled.from) {
-                refused.insert(key.owner);
-                continue;
-            }
-            let Some(account) = self.all.get_mut(&key) else { continue };
+            let has_series = self.with_series.contains_key(&one.owner.id);
+            let (place, owner) = if has_series { (one.place, &one.owner) } else { (None, &self.other) };
+            let key = AccountKey { gpu: gpu.clone(), place, owner: Arc::clone(&owner.id) };
+            let account =
+                self.all.entry(key).or_insert_with(|| Account::new(Arc::clone(owner), settled.from));
             let of_gpu = one.place.map_or(Some(1.0), &share);
             account.allocated += seconds / one.owners.max(1) as f64 * of_gpu.unwrap_or(0.0);
-            account.owner = Arc::clone(&one.owner);
             account.until = settled.to;
-            account.full = settled.full.contains(&one.place);
+            let full = settled.full.contains(&one.place);
+            if !has_series {
+                unlisted.push(Unlisted { place: one.place, owner: Arc::clone(&one.owner.id), full });
+                continue;
+            }
+            account.owner = Arc::clone(&one.owner);
+            account.full = full;
             account.ended = false;
             if let (Some(bytes), Some(total)) = (one.memory, total.filter(|total| *total > 0.0)) {
                 account.memory.add((bytes as f64 / total).min(1.0), seconds);
             }
         }
-        for (_, account) in self.all.iter_mut().filter(|(key, _)| key.gpu == *gpu) {
-            if account.until <= settled.from && !account.ended {
-                account.ended = true;
+        self.unlisted.insert(gpu.clone(), (settled.to, unlisted));
+    }
+
+    /// Counts the ends of owners that are no longer at a place of the GPU.
+    fn note_ends(&mut self, gpu: &Gpu, settled: &SettledSpan) {
+        let here: BTreeSet<(InstanceId, &Arc<str>)> =
+            settled.present.iter().map(|one| (one.place, &one.owner.id)).collect();
+        for (key, account) in self.all.iter_mut().filter(|(key, _)| key.gpu == *gpu) {
+            let ended = !here.contains(&(key.place, &key.owner));
+            if ended && !account.ended {
                 account.ended_full += f64::from(u8::from(account.full));
             }
+            account.ended = ended;
         }
-        if refused.is_empty() {
-            self.refused.remove(gpu);
-        } else {
-            self.refused.insert(gpu.clone(), refused);
+        let before = self.unlisted.get(gpu).map_or(&[][..], |(_, before)| before);
+        let full = before.iter().filter(|one| one.full && !here.contains(&(one.place, &one.owner))).count();
+        let key = AccountKey { gpu: gpu.clone(), place: None, owner: Arc::clone(&self.other.id) };
+        if let Some(other) = self.all.get_mut(&key) {
+            other.ended_full += full as f64;
         }
     }
 
-    /// Makes an account if there is room for it.
-    fn open(&mut self, key: &AccountKey, owner: &Arc<Owner>, now: Mono) -> bool {
-        if self.all.contains_key(key) {
-            return true;
+    /// Gives series to owners that have none, those with the most memory first.
+    fn give_series(&mut self, gpu: &Gpu, settled: &SettledSpan) {
+        let mut waiting: Vec<&PresentOwner> =
+            settled.present.iter().filter(|one| !self.with_series.contains_key(&one.owner.id)).collect();
+        if waiting.is_empty() {
+            return;
         }
-        let owners = self.owners();
-        let room = owners.contains(&key.owner) || owners.len() < self.most.saturating_mul(SPARE);
-        if room || self.with_series.contains(&key.owner) {
-            self.all.insert(key.clone(), Account::new(Arc::clone(owner), now));
-            return true;
+        waiting.sort_by_key(|one| std::cmp::Reverse(one.memory));
+        let mut openings = self.openings();
+        for one in waiting {
+            if self.with_series.contains_key(&one.owner.id) {
+                continue;
+            }
+            let quota = QuotaKey::of(&one.owner);
+            if !self.make_way(&mut openings, &quota) {
+                continue;
+            }
+            *openings.held.entry(quota.clone()).or_default() += 1;
+            self.with_series.insert(Arc::clone(&one.owner.id), quota);
+            let key = AccountKey { gpu: gpu.clone(), place: one.place, owner: Arc::clone(&one.owner.id) };
+            self.all.insert(key, Account::new(Arc::clone(&one.owner), settled.from));
         }
-        false
     }
 
-    fn owners(&self) -> BTreeSet<&Arc<str>> {
-        self.all.keys().map(|key| &key.owner).collect()
+    fn openings(&self) -> Openings {
+        let mut held: BTreeMap<QuotaKey, usize> = BTreeMap::new();
+        for quota in self.with_series.values() {
+            *held.entry(quota.clone()).or_default() += 1;
+        }
+        let mut ends: BTreeMap<&Arc<str>, Option<Mono>> = BTreeMap::new();
+        for (key, account) in self.all.iter().filter(|(key, _)| self.with_series.contains_key(&key.owner)) {
+            let end = ends.entry(&key.owner).or_insert(Some(Mono(0)));
+            *end = end.filter(|_| account.ended).map(|end| end.max(account.until));
+        }
+        let mut ended: Vec<(Mono, &Arc<str>)> =
+            ends.into_iter().filter_map(|(owner, end)| Some((end?, owner))).collect();
+        ended.sort_by(|a, b| b.cmp(a));
+        let free = self.most.saturating_sub(self.with_series.len());
+        Openings { free, held, ended: ended.into_iter().map(|(_, owner)| Arc::clone(owner)).collect() }
+    }
+
+    /// Makes way for one more owner of this quota: a free place, else that of an owner that has ended. Whether
+    /// there is one.
+    fn make_way(&mut self, openings: &mut Openings, quota: &QuotaKey) -> bool {
+        let quarter = (self.most / 4).max(1);
+        let spent = openings.held.get(quota).is_some_and(|held| *held >= quarter);
+        if !spent && openings.free > 0 {
+            openings.free -= 1;
+            return true;
+        }
+        let fits = |owner: &Arc<str>| !spent || self.with_series.get(owner) == Some(quota);
+        let Some(at) = openings.ended.iter().rposition(fits) else { return false };
+        let ended = openings.ended.remove(at);
+        if let Some(quota) = self.with_series.remove(&ended)
+            && let Some(held) = openings.held.get_mut(&quota)
+        {
+            *held = held.saturating_sub(1);
+        }
+        self.all.retain(|key, _| key.owner != ended);
+        true
     }
 
     /// Adds shares of what was measured of a GPU.
     pub fn add(&mut self, gpu: &Gpu, shares: Vec<AmountShare>) {
         for share in shares {
-            let key = AccountKey { gpu: gpu.clone(), place: share.place, owner: share.owner };
+            let own = AccountKey { gpu: gpu.clone(), place: share.place, owner: share.owner };
+            // What was before its account began is in the account of `other`, as the time is.
+            let key = match self.all.get(&own) {
+                Some(account) if account.since <= share.from => own,
+                _ => AccountKey { gpu: gpu.clone(), place: None, owner: Arc::clone(&self.other.id) },
+            };
             let Some(account) = self.all.get_mut(&key) else { continue };
             match share.quantity {
                 AmountKind::Busy(_) => account.busy += share.amount,
@@ -157,50 +268,45 @@ impl Accounts {
         self.all.get_mut(key)
     }
 
-    /// Forgets owners that ended long ago, and gives the series that became free to the busiest of those that wait.
+    /// Forgets owners that ended long ago.
     pub fn tidy(&mut self, now: Mono, keep: Duration) {
         self.all.retain(|_, account| now.since(account.until) <= keep);
-        let mut waiting: BTreeMap<Arc<str>, f64> = BTreeMap::new();
-        for (key, account) in &self.all {
-            *waiting.entry(Arc::clone(&key.owner)).or_default() += account.busy + account.allocated * 1e-3;
-        }
-        self.with_series.retain(|owner| waiting.contains_key(owner));
-        waiting.retain(|owner, _| !self.with_series.contains(owner));
-        let mut waiting: Vec<(Arc<str>, f64)> = waiting.into_iter().collect();
-        waiting.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let free = self.most.saturating_sub(self.with_series.len());
-        self.with_series.extend(waiting.into_iter().take(free).map(|(owner, _)| owner));
+        self.unlisted.retain(|_, (at, _)| now.since(*at) <= keep);
+        let owners: BTreeSet<&Arc<str>> = self.all.keys().map(|key| &key.owner).collect();
+        self.with_series.retain(|owner, _| owners.contains(owner));
     }
 
-    /// Accounts of owners with series.
-    pub fn with_series(&mut self) -> impl Iterator<Item = (&AccountKey, &mut Account)> {
-        let with_series = &self.with_series;
-        self.all.iter_mut().filter(|(key, _)| with_series.contains(&key.owner))
+    /// All accounts.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&AccountKey, &mut Account)> {
+        self.all.iter_mut()
     }
 
-    /// Whether an owner has series.
+    /// The owner that the owners without series are counted as.
+    pub fn other(&self) -> &Arc<Owner> {
+        &self.other
+    }
+
+    /// Whether an owner has series of its own.
     pub fn has_series(&self, owner: &Arc<str>) -> bool {
-        self.with_series.contains(owner)
+        self.with_series.contains_key(owner)
     }
 
-    /// How many owners have no series.
-    pub fn dropped(&self) -> usize {
-        let refused: BTreeSet<&Arc<str>> = self.refused.values().flatten().collect();
-        let all: BTreeSet<&Arc<str>> = self.owners().into_iter().chain(refused).collect();
-        all.into_iter().filter(|owner| !self.with_series.contains(*owner)).count()
+    /// Owners without series, as of the newest settled time.
+    pub fn without_series(&self) -> BTreeSet<Arc<str>> {
+        let all = self.unlisted.values().flat_map(|(_, all)| all).map(|one| &one.owner);
+        all.filter(|owner| !self.with_series.contains_key(*owner)).cloned().collect()
     }
 
     /// Forgets a GPU that another one has replaced.
     pub fn forget(&mut self, gpu: &Gpu) {
         self.all.retain(|key, _| key.gpu != *gpu);
-        self.refused.remove(gpu);
+        self.unlisted.remove(gpu);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owners::timeline::PresentOwner;
 
     fn at(seconds: u64) -> Mono {
         Mono(seconds * 1_000_000_000)
@@ -210,10 +316,17 @@ mod tests {
         Gpu { gpu: 0, uuid: "a".into() }
     }
 
+    /// `USER/NAME`, or a name alone, which is its user's too.
+    fn owner(id: &str) -> Arc<Owner> {
+        let user = id.split_once('/').map_or(id, |(user, _)| user).to_owned();
+        let info = model::catalog::OwnerInfo { user, ..Default::default() };
+        Arc::new(Owner { id: id.into(), info, ..Owner::unknown() })
+    }
+
     fn settled(from: u64, owners: &[&str], full: bool) -> SettledSpan {
         let present = owners.iter().map(|id| PresentOwner {
             place: None,
-            owner: Arc::new(Owner { id: (*id).into(), ..Owner::unknown() }),
+            owner: owner(id),
             memory: Some(1),
             owners: owners.len(),
         });
@@ -232,7 +345,7 @@ mod tests {
     }
 
     fn allocated(accounts: &mut Accounts) -> Vec<(String, f64, f64)> {
-        let rows = accounts.with_series().map(|(key, a)| (key.owner.to_string(), a.allocated, a.ended_full));
+        let rows = accounts.iter_mut().map(|(key, a)| (key.owner.to_string(), a.allocated, a.ended_full));
         rows.collect()
     }
 
@@ -251,17 +364,89 @@ mod tests {
         assert!(allocated(&mut accounts).is_empty());
     }
 
+    fn names(user: &str, count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("{user}/{n:03}")).collect()
+    }
+
+    fn texts(names: &[String]) -> Vec<&str> {
+        names.iter().map(String::as_str).collect()
+    }
+
+    fn of_user(accounts: &Accounts, user: &str) -> usize {
+        let of = |owner: &&Arc<str>| owner.split('/').next() == Some(user);
+        accounts.with_series.keys().filter(of).count()
+    }
+
     #[test]
-    fn owners_above_the_bound_wait_and_are_counted() {
-        let mut accounts = Accounts::new(2);
+    fn one_user_has_a_quarter_and_the_rest_is_one_account() {
+        let mut accounts = Accounts::new(64);
+        let crowd = names("mallory", 300);
+        feed(&mut accounts, 0, &texts(&crowd), true);
+        let later: Vec<&str> = texts(&crowd).into_iter().chain(["pod"]).collect();
+        for second in 1..10 {
+            feed(&mut accounts, second, &later, true);
+        }
+        assert_eq!((of_user(&accounts, "mallory"), of_user(&accounts, "pod")), (16, 1));
+        assert_eq!(accounts.without_series().len(), 284);
+        let all = allocated(&mut accounts);
+        assert_eq!(all.len(), 18, "memory is bounded too");
+        let sum: f64 = all.iter().map(|(_, seconds, _)| seconds).sum();
+        assert!((sum - 10.0).abs() < 1e-9, "{sum}: the whole time of the GPU");
+        let other = all.iter().find(|(owner, ..)| owner == "other").unwrap();
+        assert!((other.1 - 284.0 / 300.0 - 9.0 * 284.0 / 301.0).abs() < 1e-9, "{other:?}");
+        feed(&mut accounts, 10, &["pod"], false);
+        let ended: f64 = allocated(&mut accounts).iter().map(|(_, _, ended_full)| ended_full).sum();
+        assert_eq!(ended, 300.0, "those without series have ended too");
+    }
+
+    #[test]
+    fn live_owners_replace_those_that_ended_first() {
+        let mut accounts = Accounts::new(4);
+        for (second, live) in [&["a", "b", "c", "d"][..], &["b", "c", "d"], &["c", "d"], &["c", "d", "e"]]
+            .into_iter()
+            .enumerate()
+        {
+            feed(&mut accounts, second as u64, live, false);
+        }
+        let owners = |accounts: &mut Accounts| -> Vec<String> {
+            allocated(accounts).into_iter().map(|(owner, ..)| owner).collect()
+        };
+        assert_eq!(owners(&mut accounts), ["b", "c", "d", "e"]);
+        feed(&mut accounts, 4, &["c", "c/2", "d", "e"], false);
+        assert_eq!(owners(&mut accounts), ["b", "c", "d", "e", "other"], "its user has one already");
+        feed(&mut accounts, 5, &["c/2", "d", "e"], false);
+        assert_eq!(owners(&mut accounts), ["b", "c/2", "d", "e", "other"], "the quota of its user is free");
+        feed(&mut accounts, 6, &["c/2", "d", "e", "f", "g"], false);
+        assert_eq!(owners(&mut accounts), ["c/2", "d", "e", "f", "other"]);
+        assert_eq!(accounts.without_series(), ["g".into()].into());
+    }
+
+    #[test]
+    fn what_came_before_an_account_is_in_the_other_one() {
+        let mut accounts = Accounts::new(1);
         feed(&mut accounts, 0, &["a", "b"], false);
-        let names: Vec<String> = (0..20).map(|n| format!("c{n}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        feed(&mut accounts, 1, &names, false);
-        assert_eq!(accounts.with_series().count(), 2);
-        assert_eq!(accounts.dropped(), 20);
-        assert!(accounts.all.len() <= 2 * SPARE, "memory is bounded too");
-        feed(&mut accounts, 2, &names[..1], false);
-        assert_eq!(allocated(&mut accounts)[0].0, "a", "an owner with series keeps them");
+        feed(&mut accounts, 1, &["b"], false);
+        let share = |from: u64| AmountShare {
+            quantity: AmountKind::Busy(None),
+            from: at(from),
+            place: None,
+            owner: "b".into(),
+            amount: 0.5,
+        };
+        accounts.add(&gpu(), vec![share(0), share(1)]);
+        let busy: Vec<(&str, f64)> = accounts.all.iter().map(|(key, a)| (&*key.owner, a.busy)).collect();
+        assert_eq!(busy, [("b", 0.5), ("other", 0.5)]);
+    }
+
+    #[test]
+    fn a_quota_is_of_a_namespace_a_pod_or_a_user() {
+        let of = |namespace: &str, pod_uid: &str, user: &str| {
+            let (namespace, pod_uid, user) = (namespace.into(), pod_uid.into(), user.into());
+            let info = model::catalog::OwnerInfo { namespace, pod_uid, user, ..Default::default() };
+            QuotaKey::of(&Owner { info, ..Owner::unknown() })
+        };
+        assert_eq!(of("ml", "uid-1", ""), of("ml", "uid-2", ""));
+        assert_ne!(of("", "uid-1", ""), of("", "uid-2", ""));
+        assert_ne!(of("alice", "", ""), of("", "", "alice"), "a namespace is no user");
     }
 }

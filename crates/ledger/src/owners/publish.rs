@@ -1,6 +1,6 @@
 //! The series of owners.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::OwnerState;
@@ -119,11 +119,30 @@ impl OwnerState {
         self.accounts.tidy(now, self.settings.retention);
         self.tenants.forget(now);
         self.readings.retain(|_, readings| readings.newest(now).is_some());
-        let OwnerState { accounts, readings, .. } = self;
-        self.kills.retain(|owner, _| accounts.has_series(owner) || readings.contains_key(owner));
-        let views = about.iter().flat_map(|one| self.put_gpu(b, one, now)).collect();
-        self.put_node(b);
+        let without_series = self.accounts.without_series();
+        let starts = self.starts(&about, now);
+        self.host_use.present(starts);
+        let OwnerState { accounts, readings, host_use, .. } = self;
+        host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));
+        let views = about.iter().flat_map(|one| self.put_gpu(b, one, &without_series, now)).collect();
+        self.put_node(b, &without_series);
         views
+    }
+
+    /// The owners with processes on GPUs whose processes are known, each with the start of the first of them.
+    fn starts(&self, about: &[About], now: Mono) -> HashMap<Arc<str>, f64> {
+        let mut starts: HashMap<Arc<str>, f64> = HashMap::new();
+        let listed =
+            about.iter().filter(|one| one.listed).filter_map(|one| self.lines.get(&one.gpu)?.newest());
+        for process in listed.flat_map(|(_, listing)| &listing.processes) {
+            let owner = self.tenants.owner(process.tenant, now, &self.unknown);
+            let started = self.tenants.get(process.tenant).and_then(|tenant| tenant.started);
+            if let (Some(owner), Some(started)) = (owner, started) {
+                let first = starts.entry(Arc::clone(&owner.id)).or_insert(started);
+                *first = first.min(started);
+            }
+        }
+        starts
     }
 
     /// Ids of the processes of each owner at each place.
@@ -139,7 +158,13 @@ impl OwnerState {
     }
 
     /// The accounts of one GPU.
-    fn put_gpu(&mut self, b: &mut Builder<'_>, about: &About, now: Mono) -> Vec<OwnerView> {
+    fn put_gpu(
+        &mut self,
+        b: &mut Builder<'_>,
+        about: &About,
+        without_series: &BTreeSet<Arc<str>>,
+        now: Mono,
+    ) -> Vec<OwnerView> {
         let listing = self.lines.get(&about.gpu).and_then(|line| line.newest()).filter(|_| about.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
@@ -147,18 +172,25 @@ impl OwnerState {
         let places = present.iter().map(|one| (one.place, processes(one.place)));
         let processes: BTreeMap<InstanceId, Vec<u64>> = places.collect();
         let OwnerState { accounts, readings, tracks, settings, .. } = self;
+        let others = Others::of(without_series, &present, &pids);
+        let other = Arc::clone(accounts.other());
         let mut views = Vec::new();
-        for (key, account) in accounts.with_series().filter(|(key, _)| key.gpu == about.gpu) {
+        for (key, account) in accounts.iter_mut().filter(|(key, _)| key.gpu == about.gpu) {
             let here = present.iter().find(|p| p.place == key.place && p.owner.id == key.owner);
-            let pids = pids.get(&(key.place, Arc::clone(&key.owner))).cloned().unwrap_or_default();
+            let (pids, memory) = if key.owner == other.id {
+                (others.pids.clone(), others.memory)
+            } else {
+                let pids = pids.get(&(key.place, Arc::clone(&key.owner))).cloned();
+                // After its end it holds none.
+                (pids.unwrap_or_default(), here.map_or(Some(0), |here| here.memory))
+            };
             let entity = OwnedGpu::new(&key.gpu, key.place, &key.owner);
             let has =
                 |place, what: fn(&Tracks) -> bool| tracks.get(&(key.gpu.clone(), place)).is_some_and(what);
             b.put(&m::gpu_owner_info, &entity, account.owner.info.clone(), 1.0);
             if about.listed {
                 b.put(&m::gpu_owner_processes, &entity, (), pids.len() as f64);
-                // After its end it holds none.
-                if let Some(bytes) = here.map_or(Some(0), |here| here.memory) {
+                if let Some(bytes) = memory {
                     b.put(&m::gpu_owner_memory_used_bytes, &entity, (), bytes as f64);
                 }
             }
@@ -168,7 +200,8 @@ impl OwnerState {
             if counted(account.allocated) {
                 b.put(&m::gpu_owner_allocated_seconds_total, &entity, (), account.allocated);
             }
-            if has(key.place, |tracks| tracks.has_work) && counted(account.busy) {
+            let measured = account.busy > 0.0 || has(key.place, |tracks| tracks.has_work);
+            if measured && counted(account.busy) {
                 b.put(&m::gpu_owner_busy_seconds_total, &entity, (), account.busy);
             }
             if has(None, |tracks| tracks.has_power) && counted(account.joules) {
@@ -212,15 +245,34 @@ impl OwnerState {
     }
 
     /// What is about no single GPU.
-    fn put_node(&self, b: &mut Builder<'_>) {
-        for (owner, kills) in self.kills.iter().filter(|(owner, _)| self.accounts.has_series(owner)) {
-            let entity = m::Owner { owner: Arc::clone(owner) };
-            b.put(&m::gpu_owner_host_oom_kills_total, &entity, (), kills.sum());
-        }
-        b.put(&m::gpu_exporter_owners_dropped, &Node {}, (), self.accounts.dropped() as f64);
+    fn put_node(&self, b: &mut Builder<'_>, without_series: &BTreeSet<Arc<str>>) {
+        self.host_use.put(b, &self.accounts, without_series);
+        b.put(&m::gpu_exporter_owners_dropped, &Node {}, (), without_series.len() as f64);
         for (phase, histogram) in &self.starts {
             b.histogram(&m::gpu_owner_start_seconds, &Node {}, (*phase,), histogram);
         }
+    }
+}
+
+/// What the owners of a GPU that have no series have together.
+struct Others {
+    pids: Vec<u32>,
+    /// Bytes; `None` where the driver lists none.
+    memory: Option<u64>,
+}
+
+impl Others {
+    fn of(
+        without_series: &BTreeSet<Arc<str>>,
+        present: &[PresentOwner],
+        pids: &BTreeMap<(InstanceId, Arc<str>), Vec<u32>>,
+    ) -> Others {
+        let all = pids.iter().filter(|((_, owner), _)| without_series.contains(owner));
+        let mut memory =
+            present.iter().filter(|one| without_series.contains(&one.owner.id)).map(|one| one.memory);
+        let first = memory.next().unwrap_or(Some(0));
+        let sum = memory.flatten().fold(first, |sum, bytes| Some(sum.unwrap_or(0).saturating_add(bytes)));
+        Others { pids: all.flat_map(|(_, pids)| pids.iter().copied()).collect(), memory: sum }
     }
 }
 

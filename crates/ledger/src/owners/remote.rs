@@ -114,6 +114,7 @@ mod tests {
             ran_on: ran_on.iter().copied().collect(),
             memory_by_node: [(0, 30), (1, 10)].into(),
             cpu_seconds: Some(seconds as f64 * 2.0),
+            cpu_time: None,
             cpu_limit: Some(2.0),
             busiest_thread: Some((7, seconds as f64 * 0.9)),
             oom_kills: None,

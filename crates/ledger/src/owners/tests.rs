@@ -300,6 +300,7 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
         ran_on: Default::default(),
         memory_by_node: [(0, 30), (1, 10)].into(),
         cpu_seconds: None,
+        cpu_time: None,
         cpu_limit: None,
         busiest_thread: None,
         oom_kills: Some(kills),
@@ -333,6 +334,7 @@ fn a_kill_that_only_the_kernel_log_reports_is_counted_once() {
             ran_on: Default::default(),
             memory_by_node: Default::default(),
             cpu_seconds: None,
+            cpu_time: None,
             cpu_limit: None,
             busiest_thread: None,
             oom_kills: Some(kills),
@@ -411,4 +413,73 @@ fn nothing_is_published_of_owners_where_they_are_switched_off() {
     assert!(s.owners.is_empty() && s.series(&m::gpu_owner_info).is_empty());
     assert_eq!(s.number(&m::gpu_exporter_owners_dropped, &Node {}, ()), None);
     assert_eq!(s.gpus[0].processes, [on(7)], "the processes are known all the same");
+}
+
+fn read_cpu(bench: &mut Bench, owner: &str, user: f64, system: f64) {
+    let read = OwnerReading {
+        owner: owner.into(),
+        taken: mono(bench.now),
+        allowed_cpus: None,
+        ran_on: Default::default(),
+        memory_by_node: Default::default(),
+        cpu_seconds: Some(user + system),
+        cpu_time: Some(model::owners::CpuTime { user, system }),
+        cpu_limit: None,
+        busiest_thread: None,
+        oom_kills: None,
+    };
+    bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Read(vec![read])));
+}
+
+fn cpu(s: &Snapshot, owner: &str) -> [Option<f64>; 2] {
+    let of = |mode| s.number(&m::gpu_owner_cpu_seconds_total, &m::Owner { owner: owner.into() }, (mode,));
+    [of(m::CpuTimeMode::User), of(m::CpuTimeMode::System)]
+}
+
+#[test]
+fn cpu_time_counts_from_the_first_reading_and_never_back() {
+    let mut bench = Bench::new(settings::Owners { max_series: 1, ..settings::Owners::default() });
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.attribute(7, 50.0, "a");
+    bench.second(&[on(7)], 1.0, 300.0, 0.9);
+    bench.publish();
+    read_cpu(&mut bench, "a", 100.0, 10.0);
+    assert_eq!(cpu(&bench.publish(), "a"), [Some(0.0), Some(0.0)], "born at 0");
+    read_cpu(&mut bench, "a", 103.0, 10.5);
+    assert_eq!(cpu(&bench.publish(), "a"), [Some(3.0), Some(0.5)]);
+    // One of its processes has ended, and its time with it.
+    read_cpu(&mut bench, "a", 1.0, 11.0);
+    assert_eq!(cpu(&bench.publish(), "a"), [Some(3.0), Some(1.0)]);
+    // An owner without series.
+    bench.second(&[on(7), on(8)], 1.0, 300.0, 0.9);
+    bench.attribute(8, 60.0, "b");
+    bench.second(&[on(7), on(8)], 1.0, 300.0, 0.9);
+    bench.second(&[on(7), on(8)], 1.0, 300.0, 0.9);
+    bench.publish();
+    read_cpu(&mut bench, "b", 5.0, 5.0);
+    read_cpu(&mut bench, "b", 7.0, 6.0);
+    let s = bench.publish();
+    assert_eq!((cpu(&s, "b"), cpu(&s, "other")), ([None; 2], [Some(2.0), Some(1.0)]));
+}
+
+#[test]
+fn an_owner_starts_with_its_first_process_and_again_after_a_pause() {
+    let mut bench = Bench::new(settings::Owners::default());
+    let start = |s: &Snapshot| {
+        s.number(&m::gpu_owner_start_timestamp_seconds, &m::Owner { owner: "a".into() }, ())
+            .map(|at| at - BOOT)
+    };
+    bench.second(&[on(1), on(2)], 0.0, 100.0, 0.9);
+    bench.attribute(1, 60.0, "a");
+    bench.attribute(2, 50.0, "a");
+    bench.second(&[on(1), on(2)], 0.0, 100.0, 0.9);
+    assert_eq!(start(&bench.publish()), Some(50.0));
+    bench.second(&[on(1)], 0.0, 100.0, 0.9);
+    assert_eq!(start(&bench.publish()), Some(50.0), "it is still the same job");
+    bench.second(&[], 0.0, 100.0, 0.9);
+    assert_eq!(start(&bench.publish()), Some(50.0), "as long as its counters");
+    bench.second(&[on(3)], 0.0, 100.0, 0.9);
+    bench.attribute(3, 104.0, "a");
+    bench.second(&[on(3)], 0.0, 100.0, 0.9);
+    assert_eq!(start(&bench.publish()), Some(104.0));
 }

@@ -98,6 +98,8 @@ pub struct SettledSpan {
 pub struct AmountShare {
     /// Of what.
     pub quantity: AmountKind,
+    /// From when.
+    pub from: Mono,
     /// Where.
     pub place: InstanceId,
     pub owner: Arc<str>,
@@ -233,6 +235,7 @@ impl Timeline {
                 let each = overlap * of_place / owners.len() as f64;
                 parts.extend(owners.iter().map(|owner| AmountShare {
                     quantity: amount.quantity,
+                    from,
                     place: *place,
                     owner: Arc::clone(owner),
                     amount: each,

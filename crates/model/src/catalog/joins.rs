@@ -21,6 +21,8 @@ const MADE_OF: [(&[MetricId], &[MetricId]); 7] = [
             m::gpu_owner_ended_at_full_memory_total.id(),
             m::gpu_owner_mig_profile_hint_info.id(),
             m::gpu_owner_host_oom_kills_total.id(),
+            m::gpu_owner_cpu_seconds_total.id(),
+            m::gpu_owner_start_timestamp_seconds.id(),
             m::gpu_owner_start_seconds.id(),
             m::gpu_bottleneck.id(),
         ],

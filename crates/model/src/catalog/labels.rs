@@ -348,7 +348,9 @@ labels! {
     /// Mode of CPU time: `busy` (work of processes, guests and the kernel, interrupts too), `iowait` (nothing to run, and a process waits for a disk), `steal` (another virtual machine had the CPU), `idle`.
     CpuMode "mode" { Busy "busy", Iowait "iowait", Steal "steal", Idle "idle" }
     /// Kind of owner.
-    OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown" }
+    OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown", Other "other" }
+    /// Mode of the CPU: `user` for the program, `system` for the kernel on its behalf.
+    CpuTimeMode "mode" { User "user", System "system" }
     /// Result of an owner lookup.
     OwnerLookup "outcome" { Found "found", Gone "gone", Refused "refused", Late "late", Malformed "malformed" }
     /// Failure of a request to the kubelet.
@@ -428,7 +430,7 @@ info_labels! {
     }
     /// Labels of `gpu_owner_info`. What does not apply is empty.
     OwnerInfo {
-        /// Kind of owner: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`.
+        /// Kind of owner: `pod`, `container`, `slurm`, `unit`, `user`, `unknown`, or `other`: all that have no series.
         kind,
         /// Namespace of the pod.
         namespace,

@@ -1,0 +1,69 @@
+//! Files that people and earlier daemons wrote, read so that no other kind of file holds up or misleads the reader: a FIFO
+//! waits for a writer, a device has no end, and a symbolic link is what whoever made it wants it to be.
+
+use std::fs::{self, FileType, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+
+/// Reads a plain file of at most `max` bytes. Another kind of file, or a longer one, is an error that says so, without
+/// waiting.
+pub fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    // Opening a device can have effects.
+    check(fs::symlink_metadata(path)?.file_type())?;
+    let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
+    let about = file.metadata()?;
+    check(about.file_type())?;
+    let longer = || io::Error::new(io::ErrorKind::FileTooLarge, format!("longer than {max} bytes"));
+    if about.len() > max as u64 {
+        return Err(longer());
+    }
+    let mut bytes = Vec::new();
+    file.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max { Err(longer()) } else { Ok(bytes) }
+}
+
+/// As [`read`], of text in UTF-8.
+pub fn read_text(path: &Path, max: usize) -> io::Result<String> {
+    String::from_utf8(read(path, max)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
+}
+
+fn check(kind: FileType) -> io::Result<()> {
+    let is = match kind {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_symlink() => "a symbolic link; name the file itself",
+        kind if kind.is_dir() => "a folder, not a file",
+        kind if kind.is_fifo() => "a FIFO, not a file",
+        kind if kind.is_socket() => "a socket, not a file",
+        _ => "a device, not a file",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("is {is}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_a_plain_file_within_the_bound_is_read() {
+        // The crate has no temporary folders of its own.
+        let dir = std::env::temp_dir().join(format!("plain-file-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (file, link, fifo) = (dir.join("file"), dir.join("link"), dir.join("fifo"));
+        fs::write(&file, "four").unwrap();
+        symlink(&file, &link).unwrap();
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(read_text(&file, 4).unwrap(), "four");
+        let said = |path: &Path| read(path, 3).unwrap_err().to_string();
+        assert_eq!(said(&file), "longer than 3 bytes");
+        assert_eq!(said(&link), "is a symbolic link; name the file itself");
+        assert_eq!(said(&fifo), "is a FIFO, not a file");
+        assert_eq!(said(&dir), "is a folder, not a file");
+        assert_eq!(said(Path::new("/dev/zero")), "is a device, not a file");
+        assert_eq!(read(&dir.join("none"), 3).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
