@@ -59,7 +59,8 @@ fn a_file_that_is_not_whole_or_of_a_newer_hwloc_is_refused() {
     let file = folder.path().join("machine.xml");
     let whole = std::fs::read_to_string("tests/data/topologies/nvidia-dgx2.xml").unwrap();
     let third = whole.replace("<topology version=\"2.0\">", "<topology version=\"3.0\">");
-    for (text, why) in [("", "empty"), (&whole[..50_000], "cut off"), (&third, "written by hwloc 3")] {
+    for (text, why) in [("", "empty"), (&whole[..whole.len() / 2], "cut off"), (&third, "written by hwloc 3")]
+    {
         std::fs::write(&file, text).unwrap();
         let (code, out, errors) = run(&["topology", "--input", file.to_str().unwrap()]);
         assert_eq!((code, out.as_str()), (Some(1), ""), "{errors}");

@@ -184,6 +184,14 @@ pub struct Network {
     pub was_up: bool,
 }
 
+impl Device {
+    /// The name of a network device: its RDMA device, else its interface, else its PCI address.
+    pub fn network_name(&self) -> &str {
+        let names = self.network.as_ref().map(|network| [network.rdma.as_str(), network.interface.as_str()]);
+        names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or(&self.address)
+    }
+}
+
 impl Network {
     /// Takes over from an earlier look whether the link was up.
     pub fn remember(&mut self, before: &Network) {
