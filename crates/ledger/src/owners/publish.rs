@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::OwnerState;
 use super::accounts::{Account, AccountKey};
-use super::remote::Readings;
+use super::remote::{NearCpus, Readings};
 use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{InstanceId, Listing, PresentOwner};
 use super::tracks::{Tracks, link_rate};
@@ -17,6 +17,7 @@ use crate::topology::TopologyState;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, OwnedGpu, ProfileName};
 use model::clock::Mono;
+use model::cpus::CpuSet;
 use model::snapshot::OwnerView;
 use model::topology::Device;
 
@@ -37,11 +38,22 @@ struct About {
     link: Option<f64>,
     /// Its place in the topology.
     device: Option<Device>,
+    /// CPUs near it, and their last-level caches.
+    near: Option<(CpuSet, Vec<CpuSet>)>,
+    /// CPUs of the last-level caches in the share of the GPU and of its instances.
+    caches_of_shares: BTreeMap<InstanceId, CpuSet>,
     /// MIG profiles that it has.
     profiles: Vec<Arc<str>>,
 }
 
 impl About {
+    /// CPUs near the GPU, for an owner whose shares have caches with these CPUs.
+    fn near_cpus(&self, own: Option<CpuSet>) -> NearCpus {
+        let (node, caches) = self.near.clone().unzip();
+        let own = own.zip(node.as_ref()).map(|(own, node)| own.and(node));
+        NearCpus { node, caches: caches.unwrap_or_default(), own }
+    }
+
     /// The share of the GPU that an instance is.
     fn share(&self, instance: u32) -> Option<f64> {
         let slices = self.instances.iter().find(|(id, _)| *id == instance)?.1;
@@ -82,6 +94,11 @@ fn about(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: boo
         slices: value(m::gpu_mig_slices.id()),
         instances,
         link: generation.zip(lanes).and_then(|(generation, lanes)| link_rate(generation, lanes)),
+        near: device.as_ref().and_then(|device| topology.near(device)),
+        caches_of_shares: match &device {
+            Some(device) => topology.caches_of_shares(moment, gpu, device),
+            None => BTreeMap::new(),
+        },
         device,
         profiles,
     }
@@ -120,9 +137,31 @@ impl OwnerState {
         self.readings.retain(|_, readings| readings.newest(now).is_some());
         let OwnerState { accounts, readings, .. } = self;
         self.kills.retain(|owner, _| accounts.has_series(owner) || readings.contains_key(owner));
-        let views = about.iter().flat_map(|one| self.put_gpu(b, one, now)).collect();
+        let shares = self.caches_of_owners(&about, now);
+        let views = about.iter().flat_map(|one| self.put_gpu(b, one, &shares, now)).collect();
         self.put_node(b);
         views
+    }
+
+    /// CPUs of the last-level caches in the shares of all places where an owner has work; `None`: one of them is not known.
+    /// No owner while a GPU lists no processes: each may have work there.
+    fn caches_of_owners(&self, about: &[About], now: Mono) -> BTreeMap<Arc<str>, Option<CpuSet>> {
+        let mut found: BTreeMap<Arc<str>, Option<CpuSet>> = BTreeMap::new();
+        if about.iter().any(|one| !one.listed) {
+            return found;
+        }
+        for one in about {
+            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
+                continue;
+            };
+            for present in self.present(listing, now) {
+                let of_owner =
+                    found.entry(Arc::clone(&present.owner.id)).or_insert_with(|| Some(CpuSet::default()));
+                let share = one.caches_of_shares.get(&present.place);
+                *of_owner = of_owner.take().zip(share).map(|(all, share)| all.or(share));
+            }
+        }
+        found
     }
 
     /// Ids of the processes of each owner at each place.
@@ -138,7 +177,13 @@ impl OwnerState {
     }
 
     /// The accounts of one GPU.
-    fn put_gpu(&mut self, b: &mut Builder<'_>, about: &About, now: Mono) -> Vec<OwnerView> {
+    fn put_gpu(
+        &mut self,
+        b: &mut Builder<'_>,
+        about: &About,
+        shares: &BTreeMap<Arc<str>, Option<CpuSet>>,
+        now: Mono,
+    ) -> Vec<OwnerView> {
         let listing = self.lines.get(&about.gpu).and_then(|line| line.newest()).filter(|_| about.listed);
         let present = listing.map(|(_, listing)| self.present(listing, now)).unwrap_or_default();
         let pids = listing.map(|(_, listing)| self.pids(listing, now)).unwrap_or_default();
@@ -176,7 +221,9 @@ impl OwnerState {
             if let Some(here) = here {
                 let evidence = evidence(about, key.place, here, read, tracks, now);
                 cause = account.cause.found(evidence.cause(), now);
-                if let Some(remote) = evidence.cpu_remote {
+                let own = shares.get(&key.owner).cloned().flatten();
+                let near = about.near_cpus(own);
+                if let Some(remote) = read.and_then(|read| read.cpu_remote(now, &near)) {
                     b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
                 }
                 if let Some(remote) = evidence.memory_remote {
@@ -238,7 +285,7 @@ fn evidence(
         busy: own.and_then(|t| t.busy.share(now)),
         busiest_thread: read.and_then(|r| r.busiest_thread(now)),
         quota_used: read.and_then(|r| r.quota_used(now)),
-        cpu_remote: read.zip(device).and_then(|(r, device)| r.cpu_remote(now, device)),
+        cpu_remote: read.zip(device).and_then(|(r, device)| r.cpu_on_other_node(now, device)),
         memory_remote: read.zip(device).and_then(|(r, device)| r.memory_remote(now, device)),
         pcie,
         dram: own.and_then(|t| t.dram.share(now)),
