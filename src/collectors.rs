@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod kmsg;
 pub mod kubelet;
 pub mod module;
+pub mod network;
 pub mod nvml;
 pub mod owners;
 pub mod process;
@@ -134,18 +135,20 @@ pub fn start(context: &Context, parts: &Parts) -> io::Result<Vec<(CollectorName,
     };
     let addresses = View::new(&snapshots, views::gpu_addresses);
     let work = View::new(&snapshots, views::gpu_work);
+    let (nodes, fabric) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::has_fabric));
     let (layout, owners) = (View::new(&snapshots, views::topology), View::new(&snapshots, views::owners));
     Ok(vec![
         (Process, process::start(context(), samplers.clone(), canaries, topology_children.clone(), http)?),
         (Nvml, nvml::start(context(), off, samplers, switch.clone())?),
         (Kmsg, kmsg::start(context())?),
-        (Module, module::start(context(), switch)?),
+        (Module, module::start(context(), switch, fabric)?),
         (Canary, canary::start(context(), canary)?),
         (Topology, topology::start(context(), addresses, topology_children)?),
         (Owners, owners::start(context(), work, pods.clone())?),
         (Kubelet, kubelet::start(context(), pods)?),
         (Cpu, cpu::start(context(), layout, owners)?),
         (Windows, windows::start(context())?),
+        (Network, network::start(context(), nodes)?),
     ])
 }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exposition::response_cache::SnapshotCell;
-use model::catalog::schema::LabelSet;
-use model::catalog::{self as m, ComputeInstance, Gpu, MigInfo, Subject};
+use model::catalog::schema::{self, LabelSet};
+use model::catalog::{self as m, ComputeInstance, FabricState, Gpu, MigInfo, Subject};
 use model::owners::Owner;
 use model::pci::pci_address;
-use model::snapshot::Snapshot;
+use model::snapshot::{Snapshot, Value};
 use model::topology::Topology;
 
 /// One fact of the newest snapshot, computed when it is read.
@@ -98,6 +98,14 @@ pub fn gpu_addresses(snapshot: &Arc<Snapshot>) -> BTreeSet<String> {
     let addresses =
         snapshot.gpus.iter().filter_map(|view| snapshot.info(&m::gpu_info, &view.gpu, "pci_address"));
     addresses.filter_map(pci_address).collect()
+}
+
+/// Whether a GPU belongs to an NVLink fabric, or is on its way into one.
+pub fn has_fabric(snapshot: &Arc<Snapshot>) -> bool {
+    let not_supported = schema::Label::text(&FabricState::NotSupported);
+    let series = snapshot.series(&m::gpu_fabric_state).iter();
+    let mut states = series.filter(|series| matches!(series.value, Value::Number(value) if value == 1.0));
+    states.any(|series| series.labels.first() != Some(&not_supported))
 }
 
 /// The topology of the host; `None` until it was found.

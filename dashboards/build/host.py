@@ -198,8 +198,9 @@ dashboard.row("Owners").panels(
         rate(gpu_owner_cpu_seconds_total{$NODE,mode="system"}[$__rate_interval]))""", "{{instance}} {{owner}} kernel"),
     shares("CPUs far from the GPU", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
         no_value="not told: the machine does not say what is near, or nobody has a GPU")
-    .help("""Share of the CPUs on which each owner's processes ran that are not near its GPU. Above one half it may
-        cost the GPU's time: bind the work with gpu-node-exporter topology.""")
+    .help("""Share of the CPUs on which each owner's processes ran that are not near its GPU: on another NUMA node or, for
+        work that is bound to some caches, on caches of another GPU or slice. Above one half it may cost the GPU's time: bind
+        the work with gpu-node-exporter topology.""")
     .query("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OF_OWNER"),
     shares("Memory far from the GPU over time", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
         no_value="not told: the machine does not say what is near, or nobody has a GPU")
@@ -233,4 +234,21 @@ dashboard.row("PCIe and network").panels(
     timeseries("Link rate of network devices", unit="Bps", minimum=0, no_value="no network device told", width=8)
     .help("One way, of the network devices nearest to GPUs. A link that trained low shows here.")
     .query("max by (cluster, instance, nic) (gpu_host_nic_speed_bytes_per_second{$NODE})", "{{instance}} {{nic}}"),
+    timeseries("Network traffic", unit="Bps", minimum=0, no_value="no network device told", width=8)
+    .help("""Bytes that the network devices nearest to GPUs sent (tx) and received (rx), ports of a device together: RDMA,
+        and what goes through the kernel.""")
+    .query("sum by (cluster, instance, nic, direction) (rate(gpu_host_network_bytes_total{$NODE}[$__rate_interval]))",
+        "{{instance}} {{nic}} {{direction}}"),
+    timeseries("Network errors and flaps", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
+        no_value="no network device told", width=8)
+    .help("""Errors of the network devices nearest to GPUs, and losses of their links, in the time between two points. The
+        alert GpuNicUnreliable fires at three losses or more than 120 errors in an hour.""")
+    .query("sum by (cluster, instance, nic, error) (increase(gpu_host_network_errors_total{$NODE}[$__rate_interval]))",
+        "{{instance}} {{nic}} {{error}}")
+    .query("sum by (cluster, instance, nic) (increase(gpu_host_network_flaps_total{$NODE}[$__rate_interval]))",
+        "{{instance}} {{nic}} flaps"),
+    state_timeline("Services of the driver", steps=steps(RED, 1, GREEN), mappings=[mapped({1: ("runs", GREEN), 0: ("ended", RED)})],
+        no_value="none is expected, or none was seen", width=8, height=7)
+    .help("""Whether fabric manager, IMEX and persistence daemon run, where they are expected or were seen.""")
+    .query("max by (cluster, instance, service) (gpu_host_service_up{$NODE})", "{{instance}} {{service}}"),
 )

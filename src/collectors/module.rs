@@ -1,4 +1,4 @@
-//! The loaded kernel module, the library on disk and the host's boot, from files that ask no device.
+//! The loaded kernel module, the library on disk, the vendor's services and the host's boot, from files that ask no device.
 //!
 //! The inode of `/sys/module/nvidia` identifies the load of the module: the kernel numbers the
 //! entries of sysfs one by one and gives a number to no second one in the same boot (`kernfs_node.id`,
@@ -6,6 +6,7 @@
 //! folder's times are of no use: they are those of the first look-up.
 
 pub mod library;
+mod services;
 
 use std::fs;
 use std::io;
@@ -17,12 +18,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::nvml::switch::Switch;
 use super::{Context, put_row};
+use crate::views::View;
 use host::Host;
 use ledger::inbox::LedgerEvent;
 use model::catalog::{self as m, CollectorName, Node, VersionAgainst};
 use model::clock::{Cadence, Mono, nanos, unix_seconds};
 use model::driver_module::{Load, LoadId, ModuleState};
 use model::sample::Rows;
+use services::Services;
 
 /// Longest time between two looks.
 const EVERY: Duration = Duration::from_secs(10);
@@ -34,15 +37,22 @@ const THREAD: &str = "nv_queue";
 /// Process id of the parent of all kernel threads.
 const KTHREADD: &str = "2";
 
-/// Starts the collector.
-pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>> {
+/// Starts the collector. `fabric`: whether a GPU belongs to an NVLink fabric.
+pub fn start(context: Context, switch: Arc<Switch>, fabric: View<bool>) -> io::Result<JoinHandle<()>> {
     host::thread::spawn("module", 256, move || {
         let sampler = &context.config.sampler;
         let every = EVERY.min(sampler.slow_interval);
         let quick = EVERY_PAUSED.min(sampler.normal_interval);
         let mut cadence = Cadence::new(every, Duration::ZERO);
         let host = Host::new(&context.config.host.root);
-        let mut reader = ModuleReader { context: &context, switch: &switch, host, sent: None };
+        let mut reader = ModuleReader {
+            context: &context,
+            switch: &switch,
+            fabric,
+            host,
+            sent: None,
+            services: Services::default(),
+        };
         while !context.stop.stopped() {
             let now = Mono::now();
             let paused = switch.is_released();
@@ -58,8 +68,10 @@ pub fn start(context: Context, switch: Arc<Switch>) -> io::Result<JoinHandle<()>
 struct ModuleReader<'a> {
     context: &'a Context,
     switch: &'a Switch,
+    fabric: View<bool>,
     host: Host,
     sent: Option<ModuleState>,
+    services: Services,
 }
 
 impl ModuleReader<'_> {
@@ -85,6 +97,9 @@ impl ModuleReader<'_> {
             if let Some(matches) = same(version, other.unwrap_or("")) {
                 rows.of(&Node {}).flag(&m::gpu_driver_version_matches, (against,), matches);
             }
+        }
+        for (service, runs) in self.services.look(&self.host, self.fabric.current(), taken) {
+            rows.of(&Node {}).flag(&m::gpu_host_service_up, (service,), runs);
         }
         // That there is no module is an answer.
         self.context.send(CollectorName::Module, taken, every, rows);

@@ -128,7 +128,12 @@ impl TopologyCollector<'_> {
     /// Looks at everything. If that fails, what was known stays.
     fn all(&mut self) -> Result<(), AskError> {
         let origin = Origin::Live(self.context.config.host.root.clone());
-        self.known = Some(self.asker.all(&origin, false, &self.context.stop)?);
+        let mut found = self.asker.all(&origin, false, &self.context.stop)?;
+        let before = self.known.as_ref().map(|known| &known.topology);
+        for before in before.into_iter().chain(self.first_seen.kept.as_ref()) {
+            found.topology.remember_networks(before);
+        }
+        self.known = Some(found);
         Ok(())
     }
 
@@ -153,7 +158,7 @@ impl TopologyCollector<'_> {
         for device in &mut known.topology.devices {
             device.link = None;
             if let Some(network) = &mut device.network {
-                (network.up, network.bytes_per_second) = (None, None);
+                network.forget_state();
             }
         }
         let topology = Arc::new(known.topology.clone());

@@ -115,7 +115,7 @@ pub fn run(config: &Config, arguments: &TopologyArguments) -> Result<String, Str
         progress("");
     }
     match arguments.format {
-        MapFormat::Text => Ok(text::text(&map, terminal::stdout_has_colours())),
+        MapFormat::Text => Ok(text::text(&map, terminal::stdout_has_colours(), terminal::stdout_columns())),
         MapFormat::Svg => Ok(svg::svg(&map)),
         MapFormat::Json | MapFormat::Xml => json(&map),
     }

@@ -25,6 +25,7 @@ const STATES: [&str; 31] = [
     "GpuExporterAbsent",
     "GpuExporterDown",
     "GpuFabricDegraded",
+    "GpuFabricManagerDown",
     "GpuLost",
     "GpuMaintenanceWindow",
     "GpuMigEmpty",

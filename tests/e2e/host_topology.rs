@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use nix::sys::stat::Mode;
+use simgpu::host::HostProcess;
 use tempfile::TempDir;
 
 use super::node::{Metrics, Node, Setup};
@@ -26,6 +27,7 @@ impl Host {
         Setup::new(SCENARIO)
             .with("HOST__ROOT", self.files.root().to_str().unwrap())
             .with("TOPOLOGY__INTERVAL", "1s")
+            .with("NETWORK__INTERVAL", "1s")
     }
 }
 
@@ -72,7 +74,6 @@ fn each_gpu_is_reported_with_its_node_its_cpus_and_its_network() {
     assert_eq!((nic("0", "nic"), nic("7", "nic")), ("mlx5_0".into(), "mlx5_1".into()));
     assert_eq!(nic("7", "path"), "numa_node");
     assert_eq!(m.value("gpu_host_nic_up", &[("nic", "mlx5_0")]), Some(1.0));
-    assert_eq!(m.value("gpu_host_nic_up", &[("nic", "mlx5_1")]), Some(0.0));
     assert_eq!(m.value("gpu_host_nic_speed_bytes_per_second", &[("nic", "mlx5_0")]), Some(50e9));
     for (object, count) in
         [("package", 2.0), ("numa_node", 2.0), ("l3", 4.0), ("core", 32.0), ("cpu", 32.0), ("gpu", 8.0)]
@@ -98,6 +99,82 @@ fn each_gpu_is_reported_with_its_node_its_cpus_and_its_network() {
         m.value("gpu_host_topology_matches", &[("against", "declared")]) == Some(1.0)
             && m.value("gpu_exporter_collector_up", &[("collector", "topology")]) == Some(1.0)
     });
+}
+
+#[test]
+fn the_network_of_a_gpu_is_counted_and_a_failed_link_stays_its_own() {
+    let host = Host::new();
+    let node = host.setup().start();
+    let m = node.wait_metrics("the counters of both adapters", |m| {
+        m.all("gpu_host_network_flaps_total", &[]).len() == 2
+    });
+    let of = |direction| [("nic", "mlx5_1"), ("port", "1"), ("direction", direction)];
+    assert_eq!(m.value("gpu_host_network_bytes_total", &of("tx")), Some(10e9), "words of four bytes");
+    assert_eq!(m.value("gpu_host_network_bytes_total", &of("rx")), Some(11e9));
+    assert_eq!(m.all("gpu_host_network_errors_total", &[("nic", "mlx5_1")]), [0.0; 4]);
+    let port = "sys/class/infiniband/mlx5_1/ports/1";
+    host.write(&format!("{port}/state"), "1: DOWN").unwrap();
+    host.write(&format!("{port}/counters/link_downed"), "1").unwrap();
+    let m = node.wait_metrics("the loss of the link", |m| {
+        m.value("gpu_host_network_flaps_total", &[("nic", "mlx5_1")]) == Some(1.0)
+            && m.value("gpu_host_nic_up", &[("nic", "mlx5_1")]) == Some(0.0)
+    });
+    assert_eq!(label(&m, "gpu_host_nic_info", &[("gpu", "7")], "nic"), "mlx5_1");
+    let up = m.value("gpu_exporter_collector_up", &[("collector", "network")]);
+    assert_eq!(up, Some(1.0));
+}
+
+#[test]
+fn work_on_the_cache_of_another_gpu_of_the_node_is_far() {
+    let host = Host::new();
+    let mut scenario = String::new();
+    for (gpu, cpus) in [(0, "0-7"), (1, "8-15"), (2, "0-15")] {
+        let (pid, cgroup) = (4_200_000 + gpu, format!("/system.slice/job-{gpu}.service"));
+        let process = HostProcess {
+            pid,
+            name: "python3",
+            cgroup: &cgroup,
+            cpus,
+            uid: 1000,
+            memory: [1 << 30, 0],
+            started_ticks: 100,
+        };
+        host.process(&process).unwrap();
+        let job = format!("{{ pid = {pid}, memory = \"20GiB\", type = \"compute\" }}");
+        scenario += &format!("[[gpu]]\nmodel = \"H200\"\nprocesses = [{job}]\n");
+    }
+    scenario += "[[gpu]]\nmodel = \"H200\"\ncount = 5\n";
+    let file = host.path("scenario.toml");
+    fs::write(&file, scenario).unwrap();
+    let node = Setup::new(file.to_str().unwrap()).with("HOST__ROOT", host.root().to_str().unwrap()).start();
+    // Shares: CPUs 0-3 and 4-7 with the first cache, 8-11 with the second.
+    let m = node.wait_metrics("all owners are read", |m| m.all("gpu_owner_cpu_remote_ratio", &[]).len() == 3);
+    let remote = |gpu: &str| m.value("gpu_owner_cpu_remote_ratio", &[("gpu", gpu)]);
+    assert_eq!((remote("0"), remote("1")), (Some(0.0), Some(1.0)));
+    assert_eq!(remote("2"), Some(0.0), "bound to the node, to no cache");
+}
+
+#[test]
+fn a_manager_of_the_fabric_that_ends_is_reported() {
+    let host = Host::new();
+    fs::create_dir_all(host.path("sys/bus/pci/drivers/nvidia-nvswitch/0000:20:00.0")).unwrap();
+    host.service(80, "nv-fabricmanager").unwrap();
+    let node = host.setup().start();
+    let manager = [("service", "nv-fabricmanager")];
+    let m = node.wait_metrics("the manager runs", |m| m.value("gpu_host_service_up", &manager) == Some(1.0));
+    assert_eq!(m.all("gpu_host_service_up", &[]).len(), 1, "the others were never there");
+    host.end(80).unwrap();
+    node.wait_metrics("it does not, and the driver says nothing of it", |m| {
+        let completed = m.all("gpu_fabric_state", &[("state", "completed")]);
+        m.value("gpu_host_service_up", &manager) == Some(0.0) && completed == [1.0; 8]
+    });
+    host.service(81, "nv-fabricmanager").unwrap();
+    // An enabled unit on a node whose GPUs have a fabric is expected as well.
+    fs::remove_dir_all(host.path("sys/bus/pci/drivers/nvidia-nvswitch")).unwrap();
+    host.end(81).unwrap();
+    host.write("etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service", "").unwrap();
+    let again = host.setup().start();
+    again.wait_metrics("the unit is enabled", |m| m.value("gpu_host_service_up", &manager) == Some(0.0));
 }
 
 #[test]

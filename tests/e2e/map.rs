@@ -54,6 +54,29 @@ fn a_dgx_2_is_drawn_in_every_format() {
 }
 
 #[test]
+fn a_file_that_is_not_whole_or_of_a_newer_hwloc_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("machine.xml");
+    let whole = std::fs::read_to_string("tests/data/topologies/nvidia-dgx2.xml").unwrap();
+    let third = whole.replace("<topology version=\"2.0\">", "<topology version=\"3.0\">");
+    for (text, why) in [("", "empty"), (&whole[..whole.len() / 2], "cut off"), (&third, "written by hwloc 3")]
+    {
+        std::fs::write(&file, text).unwrap();
+        let (code, out, errors) = run(&["topology", "--input", file.to_str().unwrap()]);
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{errors}");
+        assert!(errors.contains("machine.xml: ") && errors.contains(why), "{why}: {errors}");
+    }
+}
+
+#[test]
+fn a_pipe_gets_every_line_whole() {
+    let (code, text, _) = run(&["topology", "--input", "tests/data/topologies/memory-kinds.xml"]);
+    assert_eq!(code, Some(0));
+    let title = "128 GiB, 96 GiB GPU memory, 32 GiB HBM, 512 GiB NVM, 256 GiB CXL memory, 1 GPU\n";
+    assert!(text.contains(title) && !text.contains('…'), "{text}");
+}
+
+#[test]
 fn a_machine_made_up_is_drawn() {
     let (code, text, _) = run(&["topology", "--synthetic", "package:1 numa:1 l3:3 core:8 pu:1"]);
     assert_eq!(code, Some(0));

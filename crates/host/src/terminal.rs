@@ -24,6 +24,14 @@ pub fn stdout_has_colours() -> bool {
     std::io::stdout().is_terminal() && !refused
 }
 
+/// Most columns of a line of text for people at a terminal.
+const COLUMNS: usize = 100;
+
+/// How long lines on standard output may be; `None` where a program or file takes them, which gets them whole.
+pub fn stdout_columns() -> Option<usize> {
+    std::io::stdout().is_terminal().then_some(COLUMNS)
+}
+
 /// Shows a line of progress on standard error, in place of the one before, if that is a terminal; an empty one at the end.
 pub fn progress(text: &str) {
     if std::io::stderr().is_terminal() {

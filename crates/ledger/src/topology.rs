@@ -9,10 +9,11 @@ use super::builder::Builder;
 use super::intake::{LedgerMoment, label};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{
-    self as m, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node, Tier,
-    TopologyAgainst, TopologyInfo,
+    self as m, ComputeInstance, Gpu, HostObject, LinkAspect, MigInfo, MigTopologyInfo, Nic, NicInfo, Node,
+    Tier, TopologyAgainst, TopologyInfo,
 };
 use model::clock::Mono;
+use model::cpus::CpuSet;
 use model::topology as host;
 use model::topology::TopologyUpdate;
 use model::topology::divide::{self, CpuShare};
@@ -81,6 +82,38 @@ impl TopologyState {
         self.update.as_ref()?.topology.gpu(address)
     }
 
+    /// CPUs near a GPU: those of its NUMA node, or of the only node; with their last-level caches.
+    pub fn near(&self, device: &Device) -> Option<(CpuSet, Vec<CpuSet>)> {
+        let topology = &self.update.as_ref()?.topology;
+        let nodes = topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count();
+        if device.numa_node.is_none() && nodes != 1 {
+            return None;
+        }
+        let caches = topology.l3_groups.iter().map(|group| group.cpus.and(&device.cpus));
+        let caches = caches.filter(|cpus| !cpus.is_empty()).collect();
+        Some((device.cpus.clone(), caches))
+    }
+
+    /// CPUs of the last-level caches in the share of a GPU (`None`) and of each of its GPU instances.
+    pub fn caches_of_shares(
+        &self,
+        moment: &LedgerMoment<'_>,
+        gpu: &Gpu,
+        device: &Device,
+    ) -> BTreeMap<Option<u32>, CpuSet> {
+        let mut found = BTreeMap::new();
+        let (Some(update), Some((_, share))) = (&self.update, self.place(device)) else { return found };
+        let slices = slices(moment, &update.topology, gpu, share);
+        let slices = slices.iter().map(|slice| (Some(slice.instance.gpu_instance), &slice.share));
+        for (place, share) in [(None, share)].into_iter().chain(slices) {
+            let caches = update.topology.l3_groups.iter().filter(|group| share.l3.contains(&group.index));
+            let cpus = caches.fold(CpuSet::default(), |cpus, group| cpus.or(&group.cpus));
+            let of_place = found.entry(place).or_insert_with(CpuSet::default);
+            *of_place = of_place.or(&cpus);
+        }
+        found
+    }
+
     /// Everything about the topology.
     pub fn put(
         &mut self,
@@ -107,7 +140,11 @@ impl TopologyState {
             let Some((place, share)) = self.place(device) else { continue };
             put_place(b, gpu, place, share);
             if up {
-                put_slices(b, moment, &update.topology, gpu, place, share);
+                for Slice { instance, mig_uuid, share } in slices(moment, &update.topology, gpu, share) {
+                    let share = share.cpus.to_string();
+                    let labels = MigTopologyInfo { mig_uuid, numa_node: number(place.numa_node), share };
+                    b.put(&m::gpu_mig_host_topology_info, instance, labels, 1.0);
+                }
             }
             let nic = place.nic.as_ref().and_then(|near| {
                 let nic = update.topology.devices.iter().find(|device| device.address == near.address)?;
@@ -118,7 +155,7 @@ impl TopologyState {
         }
         for nic in update.topology.devices.iter().filter(|device| nics.contains(device.address.as_str())) {
             let Some(network) = &nic.network else { continue };
-            let name = || (Nic(nic_name(nic).into()),);
+            let name = || (Nic(nic.network_name().into()),);
             if let Some(up) = network.up {
                 b.flag(&m::gpu_host_nic_up, &Node {}, name(), up);
             }
@@ -168,16 +205,21 @@ impl TopologyState {
     }
 }
 
+/// A MIG device and its share of the CPUs.
+struct Slice<'a> {
+    instance: &'a ComputeInstance,
+    mig_uuid: String,
+    share: CpuShare,
+}
+
 /// The share of each MIG device of a GPU.
-fn put_slices(
-    b: &mut Builder<'_>,
-    moment: &LedgerMoment<'_>,
+fn slices<'a>(
+    moment: &'a LedgerMoment<'_>,
     topology: &host::Topology,
     gpu: &Gpu,
-    place: &GpuPlacement,
     share: &CpuShare,
-) {
-    let Some(stored) = moment.intake.fresh(gpu, Tier::Normal, moment.now) else { return };
+) -> Vec<Slice<'a>> {
+    let Some(stored) = moment.intake.fresh(gpu, Tier::Normal, moment.now) else { return Vec::new() };
     let text = |row, name| label::<MigInfo>(row, name).unwrap_or_default().to_owned();
     let slices = stored.mig_devices().filter_map(|(slice, row)| {
         let row = row?;
@@ -187,11 +229,8 @@ fn put_slices(
     slices.sort_by_key(|(slice, ..)| (slice.gpu_instance, slice.compute_instance));
     let weights: Vec<u32> = slices.iter().map(|(.., profile)| divide::compute_slices(profile)).collect();
     let shares = divide::among_slices(topology, &share.cpus, &weights);
-    for ((slice, mig_uuid, _), share) in slices.into_iter().zip(shares) {
-        let labels =
-            MigTopologyInfo { mig_uuid, numa_node: number(place.numa_node), share: share.cpus.to_string() };
-        b.put(&m::gpu_mig_host_topology_info, slice, labels, 1.0);
-    }
+    let slices = slices.into_iter().zip(shares);
+    slices.map(|((instance, mig_uuid, _), share)| Slice { instance, mig_uuid, share }).collect()
 }
 
 fn number(number: Option<u32>) -> String {
@@ -216,7 +255,7 @@ fn put_objects(b: &mut Builder<'_>, topology: &host::Topology) {
 }
 
 fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &GpuPlacement, share: &CpuShare) {
-    let l3: model::cpus::CpuSet = share.l3.iter().copied().collect();
+    let l3: CpuSet = share.l3.iter().copied().collect();
     let labels = TopologyInfo {
         numa_node: number(place.numa_node),
         cpus: place.cpus.to_string(),
@@ -229,16 +268,9 @@ fn put_place(b: &mut Builder<'_>, gpu: &Gpu, place: &GpuPlacement, share: &CpuSh
     b.put(&m::gpu_host_topology_info, gpu, labels, 1.0);
 }
 
-/// The name of a network device: its RDMA device, else its interface, else its PCI address.
-fn nic_name(nic: &Device) -> &str {
-    let network = nic.network.as_ref();
-    let names = network.map(|network| [network.rdma.as_str(), network.interface.as_str()]);
-    names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or(&nic.address)
-}
-
 fn put_nic(b: &mut Builder<'_>, gpu: &Gpu, nic: &Device, path: place::DevicePath) {
     let labels = NicInfo {
-        nic: nic_name(nic).to_owned(),
+        nic: nic.network_name().to_owned(),
         device: nic.network.as_ref().map(|network| network.interface.clone()).unwrap_or_default(),
         pci_address: nic.address.clone(),
         path: path.known().to_owned(),

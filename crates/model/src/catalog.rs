@@ -562,6 +562,25 @@ metrics! {
     gpu_host_nic_up: Gauge<Node, (Nic,)>, None, Computed, "0.1.0", at most 1.0;
     /// Link rate of the network device nearest to a GPU, one way.
     gpu_host_nic_speed_bytes_per_second: Gauge<Node, (Nic,)>, BytesPerSecond, Computed, "0.1.0";
+    /// Bytes over the network device nearest to a GPU.
+    ///
+    /// Port `1` and so on: RDMA, and all traffic of InfiniBand. A port with the name of the interface: traffic of the kernel
+    /// over Ethernet. Absent where the kernel has no counter.
+    gpu_host_network_bytes_total: Counter<Node, (Nic, NetworkPort, Direction)>, Bytes, Computed, "0.1.0";
+    /// Errors of the network device nearest to a GPU.
+    ///
+    /// InfiniBand adapters without extended counters stop at 65,535 until somebody resets them.
+    gpu_host_network_errors_total: Counter<Node, (Nic, NetworkPort, NetworkError)>, None, Computed, "0.1.0";
+    /// Losses of the link (flaps) of the network device nearest to a GPU.
+    ///
+    /// InfiniBand adapters without extended counters stop at 255 until somebody resets them.
+    gpu_host_network_flaps_total: Counter<Node, (Nic, NetworkPort)>, None, Computed, "0.1.0";
+    /// 1 while this service of the vendor runs on the host.
+    ///
+    /// Known by its process. Only services that are expected or were seen since the exporter started. The fabric manager is
+    /// expected where the kernel drives NVSwitches, or where a GPU has an NVLink fabric and the service's unit is enabled.
+    /// Absent where the host's processes cannot be seen.
+    gpu_host_service_up: Gauge<Node, (HostService,)>, None, Computed, "0.1.0", at most 1.0;
     /// Events counted on the CPUs, all processes and the kernel together.
     ///
     /// Scaled where the counters were shared. Only events that can be counted here (`gpu_host_cpu_event_state`).
@@ -605,7 +624,9 @@ metrics! {
     gpu_owner_energy_joules_total: Counter<OwnedGpu>, Joules, Computed, "0.1.0";
     /// Share of the CPUs of the owner's processes that are not near the GPU.
     ///
-    /// CPUs used in the last minute, else those allowed. Absent where the machine does not say what is near.
+    /// CPUs used in the last minute, else those allowed. Near are the CPUs of the GPU's NUMA node; for an owner that is bound
+    /// to some of the node's last-level caches, the caches in the share of its GPUs or MIG instances. Absent where the machine
+    /// does not say what is near.
     gpu_owner_cpu_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
     /// Share of the owner's host memory that is not on the NUMA node near the GPU.
     gpu_owner_memory_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";

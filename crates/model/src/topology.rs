@@ -55,8 +55,27 @@ pub struct Package {
     pub model: String,
 }
 
+/// Kind of a NUMA node's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryKind {
+    /// Memory of the processors.
+    Dram,
+    /// Memory of a GPU.
+    Gpu,
+    /// High-bandwidth memory beside the processors.
+    Hbm,
+    /// Non-volatile memory.
+    Nvm,
+    /// Memory behind a CXL link.
+    Cxl,
+    /// The machine does not name the kind: of a node with CPUs memory of the processors.
+    #[default]
+    Unknown,
+}
+
 /// A NUMA node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
     /// The kernel's number.
     pub index: u32,
@@ -64,8 +83,21 @@ pub struct NumaNode {
     pub cpus: CpuSet,
     /// Memory, in bytes.
     pub memory_bytes: u64,
+    /// Kind of the memory.
+    #[serde(default)]
+    pub memory_kind: MemoryKind,
+    /// PCI address of the GPU that the memory belongs to.
+    #[serde(default)]
+    pub gpu: Option<String>,
     /// Package it is in, where it is in one.
     pub package: Option<u32>,
+}
+
+impl NumaNode {
+    /// Whether the memory is host memory, and not that of a GPU or an extension that only who asks for it gets.
+    pub fn is_host_memory(&self) -> bool {
+        !self.cpus.is_empty() || self.memory_kind == MemoryKind::Dram
+    }
 }
 
 /// CPUs that share a last-level cache.
@@ -137,7 +169,7 @@ pub struct Link {
 }
 
 /// State of a network device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Network {
     /// Name of the interface, as node_exporter's label `device` has it; empty if it has none.
     pub interface: String,
@@ -147,9 +179,44 @@ pub struct Network {
     pub up: Option<bool>,
     /// Rate of the link in bytes per second, one way.
     pub bytes_per_second: Option<f64>,
+    /// Whether it was up at any earlier look: a link that fails stays the one that its GPUs use.
+    #[serde(default)]
+    pub was_up: bool,
+}
+
+impl Device {
+    /// The name of a network device: its RDMA device, else its interface, else its PCI address.
+    pub fn network_name(&self) -> &str {
+        let names = self.network.as_ref().map(|network| [network.rdma.as_str(), network.interface.as_str()]);
+        names.into_iter().flatten().find(|name| !name.is_empty()).unwrap_or(&self.address)
+    }
+}
+
+impl Network {
+    /// Takes over from an earlier look whether the link was up.
+    pub fn remember(&mut self, before: &Network) {
+        self.was_up |= before.was_up || before.up == Some(true);
+    }
+
+    /// The state is not known any more.
+    pub fn forget_state(&mut self) {
+        self.was_up |= self.up == Some(true);
+        (self.up, self.bytes_per_second) = (None, None);
+    }
 }
 
 impl Topology {
+    /// Takes over from an earlier look at this machine which links were up.
+    pub fn remember_networks(&mut self, before: &Topology) {
+        for device in &mut self.devices {
+            let known = before.devices.iter().find(|known| known.address == device.address);
+            let before = known.and_then(|known| known.network.as_ref());
+            if let Some((network, before)) = device.network.as_mut().zip(before) {
+                network.remember(before);
+            }
+        }
+    }
+
     /// The GPU at this PCI address, in whichever form it is written (`00000000:06:00.0`, upper or lower case).
     pub fn gpu(&self, address: &str) -> Option<&Device> {
         let wanted = crate::pci::pci_address(address)?;

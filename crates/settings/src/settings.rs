@@ -153,6 +153,14 @@ settings! {
         expected_file: PathBuf = PathBuf::new(), Optional;
     }
 
+    /// Counters of the network devices nearest to the GPUs.
+    network: Network {
+        /// Read bytes, errors and flaps. Needs the topology.
+        enabled: bool = true;
+        /// Interval between two readings.
+        interval: Duration = secs(10), secs(1)..=minutes(5);
+    }
+
     /// Owners of GPU processes: pods, containers, jobs, units, users.
     owners: Owners {
         /// Look up the owners of GPU processes.

@@ -28,10 +28,7 @@ pub fn run() -> io::Result<()> {
         Origin::Live(root) => discover::links(root).addresses(),
         Origin::Xml(_) | Origin::Synthetic(_) => Vec::new(),
     };
-    let found = discover::discover(&origin).map(|(topology, text)| MachineAnswer {
-        topology,
-        devices,
-        xml: xml.then_some(text),
-    });
+    let found = discover::discover(&origin, xml);
+    let found = found.map(|(topology, xml)| MachineAnswer { topology, devices, xml });
     frame::write(&mut answers, &found)
 }

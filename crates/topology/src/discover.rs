@@ -63,20 +63,23 @@ impl DeviceState {
     pub fn apply(self, device: &mut Device) {
         device.link = self.link;
         device.port = self.port;
-        device.network = self.network;
+        let before = std::mem::replace(&mut device.network, self.network);
+        if let Some((network, before)) = device.network.as_mut().zip(before) {
+            network.remember(&before);
+        }
     }
 }
 
 /// How it begins to say that there is no machine to look at.
 pub const NO_MACHINE: &str = "no folder";
 
-/// Looks at all of it: the machine, and the same in hwloc's own format. An error says why nothing was found. The environment has to be that of [`super::ask`], which tells
-/// hwloc of the root.
-pub(crate) fn discover(origin: &Origin) -> Result<(Topology, String), String> {
+/// Looks at all of it: the machine, and, if `xml`, the same in hwloc's own format. An error says why nothing was found.
+/// The environment has to be that of [`super::ask`], which tells hwloc of the root.
+pub(crate) fn discover(origin: &Origin, xml: bool) -> Result<(Topology, Option<String>), String> {
     if let Origin::Live(root) = origin {
         check(root)?;
     }
-    let (mut topology, xml) = machine::read(origin)?;
+    let (mut topology, xml) = machine::read(origin, xml)?;
     if let Origin::Live(root) = origin {
         sysfs::complete(&Host::new(root), &mut topology);
     }
@@ -100,7 +103,8 @@ fn kind(vendor: u32, class: u32) -> Option<DeviceKind> {
     match (class >> 8, class & 0xff) {
         (0x03, _) if nvidia => Some(DeviceKind::Gpu),
         (0x06, 0x80) if nvidia => Some(DeviceKind::Nvswitch),
-        (0x02, _) => Some(DeviceKind::Network),
+        // The second is InfiniBand as a serial bus: some adapters have that class.
+        (0x02, _) | (0x0c, 0x06) => Some(DeviceKind::Network),
         (0x01, _) => Some(DeviceKind::Storage),
         _ => None,
     }

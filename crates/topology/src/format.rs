@@ -1,6 +1,6 @@
 //! Sizes, links and devices as text, as every picture of the machine has them.
 
-use model::topology::{Device, DeviceKind, LinkCapability};
+use model::topology::{Device, DeviceKind, LinkCapability, MemoryKind, NumaNode};
 
 /// A size, as `64 GiB`.
 pub fn size(bytes: u64) -> String {
@@ -16,6 +16,42 @@ pub fn size(bytes: u64) -> String {
         }
         None => format!("{bytes} B"),
     }
+}
+
+/// Memory of this kind, as `96 GiB GPU memory`; plain memory as `64 GiB`.
+fn memory(bytes: u64, kind: MemoryKind) -> String {
+    let name = match kind {
+        MemoryKind::Dram | MemoryKind::Unknown => "",
+        MemoryKind::Gpu => " GPU memory",
+        MemoryKind::Hbm => " HBM",
+        MemoryKind::Nvm => " NVM",
+        MemoryKind::Cxl => " CXL memory",
+    };
+    format!("{}{name}", size(bytes))
+}
+
+/// The memory of a NUMA node, as `96 GiB GPU memory of GPU 3`; `name` has the names of GPUs by their addresses.
+pub fn node_memory(node: &NumaNode, name: impl Fn(&str) -> Option<String>) -> String {
+    let memory = memory(node.memory_bytes, node.memory_kind);
+    match &node.gpu {
+        Some(gpu) => format!("{memory} of {}", name(gpu).unwrap_or_else(|| format!("GPU at {gpu}"))),
+        None => memory,
+    }
+}
+
+/// Host memory of all nodes together, then the other memory by kind.
+pub fn machine_memory(nodes: &[NumaNode]) -> Vec<String> {
+    let sum = |wanted: &dyn Fn(&&NumaNode) -> bool| -> u64 {
+        nodes.iter().filter(wanted).map(|node| node.memory_bytes).sum()
+    };
+    let mut parts = vec![size(sum(&|node| node.is_host_memory()))];
+    for kind in [MemoryKind::Gpu, MemoryKind::Hbm, MemoryKind::Nvm, MemoryKind::Cxl] {
+        let bytes = sum(&|node| !node.is_host_memory() && node.memory_kind == kind);
+        parts.extend((bytes > 0).then(|| memory(bytes, kind)));
+    }
+    let bytes = sum(&|node| !node.is_host_memory() && node.memory_kind == MemoryKind::Unknown);
+    parts.extend((bytes > 0).then(|| format!("{} of unknown kind", size(bytes))));
+    parts
 }
 
 /// How many of something, as `1 core`, `8 cores`.
@@ -148,7 +184,8 @@ mod tests {
     #[test]
     fn a_network_device_tells_its_state_and_rate() {
         let with = |up, bytes_per_second| {
-            let network = Network { interface: "".into(), rdma: "".into(), up, bytes_per_second };
+            let network =
+                Network { interface: "".into(), rdma: "".into(), up, bytes_per_second, was_up: false };
             network_of(Some(network))
         };
         fn network_of(network: Option<Network>) -> String {

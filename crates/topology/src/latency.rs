@@ -2,7 +2,7 @@
 //! each at an address that the one before has brought (a pointer chase), over a buffer larger than the caches.
 //!
 //! Only on demand: it takes some hundred MiB of a node's memory and one of its CPUs for some tenths of a second. It
-//! stays away from memory that is short and from memory without CPUs, which may be that of a GPU.
+//! stays away from memory that is short and from that of a GPU, which memory without CPUs may be.
 
 mod chase;
 mod mempolicy;
@@ -18,7 +18,7 @@ use super::format;
 use host::Host;
 use model::clock::Mono;
 use model::cpus::CpuSet;
-use model::topology::{NumaNode, Topology};
+use model::topology::{MemoryKind, NumaNode, Topology};
 
 /// Longest time for all of it.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -83,8 +83,12 @@ fn buffer(
     alone: bool,
     deadline: Mono,
 ) -> Result<chase::ChaseBuffer, String> {
-    if node.cpus.is_empty() {
-        return Err("left alone: memory without CPUs may be that of a GPU".into());
+    match node.memory_kind {
+        MemoryKind::Gpu => return Err("left alone: memory of a GPU".into()),
+        MemoryKind::Unknown if node.cpus.is_empty() => {
+            return Err("left alone: memory without CPUs may be that of a GPU".into());
+        }
+        _ => {}
     }
     if Mono::now() >= deadline {
         return Err(out_of_time());
@@ -211,11 +215,12 @@ mod tests {
         std::fs::create_dir_all(&node).unwrap();
         std::fs::write(node.join("meminfo"), "Node 1 MemFree: 100000 kB\n").unwrap();
         let mut topology = machine(&[("0", &["0"]), ("1", &["1"])]);
+        topology.numa_nodes.push(NumaNode { index: 8, memory_bytes: 1, ..NumaNode::default() });
         topology.numa_nodes.push(NumaNode {
-            index: 8,
-            cpus: CpuSet::default(),
+            index: 9,
             memory_bytes: 1,
-            package: None,
+            memory_kind: MemoryKind::Hbm,
+            ..NumaNode::default()
         });
         let latency = measure(&topology, &Host::new(root.path()), |_| {});
         let why = |cpu, memory| {
@@ -224,7 +229,7 @@ mod tests {
             pair.why.clone().unwrap()
         };
         assert!(why(0, 0).contains("not known") && why(1, 1).contains("too little"), "{latency:?}");
-        assert!(why(0, 8).contains("GPU"), "{latency:?}");
+        assert!(why(0, 8).contains("GPU") && why(0, 9).contains("not known"), "{latency:?}");
         assert!(latency.text().contains("CPUs of 0, memory 8: left alone"), "{}", latency.text());
     }
 

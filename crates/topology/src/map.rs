@@ -203,6 +203,11 @@ impl Map {
         format!("{name} ({})", near.path.known())
     }
 
+    /// How the GPU at this PCI address is called.
+    pub fn gpu_name(&self, address: &str) -> Option<String> {
+        self.gpu(address).map(MapGpu::name)
+    }
+
     /// The GPU at this PCI address, as it is written in the topology.
     pub fn gpu(&self, address: &str) -> Option<&MapGpu> {
         self.gpus.iter().find(|gpu| gpu.place.address == address)

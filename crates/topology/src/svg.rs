@@ -87,7 +87,7 @@ fn draw(branch: &Branch<'_>, shares: &Shares<'_>, least: f64) -> Block {
         rows.push(pci::draw(&branch.pci, shares));
     }
     let content = Block::column(rows, PAD);
-    let (class, names) = names(branch);
+    let (class, names) = names(branch, shares);
     // The longest form of the label that fits; a cache is made wide enough for its size.
     let shortest = if class == "cache" { names.len().checked_sub(2) } else { None };
     let shortest = shortest.and_then(|at| names.get(at)).or(names.last());
@@ -98,7 +98,7 @@ fn draw(branch: &Branch<'_>, shares: &Shares<'_>, least: f64) -> Block {
 }
 
 /// Class of the box, and its label in forms from the longest to the shortest.
-fn names(branch: &Branch<'_>) -> (&'static str, Vec<String>) {
+fn names(branch: &Branch<'_>, shares: &Shares<'_>) -> (&'static str, Vec<String>) {
     let forms = |parts: &[String]| -> Vec<String> {
         (1..=parts.len()).rev().map(|many| parts[..many].join(" · ")).collect()
     };
@@ -113,7 +113,7 @@ fn names(branch: &Branch<'_>) -> (&'static str, Vec<String>) {
             }
         }
         BranchKind::Node(node) => {
-            let memory = format::size(node.memory_bytes);
+            let memory = format::node_memory(node, |address| shares.map.gpu_name(address));
             let with = if node.cpus.is_empty() { "no CPUs".to_owned() } else { cpus };
             ("node", forms(&[format!("NUMA node {}", node.index), memory, with]))
         }

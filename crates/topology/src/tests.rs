@@ -13,11 +13,11 @@ use model::topology::{DeviceKind, Link, LinkCapability, Network, Topology};
 
 fn file(name: &str) -> Topology {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/topologies").join(name);
-    discover(&Origin::Xml(path)).unwrap().0
+    discover(&Origin::Xml(path), false).unwrap().0
 }
 
 fn made_up(words: &str) -> Topology {
-    discover(&Origin::Synthetic(words.into())).unwrap().0
+    discover(&Origin::Synthetic(words.into()), false).unwrap().0
 }
 
 /// For each GPU: bus, NUMA node, root port, lowest switch, share.
@@ -38,7 +38,7 @@ fn shares(map: &Map) -> Vec<String> {
 
 /// Draws it in every way, and checks what must hold of each.
 fn drawn(map: &Map) {
-    for line in text::text(map, false).lines() {
+    for line in text::text(map, false, Some(100)).lines() {
         // A list of CPUs is never cut.
         assert!(line.chars().count() <= 100 || line.starts_with("  P"), "{line}");
     }
@@ -115,6 +115,54 @@ fn four_times_four_sockets() {
     assert_eq!(map.gpus[0].place.storage.clone().unwrap().address, "0000:64:00.0", "sdb of the node");
     assert!(bind::lines(&map, Binder::Slurm).contains("its cores: 48-59\n"), "Slurm counts by package");
     drawn(&map);
+}
+
+#[test]
+fn memory_of_other_kinds_is_no_host_memory() {
+    let map = Map::new(file("memory-kinds.xml"), &[]);
+    let said = text::text(&map, false, None);
+    let (title, _) = said.split_once('\n').unwrap();
+    assert!(
+        title.contains("4 CPUs, 128 GiB, 96 GiB GPU memory, 32 GiB HBM, 512 GiB NVM, 256 GiB CXL memory"),
+        "{title}"
+    );
+    for line in [
+        "NUMA node 2  32 GiB HBM, no CPUs",
+        "NUMA node 3  512 GiB NVM, no CPUs",
+        "NUMA node 4  256 GiB CXL memory, no CPUs",
+        "NUMA node 5  96 GiB GPU memory of GPU at 0000:31:00.0, no CPUs",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert_eq!(shares(&map), ["0-3"]);
+    assert_eq!(map.gpus[0].share.memory_nodes.to_string(), "0-1");
+    drawn(&map);
+}
+
+#[test]
+fn a_gpu_of_a_package_with_two_nodes_is_drawn_inside_it() {
+    let map = Map::new(file("memory-kinds.xml"), &[]);
+    assert_eq!((map.gpus[0].place.numa_node, map.gpus[0].place.package), (None, Some(0)));
+    let said = text::text(&map, false, Some(100));
+    assert!(
+        said.contains("\n   ├─ root port 0000:30:01.0") || said.contains("\n   └─ root port 0000:30:01.0"),
+        "{said}"
+    );
+    assert!(!svg::svg(&map).contains("does not tell which NUMA node these are near"));
+    drawn(&map);
+}
+
+#[test]
+fn only_a_terminal_has_a_last_column() {
+    let mut topology = file("memory-kinds.xml");
+    let nic = topology.devices.iter_mut().find(|device| device.kind == DeviceKind::Network).unwrap();
+    let name = "mlx5_".to_owned() + &"x".repeat(120);
+    nic.names = vec![name.clone()];
+    let map = Map::new(topology, &[]);
+    assert_eq!(text::text(&map, false, Some(100)).matches(&name).count(), 0);
+    let whole = text::text(&map, false, None);
+    assert_eq!(whole.matches(&format!("{name} ")).count(), 2, "in the tree and in the table: {whole}");
+    assert!(!whole.contains('…'), "{whole}");
 }
 
 fn slices(profiles: &[&str]) -> Vec<DriverMigDevice> {
@@ -215,6 +263,7 @@ fn a_board_of_eight_with_slices_and_a_narrow_link() {
         rdma: "mlx5_0".into(),
         up: Some(false),
         bytes_per_second: Some(50e9),
+        was_up: false,
     });
     let mig = ["3g.71gb", "2g.35gb", "1g.18gb", "1g.18gb"];
     let known: Vec<DriverGpu> = (0..8)
@@ -229,9 +278,9 @@ fn a_board_of_eight_with_slices_and_a_narrow_link() {
             "370-377", "378-383"
         ]
     );
-    let said = text::text(&map, false);
+    let said = text::text(&map, false, Some(100));
     assert!(said.contains("GPU 2 NVIDIA H200  0000:25:00.0  PCIe 5 x8 of x16  → CPUs 96-143\n"), "{said}");
     assert!(said.contains("mlx5_0  0000:06:00.0  PCIe 5 x16  down, 400 Gb/s\n"), "{said}");
-    assert!(text::text(&map, true).contains("\u{1b}[33m"), "colours say it too");
+    assert!(text::text(&map, true, Some(100)).contains("\u{1b}[33m"), "colours say it too");
     drawn(&map);
 }

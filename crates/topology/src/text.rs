@@ -7,18 +7,17 @@ use host::terminal::{Colour, Painter, fit, printable, wrap};
 use model::cpus::CpuSet;
 use model::topology::{Device, DeviceKind, Topology};
 
-/// Most columns of a line; only lists of CPUs may be longer, as half a list would be wrong advice.
-const COLUMNS: usize = 100;
-
-/// All of it.
-pub fn text(map: &Map, colours: bool) -> String {
+/// All of it, in lines of so many columns; only lists of CPUs may be longer, as half a list would be wrong advice.
+/// `None`: nothing is cut.
+pub fn text(map: &Map, colours: bool, columns: Option<usize>) -> String {
     let paint = Painter::new(colours);
     let mut out = String::new();
-    out += &format!("{}\n", paint.bold(&fit(&title(&map.topology), COLUMNS)));
+    let most = columns.unwrap_or(usize::MAX);
+    out += &format!("{}\n", paint.bold(&fit(&title(&map.topology), most)));
     let tree = tree::of(&map.topology);
-    let mut lines = TreeWriter { map, paint, out: &mut out };
+    let mut lines = TreeWriter { map, paint, columns: most, out: &mut out };
     lines.inside(&tree, "");
-    shares(&mut out, paint, map);
+    shares(&mut out, paint, map, columns);
     if let Some(latency) = &map.latency {
         out += &format!("\n{}\n{}", paint.bold("Memory latency"), latency.text());
     }
@@ -26,7 +25,7 @@ pub fn text(map: &Map, colours: bool) -> String {
         out += &format!(
             "\n{} {}\n",
             paint.colour(Colour::Yellow, "!"),
-            wrap(&printable(note), COLUMNS - 2, "  ")
+            wrap(&printable(note), most.saturating_sub(2), "  ")
         );
     }
     out
@@ -35,15 +34,14 @@ pub fn text(map: &Map, colours: bool) -> String {
 /// What there is, in one line.
 pub fn title(topology: &Topology) -> String {
     let of = |kind| topology.devices.iter().filter(|device| device.kind == kind).count();
-    let memory = topology.numa_nodes.iter().map(|node| node.memory_bytes).sum();
     let mut parts = vec![
         format::count(topology.packages.len(), "package"),
         format::count(topology.numa_nodes.len(), "NUMA node"),
         format::count(topology.cores.len(), "core"),
         format::count(topology.cpus.len(), "CPU"),
-        format::size(memory),
-        format::count(of(DeviceKind::Gpu), "GPU"),
     ];
+    parts.extend(format::machine_memory(&topology.numa_nodes));
+    parts.push(format::count(of(DeviceKind::Gpu), "GPU"));
     let switches = of(DeviceKind::Nvswitch);
     if switches > 0 {
         parts.push(format::count(switches, "NVSwitch").replace("NVSwitchs", "NVSwitches"));
@@ -55,6 +53,7 @@ pub fn title(topology: &Topology) -> String {
 struct TreeWriter<'a> {
     map: &'a Map,
     paint: Painter,
+    columns: usize,
     out: &'a mut String,
 }
 
@@ -77,7 +76,7 @@ impl TreeWriter<'_> {
         for (at, item) in items.into_iter().enumerate() {
             let (fork, next) = if at == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
             let below = format!("{before}{next}");
-            let room = COLUMNS.saturating_sub(before.chars().count() + 3);
+            let room = self.columns.saturating_sub(before.chars().count() + 3);
             let line = self.line(&item, room);
             *self.out += &format!("{}{line}\n", self.paint.dim(&format!("{before}{fork}")));
             match item {
@@ -115,11 +114,10 @@ impl TreeWriter<'_> {
                 let model = if package.model.is_empty() { "" } else { "  " };
                 format!("package {}{model}{}  {with}", package.index, printable(&package.model))
             }
-            BranchKind::Node(node) if node.cpus.is_empty() => {
-                format!("NUMA node {}  {}, no CPUs", node.index, format::size(node.memory_bytes))
-            }
             BranchKind::Node(node) => {
-                format!("NUMA node {}  {}  {with}", node.index, format::size(node.memory_bytes))
+                let memory = format::node_memory(node, |address| self.map.gpu_name(address));
+                let cpus = if node.cpus.is_empty() { ", no CPUs".into() } else { format!("  {with}") };
+                format!("NUMA node {}  {}{cpus}", node.index, printable(&memory))
             }
             BranchKind::L3(group) => {
                 format!("L3 {}  {}  {with}", group.index, format::size(group.size_bytes))
@@ -158,32 +156,41 @@ fn count_cores(branch: &Branch<'_>) -> usize {
     branch.cores.len() + branch.branches.iter().map(count_cores).sum::<usize>()
 }
 
+/// Columns of the table of shares before the CPUs: title, and width where a line has a bound.
+const TABLE: [(&str, usize); 6] =
+    [("GPU", 6), ("device", 24), ("node", 6), ("memory", 8), ("L3", 9), ("nearest NIC", 23)];
+
 /// Who gets which CPUs.
-fn shares(out: &mut String, paint: Painter, map: &Map) {
+fn shares(out: &mut String, paint: Painter, map: &Map, columns: Option<usize>) {
     if map.gpus.is_empty() {
         *out += "\nNo GPU was found.\n";
         return;
     }
     *out += &format!("\n{}\n", paint.bold("Fair shares of the CPUs near each GPU"));
-    *out += &format!(
-        "  {:<6}{:<24}{:<6}{:<8}{:<9}{:<23}CPUs\n",
-        "GPU", "device", "node", "memory", "L3", "nearest NIC"
-    );
-    for holder in map.share_holders() {
+    let row = |holder: &ShareHolder<'_>| {
         let gpu = holder.gpu;
         let node = gpu.place.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string());
         let nic = gpu.place.nic.as_ref().map_or_else(|| "-".into(), |near| map.nic(near));
         let l3: CpuSet = holder.share().l3.iter().copied().collect();
         let shared = if holder.share().shared { "  (shared)" } else { "" };
-        *out += &format!(
-            "  {:<6}{:<24}{node:<6}{:<8}{:<9}{:<23}{}{shared}\n",
-            holder.label(),
-            fit(&device(&holder), 23),
-            fit(&dash(&holder.share().memory_nodes), 7),
-            fit(&dash(&l3), 8),
-            fit(&printable(&nic), 22),
-            dash(&holder.share().cpus)
-        );
+        let memory = dash(&holder.share().memory_nodes);
+        let cells = [holder.label().into(), device(holder), node, memory, dash(&l3), printable(&nic)];
+        (cells, format!("{}{shared}", dash(&holder.share().cpus)))
+    };
+    let rows: Vec<([String; 6], String)> = map.share_holders().iter().map(row).collect();
+    let mut widths = TABLE.map(|(_, width)| width);
+    if columns.is_none() {
+        for (cells, _) in &rows {
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = (cell.chars().count() + 1).max(*width);
+            }
+        }
+    }
+    let titles = (TABLE.map(|(title, _)| title.to_owned()), "CPUs".to_owned());
+    for (cells, cpus) in [titles].iter().chain(&rows) {
+        let cells = cells.iter().zip(widths);
+        let cells = cells.map(|(cell, width)| format!("{:<width$}", fit(cell, width - 1)));
+        *out += &format!("  {}{cpus}\n", cells.collect::<String>());
     }
     if map.share_holders().iter().any(|holder| holder.share().shared) {
         *out += "  (shared): there are fewer cores than GPUs or slices near them.\n";

@@ -2,7 +2,7 @@
 
 use super::format::is_narrow;
 use model::cpus::CpuSet;
-use model::topology::{Device, DeviceKind, L3Group, NumaNode, Package, Topology};
+use model::topology::{Device, DeviceKind, L3Group, NumaNode, Package, Topology, place};
 
 /// What a branch is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Branch<'a> {
     pub branches: Vec<Branch<'a>>,
     /// Cores that are in none of its branches.
     pub cores: Vec<&'a CpuSet>,
-    /// Devices whose NUMA node it is; of the machine, those of unknown node.
+    /// Devices whose NUMA node it is; of a package, those near all of its nodes; of the machine, those of unknown place.
     pub pci: Vec<Pci<'a>>,
 }
 
@@ -48,6 +48,14 @@ pub enum Pci<'a> {
     Devices(Vec<&'a Device>),
 }
 
+/// Where a device is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Machine,
+    Package(u32),
+    Node(u32),
+}
+
 /// The whole tree.
 pub fn of(topology: &Topology) -> Branch<'_> {
     let mut root = branch(BranchKind::Machine, topology.cpus.clone());
@@ -64,7 +72,13 @@ pub fn of(topology: &Topology) -> Branch<'_> {
         root.put_core(core);
     }
     for device in &topology.devices {
-        root.put_device(device, topology.numa_nodes.iter().any(|node| Some(node.index) == device.numa_node));
+        let node = topology.numa_nodes.iter().find(|node| Some(node.index) == device.numa_node);
+        let place = match (node, place::package_of(topology, &device.cpus)) {
+            (Some(node), _) => Place::Node(node.index),
+            (None, Some(package)) => Place::Package(package),
+            (None, None) => Place::Machine,
+        };
+        root.put_device(device, place);
     }
     root.arrange();
     root
@@ -99,17 +113,18 @@ impl<'a> Branch<'a> {
         }
     }
 
-    /// Puts a device where its node is; `known`: the device has a node.
-    fn put_device(&mut self, device: &'a Device, known: bool) -> bool {
+    /// Puts a device where its place is.
+    fn put_device(&mut self, device: &'a Device, place: Place) -> bool {
         let here = match self.kind {
-            BranchKind::Machine => !known,
-            BranchKind::Node(node) => device.numa_node == Some(node.index),
-            _ => false,
+            BranchKind::Machine => place == Place::Machine,
+            BranchKind::Package(package) => place == Place::Package(package.index),
+            BranchKind::Node(node) => place == Place::Node(node.index),
+            BranchKind::L3(_) => false,
         };
         if here {
             put_pci(&mut self.pci, &upstream(device), device, true);
         }
-        here || self.branches.iter_mut().any(|branch| branch.put_device(device, known))
+        here || self.branches.iter_mut().any(|branch| branch.put_device(device, place))
     }
 
     fn arrange(&mut self) {
@@ -202,7 +217,12 @@ mod tests {
         topology = machine(&[("0,2", &["0,2"]), ("1,3", &["1,3"])]);
         topology.numa_nodes.truncate(1);
         topology.numa_nodes[0].cpus = cpus("0-3");
-        topology.numa_nodes.push(NumaNode { index: 8, cpus: cpus(""), memory_bytes: 1, package: Some(1) });
+        topology.numa_nodes.push(NumaNode {
+            index: 8,
+            memory_bytes: 1,
+            package: Some(1),
+            ..NumaNode::default()
+        });
         let tree = of(&topology);
         assert_eq!(names(&tree), "machine(node0(package0(l3#0(0 2)) package1(l3#1(1 3) node8)))");
         let logical: Vec<String> = tree.logical_cores().iter().map(|core| core.to_string()).collect();

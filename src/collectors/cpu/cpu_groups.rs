@@ -132,7 +132,7 @@ mod tests {
                     index: *index,
                     cpus: cpus.parse().unwrap(),
                     memory_bytes: 1,
-                    package: None,
+                    ..NumaNode::default()
                 })
                 .collect(),
             l3_groups: (0..)

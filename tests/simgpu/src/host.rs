@@ -1,7 +1,7 @@
 //! The host of a simulated node, as files below a folder: what `--root` (`host.root`) of the exporter is pointed at.
 //!
 //! A machine of two packages with 16 CPUs each, in L3 groups of eight; near each package four GPUs, at the addresses of
-//! the simulated ones, and one network device. Processes are added one by one. CPU events happen at the rates of
+//! the simulated ones, and one network device. Processes and services are added one by one. CPU events happen at the rates of
 //! `sys/bus/event_source/devices/simulated`, a source that the exporter knows and no kernel has.
 
 use std::fs;
@@ -63,6 +63,8 @@ impl Host {
         let host = Host { root: root.into() };
         host.write("proc/stat", "cpu 1 2 3 4\nbtime 1700000000")?;
         host.write("proc/sys/kernel/random/boot_id", "11111111-2222")?;
+        // By it the processes are known to be the host's.
+        host.write("proc/2/comm", "kthreadd")?;
         host.write("etc/machine-id", "00112233445566778899aabbccddeeff")?;
         host.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu memory")?;
         for file in ["online", "possible", "present"] {
@@ -95,7 +97,18 @@ impl Host {
             let port = format!("sys/class/infiniband/mlx5_{node}/ports/1");
             host.write(&format!("{port}/link_layer"), "InfiniBand")?;
             host.write(&format!("{port}/rate"), "400 Gb/sec (4X NDR)")?;
-            host.write(&format!("{port}/state"), if node == 0 { "4: ACTIVE" } else { "1: DOWN" })?;
+            host.write(&format!("{port}/state"), "4: ACTIVE")?;
+            for (counter, value) in [
+                ("port_xmit_data", "2500000000"),
+                ("port_rcv_data", "2750000000"),
+                ("port_rcv_errors", "0"),
+                ("port_xmit_discards", "0"),
+                ("symbol_error", "0"),
+                ("link_error_recovery", "0"),
+                ("link_downed", "0"),
+            ] {
+                host.write(&format!("{port}/counters/{counter}"), value)?;
+            }
         }
         Ok(host)
     }
@@ -124,6 +137,21 @@ impl Host {
         self.path("sys/bus/pci/devices").join(address)
     }
 
+    /// Adds a service of the system. As the kernel does, its name is cut to 15 characters.
+    pub fn service(&self, pid: u32, name: &str) -> io::Result<()> {
+        let name = &name[..name.len().min(15)];
+        self.write(&format!("proc/{pid}/comm"), name)?;
+        self.write(
+            &format!("proc/{pid}/status"),
+            &format!("Name:\t{name}\nState:\tS (sleeping)\nUid:\t0\t0\t0\t0"),
+        )
+    }
+
+    /// Ends a process.
+    pub fn end(&self, pid: u32) -> io::Result<()> {
+        fs::remove_dir_all(self.path(&format!("proc/{pid}")))
+    }
+
     /// Adds a process.
     pub fn process(&self, process: &HostProcess<'_>) -> io::Result<()> {
         let HostProcess { pid, name, cgroup, cpus, uid, memory, started_ticks } = process;
@@ -136,7 +164,9 @@ impl Host {
         self.write(&format!("{folder}/task/{pid}/stat"), &stat)?;
         self.write(&format!("{folder}/comm"), name)?;
         self.write(&format!("{folder}/cgroup"), &format!("0::{cgroup}"))?;
-        let status = format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCpus_allowed_list:\t{cpus}");
+        let status = format!(
+            "Name:\t{name}\nState:\tS (sleeping)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCpus_allowed_list:\t{cpus}"
+        );
         self.write(&format!("{folder}/status"), &status)?;
         let group = format!("sys/fs/cgroup{cgroup}");
         let [near, far] = memory;

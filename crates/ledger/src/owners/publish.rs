@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::OwnerState;
 use super::accounts::{Account, AccountKey};
-use super::remote::Readings;
+use super::remote::{NearCpus, Readings};
 use super::sketch::{PERCENTILE, smallest};
 use super::timeline::{InstanceId, Listing, PresentOwner};
 use super::tracks::{Track, Tracks};
@@ -17,6 +17,7 @@ use crate::topology::TopologyState;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, Cause, ClockEvent, Gpu, Node, OwnedGpu, ProfileName};
 use model::clock::Mono;
+use model::cpus::CpuSet;
 use model::pci::link_rate;
 use model::snapshot::OwnerView;
 use model::topology::Device;
@@ -38,11 +39,22 @@ struct About {
     link: Option<f64>,
     /// Its place in the topology.
     device: Option<Device>,
+    /// CPUs near it, and their last-level caches.
+    near: Option<(CpuSet, Vec<CpuSet>)>,
+    /// CPUs of the last-level caches in the share of the GPU and of its instances.
+    caches_of_shares: BTreeMap<InstanceId, CpuSet>,
     /// MIG profiles that it has.
     profiles: Vec<Arc<str>>,
 }
 
 impl About {
+    /// CPUs near the GPU, for an owner whose shares have caches with these CPUs.
+    fn near_cpus(&self, own: Option<CpuSet>) -> NearCpus {
+        let (node, caches) = self.near.clone().unzip();
+        let own = own.zip(node.as_ref()).map(|(own, node)| own.and(node));
+        NearCpus { node, caches: caches.unwrap_or_default(), own }
+    }
+
     /// The share of the GPU that an instance is.
     fn share(&self, instance: u32) -> Option<f64> {
         let slices = self.instances.iter().find(|(id, _)| *id == instance)?.1;
@@ -83,6 +95,11 @@ fn about(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: boo
         slices: value(m::gpu_mig_slices.id()),
         instances,
         link: generation.zip(lanes).and_then(|(generation, lanes)| link_rate(generation, lanes)),
+        near: device.as_ref().and_then(|device| topology.near(device)),
+        caches_of_shares: match &device {
+            Some(device) => topology.caches_of_shares(moment, gpu, device),
+            None => BTreeMap::new(),
+        },
         device,
         profiles,
     }
@@ -124,7 +141,9 @@ impl OwnerState {
         self.host_use.present(starts);
         let OwnerState { accounts, readings, host_use, .. } = self;
         host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));
-        let views = about.iter().flat_map(|one| self.put_gpu(b, one, &without_series, now)).collect();
+        let shares = self.caches_of_owners(&about, now);
+        let views =
+            about.iter().flat_map(|one| self.put_gpu(b, one, &shares, &without_series, now)).collect();
         self.put_node(b, &without_series);
         views
     }
@@ -145,6 +164,27 @@ impl OwnerState {
         starts
     }
 
+    /// CPUs of the last-level caches in the shares of all places where an owner has work; `None`: one of them is not known.
+    /// No owner while a GPU lists no processes: each may have work there.
+    fn caches_of_owners(&self, about: &[About], now: Mono) -> BTreeMap<Arc<str>, Option<CpuSet>> {
+        let mut found: BTreeMap<Arc<str>, Option<CpuSet>> = BTreeMap::new();
+        if about.iter().any(|one| !one.listed) {
+            return found;
+        }
+        for one in about {
+            let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
+                continue;
+            };
+            for present in self.present(listing, now) {
+                let of_owner =
+                    found.entry(Arc::clone(&present.owner.id)).or_insert_with(|| Some(CpuSet::default()));
+                let share = one.caches_of_shares.get(&present.place);
+                *of_owner = of_owner.take().zip(share).map(|(all, share)| all.or(share));
+            }
+        }
+        found
+    }
+
     /// Ids of the processes of each owner at each place.
     fn pids(&self, listing: &Listing, now: Mono) -> BTreeMap<(InstanceId, Arc<str>), Vec<u32>> {
         let mut all: BTreeMap<(InstanceId, Arc<str>), BTreeSet<u32>> = BTreeMap::new();
@@ -162,6 +202,7 @@ impl OwnerState {
         &mut self,
         b: &mut Builder<'_>,
         about: &About,
+        shares: &BTreeMap<Arc<str>, Option<CpuSet>>,
         without_series: &BTreeSet<Arc<str>>,
         now: Mono,
     ) -> Vec<OwnerView> {
@@ -217,7 +258,9 @@ impl OwnerState {
                 let processes = processes.get(&key.place).map_or(&[][..], Vec::as_slice);
                 let halted = account.past.halted(processes, pace, settings, now);
                 cause = account.cause.found(halted.or_else(|| evidence.cause()), now);
-                if let Some(remote) = evidence.cpu_remote {
+                let own = shares.get(&key.owner).cloned().flatten();
+                let near = about.near_cpus(own);
+                if let Some(remote) = read.and_then(|read| read.cpu_remote(now, &near)) {
                     b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
                 }
                 if let Some(remote) = evidence.memory_remote {
@@ -298,7 +341,7 @@ fn evidence(
         busy: own.and_then(|t| t.busy.share(now)),
         busiest_thread: read.and_then(|r| r.busiest_thread(now)),
         quota_used: read.and_then(|r| r.quota_used(now)),
-        cpu_remote: read.zip(device).and_then(|(r, device)| r.cpu_remote(now, device)),
+        cpu_remote: read.zip(device).and_then(|(r, device)| r.cpu_on_other_node(now, device)),
         memory_remote: read.zip(device).and_then(|(r, device)| r.memory_remote(now, device)),
         pcie,
         dram: own.and_then(|t| t.dram.share(now)),

@@ -11,6 +11,30 @@ use model::topology::Device;
 /// CPUs it was seen on count for so long.
 const LATELY: Duration = Duration::from_secs(60);
 
+/// CPUs near the place that an owner has work on: a GPU, or a GPU instance.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NearCpus {
+    /// CPUs of the GPU's NUMA node; `None`: not known.
+    pub node: Option<CpuSet>,
+    /// Last-level caches of these CPUs.
+    pub caches: Vec<CpuSet>,
+    /// Of these CPUs those of the caches in the shares of all places of the owner; `None`: not known.
+    pub own: Option<CpuSet>,
+}
+
+impl NearCpus {
+    /// The CPUs that count as near for an owner that may run on these. Work that is bound to some of the node's caches is
+    /// measured by the caches of its share, other work by the node: work that may run on all of a node, or on several, is not
+    /// bound to the wrong cache.
+    fn of(&self, allowed: Option<&CpuSet>) -> Option<&CpuSet> {
+        let node = self.node.as_ref()?;
+        let leaves_out_one =
+            |allowed: &&CpuSet| self.caches.iter().any(|cache| cache.and(allowed).is_empty());
+        let bound = allowed.filter(|allowed| !allowed.is_empty() && allowed.is_within(node));
+        bound.filter(leaves_out_one).and(self.own.as_ref()).or(Some(node))
+    }
+}
+
 /// What was read of one owner lately, oldest first.
 #[derive(Debug, Default)]
 pub struct Readings(VecDeque<OwnerReading>);
@@ -34,10 +58,20 @@ impl Readings {
         self.0.back().filter(|r| now.since(r.taken) <= LATELY)
     }
 
-    /// Share of its CPUs that are not near the GPU: of those it was seen on in the last minute, each as often as
-    /// it was, else of those it may run on. `None` where the machine does not say what is near.
-    pub fn cpu_remote(&self, now: Mono, gpu: &Device) -> Option<f64> {
+    /// Share of its CPUs that are not near its place.
+    pub fn cpu_remote(&self, now: Mono, near: &NearCpus) -> Option<f64> {
+        self.cpus_outside(now, near.of(self.newest(now)?.allowed_cpus.as_ref())?)
+    }
+
+    /// Share of its CPUs that are on another NUMA node than the GPU.
+    pub fn cpu_on_other_node(&self, now: Mono, gpu: &Device) -> Option<f64> {
         gpu.numa_node?;
+        self.cpus_outside(now, &gpu.cpus)
+    }
+
+    /// Share of its CPUs that are none of these: of those it was seen on in the last minute, each as often as it was, else
+    /// of those it may run on.
+    fn cpus_outside(&self, now: Mono, near: &CpuSet) -> Option<f64> {
         let newest = self.newest(now)?;
         let recent = self.0.iter().filter(|r| now.since(r.taken) <= LATELY);
         let mut seen: BTreeMap<u32, u64> = BTreeMap::new();
@@ -46,11 +80,11 @@ impl Readings {
         }
         let all: u64 = seen.values().sum();
         if all > 0 {
-            let remote: u64 = seen.iter().filter(|(cpu, _)| !gpu.cpus.contains(**cpu)).map(|(_, n)| n).sum();
+            let remote: u64 = seen.iter().filter(|(cpu, _)| !near.contains(**cpu)).map(|(_, n)| n).sum();
             return Some(remote as f64 / all as f64);
         }
         let allowed: &CpuSet = newest.allowed_cpus.as_ref().filter(|cpus| !cpus.is_empty())?;
-        Some(allowed.without(&gpu.cpus).len() as f64 / allowed.len() as f64)
+        Some(allowed.without(near).len() as f64 / allowed.len() as f64)
     }
 
     /// Share of its memory on the host that is not on the GPU's NUMA node.
@@ -125,16 +159,40 @@ mod tests {
     fn cpus_it_was_seen_on_count_before_those_it_may_run_on() {
         let now = Mono(20_000_000_000);
         let mut readings = Readings::default();
-        assert_eq!(readings.cpu_remote(now, &gpu(Some(0))), None);
+        assert_eq!(readings.cpu_on_other_node(now, &gpu(Some(0))), None);
         readings.take(reading(5, &[]));
-        assert_eq!(readings.cpu_remote(now, &gpu(Some(0))), Some(0.5));
+        assert_eq!(readings.cpu_on_other_node(now, &gpu(Some(0))), Some(0.5));
         readings.take(reading(15, &[(1, 3), (9, 1)]));
-        assert_eq!(readings.cpu_remote(now, &gpu(Some(0))), Some(0.25));
+        assert_eq!(readings.cpu_on_other_node(now, &gpu(Some(0))), Some(0.25));
         assert_eq!(readings.memory_remote(now, &gpu(Some(0))), Some(0.25));
-        assert_eq!(readings.cpu_remote(now, &gpu(None)), None, "what is near is not known");
+        assert_eq!(readings.cpu_on_other_node(now, &gpu(None)), None, "what is near is not known");
         assert_eq!(readings.memory_remote(now, &gpu(None)), None);
         assert!((readings.busiest_thread(now).unwrap() - 0.9).abs() < 1e-9);
         assert_eq!(readings.quota_used(now), Some(1.0));
         assert_eq!(readings.quota_used(Mono(200_000_000_000)), None, "too old");
+    }
+    #[test]
+    fn work_that_is_bound_to_a_cache_is_measured_by_the_caches_of_its_share() {
+        let set = |text: &str| text.parse::<CpuSet>().unwrap();
+        let near = NearCpus {
+            node: Some(set("0-23")),
+            caches: ["0-7", "8-15", "16-23"].map(set).to_vec(),
+            own: Some(set("8-15")),
+        };
+        let now = Mono(20_000_000_000);
+        let remote = |near: &NearCpus, allowed: &str, ran_on: &[(u32, u32)]| {
+            let mut readings = Readings::default();
+            readings.take(OwnerReading { allowed_cpus: Some(set(allowed)), ..reading(15, ran_on) });
+            readings.cpu_remote(now, near)
+        };
+        assert_eq!(remote(&near, "8-15", &[(9, 5)]), Some(0.0));
+        assert_eq!(remote(&near, "16-23", &[(17, 5)]), Some(1.0), "the cache of another slice");
+        assert_eq!(remote(&near, "16-23", &[]), Some(1.0), "not seen on any CPU");
+        assert_eq!(remote(&near, "0-15", &[(9, 1), (1, 3)]), Some(0.75), "one of two caches is its own");
+        assert_eq!(remote(&near, "0-23", &[(1, 5)]), Some(0.0), "bound to no cache");
+        assert_eq!(remote(&near, "0-47", &[(1, 1), (40, 1)]), Some(0.5), "bound to no node");
+        assert_eq!(remote(&near, "40-47", &[]), Some(1.0), "the other node");
+        assert_eq!(remote(&NearCpus { own: None, ..near.clone() }, "16-23", &[]), Some(0.0));
+        assert_eq!(remote(&NearCpus::default(), "16-23", &[]), None);
     }
 }

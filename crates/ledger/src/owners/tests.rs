@@ -10,6 +10,7 @@ use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine};
 use model::owners::Attribution;
 use model::sample::{BatchKey, Drained, Rows};
 use model::snapshot::Snapshot;
+use model::topology::fixtures::{device, machine};
 use model::topology::{Device, DeviceKind, Topology};
 
 /// A ledger with one GPU, and the seconds of its life.
@@ -315,6 +316,61 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
     assert_eq!(s.number(&m::gpu_owner_memory_remote_ratio, &owned("a"), ()), Some(0.75));
     let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
     assert_eq!(kills, Some(4.0), "those before the first reading are not counted");
+}
+
+#[test]
+fn a_slice_on_the_cache_of_another_is_far_on_a_machine_of_one_node() {
+    let mut bench = Bench::new(settings::Owners::default());
+    let mut topology = machine(&[("0-23", &["0-7", "8-15", "16-23"])]);
+    // As such a machine reports its only node.
+    topology.devices = vec![device(DeviceKind::Gpu, "0000:06:00.0", None, "0-23", &[])];
+    let topology = Arc::new(topology);
+    let update =
+        model::topology::TopologyUpdate { topology, against_first_seen: None, against_declared: None };
+    bench.ledger.event(LedgerEvent::Topology(update));
+    for second in 0..4 {
+        bench.now += 1.0;
+        let mut batch = bench.batch(Tier::Normal, |rows| {
+            rows.of(&gpu()).put(&m::gpu_memory_total_bytes, (), 100e9).unwrap();
+            for instance in 1..=3 {
+                let slice = m::ComputeInstance {
+                    gpu: 0,
+                    uuid: "a".into(),
+                    gpu_instance: instance,
+                    profile: "2g.35gb".into(),
+                    compute_instance: 0,
+                };
+                let mig_profile = "2g.35gb".into();
+                rows.of(&slice).info(&m::gpu_mig_info, m::MigInfo { mig_profile, ..m::MigInfo::default() });
+            }
+        });
+        let on = |pid, instance| GpuProcess { pid, instance: Some((instance, 0)), memory: Some(1 << 30) };
+        batch.processes = Some(vec![on(7, 1), on(8, 2)]);
+        bench.ledger.fold(batch);
+        if second == 0 {
+            bench.attribute(7, 50.0, "well");
+            bench.attribute(8, 50.0, "wrong");
+        }
+    }
+    let reading = |owner: &str, allowed: &str, cpu| OwnerReading {
+        owner: owner.into(),
+        taken: mono(bench.now),
+        allowed_cpus: Some(allowed.parse().unwrap()),
+        ran_on: [(cpu, 5)].into(),
+        memory_by_node: [(0, 30)].into(),
+        cpu_seconds: None,
+        cpu_limit: None,
+        busiest_thread: None,
+        oom_kills: None,
+    };
+    let readings = vec![reading("well", "0-7", 3), reading("wrong", "16-23", 17)];
+    bench.ledger.event(LedgerEvent::Owners(OwnerUpdate::Read(readings)));
+    let s = bench.publish();
+    let remote = |instance: &str, owner: &str| {
+        let of = OwnedGpu { gpu_instance: instance.into(), ..owned(owner) };
+        s.number(&m::gpu_owner_cpu_remote_ratio, &of, ())
+    };
+    assert_eq!((remote("1", "well"), remote("2", "wrong")), (Some(0.0), Some(1.0)));
 }
 
 #[test]

@@ -27,10 +27,16 @@ fn node() -> host::Topology {
         rdma: "mlx5_0".into(),
         up: Some(true),
         bytes_per_second: Some(50e9),
+        was_up: true,
     });
     let mut far = device(DeviceKind::Network, "0000:01:00.0", Some(0), "0-7", &["0000:00:03.0"]);
-    far.network =
-        Some(Network { interface: "eth0".into(), rdma: "".into(), up: None, bytes_per_second: None });
+    far.network = Some(Network {
+        interface: "eth0".into(),
+        rdma: "".into(),
+        up: None,
+        bytes_per_second: None,
+        was_up: false,
+    });
     node.devices = vec![far, gpu, nic];
     node
 }

@@ -164,7 +164,7 @@ labels! {
     /// Tier: how often the values are read.
     Tier "tier" { Identity "identity", Fast "fast", Normal "normal", Samples "samples", Slow "slow", Rare "rare", Nvlink "nvlink", Once "once", Computed "computed" }
     /// Collector of the exporter.
-    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows" }
+    CollectorName "collector" { Nvml "nvml", Process "process", Kmsg "kmsg", Module "module", Canary "canary", Topology "topology", Owners "owners", Kubelet "kubelet", Cpu "cpu", Windows "windows", Network "network" }
     /// Sample buffer of the driver.
     SampleBuffer "buffer" { Power "power", Utilization "utilization" }
     /// Unit of the GPU (NVML GPM): `graphics` any engine, `sm` at least one warp on a multiprocessor, `sm_occupancy` resident warps of those possible, `tensor` any tensor pipe and `tensor_dfma`, `tensor_hmma`, `tensor_imma` one of them (double, half and similar, integer), `fp64`, `fp32`, `fp16` and `integer` the other pipes, `dram` the memory interface.
@@ -173,7 +173,7 @@ labels! {
         TensorDfma "tensor_dfma", TensorHmma "tensor_hmma", TensorImma "tensor_imma", Dram "dram",
         Fp64 "fp64", Fp32 "fp32", Fp16 "fp16",
     }
-    /// Seen from the GPU: `tx` is sent, `rx` received.
+    /// Seen from the GPU or network device: `tx` is sent, `rx` received.
     Direction "direction" { Tx "tx", Rx "rx" }
     /// Pipe: the vector pipes by precision, and the tensor pipes (`tensor_hmma` counts dense half precision).
     FlopPipe "pipe" { Fp64 "fp64", Fp32 "fp32", Fp16 "fp16", TensorDfma "tensor_dfma", TensorHmma "tensor_hmma" }
@@ -254,6 +254,10 @@ labels! {
         Window "window",
         FallenOffBus "fallen_off_bus", InitFailed "init_failed",
     }
+    /// Error of a network port: `receive` and `transmit` packets that were broken or dropped; on InfiniBand also `symbol` (bits that came wrong) and `recovery` (the link was trained again).
+    NetworkError "error" { Receive "receive", Transmit "transmit", Symbol "symbol", Recovery "recovery" }
+    /// Service of the vendor.
+    HostService "service" { FabricManager "nv-fabricmanager", Imex "nvidia-imex", Persistenced "nvidia-persistenced" }
     /// How near a device is: below the same switch, the same root port, the same NUMA node, or elsewhere.
     DevicePath "path" { Switch "switch", RootPort "root_port", NumaNode "numa_node", System "system" }
     /// Reason why the GPU is not healthy.
@@ -386,6 +390,8 @@ text_labels! {
     ProfileName "mig_profile"
     /// Network device, as `mlx5_0` or, without RDMA, the interface.
     Nic "nic"
+    /// Port: the number of an RDMA device's port, or the interface.
+    NetworkPort "port"
     /// Name of an extended resource of Kubernetes, as `nvidia.com/gpu`.
     Resource "resource"
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::topology::{Device, DeviceKind, Link, LinkCapability, NumaNode, Topology};
+use crate::topology::{Device, DeviceKind, Link, LinkCapability, MemoryKind, NumaNode, Topology};
 
 /// Part of a NUMA node's memory that may come and go unreported: what firmware and kernel keep differs from boot to boot.
 const MEMORY: f64 = 0.02;
@@ -27,11 +27,14 @@ pub fn differences(was: &Topology, is: &Topology) -> Vec<String> {
 }
 
 fn nodes(was: &[NumaNode], is: &[NumaNode], found: &mut Vec<String>) {
-    // Memory without CPUs may be that of a GPU, which comes, goes and changes with the driver and its modes.
+    // The memory of a GPU comes, goes and changes with the driver and its modes; memory without CPUs of unknown kind may
+    // be that.
+    let lasts = |node: &NumaNode| {
+        !node.cpus.is_empty() || !matches!(node.memory_kind, MemoryKind::Gpu | MemoryKind::Unknown)
+    };
     let by_index = |nodes: &[NumaNode], others: &[NumaNode]| -> BTreeMap<u32, NumaNode> {
         let counts = |node: &&NumaNode| {
-            !node.cpus.is_empty()
-                || others.iter().any(|other| other.index == node.index && !other.cpus.is_empty())
+            lasts(node) || others.iter().any(|other| other.index == node.index && lasts(other))
         };
         nodes.iter().filter(counts).map(|node| (node.index, node.clone())).collect()
     };
@@ -160,11 +163,13 @@ mod tests {
         assert!(changed(|t| t.devices[0].link.as_mut().unwrap().now = resting).is_empty(), "a link at rest");
         assert!(changed(|t| t.devices[0].link = None).is_empty(), "unknown this time");
         assert!(changed(|t| drop(t.devices.remove(2))).is_empty(), "storage");
-        let of_gpu = NumaNode { index: 8, cpus: cpus(""), memory_bytes: 96 << 30, package: None };
-        assert!(
-            changed(|t| t.numa_nodes.push(of_gpu)).is_empty(),
-            "a GPU's memory, since its driver is there"
-        );
+        let of_kind =
+            |memory_kind| NumaNode { index: 8, memory_bytes: 96 << 30, memory_kind, ..NumaNode::default() };
+        for kind in [MemoryKind::Gpu, MemoryKind::Unknown] {
+            let found = changed(|t| t.numa_nodes.push(of_kind(kind)));
+            assert!(found.is_empty(), "a GPU's memory, since its driver is there");
+        }
+        assert_eq!(changed(|t| t.numa_nodes.push(of_kind(MemoryKind::Cxl))), ["NUMA node 8 is new"]);
     }
 
     #[test]

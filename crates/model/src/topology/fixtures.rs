@@ -36,6 +36,7 @@ pub fn threaded(nodes: &[(&str, &[&str])], core: &dyn Fn(u32) -> Vec<u32>) -> To
             cpus: of_node,
             memory_bytes: 64 << 30,
             package: Some(index),
+            ..NumaNode::default()
         });
     }
     topology

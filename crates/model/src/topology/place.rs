@@ -44,8 +44,9 @@ pub fn gpus(topology: &Topology) -> Vec<GpuPlacement> {
     let of = |kind| topology.devices.iter().filter(move |device| device.kind == kind);
     let mut gpus: Vec<&Device> = of(DeviceKind::Gpu).collect();
     gpus.sort_by(|a, b| a.address.cmp(&b.address));
-    let nics = nearest(topology, &gpus, &of(DeviceKind::Network).collect::<Vec<_>>());
-    let storage = nearest(topology, &gpus, &of(DeviceKind::Storage).collect::<Vec<_>>());
+    let nics = nearest(topology, &gpus, &of(DeviceKind::Network).collect::<Vec<_>>(), preference);
+    let storage =
+        nearest(topology, &gpus, &of(DeviceKind::Storage).collect::<Vec<_>>(), |_| Preference::default());
     let around = nics.into_iter().zip(storage);
     gpus.into_iter().zip(around).map(|(gpu, (nic, storage))| place(topology, gpu, nic, storage)).collect()
 }
@@ -92,7 +93,7 @@ pub fn l3_of(topology: &Topology, cpus: &CpuSet) -> Vec<u32> {
 }
 
 /// The package all of these CPUs are in.
-fn package_of(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
+pub fn package_of(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
     let package = topology.packages.iter().find(|package| cpus.is_within(&package.cpus))?;
     (!cpus.is_empty()).then_some(package.index)
 }
@@ -104,14 +105,46 @@ pub fn switch(device: &Device) -> Option<&str> {
     below_root.iter().step_by(2).next_back().map(String::as_str)
 }
 
-/// For each GPU the device nearest to it. Each takes, of the nearest ones, that with the fewest GPUs so far.
-fn nearest(topology: &Topology, gpus: &[&Device], devices: &[&Device]) -> Vec<Option<NearestDevice>> {
+/// What of a device counts beside its distance; less is better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Preference {
+    /// It does not speak RDMA.
+    no_rdma: bool,
+    /// 0: its link is or was up, 1: that is not known, 2: it never was.
+    link: u8,
+}
+
+/// Work over several nodes uses links that are up and speak RDMA. A link that was up counts as up: the GPU's own link that
+/// fails must not be replaced by a neighbour's that works.
+fn preference(nic: &Device) -> Preference {
+    let network = nic.network.as_ref();
+    let link = match network.map(|network| (network.was_up, network.up)) {
+        Some((true, _) | (_, Some(true))) => 0,
+        Some((false, None)) | None => 1,
+        Some((false, Some(false))) => 2,
+    };
+    Preference { no_rdma: network.is_some_and(|network| network.rdma.is_empty()), link }
+}
+
+/// For each GPU the device nearest to it, of those that are preferred. A device below the GPU's own switch or root port is
+/// the GPU's by design, in whichever state its link is. Each takes, of the nearest ones, that with the fewest GPUs so far.
+fn nearest(
+    topology: &Topology,
+    gpus: &[&Device],
+    devices: &[&Device],
+    preference: impl Fn(&Device) -> Preference,
+) -> Vec<Option<NearestDevice>> {
     let mut devices = devices.to_vec();
     devices.sort_by(|a, b| a.address.cmp(&b.address));
     let mut given = vec![0u32; devices.len()];
     let near = |gpu: &&Device| {
         let far = |device: &Device| far(topology, gpu, device);
-        let at = (0..devices.len()).min_by_key(|at| (far(devices[*at]), given[*at], *at))?;
+        let rank = |at: &usize| {
+            let (Preference { no_rdma, link }, (path, apart)) = (preference(devices[*at]), far(devices[*at]));
+            let by_design = matches!(path, DevicePath::Switch | DevicePath::RootPort);
+            (no_rdma, if by_design { 0 } else { link }, path, apart, link, given[*at], *at)
+        };
+        let at = (0..devices.len()).min_by_key(rank)?;
         given[at] += 1;
         Some(NearestDevice { address: devices[at].address.clone(), path: far(devices[at]).0 })
     };
@@ -132,14 +165,20 @@ fn far(topology: &Topology, one: &Device, other: &Device) -> (DevicePath, usize)
         // With one node there is no other.
         _ => topology.numa_nodes.iter().filter(|node| !node.cpus.is_empty()).count() == 1,
     };
-    (if same_node { DevicePath::NumaNode } else { DevicePath::System }, 0)
+    if same_node {
+        return (DevicePath::NumaNode, 0);
+    }
+    let package = |device| package_of(topology, &near_cpus(topology, device));
+    let same_package = package(one).is_some_and(|package_of_one| package(other) == Some(package_of_one));
+    (DevicePath::System, usize::from(!same_package))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{device, machine};
+    use super::super::fixtures::{cpus, device, machine};
     use super::*;
     use crate::topology::DeviceKind::*;
+    use crate::topology::Network as Link;
 
     fn nics(topology: &Topology) -> Vec<(String, DevicePath)> {
         let nic = |place: GpuPlacement| place.nic.map(|near| (near.address, near.path));
@@ -179,6 +218,61 @@ mod tests {
             (Some("rp1"), None, Some(1), &[1][..])
         );
         assert_eq!((last.storage, gpu(&topology, "0000:99:00.0")), (None, None));
+    }
+
+    /// A network device of this name: an RDMA device if it is one of `mlx5`.
+    fn nic(address: &str, node: u32, bridges: &[&str], name: &str, up: Option<bool>) -> Device {
+        let near = if node == 0 { "0-7" } else { "8-15" };
+        let rdma = name.starts_with("mlx5");
+        let network = Link {
+            interface: if rdma { String::new() } else { name.into() },
+            rdma: if rdma { name.into() } else { String::new() },
+            up,
+            bytes_per_second: None,
+            was_up: false,
+        };
+        Device { network: Some(network), ..device(Network, address, Some(node), near, bridges) }
+    }
+
+    #[test]
+    fn links_that_are_up_and_speak_rdma_are_preferred() {
+        let found = |nics_: Vec<Device>| {
+            let mut topology = machine(&[("0-7", &["0-7"]), ("8-15", &["8-15"])]);
+            topology.devices = vec![device(Gpu, "0000:05:00.0", Some(0), "0-7", &["rp0", "up0", "down0"])];
+            topology.devices.extend(nics_);
+            nics(&topology).remove(0)
+        };
+        let of = |address: &str, path| (address.to_owned(), path);
+        let management = nic("0000:01:00.0", 0, &[], "eno1", Some(true));
+        let other_port = nic("0000:02:00.0", 0, &[], "mlx5_0", Some(false));
+        let cabled = nic("0000:02:00.1", 0, &[], "mlx5_1", Some(true));
+        let all = vec![management.clone(), other_port.clone(), cabled.clone()];
+        assert_eq!(found(all), of("0000:02:00.1", DevicePath::NumaNode));
+        let far = nic("0000:82:00.0", 1, &[], "mlx5_2", Some(true));
+        let all = vec![management.clone(), other_port.clone(), far.clone()];
+        assert_eq!(found(all), of("0000:82:00.0", DevicePath::System), "the near one was never up");
+        let mut failed = other_port;
+        failed.network.as_mut().unwrap().was_up = true;
+        assert_eq!(found(vec![management, failed, far.clone()]), of("0000:02:00.0", DevicePath::NumaNode));
+        let own = nic("0000:06:00.0", 0, &["rp0", "up0", "down1"], "mlx5_3", Some(false));
+        assert_eq!(found(vec![cabled.clone(), own]), of("0000:06:00.0", DevicePath::Switch), "by design");
+        let unknown = nic("0000:82:00.1", 1, &[], "mlx5_4", None);
+        assert_eq!(found(vec![unknown, far]), of("0000:82:00.0", DevicePath::System));
+    }
+
+    #[test]
+    fn of_two_far_devices_that_of_the_same_package_is_nearer() {
+        // Two nodes in each package.
+        let mut topology =
+            machine(&[("0-3", &["0-3"]), ("4-7", &["4-7"]), ("8-11", &["8-11"]), ("12-15", &["12-15"])]);
+        topology.packages.truncate(2);
+        (topology.packages[0].cpus, topology.packages[1].cpus) = (cpus("0-7"), cpus("8-15"));
+        topology.devices = vec![
+            device(Gpu, "0000:85:00.0", Some(2), "8-11", &[]),
+            device(Network, "0000:01:00.0", Some(0), "0-3", &[]),
+            device(Network, "0000:86:00.0", Some(3), "12-15", &[]),
+        ];
+        assert_eq!(nics(&topology), [("0000:86:00.0".to_owned(), DevicePath::System)]);
     }
 
     #[test]

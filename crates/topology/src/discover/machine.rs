@@ -13,16 +13,24 @@ use hwlocality::topology::export::xml::XMLExportFlags;
 
 use super::Origin;
 use model::cpus::CpuSet;
-use model::topology::{Device, DeviceKind, L3Group, Network, NumaNode, Package, Topology};
+use model::pci::kernel_address;
+use model::topology::{Device, DeviceKind, L3Group, MemoryKind, Network, NumaNode, Package, Topology};
 
 /// Longest file that is read.
 const MOST: u64 = 16 << 20;
 
-/// Reads the machine.
-pub(super) fn read(origin: &Origin) -> Result<(Topology, String), String> {
+/// Reads the machine; with hwloc's own format of it if `xml`.
+pub(super) fn read(origin: &Origin, xml: bool) -> Result<(Topology, Option<String>), String> {
     let hwloc = load(origin)?;
-    let xml = hwloc.export_xml(XMLExportFlags::empty()).map_err(|error| format!("hwloc: {error}"))?;
-    Ok((topology(&hwloc), xml.as_str().to_owned()))
+    let text = match xml {
+        true => {
+            let text =
+                hwloc.export_xml(XMLExportFlags::empty()).map_err(|error| format!("hwloc: {error}"))?;
+            Some(text.as_str().to_owned())
+        }
+        false => None,
+    };
+    Ok((topology(&hwloc), text))
 }
 
 fn load(origin: &Origin) -> Result<Hwloc, String> {
@@ -30,9 +38,9 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
     let builder = match origin {
         Origin::Live(_) => builder,
         // Read by us: the binding panics at files that are not there.
-        Origin::Xml(file) => builder
-            .from_xml(&text(file)?)
-            .map_err(|error| format!("{}: not hwloc's XML: {error}", file.display()))?,
+        Origin::Xml(file) => text(file)
+            .and_then(|text| builder.from_xml(&text).map_err(|error| format!("not hwloc's XML: {error}")))
+            .map_err(|why| format!("{}: {why}", file.display()))?,
         Origin::Synthetic(text) => builder
             .from_synthetic(text)
             .map_err(|error| format!("hwloc does not understand {text:?}: {error}"))?,
@@ -51,11 +59,31 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
         .map_err(|e| format!("hwloc finds no topology: {e}"))
 }
 
-/// A file's text, within bounds.
+/// The whole text of a file that hwloc 2 wrote. hwloc itself names no reason for what it does not read.
 fn text(file: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let read = File::open(file).and_then(|file| file.take(MOST).read_to_string(&mut text));
-    read.map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes));
+    read.map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > MOST {
+        return Err(format!("larger than {} MiB", MOST >> 20));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| "not hwloc's XML: not text".to_owned())?;
+    if text.trim().is_empty() {
+        return Err("empty".into());
+    }
+    let start = text.split_once("<topology").and_then(|(_, rest)| rest.split_once('>'));
+    let Some((attributes, _)) = start else { return Err("not hwloc's XML: no element topology".into()) };
+    // hwloc 1 wrote no version.
+    let version = attributes.split_once("version=\"").and_then(|(_, rest)| rest.split_once('"'));
+    let major = version.and_then(|(version, _)| version.split('.').next()?.parse::<u32>().ok());
+    if let Some(newer) = major.filter(|major| *major > 2) {
+        return Err(format!(
+            "written by hwloc {newer}, read is the format of hwloc 2: `lstopo --export-xml-flags v2 FILE` writes it"
+        ));
+    }
+    if !text.trim_end().ends_with("</topology>") {
+        return Err("cut off: </topology> at the end is missing".into());
+    }
     Ok(text)
 }
 
@@ -115,15 +143,38 @@ fn numa_node(object: &TopologyObject) -> NumaNode {
         _ => 0,
     };
     let package = object.first_ancestor_with_type(ObjectType::Package).map(index);
+    let memory_kind = memory_kind(object);
     // The memory of a GPU is near its CPUs, and is not theirs.
-    let own = object.subtype().is_none_or(|subtype| subtype.to_bytes() != b"GPUMemory");
+    let own = memory_kind != MemoryKind::Gpu;
     let cpus = if own { cpus(Some(object)) } else { CpuSet::default() };
-    NumaNode { index: index(object), cpus, memory_bytes, package }
+    let gpu = Some(info(object, "PCIBusID")).filter(|address| !own && !address.is_empty());
+    let gpu = gpu.map(|address| kernel_address(&address));
+    NumaNode { index: index(object), cpus, memory_bytes, memory_kind, gpu, package }
+}
+
+/// The kind of a node's memory: hwloc's word for it, else that of the kernel's device for direct access (DAX).
+fn memory_kind(node: &TopologyObject) -> MemoryKind {
+    let subtype = node.subtype().map(|subtype| subtype.to_string_lossy().into_owned()).unwrap_or_default();
+    // The CXL root of the ACPI tables is ACPI0017.
+    let parent = info(node, "DAXParent");
+    let cxl = !info(node, "CXLDevice").is_empty() || parent.contains("ACPI0017") || parent.contains("cxl");
+    match subtype.as_str() {
+        "GPUMemory" | "CXL-GPUMemory" => MemoryKind::Gpu,
+        other if cxl || other.starts_with("CXL") => MemoryKind::Cxl,
+        "HBM" | "MCDRAM" => MemoryKind::Hbm,
+        "NVM" => MemoryKind::Nvm,
+        "DRAM" => MemoryKind::Dram,
+        _ if info(node, "DAXType") == "NVM" => MemoryKind::Nvm,
+        _ => MemoryKind::Unknown,
+    }
 }
 
 /// To the kernel a CPU is in one node. hwloc also gives CPUs to memory alone (HBM, CXL): those that are near it. Such a
-/// node has a higher number than the one the CPUs are in.
+/// node has another kind or a higher number than the one the CPUs are in.
 fn each_in_one(nodes: &mut [NumaNode]) {
+    let plain = |node: &NumaNode| matches!(node.memory_kind, MemoryKind::Dram | MemoryKind::Unknown);
+    let mut nodes: Vec<&mut NumaNode> = nodes.iter_mut().collect();
+    nodes.sort_by_key(|node| (!plain(node), node.index));
     let mut taken = CpuSet::default();
     for node in nodes {
         if !node.cpus.and(&taken).is_empty() {
@@ -180,6 +231,7 @@ fn device(object: &TopologyObject) -> Option<Device> {
         rdma: first(OSDeviceType::OpenFabrics),
         up: None,
         bytes_per_second: None,
+        was_up: false,
     });
     let wanted: &[OSDeviceType] = match kind {
         DeviceKind::Network => &[OSDeviceType::Network, OSDeviceType::OpenFabrics],

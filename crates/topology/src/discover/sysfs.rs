@@ -143,7 +143,7 @@ fn network(host: &Host, folder: &Path) -> Network {
         (infiniband, state) if infiniband || interface.is_empty() => state,
         _ => interface_state(host, &interface),
     };
-    Network { interface, rdma, up, bytes_per_second }
+    Network { interface, rdma, up, bytes_per_second, was_up: false }
 }
 
 fn interface_state(host: &Host, interface: &str) -> (Option<bool>, Option<f64>) {

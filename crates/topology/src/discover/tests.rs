@@ -7,12 +7,15 @@ use super::*;
 use model::topology::{Device, Link, LinkCapability, Network};
 
 fn found(origin: Origin) -> Topology {
-    discover(&origin).unwrap().0
+    discover(&origin, false).unwrap().0
+}
+
+fn recording(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/topologies").join(name)
 }
 
 fn recorded(name: &str) -> Topology {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/topologies");
-    found(Origin::Xml(folder.join(name)))
+    found(Origin::Xml(recording(name)))
 }
 
 fn synthetic(text: &str) -> Topology {
@@ -120,7 +123,7 @@ fn a_machine_without_caches_and_cores_says_so() {
 fn what_is_no_machine_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("no.xml");
-    let said = |origin| discover(&origin).unwrap_err();
+    let said = |origin| discover(&origin, false).unwrap_err();
     assert!(said(Origin::Xml(file.clone())).contains("no.xml"));
     fs::write(&file, "<topology version=\"2.0\"><object").unwrap();
     assert!(!said(Origin::Xml(file)).is_empty());
@@ -129,11 +132,51 @@ fn what_is_no_machine_is_reported() {
 }
 
 #[test]
-fn hwlocs_own_format_comes_back() {
-    let all = discover(&Origin::Synthetic("package:2 numa:1 l3:1 core:4 pu:1".into())).unwrap();
+fn a_file_that_hwloc_cannot_read_whole_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("machine.xml");
-    fs::write(&file, &all.1).unwrap();
+    let said = |bytes: &[u8]| {
+        fs::write(&file, bytes).unwrap();
+        discover(&Origin::Xml(file.clone()), false).unwrap_err()
+    };
+    let whole = fs::read_to_string(recording("nvidia-dgx2.xml")).unwrap();
+    let third = whole.replace("<topology version=\"2.0\">", "<topology version=\"3.0\">");
+    for (bytes, why) in [
+        (&b""[..], "empty"),
+        (b" \n", "empty"),
+        (b"[package]", "not hwloc's XML"),
+        (b"\x1f\x8b\x08", "not text"),
+        (third.as_bytes(), "written by hwloc 3"),
+        (&whole.as_bytes()[..whole.len() / 2], "cut off"),
+        (&whole.as_bytes()[..whole.len() - 5], "cut off"),
+    ] {
+        let text = said(bytes);
+        assert!(text.contains("machine.xml") && text.contains(why), "{why}: {text}");
+    }
+    let large = fs::File::create(&file).unwrap();
+    large.set_len(17 << 20).unwrap();
+    assert!(discover(&Origin::Xml(file), false).unwrap_err().contains("larger than 16 MiB"));
+}
+
+#[test]
+fn infiniband_of_another_class_is_a_network_device() {
+    let machine = recorded("memory-kinds.xml");
+    let nics = of(&machine, DeviceKind::Network);
+    assert_eq!(nics.iter().map(|nic| nic.names.join(" ")).collect::<Vec<_>>(), ["mlx5_0"]);
+    let sysfs = Sysfs::new();
+    sysfs.pci("pci0000:00/0000:00:05.0", "0x0c0600", "0x15b3", &[("infiniband/mlx5_0/x", "")]);
+    sysfs.pci("pci0000:00/0000:00:06.0", "0x0c0330", "0x8086", &[]);
+    assert_eq!(sysfs.links().addresses(), ["0000:00:05.0"]);
+}
+
+#[test]
+fn hwlocs_own_format_comes_back() {
+    let origin = Origin::Synthetic("package:2 numa:1 l3:1 core:4 pu:1".into());
+    assert_eq!(discover(&origin, false).unwrap().1, None, "only who asks for it gets it");
+    let all = discover(&origin, true).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("machine.xml");
+    fs::write(&file, all.1.unwrap()).unwrap();
     assert_eq!(found(Origin::Xml(file)), all.0);
 }
 
@@ -212,7 +255,7 @@ fn links_and_ports_are_those_of_sysfs() {
 }
 
 fn network(interface: &str, rdma: &str, up: Option<bool>, bytes_per_second: Option<f64>) -> Option<Network> {
-    Some(Network { interface: interface.into(), rdma: rdma.into(), up, bytes_per_second })
+    Some(Network { interface: interface.into(), rdma: rdma.into(), up, bytes_per_second, was_up: false })
 }
 
 #[test]

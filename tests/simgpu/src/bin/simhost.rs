@@ -1,4 +1,4 @@
-//! Makes the files of the simulated node's host in a folder: its machine, and the processes that the busy GPUs of
+//! Makes the files of the simulated node's host in a folder: its machine, the vendor's services, and the processes that the busy GPUs of
 //! `tests/scenarios/node-8xh200.toml` have, each with an owner.
 //!
 //! `simhost FOLDER UPTIME_SECONDS`
@@ -68,6 +68,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         "etc/passwd",
         "root:x:0:0:root:/root:/bin/bash\ntrainer:x:1000:1000::/home/trainer:/bin/bash",
     )?;
+    // Both enabled and running.
+    host.write("etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service", "")?;
+    host.service(4_100_000, "nv-fabricmanager")?;
+    host.service(4_100_001, "nvidia-persistenced")?;
     let now = (uptime.parse::<f64>()? * TICKS) as u64;
     let process = |gpu: u32, n: u32, name, cgroup: &str, cpus, memory| {
         let started_ticks = now.saturating_sub(60 * TICKS as u64);

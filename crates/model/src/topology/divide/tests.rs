@@ -97,7 +97,12 @@ fn a_node_without_memory_is_given_that_of_its_package() {
     topology.numa_nodes[0].memory_bytes = 0;
     let of = |topology: &Topology| among_gpus(topology, &near(&["0-3"]))[0].memory_nodes.clone();
     assert_eq!(of(&topology), cpus("1"), "any");
-    topology.numa_nodes.push(NumaNode { index: 2, cpus: cpus(""), memory_bytes: 1 << 30, package: Some(0) });
+    topology.numa_nodes.push(NumaNode {
+        index: 2,
+        memory_bytes: 1 << 30,
+        package: Some(0),
+        ..NumaNode::default()
+    });
     assert_eq!(of(&topology), cpus("1"), "never memory without CPUs, as that of a GPU");
     topology.numa_nodes[1].package = Some(0);
     assert_eq!(of(&topology), cpus("1"));

@@ -1,0 +1,197 @@
+//! The vendor's services on the host, found by their processes: the state of the fabric stays `completed` after its manager
+//! has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use host::Host;
+use model::catalog::HostService;
+use model::catalog::schema::KnownLabel;
+use model::clock::Mono;
+
+/// Length that the kernel cuts a process's name to.
+const NAME: usize = 15;
+/// Time between two searches of all processes for a service that is not known to run.
+const SEARCH: Duration = Duration::from_secs(30);
+/// Users below are the system's. A name is free to choose for every process: that of a user's counts for nothing.
+const FIRST_USER: u32 = 1000;
+/// Switches that this kernel drives.
+const SWITCHES: &str = "/sys/bus/pci/drivers/nvidia-nvswitch";
+/// Units that an administrator has enabled.
+const UNITS: &str = "/etc/systemd/system";
+/// Unit of the fabric manager.
+const FABRIC_UNIT: &str = "nvidia-fabricmanager.service";
+
+/// Which services run, from visit to visit.
+#[derive(Debug, Default)]
+pub struct Services {
+    /// Process of each service that ran at the last visit.
+    running: BTreeMap<HostService, u32>,
+    /// Services that have run since the exporter started.
+    seen: BTreeSet<HostService>,
+    searched: Option<Mono>,
+}
+
+impl Services {
+    /// Each service that is expected or was seen, with whether it runs. Nothing where the processes are not the host's, as
+    /// in a container with a process namespace of its own. `fabric`: a GPU belongs to an NVLink fabric.
+    pub fn look(&mut self, host: &Host, fabric: bool, now: Mono) -> Vec<(HostService, bool)> {
+        let proc = host.path("/proc");
+        if line(&proc.join("2/comm")).as_deref() != Some("kthreadd") {
+            return Vec::new();
+        }
+        let before = self.running.len();
+        self.running.retain(|service, pid| is(&proc, *pid, *service));
+        let due = self.searched.is_none_or(|searched| now.since(searched) >= SEARCH);
+        if self.running.len() < before || (due && self.running.len() < HostService::ALL.len()) {
+            self.searched = Some(now);
+            self.search(&proc);
+        }
+        self.seen.extend(self.running.keys());
+        let manager = HostService::FabricManager;
+        let expected = |service| service == manager && is_manager_expected(host, fabric);
+        let services = HostService::ALL.iter().copied();
+        let shown = services.filter(|service| self.seen.contains(service) || expected(*service));
+        shown.map(|service| (service, self.running.contains_key(&service))).collect()
+    }
+
+    fn search(&mut self, proc: &Path) {
+        for entry in fs::read_dir(proc).into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(name) = line(&entry.path().join("comm")) else { continue };
+            let service = HostService::ALL.iter().find(|service| name_of(**service) == name);
+            if let Some(service) = service.filter(|service| is(proc, pid, **service)) {
+                self.running.insert(*service, pid);
+            }
+        }
+    }
+}
+
+/// The name of a service's process.
+fn name_of(service: HostService) -> &'static str {
+    let name = service.known();
+    name.get(..NAME).unwrap_or(name)
+}
+
+/// Whether this process is the service: named so, alive, and of the system.
+fn is(proc: &Path, pid: u32, service: HostService) -> bool {
+    let Ok(status) = fs::read_to_string(proc.join(pid.to_string()).join("status")) else { return false };
+    let field = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.map(str::trim).unwrap_or_default()
+    };
+    let alive = !field("State").starts_with(['Z', 'X']);
+    let user = field("Uid").split_whitespace().nth(1).and_then(|uid| uid.parse::<u32>().ok());
+    field("Name") == name_of(service) && alive && user.is_some_and(|user| user < FIRST_USER)
+}
+
+/// Whether the fabric manager belongs on this node: the kernel drives switches, or there is a fabric and the unit is enabled.
+/// In guests and on racks the fabric's manager runs elsewhere.
+fn is_manager_expected(host: &Host, fabric: bool) -> bool {
+    let entries = |folder: &str| fs::read_dir(host.path(folder)).into_iter().flatten().flatten();
+    let is_address = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains(':');
+    let enabled = || {
+        let wanted = entries(UNITS).filter(|entry| entry.file_name().to_string_lossy().ends_with(".wants"));
+        // The target of the link is not below this root.
+        wanted.map(|folder| folder.path().join(FABRIC_UNIT)).any(|unit| unit.symlink_metadata().is_ok())
+    };
+    entries(SWITCHES).any(|entry| is_address(&entry)) || (fabric && enabled())
+}
+
+fn line(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use HostService::{FabricManager, Imex, Persistenced};
+
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new() -> Machine {
+            let machine = Machine(tempfile::tempdir().unwrap());
+            machine.process(2, "kthreadd", "S", 0);
+            machine
+        }
+
+        fn process(&self, pid: u32, name: &str, state: &str, user: u32) {
+            let status =
+                format!("Name:\t{name}\nState:\t{state} (x)\nUid:\t{user}\t{user}\t{user}\t{user}\n");
+            self.put(&format!("proc/{pid}/comm"), &format!("{name}\n"));
+            self.put(&format!("proc/{pid}/status"), &status);
+        }
+
+        fn end(&self, pid: u32) {
+            fs::remove_dir_all(self.0.path().join(format!("proc/{pid}"))).unwrap();
+        }
+
+        fn put(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn host(&self) -> Host {
+            Host::new(self.0.path())
+        }
+    }
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_service_that_was_never_there_has_no_series() {
+        let machine = Machine::new();
+        let mut services = Services::default();
+        assert_eq!(services.look(&machine.host(), true, at(0)), []);
+        machine.process(70, "nvidia-persiste", "S", 998);
+        machine.process(71, "nvidia-imex", "S", 0);
+        assert_eq!(services.look(&machine.host(), true, at(10)), [], "not searched for again so soon");
+        assert_eq!(services.look(&machine.host(), true, at(30)), [(Imex, true), (Persistenced, true)]);
+        machine.end(71);
+        assert_eq!(services.look(&machine.host(), true, at(40)), [(Imex, false), (Persistenced, true)]);
+        // Started again under another number.
+        machine.end(70);
+        machine.process(90, "nvidia-persiste", "S", 998);
+        assert_eq!(services.look(&machine.host(), true, at(50)), [(Imex, false), (Persistenced, true)]);
+    }
+
+    #[test]
+    fn the_fabric_manager_is_expected_with_switches_or_an_enabled_unit() {
+        let machine = Machine::new();
+        let look = |fabric| Services::default().look(&machine.host(), fabric, at(0));
+        machine.put("etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service", "");
+        assert_eq!(look(false), [], "a package that nothing here uses");
+        assert_eq!(look(true), [(FabricManager, false)]);
+        machine.put("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
+        assert_eq!(look(false), [(FabricManager, false)]);
+        machine.process(80, "nv-fabricmanage", "S", 0);
+        assert_eq!(look(false), [(FabricManager, true)]);
+    }
+
+    #[test]
+    fn neither_a_users_process_nor_one_that_has_ended_is_a_service() {
+        let machine = Machine::new();
+        machine.put("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
+        machine.process(80, "nv-fabricmanage", "S", 1000);
+        machine.process(81, "nv-fabricmanage", "Z", 0);
+        machine.process(82, "nv-fabricmanager-helper", "S", 0);
+        let look = || Services::default().look(&machine.host(), false, at(0));
+        assert_eq!(look(), [(FabricManager, false)]);
+        machine.process(83, "nv-fabricmanage", "S", 0);
+        assert_eq!(look(), [(FabricManager, true)]);
+    }
+
+    #[test]
+    fn processes_of_another_namespace_say_nothing() {
+        let machine = Machine::new();
+        machine.put("sys/bus/pci/drivers/nvidia-nvswitch/0000:07:00.0", "");
+        machine.process(2, "sleep", "S", 0);
+        assert_eq!(Services::default().look(&machine.host(), true, at(0)), []);
+    }
+}

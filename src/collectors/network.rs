@@ -1,0 +1,328 @@
+//! Counters of the network devices nearest to the GPUs: bytes, errors and flaps, from files of the kernel. InfiniBand's
+//! counters are the adapter's own, which a sick adapter may not answer: each device is read with a deadline.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{Context, put_row, read_file};
+use crate::views::View;
+use host::Host;
+use host::reader::{DeadlineReader, MAX_ABANDONED};
+use model::catalog::{self as m, CollectorName, Direction, NetworkError, NetworkPort, Nic, Node};
+use model::clock::{Cadence, Mono};
+use model::sample::Rows;
+use model::topology::{Device, Topology, place};
+
+/// Time in which all counters of a device must come.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// Longest time between two looks at which devices there are.
+const LOOK: Duration = Duration::from_secs(1);
+/// Longest file: all are a number or a word.
+const MOST: usize = 64;
+/// Most ports of a device that are read.
+const MAX_PORTS: usize = 8;
+/// Bytes in the unit of InfiniBand's data counters.
+const WORD: u64 = 4;
+
+/// Starts the collector.
+pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Result<JoinHandle<()>> {
+    host::thread::spawn("network", 256, move || {
+        if !context.config.network.enabled {
+            return context.switched_off(CollectorName::Network, "network.enabled");
+        }
+        if !context.config.topology.enabled {
+            return context.switched_off(CollectorName::Network, "topology.enabled");
+        }
+        let every = context.config.network.interval;
+        let mut cadence = Cadence::new(every, Duration::ZERO);
+        let host = Host::new(&context.config.host.root);
+        let reader = DeadlineReader::new("network-read", DEADLINE, Arc::clone(&context.stop));
+        let mut collector = NetworkCollector { reader, late: BTreeSet::new() };
+        let (mut known, mut nics) = (None::<Arc<Topology>>, Vec::new());
+        let mut unavailable = None;
+        while !context.stop.stopped() {
+            let mut due = cadence.take(Mono::now());
+            if let Some(now) = topology.current()
+                && known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now))
+            {
+                let found = nics_of_gpus(&now);
+                due |= found != nics;
+                nics = found;
+                known = Some(now);
+            }
+            if due {
+                let taken = Mono::now();
+                let root = host.clone();
+                let (rows, why) = collector.visit(&nics, move |nic| read(&root, nic));
+                context.send(CollectorName::Network, taken, every, rows);
+                if why != unavailable {
+                    if let Some(why) = &why {
+                        tracing::warn!("network: {why}");
+                    }
+                    context.unavailable(CollectorName::Network, why.clone());
+                    unavailable = why;
+                }
+            }
+            context.stop.wait_until(cadence.next().min(Mono::now() + LOOK));
+        }
+    })
+}
+
+/// The names of a network device that a GPU uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NicNames {
+    /// The label of its series.
+    nic: Arc<str>,
+    /// RDMA device; empty if it has none.
+    rdma: String,
+    /// Interface; empty if it has none.
+    interface: String,
+}
+
+/// The devices nearest to the GPUs, each once.
+fn nics_of_gpus(topology: &Topology) -> Vec<NicNames> {
+    let names = |device: &Device| {
+        let network = device.network.as_ref()?;
+        let (rdma, interface) = (network.rdma.clone(), network.interface.clone());
+        Some(NicNames { nic: device.network_name().into(), rdma, interface })
+    };
+    let nearest = place::gpus(topology).into_iter().filter_map(|gpu| gpu.nic);
+    let found = nearest
+        .filter_map(|near| names(topology.devices.iter().find(|device| device.address == near.address)?));
+    found.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Counters of a port; what the kernel does not have is absent.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct PortCounters {
+    port: String,
+    bytes: Vec<(Direction, u64)>,
+    errors: Vec<(NetworkError, u64)>,
+    flaps: Option<u64>,
+}
+
+struct NetworkCollector {
+    reader: DeadlineReader,
+    /// Devices whose counters were late: not asked again until the helper that asked is back.
+    late: BTreeSet<Arc<str>>,
+}
+
+impl NetworkCollector {
+    /// Reads all devices: the rows, and why some have none.
+    fn visit(
+        &mut self,
+        nics: &[NicNames],
+        read: impl Fn(&NicNames) -> Vec<PortCounters> + Clone + Send + 'static,
+    ) -> (Rows, Option<String>) {
+        if self.reader.abandoned() == 0 {
+            self.late.clear();
+        }
+        let mut rows = Rows::default();
+        for nic in nics {
+            if self.late.contains(&nic.nic) {
+                continue;
+            }
+            let (one, read) = (nic.clone(), read.clone());
+            match self.reader.read(MAX_ABANDONED, move || read(&one)) {
+                Ok(ports) => ports.iter().for_each(|port| put_port(&mut rows, &nic.nic, port)),
+                Err(_) => {
+                    self.late.insert(Arc::clone(&nic.nic));
+                }
+            }
+        }
+        let late: Vec<&str> = self.late.iter().map(|nic| &**nic).collect();
+        let why = format!("no counters of {} within {} s", late.join(", "), DEADLINE.as_secs());
+        (rows, (!late.is_empty()).then_some(why))
+    }
+}
+
+fn put_port(rows: &mut Rows, nic: &Arc<str>, port: &PortCounters) {
+    let name = || (Nic(Arc::clone(nic)), NetworkPort(port.port.as_str().into()));
+    for (direction, bytes) in &port.bytes {
+        let (nic, port) = name();
+        put_row(rows, &Node {}, &m::gpu_host_network_bytes_total, (nic, port, *direction), *bytes as f64);
+    }
+    for (error, count) in &port.errors {
+        let (nic, port) = name();
+        put_row(rows, &Node {}, &m::gpu_host_network_errors_total, (nic, port, *error), *count as f64);
+    }
+    if let Some(flaps) = port.flaps {
+        put_row(rows, &Node {}, &m::gpu_host_network_flaps_total, name(), flaps as f64);
+    }
+}
+
+/// All ports of a device. On InfiniBand the RDMA ports count everything; over Ethernet they count the bytes that pass the
+/// kernel by, and the interface the rest.
+fn read(host: &Host, nic: &NicNames) -> Vec<PortCounters> {
+    let mut ports = Vec::new();
+    let mut infiniband = false;
+    let folder = host.path("/sys/class/infiniband").join(&nic.rdma).join("ports");
+    for port in children(&folder).into_iter().filter(|_| !nic.rdma.is_empty()).take(MAX_PORTS) {
+        let folder = folder.join(&port);
+        let is_infiniband = word(&folder.join("link_layer")).is_some_and(|layer| layer == "InfiniBand");
+        infiniband |= is_infiniband;
+        ports.push(rdma_port(port, &folder.join("counters"), is_infiniband));
+    }
+    if !infiniband && !nic.interface.is_empty() {
+        let folder = host.path("/sys/class/net").join(&nic.interface);
+        ports.push(interface(nic.interface.clone(), &folder));
+    }
+    ports
+}
+
+fn rdma_port(port: String, counters: &Path, infiniband: bool) -> PortCounters {
+    use NetworkError::*;
+    let count = |name: &str| number(&counters.join(name));
+    let bytes = |name| count(name).map(|words| words.saturating_mul(WORD));
+    let bytes = [(Direction::Tx, bytes("port_xmit_data")), (Direction::Rx, bytes("port_rcv_data"))];
+    let mut found = PortCounters { port, bytes: present(bytes), ..PortCounters::default() };
+    if infiniband {
+        found.errors = present([
+            (Receive, count("port_rcv_errors")),
+            (Transmit, count("port_xmit_discards")),
+            (Symbol, count("symbol_error")),
+            (Recovery, count("link_error_recovery")),
+        ]);
+        found.flaps = count("link_downed");
+    }
+    found
+}
+
+fn interface(port: String, folder: &Path) -> PortCounters {
+    let count = |name: &str| number(&folder.join("statistics").join(name));
+    // Of old the kernel counts losses and returns of the carrier together.
+    let flaps = number(&folder.join("carrier_down_count"));
+    let flaps = flaps.or_else(|| number(&folder.join("carrier_changes")).map(|changes| changes / 2));
+    PortCounters {
+        port,
+        bytes: present([(Direction::Tx, count("tx_bytes")), (Direction::Rx, count("rx_bytes"))]),
+        errors: present([
+            (NetworkError::Receive, count("rx_errors")),
+            (NetworkError::Transmit, count("tx_errors")),
+        ]),
+        flaps,
+    }
+}
+
+fn present<L, const N: usize>(counts: [(L, Option<u64>); N]) -> Vec<(L, u64)> {
+    counts.into_iter().filter_map(|(label, count)| Some((label, count?))).collect()
+}
+
+/// What is in a folder, in order; nothing if it is none.
+fn children(folder: &PathBuf) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn word(path: &Path) -> Option<String> {
+    let text = String::from_utf8(read_file(path, MOST).ok()?).ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn number(path: &Path) -> Option<u64> {
+    word(path)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+    use model::catalog::schema::KnownLabel;
+
+    fn put(root: &Path, path: &str, files: &[(&str, &str)]) {
+        fs::create_dir_all(root.join(path)).unwrap();
+        for (file, text) in files {
+            fs::write(root.join(path).join(file), format!("{text}\n")).unwrap();
+        }
+    }
+
+    fn nic(rdma: &str, interface: &str) -> NicNames {
+        let nic = if rdma.is_empty() { interface } else { rdma };
+        NicNames { nic: nic.into(), rdma: rdma.into(), interface: interface.into() }
+    }
+
+    fn text(port: &PortCounters) -> String {
+        let mut text = port.port.clone();
+        for (direction, bytes) in &port.bytes {
+            text += &format!(" {} {bytes}", direction.known());
+        }
+        for (error, count) in &port.errors {
+            text += &format!(" {} {count}", error.known());
+        }
+        text + &port.flaps.map(|flaps| format!(" flaps {flaps}")).unwrap_or_default()
+    }
+
+    #[test]
+    fn each_kind_of_link_has_its_own_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, host) = (dir.path(), Host::new(dir.path()));
+        let said = |nic: &NicNames| read(&host, nic).iter().map(text).collect::<Vec<_>>();
+        put(root, "sys/class/infiniband/mlx5_0/ports/1", &[("link_layer", "InfiniBand")]);
+        let words = [("port_xmit_data", "1000"), ("port_rcv_data", "2000")];
+        put(root, "sys/class/infiniband/mlx5_0/ports/1/counters", &words);
+        let errors = [("symbol_error", "7"), ("link_error_recovery", "2"), ("link_downed", "3")];
+        put(root, "sys/class/infiniband/mlx5_0/ports/1/counters", &errors);
+        put(root, "sys/class/net/ib0/statistics", &[("tx_bytes", "5")]);
+        assert_eq!(said(&nic("mlx5_0", "ib0")), ["1 tx 4000 rx 8000 symbol 7 recovery 2 flaps 3"]);
+        put(root, "sys/class/infiniband/mlx5_1/ports/1", &[("link_layer", "Ethernet")]);
+        put(root, "sys/class/infiniband/mlx5_1/ports/1/counters", &words);
+        put(root, "sys/class/infiniband/mlx5_1/ports/1/counters", &errors);
+        put(root, "sys/class/net/eth1", &[("carrier_changes", "9"), ("carrier_down_count", "4")]);
+        put(
+            root,
+            "sys/class/net/eth1/statistics",
+            &[("tx_bytes", "5"), ("rx_bytes", "6"), ("rx_errors", "1")],
+        );
+        let ethernet = "eth1 tx 5 rx 6 receive 1 flaps 4";
+        assert_eq!(said(&nic("mlx5_1", "eth1")), ["1 tx 4000 rx 8000", ethernet]);
+        assert_eq!(said(&nic("", "eth1")), [ethernet]);
+        put(root, "sys/class/net/old", &[("carrier_changes", "9")]);
+        assert_eq!(said(&nic("", "old")), ["old flaps 4"]);
+        put(root, "sys/class/net/odd", &[("carrier_changes", "-1"), ("carrier_down_count", "x")]);
+        assert_eq!(said(&nic("", "odd")), ["odd"]);
+        assert!(said(&nic("", "")).is_empty() && said(&nic("mlx5_9", "")).is_empty());
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_costs_its_own_counters_alone() {
+        let stop = Arc::default();
+        let reader = DeadlineReader::new("network-read", Duration::from_millis(30), stop);
+        let mut collector = NetworkCollector { reader, late: BTreeSet::new() };
+        let (release, wait) = channel::<()>();
+        let wait: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(wait));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        let read = move |nic: &NicNames| {
+            log.lock().unwrap().push(nic.interface.clone());
+            if nic.interface == "sick" {
+                // Ends with the sender.
+                let _ = wait.lock().unwrap().recv();
+            }
+            vec![PortCounters { port: "1".into(), flaps: Some(1), ..PortCounters::default() }]
+        };
+        let nics = [nic("", "sick"), nic("", "well")];
+        for _ in 0..2 {
+            let (rows, why) = collector.visit(&nics, read.clone());
+            assert_eq!(rows.groups().iter().map(|(_, rows)| rows.len()).sum::<usize>(), 1);
+            assert_eq!(why.as_deref(), Some("no counters of sick within 1 s"));
+        }
+        assert_eq!(*asked.lock().unwrap(), ["sick", "well", "well"], "not asked again");
+        drop(release);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while collector.reader.abandoned() > 0 {
+            assert!(std::time::Instant::now() < deadline, "the helper comes back");
+            std::thread::yield_now();
+        }
+        let (rows, why) = collector.visit(&nics, read);
+        assert_eq!((rows.groups().iter().map(|(_, rows)| rows.len()).sum::<usize>(), why), (2, None));
+    }
+}
