@@ -39,6 +39,41 @@ pub const MAX_BLOCKING: usize = 4;
 /// Timeout of such a request: shorter than that of the client.
 pub const BLOCKING_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// A request, and the process that made it, as the kernel knows that process.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The line.
+    pub line: String,
+    /// User id of the client.
+    pub uid: u32,
+    /// Process id of the client; none if it is of another process namespace.
+    pub pid: Option<i32>,
+}
+
+impl Request {
+    /// Logs an order with its author. What only reads is not worth a line of the journal.
+    fn log(&self) {
+        let mut words = self.line.split_whitespace();
+        let (first, last) = (words.next().unwrap_or_default(), words.next_back().unwrap_or_default());
+        if ["driver", "gpm", "canary"].contains(&first) && last != "status" {
+            tracing::info!(
+                uid = self.uid,
+                pid = self.pid,
+                request = self.line,
+                "order on the control socket"
+            );
+        }
+    }
+}
+
+impl std::fmt::Display for Request {
+    /// The client, as `uid 0, process 4711`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "uid {}", self.uid)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", process {pid}"))
+    }
+}
+
 /// The daemon's end. Removes its socket when dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -72,11 +107,11 @@ impl Server {
         Ok(Server { listener, path: path.to_owned() })
     }
 
-    /// Answers requests with `handler` until `stop` is true or its sender is gone. The handler gets the
-    /// request line; what it returns is the payload, or the text of the error.
+    /// Answers requests with `handler` until `stop` is true or its sender is gone. What the handler returns is the
+    /// payload, or the text of the error.
     pub async fn serve<H, F>(self, handler: H, mut stop: watch::Receiver<bool>) -> io::Result<()>
     where
-        H: Fn(String) -> F + Clone + Send + 'static,
+        H: Fn(Request) -> F + Clone + Send + 'static,
         F: Future<Output = Result<Bytes, String>> + Send,
     {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -144,12 +179,17 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 
 async fn converse<H, F>(stream: tokio::net::UnixStream, handler: H) -> io::Result<()>
 where
-    H: Fn(String) -> F,
+    H: Fn(Request) -> F,
     F: Future<Output = Result<Bytes, String>>,
 {
+    let client = stream.peer_cred()?;
     let (reading, mut writing) = stream.into_split();
     let answer = match tokio::time::timeout(DEADLINE, request(reading)).await {
-        Ok(Ok(request)) => handler(request).await,
+        Ok(Ok(line)) => {
+            let request = Request { line, uid: client.uid(), pid: client.pid() };
+            request.log();
+            handler(request).await
+        }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no request within {} s", DEADLINE.as_secs())),
     };
@@ -216,7 +256,7 @@ pub fn read(request: &str, snapshots: &SnapshotCell, responses: &ResponseCache) 
         _ => {
             return Err(format!(
                 "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
-                 driver release, driver resume, driver status, gpm off, gpm on, canary status"
+                 driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear"
             ));
         }
     };
@@ -286,8 +326,8 @@ mod tests {
         let responses = Arc::new(ResponseCache::new(snapshots.clone()));
         let (stop, stopped) = watch::channel(false);
         let shared = snapshots.clone();
-        let handler = move |request: String| {
-            let response = read(&request, &shared, &responses);
+        let handler = move |request: Request| {
+            let response = read(&request.line, &shared, &responses);
             async move { response }
         };
         let ended = tokio::spawn(Server::bind(path).unwrap().serve(handler, stopped));

@@ -20,6 +20,7 @@ mod faults;
 mod golden;
 mod groups;
 mod hang;
+mod health;
 mod host_topology;
 mod http;
 mod kubelet;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use model::persisted::{FaultBooks, Inventory};
+use model::persisted::{FaultBooks, Inventory, WrongResults};
 
 /// A type with a state file of its own.
 pub trait Document: Serialize + DeserializeOwned {
@@ -47,6 +47,12 @@ impl Document for FaultBooks {
     const KIND: &'static str = "faults";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = 128 * 1024;
+}
+
+impl Document for WrongResults {
+    const KIND: &'static str = "wrong-results";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = 1024 * 1024;
 }
 
 #[derive(Serialize, Deserialize)]

@@ -44,6 +44,7 @@ impl Bench {
             bridge: Duration::from_secs(3),
             seen: SeenGpus::default(),
             faults: Default::default(),
+            wrong_results: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings::Owners::default(),
@@ -365,7 +366,7 @@ fn a_hang_lasts_until_its_process_has_ended() {
 fn verdicts_are_withdrawn_while_the_gpu_does_not_answer_and_history_stays() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::WrongResult)]));
-    let stall = Stall { gpu: Some(gpu()), call: "nvmlX".into(), since: Mono(SECOND) };
+    let stall = Stall { gpu: Some(gpu()), call: "nvmlX".into(), since: Mono(SECOND), overdue: true };
     bench.0.event(Inboxed::Stalls(vec![stall]));
     let s = bench.publish();
     assert!(s.series(&m::gpu_canary_verdict).is_empty());

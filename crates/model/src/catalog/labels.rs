@@ -234,8 +234,8 @@ labels! {
     /// What kind of event it is.
     EventKind "kind" {
         Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
-        DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset", Canary "canary",
-        Window "window",
+        DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset",
+        GpuLost "gpu_lost", GpuReturned "gpu_returned", Canary "canary", Window "window",
     }
     /// How near a device is: below the same switch, the same root port, the same NUMA node, or elsewhere.
     DevicePath "path" { Switch "switch", RootPort "root_port", NumaNode "numa_node", System "system" }
