@@ -290,6 +290,8 @@ impl Supervisor {
                 self.abandon(Some(reason));
             }
         }
+        // The calls by name come first: they are the reason.
+        self.say_stalls(stuck);
         if driver_stuck != self.last_stuck {
             if driver_stuck {
                 tracing::error!("the driver is stuck: its calls do not return");
@@ -297,7 +299,6 @@ impl Supervisor {
             self.last_stuck = driver_stuck;
             self.context.inbox.event(LedgerEvent::DriverStuck(driver_stuck));
         }
-        self.say_stalls(stuck);
         self.count();
         if self.released.is_some() {
             self.say_pause();

@@ -33,3 +33,14 @@ fn snapshot_asks_the_running_daemon() {
     let said = String::from_utf8(answer.stderr).unwrap();
     assert!(said.contains("control.sock") && said.contains("is the daemon running"), "{said}");
 }
+
+#[test]
+fn orders_are_logged_with_their_author_and_questions_are_not() {
+    let node = Node::start("tests/scenarios/still-1xh200.toml");
+    assert!(snapshot(&node, "text").status.success());
+    assert!(node.command(&["driver", "status"]).output().unwrap().status.success());
+    assert!(node.command(&["gpm", "off"]).output().unwrap().status.success());
+    let line = node.wait_said(&["order on the control socket"]);
+    let uid = format!("uid={}", nix::unistd::getuid());
+    assert!(line.contains(&uid) && line.contains(" pid=") && line.contains("request=\"gpm off\""), "{line}");
+}

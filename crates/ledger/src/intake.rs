@@ -10,6 +10,9 @@ use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, Row, SWITCHED_OFF};
 use model::snapshot::GpuState;
 
+/// Why a GPU counts as failing of which no error was seen: the sampler or the ledger itself was held up.
+pub const NOTHING_READ: &str = "nothing was read of it for too long";
+
 #[derive(Debug, Default)]
 struct GpuRecord {
     /// 0 until its first batch.
@@ -235,7 +238,7 @@ impl Intake {
         match failure {
             Some(text) => GpuState::Failing { text },
             None if record.is_none_or(|record| record.epoch == 0) || self.begins(gpu) => GpuState::Waiting,
-            None => GpuState::Failing { text: "nothing was read of it for too long".into() },
+            None => GpuState::Failing { text: NOTHING_READ.into() },
         }
     }
 

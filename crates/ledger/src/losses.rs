@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::intake::NOTHING_READ;
 use model::catalog::{Gpu, Severity};
 use model::clock::Mono;
 use model::health::Condition;
@@ -35,6 +36,8 @@ impl Losses {
         for (gpu, state) in states {
             let condition = match state {
                 GpuState::Stuck { .. } => Condition::Stuck,
+                // No reason was seen: it may be we who were held up.
+                GpuState::Failing { text } if text == NOTHING_READ => continue,
                 GpuState::Failing { .. } => Condition::Lost,
                 GpuState::Up => {
                     events.extend(self.returned(gpu, now, unix_seconds));
@@ -101,17 +104,17 @@ mod tests {
         let stuck = |age| GpuState::Stuck { call: "nvmlX".into(), age: Duration::from_secs(age) };
         let failing = |text: &str| GpuState::Failing { text: text.into() };
         assert!(look(&gpu, GpuState::Up, None, 1).is_empty());
-        assert_eq!(look(&gpu, stuck(3), None, 4), ["GpuLost: nvmlX has not returned for 3 s"]);
+        assert_eq!(look(&gpu, stuck(3), None, 4), ["GpuLost: nvmlX has not returned for 3.0 s"]);
         assert!(look(&gpu, stuck(4), None, 5).is_empty());
         assert_eq!(look(&gpu, failing("lost"), None, 6), ["GpuLost: it answers with errors only: lost"]);
         assert!(look(&gpu, failing("no handle: lost"), None, 7).is_empty());
         assert!(look(&gpu, GpuState::NoDriver, None, 8).is_empty());
-        assert_eq!(look(&gpu, GpuState::Up, None, 64), ["GpuReturned: lost for 1 min"]);
+        assert_eq!(look(&gpu, GpuState::Up, None, 64), ["GpuReturned: lost for 60 s"]);
         assert!(look(&gpu, GpuState::Up, None, 65).is_empty());
 
         let unread = Gpu { gpu: 3, uuid: "".into() };
         assert_eq!(look(&unread, failing("lost"), None, 70).len(), 1, "before its UUID was read");
-        assert_eq!(look(&gpu, GpuState::Up, None, 72), ["GpuReturned: lost for 2 s"]);
+        assert_eq!(look(&gpu, GpuState::Up, None, 72), ["GpuReturned: lost for 2.0 s"]);
         let other = Gpu { gpu: 3, uuid: "GPU-9".into() };
         assert_eq!(look(&gpu, GpuState::Up, Some(&other), 80).len(), 1);
         assert!(look(&gpu, GpuState::Up, Some(&other), 81).is_empty());

@@ -96,7 +96,7 @@ mod tests {
         let mut state = WrongResultState::default();
         state.note(&gpu, "1".into(), CanaryCheck::SmSdc, "a bit", 100.0);
         state.note(&gpu, "1".into(), CanaryCheck::Pcie, "another", 200.0);
-        assert!(state.reason("GPU-3", 160.0).unwrap().contains("sm_sdc, 1 min ago"), "the first stays");
+        assert!(state.reason("GPU-3", 160.0).unwrap().contains("sm_sdc, 60 s ago"), "the first stays");
         let kept = state.take_changed().unwrap();
         assert_eq!((kept.gpus.len(), state.take_changed()), (1, None));
         let mut later = WrongResultState::new(kept);

@@ -45,6 +45,9 @@ macro_rules! conditions {
         pub enum Condition { $($condition),* }
 
         impl Condition {
+            #[cfg(test)]
+            pub(crate) const ALL: &[Condition] = &[$(Condition::$condition),*];
+
             pub fn level(self) -> HealthLevel {
                 match self { $(Condition::$condition => HealthLevel::$level),* }
             }

@@ -292,8 +292,16 @@ fn wrong_results_are_counted_named_and_against_the_gpu() {
     bench.0.canary.reset(None);
     assert_eq!(bench.unhealthy(), Some(1.0), "neither says that it computes rightly");
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::Ok)]));
+    assert_eq!(bench.unhealthy(), Some(1.0), "nor does a right run take it back");
+    let s = bench.publish();
+    assert!(s.series(&m::gpu_canary_bad_sm_info).is_empty());
+    assert!(s.number(&m::gpu_canary_wrong_result_timestamp_seconds, &gpu(), ()).is_some());
+    assert_eq!(s.canary.wrong.len(), 1);
+    bench.0.event(Inboxed::Canary(CanaryEvent::Cleared(gpu(), "uid 0: tested".into())));
     assert_eq!(bench.unhealthy(), Some(0.0));
-    assert!(bench.publish().series(&m::gpu_canary_bad_sm_info).is_empty());
+    let s = bench.publish();
+    assert!(s.series(&m::gpu_canary_wrong_result_timestamp_seconds).is_empty() && s.canary.wrong.is_empty());
+    assert_eq!(s.events.last().map(|event| event.text.as_str()), Some("uid 0: tested"));
 }
 
 #[test]

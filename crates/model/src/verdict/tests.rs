@@ -340,3 +340,11 @@ fn links_fabric_sram_and_repairs_are_reasons() {
     });
     assert!(repair.contains("waits for a GPU reset"));
 }
+
+#[test]
+fn a_condition_is_faulty_if_and_only_if_it_has_a_reason() {
+    for condition in Condition::ALL.iter().filter(|condition| **condition != Condition::NoDriver) {
+        let faulty = condition.level() == HealthLevel::Faulty;
+        assert_eq!(faulty, condition.unhealthy().is_some(), "{condition:?}");
+    }
+}
