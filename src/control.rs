@@ -42,6 +42,35 @@ pub const MAX_BLOCKING: usize = 4;
 /// Timeout of such a request: shorter than that of the client.
 pub const BLOCKING_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// A request, and the process that made it, as the kernel knows that process.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The line.
+    pub line: String,
+    /// User id of the client.
+    pub uid: u32,
+    /// Process id of the client; none if it is of another process namespace.
+    pub pid: Option<i32>,
+}
+
+impl Request {
+    /// Logs an order with its author. What only reads is not worth a line of the journal.
+    fn log(&self) {
+        if orders::is_order(&self.line) {
+            let (uid, pid) = (self.uid, self.pid);
+            tracing::info!(uid, pid, request = %text::clean(&self.line, 200), "order on the control socket");
+        }
+    }
+}
+
+impl std::fmt::Display for Request {
+    /// The client, as `uid 0, process 4711`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "uid {}", self.uid)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", process {pid}"))
+    }
+}
+
 /// The daemon's end. Removes its socket when dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -75,11 +104,11 @@ impl Server {
         Ok(Server { listener, path: path.to_owned() })
     }
 
-    /// Answers requests with `handler` until `stop` is true or its sender is gone. The handler gets the
-    /// request line; what it returns is the payload, or the text of the error.
+    /// Answers requests with `handler` until `stop` is true or its sender is gone. What the handler returns is the
+    /// payload, or the text of the error.
     pub async fn serve<H, F>(self, handler: H, mut stop: watch::Receiver<bool>) -> io::Result<()>
     where
-        H: Fn(String) -> F + Clone + Send + 'static,
+        H: Fn(Request) -> F + Clone + Send + 'static,
         F: Future<Output = Result<Bytes, String>> + Send,
     {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -187,19 +216,17 @@ async fn converse<H, F>(
     handler: H,
 ) -> io::Result<()>
 where
-    H: Fn(String) -> F,
+    H: Fn(Request) -> F,
     F: Future<Output = Result<Bytes, String>>,
 {
     let client = stream.peer_cred()?;
     let (reading, mut writing) = stream.into_split();
     let answer = match tokio::time::timeout(DEADLINE, request(reading)).await {
-        Ok(Ok(request)) => {
+        Ok(Ok(line)) => {
             // The other end is gone only when the server ends.
             let _ = begun.send(());
-            if orders::is_order(&request) {
-                let (uid, pid) = (client.uid(), client.pid());
-                tracing::info!(uid, pid, request = %text::clean(&request, 200), "order on the control socket");
-            }
+            let request = Request { line, uid: client.uid(), pid: client.pid() };
+            request.log();
             handler(request).await
         }
         Ok(Err(error)) => Err(error.to_string()),
@@ -272,7 +299,7 @@ pub async fn read(
         _ => {
             return Err(format!(
                 "unknown request {request:?}; known: snapshot json, snapshot text, snapshot openmetrics, status, \
-                 driver release, driver resume, driver status, gpm off, gpm on, canary status"
+                 driver release, driver resume, driver status, gpm off, gpm on, canary status, canary clear"
             ));
         }
     };
@@ -343,9 +370,9 @@ mod tests {
         let responses = Arc::new(ResponseCache::new(snapshots.clone()));
         let (stop, stopped) = watch::channel(false);
         let shared = snapshots.clone();
-        let handler = move |request: String| {
+        let handler = move |request: Request| {
             let (shared, responses) = (shared.clone(), responses.clone());
-            async move { read(&request, &shared, &responses).await }
+            async move { read(&request.line, &shared, &responses).await }
         };
         let ended = tokio::spawn(Server::bind(path).unwrap().serve(handler, stopped));
         (stop, ended, snapshots)

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use exposition::docs;
 use gpu_node_exporter::collectors::topology::declared;
 use gpu_node_exporter::commands::canary::Exit;
-use gpu_node_exporter::commands::canary::arguments::{Arguments, Format};
+use gpu_node_exporter::commands::canary::arguments::{Arguments, CanaryOrder, Format};
 use gpu_node_exporter::commands::doctor::{self, cuda::Cuda};
 use gpu_node_exporter::commands::{self, OutputFormat, window};
 use gpu_node_exporter::control::orders::{self, describe};
@@ -211,6 +211,9 @@ fn main() -> ExitCode {
                 Err(error) => fail(EXIT_FAILED, error),
             }
         }),
+        Command::Canary(Arguments { order: Some(CanaryOrder::Clear { gpu, reason }), .. }) => {
+            with_socket(overrides, |socket, _| orders::clear_wrong_result(socket, &gpu, &reason))
+        }
         Command::Canary(arguments) => with_config(overrides, |loaded| {
             log::to_stderr(tracing::Level::WARN);
             match prove(&loaded.config, &arguments) {

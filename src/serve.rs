@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::collectors::nvml::switch::Switch;
 use crate::collectors::{self, Context, Parts, module};
-use crate::control::orders;
+use crate::control::{Request, orders};
 use crate::views::canary::CanaryFacts;
 use crate::{control, lifecycle};
 use exposition::http::{self, AppState, Hosts, Limits};
@@ -21,7 +21,7 @@ use host::child;
 use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
-use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus};
+use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus, WrongResults};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
@@ -70,6 +70,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
 
     let (seen, remember_seen) = inventory(&config);
     let (faults, remember_faults) = faults(&config);
+    let (wrong_results, remember_wrong_results) = wrong_results(&config);
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -77,6 +78,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
         seen,
         faults,
+        wrong_results,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
@@ -102,6 +104,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         }),
         seen: remember_seen,
         faults: remember_faults,
+        wrong_results: remember_wrong_results,
     };
     let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
     let ledger =
@@ -232,6 +235,24 @@ fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
     (PersistedFaults { load, gpus }, Box::new(remember))
 }
 
+/// The wrong results of the canary that nobody has cleared, and how to remember others.
+fn wrong_results(config: &Config) -> (WrongResults, Remember<WrongResults>) {
+    let store = Store::new(&config.state.dir);
+    let opened = store.load::<WrongResults>().and_then(|known| Ok((known, store.keeper()?)));
+    let (known, keeper) = match opened {
+        Ok((known, keeper)) => (known.unwrap_or_default(), keeper),
+        Err(error) => {
+            tracing::warn!(%error, "state.dir cannot be used: wrong results are not kept over restarts");
+            return (WrongResults::default(), Box::new(|_| {}));
+        }
+    };
+    for wrong in &known.gpus {
+        let (uuid, check) = (&wrong.uuid, &wrong.check);
+        tracing::warn!(uuid, check, "a wrong result of the canary still counts: nobody has cleared it");
+    }
+    (known, Box::new(move |wrong| keeper.save(wrong)))
+}
+
 /// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id or
 /// a usable folder: it is only kept while the daemon runs.
 fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<(String, Option<T>, Keeper<T>)> {
@@ -258,13 +279,23 @@ async fn serve_control(
     let opened = tokio::task::spawn_blocking(move || control::Server::bind(&path)).await;
     let free = Arc::new(Semaphore::new(control::MAX_BLOCKING));
     let shared = Arc::new((context, parts, responses));
-    let answer = move |request: String| {
+    let answer = move |request: Request| {
         let (shared, free) = (Arc::clone(&shared), Arc::clone(&free));
         async move {
             let (context, parts, responses) = &*shared;
-            match orders::handle_request(&request, &parts.switch, &context.inbox) {
+            let line = request.line.as_str();
+            match orders::handle_request(line, &parts.switch, &context.inbox) {
                 Some(answer) => answer,
-                None if request == "canary status" => {
+                None if line.starts_with("canary clear ") => {
+                    let shared = Arc::clone(&shared);
+                    let clear = move || {
+                        let (Context { inbox, .. }, Parts { snapshots, .. }, _) = &*shared;
+                        let answer = orders::handle_clear(&request, inbox, snapshots);
+                        answer.unwrap_or_else(|| Err("canary clear GPU REASON".to_owned()))
+                    };
+                    control::run_blocking(&free, control::BLOCKING_TIMEOUT, clear).await
+                }
+                None if line == "canary status" => {
                     let shared = Arc::clone(&shared);
                     let status = move || {
                         let (Context { config, .. }, Parts { canary, switch, snapshots, .. }, _) = &*shared;
@@ -276,7 +307,7 @@ async fn serve_control(
                     };
                     control::run_blocking(&free, control::BLOCKING_TIMEOUT, status).await
                 }
-                None => control::read(&request, &parts.snapshots, responses).await,
+                None => control::read(line, &parts.snapshots, responses).await,
             }
         }
     };

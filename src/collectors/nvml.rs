@@ -18,7 +18,7 @@ use ledger::inbox::{LedgerEvent, Pause, Stall};
 use model::catalog::{Gpu, MetricId, SamplerEnd, joins};
 use model::clock::Mono;
 use model::sync::lock;
-use policy::{Abandoned, Backoff, Decision, StuckCall};
+use policy::{Abandoned, Backoff, Decision, SamplerHealth, StuckCall};
 use process::{CallDeadlines, SamplerMessage, SamplerProcess, end_all, sampler_config};
 use sampler::wire::{CanaryProcess, FromSampler, SamplerConfig, ToSampler};
 use switch::{Holder, Released, StuckIn, Switch};
@@ -205,7 +205,10 @@ impl Supervisor {
             return;
         };
         match message.event {
-            Ok(FromSampler::DriverUp) => self.context.inbox.event(LedgerEvent::DriverUp),
+            Ok(FromSampler::DriverUp) => {
+                serving.opened = true;
+                self.context.inbox.event(LedgerEvent::DriverUp);
+            }
             Ok(FromSampler::DriverAway { error, text }) => {
                 tracing::warn!(%text, "the driver is away");
                 let epoch = first_epoch(serving.generation + 1);
@@ -263,7 +266,7 @@ impl Supervisor {
                     Abandoned::Stuck => other,
                     Abandoned::Ending => sampler.abandoned(&health, now),
                 }));
-                stuck.extend(health.stuck.into_iter().map(|call| stall(sampler, call)));
+                stuck.extend(stalls(sampler, &health));
             }
             !ended
         });
@@ -286,8 +289,10 @@ impl Supervisor {
             if now < self.judge_from && decision == Decision::Replace {
                 decision = Decision::Keep;
             }
-            driver_stuck = decision == Decision::DriverStuck;
-            stuck.extend(health.stuck.iter().cloned().map(|call| stall(serving, call)));
+            let opening = !serving.opened && !serving.child.all_stopped();
+            driver_stuck = decision == Decision::DriverStuck
+                || opening && policy::opening_is_stuck(&health, old, self.last_stuck, now, deadlines.call);
+            stuck.extend(stalls(serving, &health));
             if decision == Decision::Replace {
                 let reason =
                     if stopped || health.stuck.is_empty() { SamplerEnd::Stopped } else { SamplerEnd::Stuck };
@@ -295,16 +300,15 @@ impl Supervisor {
                 self.abandon(Some(reason));
             }
         }
+        // The calls by name come first: they are the reason.
+        self.say_stalls(stuck);
         if driver_stuck != self.last_stuck {
             if driver_stuck {
-                tracing::error!(
-                    "two samplers hang in driver calls: the driver is stuck; no start of another"
-                );
+                tracing::error!("the driver is stuck: its calls do not return");
             }
             self.last_stuck = driver_stuck;
             self.context.inbox.event(LedgerEvent::DriverStuck(driver_stuck));
         }
-        self.say_stalls(stuck);
         self.count();
         if self.released.is_some() {
             self.say_pause();
@@ -333,13 +337,17 @@ impl Supervisor {
         for stall in found {
             // One series a GPU and call: the older process has waited longer.
             match stalls.iter_mut().find(|s| s.gpu == stall.gpu && s.call == stall.call) {
-                Some(known) => known.since = known.since.min(stall.since),
+                Some(known) => {
+                    known.since = known.since.min(stall.since);
+                    known.overdue |= stall.overdue;
+                }
                 None => stalls.push(stall),
             }
         }
         if stalls != self.last_stalls {
             for new in stalls.iter().filter(|s| !self.last_stalls.contains(s)) {
-                tracing::warn!(gpu = ?new.gpu, call = %new.call, "a driver call does not return");
+                let (gpu, call, overdue) = (&new.gpu, &new.call, new.overdue);
+                tracing::warn!(?gpu, %call, overdue, "a driver call does not return");
             }
             self.last_stalls = stalls.clone();
             self.context.inbox.event(LedgerEvent::Stalls(stalls));
@@ -356,7 +364,7 @@ impl Supervisor {
         let now = Mono::now();
         let holder = |sampler: &SamplerProcess| {
             let stuck = sampler.health(now, self.deadlines).stuck.into_iter().min_by_key(|call| call.since);
-            let stuck = stuck.map(|call| stall(sampler, call)).map(|stall| StuckIn {
+            let stuck = stuck.map(|call| stall(sampler, &call, true)).map(|stall| StuckIn {
                 call: stall.call,
                 gpu: stall.gpu.map(|gpu| gpu.gpu),
                 seconds: now.since(stall.since).as_secs_f64(),
@@ -383,12 +391,18 @@ fn first_epoch(generation: u64) -> u64 {
     generation << 32
 }
 
-/// A stuck call with the GPU it is about, by what its own sampler knows.
-fn stall(sampler: &SamplerProcess, call: StuckCall) -> Stall {
+/// All calls of a sampler that last for long.
+fn stalls(sampler: &SamplerProcess, health: &SamplerHealth) -> Vec<Stall> {
+    let overdue = health.stuck.iter().map(|call| stall(sampler, call, true));
+    overdue.chain(health.slow.iter().map(|call| stall(sampler, call, false))).collect()
+}
+
+/// A call with the GPU it is about, by what its own sampler knows.
+fn stall(sampler: &SamplerProcess, call: &StuckCall, overdue: bool) -> Stall {
     let gpu = call.gpu().map(|gpu| match sampler.slots.get(&call.slot) {
         Some(slot) => slot.gpu.clone(),
         // Stuck before its UUID was read: the index is all that is known.
         None => Gpu { gpu, uuid: "".into() },
     });
-    Stall { gpu, call: call.call, since: call.since }
+    Stall { gpu, call: call.call.clone(), since: call.since, overdue }
 }

@@ -24,6 +24,7 @@ use host::stop::Stop;
 use host::terminal::progress;
 use model::catalog::CanarySkip;
 use model::clock::{Mono, unix_seconds};
+use model::persisted::WrongResults;
 pub use report::{Exit, Report, RunRecord};
 use runs::Runner;
 use settings::Config;
@@ -111,8 +112,12 @@ pub fn run(config: &Config, arguments: &Arguments, stop: &Stop) -> Result<Report
         }
     }
     confirm::judge(&mut made, &memory, &chosen, &mut runner);
+    runner.report_wrong_results(made.iter().filter_map(|made| made.outcome.as_ref()));
+    let wrong = kept_wrong_results(config);
+    made.iter_mut().for_each(|made| made.hold(&wrong));
     runner.end();
-    Ok(Report::new(made))
+    let report = Report::new(made);
+    Ok(if arguments.strict { report.strict() } else { report })
 }
 
 /// Why a run is not made after a signal to stop.
@@ -158,6 +163,11 @@ fn wait_for<T>(stop: &Stop, attempt: impl Fn() -> Result<T, String>) -> Result<T
             done => return done,
         }
     }
+}
+
+/// The wrong results that nobody has cleared, if they may be read.
+fn kept_wrong_results(config: &Config) -> WrongResults {
+    Store::new(&config.state.dir).look::<WrongResults>().ok().flatten().unwrap_or_default()
 }
 
 /// What the daemon remembers, if it may be read.

@@ -1,5 +1,5 @@
 //! Requests on the local socket that change something, and the commands that make them:
-//! `driver release|resume|status` and `gpm off|on`.
+//! `driver release|resume|status`, `gpm off|on` and `canary clear`.
 
 use std::io;
 use std::path::Path;
@@ -8,19 +8,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::fetch;
+use super::{Request, fetch};
 use crate::collectors::nvml::switch::{DriverStatus, Holder, Switch, Use};
 use canary::interlock::gpu_holder;
+use exposition::response_cache::SnapshotCell;
 use host::stop::Stop;
 use host::terminal::progress;
 use ledger::inbox::{Inbox, LedgerEvent};
-use model::canary::CanaryEvent;
-use model::catalog::Gpu;
+use model::canary::{CanaryEvent, Outcome};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{CanaryCheck, Gpu};
 use model::clock::{Mono, unix_seconds};
+use model::persisted::WrongResult;
 use model::text;
 
 /// Longest wait for the end of the sampler. It ends within 2 s, or is killed if it is in no driver call.
 const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait until the ledger has cleared a wrong result; shorter than [`super::BLOCKING_TIMEOUT`].
+const CLEAR_DEADLINE: Duration = Duration::from_secs(3);
+/// Longest reason and longest text of a finding, in characters: a request line holds them.
+const MAX_TEXT: usize = 500;
 /// Time between two looks while waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -31,7 +38,8 @@ pub fn is_order(request: &str) -> bool {
 }
 
 /// Handles a request that changes the state of the driver, or asks for it: the answer is the [`DriverStatus`] as JSON.
-/// A manual canary announces when it has a GPU: `canary has|left UUID`. `None` if the request is of another kind.
+/// A manual canary announces when it has a GPU, `canary has|left UUID`, and a wrong result, `canary wrong UUID CHECK
+/// TEXT`. `None` if the request is of another kind.
 pub fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<Result<Bytes, String>> {
     let words: Vec<&str> = request.split_whitespace().collect();
     match words[..] {
@@ -46,6 +54,15 @@ pub fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<R
             inbox.event(LedgerEvent::Canary(CanaryEvent::Peer(gpu, word == "has")));
             return Some(Ok(Bytes::new()));
         }
+        ["canary", "wrong", uuid, check, ..] => {
+            let Some(check) = CanaryCheck::ALL.iter().find(|known| known.known() == check) else {
+                return Some(Err(format!("there is no check {check}")));
+            };
+            let gpu = Gpu { gpu: 0, uuid: uuid.into() };
+            let text = words[4..].join(" ");
+            inbox.event(LedgerEvent::Canary(CanaryEvent::WrongByHand(gpu, *check, text)));
+            return Some(Ok(Bytes::new()));
+        }
         _ => return None,
     }
     Some(json(&switch.status(Mono::now())))
@@ -55,6 +72,67 @@ pub fn handle_request(request: &str, switch: &Switch, inbox: &Inbox) -> Option<R
 pub fn announce_manual_canary(socket: &Path, uuid: &str, has: bool) -> io::Result<()> {
     let word = if has { "has" } else { "left" };
     fetch(socket, &format!("canary {word} {uuid}")).map(drop)
+}
+
+/// Tells the running daemon of a wrong result that a manual canary found.
+pub fn report_wrong_result(socket: &Path, outcome: &Outcome) -> io::Result<()> {
+    let Some((check, text)) = outcome.wrong_result() else { return Ok(()) };
+    let (uuid, text) = (&outcome.place.gpu.uuid, one_line(text));
+    fetch(socket, &format!("canary wrong {uuid} {} {text}", check.known())).map(drop)
+}
+
+/// Asks the running daemon to clear the wrong result of a GPU, by its index or UUID. Gives what to say.
+pub fn clear_wrong_result(socket: &Path, gpu: &str, reason: &str) -> io::Result<String> {
+    let answer = fetch(socket, &format!("canary clear {gpu} {}", one_line(reason)))?;
+    String::from_utf8(answer).map_err(io::Error::other)
+}
+
+/// Whether a reason says something and has room in a request.
+pub fn is_reason(text: &str) -> Result<String, String> {
+    match text.trim().chars().count() {
+        0 => Err("a reason is needed".to_owned()),
+        1..=MAX_TEXT => Ok(text.trim().to_owned()),
+        _ => Err(format!("at most {MAX_TEXT} characters")),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_TEXT).collect()
+}
+
+/// Handles `canary clear GPU REASON`: clears the wrong result of a GPU, by its index or the UUID of a board that may be
+/// elsewhere now, and waits until that is published. `None` if the request is of another kind. May take a while.
+pub fn handle_clear(
+    request: &Request,
+    inbox: &Inbox,
+    snapshots: &SnapshotCell,
+) -> Option<Result<Bytes, String>> {
+    let words: Vec<&str> = request.line.split_whitespace().collect();
+    let ["canary", "clear", named, reason @ ..] = words.as_slice() else { return None };
+    if reason.is_empty() {
+        return Some(Err("a reason is needed".to_owned()));
+    }
+    let mut snapshot = snapshots.current();
+    let listed = snapshot.gpus.iter().map(|view| &view.gpu);
+    let index = named.parse().ok();
+    let gpu = listed.clone().find(|gpu| Some(gpu.gpu) == index || *gpu.uuid == **named);
+    let uuid: String = gpu.map_or_else(|| (*named).to_owned(), |gpu| gpu.uuid.to_string());
+    let name = gpu.map_or_else(|| uuid.clone(), |gpu| gpu.gpu.to_string());
+    let is_kept = |wrong: &[WrongResult]| wrong.iter().any(|wrong| wrong.uuid == uuid);
+    if !is_kept(&snapshot.canary.wrong) {
+        return Some(Err(format!("no wrong result of GPU {name} is known, so there is none to clear")));
+    }
+    let gpu = gpu.cloned().unwrap_or(Gpu { gpu: 0, uuid: uuid.as_str().into() });
+    let text = format!("{request}: {}", reason.join(" "));
+    inbox.event(LedgerEvent::Canary(CanaryEvent::Cleared(gpu, text)));
+    let deadline = Mono::now() + CLEAR_DEADLINE;
+    while is_kept(&snapshot.canary.wrong) {
+        if Mono::now() > deadline {
+            return Some(Err("the daemon has not cleared it yet; look at gpu_healthy".to_owned()));
+        }
+        snapshot = snapshots.wait_for_newer(snapshot.sequence, LOOK);
+    }
+    Some(Ok(format!("The wrong result of GPU {name} is cleared: the canary speaks against the GPU only if it finds another.\n").into()))
 }
 
 /// An answer as JSON.

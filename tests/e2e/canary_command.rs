@@ -528,3 +528,17 @@ fn repeated_runs_are_summed_up_and_a_stop_ends_them() {
     // What was asked for was not done.
     assert_eq!(output.status.code(), Some(3), "it ends by itself: {:?}", output.status);
 }
+
+#[test]
+fn strict_has_a_code_of_its_own_when_nothing_was_run() {
+    let busy = step("job = { pid = 4711, memory = \"20GiB\" }");
+    let said = Bench::new(1, &busy).say(&["--check", "init", "--strict"]);
+    assert_eq!(said.code, Some(4), "{} {}", said.out, said.err);
+    assert!(said.out.contains("Nothing was run."), "{}", said.out);
+    let said = Bench::new(1, &busy).json(&["--check", "init", "--strict"]);
+    assert_eq!((said.code, &said.json()["result"]), (Some(4), &"nothing_run".into()));
+    let said = Bench::new(1, &busy).say(&["--check", "init"]);
+    assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
+    let said = Bench::new(1, "").say(&["--check", "init", "--strict"]);
+    assert_eq!(said.code, Some(0), "{} {}", said.out, said.err);
+}

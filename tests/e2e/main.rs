@@ -25,6 +25,7 @@ mod golden;
 mod groups;
 mod halts;
 mod hang;
+mod health;
 mod host_topology;
 mod http;
 mod kubelet;

@@ -377,8 +377,8 @@ impl Node {
         }
     }
 
-    /// Waits for a line of the journal with all of these in it.
-    pub fn wait_said(&self, parts: &[&str]) {
+    /// Waits for a line of the journal with all of these in it, and gives that line.
+    pub fn wait_said(&self, parts: &[&str]) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -386,7 +386,7 @@ impl Node {
                 panic!("{parts:?} was not said in {PATIENCE:?}\n{}", self.get("/metrics").1)
             };
             if parts.iter().all(|part| line.contains(part)) {
-                return;
+                return line;
             }
         }
     }

@@ -19,7 +19,7 @@ use model::canary::Place;
 use model::catalog::{CanaryCheck, CanaryVerdict};
 pub use quantity::{Quantity, Reference};
 use recent_runs::RecentRuns;
-pub use recent_runs::{PastWrong, RIGHT_AGAIN, RecentSample};
+pub use recent_runs::{PastWrong, RecentSample};
 
 /// Clean samples that are kept of each quantity.
 const KEPT: usize = 200;

@@ -18,7 +18,7 @@ mod tests;
 #[cfg(test)]
 mod thresholds_tests;
 
-use super::baseline::{self, BaselineStore, BaselineUpdate, NEEDED, Quantity, RIGHT_AGAIN, Siblings};
+use super::baseline::{self, BaselineStore, BaselineUpdate, NEEDED, Quantity, Siblings};
 use super::checks::{self, Measurement, sm_rate};
 use super::format::{counted, listed, seconds};
 use super::report::{CanaryRun, CudaDevice, Mismatches};
@@ -183,16 +183,9 @@ fn contention(measured: &Measurement) -> Option<String> {
 fn conclude(view: &RunContext<'_>, check: CanaryCheck, sample: &Sample, mismatches: &Mismatches) -> Judged {
     let RunContext { key, configuration, baseline, now, .. } = *view;
     let recent = baseline.recent(key, configuration, check, now);
-    let by_rule = confirmation::verdict(&recent, sample.verdict, now);
-    let wrong = baseline.wrong(key).iter().find(|wrong| wrong.check == check);
-    let verdict = confirmation::with_wrong(by_rule, wrong, now);
+    let verdict = confirmation::verdict(&recent, sample.verdict, now);
     let mut text = sample.text();
-    if let Some(wrong) = wrong.filter(|_| verdict != by_rule) {
-        text.push_str(&format!(
-            "; it computed wrongly before, which was confirmed and holds until {} right runs ({} since)",
-            RIGHT_AGAIN, wrong.right_since
-        ));
-    } else if is_rate(sample.verdict) && verdict == CanaryVerdict::Ok {
+    if is_rate(sample.verdict) && verdict == CanaryVerdict::Ok {
         text.push_str("; not yet in three of the last four runs over ten minutes");
     } else if is_rate(verdict) && !is_rate(sample.verdict) {
         text.push_str(&format!("; {} in three of the last four valid runs", verdict.known()));

@@ -120,6 +120,13 @@ impl CanaryState {
             CanaryEvent::Alive(alive) => self.processes = Some(alive),
             // The ledger keeps its time apart, which is all there is to it.
             CanaryEvent::Peer(..) => {}
+            CanaryEvent::WrongByHand(_, check, text) => {
+                return gpu.map(|gpu| wrong_by_hand(gpu, check, text, unix_seconds)).into_iter().collect();
+            }
+            CanaryEvent::Cleared(gpu, text) => {
+                self.clear(&gpu.uuid);
+                return vec![cleared(gpu, text, unix_seconds)];
+            }
             CanaryEvent::Killed => counters.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
             CanaryEvent::Due(place, at) => {
                 let at = at.and_then(|at| possible(&m::gpu_canary_next_due_timestamp_seconds, at));
@@ -257,6 +264,17 @@ impl CanaryState {
         }
     }
 
+    /// What was wrong on a GPU does not count any more.
+    fn clear(&mut self, uuid: &Arc<str>) {
+        let others = |v| matches!(v, CanaryVerdict::DriverFault | CanaryVerdict::Hung);
+        for (_, record) in self.places.iter_mut().filter(|((of, _), _)| of == uuid) {
+            record.checks.retain(|_, state| {
+                let wrong = state.verdict == CanaryVerdict::WrongResult;
+                !wrong && (!state.faulty || others(state.verdict))
+            });
+        }
+    }
+
     /// Forgets a GPU that another one has replaced.
     pub fn forget(&mut self, uuid: &Arc<str>) {
         self.places.retain(|(of, _), _| of != uuid);
@@ -343,6 +361,27 @@ fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, listed: CanaryVerdict, 
         text: judged.text.clone(),
         ..event
     })
+}
+
+/// A run by hand found a wrong result.
+fn wrong_by_hand(gpu: &Gpu, check: CanaryCheck, text: String, unix_seconds: f64) -> Event {
+    let place = Place { gpu: gpu.clone(), instance: None };
+    let verdict = CanaryVerdict::WrongResult;
+    let (action, meaning) = first(verdict);
+    Event {
+        mnemonic: verdict.known(),
+        check: Some(check.known()),
+        meaning,
+        text,
+        ..event(gpu, &place, unix_seconds, Severity::Page, action)
+    }
+}
+
+/// Somebody cleared a wrong result.
+fn cleared(gpu: Gpu, text: String, unix_seconds: f64) -> Event {
+    let meaning = "A wrong result of the canary was cleared.";
+    let place = Place { gpu: gpu.clone(), instance: None };
+    Event { meaning, text, ..event(&gpu, &place, unix_seconds, Severity::Info, FaultAction::Ignore) }
 }
 
 /// A process that hung in this step has ended.

@@ -99,14 +99,14 @@ impl DriverWatch {
 
     /// The driver call that is stuck on a GPU, if one is.
     pub fn stall_of(&self, gpu: &Gpu) -> Option<&Stall> {
-        self.stalls.iter().find(|stall| {
+        self.stalls.iter().filter(|stall| stall.overdue).find(|stall| {
             let about = stall.gpu.as_ref();
             about.is_some_and(|g| g == gpu || g.gpu == gpu.gpu && g.uuid.is_empty())
         })
     }
 
     pub fn node_call_stuck(&self) -> bool {
-        self.stalls.iter().any(|stall| stall.gpu.is_none())
+        self.stalls.iter().any(|stall| stall.overdue && stall.gpu.is_none())
     }
 
     pub fn put(&self, b: &mut Builder<'_>, now: Mono, state: &DriverState) {

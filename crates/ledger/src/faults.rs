@@ -73,6 +73,8 @@ pub struct FaultState {
     memory_error: Option<Mono>,
     /// Where faults of programs came from.
     units: Units,
+    /// When the GPU was last reset, in seconds since 1970.
+    reset: Option<f64>,
 }
 
 impl FaultState {
@@ -118,9 +120,19 @@ impl FaultState {
         })
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self, unix_seconds: f64) {
         let units = std::mem::take(&mut self.units);
-        *self = FaultState { last_xid: self.last_xid, units, ..FaultState::default() };
+        let reset = Some(unix_seconds);
+        *self = FaultState { last_xid: self.last_xid, units, reset, ..FaultState::default() };
+    }
+
+    /// A fatal event of the driver that may come without an Xid.
+    fn note_event(&mut self, event: DriverEvent, heard: Mono) {
+        match event {
+            DriverEvent::FatalPoison | DriverEvent::GpuUnavailable => self.fatal = true,
+            DriverEvent::DoubleBitEcc => self.note(&xid::xid(48), heard),
+            _ => {}
+        }
     }
 }
 
@@ -142,6 +154,8 @@ pub struct Faults {
     events: EventList,
     last_event: Option<f64>,
     resets: Resets,
+    /// When the driver was last loaded or found gone, in seconds since 1970.
+    driver_reset: Option<f64>,
     /// The present load of the kernel module, as far as that was seen.
     load: Option<LoadId>,
     /// What was handed out to be kept last.
@@ -266,15 +280,19 @@ impl Faults {
     }
 
     /// The driver was loaded again or is gone: what was wrong with its GPUs before is over, or reported again.
-    pub fn driver_reset(&mut self) {
-        self.states.values_mut().for_each(FaultState::reset);
+    pub fn driver_reset(&mut self, unix_seconds: f64) {
+        self.driver_reset = Some(unix_seconds);
+        self.states.values_mut().for_each(|state| state.reset(unix_seconds));
+    }
+
+    /// When the faults of a GPU were over last, in seconds since 1970.
+    pub fn over_since(&self, gpu: &Gpu) -> Option<f64> {
+        [self.driver_reset, self.of(gpu).and_then(|state| state.reset)].into_iter().flatten().reduce(f64::max)
     }
 
     /// A GPU was reset.
     pub fn gpu_reset(&mut self, gpu: &Gpu, at: Mono, unix_seconds: f64) {
-        if let Some(state) = self.states.get_mut(&gpu.uuid) {
-            state.reset();
-        }
+        self.states.entry(Arc::clone(&gpu.uuid)).or_default().reset(unix_seconds);
         let event = quiet(EventKind::GpuReset, unix_seconds);
         let event = Event { gpu: Some(gpu.clone()), meaning: "The GPU was reset.", ..event };
         self.events.record(event, at, Duration::ZERO);
@@ -388,6 +406,7 @@ impl Faults {
             let name = wanted.map_or("", |wanted| wanted.known());
             (EventKind::RecoveryAction, fact.data, name, recovery(wanted))
         } else {
+            self.states.entry(Arc::clone(&fact.gpu.uuid)).or_default().note_event(event, at);
             (EventKind::DriverEvent, fact.bits, event.known(), driver_event(event))
         };
         let entry = Event {
@@ -494,7 +513,7 @@ impl Faults {
             KernelLine::OomKill { .. } => return,
             KernelLine::DriverLoaded { .. } | KernelLine::DriverUnloaded => {
                 if !old {
-                    self.driver_reset();
+                    self.driver_reset(unix_seconds);
                 }
                 let (kind, meaning) = match line {
                     KernelLine::DriverUnloaded => (EventKind::DriverUnload, "The kernel module was removed."),

@@ -21,8 +21,7 @@ impl Ledger {
         snapshot: &Snapshot,
     ) -> NodeHealth {
         let now = moment.now;
-        let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
-        let missing = listed.map(|listed| self.inventory.expected().saturating_sub(listed));
+        let missing = self.missing(now, &snapshot.driver);
         if let Some(missing) = missing {
             b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);
         }
@@ -30,20 +29,33 @@ impl Ledger {
         let value =
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
         let evidence = HealthEvidence { snapshot, missing, value: &value };
-        let health = evidence.evaluate(|gpu| self.findings(gpu, now, missing > 0));
+        let health = evidence.evaluate(|gpu| self.findings(gpu, moment, missing > 0));
         for gpu in health.gpus.iter().filter(|gpu| gpu.healthy.is_some()) {
             put(b, &gpu.gpu, |reason| gpu.has(reason));
         }
-        if missing > 0 {
-            for gpu in self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some()) {
-                b.put(&m::gpu_up, &gpu, (), 0.0);
-                put(b, &gpu, |reason| reason == UnhealthyReason::Missing);
-            }
+        for gpu in self.absent(now, &snapshot.driver) {
+            b.put(&m::gpu_up, &gpu, (), 0.0);
+            put(b, &gpu, |reason| reason == UnhealthyReason::Missing);
         }
         health
     }
 
-    fn findings(&self, gpu: &Gpu, now: Mono, some_missing: bool) -> Findings {
+    /// GPUs that are expected and that the driver does not list: how many; `None`: it is not known what it lists.
+    fn missing(&self, now: Mono, driver: &DriverState) -> Option<usize> {
+        let listed = self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up);
+        listed.map(|listed| self.inventory.expected().saturating_sub(listed))
+    }
+
+    /// Those of them that are known by name.
+    pub(super) fn absent(&self, now: Mono, driver: &DriverState) -> Vec<Gpu> {
+        match self.missing(now, driver) {
+            None | Some(0) => Vec::new(),
+            Some(_) => self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some()).collect(),
+        }
+    }
+
+    fn findings(&self, gpu: &Gpu, moment: &LedgerMoment<'_>, some_missing: bool) -> Findings {
+        let now = moment.now;
         let faults = self.faults.of(gpu);
         let action = |action: &&RecoveryAction| {
             **action != RecoveryAction::None
@@ -56,6 +68,9 @@ impl Ledger {
             uncontained_ecc: faults.is_some_and(|faults| faults.uncontained(now)),
             row_remap_failure: self.any(gpu, now, m::gpu_row_remap_failure.id(), |_| true),
             canary: self.canary.faulty(gpu),
+            wrong_result: self.wrong_results.reason(&gpu.uuid, moment.unix_seconds),
+            reset: self.faults.over_since(gpu),
+            nvlink: self.links.of(&gpu.uuid, now),
         }
     }
 

@@ -74,7 +74,7 @@ pub enum LedgerEvent {
     DriverStuck(bool),
     /// A GPU has a worker.
     GpuAttached(Gpu),
-    /// All driver calls past their deadline: every other one is stuck no longer.
+    /// All driver calls that last for long: no other one does any more.
     Stalls(Vec<Stall>),
     /// Sampler processes alive.
     Samplers(usize),
@@ -111,7 +111,7 @@ pub struct Pause {
     pub holders: Vec<i32>,
 }
 
-/// A driver call past its deadline.
+/// A driver call that lasts for long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stall {
     /// The GPU it is about; `None`: about the node.
@@ -120,6 +120,9 @@ pub struct Stall {
     pub call: String,
     /// When it was entered.
     pub since: Mono,
+    /// Whether it is past its deadline, which is longer for the calls that open the driver and the GPUs: then it is
+    /// stuck, and what it is about has no values.
+    pub overdue: bool,
 }
 
 /// What was in the inbox.

@@ -10,6 +10,9 @@ use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, Row, SWITCHED_OFF};
 use model::snapshot::GpuState;
 
+/// Why a GPU counts as failing of which no error was seen: the sampler or the ledger itself was held up.
+pub const NOTHING_READ: &str = "nothing was read of it for too long";
+
 #[derive(Debug, Default)]
 struct GpuRecord {
     /// 0 until its first batch.
@@ -176,6 +179,10 @@ impl Intake {
         self.parts.get(&BatchKey { collector: CollectorName::Nvml, gpu: gpu.cloned(), tier })
     }
 
+    fn nvml_of(&self, gpu: &Gpu) -> impl Iterator<Item = &Batch> {
+        self.of_gpu(gpu).filter(|(part, _)| part.collector == CollectorName::Nvml).map(|(_, stored)| stored)
+    }
+
     /// The newest batch of a tier of a GPU, if that has not expired.
     pub fn fresh(&self, gpu: &Gpu, tier: Tier, now: Mono) -> Option<&Batch> {
         self.nvml(Some(gpu), tier).filter(|stored| !stored.expired(now))
@@ -225,11 +232,13 @@ impl Intake {
         let failure = record
             .and_then(|record| record.attach_error.clone())
             .or_else(|| newest.iter().rev().find_map(|stored| stored.failure()))
-            .or_else(|| tiers().find_map(Batch::failure));
+            .or_else(|| tiers().find_map(Batch::failure))
+            // A call of another tier may be the first to find a loss, which voids these two.
+            .or_else(|| self.nvml_of(gpu).find_map(Batch::failure));
         match failure {
             Some(text) => GpuState::Failing { text },
             None if record.is_none_or(|record| record.epoch == 0) || self.begins(gpu) => GpuState::Waiting,
-            None => GpuState::Failing { text: "nothing was read of it for too long".into() },
+            None => GpuState::Failing { text: NOTHING_READ.into() },
         }
     }
 

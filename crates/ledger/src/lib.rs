@@ -27,7 +27,9 @@ mod health;
 pub mod inbox;
 mod intake;
 mod inventory;
+mod links;
 mod loads;
+mod losses;
 mod owners;
 mod publish;
 mod resets;
@@ -35,6 +37,7 @@ mod run;
 mod samples;
 mod topology;
 mod windows;
+mod wrong_results;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -45,13 +48,15 @@ use counters::OwnCounters;
 use driver::DriverWatch;
 use faults::{Faults, is_lost};
 use inbox::LedgerEvent;
-use intake::Intake;
+use intake::{Intake, label};
 use inventory::GpuInventory;
+use links::LinkHistory;
+use losses::Losses;
 use model::canary::CanaryEvent;
-use model::catalog::{self as m, CollectorName, DriverError, Gpu, MetricId, Node, Subject, Tier};
+use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-pub use model::persisted::{PersistedFaults, SeenGpus};
+pub use model::persisted::{PersistedFaults, SeenGpus, WrongResults};
 use model::sample::{Batch, Drained, Missing};
 use owners::OwnerState;
 use publish::Publication;
@@ -59,6 +64,7 @@ pub use run::{Hooks, run};
 use settings::mig_layout::DeclaredLayout;
 use topology::TopologyState;
 use windows::WindowState;
+use wrong_results::WrongResultState;
 
 /// What the ledger gets once.
 #[derive(Debug, Clone)]
@@ -76,6 +82,8 @@ pub struct LedgerSettings {
     pub seen: SeenGpus,
     /// Faults that an earlier daemon knew of, and the present load of the driver.
     pub faults: PersistedFaults,
+    /// Wrong results of the canary that nobody has cleared.
+    pub wrong_results: WrongResults,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
     /// Events kept in the list.
@@ -98,7 +106,10 @@ pub struct Ledger {
     counters: OwnCounters,
     accounting: Accounting,
     faults: Faults,
+    losses: Losses,
+    links: LinkHistory,
     canary: CanaryState,
+    wrong_results: WrongResultState,
     topology: TopologyState,
     owners: OwnerState,
     windows: WindowState,
@@ -129,7 +140,10 @@ impl Ledger {
             counters,
             accounting: Accounting::new(),
             faults: Faults::new(settings.keep_events, &settings.seen.gpus, settings.faults.clone()),
+            losses: Losses::default(),
+            links: LinkHistory::default(),
             canary: CanaryState::default(),
+            wrong_results: WrongResultState::new(settings.wrong_results.clone()),
             topology: TopologyState::default(),
             owners: OwnerState::new(settings.owners.clone()),
             windows: WindowState::default(),
@@ -148,6 +162,11 @@ impl Ledger {
         self.faults.take_changed()
     }
 
+    /// The wrong results that nobody has cleared, if there are others than at the last call.
+    pub fn newly_wrong(&mut self) -> Option<WrongResults> {
+        self.wrong_results.take_changed()
+    }
+
     /// Notes that a GPU exists. A GPU that comes back under another index, or another GPU under its index,
     /// replaces what was there.
     fn attach(&mut self, gpu: &Gpu) {
@@ -161,6 +180,7 @@ impl Ledger {
             self.faults.forget(&old.uuid, replaced);
             if replaced {
                 self.canary.forget(&old.uuid);
+                self.links.forget(&old.uuid);
             }
             self.counters.forget(&Subject::Gpu(old));
         }
@@ -219,7 +239,8 @@ impl Ledger {
             }
             LedgerEvent::GpuAttached(gpu) => self.attach(&gpu),
             LedgerEvent::Stalls(ref stalls) => {
-                for gpu in stalls.iter().filter_map(|stall| stall.gpu.as_ref()) {
+                let overdue = stalls.iter().filter(|stall| stall.overdue);
+                for gpu in overdue.filter_map(|stall| stall.gpu.as_ref()) {
                     // Also a GPU that was never read is shown as stuck.
                     self.attach_index(gpu.gpu);
                 }
@@ -281,11 +302,19 @@ impl Ledger {
 
     /// Takes in an event of the canary.
     fn canary_event(&mut self, event: CanaryEvent, at: Mono, unix_seconds: f64) {
-        let gpu = event.gpu().and_then(|about| self.intake.gpu_by_uuid(&about.uuid));
-        if let Some(gpu) = gpu {
+        let gpu = event.gpu().and_then(|about| self.intake.gpu_by_uuid(&about.uuid)).cloned();
+        if let Some(gpu) = &gpu {
             self.accounting.activity().canary(&gpu.uuid, &event, at);
+            if let Some((check, text)) = event.wrong_result() {
+                let serial = self.intake.info_of(gpu, "serial").unwrap_or_default();
+                self.wrong_results.note(gpu, serial, check, text, unix_seconds);
+            }
         }
-        for event in self.canary.take(&mut self.counters, gpu, event, unix_seconds) {
+        if let CanaryEvent::Cleared(gpu, _) = &event {
+            // Also of a board that is not there now.
+            self.wrong_results.clear(&gpu.uuid);
+        }
+        for event in self.canary.take(&mut self.counters, gpu.as_ref(), event, unix_seconds) {
             self.faults.note(event, at);
         }
     }
@@ -300,7 +329,7 @@ impl Ledger {
 
     /// What was wrong with the GPUs before is over, or is reported again.
     fn driver_reset(&mut self) {
-        self.faults.driver_reset();
+        self.faults.driver_reset(unix_seconds());
         self.canary.reset(None);
     }
 
@@ -412,6 +441,16 @@ impl Ledger {
                 self.counters.add(metric, gpu, (), f64::from(steps_back));
             }
             self.accounting.count_clock_events(gpu, &batch, self.settings.bridge);
+            self.links.take(&batch);
+            let info = batch.find(m::gpu_info.id());
+            let serial = info.and_then(|row| label::<GpuInfo>(row, "serial"));
+            if self.wrong_results.seen(&gpu.uuid, serial) {
+                tracing::warn!(
+                    gpu = gpu.gpu,
+                    uuid = &*gpu.uuid,
+                    "another board: its wrong result is cleared"
+                );
+            }
         }
         let pci = self.inventory.take(&batch);
         if let Some((pci, gpu)) = pci.zip(gpu.as_ref()) {

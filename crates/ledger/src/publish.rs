@@ -38,18 +38,29 @@ impl Ledger {
     /// Makes the snapshot of this moment.
     pub fn publish(&mut self, now: Mono, unix_seconds: f64) -> Snapshot {
         self.publication.sequence += 1;
+        let driver = self.driver.state(now);
+        let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
+        let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
+        let absent = self.absent(now, &driver);
+        // Before what is due is logged: a loss is logged at once.
+        for event in self.losses.follow(&states, absent.into_iter(), now, unix_seconds) {
+            self.faults.note(event, now);
+        }
         self.faults.settle(&mut self.counters, now, self.publication.ready);
         let subjects = std::mem::take(&mut self.publication.subjects);
         let mut builder = Builder::new(subjects, &self.settings.off);
         let b = &mut builder;
-        let driver = self.driver.state(now);
-        let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
-        let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
         let node_up = driver == DriverState::Up && !self.driver.node_call_stuck();
         self.intake.put(b, now, node_up, &states);
         self.faults.put(b, self.intake.gpus());
         let moment = LedgerMoment { now, unix_seconds, intake: &self.intake, states: &states };
-        let canary = self.canary.put(b, &moment);
+        let mut canary = self.canary.put(b, &moment);
+        canary.wrong.clone_from(&self.wrong_results.all().gpus);
+        for gpu in self.intake.gpus() {
+            if let Some(wrong) = self.wrong_results.of(&gpu.uuid) {
+                b.put(&m::gpu_canary_wrong_result_timestamp_seconds, gpu, (), wrong.unix_seconds);
+            }
+        }
         let topology = self.topology.put(b, &moment, &self.accounting);
         let owners = self.owners.put(b, &moment, &self.topology, &self.accounting);
         for event in self.windows.changes(unix_seconds) {

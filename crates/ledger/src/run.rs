@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::inbox::Inbox;
-use super::{Ledger, LedgerSettings, PersistedFaults, SeenGpus};
+use super::{Ledger, LedgerSettings, PersistedFaults, SeenGpus, WrongResults};
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::snapshot::Snapshot;
 
@@ -20,6 +20,8 @@ pub struct Hooks {
     pub seen: Box<dyn FnMut(SeenGpus) + Send>,
     /// Called when other faults are to outlast the daemon than before.
     pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
+    /// Called when other wrong results are to outlast the daemon than before.
+    pub wrong_results: Box<dyn FnMut(WrongResults) + Send>,
 }
 
 /// Drift of the wall clock that is not followed, seconds.
@@ -70,6 +72,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             }
             if let Some(faulty) = ledger.newly_faulty() {
                 (hooks.faults)(faulty);
+            }
+            if let Some(wrong) = ledger.newly_wrong() {
+                (hooks.wrong_results)(wrong);
             }
         }
     }

@@ -27,6 +27,7 @@ fn ledger() -> Ledger {
         bridge: Duration::from_secs(3),
         seen: SeenGpus::default(),
         faults: Default::default(),
+        wrong_results: Default::default(),
         expected_gpus: 0,
         keep_events: 100,
         owners: settings::Owners::default(),
@@ -167,7 +168,7 @@ fn a_stall_withdraws_one_gpu_and_its_end_brings_it_back() {
     l.fold(identity(&g, 1));
     l.fold(power(&g, 1, 10 * SECOND, 100.0));
     l.fold(power(&other, 1, 10 * SECOND, 50.0));
-    let stall = Stall { gpu: Some(g.clone()), call: "nvmlX".into(), since: Mono(7 * SECOND) };
+    let stall = Stall { gpu: Some(g.clone()), call: "nvmlX".into(), since: Mono(7 * SECOND), overdue: true };
     l.event(LedgerEvent::Stalls(vec![stall]));
     let s = publish(&mut l, 11 * SECOND);
     assert_eq!((watts(&s, &g), watts(&s, &other)), (None, Some(50.0)));

@@ -86,6 +86,14 @@ pub struct Outcome {
     pub checks: Vec<Judged>,
 }
 
+impl Outcome {
+    /// The check that found a wrong result, and what it found.
+    pub fn wrong_result(&self) -> Option<(CanaryCheck, &str)> {
+        let wrong = self.checks.iter().find(|judged| judged.verdict == CanaryVerdict::WrongResult)?;
+        Some((wrong.check, &wrong.text))
+    }
+}
+
 /// A check that was judged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
@@ -167,6 +175,10 @@ pub enum CanaryEvent {
     Hung(Place, Option<CanaryStep>),
     /// A run has ended and was judged. So has its process, unless it hangs.
     Ended(Box<Outcome>),
+    /// A run by hand found a wrong result on the GPU, with this text.
+    WrongByHand(Gpu, CanaryCheck, String),
+    /// Somebody cleared the wrong results of the GPU; who and why, as text.
+    Cleared(Gpu, String),
     /// A process had to be killed.
     Killed,
     /// Canary processes alive. Their cost is not in here: each joins `Context::canaries` at its start
@@ -175,10 +187,21 @@ pub enum CanaryEvent {
 }
 
 impl CanaryEvent {
+    /// The check that found a wrong result, and what it found.
+    pub fn wrong_result(&self) -> Option<(CanaryCheck, &str)> {
+        match self {
+            CanaryEvent::Ended(outcome) => outcome.wrong_result(),
+            CanaryEvent::WrongByHand(_, check, text) => Some((*check, text)),
+            _ => None,
+        }
+    }
+
     /// The GPU that the event is about.
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
-            CanaryEvent::Peer(gpu, _) => Some(gpu),
+            CanaryEvent::Peer(gpu, _) | CanaryEvent::WrongByHand(gpu, ..) | CanaryEvent::Cleared(gpu, _) => {
+                Some(gpu)
+            }
             CanaryEvent::Due(place, _) | CanaryEvent::Skipped(place, _) => Some(&place.gpu),
             CanaryEvent::Began(place) | CanaryEvent::Hung(place, _) => Some(&place.gpu),
             CanaryEvent::Ended(outcome) => Some(&outcome.place.gpu),

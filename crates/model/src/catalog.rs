@@ -23,9 +23,9 @@ metrics! {
     ///
     /// Absent until the first attempt has ended, and while the driver is released on request (`gpu_driver_paused`).
     gpu_driver_up: Gauge<Node>, None, Computed, "0.1.0";
-    /// 1 while two sampler processes in a row hang in driver calls: the driver as a whole is stuck.
+    /// 1 while the driver as a whole is stuck: its initialization does not return, or two sampler processes in a row hang.
     ///
-    /// No NVML value is published then, and no sampler is started until one of the two has ended.
+    /// No NVML value is published then; of two that hang, none is replaced until one has ended.
     gpu_driver_stuck: Gauge<Node>, None, Computed, "0.1.0";
     /// Versions of the driver and its library.
     gpu_driver_info: Info<Node, DriverInfo>, None, Identity, "0.1.0";
@@ -287,9 +287,9 @@ metrics! {
     /// `lost`: it answers with errors only. `stuck`: a driver call on it does not return. `recovery_action`: the
     /// driver asks for one. `fatal_xid`: an Xid of severity `page` since the last reset or driver load.
     /// `uncontained_ecc`: Xid 95, or a memory error (48, 171, 172) without Xid 94 within 5 s. `row_remap_failure`: a
-    /// row remap failed. `missing`: the driver does not list it any more. `canary`: the newest run of a check ended
-    /// with `wrong_result`, `driver_fault` or `hung` (the latter two until a reset or driver load), or its process
-    /// hangs. Absent with `gpu_healthy`.
+    /// row remap failed. `missing`: the driver does not list it any more. `canary`: a run ended with
+    /// `wrong_result`, until `gpu-node-exporter canary clear` or another board, or the newest run of a check with
+    /// `driver_fault` or `hung`, until a reset or driver load; or its process hangs. Absent with `gpu_healthy`.
     gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Computed, "0.1.0", group InactiveStates;
     /// Expected GPUs that the driver does not list.
     ///
@@ -483,6 +483,10 @@ metrics! {
     gpu_canary_discarded_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Time at which a canary run last ended; on a GPU in MIG mode, of any instance.
     gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
+    /// Time of the first wrong result of the canary on this board that nobody has cleared.
+    ///
+    /// Absent without one. It outlasts later runs, resets and reboots; `gpu-node-exporter canary clear` ends it.
+    gpu_canary_wrong_result_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
     /// Time at which a run last ended with every check `ok`; on a GPU in MIG mode, of any instance.
     gpu_canary_last_success_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
     /// Time at which the next canary run is due; on a GPU in MIG mode, the first of its instances.
@@ -689,13 +693,13 @@ metrics! {
     gpu_exporter_collector_last_success_timestamp_seconds: Gauge<Node, (CollectorName,)>, Seconds, Computed, "0.1.0";
     /// Time at which the values of this tier of this GPU were read.
     gpu_exporter_sample_timestamp_seconds: Gauge<Gpu, (Tier,)>, Seconds, Computed, "0.1.0", group ExporterDetail except ["normal", "slow", "rare"];
-    /// Age of the driver call on this GPU that is past its deadline.
+    /// Age of the driver call on this GPU that has lasted for longer than `sampler.call_timeout`.
     ///
-    /// Absent while none is stuck.
+    /// Absent without one.
     gpu_exporter_driver_call_stuck_seconds: Gauge<Gpu, (Call,)>, Seconds, Computed, "0.1.0";
-    /// Age of the driver call for no single GPU that is past its deadline.
+    /// Age of the driver call for no single GPU that has lasted for longer than `sampler.call_timeout`.
     ///
-    /// Loading the library, listing GPUs. Absent while none is stuck.
+    /// `nvmlInitWithFlags` is the initialization. Absent without one.
     gpu_exporter_node_call_stuck_seconds: Gauge<Node, (Call,)>, Seconds, Computed, "0.1.0";
     /// Driver calls, by tier.
     gpu_exporter_driver_calls_total: Counter<Node, (Call, Tier)>, None, Computed, "0.1.0", group DriverCalls;

@@ -35,7 +35,8 @@ impl From<Severity> for HealthLevel {
     }
 }
 
-/// The table of conditions: level, reason of `gpu_unhealthy_reason`, first action (`Ignore`: none).
+/// The table of conditions: level, reason of `gpu_unhealthy_reason`, first action (`Ignore`: none). A condition is
+/// faulty if and only if it has a reason, so that the page and `gpu_healthy` never differ; `NoDriver` has no verdict.
 macro_rules! conditions {
     ($($condition:ident $level:ident $reason:expr, $action:ident;)*) => {
         /// A condition of a GPU.
@@ -44,6 +45,9 @@ macro_rules! conditions {
         pub enum Condition { $($condition),* }
 
         impl Condition {
+            #[cfg(test)]
+            pub(crate) const ALL: &[Condition] = &[$(Condition::$condition),*];
+
             pub fn level(self) -> HealthLevel {
                 match self { $(Condition::$condition => HealthLevel::$level),* }
             }
@@ -66,15 +70,21 @@ conditions! {
     Missing            Faulty   Some(UnhealthyReason::Missing), RebootNode;
     FatalXid           Faulty   Some(UnhealthyReason::FatalXid), ResetGpu;
     UncontainedEcc     Faulty   Some(UnhealthyReason::UncontainedEcc), ResetGpu;
-    PageFault          Faulty   None, Ignore;
-    TicketFault        Degraded None, Ignore;
+    RecentFault        Degraded None, Ignore;
     RecoveryAction     Faulty   Some(UnhealthyReason::RecoveryAction), ResetGpu;
     CanaryHung         Faulty   Some(UnhealthyReason::Canary), ResetGpu;
     CanaryFailed       Faulty   Some(UnhealthyReason::Canary), CheckHardware;
+    WrongResult        Faulty   Some(UnhealthyReason::Canary), CheckHardware;
     CanaryDegraded     Degraded None, Ignore;
     RowRemapFailure    Faulty   Some(UnhealthyReason::RowRemapFailure), CheckHardware;
     RowRemapPending    Degraded None, ResetGpu;
+    RepairPending      Degraded None, ResetGpu;
     EccUncorrected     Degraded None, Ignore;
+    SramThreshold      Degraded None, CheckHardware;
+    FabricDown         Degraded None, CheckHardware;
+    FabricFault        Degraded None, CheckHardware;
+    NvlinkErrors       Degraded None, CheckHardware;
+    NvlinkChecksums    Note     None, Ignore;
     HwThermalSlowdown  Degraded None, CheckHardware;
     HwPowerBrake       Degraded None, CheckHardware;
     HwSlowdown         Degraded None, CheckHardware;

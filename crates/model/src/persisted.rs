@@ -69,3 +69,24 @@ pub struct FaultyGpu {
     /// Whether the driver asked for a reset.
     pub asked: bool,
 }
+
+/// Boards on which the canary found wrong results that nobody has cleared. Of no boot and no load of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WrongResults {
+    pub gpus: Vec<WrongResult>,
+}
+
+/// A wrong result of the canary that nobody has cleared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WrongResult {
+    /// UUID of the GPU.
+    pub uuid: String,
+    /// Serial number of its board; empty if not known.
+    pub serial: String,
+    /// Check that found it.
+    pub check: String,
+    /// What it found.
+    pub text: String,
+    /// When, in seconds since 1970.
+    pub unix_seconds: f64,
+}

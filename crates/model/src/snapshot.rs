@@ -18,6 +18,7 @@ use crate::catalog::{
 use crate::clock::Mono;
 use crate::health::NodeHealth;
 use crate::owners::{GpuProcess, Owner};
+use crate::persisted::WrongResult;
 use crate::sample::Gap;
 use crate::topology::TopologyUpdate;
 use crate::window::Window;
@@ -277,6 +278,8 @@ pub struct CanaryView {
     pub mode: Option<CanaryMode>,
     /// Every place with a report, by GPU and instance.
     pub places: Vec<PlaceView>,
+    /// Wrong results that nobody has cleared, of boards that are not there now too.
+    pub wrong: Vec<WrongResult>,
 }
 
 impl CanaryView {

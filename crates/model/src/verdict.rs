@@ -1,10 +1,12 @@
 //! The evaluation of health: a pure function of one publication.
 
+use std::collections::VecDeque;
+
 use crate::canary::loudness;
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use crate::catalog::{
-    self as m, ClockEvent, EccCounter, EccError, FaultAction, Gpu, RecoveryAction, Severity, Subject,
-    UnhealthyReason,
+    self as m, ClockEvent, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu, NvLinkError,
+    RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
 };
 use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
 use crate::sample::Missing;
@@ -15,9 +17,13 @@ use crate::text::{capitalized, duration, plain, time_of_day};
 const NEAR_SLOWDOWN: f64 = 5.0;
 /// Seconds for which a fault is a reason.
 const RECENT_FAULT: f64 = 3600.0;
+/// NVLink errors, and how many of them in an hour are no reason for a look: a checksum alone is repaired by the link,
+/// and its limit is that of the alert `GpuNvlinkErrors`, 100 a second.
+const LINK_ERRORS: [(NvLinkError, f64); 3] =
+    [(NvLinkError::Replay, 0.0), (NvLinkError::Recovery, 0.0), (NvLinkError::CrcFlit, 360_000.0)];
 
 /// What the ledger knows of a GPU beyond the published values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     /// The driver lists fewer GPUs than expected, and this one does not answer.
     pub missing: bool,
@@ -31,6 +37,21 @@ pub struct Findings {
     pub row_remap_failure: bool,
     /// The canary found wrong results, a failure or a hang.
     pub canary: bool,
+    /// A wrong result of the canary that nobody has cleared: what it was.
+    pub wrong_result: Option<String>,
+    /// When the GPU was last reset, or the driver loaded, in seconds since 1970: faults before it are over.
+    pub reset: Option<f64>,
+    /// NVLink errors within the last hour, or since the driver was loaded while the ledger knows them for less.
+    pub nvlink: Option<LinkErrors>,
+}
+
+/// New errors of a GPU's NVLinks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkErrors {
+    /// Kind and number of each that has any.
+    pub new: Vec<(NvLinkError, f64)>,
+    /// Whether `new` are those of one hour.
+    pub of_an_hour: bool,
 }
 
 /// What an evaluation reads.
@@ -55,12 +76,13 @@ impl HealthEvidence<'_> {
     fn gpu(&self, view: &GpuView, found: Findings) -> GpuHealth {
         let subject = view.gpu.subject();
         let mut gpu = ReasonList { evidence: self, gpu: &view.gpu, subject, reasons: Vec::new() };
-        let word = gpu.state(&view.state, found);
-        gpu.faults(found);
-        gpu.canary(found);
-        gpu.memory(found);
+        let word = gpu.state(&view.state, &found);
+        gpu.faults(&found);
+        gpu.canary(&found);
+        gpu.memory(&found);
         gpu.clocks();
         gpu.pcie();
+        gpu.links(&found);
         gpu.failed_calls(view);
         let mut reasons = gpu.reasons;
         // Stable: of one level, the state comes first.
@@ -162,7 +184,7 @@ impl ReasonList<'_> {
     }
 
     /// The state as a reason, and its word.
-    fn state(&mut self, state: &GpuState, found: Findings) -> Option<&'static str> {
+    fn state(&mut self, state: &GpuState, found: &Findings) -> Option<&'static str> {
         let (condition, word) = match state {
             GpuState::Up => return None,
             GpuState::Waiting => (Condition::Waiting, "waiting"),
@@ -176,34 +198,40 @@ impl ReasonList<'_> {
         Some(word)
     }
 
-    /// Recent faults of more than an application, the newest of each code, and what they and the driver ask for.
-    fn faults(&mut self, found: Findings) {
+    /// Recent faults of more than an application, the newest of each code, and what they and the driver ask for. What
+    /// came before the last reset is over.
+    fn faults(&mut self, found: &Findings) {
         let snapshot = self.evidence.snapshot;
-        let mut seen = Vec::new();
+        let (mut seen, mut paging) = (Vec::new(), VecDeque::new());
         for event in snapshot.events.iter().rev().filter(|e| e.gpu.as_ref() == Some(self.gpu) && !e.old) {
             let age = snapshot.unix_seconds - event.last_unix_seconds;
-            // A canary's finding holds until the next one: `canary` adds it.
-            if event.kind == EventKind::Canary
+            // `state` and `canary` add what these are about.
+            let elsewhere = matches!(event.kind, EventKind::Canary | EventKind::GpuLost);
+            if elsewhere
                 || event.severity == Severity::Info
                 || age > RECENT_FAULT
+                || found.reset.is_some_and(|reset| event.last_unix_seconds <= reset)
                 || seen.contains(&(event.kind, event.code))
             {
                 continue;
             }
             seen.push((event.kind, event.code));
-            let page = event.severity == Severity::Page;
-            let condition = if page { Condition::PageFault } else { Condition::TicketFault };
-            self.add_with(condition, event.line(), event.action);
+            if event.severity == Severity::Page {
+                paging.push_back(self.reasons.len());
+            }
+            self.add_with(Condition::RecentFault, event.line(), event.action);
         }
         // The ledger remembers both until a reset. A recent event is the better text.
         for (holds, condition, text) in [
             (found.fatal_xid, Condition::FatalXid, "an Xid came after which the GPU needs a reset"),
             (found.uncontained_ecc, Condition::UncontainedEcc, "a memory error is not known to be contained"),
         ] {
-            match self.reasons.iter_mut().find(|reason| reason.condition == Condition::PageFault) {
-                Some(event) if holds => event.condition = condition,
-                None if holds => self.add(condition, text),
-                _ => {}
+            if !holds {
+                continue;
+            }
+            match paging.pop_front().and_then(|at| self.reasons.get_mut(at)) {
+                Some(event) => (event.condition, event.level) = (condition, condition.level()),
+                None => self.add(condition, text),
             }
         }
         if let Some(action) = found.recovery_action {
@@ -216,7 +244,7 @@ impl ReasonList<'_> {
         }
     }
 
-    fn canary(&mut self, found: Findings) {
+    fn canary(&mut self, found: &Findings) {
         let snapshot = self.evidence.snapshot;
         for place in snapshot.canary.of(self.gpu) {
             let on = match &place.instance {
@@ -235,13 +263,16 @@ impl ReasonList<'_> {
                 self.add(condition, format!("canary{on}, {}: {}", check.check.known(), check.text));
             }
         }
+        if let Some(text) = &found.wrong_result {
+            self.add(Condition::WrongResult, text.as_str());
+        }
         let shown = |reason: &HealthReason| reason.condition.unhealthy() == Some(UnhealthyReason::Canary);
         if found.canary && !self.reasons.iter().any(shown) {
             self.add(Condition::CanaryFailed, "the canary failed, and no valid run came since");
         }
     }
 
-    fn memory(&mut self, found: Findings) {
+    fn memory(&mut self, found: &Findings) {
         if found.row_remap_failure {
             let text = "a memory row could not be replaced: the board is a candidate for return";
             self.add(Condition::RowRemapFailure, text);
@@ -254,6 +285,53 @@ impl ReasonList<'_> {
             let s = if errors == 1.0 { "" } else { "s" };
             let text = format!("{errors:.0} uncorrected ECC error{s} since the driver was loaded");
             self.add(Condition::EccUncorrected, text);
+        }
+        if self.number(&m::gpu_ecc_sram_threshold_exceeded, ()) == Some(1.0) {
+            let text =
+                "uncorrected SRAM errors exceed the vendor's threshold: the board is a candidate for return";
+            self.add(Condition::SramThreshold, text);
+        }
+        if self.number(&m::gpu_retired_pages_pending, ()) == Some(1.0) {
+            self.add(Condition::RepairPending, "a page of memory waits for a GPU reset to be retired");
+        }
+        for part in RepairPart::ALL {
+            if self.number(&m::gpu_repair_pending, (*part,)) == Some(1.0) {
+                let text = format!("a repair waits for a GPU reset: {}", plain(part.known()));
+                self.add(Condition::RepairPending, text);
+            }
+        }
+    }
+
+    /// The NVLinks and the fabric.
+    fn links(&mut self, found: &Findings) {
+        let joins = |state| self.number(&m::gpu_fabric_state, (state,)) == Some(1.0);
+        if joins(FabricState::NotStarted) || joins(FabricState::InProgress) {
+            self.add(Condition::FabricDown, "the GPU has not joined the NVLink fabric");
+        }
+        if let Some(status) = self.number(&m::gpu_fabric_status, ()).filter(|status| *status != 0.0) {
+            let text = format!("joining the NVLink fabric failed with status {status:.0}");
+            self.add(Condition::FabricDown, text);
+        }
+        for fault in FabricFault::ALL {
+            if self.number(&m::gpu_fabric_fault, (*fault,)) == Some(1.0) {
+                let text = format!("the NVLink fabric reports: {}", plain(fault.known()));
+                self.add(Condition::FabricFault, text);
+            }
+        }
+        let Some(errors) = &found.nvlink else { return };
+        let counts = |look: &dyn Fn(f64, f64) -> bool| {
+            let limit = |kind| LINK_ERRORS.iter().find(|(known, _)| *known == kind).map(|(_, limit)| *limit);
+            let loud =
+                errors.new.iter().filter(|(kind, n)| limit(*kind).is_some_and(|limit| look(*n, limit)));
+            let texts: Vec<String> = loud.map(|(kind, n)| format!("{n:.0} {}", kind.known())).collect();
+            texts.join(", ")
+        };
+        let since = if errors.of_an_hour { "within an hour" } else { "since the driver was loaded" };
+        let (loud, quiet) = (counts(&|n, limit| n > limit), counts(&|n, limit| n > 0.0 && n <= limit));
+        for (condition, text) in [(Condition::NvlinkErrors, loud), (Condition::NvlinkChecksums, quiet)] {
+            if !text.is_empty() {
+                self.add(condition, format!("NVLink errors {since}: {text}"));
+            }
         }
     }
 

@@ -101,7 +101,8 @@ pub fn classify(error: &NvmlError) -> CallFailure {
     use DriverError as D;
     let failed = |kind| CallFailure::Failed(kind, error.to_string());
     let gone = |kind| CallFailure::DriverGone(kind, error.to_string());
-    let lost = |kind| CallFailure::Lost(kind, error.to_string());
+    // In the words of `nvidia-smi`, which people search for.
+    let lost = |kind, text: &str| CallFailure::Lost(kind, text.to_owned());
     match error {
         NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
             CallFailure::Unsupported
@@ -112,8 +113,8 @@ pub fn classify(error: &NvmlError) -> CallFailure {
         | NvmlError::LibraryNotFound
         | NvmlError::LibloadingError(_) => gone(D::DriverNotLoaded),
         NvmlError::LibRmVersionMismatch => gone(D::LibRmVersionMismatch),
-        NvmlError::GpuLost => lost(D::GpuIsLost),
-        NvmlError::ResetRequired => lost(D::ResetRequired),
+        NvmlError::GpuLost => lost(D::GpuIsLost, "GPU is lost: it has fallen off the bus or does not answer"),
+        NvmlError::ResetRequired => lost(D::ResetRequired, "GPU requires reset"),
         // 28 is GPU_NOT_FOUND, which the wrapper does not know yet.
         NvmlError::NotFound | NvmlError::UnexpectedVariant(28) => failed(D::NotFound),
         NvmlError::NoPermission => failed(D::NoPermission),

@@ -4,13 +4,16 @@
 //! by itself. When a second worker misses its deadline, or all do, a replacement is started that leaves
 //! the sick GPUs alone. If that one sticks too while the first still does, the driver is stuck as a whole,
 //! and nothing more is started until one of the two has ended.
+//!
+//! What is published comes before what is done: a call shows once it has lasted for longer than a usual one may, and
+//! the driver counts as stuck while its initialization does not return, long before a sampler is replaced for that.
 
 use std::time::Duration;
 
-use host::inflight::{FAST_SLOT, PEERS_SLOT, SlotView, is_gpu};
+use host::inflight::{FAST_SLOT, NODE_SLOT, PEERS_SLOT, SlotView, is_gpu};
 use model::clock::Mono;
 
-/// A call past its deadline.
+/// A call that lasts for long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuckCall {
     /// The worker's slot.
@@ -33,6 +36,8 @@ impl StuckCall {
 pub struct SamplerHealth {
     /// Calls past their deadline.
     pub stuck: Vec<StuckCall>,
+    /// Calls that open the driver or a GPU, within their own deadline but past that of all other calls.
+    pub slow: Vec<StuckCall>,
     /// Workers in no call that have not shown life in time.
     pub late: usize,
     /// Workers that keep their deadlines.
@@ -41,7 +46,8 @@ pub struct SamplerHealth {
     pub in_call: bool,
 }
 
-/// Reads the table. A worker in no call is late when it is `grace` behind what it promised.
+/// Reads the table. A worker in no call is late when it is `grace` behind what it promised; `grace` is also the
+/// deadline of a usual call.
 pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerHealth {
     let mut health = SamplerHealth::default();
     for view in views {
@@ -49,14 +55,15 @@ pub fn health(views: &[SlotView], now: Mono, grace: Duration) -> SamplerHealth {
         match &view.call {
             _ if view.slot == FAST_SLOT => {}
             Some(call) => {
-                if now.since(call.since) > call.allowed {
-                    health.stuck.push(StuckCall {
-                        slot: view.slot,
-                        call: call.name.clone(),
-                        since: call.since,
-                    });
-                } else {
-                    health.well += 1;
+                let age = now.since(call.since);
+                let named = StuckCall { slot: view.slot, call: call.name.clone(), since: call.since };
+                if age > call.allowed {
+                    health.stuck.push(named);
+                    continue;
+                }
+                health.well += 1;
+                if age > grace {
+                    health.slow.push(named);
                 }
             }
             None if view.slot == PEERS_SLOT => {}
@@ -72,6 +79,24 @@ impl SamplerHealth {
     pub fn broken(&self) -> bool {
         let missed = self.stuck.iter().filter(|call| call.slot != PEERS_SLOT).count() + self.late;
         missed >= 2 || (missed == 1 && self.well == 0)
+    }
+}
+
+/// A sampler that is to open the driver and has not done so: whether its initialization has lasted for so long that the
+/// driver as a whole is published as stuck. `before`: what was published last; `grace`: the deadline of a usual call.
+pub fn opening_is_stuck(
+    opening: &SamplerHealth,
+    abandoned: Option<Abandoned>,
+    before: bool,
+    now: Mono,
+    grace: Duration,
+) -> bool {
+    let calls = opening.slow.iter().chain(&opening.stuck);
+    let age = calls.filter(|call| call.slot == NODE_SLOT).map(|call| now.since(call.since)).max();
+    match abandoned {
+        // Two processes: neither gets an answer.
+        Some(Abandoned::Stuck) => before || age.is_some_and(|age| age > grace),
+        _ => age.is_some_and(|age| age > grace * 2),
     }
 }
 
@@ -210,6 +235,33 @@ mod tests {
         assert_eq!(decide(&freed, Some(Abandoned::Stuck)), Decision::Keep);
         let stopped = judge(&[idle(0, now - 5 * SECOND)], now);
         assert_eq!(decide(&stopped, Some(Abandoned::Stuck)), Decision::Replace);
+    }
+
+    #[test]
+    fn an_initialization_shows_before_its_sampler_is_replaced() {
+        let opening = |since: u64, now: u64| {
+            let mut view = calling(NODE_SLOT, since);
+            view.call.as_mut().unwrap().allowed = Duration::from_secs(20);
+            judge(&[view], now)
+        };
+        let stuck = |seconds: u64, abandoned, before| {
+            let now = 100 * SECOND;
+            let health = opening(now - seconds * SECOND, now);
+            assert_eq!(decide(&health, abandoned), Decision::Keep, "replaced only at its own deadline");
+            let grace = Duration::from_secs(3);
+            (health.slow.len(), opening_is_stuck(&health, abandoned, before, Mono(now), grace))
+        };
+        assert_eq!(stuck(3, None, false), (0, false));
+        assert_eq!(stuck(4, None, false), (1, false), "it shows by name");
+        assert_eq!(stuck(7, None, false), (1, true));
+        assert_eq!(stuck(4, Some(Abandoned::Ending), false), (1, false));
+        assert_eq!(
+            stuck(4, Some(Abandoned::Stuck), false),
+            (1, true),
+            "the second process without an answer"
+        );
+        assert_eq!(stuck(1, Some(Abandoned::Stuck), false), (0, false));
+        assert_eq!(stuck(1, Some(Abandoned::Stuck), true), (0, true), "as before the replacement");
     }
 
     proptest! {

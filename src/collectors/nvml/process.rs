@@ -37,6 +37,8 @@ pub struct SamplerProcess {
     pub avoids: Vec<usize>,
     /// GPUs with workers, or known from an earlier sampler, by slot.
     pub slots: BTreeMap<usize, GpuSlot>,
+    /// Whether it has opened the driver.
+    pub opened: bool,
     pub(super) child: Supervised,
     abandoned: Arc<AtomicBool>,
 }
@@ -74,7 +76,8 @@ impl SamplerProcess {
         let slots = config.known.iter().map(|slot| (slot.slot, slot.clone())).collect();
         let avoids = config.avoid.clone();
         child.send(&ToSampler::Start(Box::new(config)));
-        Ok(SamplerProcess { generation, started: Mono::now(), avoids, slots, child, abandoned })
+        let started = Mono::now();
+        Ok(SamplerProcess { generation, started, avoids, slots, opened: false, child, abandoned })
     }
 
     /// Process id.

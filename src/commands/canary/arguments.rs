@@ -1,8 +1,9 @@
 //! The command line of the canary.
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
+use crate::control::orders::is_reason;
 use model::catalog::CanaryCheck;
 use model::catalog::schema::KnownLabel;
 
@@ -29,12 +30,21 @@ is left alone unless --force is given, and then what was measured beside others 
 rate that is low is measured twice more before it counts. While it runs, the daemon's own canary stays away \
 (canary.lock_file is locked). What the daemon has learned is read from state.dir and never written.
 
+A wrong result keeps the GPU unhealthy in a daemon that runs here (gpu_healthy 0), over restarts, resets and \
+reboots, until somebody clears it or another board is in its place:
+  gpu-node-exporter canary clear --gpu 3 --reason 'vendor tested the board, case 4711'
+
 Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver \
-itself holds the GPU for unwell; 3 could not be run; 64 wrong configuration or command line";
+itself holds the GPU for unwell; 3 could not be run; 4 with --strict, nothing was run; 64 wrong configuration or \
+command line. Of `canary clear`: 0 cleared; 1 not, as without a wrong result or a daemon; 64 as above";
 
 /// What can be given.
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
+    /// What to do instead of a run
+    #[command(subcommand)]
+    pub order: Option<CanaryOrder>,
     /// GPU or MIG device by index or UUID, or `all`; may be given again, or with commas
     #[arg(long, value_name = "GPU", value_delimiter = ',', default_value = ALL)]
     pub gpu: Vec<String>,
@@ -53,6 +63,26 @@ pub struct Arguments {
     /// Also on a GPU that is in use
     #[arg(long)]
     pub force: bool,
+    /// Exit code 4 if nothing was run, as when all GPUs are in use; without it that is 0
+    #[arg(long, conflicts_with = "explain")]
+    pub strict: bool,
+}
+
+/// An order about the canary to the running daemon.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CanaryOrder {
+    /// Clear the wrong result of a GPU, so that it counts as healthy again
+    ///
+    /// Asks the daemon through its local socket; the daemon logs who asked and why. For a board that was tested and is
+    /// well; a new board needs no order.
+    Clear {
+        /// GPU by index or UUID
+        #[arg(long, value_name = "GPU")]
+        gpu: String,
+        /// Why it may count as healthy
+        #[arg(long, value_name = "TEXT", value_parser = is_reason)]
+        reason: String,
+    },
 }
 
 /// How to print.

@@ -5,8 +5,10 @@ use serde::Serialize;
 use super::devices::ListedDevice;
 use canary::gate::Condition;
 use canary::report::{CanaryRun, RunEnd};
-use model::canary::{Outcome, Place};
-use model::catalog::{CanaryEnd, CanarySkip, CanaryVerdict};
+use model::canary::{Judged, Outcome, Place};
+use model::catalog::schema::KnownLabel;
+use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
+use model::persisted::WrongResults;
 
 /// What the exit code of the command says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -14,6 +16,8 @@ use model::catalog::{CanaryEnd, CanarySkip, CanaryVerdict};
 pub enum Exit {
     /// All that was run is well; what is in use was left alone.
     Healthy,
+    /// Nothing was run, where something was to be.
+    NothingRun,
     /// Something could not be run.
     CouldNotRun,
     /// Something is slow, narrow, or may have computed wrongly.
@@ -30,6 +34,7 @@ impl Exit {
             Exit::Degraded => 1,
             Exit::Fault => 2,
             Exit::CouldNotRun => 3,
+            Exit::NothingRun => 4,
         }
     }
 
@@ -72,6 +77,35 @@ impl RunRecord {
         RunRecord { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
     }
 
+    /// A wrong result that nobody has cleared is the verdict of its check, whatever this run says.
+    pub fn hold(&mut self, wrong: &WrongResults) {
+        let Some(outcome) = &mut self.outcome else { return };
+        let of_gpu = wrong.gpus.iter().find(|wrong| *wrong.uuid == *outcome.place.gpu.uuid);
+        let Some(wrong) = of_gpu else { return };
+        let Some(check) = CanaryCheck::ALL.iter().find(|check| check.known() == wrong.check) else { return };
+        let text = format!("it computed wrongly before, and nobody has cleared that: {}", wrong.text);
+        match outcome.checks.iter_mut().find(|judged| judged.check == *check) {
+            Some(judged) if judged.verdict == CanaryVerdict::WrongResult => {}
+            Some(judged) => {
+                judged.verdict = CanaryVerdict::WrongResult;
+                judged.text = format!("{}; {text}", judged.text);
+            }
+            None => {
+                let held = Judged::plain(*check, CanaryVerdict::WrongResult, text);
+                outcome.checks.push(Judged { sample: CanaryVerdict::Skipped, ..held });
+            }
+        }
+    }
+
+    /// Whether a check of it measured the GPU.
+    fn proved(&self) -> bool {
+        let checks = self.outcome.iter().flat_map(|outcome| &outcome.checks);
+        let nothing = |sample| {
+            matches!(sample, CanaryVerdict::Contended | CanaryVerdict::Skipped | CanaryVerdict::CouldNotRun)
+        };
+        checks.into_iter().any(|judged| !nothing(judged.sample))
+    }
+
     /// What it amounts to.
     pub fn exit(&self) -> Exit {
         let Some(outcome) = &self.outcome else { return Exit::Healthy };
@@ -109,5 +143,13 @@ impl Report {
     pub fn new(runs: Vec<RunRecord>) -> Report {
         let result = runs.iter().map(RunRecord::exit).max().unwrap_or(Exit::Healthy);
         Report { version: env!("CARGO_PKG_VERSION"), result, runs }
+    }
+
+    /// The same where it is a result of its own that nothing was run.
+    pub fn strict(mut self) -> Report {
+        if self.result == Exit::Healthy && !self.runs.iter().any(RunRecord::proved) {
+            self.result = Exit::NothingRun;
+        }
+        self
     }
 }

@@ -14,7 +14,7 @@ use canary::runner::{self, RunObserver, RunSettings, RunTarget};
 use host::child::Stderr;
 use host::stop::Stop;
 use host::terminal::progress;
-use model::canary::Place;
+use model::canary::{Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanarySkip};
 use model::clock::{Mono, unix_seconds};
@@ -96,6 +96,17 @@ impl<'a> Runner<'a> {
                 // There is none, or it does not listen to this user: it may take the run for a job.
                 tracing::debug!(%error, "no daemon knows of the run");
                 self.daemon = None;
+            }
+        }
+    }
+
+    /// Tells the daemon of wrong results: it keeps the GPU unhealthy.
+    pub fn report_wrong_results<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>) {
+        let Some(socket) = self.config.control.path() else { return };
+        for outcome in outcomes.filter(|outcome| outcome.wrong_result().is_some()) {
+            if let Err(error) = orders::report_wrong_result(socket, outcome) {
+                let gpu = outcome.place.gpu.gpu;
+                tracing::warn!(%error, gpu, "no daemon knows of the wrong result");
             }
         }
     }

@@ -13,7 +13,7 @@ use model::catalog::{CanaryEnd, CanaryVerdict, RateAgainst};
 fn mark(paint: Painter, exit: Exit) -> String {
     let (symbol, colour) = match exit {
         Exit::Healthy => ("✓", Colour::Green),
-        Exit::CouldNotRun => ("i", Colour::Cyan),
+        Exit::NothingRun | Exit::CouldNotRun => ("i", Colour::Cyan),
         Exit::Degraded => ("!", Colour::Yellow),
         Exit::Fault => ("✕", Colour::Red),
     };
@@ -29,6 +29,7 @@ pub fn text(report: &Report, colours: bool) -> String {
     let sum = match report.result {
         Exit::Healthy if report.runs.iter().all(|made| made.outcome.is_none()) => return out,
         Exit::Healthy => "Nothing is wrong with what was run.",
+        Exit::NothingRun => "Nothing was run.",
         Exit::Degraded => "Something is degraded: see the lines with !.",
         Exit::Fault => "Something is broken: see the lines with ✕.",
         Exit::CouldNotRun => "Something could not be run: see the lines with i.",

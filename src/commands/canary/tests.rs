@@ -54,6 +54,12 @@ fn the_worst_decides_the_exit_code() {
     assert_eq!(code(&[&well, &unable]), 3);
     assert_eq!(code(&[&unable, &narrow, &well]), 1);
     assert_eq!(code(&[&narrow, &fault, &unable]), 2);
+    let strict = |runs: &[&CanaryRun]| {
+        let made = runs.iter().map(|run| made(place(), (*run).clone())).collect();
+        Report::new(made).strict().result.code()
+    };
+    assert_eq!((strict(&[]), strict(&[&skipped]), strict(&[&skipped, &skipped])), (4, 4, 4));
+    assert_eq!((strict(&[&skipped, &well]), strict(&[&skipped, &fault]), strict(&[&unable])), (0, 2, 3));
 }
 
 #[test]

@@ -127,6 +127,7 @@ impl<'a> Day<'a> {
             bridge: Duration::from_secs(3),
             seen: SeenGpus::default(),
             faults: Default::default(),
+            wrong_results: Default::default(),
             expected_gpus: 0,
             keep_events: 500,
             owners: Default::default(),
@@ -190,7 +191,8 @@ impl<'a> Day<'a> {
             self.inbox.event(LedgerEvent::AttachFailed { index: slot.gpu.gpu, error, text: "lost".into() });
         }
         if due(STALL) {
-            let stall = Stall { gpu: Some(slot.gpu.clone()), call: "nvmlX".into(), since: at(second - 4) };
+            let (gpu, since) = (Some(slot.gpu.clone()), at(second - 4));
+            let stall = Stall { gpu, call: "nvmlX".into(), since, overdue: true };
             self.inbox.event(LedgerEvent::Stalls(vec![stall]));
         }
         if second % STALL == 20 {

@@ -11,8 +11,6 @@ use model::catalog::{CanaryCheck, CanaryVerdict};
 const RECENT: usize = 4;
 /// How long a wrong result is remembered, seconds.
 const REMEMBERED: f64 = 30.0 * 86_400.0;
-/// Right runs of the check after which a confirmed wrong result is no longer in force.
-pub const RIGHT_AGAIN: u32 = 20;
 
 /// What a valid sample of a check said.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,21 +28,12 @@ pub struct PastWrong {
     pub check: CanaryCheck,
     /// When it last was, in seconds since 1970.
     pub at: f64,
-    /// Whether it was confirmed.
-    pub confirmed: bool,
-    /// Runs of the check since that computed rightly.
-    pub right_since: u32,
 }
 
 impl PastWrong {
     /// Whether it still counts at this time. A clock that was set back does not make it count for ever.
     pub fn counts(&self, now: f64) -> bool {
         (now - self.at).abs() <= REMEMBERED
-    }
-
-    /// Whether it is still the verdict of its check.
-    pub fn is_in_force(&self, now: f64) -> bool {
-        self.confirmed && self.right_since < RIGHT_AGAIN && self.counts(now)
     }
 }
 
@@ -86,15 +75,12 @@ impl RecentRuns {
     }
 
     fn results(&mut self, check: CanaryCheck, sample: CanaryVerdict, at: f64) {
-        let confirmed = sample == CanaryVerdict::WrongResult;
-        let known = self.wrong.iter_mut().find(|wrong| wrong.check == check);
-        match (confirmed || sample == CanaryVerdict::WrongResultSuspected, known) {
-            (true, None) => self.wrong.push(PastWrong { check, at, confirmed, right_since: 0 }),
-            (true, Some(known)) => {
-                *known = PastWrong { check, at, confirmed: confirmed || known.confirmed, right_since: 0 };
-            }
-            (false, Some(known)) => known.right_since = known.right_since.saturating_add(1),
-            (false, None) => {}
+        if !matches!(sample, CanaryVerdict::WrongResult | CanaryVerdict::WrongResultSuspected) {
+            return;
+        }
+        match self.wrong.iter_mut().find(|wrong| wrong.check == check) {
+            Some(known) => known.at = at,
+            None => self.wrong.push(PastWrong { check, at }),
         }
     }
 

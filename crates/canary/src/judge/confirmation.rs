@@ -1,6 +1,6 @@
 //! The verdict after several runs: a low rate must last, a wrong result or a narrowed link need not.
 
-use crate::baseline::{PastWrong, RecentSample};
+use crate::baseline::RecentSample;
 use model::catalog::CanaryVerdict;
 
 /// Samples looked at.
@@ -44,19 +44,10 @@ pub fn verdict(recent: &[RecentSample], sample: CanaryVerdict, now: f64) -> Cana
     }
 }
 
-/// With wrong results that were confirmed before and are in force: they outlive runs that happened to compute rightly.
-pub fn with_wrong(verdict: CanaryVerdict, wrong: Option<&PastWrong>, now: f64) -> CanaryVerdict {
-    match wrong {
-        Some(wrong) if wrong.is_in_force(now) => CanaryVerdict::WrongResult,
-        _ => verdict,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use CanaryVerdict::*;
-    use model::catalog::CanaryCheck;
 
     fn recent(samples: &[(f64, CanaryVerdict)]) -> Vec<RecentSample> {
         samples.iter().map(|(at, sample)| RecentSample { at: *at, sample: *sample }).collect()
@@ -86,16 +77,5 @@ mod tests {
             let lasting = recent(&[(0.0, Slow), (300.0, Slow), (600.0, Slow)]);
             assert_eq!(verdict(&lasting, sample, 900.0), sample);
         }
-    }
-
-    #[test]
-    fn a_confirmed_wrong_result_stays_until_twenty_right_runs() {
-        let wrong =
-            |right_since| PastWrong { check: CanaryCheck::SmSdc, at: 0.0, confirmed: true, right_since };
-        assert_eq!(with_wrong(Ok, Some(&wrong(19)), 60.0), WrongResult);
-        assert_eq!(with_wrong(Ok, Some(&wrong(20)), 60.0), Ok);
-        assert_eq!(with_wrong(Ok, Some(&wrong(0)), 31.0 * 86_400.0), Ok);
-        let suspected = PastWrong { confirmed: false, ..wrong(0) };
-        assert_eq!(with_wrong(Ok, Some(&suspected), 60.0), Ok);
     }
 }

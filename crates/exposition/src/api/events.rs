@@ -11,8 +11,8 @@
 //!   last_time, last_unix_seconds  when it happened last
 //!   repeats           how many more times it happened in one burst, after the first
 //!   old               true: from before the exporter watched, in no counter
-//!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset, canary, window,
-//!                     fallen_off_bus and init_failed (without an Xid)
+//!   kind              xid, sxid, driver_event, recovery_action, driver_load, driver_unload, gpu_reset,
+//!                     gpu_lost, gpu_returned, canary, window, fallen_off_bus and init_failed (without an Xid)
 //!   gpu, uuid         the GPU; null for what concerns none, or one that the driver does not list
 //!   pci, nvswitch     PCI address; number of the NVSwitch
 //!   code, mnemonic    Xid or SXid code and the vendor's name of it; number and name of a driver event; CUDA
@@ -27,7 +27,8 @@
 //!                     fatal, its first two words, what NVIDIA's table says to look at; fatal also of an SXid
 //!   gpu_instance, compute_instance, pid, process
 //!   owner             whose work ran there; null while not known
-//!   text              line of the kernel log, or the canary's text; empty if only the driver reported the fault
+//!   text              line of the kernel log, the canary's text, or why the GPU is lost; empty if only the driver
+//!                     reported the fault
 //!   sources[]         nvml, kmsg, canary
 //! ```
 //!

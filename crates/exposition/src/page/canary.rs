@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn snapshot(mode: CanaryMode, places: Vec<PlaceView>) -> Snapshot {
-        let canary = CanaryView { mode: Some(mode), places };
+        let canary = CanaryView { mode: Some(mode), places, ..CanaryView::default() };
         let (parts, gaps) = (Vec::new(), Vec::new());
         let gpus =
             vec![GpuView { gpu: fixtures::gpu(0), state: GpuState::Up, parts, gaps, processes: Vec::new() }];

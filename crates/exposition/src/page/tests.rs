@@ -58,7 +58,7 @@ fn every_path_and_every_file_is_linked() {
 fn a_card_has_the_result_of_the_canary() {
     let mut snapshot = fixtures::node_taken(1, model::clock::Mono(1));
     assert!(!page(&snapshot).contains("Canary"), "there is none");
-    snapshot.canary = CanaryView { mode: Some(CanaryMode::Idle), places: Vec::new() };
+    snapshot.canary = CanaryView { mode: Some(CanaryMode::Idle), ..CanaryView::default() };
     assert_eq!(page(&snapshot).matches("<dt>Canary</dt>").count(), 8);
     assert_eq!(page(&snapshot).matches("never ran").count(), 8);
     let event = Event {

@@ -39,7 +39,7 @@ impl MigDevices {
 impl CanaryState {
     pub fn put(&mut self, b: &mut Builder<'_>, moment: &LedgerMoment<'_>) -> CanaryView {
         self.put_node(b);
-        let mut view = CanaryView { mode: self.mode, places: Vec::new() };
+        let mut view = CanaryView { mode: self.mode, ..CanaryView::default() };
         for (gpu, up) in moment.gpus() {
             let devices = devices(moment, gpu).filter(|_| up);
             if let Some(devices) = devices.as_ref().filter(|devices| devices.complete) {

@@ -44,6 +44,7 @@ impl Bench {
             bridge: Duration::from_secs(3),
             seen: SeenGpus::default(),
             faults: Default::default(),
+            wrong_results: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings::Owners::default(),
@@ -291,8 +292,16 @@ fn wrong_results_are_counted_named_and_against_the_gpu() {
     bench.0.canary.reset(None);
     assert_eq!(bench.unhealthy(), Some(1.0), "neither says that it computes rightly");
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::Ok)]));
+    assert_eq!(bench.unhealthy(), Some(1.0), "nor does a right run take it back");
+    let s = bench.publish();
+    assert!(s.series(&m::gpu_canary_bad_sm_info).is_empty());
+    assert!(s.number(&m::gpu_canary_wrong_result_timestamp_seconds, &gpu(), ()).is_some());
+    assert_eq!(s.canary.wrong.len(), 1);
+    bench.0.event(Inboxed::Canary(CanaryEvent::Cleared(gpu(), "uid 0: tested".into())));
     assert_eq!(bench.unhealthy(), Some(0.0));
-    assert!(bench.publish().series(&m::gpu_canary_bad_sm_info).is_empty());
+    let s = bench.publish();
+    assert!(s.series(&m::gpu_canary_wrong_result_timestamp_seconds).is_empty() && s.canary.wrong.is_empty());
+    assert_eq!(s.events.last().map(|event| event.text.as_str()), Some("uid 0: tested"));
 }
 
 #[test]
@@ -365,7 +374,7 @@ fn a_hang_lasts_until_its_process_has_ended() {
 fn verdicts_are_withdrawn_while_the_gpu_does_not_answer_and_history_stays() {
     let mut bench = Bench::new();
     bench.ended(outcome(whole(), vec![judged(C::SmSdc, V::WrongResult)]));
-    let stall = Stall { gpu: Some(gpu()), call: "nvmlX".into(), since: Mono(SECOND) };
+    let stall = Stall { gpu: Some(gpu()), call: "nvmlX".into(), since: Mono(SECOND), overdue: true };
     bench.0.event(Inboxed::Stalls(vec![stall]));
     let s = bench.publish();
     assert!(s.series(&m::gpu_canary_verdict).is_empty());

@@ -62,6 +62,7 @@ impl Bench {
             bridge: std::time::Duration::from_secs(3),
             seen,
             faults: faulty,
+            wrong_results: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings::Owners::default(),

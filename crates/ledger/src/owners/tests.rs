@@ -47,6 +47,7 @@ impl Bench {
             bridge: Duration::from_secs(3),
             seen: SeenGpus::default(),
             faults: Default::default(),
+            wrong_results: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings,

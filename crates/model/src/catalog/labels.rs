@@ -250,8 +250,8 @@ labels! {
     /// What kind of event it is.
     EventKind "kind" {
         Xid "xid", Sxid "sxid", DriverEvent "driver_event", RecoveryAction "recovery_action",
-        DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset", Canary "canary",
-        Window "window",
+        DriverLoad "driver_load", DriverUnload "driver_unload", GpuReset "gpu_reset",
+        GpuLost "gpu_lost", GpuReturned "gpu_returned", Canary "canary", Window "window",
         FallenOffBus "fallen_off_bus", InitFailed "init_failed",
     }
     /// Error of a network port: `receive` and `transmit` packets that were broken or dropped; on InfiniBand also `symbol` (bits that came wrong) and `recovery` (the link was trained again).

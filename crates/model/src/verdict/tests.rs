@@ -204,10 +204,11 @@ fn unhealthy(state: GpuState, found: Findings) -> Option<Vec<UnhealthyReason>> {
     let snapshot =
         Snapshot { driver: DriverState::Up, gpus: vec![view(gpu(0), state)], ..Snapshot::default() };
     let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, value: &|_, _, _| None };
-    let health = evidence.evaluate(|_| found).gpus.remove(0);
+    let health = evidence.evaluate(|_| found.clone()).gpus.remove(0);
     let reasons: Vec<_> = UnhealthyReason::ALL.iter().copied().filter(|reason| health.has(*reason)).collect();
     assert_eq!(health.healthy.unwrap_or(reasons.is_empty()), reasons.is_empty());
-    assert!(health.healthy != Some(false) || health.level == HealthLevel::Faulty, "page and metric agree");
+    let faulty = health.level == HealthLevel::Faulty;
+    assert!(health.healthy.is_none_or(|healthy| healthy != faulty), "page and metric agree");
     health.healthy.map(|_| reasons)
 }
 
@@ -219,50 +220,132 @@ fn each_finding_is_a_reason_of_its_own() {
     let failing = GpuState::Failing { text: "lost".into() };
     let reset = Some(RecoveryAction::GpuReset);
     for (state, found, reasons) in [
-        (&GpuState::Up, none, vec![]),
-        (&GpuState::Up, Findings { missing: true, ..none }, vec![]),
-        (&stuck, none, vec![R::Stuck]),
-        (&failing, none, vec![R::Lost]),
-        (&failing, Findings { missing: true, ..none }, vec![R::Missing]),
-        (&GpuState::Up, Findings { recovery_action: reset, ..none }, vec![R::RecoveryAction]),
-        (&GpuState::Up, Findings { fatal_xid: true, ..none }, vec![R::FatalXid]),
-        (&GpuState::Up, Findings { uncontained_ecc: true, ..none }, vec![R::UncontainedEcc]),
-        (&GpuState::Up, Findings { row_remap_failure: true, ..none }, vec![R::RowRemapFailure]),
-        (&GpuState::Up, Findings { canary: true, ..none }, vec![R::Canary]),
-        (&stuck, Findings { fatal_xid: true, ..none }, vec![R::Stuck, R::FatalXid]),
+        (&GpuState::Up, none.clone(), vec![]),
+        (&GpuState::Up, Findings { missing: true, ..none.clone() }, vec![]),
+        (&stuck, none.clone(), vec![R::Stuck]),
+        (&failing, none.clone(), vec![R::Lost]),
+        (&failing, Findings { missing: true, ..none.clone() }, vec![R::Missing]),
+        (&GpuState::Up, Findings { recovery_action: reset, ..none.clone() }, vec![R::RecoveryAction]),
+        (&GpuState::Up, Findings { fatal_xid: true, ..none.clone() }, vec![R::FatalXid]),
+        (&GpuState::Up, Findings { uncontained_ecc: true, ..none.clone() }, vec![R::UncontainedEcc]),
+        (&GpuState::Up, Findings { row_remap_failure: true, ..none.clone() }, vec![R::RowRemapFailure]),
+        (&GpuState::Up, Findings { canary: true, ..none.clone() }, vec![R::Canary]),
+        (&GpuState::Up, Findings { wrong_result: Some("wrong".into()), ..none.clone() }, vec![R::Canary]),
+        (&stuck, Findings { fatal_xid: true, ..none.clone() }, vec![R::Stuck, R::FatalXid]),
     ] {
-        assert_eq!(unhealthy(state.clone(), found), Some(reasons), "{state:?} {found:?}");
+        assert_eq!(unhealthy(state.clone(), found.clone()), Some(reasons), "{state:?} {found:?}");
     }
 }
 
 #[test]
 fn a_gpu_that_cannot_be_asked_has_no_verdict() {
     let all = Findings { fatal_xid: true, missing: true, ..Findings::default() };
-    assert_eq!(unhealthy(GpuState::NoDriver, all), None);
+    assert_eq!(unhealthy(GpuState::NoDriver, all.clone()), None);
     assert_eq!(unhealthy(GpuState::Waiting, all), None);
 }
 
-#[test]
-fn a_recent_event_is_the_text_of_the_fatal_xid() {
+/// A GPU that is up, with a paging event of this kind at second 100.
+fn after(kind: EventKind) -> Snapshot {
     let event = Event {
         gpu: Some(gpu(0)),
         code: Some(79),
         meaning: "the GPU has fallen off the bus",
-        ..Event::new(EventKind::Xid, 100.0, Severity::Page, FaultAction::RebootNode)
+        ..Event::new(kind, 100.0, Severity::Page, FaultAction::RebootNode)
     };
     let gpus = vec![view(gpu(0), GpuState::Up)];
-    let mut snapshot =
-        Snapshot { driver: DriverState::Up, gpus, events: [event.into()].into(), ..Snapshot::default() };
+    Snapshot {
+        driver: DriverState::Up,
+        gpus,
+        events: [event.into()].into(),
+        unix_seconds: 200.0,
+        ..Snapshot::default()
+    }
+}
+
+fn judged(snapshot: &Snapshot, found: &Findings) -> GpuHealth {
+    let evidence = HealthEvidence { snapshot, missing: 0, value: &|_, _, _| None };
+    evidence.evaluate(|_| found.clone()).gpus.remove(0)
+}
+
+#[test]
+fn a_recent_event_is_the_text_of_the_fatal_xid() {
+    let mut snapshot = after(EventKind::Xid);
     for (unix_seconds, text) in [
         (200.0, "Xid 79: the GPU has fallen off the bus First: reboot node."),
         (100.0 + 2.0 * RECENT_FAULT, "an Xid came after which the GPU needs a reset"),
     ] {
         snapshot.unix_seconds = unix_seconds;
-        let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, value: &|_, _, _| None };
-        let found = Findings { fatal_xid: true, ..Findings::default() };
-        let health = evidence.evaluate(|_| found).gpus.remove(0);
+        let health = judged(&snapshot, &Findings { fatal_xid: true, ..Findings::default() });
         assert_eq!(texts(&health), [(HealthLevel::Faulty, text)]);
-        assert_eq!((health.healthy, health.word), (Some(false), "faulty"));
+        assert_eq!((health.reasons[0].level, health.healthy), (HealthLevel::Faulty, Some(false)));
+        assert_eq!(health.word, "faulty");
+    }
+}
+
+#[test]
+fn an_event_is_over_with_the_reset_and_faulty_only_while_the_ledger_says_so() {
+    let snapshot = after(EventKind::Xid);
+    let health = judged(&snapshot, &Findings::default());
+    assert_eq!((health.word, health.healthy), ("degraded", Some(true)), "contained, or reported twice");
+    let reset = |at| judged(&snapshot, &Findings { reset: Some(at), ..Findings::default() }).word;
+    assert_eq!((reset(99.0), reset(101.0)), ("degraded", "well"));
+    assert_eq!(judged(&after(EventKind::GpuLost), &Findings::default()).word, "well", "the state says it");
+}
+
+#[test]
+fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
+    let health = |new: &[(NvLinkError, f64)], of_an_hour| {
+        let nvlink = Some(LinkErrors { new: new.to_vec(), of_an_hour });
+        judged(&after(EventKind::GpuLost), &Findings { nvlink, ..Findings::default() })
+    };
+    let errors = health(&[(NvLinkError::Recovery, 3.0), (NvLinkError::CrcFlit, 7.0)], true);
+    assert_eq!(
+        texts(&errors),
+        [
+            (HealthLevel::Degraded, "NVLink errors within an hour: 3 dl_recovery"),
+            (HealthLevel::Note, "NVLink errors within an hour: 7 dl_crc_flit")
+        ]
+    );
+    assert_eq!(health(&[(NvLinkError::CrcFlit, 7.0)], true).word, "well");
+    let many = health(&[(NvLinkError::CrcFlit, 4e5)], false);
+    assert_eq!(
+        texts(&many),
+        [(HealthLevel::Degraded, "NVLink errors since the driver was loaded: 400000 dl_crc_flit")]
+    );
+}
+
+#[test]
+fn links_fabric_sram_and_repairs_are_reasons() {
+    let text = |put: &dyn Fn(&mut Rows, &Gpu)| {
+        let health = on(put);
+        assert_eq!((health.word, health.healthy), ("degraded", Some(true)));
+        health.reasons[0].text.clone()
+    };
+    let text_of = |metric: &Metric<Gpu, ()>, value: f64| {
+        text(&|rows: &mut Rows, gpu: &Gpu| rows.of(gpu).put(metric, (), value).unwrap())
+    };
+    assert!(text_of(&m::gpu_ecc_sram_threshold_exceeded, 1.0).contains("SRAM"));
+    assert!(text_of(&m::gpu_fabric_status, 9.0).contains("status 9"));
+    assert!(text_of(&m::gpu_retired_pages_pending, 1.0).contains("retired"));
+    let fault = text(&|rows: &mut Rows, gpu: &Gpu| {
+        rows.of(gpu).put(&m::gpu_fabric_fault, (FabricFault::RouteUnhealthy,), 1.0).unwrap();
+    });
+    assert_eq!(fault, "the NVLink fabric reports: route unhealthy");
+    let state = text(&|rows: &mut Rows, gpu: &Gpu| {
+        rows.of(gpu).put(&m::gpu_fabric_state, (FabricState::InProgress,), 1.0).unwrap();
+    });
+    assert!(state.contains("not joined"));
+    let repair = text(&|rows: &mut Rows, gpu: &Gpu| {
+        rows.of(gpu).put(&m::gpu_repair_pending, (RepairPart::ALL[0],), 1.0).unwrap();
+    });
+    assert!(repair.contains("waits for a GPU reset"));
+}
+
+#[test]
+fn a_condition_is_faulty_if_and_only_if_it_has_a_reason() {
+    for condition in Condition::ALL.iter().filter(|condition| **condition != Condition::NoDriver) {
+        let faulty = condition.level() == HealthLevel::Faulty;
+        assert_eq!(faulty, condition.unhealthy().is_some(), "{condition:?}");
     }
 }
 

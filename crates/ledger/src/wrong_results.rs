@@ -1,0 +1,117 @@
+//! Wrong results of the canary that nobody has cleared: they outlast later runs, resets, loads of the driver, restarts
+//! and reboots. They are of a board: another board in its place has none.
+
+use model::catalog::schema::KnownLabel;
+use model::catalog::{CanaryCheck, Gpu};
+use model::persisted::{WrongResult, WrongResults};
+use model::text::duration;
+use std::time::Duration;
+
+/// Most boards remembered; far more than a node ever has. The oldest gives way.
+const MAX_BOARDS: usize = 256;
+/// Longest text kept of a finding, in characters.
+const MAX_TEXT: usize = 400;
+
+/// The boards.
+#[derive(Debug, Default)]
+pub struct WrongResultState {
+    kept: WrongResults,
+    changed: bool,
+}
+
+impl WrongResultState {
+    /// Those that an earlier daemon left.
+    pub fn new(mut kept: WrongResults) -> WrongResultState {
+        kept.gpus.truncate(MAX_BOARDS);
+        WrongResultState { kept, changed: false }
+    }
+
+    /// Notes a wrong result. The first one stays: results since then are in doubt.
+    pub fn note(&mut self, gpu: &Gpu, serial: String, check: CanaryCheck, text: &str, unix_seconds: f64) {
+        if gpu.uuid.is_empty() || self.of(&gpu.uuid).is_some() {
+            return;
+        }
+        if self.kept.gpus.len() >= MAX_BOARDS {
+            self.kept.gpus.remove(0);
+        }
+        self.kept.gpus.push(WrongResult {
+            uuid: gpu.uuid.to_string(),
+            serial,
+            check: check.known().to_owned(),
+            text: text.chars().take(MAX_TEXT).collect(),
+            unix_seconds,
+        });
+        self.changed = true;
+    }
+
+    /// Notes which board a GPU is: another serial number under the same UUID is another board. Gives whether a wrong
+    /// result ended so.
+    pub fn seen(&mut self, uuid: &str, serial: Option<&str>) -> bool {
+        let Some(serial) = serial.filter(|serial| !serial.is_empty()) else { return false };
+        let known = self.of(uuid).map_or("", |wrong| wrong.serial.as_str());
+        !known.is_empty() && known != serial && self.clear(uuid)
+    }
+
+    /// Clears a wrong result; gives whether there was one.
+    pub fn clear(&mut self, uuid: &str) -> bool {
+        let before = self.kept.gpus.len();
+        self.kept.gpus.retain(|wrong| wrong.uuid != uuid);
+        let cleared = self.kept.gpus.len() < before;
+        self.changed |= cleared;
+        cleared
+    }
+
+    pub fn of(&self, uuid: &str) -> Option<&WrongResult> {
+        self.kept.gpus.iter().find(|wrong| wrong.uuid == *uuid)
+    }
+
+    /// The wrong result of a GPU as a reason.
+    pub fn reason(&self, uuid: &str, unix_seconds: f64) -> Option<String> {
+        let WrongResult { check, text, unix_seconds: at, .. } = self.of(uuid)?;
+        let age = Duration::try_from_secs_f64(unix_seconds - at).unwrap_or_default();
+        let ago = duration(age);
+        Some(format!(
+            "wrong result of the canary, {check}, {ago} ago, not cleared (`gpu-node-exporter canary clear`): {text}"
+        ))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &WrongResults {
+        &self.kept
+    }
+
+    /// All of them, if they changed since the last call.
+    pub fn take_changed(&mut self) -> Option<WrongResults> {
+        std::mem::take(&mut self.changed).then(|| self.kept.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_result_is_of_a_board_until_it_is_cleared() {
+        let gpu = Gpu { gpu: 3, uuid: "GPU-3".into() };
+        let mut state = WrongResultState::default();
+        state.note(&gpu, "1".into(), CanaryCheck::SmSdc, "a bit", 100.0);
+        state.note(&gpu, "1".into(), CanaryCheck::Pcie, "another", 200.0);
+        assert!(state.reason("GPU-3", 160.0).unwrap().contains("sm_sdc, 60 s ago"), "the first stays");
+        let kept = state.take_changed().unwrap();
+        assert_eq!((kept.gpus.len(), state.take_changed()), (1, None));
+        let mut later = WrongResultState::new(kept);
+        assert!(
+            !later.seen("GPU-3", None) && !later.seen("GPU-3", Some("")) && !later.seen("GPU-3", Some("1"))
+        );
+        assert!(!later.seen("GPU-4", Some("2")) && later.of("GPU-3").is_some());
+        assert!(later.seen("GPU-3", Some("2")), "another board");
+        assert_eq!(later.take_changed(), Some(WrongResults::default()));
+        assert!(state.clear("GPU-3") && !state.clear("GPU-3") && state.reason("GPU-3", 1.0).is_none());
+        for n in 0..2 * MAX_BOARDS {
+            let gpu = Gpu { gpu: 0, uuid: format!("GPU-{n}").as_str().into() };
+            state.note(&gpu, String::new(), CanaryCheck::SmSdc, &"x".repeat(2 * MAX_TEXT), 1.0);
+        }
+        assert_eq!(state.all().gpus.len(), MAX_BOARDS);
+        assert_eq!(state.all().gpus[0].text.len(), MAX_TEXT);
+    }
+}
