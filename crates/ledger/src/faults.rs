@@ -456,7 +456,7 @@ impl Faults {
                         if let Some(XidDetail::Recovery(change)) = detail
                             && was_reset(change)
                         {
-                            state.reset();
+                            state.reset(unix_seconds);
                         }
                         return self.xid(counters, gpu, &row, entry, at);
                     }
