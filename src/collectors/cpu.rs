@@ -1,8 +1,9 @@
 //! Events counted on the CPUs: context switches, page faults, cycles and the like, summed by NUMA node and last-level
 //! cache, and for the control groups of owners if that is wanted; and what the CPUs did with their time.
 //!
-//! [`perf`] asks the kernel through what [`backend`] names, [`simulated`] replaces the kernel on a simulated host, [`counter_set`] keeps the open groups, [`machine_events`] and
-//! [`owner_events`] the sums, [`cpu_time`] the time, [`cpu_groups`] says which CPUs belong together. The thread sleeps between two readings; no thread waits for it.
+//! [`perf`] asks the kernel through what [`backend`] names, [`simulated`] replaces the kernel on a simulated host,
+//! [`counter_set`] keeps the open groups, [`machine_events`] and [`owner_events`] the sums, [`cpu_time`] the time,
+//! [`cpu_groups`] says which CPUs belong together. The thread sleeps between two readings; no thread waits for it.
 
 pub mod backend;
 pub mod counter_set;
