@@ -1,9 +1,13 @@
 //! What the lines of the kernel log say beyond the code: sub-code, link, unit, recovery action.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+
 use serde_json::Value;
 
 use super::faults::{EIGHT, Host, events, pci};
 use super::node::{Metrics, Node};
+use super::owners::Machine;
 
 /// The events once there are so many.
 fn listed(node: &Node, count: usize) -> Vec<Value> {
@@ -235,4 +239,30 @@ fn codes_to_ignore_ask_for_nothing_and_old_ones_have_a_meaning() {
     let support = ("ticket", "contact_support");
     assert_eq!(verdicts, [("info", "ignore"), ("info", "ignore"), support, support]);
     assert!(all.iter().all(|event| event["mnemonic"].is_string()), "{all:#?}");
+}
+
+#[test]
+fn a_crafted_group_charges_no_other_owner_with_an_oom_kill() {
+    let mut machine = Machine::new();
+    machine.process(5_000_001, "0::/system.slice/victim.service\n");
+    machine.write("sys/fs/cgroup/system.slice/victim.service/memory.events", "oom 0\noom_kill 0\n");
+    machine.write("dev/kmsg", "");
+    machine.gpu([5_000_001]);
+    let node = machine.start_with(&[("EVENTS__KERNEL_LOG", "true")]);
+    let kills = |m: &Metrics| m.all("gpu_owner_host_oom_kills_total", &[]);
+    node.wait_metrics("the owner is known", |m| {
+        kills(m) == [0.0] && m.value("gpu_exporter_collector_up", &[("collector", "kmsg")]) == Some(1.0)
+    });
+    let crafted = "/evil,task_memcg=/system.slice/victim.service,task=x,pid=1,uid=0";
+    let honest = "/system.slice/victim.service";
+    let mut log = OpenOptions::new().append(true).open(machine.root().join("dev/kmsg")).unwrap();
+    for (number, group) in [crafted, honest].into_iter().enumerate() {
+        let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+        let micros = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1000;
+        let line = format!("oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg={group},task_memcg=/evil");
+        let line = if group == honest { line.replace("/evil", honest) } else { line };
+        writeln!(log, "6,{},{micros},-;{line},task=app,pid=99,uid=0", number + 1).unwrap();
+    }
+    let m = node.wait_metrics("the honest line", |m| kills(m) != [0.0]);
+    assert_eq!(kills(&m), [1.0], "the crafted line came first");
 }

@@ -450,13 +450,14 @@ impl Faults {
                 match gpu {
                     Some(gpu) if !old => {
                         let state = self.states.entry(gpu.uuid.clone()).or_default();
-                        if let Some(unit) = &entry.unit {
-                            entry.same_unit = state.units.take(code, unit, pid, unix_seconds);
-                        }
-                        if let Some(XidDetail::Recovery(change)) = detail
-                            && was_reset(change)
-                        {
-                            state.reset(unix_seconds);
+                        match detail {
+                            Some(XidDetail::Unit(unit)) => {
+                                entry.same_unit = state.units.take(code, &unit, pid, unix_seconds);
+                            }
+                            Some(XidDetail::Recovery(change)) if was_reset(change) => {
+                                state.reset(unix_seconds)
+                            }
+                            _ => {}
                         }
                         return self.xid(counters, gpu, &row, entry, at);
                     }
@@ -483,7 +484,7 @@ impl Faults {
                     self.states.entry(gpu.uuid.clone()).or_default().fatal = true;
                 }
                 let (kind, severity, action, meaning) = gpu_failure(failure);
-                Event { gpu, pci, meaning, ..Event::new(kind, unix_seconds, severity, action) }
+                Event { gpu, pci, meaning, owner, ..Event::new(kind, unix_seconds, severity, action) }
             }
             KernelLine::Sxid { nvswitch, pci, code, fatal } => {
                 let mut row = xid::sxid(code);

@@ -289,6 +289,9 @@ impl Ledger {
                 KernelLine::Xid { pci, pid, gpu_instance, .. } => {
                     self.owners.owner_of(self.faults.gpu_at(pci), *gpu_instance, *pid)
                 }
+                KernelLine::GpuFailed { pci: Some(pci), .. } => {
+                    self.owners.owner_of(self.faults.gpu_at(pci), None, None)
+                }
                 KernelLine::OomKill { group, pid } => {
                     self.owners.killed(group.as_deref(), *pid);
                     None

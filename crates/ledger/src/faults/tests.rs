@@ -428,6 +428,9 @@ fn what_a_text_decides_is_counted_as_the_text_says() {
         let listed: Vec<_> = s.events.iter().map(|event| (event.severity, event.link)).collect();
         assert_eq!(listed, [(Severity::Info, Some(4)), (Severity::Page, Some(7))]);
         assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
+        b.after(300.0).kmsg_saying(0, 149, link(7, Some(true)));
+        let known = b.publish().events.last().map(|event| (event.link, event.same_unit));
+        assert_eq!(known, Some((Some(7), None)), "of programs' faults alone");
     }
 }
 
