@@ -28,8 +28,8 @@ pub struct HandleState {
     pub slowdown: Slowdown,
     /// Whether MIG mode was on when it was last read.
     pub mig_enabled: bool,
-    /// Degrees at which the clocks are first held down; `None` while not known.
-    pub slowdown_celsius: Option<f64>,
+    /// Degrees at which the clocks are first held down, if the driver gives them; `None`: not asked yet.
+    pub slowdown_celsius: Option<Option<f64>>,
     /// What the links carry at most; `None` while not known.
     pub link_rates: LinkRates,
     /// Whether the GPU worked, by the utilization rates of the normal visits since the last GPM window.
