@@ -32,6 +32,11 @@ DATA = {"tx": 138, "rx": 139}
 RAW = {"tx": 140, "rx": 141}
 # Number of the counter, exporter's label, nvidia-smi's name.
 ERRORS = [(0, "dl_replay", "replay_errors"), (1, "dl_recovery", "recovery_errors"), (2, "dl_crc_flit", "crc_errors")]
+NVLINK_5 = {
+    "malformed_packet": 206, "buffer_overrun": 207, "receive": 208, "receive_remote": 209, "receive_general": 210,
+    "local_link_integrity": 211, "transmit_discard": 212, "link_recovery_successful": 213, "link_recovery_failed": 214,
+    "link_recovery": 215, "effective": 219, "symbol": 221,
+}  # fmt: skip
 LANE_ERRORS = [(3, "dl_crc_data"), (4, "dl_ecc_data")]
 REMOTE = {0: "gpu", 1: "ibmnpu", 2: "switch"}
 FABRIC_STATES = ["not_supported", "not_started", "in_progress", "completed"]
@@ -83,6 +88,16 @@ def _slowest(handle: object) -> float:
     if not speeds:
         raise Unanswered("no link is up")
     return min(speeds)
+
+
+def _field_of_links(field_id: int, links: int) -> Callable:
+    """A reader of the sum of a field over the links."""
+
+    def read(handle: object) -> float:
+        answers = field_values(handle, [(field_id, link) for link in range(links)])
+        return float(sum(field_number(answer) for answer in answers))
+
+    return read
 
 
 def _lane_errors(counter: int, links: int) -> Callable[[object], float]:
@@ -172,6 +187,11 @@ def table(links: int) -> list[Spec]:
     for counter, error, _ in ERRORS:
         add("gpu_nvlink_errors_total", "nvmlDeviceGetNvLinkErrorCounter", _lane_errors(counter, max(links, 1)),
             PER_LINK, labels={"error": error}, pace=LINKS)  # fmt: skip
+
+    # Of NVLink 5: older links have none of them, nor has the exporter.
+    for error, field_id in NVLINK_5.items():
+        add("gpu_nvlink_errors_total", f"nvmlDeviceGetFieldValues({field_id})", _field_of_links(field_id, max(links, 1)),
+            PER_LINK, recorded=False, labels={"error": error}, pace=LINKS)  # fmt: skip
 
     # --- the fabric: no recording tells what an H200 answers ------------------------------------------------
     info = shared(fabric, 0.2)

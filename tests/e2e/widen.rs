@@ -179,7 +179,7 @@ fn answers_that_newer_drivers_or_no_driver_should_give_are_missing_with_their_re
         "gpu_encoder_sessions",
         "gpu_fbc_sessions",
         "gpu_persistence_mode_enabled",
-        "gpu_temperature_margin_celsius",
+        "gpu_pcie_replays_total",
         "gpu_recovery_action",
         "gpu_nvlink_speed_bytes_per_second",
     ] {

@@ -256,8 +256,9 @@ fn window<E: Entity + 'static>(
     for ((metric, link, direction), value) in parts.rates.iter().zip(&mut values) {
         let call = (METRICS_GET, metric.as_c());
         let total = metrics.bytes[*link];
-        let own = [v.state.link_rates.pcie, v.state.link_rates.nvlink][*link];
-        // Not known yet: 10 PB/s, no link is as fast.
+        // Before the link's own rate was asked for, no other can be judged.
+        let Some(own) = [v.state.link_rates.pcie, v.state.link_rates.nvlink][*link] else { continue };
+        // Not given: 10 PB/s, no link is as fast.
         let most = own.map_or(1e10, |rate| rate * LINK_TOLERANCE / MIB);
         match value {
             Ok(rate) if (0.0..=most).contains(&rate) => {

@@ -199,9 +199,30 @@ fn temperature(v: &mut Visit<'_>) {
     let feeds = [m::gpu_temperature_celsius.id(), margin.id()];
     let Some(celsius) = v.read(CALL, &feeds, |d| d.temperature(TemperatureSensor::Gpu)) else { return };
     v.put(CALL, &m::gpu_temperature_celsius, (Sensor::Gpu,), celsius, ONE);
-    if let Some((limit, celsius)) = v.state.slowdown_celsius.zip(celsius.number()) {
+    if let Some((limit, celsius)) = slowdown_celsius(v).zip(celsius.number()) {
         v.put(CALL, margin, (), Some(limit - celsius), ONE);
     }
+}
+
+const THRESHOLD: &str = "nvmlDeviceGetTemperatureThreshold";
+
+/// The lowest temperature at which the clocks are held down; asked once a handle.
+fn slowdown_celsius(v: &mut Visit<'_>) -> Option<f64> {
+    if let Some(known) = v.state.slowdown_celsius {
+        return known;
+    }
+    let failures = v.failures();
+    let feeds = [m::gpu_temperature_margin_celsius.id()];
+    let read = |threshold: NvmlThreshold| {
+        let celsius = v.read((THRESHOLD, threshold.as_c()), &feeds, |d| d.temperature_threshold(threshold));
+        celsius.and_then(NvmlNumber::number).filter(|celsius| *celsius > 0.0)
+    };
+    let known = [NvmlThreshold::Slowdown, NvmlThreshold::GpuMax].map(read);
+    let lowest = known.into_iter().flatten().reduce(f64::min);
+    if v.failures() == failures && v.ended.is_none() {
+        v.state.slowdown_celsius = Some(lowest);
+    }
+    lowest
 }
 
 fn utilization(v: &mut Visit<'_>) {
@@ -361,7 +382,7 @@ fn rare(v: &mut Visit<'_>) {
         d.is_ecc_enabled().map(|ecc| [ecc.currently_enabled, ecc.pending_enabled].map(bool::number))
     });
 
-    if v.state.slowdown_celsius.is_none() {
+    if v.state.slowdown_celsius == Some(None) {
         v.value("nvmlDeviceGetMarginTemperature", &m::gpu_temperature_margin_celsius, (), ONE, |d| {
             raw::margin_temperature(d)
         });
@@ -386,19 +407,12 @@ fn once(v: &mut Visit<'_>) {
         (NvmlThreshold::MemoryMax, TemperatureThreshold::MemoryMax),
         (NvmlThreshold::GpuMax, TemperatureThreshold::GpuMax),
     ] {
-        let call = ("nvmlDeviceGetTemperatureThreshold", threshold.as_c());
+        let call = (THRESHOLD, threshold.as_c());
         let metric = &m::gpu_temperature_threshold_celsius;
         match v.read(call, &[metric.id()], |d| d.temperature_threshold(threshold)) {
             None => {}
             Some(0) => v.dropped(call, metric.id(), DropReason::OutOfRange),
-            Some(celsius) => {
-                v.put(call, metric, (t,), celsius, ONE);
-                let slows = matches!(t, TemperatureThreshold::Slowdown | TemperatureThreshold::GpuMax);
-                if let Some(celsius) = celsius.number().filter(|_| slows) {
-                    let known = v.state.slowdown_celsius;
-                    v.state.slowdown_celsius = Some(known.map_or(celsius, |known| known.min(celsius)));
-                }
-            }
+            Some(celsius) => v.put(call, metric, (t,), celsius, ONE),
         }
     }
     for (clock, domain) in DOMAINS {

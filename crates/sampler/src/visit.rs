@@ -28,9 +28,8 @@ pub struct HandleState {
     pub slowdown: Slowdown,
     /// Whether MIG mode was on when it was last read.
     pub mig_enabled: bool,
-    /// Degrees at which the clocks are first held down; `None` while not known.
-    pub slowdown_celsius: Option<f64>,
-    /// What the links carry at most; `None` while not known.
+    /// Degrees at which the clocks are first held down, if the driver gives them; `None`: not asked yet.
+    pub slowdown_celsius: Option<Option<f64>>,
     pub link_rates: LinkRates,
     /// Whether the GPU worked, by the utilization rates of the normal visits since the last GPM window.
     pub work: Work,
@@ -52,12 +51,12 @@ pub struct HandleState {
     pub vgpus_seen: u64,
 }
 
-/// What the GPU's links carry at most, in bytes a second and direction.
+/// What the GPU's links carry at most, in bytes a second and direction, if the driver gives it; `None`: not asked yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkRates {
-    pub pcie: Option<f64>,
+    pub pcie: Option<Option<f64>>,
     /// All NVLinks that are up, together.
-    pub nvlink: Option<f64>,
+    pub nvlink: Option<Option<f64>>,
 }
 
 /// A rate measured between two moments may be a little above the link's own.

@@ -174,7 +174,7 @@ pub(super) fn slow(v: &mut Visit<'_>) {
 /// came a second before.
 fn leave_out_impossible(v: &mut Visit<'_>) {
     let now = Mono::now();
-    let rate = v.state.link_rates.nvlink;
+    let rate = v.state.link_rates.nvlink.flatten();
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
     let mut impossible = Vec::new();
     let served = &mut v.state.nvlink_bytes;
@@ -220,6 +220,7 @@ fn working(states: &[Option<bool>]) -> Vec<u32> {
 /// Each link that is up: its speed and its other end.
 pub(super) fn rare(v: &mut Visit<'_>) {
     let metrics = [m::gpu_nvlink_info.id(), m::gpu_nvlink_speed_bytes_per_second.id()];
+    v.state.link_rates.nvlink.get_or_insert(None);
     if links(v, &metrics).is_none() {
         return;
     }
@@ -313,7 +314,7 @@ fn speed(v: &mut Visit<'_>, links: &[u32]) {
     let call = ("nvmlDeviceGetFieldValues", SPEED);
     let Some(speeds) = v.read(call, &[metric.id()], |d| one_field(d, SPEED, links)) else { return };
     let known = speeds.iter().flatten().map(|megabytes| f64::from(*megabytes) * 1e6);
-    v.state.link_rates.nvlink = speeds.iter().all(Option::is_some).then(|| known.sum());
+    v.state.link_rates.nvlink = Some(speeds.iter().all(Option::is_some).then(|| known.sum()));
     let slowest = speeds.into_iter().flatten().min();
     match slowest {
         Some(slowest) => v.put(call, metric, (), slowest, MEGA),

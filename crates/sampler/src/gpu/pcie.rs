@@ -53,7 +53,8 @@ pub(super) fn once(v: &mut Visit<'_>) {
         v.put(WIDTH, width_metric, (), width, ONE);
     }
     let best = generation.zip(width);
-    v.state.link_rates.pcie = best.and_then(|(g, lanes)| link_rate(f64::from(g), f64::from(lanes)));
+    let rate = best.and_then(|(generation, lanes)| link_rate(generation.into(), lanes.into()));
+    v.state.link_rates.pcie = Some(rate);
 }
 
 /// Off by default: each call blocks for the 20 ms that it measures.
