@@ -101,6 +101,8 @@ impl Clients {
                 },
                 Some(_) = open.join_next() => {}
             }
+            // All that have ended, so that their memory does not wait for a pause between newcomers.
+            while open.try_join_next().is_some() {}
             // Before the next newcomer each connection reads what has come: a request makes it stay.
             tokio::task::yield_now().await;
         }
