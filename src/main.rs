@@ -285,7 +285,7 @@ fn refuse(ConfigErrors(problems): ConfigErrors) -> ExitCode {
 }
 
 fn check(loaded: Loaded) -> ExitCode {
-    for warning in &loaded.warnings {
+    for warning in settings::environment_warnings() {
         eprintln!("gpu-node-exporter: warning: {warning}");
     }
     let topology = declared(&loaded.config.topology.expected_file);
@@ -309,7 +309,7 @@ fn run(loaded: Loaded) -> ExitCode {
         Err(errors) => return refuse(errors),
     };
     log_to_stderr(loaded.config.log.level);
-    for warning in &loaded.warnings {
+    for warning in settings::environment_warnings() {
         tracing::warn!("{warning}");
     }
     match serve::run(loaded.config, declared) {
