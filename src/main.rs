@@ -287,7 +287,7 @@ fn refuse(ConfigErrors(problems): ConfigErrors) -> ExitCode {
 }
 
 fn check(loaded: Loaded) -> ExitCode {
-    for warning in &loaded.warnings {
+    for warning in settings::environment_warnings() {
         eprintln!("gpu-node-exporter: warning: {warning}");
     }
     let topology = declared(&loaded.config.topology.expected_file);
@@ -311,7 +311,7 @@ fn run(loaded: Loaded) -> ExitCode {
         Err(errors) => return refuse(errors),
     };
     log::to_stderr(loaded.config.log.level);
-    for warning in &loaded.warnings {
+    for warning in settings::environment_warnings() {
         tracing::warn!("{warning}");
     }
     match serve::run(loaded.config, declared) {

@@ -79,7 +79,7 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
 struct KnownProcess {
     /// When it was started, in clock ticks; `None`: it was gone, or could not be read.
     started: Option<u64>,
-    identity: Identity,
+    identity: ProcessOwner,
     /// Since when no GPU lists it.
     unlisted: Option<Mono>,
     /// When it is looked up again, if that was late: a machine may be slow for a moment only.
@@ -90,15 +90,15 @@ struct KnownProcess {
 
 /// Whose a process is.
 #[derive(Clone, Debug)]
-struct Identity {
+struct ProcessOwner {
     owner: Arc<Owner>,
     /// Its container among [`OwnersCollector::names`].
     container: Option<String>,
 }
 
-impl Identity {
-    fn unknown() -> Identity {
-        Identity { owner: Arc::new(Owner::unknown()), container: None }
+impl ProcessOwner {
+    fn unknown() -> ProcessOwner {
+        ProcessOwner { owner: Arc::new(Owner::unknown()), container: None }
     }
 }
 
@@ -206,10 +206,10 @@ impl OwnersCollector {
         let looked = self.reader.read(MAX_ABANDONED, move || look_at(&host, pid));
         let (outcome, started, identity) = match looked {
             Err(ReadFailure::NotTried) => return None,
-            Err(ReadFailure::Late) => (OwnerLookup::Late, None, Identity::unknown()),
+            Err(ReadFailure::Late) => (OwnerLookup::Late, None, ProcessOwner::unknown()),
             Ok(Err(error)) => {
                 // Gone since it was looked up: its owner stays.
-                let (started, identity) = before.unwrap_or_else(|| (None, Identity::unknown()));
+                let (started, identity) = before.unwrap_or_else(|| (None, ProcessOwner::unknown()));
                 (failed_lookup(&error), started, identity)
             }
             Ok(Ok(seen)) => {
@@ -244,7 +244,7 @@ impl OwnersCollector {
         places: &[DeviceId],
         work: &GpuWork,
         now: Mono,
-    ) -> Option<(OwnerLookup, Identity)> {
+    ) -> Option<(OwnerLookup, ProcessOwner)> {
         let mut outcome = OwnerLookup::Found;
         let LookedUp { membership, group_exists, user, .. } = seen;
         let mut environment = SlurmEnvironment::default();
@@ -277,7 +277,7 @@ impl OwnersCollector {
         }
         let user = membership.user.or(user).map(|user| self.users.name(user));
         let owner = owner(&OwnerEvidence { membership, environment, names, user, group_exists });
-        Some((outcome, Identity { owner: self.shared(owner), container }))
+        Some((outcome, ProcessOwner { owner: self.shared(owner), container }))
     }
 
     /// The owner as it is known already, so that one with many processes is kept once. Processes of different users

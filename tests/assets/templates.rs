@@ -7,7 +7,7 @@ use super::vocabulary::Vocabulary;
 use super::{files, report};
 
 /// Alerts on a state: it is there or not, so that its value is 1 or 0 whenever the alert fires and tells nobody anything.
-const STATES: [&str; 32] = [
+const STATES: [&str; 33] = [
     "GpuCanarySlow",
     "GpuCanarySuspected",
     "GpuCanaryThrottled",
@@ -24,6 +24,7 @@ const STATES: [&str; 32] = [
     "GpuEccUncontained",
     "GpuExporterAbsent",
     "GpuExporterDown",
+    "GpuExporterStateNotWritable",
     "GpuFabricDegraded",
     "GpuFabricManagerDown",
     "GpuLost",

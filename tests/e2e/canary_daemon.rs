@@ -330,8 +330,7 @@ fn works_unlisted(node: &Node) {
 
 #[test]
 fn its_own_process_is_no_work_of_any_owner() {
-    let node = setup(SCENARIO).with("CANARY__MAX_DUTY_RATIO", "1").start();
-    node.wait_ready();
+    let node = start();
     long_run(&node);
     works_unlisted(&node);
 }

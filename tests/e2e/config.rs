@@ -129,7 +129,7 @@ fn a_file_that_cannot_be_read_is_refused() {
     assert_lines(&lines, &[&[missing.to_str().unwrap(), "No such file or directory"]]);
     // A folder represents every other reason: file modes do not stop root.
     let lines = refused_path(dir.path(), dir.path(), &[]);
-    assert_lines(&lines, &[&[dir.path().to_str().unwrap(), "Is a directory"]]);
+    assert_lines(&lines, &[&[dir.path().to_str().unwrap(), "is a folder"]]);
 }
 
 #[test]

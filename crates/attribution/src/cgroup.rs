@@ -61,7 +61,7 @@ pub struct Membership {
     pub pod_uid: Option<String>,
     /// The innermost container.
     pub container: Option<Container>,
-    /// Id of the outermost container, of a pod the one that the kubelet knows. Whoever works in it may name further
+    /// Id of the outermost container, of a pod the one that the kubelet knows. A process in it may name further
     /// groups below as other pods' containers are named.
     pub outermost_container: Option<String>,
     /// The Slurm job.

@@ -1,5 +1,5 @@
 //! Files that people and earlier daemons wrote, read so that no other kind of file holds up or misleads the reader: a FIFO
-//! waits for a writer, a device has no end, and a symbolic link is what whoever made it wants it to be.
+//! waits for a writer, a device has no end, and a symbolic link leads where its maker wants.
 
 use std::fs::{self, FileType, OpenOptions};
 use std::io::{self, Read};

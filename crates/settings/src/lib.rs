@@ -21,6 +21,7 @@ use model::catalog::MetricGroup;
 
 pub use load::{ConfigErrors, DEFAULT_FILE, ENV_PREFIX, Loaded, Overrides, load};
 pub use settings::*;
+pub use underscore::environment_warnings;
 pub use value::{HostName, Listen};
 
 impl Config {

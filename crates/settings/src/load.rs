@@ -10,7 +10,6 @@ use super::Config;
 use super::file::{key, keys};
 use super::key::Key;
 use super::settings::{RENAMED, SECTIONS};
-use super::underscore;
 use model::plain_file::read_text;
 
 /// The configuration file without `--config`, if there is one.
@@ -77,8 +76,6 @@ pub struct Loaded {
     pub config: Config,
     /// File, environment variable or flag of each key that is set.
     pub origins: BTreeMap<&'static str, String>,
-    /// What is right and yet perhaps not meant, a line each.
-    pub warnings: Vec<String>,
 }
 
 impl Loaded {
@@ -129,9 +126,7 @@ impl Loaded {
 
 /// Reads file, environment and flags over the defaults.
 pub fn load(overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
-    let mut loaded = load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())?;
-    loaded.warnings = underscore::warnings(std::env::vars_os());
-    Ok(loaded)
+    load_from(overrides, Path::new(DEFAULT_FILE), Environment::default())
 }
 
 /// As [`load`], with another default file and environment.

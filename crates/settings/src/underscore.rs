@@ -8,8 +8,12 @@ use super::load::{ENV_PREFIX, nearest};
 /// What variables of ours begin with, and those that Kubernetes sets for a Service of this name.
 const PREFIX: &str = "GPU_NODE_EXPORTER_";
 
-/// A warning for each variable that may have been meant for a setting.
-pub(super) fn warnings(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
+/// A warning for each variable of this process that may have been meant for a setting.
+pub fn environment_warnings() -> Vec<String> {
+    warnings(std::env::vars_os())
+}
+
+fn warnings(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     let names = variables.filter_map(|(name, _)| name.into_string().ok());
     let mut names: Vec<String> = names.filter(|name| is_ours(name)).collect();
     names.sort();

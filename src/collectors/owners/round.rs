@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn known() -> KnownProcess {
-        let identity = super::super::Identity::unknown();
+        let identity = super::super::ProcessOwner::unknown();
         KnownProcess { started: Some(1), identity, unlisted: None, again: None, threads: HashMap::new() }
     }
 

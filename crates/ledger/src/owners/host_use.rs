@@ -48,7 +48,7 @@ struct Known {
 }
 
 #[derive(Debug, Default)]
-struct OfOwner {
+struct OwnerHostUse {
     known: Known,
     /// The control group's count of kills at the last reading.
     last_kills: Option<u64>,
@@ -69,7 +69,7 @@ struct OfOwner {
     present: bool,
 }
 
-impl OfOwner {
+impl OwnerHostUse {
     /// Both sources count the same kills, and each may miss some.
     fn count_kills(&mut self) {
         self.known.kills = true;
@@ -82,7 +82,7 @@ impl OfOwner {
 /// What all owners use of the host.
 #[derive(Debug, Default)]
 pub struct HostUse {
-    of: HashMap<Arc<str>, OfOwner>,
+    of: HashMap<Arc<str>, OwnerHostUse>,
     /// Of the owners without series.
     other: Amounts,
 }
