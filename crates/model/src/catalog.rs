@@ -573,11 +573,11 @@ metrics! {
     gpu_host_network_bytes_total: Counter<Node, (Nic, NetworkPort, Direction)>, Bytes, Computed, "0.1.0";
     /// Errors of the network device nearest to a GPU.
     ///
-    /// InfiniBand adapters without extended counters stop at 65,535 until somebody resets them.
+    /// InfiniBand adapters without extended counters stop at 65,535 until they are reset.
     gpu_host_network_errors_total: Counter<Node, (Nic, NetworkPort, NetworkError)>, None, Computed, "0.1.0";
     /// Losses of the link (flaps) of the network device nearest to a GPU.
     ///
-    /// InfiniBand adapters without extended counters stop at 255 until somebody resets them.
+    /// InfiniBand adapters without extended counters stop at 255 until they are reset.
     gpu_host_network_flaps_total: Counter<Node, (Nic, NetworkPort)>, None, Computed, "0.1.0";
     /// 1 while this service of the vendor runs on the host.
     ///
