@@ -235,7 +235,7 @@ fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
     (PersistedFaults { load, gpus }, Box::new(remember))
 }
 
-/// The wrong results of the canary that nobody has cleared, and how to remember others.
+/// The wrong results of the canary that are not cleared, and how to remember others.
 fn wrong_results(config: &Config) -> (WrongResults, Remember<WrongResults>) {
     let store = Store::new(&config.state.dir);
     let opened = store.load::<WrongResults>().and_then(|known| Ok((known, store.keeper()?)));
@@ -248,7 +248,7 @@ fn wrong_results(config: &Config) -> (WrongResults, Remember<WrongResults>) {
     };
     for wrong in &known.gpus {
         let (uuid, check) = (&wrong.uuid, &wrong.check);
-        tracing::warn!(uuid, check, "a wrong result of the canary still counts: nobody has cleared it");
+        tracing::warn!(uuid, check, "a wrong result of the canary still counts: it is not cleared");
     }
     (known, Box::new(move |wrong| keeper.save(wrong)))
 }

@@ -165,7 +165,7 @@ fn wait_for<T>(stop: &Stop, attempt: impl Fn() -> Result<T, String>) -> Result<T
     }
 }
 
-/// The wrong results that nobody has cleared, if they may be read.
+/// The wrong results that are not cleared, if they may be read.
 fn kept_wrong_results(config: &Config) -> WrongResults {
     Store::new(&config.state.dir).look::<WrongResults>().ok().flatten().unwrap_or_default()
 }

@@ -308,7 +308,9 @@ fn a_fault_that_both_sources_tell_of_counts_once() {
     let first = &all[0];
     assert_eq!((&first["repeats"], &first["pid"]), (&9.into(), &522.into()), "{all:#?}");
     assert_eq!(first["sources"], serde_json::json!(["nvml", "kmsg"]));
-    assert_eq!(all.len(), 3, "{all:#?}");
+    // GPU 1 falls off the bus, which is an event of its own.
+    let faults = all.iter().filter(|event| event["kind"] == "xid").count();
+    assert_eq!(faults, 3, "{all:#?}");
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn kept(m: &Metrics) -> Option<f64> {
 }
 
 #[test]
-fn a_wrong_result_stays_until_somebody_clears_it() {
+fn a_wrong_result_stays_until_it_is_cleared() {
     let mut node = after_a_wrong_result();
     let m = node.metrics();
     assert_eq!(healthy(&m), Some(0.0), "a later run without a finding does not clear it");
@@ -254,6 +254,12 @@ fn a_wrong_result_of_a_run_by_hand_reaches_the_daemon() {
     let m = node.wait_metrics("the daemon knows", |m| healthy(m) == Some(0.0));
     assert!(kept(&m).is_some());
     assert_eq!(m.value("gpu_healthy", &[("gpu", "1")]), Some(1.0));
+    node.sim().close_gate("wrong").unwrap();
+    node.wait_for("it is kept", |node| node.state_dir().join("wrong-results.json").exists());
+    let output = node.command(&["canary"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "a right run does not take it back: {said}");
+    assert!(said.contains("that is not cleared"), "{said}");
 }
 
 /// Seconds until the condition holds.

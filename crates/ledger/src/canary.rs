@@ -377,7 +377,7 @@ fn wrong_by_hand(gpu: &Gpu, check: CanaryCheck, text: String, unix_seconds: f64)
     }
 }
 
-/// Somebody cleared a wrong result.
+/// A wrong result was cleared.
 fn cleared(gpu: Gpu, text: String, unix_seconds: f64) -> Event {
     let meaning = "A wrong result of the canary was cleared.";
     let place = Place { gpu: gpu.clone(), instance: None };

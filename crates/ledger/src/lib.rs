@@ -82,7 +82,7 @@ pub struct LedgerSettings {
     pub seen: SeenGpus,
     /// Faults that an earlier daemon knew of, and the present load of the driver.
     pub faults: PersistedFaults,
-    /// Wrong results of the canary that nobody has cleared.
+    /// Wrong results of the canary that are not cleared.
     pub wrong_results: WrongResults,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
@@ -162,7 +162,7 @@ impl Ledger {
         self.faults.take_changed()
     }
 
-    /// The wrong results that nobody has cleared, if there are others than at the last call.
+    /// The wrong results that are not cleared, if there are others than at the last call.
     pub fn newly_wrong(&mut self) -> Option<WrongResults> {
         self.wrong_results.take_changed()
     }

@@ -82,7 +82,7 @@ mod tests {
     use model::sample::BatchKey;
 
     #[test]
-    fn errors_count_for_an_hour_and_a_restart_of_the_counters_begins_anew() {
+    fn errors_count_for_an_hour_and_a_restart_of_the_counters_starts_from_zero() {
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         let minute = |at: u64| Mono((100 + at * 60) * 1_000_000_000);
         let mut links = LinkHistory::default();

@@ -1,4 +1,4 @@
-//! Wrong results of the canary that nobody has cleared: they outlast later runs, resets, loads of the driver, restarts
+//! Wrong results of the canary that are not cleared: they outlast later runs, resets, loads of the driver, restarts
 //! and reboots. They are of a board: another board in its place has none.
 
 use model::catalog::schema::KnownLabel;

@@ -177,7 +177,7 @@ pub enum CanaryEvent {
     Ended(Box<Outcome>),
     /// A run by hand found a wrong result on the GPU, with this text.
     WrongByHand(Gpu, CanaryCheck, String),
-    /// Somebody cleared the wrong results of the GPU; who and why, as text.
+    /// The wrong results of the GPU are cleared; by which client and why, as text.
     Cleared(Gpu, String),
     /// A process had to be killed.
     Killed,

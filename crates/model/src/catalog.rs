@@ -483,7 +483,7 @@ metrics! {
     gpu_canary_discarded_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Time at which a canary run last ended; on a GPU in MIG mode, of any instance.
     gpu_canary_last_run_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";
-    /// Time of the first wrong result of the canary on this board that nobody has cleared.
+    /// Time of the first wrong result of the canary on this board that is not cleared.
     ///
     /// Absent without one. It outlasts later runs, resets and reboots; `gpu-node-exporter canary clear` ends it.
     gpu_canary_wrong_result_timestamp_seconds: Gauge<Gpu>, Seconds, Computed, "0.1.0";

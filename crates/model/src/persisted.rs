@@ -70,13 +70,13 @@ pub struct FaultyGpu {
     pub asked: bool,
 }
 
-/// Boards on which the canary found wrong results that nobody has cleared. Of no boot and no load of the driver.
+/// Boards on which the canary found wrong results that are not cleared. Of no boot and no load of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WrongResults {
     pub gpus: Vec<WrongResult>,
 }
 
-/// A wrong result of the canary that nobody has cleared.
+/// A wrong result of the canary that is not cleared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WrongResult {
     /// UUID of the GPU.

@@ -278,7 +278,7 @@ pub struct CanaryView {
     pub mode: Option<CanaryMode>,
     /// Every place with a report, by GPU and instance.
     pub places: Vec<PlaceView>,
-    /// Wrong results that nobody has cleared, of boards that are not there now too.
+    /// Wrong results that are not cleared, of boards that are not there now too.
     pub wrong: Vec<WrongResult>,
 }
 

@@ -37,7 +37,7 @@ pub struct Findings {
     pub row_remap_failure: bool,
     /// The canary found wrong results, a failure or a hang.
     pub canary: bool,
-    /// A wrong result of the canary that nobody has cleared: what it was.
+    /// A wrong result of the canary that is not cleared: what it was.
     pub wrong_result: Option<String>,
     /// When the GPU was last reset, or the driver loaded, in seconds since 1970: faults before it are over.
     pub reset: Option<f64>,

@@ -31,7 +31,7 @@ rate that is low is measured twice more before it counts. While it runs, the dae
 (canary.lock_file is locked). What the daemon has learned is read from state.dir and never written.
 
 A wrong result keeps the GPU unhealthy in a daemon that runs here (gpu_healthy 0), over restarts, resets and \
-reboots, until somebody clears it or another board is in its place:
+reboots, until it is cleared or another board is in its place:
   gpu-node-exporter canary clear --gpu 3 --reason 'vendor tested the board, case 4711'
 
 Exit codes: 0 nothing wrong, or left alone; 1 degraded; 2 computes wrongly, fails or hangs, or the driver \

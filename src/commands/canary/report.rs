@@ -77,13 +77,13 @@ impl RunRecord {
         RunRecord { place: device.place.clone(), model: device.model.clone(), conditions, run, outcome }
     }
 
-    /// A wrong result that nobody has cleared is the verdict of its check, whatever this run says.
+    /// A wrong result that is not cleared is the verdict of its check, whatever this run says.
     pub fn hold(&mut self, wrong: &WrongResults) {
         let Some(outcome) = &mut self.outcome else { return };
         let of_gpu = wrong.gpus.iter().find(|wrong| *wrong.uuid == *outcome.place.gpu.uuid);
         let Some(wrong) = of_gpu else { return };
         let Some(check) = CanaryCheck::ALL.iter().find(|check| check.known() == wrong.check) else { return };
-        let text = format!("it computed wrongly before, and nobody has cleared that: {}", wrong.text);
+        let text = format!("it computed wrongly before, and that is not cleared: {}", wrong.text);
         match outcome.checks.iter_mut().find(|judged| judged.check == *check) {
             Some(judged) if judged.verdict == CanaryVerdict::WrongResult => {}
             Some(judged) => {
