@@ -360,6 +360,7 @@ fn a_slice_on_the_cache_of_another_is_far_on_a_machine_of_one_node() {
         ran_on: [(cpu, 5)].into(),
         memory_by_node: [(0, 30)].into(),
         cpu_seconds: None,
+        cpu_time: None,
         cpu_limit: None,
         busiest_thread: None,
         oom_kills: None,
