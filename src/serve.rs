@@ -21,7 +21,7 @@ use host::child;
 use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
-use ledger::{self, Hooks, LedgerSettings, PersistedFaults, SeenGpus, WrongResults};
+use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
@@ -236,14 +236,14 @@ fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
 }
 
 /// The wrong results of the canary that are not cleared, and how to remember others.
-fn wrong_results(config: &Config) -> (WrongResults, Remember<WrongResults>) {
+fn wrong_results(config: &Config) -> (KnownWrongResults, Remember<KnownWrongResults>) {
     let store = Store::new(&config.state.dir);
-    let opened = store.load::<WrongResults>().and_then(|known| Ok((known, store.keeper()?)));
+    let opened = store.load::<KnownWrongResults>().and_then(|known| Ok((known, store.keeper()?)));
     let (known, keeper) = match opened {
         Ok((known, keeper)) => (known.unwrap_or_default(), keeper),
         Err(error) => {
             tracing::warn!(%error, "state.dir cannot be used: wrong results are not kept over restarts");
-            return (WrongResults::default(), Box::new(|_| {}));
+            return (KnownWrongResults::default(), Box::new(|_| {}));
         }
     };
     for wrong in &known.gpus {

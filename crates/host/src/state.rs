@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use model::persisted::{FaultBooks, Inventory, WrongResults};
+use model::persisted::{FaultBooks, Inventory, KnownWrongResults};
 use model::plain_file;
 
 /// Faults of a node and names of its jobs are not for every user.
@@ -56,7 +56,7 @@ impl Document for FaultBooks {
     const MAX_BYTES: usize = 128 * 1024;
 }
 
-impl Document for WrongResults {
+impl Document for KnownWrongResults {
     const KIND: &'static str = "wrong-results";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = 1024 * 1024;

@@ -56,7 +56,7 @@ use model::canary::CanaryEvent;
 use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-pub use model::persisted::{PersistedFaults, SeenGpus, WrongResults};
+pub use model::persisted::{KnownWrongResults, PersistedFaults, SeenGpus};
 use model::sample::{Batch, Drained, Missing};
 use owners::OwnerState;
 use publish::Publication;
@@ -83,7 +83,7 @@ pub struct LedgerSettings {
     /// Faults that an earlier daemon knew of, and the present load of the driver.
     pub faults: PersistedFaults,
     /// Wrong results of the canary that are not cleared.
-    pub wrong_results: WrongResults,
+    pub wrong_results: KnownWrongResults,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
     /// Events kept in the list.
@@ -163,7 +163,7 @@ impl Ledger {
     }
 
     /// The wrong results that are not cleared, if there are others than at the last call.
-    pub fn newly_wrong(&mut self) -> Option<WrongResults> {
+    pub fn newly_wrong(&mut self) -> Option<KnownWrongResults> {
         self.wrong_results.take_changed()
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::inbox::Inbox;
-use super::{Ledger, LedgerSettings, PersistedFaults, SeenGpus, WrongResults};
+use super::{KnownWrongResults, Ledger, LedgerSettings, PersistedFaults, SeenGpus};
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::snapshot::Snapshot;
 
@@ -21,7 +21,7 @@ pub struct Hooks {
     /// Called when other faults are to outlast the daemon than before.
     pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
     /// Called when other wrong results are to outlast the daemon than before.
-    pub wrong_results: Box<dyn FnMut(WrongResults) + Send>,
+    pub wrong_results: Box<dyn FnMut(KnownWrongResults) + Send>,
 }
 
 /// Drift of the wall clock that is not followed, seconds.

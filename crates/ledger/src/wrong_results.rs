@@ -3,7 +3,7 @@
 
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, Gpu};
-use model::persisted::{WrongResult, WrongResults};
+use model::persisted::{KnownWrongResults, WrongResult};
 use model::text::duration;
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ const MAX_TEXT: usize = 400;
 /// The boards.
 #[derive(Debug, Default)]
 pub struct WrongResultState {
-    kept: WrongResults,
+    kept: KnownWrongResults,
     changed: bool,
 }
 
 impl WrongResultState {
     /// Those that an earlier daemon left.
-    pub fn new(mut kept: WrongResults) -> WrongResultState {
+    pub fn new(mut kept: KnownWrongResults) -> WrongResultState {
         kept.gpus.truncate(MAX_BOARDS);
         WrongResultState { kept, changed: false }
     }
@@ -76,12 +76,12 @@ impl WrongResultState {
     }
 
     /// All of them.
-    pub fn all(&self) -> &WrongResults {
+    pub fn all(&self) -> &KnownWrongResults {
         &self.kept
     }
 
     /// All of them, if they changed since the last call.
-    pub fn take_changed(&mut self) -> Option<WrongResults> {
+    pub fn take_changed(&mut self) -> Option<KnownWrongResults> {
         std::mem::take(&mut self.changed).then(|| self.kept.clone())
     }
 }
@@ -105,7 +105,7 @@ mod tests {
         );
         assert!(!later.seen("GPU-4", Some("2")) && later.of("GPU-3").is_some());
         assert!(later.seen("GPU-3", Some("2")), "another board");
-        assert_eq!(later.take_changed(), Some(WrongResults::default()));
+        assert_eq!(later.take_changed(), Some(KnownWrongResults::default()));
         assert!(state.clear("GPU-3") && !state.clear("GPU-3") && state.reason("GPU-3", 1.0).is_none());
         for n in 0..2 * MAX_BOARDS {
             let gpu = Gpu { gpu: 0, uuid: format!("GPU-{n}").as_str().into() };

@@ -72,7 +72,7 @@ pub struct FaultyGpu {
 
 /// Boards on which the canary found wrong results that are not cleared. Of no boot and no load of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WrongResults {
+pub struct KnownWrongResults {
     pub gpus: Vec<WrongResult>,
 }
 

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tower_service::Service;
 
 use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
-use super::places::{ConnectionPlace, Places, Waiting};
+use super::places::{ConnectionPlace, Places, WaitsFor};
 use super::{Limits, Stats, stopped};
 
 /// Most bytes of a request line with its headers.
@@ -65,7 +65,7 @@ enum ConnectionEnd {
     /// The client or the protocol ended it.
     Closed(hyper::Result<()>),
     /// The first request, or the client's reading, took too long.
-    Late(Waiting),
+    Late(WaitsFor),
     /// Another connection has its place.
     Evicted,
 }
@@ -188,13 +188,13 @@ impl Clients {
         // The socket comes back, so that a late or wrong client gets the reason before it is closed.
         let parts = connection.into_parts();
         let stream = parts.io.into_inner().into_socket();
-        if matches!(activity.waiting(), Some((Waiting::Client, _))) {
+        if matches!(activity.waiting(), Some((WaitsFor::Client, _))) {
             // What the client does not read must not stay in the kernel either.
             let _ = stream.set_zero_linger();
         }
         let last = match end {
             ConnectionEnd::Closed(Ok(())) => b"",
-            ConnectionEnd::Late(Waiting::First) if !parts.read_buf.is_empty() => TOO_SLOW,
+            ConnectionEnd::Late(WaitsFor::First) if !parts.read_buf.is_empty() => TOO_SLOW,
             ConnectionEnd::Closed(Err(error)) if error.is_timeout() && !parts.read_buf.is_empty() => TOO_SLOW,
             ConnectionEnd::Closed(Err(error)) if error.is_parse() => {
                 // hyper has answered by itself.
@@ -208,7 +208,7 @@ impl Clients {
         if !last.is_empty() {
             self.stats.count(408);
         }
-        place.wait(Some((Waiting::End, Instant::now())));
+        place.wait(Some((WaitsFor::End, Instant::now())));
         tokio::select! {
             () = left => {}
             () = send_and_close(stream, last) => {}

@@ -21,7 +21,7 @@ const ADDRESS_SHARE: usize = 4;
 
 /// What a connection waits for, in the order in which connections leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Waiting {
+pub(super) enum WaitsFor {
     /// The end of a client that has its last answer.
     End,
     /// The first request.
@@ -43,7 +43,7 @@ pub(super) struct Places {
 }
 
 /// A waiting connection: for what, since when, and its number.
-type Rank = (Waiting, Instant, u64);
+type Rank = (WaitsFor, Instant, u64);
 
 #[derive(Debug, Default)]
 struct PlaceTable {
@@ -86,7 +86,7 @@ impl Places {
         let mut place = ConnectionPlace { id, waiting: None, leave, places: self.clone() };
         self.stats.set_connections(table.open.len());
         drop(table);
-        place.wait(Some((Waiting::First, since)));
+        place.wait(Some((WaitsFor::First, since)));
         Some(place)
     }
 
@@ -107,7 +107,7 @@ impl Places {
         if let Some(occupant) = table.remove(id, self.max / ADDRESS_SHARE) {
             occupant.leave.notify_one();
         }
-        if waiting != Waiting::End {
+        if waiting != WaitsFor::End {
             self.stats.count_evicted();
         }
         self.stats.set_connections(table.open.len());
@@ -163,14 +163,14 @@ impl PlaceTable {
 #[derive(Debug)]
 pub(super) struct ConnectionPlace {
     id: u64,
-    waiting: Option<(Waiting, Instant)>,
+    waiting: Option<(WaitsFor, Instant)>,
     leave: Arc<Notify>,
     places: Arc<Places>,
 }
 
 impl ConnectionPlace {
     /// Notes what the connection waits for and since when; `None` while it works.
-    pub fn wait(&mut self, waiting: Option<(Waiting, Instant)>) {
+    pub fn wait(&mut self, waiting: Option<(WaitsFor, Instant)>) {
         if self.waiting != waiting {
             self.waiting = waiting;
             let rank = waiting.map(|(waiting, since)| (waiting, since, self.id));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     /// What a connection waits for since so many seconds.
-    fn since(waiting: Waiting, seconds: u64) -> Option<(Waiting, Instant)> {
+    fn since(waiting: WaitsFor, seconds: u64) -> Option<(WaitsFor, Instant)> {
         Some((waiting, Instant::now() - std::time::Duration::from_secs(seconds)))
     }
 
@@ -236,10 +236,10 @@ mod tests {
         let places = places(5);
         // Two of an address are its share and one more: all of one address, as behind a proxy.
         let mut open: Vec<ConnectionPlace> = (0..5).map(|_| places.take(from(1)).unwrap()).collect();
-        open[0].wait(since(Waiting::Client, 90));
-        open[1].wait(since(Waiting::Next, 50));
-        open[2].wait(since(Waiting::Next, 60));
-        open[3].wait(since(Waiting::First, 1));
+        open[0].wait(since(WaitsFor::Client, 90));
+        open[1].wait(since(WaitsFor::Next, 50));
+        open[2].wait(since(WaitsFor::Next, 60));
+        open[3].wait(since(WaitsFor::First, 1));
         open[4].wait(None);
         for first in [3, 2, 1, 0] {
             let mut newcomer = places.take(from(1)).unwrap();
@@ -255,9 +255,9 @@ mod tests {
     fn an_address_with_more_than_its_share_loses_first() {
         let places = places(8);
         let mut scraper = places.take(from(1)).unwrap();
-        scraper.wait(since(Waiting::Next, 30));
+        scraper.wait(since(WaitsFor::Next, 30));
         let mut crowd: Vec<ConnectionPlace> = (0..7).map(|_| places.take(from(2)).unwrap()).collect();
-        crowd.iter_mut().for_each(|place| place.wait(since(Waiting::Client, 1)));
+        crowd.iter_mut().for_each(|place| place.wait(since(WaitsFor::Client, 1)));
         let mut newcomers = Vec::new();
         for kept in (2..7).rev() {
             let mut newcomer = places.take(from(10 + kept)).unwrap();

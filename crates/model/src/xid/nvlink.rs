@@ -13,14 +13,14 @@ const LOW_BITS: [u32; 2] = [0x3ff, 0x7f];
 /// The bit above those, set where an error was promoted.
 const PROMOTED: [u32; 2] = [1 << 10, 1 << 7];
 
-static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+static ROWS: LazyLock<Vec<DecodeRow>> = LazyLock::new(|| {
     let lines = include_str!("nvlink5.psv").lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(row).collect()
 });
 
 /// What the vendor's table says of one sub-code.
 #[derive(Debug)]
-struct Row {
+struct DecodeRow {
     code: u32,
     unit: &'static str,
     /// What the low bits of the first word are, before driver 575 and since.
@@ -40,7 +40,7 @@ struct Row {
     meanings: [String; 2],
 }
 
-impl Row {
+impl DecodeRow {
     /// Whether it is the row of this fault, and if so whether the fault was promoted.
     fn fits(&self, code: u32, fault: &NvlinkFault) -> Option<bool> {
         let (intr_info, status) = (fault.intr_info?, fault.error_status);
@@ -93,7 +93,7 @@ pub fn investigation(code: u32, fault: &NvlinkFault) -> Option<&'static str> {
     ROWS.iter().find(|row| row.fits(code, fault).is_some()).map(|row| row.investigate)
 }
 
-fn row(line: &'static str) -> Option<Row> {
+fn row(line: &'static str) -> Option<DecodeRow> {
     let fields: Vec<_> = line.split('|').map(str::trim).collect();
     let [code, unit, v1, v2, reason, status, class, severity, action, _, promoted, investigate, _] =
         fields[..]
@@ -109,7 +109,7 @@ fn row(line: &'static str) -> Option<Row> {
         "fatal" | "nonfatal" => "fatal for the GPU",
         _ => return None,
     };
-    Some(Row {
+    Some(DecodeRow {
         code: code.parse().ok()?,
         unit,
         low: [hex(v1)?, hex(v2)?],
