@@ -24,7 +24,7 @@ use host::stop::Stop;
 use host::terminal::progress;
 use model::catalog::CanarySkip;
 use model::clock::{Mono, unix_seconds};
-use model::persisted::WrongResults;
+use model::persisted::KnownWrongResults;
 pub use report::{Exit, Report, RunRecord};
 use runs::Runner;
 use settings::Config;
@@ -166,8 +166,8 @@ fn wait_for<T>(stop: &Stop, attempt: impl Fn() -> Result<T, String>) -> Result<T
 }
 
 /// The wrong results that are not cleared, if they may be read.
-fn kept_wrong_results(config: &Config) -> WrongResults {
-    Store::new(&config.state.dir).look::<WrongResults>().ok().flatten().unwrap_or_default()
+fn kept_wrong_results(config: &Config) -> KnownWrongResults {
+    Store::new(&config.state.dir).look::<KnownWrongResults>().ok().flatten().unwrap_or_default()
 }
 
 /// What the daemon remembers, if it may be read.

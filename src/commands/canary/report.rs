@@ -8,7 +8,7 @@ use canary::report::{CanaryRun, RunEnd};
 use model::canary::{Judged, Outcome, Place};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{CanaryCheck, CanaryEnd, CanarySkip, CanaryVerdict};
-use model::persisted::WrongResults;
+use model::persisted::KnownWrongResults;
 
 /// What the exit code of the command says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -78,7 +78,7 @@ impl RunRecord {
     }
 
     /// A wrong result that is not cleared is the verdict of its check, whatever this run says.
-    pub fn hold(&mut self, wrong: &WrongResults) {
+    pub fn hold(&mut self, wrong: &KnownWrongResults) {
         let Some(outcome) = &mut self.outcome else { return };
         let of_gpu = wrong.gpus.iter().find(|wrong| *wrong.uuid == *outcome.place.gpu.uuid);
         let Some(wrong) = of_gpu else { return };

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::MAX_RESPONSE_TIMEOUTS;
-use super::places::Waiting;
+use super::places::WaitsFor;
 
 /// The activity of one connection.
 #[derive(Clone, Debug)]
@@ -63,13 +63,13 @@ impl ConnectionActivity {
     }
 
     /// What the connection waits for and since when; `None` while it works.
-    pub fn waiting(&self) -> Option<(Waiting, Instant)> {
+    pub fn waiting(&self) -> Option<(WaitsFor, Instant)> {
         let now = lock(&self.now);
         match now.unread {
-            Some(unread) => Some((Waiting::Client, unread.since)),
+            Some(unread) => Some((WaitsFor::Client, unread.since)),
             None if now.working > 0 => None,
-            None if now.requests == 0 => Some((Waiting::First, now.since)),
-            None => Some((Waiting::Next, now.since)),
+            None if now.requests == 0 => Some((WaitsFor::First, now.since)),
+            None => Some((WaitsFor::Next, now.since)),
         }
     }
 
