@@ -326,6 +326,7 @@ def compare_node(rounds: list[Round], poller: Poller) -> list[NodeRow]:
                             series.show(float(expected)), "exact", value != expected))  # fmt: skip
 
     exact("gpu_driver_up", 1)
+    exact("gpu_exporter_collector_up", 1, collector="nvml")
     exact("gpu_driver_stuck", 0)
     exact("gpu_devices", len(poller.handles))
     exact("gpu_devices_expected", len(poller.handles))

@@ -310,8 +310,6 @@ def table() -> list[Spec]:
     # Derived from temperature and thresholds, each of them a whole number of degrees.
     add("gpu_temperature_margin_celsius", "nvmlDeviceGetMarginTemperature",
         number("nvmlDeviceGetMarginTemperature"), NORMAL, smi_count("temperature.gpu.tlimit"), absolute=1)  # fmt: skip
-    add("gpu_fan_speed_ratio", "nvmlDeviceGetFanSpeed_v2(0)", number("nvmlDeviceGetFanSpeed_v2", 0, over=100), SLOW,
-        recorded=False)  # fmt: skip
     for policy, field_id in [("board_limit", 77), ("low_utilization", 78), ("reliability", 79)]:
         add("gpu_violation_seconds_total", f"nvmlDeviceGetFieldValues({field_id})", field_value(field_id, 1e9), RARE,
             labels={"policy": policy}, absolute=0.05, window=1.5)  # fmt: skip

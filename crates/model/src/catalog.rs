@@ -194,10 +194,6 @@ metrics! {
     /// The lower of the thresholds `slowdown` and `gpu_max` less the temperature, each second. Where the driver gives no
     /// threshold, its own margin, once a minute.
     gpu_temperature_margin_celsius: Gauge<Gpu>, Celsius, Normal, "0.1.0";
-    /// Intended speed of the GPU's first fan, of its highest.
-    ///
-    /// Data-centre boards have no fans of their own.
-    gpu_fan_speed_ratio: Gauge<Gpu>, Ratio, Slow, "0.1.0", group Modes;
 
     // --- clocks ---------------------------------------------------------------------------------
     /// Current clock.

@@ -311,7 +311,6 @@ fn slow(v: &mut Visit<'_>) {
     vgpu::slow(v);
     processes::slow(v);
 
-    v.value("nvmlDeviceGetFanSpeed_v2", &m::gpu_fan_speed_ratio, (), PERCENT, |d| d.fan_speed(0));
     v.value("nvmlDeviceGetPersistenceMode", &m::gpu_persistence_mode_enabled, (), ONE, |d| {
         d.is_in_persistent_mode()
     });
