@@ -213,7 +213,6 @@ fn canonical(key: &Key) -> Key {
         nvmlDeviceGetCurrentClocksThrottleReasons => nvmlDeviceGetCurrentClocksEventReasons,
         nvmlDeviceGetSupportedClocksThrottleReasons => nvmlDeviceGetSupportedClocksEventReasons,
         nvmlDeviceGetTemperatureV => nvmlDeviceGetTemperature,
-        nvmlDeviceGetFanSpeed_v2 => nvmlDeviceGetFanSpeed,
         nvmlDeviceGetRetiredPages_v2 => nvmlDeviceGetRetiredPages,
         nvmlDeviceGetCpuAffinityWithinScope => nvmlDeviceGetCpuAffinity,
         nvmlDeviceGetPowerState => nvmlDeviceGetPerformanceState,
