@@ -1,4 +1,4 @@
-//! NVLink of the fifth generation (Blackwell), the platform's position and the newest Xid: simulated alone.
+//! NVLink of the fifth generation (Blackwell), the position in a rack and the newest Xid: simulated alone.
 
 use super::node::{Metrics, Node, Setup};
 

@@ -71,7 +71,7 @@ metrics! {
     gpu_up: Gauge<Gpu>, None, Computed, "0.1.0";
     /// Position of the GPU in its platform: chassis, slot, tray, node.
     ///
-    /// Of rack systems (GB200 and later); simulated alone, never seen on hardware.
+    /// An H200 gives host and module. Chassis, slot and tray are of rack systems (GB200 and later), never seen on hardware.
     gpu_platform_info: Info<Gpu, PlatformInfo>, None, Once, "0.1.0";
     /// CUDA cores (FP32 lanes) of the GPU.
     gpu_cuda_cores: Gauge<Gpu>, None, Once, "0.1.0", group Limits;
