@@ -133,10 +133,13 @@ impl PartialEq for Version {
 pub struct ResponseCache {
     snapshots: Arc<SnapshotCell>,
     slots: [Arc<Slot>; ResponseFormat::ALL.len()],
-    /// With the time of the last request.
-    events: Mutex<Option<(Mono, Arc<EncodedEvents>)>>,
-    events_encoder: tokio::sync::Mutex<()>,
+    events: Arc<Mutex<ReadyEvents>>,
+    /// One encoder at a time.
+    events_encoder: Arc<tokio::sync::Mutex<()>>,
 }
+
+/// With the time of the last request.
+type ReadyEvents = Option<(Mono, Arc<EncodedEvents>)>;
 
 /// The responses in one format.
 #[derive(Debug)]
@@ -167,7 +170,7 @@ impl ResponseCache {
     pub fn new(snapshots: Arc<SnapshotCell>) -> ResponseCache {
         let slot = |format| Slot { format, ready: Mutex::default(), encoder: Arc::default() };
         let slots = ResponseFormat::ALL.map(|format| Arc::new(slot(format)));
-        ResponseCache { snapshots, slots, events: Mutex::default(), events_encoder: Default::default() }
+        ResponseCache { snapshots, slots, events: Arc::default(), events_encoder: Arc::default() }
     }
 
     /// The newest snapshot in this format and encoding.
@@ -196,14 +199,19 @@ impl ResponseCache {
         if let Some(list) = self.ready_events() {
             return Ok(list);
         }
-        let _turn = self.events_encoder.lock().await;
+        let turn = Arc::clone(&self.events_encoder).lock_owned().await;
         if let Some(list) = self.ready_events() {
             return Ok(list);
         }
-        let snapshot = self.snapshots.current();
-        let list = Arc::new(tokio::task::spawn_blocking(move || EncodedEvents::of(&snapshot)).await?);
-        *lock(&self.events) = Some((Mono::now(), Arc::clone(&list)));
-        Ok(list)
+        let (snapshot, events) = (self.snapshots.current(), Arc::clone(&self.events));
+        // Turn and result belong to the helper thread: a client that leaves early starts no second encoder.
+        let encode = move || {
+            let _turn = turn;
+            let list = Arc::new(EncodedEvents::of(&snapshot));
+            *lock(&events) = Some((Mono::now(), Arc::clone(&list)));
+            list
+        };
+        Ok(tokio::task::spawn_blocking(encode).await?)
     }
 
     fn ready_events(&self) -> Option<Arc<EncodedEvents>> {
@@ -425,6 +433,18 @@ mod tests {
         }
         let pointers: std::collections::HashSet<usize> = requests.join_all().await.into_iter().collect();
         assert_eq!(pointers.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_list_of_a_client_that_left_early_is_kept() {
+        let cache = cache();
+        tokio::select! {
+            biased;
+            _ = cache.events() => {}
+            () = std::future::ready(()) => {}
+        }
+        let _turn = cache.events_encoder.lock().await;
+        assert!(cache.ready_events().is_some());
     }
 
     #[tokio::test]
