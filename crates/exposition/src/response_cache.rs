@@ -379,6 +379,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_list_that_is_encoded_again_without_a_change_keeps_its_tag() {
+        let cache = cache();
+        let first = cache.get(ResponseFormat::Events, Encoding::Identity).await.unwrap();
+        let mut snapshot = fixtures::node_taken(2, Mono::now());
+        snapshot.unix_seconds += 1.0;
+        cache.snapshots.publish(snapshot);
+        cache.refresh(Mono::now() + KEEP_UNCHANGED + Duration::from_secs(1));
+        assert_eq!(cached(&cache), 0);
+        let again = cache.get(ResponseFormat::Events, Encoding::Identity).await.unwrap();
+        assert_eq!(first.etag, again.etag);
+    }
+
+    #[tokio::test]
     async fn a_tag_names_bytes_and_their_encoding() {
         let cache = cache();
         let mut tags = std::collections::HashSet::new();
