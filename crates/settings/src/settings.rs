@@ -20,7 +20,7 @@ settings! {
         /// Listen address: "IP:PORT", "[IPv6]:PORT", or ":PORT" for all IPv4 and IPv6 addresses.
         listen: Listen = Listen::all(9408);
         /// Host names that clients may ask for, without port, such as ["node1", "*.gpu.example.net", "10.0.0.3"]; probes too.
-        /// Other names get 421. An empty list allows every name.
+        /// Other names get 421, but `localhost` and loopback addresses. An empty list allows every name.
         hosts: Vec<HostName> = Vec::new(), 0..;
         /// Maximum open connections. Beyond them the connection that is idle longest goes.
         max_connections: u32 = 128, 1..=10_000;
