@@ -26,7 +26,8 @@ settings! {
         max_connections: u32 = 128, 1..=10_000;
         /// Time for the header of a request (5 s for the first one), and longest idle time of a connection.
         read_timeout: Duration = secs(30), ms(100)..=minutes(10);
-        /// Longest time in which a client takes nothing of a response. A whole response has three times as long.
+        /// Longest time in which a client takes nothing of a response. A whole response has three times as long, a stream
+        /// of events no limit.
         write_timeout: Duration = secs(10), ms(100)..=minutes(10);
     }
 
