@@ -299,9 +299,12 @@ async fn until(mut done: impl FnMut() -> bool) {
 async fn past_the_limit_the_connection_that_waits_longest_goes() {
     let server = served(Limits { max_connections: 2, ..LIMITS });
     let mut silent = server.connect().await;
+    until(|| server.stats.connections() == 1).await;
+    let connected = std::time::Instant::now();
     let mut kept = server.connect().await;
     kept.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     read_until(&mut kept, "alive\n", 1).await;
+    until(|| connected.elapsed() > places::GRACE).await;
     // One without a request goes before one that is idle for longer.
     assert!(server.get("/livez", "").await.starts_with("HTTP/1.1 200 "));
     assert_eq!(rest(&mut silent).await, b"");
