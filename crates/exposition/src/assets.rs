@@ -37,14 +37,6 @@ impl Asset {
     pub fn content_type(&self) -> &'static str {
         if self.path.ends_with(".json") { "application/json" } else { "application/yaml; charset=utf-8" }
     }
-
-    /// The header `ETag` that belongs to it: another one for another text (FNV-1a).
-    pub fn etag(&self) -> String {
-        let hash = self.text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("\"{hash:016x}\"")
-    }
 }
 
 #[cfg(test)]
@@ -62,13 +54,5 @@ mod tests {
         for none in ["", "/", "/alerts", "/alerts/", "/alerts/../Cargo.toml", "/alerts//owners.rules.yml"] {
             assert_eq!(Asset::at(none), None, "{none}");
         }
-    }
-
-    #[test]
-    fn a_tag_names_a_text() {
-        let asset = Asset { path: "/alerts/a.yml", text: "a" };
-        // The published value of FNV-1a, 64 bits, for "a".
-        assert_eq!(asset.etag(), "\"af63dc4c8601ec8c\"");
-        assert_ne!(Asset { text: "b", ..asset }.etag(), asset.etag());
     }
 }

@@ -84,7 +84,7 @@ impl ResponseFormat {
 }
 
 /// The content coding of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     Identity,
     Gzip,

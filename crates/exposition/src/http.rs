@@ -46,7 +46,8 @@ pub struct Limits {
     /// Time for a client to send a whole request header, and for an idle connection to stay. The first request has 5 s
     /// at most.
     pub read_timeout: Duration,
-    /// Time for a client to take some of the bytes it is sent; for a whole response three times as long.
+    /// Time for a client to take some of the bytes it is sent; for a whole response three times as long,
+    /// for a stream of events without end.
     pub write_timeout: Duration,
 }
 

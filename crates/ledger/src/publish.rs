@@ -1,6 +1,7 @@
 //! Making a snapshot of what the ledger holds: joins, ages and states.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Ledger;
@@ -11,7 +12,7 @@ use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, CollectorName, Gpu, MetricId, MetricName, Node, Tier};
 use model::clock::Mono;
 use model::sample::Missing;
-use model::snapshot::{CollectorView, DriverState, GpuState, GpuView, PartView, Snapshot, Value};
+use model::snapshot::{CollectorView, DriverState, Event, GpuState, GpuView, PartView, Snapshot, Value};
 
 /// What lasts from one publication to the next.
 #[derive(Debug, Default)]
@@ -20,12 +21,20 @@ pub(super) struct Publication {
     sequence: u64,
     seconds: f64,
     subjects: Subjects,
+    /// The published events, and when they were published first.
+    events: Option<(Arc<[Arc<Event>]>, f64)>,
 }
 
 impl Publication {
     /// Whether every collector has answered or was found absent.
     pub(super) fn is_ready(&self) -> bool {
         self.ready
+    }
+
+    /// When this list of events was published first.
+    fn first_published(&mut self, events: &Arc<[Arc<Event>]>, unix_seconds: f64) -> f64 {
+        self.events.take_if(|(list, _)| !Arc::ptr_eq(list, events));
+        self.events.get_or_insert_with(|| (Arc::clone(events), unix_seconds)).1
     }
 
     fn put(&self, b: &mut Builder<'_>) {
@@ -67,13 +76,16 @@ impl Ledger {
             self.faults.mention(event, now);
         }
         let windows = self.windows.put(b, unix_seconds);
+        let events = self.faults.list();
+        let events_unix_seconds = self.publication.first_published(&events, unix_seconds);
         let mut snapshot = Snapshot {
             sequence: self.publication.sequence,
             taken: now,
             unix_seconds,
             gpus: self.put_gpus(b, &moment),
             driver,
-            events: self.faults.list(),
+            events,
+            events_unix_seconds,
             canary,
             topology,
             owners,

@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub ready: bool,
     /// The newest events, oldest first.
     pub events: Arc<[Arc<Event>]>,
+    /// When the list of events last changed, in seconds since 1970: the first snapshot that has it.
+    pub events_unix_seconds: f64,
     /// The canary.
     pub canary: CanaryView,
     /// The machine around the GPUs; `None` while nothing was reported.

@@ -20,13 +20,14 @@ settings! {
         /// Listen address: "IP:PORT", "[IPv6]:PORT", or ":PORT" for all IPv4 and IPv6 addresses.
         listen: Listen = Listen::all(9408);
         /// Host names that clients may ask for, without port, such as ["node1", "*.gpu.example.net", "10.0.0.3"]; probes too.
-        /// Other names get 421. An empty list allows every name.
+        /// Other names get 421, but `localhost` and loopback addresses. An empty list allows every name.
         hosts: Vec<HostName> = Vec::new(), 0..;
         /// Maximum open connections. Beyond them the connection that is idle longest goes.
         max_connections: u32 = 128, 1..=10_000;
         /// Time for the header of a request (5 s for the first one), and longest idle time of a connection.
         read_timeout: Duration = secs(30), ms(100)..=minutes(10);
-        /// Longest time in which a client takes nothing of a response. A whole response has three times as long.
+        /// Longest time in which a client takes nothing of a response. A whole response has three times as long, a stream
+        /// of events no limit.
         write_timeout: Duration = secs(10), ms(100)..=minutes(10);
     }
 

@@ -122,7 +122,7 @@ impl EncodedEvents {
         changed.sort_unstable_by_key(|at| entries[*at].revision);
         EncodedEvents {
             revision: snapshot.events_revision(),
-            taken_unix_seconds: snapshot.unix_seconds,
+            taken_unix_seconds: snapshot.events_unix_seconds,
             newest_id: snapshot.events.last().map_or(0, |event| event.id),
             json: json.into(),
             entries,

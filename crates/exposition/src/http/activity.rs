@@ -31,6 +31,8 @@ struct Now {
     requests: u64,
     /// Responses that are made or whose body has not ended.
     working: u32,
+    /// The response is a stream of events, which may take any time as long as its client reads.
+    streams: bool,
     unread: Option<Unread>,
 }
 
@@ -46,7 +48,7 @@ impl ConnectionActivity {
     /// Of a connection that was just accepted.
     pub fn new(first_request: Duration, write_timeout: Duration) -> ConnectionActivity {
         let since = Instant::now();
-        let now = Now { since, requests: 0, working: 0, unread: None };
+        let now = Now { since, requests: 0, working: 0, streams: false, unread: None };
         ConnectionActivity {
             first_request: since + first_request,
             write_timeout,
@@ -78,8 +80,9 @@ impl ConnectionActivity {
         let now = lock(&self.now);
         match now.unread {
             Some(Unread { since, moved }) => {
-                let whole = since + self.write_timeout * MAX_RESPONSE_TIMEOUTS;
-                Some(whole.min(moved + self.write_timeout))
+                let (whole, some) =
+                    (since + self.write_timeout * MAX_RESPONSE_TIMEOUTS, moved + self.write_timeout);
+                Some(if now.streams { some } else { whole.min(some) })
             }
             None => (now.requests == 0).then_some(self.first_request),
         }
@@ -109,10 +112,18 @@ impl ConnectionActivity {
 #[derive(Debug)]
 pub(super) struct Working(Arc<Mutex<Now>>);
 
+impl Working {
+    /// The response is a stream of events.
+    pub fn streams(&self) {
+        lock(&self.0).streams = true;
+    }
+}
+
 impl Drop for Working {
     fn drop(&mut self) {
         let mut now = lock(&self.0);
         now.working -= 1;
+        now.streams = false;
         now.since = Instant::now();
     }
 }
@@ -212,5 +223,29 @@ impl AsyncWrite for ClientStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds from the moment the socket took nothing to the deadline; its client took some bytes after 25 s.
+    fn deadline(activity: &ConnectionActivity) -> u64 {
+        let since = Instant::now();
+        let moved = since + Duration::from_secs(25);
+        lock(&activity.now).unread = Some(Unread { since, moved });
+        activity.deadline().unwrap().duration_since(since).as_secs()
+    }
+
+    #[test]
+    fn a_whole_response_has_a_time_and_a_stream_only_each_piece() {
+        let activity = ConnectionActivity::new(Duration::from_secs(5), Duration::from_secs(10));
+        let response = activity.begin();
+        assert_eq!(deadline(&activity), 30);
+        response.streams();
+        assert_eq!(deadline(&activity), 35);
+        drop(response);
+        assert_eq!(deadline(&activity), 30, "the next response has its own time");
     }
 }

@@ -10,8 +10,9 @@ use axum::http::header::{
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, IntoResponseParts, Response};
 
-use crate::format::{ResponseFormat, accepted_encoding};
-use crate::response_cache::{EncodeError, ResponseCache, SnapshotCell};
+use crate::assets::Asset;
+use crate::format::{Encoding, ResponseFormat, accepted_encoding};
+use crate::response_cache::{EncodeError, EncodedResponse, ResponseCache, SnapshotCell};
 use model::clock::Mono;
 use model::snapshot::Snapshot;
 use model::text;
@@ -50,21 +51,38 @@ impl AppState {
             return unavailable(why);
         }
         let encoding = accepted_encoding(&joined(headers, ACCEPT_ENCODING));
-        let response = match self.responses.get(format, encoding).await {
-            Ok(response) => response,
-            Err(error) => return not_encoded(&error),
-        };
-        let kind = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
-        let coding = encoding.content_encoding().map(|coding| [(CONTENT_ENCODING, coding)]);
-        match response.etag {
-            Some(tag) => tagged(headers, &tag, (kind, coding), response.bytes),
-            None => (kind, coding, response.bytes).into_response(),
-        }
+        let response = self.responses.get(format, encoding).await;
+        encoded(headers, format.content_type(), encoding, response)
+    }
+
+    /// A rule file or dashboard.
+    pub async fn respond_asset(&self, asset: &'static Asset, headers: &HeaderMap) -> Response {
+        let encoding = accepted_encoding(&joined(headers, ACCEPT_ENCODING));
+        let response = self.responses.asset(asset, encoding).await;
+        encoded(headers, asset.content_type(), encoding, response)
+    }
+}
+
+fn encoded(
+    headers: &HeaderMap,
+    content_type: &'static str,
+    encoding: Encoding,
+    response: Result<EncodedResponse, EncodeError>,
+) -> Response {
+    let response = match response {
+        Ok(response) => response,
+        Err(error) => return not_encoded(&error),
+    };
+    let kind = [(CONTENT_TYPE, content_type), (VARY, "accept, accept-encoding")];
+    let coding = encoding.content_encoding().map(|coding| [(CONTENT_ENCODING, coding)]);
+    match response.etag {
+        Some(tag) => tagged(headers, &tag, (kind, coding), response.bytes),
+        None => (kind, coding, response.bytes).into_response(),
     }
 }
 
 /// A response that a client may keep, and 304 for a client that has these bytes.
-pub fn tagged(
+fn tagged(
     headers: &HeaderMap,
     tag: &str,
     parts: impl IntoResponseParts,

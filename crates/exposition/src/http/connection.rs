@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tower_service::Service;
 
 use super::activity::{ClientStream, ConnectionActivity, TrackedBody};
+use super::events::EventStream;
 use super::places::{ConnectionPlace, Places, WaitsFor};
 use super::{Limits, Stats, stopped};
 
@@ -149,6 +150,9 @@ impl Clients {
             let response = router.clone().call(request);
             Box::pin(async move {
                 let response: Response = response.await?;
+                if response.extensions().get::<EventStream>().is_some() {
+                    tracked.streams();
+                }
                 Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, tracked)))
             })
         });

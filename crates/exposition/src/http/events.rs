@@ -32,6 +32,10 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
+/// Marks a response that is a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct EventStream;
+
 /// The streams of one server.
 #[derive(Clone, Debug)]
 pub struct Streams {
@@ -112,7 +116,9 @@ fn stream(state: Arc<AppState>, streams: Streams, query: EventQuery, headers: &H
     // The first line at once, so that the client knows that it is connected.
     let feed = Feed { state, after, changes, stop: streams.stop, greeting: b": events\n\n", _permit: permit };
     let chunks = unfold(feed, |mut feed| async move { Some((feed.next().await?, feed)) });
-    ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(chunks)).into_response()
+    let mut response = ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(chunks)).into_response();
+    response.extensions_mut().insert(EventStream);
+    response
 }
 
 /// What one client gets until it is gone or the server ends.

@@ -1,5 +1,6 @@
 //! The name under which a client asks: exactly one `Host`, and one of ours where names are set. A page of a foreign site
-//! whose name was made to lead here (DNS rebinding) reads nothing then.
+//! whose name was made to lead here (DNS rebinding) reads nothing then: its requests carry the foreign name, so that
+//! `localhost` and loopback addresses are always allowed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ impl Hosts {
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches([']', '.']);
         let host = match host.parse::<IpAddr>() {
+            Ok(address) if address.to_canonical().is_loopback() => return true,
             Ok(address) => address.to_string(),
             Err(_) => host.to_ascii_lowercase(),
         };
@@ -35,7 +37,7 @@ impl Hosts {
             Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
             None => host == *name,
         };
-        self.0.iter().any(fits)
+        host == "localhost" || self.0.iter().any(fits)
     }
 }
 
@@ -95,6 +97,19 @@ mod tests {
             assert!(!allows(&names, host), "{host}");
         }
         assert!(allows(&[], "anything"));
+        for host in [
+            "localhost:9408",
+            "LocalHost.",
+            "127.0.0.1:9408",
+            "127.1.2.3",
+            "[::1]",
+            "[::ffff:127.0.0.1]:9408",
+        ] {
+            assert!(allows(&["node1"], host), "{host}");
+        }
+        for host in ["localhost.example.net", "127.0.0.1.example.net", "128.0.0.1", "[::]", "0.0.0.0"] {
+            assert!(!allows(&["node1"], host), "{host}");
+        }
     }
 
     #[test]

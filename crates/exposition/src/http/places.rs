@@ -3,21 +3,29 @@
 //!
 //! A connection that works keeps its place. Of the others one leaves for each newcomer at the limit: first one that is at
 //! its end anyway, then one without a request so far, then an idle one, then one whose client does not take its
-//! response; of each kind the one that has waited longest. Connections of an address with more than its share of places leave before all others. While
-//! there are free places an address may have any number, as a proxy is one address.
+//! response; of each kind the one that has waited longest. Connections of an address with more than its share of places leave
+//! before all others. While there are free places an address may have any number, as a proxy is one address.
+//!
+//! A connection that was just accepted has its first request on the way, and keeps its place for [`GRACE`]: the next
+//! newcomer takes that of another or waits. Not where many have sent nothing so far: those ask for nothing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use model::sync::lock;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Stats;
 
 /// An address has more than its share with more than one place in so many.
 const ADDRESS_SHARE: usize = 4;
+/// How long a connection keeps its place without a request: several round trips within a data centre.
+pub(super) const GRACE: Duration = Duration::from_millis(200);
+/// At most one place in so many, and at least one, is kept in this way.
+const GRACE_SHARE: usize = 4;
 
 /// What a connection waits for, in the order in which connections leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +81,8 @@ impl Places {
         Arc::new(Places { max, stats, table: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A place for a connection from this address. At the limit a waiting connection leaves; `None` if all work.
+    /// A place for a connection from this address. At the limit a waiting connection leaves; `None` if all work or
+    /// are new.
     pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionPlace> {
         if lock(&self.table).open.len() >= self.max && !self.free_one() {
             return None;
@@ -90,20 +99,22 @@ impl Places {
         Some(place)
     }
 
-    /// The same as soon as a connection no longer works.
+    /// The same as soon as a connection no longer works or is new.
     pub async fn wait(self: &Arc<Self>, address: IpAddr) -> ConnectionPlace {
         loop {
             match self.take(address) {
                 Some(place) => return place,
-                None => self.freed.notified().await,
+                // Nothing tells when a connection is no longer new.
+                None => drop(timeout(GRACE, self.freed.notified()).await),
             }
         }
     }
 
-    /// Makes the connection leave that is first to; false if all work.
+    /// Makes the connection leave that is first to; false if all work or are new.
     pub fn free_one(&self) -> bool {
         let mut table = lock(&self.table);
-        let Some((waiting, _, id)) = table.first_to_leave() else { return false };
+        let kept = (self.max / GRACE_SHARE).max(1);
+        let Some((waiting, _, id)) = table.first_to_leave(Instant::now(), kept) else { return false };
         if let Some(occupant) = table.remove(id, self.max / ADDRESS_SHARE) {
             occupant.leave.notify_one();
         }
@@ -153,9 +164,17 @@ impl PlaceTable {
         }
     }
 
-    fn first_to_leave(&self) -> Option<Rank> {
-        let crowded = self.crowded.iter().filter_map(|address| self.addresses.get(address)?.waiting.first());
-        crowded.min().or(self.waiting.first()).copied()
+    /// `kept`: most connections that keep their place because they are new.
+    fn first_to_leave(&self, now: Instant, kept: usize) -> Option<Rank> {
+        let from_first = self.waiting.iter().skip_while(|(waiting, ..)| *waiting < WaitsFor::First);
+        let silent =
+            from_first.take_while(|(waiting, ..)| *waiting == WaitsFor::First).take(kept + 1).count();
+        let leaves = |(waiting, since, _): &&Rank| {
+            silent > kept || *waiting != WaitsFor::First || now.duration_since(*since) >= GRACE
+        };
+        let first = |waiting: &BTreeSet<Rank>| waiting.iter().find(leaves).copied();
+        let crowded = self.crowded.iter().filter_map(|address| first(&self.addresses.get(address)?.waiting));
+        crowded.min().or_else(|| first(&self.waiting))
     }
 }
 
@@ -228,7 +247,7 @@ mod tests {
 
     /// What a connection waits for since so many seconds.
     fn since(waiting: WaitsFor, seconds: u64) -> Option<(WaitsFor, Instant)> {
-        Some((waiting, Instant::now() - std::time::Duration::from_secs(seconds)))
+        Some((waiting, Instant::now() - Duration::from_secs(seconds)))
     }
 
     #[test]
@@ -271,9 +290,47 @@ mod tests {
     }
 
     #[test]
+    fn a_new_connection_keeps_its_place_until_its_request_has_come() {
+        let places = places(4);
+        let mut open: Vec<ConnectionPlace> = (0..4).map(|index| places.take(from(index)).unwrap()).collect();
+        open[0].wait(None);
+        open[1].wait(since(WaitsFor::Client, 1));
+        open[2].wait(None);
+        let mut newcomer = places.take(from(5)).unwrap();
+        assert!(has_left(&open[1]) && !has_left(&open[3]), "another one leaves");
+        newcomer.wait(None);
+        assert!(places.take(from(6)).is_none() && !has_left(&open[3]), "where none does, the next one waits");
+        open[3].wait(since(WaitsFor::First, 1));
+        let _last = places.take(from(6)).unwrap();
+        assert!(has_left(&open[3]), "for as long as a request takes");
+    }
+
+    #[test]
+    fn many_connections_without_a_request_keep_no_place() {
+        let places = places(8);
+        let silent: Vec<ConnectionPlace> = (0..8).map(|index| places.take(from(index)).unwrap()).collect();
+        let mut newcomers = Vec::new();
+        while let Some(mut newcomer) = places.take(from(100 + newcomers.len() as u8)) {
+            newcomer.wait(None);
+            newcomers.push(newcomer);
+        }
+        let kept: Vec<bool> = silent.iter().map(|place| !has_left(place)).collect();
+        assert_eq!(kept, [false, false, false, false, false, false, true, true], "but the newest quarter");
+    }
+
+    #[tokio::test]
+    async fn a_newcomer_that_waits_gets_the_place_of_one_that_is_no_longer_new() {
+        let places = places(1);
+        let silent = places.take(from(1)).unwrap();
+        let _newcomer = timeout(GRACE * 50, places.wait(from(2))).await.expect("a place");
+        assert!(has_left(&silent) && silent.waiting.is_some_and(|(_, since)| since.elapsed() >= GRACE));
+    }
+
+    #[test]
     fn a_place_is_free_when_dropped_and_an_evicted_one_only_once() {
         let places = places(1);
-        let first = places.take(from(1)).unwrap();
+        let mut first = places.take(from(1)).unwrap();
+        first.wait(since(WaitsFor::First, 1));
         let second = places.take(from(2)).unwrap();
         assert!(has_left(&first));
         drop(first);

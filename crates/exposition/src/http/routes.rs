@@ -6,8 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::middleware::{from_fn_with_state, map_response_with_state};
@@ -15,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use super::Stats;
-use super::app_state::{AppState, joined, tagged, unavailable};
+use super::app_state::{AppState, joined, unavailable};
 use super::events::{self, Streams};
 use super::host::{self, Hosts};
 use crate::assets::Asset;
@@ -86,9 +85,9 @@ async fn folder(uri: Uri) -> Response {
     body.into_response()
 }
 
-async fn asset(uri: Uri, headers: HeaderMap) -> Response {
+async fn asset(State(state): State<Arc<AppState>>, uri: Uri, headers: HeaderMap) -> Response {
     let Some(asset) = Asset::at(uri.path()) else { return unknown().await };
-    tagged(&headers, &asset.etag(), [(CONTENT_TYPE, asset.content_type())], asset.text)
+    state.respond_asset(asset, &headers).await
 }
 
 /// Alive: the ledger publishes, or has not had the time to begin.

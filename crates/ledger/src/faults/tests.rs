@@ -283,6 +283,18 @@ fn a_line_of_a_gpu_that_is_not_known_yet_waits_for_it() {
 }
 
 #[test]
+fn the_list_has_the_time_of_its_last_change() {
+    let mut b = Bench::new();
+    let began = b.publish();
+    assert_eq!(began.events_unix_seconds, began.unix_seconds);
+    assert_eq!(b.after(60.0).publish().events_unix_seconds, began.unix_seconds);
+    b.kmsg(0, 31);
+    let changed = b.publish();
+    assert_eq!(changed.events_unix_seconds, changed.unix_seconds);
+    assert_eq!(b.after(60.0).publish().events_unix_seconds, changed.unix_seconds);
+}
+
+#[test]
 fn old_lines_keep_their_order_while_gpus_become_known() {
     let mut b = Bench::with(SeenGpus::default());
     b.kmsg_of(1, 13, 5, true);

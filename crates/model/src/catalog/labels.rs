@@ -370,7 +370,10 @@ labels! {
     /// Kind of window: `maintenance` mutes effects of planned work (idle GPUs, restarts, driver loads, skipped canaries), never lost work or wrong results, and keeps the canary away; `training` mutes tickets about high utilization and memory only.
     WindowKind "kind" { Maintenance "maintenance", Training "training" }
     /// Status of the response.
-    HttpStatus "code" { C200 "200", C404 "404", C405 "405", C408 "408", C431 "431", C503 "503", Other "other" }
+    HttpStatus "code" {
+        C200 "200", C304 "304", C400 "400", C404 "404", C405 "405", C408 "408", C421 "421", C431 "431", C500 "500",
+        C503 "503", Other "other",
+    }
 }
 
 text_labels! {
