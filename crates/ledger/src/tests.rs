@@ -25,6 +25,7 @@ fn ledger() -> Ledger {
         off: HashSet::new(),
         groups: m::MetricGroup::ALL.to_vec(),
         bridge: Duration::from_secs(3),
+        steady: Duration::from_secs(63),
         seen: SeenGpus::default(),
         faults: Default::default(),
         wrong_results: Default::default(),

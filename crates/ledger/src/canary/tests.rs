@@ -42,6 +42,7 @@ impl Bench {
             off: HashSet::new(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
+            steady: Duration::from_secs(63),
             seen: SeenGpus::default(),
             faults: Default::default(),
             wrong_results: Default::default(),

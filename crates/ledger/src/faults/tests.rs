@@ -60,6 +60,7 @@ impl Bench {
             off: HashSet::new(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: std::time::Duration::from_secs(3),
+            steady: std::time::Duration::from_secs(63),
             seen,
             faults: faulty,
             wrong_results: Default::default(),
