@@ -113,6 +113,27 @@ fn rows_expire_at_their_deadline() {
 }
 
 #[test]
+fn a_failed_call_of_an_answered_visit_is_no_reason_of_a_loss() {
+    for tier in [Tier::Normal, Tier::Rare] {
+        let (mut l, g) = (ledger(), gpu(0));
+        l.fold(power(&g, 1, SECOND, 100.0));
+        let mut denied = batch(&g, tier, 1, SECOND, |rows| {
+            rows.of(&g).put(&m::gpu_power_watts, (), 100.0).unwrap();
+        });
+        denied.lifetime_nanos = Some(if tier == Tier::Rare { 180 } else { 3 } * SECOND);
+        denied.gaps = vec![Gap {
+            call: "nvmlA".into(),
+            metrics: vec![m::gpu_utilization_ratio.id()],
+            missing: Missing::Failed { error: m::DriverError::NoPermission, text: "no permission".into() },
+        }];
+        l.fold(denied);
+        let late = publish(&mut l, 5 * SECOND);
+        assert_eq!(late.number(&m::gpu_up, &g, ()), Some(0.0));
+        assert!(late.events.is_empty(), "{tier:?}: {:?}", late.events);
+    }
+}
+
+#[test]
 fn a_new_epoch_drops_what_was_read_before_but_not_the_identity_of_the_gpu() {
     let (mut l, g, other) = (ledger(), gpu(0), gpu(1));
     l.fold(identity(&g, 1));
