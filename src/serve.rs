@@ -76,6 +76,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         off: HashSet::clone(&off),
         groups: config.served_groups(),
         bridge: (config.sampler.fast_interval * 3).max(Duration::from_secs(3)),
+        // A slow call comes again in the next visit of its tier.
+        steady: config.sampler.rare_interval.min(Duration::from_secs(60)) + config.sampler.call_timeout,
         seen,
         faults,
         wrong_results,

@@ -123,9 +123,9 @@ impl CanaryState {
             CanaryEvent::WrongByHand(_, check, text) => {
                 return gpu.map(|gpu| wrong_by_hand(gpu, check, text, unix_seconds)).into_iter().collect();
             }
-            CanaryEvent::Cleared(gpu, text) => {
-                self.clear(&gpu.uuid);
-                return vec![cleared(gpu, text, unix_seconds)];
+            CanaryEvent::Cleared(board, text) => {
+                self.clear(&board.uuid);
+                return vec![cleared(gpu, &board.uuid, text, unix_seconds)];
             }
             CanaryEvent::Killed => counters.add(&m::gpu_canary_kills_total, &Node {}, (), 1.0),
             CanaryEvent::Due(place, at) => {
@@ -378,10 +378,12 @@ fn wrong_by_hand(gpu: &Gpu, check: CanaryCheck, text: String, unix_seconds: f64)
 }
 
 /// A wrong result was cleared.
-fn cleared(gpu: Gpu, text: String, unix_seconds: f64) -> Event {
+fn cleared(gpu: Option<&Gpu>, uuid: &str, text: String, unix_seconds: f64) -> Event {
     let meaning = "A wrong result of the canary was cleared.";
-    let place = Place { gpu: gpu.clone(), instance: None };
-    Event { meaning, text, ..event(&gpu, &place, unix_seconds, Severity::Info, FaultAction::Ignore) }
+    let base = Event::new(EventKind::Canary, unix_seconds, Severity::Info, FaultAction::Ignore);
+    // A board that is elsewhere now is no GPU of this node.
+    let text = if gpu.is_some() { text } else { format!("board {uuid}: {text}") };
+    Event { gpu: gpu.cloned(), meaning, text, ..base }
 }
 
 /// A process that hung in this step has ended.

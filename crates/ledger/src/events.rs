@@ -105,6 +105,27 @@ impl EventList {
         id
     }
 
+    /// Puts an event in the place of an entry that turns out to be a part of it, which keeps its id; `None` if that
+    /// entry is gone, or one of them alone is from before.
+    pub fn supersede(&mut self, id: u64, mut event: Event, now: Mono, wait: Duration) -> Option<u64> {
+        let entry = self.entry(id).filter(|entry| entry.event.old == event.old)?;
+        entry.unlogged = 0;
+        let listed = Arc::make_mut(&mut entry.event);
+        let keys = [which(listed), ANY].map(|which| (same(listed), which));
+        event.id = id;
+        event.pci = event.pci.take().or_else(|| listed.pci.take());
+        event.kmsg |= listed.kmsg;
+        if event.text.is_empty() {
+            event.text = std::mem::take(&mut listed.text);
+        }
+        *listed = event;
+        let renamed = [which(listed), ANY].map(|which| (same(listed), which));
+        self.newest.retain(|key, newest| *newest != id || !keys.contains(key));
+        self.newest.extend(renamed.map(|key| (key, id)));
+        self.changed(id, now, 1, wait);
+        Some(id)
+    }
+
     /// Takes in that a report in an entry has no line that says more: its own verdict counts.
     pub fn without_line(&mut self, id: u64, report: &Event, now: Mono) {
         if let Some(entry) = self.entry(id).filter(|entry| is_louder(report, &entry.event)) {

@@ -20,7 +20,7 @@ use model::catalog::{
 };
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
-use model::fact::{DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, XidDetail};
+use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine, XidDetail};
 use model::persisted::{FaultyGpu, Identity, PersistedFaults};
 use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
@@ -136,6 +136,15 @@ impl FaultState {
     }
 }
 
+/// A GPU that fell off the bus.
+#[derive(Debug)]
+struct Fallen {
+    /// In seconds since 1970, as its source says: what is old is heard all at once.
+    unix_seconds: f64,
+    /// The entry of the driver's line without a code, until an Xid says the same.
+    line: Option<u64>,
+}
+
 #[derive(Debug, Default)]
 pub struct Faults {
     /// The life of each source and the number of its newest fact.
@@ -147,8 +156,8 @@ pub struct Faults {
     states: BTreeMap<Arc<str>, FaultState>,
     waiting: HashMap<(Arc<str>, u32), VecDeque<PendingFault>>,
     homeless: VecDeque<Fact>,
-    /// When an Xid said that the GPU at this PCI address fell off the bus.
-    fallen: HashMap<String, Mono>,
+    /// GPUs that fell off the bus, by UUID, or by PCI address while the GPU is not known.
+    fallen: HashMap<String, Fallen>,
     /// Whether an earlier daemon left the addresses of the GPUs it saw.
     remembers: bool,
     events: EventList,
@@ -430,10 +439,6 @@ impl Faults {
             KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail } => {
                 let row = judged(code, detail.as_ref());
                 let gpu = self.places.get(&pci).cloned();
-                if code == FALLEN && !old && (self.fallen.len() < MAX_GPUS || self.fallen.contains_key(&pci))
-                {
-                    self.fallen.insert(pci.clone(), at);
-                }
                 let mut entry = Event {
                     pci: Some(pci),
                     pid,
@@ -474,17 +479,18 @@ impl Faults {
                 }
             }
             KernelLine::GpuFailed { pci, failure } => {
-                let said = pci.as_ref().and_then(|pci| self.fallen.get(pci));
-                if failure == GpuFailure::FallenOffBus && said.is_some_and(|said| at.since(*said) <= WINDOW) {
-                    // The driver repeats what the Xid has said.
-                    return;
-                }
                 let gpu = pci.as_ref().and_then(|pci| self.places.get(pci)).cloned();
                 if let Some(gpu) = gpu.as_ref().filter(|_| !old) {
                     self.states.entry(gpu.uuid.clone()).or_default().fatal = true;
                 }
                 let (kind, severity, action, meaning) = gpu_failure(failure);
-                Event { gpu, pci, meaning, owner, ..Event::new(kind, unix_seconds, severity, action) }
+                let base = Event::new(kind, unix_seconds, severity, action);
+                let entry = Event { gpu: gpu.clone(), pci, meaning, owner, ..base };
+                if self.fell(&entry).is_some_and(|known| known.line.is_none()) {
+                    // The driver repeats what the Xid has said.
+                    return;
+                }
+                entry
             }
             KernelLine::Sxid { nvswitch, pci, code, fatal } => {
                 let mut row = xid::sxid(code);
@@ -523,7 +529,32 @@ impl Faults {
                 Event { meaning, ..quiet(kind, unix_seconds) }
             }
         };
-        self.events.record(Event { text, old, kmsg: true, ..entry }, at, Duration::ZERO);
+        self.list_fault(Event { text, old, kmsg: true, ..entry }, at, Duration::ZERO);
+    }
+
+    /// When this GPU fell off the bus, if the event says the same once more.
+    fn fell(&self, event: &Event) -> Option<&Fallen> {
+        let is_near =
+            |known: &&Fallen| (event.unix_seconds - known.unix_seconds).abs() <= WINDOW.as_secs_f64();
+        is_fall(event).then(|| self.fallen.get(&place(event)).filter(is_near)).flatten()
+    }
+
+    /// Lists a fault; gives the id of its entry. A GPU that fell off the bus did so once, also where the driver's line
+    /// without a code came before the Xid: then the Xid takes the place of that line.
+    fn list_fault(&mut self, event: Event, at: Mono, wait: Duration) -> u64 {
+        if !is_fall(&event) {
+            return self.events.record(event, at, wait);
+        }
+        let (place, unix_seconds) = (place(&event), event.unix_seconds);
+        let is_xid = event.kind == EventKind::Xid;
+        let line = self.fell(&event).and_then(|known| known.line).filter(|_| is_xid);
+        let id = line
+            .and_then(|line| self.events.supersede(line, event.clone(), at, wait))
+            .unwrap_or_else(|| self.events.record(event, at, wait));
+        if self.fallen.len() < MAX_GPUS || self.fallen.contains_key(&place) {
+            self.fallen.insert(place, Fallen { unix_seconds, line: (!is_xid).then_some(id) });
+        }
+        id
     }
 
     /// A fault of a GPU that is known: the second report of a known one, or a new one.
@@ -553,7 +584,7 @@ impl Faults {
             self.count(counters, &gpu, row, heard);
         }
         let wait = if more { PATIENCE } else { Duration::ZERO };
-        let entry = self.events.record(entry, heard, wait);
+        let entry = self.list_fault(entry, heard, wait);
         if let Some(queue) = self.waiting.get_mut(&(gpu.uuid.clone(), row.code)) {
             if queue.len() >= MAX_WAITING {
                 count_waiting(counters, &mut self.events, row.code, queue.pop_front(), heard);
@@ -612,6 +643,18 @@ fn count(counters: &mut OwnCounters, gpu: &Gpu, row: &Xid) {
 /// Whether an error says that the GPU is of no use before it is reset.
 pub(super) fn is_lost(error: DriverError) -> bool {
     matches!(error, DriverError::GpuIsLost | DriverError::ResetRequired)
+}
+
+/// Whether an event says that a GPU fell off the bus.
+fn is_fall(event: &Event) -> bool {
+    event.kind == EventKind::FallenOffBus
+        || event.kind == EventKind::Xid && event.code == Some(u64::from(FALLEN))
+}
+
+/// UUID of an event's GPU, or its PCI address.
+fn place(event: &Event) -> String {
+    let uuid = event.gpu.as_ref().map(|gpu| gpu.uuid.to_string());
+    uuid.or_else(|| event.pci.clone()).unwrap_or_default()
 }
 
 fn is_old(fact: &Fact) -> bool {

@@ -228,13 +228,15 @@ impl Intake {
             return GpuState::Up;
         }
         let record = self.gpus.get(gpu);
+        // A call that fails in a visit that is answered, for want of permission say, is no reason.
+        let unanswered = |stored: &Batch| stored.failure().filter(|_| !stored.answered);
         // A lost GPU is left alone for a while: its last error stays the reason.
         let failure = record
             .and_then(|record| record.attach_error.clone())
-            .or_else(|| newest.iter().rev().find_map(|stored| stored.failure()))
-            .or_else(|| tiers().find_map(Batch::failure))
+            .or_else(|| newest.iter().rev().find_map(|stored| unanswered(stored)))
+            .or_else(|| tiers().find_map(unanswered))
             // A call of another tier may be the first to find a loss, which voids these two.
-            .or_else(|| self.nvml_of(gpu).find_map(Batch::failure));
+            .or_else(|| self.nvml_of(gpu).find_map(unanswered));
         match failure {
             Some(text) => GpuState::Failing { text },
             None if record.is_none_or(|record| record.epoch == 0) || self.begins(gpu) => GpuState::Waiting,

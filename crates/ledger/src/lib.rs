@@ -78,6 +78,8 @@ pub struct LedgerSettings {
     /// Longest pause between two fast visits that is bridged when seconds are added up, and longest time
     /// after the end of a sampler in which the first answer of the next one is waited for.
     pub bridge: Duration,
+    /// How long a lost GPU answers before its return is told.
+    pub steady: Duration,
     /// GPUs seen before the daemon started, in this boot.
     pub seen: SeenGpus,
     /// Faults that an earlier daemon knew of, and the present load of the driver.
@@ -140,7 +142,7 @@ impl Ledger {
             counters,
             accounting: Accounting::new(),
             faults: Faults::new(settings.keep_events, &settings.seen.gpus, settings.faults.clone()),
-            losses: Losses::default(),
+            losses: Losses::new(settings.steady),
             links: LinkHistory::default(),
             canary: CanaryState::default(),
             wrong_results: WrongResultState::new(settings.wrong_results.clone()),

@@ -1,6 +1,7 @@
 //! Losses of GPUs and their returns as events, by the states that are published: each with the reason that was seen.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::intake::NOTHING_READ;
 use model::catalog::{Gpu, Severity};
@@ -10,19 +11,29 @@ use model::snapshot::{Event, EventKind, GpuState};
 use model::text::duration;
 
 /// GPUs that do not answer, and why.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Losses {
+    /// How long a GPU answers before its return is told: one that fails again sooner was not back.
+    steady: Duration,
     /// By UUID; by index, as `#3`, while the UUID was never read.
     lost: BTreeMap<String, Loss>,
 }
 
 #[derive(Debug)]
 struct Loss {
-    condition: Condition,
     since: Mono,
+    /// Each is told once until the return, however often a GPU changes between them.
+    told: Vec<Condition>,
+    /// Since when the GPU answers again.
+    up: Option<Mono>,
 }
 
 impl Losses {
+    /// None lost. `steady`: how long a GPU answers before its return is told.
+    pub fn new(steady: Duration) -> Losses {
+        Losses { steady, lost: BTreeMap::new() }
+    }
+
     /// The events that the states of this publication are. `absent`: GPUs that the driver does not list any more.
     /// Without a driver, and while it is waited for, nothing is lost and nothing returns.
     pub fn follow(
@@ -34,16 +45,21 @@ impl Losses {
     ) -> Vec<Event> {
         let mut events = Vec::new();
         for (gpu, state) in states {
+            self.adopt(gpu);
             let condition = match state {
                 GpuState::Stuck { .. } => Condition::Stuck,
-                // No reason was seen: it may be we who were held up.
-                GpuState::Failing { text } if text == NOTHING_READ => continue,
-                GpuState::Failing { .. } => Condition::Lost,
+                GpuState::Failing { text } if text != NOTHING_READ => Condition::Lost,
                 GpuState::Up => {
                     events.extend(self.returned(gpu, now, unix_seconds));
                     continue;
                 }
-                GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => continue,
+                // Nothing read, and no reason seen: it may be we who were held up.
+                GpuState::Failing { .. } | GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => {
+                    if let Some(loss) = self.lost.get_mut(&key(gpu)) {
+                        loss.up = None;
+                    }
+                    continue;
+                }
             };
             events.extend(self.gone(gpu, condition, state.text(), now, unix_seconds));
         }
@@ -54,12 +70,22 @@ impl Losses {
         events
     }
 
+    /// What was lost by its index alone has a UUID now.
+    fn adopt(&mut self, gpu: &Gpu) {
+        if let Some(loss) = self.lost.remove(&unread(gpu)) {
+            self.lost.entry(key(gpu)).or_insert(loss);
+        }
+    }
+
     fn gone(&mut self, gpu: &Gpu, condition: Condition, text: String, now: Mono, unix: f64) -> Option<Event> {
-        let loss = self.lost.entry(key(gpu)).or_insert(Loss { condition: Condition::Waiting, since: now });
+        let new = || Loss { since: now, told: Vec::new(), up: None };
+        let loss = self.lost.entry(key(gpu)).or_insert_with(new);
+        loss.up = None;
         // A call that hung and then fails is another reason.
-        if std::mem::replace(&mut loss.condition, condition) == condition {
+        if loss.told.contains(&condition) {
             return None;
         }
+        loss.told.push(condition);
         let meaning = match condition {
             Condition::Stuck => "A driver call on the GPU does not return.",
             Condition::Missing => "The GPU is missing.",
@@ -70,10 +96,15 @@ impl Losses {
     }
 
     fn returned(&mut self, gpu: &Gpu, now: Mono, unix: f64) -> Option<Event> {
-        let by_index = self.lost.remove(&unread(gpu));
-        let loss = self.lost.remove(&key(gpu)).or(by_index)?;
+        let loss = self.lost.get_mut(&key(gpu))?;
+        let up = *loss.up.get_or_insert(now);
+        let steady = now.since(up);
+        if steady < self.steady {
+            return None;
+        }
+        let text = format!("lost for {}, and back for {}", duration(up.since(loss.since)), duration(steady));
+        self.lost.remove(&key(gpu));
         let event = Event::new(EventKind::GpuReturned, unix, Severity::Info, Condition::Waiting.action());
-        let text = format!("lost for {}", duration(now.since(loss.since)));
         Some(Event { gpu: Some(gpu.clone()), meaning: "The GPU answers again.", text, nvml: true, ..event })
     }
 }
@@ -89,11 +120,10 @@ fn unread(gpu: &Gpu) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
-    fn a_loss_is_one_event_each_reason_and_the_return_one() {
-        let mut losses = Losses::default();
+    fn each_reason_is_told_once_until_the_gpu_is_back_for_good() {
+        let mut losses = Losses::new(Duration::from_secs(10));
         let gpu = Gpu { gpu: 3, uuid: "GPU-3".into() };
         let mut look = |gpu: &Gpu, state: GpuState, absent: Option<&Gpu>, second: u64| -> Vec<String> {
             let states = [(gpu.clone(), state)];
@@ -109,14 +139,29 @@ mod tests {
         assert_eq!(look(&gpu, failing("lost"), None, 6), ["GpuLost: it answers with errors only: lost"]);
         assert!(look(&gpu, failing("no handle: lost"), None, 7).is_empty());
         assert!(look(&gpu, GpuState::NoDriver, None, 8).is_empty());
-        assert_eq!(look(&gpu, GpuState::Up, None, 64), ["GpuReturned: lost for 60 s"]);
-        assert!(look(&gpu, GpuState::Up, None, 65).is_empty());
+        // It answers for a moment, hangs again and fails again.
+        for second in [9, 15, 21] {
+            assert!(look(&gpu, GpuState::Up, None, second).is_empty());
+            assert!(look(&gpu, stuck(3), None, second + 2).is_empty());
+            assert!(look(&gpu, failing("lost"), None, second + 4).is_empty());
+        }
+        assert!(look(&gpu, GpuState::Up, None, 64).is_empty());
+        assert!(look(&gpu, failing(NOTHING_READ), None, 70).is_empty());
+        assert!(look(&gpu, GpuState::Up, None, 74).is_empty());
+        assert!(look(&gpu, GpuState::Up, None, 83).is_empty());
+        assert_eq!(look(&gpu, GpuState::Up, None, 84), ["GpuReturned: lost for 70 s, and back for 10 s"]);
+        assert!(look(&gpu, GpuState::Up, None, 85).is_empty());
+        assert_eq!(look(&gpu, stuck(3), None, 86), ["GpuLost: nvmlX has not returned for 3.0 s"], "anew");
+        assert!(look(&gpu, GpuState::Up, None, 90).is_empty());
+        assert_eq!(look(&gpu, GpuState::Up, None, 100).len(), 1);
 
         let unread = Gpu { gpu: 3, uuid: "".into() };
-        assert_eq!(look(&unread, failing("lost"), None, 70).len(), 1, "before its UUID was read");
-        assert_eq!(look(&gpu, GpuState::Up, None, 72), ["GpuReturned: lost for 2.0 s"]);
+        assert_eq!(look(&unread, failing("lost"), None, 110).len(), 1, "before its UUID was read");
+        assert!(look(&gpu, failing("lost"), None, 111).is_empty(), "the same loss");
+        assert!(look(&gpu, GpuState::Up, None, 112).is_empty());
+        assert_eq!(look(&gpu, GpuState::Up, None, 122), ["GpuReturned: lost for 2.0 s, and back for 10 s"]);
         let other = Gpu { gpu: 3, uuid: "GPU-9".into() };
-        assert_eq!(look(&gpu, GpuState::Up, Some(&other), 80).len(), 1);
-        assert!(look(&gpu, GpuState::Up, Some(&other), 81).is_empty());
+        assert_eq!(look(&gpu, GpuState::Up, Some(&other), 130).len(), 1);
+        assert!(look(&gpu, GpuState::Up, Some(&other), 131).is_empty());
     }
 }

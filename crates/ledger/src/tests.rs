@@ -25,6 +25,7 @@ fn ledger() -> Ledger {
         off: HashSet::new(),
         groups: m::MetricGroup::ALL.to_vec(),
         bridge: Duration::from_secs(3),
+        steady: Duration::from_secs(63),
         seen: SeenGpus::default(),
         faults: Default::default(),
         wrong_results: Default::default(),
@@ -109,6 +110,27 @@ fn rows_expire_at_their_deadline() {
     let late = publish(&mut l, 13 * SECOND + 1);
     assert_eq!(watts(&late, &g), None);
     assert_eq!(late.number(&m::gpu_up, &g, ()), Some(0.0));
+}
+
+#[test]
+fn a_failed_call_of_an_answered_visit_is_no_reason_of_a_loss() {
+    for tier in [Tier::Normal, Tier::Rare] {
+        let (mut l, g) = (ledger(), gpu(0));
+        l.fold(power(&g, 1, SECOND, 100.0));
+        let mut denied = batch(&g, tier, 1, SECOND, |rows| {
+            rows.of(&g).put(&m::gpu_power_watts, (), 100.0).unwrap();
+        });
+        denied.lifetime_nanos = Some(if tier == Tier::Rare { 180 } else { 3 } * SECOND);
+        denied.gaps = vec![Gap {
+            call: "nvmlA".into(),
+            metrics: vec![m::gpu_utilization_ratio.id()],
+            missing: Missing::Failed { error: m::DriverError::NoPermission, text: "no permission".into() },
+        }];
+        l.fold(denied);
+        let late = publish(&mut l, 5 * SECOND);
+        assert_eq!(late.number(&m::gpu_up, &g, ()), Some(0.0));
+        assert!(late.events.is_empty(), "{tier:?}: {:?}", late.events);
+    }
 }
 
 #[test]

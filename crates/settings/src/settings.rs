@@ -69,8 +69,9 @@ settings! {
         /// Time after which a driver call counts as stuck. The values of its GPU are then withdrawn until the call
         /// returns.
         call_timeout: Duration = secs(3), ms(100)..=minutes(1);
-        /// The same for the calls that open the driver and the GPUs: slow on a node without nvidia-persistenced,
-        /// where they wake the GPUs first.
+        /// Replaces a sampler in which a call that opens the driver or a GPU lasts for longer: slow on a node without
+        /// nvidia-persistenced, where such calls wake the GPUs first. `gpu_driver_stuck` does not wait for this:
+        /// 1 while the initialization has lasted for more than twice `call_timeout`.
         init_timeout: Duration = secs(20), ms(100)..=minutes(10);
         /// Interval between attempts to open a missing driver.
         driver_retry_interval: Duration = secs(5), ms(50)..=minutes(10);

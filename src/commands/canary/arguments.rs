@@ -74,7 +74,8 @@ pub enum CanaryOrder {
     /// Clear the wrong result of a GPU, so that it counts as healthy again
     ///
     /// Asks the daemon through its local socket; the daemon logs who asked and why. For a board that was tested and is
-    /// well; a new board needs no order.
+    /// well; a new board needs no order. Without a socket (control.socket) the daemon hears of no run by hand, and no
+    /// result can be cleared.
     Clear {
         /// GPU by index or UUID
         #[arg(long, value_name = "GPU")]

@@ -1,5 +1,6 @@
 //! One run after the other, and the processes that did not end.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,9 +103,12 @@ impl<'a> Runner<'a> {
 
     /// Tells the daemon of wrong results: it keeps the GPU unhealthy.
     pub fn report_wrong_results<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>) {
-        let Some(socket) = self.config.control.path() else { return };
         for outcome in outcomes.filter(|outcome| outcome.wrong_result().is_some()) {
-            if let Err(error) = orders::report_wrong_result(socket, outcome) {
+            let told = match self.config.control.path() {
+                Some(socket) => orders::report_wrong_result(socket, outcome),
+                None => Err(io::Error::other("there is no socket: control.socket is empty")),
+            };
+            if let Err(error) = told {
                 let gpu = outcome.place.gpu.gpu;
                 tracing::warn!(%error, gpu, "no daemon knows of the wrong result");
             }

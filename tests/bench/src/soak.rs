@@ -125,6 +125,7 @@ impl<'a> Day<'a> {
             off: Default::default(),
             groups: Vec::new(),
             bridge: Duration::from_secs(3),
+            steady: Duration::from_secs(63),
             seen: SeenGpus::default(),
             faults: Default::default(),
             wrong_results: Default::default(),

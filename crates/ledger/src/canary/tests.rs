@@ -42,6 +42,7 @@ impl Bench {
             off: HashSet::new(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
+            steady: Duration::from_secs(63),
             seen: SeenGpus::default(),
             faults: Default::default(),
             wrong_results: Default::default(),
@@ -301,7 +302,11 @@ fn wrong_results_are_counted_named_and_against_the_gpu() {
     assert_eq!(bench.unhealthy(), Some(0.0));
     let s = bench.publish();
     assert!(s.series(&m::gpu_canary_wrong_result_timestamp_seconds).is_empty() && s.canary.wrong.is_empty());
-    assert_eq!(s.events.last().map(|event| event.text.as_str()), Some("uid 0: tested"));
+    let last = |s: &Snapshot| s.events.last().map(|event| (event.gpu.clone(), event.text.clone()));
+    assert_eq!(last(&s), Some((Some(gpu()), "uid 0: tested".into())));
+    let elsewhere = Gpu { gpu: 0, uuid: "GPU-elsewhere".into() };
+    bench.0.event(Inboxed::Canary(CanaryEvent::Cleared(elsewhere, "uid 0: sold".into())));
+    assert_eq!(last(&bench.publish()), Some((None, "board GPU-elsewhere: uid 0: sold".into())));
 }
 
 #[test]

@@ -60,6 +60,7 @@ impl Bench {
             off: HashSet::new(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: std::time::Duration::from_secs(3),
+            steady: std::time::Duration::from_secs(63),
             seen,
             faults: faulty,
             wrong_results: Default::default(),
@@ -651,4 +652,38 @@ proptest! {
         let listed: u64 = b.publish().events.iter().map(|event| event.repeats + 1).sum();
         prop_assert_eq!(listed as usize, high);
     }
+}
+
+#[test]
+fn a_gpu_that_fell_off_the_bus_is_listed_once_in_either_order_and_from_before() {
+    let mut bench = Bench::new();
+    let off = |bench: &mut Bench, index: u32, old: bool| {
+        let pci = Some(format!("0000:0{index}:00"));
+        let line = KernelLine::GpuFailed { pci, failure: GpuFailure::FallenOffBus };
+        bench.kernel(KernelFact { old, line, text: "GPU has fallen off the bus.".into() });
+    };
+    let orders = ["Xid, line", "line, Xid", "nvml, line, Xid", "line, nvml, Xid, line", "line, line, Xid"];
+    let all =
+        orders.map(|order| (order, false)).into_iter().chain([("Xid, line", true), ("line, Xid", true)]);
+    for (times, (order, old)) in all.enumerate() {
+        bench.after(300.0);
+        for report in order.split(", ") {
+            match report {
+                "Xid" => bench.kmsg_of(0, 79, 5, old),
+                "line" => off(&mut bench, 0, old),
+                _ => bench.nvml(0, 79),
+            }
+            bench.after(0.1);
+        }
+        let events = bench.after(300.0).publish().events;
+        let found: Vec<_> = events.iter().map(|event| (event.kind, event.code)).collect();
+        assert_eq!(found, vec![(EventKind::Xid, Some(79)); times + 1], "{order}, old: {old}");
+    }
+    let before = bench.publish().events.len();
+    off(bench.after(300.0), 0, false);
+    off(&mut bench, 1, false);
+    bench.after(6.0).kmsg_of(0, 79, 5, false);
+    let events = bench.publish().events;
+    let kinds: Vec<_> = events[before..].iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::FallenOffBus, EventKind::FallenOffBus, EventKind::Xid], "long before it");
 }

@@ -45,6 +45,7 @@ impl Bench {
             off: Default::default(),
             groups: m::MetricGroup::ALL.to_vec(),
             bridge: Duration::from_secs(3),
+            steady: Duration::from_secs(63),
             seen: SeenGpus::default(),
             faults: Default::default(),
             wrong_results: Default::default(),
