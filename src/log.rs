@@ -1,5 +1,5 @@
 //! The log: lines on standard error. The same warning comes at most once an hour: what warns with each visit would bury
-//! the rest.
+//! the rest. Events, which have a kind, are spared: each is another fault, also where its line has the same words.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -19,6 +19,8 @@ use tracing_subscriber::{Layer, fmt, registry};
 
 /// How long the same warning is silent.
 const SILENCE: Duration = Duration::from_secs(3600);
+/// The field that lines of events have, and no other warning.
+const KIND: &str = "kind";
 /// Warnings that are known. With more of them the oldest is forgotten, and may come again.
 const MAX_KNOWN: usize = 256;
 
@@ -53,7 +55,7 @@ impl<S: Subscriber> Filter<S> for Lines {
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        if *event.metadata().level() != Level::WARN {
+        if *event.metadata().level() != Level::WARN || event.fields().any(|field| field.name() == KIND) {
             return true;
         }
         let mut text = Text(String::new());
@@ -134,6 +136,7 @@ mod tests {
         tracing::subscriber::with_default(registry().with(layer.with_filter(lines)), || {
             for gpu in [0, 0, 1, 0] {
                 tracing::warn!(gpu, "a warning");
+                tracing::warn!(gpu, kind = "xid", "a fault");
                 tracing::info!(gpu, "a notice");
                 tracing::debug!(gpu, "a detail");
             }
@@ -141,6 +144,7 @@ mod tests {
         let text = String::from_utf8(lock(&written.0).clone()).unwrap();
         let count = |what: &str| text.matches(what).count();
         assert_eq!((count("a warning"), count("a notice"), count("a detail")), (2, 4, 0), "{text}");
+        assert_eq!(count("a fault"), 4, "each one counts: {text}");
     }
 
     #[derive(Clone, Default)]

@@ -152,7 +152,7 @@ fn a_gpu_that_fails_without_an_xid_is_an_event() {
     let m = node.metrics();
     host.log(&format!("NVRM: GPU {}.0: GPU has fallen off the bus.", pci(&m, "0")));
     host.log(
-        "NVRM: The NVIDIA GPU 00ff:1e:00.0 (PCI ID: 10de:2330)\\x0aNVRM: installed in this system has \
+        "NVRM: The NVIDIA GPU 00ff:1e:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\\x0aNVRM: \
          fallen off the bus and is not responding to commands.",
     );
     host.log(&format!("NVRM: GPU {}.0: RmInitAdapter failed! (0x62:0x40:2393)", pci(&m, "1")));
@@ -169,9 +169,11 @@ fn a_gpu_that_fails_without_an_xid_is_an_event() {
         [0.into(), Value::Null, 1.into()]
     );
     assert_eq!(verdict(&all[0]), ("page", "reboot_node"));
-    assert_eq!(verdict(&all[2]), ("page", "reset_gpu"));
+    assert_eq!(verdict(&all[2]), ("ticket", "reset_gpu"));
     assert_eq!(all[1]["pci"], "00ff:1e:00");
-    node.wait_metrics("three GPUs are of no use", |m| m.all("gpu_healthy", &[])[..4] == [0.0, 0.0, 0.0, 1.0]);
+    node.wait_metrics("those off the bus are of no use", |m| {
+        m.all("gpu_healthy", &[])[..4] == [0.0, 1.0, 0.0, 1.0]
+    });
 }
 
 #[test]
@@ -190,12 +192,15 @@ fn the_same_unit_again_is_distinguished_from_another_one() {
     fault("0", 2, (2, 7, 1));
     fault("1", 1, (2, 7, 0));
     fault("1", 2, (3, 1, 0));
+    for (pid, tpc) in [(1, 4), (2, 4), (2, 5)] {
+        fault("3", pid, (0, tpc, 0));
+    }
     host.log(&format!(
         "NVRM: Xid (PCI:{}): 31, pid=9, name=app, Ch 0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC2 \
          GPCCLIENT_T1_7 faulted @ 0x2b57_b3000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE",
         pci(&m, "2")
     ));
-    let all = listed(&node, 5);
+    let all = listed(&node, 7);
     let known: Vec<_> = all.iter().map(|e| (e["unit"].as_str().unwrap(), e["same_unit"].as_bool())).collect();
     assert_eq!(
         known,
@@ -204,6 +209,8 @@ fn the_same_unit_again_is_distinguished_from_another_one() {
             ("GPC 2 TPC 7 SM 1", Some(true)),
             ("GPC 2 TPC 7 SM 0", None),
             ("GPC 3 TPC 1 SM 0", Some(false)),
+            ("GPC 0 TPC 4 SM 0", None),
+            ("GPC 0 TPC 4 SM 0", None),
             ("GRAPHICS GPC2 GPCCLIENT_T1_7", None),
         ]
     );

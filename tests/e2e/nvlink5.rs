@@ -74,6 +74,20 @@ fn errors_that_no_generation_counts_are_unsupported() {
 }
 
 #[test]
+fn counters_of_links_that_were_down_at_the_start_are_found_later() {
+    let late = Setup::new("tests/scenarios/b200-late-links.toml");
+    let node = late.with("SAMPLER__NVLINK_INTERVAL", "200ms").with("SAMPLER__SLOW_INTERVAL", "200ms").start();
+    node.wait_metrics("no link is up", |m| m.value("gpu_nvlink_links_up", &[FIRST]) == Some(0.0));
+    node.wait_metrics("the counters were asked", |m| {
+        unsupported(m, "gpu_nvlink_link_bit_error_ratio") == Some(1.0)
+    });
+    node.sim().open_gate("trained").unwrap();
+    node.wait_metrics("the links have counters", |m| {
+        m.value(ERRORS, &[FIRST, ("error", "link_recovery")]) == Some(18.0)
+    });
+}
+
+#[test]
 fn older_links_have_the_kinds_that_they_had() {
     let (_node, page) = started(Setup::new("tests/scenarios/widen.toml"));
     assert_eq!(page.all(ERRORS, &[FIRST]).len(), 3);

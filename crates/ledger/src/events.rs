@@ -263,7 +263,10 @@ fn merge(into: &mut Event, from: Event) {
     if into.text.is_empty() {
         into.text = from.text;
     }
-    into.same_unit = into.same_unit.or(from.same_unit);
+    // A further unit of the same crash takes the suspicion back.
+    if from.unit.is_some() {
+        into.same_unit = from.same_unit;
+    }
     into.nvml |= from.nvml;
     into.kmsg |= from.kmsg;
 }

@@ -78,7 +78,7 @@ pub struct FaultState {
 }
 
 impl FaultState {
-    /// Whether an Xid came after which the GPU needs a reset.
+    /// Whether a fault came after which the GPU needs a reset.
     pub fn fatal(&self) -> bool {
         self.fatal
     }
@@ -480,7 +480,7 @@ impl Faults {
             }
             KernelLine::GpuFailed { pci, failure } => {
                 let gpu = pci.as_ref().and_then(|pci| self.places.get(pci)).cloned();
-                if let Some(gpu) = gpu.as_ref().filter(|_| !old) {
+                if let Some(gpu) = gpu.as_ref().filter(|_| !old && failure == GpuFailure::FallenOffBus) {
                     self.states.entry(gpu.uuid.clone()).or_default().fatal = true;
                 }
                 let (kind, severity, action, meaning) = gpu_failure(failure);

@@ -4,17 +4,27 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::catalog::schema::{KnownLabel, Label, LabelText};
-use model::catalog::{self as m, NvLinkError};
+use model::catalog::schema::{KnownLabel, Label};
+use model::catalog::{self as m, NvLinkError, Subject};
 use model::clock::Mono;
-use model::sample::Batch;
-use model::verdict::LinkErrors;
+use model::sample::{Batch, Row};
+use model::verdict::NewLinkErrors;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Least time between two totals that are kept.
 const SPACING: Duration = Duration::from_secs(300);
 
-type Totals = Vec<(NvLinkError, f64)>;
+type Totals = Vec<Total>;
+
+/// Errors of one kind since the driver was loaded.
+#[derive(Clone, Debug)]
+struct Total {
+    kind: NvLinkError,
+    /// Of all links.
+    all: f64,
+    /// Of each link that has any.
+    links: Vec<(u32, f64)>,
+}
 
 /// The totals of each GPU, by UUID.
 #[derive(Debug, Default)]
@@ -31,22 +41,36 @@ impl LinkHistory {
     /// Takes in the totals of a batch, if it has any.
     pub fn take(&mut self, batch: &Batch) {
         let Some(gpu) = &batch.part.gpu else { return };
-        let id = m::gpu_nvlink_errors_total.id();
-        let rows = batch.rows.all().filter(|row| row.metric == id);
-        let kind = |text: &LabelText| NvLinkError::ALL.iter().find(|kind| kind.text() == *text).copied();
-        let totals: Totals = rows.filter_map(|row| Some((kind(row.labels.first()?)?, row.value))).collect();
+        let (of_gpu, of_links) = (m::gpu_nvlink_errors_total.id(), m::gpu_nvlink_link_errors_total.id());
+        let kind = |row: &Row| NvLinkError::ALL.iter().find(|kind| row.labels == [kind.text()]).copied();
+        let sums = batch.rows.all().filter(|row| row.metric == of_gpu);
+        let total = |row: &Row| Some(Total { kind: kind(row)?, all: row.value, links: Vec::new() });
+        let mut totals: Totals = sums.filter_map(total).collect();
+        for (subject, rows) in batch.rows.groups() {
+            let Subject::Link(link) = subject else { continue };
+            for row in rows.iter().filter(|row| row.metric == of_links) {
+                if let Some(total) = totals.iter_mut().find(|total| Some(total.kind) == kind(row)) {
+                    total.links.push((link.link, row.value));
+                }
+            }
+        }
         if !totals.is_empty() {
             self.0.entry(Arc::clone(&gpu.uuid)).or_default().take(totals, batch.taken);
         }
     }
 
-    /// New errors within the last hour; since the driver was loaded, if the history is shorter.
-    pub fn of(&self, uuid: &str, now: Mono) -> Option<LinkErrors> {
-        let links = self.0.get(uuid)?;
-        let base = links.kept.front().filter(|(at, _)| now.since(*at) >= HOUR).map(|(_, totals)| totals);
-        let before = |kind| base.and_then(|totals| of(totals, kind)).unwrap_or(0.0);
-        let new = links.newest.iter().map(|(kind, n)| (*kind, n - before(*kind)));
-        Some(LinkErrors { new: new.filter(|(_, n)| *n > 0.0).collect(), of_an_hour: base.is_some() })
+    /// New errors within the last hour, as far as the ledger has seen it.
+    pub fn of(&self, uuid: &str) -> Vec<NewLinkErrors> {
+        let Some(GpuLinks { kept, newest }) = self.0.get(uuid) else { return Vec::new() };
+        let new = |total: &Total| {
+            let base = kept.iter().find_map(|(_, totals)| of(totals, total.kind))?;
+            let before = |link| base.links.iter().find(|(known, _)| *known == link).map_or(0.0, |(_, n)| *n);
+            let each = total.links.iter().map(|(link, n)| n - before(*link)).filter(|n| *n > 0.0);
+            let (links, worst) = each.fold((0, 0.0), |(links, worst), n| (links + 1, n.max(worst)));
+            let errors = NewLinkErrors { kind: total.kind, all: total.all - base.all, worst, links };
+            (errors.all > 0.0).then_some(errors)
+        };
+        newest.iter().filter_map(new).collect()
     }
 
     /// Forgets a GPU.
@@ -57,9 +81,13 @@ impl LinkHistory {
 
 impl GpuLinks {
     fn take(&mut self, totals: Totals, at: Mono) {
-        // The driver's counters started again.
-        if totals.iter().any(|(kind, n)| of(&self.newest, *kind).is_some_and(|before| *n < before)) {
-            self.kept.clear();
+        // The driver's counters started again, from zero.
+        if totals
+            .iter()
+            .any(|total| of(&self.newest, total.kind).is_some_and(|before| total.all < before.all))
+        {
+            let zero = |total: &Total| Total { kind: total.kind, all: 0.0, links: Vec::new() };
+            self.kept = [(at, totals.iter().map(zero).collect())].into();
         }
         if self.kept.back().is_none_or(|(last, _)| at.since(*last) >= SPACING) {
             self.kept.push_back((at, totals.clone()));
@@ -71,35 +99,49 @@ impl GpuLinks {
     }
 }
 
-fn of(totals: &Totals, kind: NvLinkError) -> Option<f64> {
-    totals.iter().find(|(known, _)| *known == kind).map(|(_, n)| *n)
+fn of(totals: &Totals, kind: NvLinkError) -> Option<&Total> {
+    totals.iter().find(|total| total.kind == kind)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::catalog::{CollectorName, Gpu, Tier};
+    use model::catalog::{CollectorName, Gpu, Link, Tier};
     use model::sample::BatchKey;
+
+    /// Takes in recoveries of each link, by number; gives the new ones of all, of the worst link, and of how many links.
+    fn take(links: &mut LinkHistory, minute: u64, recoveries: &[f64]) -> Option<(f64, f64, u32)> {
+        let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
+        let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier: Tier::Nvlink };
+        let mut batch = Batch::new(part, 1, Mono((100 + minute * 60) * 1_000_000_000), None);
+        let kind = (NvLinkError::Recovery,);
+        batch.rows.of(&gpu).put(&m::gpu_nvlink_errors_total, kind, recoveries.iter().sum()).unwrap();
+        for (link, n) in (0..).zip(recoveries).filter(|(_, n)| **n > 0.0) {
+            let link = Link { gpu: 0, uuid: "GPU-0".into(), link };
+            batch.rows.of(&link).put(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
+        }
+        links.take(&batch);
+        links.of("GPU-0").first().map(|new| (new.all, new.worst, new.links))
+    }
 
     #[test]
     fn errors_count_for_an_hour_and_a_restart_of_the_counters_starts_from_zero() {
-        let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
-        let minute = |at: u64| Mono((100 + at * 60) * 1_000_000_000);
         let mut links = LinkHistory::default();
-        let mut new = |at: u64, replays: f64| {
-            let part =
-                BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier: Tier::Nvlink };
-            let mut batch = Batch::new(part, 1, minute(at), None);
-            batch.rows.of(&gpu).put(&m::gpu_nvlink_errors_total, (NvLinkError::Replay,), replays).unwrap();
-            links.take(&batch);
-            let errors = links.of("GPU-0", minute(at)).unwrap();
-            (errors.new.first().map_or(0.0, |(_, n)| *n), errors.of_an_hour)
-        };
-        assert_eq!(new(0, 7.0), (7.0, false), "since the driver was loaded");
-        assert_eq!(new(10, 7.0), (7.0, false));
-        assert_eq!(new(60, 8.0), (1.0, true));
-        assert_eq!(new(70, 8.0), (1.0, true));
-        assert_eq!(new(130, 8.0), (0.0, true));
-        assert_eq!(new(140, 2.0), (2.0, false), "another load of the driver");
+        let mut new = |minute, n| take(&mut links, minute, &[n]).map_or(0.0, |(all, ..)| all);
+        assert_eq!(new(0, 7.0), 0.0, "from before the exporter's start");
+        assert_eq!(new(10, 9.0), 2.0);
+        assert_eq!(new(60, 10.0), 3.0);
+        assert_eq!(new(70, 10.0), 1.0);
+        assert_eq!(new(130, 10.0), 0.0);
+        assert_eq!(new(140, 2.0), 2.0, "another load of the driver");
+        assert_eq!(new(150, 2.0), 2.0);
+        assert_eq!(new(210, 2.0), 0.0);
+    }
+
+    #[test]
+    fn the_worst_link_and_the_number_of_links_are_told() {
+        let mut links = LinkHistory::default();
+        assert_eq!(take(&mut links, 0, &[4.0, 0.0, 0.0]), None);
+        assert_eq!(take(&mut links, 1, &[5.0, 3.0, 0.0]), Some((4.0, 3.0, 2)));
     }
 }

@@ -281,7 +281,8 @@ metrics! {
     /// 1 for each reason why the GPU is not healthy.
     ///
     /// `lost`: it answers with errors only. `stuck`: a driver call on it does not return. `recovery_action`: the
-    /// driver asks for one. `fatal_xid`: an Xid of severity `page` since the last reset or driver load.
+    /// driver asks for one. `fatal_xid`: an Xid of severity `page` since the last reset or driver load, or the kernel log
+    /// calls it fallen off the bus.
     /// `uncontained_ecc`: Xid 95, or a memory error (48, 171, 172) without Xid 94 within 5 s. `row_remap_failure`: a
     /// row remap failed. `missing`: the driver does not list it any more. `canary`: a run ended with
     /// `wrong_result`, until `gpu-node-exporter canary clear` or another board, or the newest run of a check with

@@ -58,7 +58,7 @@ pub struct PersistedFaults {
 pub struct FaultyGpu {
     /// UUID.
     pub uuid: String,
-    /// Whether an Xid came after which it needs a reset.
+    /// Whether a fault came after which it needs a reset.
     pub fatal: bool,
     /// Whether there was a memory error that is known not to be contained.
     pub uncontained: bool,

@@ -388,7 +388,8 @@ pub struct Event {
     pub app_can_cause: &'static str,
     /// Unit of the GPU, as the kernel log names it.
     pub unit: Option<String>,
-    /// Whether the same unit had the same fault before, in another process or burst; `None` if this is the first.
+    /// Whether the same unit alone had the same fault before, in another process or burst; `None` if this is the first,
+    /// or not of a single unit.
     pub same_unit: Option<bool>,
     /// NVLink.
     pub link: Option<u32>,

@@ -17,10 +17,15 @@ use crate::text::{capitalized, duration, plain, time_of_day};
 const NEAR_SLOWDOWN: f64 = 5.0;
 /// Seconds for which a fault is a reason.
 const RECENT_FAULT: f64 = 3600.0;
-/// NVLink errors, and how many of them in an hour are no reason for a look: a checksum alone is repaired by the link,
-/// and its limit is that of the alert `GpuNvlinkErrors`, 100 a second.
-const LINK_ERRORS: [(NvLinkError, f64); 3] =
-    [(NvLinkError::Replay, 0.0), (NvLinkError::Recovery, 0.0), (NvLinkError::CrcFlit, 360_000.0)];
+/// NVLink errors, and how many of them in an hour are no reason for a look, with the limits of the alert
+/// `GpuNvlinkErrors`: of recoveries 3 of one link, of checksums, which the link repairs, 100 a second.
+const LINK_ERRORS: [(NvLinkError, f64); 5] = [
+    (NvLinkError::Replay, 0.0),
+    (NvLinkError::Recovery, 2.0),
+    (NvLinkError::LinkRecovery, 2.0),
+    (NvLinkError::RecoveryFailed, 0.0),
+    (NvLinkError::CrcFlit, 360_000.0),
+];
 
 /// What the ledger knows of a GPU beyond the published values.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +34,7 @@ pub struct Findings {
     pub missing: bool,
     /// The driver requests it; also while values are withdrawn.
     pub recovery_action: Option<RecoveryAction>,
-    /// An Xid came after which the GPU needs a reset.
+    /// An Xid came after which the GPU needs a reset, or the kernel log calls it fallen off the bus.
     pub fatal_xid: bool,
     /// There was a memory error that is not known to be contained.
     pub uncontained_ecc: bool,
@@ -41,17 +46,34 @@ pub struct Findings {
     pub wrong_result: Option<String>,
     /// When the GPU was last reset, or the driver loaded, in seconds since 1970: faults before it are over.
     pub reset: Option<f64>,
-    /// NVLink errors within the last hour, or since the driver was loaded while the ledger knows them for less.
-    pub nvlink: Option<LinkErrors>,
+    /// NVLink errors within the last hour: the kinds that have any.
+    pub nvlink: Vec<NewLinkErrors>,
 }
 
-/// New errors of a GPU's NVLinks.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LinkErrors {
-    /// Kind and number of each that has any.
-    pub new: Vec<(NvLinkError, f64)>,
-    /// Whether `new` are those of one hour.
-    pub of_an_hour: bool,
+/// New errors of one kind of a GPU's NVLinks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewLinkErrors {
+    /// Their kind.
+    pub kind: NvLinkError,
+    /// Number of them, of all links.
+    pub all: f64,
+    /// Number of the link that has most.
+    pub worst: f64,
+    /// How many links have any.
+    pub links: u32,
+}
+
+impl NewLinkErrors {
+    /// Whether there are more than the limit. If more than half of the GPU's links recover, they were trained again
+    /// together, as after the reset of a peer.
+    fn exceed(&self, limit: f64, links_of_gpu: Option<f64>) -> bool {
+        use NvLinkError::{LinkRecovery, Recovery, RecoveryFailed};
+        if !matches!(self.kind, Recovery | LinkRecovery | RecoveryFailed) {
+            return self.all > limit;
+        }
+        let together = links_of_gpu.is_some_and(|links| f64::from(self.links) > 0.5 * links);
+        self.worst > limit && !together
+    }
 }
 
 /// What an evaluation reads.
@@ -223,7 +245,7 @@ impl ReasonList<'_> {
         }
         // The ledger remembers both until a reset. A recent event is the better text.
         for (holds, condition, text) in [
-            (found.fatal_xid, Condition::FatalXid, "an Xid came after which the GPU needs a reset"),
+            (found.fatal_xid, Condition::FatalXid, "a fault came after which the GPU needs a reset"),
             (found.uncontained_ecc, Condition::UncontainedEcc, "a memory error is not known to be contained"),
         ] {
             if !holds {
@@ -318,19 +340,18 @@ impl ReasonList<'_> {
                 self.add(Condition::FabricFault, text);
             }
         }
-        let Some(errors) = &found.nvlink else { return };
-        let counts = |look: &dyn Fn(f64, f64) -> bool| {
-            let limit = |kind| LINK_ERRORS.iter().find(|(known, _)| *known == kind).map(|(_, limit)| *limit);
-            let loud =
-                errors.new.iter().filter(|(kind, n)| limit(*kind).is_some_and(|limit| look(*n, limit)));
-            let texts: Vec<String> = loud.map(|(kind, n)| format!("{n:.0} {}", kind.known())).collect();
-            texts.join(", ")
+        let links = self.number(&m::gpu_nvlink_links, ());
+        let texts = |loud: bool| {
+            let known = LINK_ERRORS.iter().flat_map(|(kind, limit)| {
+                let new = found.nvlink.iter().find(|new| new.kind == *kind)?;
+                (new.exceed(*limit, links) == loud).then(|| format!("{:.0} {}", new.all, kind.known()))
+            });
+            known.collect::<Vec<String>>().join(", ")
         };
-        let since = if errors.of_an_hour { "within an hour" } else { "since the driver was loaded" };
-        let (loud, quiet) = (counts(&|n, limit| n > limit), counts(&|n, limit| n > 0.0 && n <= limit));
+        let (loud, quiet) = (texts(true), texts(false));
         for (condition, text) in [(Condition::NvlinkErrors, loud), (Condition::NvlinkChecksums, quiet)] {
             if !text.is_empty() {
-                self.add(condition, format!("NVLink errors {since}: {text}"));
+                self.add(condition, format!("NVLink errors within an hour: {text}"));
             }
         }
     }
@@ -489,7 +510,9 @@ impl Event {
     /// a blank.
     fn suspect(&self) -> &'static str {
         match (self.same_unit, self.app_can_cause) {
-            (Some(true), _) => " The same unit had it before in another process or crash: suspect the GPU.",
+            (Some(true), _) => {
+                " The same unit alone had it before in another process or crash: suspect the GPU if others run the program well."
+            }
             (Some(false), _) => " Other units had it before: suspect the program.",
             (None, "yes") => " Programs cause it.",
             (None, "possible") => " A program can cause it.",

@@ -130,8 +130,9 @@ fn xid(rest: &str) -> Option<KernelLine> {
     Some(KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail })
 }
 
-/// `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`, `NVRM: The NVIDIA GPU 0000:06:00.0 (PCI ID: 10de:2335) ... has
-/// fallen off the bus and is not responding to commands.`, `NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)`
+/// `NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.`, `NVRM: The NVIDIA GPU 0000:06:00.0\x0aNVRM: (PCI ID: 10de:2335)
+/// installed in this system has\x0aNVRM: fallen off the bus and is not responding to commands.`,
+/// `NVRM: GPU 0000:06:00.0: RmInitAdapter failed! (0x62:0x40:2393)`
 fn gpu_failed(text: &str) -> Option<KernelLine> {
     let failure = if text.contains("fallen off the bus") {
         GpuFailure::FallenOffBus
@@ -146,6 +147,8 @@ fn gpu_failed(text: &str) -> Option<KernelLine> {
         // Two numbers are a vendor and a device.
         pci_address(word.strip_prefix("PCI:").unwrap_or(word)).filter(|_| word.matches(':').count() >= 2)
     };
+    // The kernel log has the ends of the lines of one message so.
+    let text = text.replace("\\x0a", " ");
     Some(KernelLine::GpuFailed { pci: text.split_whitespace().find_map(address), failure })
 }
 
@@ -235,8 +238,8 @@ mod tests {
             ("NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.", Some("0000:06:00"), FallenOffBus),
             ("NVRM: GPU at PCI:0000:06:00 has fallen off the bus.", Some("0000:06:00"), FallenOffBus),
             (
-                "NVRM: The NVIDIA GPU 0001:06:00.0 (PCI ID: 10de:2335)\\x0aNVRM: installed in this system has fallen \
-                 off the bus and is not responding to commands.",
+                "NVRM: The NVIDIA GPU 0001:06:00.0\\x0aNVRM: (PCI ID: 10de:2335) installed in this system has\\x0aNVRM: \
+                 fallen off the bus and is not responding to commands.",
                 Some("0001:06:00"),
                 FallenOffBus,
             ),

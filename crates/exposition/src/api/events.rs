@@ -21,8 +21,8 @@
 //!   meaning, severity, action     what it means; page, ticket or info; what to do first
 //!   app_can_cause     whether a program can cause the Xid: yes, possible, rare, no
 //!   unit              of the GPU, where the kernel log names it (Xid 13, 31, 144 to 150)
-//!   same_unit         Xid 13 and 31: true if that unit had the same fault in an earlier process or crash, false if only
-//!                     other units had, null if none had within seven days
+//!   same_unit         Xid 13 and 31, of a crash in a single unit with a GPC: true if that unit alone had the same fault in
+//!                     an earlier process or crash, false if only another unit had, null if none had within seven days
 //!   link, fatal, intr_info, error_status, investigate     NVLink 5 (Xid 144 to 150): link, whether the line calls it
 //!                     fatal, its first two words, what NVIDIA's table says to look at; fatal also of an SXid
 //!   gpu_instance, compute_instance, pid, process

@@ -87,7 +87,8 @@ pub fn gpu_failure(failure: GpuFailure) -> (EventKind, Severity, FaultAction, &'
         ),
         GpuFailure::InitFailed => (
             EventKind::InitFailed,
-            Severity::Page,
+            // The next try may succeed; the driver does not list a GPU for which none does.
+            Severity::Ticket,
             FaultAction::ResetGpu,
             "The driver could not initialise the GPU.",
         ),

@@ -385,9 +385,13 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]), "it was reset");
     b.kmsg_saying(0, 154, recovery(A::None, A::DrainAndReset));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
-    let line = KernelLine::GpuFailed { pci: Some("0000:01:00".into()), failure: GpuFailure::InitFailed };
-    b.kernel(KernelFact { old: false, line, text: "NVRM".into() });
-    assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::FatalXid]), "without a code");
+    let mut failed = |failure| {
+        let line = KernelLine::GpuFailed { pci: Some("0000:01:00".into()), failure };
+        b.kernel(KernelFact { old: false, line, text: "NVRM".into() });
+        b.reasons(&gpu(1))
+    };
+    assert_eq!(failed(GpuFailure::InitFailed), Some(vec![]), "the next try may succeed");
+    assert_eq!(failed(GpuFailure::FallenOffBus), Some(vec![UnhealthyReason::FatalXid]), "without a code");
 }
 
 /// A fault of NVLink 5 that asks for nothing.

@@ -1,54 +1,68 @@
-//! Which units of a GPU had faults of programs (Xid 13, 31): the same unit under several programs points to the
-//! hardware, different units to a program.
+//! Which units of a GPU had faults of programs (Xid 13, 31): the same single unit under several programs is a hint at the
+//! hardware, different units at a program.
 
 use std::collections::VecDeque;
 
-/// Faults remembered of a GPU; a crash brings one a multiprocessor.
+/// Crashes remembered of a GPU.
 const MOST: usize = 256;
 /// Lines of one process that come sooner than this after each other are of one crash.
 const BURST_SECONDS: f64 = 180.0;
-/// How long a fault is remembered.
+/// How long a crash is remembered.
 const KEEP_SECONDS: f64 = 7.0 * 86_400.0;
 
-/// Faults of one GPU, by unit and crash.
+/// Crashes of programs on one GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Units {
-    faults: VecDeque<UnitFault>,
+    crashes: VecDeque<Crash>,
 }
 
+/// What one process brought: a line for each multiprocessor that it used.
 #[derive(Clone, Debug, PartialEq)]
-struct UnitFault {
+struct Crash {
     code: u32,
-    unit: String,
     pid: Option<u32>,
+    /// Of the first line.
+    unit: String,
+    /// Whether lines named other units too: then none of them is suspect.
+    several: bool,
     last: f64,
 }
 
 impl Units {
-    /// Takes in a fault. Gives whether an earlier crash had it in the same unit; `None` if there was none.
+    /// Takes in a fault. Gives whether an earlier crash of a single unit had it in the same unit; `None` if there was
+    /// none, and if this crash has several units or one that all programs share.
     pub fn take(&mut self, code: u32, unit: &str, pid: Option<u32>, unix_seconds: f64) -> Option<bool> {
-        self.faults.retain(|fault| unix_seconds - fault.last <= KEEP_SECONDS);
+        self.crashes.retain(|crash| unix_seconds - crash.last <= KEEP_SECONDS);
         let unit = without_sm(unit);
-        let mut before = None;
-        let mut known = None;
-        for (at, fault) in self.faults.iter().enumerate().filter(|(_, fault)| fault.code == code) {
-            if fault.pid == pid && (unix_seconds - fault.last).abs() < BURST_SECONDS {
-                known = known.or((fault.unit == unit).then_some(at));
-            } else {
-                before = Some(before == Some(true) || fault.unit == unit);
-            }
+        if !is_one_of_many(unit) {
+            return None;
         }
-        match known.and_then(|at| self.faults.get_mut(at)) {
-            Some(fault) => fault.last = fault.last.max(unix_seconds),
-            None => {
-                if self.faults.len() >= MOST {
-                    self.faults.pop_front();
-                }
-                self.faults.push_back(UnitFault { code, unit: unit.to_owned(), pid, last: unix_seconds });
+        let of_this = |crash: &Crash| {
+            (crash.code, crash.pid) == (code, pid) && (unix_seconds - crash.last).abs() < BURST_SECONDS
+        };
+        let at = self.crashes.iter().position(of_this).unwrap_or_else(|| {
+            if self.crashes.len() >= MOST {
+                self.crashes.pop_front();
             }
+            let unit = unit.to_owned();
+            self.crashes.push_back(Crash { code, pid, unit, several: false, last: unix_seconds });
+            self.crashes.len() - 1
+        });
+        let this = self.crashes.get_mut(at)?;
+        this.last = this.last.max(unix_seconds);
+        this.several |= this.unit != unit;
+        if this.several {
+            return None;
         }
-        before
+        let others = self.crashes.iter().enumerate().filter(|(other, _)| *other != at);
+        let single = others.filter(|(_, crash)| crash.code == code && !crash.several);
+        single.map(|(_, crash)| crash.unit == unit).reduce(|one, other| one || other)
     }
+}
+
+/// Whether it is a TPC, or a client of a GPC: most programs do not share them, as they share the copy engines.
+fn is_one_of_many(unit: &str) -> bool {
+    unit.contains(" TPC ") || unit.contains(" GPCCLIENT")
 }
 
 /// The multiprocessors of a TPC share what fails: the vendor compares GPC and TPC.
@@ -65,12 +79,33 @@ mod tests {
         let mut units = Units::default();
         let mut take = |unit, pid, at| units.take(13, unit, Some(pid), at);
         assert_eq!(take("GPC 0 TPC 1 SM 0", 5, 0.0), None);
-        assert_eq!(take("GPC 3 TPC 1 SM 0", 5, 1.0), None, "of one crash");
+        assert_eq!(take("GPC 0 TPC 1 SM 1", 5, 1.0), None, "of one crash");
         assert_eq!(take("GPC 0 TPC 1 SM 1", 6, 2.0), Some(true));
         assert_eq!(take("GPC 4 TPC 0 SM 0", 7, 3.0), Some(false));
         assert_eq!(take("GPC 4 TPC 0 SM 0", 7, 300.0), Some(true), "the same process again");
-        assert_eq!(units.take(31, "GPC 4 TPC 0", Some(7), 300.0), None, "another code");
+        assert_eq!(units.take(31, "GRAPHICS GPC4 GPCCLIENT_T1_0", Some(7), 300.0), None, "another code");
         assert_eq!(units.take(13, "GPC 4 TPC 0", Some(8), 10.0 * 86_400.0), None, "long ago");
+    }
+
+    #[test]
+    fn a_crash_on_several_multiprocessors_and_a_shared_unit_say_nothing() {
+        let mut units = Units::default();
+        let mut take = |code, unit: &str, pid| units.take(code, unit, Some(pid), 0.0);
+        for tpc in 0..4 {
+            assert_eq!(take(13, &format!("GPC 0 TPC {tpc} SM 0"), 1), None, "the first crash");
+        }
+        for tpc in 0..6 {
+            assert_eq!(take(13, &format!("GPC 0 TPC {tpc} SM 1"), 2), None, "the second one, unit {tpc}");
+        }
+        assert_eq!(take(13, "GPC 0 TPC 2 SM 0", 3), None, "alone, and one of several before");
+        assert_eq!(take(13, "GPC 0 TPC 2 SM 0", 4), Some(true));
+        assert_eq!(take(13, "GPC 1 TPC 2 SM 0", 4), None, "one of several now");
+        for pid in 1..4 {
+            assert_eq!(take(31, "CE0 HUBCLIENT_CE0", pid), None, "shared by all copies");
+            assert_eq!(take(13, "GPC 3", 10 + pid), None, "shared by the group");
+        }
+        assert_eq!(take(31, "GRAPHICS GPC2 GPCCLIENT_T1_7", 1), None);
+        assert_eq!(take(31, "GRAPHICS GPC2 GPCCLIENT_T1_7", 2), Some(true));
     }
 
     #[test]
@@ -79,6 +114,6 @@ mod tests {
         for pid in 0..10_000 {
             units.take(13, "GPC 0 TPC 0", Some(pid), 0.0);
         }
-        assert_eq!(units.faults.len(), MOST);
+        assert_eq!(units.crashes.len(), MOST);
     }
 }

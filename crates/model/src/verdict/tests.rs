@@ -272,7 +272,7 @@ fn a_recent_event_is_the_text_of_the_fatal_xid() {
     let mut snapshot = after(EventKind::Xid);
     for (unix_seconds, text) in [
         (200.0, "Xid 79: the GPU has fallen off the bus First: reboot node."),
-        (100.0 + 2.0 * RECENT_FAULT, "an Xid came after which the GPU needs a reset"),
+        (100.0 + 2.0 * RECENT_FAULT, "a fault came after which the GPU needs a reset"),
     ] {
         snapshot.unix_seconds = unix_seconds;
         let health = judged(&snapshot, &Findings { fatal_xid: true, ..Findings::default() });
@@ -294,11 +294,14 @@ fn an_event_is_over_with_the_reset_and_faulty_only_while_the_ledger_says_so() {
 
 #[test]
 fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
-    let health = |new: &[(NvLinkError, f64)], of_an_hour| {
-        let nvlink = Some(LinkErrors { new: new.to_vec(), of_an_hour });
-        judged(&after(EventKind::GpuLost), &Findings { nvlink, ..Findings::default() })
+    let new = |kind, all, worst, links| NewLinkErrors { kind, all, worst, links };
+    let snapshot = after(EventKind::GpuLost);
+    let health = |nvlink: &[NewLinkErrors]| {
+        let value: &PublishedValue<'_> = &|metric, _, _| (metric == m::gpu_nvlink_links.id()).then_some(18.0);
+        let evidence = HealthEvidence { snapshot: &snapshot, missing: 0, value };
+        evidence.evaluate(|_| Findings { nvlink: nvlink.to_vec(), ..Findings::default() }).gpus.remove(0)
     };
-    let errors = health(&[(NvLinkError::Recovery, 3.0), (NvLinkError::CrcFlit, 7.0)], true);
+    let errors = health(&[new(NvLinkError::Recovery, 3.0, 3.0, 1), new(NvLinkError::CrcFlit, 7.0, 7.0, 1)]);
     assert_eq!(
         texts(&errors),
         [
@@ -306,12 +309,14 @@ fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
             (HealthLevel::Note, "NVLink errors within an hour: 7 dl_crc_flit")
         ]
     );
-    assert_eq!(health(&[(NvLinkError::CrcFlit, 7.0)], true).word, "well");
-    let many = health(&[(NvLinkError::CrcFlit, 4e5)], false);
-    assert_eq!(
-        texts(&many),
-        [(HealthLevel::Degraded, "NVLink errors since the driver was loaded: 400000 dl_crc_flit")]
-    );
+    let word = |kind, all, worst, links| health(&[new(kind, all, worst, links)]).word;
+    assert_eq!(word(NvLinkError::CrcFlit, 7.0, 7.0, 1), "well");
+    assert_eq!(word(NvLinkError::CrcFlit, 4e5, 3e5, 2), "degraded");
+    assert_eq!(word(NvLinkError::Recovery, 4.0, 2.0, 2), "well", "fewer than three of one link");
+    assert_eq!(word(NvLinkError::Recovery, 54.0, 3.0, 18), "well", "the reset of a peer");
+    assert_eq!(word(NvLinkError::LinkRecovery, 3.0, 3.0, 1), "degraded");
+    assert_eq!(word(NvLinkError::RecoveryFailed, 1.0, 1.0, 1), "degraded");
+    assert_eq!(word(NvLinkError::Replay, 1.0, 1.0, 1), "degraded");
 }
 
 #[test]

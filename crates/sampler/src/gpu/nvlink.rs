@@ -268,20 +268,22 @@ pub(super) fn links_tier(v: &mut Visit<'_>) {
 const OF_NVLINK_5: [MetricId; 2] =
     [m::gpu_nvlink_link_bit_error_ratio.id(), m::gpu_nvlink_link_fec_codewords_total.id()];
 
-/// Whether the links have the counters of NVLink 5: asked once a handle, of the first link that is up. A driver that does
+/// Whether the links have the counters of NVLink 5: asked of the first link that is up, once a handle if there is one. A driver that does
 /// not know a field by its number answers in several ways.
 fn nvlink5(v: &mut Visit<'_>) -> bool {
     if let Some(known) = v.state.nvlink5 {
         return known;
     }
-    let link = v.state.links_up.as_ref().and_then(|up| up.first().copied()).unwrap_or(0);
+    let up = v.state.links_up.as_ref().and_then(|up| up.first().copied());
+    let link = up.unwrap_or(0);
     let asked = OF_LINKS_5.each_ref().map(|field| (field.id(), link));
     let feeds = [m::gpu_nvlink_link_errors_total.id(), OF_NVLINK_5[0], OF_NVLINK_5[1]];
     let Some(answers) = v.read("nvmlDeviceGetFieldValues", &feeds, |d| values_at(d, &asked)) else {
         return false;
     };
     let there = answers.iter().any(Result::is_ok);
-    v.state.nvlink5 = Some(there);
+    // A link that is down may have no counters yet.
+    v.state.nvlink5 = (there || up.is_some()).then_some(there);
     there
 }
 
