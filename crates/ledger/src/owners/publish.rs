@@ -258,10 +258,12 @@ impl OwnerState {
                 let processes = processes.get(&key.place).map_or(&[][..], Vec::as_slice);
                 let halted = account.past.halted(processes, pace, settings, now);
                 cause = account.cause.found(halted.or_else(|| evidence.cause()), now);
-                let own = shares.get(&key.owner).cloned().flatten();
-                let near = about.near_cpus(own);
-                if let Some(remote) = read.and_then(|read| read.cpu_remote(now, &near)) {
+                if let Some(remote) = evidence.cpu_remote {
                     b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
+                }
+                let near = about.near_cpus(shares.get(&key.owner).cloned().flatten());
+                if let Some(remote) = read.and_then(|read| read.cpu_on_other_cache(now, &near)) {
+                    b.put(&m::gpu_owner_cpu_remote_cache_ratio, &entity, (), remote);
                 }
                 if let Some(remote) = evidence.memory_remote {
                     b.put(&m::gpu_owner_memory_remote_ratio, &entity, (), remote);
