@@ -56,7 +56,7 @@ fn one_users_crowd_leaves_room_for_a_pod_that_comes_later_and_sums_stay_whole() 
     machine.write(&format!("var/log/containers/late_ml_main-{POD_CONTAINER}.log"), "");
     machine.gpu(5_000_001..5_000_301);
     machine.step("gate = \"pod\"\ngpu = 0\njob = { pid = 5000301, memory = \"1GiB\" }\n");
-    let node = machine.start();
+    let node = machine.start_with(&[("OWNERS__MAX_SERIES", "64")]);
     node.wait_metrics("the crowd", |m| m.value("gpu_exporter_owners_dropped", &[]) == Some(284.0));
     node.sim().open_gate("pod").unwrap();
     let has = |m: &super::node::Metrics, name: &str, owner: &str| m.value(name, &[("owner", owner)]);

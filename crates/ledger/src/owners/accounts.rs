@@ -431,6 +431,13 @@ mod tests {
     }
 
     #[test]
+    fn every_mig_slice_of_one_namespace_has_series_by_default() {
+        let mut accounts = Accounts::new(settings::Owners::default().max_series as usize);
+        feed(&mut accounts, 0, &texts(&names("ml", 8 * 7)), false);
+        assert_eq!(accounts.without_series(), BTreeSet::new());
+    }
+
+    #[test]
     fn owners_of_a_few_seconds_make_few_series() {
         let mut accounts = Accounts::new(16);
         let crowd = names("mallory", 300);
