@@ -198,10 +198,15 @@ dashboard.row("Owners").panels(
         rate(gpu_owner_cpu_seconds_total{$NODE,mode="system"}[$__rate_interval]))""", "{{instance}} {{owner}} kernel"),
     shares("CPUs far from the GPU", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
         no_value="not told: the machine does not say what is near, or nobody has a GPU")
-    .help("""Share of the CPUs on which each owner's processes ran that are not near its GPU: on another NUMA node or, for
-        work that is bound to some caches, on caches of another GPU or slice. Above one half it may cost the GPU's time: bind
-        the work with gpu-node-exporter topology.""")
+    .help("""Share of the CPUs on which each owner's processes ran that are on another NUMA node than its GPU. Above one half
+        it may cost the GPU's time: bind the work with gpu-node-exporter topology.""")
     .query("max by ($BY_OWNER) (gpu_owner_cpu_remote_ratio{$NODE})", "$OF_OWNER"),
+    shares("CPUs on caches of other shares", links=[GPU_FROM_SERIES],
+        no_value="no owner is bound to some caches of the node near its GPU")
+    .help("""Share of the CPUs on which each owner's processes ran that are on last-level caches outside the share of its
+        GPUs or slices. Only owners that are bound to some caches of the right NUMA node. A CPU manager that packs CPUs
+        within the node comes here at 100 %: cache and cores then compete with the owner of another share.""")
+    .query("max by ($BY_OWNER) (gpu_owner_cpu_remote_cache_ratio{$NODE})", "$OF_OWNER"),
     shares("Memory far from the GPU over time", steps=FAR, draw_steps="dashed", links=[GPU_FROM_SERIES],
         no_value="not told: the machine does not say what is near, or nobody has a GPU")
     .help("Share of each owner's memory on the host that is not on the NUMA node near its GPU.")

@@ -56,7 +56,7 @@ fn one_users_crowd_leaves_room_for_a_pod_that_comes_later_and_sums_stay_whole() 
     machine.write(&format!("var/log/containers/late_ml_main-{POD_CONTAINER}.log"), "");
     machine.gpu(5_000_001..5_000_301);
     machine.step("gate = \"pod\"\ngpu = 0\njob = { pid = 5000301, memory = \"1GiB\" }\n");
-    let node = machine.start();
+    let node = machine.start_with(&[("OWNERS__MAX_SERIES", "64")]);
     node.wait_metrics("the crowd", |m| m.value("gpu_exporter_owners_dropped", &[]) == Some(284.0));
     node.sim().open_gate("pod").unwrap();
     let has = |m: &super::node::Metrics, name: &str, owner: &str| m.value(name, &[("owner", owner)]);
@@ -78,7 +78,7 @@ fn one_users_crowd_leaves_room_for_a_pod_that_comes_later_and_sums_stay_whole() 
 }
 
 #[test]
-fn a_live_owner_takes_the_place_of_one_that_ended() {
+fn an_owner_keeps_its_series_after_its_end_while_another_waits() {
     let mut machine = Machine::new();
     for pid in 5_000_001..5_000_004 {
         machine.process(pid, format!("0::/user.slice/user-{pid}.slice/session-1.scope\n"));
@@ -96,11 +96,19 @@ fn a_live_owner_takes_the_place_of_one_that_ended() {
             && m.value("gpu_owner_processes", &[("owner", "other")]) == Some(1.0)
     });
     node.sim().open_gate("over").unwrap();
-    let m = node.wait_metrics("a place for the third", |m| {
-        m.value("gpu_owner_processes", &[("owner", &owner(5_000_003))]) == Some(1.0)
+    let ended = owner(5_000_001);
+    let m = node.wait_metrics("the end of the first", |m| {
+        m.value("gpu_owner_processes", &[("owner", &ended)]) == Some(0.0)
     });
-    assert!(m.all("gpu_owner_info", &[("owner", &owner(5_000_001))]).is_empty(), "that ended");
-    assert_eq!(m.value("gpu_exporter_owners_dropped", &[]), Some(0.0));
+    let time = |m: &super::node::Metrics, owner: &str| {
+        m.value("gpu_owner_allocated_seconds_total", &[("owner", owner)]).unwrap_or(0.0)
+    };
+    let m = node.wait_metrics("the time of the third is of `other`", |now| {
+        time(now, "other") > time(&m, "other") + 2.0
+    });
+    assert!(time(&m, &ended) > 0.0, "its amounts can still be read");
+    assert!(m.all("gpu_owner_info", &[("owner", &owner(5_000_003))]).is_empty());
+    assert_eq!(m.value("gpu_exporter_owners_dropped", &[]), Some(1.0));
 }
 
 #[test]

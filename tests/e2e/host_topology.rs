@@ -149,9 +149,10 @@ fn work_on_the_cache_of_another_gpu_of_the_node_is_far() {
     let node = Setup::new(file.to_str().unwrap()).with("HOST__ROOT", host.root().to_str().unwrap()).start();
     // Shares: CPUs 0-3 and 4-7 with the first cache, 8-11 with the second.
     let m = node.wait_metrics("all owners are read", |m| m.all("gpu_owner_cpu_remote_ratio", &[]).len() == 3);
-    let remote = |gpu: &str| m.value("gpu_owner_cpu_remote_ratio", &[("gpu", gpu)]);
+    assert_eq!(m.all("gpu_owner_cpu_remote_ratio", &[]), [0.0; 3], "all are on the right node");
+    let remote = |gpu: &str| m.value("gpu_owner_cpu_remote_cache_ratio", &[("gpu", gpu)]);
     assert_eq!((remote("0"), remote("1")), (Some(0.0), Some(1.0)));
-    assert_eq!(remote("2"), Some(0.0), "bound to the node, to no cache");
+    assert_eq!(remote("2"), None, "bound to the node, to no cache");
 }
 
 #[test]

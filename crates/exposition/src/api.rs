@@ -42,7 +42,8 @@ fn append(document: &impl Serialize, out: &mut String) {
 ///   processes[]       ids of its processes there; none after its end
 ///   start_unix_seconds            start of the first of its GPU processes on this node
 ///   cpu_user_seconds, cpu_system_seconds   CPU time on this node
-///   memory_bytes, allocated_seconds, busy_seconds, energy_joules, cpu_remote_ratio, memory_remote_ratio
+///   memory_bytes, allocated_seconds, busy_seconds, energy_joules, cpu_remote_ratio,
+///   cpu_remote_cache_ratio, memory_remote_ratio
 ///   bottleneck        what holds it back; null while that is not known
 ///   bottleneck_text   the same for people
 /// ```
@@ -81,6 +82,7 @@ fn owner(snapshot: &Snapshot, view: &OwnerView) -> serde_json::Value {
         "busy_seconds": number(&m::gpu_owner_busy_seconds_total),
         "energy_joules": number(&m::gpu_owner_energy_joules_total),
         "cpu_remote_ratio": number(&m::gpu_owner_cpu_remote_ratio),
+        "cpu_remote_cache_ratio": number(&m::gpu_owner_cpu_remote_cache_ratio),
         "memory_remote_ratio": number(&m::gpu_owner_memory_remote_ratio),
         "bottleneck": view.cause,
         "bottleneck_text": view.cause.map(cause_text),

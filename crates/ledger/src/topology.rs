@@ -226,6 +226,9 @@ fn slices<'a>(
         Some((slice, text(row, "mig_uuid"), text(row, "mig_profile")))
     });
     let mut slices: Vec<_> = slices.collect();
+    if slices.is_empty() {
+        return Vec::new();
+    }
     slices.sort_by_key(|(slice, ..)| (slice.gpu_instance, slice.compute_instance));
     let weights: Vec<u32> = slices.iter().map(|(.., profile)| divide::compute_slices(profile)).collect();
     let shares = divide::among_slices(topology, &share.cpus, &weights);

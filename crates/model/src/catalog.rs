@@ -623,12 +623,15 @@ metrics! {
     /// From the driver's power samples, divided as the busy time (while the GPU is idle, as the allocated time). Of a
     /// MIG instance its share of the GPU's compute slices.
     gpu_owner_energy_joules_total: Counter<OwnedGpu>, Joules, Computed, "0.1.0";
-    /// Share of the CPUs of the owner's processes that are not near the GPU.
+    /// Share of the CPUs of the owner's processes that are not on the NUMA node near the GPU.
     ///
-    /// CPUs used in the last minute, else those allowed. Near are the CPUs of the GPU's NUMA node; for an owner that is bound
-    /// to some of the node's last-level caches, the caches in the share of its GPUs or MIG instances. Absent where the machine
-    /// does not say what is near.
+    /// CPUs used in the last minute, else those allowed. Absent where the machine does not say what is near.
     gpu_owner_cpu_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
+    /// Share of the CPUs of the owner's processes outside the last-level caches in the share of its GPUs or MIG instances.
+    ///
+    /// CPUs used in the last minute, else those allowed. Only for an owner whose CPUs are within the near NUMA node and leave
+    /// out at least one of its last-level caches.
+    gpu_owner_cpu_remote_cache_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
     /// Share of the owner's host memory that is not on the NUMA node near the GPU.
     gpu_owner_memory_remote_ratio: Gauge<OwnedGpu>, Ratio, Computed, "0.1.0";
     /// 1 for the bottleneck of the owner's work on the GPU.

@@ -173,7 +173,7 @@ settings! {
         retention: Duration = minutes(15), secs(1)..=hours(24);
         /// Maximum owners with series. One namespace or user has at most a quarter of them; further owners of a GPU are
         /// the owner "other".
-        max_series: u32 = 64, 1..=1000;
+        max_series: u32 = 256, 1..=4000;
         /// Timeout for reading a process or asking the kubelet.
         read_timeout: Duration = secs(1), ms(10)..=minutes(1);
         /// Time of kernels that run and compute nothing until work counts as wedged. Raise where ranks wait longer for the

@@ -12,6 +12,10 @@ use model::catalog::Gpu;
 use model::clock::Mono;
 use model::owners::Owner;
 
+/// An owner keeps its series for so long after its end: two scrape intervals of 30 s, so that its last amounts are read,
+/// and owners of a few seconds make no more series than places.
+const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AccountKey {
     pub gpu: Gpu,
@@ -112,7 +116,7 @@ pub struct Accounts {
 struct Openings {
     free: usize,
     held: BTreeMap<QuotaKey, usize>,
-    /// Owners that have ended everywhere, the one that ended first last.
+    /// Owners that ended everywhere long enough ago, the one that ended first last.
     ended: Vec<Arc<str>>,
 }
 
@@ -193,7 +197,7 @@ impl Accounts {
             return;
         }
         waiting.sort_by_key(|one| std::cmp::Reverse(one.memory));
-        let mut openings = self.openings();
+        let mut openings = self.openings(settled.from);
         for one in waiting {
             if self.with_series.contains_key(&one.owner.id) {
                 continue;
@@ -209,7 +213,7 @@ impl Accounts {
         }
     }
 
-    fn openings(&self) -> Openings {
+    fn openings(&self, now: Mono) -> Openings {
         let mut held: BTreeMap<QuotaKey, usize> = BTreeMap::new();
         for quota in self.with_series.values() {
             *held.entry(quota.clone()).or_default() += 1;
@@ -221,13 +225,14 @@ impl Accounts {
         }
         let mut ended: Vec<(Mono, &Arc<str>)> =
             ends.into_iter().filter_map(|(owner, end)| Some((end?, owner))).collect();
+        ended.retain(|(end, _)| now.since(*end) >= KEPT_AFTER_END);
         ended.sort_by(|a, b| b.cmp(a));
         let free = self.most.saturating_sub(self.with_series.len());
         Openings { free, held, ended: ended.into_iter().map(|(_, owner)| Arc::clone(owner)).collect() }
     }
 
-    /// Makes way for one more owner of this quota: a free place, else that of an owner that has ended. Whether
-    /// there is one.
+    /// Makes way for one more owner of this quota: a free place, else that of an owner that ended long enough ago.
+    /// Whether there is one.
     fn make_way(&mut self, openings: &mut Openings, quota: &QuotaKey) -> bool {
         let quarter = (self.most / 4).max(1);
         let spent = openings.held.get(quota).is_some_and(|held| *held >= quarter);
@@ -341,7 +346,7 @@ mod tests {
 
     fn feed(accounts: &mut Accounts, from: u64, owners: &[&str], full: bool) {
         accounts.settle(&gpu(), &settled(from, owners, full), |_| None, None);
-        accounts.tidy(at(from + 1), Duration::from_secs(60));
+        accounts.tidy(at(from + 1), Duration::from_secs(900));
     }
 
     fn allocated(accounts: &mut Accounts) -> Vec<(String, f64, f64)> {
@@ -355,12 +360,12 @@ mod tests {
         feed(&mut accounts, 0, &["a", "b"], false);
         feed(&mut accounts, 1, &["a"], true);
         feed(&mut accounts, 2, &[], false);
-        feed(&mut accounts, 30, &["a"], false);
+        feed(&mut accounts, 200, &["a"], false);
         let all = allocated(&mut accounts);
         assert_eq!(all, [("a".into(), 2.5, 1.0), ("b".into(), 0.5, 0.0)]);
-        feed(&mut accounts, 70, &[], false);
+        feed(&mut accounts, 1000, &[], false);
         assert_eq!(allocated(&mut accounts), [("a".into(), 2.5, 1.0)], "the other was over for long");
-        feed(&mut accounts, 200, &[], false);
+        feed(&mut accounts, 2000, &[], false);
         assert!(allocated(&mut accounts).is_empty());
     }
 
@@ -411,14 +416,39 @@ mod tests {
         let owners = |accounts: &mut Accounts| -> Vec<String> {
             allocated(accounts).into_iter().map(|(owner, ..)| owner).collect()
         };
-        assert_eq!(owners(&mut accounts), ["b", "c", "d", "e"]);
-        feed(&mut accounts, 4, &["c", "c/2", "d", "e"], false);
+        assert_eq!(owners(&mut accounts), ["a", "b", "c", "d", "other"], "the last amounts are not read yet");
+        feed(&mut accounts, 61, &["c", "d", "e"], false);
+        assert_eq!(owners(&mut accounts), ["b", "c", "d", "e", "other"]);
+        feed(&mut accounts, 62, &["c", "c/2", "d", "e"], false);
         assert_eq!(owners(&mut accounts), ["b", "c", "d", "e", "other"], "its user has one already");
-        feed(&mut accounts, 5, &["c/2", "d", "e"], false);
+        feed(&mut accounts, 63, &["c/2", "d", "e"], false);
+        assert_eq!(owners(&mut accounts), ["b", "c", "d", "e", "other"]);
+        feed(&mut accounts, 123, &["c/2", "d", "e"], false);
         assert_eq!(owners(&mut accounts), ["b", "c/2", "d", "e", "other"], "the quota of its user is free");
-        feed(&mut accounts, 6, &["c/2", "d", "e", "f", "g"], false);
+        feed(&mut accounts, 124, &["c/2", "d", "e", "f", "g"], false);
         assert_eq!(owners(&mut accounts), ["c/2", "d", "e", "f", "other"]);
         assert_eq!(accounts.without_series(), ["g".into()].into());
+    }
+
+    #[test]
+    fn every_mig_slice_of_one_namespace_has_series_by_default() {
+        let mut accounts = Accounts::new(settings::Owners::default().max_series as usize);
+        feed(&mut accounts, 0, &texts(&names("ml", 8 * 7)), false);
+        assert_eq!(accounts.without_series(), BTreeSet::new());
+    }
+
+    #[test]
+    fn owners_of_a_few_seconds_make_few_series() {
+        let mut accounts = Accounts::new(16);
+        let crowd = names("mallory", 300);
+        let mut published = BTreeSet::new();
+        for (second, id) in crowd.iter().enumerate() {
+            feed(&mut accounts, second as u64, &[id], false);
+            published.extend(accounts.with_series.keys().cloned());
+        }
+        assert_eq!(published.len(), 20, "four places, each given once a minute");
+        let sum: f64 = allocated(&mut accounts).iter().map(|(_, seconds, _)| seconds).sum();
+        assert!((300.0 - sum - 16.0).abs() < 1e-9, "{sum}: all but those replaced, a second each");
     }
 
     #[test]
@@ -426,6 +456,7 @@ mod tests {
         let mut accounts = Accounts::new(1);
         feed(&mut accounts, 0, &["a", "b"], false);
         feed(&mut accounts, 1, &["b"], false);
+        feed(&mut accounts, 61, &["b"], false);
         let share = |from: u64| AmountShare {
             quantity: AmountKind::Busy(None),
             from: at(from),
@@ -433,7 +464,7 @@ mod tests {
             owner: "b".into(),
             amount: 0.5,
         };
-        accounts.add(&gpu(), vec![share(0), share(1)]);
+        accounts.add(&gpu(), vec![share(1), share(61)]);
         let busy: Vec<(&str, f64)> = accounts.all.iter().map(|(key, a)| (&*key.owner, a.busy)).collect();
         assert_eq!(busy, [("b", 0.5), ("other", 0.5)]);
     }

@@ -41,8 +41,6 @@ struct About {
     device: Option<Device>,
     /// CPUs near it, and their last-level caches.
     near: Option<(CpuSet, Vec<CpuSet>)>,
-    /// CPUs of the last-level caches in the share of the GPU and of its instances.
-    caches_of_shares: BTreeMap<InstanceId, CpuSet>,
     /// MIG profiles that it has.
     profiles: Vec<Arc<str>>,
 }
@@ -96,10 +94,6 @@ fn about(moment: &LedgerMoment<'_>, topology: &TopologyState, gpu: &Gpu, up: boo
         instances,
         link: generation.zip(lanes).and_then(|(generation, lanes)| link_rate(generation, lanes)),
         near: device.as_ref().and_then(|device| topology.near(device)),
-        caches_of_shares: match &device {
-            Some(device) => topology.caches_of_shares(moment, gpu, device),
-            None => BTreeMap::new(),
-        },
         device,
         profiles,
     }
@@ -141,7 +135,7 @@ impl OwnerState {
         self.host_use.present(starts);
         let OwnerState { accounts, readings, host_use, .. } = self;
         host_use.divide(accounts, &without_series, |owner| readings.contains_key(owner));
-        let shares = self.caches_of_owners(&about, now);
+        let shares = self.caches_of_owners(&about, moment, topology);
         let views =
             about.iter().flat_map(|one| self.put_gpu(b, one, &shares, &without_series, now)).collect();
         self.put_node(b, &without_series);
@@ -166,7 +160,12 @@ impl OwnerState {
 
     /// CPUs of the last-level caches in the shares of all places where an owner has work; `None`: one of them is not known.
     /// No owner while a GPU lists no processes: each may have work there.
-    fn caches_of_owners(&self, about: &[About], now: Mono) -> BTreeMap<Arc<str>, Option<CpuSet>> {
+    fn caches_of_owners(
+        &self,
+        about: &[About],
+        moment: &LedgerMoment<'_>,
+        topology: &TopologyState,
+    ) -> BTreeMap<Arc<str>, Option<CpuSet>> {
         let mut found: BTreeMap<Arc<str>, Option<CpuSet>> = BTreeMap::new();
         if about.iter().any(|one| !one.listed) {
             return found;
@@ -175,10 +174,16 @@ impl OwnerState {
             let Some((_, listing)) = self.lines.get(&one.gpu).and_then(|line| line.newest()) else {
                 continue;
             };
-            for present in self.present(listing, now) {
+            let present = self.present(listing, moment.now);
+            // The shares of slices cost time to divide: not for a GPU without work.
+            let shares = match &one.device {
+                Some(device) if !present.is_empty() => topology.caches_of_shares(moment, &one.gpu, device),
+                _ => BTreeMap::new(),
+            };
+            for present in present {
                 let of_owner =
                     found.entry(Arc::clone(&present.owner.id)).or_insert_with(|| Some(CpuSet::default()));
-                let share = one.caches_of_shares.get(&present.place);
+                let share = shares.get(&present.place);
                 *of_owner = of_owner.take().zip(share).map(|(all, share)| all.or(share));
             }
         }
@@ -258,10 +263,12 @@ impl OwnerState {
                 let processes = processes.get(&key.place).map_or(&[][..], Vec::as_slice);
                 let halted = account.past.halted(processes, pace, settings, now);
                 cause = account.cause.found(halted.or_else(|| evidence.cause()), now);
-                let own = shares.get(&key.owner).cloned().flatten();
-                let near = about.near_cpus(own);
-                if let Some(remote) = read.and_then(|read| read.cpu_remote(now, &near)) {
+                if let Some(remote) = evidence.cpu_remote {
                     b.put(&m::gpu_owner_cpu_remote_ratio, &entity, (), remote);
+                }
+                let near = about.near_cpus(shares.get(&key.owner).cloned().flatten());
+                if let Some(remote) = read.and_then(|read| read.cpu_on_other_cache(now, &near)) {
+                    b.put(&m::gpu_owner_cpu_remote_cache_ratio, &entity, (), remote);
                 }
                 if let Some(remote) = evidence.memory_remote {
                     b.put(&m::gpu_owner_memory_remote_ratio, &entity, (), remote);

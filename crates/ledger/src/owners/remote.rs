@@ -23,15 +23,12 @@ pub struct NearCpus {
 }
 
 impl NearCpus {
-    /// The CPUs that count as near for an owner that may run on these. Work that is bound to some of the node's caches is
-    /// measured by the caches of its share, other work by the node: work that may run on all of a node, or on several, is not
-    /// bound to the wrong cache.
-    fn of(&self, allowed: Option<&CpuSet>) -> Option<&CpuSet> {
-        let node = self.node.as_ref()?;
-        let leaves_out_one =
-            |allowed: &&CpuSet| self.caches.iter().any(|cache| cache.and(allowed).is_empty());
-        let bound = allowed.filter(|allowed| !allowed.is_empty() && allowed.is_within(node));
-        bound.filter(leaves_out_one).and(self.own.as_ref()).or(Some(node))
+    /// The CPUs of the caches in the share of an owner that may run on these; `None` for an owner that is not bound to some
+    /// of the node's caches: work that may run on all of a node, or on several, is not bound to the wrong cache.
+    fn caches_of(&self, allowed: &CpuSet) -> Option<&CpuSet> {
+        let leaves_out_one = self.caches.iter().any(|cache| cache.and(allowed).is_empty());
+        let bound = leaves_out_one && !allowed.is_empty() && allowed.is_within(self.node.as_ref()?);
+        self.own.as_ref().filter(|_| bound)
     }
 }
 
@@ -58,9 +55,9 @@ impl Readings {
         self.0.back().filter(|r| now.since(r.taken) <= LATELY)
     }
 
-    /// Share of its CPUs that are not near its place.
-    pub fn cpu_remote(&self, now: Mono, near: &NearCpus) -> Option<f64> {
-        self.cpus_outside(now, near.of(self.newest(now)?.allowed_cpus.as_ref())?)
+    /// Share of its CPUs that are on none of the caches in its share; `None` for an owner that is bound to no cache.
+    pub fn cpu_on_other_cache(&self, now: Mono, near: &NearCpus) -> Option<f64> {
+        self.cpus_outside(now, near.caches_of(self.newest(now)?.allowed_cpus.as_ref()?)?)
     }
 
     /// Share of its CPUs that are on another NUMA node than the GPU.
@@ -171,6 +168,7 @@ mod tests {
         assert_eq!(readings.quota_used(now), Some(1.0));
         assert_eq!(readings.quota_used(Mono(200_000_000_000)), None, "too old");
     }
+
     #[test]
     fn work_that_is_bound_to_a_cache_is_measured_by_the_caches_of_its_share() {
         let set = |text: &str| text.parse::<CpuSet>().unwrap();
@@ -183,16 +181,16 @@ mod tests {
         let remote = |near: &NearCpus, allowed: &str, ran_on: &[(u32, u32)]| {
             let mut readings = Readings::default();
             readings.take(OwnerReading { allowed_cpus: Some(set(allowed)), ..reading(15, ran_on) });
-            readings.cpu_remote(now, near)
+            readings.cpu_on_other_cache(now, near)
         };
         assert_eq!(remote(&near, "8-15", &[(9, 5)]), Some(0.0));
         assert_eq!(remote(&near, "16-23", &[(17, 5)]), Some(1.0), "the cache of another slice");
         assert_eq!(remote(&near, "16-23", &[]), Some(1.0), "not seen on any CPU");
         assert_eq!(remote(&near, "0-15", &[(9, 1), (1, 3)]), Some(0.75), "one of two caches is its own");
-        assert_eq!(remote(&near, "0-23", &[(1, 5)]), Some(0.0), "bound to no cache");
-        assert_eq!(remote(&near, "0-47", &[(1, 1), (40, 1)]), Some(0.5), "bound to no node");
-        assert_eq!(remote(&near, "40-47", &[]), Some(1.0), "the other node");
-        assert_eq!(remote(&NearCpus { own: None, ..near.clone() }, "16-23", &[]), Some(0.0));
+        assert_eq!(remote(&near, "0-23", &[(1, 5)]), None, "bound to no cache");
+        assert_eq!(remote(&near, "0-47", &[(1, 1), (40, 1)]), None, "bound to no node");
+        assert_eq!(remote(&near, "40-47", &[]), None, "the other node");
+        assert_eq!(remote(&NearCpus { own: None, ..near.clone() }, "16-23", &[]), None);
         assert_eq!(remote(&NearCpus::default(), "16-23", &[]), None);
     }
 }

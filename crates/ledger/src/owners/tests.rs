@@ -315,6 +315,7 @@ fn what_was_read_is_joined_with_where_the_gpu_sits() {
     bench.second(&[on(7)], 1.0, 300.0, 0.9);
     let s = bench.publish();
     assert_eq!(s.number(&m::gpu_owner_cpu_remote_ratio, &owned("a"), ()), Some(0.5));
+    assert_eq!(s.number(&m::gpu_owner_cpu_remote_cache_ratio, &owned("a"), ()), None, "bound to no cache");
     assert_eq!(s.number(&m::gpu_owner_memory_remote_ratio, &owned("a"), ()), Some(0.75));
     let kills = s.number(&m::gpu_owner_host_oom_kills_total, &m::Owner { owner: "a".into() }, ());
     assert_eq!(kills, Some(4.0), "those before the first reading are not counted");
@@ -371,9 +372,11 @@ fn a_slice_on_the_cache_of_another_is_far_on_a_machine_of_one_node() {
     let s = bench.publish();
     let remote = |instance: &str, owner: &str| {
         let of = OwnedGpu { gpu_instance: instance.into(), ..owned(owner) };
-        s.number(&m::gpu_owner_cpu_remote_ratio, &of, ())
+        let ratio = |metric| s.number(metric, &of, ());
+        (ratio(&m::gpu_owner_cpu_remote_cache_ratio), ratio(&m::gpu_owner_cpu_remote_ratio))
     };
-    assert_eq!((remote("1", "well"), remote("2", "wrong")), (Some(0.0), Some(1.0)));
+    assert_eq!(remote("1", "well"), (Some(0.0), None), "no node is reported");
+    assert_eq!(remote("2", "wrong"), (Some(1.0), None));
 }
 
 #[test]

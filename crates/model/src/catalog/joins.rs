@@ -17,6 +17,7 @@ const MADE_OF: [(&[MetricId], &[MetricId]); 7] = [
             m::gpu_owner_busy_seconds_total.id(),
             m::gpu_owner_energy_joules_total.id(),
             m::gpu_owner_cpu_remote_ratio.id(),
+            m::gpu_owner_cpu_remote_cache_ratio.id(),
             m::gpu_owner_memory_remote_ratio.id(),
             m::gpu_owner_ended_at_full_memory_total.id(),
             m::gpu_owner_mig_profile_hint_info.id(),
