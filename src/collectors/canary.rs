@@ -253,7 +253,7 @@ impl CanaryCollector {
         });
         let mut holders: Vec<Holder> = self.left.iter().map(holder).collect();
         holders.extend(running.map(|(_, pid)| Holder { pid, stuck: None }));
-        self.parts.switch.held_by_canary(holders);
+        self.parts.switch.held_by_canary(holders, Mono::now());
     }
 
     /// Ends every process that can be ended. One in a driver call is left: its control pipe closes with us, and

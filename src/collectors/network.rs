@@ -1,7 +1,7 @@
 //! Counters of the network devices nearest to the GPUs: bytes, errors and flaps, from files of the kernel. InfiniBand's
 //! counters are the adapter's own, which a sick adapter may not answer: each device is read with a deadline.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Context, put_row, read_file};
 use crate::views::View;
 use host::Host;
-use host::reader::{DeadlineReader, MAX_ABANDONED};
+use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use model::catalog::{self as m, CollectorName, Direction, NetworkError, NetworkPort, Nic, Node};
 use model::clock::{Cadence, Mono};
 use model::sample::Rows;
@@ -42,7 +42,7 @@ pub fn start(context: Context, topology: View<Option<Arc<Topology>>>) -> io::Res
         let mut cadence = Cadence::new(every, Duration::ZERO);
         let host = Host::new(&context.config.host.root);
         let reader = DeadlineReader::new("network-read", DEADLINE, Arc::clone(&context.stop));
-        let mut collector = NetworkCollector { reader, late: BTreeSet::new() };
+        let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
         let (mut known, mut nics) = (None::<Arc<Topology>>, Vec::new());
         let mut unavailable = None;
         while !context.stop.stopped() {
@@ -108,8 +108,8 @@ struct PortCounters {
 
 struct NetworkCollector {
     reader: DeadlineReader,
-    /// Devices whose counters were late: not asked again until the helper that asked is back.
-    late: BTreeSet<Arc<str>>,
+    /// Devices whose counters were late, each with the helper that asked: not asked again until that helper is back.
+    late: BTreeMap<Arc<str>, JoinHandle<()>>,
 }
 
 impl NetworkCollector {
@@ -119,23 +119,24 @@ impl NetworkCollector {
         nics: &[NicNames],
         read: impl Fn(&NicNames) -> Vec<PortCounters> + Clone + Send + 'static,
     ) -> (Rows, Option<String>) {
-        if self.reader.abandoned() == 0 {
-            self.late.clear();
-        }
+        self.late.retain(|_, helper| !helper.is_finished());
         let mut rows = Rows::default();
         for nic in nics {
-            if self.late.contains(&nic.nic) {
+            if self.late.contains_key(&nic.nic) {
                 continue;
             }
             let (one, read) = (nic.clone(), read.clone());
             match self.reader.read(MAX_ABANDONED, move || read(&one)) {
                 Ok(ports) => ports.iter().for_each(|port| put_port(&mut rows, &nic.nic, port)),
-                Err(_) => {
-                    self.late.insert(Arc::clone(&nic.nic));
+                Err(ReadFailure::Late) => {
+                    let helper = self.reader.take_abandoned();
+                    self.late.extend(helper.map(|helper| (Arc::clone(&nic.nic), helper)));
                 }
+                // Time to end, or no thread: that is no fault of the device.
+                Err(ReadFailure::NotTried) => {}
             }
         }
-        let late: Vec<&str> = self.late.iter().map(|nic| &**nic).collect();
+        let late: Vec<&str> = self.late.keys().map(|nic| &**nic).collect();
         let why = format!("no counters of {} within {} s", late.join(", "), DEADLINE.as_secs());
         (rows, (!late.is_empty()).then_some(why))
     }
@@ -292,11 +293,49 @@ mod tests {
         assert!(said(&nic("", "")).is_empty() && said(&nic("mlx5_9", "")).is_empty());
     }
 
+    /// Waits until the late read of this device has returned.
+    fn wait_back(collector: &NetworkCollector, nic: &str) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while !collector.late[nic].is_finished() {
+            assert!(std::time::Instant::now() < deadline, "the helper comes back");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn however_many_devices_are_dead_the_others_and_those_that_come_back_are_read() {
+        let reader = DeadlineReader::new("network-read", Duration::from_millis(30), Arc::default());
+        let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
+        let names: Vec<String> = (0..=MAX_ABANDONED).map(|n| format!("dead{n}")).collect();
+        let (releases, waits): (Vec<_>, Vec<_>) =
+            names.iter().map(|_| channel::<()>()).map(|(s, r)| (s, Mutex::new(r))).unzip();
+        let (waits, of) = (Arc::new(waits), names.clone());
+        let read = move |nic: &NicNames| {
+            if let Some(n) = of.iter().position(|name| *name == nic.interface) {
+                // Ends with the sender.
+                let _ = waits[n].lock().unwrap().recv();
+            }
+            vec![PortCounters { port: "1".into(), flaps: Some(1), ..PortCounters::default() }]
+        };
+        let mut nics: Vec<NicNames> = names.iter().map(|name| nic("", name)).collect();
+        nics.push(nic("", "well"));
+        let rows = |rows: &Rows| rows.groups().iter().map(|(_, rows)| rows.len()).sum::<usize>();
+        let (read_rows, why) = collector.visit(&nics, read.clone());
+        assert_eq!(rows(&read_rows), 1, "the one that is well");
+        assert_eq!(why, Some(format!("no counters of {} within 1 s", names.join(", "))));
+        let mut releases = releases.into_iter();
+        drop(releases.next());
+        wait_back(&collector, "dead0");
+        let (read_rows, why) = collector.visit(&nics, read);
+        assert_eq!(rows(&read_rows), 2, "and the one that is back");
+        assert_eq!(why, Some(format!("no counters of {} within 1 s", names[1..].join(", "))));
+    }
+
     #[test]
     fn a_device_that_does_not_answer_costs_its_own_counters_alone() {
         let stop = Arc::default();
         let reader = DeadlineReader::new("network-read", Duration::from_millis(30), stop);
-        let mut collector = NetworkCollector { reader, late: BTreeSet::new() };
+        let mut collector = NetworkCollector { reader, late: BTreeMap::new() };
         let (release, wait) = channel::<()>();
         let wait: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(wait));
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -317,11 +356,7 @@ mod tests {
         }
         assert_eq!(*asked.lock().unwrap(), ["sick", "well", "well"], "not asked again");
         drop(release);
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        while collector.reader.abandoned() > 0 {
-            assert!(std::time::Instant::now() < deadline, "the helper comes back");
-            std::thread::yield_now();
-        }
+        wait_back(&collector, "sick");
         let (rows, why) = collector.visit(&nics, read);
         assert_eq!((rows.groups().iter().map(|(_, rows)| rows.len()).sum::<usize>(), why), (2, None));
     }

@@ -121,7 +121,7 @@ impl Supervisor {
 
     /// Follows the requests since the last look.
     fn handle_requests(&mut self) {
-        let wanted = self.switch.take_requests();
+        let wanted = self.switch.take_requests(Mono::now());
         if wanted.gpm != self.gpm {
             self.gpm = wanted.gpm;
             tracing::info!(read = self.gpm, "profiling counters");

@@ -58,9 +58,10 @@ fn examine(config: &Config) -> Report {
     findings.extend(libraries(&host, config, &module, missing));
     findings.extend(host::device_files(Path::new("/dev"), module.load().is_some(), missing));
     match &asked {
-        Ok(asked) => findings.extend(driver(asked, config, &daemon)),
+        Ok(asked) => findings.extend(driver(asked, config)),
         Err(why) => findings.push(why.clone()),
     }
+    findings.extend(unhealthy_gpus(asked.as_ref().ok(), &daemon));
     findings.extend(cpu::events(&host, config, &daemon));
     if !daemon.answers() {
         findings.push(host::kernel_log(&host, config));
@@ -145,7 +146,7 @@ fn libraries(host: &Host, config: &Config, module: &ModuleState, missing: Verdic
 }
 
 /// What the driver said.
-fn driver(asked: &Asked, config: &Config, daemon: &Daemon) -> Vec<Finding> {
+fn driver(asked: &Asked, config: &Config) -> Vec<Finding> {
     let topic = "driver";
     let wrong = |topic, text: String| Finding::new(topic, Verdict::Wrong, text);
     let mut findings = Vec::new();
@@ -187,14 +188,6 @@ fn driver(asked: &Asked, config: &Config, daemon: &Daemon) -> Vec<Finding> {
             format!("{version} is older than {OLDEST_DRIVER}, the oldest driver that the exporter is for");
         findings.push(Finding::new(topic, Verdict::Note, text));
     }
-    let mut lost = daemon.unhealthy_gpus();
-    let handles = asked.attach_failed.iter().map(|(gpu, text)| (*gpu, format!("gives no handle: {text}")));
-    let silent = asked.lost_gpus().into_iter().map(|(gpu, text)| (gpu, format!("is lost: {text}")));
-    for (gpu, text) in handles.chain(silent) {
-        lost.entry(gpu).or_insert(text);
-    }
-    let named = |(gpu, text)| wrong("GPUs", format!("GPU {gpu} {text}")).fix(KERNEL_MESSAGES);
-    findings.extend(lost.into_iter().map(named));
     let expected = config.health.expected_gpus as usize;
     findings.push(match asked.devices() {
         None => wrong("GPUs", "the driver does not tell how many".into()),
@@ -206,6 +199,24 @@ fn driver(asked: &Asked, config: &Config, daemon: &Daemon) -> Vec<Finding> {
         Some(listed) => Finding::new("GPUs", Verdict::Well, format!("{listed} listed")),
     });
     findings
+}
+
+/// The GPUs that the daemon or the driver, if it was asked, says ill of.
+fn unhealthy_gpus(asked: Option<&Asked>, daemon: &Daemon) -> Vec<Finding> {
+    let mut ill = daemon.unhealthy_gpus();
+    if let Some(asked) = asked.filter(|asked| asked.up && asked.away.is_none()) {
+        let handles =
+            asked.attach_failed.iter().map(|(gpu, text)| (*gpu, format!("gives no handle: {text}")));
+        let silent = asked.lost_gpus().into_iter().map(|(gpu, text)| (gpu, format!("is lost: {text}")));
+        for (gpu, text) in handles.chain(silent) {
+            ill.entry(gpu).or_insert_with(|| (text, Some(KERNEL_MESSAGES.to_owned())));
+        }
+    }
+    let finding = |(gpu, (text, fix))| {
+        let text = format!("GPU {gpu} {text}");
+        Finding { fix, ..Finding::new("GPUs", Verdict::Wrong, text) }
+    };
+    ill.into_iter().map(finding).collect()
 }
 
 /// Major version of the oldest driver that the exporter is for (`docs/install.md`).

@@ -229,11 +229,11 @@ mod tests {
         };
         assert_eq!(ask("driver status").driver, Use::InUse);
         assert_eq!(ask("driver  release").driver, Use::Releasing);
-        switch.take_requests();
+        switch.take_requests(Mono::now());
         assert_eq!(ask("driver status").driver, Use::Released);
         assert_eq!(ask("driver resume").driver, Use::InUse);
-        assert!(!ask("gpm off").gpm && !switch.take_requests().gpm);
-        assert!(ask("gpm on").gpm && switch.take_requests().gpm);
+        assert!(!ask("gpm off").gpm && !switch.take_requests(Mono::now()).gpm);
+        assert!(ask("gpm on").gpm && switch.take_requests(Mono::now()).gpm);
         for other in ["status", "driver", "driver fly", "gpm", "gpm off now"] {
             assert!(handle_request(other, &switch, &inbox).is_none(), "{other}");
         }

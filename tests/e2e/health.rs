@@ -234,6 +234,23 @@ fn a_wrong_result_stays_until_it_is_cleared() {
 }
 
 #[test]
+fn the_doctor_names_a_gpu_with_a_wrong_result_also_while_the_driver_is_released() {
+    let node = after_a_wrong_result();
+    let names = |said: &str| {
+        let mut lines = said.lines().skip_while(|line| !line.starts_with("✕ GPUs"));
+        let (gpu, fix) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        assert!(gpu.contains("GPU 0 ") && gpu.contains("wrong result"), "{said}");
+        assert!(fix.contains("-> sudo nvidia-bug-report.sh"), "no fault of the driver's: {said}");
+    };
+    names(&doctor(&node));
+    assert!(node.command(&["driver", "release"]).output().unwrap().status.success());
+    node.wait_metrics("the pause", |m| m.value("gpu_driver_paused", &[]) == Some(1.0));
+    let said = doctor(&node);
+    assert!(said.contains("not asked: "), "{said}");
+    names(&said);
+}
+
+#[test]
 fn another_board_is_not_blamed_for_a_wrong_result_and_the_first_still_is() {
     let mut node = after_a_wrong_result();
     node.wait_for("it is kept", |node| node.state_dir().join("wrong-results.json").exists());

@@ -48,6 +48,11 @@ impl DeadlineReader {
         self.abandoned.len()
     }
 
+    /// The helper of the last late read, if the helper has not come back: no longer counted, but the caller's to watch.
+    pub fn take_abandoned(&mut self) -> Option<JoinHandle<()>> {
+        self.abandoned.pop()
+    }
+
     /// Reads. A read that waits more often than the others has a lower `max_abandoned`, so that it leaves helpers for
     /// the others.
     pub fn read<T: Send + 'static>(

@@ -13,8 +13,13 @@ use model::clock::Mono;
 
 /// Length that the kernel cuts a process's name to.
 const NAME: usize = 15;
-/// Time between two searches of all processes for a service that is not known to run.
+/// Time between two searches of all processes for a service that belongs here and is not known to run.
 const SEARCH: Duration = Duration::from_secs(30);
+/// The same for the other services: most nodes never have all.
+const SEARCH_OTHERS: Duration = Duration::from_secs(600);
+/// Time after which a fabric manager that nothing here needs counts as one of this node. Without switches the manager
+/// starts, finds nothing and ends.
+const STAYS: Duration = Duration::from_secs(20);
 /// Users below are the system's. A name is free to choose for every process: that of a user's counts for nothing.
 const FIRST_USER: u32 = 1000;
 /// Switches that this kernel drives.
@@ -27,9 +32,9 @@ const FABRIC_UNIT: &str = "nvidia-fabricmanager.service";
 /// Which services run, from visit to visit.
 #[derive(Debug, Default)]
 pub struct Services {
-    /// Process of each service that ran at the last visit.
-    running: BTreeMap<HostService, u32>,
-    /// Services that have run since the exporter started.
+    /// Process of each service that ran at the last visit, and when the process was found.
+    running: BTreeMap<HostService, (u32, Mono)>,
+    /// Services that have run since the exporter started, and belong here.
     seen: BTreeSet<HostService>,
     searched: Option<Mono>,
 }
@@ -42,28 +47,37 @@ impl Services {
         if line(&proc.join("2/comm")).as_deref() != Some("kthreadd") {
             return Vec::new();
         }
-        let before = self.running.len();
-        self.running.retain(|service, pid| is(&proc, *pid, *service));
-        let due = self.searched.is_none_or(|searched| now.since(searched) >= SEARCH);
-        if self.running.len() < before || (due && self.running.len() < HostService::ALL.len()) {
-            self.searched = Some(now);
-            self.search(&proc);
-        }
-        self.seen.extend(self.running.keys());
         let manager = HostService::FabricManager;
-        let expected = |service| service == manager && is_manager_expected(host, fabric);
-        let services = HostService::ALL.iter().copied();
-        let shown = services.filter(|service| self.seen.contains(service) || expected(*service));
+        let manager_expected = is_manager_expected(host, fabric);
+        let before = self.running.len();
+        self.running.retain(|service, (pid, _)| is(&proc, *pid, *service));
+        let belongs = |service, seen: &BTreeSet<HostService>| {
+            seen.contains(&service) || (service == manager && manager_expected)
+        };
+        let mut missing = HostService::ALL.iter().filter(|service| !self.running.contains_key(service));
+        let every = match missing.clone().any(|service| belongs(*service, &self.seen)) {
+            true => SEARCH,
+            false => SEARCH_OTHERS,
+        };
+        let due = self.searched.is_none_or(|searched| now.since(searched) >= every);
+        if self.running.len() < before || (due && missing.next().is_some()) {
+            self.searched = Some(now);
+            self.search(&proc, now);
+        }
+        let stays = |service, since| service != manager || fabric || now.since(since) >= STAYS;
+        let here = self.running.iter().filter(|(service, (_, since))| stays(**service, *since));
+        self.seen.extend(here.map(|(service, _)| *service));
+        let shown = HostService::ALL.iter().copied().filter(|service| belongs(*service, &self.seen));
         shown.map(|service| (service, self.running.contains_key(&service))).collect()
     }
 
-    fn search(&mut self, proc: &Path) {
+    fn search(&mut self, proc: &Path, now: Mono) {
         for entry in fs::read_dir(proc).into_iter().flatten().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             let Some(name) = line(&entry.path().join("comm")) else { continue };
             let service = HostService::ALL.iter().find(|service| name_of(**service) == name);
             if let Some(service) = service.filter(|service| is(proc, pid, **service)) {
-                self.running.insert(*service, pid);
+                self.running.entry(*service).or_insert((pid, now));
             }
         }
     }
@@ -152,13 +166,17 @@ mod tests {
         machine.process(70, "nvidia-persiste", "S", 998);
         machine.process(71, "nvidia-imex", "S", 0);
         assert_eq!(services.look(&machine.host(), true, at(10)), [], "not searched for again so soon");
-        assert_eq!(services.look(&machine.host(), true, at(30)), [(Imex, true), (Persistenced, true)]);
+        assert_eq!(services.look(&machine.host(), true, at(590)), [], "nor while no service belongs here");
+        assert_eq!(services.look(&machine.host(), true, at(600)), [(Imex, true), (Persistenced, true)]);
         machine.end(71);
-        assert_eq!(services.look(&machine.host(), true, at(40)), [(Imex, false), (Persistenced, true)]);
+        assert_eq!(services.look(&machine.host(), true, at(610)), [(Imex, false), (Persistenced, true)]);
         // Started again under another number.
         machine.end(70);
         machine.process(90, "nvidia-persiste", "S", 998);
-        assert_eq!(services.look(&machine.host(), true, at(50)), [(Imex, false), (Persistenced, true)]);
+        assert_eq!(services.look(&machine.host(), true, at(620)), [(Imex, false), (Persistenced, true)]);
+        machine.process(91, "nvidia-imex", "S", 0);
+        assert_eq!(services.look(&machine.host(), true, at(649)), [(Imex, false), (Persistenced, true)]);
+        assert_eq!(services.look(&machine.host(), true, at(650)), [(Imex, true), (Persistenced, true)]);
     }
 
     #[test]
@@ -172,6 +190,29 @@ mod tests {
         assert_eq!(look(false), [(FabricManager, false)]);
         machine.process(80, "nv-fabricmanage", "S", 0);
         assert_eq!(look(false), [(FabricManager, true)]);
+    }
+
+    #[test]
+    fn a_manager_that_finds_nothing_and_ends_is_not_expected_again() {
+        let machine = Machine::new();
+        let mut services = Services::default();
+        let mut look = |fabric, seconds| services.look(&machine.host(), fabric, at(seconds));
+        // Started again and again.
+        for (pid, seconds) in [(80, 0), (81, 10), (82, 20), (83, 30)] {
+            machine.process(pid, "nv-fabricmanage", "S", 0);
+            assert_eq!(look(false, seconds), []);
+            machine.end(pid);
+        }
+        machine.process(84, "nv-fabricmanage", "S", 0);
+        assert_eq!((look(false, 40), look(false, 50)), (vec![], vec![]));
+        assert_eq!(look(false, 60), [(FabricManager, true)], "the manager stays");
+        machine.end(84);
+        assert_eq!(look(false, 70), [(FabricManager, false)]);
+        let mut services = Services::default();
+        machine.process(85, "nv-fabricmanage", "S", 0);
+        assert_eq!(services.look(&machine.host(), true, at(0)), [(FabricManager, true)]);
+        machine.end(85);
+        assert_eq!(services.look(&machine.host(), true, at(10)), [(FabricManager, false)], "of a fabric");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What people ask of the supervisor while the daemon runs: to release the driver, to take it up again,
 //! to leave the profiling counters alone. Requests and the supervisor meet here without waiting.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use sampler::wire::CanaryProcess;
 
 /// Processes of the canary that samplers know: more than hang at a time, and run in a minute.
 const MOST_CANARIES: usize = 32;
+/// How long samplers know a process of the canary after its end: then its id may be another process's, also in a namespace
+/// that this process does not see.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// The driver is released, or is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,7 +130,8 @@ pub struct Requested {
     pub released: Option<Released>,
     /// Whether the profiling counters are to be read.
     pub gpm: bool,
-    /// The newest processes of the canary, also ended ones: the driver lists a process for a moment after its end.
+    /// The newest processes of the canary, also those that have just ended: the driver lists a process for a moment after
+    /// its end.
     pub canaries: Vec<CanaryProcess>,
 }
 
@@ -147,6 +152,8 @@ struct SwitchState {
     holders: Vec<Holder>,
     /// The canary's.
     canaries: Vec<Holder>,
+    /// When the canary's processes ended, of those that samplers still know.
+    ended: HashMap<u32, Mono>,
     /// Whether a canary's process is being started.
     starting: bool,
 }
@@ -161,6 +168,7 @@ impl Switch {
             sight: ModuleState::Unknown,
             holders: Vec::new(),
             canaries: Vec::new(),
+            ended: HashMap::new(),
             starting: false,
         };
         Switch { state: Mutex::new(state), settle }
@@ -203,22 +211,36 @@ impl Switch {
     }
 
     /// What the supervisor is to do. From now on the request counts as known.
-    pub fn take_requests(&self) -> Requested {
+    pub fn take_requests(&self, now: Mono) -> Requested {
         let mut state = lock(&self.state);
+        let SwitchState { requested, ended, .. } = &mut *state;
+        let known = |pid: &u32| ended.get(pid).is_none_or(|ended| now.since(*ended) < KNOWN_FOR);
+        requested.canaries.retain(|canary| known(&canary.pid));
+        ended.retain(|pid, _| requested.canaries.iter().any(|canary| canary.pid == *pid));
         state.acknowledged = state.requested.released.is_some();
         state.requested.clone()
     }
 
     /// Which of the canary's processes have the driver open: all of them.
-    pub fn held_by_canary(&self, canaries: Vec<Holder>) {
+    pub fn held_by_canary(&self, canaries: Vec<Holder>, now: Mono) {
         let mut state = lock(&self.state);
+        let SwitchState { requested, ended, .. } = &mut *state;
+        for CanaryProcess { pid, .. } in &requested.canaries {
+            if !canaries.iter().any(|holder| u32::try_from(holder.pid) == Ok(*pid)) {
+                ended.entry(*pid).or_insert(now);
+            }
+        }
         (state.canaries, state.starting) = (canaries, false);
     }
 
     /// A process of the canary was started.
     pub fn canary_started(&self, pid: i32) {
         let (Some(started), Ok(pid)) = (flock::started(pid), u32::try_from(pid)) else { return };
-        let canaries = &mut lock(&self.state).requested.canaries;
+        let mut state = lock(&self.state);
+        // Another process may have had this id.
+        state.ended.remove(&pid);
+        let canaries = &mut state.requested.canaries;
+        canaries.retain(|canary| canary.pid != pid);
         canaries.push(CanaryProcess { pid, started });
         if canaries.len() > MOST_CANARIES {
             canaries.remove(0);
@@ -301,10 +323,10 @@ mod tests {
         assert_eq!((status.driver, status.released_seconds), (Use::Releasing, Some(20.0)), "once");
         switch.held_by(Vec::new());
         assert_eq!(switch.status(at(30)).driver, Use::Releasing, "a start may be under way");
-        assert!(switch.take_requests().released.is_some());
+        assert!(switch.take_requests(at(30)).released.is_some());
         assert_eq!(switch.status(at(30)).driver, Use::Released);
         switch.resume();
-        assert!(switch.take_requests().released.is_none());
+        assert!(switch.take_requests(at(30)).released.is_none());
         assert_eq!(switch.status(at(31)).driver, Use::InUse);
     }
 
@@ -313,16 +335,34 @@ mod tests {
         let switch = Switch::new(true, SETTLE);
         assert!(switch.begin_canary());
         switch.release(at(10), 1000.0);
-        switch.take_requests();
+        switch.take_requests(at(30));
         assert_eq!(switch.status(at(11)).driver, Use::Releasing, "one is being started");
-        switch.held_by_canary(vec![Holder { pid: 9, stuck: None }]);
+        switch.held_by_canary(vec![Holder { pid: 9, stuck: None }], at(11));
         let status = switch.status(at(12));
         assert_eq!((status.driver, status.holders.len(), switch.canaries()), (Use::Releasing, 1, vec![9]));
-        switch.held_by_canary(Vec::new());
+        switch.held_by_canary(Vec::new(), at(12));
         assert!(!switch.begin_canary());
         assert_eq!(switch.status(at(13)).driver, Use::Released);
         switch.resume();
         assert!(switch.begin_canary());
+    }
+
+    #[test]
+    fn a_canarys_process_is_known_for_a_minute_after_its_end() {
+        let switch = Switch::new(true, SETTLE);
+        let pid = std::process::id();
+        let known = |seconds| switch.take_requests(at(seconds)).canaries.iter().any(|one| one.pid == pid);
+        let starts = || {
+            switch.canary_started(pid as i32);
+            switch.held_by_canary(vec![Holder { pid: pid as i32, stuck: None }], at(1));
+        };
+        starts();
+        assert!(known(1) && known(10_000), "one that hangs");
+        switch.held_by_canary(Vec::new(), at(10_000));
+        switch.held_by_canary(Vec::new(), at(10_050));
+        assert!(known(10_059) && !known(10_060));
+        starts();
+        assert!(known(10_070), "another process with this id");
     }
 
     #[test]

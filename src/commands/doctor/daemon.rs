@@ -5,12 +5,13 @@ use std::io;
 
 use serde_json::Value;
 
+use super::KERNEL_MESSAGES;
 use super::ask::{self, Aim, Asked};
 use super::host;
 use super::report::{Finding, Verdict};
 use crate::control;
 use model::catalog::schema::KnownLabel;
-use model::catalog::{self as m, CollectorName, Gpu, PerfEvent, PerfState};
+use model::catalog::{self as m, CollectorName, FaultAction, Gpu, PerfEvent, PerfState};
 use sampler::wire::GpuSlot;
 use settings::Config;
 use topology::discover::NO_MACHINE;
@@ -84,15 +85,19 @@ impl Daemon {
         findings
     }
 
-    /// The GPUs that it holds for unhealthy, each with its state and reason.
-    pub fn unhealthy_gpus(&self) -> BTreeMap<u32, String> {
-        let gpus = list(&self.snapshot["gpus"]).filter(|gpu| gpu["health"]["healthy"] == false);
+    /// The GPUs that it holds for unhealthy, also while the driver is not in use, each with its state, reason, and the command
+    /// for the reason's first action.
+    pub fn unhealthy_gpus(&self) -> BTreeMap<u32, (String, Option<String>)> {
         let named = |gpu: &Value| {
             let index = u32::try_from(gpu["gpu"].as_u64()?).ok()?;
-            let (word, reason) = (&gpu["health"]["word"], &gpu["health"]["reasons"][0]["text"]);
-            Some((index, format!("{}: {}", word.as_str()?, reason.as_str().unwrap_or("no reason is known"))))
+            let health = &gpu["health"];
+            // Without a driver a GPU has no verdict.
+            let bad = |reason: &&Value| reason["level"] == "faulty" && reason["condition"] != "no_driver";
+            let reason = list(&health["reasons"]).find(bad)?;
+            let text = reason["text"].as_str().unwrap_or("no reason is known");
+            Some((index, (format!("{}: {text}", health["word"].as_str()?), fix(index, reason))))
         };
-        gpus.filter_map(named).collect()
+        list(&self.snapshot["gpus"]).filter_map(named).collect()
     }
 
     /// Asks the driver, unless that could do harm: then the finding says why not.
@@ -165,6 +170,24 @@ impl Daemon {
             }
         }
         if avoid.is_empty() { Default::default() } else { (known, avoid) }
+    }
+}
+
+/// The command for the first action of a reason.
+fn fix(gpu: u32, reason: &Value) -> Option<String> {
+    let action = FaultAction::ALL.iter().find(|action| reason["action"] == action.known())?;
+    let hangs = reason["condition"] == "stuck" || reason["condition"] == "canary_hung";
+    match action {
+        // One more program would hang as well.
+        FaultAction::ResetGpu if hangs => Some(KERNEL_MESSAGES.to_owned()),
+        FaultAction::ResetGpu => {
+            Some(format!("sudo nvidia-smi --gpu-reset -i {gpu}   # once no program uses the GPU"))
+        }
+        FaultAction::RebootNode => Some("sudo reboot   # once no program uses the node".to_owned()),
+        FaultAction::CheckHardware | FaultAction::ContactSupport => {
+            Some("sudo nvidia-bug-report.sh   # for the vendor".to_owned())
+        }
+        FaultAction::Ignore | FaultAction::RestartApp | FaultAction::UpdateSoftware => None,
     }
 }
 
