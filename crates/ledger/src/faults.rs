@@ -20,7 +20,7 @@ use model::catalog::{
 };
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
-use model::fact::{DriverFact, Fact, FactKind, KernelFact, KernelLine, XidDetail};
+use model::fact::{DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, XidDetail};
 use model::persisted::{FaultyGpu, Identity, PersistedFaults};
 use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
