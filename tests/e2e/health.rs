@@ -80,14 +80,16 @@ fn event(node: &Node, kind: &str, gpu: u64) -> String {
     event["text"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A node whose GPUs have returned once they answer for some 4 s: a round of all tiers, and a call's time-out.
-fn returning(scenario: &str) -> Setup {
-    Setup::new(scenario).with("SAMPLER__SLOW_INTERVAL", "1s").with("SAMPLER__RARE_INTERVAL", "1s")
+/// A node that is ready, and whose GPUs have returned once they answer for 13 s: the rare interval, and a call's time-out.
+fn returning(scenario: &str) -> Node {
+    let node = Setup::new(scenario).with("SAMPLER__RARE_INTERVAL", "10s").start();
+    node.wait_ready();
+    node
 }
 
 #[test]
 fn a_gpu_that_is_lost_and_returns_is_an_event_and_a_line_each() {
-    let node = returning("tests/scenarios/lost-and-reset.toml").start();
+    let node = returning("tests/scenarios/lost-and-reset.toml");
     node.sim().open_gate("lost").unwrap();
     let text = event(&node, "gpu_lost", 1);
     assert!(text.contains("nvml") && text.contains("GPU is lost"), "{text}");
@@ -121,7 +123,7 @@ fn a_gpu_that_is_lost_at_the_start_and_one_in_a_call_that_hangs_are_events_too()
     assert!(text.contains("no handle") && text.contains("GPU is lost"), "{text}");
     node.wait_said(&["ERROR", "kind=\"gpu_lost\"", "gpu=3"]);
 
-    let node = returning("tests/scenarios/hang-gpu3.toml").start();
+    let node = returning("tests/scenarios/hang-gpu3.toml");
     node.sim().open_gate("hang").unwrap();
     let text = event(&node, "gpu_lost", 3);
     assert!(text.contains("nvml") && text.contains("has not returned"), "{text}");
