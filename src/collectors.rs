@@ -23,6 +23,7 @@ use attribution::pods::Pods;
 use exposition::http;
 use exposition::response_cache::SnapshotCell;
 use host::child::ChildSet;
+use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::schema::{Entity, LabelSet, Metric};
@@ -41,6 +42,8 @@ pub struct Context {
     pub config: Arc<Config>,
     /// Destination of batches and events.
     pub inbox: Arc<Inbox>,
+    /// The folder of the state files.
+    pub state: Store,
     /// Ends the thread.
     pub stop: Arc<Stop>,
 }
