@@ -14,10 +14,7 @@ pub mod topology;
 pub mod windows;
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,6 +23,7 @@ use attribution::pods::Pods;
 use exposition::http;
 use exposition::response_cache::SnapshotCell;
 use host::child::ChildSet;
+use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::{Inbox, LedgerEvent};
 use model::catalog::schema::{Entity, LabelSet, Metric};
@@ -44,6 +42,8 @@ pub struct Context {
     pub config: Arc<Config>,
     /// Destination of batches and events.
     pub inbox: Arc<Inbox>,
+    /// The folder of the state files.
+    pub state: Store,
     /// Ends the thread.
     pub stop: Arc<Stop>,
 }
@@ -157,16 +157,4 @@ fn put_row<E: Entity, L: LabelSet>(rows: &mut Rows, of: &E, metric: &Metric<E, L
     if rows.of(of).put(metric, labels, value).is_err() {
         tracing::warn!(metric = metric.def().name, value, "value out of range");
     }
-}
-
-/// Reads a regular file, one byte more than `most` at most. Another kind, as a pipe, would block.
-fn read_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
-    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is no file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(most as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

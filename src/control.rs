@@ -14,13 +14,14 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, socket, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
 use exposition::format::{Encoding, ResponseFormat};
@@ -112,7 +113,7 @@ impl Server {
         F: Future<Output = Result<Bytes, String>> + Send,
     {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut idle = IdleConnections::default();
+        let mut waiting = WaitingConnections::default();
         self.listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(self.listener.try_clone()?)?;
         loop {
@@ -130,8 +131,8 @@ impl Server {
             };
             let place = match places.clone().try_acquire_owned() {
                 Ok(place) => place,
-                // The connection that has sent no request for longest goes. Its place is free once its task has ended.
-                Err(_) if idle.end_oldest() => match places.clone().acquire_owned().await {
+                // The connection whose client keeps us waiting for longest goes. Its place is free once its task has ended.
+                Err(_) if waiting.end_oldest() => match places.clone().acquire_owned().await {
                     Ok(place) => place,
                     Err(_) => continue,
                 },
@@ -139,40 +140,44 @@ impl Server {
                 Err(_) => continue,
             };
             let handler = handler.clone();
-            let (begun, waiting) = oneshot::channel();
+            let phase = Arc::new(AtomicU8::new(ASKING));
+            let of_task = Arc::clone(&phase);
             let task = tokio::spawn(async move {
                 let _place = place;
-                if let Err(error) = converse(stream, begun, handler).await {
+                if let Err(error) = converse(stream, &of_task, handler).await {
                     tracing::debug!(%error, "control connection ended");
                 }
             });
-            idle.add(task.abort_handle(), waiting);
+            waiting.add(task.abort_handle(), phase);
         }
     }
 }
 
-/// Connections without a request so far, the oldest first.
-#[derive(Default)]
-struct IdleConnections(VecDeque<(AbortHandle, oneshot::Receiver<()>)>);
+/// A connection waits for its request; the request is worked on; a connection waits for its answer to be taken.
+const ASKING: u8 = 0;
+const WORKING: u8 = 1;
+const ANSWERING: u8 = 2;
 
-impl IdleConnections {
-    /// `waiting` ends with the connection, or gets a message when the request has come.
-    fn add(&mut self, task: AbortHandle, waiting: oneshot::Receiver<()>) {
-        self.forget();
-        self.0.push_back((task, waiting));
+/// Connections, the oldest first, each with its phase.
+#[derive(Default)]
+struct WaitingConnections(VecDeque<(AbortHandle, Arc<AtomicU8>)>);
+
+impl WaitingConnections {
+    fn add(&mut self, task: AbortHandle, phase: Arc<AtomicU8>) {
+        self.0.retain(|(task, _)| !task.is_finished());
+        self.0.push_back((task, phase));
     }
 
-    /// Ends the oldest one; false if there is none.
+    /// Ends the oldest one without a request, else the oldest one whose client has not taken its answer; false if there
+    /// is none. What is worked on goes on.
     fn end_oldest(&mut self) -> bool {
-        self.forget();
-        self.0.pop_front().is_some_and(|(task, _)| {
+        self.0.retain(|(task, _)| !task.is_finished());
+        let in_phase = |wanted| self.0.iter().position(|(_, phase)| phase.load(Relaxed) == wanted);
+        let oldest = in_phase(ASKING).or_else(|| in_phase(ANSWERING));
+        oldest.and_then(|at| self.0.remove(at)).is_some_and(|(task, _)| {
             task.abort();
             true
         })
-    }
-
-    fn forget(&mut self) {
-        self.0.retain_mut(|(_, waiting)| waiting.try_recv() == Err(oneshot::error::TryRecvError::Empty));
     }
 }
 
@@ -210,11 +215,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-async fn converse<H, F>(
-    stream: tokio::net::UnixStream,
-    begun: oneshot::Sender<()>,
-    handler: H,
-) -> io::Result<()>
+async fn converse<H, F>(stream: tokio::net::UnixStream, phase: &AtomicU8, handler: H) -> io::Result<()>
 where
     H: Fn(Request) -> F,
     F: Future<Output = Result<Bytes, String>>,
@@ -223,8 +224,7 @@ where
     let (reading, mut writing) = stream.into_split();
     let answer = match tokio::time::timeout(DEADLINE, request(reading)).await {
         Ok(Ok(line)) => {
-            // The other end is gone only when the server ends.
-            let _ = begun.send(());
+            phase.store(WORKING, Relaxed);
             let request = Request { line, uid: client.uid(), pid: client.pid() };
             request.log();
             handler(request).await
@@ -232,6 +232,7 @@ where
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no request within {} s", DEADLINE.as_secs())),
     };
+    phase.store(ANSWERING, Relaxed);
     let send = async {
         match answer {
             Ok(payload) => {
@@ -457,6 +458,31 @@ mod tests {
         });
         let [oldest, newest] = rest.await.unwrap();
         assert!(oldest.is_empty() && newest.starts_with(b"ok\n"), "{newest:?}");
+    }
+
+    #[tokio::test]
+    async fn clients_that_do_not_read_block_no_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let (_stop, stopped) = watch::channel(false);
+        let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
+        // More than the socket takes, of the clients that ask for it.
+        let handler = move |request: Request| {
+            let length = if request.line == "much" { 64 << 20 } else { 1 };
+            answered.send(()).unwrap();
+            async move { Ok(Bytes::from(vec![b'x'; length])) }
+        };
+        tokio::spawn(Server::bind(&path).unwrap().serve(handler, stopped));
+        let mut held = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.write_all(b"much\n").unwrap();
+            held.push(stream);
+            answers.recv().await.unwrap();
+        }
+        for _ in 0..MAX_CONNECTIONS {
+            assert_eq!(ask(&path, "little").await.unwrap(), b"x");
+        }
     }
 
     #[tokio::test]

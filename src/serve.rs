@@ -68,9 +68,11 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let http_stats = Arc::new(http::Stats::default());
     let responses = Arc::new(ResponseCache::new(Arc::clone(&board)));
 
-    let (seen, remember_seen) = inventory(&config);
-    let (faults, remember_faults) = faults(&config);
-    let (wrong_results, remember_wrong_results) = wrong_results(&config);
+    let retry = (config.metrics.publish_interval * 60).min(Duration::from_secs(60));
+    let state = Store::new(&config.state.dir).with_retry(retry);
+    let (seen, remember_seen) = inventory(&config, &state);
+    let (faults, remember_faults) = faults(&config, &state);
+    let (wrong_results, remember_wrong_results) = wrong_results(&state);
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -113,7 +115,8 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         host::thread::spawn("ledger", 2048, move || ledger::run(settings, interval, &of_ledger, hooks))?;
     let settle = config.sampler.driver_retry_interval;
     let switch = Arc::new(Switch::new(config.gpm.enabled, settle));
-    let context = Context { config: Arc::clone(&config), inbox: Arc::clone(&inbox), stop: Arc::clone(&stop) };
+    let context =
+        Context { config: Arc::clone(&config), inbox: Arc::clone(&inbox), state, stop: Arc::clone(&stop) };
     let parts = Parts {
         off,
         samplers: Arc::default(),
@@ -210,8 +213,8 @@ pub fn switched_off(config: &Config) -> HashSet<MetricId> {
 type Remember<T> = Box<dyn FnMut(T) + Send>;
 
 /// The GPUs seen earlier in this boot, and how to remember others.
-fn inventory(config: &Config) -> (SeenGpus, Remember<SeenGpus>) {
-    let Some((boot_id, known, keeper)) = kept::<Inventory>(config, "the GPUs seen") else {
+fn inventory(config: &Config, state: &Store) -> (SeenGpus, Remember<SeenGpus>) {
+    let Some((boot_id, known, keeper)) = kept::<Inventory>(config, state, "the GPUs seen") else {
         return (SeenGpus::default(), Box::new(|_| {}));
     };
     let known = known.filter(|i| i.boot_id == boot_id);
@@ -220,9 +223,9 @@ fn inventory(config: &Config) -> (SeenGpus, Remember<SeenGpus>) {
 }
 
 /// The faults known earlier under this load of the driver, and how to remember others.
-fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
+fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<PersistedFaults>) {
     let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
-    let Some((boot_id, known, keeper)) = kept::<FaultBooks>(config, "the faults of GPUs") else {
+    let Some((boot_id, known, keeper)) = kept::<FaultBooks>(config, state, "the faults of GPUs") else {
         return (PersistedFaults { load, gpus: Vec::new() }, Box::new(|_| {}));
     };
     let known = known.filter(|books| books.boot_id == boot_id && books.faults.load == load);
@@ -238,13 +241,11 @@ fn faults(config: &Config) -> (PersistedFaults, Remember<PersistedFaults>) {
 }
 
 /// The wrong results of the canary that are not cleared, and how to remember others.
-fn wrong_results(config: &Config) -> (KnownWrongResults, Remember<KnownWrongResults>) {
-    let store = Store::new(&config.state.dir);
-    let opened = store.load::<KnownWrongResults>().and_then(|known| Ok((known, store.keeper()?)));
-    let (known, keeper) = match opened {
+fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResults>) {
+    let (known, keeper) = match state.open::<KnownWrongResults>() {
         Ok((known, keeper)) => (known.unwrap_or_default(), keeper),
         Err(error) => {
-            tracing::warn!(%error, "state.dir cannot be used: wrong results are not kept over restarts");
+            tracing::warn!(%error, "no thread: wrong results are not kept over restarts");
             return (KnownWrongResults::default(), Box::new(|_| {}));
         }
     };
@@ -255,17 +256,19 @@ fn wrong_results(config: &Config) -> (KnownWrongResults, Remember<KnownWrongResu
     (known, Box::new(move |wrong| keeper.save(wrong)))
 }
 
-/// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id or
-/// a usable folder: it is only kept while the daemon runs.
-fn kept<T: Document + Send + 'static>(config: &Config, what: &str) -> Option<(String, Option<T>, Keeper<T>)> {
+/// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id: it is
+/// only kept while the daemon runs.
+fn kept<T: Document + Send + 'static>(
+    config: &Config,
+    state: &Store,
+    what: &str,
+) -> Option<(String, Option<T>, Keeper<T>)> {
     let forgetful = |why: &str, error: io::Error| {
         tracing::warn!(%error, "{why}: {what} are not kept over restarts");
     };
     let boot_id = Host::new(&config.host.root).boot_id();
     let boot_id = boot_id.map_err(|error| forgetful("no boot id", error)).ok()?;
-    let store = Store::new(&config.state.dir);
-    let known = store.load().map_err(|error| forgetful("state.dir cannot be read", error)).ok()?;
-    let keeper = store.keeper().map_err(|error| forgetful("no thread", error)).ok()?;
+    let (known, keeper) = state.open().map_err(|error| forgetful("no thread", error)).ok()?;
     Some((boot_id, known, keeper))
 }
 

@@ -72,7 +72,7 @@ pub fn start(context: Context, parts: Parts) -> io::Result<JoinHandle<()>> {
         let settings = ScheduleSettings { mode, interval: config.interval, idle_for: config.idle_for, duty };
         let mut rng = Rng::new(unix_seconds().to_bits() ^ u64::from(std::process::id()).rotate_left(32));
         parts.canary.open(settings, rng.number(), parts.off.as_ref().clone(), Arc::clone(&parts.pods));
-        let (memory, keeper) = remembered(&Store::new(&context.config.state.dir));
+        let (memory, keeper) = remembered(&context.state);
         let collector = CanaryCollector {
             context,
             parts,
@@ -297,13 +297,13 @@ fn holder(process: &PlacedChild) -> Holder {
     Holder { pid: process.reported.pid, stuck }
 }
 
-/// What earlier runs have taught, and the thread that keeps it. Without a usable folder it is only known while the
-/// daemon runs.
+/// What earlier runs have taught, and the thread that keeps it. Without the thread it is only known while the daemon
+/// runs.
 fn remembered(store: &Store) -> (BaselineStore, Option<Keeper<BaselineStore>>) {
-    match store.load::<BaselineStore>().and_then(|memory| Ok((memory, store.keeper()?))) {
+    match store.open::<BaselineStore>() {
         Ok((memory, keeper)) => (memory.unwrap_or_default().sanitized(), Some(keeper)),
         Err(error) => {
-            tracing::warn!(%error, "state.dir cannot be used: the canary's baseline is not kept over restarts");
+            tracing::warn!(%error, "no thread: the canary's baseline is not kept over restarts");
             (BaselineStore::default(), None)
         }
     }

@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use super::{Context, put_row};
 use host::Host;
-use host::state::Store;
 use ledger::inbox::LedgerEvent;
 use model::catalog::FaultSource;
 use model::catalog::schema::KnownLabel;
@@ -52,7 +51,7 @@ pub fn start(context: Context) -> io::Result<JoinHandle<()>> {
         }
         let host = Host::new(&context.config.host.root);
         let path = host.path("/dev/kmsg");
-        let position = Position::new(&host, &Store::new(&context.config.state.dir));
+        let position = Position::new(&host, &context.state);
         let records = [0; KmsgOutcome::ALL.len()];
         let (overruns, facts, changed, sent) = (0, 0, true, Mono(0));
         let mut log = KernelLog { context, path, position, records, overruns, facts, changed, sent };

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Context, put_row, read_file};
+use super::{Context, put_row};
 use crate::views::View;
 use host::Host;
 use host::reader::{DeadlineReader, MAX_ABANDONED, ReadFailure};
 use model::catalog::{self as m, CollectorName, Direction, NetworkError, NetworkPort, Nic, Node};
 use model::clock::{Cadence, Mono};
+use model::plain_file;
 use model::sample::Rows;
 use model::topology::{Device, Topology, place};
 
@@ -223,7 +224,7 @@ fn children(folder: &PathBuf) -> Vec<String> {
 }
 
 fn word(path: &Path) -> Option<String> {
-    let text = String::from_utf8(read_file(path, MOST).ok()?).ok()?;
+    let text = String::from_utf8(plain_file::read_linked(path, MOST).ok()?).ok()?;
     Some(text.trim().to_owned())
 }
 

@@ -59,7 +59,8 @@ pub fn start(
     })
 }
 
-/// Whether the folder of the state files can be written: a save comes seldom, and a failure must show before.
+/// Whether state is kept. The folder of the state files is probed as well: a save comes seldom, and a failure must show
+/// before.
 struct StateFolder {
     store: Store,
     /// A disk may hang.
@@ -71,7 +72,7 @@ struct StateFolder {
 impl StateFolder {
     fn new(context: &Context, every: Duration) -> StateFolder {
         StateFolder {
-            store: Store::new(&context.config.state.dir),
+            store: context.state.clone(),
             reader: DeadlineReader::new("state-probe", PROBE_WITHIN, Arc::clone(&context.stop)),
             cadence: Cadence::new(every * PROBE_EVERY, Duration::ZERO),
             writable: true,
@@ -86,10 +87,14 @@ impl StateFolder {
                 Ok(found) => found.map_err(|error| error.to_string()),
                 Err(_) => Err("it does not answer".to_owned()),
             };
+            let found = found.and_then(|()| match self.store.unkept() {
+                kinds if kinds.is_empty() => Ok(()),
+                kinds => Err(format!("not saved, or not read at the start: {}", kinds.join(", "))),
+            });
             if let Err(error) = &found
                 && self.writable
             {
-                tracing::warn!(%error, "state.dir cannot be written: nothing is kept over restarts");
+                tracing::warn!(%error, "not all of state.dir is kept over restarts");
             }
             self.writable = found.is_ok();
         }

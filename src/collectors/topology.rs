@@ -14,7 +14,7 @@ use super::Context;
 use crate::views::View;
 use host::Host;
 use host::child::{ChildSet, Stderr};
-use host::state::{Document, Store};
+use host::state::{Document, Keeper, Store};
 use ledger::inbox::LedgerEvent;
 use model::catalog::CollectorName;
 use model::clock::{Cadence, Mono};
@@ -45,7 +45,7 @@ pub fn start(
         let mut watcher = TopologyCollector {
             context: &context,
             asker: Asker::new(Stderr::Inherit, children),
-            first_seen: FirstSeen::load(&context.config),
+            first_seen: FirstSeen::load(&context.config, &context.state),
             known: None,
             present: BTreeSet::new(),
             failures: 0,
@@ -57,6 +57,9 @@ pub fn start(
                 watcher.visit(present);
             }
             context.stop.wait_until(cadence.next().min(Mono::now() + LOOK));
+        }
+        if let Some(keeper) = watcher.first_seen.keeper {
+            keeper.finish();
         }
     })
 }
@@ -206,35 +209,38 @@ impl Document for SavedTopology {
 
 /// The first one seen, or the place for it.
 struct FirstSeen {
-    store: Store,
     machine_id: String,
     kept: Option<Topology>,
+    /// None without a thread: it is only known while the daemon runs.
+    keeper: Option<Keeper<SavedTopology>>,
 }
 
 impl FirstSeen {
     /// What was kept of this machine.
-    fn load(config: &Config) -> FirstSeen {
-        let store = Store::new(&config.state.dir);
+    fn load(config: &Config, store: &Store) -> FirstSeen {
         // What was seen first of another machine, whose disk this is, does not count.
         let machine_id = std::fs::read_to_string(Host::new(&config.host.root).path("/etc/machine-id"));
         let machine_id = machine_id.unwrap_or_default().trim().chars().take(64).collect();
-        let kept = store.load::<SavedTopology>().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the topology that was seen first cannot be read");
-            None
-        });
+        let (kept, keeper) = match store.open::<SavedTopology>() {
+            Ok((kept, keeper)) => (kept, Some(keeper)),
+            Err(error) => {
+                tracing::warn!(%error, "no thread: the topology that is seen first is not kept over restarts");
+                (None, None)
+            }
+        };
         let kept = kept.filter(|kept| kept.machine_id == machine_id).map(|kept| kept.topology);
-        FirstSeen { store, machine_id, kept }
+        FirstSeen { machine_id, kept, keeper }
     }
 
     /// The first one seen: this one, if there was none before, which is then kept.
     fn or_is(&mut self, topology: &Topology) -> &Topology {
-        let FirstSeen { store, machine_id, kept } = self;
+        let FirstSeen { machine_id, kept, keeper } = self;
         kept.get_or_insert_with(|| {
             let fresh = SavedTopology { machine_id: machine_id.clone(), topology: topology.clone() };
-            if let Err(error) = store.save(&fresh) {
-                tracing::warn!(%error, "the topology that was seen first cannot be kept");
+            if let Some(keeper) = keeper {
+                keeper.save(fresh);
             }
-            fresh.topology
+            topology.clone()
         })
     }
 }
@@ -251,17 +257,25 @@ mod tests {
         config
     }
 
+    /// What counts as first for a daemon that sees this.
+    fn first_of(config: &Config, topology: &Topology) -> Topology {
+        let mut seen = FirstSeen::load(config, &Store::new(&config.state.dir));
+        let first = seen.or_is(topology).clone();
+        seen.keeper.unwrap().finish();
+        first
+    }
+
     #[test]
     fn the_first_is_kept_for_this_machine_alone() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let (one, other) = (machine(&[("0-3", &["0-3"])]), machine(&[("0-7", &["0-7"])]));
-        assert_eq!(FirstSeen::load(&config).or_is(&one), &one);
-        assert_eq!(FirstSeen::load(&config).or_is(&other), &one, "after a restart");
+        assert_eq!(first_of(&config, &one), one);
+        assert_eq!(first_of(&config, &other), one, "after a restart");
         std::fs::create_dir_all(config.host.root.join("etc")).unwrap();
         std::fs::write(config.host.root.join("etc/machine-id"), "0123456789abcdef\n").unwrap();
-        assert_eq!(FirstSeen::load(&config).or_is(&other), &other, "the disk is in another machine");
-        assert_eq!(FirstSeen::load(&config).or_is(&one), &other);
+        assert_eq!(first_of(&config, &other), other, "the disk is in another machine");
+        assert_eq!(first_of(&config, &one), other);
     }
 
     #[test]
@@ -271,7 +285,7 @@ mod tests {
         std::fs::write(dir.path().join("file"), "").unwrap();
         config.state.dir = dir.path().join("file/state");
         let one = machine(&[("0-3", &["0-3"])]);
-        assert_eq!(FirstSeen::load(&config).or_is(&one), &one);
+        assert_eq!(first_of(&config, &one), one);
     }
 
     #[test]

@@ -1,23 +1,33 @@
 //! Files kept over restarts: one versioned JSON file a kind, replaced atomically, bounded in size. An invalid file is
 //! renamed and never stops the daemon.
 
+mod keeper;
+
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use model::persisted::{FaultBooks, Inventory, KnownWrongResults};
 use model::plain_file;
+use model::sync::lock;
+
+pub use keeper::Keeper;
 
 /// Faults of a node and names of its jobs are not for every user.
 const STATE_MODE: u32 = 0o600;
 /// Ending of a file that is being written.
 const NEW: &str = "new";
+/// Ending of a file that could not be read and holds what no process knows.
+const UNREAD: &str = "unread";
+/// Time between attempts to save.
+const RETRY: Duration = Duration::from_secs(60);
 
 /// A type with a state file of its own.
 pub trait Document: Serialize + DeserializeOwned {
@@ -69,16 +79,25 @@ struct Envelope<T> {
     data: T,
 }
 
-/// The folder of the state files.
+/// The folder of the state files. Clones know of each other's documents that are not saved.
 #[derive(Clone, Debug)]
 pub struct Store {
     dir: PathBuf,
+    retry: Duration,
+    /// Kinds of which a document is not saved, or could not be read.
+    unkept: Arc<Mutex<BTreeSet<&'static str>>>,
 }
 
 impl Store {
     /// The store in this folder, which need not exist yet.
     pub fn new(dir: impl Into<PathBuf>) -> Store {
-        Store { dir: dir.into() }
+        Store { dir: dir.into(), retry: RETRY, unkept: Arc::default() }
+    }
+
+    /// The same, that tries again after this time to save what could not be saved.
+    #[must_use]
+    pub fn with_retry(self, retry: Duration) -> Store {
+        Store { retry, ..self }
     }
 
     fn path(&self, kind: &str, ending: &str) -> PathBuf {
@@ -120,12 +139,19 @@ impl Store {
         }
     }
 
-    /// Whether a document could be saved now.
+    /// Whether a document could be saved now, and none of an earlier process is put aside.
     pub fn probe(&self) -> io::Result<()> {
         let path = self.path("probe", NEW);
         fs::create_dir_all(&self.dir)?;
         create(&path, STATE_MODE)?.write_all(b"{}")?;
-        fs::remove_file(&path)
+        fs::remove_file(&path)?;
+        for file in fs::read_dir(&self.dir)? {
+            let file = file?.path();
+            if file.extension().is_some_and(|ending| ending == UNREAD) {
+                return Err(io::Error::other(format!("{} could not be read at a start", file.display())));
+            }
+        }
+        Ok(())
     }
 
     /// Writes a document: to a new file beside it, to the disk, then in its place.
@@ -139,18 +165,31 @@ impl Store {
         replace(&self.path(T::KIND, "json"), &bytes, STATE_MODE)
     }
 
-    /// A thread that saves documents, so that a slow disk delays no other thread.
-    pub fn keeper<T: Document + Send + 'static>(&self) -> io::Result<Keeper<T>> {
-        let (sender, documents) = channel::<T>();
-        let store = self.clone();
-        let thread = crate::thread::spawn("state", 256, move || {
-            for document in documents {
-                if let Err(error) = store.save(&document) {
-                    tracing::warn!(kind = T::KIND, dir = %store.dir.display(), %error, "could not be saved");
-                }
-            }
-        })?;
-        Ok(Keeper { sender, thread })
+    /// Whether there is a file of a document.
+    fn has(&self, kind: &str) -> io::Result<bool> {
+        match fs::symlink_metadata(self.path(kind, "json")) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renames the file of a document, if there is one, to `KIND.unread`, where it stays until a person takes it away.
+    fn put_aside(&self, kind: &str) -> io::Result<()> {
+        if !self.has(kind)? {
+            return Ok(());
+        }
+        let (path, aside) = (self.path(kind, "json"), self.path(kind, UNREAD));
+        if fs::symlink_metadata(&aside).is_ok() {
+            return Err(io::Error::other(format!("{} is in the way", aside.display())));
+        }
+        tracing::warn!(file = %path.display(), "could not be read at the start; put aside as {}", aside.display());
+        fs::rename(&path, aside)
+    }
+
+    /// The documents that cannot be saved now, or could not be read.
+    pub fn unkept(&self) -> Vec<&'static str> {
+        lock(&self.unkept).iter().copied().collect()
     }
 }
 
@@ -173,30 +212,6 @@ fn create(path: &Path, mode: u32) -> io::Result<File> {
         _ => {}
     }
     OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).mode(mode).open(path)
-}
-
-/// Saves documents in the background; ends when dropped, after the last one.
-#[derive(Debug)]
-pub struct Keeper<T> {
-    sender: Sender<T>,
-    thread: JoinHandle<()>,
-}
-
-impl<T: Document> Keeper<T> {
-    /// Saves a document soon.
-    pub fn save(&self, document: T) {
-        if self.sender.send(document).is_err() {
-            tracing::warn!(kind = T::KIND, "the thread that keeps the state has ended");
-        }
-    }
-
-    /// Waits until all is saved.
-    pub fn finish(self) {
-        drop(self.sender);
-        if self.thread.join().is_err() {
-            tracing::warn!(kind = T::KIND, "the thread that keeps the state panicked");
-        }
-    }
 }
 
 fn parse<T: Document>(bytes: &[u8]) -> Result<T, String> {
@@ -275,18 +290,6 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path().join("new")).unwrap().count(), 0);
         fs::write(dir.path().join("file"), "").unwrap();
         assert!(Store::new(dir.path().join("file")).probe().is_err());
-    }
-
-    #[test]
-    fn a_keeper_that_was_waited_for_has_saved() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::new(dir.path());
-        let keeper = store.keeper().unwrap();
-        for devices in 0..20 {
-            keeper.save(inventory(devices));
-        }
-        keeper.finish();
-        assert_eq!(store.load().unwrap(), Some(inventory(19)));
     }
 
     #[test]

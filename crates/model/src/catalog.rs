@@ -737,9 +737,9 @@ metrics! {
     gpu_exporter_batches_discarded_total: Counter<Node>, None, Computed, "0.1.0", group ExporterDetail;
     /// Events of the exporter's collectors lost to a full queue.
     gpu_exporter_events_lost_total: Counter<Node>, None, Computed, "0.1.0";
-    /// 1 if `state.dir` can be written: faults, baselines and positions are kept over restarts.
+    /// 1 if all state is kept over restarts: faults, baselines and positions.
     ///
-    /// Probed every minute.
+    /// `state.dir` can be written, all was read at the start, and nothing waits to be saved. Looked at every minute.
     gpu_exporter_state_writable: Gauge<Node>, None, Computed, "0.1.0", at most 1.0;
     /// Owner lookups, by result.
     ///

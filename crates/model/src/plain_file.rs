@@ -1,28 +1,47 @@
 //! Files that people and earlier daemons wrote, read so that no other kind of file holds up or misleads the reader: a FIFO
 //! waits for a writer, a device has no end, and a symbolic link leads where its maker wants.
 
-use std::fs::{self, FileType, OpenOptions};
+use std::fs::{self, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
+use crate::text;
+
+/// Longest target of a link that is named, in bytes.
+const MAX_TARGET: usize = 400;
+
 /// Reads a plain file of at most `max` bytes. Another kind of file, or a longer one, is an error that says so, without
 /// waiting.
 pub fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
-    // Opening a device can have effects.
-    check(fs::symlink_metadata(path)?.file_type())?;
-    let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
-    let about = file.metadata()?;
-    check(about.file_type())?;
-    let longer = || io::Error::new(io::ErrorKind::FileTooLarge, format!("longer than {max} bytes"));
-    if about.len() > max as u64 {
-        return Err(longer());
+    let about = fs::symlink_metadata(path)?;
+    if about.is_symlink() {
+        let target = fs::read_link(path).unwrap_or_default();
+        let target = text::clean(&target.to_string_lossy(), MAX_TARGET);
+        return Err(not_plain(&format!("a symbolic link; name the file itself: {target}")));
     }
+    read_of(&about, path, O_NOFOLLOW, max)
+}
+
+/// As [`read`], but of the file at the end of symbolic links.
+pub fn read_linked(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    read_of(&fs::metadata(path)?, path, 0, max)
+}
+
+fn read_of(about: &Metadata, path: &Path, flags: i32, max: usize) -> io::Result<Vec<u8>> {
+    // Opening a device can have effects.
+    check(about.file_type())?;
+    let file = OpenOptions::new().read(true).custom_flags(flags | O_NONBLOCK).open(path)?;
+    check(file.metadata()?.file_type())?;
+    // The length of files of the kernel is not known before.
     let mut bytes = Vec::new();
     file.take(max as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > max { Err(longer()) } else { Ok(bytes) }
+    if bytes.len() > max {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("longer than {max} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// As [`read`], of text in UTF-8.
@@ -33,13 +52,17 @@ pub fn read_text(path: &Path, max: usize) -> io::Result<String> {
 fn check(kind: FileType) -> io::Result<()> {
     let is = match kind {
         kind if kind.is_file() => return Ok(()),
-        kind if kind.is_symlink() => "a symbolic link; name the file itself",
+        kind if kind.is_symlink() => "a symbolic link",
         kind if kind.is_dir() => "a folder, not a file",
         kind if kind.is_fifo() => "a FIFO, not a file",
         kind if kind.is_socket() => "a socket, not a file",
         _ => "a device, not a file",
     };
-    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("is {is}")))
+    Err(not_plain(is))
+}
+
+fn not_plain(is: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("is {is}"))
 }
 
 #[cfg(test)]
@@ -59,7 +82,12 @@ mod tests {
         assert_eq!(read_text(&file, 4).unwrap(), "four");
         let said = |path: &Path| read(path, 3).unwrap_err().to_string();
         assert_eq!(said(&file), "longer than 3 bytes");
-        assert_eq!(said(&link), "is a symbolic link; name the file itself");
+        assert_eq!(said(&link), format!("is a symbolic link; name the file itself: {}", file.display()));
+        assert_eq!(read_linked(&link, 4).unwrap(), b"four");
+        assert_eq!(read_linked(&link, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        let to_fifo = dir.join("to-fifo");
+        symlink(&fifo, &to_fifo).unwrap();
+        assert_eq!(read_linked(&to_fifo, 3).unwrap_err().to_string(), "is a FIFO, not a file");
         assert_eq!(said(&fifo), "is a FIFO, not a file");
         assert_eq!(said(&dir), "is a folder, not a file");
         assert_eq!(said(Path::new("/dev/zero")), "is a device, not a file");

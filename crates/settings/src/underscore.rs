@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::file::keys;
 use super::load::{ENV_PREFIX, nearest};
 
-/// What variables of ours begin with, and those that Kubernetes sets for a Service of this name.
+/// What variables of ours begin with, and those that Kubernetes sets for a Service whose name begins like this.
 const PREFIX: &str = "GPU_NODE_EXPORTER_";
 
 /// A warning for each variable of this process that may have been meant for a setting.
@@ -24,17 +24,15 @@ fn is_ours(name: &str) -> bool {
     !name.starts_with(ENV_PREFIX) && name.strip_prefix(PREFIX).is_some_and(|rest| !is_of_service(rest))
 }
 
-/// Whether Kubernetes sets such a variable: `SERVICE_HOST`, `SERVICE_PORT`, `SERVICE_PORT_METRICS`, `PORT`, `PORT_9408_TCP`,
-/// `PORT_9408_TCP_ADDR` and so on.
+/// Whether Kubernetes sets such a variable: after the rest of a Service's name, if there is one, `SERVICE_HOST`,
+/// `SERVICE_PORT`, `SERVICE_PORT_METRICS`, `PORT`, `PORT_9408_TCP`, `PORT_9408_TCP_ADDR` and so on.
 fn is_of_service(rest: &str) -> bool {
-    let mut words = rest.split('_');
-    match (words.next(), words.next(), words.next()) {
-        (Some("SERVICE"), Some("HOST"), None)
-        | (Some("SERVICE"), Some("PORT"), _)
-        | (Some("PORT"), None, _) => true,
-        (Some("PORT"), Some(port), Some("TCP" | "UDP" | "SCTP")) => port.parse::<u16>().is_ok(),
+    let words: Vec<&str> = rest.split('_').collect();
+    (0..words.len()).any(|name| match words[name..] {
+        ["SERVICE", "HOST"] | ["SERVICE", "PORT", ..] | ["PORT"] => true,
+        ["PORT", port, "TCP" | "UDP" | "SCTP", ..] => port.parse::<u16>().is_ok(),
         _ => false,
-    }
+    })
 }
 
 fn warning(name: &str) -> String {
@@ -69,6 +67,10 @@ mod tests {
             "GPU_NODE_EXPORTER_PORT_9408_TCP_PROTO",
             "GPU_NODE_EXPORTER_PORT_9408_TCP_PORT",
             "GPU_NODE_EXPORTER_PORT_9408_TCP_ADDR",
+            "GPU_NODE_EXPORTER_METRICS_SERVICE_HOST",
+            "GPU_NODE_EXPORTER_METRICS_SERVICE_PORT_HTTP",
+            "GPU_NODE_EXPORTER_METRICS_PORT",
+            "GPU_NODE_EXPORTER_METRICS_PORT_9408_TCP_ADDR",
             "GPU_NODE_EXPORTER__HTTP__LISTEN",
             "PATH",
         ];

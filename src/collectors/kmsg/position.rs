@@ -43,12 +43,12 @@ pub struct Position {
 }
 
 impl Position {
-    /// The position after the daemon before this one. Without a boot id or a usable folder it is kept only
-    /// while the daemon runs.
+    /// The position after the daemon before this one. Without a boot id it is kept only while the daemon runs.
     pub fn new(host: &Host, store: &Store) -> Position {
         let known = host.boot_id().and_then(|boot_id| {
-            let known = store.load::<KernelLogPosition>()?.filter(|known| known.boot_id == boot_id);
-            Ok((known.map(|known| known.sequence), boot_id, store.keeper()?))
+            let (known, keeper) = store.open::<KernelLogPosition>()?;
+            let known = known.filter(|known| known.boot_id == boot_id);
+            Ok((known.map(|known| known.sequence), boot_id, keeper))
         });
         match known {
             Ok((before, boot_id, keeper)) => Position::at(Mono::now(), before, Some((boot_id, keeper))),
@@ -151,7 +151,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path());
         let read = |store: &Store| store.load::<KernelLogPosition>().unwrap().map(|p| p.sequence);
-        let mut position = Position::at(START, None, Some(("b".into(), store.keeper().unwrap())));
+        let mut position = Position::at(START, None, Some(("b".into(), store.open().unwrap().1)));
         position.take(1, 1);
         position.keep(START);
         assert_eq!(position.saved, None, "nothing of ours");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
+use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::fact::KernelLine;
@@ -45,10 +46,10 @@ impl Bench {
     fn start(&self) -> Running {
         let mut config = Config::default();
         config.host.root = self.root.path().into();
-        config.state.dir = self.root.path().join("state");
         let context = Context {
             config: Arc::new(config),
             inbox: Arc::new(Inbox::default()),
+            state: Store::new(self.root.path().join("state")),
             stop: Arc::new(Stop::default()),
         };
         let thread = start(context.clone()).unwrap();

@@ -10,6 +10,7 @@ use super::*;
 use crate::views;
 use attribution::pods::{Claim, Claims};
 use exposition::response_cache::SnapshotCell;
+use host::state::Store;
 use host::stop::Stop;
 use ledger::inbox::Inbox;
 use model::catalog::Gpu;
@@ -81,6 +82,7 @@ impl Machine {
         let context = Context {
             config: Arc::new(config.clone()),
             inbox: Arc::new(Inbox::default()),
+            state: Store::new(self.path("state")),
             stop: Arc::new(Stop::default()),
         };
         let (snapshots, pods) = (Arc::default(), Arc::<Pods>::default());

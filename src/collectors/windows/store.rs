@@ -12,12 +12,12 @@ use host::Host;
 use host::state::replace;
 use model::catalog::WindowKind;
 use model::catalog::schema::KnownLabel;
+use model::plain_file;
 use model::text;
 use model::window::{self, MAX_WINDOWS, Window};
 use settings::Config;
 
 use super::file;
-use crate::collectors::read_file;
 
 /// All users may read windows, as those that an administrator writes.
 const MODE: u32 = 0o644;
@@ -170,7 +170,7 @@ impl WindowStore {
         self.files.retain(|name, _| names.contains(name));
         for name in names {
             let path = self.file(&name);
-            match read_file(&path, file::MAX_BYTES) {
+            match plain_file::read_linked(&path, file::MAX_BYTES) {
                 Ok(bytes) => {
                     let named =
                         |window| Window { name: name.clone(), ..file::cut(window, self.max_duration) };
@@ -180,7 +180,11 @@ impl WindowStore {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.files.remove(&name);
                 }
-                Err(error) if self.files.get(&name).is_some_and(Result::is_ok) => {
+                // The last content holds while the file cannot be read.
+                Err(error)
+                    if error.kind() != io::ErrorKind::FileTooLarge
+                        && self.files.get(&name).is_some_and(Result::is_ok) =>
+                {
                     problems.push(format!("{}: {error}", path.display()));
                 }
                 Err(error) => {
@@ -381,8 +385,8 @@ mod tests {
             "bad.toml: key `start`",
             "not a name.toml: a name is",
             "folder.toml",
-            "pipe.toml: is no file",
-            "huge.toml: larger",
+            "pipe.toml: is a FIFO",
+            "huge.toml: longer",
         ] {
             assert!(problems.contains(part), "{part}: {problems}");
         }

@@ -1,0 +1,204 @@
+//! Saves a document in the background, until it is saved: a slow disk delays no other thread, and a disk that was full
+//! or read-only for a while loses nothing.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+
+use model::sync::lock;
+
+use super::{Document, Store};
+
+impl Store {
+    /// Reads what an earlier process left of a document, and starts the thread that saves what comes. A document that
+    /// cannot be read counts as none for this process; its file is never written over.
+    pub fn open<T: Document + Send + 'static>(&self) -> io::Result<(Option<T>, Keeper<T>)> {
+        let (sender, documents) = channel::<T>();
+        let loaded = self.load().inspect_err(|error| {
+            tracing::warn!(kind = T::KIND, dir = %self.dir.display(), %error, "cannot be read");
+            lock(&self.unkept).insert(T::KIND);
+        });
+        let saver = Saver { store: self.clone(), unsaved: None, unread: loaded.is_err() };
+        let thread = crate::thread::spawn("state", 256, move || saver.run(&documents))?;
+        Ok((loaded.ok().flatten(), Keeper { sender, thread }))
+    }
+}
+
+/// Saves documents in the background; ends when dropped, after the last one.
+#[derive(Debug)]
+pub struct Keeper<T> {
+    sender: Sender<T>,
+    thread: JoinHandle<()>,
+}
+
+impl<T: Document> Keeper<T> {
+    /// Saves a document soon. One that cannot be saved is tried again until it is, or a newer one comes.
+    pub fn save(&self, document: T) {
+        if self.sender.send(document).is_err() {
+            tracing::warn!(kind = T::KIND, "the thread that keeps the state has ended");
+        }
+    }
+
+    /// Waits until the last one is saved, or was tried once more.
+    pub fn finish(self) {
+        drop(self.sender);
+        if self.thread.join().is_err() {
+            tracing::warn!(kind = T::KIND, "the thread that keeps the state panicked");
+        }
+    }
+}
+
+struct Saver<T> {
+    store: Store,
+    unsaved: Option<T>,
+    /// Whether the file of an earlier process may be there, not read.
+    unread: bool,
+}
+
+impl<T: Document> Saver<T> {
+    fn run(mut self, documents: &Receiver<T>) {
+        loop {
+            let next = if self.unsaved.is_some() || self.unread {
+                documents.recv_timeout(self.store.retry)
+            } else {
+                documents.recv().map_err(RecvTimeoutError::from)
+            };
+            let ended = matches!(next, Err(RecvTimeoutError::Disconnected));
+            // Of several only the newest counts.
+            if let Some(newest) = next.into_iter().chain(documents.try_iter()).last() {
+                self.unsaved = Some(newest);
+            }
+            self.keep();
+            if ended {
+                return;
+            }
+        }
+    }
+
+    /// Saves what is unsaved.
+    fn keep(&mut self) {
+        let kept = self.clear_the_place().and_then(|()| match &self.unsaved {
+            Some(document) => self.store.save(document),
+            None => Ok(()),
+        });
+        let mut unkept = lock(&self.store.unkept);
+        match kept {
+            Ok(()) => {
+                self.unsaved = None;
+                if !self.unread {
+                    unkept.remove(T::KIND);
+                }
+            }
+            Err(error) => {
+                if unkept.insert(T::KIND) {
+                    let dir = self.store.dir.display();
+                    tracing::warn!(kind = T::KIND, %dir, %error, "could not be saved; tried again until it is");
+                }
+            }
+        }
+    }
+
+    /// A file that could not be read at the start holds what this process does not know. It is put aside only for a
+    /// document that takes its place: until then the next process may read it.
+    fn clear_the_place(&mut self) -> io::Result<()> {
+        if self.unread && (self.unsaved.is_some() || !self.store.has(T::KIND)?) {
+            self.store.put_aside(T::KIND)?;
+            self.unread = false;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use model::persisted::{Inventory, SeenGpus};
+
+    fn inventory(devices: usize) -> Inventory {
+        Inventory { boot_id: "b".into(), seen: SeenGpus { devices, gpus: Vec::new() } }
+    }
+
+    fn store(dir: &Path) -> Store {
+        Store::new(dir).with_retry(Duration::from_millis(1))
+    }
+
+    /// Waits for what the thread does by itself.
+    fn wait_for(done: impl Fn() -> bool) {
+        let pause = crate::stop::Stop::default();
+        let deadline = model::clock::Mono::now() + Duration::from_secs(20);
+        while !done() {
+            assert!(model::clock::Mono::now() < deadline, "not within 20 s");
+            pause.wait_until(model::clock::Mono::now() + Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn the_last_document_is_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let (known, keeper) = store(dir.path()).open().unwrap();
+        assert_eq!(known, None);
+        for devices in 0..20 {
+            keeper.save(inventory(devices));
+        }
+        keeper.finish();
+        let (known, keeper) = store(dir.path()).open().unwrap();
+        assert_eq!(known, Some(inventory(19)));
+        keeper.finish();
+    }
+
+    #[test]
+    fn a_folder_that_is_repaired_later_gets_the_last_document() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("state");
+        // Also root cannot make a folder below a file.
+        fs::write(&folder, "in the way").unwrap();
+        let store = store(&folder);
+        let (known, keeper) = store.open::<Inventory>().unwrap();
+        assert_eq!((known, store.unkept()), (None, vec!["inventory"]));
+        keeper.save(inventory(2));
+        keeper.save(inventory(3));
+        fs::remove_file(&folder).unwrap();
+        wait_for(|| store.unkept().is_empty());
+        assert_eq!(store.load().unwrap(), Some(inventory(3)));
+        // It fails later, as a full disk does.
+        fs::rename(&folder, dir.path().join("away")).unwrap();
+        fs::write(&folder, "in the way").unwrap();
+        keeper.save(inventory(4));
+        wait_for(|| !store.unkept().is_empty());
+        fs::remove_file(&folder).unwrap();
+        wait_for(|| store.unkept().is_empty());
+        assert_eq!(store.load().unwrap(), Some(inventory(4)));
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_read_is_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, away) = (dir.path().join("state"), dir.path().join("away"));
+        store(&away).save(&inventory(1)).unwrap();
+        fs::write(&folder, "in the way").unwrap();
+        let store = store(&folder);
+        let (_, keeper) = store.open().unwrap();
+        fs::remove_file(&folder).unwrap();
+        fs::rename(&away, &folder).unwrap();
+        assert_eq!(store.unkept(), ["inventory"], "until the next process reads it");
+        keeper.save(inventory(2));
+        wait_for(|| store.unkept().is_empty());
+        keeper.finish();
+        assert_eq!(store.load().unwrap(), Some(inventory(2)));
+        let aside = folder.join("inventory.unread");
+        assert!(fs::read_to_string(&aside).unwrap().contains("\"devices\":1"));
+        assert!(store.probe().unwrap_err().to_string().contains("inventory.unread"));
+
+        // Another one finds the place taken, and stays.
+        let mut saver = Saver { store: store.clone(), unsaved: Some(inventory(3)), unread: true };
+        saver.keep();
+        assert_eq!((store.load().unwrap(), store.unkept()), (Some(inventory(2)), vec!["inventory"]));
+        fs::remove_file(&aside).unwrap();
+        saver.keep();
+        assert_eq!((store.load().unwrap(), store.unkept()), (Some(inventory(3)), vec![]));
+    }
+}
