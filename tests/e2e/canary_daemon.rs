@@ -281,6 +281,32 @@ fn one_failure_is_tried_again_and_two_are_a_fault() {
 }
 
 #[test]
+fn a_failure_is_tried_again_also_where_the_driver_lists_the_canary_under_another_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = folder.path().join("container.toml");
+    // No process here has such an id.
+    let text = format!("pid_offset = 5000000\n{}", fs::read_to_string(SCENARIO).unwrap());
+    fs::write(&scenario, text).unwrap();
+    // The values are still of the first try when the second is to begin.
+    let node = ["NORMAL", "SLOW", "RARE"]
+        .iter()
+        .fold(setup(scenario.to_str().unwrap()), |setup, kind| {
+            setup.with(&format!("SAMPLER__{kind}_INTERVAL"), "1s")
+        })
+        .start();
+    node.wait_ready();
+    long_run(&node);
+    node.wait_metrics("it is listed", |m| {
+        m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]) == Some(1.0)
+    });
+    node.sim().open_gate("once").unwrap();
+    node.wait_said(&["tried once more"]);
+    node.sim().close_gate("slow").unwrap();
+    let m = node.wait_metrics("the second try is well", |m| verdict(m, "0", "launch", "ok") == Some(1.0));
+    assert_eq!((runs(&m, "driver_fault"), m.value("gpu_healthy", &[("gpu", "0")])), (0.0, Some(1.0)));
+}
+
+#[test]
 fn instances_take_turns() {
     let node = setup("tests/scenarios/canary-mig.toml").start();
     node.wait_metrics("both are judged", |m| {

@@ -580,6 +580,7 @@ metrics! {
     ///
     /// Known by its process. Only services that are expected or were seen since the exporter started. The fabric manager is
     /// expected where the kernel drives NVSwitches, or where a GPU has an NVLink fabric and the service's unit is enabled.
+    /// Elsewhere it counts as seen after 20 s: without switches it starts and ends.
     /// Absent where the host's processes cannot be seen.
     gpu_host_service_up: Gauge<Node, (HostService,)>, None, Computed, "0.1.0", at most 1.0;
     /// Events counted on the CPUs, all processes and the kernel together.

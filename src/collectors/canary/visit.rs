@@ -131,12 +131,14 @@ impl CanaryCollector {
         let config = &self.context.config;
         let facts =
             self.parts.canary.with(|state| state.facts(config, false, &published, place, Mono::now()));
-        // The values may still be of the first try's work.
+        // The values may still be of the first try's work. That holds of the processes too: in a container without the
+        // host's process ids the first try's process is listed under an id that is not known here. The second try itself
+        // looks for other processes before it uses CUDA, and ends if there are.
         let ours = |allows: &Allows| {
-            use CanarySkip::{Busy, Memory, RecentXid};
+            use CanarySkip::{Busy, Memory, Processes, RecentXid};
             match allows {
                 Allows::Yes | Allows::NotChecked(_) => true,
-                Allows::No(reason) => matches!(reason, RecentXid | Busy | Memory),
+                Allows::No(reason) => matches!(reason, RecentXid | Busy | Memory | Processes),
             }
         };
         facts.is_some_and(|facts| {

@@ -32,11 +32,12 @@ pub(crate) fn processes(sim: &Sim, gpu: usize) -> Vec<Process> {
         if context.gpu != gpu {
             continue;
         }
-        let same = list.iter_mut().find(|p| p.pid == context.pid && p.instance == context.mig);
+        let pid = context.pid + sim.scenario.pid_offset;
+        let same = list.iter_mut().find(|p| p.pid == pid && p.instance == context.mig);
         match same {
             Some(process) => process.memory += context.bytes,
             None => list.push(Process {
-                pid: context.pid,
+                pid,
                 memory: context.bytes,
                 kind: ProcessKind::Compute,
                 instance: context.mig,

@@ -39,6 +39,8 @@ struct File {
     #[serde(default)]
     paced: bool,
     #[serde(default)]
+    pid_offset: u32,
+    #[serde(default)]
     gpu: Vec<GpuEntry>,
     #[serde(default)]
     step: Vec<StepEntry>,
@@ -174,6 +176,8 @@ pub struct Scenario {
     pub recorded_latency: bool,
     /// Whether work on a GPU takes its simulated time in earnest.
     pub paced: bool,
+    /// By how much the ids of processes with a CUDA context are above those that they have here.
+    pub pid_offset: u32,
     /// The GPUs by index.
     pub gpus: Vec<Gpu>,
     /// What happens.
@@ -231,6 +235,7 @@ impl Scenario {
             library_present: file.library_present,
             recorded_latency,
             paced: file.paced,
+            pid_offset: file.pid_offset,
             gpus,
             steps,
             gates,

@@ -250,9 +250,10 @@ impl Driver {
     pub fn create(&mut self, ordinal: usize) -> Answer<*mut c_void> {
         let device = self.device(ordinal)?;
         let own = std::process::id();
+        let listed = own + self.sim.scenario.pid_offset;
         match device.board().number(Function::nvmlDeviceGetComputeMode) {
             Some(2) => return Err(cu::DEVICE_UNAVAILABLE),
-            Some(1 | 3) if device.processes().is_ok_and(|list| list.iter().any(|p| p.pid != own)) => {
+            Some(1 | 3) if device.processes().is_ok_and(|list| list.iter().any(|p| p.pid != listed)) => {
                 return Err(cu::DEVICE_UNAVAILABLE);
             }
             _ => {}
