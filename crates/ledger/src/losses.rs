@@ -151,7 +151,11 @@ mod tests {
         assert!(look(&gpu, GpuState::Up, None, 83).is_empty());
         assert_eq!(look(&gpu, GpuState::Up, None, 84), ["GpuReturned: lost for 70 s, and back for 10 s"]);
         assert!(look(&gpu, GpuState::Up, None, 85).is_empty());
-        assert_eq!(look(&gpu, stuck(3), None, 86), ["GpuLost: nvmlX has not returned for 3.0 s"], "anew");
+        assert_eq!(
+            look(&gpu, stuck(3), None, 86),
+            ["GpuLost: nvmlX has not returned for 3.0 s"],
+            "a new loss"
+        );
         assert!(look(&gpu, GpuState::Up, None, 90).is_empty());
         assert_eq!(look(&gpu, GpuState::Up, None, 100).len(), 1);
 
