@@ -78,7 +78,7 @@ pub struct LedgerSettings {
     /// Longest pause between two fast visits that is bridged when seconds are added up, and longest time
     /// after the end of a sampler in which the first answer of the next one is waited for.
     pub bridge: Duration,
-    /// How long a lost GPU answers before its return is told.
+    /// How long a lost GPU answers before its return is reported.
     pub steady: Duration,
     /// GPUs seen before the daemon started, in this boot.
     pub seen: SeenGpus,

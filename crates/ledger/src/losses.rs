@@ -13,7 +13,7 @@ use model::text::duration;
 /// GPUs that do not answer, and why.
 #[derive(Debug)]
 pub struct Losses {
-    /// How long a GPU answers before its return is told: one that fails again sooner was not back.
+    /// How long a GPU answers before its return is reported: one that fails again sooner was not back.
     steady: Duration,
     /// By UUID; by index, as `#3`, while the UUID was never read.
     lost: BTreeMap<String, Loss>,
@@ -22,14 +22,14 @@ pub struct Losses {
 #[derive(Debug)]
 struct Loss {
     since: Mono,
-    /// Each is told once until the return, however often a GPU changes between them.
-    told: Vec<Condition>,
+    /// Each is reported once until the return, however often a GPU changes between them.
+    reported: Vec<Condition>,
     /// Since when the GPU answers again.
     up: Option<Mono>,
 }
 
 impl Losses {
-    /// None lost. `steady`: how long a GPU answers before its return is told.
+    /// None lost. `steady`: how long a GPU answers before its return is reported.
     pub fn new(steady: Duration) -> Losses {
         Losses { steady, lost: BTreeMap::new() }
     }
@@ -78,14 +78,14 @@ impl Losses {
     }
 
     fn gone(&mut self, gpu: &Gpu, condition: Condition, text: String, now: Mono, unix: f64) -> Option<Event> {
-        let new = || Loss { since: now, told: Vec::new(), up: None };
+        let new = || Loss { since: now, reported: Vec::new(), up: None };
         let loss = self.lost.entry(key(gpu)).or_insert_with(new);
         loss.up = None;
         // A call that hung and then fails is another reason.
-        if loss.told.contains(&condition) {
+        if loss.reported.contains(&condition) {
             return None;
         }
-        loss.told.push(condition);
+        loss.reported.push(condition);
         let meaning = match condition {
             Condition::Stuck => "A driver call on the GPU does not return.",
             Condition::Missing => "The GPU is missing.",
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_told_once_until_the_gpu_is_back_for_good() {
+    fn each_reason_is_reported_once_until_the_gpu_is_back_for_good() {
         let mut losses = Losses::new(Duration::from_secs(10));
         let gpu = Gpu { gpu: 3, uuid: "GPU-3".into() };
         let mut look = |gpu: &Gpu, state: GpuState, absent: Option<&Gpu>, second: u64| -> Vec<String> {
@@ -151,7 +151,11 @@ mod tests {
         assert!(look(&gpu, GpuState::Up, None, 83).is_empty());
         assert_eq!(look(&gpu, GpuState::Up, None, 84), ["GpuReturned: lost for 70 s, and back for 10 s"]);
         assert!(look(&gpu, GpuState::Up, None, 85).is_empty());
-        assert_eq!(look(&gpu, stuck(3), None, 86), ["GpuLost: nvmlX has not returned for 3.0 s"], "anew");
+        assert_eq!(
+            look(&gpu, stuck(3), None, 86),
+            ["GpuLost: nvmlX has not returned for 3.0 s"],
+            "a new loss"
+        );
         assert!(look(&gpu, GpuState::Up, None, 90).is_empty());
         assert_eq!(look(&gpu, GpuState::Up, None, 100).len(), 1);
 

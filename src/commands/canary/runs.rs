@@ -104,11 +104,11 @@ impl<'a> Runner<'a> {
     /// Tells the daemon of wrong results: it keeps the GPU unhealthy.
     pub fn report_wrong_results<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>) {
         for outcome in outcomes.filter(|outcome| outcome.wrong_result().is_some()) {
-            let told = match self.config.control.path() {
+            let reported = match self.config.control.path() {
                 Some(socket) => orders::report_wrong_result(socket, outcome),
                 None => Err(io::Error::other("there is no socket: control.socket is empty")),
             };
-            if let Err(error) = told {
+            if let Err(error) = reported {
                 let gpu = outcome.place.gpu.gpu;
                 tracing::warn!(%error, gpu, "no daemon knows of the wrong result");
             }
