@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_link_and_the_number_of_links_are_told() {
+    fn the_worst_link_and_the_number_of_links_are_listed() {
         let mut links = LinkHistory::default();
         assert_eq!(take(&mut links, 0, &[4.0, 0.0, 0.0]), None);
         assert_eq!(take(&mut links, 1, &[5.0, 3.0, 0.0]), Some((4.0, 3.0, 2)));
