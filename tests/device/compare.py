@@ -322,7 +322,7 @@ def compare_node(rounds: list[Round], poller: Poller) -> list[NodeRow]:
 
     def exact(name: str, expected: float, **labels: str) -> None:
         value = page.get(name, **labels)
-        rows.append(NodeRow(name + (f" (GPU {labels['gpu']})" if labels else ""), series.show(value),
+        rows.append(NodeRow(name + (f" (GPU {labels['gpu']})" if "gpu" in labels else ""), series.show(value),
                             series.show(float(expected)), "exact", value != expected))  # fmt: skip
 
     exact("gpu_driver_up", 1)
