@@ -111,9 +111,9 @@ dashboards: ## Write dashboards/*.json from their sources
 	@tests/tools/ensure-tools.sh dashboards
 	@dashboards/build/build.py
 
-rules: ## Write what is made of the alert rules: alerts/prometheusrule.yml
+rules: ## Write the rule files from alerts/rules and alerts/values.yml
 	@tests/tools/ensure-tools.sh build
-	@UPDATE=1 cargo test -q -p assets -- the_objects_of_kubernetes
+	@UPDATE=1 cargo test -q -p assets -- the_rule_files_are
 
 kernels: ## Compile the CUDA kernels to kernels/bin (fetches the compilers; wants no GPU)
 	@tests/tools/ensure-tools.sh kernels

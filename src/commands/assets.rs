@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use exposition::assets::rules::{Source, Values};
 use exposition::assets::{ASSETS, Asset, prometheusrule};
 
 /// What follows the help of the command.
@@ -14,24 +15,20 @@ Examples:
   gpu-node-exporter assets --out /etc/prometheus/gpu-node-exporter
                                                     write alerts/... and dashboards/... there, as they are in the
                                                     repository
-  gpu-node-exporter assets --out DIR --grafana-url https://grafana.my.net \\
-                           --runbook-url https://wiki.my.net/gpu
-                                                    the same with links that lead to your Grafana and your pages
+  gpu-node-exporter assets --out DIR --set severity.GpuIdle=ticket \\
+                           --set links.grafana=https://grafana.my.net
+                                                    the same with another severity, and links to your Grafana
+  gpu-node-exporter assets --out DIR --values my-values.yml
+                                                    the same with what your file has of alerts/values.yml
   gpu-node-exporter assets --format prometheusrule --with kubernetes | kubectl apply -n monitoring -f -
                                                     the rules for the Prometheus operator
 
 In prometheus.yml:
   rule_files: [/etc/prometheus/gpu-node-exporter/alerts/*.rules.yml]
 Rules of alerts/optional need metrics of others (kube-state-metrics, a Slurm exporter, your services); add those
-that you scrape. Boards are imported by hand or found by Grafana's provisioning of dashboards.
+that you scrape. Dashboards are imported by hand or found by Grafana's provisioning of dashboards.
 
-The running daemon serves the same files at /alerts/ and /dashboards/.";
-
-/// Base of the links to boards, as it is in the files.
-pub const GRAFANA_URL: &str = "https://grafana.example.com";
-/// Base of the links to runbooks, as it is in the files.
-pub const RUNBOOK_URL: &str =
-    "https://github.com/gpu-node-exporter/gpu-node-exporter/blob/main/docs/runbooks";
+The running daemon serves the same files, with the defaults, at /alerts/ and /dashboards/.";
 
 /// How the rules are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,12 +45,12 @@ pub struct Arguments {
     /// Folder that the files are written to, which is made if it is not there; files of the same names are replaced
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Where your Grafana is, for the alerts' links to boards
-    #[arg(long, value_name = "URL", value_parser = url)]
-    pub grafana_url: Option<String>,
-    /// Where your runbooks are: `/NAME.md` of the alert follows
-    #[arg(long, value_name = "URL", value_parser = url)]
-    pub runbook_url: Option<String>,
+    /// File with values that differ from those of alerts/values.yml: severities, thresholds, the scrape job, links
+    #[arg(long, value_name = "FILE")]
+    pub values: Option<PathBuf>,
+    /// One such value, which goes before the file's; may be given again
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
     /// What is written
     #[arg(long, value_enum, default_value = "files")]
     pub format: Format,
@@ -62,41 +59,34 @@ pub struct Arguments {
     pub with: Vec<String>,
 }
 
-/// A base that can stand in YAML and JSON as it is; without a slash at its end.
-fn url(text: &str) -> Result<String, String> {
-    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
-    let odd = |c: char| c.is_whitespace() || c.is_control() || "\"'\\{}<>#$`".contains(c);
-    match rest {
-        None => Err("it begins with https:// or http://".into()),
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => Err("it names no host".into()),
-        Some(rest) if rest.contains(odd) => Err("it has a character that no such address has".into()),
-        Some(_) => Ok(text.trim_end_matches('/').to_owned()),
-    }
-}
-
 /// Does what is asked for, and gives what is to be printed.
 pub fn run(arguments: &Arguments) -> Result<String, String> {
-    let moved = arguments.grafana_url.is_some() || arguments.runbook_url.is_some();
     match (arguments.format, &arguments.out) {
         (Format::Files, _) if !arguments.with.is_empty() => {
             Err("--with chooses among the objects of --format prometheusrule; --out writes all files".into())
         }
-        (Format::Files, None) if moved => {
-            Err("--grafana-url and --runbook-url change what is written: give --out DIR too".into())
+        (Format::Files, None) if arguments.values.is_some() || !arguments.set.is_empty() => {
+            Err("--values and --set change what is written: give --out DIR too".into())
         }
         (Format::Files, None) => {
             let line = |asset: &Asset| format!("{:>8}  {}\n", asset.text.len(), relative(asset));
             Ok(ASSETS.iter().map(line).collect())
         }
         (Format::Files, Some(out)) => {
+            let values = arguments.values()?;
+            let defaults = Values::defaults().map_err(|error| error.to_string())?;
             for asset in ASSETS {
-                write(&out.join(relative(asset)), &arguments.moved(asset.text))?;
+                let text = match Source::of(asset.path) {
+                    Some(source) => source.render(&values).map_err(|error| error.to_string())?,
+                    None => values.replace_in(asset.text, &defaults),
+                };
+                write(&out.join(relative(asset)), &text)?;
             }
             Ok(format!("{} files written to {}\n", ASSETS.len(), out.display()))
         }
         (Format::Prometheusrule, out) => {
-            let text = prometheusrule::render(&arguments.with).map_err(|error| error.to_string())?;
-            let text = arguments.moved(&text);
+            let text = prometheusrule::render(&arguments.with, &arguments.values()?)
+                .map_err(|error| error.to_string())?;
             let Some(out) = out else { return Ok(text) };
             let file = out.join("prometheusrule.yml");
             write(&file, &text)?;
@@ -106,11 +96,16 @@ pub fn run(arguments: &Arguments) -> Result<String, String> {
 }
 
 impl Arguments {
-    /// A text with the bases of links that are wanted.
-    fn moved(&self, text: &str) -> String {
-        let grafana = self.grafana_url.as_deref().unwrap_or(GRAFANA_URL);
-        text.replace(GRAFANA_URL, grafana)
-            .replace(RUNBOOK_URL, self.runbook_url.as_deref().unwrap_or(RUNBOOK_URL))
+    /// The defaults with the values of the file and of the command line.
+    fn values(&self) -> Result<Values, String> {
+        let mut values = Values::defaults().map_err(|error| error.to_string())?;
+        if let Some(file) = &self.values {
+            let named = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+            let text = fs::read_to_string(file).map_err(|error| named(&error))?;
+            values.merge(&text).map_err(|error| named(&error))?;
+        }
+        self.set.iter().try_for_each(|one| values.set(one)).map_err(|error| format!("--set: {error}"))?;
+        Ok(values)
     }
 }
 
@@ -132,8 +127,8 @@ mod tests {
     fn arguments(out: Option<&Path>) -> Arguments {
         Arguments {
             out: out.map(Path::to_owned),
-            grafana_url: None,
-            runbook_url: None,
+            values: None,
+            set: Vec::new(),
             format: Format::Files,
             with: Vec::new(),
         }
@@ -152,36 +147,40 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_the_configured_addresses() {
-        let wanted = Arguments {
-            grafana_url: Some(url("https://g.my.net/sub/").unwrap()),
-            runbook_url: Some(url("http://wiki/gpu").unwrap()),
-            ..arguments(None)
-        };
-        let text = format!("a: {RUNBOOK_URL}/GpuLost.md\nb: {GRAFANA_URL}/d/x?var-gpu=1\n");
-        assert_eq!(
-            wanted.moved(&text),
-            "a: http://wiki/gpu/GpuLost.md\nb: https://g.my.net/sub/d/x?var-gpu=1\n"
-        );
-        assert!(run(&wanted).unwrap_err().contains("give --out DIR"));
+    fn values_go_into_rules_and_dashboards() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("values.yml");
+        fs::write(&file, "job: gpu-nodes\nseverity: {GpuWatchdog: page}\n").unwrap();
+        let set = vec!["severity.GpuWatchdog=ticket".into(), "links.grafana=https://g.my.net/sub".into()];
+        run(&Arguments { values: Some(file.clone()), set: set.clone(), ..arguments(Some(dir.path())) })
+            .unwrap();
+        let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+        assert!(read("alerts/exporter.rules.yml").contains(r#"up{job=~"gpu-nodes"}"#));
+        let windows = read("alerts/windows.rules.yml");
+        assert!(windows.contains("https://g.my.net/sub/d/"), "{windows}");
+        let (_, watchdog) = windows.split_once("alert: GpuWatchdog").unwrap();
+        assert!(watchdog.split_once("severity: ").unwrap().1.starts_with("ticket,"), "--set goes first");
+        let all: String = ASSETS.iter().map(|asset| read(relative(asset))).collect();
+        assert!(!all.contains("grafana.example.com/d/"));
+        let error = run(&Arguments { values: Some(file), ..arguments(None) }).unwrap_err();
+        assert!(error.contains("give --out DIR"));
+        let objects = Arguments { format: Format::Prometheusrule, set, ..arguments(None) };
+        assert!(run(&objects).unwrap().contains("https://g.my.net/sub/d/"));
     }
 
     #[test]
-    fn odd_addresses_are_refused() {
-        for odd in ["grafana.my.net", "https://", "https:///x", "https://a b", "https://a\"", "https://{{x}}"]
-        {
-            assert!(url(odd).is_err(), "{odd}");
-        }
-    }
-
-    #[test]
-    fn an_error_names_the_path() {
+    fn an_error_names_the_path_or_the_value() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
-        fs::write(&file, "").unwrap();
+        fs::write(&file, "nothing: 1\n").unwrap();
         let error = run(&arguments(Some(&file.join("below")))).unwrap_err();
         assert!(error.contains("file/below/alerts"), "{error}");
         let with = Arguments { with: vec!["slurm".into()], ..arguments(Some(dir.path())) };
         assert!(run(&with).unwrap_err().contains("--format prometheusrule"));
+        let values = Arguments { values: Some(file), ..arguments(Some(dir.path())) };
+        let error = run(&values).unwrap_err();
+        assert!(error.contains("/file: there is no value \"nothing\""), "{error}");
+        let set = Arguments { set: vec!["severity.GpuWatchdog=loud".into()], ..arguments(Some(dir.path())) };
+        assert!(run(&set).unwrap_err().contains("page, ticket or info"));
     }
 }

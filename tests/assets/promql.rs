@@ -233,7 +233,7 @@ impl<'a> Reader<'a> {
     fn all_known(&mut self, wanted: &Labels, there: &LabelNames, place: &str) {
         for name in wanted.labels.iter().filter(|name| !has(there, name)) {
             // A label of the target that was aggregated away further in is empty on both sides.
-            if name != "cluster" {
+            if !["cluster", "zone", "rack"].contains(&name.as_str()) {
                 self.problems.push(format!("{place}: nothing has the label {name}"));
             }
         }
@@ -290,14 +290,14 @@ fn what_cannot_be_is_told() {
     for (text, labels) in [
         ("sum by (cluster, gpu) (gpu_up) > 1", "cluster gpu"),
         ("gpu_driver_up == on (instance) gpu_devices", "instance"),
-        ("gpu_devices > gpu_devices_expected", "cluster instance job"),
+        ("gpu_devices > gpu_devices_expected", "cluster instance job rack zone"),
         (
             "gpu_devices * on (instance) group_left (driver_version) gpu_driver_info",
-            "cluster driver_version instance job",
+            "cluster driver_version instance job rack zone",
         ),
-        ("topk(3, gpu_devices)", "cluster instance job"),
+        ("topk(3, gpu_devices)", "cluster instance job rack zone"),
         ("label_replace(vector(1), \"a\", \"b\", \"\", \"\")", "a"),
-        ("2 * sum without (instance) (gpu_devices)", "cluster job"),
+        ("2 * sum without (instance) (gpu_devices)", "cluster job rack zone"),
     ] {
         assert_eq!(read(text), (Some(labels.to_owned()), Vec::new()), "{text}");
     }

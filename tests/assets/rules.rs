@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu_node_exporter::commands::assets::{GRAFANA_URL, RUNBOOK_URL};
+use exposition::assets::rules::{Source, Values};
 
 use model::catalog::{FaultAction, Severity};
 
@@ -27,6 +27,12 @@ fn read(text: &str, vocabulary: &Vocabulary) -> (LabelNames, Vec<String>) {
             (labels, reader.problems)
         }
     }
+}
+
+/// The default of a link.
+fn link(name: &str) -> String {
+    let values = Values::defaults().expect("the defaults can be read");
+    values.get(&format!("links.{name}")).expect("the link has a default").to_owned()
 }
 
 /// Labels that a template asks for.
@@ -82,8 +88,9 @@ fn every_alert_says_what_people_need() {
         if text("summary").trim().contains('\n') {
             wrong("the summary has more than one line".into());
         }
-        if text("runbook_url") != format!("{RUNBOOK_URL}/{name}.md") {
-            wrong(format!("runbook_url is not {RUNBOOK_URL}/{name}.md"));
+        let runbook = format!("{}/{name}.md", link("runbooks"));
+        if text("runbook_url") != runbook {
+            wrong(format!("runbook_url is not {runbook}"));
         }
         let (labels, _) = read(&rule.expr, &vocabulary);
         let used: BTreeSet<String> =
@@ -111,8 +118,9 @@ fn every_alert_leads_to_a_board_that_exists() {
     let mut problems = Vec::new();
     for (file, name, rule) in files::alerts() {
         let Some(url) = rule.annotations.get("dashboard_url") else { continue };
-        let Some(rest) = url.strip_prefix(&format!("{GRAFANA_URL}/d/")) else {
-            problems.push(format!("{file}: {name}: dashboard_url does not begin with {GRAFANA_URL}/d/"));
+        let base = format!("{}/d/", link("grafana"));
+        let Some(rest) = url.strip_prefix(&base) else {
+            problems.push(format!("{file}: {name}: dashboard_url does not begin with {base}"));
             continue;
         };
         let uid = rest.split(['?', '/']).next().unwrap_or_default();
@@ -152,22 +160,33 @@ fn every_alert_has_its_reason_above_it() {
 }
 
 #[test]
-fn the_objects_of_kubernetes_are_those_of_the_rules() {
-    let path = files::root().join("alerts/prometheusrule.yml");
-    let made = exposition::assets::prometheusrule::render(&[]).expect("every rule file has groups");
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, made).expect("it can be written");
-        return;
+fn the_rule_files_are_what_their_sources_give() {
+    let values = Values::defaults().expect("the defaults can be read");
+    let mut problems = Vec::new();
+    for source in Source::all() {
+        let path = files::root().join(source.path().trim_start_matches('/'));
+        let made = source.render(&values).expect("every name has a value");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, made).expect("it can be written");
+        } else if std::fs::read_to_string(&path).unwrap_or_default() != made {
+            problems.push(format!("{} is not what its source gives: run `make rules`", files::name(&path)));
+        }
     }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == made, "alerts/prometheusrule.yml is not what the rules make: run `make rules`");
+    let sources = Source::all().count();
+    if files::rule_files().len() != sources {
+        problems.push(format!("{} rule files, {sources} sources", files::rule_files().len()));
+    }
+    report(problems);
 }
 
 #[test]
 fn what_is_served_is_what_the_repository_has() {
     let mut wanted = files::list("alerts", ".yml");
-    wanted
-        .extend(["alerts/optional", "alerts/rollouts"].iter().flat_map(|folder| files::list(folder, ".yml")));
+    wanted.extend(
+        ["alerts/optional", "alerts/rollouts", "alerts/rules", "alerts/rules/optional"]
+            .iter()
+            .flat_map(|folder| files::list(folder, ".yml")),
+    );
     wanted.extend(files::list("dashboards", ".json"));
     let mut problems = Vec::new();
     for path in &wanted {

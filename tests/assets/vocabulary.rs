@@ -9,7 +9,7 @@ use super::files;
 use super::promql;
 
 /// Labels that every scraped series has or may have.
-const TARGET: [&str; 3] = ["cluster", "job", "instance"];
+const TARGET: [&str; 5] = ["cluster", "zone", "rack", "job", "instance"];
 /// Metrics of others: name, their labels if they are known, and whose they are.
 const FOREIGN: &str = include_str!("foreign.psv");
 

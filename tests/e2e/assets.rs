@@ -38,7 +38,7 @@ fn what_the_daemon_serves_and_the_command_writes_is_what_the_repository_has() {
 #[test]
 fn the_command_teaches_and_says_what_is_wrong() {
     let help = String::from_utf8(assets(&["--help"]).stdout).unwrap();
-    for taught in ["--out DIR", "--grafana-url", "rule_files:", "kubectl apply"] {
+    for taught in ["--out DIR", "--set severity.", "--values", "rule_files:", "kubectl apply"] {
         assert!(help.contains(taught), "{taught}: {help}");
     }
     let dir = tempfile::tempdir().unwrap();
@@ -47,8 +47,9 @@ fn the_command_teaches_and_says_what_is_wrong() {
     let failed = assets(&["--out", file.to_str().unwrap()]);
     let said = String::from_utf8(failed.stderr).unwrap();
     assert!(failed.status.code() == Some(1) && said.contains(file.to_str().unwrap()), "{said}");
-    let odd = assets(&["--out", file.to_str().unwrap(), "--grafana-url", "grafana"]);
-    assert_eq!(odd.status.code(), Some(64));
+    let odd = assets(&["--out", dir.path().to_str().unwrap(), "--set", "links.grafana=grafana"]);
+    let said = String::from_utf8(odd.stderr).unwrap();
+    assert!(odd.status.code() == Some(1) && said.contains("links.grafana cannot be"), "{said}");
     let objects = String::from_utf8(assets(&["--format", "prometheusrule"]).stdout).unwrap();
     assert!(objects.contains("\nkind: PrometheusRule\n"), "{objects}");
 }

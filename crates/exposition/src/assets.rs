@@ -1,7 +1,9 @@
 //! Alert rules and Grafana dashboards, embedded byte by byte from the repository: rules and metrics have one version.
-//! `build.rs` finds the files. [`prometheusrule`] makes Kubernetes objects of the rules.
+//! `build.rs` finds the files. [`rules`] renders the rule files with an operator's values, [`prometheusrule`] makes Kubernetes
+//! objects of them.
 
 pub mod prometheusrule;
+pub mod rules;
 
 /// One embedded file.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,0 +1,250 @@
+//! Rule files with values: the sources in `alerts/rules` name what can be set as `$(NAME)`; `alerts/values.yml` has the
+//! defaults, and an operator's values replace them.
+
+use std::collections::BTreeMap;
+
+use super::Asset;
+
+/// Folder of the sources.
+const SOURCES: &str = "/alerts/rules/";
+/// The defaults.
+const DEFAULTS: &str = "/alerts/values.yml";
+
+/// Why values cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// A text that is no YAML, or has lists.
+    #[error("values are names with texts or numbers: {0}")]
+    Yaml(String),
+    /// A name without a default.
+    #[error("there is no value {0:?}{1}; alerts/values.yml has all of them")]
+    Unknown(String, String),
+    /// A text that cannot stand in a rule.
+    #[error("{0} cannot be {1:?}: {2}")]
+    Unfit(String, String, &'static str),
+    /// `--set` without `=`.
+    #[error("{0:?} is not NAME=VALUE")]
+    NoValue(String),
+}
+
+/// Values by their names: the levels of the file joined by dots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Values(BTreeMap<String, String>);
+
+/// A rule file to be rendered.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// `hardware` or `optional/slurm`.
+    pub name: &'static str,
+    text: &'static str,
+}
+
+impl Source {
+    /// All of them, by name.
+    pub fn all() -> impl Iterator<Item = Source> {
+        Asset::below(SOURCES).filter_map(|asset| {
+            let name = asset.path.strip_prefix(SOURCES)?.strip_suffix(".yml")?;
+            Some(Source { name, text: asset.text })
+        })
+    }
+
+    /// The source of the rule file at this path.
+    pub fn of(path: &str) -> Option<Source> {
+        let name = path.strip_prefix("/alerts/")?.strip_suffix(".rules.yml")?;
+        Source::all().find(|source| source.name == name)
+    }
+
+    /// Where the rendered file is served and kept.
+    pub fn path(&self) -> String {
+        format!("/alerts/{}.rules.yml", self.name)
+    }
+
+    /// The rule file with these values.
+    pub fn render(&self, values: &Values) -> Result<String, Error> {
+        let header = format!("# Rendered from rules/{}.yml and values.yml: change those.\n#\n", self.name);
+        Ok(header + &values.fill(self.text)?)
+    }
+}
+
+impl Values {
+    /// Those of `alerts/values.yml`.
+    pub fn defaults() -> Result<Values, Error> {
+        let text = Asset::at(DEFAULTS).map_or("", |asset| asset.text);
+        Ok(Values(read(text)?))
+    }
+
+    /// Replaces what a values file has.
+    pub fn merge(&mut self, text: &str) -> Result<(), Error> {
+        read(text)?.into_iter().try_for_each(|(name, value)| self.replace(&name, value))
+    }
+
+    /// Replaces one: `NAME=VALUE`.
+    pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
+        let (name, value) =
+            assignment.split_once('=').ok_or_else(|| Error::NoValue(assignment.to_owned()))?;
+        self.replace(name.trim(), value.trim().to_owned())
+    }
+
+    /// The value of this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Names of all values.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// A text that was written with the defaults, with these links and this scrape job: dashboards, and the examples of other
+    /// tools' configurations, which have no names of values.
+    pub fn replace_in(&self, text: &str, defaults: &Values) -> String {
+        ["links.grafana", "links.runbooks", "job"].iter().fold(text.to_owned(), |text, name| {
+            match (defaults.get(name), self.get(name)) {
+                (Some(default), Some(value)) if default != value => text.replace(default, value),
+                _ => text,
+            }
+        })
+    }
+
+    fn replace(&mut self, name: &str, value: String) -> Result<(), Error> {
+        if !self.0.contains_key(name) {
+            return Err(self.unknown(name));
+        }
+        if let Some(why) = unfit(name, &value) {
+            return Err(Error::Unfit(name.to_owned(), value, why));
+        }
+        self.0.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();
+        let near: Vec<&str> = self.names().filter(|known| last(known) == last(name)).collect();
+        let hint = if near.is_empty() { String::new() } else { format!(" (there is {})", near.join(", ")) };
+        Error::Unknown(name.to_owned(), hint)
+    }
+
+    /// A text with the values in the places of their names.
+    fn fill(&self, text: &str) -> Result<String, Error> {
+        let mut out = String::with_capacity(text.len() * 5 / 4);
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("$(") {
+            let (name, behind) = after.split_once(')').unwrap_or((after, ""));
+            out.push_str(before);
+            out.push_str(self.get(name).ok_or_else(|| self.unknown(name))?);
+            rest = behind;
+        }
+        out.push_str(rest);
+        Ok(out)
+    }
+}
+
+/// Why a text cannot be the value of a name; nothing that it holds may end the place that it stands in.
+fn unfit(name: &str, value: &str) -> Option<&'static str> {
+    let all = |good: fn(char) -> bool| !value.is_empty() && value.chars().all(good);
+    let (fits, why) = match name.split('.').next().unwrap_or_default() {
+        "severity" => (["page", "ticket", "info"].contains(&value), "it is page, ticket or info"),
+        "threshold" | "for" => {
+            let digit = value.starts_with(|first: char| first.is_ascii_digit());
+            (digit && all(|c| c.is_ascii_alphanumeric() || c == '.'), "it is a number, or a duration as 10m")
+        }
+        "node" | "fleet" => (
+            all(|c| c.is_ascii_alphanumeric() || "_, ".contains(c)),
+            "it is a list of labels, as in by (...)",
+        ),
+        "links" => (
+            value.contains("{{")
+                || (value.starts_with("http://") || value.starts_with("https://")) && all(is_of_url),
+            "it begins with https:// or http://, without spaces and quotes",
+        ),
+        _ => {
+            (all(|c| !c.is_control() && !"\"'\\`#{}".contains(c)), "it has no quotes, backslashes or braces")
+        }
+    };
+    (!fits).then_some(why)
+}
+
+fn is_of_url(c: char) -> bool {
+    !c.is_whitespace() && !c.is_control() && !"\"'\\{}<>#$`".contains(c)
+}
+
+fn read(text: &str) -> Result<BTreeMap<String, String>, Error> {
+    let value: yaml_serde::Value =
+        yaml_serde::from_str(text).map_err(|error| Error::Yaml(error.to_string()))?;
+    let mut all = BTreeMap::new();
+    flatten(String::new(), &value, &mut all)?;
+    Ok(all)
+}
+
+fn flatten(name: String, value: &yaml_serde::Value, all: &mut BTreeMap<String, String>) -> Result<(), Error> {
+    use yaml_serde::Value as V;
+    let text = match value {
+        V::Mapping(levels) => {
+            return levels.iter().try_for_each(|(level, value)| {
+                let level = level
+                    .as_str()
+                    .ok_or_else(|| Error::Yaml(format!("{name:?} has a name that is no text")))?;
+                let name = if name.is_empty() { level.to_owned() } else { format!("{name}.{level}") };
+                flatten(name, value, all)
+            });
+        }
+        V::Null => return Ok(()),
+        V::String(text) => text.clone(),
+        V::Number(number) => number.to_string(),
+        V::Bool(_) | V::Sequence(_) | V::Tagged(_) => {
+            return Err(Error::Yaml(format!("{name:?} is neither")));
+        }
+    };
+    all.insert(name, text);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Values {
+        Values::defaults().unwrap()
+    }
+
+    #[test]
+    fn every_name_in_a_source_has_a_value_and_every_value_is_used() {
+        let values = defaults();
+        let mut used = String::new();
+        for source in Source::all() {
+            let text = source.render(&values).unwrap();
+            assert!(!text.contains("$("), "{}", source.name);
+            used.push_str(source.text);
+        }
+        let unused: Vec<&str> = values.names().filter(|name| !used.contains(&format!("$({name})"))).collect();
+        assert_eq!(unused, [""; 0]);
+        for name in values.names() {
+            assert_eq!(unfit(name, values.get(name).unwrap()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_set_by_name_or_by_a_file() {
+        let mut values = defaults();
+        values.set("severity.GpuWatchdog=ticket").unwrap();
+        values.merge("job: gpu\nlinks:\n  grafana: https://g.my.net/sub\n").unwrap();
+        let text = values.fill("$(severity.GpuWatchdog) $(job) $(links.grafana)/d $labels.x").unwrap();
+        assert_eq!(text, "ticket gpu https://g.my.net/sub/d $labels.x");
+        values.merge("").unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_refused_with_its_name() {
+        let refused = |assignment: &str| defaults().set(assignment).unwrap_err().to_string();
+        assert!(refused("severity.GpuWatchdog=loud").contains("page, ticket or info"));
+        assert!(refused("severitty.GpuWatchdog=page").contains("there is severity.GpuWatchdog"));
+        assert!(refused("job=a\"b").contains("quotes"));
+        assert!(refused("node=a) or vector(1").contains("labels"));
+        assert!(refused("links.grafana=grafana.my.net").contains("https://"));
+        assert!(refused("job").contains("NAME=VALUE"));
+        let error = defaults().merge("severity: [page]").unwrap_err().to_string();
+        assert!(error.contains("severity"), "{error}");
+        assert!(defaults().fill("$(nothing)").is_err());
+        assert!(defaults().fill("$(nothing").is_err());
+    }
+}
