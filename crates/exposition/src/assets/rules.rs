@@ -101,6 +101,7 @@ impl Values {
         ["links.grafana", "links.runbooks", "job"].iter().fold(text.to_owned(), |text, name| {
             match (defaults.get(name), self.get(name)) {
                 (Some(default), Some(value)) if default != value => text.replace(default, value),
+                "texts" => (all(|c| !c.is_control()), "it is one line"),
                 _ => text,
             }
         })
