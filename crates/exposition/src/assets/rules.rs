@@ -101,7 +101,6 @@ impl Values {
         ["links.grafana", "links.runbooks", "job"].iter().fold(text.to_owned(), |text, name| {
             match (defaults.get(name), self.get(name)) {
                 (Some(default), Some(value)) if default != value => text.replace(default, value),
-                "texts" => (all(|c| !c.is_control()), "it is one line"),
                 _ => text,
             }
         })
@@ -158,6 +157,7 @@ fn unfit(name: &str, value: &str) -> Option<&'static str> {
                 || (value.starts_with("http://") || value.starts_with("https://")) && all(is_of_url),
             "it begins with https:// or http://, without spaces and quotes",
         ),
+        "texts" => (all(|c| !c.is_control()), "it is one line"),
         _ => {
             (all(|c| !c.is_control() && !"\"'\\`#{}".contains(c)), "it has no quotes, backslashes or braces")
         }
