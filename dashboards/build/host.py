@@ -236,16 +236,16 @@ dashboard.row("PCIe and network").panels(
         Virtual machines do not have it.""")
     .query("sum by ($BY_GPU, severity) (increase(gpu_pcie_aer_errors_total{$NODE}[$__rate_interval]))",
         "$LINE {{severity}}"),
-    timeseries("Link rate of network devices", unit="Bps", minimum=0, no_value="no network device told", width=8)
+    timeseries("Link rate of network devices", unit="Bps", minimum=0, no_value="no network device found", width=8)
     .help("One way, of the network devices nearest to GPUs. A link that trained low shows here.")
     .query("max by (cluster, instance, nic) (gpu_host_nic_speed_bytes_per_second{$NODE})", "{{instance}} {{nic}}"),
-    timeseries("Network traffic", unit="Bps", minimum=0, no_value="no network device told", width=8)
+    timeseries("Network traffic", unit="Bps", minimum=0, no_value="no network device found", width=8)
     .help("""Bytes that the network devices nearest to GPUs sent (tx) and received (rx), ports of a device together: RDMA,
         and what goes through the kernel.""")
     .query("sum by (cluster, instance, nic, direction) (rate(gpu_host_network_bytes_total{$NODE}[$__rate_interval]))",
         "{{instance}} {{nic}} {{direction}}"),
     timeseries("Network errors and flaps", minimum=0, steps=steps(NONE, 1, ORANGE), draw_steps="dashed",
-        no_value="no network device told", width=8)
+        no_value="no network device found", width=8)
     .help("""Errors of the network devices nearest to GPUs, and losses of their links, in the time between two points. The
         alert GpuNicUnreliable fires at three losses or more than 120 errors in an hour.""")
     .query("sum by (cluster, instance, nic, error) (increase(gpu_host_network_errors_total{$NODE}[$__rate_interval]))",

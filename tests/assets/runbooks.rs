@@ -215,6 +215,21 @@ fn runbooks_have_the_same_parts() {
 }
 
 #[test]
+fn the_list_of_runbooks_says_of_each_alert_what_its_page_says() {
+    let list = files::read(&files::root().join("docs/runbooks/README.md"));
+    let mut problems = Vec::new();
+    for (_, alert, _) in files::alerts() {
+        let page = files::read(&files::root().join(format!("docs/runbooks/{alert}.md")));
+        let says = page.lines().nth(2).unwrap_or_default();
+        let row = format!("| [{alert}]({alert}.md) | {says} | ");
+        if !list.lines().any(|line| line.starts_with(&row)) {
+            problems.push(format!("docs/runbooks/README.md: no row begins with {row:?}"));
+        }
+    }
+    report(problems);
+}
+
+#[test]
 fn pages_are_finished_and_lead_nowhere_dead() {
     let mut problems = Vec::new();
     for page in pages() {

@@ -12,7 +12,7 @@ use super::node::{Metrics, Node, Setup, alive, open_window};
 const SCENARIO: &str = "tests/scenarios/canary.toml";
 
 /// A node whose canary comes every second. Its checks are the two that take no time on a simulated GPU.
-fn setup(scenario: &str) -> Setup {
+pub(super) fn setup(scenario: &str) -> Setup {
     Setup::new(scenario)
         .with("CANARY__MODE", "idle")
         .with("CANARY__INTERVAL", "1s")
@@ -66,7 +66,7 @@ fn other_gpu_goes_on(node: &Node) {
 }
 
 /// Waits until a run is under way on GPU 0 that takes long.
-fn long_run(node: &Node) {
+pub(super) fn long_run(node: &Node) {
     node.sim().open_gate("slow").unwrap();
     node.wait_for("a long run", |node| {
         let on_0 = status(node).running.is_some_and(|place| place.gpu.gpu == 0);
@@ -343,7 +343,7 @@ fn off_is_off() {
 }
 
 /// No process on GPU 0 counts while kernels run there.
-fn works_unlisted(node: &Node) {
+pub(super) fn works_unlisted(node: &Node) {
     let kernels = || node.sim().calls_of("cuLaunchKernel");
     let before = kernels();
     node.wait_for("kernels", |_| kernels() > before + 3);
@@ -352,13 +352,6 @@ fn works_unlisted(node: &Node) {
         let processes = m.value("gpu_processes", &[("gpu", "0"), ("type", "compute")]);
         processes == Some(0.0) && m.all("gpu_owner_info", &[]).is_empty()
     });
-}
-
-#[test]
-fn its_own_process_is_no_work_of_any_owner() {
-    let node = start();
-    long_run(&node);
-    works_unlisted(&node);
 }
 
 #[test]

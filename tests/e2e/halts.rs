@@ -26,9 +26,9 @@ fn a_collective_that_waits_is_wedged_and_its_missing_rank_stalled() {
         .with("OWNERS__STALLED_AFTER", "30s")
         .start();
     node.wait_ready();
-    // GPM windows of 25 s with work: 20 s are needed.
+    // 20 s of GPM windows with work are needed.
     let m = node.wait_metrics("work", |m| {
-        m.all("gpu_owner_busy_seconds_total", &[]).iter().all(|busy| *busy > 24.0)
+        m.all("gpu_owner_busy_seconds_total", &[]).iter().all(|busy| *busy > 21.0)
             && m.all("gpu_owner_busy_seconds_total", &[]).len() == 5
     });
     assert_eq!(cause(&m, "0").as_deref(), Some("none"));
@@ -42,9 +42,4 @@ fn a_collective_that_waits_is_wedged_and_its_missing_rank_stalled() {
     assert!(node.get("/").1.contains("its kernels run without end and compute nothing"));
     let (_, json) = node.get("/api/v1/owners");
     assert!(json.contains("\"bottleneck\":\"stalled\""), "{json}");
-    // The steps go on.
-    node.sim().close_gate("halt").unwrap();
-    node.wait_metrics("work again", |m| {
-        ["0", "1"].iter().all(|gpu| cause(m, gpu).as_deref() == Some("none"))
-    });
 }

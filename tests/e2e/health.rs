@@ -7,6 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::node::{Metrics, Node, Setup};
+use super::{canary_daemon, faults};
 
 /// What each reader says of a GPU: its word on the page and in the API, `gpu_healthy`, the text of `/readyz`.
 fn words(node: &Node, gpu: usize) -> (String, Value, Option<f64>, String) {
@@ -19,10 +20,7 @@ fn words(node: &Node, gpu: usize) -> (String, Value, Option<f64>, String) {
 }
 
 fn events(node: &Node, kind: &str) -> Vec<Value> {
-    let (status, body) = node.get("/api/v1/events");
-    assert_eq!(status, 200, "{body}");
-    let value: Value = serde_json::from_str(&body).unwrap();
-    value["events"].as_array().unwrap().iter().filter(|event| event["kind"] == kind).cloned().collect()
+    faults::events(node).into_iter().filter(|event| event["kind"] == kind).collect()
 }
 
 fn doctor(node: &Node) -> String {
@@ -84,9 +82,9 @@ fn event(node: &Node, kind: &str, gpu: u64) -> String {
     event["text"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A node that is ready, and whose GPUs have returned once they answer for 13 s: the rare interval, and a call's time-out.
+/// A node that is ready, and whose GPUs have returned once they answer for 4 s: the rare interval, and a call's time-out.
 fn returning(scenario: &str) -> Node {
-    let node = Setup::new(scenario).with("SAMPLER__RARE_INTERVAL", "10s").start();
+    let node = Setup::new(scenario).with("SAMPLER__RARE_INTERVAL", "3s").start();
     node.wait_ready();
     node
 }
@@ -121,12 +119,15 @@ fn a_slow_call_that_meets_the_loss_first_gives_the_reason() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_at_the_start_and_one_in_a_call_that_hangs_are_events_too() {
+fn a_gpu_that_is_lost_at_the_start_is_an_event_too() {
     let node = Node::start("tests/scenarios/lost-handle.toml");
     let text = event(&node, "gpu_lost", 3);
     assert!(text.contains("no handle") && text.contains("GPU is lost"), "{text}");
     node.wait_said(&["ERROR", "kind=\"gpu_lost\"", "gpu=3"]);
+}
 
+#[test]
+fn a_gpu_in_a_call_that_hangs_and_its_return_are_events_too() {
     let node = returning("tests/scenarios/hang-gpu3.toml");
     node.sim().open_gate("hang").unwrap();
     let text = event(&node, "gpu_lost", 3);
@@ -150,14 +151,7 @@ fn a_gpu_that_the_driver_lists_no_more_is_an_event() {
 }
 
 fn canary(scenario: &str) -> Setup {
-    Setup::new(scenario)
-        .with("CANARY__MODE", "idle")
-        .with("CANARY__INTERVAL", "1s")
-        .with("CANARY__IDLE_FOR", "1s")
-        .with("CANARY__CHECKS", "init,pcie")
-        .with("CANARY__MAX_MEMORY_MIB", "32")
-        .with("CANARY__MAX_DUTY_RATIO", "0.1")
-        .with("CANARY__PROGRESS_TIMEOUT", "30s")
+    canary_daemon::setup(scenario).with("CANARY__CHECKS", "init,pcie").with("CANARY__MAX_MEMORY_MIB", "32")
 }
 
 fn healthy(m: &Metrics) -> Option<f64> {

@@ -169,10 +169,8 @@ fn a_manager_of_the_fabric_that_ends_is_reported() {
         let completed = m.all("gpu_fabric_state", &[("state", "completed")]);
         m.value("gpu_host_service_up", &manager) == Some(0.0) && completed == [1.0; 8]
     });
-    host.service(81, "nv-fabricmanager").unwrap();
     // An enabled unit on a node whose GPUs have a fabric is expected as well.
     fs::remove_dir_all(host.path("sys/bus/pci/drivers/nvidia-nvswitch")).unwrap();
-    host.end(81).unwrap();
     host.write("etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service", "").unwrap();
     let again = host.setup().start();
     again.wait_metrics("the unit is enabled", |m| m.value("gpu_host_service_up", &manager) == Some(0.0));

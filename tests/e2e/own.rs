@@ -8,6 +8,7 @@ use std::time::Duration;
 use canary::interlock::{self, HeldLock};
 use tempfile::TempDir;
 
+use super::canary_daemon::{self, long_run, works_unlisted};
 use super::node::{Metrics, Setup};
 
 /// A node on which this process is the canary: it holds the lock of each GPU. A job has a canary's name.
@@ -82,11 +83,8 @@ fn what_tells_when_a_gpu_was_busy_is_read_also_if_it_is_not_to_be_published() {
 
 #[test]
 fn a_run_of_the_canary_is_not_counted_as_work() {
-    let node = Setup::new("tests/scenarios/canary.toml")
-        .with("CANARY__INTERVAL", "1s")
-        .with("CANARY__IDLE_FOR", "1s")
+    let node = canary_daemon::setup("tests/scenarios/canary.toml")
         .with("CANARY__CHECKS", "init,launch,pcie")
-        .with("CANARY__MAX_DUTY_RATIO", "0.1")
         .start();
     let worked = |m: &Metrics| m.value("gpu_canary_gpu_seconds_total", &[("gpu", "0")]).unwrap_or(0.0);
     let samples = |m: &Metrics| {
@@ -105,6 +103,8 @@ fn a_run_of_the_canary_is_not_counted_as_work() {
     assert!(m.value("gpu_exporter_cpu_seconds_total", &[("role", "canary")]) > Some(0.0), "but it cost");
     let (_, page) = node.get("/");
     assert!(page.contains("<dt>Canary</dt>") && page.contains("ok, "), "{page}");
+    long_run(&node);
+    works_unlisted(&node);
 }
 
 #[test]

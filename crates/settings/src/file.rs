@@ -15,7 +15,7 @@ pub(super) fn key(name: &str) -> Option<&'static Key> {
 }
 
 /// Line width of comments.
-const WIDTH: usize = 105;
+pub(super) const WIDTH: usize = 105;
 
 const HEADER: &str = "\
 # gpu-node-exporter: every key at its default. Generated from crates/settings/src/settings.rs.
@@ -59,21 +59,21 @@ impl Config {
     }
 }
 
-/// The text in comment lines.
+/// The text in comment lines, each paragraph wrapped for itself; an empty line ends a paragraph.
 fn comment(text: &str) -> String {
     let mut out = String::new();
-    for line in text.lines() {
-        out.push('#');
-        let mut width = 1;
-        for word in line.split_whitespace() {
-            if width + word.len() >= WIDTH {
-                out.push_str("\n#");
-                width = 1;
+    for paragraph in text.trim_end().split("\n\n") {
+        let mut line = String::from("#");
+        for word in paragraph.split_whitespace() {
+            if line.len() + word.len() >= WIDTH {
+                out.push_str(&line);
+                out.push('\n');
+                line.truncate(1);
             }
-            out.push(' ');
-            out.push_str(word);
-            width += 1 + word.len();
+            line.push(' ');
+            line.push_str(word);
         }
+        out.push_str(&line);
         out.push('\n');
     }
     out

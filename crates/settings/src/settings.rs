@@ -22,7 +22,8 @@ settings! {
         /// Host names that clients may ask for, without port, such as ["node1", "*.gpu.example.net", "10.0.0.3"]; probes too.
         /// Other names get 421, but `localhost` and loopback addresses. An empty list allows every name.
         hosts: Vec<HostName> = Vec::new(), 0..;
-        /// Maximum open connections. Beyond them the connection that is idle longest goes.
+        /// Maximum open connections. Beyond them the connection that is idle longest goes. Each may take 128 KiB of buffers in
+        /// the kernel, which MemoryMax= of the systemd unit counts: raise both together.
         max_connections: u32 = 128, 1..=10_000;
         /// Time for the header of a request (5 s for the first one), and longest idle time of a connection.
         read_timeout: Duration = secs(30), ms(100)..=minutes(10);

@@ -8,7 +8,7 @@ use ::config::Environment;
 use glob::Pattern;
 use tempfile::TempDir;
 
-use super::file::{key, keys};
+use super::file::{WIDTH, key, keys};
 use super::load::load_from;
 use super::settings::RENAMED;
 use super::{Config, ConfigErrors, ENV_PREFIX, Loaded, Overrides};
@@ -287,6 +287,17 @@ fn the_shipped_file_is_generated() {
     }
     assert_eq!(fs::read_to_string(SHIPPED).unwrap(), generated, "UPDATE=1 rewrites it");
     assert!(generated.lines().all(|line| line.len() <= 110 || !line.starts_with('#')));
+}
+
+#[test]
+fn comments_of_the_shipped_file_fill_their_lines() {
+    let generated = Config::commented();
+    let lines: Vec<&str> = generated.lines().skip_while(|line| line.starts_with('#')).collect();
+    let comment = |line: &str| line.starts_with('#');
+    for pair in lines.windows(2).filter(|pair| comment(pair[0]) && comment(pair[1])) {
+        let word = pair[1].split(' ').nth(1).unwrap();
+        assert!(word == "Value:" || pair[0].len() + word.len() >= WIDTH, "{pair:#?}");
+    }
 }
 
 #[test]

@@ -69,7 +69,7 @@ def by_gpu(expr: str) -> str:
 
 def activity(by: str, selector: str, *, of_instances: bool = False) -> str:
     """Activity of the units of GPUs, or of GPU instances: by GPM, and where there is none (before Hopper) what a
-    dcgm-exporter beside tells (alerts/recording.rules.yml)."""
+    dcgm-exporter beside reports (alerts/recording.rules.yml)."""
     own, place = ("gpu_mig_gpm_active_ratio", "!=") if of_instances else ("gpu_gpm_active_ratio", "=")
     recorded = f'place:dcgm_active:ratio{{{selector},gpu_instance{place}""}}'
     return f"(max by ({by}) ({own}{{{selector}}}) or max by ({by}) ({recorded}))"

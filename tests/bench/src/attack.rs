@@ -1,10 +1,9 @@
 //! What scrapes and probes see, and the daemon's memory, while clients hold connections and read little or nothing.
 
 use std::error::Error;
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -134,7 +133,7 @@ struct Seen {
 impl Target {
     fn start(options: &Options) -> Result<Target, Box<dyn Error>> {
         let root = tempfile::tempdir()?;
-        log_faults(root.path(), options.events)?;
+        simgpu::host::log_faults(root.path(), options.events)?;
         let settings = [
             ("HOST__ROOT", root.path().to_str().ok_or("the path is no text")?),
             ("EVENTS__KERNEL_LOG", "true"),
@@ -201,19 +200,6 @@ impl Target {
             Ok(seen)
         })
     }
-}
-
-/// A host whose kernel log has so many faults.
-fn log_faults(root: &Path, faults: usize) -> std::io::Result<()> {
-    fs::create_dir_all(root.join("proc/sys/kernel/random"))?;
-    fs::create_dir_all(root.join("dev"))?;
-    fs::write(root.join("proc/sys/kernel/random/boot_id"), "one-boot\n")?;
-    let text = "x".repeat(400);
-    let line = |n: usize| {
-        let (bus, code) = (n % 97, n % 60 + 1);
-        format!("4,{n},{n},-;NVRM: Xid (PCI:0000:{bus:02x}:00): {code}, pid={n}, name=x, {text}\n")
-    };
-    fs::write(root.join("dev/kmsg"), (1..=faults).map(line).collect::<String>())
 }
 
 fn raise_descriptors(wanted: u64) -> Result<(), Box<dyn Error>> {

@@ -229,3 +229,16 @@ impl Host {
 fn mask(first: u32, count: u32) -> String {
     format!("{:08x}", ((1u64 << count) - 1) << first)
 }
+
+/// Makes a host of a kernel log alone, with so many different Xids in it, each record some 470 bytes long.
+pub fn log_faults(root: &Path, faults: usize) -> io::Result<()> {
+    fs::create_dir_all(root.join("proc/sys/kernel/random"))?;
+    fs::create_dir_all(root.join("dev"))?;
+    fs::write(root.join("proc/sys/kernel/random/boot_id"), "one-boot\n")?;
+    let text = "x".repeat(400);
+    let line = |n: usize| {
+        let (bus, code) = (n % 97, n % 60 + 1);
+        format!("4,{n},{n},-;NVRM: Xid (PCI:0000:{bus:02x}:00): {code}, pid={n}, name=x, {text}\n")
+    };
+    fs::write(root.join("dev/kmsg"), (1..=faults).map(line).collect::<String>())
+}

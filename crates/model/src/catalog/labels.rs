@@ -629,7 +629,7 @@ groups! {
     Clocks "clocks" 88,
     /// Limits and sizes of the hardware that no rule compares with.
     Limits "limits" 56,
-    /// Modes of the GPU: compute, persistence, performance state, pending ECC, GPM; speed of its fan.
+    /// Modes of the GPU: compute, persistence, performance state, pending ECC, GPM.
     Modes "modes" 64,
     /// Distributions and extremes of the driver's power and utilization samples.
     Samples "samples" 216,
