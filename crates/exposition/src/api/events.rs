@@ -35,6 +35,7 @@
 //! A document has at most [`MAX_BYTES`] of events. There are more if `newest_id` is above the last id; with `since_revision`,
 //! if `revision` is above the last event's. The next document begins after that id or revision.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
@@ -84,6 +85,8 @@ pub struct EncodedEvents {
     entries: Vec<EncodedEvent>,
     /// Positions in `entries`, in the order in which the events changed.
     changed: Vec<usize>,
+    /// Of all bytes that documents are made of.
+    hash: u64,
 }
 
 #[derive(Debug)]
@@ -121,14 +124,13 @@ impl EncodedEvents {
         }
         let mut changed: Vec<usize> = (0..entries.len()).collect();
         changed.sort_unstable_by_key(|at| entries[*at].revision);
-        EncodedEvents {
-            revision: snapshot.events_revision(),
-            taken_unix_seconds: snapshot.events_unix_seconds,
-            newest_id: snapshot.events.last().map_or(0, |event| event.id),
-            json: json.into(),
-            entries,
-            changed,
-        }
+        let revision = snapshot.events_revision();
+        let taken_unix_seconds = snapshot.events_unix_seconds;
+        let newest_id = snapshot.events.last().map_or(0, |event| event.id);
+        let mut hasher = DefaultHasher::new();
+        (revision, taken_unix_seconds.to_bits(), newest_id, &json).hash(&mut hasher);
+        let (json, hash) = (json.into(), hasher.finish());
+        EncodedEvents { revision, taken_unix_seconds, newest_id, json, entries, changed, hash }
     }
 
     /// Positions of the events that are asked for, oldest first; with `since_revision` in the order in which they changed,
@@ -158,6 +160,13 @@ impl EncodedEvents {
     fn changed_after(&self, revision: u64) -> &[usize] {
         let first = self.changed.partition_point(|at| self.entries[*at].revision <= revision);
         &self.changed[first..]
+    }
+
+    /// The header `ETag` of the document of these events.
+    pub fn etag(&self, selected: &[usize]) -> String {
+        let mut hasher = DefaultHasher::new();
+        (self.hash, selected).hash(&mut hasher);
+        format!("\"{:016x}\"", hasher.finish())
     }
 
     /// The document of these events, in parts.
