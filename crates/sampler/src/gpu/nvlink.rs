@@ -32,11 +32,12 @@ const FAR_LINK: u32 = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
 /// Fields that are asked in calls of their own.
 pub(super) const ONE_BY_ONE: [u32; 3] = [COUNT, SPEED, FAR_LINK];
 
-/// A field of one link; its number is the field's scope.
+/// A field of one link; its number is the field's scope. `$decode` takes the number to the value.
 macro_rules! of_link {
-    ($id:ident, $metric:ident, $labels:expr, $scale:expr) => {
+    ($id:ident, $metric:ident, $labels:expr, $scale:expr $(, $decode:expr)?) => {
         Field::new(field_id::$id, m::$metric.id(), $scale, |rows, gpu, link, value| {
             let link = Link { gpu: gpu.gpu, uuid: gpu.uuid.clone(), link };
+            $(let value = $decode(value);)?
             rows.of(&link).put(&m::$metric, $labels, value)
         })
     };
@@ -81,11 +82,7 @@ macro_rules! errors_5 {
 
 macro_rules! ratio_5 {
     ($id:ident, $errors:ident) => {
-        Field::new(field_id::$id, m::gpu_nvlink_link_bit_error_ratio.id(), ONE, |rows, gpu, link, value| {
-            let link = Link { gpu: gpu.gpu, uuid: gpu.uuid.clone(), link };
-            let ratio = bit_error_ratio(value);
-            rows.of(&link).put(&m::gpu_nvlink_link_bit_error_ratio, (NvLinkBitErrors::$errors,), ratio)
-        })
+        of_link!($id, gpu_nvlink_link_bit_error_ratio, (NvLinkBitErrors::$errors,), ONE, bit_error_ratio)
     };
 }
 
