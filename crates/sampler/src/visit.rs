@@ -336,6 +336,11 @@ impl<'a> Visit<'a> {
         !self.state.unsupported.contains(&call.into())
     }
 
+    /// Forgets that these calls are unsupported: the reason may be gone.
+    pub fn ask_again(&mut self, calls: impl Fn(&CallName) -> bool) {
+        self.state.unsupported.retain(|call| !calls(call));
+    }
+
     /// Whether any of these metrics is to be published.
     pub fn wants(&self, metrics: &[MetricId]) -> bool {
         metrics.iter().any(|metric| !self.shared.off.contains(metric))
