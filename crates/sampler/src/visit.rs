@@ -51,7 +51,7 @@ pub struct HandleState {
     pub vgpus_seen: u64,
 }
 
-/// What the GPU's links carry at most, in bytes a second and direction, if the driver gives it; `None`: not asked yet.
+/// What the GPU's links carry at most, in bytes a second and direction, if known; `None`: not asked yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkRates {
     pub pcie: Option<Option<f64>>,

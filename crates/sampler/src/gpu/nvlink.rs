@@ -152,11 +152,16 @@ pub(super) fn once(v: &mut Visit<'_>) {
 /// Bytes of all links together, and the state of each.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
+    // The states come first: bytes are judged by the links that are up.
+    let states = states(v);
+    if let Some(states) = &states {
+        take_in(v, working(states));
+    }
     if links(v, &totals).is_some() {
         v.fields(&TOTALS.map(|field| field.of(ALL_PARTS)));
         leave_out_impossible(v);
     }
-    let Some(states) = states(v) else { return };
+    let Some(states) = states else { return };
     for (link, up) in (0..).zip(&states) {
         let Some(up) = *up else { continue };
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
@@ -166,12 +171,16 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     if states.iter().all(Option::is_some) {
         v.put(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
     }
-    take_in(v, working(&states));
 }
 
-/// Takes in which links are up. One that came up may have what it did not have before.
+/// Takes in which links are up. One that came up may have what it did not have before, and until the next rare visit
+/// nobody knows what all of them carry.
 fn take_in(v: &mut Visit<'_>, up: Vec<u32>) {
-    let before = v.state.links_up.take().unwrap_or_default();
+    let known = v.state.links_up.take();
+    if known.as_ref().is_some_and(|known| *known != up) {
+        v.state.link_rates.nvlink = v.state.link_rates.nvlink.and(Some(None));
+    }
+    let before = known.unwrap_or_default();
     let came_up = |link: &u32| up.contains(link) && !before.contains(link);
     if up.iter().any(came_up) {
         v.ask_again(|call| about(call).is_some_and(|link| came_up(&link)));
