@@ -173,8 +173,8 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     }
 }
 
-/// Takes in which links are up. One that came up may have what it did not have before, and until the next rare visit
-/// nobody knows what all of them carry.
+/// Takes in which links are up. One that came up may have what it did not have before, and the rate of them all is not
+/// known until the next rare visit.
 fn take_in(v: &mut Visit<'_>, up: Vec<u32>) {
     let known = v.state.links_up.take();
     if known.as_ref().is_some_and(|known| *known != up) {
