@@ -257,6 +257,7 @@ impl Supervisor {
         let mut old = None;
         let deadlines = self.deadlines;
         let before = self.abandoned.len();
+        let mut waiting_stuck = false;
         self.abandoned.retain_mut(|sampler| {
             let health = sampler.health(now, deadlines);
             sampler.kill_if_overdue(now);
@@ -266,6 +267,8 @@ impl Supervisor {
                     Abandoned::Stuck => other,
                     Abandoned::Ending => sampler.abandoned(&health, now),
                 }));
+                waiting_stuck |= policy::waiting_is_stuck(&health, &sampler.works_on(), now, deadlines.call)
+                    && !sampler.child.all_stopped();
                 stuck.extend(stalls(sampler, &health));
             }
             !ended
@@ -274,7 +277,9 @@ impl Supervisor {
             // What held the old one up may have held up the new one; it has returned in the same moment.
             self.judge_from = self.judge_from.max(now + Duration::from_secs(1));
         }
-        let mut driver_stuck = self.last_stuck && self.serving.is_none();
+        // Without a process that is stuck, nothing shows that the driver still is.
+        waiting_stuck |= self.last_stuck && old == Some(Abandoned::Stuck);
+        let mut driver_stuck = self.serving.is_none() && waiting_stuck;
         if let Some(serving) = &mut self.serving {
             if self.abandoned.is_empty() {
                 serving.include_all();

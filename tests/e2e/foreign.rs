@@ -69,6 +69,22 @@ fn a_link_does_not_carry_more_than_it_can() {
 }
 
 #[test]
+fn links_that_came_up_are_not_held_to_the_rate_of_those_before() {
+    // Longer than the test: only this tier reads the rate.
+    let setup = Setup::new("tests/scenarios/nvlink-more-links.toml").with("SAMPLER__RARE_INTERVAL", "10m");
+    let node = setup.with("SAMPLER__SLOW_INTERVAL", "200ms").start();
+    let bytes = |m: &Metrics| m.value("gpu_nvlink_bytes_total", &[FIRST, ("direction", "tx")]);
+    node.wait_metrics("the rate of one link", |m| {
+        m.value("gpu_nvlink_speed_bytes_per_second", &[FIRST]) == Some(1e6) && bytes(m) == Some(1024e3)
+    });
+    node.sim().open_gate("more").unwrap();
+    node.wait_metrics("more than one link carries", |m| bytes(m).is_none());
+    node.sim().open_gate("up").unwrap();
+    let page = node.wait_metrics("what all carry", |m| bytes(m) == Some(10_001.0 * 1024e3));
+    assert_eq!(page.value("gpu_nvlink_links_up", &[FIRST]), Some(18.0));
+}
+
+#[test]
 fn a_driver_that_waits_for_no_event_has_no_gpu_registered() {
     let node = foreign();
     node.wait_said(&["nvmlEventSetWait_v2"]);

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use model::catalog::{METRICS, Tier};
 
-use super::node::{Node, Setup, alive};
+use super::node::{Node, Setup, alive, signal};
 use super::widen::json_alone;
 
+const STARTS: &str = "gpu_exporter_sampler_starts_total";
+const ENDS: &str = "gpu_exporter_sampler_ends_total";
 const UUID_3: &str = "GPU-00000000-0000-4000-8000-000000000004";
 
 /// Measured values of one GPU: everything but identity and what the exporter itself counts and says.
@@ -121,6 +125,41 @@ fn a_hang_under_the_drivers_lock_withdraws_all_and_starts_no_third_process() {
     node.wait_for("one sampler is left", |node| node.samplers().len() == 1);
 }
 
+/// A node whose sampler has failed once: after another failure no new one starts for longer than a test takes.
+fn failed_once(scenario: &str) -> Node {
+    let most = [("SAMPLER__RESTART_BACKOFF", "1m"), ("SAMPLER__RESTART_BACKOFF_MAX", "1m")];
+    let node =
+        most.into_iter().fold(Setup::new(scenario), |setup, (key, value)| setup.with(key, value)).start();
+    node.wait_ready();
+    signal(node.samplers()[0], Signal::SIGKILL);
+    node.wait_metrics("a new sampler", |m| {
+        m.value(STARTS, &[]) == Some(2.0) && m.all("gpu_up", &[]).iter().sum::<f64>() == 8.0
+    });
+    node
+}
+
+#[test]
+fn a_driver_that_hangs_while_no_sampler_may_start_is_stuck_at_once() {
+    let node = failed_once("tests/scenarios/hang-lock.toml");
+    hang_lock(&node);
+    assert_eq!(node.metrics().value(STARTS, &[]), Some(2.0), "before the next sampler");
+    node.sim().open_gate("release").unwrap();
+    let m = node.wait_metrics("it answers", |m| m.value("gpu_driver_stuck", &[]) == Some(0.0));
+    assert_eq!(m.value(STARTS, &[]), Some(2.0));
+}
+
+#[test]
+fn two_hung_gpus_while_no_sampler_may_start_are_no_stuck_driver() {
+    let node = failed_once("tests/scenarios/hang-two.toml");
+    node.sim().open_gate("hang").unwrap();
+    node.wait_metrics("the sampler is abandoned", |m| m.value(ENDS, &[("reason", "stuck")]) == Some(1.0));
+    // Longer than the deadline after which the workers of the others are no longer well.
+    node.hold("not stuck as a whole", Duration::from_secs(4), |node| {
+        let m = node.metrics();
+        m.value("gpu_driver_stuck", &[]) == Some(0.0) && m.value(STARTS, &[]) == Some(2.0)
+    });
+}
+
 #[test]
 fn sigterm_ends_a_daemon_with_a_stuck_driver() {
     let mut node = Node::start("tests/scenarios/hang-lock.toml");
@@ -136,12 +175,12 @@ fn two_hung_gpus_are_left_to_the_old_process_and_the_rest_goes_to_a_new_one() {
     node.wait_ready();
     let old = node.samplers();
     node.sim().open_gate("hang").unwrap();
-    node.wait_metrics("a replacement", |m| m.value("gpu_exporter_sampler_starts_total", &[]) == Some(2.0));
+    node.wait_metrics("a replacement", |m| m.value(STARTS, &[]) == Some(2.0));
     let m = node.wait_metrics("six GPUs are up", |m| {
         m.all("gpu_up", &[]).iter().sum::<f64>() == 6.0 && measured(m, "0") > 50
     });
     assert_eq!(m.value("gpu_driver_stuck", &[]), Some(0.0));
-    assert_eq!(m.value("gpu_exporter_sampler_ends_total", &[("reason", "stuck")]), Some(1.0));
+    assert_eq!(m.value(ENDS, &[("reason", "stuck")]), Some(1.0));
     assert_eq!((measured(&m, "3"), measured(&m, "5")), (0, 0));
     assert!(node.samplers().contains(&old[0]), "the stuck one is not waited for, and not killed");
     node.sim().open_gate("release").unwrap();
@@ -180,7 +219,7 @@ fn with_the_products_own_deadlines_no_value_of_the_others_is_older_than_two_seco
     let m = node.metrics();
     assert_eq!(m.value("gpu_up", &[("gpu", "3")]), Some(0.0));
     assert_eq!(measured(&m, "3"), 0, "after {:?}", started.elapsed());
-    assert_eq!(m.value("gpu_exporter_sampler_starts_total", &[]), Some(1.0));
+    assert_eq!(m.value(STARTS, &[]), Some(1.0));
 }
 
 #[test]

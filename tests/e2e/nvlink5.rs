@@ -88,6 +88,23 @@ fn counters_of_links_that_were_down_at_the_start_are_found_later() {
 }
 
 #[test]
+fn a_link_that_comes_up_later_has_its_counters_and_the_gpu_its_sum() {
+    let late = Setup::new("tests/scenarios/b200-late-link.toml");
+    let node = late.with("SAMPLER__NVLINK_INTERVAL", "200ms").with("SAMPLER__SLOW_INTERVAL", "200ms").start();
+    let recoveries = |m: &Metrics| m.value(ERRORS, &[FIRST, ("error", "link_recovery")]);
+    node.wait_metrics("the links that are up have counters", |m| {
+        m.value("gpu_nvlink_links_up", &[FIRST]) == Some(17.0)
+            && m.value(OF_LINK, &[FIRST, ("link", "3"), ("error", "link_recovery")]) == Some(3.0)
+    });
+    assert_eq!(recoveries(&node.metrics()), None, "a sum without a link would step back");
+    node.sim().open_gate("trained").unwrap();
+    let m = node.wait_metrics("the sum of all links", |m| recoveries(m) == Some(4.0));
+    let of_link = |name, label, value| m.value(name, &[FIRST, ("link", "5"), (label, value)]);
+    assert_eq!(of_link("gpu_nvlink_link_fec_codewords_total", "symbol_errors", "2"), Some(9.0));
+    assert_eq!(of_link("gpu_nvlink_link_bytes_total", "direction", "tx"), Some(7.0 * 1024.0));
+}
+
+#[test]
 fn older_links_have_the_kinds_that_they_had() {
     let (_node, page) = started(Setup::new("tests/scenarios/widen.toml"));
     assert_eq!(page.all(ERRORS, &[FIRST]).len(), 3);

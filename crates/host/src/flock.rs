@@ -1,5 +1,6 @@
-//! Lock files of canaries, holders of flock(2) locks, and the identity of processes, as the kernel of this machine shows them. Both read `/proc`
-//! itself, not that below a host root: the processes are those that this one shares a kernel with.
+//! Names of the canaries' lock files; holders of flock(2) locks and starts of processes, by the kernel of this machine.
+//! Holders and starts come from `/proc` itself, not from that below a host root: the processes are those that this one
+//! shares a kernel with.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;

@@ -122,8 +122,11 @@ impl StoppedCounters {
         if active {
             *self = StoppedCounters::default();
         } else if worked {
-            let since = *self.since.get_or_insert(begun);
-            self.stopped |= now.since(since) >= patience;
+            match self.since {
+                // A rate covers other moments than the window: one alone is no evidence.
+                None => self.since = Some(begun),
+                Some(since) => self.stopped |= now.since(since) >= patience,
+            }
         } else if !self.stopped {
             self.since = None;
         }
@@ -291,8 +294,7 @@ fn have_stopped(
         return before;
     }
     let active = units.any(|unit| unit.value != 0.0);
-    // The rare interval is a minute.
-    let patience = v.shared.config.intervals.rare;
+    let patience = patience(v.shared.config.intervals.rare);
     let counts = stopped.counts(active, work.busy && !work.idle, began, now, patience);
     let gpu = v.gpu.gpu;
     match (before, counts) {
@@ -303,6 +305,12 @@ fn have_stopped(
         _ => {}
     }
     !counts
+}
+
+/// For how long windows contradict the utilization rate until the counters have stopped: the interval of the longer windows,
+/// which are withdrawn with them, but a minute at most.
+fn patience(rare: Duration) -> Duration {
+    rare.min(Duration::from_secs(60))
 }
 
 /// A window in which nothing was measured.
@@ -348,6 +356,17 @@ mod tests {
         assert!(window(13, true, true));
         assert!((14..19).all(|n| window(n, false, true)));
         assert!(!window(19, false, true));
+    }
+
+    #[test]
+    fn one_window_does_not_contradict_and_no_interval_waits_longer_than_a_minute() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(patience(Duration::from_secs(3600)), minute);
+        assert_eq!(patience(Duration::from_secs(10)), Duration::from_secs(10));
+        let at = |seconds: u64| Mono(seconds * 1_000_000_000);
+        let mut counters = StoppedCounters::default();
+        assert!(counters.counts(false, true, at(0), at(100), minute), "long enough, and the only one");
+        assert!(!counters.counts(false, true, at(100), at(200), minute));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub struct HandleState {
     pub vgpus_seen: u64,
 }
 
-/// What the GPU's links carry at most, in bytes a second and direction, if the driver gives it; `None`: not asked yet.
+/// What the GPU's links carry at most, in bytes a second and direction, if known; `None`: not asked yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkRates {
     pub pcie: Option<Option<f64>>,
@@ -334,6 +334,11 @@ impl<'a> Visit<'a> {
     /// Whether a call is not known to be unsupported.
     pub fn supports(&self, call: impl Into<CallName>) -> bool {
         !self.state.unsupported.contains(&call.into())
+    }
+
+    /// Forgets that these calls are unsupported: the reason may be gone.
+    pub fn ask_again(&mut self, calls: impl Fn(&CallName) -> bool) {
+        self.state.unsupported.retain(|call| !calls(call));
     }
 
     /// Whether any of these metrics is to be published.

@@ -100,6 +100,16 @@ pub fn opening_is_stuck(
     }
 }
 
+/// An abandoned sampler while no other may start yet: whether it shows that the driver as a whole is stuck. No GPU that it
+/// worked on, by their slots, answers it, and that has lasted as long as [`opening_is_stuck`] waits. The workers of GPUs
+/// that are well end when their sampler is abandoned, and prove nothing then.
+pub fn waiting_is_stuck(abandoned: &SamplerHealth, gpus: &[usize], now: Mono, grace: Duration) -> bool {
+    let of_gpus = || abandoned.stuck.iter().filter(|call| is_gpu(call.slot));
+    let age = of_gpus().map(|call| now.since(call.since)).max();
+    let is_stuck = |gpu: &usize| of_gpus().any(|call| call.slot == *gpu);
+    gpus.iter().all(is_stuck) && age.is_some_and(|age| age > grace * 2)
+}
+
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -262,6 +272,22 @@ mod tests {
         );
         assert_eq!(stuck(1, Some(Abandoned::Stuck), false), (0, false));
         assert_eq!(stuck(1, Some(Abandoned::Stuck), true), (0, true), "as before the replacement");
+    }
+
+    #[test]
+    fn a_stuck_driver_shows_while_no_new_sampler_may_start() {
+        let now = 100 * SECOND;
+        let stuck = |seconds: u64, slots: &[usize], gpus: &[usize]| {
+            let views: Vec<_> = slots.iter().map(|slot| calling(*slot, now - seconds * SECOND)).collect();
+            waiting_is_stuck(&judge(&views, now), gpus, Mono(now), Duration::from_secs(3))
+        };
+        let all = [1, 2, 3, 4];
+        assert!(stuck(7, &all, &all));
+        assert!(stuck(7, &all, &[]), "no GPU was attached yet");
+        assert!(!stuck(6, &all, &all), "not for long enough");
+        assert!(!stuck(7, &[2, 4, PEERS_SLOT], &all), "the others were well");
+        assert!(!stuck(7, &[NODE_SLOT], &[]), "the initialization is judged by itself");
+        assert!(!stuck(7, &[], &all));
     }
 
     proptest! {

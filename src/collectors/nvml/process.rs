@@ -95,6 +95,11 @@ impl SamplerProcess {
         policy::health(&views, now, deadlines.call)
     }
 
+    /// The slots of the GPUs that it works on.
+    pub fn works_on(&self) -> Vec<usize> {
+        self.slots.keys().copied().filter(|slot| !self.avoids.contains(slot)).collect()
+    }
+
     /// The state of an abandoned sampler, as far as it matters to its successor.
     pub fn abandoned(&self, health: &SamplerHealth, now: Mono) -> Abandoned {
         if health.in_call || self.child.is_unkillable(now) { Abandoned::Stuck } else { Abandoned::Ending }

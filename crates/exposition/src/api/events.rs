@@ -4,7 +4,7 @@
 //! taken_unix_seconds  when the list last changed
 //! newest_id           id of the newest event there is; 0 if there is none
 //! revision            the newest revision of any event
-//! events[]            oldest first
+//! events[]            oldest first; with `since_revision` in the order of their revisions
 //!   id                rises with each event
 //!   revision          rises with each new or changed event: one that came again gets a new one
 //!   time, unix_seconds            when it happened first
@@ -32,8 +32,10 @@
 //!   sources[]         nvml, kmsg, canary
 //! ```
 //!
-//! A document has at most [`MAX_BYTES`] of events. `newest_id` and the last id say whether there are more.
+//! A document has at most [`MAX_BYTES`] of events. There are more if `newest_id` is above the last id; with `since_revision`,
+//! if `revision` is above the last event's. The next document begins after that id or revision.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
@@ -83,6 +85,8 @@ pub struct EncodedEvents {
     entries: Vec<EncodedEvent>,
     /// Positions in `entries`, in the order in which the events changed.
     changed: Vec<usize>,
+    /// Of all bytes that documents are made of.
+    hash: u64,
 }
 
 #[derive(Debug)]
@@ -120,17 +124,17 @@ impl EncodedEvents {
         }
         let mut changed: Vec<usize> = (0..entries.len()).collect();
         changed.sort_unstable_by_key(|at| entries[*at].revision);
-        EncodedEvents {
-            revision: snapshot.events_revision(),
-            taken_unix_seconds: snapshot.events_unix_seconds,
-            newest_id: snapshot.events.last().map_or(0, |event| event.id),
-            json: json.into(),
-            entries,
-            changed,
-        }
+        let revision = snapshot.events_revision();
+        let taken_unix_seconds = snapshot.events_unix_seconds;
+        let newest_id = snapshot.events.last().map_or(0, |event| event.id);
+        let mut hasher = DefaultHasher::new();
+        (revision, taken_unix_seconds.to_bits(), newest_id, &json).hash(&mut hasher);
+        let (json, hash) = (json.into(), hasher.finish());
+        EncodedEvents { revision, taken_unix_seconds, newest_id, json, entries, changed, hash }
     }
 
-    /// Positions of the events that are asked for, oldest first.
+    /// Positions of the events that are asked for, oldest first; with `since_revision` in the order in which they changed,
+    /// so that the revision of the last one is where the next document begins.
     pub fn select(&self, query: EventQuery) -> Vec<usize> {
         let most = query.limit.unwrap_or(DEFAULT_LIMIT);
         let mut bytes = 0;
@@ -138,19 +142,31 @@ impl EncodedEvents {
             bytes += self.entries[*at].json.len();
             bytes <= MAX_BYTES
         };
-        let asked_for = |at: &usize| {
-            let entry = &self.entries[*at];
-            query.since.is_none_or(|id| entry.id > id)
-                && query.since_revision.is_none_or(|revision| entry.revision > revision)
-        };
+        let is_later = |at: &usize| query.since.is_none_or(|id| self.entries[*at].id > id);
         let all = 0..self.entries.len();
-        if query.since.is_some() || query.since_revision.is_some() {
-            all.filter(asked_for).take(most).take_while(fits).collect()
+        if let Some(revision) = query.since_revision {
+            let changed = self.changed_after(revision).iter().copied();
+            changed.filter(is_later).take(most).take_while(fits).collect()
+        } else if query.since.is_some() {
+            all.filter(is_later).take(most).take_while(fits).collect()
         } else {
             let mut newest: Vec<usize> = all.rev().take(most).take_while(fits).collect();
             newest.reverse();
             newest
         }
+    }
+
+    /// Positions of the events that are new or changed after this revision, in the order in which they changed.
+    fn changed_after(&self, revision: u64) -> &[usize] {
+        let first = self.changed.partition_point(|at| self.entries[*at].revision <= revision);
+        &self.changed[first..]
+    }
+
+    /// The header `ETag` of the document of these events.
+    pub fn etag(&self, selected: &[usize]) -> String {
+        let mut hasher = DefaultHasher::new();
+        (self.hash, selected).hash(&mut hasher);
+        format!("\"{:016x}\"", hasher.finish())
     }
 
     /// The document of these events, in parts.
@@ -176,9 +192,8 @@ impl EncodedEvents {
     /// The first server-sent events that are new or changed after this revision, in the order in which they changed, and
     /// the revision of the last; the id of each is its revision. Empty if there are none.
     pub fn piece(&self, after: u64) -> (Vec<u8>, u64) {
-        let first = self.changed.partition_point(|at| self.entries[*at].revision <= after);
         let (mut bytes, mut last) = (Vec::new(), after);
-        for at in &self.changed[first..] {
+        for at in self.changed_after(after) {
             let entry = &self.entries[*at];
             // Writing to a vector cannot fail. JSON has no line ends inside, which would end the event.
             let _ = write!(bytes, "id: {}\nevent: {}\ndata: ", entry.revision, entry.kind);
@@ -262,7 +277,27 @@ mod tests {
         assert_eq!(ids(EventQuery { limit: Some(0), ..all }), [0u64; 0]);
         assert_eq!(ids(EventQuery { limit: Some(1), since: Some(4), ..all }), [5]);
         assert_eq!(ids(EventQuery { since: Some(6), ..all }), [0u64; 0]);
-        assert_eq!(ids(EventQuery { since_revision: Some(7), ..all }), [4, 6]);
+    }
+
+    #[test]
+    fn pages_by_revision_miss_no_event() {
+        let list = EncodedEvents::of(&snapshot());
+        let page = |limit, revision| {
+            let query = EventQuery { limit: Some(limit), since_revision: Some(revision), since: None };
+            let of = |at: usize| (list.entries[at].id, list.entries[at].revision);
+            list.select(query).into_iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(page(9, 7), [(6, 8), (4, 9)], "in the order in which they changed");
+        let (mut after, mut got) = (0, Vec::new());
+        while let Some((id, revision)) = page(1, after).first().copied() {
+            after = revision;
+            got.push(id);
+        }
+        assert_eq!(got, [5, 6, 4]);
+        let both = EventQuery { since: Some(4), since_revision: Some(7), limit: None };
+        assert_eq!(ids(both), [6]);
+        let whole = ids(EventQuery { since_revision: Some(0), ..EventQuery::default() });
+        assert_eq!(whole, [5, 6, 4], "in a document too");
     }
 
     #[test]

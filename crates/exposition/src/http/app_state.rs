@@ -82,7 +82,7 @@ fn encoded(
 }
 
 /// A response that a client may keep, and 304 for a client that has these bytes.
-fn tagged(
+pub fn tagged(
     headers: &HeaderMap,
     tag: &str,
     parts: impl IntoResponseParts,

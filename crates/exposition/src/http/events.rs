@@ -17,7 +17,7 @@ use futures_util::stream::unfold;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::app_state::{AppState, joined, not_encoded, unavailable};
+use super::app_state::{AppState, joined, not_encoded, tagged, unavailable};
 use super::stopped;
 use crate::api::events::EventQuery;
 use crate::format::ResponseFormat;
@@ -75,7 +75,8 @@ pub async fn answer(state: Arc<AppState>, streams: Streams, uri: Uri, headers: H
         return state.respond(ResponseFormat::Events, &headers).await;
     }
     let kind = [(CONTENT_TYPE, ResponseFormat::Events.content_type()), (VARY, "accept, accept-encoding")];
-    (kind, Body::new(SharedParts(list.document(&selected).into()))).into_response()
+    let body = Body::new(SharedParts(list.document(&selected).into()));
+    tagged(&headers, &list.etag(&selected), kind, body)
 }
 
 /// A body of bytes that other responses share.

@@ -1,5 +1,6 @@
 //! The server against real clients on real sockets.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -417,6 +418,30 @@ async fn documents_have_a_tag_and_are_not_sent_twice() {
     assert!(!server.get("/metrics", "").await.contains("etag: "));
     let all = server.get("/api/v1/events?since=0", "Accept-Encoding: gzip\r\n").await;
     assert!(all.contains("content-encoding: gzip") && all.contains("etag: "), "{all}");
+}
+
+#[tokio::test]
+async fn a_part_of_the_events_has_a_tag_until_the_list_changes() {
+    let server = served(LIMITS);
+    server.snapshots.publish(node_with_events(2, 5));
+    let tag_of =
+        |answer: &str| answer.lines().find_map(|line| line.strip_prefix("etag: ")).map(str::to_owned);
+    let mut tags = HashSet::new();
+    for query in ["limit=2", "limit=3", "since=2", "since=2&limit=2"] {
+        let path = format!("/api/v1/events?{query}");
+        let answer = server.get(&path, "Accept-Encoding: gzip\r\n").await;
+        let tag = tag_of(&answer).expect(query);
+        assert!(!answer.contains("content-encoding"), "{answer}");
+        let known = format!("If-None-Match: {tag}\r\n");
+        let again = server.get(&path, &known).await;
+        assert!(again.starts_with("HTTP/1.1 304 ") && again.ends_with("\r\n\r\n"), "{again}");
+        tags.insert(tag);
+    }
+    // since=2 is the same part as limit=3.
+    assert_eq!(tags.len(), 3, "{tags:?}");
+    server.snapshots.publish(node_with_events(3, 6));
+    let changed = server.get("/api/v1/events?limit=2", "").await;
+    assert!(tags.insert(tag_of(&changed).expect("of the new list")));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{self as sys, field_id};
 
 use super::{KIBI, MEGA, ONE};
+use crate::driver::CallName;
 use crate::raw::fields::{ALL_PARTS, values_at};
 use crate::raw::{link_error_counter, remote_device_type};
 use crate::visit::{Field, LINK_TOLERANCE, NvmlNumber, Visit};
@@ -24,7 +25,8 @@ const MOST: u32 = 36;
 
 const STATE: &str = "nvmlDeviceGetNvLinkState";
 const ERROR_COUNTER: &str = "nvmlDeviceGetNvLinkErrorCounter";
-const LINK_COUNT: (&str, u32) = ("nvmlDeviceGetFieldValues", COUNT);
+const FIELDS: &str = "nvmlDeviceGetFieldValues";
+const LINK_COUNT: (&str, u32) = (FIELDS, COUNT);
 const COUNT: u32 = field_id::NVML_FI_DEV_NVLINK_LINK_COUNT;
 const SPEED: u32 = field_id::NVML_FI_DEV_NVLINK_GET_SPEED;
 const FAR_LINK: u32 = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
@@ -32,11 +34,12 @@ const FAR_LINK: u32 = field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID;
 /// Fields that are asked in calls of their own.
 pub(super) const ONE_BY_ONE: [u32; 3] = [COUNT, SPEED, FAR_LINK];
 
-/// A field of one link; its number is the field's scope.
+/// A field of one link; its number is the field's scope. `$decode` takes the number to the value.
 macro_rules! of_link {
-    ($id:ident, $metric:ident, $labels:expr, $scale:expr) => {
+    ($id:ident, $metric:ident, $labels:expr, $scale:expr $(, $decode:expr)?) => {
         Field::new(field_id::$id, m::$metric.id(), $scale, |rows, gpu, link, value| {
             let link = Link { gpu: gpu.gpu, uuid: gpu.uuid.clone(), link };
+            $(let value = $decode(value);)?
             rows.of(&link).put(&m::$metric, $labels, value)
         })
     };
@@ -81,11 +84,7 @@ macro_rules! errors_5 {
 
 macro_rules! ratio_5 {
     ($id:ident, $errors:ident) => {
-        Field::new(field_id::$id, m::gpu_nvlink_link_bit_error_ratio.id(), ONE, |rows, gpu, link, value| {
-            let link = Link { gpu: gpu.gpu, uuid: gpu.uuid.clone(), link };
-            let ratio = bit_error_ratio(value);
-            rows.of(&link).put(&m::gpu_nvlink_link_bit_error_ratio, (NvLinkBitErrors::$errors,), ratio)
-        })
+        of_link!($id, gpu_nvlink_link_bit_error_ratio, (NvLinkBitErrors::$errors,), ONE, bit_error_ratio)
     };
 }
 
@@ -153,11 +152,16 @@ pub(super) fn once(v: &mut Visit<'_>) {
 /// Bytes of all links together, and the state of each.
 pub(super) fn slow(v: &mut Visit<'_>) {
     let totals = [m::gpu_nvlink_bytes_total.id(), m::gpu_nvlink_raw_bytes_total.id()];
+    // The states come first: bytes are judged by the links that are up.
+    let states = states(v);
+    if let Some(states) = &states {
+        take_in(v, working(states));
+    }
     if links(v, &totals).is_some() {
         v.fields(&TOTALS.map(|field| field.of(ALL_PARTS)));
         leave_out_impossible(v);
     }
-    let Some(states) = states(v) else { return };
+    let Some(states) = states else { return };
     for (link, up) in (0..).zip(&states) {
         let Some(up) = *up else { continue };
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
@@ -167,7 +171,31 @@ pub(super) fn slow(v: &mut Visit<'_>) {
     if states.iter().all(Option::is_some) {
         v.put(STATE, &m::gpu_nvlink_links_up, (), working(&states).len(), ONE);
     }
-    v.state.links_up = Some(working(&states));
+}
+
+/// Takes in which links are up. One that came up may have what it did not have before, and the rate of them all is not
+/// known until the next rare visit.
+fn take_in(v: &mut Visit<'_>, up: Vec<u32>) {
+    let known = v.state.links_up.take();
+    if known.as_ref().is_some_and(|known| *known != up) {
+        v.state.link_rates.nvlink = v.state.link_rates.nvlink.and(Some(None));
+    }
+    let before = known.unwrap_or_default();
+    let came_up = |link: &u32| up.contains(link) && !before.contains(link);
+    if up.iter().any(came_up) {
+        v.ask_again(|call| about(call).is_some_and(|link| came_up(&link)));
+        v.state.nvlink5.take_if(|there| !*there);
+    }
+    v.state.links_up = Some(up);
+}
+
+/// The link that a call is about.
+fn about(call: &CallName) -> Option<u32> {
+    let of_link = |id| OF_LINKS.iter().chain(&OF_LINKS_5).any(|field| field.id() == id);
+    match (call.function, call.args) {
+        (FIELDS, [Some(id), link, _]) => link.filter(|_| of_link(id)),
+        (function, [link, ..]) => link.filter(|_| function.starts_with("nvmlDeviceGetNvLink")),
+    }
 }
 
 /// Withholds counters that grew by more than all links carry, until they are possible again. A driver may count what
@@ -194,7 +222,7 @@ fn leave_out_impossible(v: &mut Visit<'_>) {
         possible
     });
     for metric in impossible {
-        v.dropped("nvmlDeviceGetFieldValues", metric, DropReason::OutOfRange);
+        v.dropped(FIELDS, metric, DropReason::OutOfRange);
     }
 }
 
@@ -278,7 +306,7 @@ fn nvlink5(v: &mut Visit<'_>) -> bool {
     let link = up.unwrap_or(0);
     let asked = OF_LINKS_5.each_ref().map(|field| (field.id(), link));
     let feeds = [m::gpu_nvlink_link_errors_total.id(), OF_NVLINK_5[0], OF_NVLINK_5[1]];
-    let Some(answers) = v.read("nvmlDeviceGetFieldValues", &feeds, |d| values_at(d, &asked)) else {
+    let Some(answers) = v.read(FIELDS, &feeds, |d| values_at(d, &asked)) else {
         return false;
     };
     let there = answers.iter().any(Result::is_ok);
@@ -313,7 +341,7 @@ fn links(v: &mut Visit<'_>, metrics: &[MetricId]) -> Option<u32> {
 /// Speed of the slowest of these links.
 fn speed(v: &mut Visit<'_>, links: &[u32]) {
     let metric = &m::gpu_nvlink_speed_bytes_per_second;
-    let call = ("nvmlDeviceGetFieldValues", SPEED);
+    let call = (FIELDS, SPEED);
     let Some(speeds) = v.read(call, &[metric.id()], |d| one_field(d, SPEED, links)) else { return };
     let known = speeds.iter().flatten().map(|megabytes| f64::from(*megabytes) * 1e6);
     v.state.link_rates.nvlink = Some(speeds.iter().all(Option::is_some).then(|| known.sum()));
@@ -327,8 +355,7 @@ fn speed(v: &mut Visit<'_>, links: &[u32]) {
 /// Numbers of the links at the other ends, by position; empty where the driver gives none.
 fn far_links(v: &mut Visit<'_>, links: &[u32]) -> Option<Vec<String>> {
     let feeds = [m::gpu_nvlink_info.id()];
-    let numbers =
-        v.read(("nvmlDeviceGetFieldValues", FAR_LINK), &feeds, |d| one_field(d, FAR_LINK, links))?;
+    let numbers = v.read((FIELDS, FAR_LINK), &feeds, |d| one_field(d, FAR_LINK, links))?;
     Some(numbers.into_iter().map(|far| far.map(|n| n.to_string()).unwrap_or_default()).collect())
 }
 
@@ -393,7 +420,7 @@ fn errors(v: &mut Visit<'_>, links: u32) {
         let entity = Link { gpu: v.gpu.gpu, uuid: v.gpu.uuid.clone(), link };
         for (counter, error, field) in ERRORS {
             let call = (ERROR_COUNTER, [link, counter.as_c()]);
-            if v.supports(("nvmlDeviceGetFieldValues", [field, link])) {
+            if v.supports((FIELDS, [field, link])) {
                 continue;
             }
             if let Some(n) = v.read(call, &[metric.id()], |d| link_error_counter(d, link, counter.as_c())) {
@@ -469,6 +496,16 @@ mod tests {
         assert_eq!(bit_error_ratio(f64::from(1 << 8 | 15)), 1e-15);
         assert_eq!(bit_error_ratio(255.0), 0.0, "no mantissa, no errors");
         assert!(bit_error_ratio(f64::from(u32::MAX)) < 1e-250);
+    }
+
+    #[test]
+    fn a_call_about_one_link_names_it() {
+        let of = |call: CallName| about(&call);
+        assert_eq!(of((FIELDS, [OF_LINKS_5[0].id(), 5]).into()), Some(5));
+        assert_eq!(of((ERROR_COUNTER, [5, 1]).into()), Some(5));
+        assert_eq!(of((STATE, 5).into()), Some(5));
+        assert_eq!(of((FIELDS, [field_id::NVML_FI_DEV_POWER_AVERAGE, 1]).into()), None);
+        assert_eq!(of(LINK_COUNT.into()), None);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! What hwloc finds, in our words.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use hwlocality::Topology as Hwloc;
@@ -14,10 +12,11 @@ use hwlocality::topology::export::xml::XMLExportFlags;
 use super::Origin;
 use model::cpus::CpuSet;
 use model::pci::kernel_address;
+use model::plain_file;
 use model::topology::{Device, DeviceKind, L3Group, MemoryKind, Network, NumaNode, Package, Topology};
 
-/// Longest file that is read.
-const MOST: u64 = 16 << 20;
+/// Longest file that is read, in bytes.
+const MOST: usize = 16 << 20;
 
 /// Reads the machine; with hwloc's own format of it if `xml`.
 pub(super) fn read(origin: &Origin, xml: bool) -> Result<(Topology, Option<String>), String> {
@@ -61,12 +60,7 @@ fn load(origin: &Origin) -> Result<Hwloc, String> {
 
 /// The whole text of a file that hwloc 2 wrote. hwloc itself names no reason for what it does not read.
 fn text(file: &Path) -> Result<String, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes));
-    read.map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > MOST {
-        return Err(format!("larger than {} MiB", MOST >> 20));
-    }
+    let bytes = plain_file::read_linked(file, MOST).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "not hwloc's XML: not text".to_owned())?;
     if text.trim().is_empty() {
         return Err("empty".into());

@@ -155,7 +155,12 @@ fn a_file_that_hwloc_cannot_read_whole_is_refused() {
     }
     let large = fs::File::create(&file).unwrap();
     large.set_len(17 << 20).unwrap();
-    assert!(discover(&Origin::Xml(file), false).unwrap_err().contains("larger than 16 MiB"));
+    for (file, why) in
+        [(&*file, "longer than 16777216 bytes"), (Path::new("/dev/zero"), "is a device, not a file")]
+    {
+        let text = discover(&Origin::Xml(file.to_owned()), false).unwrap_err();
+        assert!(text.contains(why), "{text}");
+    }
 }
 
 #[test]
