@@ -69,10 +69,6 @@ impl Intake {
         }
     }
 
-    pub fn has_handle(&self, gpu: &Gpu) -> bool {
-        self.gpus.get(gpu).is_some_and(|record| record.attach_error.is_none())
-    }
-
     /// Whether a batch of the sampler is of an epoch that is over.
     pub fn is_outdated(&self, batch: &Batch) -> bool {
         let current = match &batch.part.gpu {

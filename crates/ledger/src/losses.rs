@@ -9,6 +9,7 @@ use model::clock::Mono;
 use model::health::Condition;
 use model::snapshot::{Event, EventKind, GpuState};
 use model::text::duration;
+use model::verdict::NOT_LISTED;
 
 /// GPUs that do not answer, and why.
 #[derive(Debug)]
@@ -34,17 +35,17 @@ impl Losses {
         Losses { steady, lost: BTreeMap::new() }
     }
 
-    /// The events that the states of this publication are. `absent`: GPUs that the driver does not list any more.
+    /// The events that the states of this publication are. `unlisted`: GPUs that the driver does not list any more.
     /// Without a driver, and while it is waited for, nothing is lost and nothing returns.
     pub fn follow(
         &mut self,
         states: &[(Gpu, GpuState)],
-        absent: impl Iterator<Item = Gpu>,
+        unlisted: &[Gpu],
         now: Mono,
         unix_seconds: f64,
     ) -> Vec<Event> {
         let mut events = Vec::new();
-        for (gpu, state) in states {
+        for (gpu, state) in states.iter().filter(|(gpu, _)| !unlisted.contains(gpu)) {
             self.adopt(gpu);
             let condition = match state {
                 GpuState::Stuck { .. } => Condition::Stuck,
@@ -63,9 +64,8 @@ impl Losses {
             };
             events.extend(self.gone(gpu, condition, state.text(), now, unix_seconds));
         }
-        for gpu in absent {
-            let text = "the driver does not list it any more".to_owned();
-            events.extend(self.gone(&gpu, Condition::Missing, text, now, unix_seconds));
+        for gpu in unlisted {
+            events.extend(self.gone(gpu, Condition::Missing, NOT_LISTED.to_owned(), now, unix_seconds));
         }
         events
     }
@@ -128,7 +128,7 @@ mod tests {
         let mut look = |gpu: &Gpu, state: GpuState, absent: Option<&Gpu>, second: u64| -> Vec<String> {
             let states = [(gpu.clone(), state)];
             let now = Mono(second * 1_000_000_000);
-            let events = losses.follow(&states, absent.cloned().into_iter(), now, second as f64);
+            let events = losses.follow(&states, absent.map_or(&[], std::slice::from_ref), now, second as f64);
             events.iter().map(|event| format!("{:?}: {}", event.kind, event.text)).collect()
         };
         let stuck = |age| GpuState::Stuck { call: "nvmlX".into(), age: Duration::from_secs(age) };

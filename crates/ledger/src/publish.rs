@@ -50,9 +50,9 @@ impl Ledger {
         let driver = self.driver.state(now);
         let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
         let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
-        let absent = self.absent(now, &driver);
+        let unlisted = self.unlisted(now, &driver, &states);
         // Before what is due is logged: a loss is logged at once.
-        for event in self.losses.follow(&states, absent.into_iter(), now, unix_seconds) {
+        for event in self.losses.follow(&states, &unlisted, now, unix_seconds) {
             self.faults.note(event, now);
         }
         self.faults.settle(&mut self.counters, now, self.publication.ready);

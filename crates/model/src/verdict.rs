@@ -13,6 +13,8 @@ use crate::sample::Missing;
 use crate::snapshot::{CollectorView, DriverState, Event, EventKind, GpuState, GpuView, Snapshot};
 use crate::text::{capitalized, duration, plain, time_of_day};
 
+/// The state of a GPU that is missing, for people.
+pub const NOT_LISTED: &str = "the driver does not list it any more";
 /// Degrees to the slowdown temperature at which a GPU is near its limit.
 const NEAR_SLOWDOWN: f64 = 5.0;
 /// Seconds for which a fault is a reason.
@@ -30,7 +32,7 @@ const LINK_ERRORS: [(NvLinkError, f64); 5] = [
 /// What the ledger knows of a GPU beyond the published values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
-    /// The driver lists fewer GPUs than expected, and this one does not answer.
+    /// The driver does not list it any more: no GPU that it lists has its index.
     pub missing: bool,
     /// The driver requests it; also while values are withdrawn.
     pub recovery_action: Option<RecoveryAction>,
@@ -211,7 +213,10 @@ impl ReasonList<'_> {
             GpuState::Up => return None,
             GpuState::Waiting => (Condition::Waiting, "waiting"),
             GpuState::Stuck { .. } => (Condition::Stuck, "stuck"),
-            GpuState::Failing { .. } if found.missing => (Condition::Missing, "failing"),
+            GpuState::Failing { .. } if found.missing => {
+                self.add(Condition::Missing, NOT_LISTED);
+                return Some("missing");
+            }
             GpuState::Failing { .. } => (Condition::Lost, "failing"),
             GpuState::NoDriver => (Condition::NoDriver, "no driver"),
             GpuState::Paused => (Condition::Paused, "paused"),

@@ -16,7 +16,7 @@ use model::fact::{
     DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, NvlinkFault, RecoveryChange, XidDetail,
 };
 use model::persisted::Identity;
-use model::sample::{Batch, BatchKey, Rows};
+use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::snapshot::{EventKind, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
@@ -628,6 +628,47 @@ fn a_gpu_of_an_earlier_daemon_that_is_not_listed_is_named() {
     b.list(2);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), Some(0.0));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
+}
+
+#[test]
+fn a_gpu_that_the_driver_lists_no_more_is_missing_and_no_other_is() {
+    let mut b = Bench::new();
+    b.list(2);
+    b.publish();
+    let error = m::DriverError::DriverNotLoaded;
+    b.ledger.event(LedgerEvent::DriverAway { error, text: "gone".into(), epoch: 1 });
+    b.ledger.event(LedgerEvent::DriverUp);
+    b.fast(0);
+    b.list(1);
+    let lost = |b: &mut Bench| -> Vec<(Option<Gpu>, &'static str, String)> {
+        let events = b.publish().events;
+        let lost = events.iter().filter(|event| event.kind == EventKind::GpuLost);
+        lost.map(|event| (event.gpu.clone(), event.meaning, event.text.clone())).collect()
+    };
+    let missing = (Some(gpu(1)), "The GPU is missing.", "the driver does not list it any more".to_owned());
+    assert_eq!(lost(&mut b), [missing]);
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::Missing]));
+    assert_eq!(b.publish().series(&m::gpu_up).len(), 2, "each GPU once");
+    assert!(b.publish().health.text.contains("the driver does not list it any more"));
+
+    let mut failing = batch(Some(gpu(0)), Tier::Fast, b.after(1.0).now, |_| {});
+    failing.answered = false;
+    failing.gaps = vec![failed(m::DriverError::GpuIsLost, "GPU is lost")];
+    b.ledger.fold(failing);
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::Lost]), "it is listed");
+
+    b.after(1.0).fast(0);
+    b.list(0);
+    assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), Some(2.0));
+    assert_eq!(lost(&mut b).len(), 2, "nothing new of GPU 1, and GPU 0 still answers");
+    b.list(2);
+    b.identify(1);
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
+}
+
+/// A call that failed.
+fn failed(error: m::DriverError, text: &str) -> Gap {
+    Gap { call: "nvmlX".into(), metrics: Vec::new(), missing: Missing::Failed { error, text: text.into() } }
 }
 
 #[test]
