@@ -310,10 +310,13 @@ impl Ledger {
         let gpu = event.gpu().and_then(|about| self.intake.gpu_by_uuid(&about.uuid)).cloned();
         if let Some(gpu) = &gpu {
             self.accounting.activity().canary(&gpu.uuid, &event, at);
-            if let Some((check, text)) = event.wrong_result() {
-                let serial = self.intake.info_of(gpu, "serial").unwrap_or_default();
-                self.wrong_results.note(gpu, serial, check, text, unix_seconds);
-            }
+        }
+        if let Some(about) = event.gpu()
+            && let Some((check, text)) = event.wrong_result()
+        {
+            // Also of a GPU that is not known yet, as while the driver is released.
+            let serial = gpu.as_ref().and_then(|gpu| self.intake.info_of(gpu, "serial"));
+            self.wrong_results.note(about, serial.unwrap_or_default(), check, text, unix_seconds);
         }
         if let CanaryEvent::Cleared(gpu, _) = &event {
             // Also of a board that is not there now.
