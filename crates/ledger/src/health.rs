@@ -84,7 +84,7 @@ impl Ledger {
             canary: self.canary.faulty(gpu),
             wrong_result: self.wrong_results.reason(&gpu.uuid, moment.unix_seconds),
             reset: self.faults.over_since(gpu),
-            nvlink: self.links.of(&gpu.uuid),
+            nvlink: self.links.of(&gpu.uuid, now),
         }
     }
 

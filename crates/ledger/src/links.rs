@@ -32,9 +32,10 @@ pub struct LinkHistory(HashMap<Arc<str>, GpuLinks>);
 
 #[derive(Debug, Default)]
 struct GpuLinks {
-    /// The oldest is an hour old once there is one so old.
+    /// The oldest is an hour older than the newest once there is one so old.
     kept: VecDeque<(Mono, Totals)>,
-    newest: Totals,
+    /// Of a kind that the last batch lacks, what was read of it last.
+    newest: Option<(Mono, Totals)>,
 }
 
 impl LinkHistory {
@@ -60,10 +61,15 @@ impl LinkHistory {
     }
 
     /// New errors within the last hour, as far as the ledger has seen it.
-    pub fn of(&self, uuid: &str) -> Vec<NewLinkErrors> {
-        let Some(GpuLinks { kept, newest }) = self.0.get(uuid) else { return Vec::new() };
+    pub fn of(&self, uuid: &str, now: Mono) -> Vec<NewLinkErrors> {
+        let Some(GpuLinks { kept, newest: Some((at, newest)) }) = self.0.get(uuid) else { return Vec::new() };
+        if now.since(*at) >= HOUR {
+            return Vec::new();
+        }
+        let before_hour = kept.partition_point(|(at, _)| now.since(*at) >= HOUR);
+        let within = kept.range(before_hour.saturating_sub(1)..);
         let new = |total: &Total| {
-            let base = kept.iter().find_map(|(_, totals)| of(totals, total.kind))?;
+            let base = within.clone().find_map(|(_, totals)| of(totals, total.kind))?;
             let before = |link| base.links.iter().find(|(known, _)| *known == link).map_or(0.0, |(_, n)| *n);
             let each = total.links.iter().map(|(link, n)| n - before(*link)).filter(|n| *n > 0.0);
             let (links, worst) = each.fold((0, 0.0), |(links, worst), n| (links + 1, n.max(worst)));
@@ -80,14 +86,22 @@ impl LinkHistory {
 }
 
 impl GpuLinks {
-    fn take(&mut self, totals: Totals, at: Mono) {
-        // The driver's counters started again, from zero.
-        if totals
-            .iter()
-            .any(|total| of(&self.newest, total.kind).is_some_and(|before| total.all < before.all))
-        {
-            let zero = |total: &Total| Total { kind: total.kind, all: 0.0, links: Vec::new() };
-            self.kept = [(at, totals.iter().map(zero).collect())].into();
+    fn take(&mut self, mut totals: Totals, at: Mono) {
+        for known in self.newest.take().map(|(_, totals)| totals).unwrap_or_default() {
+            match of(&totals, known.kind) {
+                None => totals.push(known),
+                // The driver's counter started again, from zero.
+                Some(total) if total.all < known.all => {
+                    let zero = Total { kind: total.kind, all: 0.0, links: Vec::new() };
+                    let base = |kept: &mut Total| *kept = zero.clone();
+                    let same = |kept: &&mut Total| kept.kind == total.kind;
+                    self.kept
+                        .iter_mut()
+                        .filter_map(|(_, totals)| totals.iter_mut().find(same))
+                        .for_each(base);
+                }
+                Some(_) => {}
+            }
         }
         if self.kept.back().is_none_or(|(last, _)| at.since(*last) >= SPACING) {
             self.kept.push_back((at, totals.clone()));
@@ -95,7 +109,7 @@ impl GpuLinks {
         while self.kept.get(1).is_some_and(|(next, _)| at.since(*next) >= HOUR) {
             self.kept.pop_front();
         }
-        self.newest = totals;
+        self.newest = Some((at, totals));
     }
 }
 
@@ -107,21 +121,31 @@ fn of(totals: &Totals, kind: NvLinkError) -> Option<&Total> {
 mod tests {
     use super::*;
     use model::catalog::{CollectorName, Gpu, Link, Tier};
-    use model::sample::BatchKey;
+    use model::sample::{BatchKey, Rows};
 
-    /// Takes in recoveries of each link, by number; gives the new ones of all, of the worst link, and of how many links.
-    fn take(links: &mut LinkHistory, minute: u64, recoveries: &[f64]) -> Option<(f64, f64, u32)> {
+    fn at(minute: u64) -> Mono {
+        Mono((100 + minute * 60) * 1_000_000_000)
+    }
+
+    fn batch(minute: u64, fill: impl Fn(&mut Rows, &Gpu)) -> Batch {
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier: Tier::Nvlink };
-        let mut batch = Batch::new(part, 1, Mono((100 + minute * 60) * 1_000_000_000), None);
-        let kind = (NvLinkError::Recovery,);
-        batch.rows.of(&gpu).put(&m::gpu_nvlink_errors_total, kind, recoveries.iter().sum()).unwrap();
-        for (link, n) in (0..).zip(recoveries).filter(|(_, n)| **n > 0.0) {
-            let link = Link { gpu: 0, uuid: "GPU-0".into(), link };
-            batch.rows.of(&link).put(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
-        }
-        links.take(&batch);
-        links.of("GPU-0").first().map(|new| (new.all, new.worst, new.links))
+        let mut batch = Batch::new(part, 1, at(minute), None);
+        fill(&mut batch.rows, &gpu);
+        batch
+    }
+
+    /// Takes in replays of each link, by number; gives the new ones of all, of the worst link, and of how many links.
+    fn take(links: &mut LinkHistory, minute: u64, replays: &[f64]) -> Option<(f64, f64, u32)> {
+        links.take(&batch(minute, |rows, gpu| {
+            let kind = (NvLinkError::Replay,);
+            rows.of(gpu).put(&m::gpu_nvlink_errors_total, kind, replays.iter().sum()).unwrap();
+            for (link, n) in (0..).zip(replays).filter(|(_, n)| **n > 0.0) {
+                let link = Link { gpu: 0, uuid: "GPU-0".into(), link };
+                rows.of(&link).put(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
+            }
+        }));
+        links.of("GPU-0", at(minute)).first().map(|new| (new.all, new.worst, new.links))
     }
 
     #[test]
@@ -136,6 +160,16 @@ mod tests {
         assert_eq!(new(140, 2.0), 2.0, "another load of the driver");
         assert_eq!(new(150, 2.0), 2.0);
         assert_eq!(new(210, 2.0), 0.0);
+    }
+
+    #[test]
+    fn errors_end_after_an_hour_also_where_nothing_more_is_read() {
+        let mut links = LinkHistory::default();
+        take(&mut links, 0, &[1.0]);
+        take(&mut links, 10, &[4.0]);
+        take(&mut links, 20, &[5.0]);
+        let new = |minute| links.of("GPU-0", at(minute)).first().map_or(0.0, |new| new.all);
+        assert_eq!([new(20), new(59), new(75), new(80)], [4.0, 4.0, 1.0, 0.0]);
     }
 
     #[test]
