@@ -90,10 +90,9 @@ impl GpuLinks {
         for known in self.newest.take().map(|(_, totals)| totals).unwrap_or_default() {
             match of(&totals, known.kind) {
                 None => totals.push(known),
-                // The driver's counter started again, from zero.
+                // The driver's counter started again: how many errors came since is not known.
                 Some(total) if total.all < known.all => {
-                    let zero = Total { kind: total.kind, all: 0.0, links: Vec::new() };
-                    let base = |kept: &mut Total| *kept = zero.clone();
+                    let base = |kept: &mut Total| *kept = total.clone();
                     let same = |kept: &&mut Total| kept.kind == total.kind;
                     self.kept
                         .iter_mut()
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_count_for_an_hour_and_a_restart_of_the_counters_starts_from_zero() {
+    fn errors_count_for_an_hour_and_a_restart_of_the_counters_adds_none() {
         let mut links = LinkHistory::default();
         let mut new = |minute, n| take(&mut links, minute, &[n]).map_or(0.0, |(all, ..)| all);
         assert_eq!(new(0, 7.0), 0.0, "from before the exporter's start");
@@ -157,9 +156,9 @@ mod tests {
         assert_eq!(new(60, 10.0), 3.0);
         assert_eq!(new(70, 10.0), 1.0);
         assert_eq!(new(130, 10.0), 0.0);
-        assert_eq!(new(140, 2.0), 2.0, "another load of the driver");
-        assert_eq!(new(150, 2.0), 2.0);
-        assert_eq!(new(210, 2.0), 0.0);
+        assert_eq!(new(140, 2.0), 0.0, "another load of the driver");
+        assert_eq!(new(150, 3.0), 1.0);
+        assert_eq!(new(210, 3.0), 0.0);
     }
 
     #[test]
@@ -170,6 +169,27 @@ mod tests {
         take(&mut links, 20, &[5.0]);
         let new = |minute| links.of("GPU-0", at(minute)).first().map_or(0.0, |new| new.all);
         assert_eq!([new(20), new(59), new(75), new(80)], [4.0, 4.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_kind_that_falls_or_is_not_read_changes_no_other() {
+        let mut links = LinkHistory::default();
+        let mut new = |minute, sums: &[(NvLinkError, f64)]| {
+            links.take(&batch(minute, |rows, gpu| {
+                for (kind, n) in sums {
+                    rows.of(gpu).put(&m::gpu_nvlink_errors_total, (*kind,), *n).unwrap();
+                }
+            }));
+            let new = links.of("GPU-0", at(minute));
+            new.iter().map(|new| (new.kind, new.all)).collect::<Vec<_>>()
+        };
+        use NvLinkError::{CrcFlit, Replay};
+        assert_eq!(new(0, &[(Replay, 7.0), (CrcFlit, 900.0)]), []);
+        assert_eq!(new(10, &[(Replay, 9.0), (CrcFlit, 901.0)]), [(Replay, 2.0), (CrcFlit, 1.0)]);
+        assert_eq!(new(20, &[(Replay, 4.0), (CrcFlit, 902.0)]), [(CrcFlit, 2.0)], "one fell");
+        assert_eq!(new(30, &[(CrcFlit, 902.0)]), [(CrcFlit, 2.0)]);
+        assert_eq!(new(40, &[(Replay, 5.0)]), [(Replay, 1.0), (CrcFlit, 2.0)], "one is not read");
+        assert_eq!(new(100, &[(Replay, 5.0)]), []);
     }
 
     #[test]
