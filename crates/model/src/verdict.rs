@@ -69,8 +69,8 @@ impl NewLinkErrors {
     /// Whether there are more than the limit. If more than half of the GPU's links recover, they were trained again
     /// together, as after the reset of a peer.
     fn exceed(&self, limit: f64, links_of_gpu: Option<f64>) -> bool {
-        use NvLinkError::{LinkRecovery, Recovery, RecoveryFailed};
-        if !matches!(self.kind, Recovery | LinkRecovery | RecoveryFailed) {
+        use NvLinkError::{LinkRecovery, Recovery};
+        if !matches!(self.kind, Recovery | LinkRecovery) {
             return self.all > limit;
         }
         let together = links_of_gpu.is_some_and(|links| f64::from(self.links) > 0.5 * links);

@@ -316,6 +316,7 @@ fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
     assert_eq!(word(NvLinkError::Recovery, 54.0, 3.0, 18), "well", "the reset of a peer");
     assert_eq!(word(NvLinkError::LinkRecovery, 3.0, 3.0, 1), "degraded");
     assert_eq!(word(NvLinkError::RecoveryFailed, 1.0, 1.0, 1), "degraded");
+    assert_eq!(word(NvLinkError::RecoveryFailed, 10.0, 1.0, 10), "degraded", "links that were not trained");
     assert_eq!(word(NvLinkError::Replay, 1.0, 1.0, 1), "degraded");
 }
 
