@@ -1,4 +1,4 @@
-//! New errors of NVLinks: the totals of each GPU over the last hour.
+//! New errors of NVLinks: the totals of each GPU over the time for which errors count.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,9 +8,8 @@ use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, NvLinkError, Subject};
 use model::clock::Mono;
 use model::sample::{Batch, Row};
-use model::verdict::NewLinkErrors;
+use model::verdict::{LONGEST_LINK_ERRORS, NewLinkErrors, link_errors_count_for};
 
-const HOUR: Duration = Duration::from_secs(3600);
 /// Least time between two totals that are kept.
 const SPACING: Duration = Duration::from_secs(300);
 
@@ -32,7 +31,7 @@ pub struct LinkHistory(HashMap<Arc<str>, GpuLinks>);
 
 #[derive(Debug, Default)]
 struct GpuLinks {
-    /// The oldest is an hour older than the newest once there is one so old.
+    /// The oldest is [`LONGEST_LINK_ERRORS`] older than the newest once there is one so old.
     kept: VecDeque<(Mono, Totals)>,
     /// Of a kind that the last batch lacks, what was read of it last.
     newest: Option<(Mono, Totals)>,
@@ -60,16 +59,16 @@ impl LinkHistory {
         }
     }
 
-    /// New errors within the last hour, as far as the ledger has seen it.
+    /// New errors within the time for which they count, as far as the ledger has seen it.
     pub fn of(&self, uuid: &str, now: Mono) -> Vec<NewLinkErrors> {
         let Some(GpuLinks { kept, newest: Some((at, newest)) }) = self.0.get(uuid) else { return Vec::new() };
-        if now.since(*at) >= HOUR {
-            return Vec::new();
-        }
-        let before_hour = kept.partition_point(|(at, _)| now.since(*at) >= HOUR);
-        let within = kept.range(before_hour.saturating_sub(1)..);
         let new = |total: &Total| {
-            let base = within.clone().find_map(|(_, totals)| of(totals, total.kind))?;
+            let time = link_errors_count_for(total.kind);
+            if now.since(*at) >= time {
+                return None;
+            }
+            let before = kept.partition_point(|(at, _)| now.since(*at) >= time).saturating_sub(1);
+            let base = kept.range(before..).find_map(|(_, totals)| of(totals, total.kind))?;
             let before = |link| base.links.iter().find(|(known, _)| *known == link).map_or(0.0, |(_, n)| *n);
             let each = total.links.iter().map(|(link, n)| n - before(*link)).filter(|n| *n > 0.0);
             let (links, worst) = each.fold((0, 0.0), |(links, worst), n| (links + 1, n.max(worst)));
@@ -105,7 +104,7 @@ impl GpuLinks {
         if self.kept.back().is_none_or(|(last, _)| at.since(*last) >= SPACING) {
             self.kept.push_back((at, totals.clone()));
         }
-        while self.kept.get(1).is_some_and(|(next, _)| at.since(*next) >= HOUR) {
+        while self.kept.get(1).is_some_and(|(next, _)| at.since(*next) >= LONGEST_LINK_ERRORS) {
             self.kept.pop_front();
         }
         self.newest = Some((at, totals));
@@ -190,6 +189,26 @@ mod tests {
         assert_eq!(new(30, &[(CrcFlit, 902.0)]), [(CrcFlit, 2.0)]);
         assert_eq!(new(40, &[(Replay, 5.0)]), [(Replay, 1.0), (CrcFlit, 2.0)], "one is not read");
         assert_eq!(new(100, &[(Replay, 5.0)]), []);
+    }
+
+    #[test]
+    fn recoveries_count_for_half_an_hour_as_in_their_alert() {
+        let mut links = LinkHistory::default();
+        let mut new = |minute, n: f64| {
+            links.take(&batch(minute, |rows, gpu| {
+                for kind in [NvLinkError::Recovery, NvLinkError::RecoveryFailed] {
+                    rows.of(gpu).put(&m::gpu_nvlink_errors_total, (kind,), n).unwrap();
+                }
+            }));
+            let new = links.of("GPU-0", at(minute));
+            new.iter().map(|new| (new.kind, new.all)).collect::<Vec<_>>()
+        };
+        use NvLinkError::{Recovery, RecoveryFailed};
+        assert_eq!(new(0, 0.0), []);
+        assert_eq!(new(10, 3.0), [(Recovery, 3.0), (RecoveryFailed, 3.0)]);
+        assert_eq!(new(30, 4.0), [(Recovery, 4.0), (RecoveryFailed, 4.0)]);
+        assert_eq!(new(40, 4.0), [(Recovery, 1.0), (RecoveryFailed, 4.0)]);
+        assert_eq!(new(60, 4.0), [(RecoveryFailed, 4.0)]);
     }
 
     #[test]

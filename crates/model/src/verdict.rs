@@ -1,6 +1,7 @@
 //! The evaluation of health: a pure function of one publication.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::canary::loudness;
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
@@ -19,15 +20,26 @@ pub const NOT_LISTED: &str = "the driver does not list it any more";
 const NEAR_SLOWDOWN: f64 = 5.0;
 /// Seconds for which a fault is a reason.
 const RECENT_FAULT: f64 = 3600.0;
-/// NVLink errors, and how many of them in an hour are no reason for a look, with the limits of the alert
-/// `GpuNvlinkErrors`: of recoveries 3 of one link, of checksums, which the link repairs, 100 a second.
-const LINK_ERRORS: [(NvLinkError, f64); 5] = [
-    (NvLinkError::Replay, 0.0),
-    (NvLinkError::Recovery, 2.0),
-    (NvLinkError::LinkRecovery, 2.0),
-    (NvLinkError::RecoveryFailed, 0.0),
-    (NvLinkError::CrcFlit, 360_000.0),
+const HALF_HOUR: Duration = Duration::from_secs(1800);
+const HOUR: Duration = Duration::from_secs(3600);
+/// NVLink errors, the time for which they count, and how many of them in that time are no reason for a look. The alert
+/// `GpuNvlinkErrors` has the same limits of recoveries, by link, and of checksums, which the link repairs: 100 a second.
+const LINK_ERRORS: [(NvLinkError, Duration, f64); 5] = [
+    (NvLinkError::Replay, HOUR, 0.0),
+    (NvLinkError::Recovery, HALF_HOUR, 2.0),
+    (NvLinkError::LinkRecovery, HALF_HOUR, 2.0),
+    (NvLinkError::RecoveryFailed, HOUR, 0.0),
+    (NvLinkError::CrcFlit, HOUR, 360_000.0),
 ];
+
+/// The longest time for which NVLink errors of any kind count.
+pub const LONGEST_LINK_ERRORS: Duration = HOUR;
+
+/// For how long NVLink errors of a kind count.
+pub fn link_errors_count_for(kind: NvLinkError) -> Duration {
+    let row = LINK_ERRORS.iter().find(|(known, ..)| *known == kind);
+    row.map_or(LONGEST_LINK_ERRORS, |(_, time, _)| *time)
+}
 
 /// What the ledger knows of a GPU beyond the published values.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,7 +60,7 @@ pub struct Findings {
     pub wrong_result: Option<String>,
     /// When the GPU was last reset, or the driver loaded, in seconds since 1970: faults before it are over.
     pub reset: Option<f64>,
-    /// NVLink errors within the last hour: the kinds that have any.
+    /// NVLink errors within the time for which they count: the kinds that have any.
     pub nvlink: Vec<NewLinkErrors>,
 }
 
@@ -347,16 +359,17 @@ impl ReasonList<'_> {
         }
         let links = self.number(&m::gpu_nvlink_links, ());
         let texts = |loud: bool| {
-            let known = LINK_ERRORS.iter().flat_map(|(kind, limit)| {
+            let known = LINK_ERRORS.iter().flat_map(|(kind, time, limit)| {
                 let new = found.nvlink.iter().find(|new| new.kind == *kind)?;
-                (new.exceed(*limit, links) == loud).then(|| format!("{:.0} {}", new.all, kind.known()))
+                let text = || format!("{:.0} {} within {}", new.all, kind.known(), duration(*time));
+                (new.exceed(*limit, links) == loud).then(text)
             });
             known.collect::<Vec<String>>().join(", ")
         };
         let (loud, quiet) = (texts(true), texts(false));
         for (condition, text) in [(Condition::NvlinkErrors, loud), (Condition::NvlinkChecksums, quiet)] {
             if !text.is_empty() {
-                self.add(condition, format!("NVLink errors within an hour: {text}"));
+                self.add(condition, format!("NVLink errors: {text}"));
             }
         }
     }

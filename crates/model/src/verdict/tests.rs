@@ -305,8 +305,8 @@ fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
     assert_eq!(
         texts(&errors),
         [
-            (HealthLevel::Degraded, "NVLink errors within an hour: 3 dl_recovery"),
-            (HealthLevel::Note, "NVLink errors within an hour: 7 dl_crc_flit")
+            (HealthLevel::Degraded, "NVLink errors: 3 dl_recovery within 30 min"),
+            (HealthLevel::Note, "NVLink errors: 7 dl_crc_flit within 60 min")
         ]
     );
     let word = |kind, all, worst, links| health(&[new(kind, all, worst, links)]).word;
