@@ -84,7 +84,7 @@ conditions! {
     FabricDown         Degraded None, CheckHardware;
     FabricFault        Degraded None, CheckHardware;
     NvlinkErrors       Degraded None, CheckHardware;
-    NvlinkChecksums    Note     None, Ignore;
+    NvlinkNoted        Note     None, Ignore;
     HwThermalSlowdown  Degraded None, CheckHardware;
     HwPowerBrake       Degraded None, CheckHardware;
     HwSlowdown         Degraded None, CheckHardware;

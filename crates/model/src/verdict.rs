@@ -367,7 +367,7 @@ impl ReasonList<'_> {
             known.collect::<Vec<String>>().join(", ")
         };
         let (loud, quiet) = (texts(true), texts(false));
-        for (condition, text) in [(Condition::NvlinkErrors, loud), (Condition::NvlinkChecksums, quiet)] {
+        for (condition, text) in [(Condition::NvlinkErrors, loud), (Condition::NvlinkNoted, quiet)] {
             if !text.is_empty() {
                 self.add(condition, format!("NVLink errors: {text}"));
             }
