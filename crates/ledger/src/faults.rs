@@ -15,8 +15,8 @@ use super::resets::Resets;
 use judge::{describe, driver_event, gpu_failure, judged, recovery, was_reset};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{
-    self as m, DriverError, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity,
-    SwitchName, SxidCode, Tier, XidCode,
+    self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity, SwitchName,
+    SxidCode, Tier, XidCode,
 };
 use model::clock::Mono;
 use model::driver_module::{LoadId, ModuleState};
@@ -225,7 +225,7 @@ impl Faults {
         // Identity is sent before anything was measured.
         let measured = tier != Tier::Identity && !batch.rows.is_empty();
         let lost = batch.gaps.iter().any(|gap| match &gap.missing {
-            Missing::Failed { error, .. } => is_lost(*error),
+            Missing::Failed { error, .. } => error.is_lost(),
             Missing::Unsupported | Missing::Dropped(_) => false,
         });
         let returned = measured && batch.answered && !lost && self.resets.answers(&gpu.uuid, tier, taken);
@@ -638,11 +638,6 @@ fn count_waiting(
 fn count(counters: &mut OwnCounters, gpu: &Gpu, row: &Xid) {
     counters.add(&m::gpu_xid_faults_total, gpu, (row.action,), 1.0);
     counters.add(&m::gpu_xid_errors_total, gpu, labels(row), 1.0);
-}
-
-/// Whether an error says that the GPU is of no use before it is reset.
-pub(super) fn is_lost(error: DriverError) -> bool {
-    matches!(error, DriverError::GpuIsLost | DriverError::ResetRequired)
 }
 
 /// Whether an event says that a GPU fell off the bus.

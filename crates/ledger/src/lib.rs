@@ -46,7 +46,7 @@ use accounting::Accounting;
 use canary::CanaryState;
 use counters::OwnCounters;
 use driver::DriverWatch;
-use faults::{Faults, is_lost};
+use faults::Faults;
 use inbox::LedgerEvent;
 use intake::{Intake, label};
 use inventory::GpuInventory;
@@ -221,8 +221,8 @@ impl Ledger {
             }
             LedgerEvent::AttachFailed { index, error, text } => {
                 let gpu = self.attach_index(index);
-                self.intake.attach_failed(&gpu, &text);
-                if is_lost(error) {
+                self.intake.attach_failed(&gpu, error, &text);
+                if error.is_lost() {
                     self.faults.lost(&gpu, None);
                 }
                 self.count_error(Some(&gpu), error);
@@ -423,7 +423,7 @@ impl Ledger {
             match (&gap.missing, gpu) {
                 (Missing::Failed { error, .. }, _) => {
                     self.count_error(gpu, *error);
-                    if let Some(gpu) = gpu.filter(|_| is_lost(*error)) {
+                    if let Some(gpu) = gpu.filter(|_| error.is_lost()) {
                         // A lost GPU comes back only after a reset, and a reset clears its counters.
                         self.accounting.forget_driver_counters(Some(&gpu.uuid));
                         self.faults.lost(gpu, Some(batch));

@@ -231,7 +231,7 @@ impl Ledger {
             match &view.state {
                 GpuState::Up | GpuState::Waiting | GpuState::Paused => {}
                 GpuState::Stuck { call, .. } => return Some(format!("GPU {index} is stuck in {call}")),
-                GpuState::Failing { text } => return Some(format!("GPU {index}: {text}")),
+                GpuState::Failing { text, .. } => return Some(format!("GPU {index}: {text}")),
                 GpuState::NoDriver => return Some(format!("GPU {index}: no driver")),
             }
             let failed = view.gaps.iter().find(|gap| matches!(gap.missing, Missing::Failed { .. }));

@@ -300,6 +300,29 @@ fn a_wrong_result_found_by_hand_is_kept_also_of_a_gpu_that_is_not_known_yet() {
 }
 
 #[test]
+fn a_gpu_that_may_not_be_asked_is_not_called_lost() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(power(&g, 1, SECOND, 100.0));
+    for (error, text, meaning, action) in [
+        (
+            m::DriverError::NoPermission,
+            "no permission",
+            "The GPU answers with errors only.",
+            m::FaultAction::ContactSupport,
+        ),
+        (m::DriverError::GpuIsLost, "GPU is lost", "The GPU is lost.", m::FaultAction::RebootNode),
+    ] {
+        l.event(LedgerEvent::AttachFailed { index: 0, error, text: text.into() });
+        let s = publish(&mut l, 5 * SECOND);
+        let event = s.events.last().unwrap();
+        assert_eq!((event.meaning, event.action), (meaning, action));
+        assert!(event.text.contains(text), "{}", event.text);
+        let health = &s.health.gpus[0];
+        assert_eq!((health.healthy, health.reasons[0].action), (Some(false), action));
+    }
+}
+
+#[test]
 fn a_failed_call_is_counted_by_kind_and_an_unsupported_one_is_listed() {
     let (mut l, g) = (ledger(), gpu(0));
     let mut b = power(&g, 1, SECOND, 100.0);

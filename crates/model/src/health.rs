@@ -67,6 +67,7 @@ conditions! {
     NoDriver           Faulty   None, Ignore;
     Stuck              Faulty   Some(UnhealthyReason::Stuck), ResetGpu;
     Lost               Faulty   Some(UnhealthyReason::Lost), RebootNode;
+    Failing            Faulty   Some(UnhealthyReason::Lost), ContactSupport;
     Missing            Faulty   Some(UnhealthyReason::Missing), RebootNode;
     FatalXid           Faulty   Some(UnhealthyReason::FatalXid), ResetGpu;
     UncontainedEcc     Faulty   Some(UnhealthyReason::UncontainedEcc), ResetGpu;

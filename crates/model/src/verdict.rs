@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::canary::loudness;
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use crate::catalog::{
-    self as m, ClockEvent, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu, NvLinkError,
-    RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
+    self as m, ClockEvent, DriverError, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu,
+    NvLinkError, RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
 };
 use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
 use crate::sample::Missing;
@@ -229,7 +229,10 @@ impl ReasonList<'_> {
                 self.add(Condition::Missing, NOT_LISTED);
                 return Some("missing");
             }
-            GpuState::Failing { .. } => (Condition::Lost, "failing"),
+            GpuState::Failing { error, .. } if error.is_some_and(DriverError::is_lost) => {
+                (Condition::Lost, "failing")
+            }
+            GpuState::Failing { .. } => (Condition::Failing, "failing"),
             GpuState::NoDriver => (Condition::NoDriver, "no driver"),
             GpuState::Paused => (Condition::Paused, "paused"),
         };
@@ -469,7 +472,10 @@ impl GpuState {
             GpuState::Stuck { call, age } => {
                 ("stuck", format!("{call} has not returned for {}", duration(*age)))
             }
-            GpuState::Failing { text } => ("failing", format!("it answers with errors only: {text}")),
+            GpuState::Failing { error: Some(_), text } => {
+                ("failing", format!("it answers with errors only: {text}"))
+            }
+            GpuState::Failing { error: None, text } => ("failing", text.clone()),
             GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
             GpuState::Paused => ("paused", "the driver is released".into()),
         }

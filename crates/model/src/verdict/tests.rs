@@ -131,6 +131,10 @@ fn a_failed_call_is_a_reason_and_an_unsupported_one_is_not() {
     );
 }
 
+fn failing(error: Option<DriverError>, text: &str) -> GpuState {
+    GpuState::Failing { error, text: text.into() }
+}
+
 /// The sentence about a node with GPUs in these states.
 fn sentence(driver: DriverState, states: &[GpuState]) -> (HealthLevel, String) {
     let mut snapshot = Snapshot { driver, ..Snapshot::default() };
@@ -147,7 +151,7 @@ fn node(snapshot: Snapshot) -> (HealthLevel, String) {
 fn the_node_is_one_sentence() {
     use GpuState::{NoDriver, Up};
     let stuck = GpuState::Stuck { call: "nvmlDeviceGetPowerUsage".into(), age: Duration::from_secs(12) };
-    let lost = GpuState::Failing { text: "GPU is lost".into() };
+    let lost = failing(Some(DriverError::GpuIsLost), "GPU is lost");
     let away = DriverState::Away { text: "libnvidia-ml.so.1 is not there".into() };
     for (driver, states, level, text) in [
         (DriverState::Up, vec![], HealthLevel::Ok, "The driver lists no GPU."),
@@ -217,7 +221,7 @@ fn each_finding_is_a_reason_of_its_own() {
     use UnhealthyReason as R;
     let none = Findings::default();
     let stuck = GpuState::Stuck { call: "nvmlX".into(), age: Duration::ZERO };
-    let failing = GpuState::Failing { text: "lost".into() };
+    let failing = failing(Some(DriverError::GpuIsLost), "lost");
     let reset = Some(RecoveryAction::GpuReset);
     for (state, found, reasons) in [
         (&GpuState::Up, none.clone(), vec![]),
