@@ -12,7 +12,7 @@ use super::builder::Builder;
 use super::counters::OwnCounters;
 use super::events::EventList;
 use super::resets::Resets;
-use judge::{describe, driver_event, gpu_failure, judged, recovery, was_reset};
+use judge::{describe, driver_event, gpu_failure, judged, recovery};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{
     self as m, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity, SwitchName,
@@ -60,6 +60,15 @@ struct Heard {
     at: Mono,
     unix_seconds: f64,
     owner: Option<Arc<str>>,
+}
+
+/// A reset of a GPU, as a visit or a line of the kernel log shows it.
+#[derive(Debug)]
+pub struct SeenReset {
+    pub gpu: Gpu,
+    pub at: Mono,
+    /// In seconds since 1970.
+    pub unix_seconds: f64,
 }
 
 /// Faults of one GPU since its last reset.
@@ -233,11 +242,8 @@ impl Faults {
         let Some(now) = batch.rows.all().find(|row| row.metric == action && row.value > 0.0) else {
             return returned;
         };
-        use RecoveryAction as A;
-        let is = |action: A| now.labels == [action.text()];
-        let reset = [A::GpuReset, A::NodeReboot, A::DrainAndReset].into_iter().any(is);
-        // A drain of peers alone is no reset, and its end is none either.
-        let asked = (reset || is(A::None)) && self.resets.asks(&gpu.uuid, reset, taken);
+        let action = RecoveryAction::ALL.iter().find(|action| now.labels == [action.text()]);
+        let asked = action.is_some_and(|action| self.resets.asks(&gpu.uuid, *action, taken));
         returned || asked
     }
 
@@ -300,10 +306,11 @@ impl Faults {
     }
 
     /// A GPU was reset.
-    pub fn gpu_reset(&mut self, gpu: &Gpu, at: Mono, unix_seconds: f64) {
+    pub fn gpu_reset(&mut self, reset: SeenReset) {
+        let SeenReset { gpu, at, unix_seconds } = reset;
         self.states.entry(Arc::clone(&gpu.uuid)).or_default().reset(unix_seconds);
         let event = quiet(EventKind::GpuReset, unix_seconds);
-        let event = Event { gpu: Some(gpu.clone()), meaning: "The GPU was reset.", ..event };
+        let event = Event { gpu: Some(gpu), meaning: "The GPU was reset.", ..event };
         self.events.record(event, at, Duration::ZERO);
     }
 
@@ -352,31 +359,62 @@ impl Faults {
     /// Takes in a fact. `complete`: every GPU that can be known is known; before that a line of the kernel
     /// log about the address of no known GPU may wait.
     /// `owner`: the owner of the work, if that is known.
-    pub fn take(&mut self, counters: &mut OwnCounters, fact: Fact, complete: bool, owner: Option<Arc<str>>) {
+    /// Gives the reset that the fact shows.
+    pub fn take(
+        &mut self,
+        counters: &mut OwnCounters,
+        fact: Fact,
+        complete: bool,
+        owner: Option<Arc<str>>,
+    ) -> Option<SeenReset> {
         if !complete && self.homeless.len() < MAX_HOMELESS {
             let behind = self.homeless.iter().any(is_old);
             if self.waits(&fact, behind) {
-                return self.homeless.push_back(fact);
+                self.homeless.push_back(fact);
+                return None;
             }
         }
         let Fact { taken: at, unix_seconds, kind: what, .. } = fact;
         let heard = Heard { at, unix_seconds, owner };
         self.last_event = Some(self.last_event.map_or(unix_seconds, |last| last.max(unix_seconds)));
         match what {
-            FactKind::Driver(fact) => self.driver(counters, fact, heard),
-            FactKind::Kernel(fact) => self.kernel(counters, fact, heard),
+            FactKind::Driver(fact) => {
+                self.driver(counters, fact, heard);
+                None
+            }
+            FactKind::Kernel(fact) => {
+                let reset = self.reset_in(&fact, &heard);
+                self.kernel(counters, fact, heard);
+                reset
+            }
         }
     }
 
-    /// Ends what has waited long enough, and logs what is due.
-    pub fn settle(&mut self, counters: &mut OwnCounters, now: Mono, complete: bool) {
+    /// The reset that a line shows: the driver asked for one and asks no more.
+    fn reset_in(&mut self, fact: &KernelFact, heard: &Heard) -> Option<SeenReset> {
+        let KernelFact { old: false, line: KernelLine::Xid { pci, detail, .. }, .. } = fact else {
+            return None;
+        };
+        let Some(XidDetail::Recovery(change)) = detail else { return None };
+        let gpu = self.places.get(pci)?;
+        // The line that asked may be from before the log was read.
+        if let Some(from) = change.from.filter(|from| *from != RecoveryAction::None) {
+            self.resets.asks(&gpu.uuid, from, heard.at);
+        }
+        let is_over = self.resets.asks(&gpu.uuid, change.to?, heard.at);
+        is_over.then(|| SeenReset { gpu: gpu.clone(), at: heard.at, unix_seconds: heard.unix_seconds })
+    }
+
+    /// Ends what has waited long enough, and logs what is due. Gives the resets that lines show which waited.
+    pub fn settle(&mut self, counters: &mut OwnCounters, now: Mono, complete: bool) -> Vec<SeenReset> {
+        let mut resets = Vec::new();
         let mut behind = false;
         for fact in std::mem::take(&mut self.homeless) {
             if !complete && self.waits(&fact, behind) {
                 behind |= is_old(&fact);
                 self.homeless.push_back(fact);
             } else {
-                self.take(counters, fact, true, None);
+                resets.extend(self.take(counters, fact, true, None));
             }
         }
         for ((_, code), queue) in &mut self.waiting {
@@ -384,6 +422,7 @@ impl Faults {
         }
         self.waiting.retain(|_, queue| !queue.is_empty());
         self.events.settle(now);
+        resets
     }
 
     /// Whether a fact is better taken in when more GPUs are known. What counts waits only if its GPU is not
@@ -455,14 +494,8 @@ impl Faults {
                 match gpu {
                     Some(gpu) if !old => {
                         let state = self.states.entry(gpu.uuid.clone()).or_default();
-                        match detail {
-                            Some(XidDetail::Unit(unit)) => {
-                                entry.same_unit = state.units.take(code, &unit, pid, unix_seconds);
-                            }
-                            Some(XidDetail::Recovery(change)) if was_reset(change) => {
-                                state.reset(unix_seconds)
-                            }
-                            _ => {}
+                        if let Some(XidDetail::Unit(unit)) = detail {
+                            entry.same_unit = state.units.take(code, &unit, pid, unix_seconds);
                         }
                         return self.xid(counters, gpu, &row, entry, at);
                     }

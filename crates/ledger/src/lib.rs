@@ -46,7 +46,7 @@ use accounting::Accounting;
 use canary::CanaryState;
 use counters::OwnCounters;
 use driver::DriverWatch;
-use faults::Faults;
+use faults::{Faults, SeenReset};
 use inbox::LedgerEvent;
 use intake::{Intake, label};
 use inventory::GpuInventory;
@@ -302,7 +302,10 @@ impl Ledger {
             },
             FactKind::Kernel(_) => None,
         };
-        self.faults.take(&mut self.counters, fact, self.publication.is_ready(), owner);
+        let ready = self.publication.is_ready();
+        if let Some(reset) = self.faults.take(&mut self.counters, fact, ready, owner) {
+            self.gpu_reset(reset);
+        }
     }
 
     /// Takes in an event of the canary.
@@ -339,6 +342,13 @@ impl Ledger {
     fn driver_reset(&mut self) {
         self.faults.driver_reset(unix_seconds());
         self.canary.reset(None);
+    }
+
+    /// Counts a reset of a GPU: its faults are over.
+    fn gpu_reset(&mut self, reset: SeenReset) {
+        self.counters.add(&m::gpu_resets_total, &reset.gpu, (), 1.0);
+        self.canary.reset(Some(&reset.gpu));
+        self.faults.gpu_reset(reset);
     }
 
     /// Counts events that found no room in the inbox.
@@ -381,11 +391,9 @@ impl Ledger {
         if let Some(gpu) = &batch.part.gpu
             && self.faults.shows_reset(gpu, &batch)
         {
-            self.counters.add(&m::gpu_resets_total, gpu, (), 1.0);
             let age = Mono::now().since(batch.taken).as_secs_f64();
-            // The faults of the GPU are over.
-            self.faults.gpu_reset(gpu, batch.taken, unix_seconds() - age);
-            self.canary.reset(Some(gpu));
+            let (gpu, at, unix_seconds) = (gpu.clone(), batch.taken, unix_seconds() - age);
+            self.gpu_reset(SeenReset { gpu, at, unix_seconds });
         }
         if self.intake.overtaken(&batch) {
             self.count_discarded();

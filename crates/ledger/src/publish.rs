@@ -55,7 +55,9 @@ impl Ledger {
         for event in self.losses.follow(&states, &unlisted, now, unix_seconds) {
             self.faults.note(event, now);
         }
-        self.faults.settle(&mut self.counters, now, self.publication.ready);
+        for reset in self.faults.settle(&mut self.counters, now, self.publication.ready) {
+            self.gpu_reset(reset);
+        }
         let subjects = std::mem::take(&mut self.publication.subjects);
         let mut builder = Builder::new(subjects, &self.settings.off);
         let b = &mut builder;

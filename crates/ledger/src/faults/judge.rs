@@ -1,7 +1,7 @@
 //! What reports of faults mean: how loud they are, what to do first, what else is known. Pure.
 
 use model::catalog::{DriverEvent, FaultAction, RecoveryAction, Severity};
-use model::fact::{GpuFailure, RecoveryChange, XidDetail};
+use model::fact::{GpuFailure, XidDetail};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid, nvlink};
 
@@ -30,13 +30,6 @@ pub fn describe(event: &mut Event, code: u32, detail: Option<&XidDetail>) {
         }
         Some(XidDetail::Recovery(_)) | None => {}
     }
-}
-
-/// Whether the driver asked for a reset and asks no more.
-pub fn was_reset(change: RecoveryChange) -> bool {
-    use RecoveryAction as A;
-    let asked = [A::GpuReset, A::NodeReboot, A::DrainAndReset];
-    change.to == Some(A::None) && change.from.is_some_and(|from| asked.contains(&from))
 }
 
 /// How loud an event of the driver is, what to do, and what it means. Those that come with an Xid are

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 
+use super::SeenReset;
 use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
@@ -377,7 +378,7 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
     let now = b.now;
-    b.ledger.faults.gpu_reset(&gpu(0), Mono(now), 0.0);
+    b.ledger.faults.gpu_reset(SeenReset { gpu: gpu(0), at: Mono(now), unix_seconds: 0.0 });
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
     b.kmsg_saying(0, 149, link(4, Some(true)));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "its text says Fatal");
@@ -499,6 +500,42 @@ fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
     asks(&mut b, A::None);
     assert_eq!(b.reasons(&g), Some(vec![]));
     assert_eq!(b.publish().number(&m::gpu_resets_total, &g, ()), Some(1.0));
+}
+
+#[test]
+fn a_reset_counts_once_by_the_line_or_by_the_visit() {
+    let asks = |b: &mut Bench, action: A| {
+        let now = b.now;
+        b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {
+            rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
+        }));
+    };
+    let resets = |b: &mut Bench| {
+        let s = b.publish();
+        let listed = s.events.iter().filter(|event| event.kind == EventKind::GpuReset).count();
+        (s.number(&m::gpu_resets_total, &gpu(0), ()), listed)
+    };
+    let mut b = Bench::new();
+    asks(&mut b, A::GpuReset);
+    b.kmsg_saying(0, 154, recovery(A::None, A::GpuReset));
+    asks(&mut b, A::GpuReset);
+    b.after(5.0).kmsg_saying(0, 154, recovery(A::GpuReset, A::DrainP2p));
+    assert_eq!(resets(&mut b), (Some(0.0), 0));
+    b.after(1.0).kmsg_saying(0, 154, recovery(A::GpuReset, A::None));
+    assert_eq!(resets(&mut b), (Some(1.0), 1), "the line alone");
+    asks(b.after(1.0), A::None);
+    assert_eq!(resets(&mut b), (Some(1.0), 1), "the same reset");
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
+
+    asks(b.after(100.0), A::NodeReboot);
+    asks(b.after(1.0), A::None);
+    b.after(1.0).kmsg_saying(0, 154, recovery(A::NodeReboot, A::None));
+    assert_eq!(resets(&mut b), (Some(2.0), 2), "the visit came first");
+
+    let mut b = Bench::with(SeenGpus::default());
+    b.kmsg_saying(0, 154, recovery(A::GpuReset, A::None));
+    b.identify(0);
+    assert_eq!(resets(&mut b), (Some(1.0), 1), "the line waited for its GPU");
 }
 
 #[test]
