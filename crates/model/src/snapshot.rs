@@ -2,6 +2,7 @@
 
 #[cfg(any(test, feature = "fixtures"))]
 mod fixtures;
+mod texts;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,8 +11,8 @@ use crate::catalog::{
 };
 use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
 use crate::sample::Missing;
-use crate::snapshot::{CollectorView, DriverState, Event, EventKind, GpuState, GpuView, Snapshot};
-use crate::text::{capitalized, duration, plain, time_of_day};
+use crate::snapshot::{DriverState, EventKind, GpuState, GpuView, Snapshot};
+use crate::text::{capitalized, duration, plain};
 
 /// The state of a GPU that is missing, for people.
 pub const NOT_LISTED: &str = "the driver does not list it any more";
@@ -426,124 +426,6 @@ impl ReasonList<'_> {
         if let [(call, text), rest @ ..] = failed.as_slice() {
             let more = if rest.is_empty() { String::new() } else { format!(", and {} more", rest.len()) };
             self.add(Condition::CallFailed, format!("{call} failed: {text}{more}"));
-        }
-    }
-}
-
-impl DriverState {
-    /// The name of the state, and the state for people.
-    pub fn texts(&self) -> (&'static str, String) {
-        match self {
-            DriverState::Waiting => ("waiting", "waiting for its first answer".into()),
-            DriverState::Up => ("up", "up".into()),
-            DriverState::Stuck => ("stuck", "stuck: calls into it do not return".into()),
-            DriverState::Away { text } => ("away", format!("away: {text}")),
-            DriverState::Mismatch { text } => {
-                let text = text.trim_end_matches('.');
-                let what = "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
-                            reload of the module";
-                ("library_mismatch", format!("{what}: {text}"))
-            }
-            DriverState::Paused { since_unix_seconds, age, holders } => {
-                let (at, ago) = (time_of_day(*since_unix_seconds), duration(*age));
-                let pids: Vec<String> = holders.iter().map(i32::to_string).collect();
-                let held = match pids.as_slice() {
-                    [] => String::new(),
-                    pids => format!(", but still held by process {}", pids.join(", ")),
-                };
-                let resumes = "resumes when the kernel module is loaded again, or with `gpu-node-exporter driver resume`";
-                ("paused", format!("paused: driver released at {at}, {ago} ago{held}; {resumes}"))
-            }
-        }
-    }
-
-    /// The state for people.
-    pub fn text(&self) -> String {
-        self.texts().1
-    }
-}
-
-impl GpuState {
-    /// The name of the state, and the state for people.
-    pub fn texts(&self) -> (&'static str, String) {
-        match self {
-            GpuState::Up => ("up", "up".into()),
-            GpuState::Waiting => ("waiting", "nothing was read yet".into()),
-            GpuState::Stuck { call, age } => {
-                ("stuck", format!("{call} has not returned for {}", duration(*age)))
-            }
-            GpuState::Failing { error: Some(_), text } => {
-                ("failing", format!("it answers with errors only: {text}"))
-            }
-            GpuState::Failing { error: None, text } => ("failing", text.clone()),
-            GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
-            GpuState::Paused => ("paused", "the driver is released".into()),
-        }
-    }
-
-    /// The state for people.
-    pub fn text(&self) -> String {
-        self.texts().1
-    }
-}
-
-impl CollectorView {
-    /// The state for people.
-    pub fn text(&self) -> String {
-        if self.up && self.age.is_none() && !self.text.is_empty() {
-            // Nothing to collect, and the reason.
-            return self.text.clone();
-        }
-        let mut text = String::from(if self.up { "up" } else { "down" });
-        if !self.text.is_empty() {
-            text += &format!(": {}", self.text);
-        }
-        match self.age {
-            Some(age) => text + &format!(", last values {} ago", duration(age)),
-            None => text + ", no values yet",
-        }
-    }
-}
-
-impl Event {
-    /// The event in a line: its kind, its meaning, the first action.
-    pub fn line(&self) -> String {
-        let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
-        let kind = match self.kind {
-            EventKind::Xid => format!("Xid{code}: "),
-            EventKind::Sxid => format!("NVSwitch fault{code}: "),
-            EventKind::Canary => {
-                let check = self.check.map(|check| format!(", {check}")).unwrap_or_default();
-                // The canary's text has the first action.
-                let text = if self.text.is_empty() { self.meaning } else { &self.text };
-                return format!("canary{check}: {text}");
-            }
-            EventKind::Window => return format!("{} {}", self.meaning, self.text),
-            _ => String::new(),
-        };
-        let meaning =
-            if self.meaning.is_empty() { plain(self.kind.known()) } else { self.meaning.to_owned() };
-        let first = match self.action {
-            FaultAction::Ignore => String::new(),
-            action => format!(" First: {}.", plain(action.known())),
-        };
-        format!("{kind}{meaning}{}{first}", self.suspect())
-    }
-
-    /// Who is to blame, by the column of the table of Xid codes and by the units that had the fault before; begins with
-    /// a blank.
-    fn suspect(&self) -> &'static str {
-        match (self.same_unit, self.app_can_cause) {
-            (Some(true), _) => {
-                " The same unit alone had it before in another process or crash: suspect the GPU if others run the program well."
-            }
-            (Some(false), _) => " Other units had it before: suspect the program.",
-            (None, "yes") => " Programs cause it.",
-            (None, "possible") => " A program can cause it.",
-            (None, "rare") => " A program seldom causes it.",
-            // Restarting the program is no word against it.
-            (None, "no") if self.action == FaultAction::RestartApp => " No program causes it.",
-            (None, _) => "",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::catalog::{DriverError, Node};
 use crate::sample::{Gap, Rows};
+use crate::snapshot::{CollectorView, Event};
 
 fn gpu(index: u32) -> Gpu {
     Gpu { gpu: index, uuid: format!("GPU-{index}").into() }
@@ -357,23 +358,4 @@ fn a_condition_is_faulty_if_and_only_if_it_has_a_reason() {
         let faulty = condition.level() == HealthLevel::Faulty;
         assert_eq!(faulty, condition.unhealthy().is_some(), "{condition:?}");
     }
-}
-
-#[test]
-fn who_is_to_blame_follows_the_table() {
-    let line = |code: u32, same_unit| {
-        let row = crate::xid::xid(code);
-        let app_can_cause = row.app_can_cause;
-        let event = Event::new(EventKind::Xid, 1.0, row.severity, row.action);
-        Event { code: Some(code.into()), meaning: "It failed.", app_can_cause, same_unit, ..event }.line()
-    };
-    assert_eq!(line(39, None), "Xid 39: It failed. No program causes it. First: restart app.");
-    assert_eq!(line(109, None), "Xid 109: It failed. Programs cause it. First: reset gpu.");
-    assert_eq!(line(11, None), "Xid 11: It failed. A program can cause it. First: restart app.");
-    assert_eq!(line(32, None), "Xid 32: It failed. A program seldom causes it. First: restart app.");
-    assert_eq!(line(79, None), "Xid 79: It failed. First: reboot node.");
-    assert!(
-        line(13, Some(true)).contains("suspect the GPU")
-            && line(13, Some(false)).contains("suspect the program")
-    );
 }
