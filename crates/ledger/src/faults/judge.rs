@@ -87,3 +87,19 @@ pub fn gpu_failure(failure: GpuFailure) -> (EventKind, Severity, FaultAction, &'
         ),
     }
 }
+
+/// An Xid as an event, by its row of the table.
+pub fn xid_event(row: &Xid, unix_seconds: f64) -> Event {
+    Event {
+        code: Some(row.code.into()),
+        mnemonic: row.mnemonic,
+        meaning: row.meaning,
+        app_can_cause: row.app_can_cause,
+        ..Event::new(EventKind::Xid, unix_seconds, row.severity, row.action)
+    }
+}
+
+/// An event that is nothing wrong.
+pub fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
+    Event::new(kind, unix_seconds, Severity::Info, FaultAction::Ignore)
+}
