@@ -73,12 +73,12 @@ impl Faults {
             return None;
         };
         let Some(XidDetail::Recovery(change)) = detail else { return None };
+        let from = change.from.filter(|from| *from != RecoveryAction::None)?;
+        // A line that asks is no witness by itself: a visit from before it would end what it asks for.
+        let to = change.to.filter(|to| *to == RecoveryAction::None)?;
         let gpu = self.places.get(pci)?;
-        // The line that asked may be from before the log was read.
-        if let Some(from) = change.from.filter(|from| *from != RecoveryAction::None) {
-            self.resets.asks(&gpu.uuid, from, heard.at);
-        }
-        let is_over = self.resets.asks(&gpu.uuid, change.to?, heard.at);
+        self.resets.asks(&gpu.uuid, from, heard.at);
+        let is_over = self.resets.asks(&gpu.uuid, to, heard.at);
         is_over.then(|| SeenReset { gpu: gpu.clone(), at: heard.at, unix_seconds: heard.unix_seconds })
     }
 

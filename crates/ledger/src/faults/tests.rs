@@ -532,6 +532,11 @@ fn a_reset_counts_once_by_the_line_or_by_the_visit() {
     b.after(1.0).kmsg_saying(0, 154, recovery(A::NodeReboot, A::None));
     assert_eq!(resets(&mut b), (Some(2.0), 2), "the visit came first");
 
+    b.after(100.0).kmsg_saying(0, 154, recovery(A::None, A::GpuReset));
+    asks(&mut b, A::None);
+    assert_eq!(resets(&mut b), (Some(2.0), 2), "the visit is from before the line");
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
+
     let mut b = Bench::with(SeenGpus::default());
     b.kmsg_saying(0, 154, recovery(A::GpuReset, A::None));
     b.identify(0);
