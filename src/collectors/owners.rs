@@ -84,6 +84,8 @@ struct KnownProcess {
     unlisted: Option<Mono>,
     /// When it is looked up again, if that was late: a machine may be slow for a moment only.
     again: Option<Mono>,
+    /// Its CPU time at the first reading: ticks, and those of them in the kernel. What was before is not the owner's.
+    first: Option<(u64, u64)>,
     /// CPU time of its threads at the last reading, by thread id.
     threads: HashMap<u32, u64>,
 }
@@ -229,7 +231,9 @@ impl OwnersCollector {
         self.waiting.remove(&pid);
         let again = (outcome == OwnerLookup::Late).then(|| now + self.every * LATE_AGAIN);
         let owner = Arc::clone(&identity.owner);
-        let known = KnownProcess { started, identity, unlisted: None, again, threads: HashMap::new() };
+        let same = self.known.get(&pid).filter(|known| known.started == started);
+        let (first, threads) = (same.and_then(|known| known.first), HashMap::new());
+        let known = KnownProcess { started, identity, unlisted: None, again, first, threads };
         self.known.insert(pid, known);
         let ticks = procfs::ticks_per_second() as f64;
         let started = started.map(|started| boot_unix_seconds() + started as f64 / ticks);

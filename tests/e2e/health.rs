@@ -61,7 +61,7 @@ fn what_a_gpu_still_works_with_is_said_by_all_readers() {
     for (gpu, reason) in [
         (0, "uncorrected SRAM errors exceed the vendor's threshold"),
         (1, "the NVLink fabric reports: route unhealthy"),
-        (2, "NVLink errors within an hour: 5 dl_recovery"),
+        (2, "NVLink errors: 5 dl_recovery within 30 min"),
     ] {
         let (word, healthy, metric, _) = words(&node, gpu);
         assert_eq!((word.as_str(), healthy, metric), ("degraded", Value::Bool(true), Some(1.0)), "GPU {gpu}");

@@ -120,8 +120,8 @@ impl CanaryState {
             CanaryEvent::Alive(alive) => self.processes = Some(alive),
             // The ledger keeps its time apart, which is all there is to it.
             CanaryEvent::Peer(..) => {}
-            CanaryEvent::WrongByHand(_, check, text) => {
-                return gpu.map(|gpu| wrong_by_hand(gpu, check, text, unix_seconds)).into_iter().collect();
+            CanaryEvent::WrongByHand(board, check, text) => {
+                return vec![wrong_by_hand(gpu, &board.uuid, check, text, unix_seconds)];
             }
             CanaryEvent::Cleared(board, text) => {
                 self.clear(&board.uuid);
@@ -364,26 +364,25 @@ fn change(gpu: &Gpu, outcome: &Outcome, judged: &Judged, listed: CanaryVerdict, 
 }
 
 /// A run by hand found a wrong result.
-fn wrong_by_hand(gpu: &Gpu, check: CanaryCheck, text: String, unix_seconds: f64) -> Event {
-    let place = Place { gpu: gpu.clone(), instance: None };
+fn wrong_by_hand(gpu: Option<&Gpu>, uuid: &str, check: CanaryCheck, text: String, at: f64) -> Event {
     let verdict = CanaryVerdict::WrongResult;
     let (action, meaning) = first(verdict);
-    Event {
-        mnemonic: verdict.known(),
-        check: Some(check.known()),
-        meaning,
-        text,
-        ..event(gpu, &place, unix_seconds, Severity::Page, action)
-    }
+    let event = Event::new(EventKind::Canary, at, Severity::Page, action);
+    let event = Event { mnemonic: verdict.known(), check: Some(check.known()), meaning, ..event };
+    of_board(gpu, uuid, text, event)
 }
 
 /// A wrong result was cleared.
 fn cleared(gpu: Option<&Gpu>, uuid: &str, text: String, unix_seconds: f64) -> Event {
     let meaning = "A wrong result of the canary was cleared.";
-    let base = Event::new(EventKind::Canary, unix_seconds, Severity::Info, FaultAction::Ignore);
-    // A board that is elsewhere now is no GPU of this node.
+    let event = Event::new(EventKind::Canary, unix_seconds, Severity::Info, FaultAction::Ignore);
+    of_board(gpu, uuid, text, Event { meaning, ..event })
+}
+
+/// An event about a board. One that is elsewhere now, or not known yet, is no GPU of this node.
+fn of_board(gpu: Option<&Gpu>, uuid: &str, text: String, event: Event) -> Event {
     let text = if gpu.is_some() { text } else { format!("board {uuid}: {text}") };
-    Event { gpu: gpu.cloned(), meaning, text, ..base }
+    Event { gpu: gpu.cloned(), text, ..event }
 }
 
 /// A process that hung in this step has ended.

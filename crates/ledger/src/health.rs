@@ -5,7 +5,7 @@ use model::catalog::{self as m, Gpu, MetricId, Node, RecoveryAction, Subject, Ti
 use model::clock::Mono;
 use model::health::NodeHealth;
 use model::sample::Row;
-use model::snapshot::{DriverState, Snapshot};
+use model::snapshot::{DriverState, GpuState, Snapshot};
 use model::verdict::{Findings, HealthEvidence};
 
 use super::Ledger;
@@ -21,6 +21,7 @@ impl Ledger {
         snapshot: &Snapshot,
     ) -> NodeHealth {
         let now = moment.now;
+        let listed = self.listed(now, &snapshot.driver);
         let missing = self.missing(now, &snapshot.driver);
         if let Some(missing) = missing {
             b.put(&m::gpu_devices_missing, &Node {}, (), missing as f64);
@@ -29,7 +30,7 @@ impl Ledger {
         let value =
             |metric: MetricId, subject: &Subject, labels: &[LabelText]| b.number(metric, subject, labels);
         let evidence = HealthEvidence { snapshot, missing, value: &value };
-        let health = evidence.evaluate(|gpu| self.findings(gpu, moment, missing > 0));
+        let health = evidence.evaluate(|gpu| self.findings(gpu, moment, !is_listed(gpu, listed)));
         for gpu in health.gpus.iter().filter(|gpu| gpu.healthy.is_some()) {
             put(b, &gpu.gpu, |reason| gpu.has(reason));
         }
@@ -40,21 +41,34 @@ impl Ledger {
         health
     }
 
-    /// GPUs that are expected and that the driver does not list: how many; `None`: it is not known what it lists.
-    fn missing(&self, now: Mono, driver: &DriverState) -> Option<usize> {
-        let listed = self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up);
-        listed.map(|listed| self.inventory.expected().saturating_sub(listed))
+    /// How many GPUs the driver lists, if that is known.
+    fn listed(&self, now: Mono, driver: &DriverState) -> Option<usize> {
+        self.intake.listed_gpus(now).filter(|_| *driver == DriverState::Up)
     }
 
-    /// Those of them that are known by name.
-    pub(super) fn absent(&self, now: Mono, driver: &DriverState) -> Vec<Gpu> {
+    /// GPUs that are expected and that the driver does not list: how many; `None`: it is not known what it lists.
+    fn missing(&self, now: Mono, driver: &DriverState) -> Option<usize> {
+        self.listed(now, driver).map(|listed| self.inventory.expected().saturating_sub(listed))
+    }
+
+    /// GPUs that the driver does not list any more: those that an earlier daemon knew, and those that fail and whose
+    /// index no other GPU has taken.
+    pub(super) fn unlisted(&self, now: Mono, driver: &DriverState, states: &[(Gpu, GpuState)]) -> Vec<Gpu> {
+        let listed = self.listed(now, driver);
+        let fails = |state: &GpuState| matches!(state, GpuState::Failing { .. });
+        let gone = states.iter().filter(|(gpu, state)| fails(state) && !is_listed(gpu, listed));
+        self.absent(now, driver).into_iter().chain(gone.map(|(gpu, _)| gpu.clone())).collect()
+    }
+
+    /// GPUs that the driver does not list any more and of which the ledger holds nothing.
+    fn absent(&self, now: Mono, driver: &DriverState) -> Vec<Gpu> {
         match self.missing(now, driver) {
             None | Some(0) => Vec::new(),
             Some(_) => self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some()).collect(),
         }
     }
 
-    fn findings(&self, gpu: &Gpu, moment: &LedgerMoment<'_>, some_missing: bool) -> Findings {
+    fn findings(&self, gpu: &Gpu, moment: &LedgerMoment<'_>, missing: bool) -> Findings {
         let now = moment.now;
         let faults = self.faults.of(gpu);
         let action = |action: &&RecoveryAction| {
@@ -62,7 +76,7 @@ impl Ledger {
                 && self.any(gpu, now, m::gpu_recovery_action.id(), |row| row.labels == [action.text()])
         };
         Findings {
-            missing: some_missing && self.intake.has_handle(gpu),
+            missing,
             recovery_action: RecoveryAction::ALL.iter().find(action).copied(),
             fatal_xid: faults.is_some_and(|faults| faults.fatal()),
             uncontained_ecc: faults.is_some_and(|faults| faults.uncontained(now)),
@@ -70,7 +84,7 @@ impl Ledger {
             canary: self.canary.faulty(gpu),
             wrong_result: self.wrong_results.reason(&gpu.uuid, moment.unix_seconds),
             reset: self.faults.over_since(gpu),
-            nvlink: self.links.of(&gpu.uuid),
+            nvlink: self.links.of(&gpu.uuid, now),
         }
     }
 
@@ -80,6 +94,11 @@ impl Ledger {
         let own = stored.rows.groups().iter().filter(|(subject, _)| *subject == gpu.subject());
         own.flat_map(|(_, rows)| rows).any(|row| row.metric == metric && row.value > 0.0 && fits(row))
     }
+}
+
+/// Whether a GPU has one of the indices of the GPUs that the driver lists; also while it is not known how many it lists.
+fn is_listed(gpu: &Gpu, listed: Option<usize>) -> bool {
+    listed.is_none_or(|listed| (gpu.gpu as usize) < listed)
 }
 
 fn put(b: &mut Builder<'_>, gpu: &Gpu, holds: impl Fn(UnhealthyReason) -> bool) {

@@ -4,21 +4,18 @@ use std::collections::BTreeMap;
 
 use super::builder::Builder;
 use model::catalog::schema::{LabelSet, LabelText};
-use model::catalog::{self as m, CollectorName, Gpu, GpuInfo, MetricId, Subject, Tier};
+use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Subject, Tier};
 use model::clock::Mono;
 use model::owners::GpuProcess;
 use model::sample::{Batch, BatchKey, Row, SWITCHED_OFF};
 use model::snapshot::GpuState;
-
-/// Why a GPU counts as failing of which no error was seen: the sampler or the ledger itself was held up.
-pub const NOTHING_READ: &str = "nothing was read of it for too long";
 
 #[derive(Debug, Default)]
 struct GpuRecord {
     /// 0 until its first batch.
     epoch: u64,
     /// Why there is no handle on it.
-    attach_error: Option<String>,
+    attach_error: Option<(DriverError, String)>,
 }
 
 #[derive(Debug, Default)]
@@ -63,14 +60,10 @@ impl Intake {
         replaced
     }
 
-    pub fn attach_failed(&mut self, gpu: &Gpu, text: &str) {
+    pub fn attach_failed(&mut self, gpu: &Gpu, error: DriverError, text: &str) {
         if let Some(record) = self.gpus.get_mut(gpu) {
-            record.attach_error = Some(format!("no handle: {text}"));
+            record.attach_error = Some((error, format!("no handle: {text}")));
         }
-    }
-
-    pub fn has_handle(&self, gpu: &Gpu) -> bool {
-        self.gpus.get(gpu).is_some_and(|record| record.attach_error.is_none())
     }
 
     /// Whether a batch of the sampler is of an epoch that is over.
@@ -160,7 +153,9 @@ impl Intake {
     /// The first failed call of the sampler that is about no GPU.
     pub fn node_failure(&self) -> Option<String> {
         let node = |part: &BatchKey| part.collector == CollectorName::Nvml && part.gpu.is_none();
-        self.parts.iter().filter(|(part, _)| node(part)).find_map(|(_, stored)| stored.failure())
+        let mut failures =
+            self.parts.iter().filter(|(part, _)| node(part)).filter_map(|(_, stored)| stored.failure());
+        failures.next().map(|(_, text)| text)
     }
 
     /// GPUs that the driver lists now.
@@ -238,9 +233,12 @@ impl Intake {
             // A call of another tier may be the first to find a loss, which voids these two.
             .or_else(|| self.nvml_of(gpu).find_map(unanswered));
         match failure {
-            Some(text) => GpuState::Failing { text },
+            Some((error, text)) => GpuState::Failing { error: Some(error), text },
             None if record.is_none_or(|record| record.epoch == 0) || self.begins(gpu) => GpuState::Waiting,
-            None => GpuState::Failing { text: NOTHING_READ.into() },
+            None => {
+                let text = "nothing was read of it for too long".into();
+                GpuState::Failing { error: None, text }
+            }
         }
     }
 

@@ -46,7 +46,7 @@ use accounting::Accounting;
 use canary::CanaryState;
 use counters::OwnCounters;
 use driver::DriverWatch;
-use faults::{Faults, is_lost};
+use faults::{Faults, SeenReset};
 use inbox::LedgerEvent;
 use intake::{Intake, label};
 use inventory::GpuInventory;
@@ -221,8 +221,8 @@ impl Ledger {
             }
             LedgerEvent::AttachFailed { index, error, text } => {
                 let gpu = self.attach_index(index);
-                self.intake.attach_failed(&gpu, &text);
-                if is_lost(error) {
+                self.intake.attach_failed(&gpu, error, &text);
+                if error.is_lost() {
                     self.faults.lost(&gpu, None);
                 }
                 self.count_error(Some(&gpu), error);
@@ -302,7 +302,10 @@ impl Ledger {
             },
             FactKind::Kernel(_) => None,
         };
-        self.faults.take(&mut self.counters, fact, self.publication.is_ready(), owner);
+        let ready = self.publication.is_ready();
+        if let Some(reset) = self.faults.take(&mut self.counters, fact, ready, owner) {
+            self.gpu_reset(reset);
+        }
     }
 
     /// Takes in an event of the canary.
@@ -310,10 +313,13 @@ impl Ledger {
         let gpu = event.gpu().and_then(|about| self.intake.gpu_by_uuid(&about.uuid)).cloned();
         if let Some(gpu) = &gpu {
             self.accounting.activity().canary(&gpu.uuid, &event, at);
-            if let Some((check, text)) = event.wrong_result() {
-                let serial = self.intake.info_of(gpu, "serial").unwrap_or_default();
-                self.wrong_results.note(gpu, serial, check, text, unix_seconds);
-            }
+        }
+        if let Some(about) = event.gpu()
+            && let Some((check, text)) = event.wrong_result()
+        {
+            // Also of a GPU that is not known yet, as while the driver is released.
+            let serial = gpu.as_ref().and_then(|gpu| self.intake.info_of(gpu, "serial"));
+            self.wrong_results.note(about, serial.unwrap_or_default(), check, text, unix_seconds);
         }
         if let CanaryEvent::Cleared(gpu, _) = &event {
             // Also of a board that is not there now.
@@ -336,6 +342,13 @@ impl Ledger {
     fn driver_reset(&mut self) {
         self.faults.driver_reset(unix_seconds());
         self.canary.reset(None);
+    }
+
+    /// Counts a reset of a GPU: its faults are over.
+    fn gpu_reset(&mut self, reset: SeenReset) {
+        self.counters.add(&m::gpu_resets_total, &reset.gpu, (), 1.0);
+        self.canary.reset(Some(&reset.gpu));
+        self.faults.gpu_reset(reset);
     }
 
     /// Counts events that found no room in the inbox.
@@ -378,11 +391,9 @@ impl Ledger {
         if let Some(gpu) = &batch.part.gpu
             && self.faults.shows_reset(gpu, &batch)
         {
-            self.counters.add(&m::gpu_resets_total, gpu, (), 1.0);
             let age = Mono::now().since(batch.taken).as_secs_f64();
-            // The faults of the GPU are over.
-            self.faults.gpu_reset(gpu, batch.taken, unix_seconds() - age);
-            self.canary.reset(Some(gpu));
+            let (gpu, at, unix_seconds) = (gpu.clone(), batch.taken, unix_seconds() - age);
+            self.gpu_reset(SeenReset { gpu, at, unix_seconds });
         }
         if self.intake.overtaken(&batch) {
             self.count_discarded();
@@ -420,7 +431,7 @@ impl Ledger {
             match (&gap.missing, gpu) {
                 (Missing::Failed { error, .. }, _) => {
                     self.count_error(gpu, *error);
-                    if let Some(gpu) = gpu.filter(|_| is_lost(*error)) {
+                    if let Some(gpu) = gpu.filter(|_| error.is_lost()) {
                         // A lost GPU comes back only after a reset, and a reset clears its counters.
                         self.accounting.forget_driver_counters(Some(&gpu.uuid));
                         self.faults.lost(gpu, Some(batch));

@@ -1,4 +1,4 @@
-//! New errors of NVLinks: the totals of each GPU over the last hour.
+//! New errors of NVLinks: the totals of each GPU over the time for which errors count.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,9 +8,8 @@ use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{self as m, NvLinkError, Subject};
 use model::clock::Mono;
 use model::sample::{Batch, Row};
-use model::verdict::NewLinkErrors;
+use model::verdict::{LONGEST_LINK_ERRORS, NewLinkErrors, link_errors_count_for};
 
-const HOUR: Duration = Duration::from_secs(3600);
 /// Least time between two totals that are kept.
 const SPACING: Duration = Duration::from_secs(300);
 
@@ -32,9 +31,10 @@ pub struct LinkHistory(HashMap<Arc<str>, GpuLinks>);
 
 #[derive(Debug, Default)]
 struct GpuLinks {
-    /// The oldest is an hour old once there is one so old.
+    /// The oldest is [`LONGEST_LINK_ERRORS`] older than the newest once there is one so old.
     kept: VecDeque<(Mono, Totals)>,
-    newest: Totals,
+    /// Of a kind that the last batch lacks, what was read of it last.
+    newest: Option<(Mono, Totals)>,
 }
 
 impl LinkHistory {
@@ -59,11 +59,16 @@ impl LinkHistory {
         }
     }
 
-    /// New errors within the last hour, as far as the ledger has seen it.
-    pub fn of(&self, uuid: &str) -> Vec<NewLinkErrors> {
-        let Some(GpuLinks { kept, newest }) = self.0.get(uuid) else { return Vec::new() };
+    /// New errors within the time for which they count, as far as the ledger has seen it.
+    pub fn of(&self, uuid: &str, now: Mono) -> Vec<NewLinkErrors> {
+        let Some(GpuLinks { kept, newest: Some((at, newest)) }) = self.0.get(uuid) else { return Vec::new() };
         let new = |total: &Total| {
-            let base = kept.iter().find_map(|(_, totals)| of(totals, total.kind))?;
+            let time = link_errors_count_for(total.kind);
+            if now.since(*at) >= time {
+                return None;
+            }
+            let before = kept.partition_point(|(at, _)| now.since(*at) >= time).saturating_sub(1);
+            let base = kept.range(before..).find_map(|(_, totals)| of(totals, total.kind))?;
             let before = |link| base.links.iter().find(|(known, _)| *known == link).map_or(0.0, |(_, n)| *n);
             let each = total.links.iter().map(|(link, n)| n - before(*link)).filter(|n| *n > 0.0);
             let (links, worst) = each.fold((0, 0.0), |(links, worst), n| (links + 1, n.max(worst)));
@@ -80,22 +85,29 @@ impl LinkHistory {
 }
 
 impl GpuLinks {
-    fn take(&mut self, totals: Totals, at: Mono) {
-        // The driver's counters started again, from zero.
-        if totals
-            .iter()
-            .any(|total| of(&self.newest, total.kind).is_some_and(|before| total.all < before.all))
-        {
-            let zero = |total: &Total| Total { kind: total.kind, all: 0.0, links: Vec::new() };
-            self.kept = [(at, totals.iter().map(zero).collect())].into();
+    fn take(&mut self, mut totals: Totals, at: Mono) {
+        for known in self.newest.take().map(|(_, totals)| totals).unwrap_or_default() {
+            match of(&totals, known.kind) {
+                None => totals.push(known),
+                // The driver's counter started again: how many errors came since is not known.
+                Some(total) if total.all < known.all => {
+                    let base = |kept: &mut Total| *kept = total.clone();
+                    let same = |kept: &&mut Total| kept.kind == total.kind;
+                    self.kept
+                        .iter_mut()
+                        .filter_map(|(_, totals)| totals.iter_mut().find(same))
+                        .for_each(base);
+                }
+                Some(_) => {}
+            }
         }
         if self.kept.back().is_none_or(|(last, _)| at.since(*last) >= SPACING) {
             self.kept.push_back((at, totals.clone()));
         }
-        while self.kept.get(1).is_some_and(|(next, _)| at.since(*next) >= HOUR) {
+        while self.kept.get(1).is_some_and(|(next, _)| at.since(*next) >= LONGEST_LINK_ERRORS) {
             self.kept.pop_front();
         }
-        self.newest = totals;
+        self.newest = Some((at, totals));
     }
 }
 
@@ -107,25 +119,35 @@ fn of(totals: &Totals, kind: NvLinkError) -> Option<&Total> {
 mod tests {
     use super::*;
     use model::catalog::{CollectorName, Gpu, Link, Tier};
-    use model::sample::BatchKey;
+    use model::sample::{BatchKey, Rows};
 
-    /// Takes in recoveries of each link, by number; gives the new ones of all, of the worst link, and of how many links.
-    fn take(links: &mut LinkHistory, minute: u64, recoveries: &[f64]) -> Option<(f64, f64, u32)> {
+    fn at(minute: u64) -> Mono {
+        Mono((100 + minute * 60) * 1_000_000_000)
+    }
+
+    fn batch(minute: u64, fill: impl Fn(&mut Rows, &Gpu)) -> Batch {
         let gpu = Gpu { gpu: 0, uuid: "GPU-0".into() };
         let part = BatchKey { collector: CollectorName::Nvml, gpu: Some(gpu.clone()), tier: Tier::Nvlink };
-        let mut batch = Batch::new(part, 1, Mono((100 + minute * 60) * 1_000_000_000), None);
-        let kind = (NvLinkError::Recovery,);
-        batch.rows.of(&gpu).put(&m::gpu_nvlink_errors_total, kind, recoveries.iter().sum()).unwrap();
-        for (link, n) in (0..).zip(recoveries).filter(|(_, n)| **n > 0.0) {
-            let link = Link { gpu: 0, uuid: "GPU-0".into(), link };
-            batch.rows.of(&link).put(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
-        }
-        links.take(&batch);
-        links.of("GPU-0").first().map(|new| (new.all, new.worst, new.links))
+        let mut batch = Batch::new(part, 1, at(minute), None);
+        fill(&mut batch.rows, &gpu);
+        batch
+    }
+
+    /// Takes in replays of each link, by number; gives the new ones of all, of the worst link, and of how many links.
+    fn take(links: &mut LinkHistory, minute: u64, replays: &[f64]) -> Option<(f64, f64, u32)> {
+        links.take(&batch(minute, |rows, gpu| {
+            let kind = (NvLinkError::Replay,);
+            rows.of(gpu).put(&m::gpu_nvlink_errors_total, kind, replays.iter().sum()).unwrap();
+            for (link, n) in (0..).zip(replays).filter(|(_, n)| **n > 0.0) {
+                let link = Link { gpu: 0, uuid: "GPU-0".into(), link };
+                rows.of(&link).put(&m::gpu_nvlink_link_errors_total, kind, *n).unwrap();
+            }
+        }));
+        links.of("GPU-0", at(minute)).first().map(|new| (new.all, new.worst, new.links))
     }
 
     #[test]
-    fn errors_count_for_an_hour_and_a_restart_of_the_counters_starts_from_zero() {
+    fn errors_count_for_an_hour_and_a_restart_of_the_counters_adds_none() {
         let mut links = LinkHistory::default();
         let mut new = |minute, n| take(&mut links, minute, &[n]).map_or(0.0, |(all, ..)| all);
         assert_eq!(new(0, 7.0), 0.0, "from before the exporter's start");
@@ -133,9 +155,60 @@ mod tests {
         assert_eq!(new(60, 10.0), 3.0);
         assert_eq!(new(70, 10.0), 1.0);
         assert_eq!(new(130, 10.0), 0.0);
-        assert_eq!(new(140, 2.0), 2.0, "another load of the driver");
-        assert_eq!(new(150, 2.0), 2.0);
-        assert_eq!(new(210, 2.0), 0.0);
+        assert_eq!(new(140, 2.0), 0.0, "another load of the driver");
+        assert_eq!(new(150, 3.0), 1.0);
+        assert_eq!(new(210, 3.0), 0.0);
+    }
+
+    #[test]
+    fn errors_end_after_an_hour_also_where_nothing_more_is_read() {
+        let mut links = LinkHistory::default();
+        take(&mut links, 0, &[1.0]);
+        take(&mut links, 10, &[4.0]);
+        take(&mut links, 20, &[5.0]);
+        let new = |minute| links.of("GPU-0", at(minute)).first().map_or(0.0, |new| new.all);
+        assert_eq!([new(20), new(59), new(75), new(80)], [4.0, 4.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_kind_that_falls_or_is_not_read_changes_no_other() {
+        let mut links = LinkHistory::default();
+        let mut new = |minute, sums: &[(NvLinkError, f64)]| {
+            links.take(&batch(minute, |rows, gpu| {
+                for (kind, n) in sums {
+                    rows.of(gpu).put(&m::gpu_nvlink_errors_total, (*kind,), *n).unwrap();
+                }
+            }));
+            let new = links.of("GPU-0", at(minute));
+            new.iter().map(|new| (new.kind, new.all)).collect::<Vec<_>>()
+        };
+        use NvLinkError::{CrcFlit, Replay};
+        assert_eq!(new(0, &[(Replay, 7.0), (CrcFlit, 900.0)]), []);
+        assert_eq!(new(10, &[(Replay, 9.0), (CrcFlit, 901.0)]), [(Replay, 2.0), (CrcFlit, 1.0)]);
+        assert_eq!(new(20, &[(Replay, 4.0), (CrcFlit, 902.0)]), [(CrcFlit, 2.0)], "one fell");
+        assert_eq!(new(30, &[(CrcFlit, 902.0)]), [(CrcFlit, 2.0)]);
+        assert_eq!(new(40, &[(Replay, 5.0)]), [(Replay, 1.0), (CrcFlit, 2.0)], "one is not read");
+        assert_eq!(new(100, &[(Replay, 5.0)]), []);
+    }
+
+    #[test]
+    fn recoveries_count_for_half_an_hour_as_in_their_alert() {
+        let mut links = LinkHistory::default();
+        let mut new = |minute, n: f64| {
+            links.take(&batch(minute, |rows, gpu| {
+                for kind in [NvLinkError::Recovery, NvLinkError::RecoveryFailed] {
+                    rows.of(gpu).put(&m::gpu_nvlink_errors_total, (kind,), n).unwrap();
+                }
+            }));
+            let new = links.of("GPU-0", at(minute));
+            new.iter().map(|new| (new.kind, new.all)).collect::<Vec<_>>()
+        };
+        use NvLinkError::{Recovery, RecoveryFailed};
+        assert_eq!(new(0, 0.0), []);
+        assert_eq!(new(10, 3.0), [(Recovery, 3.0), (RecoveryFailed, 3.0)]);
+        assert_eq!(new(30, 4.0), [(Recovery, 4.0), (RecoveryFailed, 4.0)]);
+        assert_eq!(new(40, 4.0), [(Recovery, 1.0), (RecoveryFailed, 4.0)]);
+        assert_eq!(new(60, 4.0), [(RecoveryFailed, 4.0)]);
     }
 
     #[test]

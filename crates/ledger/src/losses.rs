@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::intake::NOTHING_READ;
 use model::catalog::{Gpu, Severity};
 use model::clock::Mono;
 use model::health::Condition;
 use model::snapshot::{Event, EventKind, GpuState};
 use model::text::duration;
+use model::verdict::NOT_LISTED;
 
 /// GPUs that do not answer, and why.
 #[derive(Debug)]
@@ -34,27 +34,30 @@ impl Losses {
         Losses { steady, lost: BTreeMap::new() }
     }
 
-    /// The events that the states of this publication are. `absent`: GPUs that the driver does not list any more.
+    /// The events that the states of this publication are. `unlisted`: GPUs that the driver does not list any more.
     /// Without a driver, and while it is waited for, nothing is lost and nothing returns.
     pub fn follow(
         &mut self,
         states: &[(Gpu, GpuState)],
-        absent: impl Iterator<Item = Gpu>,
+        unlisted: &[Gpu],
         now: Mono,
         unix_seconds: f64,
     ) -> Vec<Event> {
         let mut events = Vec::new();
-        for (gpu, state) in states {
+        for (gpu, state) in states.iter().filter(|(gpu, _)| !unlisted.contains(gpu)) {
             self.adopt(gpu);
             let condition = match state {
                 GpuState::Stuck { .. } => Condition::Stuck,
-                GpuState::Failing { text } if text != NOTHING_READ => Condition::Lost,
+                GpuState::Failing { error: Some(error), .. } if error.is_lost() => Condition::Lost,
+                GpuState::Failing { error: Some(_), .. } => Condition::Failing,
                 GpuState::Up => {
                     events.extend(self.returned(gpu, now, unix_seconds));
                     continue;
                 }
-                // Nothing read, and no reason seen: it may be we who were held up.
-                GpuState::Failing { .. } | GpuState::Waiting | GpuState::NoDriver | GpuState::Paused => {
+                GpuState::Failing { error: None, .. }
+                | GpuState::Waiting
+                | GpuState::NoDriver
+                | GpuState::Paused => {
                     if let Some(loss) = self.lost.get_mut(&key(gpu)) {
                         loss.up = None;
                     }
@@ -63,9 +66,8 @@ impl Losses {
             };
             events.extend(self.gone(gpu, condition, state.text(), now, unix_seconds));
         }
-        for gpu in absent {
-            let text = "the driver does not list it any more".to_owned();
-            events.extend(self.gone(&gpu, Condition::Missing, text, now, unix_seconds));
+        for gpu in unlisted {
+            events.extend(self.gone(gpu, Condition::Missing, NOT_LISTED.to_owned(), now, unix_seconds));
         }
         events
     }
@@ -89,6 +91,7 @@ impl Losses {
         let meaning = match condition {
             Condition::Stuck => "A driver call on the GPU does not return.",
             Condition::Missing => "The GPU is missing.",
+            Condition::Failing => "The GPU answers with errors only.",
             _ => "The GPU is lost.",
         };
         let event = Event::new(EventKind::GpuLost, unix, Severity::Page, condition.action());
@@ -120,6 +123,7 @@ fn unread(gpu: &Gpu) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::catalog::DriverError;
 
     #[test]
     fn each_reason_is_reported_once_until_the_gpu_is_back_for_good() {
@@ -128,11 +132,13 @@ mod tests {
         let mut look = |gpu: &Gpu, state: GpuState, absent: Option<&Gpu>, second: u64| -> Vec<String> {
             let states = [(gpu.clone(), state)];
             let now = Mono(second * 1_000_000_000);
-            let events = losses.follow(&states, absent.cloned().into_iter(), now, second as f64);
+            let events = losses.follow(&states, absent.map_or(&[], std::slice::from_ref), now, second as f64);
             events.iter().map(|event| format!("{:?}: {}", event.kind, event.text)).collect()
         };
         let stuck = |age| GpuState::Stuck { call: "nvmlX".into(), age: Duration::from_secs(age) };
-        let failing = |text: &str| GpuState::Failing { text: text.into() };
+        let lost = Some(DriverError::GpuIsLost);
+        let failing_with = |error, text: &str| GpuState::Failing { error, text: text.into() };
+        let failing = |text| failing_with(lost, text);
         assert!(look(&gpu, GpuState::Up, None, 1).is_empty());
         assert_eq!(look(&gpu, stuck(3), None, 4), ["GpuLost: nvmlX has not returned for 3.0 s"]);
         assert!(look(&gpu, stuck(4), None, 5).is_empty());
@@ -146,7 +152,7 @@ mod tests {
             assert!(look(&gpu, failing("lost"), None, second + 4).is_empty());
         }
         assert!(look(&gpu, GpuState::Up, None, 64).is_empty());
-        assert!(look(&gpu, failing(NOTHING_READ), None, 70).is_empty());
+        assert!(look(&gpu, failing_with(None, "nothing was read"), None, 70).is_empty());
         assert!(look(&gpu, GpuState::Up, None, 74).is_empty());
         assert!(look(&gpu, GpuState::Up, None, 83).is_empty());
         assert_eq!(look(&gpu, GpuState::Up, None, 84), ["GpuReturned: lost for 70 s, and back for 10 s"]);

@@ -50,12 +50,14 @@ impl Ledger {
         let driver = self.driver.state(now);
         let state = |gpu: &Gpu| (gpu.clone(), self.state_of(gpu, now, &driver));
         let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
-        let absent = self.absent(now, &driver);
+        let unlisted = self.unlisted(now, &driver, &states);
         // Before what is due is logged: a loss is logged at once.
-        for event in self.losses.follow(&states, absent.into_iter(), now, unix_seconds) {
+        for event in self.losses.follow(&states, &unlisted, now, unix_seconds) {
             self.faults.note(event, now);
         }
-        self.faults.settle(&mut self.counters, now, self.publication.ready);
+        for reset in self.faults.settle(&mut self.counters, now, self.publication.ready) {
+            self.gpu_reset(reset);
+        }
         let subjects = std::mem::take(&mut self.publication.subjects);
         let mut builder = Builder::new(subjects, &self.settings.off);
         let b = &mut builder;
@@ -231,7 +233,7 @@ impl Ledger {
             match &view.state {
                 GpuState::Up | GpuState::Waiting | GpuState::Paused => {}
                 GpuState::Stuck { call, .. } => return Some(format!("GPU {index} is stuck in {call}")),
-                GpuState::Failing { text } => return Some(format!("GPU {index}: {text}")),
+                GpuState::Failing { text, .. } => return Some(format!("GPU {index}: {text}")),
                 GpuState::NoDriver => return Some(format!("GPU {index}: no driver")),
             }
             let failed = view.gaps.iter().find(|gap| matches!(gap.missing, Missing::Failed { .. }));

@@ -1,11 +1,11 @@
 //! Resets of GPUs: two witnesses (the GPU's return after it was lost, and the driver that asked for a reset and
-//! asks for none any more), one count. The driver logs no line that is surely a reset.
+//! asks for none any more, in a visit or in the kernel log), one count. The driver logs no line that is surely a reset.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::loads::WINDOW;
-use model::catalog::Tier;
+use model::catalog::{RecoveryAction, Tier};
 use model::clock::Mono;
 use model::persisted::FaultyGpu;
 
@@ -43,12 +43,17 @@ impl Resets {
         true
     }
 
-    /// The driver asks for a reset (or for what includes one), or asks for nothing. Gives whether a reset is to
-    /// be counted: one was asked for and is no more.
-    pub fn asks(&mut self, uuid: &Arc<str>, reset: bool, at: Mono) -> bool {
-        if reset {
-            self.0.entry(Arc::clone(uuid)).or_default().asked = true;
-            return false;
+    /// The driver asks for this, by a visit or by its line in the kernel log. Gives whether a reset is to be counted:
+    /// one was asked for and is no more.
+    pub fn asks(&mut self, uuid: &Arc<str>, action: RecoveryAction, at: Mono) -> bool {
+        match action {
+            RecoveryAction::GpuReset | RecoveryAction::NodeReboot | RecoveryAction::DrainAndReset => {
+                self.0.entry(Arc::clone(uuid)).or_default().asked = true;
+                return false;
+            }
+            // A drain of peers alone is no reset, and its end is none either.
+            RecoveryAction::DrainP2p => return false,
+            RecoveryAction::None => {}
         }
         let Some(state) = self.0.get_mut(uuid) else { return false };
         if !std::mem::take(&mut state.asked) {
@@ -108,15 +113,15 @@ mod tests {
         resets.lost(&uuid, None, at(5500));
         assert!(resets.answers(&uuid, Tier::Fast, at(5560)), "any visit, where there was no handle");
 
-        resets.asks(&uuid, true, at(6000));
+        resets.asks(&uuid, RecoveryAction::GpuReset, at(6000));
         resets.lost(&uuid, Some(Tier::Slow), at(6001));
-        assert!(resets.asks(&uuid, false, at(6100)), "asked for, and asked for no more");
-        assert!(!resets.asks(&uuid, false, at(6101)));
+        assert!(resets.asks(&uuid, RecoveryAction::None, at(6100)), "asked for, and asked for no more");
+        assert!(!resets.asks(&uuid, RecoveryAction::None, at(6101)));
         assert!(!resets.answers(&uuid, Tier::Slow, at(6105)), "the same reset");
-        resets.asks(&uuid, true, at(7000));
+        resets.asks(&uuid, RecoveryAction::GpuReset, at(7000));
         resets.lost(&uuid, Some(Tier::Fast), at(7001));
         assert!(resets.answers(&uuid, Tier::Fast, at(7100)));
-        assert!(!resets.asks(&uuid, false, at(7101)), "the same reset");
+        assert!(!resets.asks(&uuid, RecoveryAction::None, at(7101)), "the same reset");
         resets.forget(&uuid);
         assert!(!resets.answers(&uuid, Tier::Fast, at(7200)));
     }

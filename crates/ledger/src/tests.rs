@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::inbox::{LedgerEvent, Pause, Stall};
 use super::{Ledger, LedgerSettings, SeenGpus};
+use model::canary::CanaryEvent;
 use model::catalog::FaultSource;
 use model::catalog::{self as m, CollectorName, Gpu, Node, SampleBuffer, Tier};
 use model::clock::Mono;
@@ -280,6 +281,45 @@ fn a_gpu_without_a_handle_is_known_by_its_index_until_it_has_one() {
     l.fold(power(&g, 1, SECOND, 100.0));
     let s = publish(&mut l, SECOND);
     assert_eq!((s.gpus.len(), s.number(&m::gpu_up, &g, ())), (1, Some(1.0)));
+}
+
+#[test]
+fn a_wrong_result_found_by_hand_is_kept_also_of_a_gpu_that_is_not_known_yet() {
+    let (mut l, g) = (ledger(), gpu(3));
+    let by_hand = Gpu { gpu: 0, ..g.clone() };
+    l.event(LedgerEvent::Canary(CanaryEvent::WrongByHand(by_hand, m::CanaryCheck::SmSdc, "a bit".into())));
+    let s = publish(&mut l, SECOND);
+    let kept: Vec<&str> = s.canary.wrong.iter().map(|wrong| wrong.uuid.as_str()).collect();
+    assert_eq!(kept, ["GPU-3"]);
+    let listed: Vec<_> = s.events.iter().map(|e| (e.gpu.clone(), e.severity, e.text.as_str())).collect();
+    assert_eq!(listed, [(None, m::Severity::Page, "board GPU-3: a bit")], "its index is not known");
+    assert_eq!(l.newly_wrong().map(|wrong| wrong.gpus.len()), Some(1));
+    l.fold(power(&g, 1, SECOND, 100.0));
+    let s = publish(&mut l, SECOND);
+    assert_eq!(s.number(&m::gpu_unhealthy_reason, &g, (m::UnhealthyReason::Canary,)), Some(1.0));
+}
+
+#[test]
+fn a_gpu_that_may_not_be_asked_is_not_called_lost() {
+    let (mut l, g) = (ledger(), gpu(0));
+    l.fold(power(&g, 1, SECOND, 100.0));
+    for (error, text, meaning, action) in [
+        (
+            m::DriverError::NoPermission,
+            "no permission",
+            "The GPU answers with errors only.",
+            m::FaultAction::ContactSupport,
+        ),
+        (m::DriverError::GpuIsLost, "GPU is lost", "The GPU is lost.", m::FaultAction::RebootNode),
+    ] {
+        l.event(LedgerEvent::AttachFailed { index: 0, error, text: text.into() });
+        let s = publish(&mut l, 5 * SECOND);
+        let event = s.events.last().unwrap();
+        assert_eq!((event.meaning, event.action), (meaning, action));
+        assert!(event.text.contains(text), "{}", event.text);
+        let health = &s.health.gpus[0];
+        assert_eq!((health.healthy, health.reasons[0].action), (Some(false), action));
+    }
 }
 
 #[test]

@@ -67,6 +67,7 @@ conditions! {
     NoDriver           Faulty   None, Ignore;
     Stuck              Faulty   Some(UnhealthyReason::Stuck), ResetGpu;
     Lost               Faulty   Some(UnhealthyReason::Lost), RebootNode;
+    Failing            Faulty   Some(UnhealthyReason::Lost), ContactSupport;
     Missing            Faulty   Some(UnhealthyReason::Missing), RebootNode;
     FatalXid           Faulty   Some(UnhealthyReason::FatalXid), ResetGpu;
     UncontainedEcc     Faulty   Some(UnhealthyReason::UncontainedEcc), ResetGpu;
@@ -84,7 +85,7 @@ conditions! {
     FabricDown         Degraded None, CheckHardware;
     FabricFault        Degraded None, CheckHardware;
     NvlinkErrors       Degraded None, CheckHardware;
-    NvlinkChecksums    Note     None, Ignore;
+    NvlinkNoted        Note     None, Ignore;
     HwThermalSlowdown  Degraded None, CheckHardware;
     HwPowerBrake       Degraded None, CheckHardware;
     HwSlowdown         Degraded None, CheckHardware;

@@ -124,7 +124,7 @@ pub struct OwnerReading {
     pub ran_on: BTreeMap<u32, u32>,
     /// Memory by NUMA node, in bytes (the cgroup's `memory.numa_stat`: anon and file); empty if not known.
     pub memory_by_node: BTreeMap<u32, u64>,
-    /// CPU time of its cgroup, in seconds; of its GPU processes where it has none of its own.
+    /// CPU time of its cgroup, in seconds; where it has none of its own, of its GPU processes since their first reading.
     pub cpu_seconds: Option<f64>,
     /// The same by mode; the kernel's own counts, which add up to it only nearly.
     pub cpu_time: Option<CpuTime>,

@@ -168,12 +168,15 @@ impl Batch {
         self.lifetime_nanos.is_some_and(|lifetime| now.since(self.taken).as_nanos() > u128::from(lifetime))
     }
 
-    /// The first failed call and its error.
-    pub fn failure(&self) -> Option<String> {
-        self.gaps.iter().find_map(|gap| match &gap.missing {
-            Missing::Failed { text, .. } => Some(format!("{}: {text}", gap.call)),
-            _ => None,
-        })
+    /// The error of the first failed call, and the call with its error for people. A loss explains the other errors.
+    pub fn failure(&self) -> Option<(DriverError, String)> {
+        let failed = self.gaps.iter().filter_map(|gap| match &gap.missing {
+            Missing::Failed { error, text } => Some((*error, &gap.call, text)),
+            Missing::Unsupported | Missing::Dropped(_) => None,
+        });
+        let (error, call, text) =
+            failed.clone().find(|(error, ..)| error.is_lost()).or_else(|| failed.clone().next())?;
+        Some((error, format!("{call}: {text}")))
     }
 
     /// Its MIG devices, each with its `gpu_mig_info` where that was read.

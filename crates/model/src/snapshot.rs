@@ -2,6 +2,7 @@
 
 #[cfg(any(test, feature = "fixtures"))]
 mod fixtures;
+mod texts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use crate::canary::{Instance, Rate};
 pub use crate::catalog::EventKind;
 use crate::catalog::schema::{Entity, LabelSet, LabelText, Metric};
 use crate::catalog::{
-    CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Cause, FaultAction, Gpu,
-    MetricDef, Severity, Subject, Tier,
+    CanaryCheck, CanaryEnd, CanaryMode, CanarySkip, CanaryStep, CanaryVerdict, Cause, DriverError,
+    FaultAction, Gpu, MetricDef, Severity, Subject, Tier,
 };
 use crate::clock::Mono;
 use crate::health::NodeHealth;
@@ -224,9 +225,11 @@ pub enum GpuState {
         /// For how long.
         age: Duration,
     },
-    /// It answers with errors only.
+    /// It answers with errors only, or not.
     Failing {
-        /// What the driver said.
+        /// The driver's error; `None`: none was seen, it may be the exporter that was held up.
+        error: Option<DriverError>,
+        /// The error for people.
         text: String,
     },
     /// The driver is away or stuck as a whole.

@@ -1,36 +1,50 @@
 //! The evaluation of health: a pure function of one publication.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::canary::loudness;
 use crate::catalog::schema::{Entity, KnownLabel, LabelSet, Metric};
 use crate::catalog::{
-    self as m, ClockEvent, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu, NvLinkError,
-    RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
+    self as m, ClockEvent, DriverError, EccCounter, EccError, FabricFault, FabricState, FaultAction, Gpu,
+    NvLinkError, RecoveryAction, RepairPart, Severity, Subject, UnhealthyReason,
 };
 use crate::health::{Condition, GpuHealth, HealthLevel, HealthReason, NodeHealth, PublishedValue};
 use crate::sample::Missing;
-use crate::snapshot::{CollectorView, DriverState, Event, EventKind, GpuState, GpuView, Snapshot};
-use crate::text::{capitalized, duration, plain, time_of_day};
+use crate::snapshot::{DriverState, EventKind, GpuState, GpuView, Snapshot};
+use crate::text::{capitalized, duration, plain};
 
+/// The state of a GPU that is missing, for people.
+pub const NOT_LISTED: &str = "the driver does not list it any more";
 /// Degrees to the slowdown temperature at which a GPU is near its limit.
 const NEAR_SLOWDOWN: f64 = 5.0;
 /// Seconds for which a fault is a reason.
 const RECENT_FAULT: f64 = 3600.0;
-/// NVLink errors, and how many of them in an hour are no reason for a look, with the limits of the alert
-/// `GpuNvlinkErrors`: of recoveries 3 of one link, of checksums, which the link repairs, 100 a second.
-const LINK_ERRORS: [(NvLinkError, f64); 5] = [
-    (NvLinkError::Replay, 0.0),
-    (NvLinkError::Recovery, 2.0),
-    (NvLinkError::LinkRecovery, 2.0),
-    (NvLinkError::RecoveryFailed, 0.0),
-    (NvLinkError::CrcFlit, 360_000.0),
+const HALF_HOUR: Duration = Duration::from_secs(1800);
+const HOUR: Duration = Duration::from_secs(3600);
+/// NVLink errors, the time for which they count, and how many of them in that time are no reason for a look. The alert
+/// `GpuNvlinkErrors` has the same limits of recoveries, by link, and of checksums, which the link repairs: 100 a second.
+const LINK_ERRORS: [(NvLinkError, Duration, f64); 5] = [
+    (NvLinkError::Replay, HOUR, 0.0),
+    (NvLinkError::Recovery, HALF_HOUR, 2.0),
+    (NvLinkError::LinkRecovery, HALF_HOUR, 2.0),
+    (NvLinkError::RecoveryFailed, HOUR, 0.0),
+    (NvLinkError::CrcFlit, HOUR, 360_000.0),
 ];
+
+/// The longest time for which NVLink errors of any kind count.
+pub const LONGEST_LINK_ERRORS: Duration = HOUR;
+
+/// For how long NVLink errors of a kind count.
+pub fn link_errors_count_for(kind: NvLinkError) -> Duration {
+    let row = LINK_ERRORS.iter().find(|(known, ..)| *known == kind);
+    row.map_or(LONGEST_LINK_ERRORS, |(_, time, _)| *time)
+}
 
 /// What the ledger knows of a GPU beyond the published values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
-    /// The driver lists fewer GPUs than expected, and this one does not answer.
+    /// The driver does not list it any more: no GPU that it lists has its index.
     pub missing: bool,
     /// The driver requests it; also while values are withdrawn.
     pub recovery_action: Option<RecoveryAction>,
@@ -46,7 +60,7 @@ pub struct Findings {
     pub wrong_result: Option<String>,
     /// When the GPU was last reset, or the driver loaded, in seconds since 1970: faults before it are over.
     pub reset: Option<f64>,
-    /// NVLink errors within the last hour: the kinds that have any.
+    /// NVLink errors within the time for which they count: the kinds that have any.
     pub nvlink: Vec<NewLinkErrors>,
 }
 
@@ -67,8 +81,8 @@ impl NewLinkErrors {
     /// Whether there are more than the limit. If more than half of the GPU's links recover, they were trained again
     /// together, as after the reset of a peer.
     fn exceed(&self, limit: f64, links_of_gpu: Option<f64>) -> bool {
-        use NvLinkError::{LinkRecovery, Recovery, RecoveryFailed};
-        if !matches!(self.kind, Recovery | LinkRecovery | RecoveryFailed) {
+        use NvLinkError::{LinkRecovery, Recovery};
+        if !matches!(self.kind, Recovery | LinkRecovery) {
             return self.all > limit;
         }
         let together = links_of_gpu.is_some_and(|links| f64::from(self.links) > 0.5 * links);
@@ -211,8 +225,14 @@ impl ReasonList<'_> {
             GpuState::Up => return None,
             GpuState::Waiting => (Condition::Waiting, "waiting"),
             GpuState::Stuck { .. } => (Condition::Stuck, "stuck"),
-            GpuState::Failing { .. } if found.missing => (Condition::Missing, "failing"),
-            GpuState::Failing { .. } => (Condition::Lost, "failing"),
+            GpuState::Failing { .. } if found.missing => {
+                self.add(Condition::Missing, NOT_LISTED);
+                return Some("missing");
+            }
+            GpuState::Failing { error, .. } if error.is_some_and(DriverError::is_lost) => {
+                (Condition::Lost, "failing")
+            }
+            GpuState::Failing { .. } => (Condition::Failing, "failing"),
             GpuState::NoDriver => (Condition::NoDriver, "no driver"),
             GpuState::Paused => (Condition::Paused, "paused"),
         };
@@ -342,16 +362,17 @@ impl ReasonList<'_> {
         }
         let links = self.number(&m::gpu_nvlink_links, ());
         let texts = |loud: bool| {
-            let known = LINK_ERRORS.iter().flat_map(|(kind, limit)| {
+            let known = LINK_ERRORS.iter().flat_map(|(kind, time, limit)| {
                 let new = found.nvlink.iter().find(|new| new.kind == *kind)?;
-                (new.exceed(*limit, links) == loud).then(|| format!("{:.0} {}", new.all, kind.known()))
+                let text = || format!("{:.0} {} within {}", new.all, kind.known(), duration(*time));
+                (new.exceed(*limit, links) == loud).then(text)
             });
             known.collect::<Vec<String>>().join(", ")
         };
         let (loud, quiet) = (texts(true), texts(false));
-        for (condition, text) in [(Condition::NvlinkErrors, loud), (Condition::NvlinkChecksums, quiet)] {
+        for (condition, text) in [(Condition::NvlinkErrors, loud), (Condition::NvlinkNoted, quiet)] {
             if !text.is_empty() {
-                self.add(condition, format!("NVLink errors within an hour: {text}"));
+                self.add(condition, format!("NVLink errors: {text}"));
             }
         }
     }
@@ -405,121 +426,6 @@ impl ReasonList<'_> {
         if let [(call, text), rest @ ..] = failed.as_slice() {
             let more = if rest.is_empty() { String::new() } else { format!(", and {} more", rest.len()) };
             self.add(Condition::CallFailed, format!("{call} failed: {text}{more}"));
-        }
-    }
-}
-
-impl DriverState {
-    /// The name of the state, and the state for people.
-    pub fn texts(&self) -> (&'static str, String) {
-        match self {
-            DriverState::Waiting => ("waiting", "waiting for its first answer".into()),
-            DriverState::Up => ("up", "up".into()),
-            DriverState::Stuck => ("stuck", "stuck: calls into it do not return".into()),
-            DriverState::Away { text } => ("away", format!("away: {text}")),
-            DriverState::Mismatch { text } => {
-                let text = text.trim_end_matches('.');
-                let what = "the loaded kernel module and libnvidia-ml differ in version, as after an upgrade without a \
-                            reload of the module";
-                ("library_mismatch", format!("{what}: {text}"))
-            }
-            DriverState::Paused { since_unix_seconds, age, holders } => {
-                let (at, ago) = (time_of_day(*since_unix_seconds), duration(*age));
-                let pids: Vec<String> = holders.iter().map(i32::to_string).collect();
-                let held = match pids.as_slice() {
-                    [] => String::new(),
-                    pids => format!(", but still held by process {}", pids.join(", ")),
-                };
-                let resumes = "resumes when the kernel module is loaded again, or with `gpu-node-exporter driver resume`";
-                ("paused", format!("paused: driver released at {at}, {ago} ago{held}; {resumes}"))
-            }
-        }
-    }
-
-    /// The state for people.
-    pub fn text(&self) -> String {
-        self.texts().1
-    }
-}
-
-impl GpuState {
-    /// The name of the state, and the state for people.
-    pub fn texts(&self) -> (&'static str, String) {
-        match self {
-            GpuState::Up => ("up", "up".into()),
-            GpuState::Waiting => ("waiting", "nothing was read yet".into()),
-            GpuState::Stuck { call, age } => {
-                ("stuck", format!("{call} has not returned for {}", duration(*age)))
-            }
-            GpuState::Failing { text } => ("failing", format!("it answers with errors only: {text}")),
-            GpuState::NoDriver => ("no_driver", "the driver does not answer".into()),
-            GpuState::Paused => ("paused", "the driver is released".into()),
-        }
-    }
-
-    /// The state for people.
-    pub fn text(&self) -> String {
-        self.texts().1
-    }
-}
-
-impl CollectorView {
-    /// The state for people.
-    pub fn text(&self) -> String {
-        if self.up && self.age.is_none() && !self.text.is_empty() {
-            // Nothing to collect, and the reason.
-            return self.text.clone();
-        }
-        let mut text = String::from(if self.up { "up" } else { "down" });
-        if !self.text.is_empty() {
-            text += &format!(": {}", self.text);
-        }
-        match self.age {
-            Some(age) => text + &format!(", last values {} ago", duration(age)),
-            None => text + ", no values yet",
-        }
-    }
-}
-
-impl Event {
-    /// The event in a line: its kind, its meaning, the first action.
-    pub fn line(&self) -> String {
-        let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
-        let kind = match self.kind {
-            EventKind::Xid => format!("Xid{code}: "),
-            EventKind::Sxid => format!("NVSwitch fault{code}: "),
-            EventKind::Canary => {
-                let check = self.check.map(|check| format!(", {check}")).unwrap_or_default();
-                // The canary's text has the first action.
-                let text = if self.text.is_empty() { self.meaning } else { &self.text };
-                return format!("canary{check}: {text}");
-            }
-            EventKind::Window => return format!("{} {}", self.meaning, self.text),
-            _ => String::new(),
-        };
-        let meaning =
-            if self.meaning.is_empty() { plain(self.kind.known()) } else { self.meaning.to_owned() };
-        let first = match self.action {
-            FaultAction::Ignore => String::new(),
-            action => format!(" First: {}.", plain(action.known())),
-        };
-        format!("{kind}{meaning}{}{first}", self.suspect())
-    }
-
-    /// Who is to blame, by the column of the table of Xid codes and by the units that had the fault before; begins with
-    /// a blank.
-    fn suspect(&self) -> &'static str {
-        match (self.same_unit, self.app_can_cause) {
-            (Some(true), _) => {
-                " The same unit alone had it before in another process or crash: suspect the GPU if others run the program well."
-            }
-            (Some(false), _) => " Other units had it before: suspect the program.",
-            (None, "yes") => " Programs cause it.",
-            (None, "possible") => " A program can cause it.",
-            (None, "rare") => " A program seldom causes it.",
-            // Restarting the program is no word against it.
-            (None, "no") if self.action == FaultAction::RestartApp => " No program causes it.",
-            (None, _) => "",
         }
     }
 }

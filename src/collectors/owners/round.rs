@@ -158,8 +158,10 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, known: &mut KnownProcess, process: &ProcessReading) {
-        self.ticks = self.ticks.saturating_add(process.stat.ticks);
-        self.system_ticks = self.system_ticks.saturating_add(process.stat.system_ticks);
+        let stat = &process.stat;
+        let (ticks, system_ticks) = *known.first.get_or_insert((stat.ticks, stat.system_ticks));
+        self.ticks = self.ticks.saturating_add(stat.ticks.saturating_sub(ticks));
+        self.system_ticks = self.system_ticks.saturating_add(stat.system_ticks.saturating_sub(system_ticks));
         if let Some(allowed) = &process.allowed {
             self.allowed = Some(self.allowed.take().map_or_else(|| allowed.clone(), |all| all.or(allowed)));
         }
@@ -192,7 +194,8 @@ mod tests {
 
     fn known() -> KnownProcess {
         let identity = super::super::ProcessOwner::unknown();
-        KnownProcess { started: Some(1), identity, unlisted: None, again: None, threads: HashMap::new() }
+        let (first, threads) = (None, HashMap::new());
+        KnownProcess { started: Some(1), identity, unlisted: None, again: None, first, threads }
     }
 
     fn process(allowed: &str, threads: &[(u32, u64, u32)]) -> ProcessReading {
@@ -212,12 +215,27 @@ mod tests {
         let mut second = Sum::default();
         second.add(&mut one, &process("0-3", &[(10, 600, 1), (11, 900, 2), (12, 0, 7)]));
         second.add(&mut known(), &process("8", &[(20, 3, 8)]));
-        assert_eq!((second.ran_on, second.ticks), ([(1, 1), (8, 1)].into(), 1503));
+        assert_eq!((second.ran_on, second.ticks), ([(1, 1), (8, 1)].into(), 100));
         let busiest = BusyThread { worked: 100, thread: 10, ticks: 600 };
         assert_eq!(
             (second.busiest, second.allowed.map(|a| a.to_string())),
             (Some(busiest), Some("0-3,8".into()))
         );
+    }
+
+    #[test]
+    fn a_process_that_joins_an_owner_adds_none_of_its_past() {
+        let (mut one, mut two) = (known(), known());
+        let ticks = |processes: [Option<(&mut KnownProcess, u64)>; 2]| {
+            let mut sum = Sum::default();
+            for (known, ticks) in processes.into_iter().flatten() {
+                sum.add(known, &process("0", &[(10, ticks, 0)]));
+            }
+            (sum.ticks, sum.system_ticks)
+        };
+        assert_eq!(ticks([Some((&mut one, 500)), None]), (0, 0));
+        assert_eq!(ticks([Some((&mut one, 700)), Some((&mut two, 90_000))]), (200, 20));
+        assert_eq!(ticks([Some((&mut one, 700)), Some((&mut two, 90_010))]), (210, 21));
     }
 
     #[test]

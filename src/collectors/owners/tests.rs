@@ -370,8 +370,10 @@ fn what_owners_use_is_read_from_their_groups_and_processes() {
     assert_eq!(unit.allowed_cpus.map(|cpus| cpus.to_string()), Some("0-3,8-9".into()));
     let ticks = procfs::ticks_per_second() as f64;
     let user = of(&running, "user/alice");
-    assert_eq!((user.cpu_seconds, user.oom_kills), (Some(150.0 / ticks), None));
+    assert_eq!((user.cpu_seconds, user.oom_kills), (Some(0.0), None), "what was before is not the owner's");
+    machine.write("proc/3/stat", &stat(3, 100, 250, 7));
     machine.write("proc/3/task/3/stat", &stat(3, 100, 250, 7));
+    running.until("its work", &listed, |r| of(r, "user/alice").cpu_seconds == Some(100.0 / ticks));
     running.until("it works on another CPU", &listed, |r| of(r, "user/alice").ran_on == [(7, 1)].into());
     assert_eq!(of(&running, "user/alice").busiest_thread, Some((3, 250.0 / ticks)));
     // Its group vanishes while it is at work.

@@ -248,7 +248,7 @@ impl Values for Snapshot {
                 Some(GpuState::Stuck { call, .. }) => {
                     (CanarySkip::Unhealthy, format!("a driver call on it does not return: {call}"))
                 }
-                Some(GpuState::Failing { text }) => (CanarySkip::Unhealthy, text.clone()),
+                Some(GpuState::Failing { text, .. }) => (CanarySkip::Unhealthy, text.clone()),
                 Some(GpuState::Paused) => (CanarySkip::Released, "the driver is released".into()),
                 Some(GpuState::Waiting | GpuState::NoDriver) => {
                     (CanarySkip::Unread, "nothing was read of it".into())

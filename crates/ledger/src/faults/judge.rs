@@ -1,7 +1,7 @@
 //! What reports of faults mean: how loud they are, what to do first, what else is known. Pure.
 
 use model::catalog::{DriverEvent, FaultAction, RecoveryAction, Severity};
-use model::fact::{GpuFailure, RecoveryChange, XidDetail};
+use model::fact::{GpuFailure, XidDetail};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid, nvlink};
 
@@ -30,13 +30,6 @@ pub fn describe(event: &mut Event, code: u32, detail: Option<&XidDetail>) {
         }
         Some(XidDetail::Recovery(_)) | None => {}
     }
-}
-
-/// Whether the driver asked for a reset and asks no more.
-pub fn was_reset(change: RecoveryChange) -> bool {
-    use RecoveryAction as A;
-    let asked = [A::GpuReset, A::NodeReboot, A::DrainAndReset];
-    change.to == Some(A::None) && change.from.is_some_and(|from| asked.contains(&from))
 }
 
 /// How loud an event of the driver is, what to do, and what it means. Those that come with an Xid are
@@ -93,4 +86,20 @@ pub fn gpu_failure(failure: GpuFailure) -> (EventKind, Severity, FaultAction, &'
             "The driver could not initialise the GPU.",
         ),
     }
+}
+
+/// An Xid as an event, by its row of the table.
+pub fn xid_event(row: &Xid, unix_seconds: f64) -> Event {
+    Event {
+        code: Some(row.code.into()),
+        mnemonic: row.mnemonic,
+        meaning: row.meaning,
+        app_can_cause: row.app_can_cause,
+        ..Event::new(EventKind::Xid, unix_seconds, row.severity, row.action)
+    }
+}
+
+/// An event that is nothing wrong.
+pub fn quiet(kind: EventKind, unix_seconds: f64) -> Event {
+    Event::new(kind, unix_seconds, Severity::Info, FaultAction::Ignore)
 }

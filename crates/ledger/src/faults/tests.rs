@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 
+use super::SeenReset;
 use crate::inbox::LedgerEvent;
 use crate::{Ledger, LedgerSettings, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
@@ -16,7 +17,7 @@ use model::fact::{
     DriverFact, Fact, FactKind, GpuFailure, KernelFact, KernelLine, NvlinkFault, RecoveryChange, XidDetail,
 };
 use model::persisted::Identity;
-use model::sample::{Batch, BatchKey, Rows};
+use model::sample::{Batch, BatchKey, Gap, Missing, Rows};
 use model::snapshot::{EventKind, Snapshot};
 
 const SECOND: u64 = 1_000_000_000;
@@ -377,7 +378,7 @@ fn a_fault_that_pages_makes_a_gpu_unhealthy_until_a_reset() {
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
     let now = b.now;
-    b.ledger.faults.gpu_reset(&gpu(0), Mono(now), 0.0);
+    b.ledger.faults.gpu_reset(SeenReset { gpu: gpu(0), at: Mono(now), unix_seconds: 0.0 });
     assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
     b.kmsg_saying(0, 149, link(4, Some(true)));
     assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]), "its text says Fatal");
@@ -499,6 +500,47 @@ fn a_gpu_that_was_reset_as_the_driver_asked_is_healthy_again() {
     asks(&mut b, A::None);
     assert_eq!(b.reasons(&g), Some(vec![]));
     assert_eq!(b.publish().number(&m::gpu_resets_total, &g, ()), Some(1.0));
+}
+
+#[test]
+fn a_reset_counts_once_by_the_line_or_by_the_visit() {
+    let asks = |b: &mut Bench, action: A| {
+        let now = b.now;
+        b.ledger.fold(batch(Some(gpu(0)), Tier::Slow, now, |rows| {
+            rows.of(&gpu(0)).state(&m::gpu_recovery_action, action);
+        }));
+    };
+    let resets = |b: &mut Bench| {
+        let s = b.publish();
+        let listed = s.events.iter().filter(|event| event.kind == EventKind::GpuReset).count();
+        (s.number(&m::gpu_resets_total, &gpu(0), ()), listed)
+    };
+    let mut b = Bench::new();
+    asks(&mut b, A::GpuReset);
+    b.kmsg_saying(0, 154, recovery(A::None, A::GpuReset));
+    asks(&mut b, A::GpuReset);
+    b.after(5.0).kmsg_saying(0, 154, recovery(A::GpuReset, A::DrainP2p));
+    assert_eq!(resets(&mut b), (Some(0.0), 0));
+    b.after(1.0).kmsg_saying(0, 154, recovery(A::GpuReset, A::None));
+    assert_eq!(resets(&mut b), (Some(1.0), 1), "the line alone");
+    asks(b.after(1.0), A::None);
+    assert_eq!(resets(&mut b), (Some(1.0), 1), "the same reset");
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![]));
+
+    asks(b.after(100.0), A::NodeReboot);
+    asks(b.after(1.0), A::None);
+    b.after(1.0).kmsg_saying(0, 154, recovery(A::NodeReboot, A::None));
+    assert_eq!(resets(&mut b), (Some(2.0), 2), "the visit came first");
+
+    b.after(100.0).kmsg_saying(0, 154, recovery(A::None, A::GpuReset));
+    asks(&mut b, A::None);
+    assert_eq!(resets(&mut b), (Some(2.0), 2), "the visit is from before the line");
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::FatalXid]));
+
+    let mut b = Bench::with(SeenGpus::default());
+    b.kmsg_saying(0, 154, recovery(A::GpuReset, A::None));
+    b.identify(0);
+    assert_eq!(resets(&mut b), (Some(1.0), 1), "the line waited for its GPU");
 }
 
 #[test]
@@ -628,6 +670,47 @@ fn a_gpu_of_an_earlier_daemon_that_is_not_listed_is_named() {
     b.list(2);
     assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), Some(0.0));
     assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
+}
+
+#[test]
+fn a_gpu_that_the_driver_lists_no_more_is_missing_and_no_other_is() {
+    let mut b = Bench::new();
+    b.list(2);
+    b.publish();
+    let error = m::DriverError::DriverNotLoaded;
+    b.ledger.event(LedgerEvent::DriverAway { error, text: "gone".into(), epoch: 1 });
+    b.ledger.event(LedgerEvent::DriverUp);
+    b.fast(0);
+    b.list(1);
+    let lost = |b: &mut Bench| -> Vec<(Option<Gpu>, &'static str, String)> {
+        let events = b.publish().events;
+        let lost = events.iter().filter(|event| event.kind == EventKind::GpuLost);
+        lost.map(|event| (event.gpu.clone(), event.meaning, event.text.clone())).collect()
+    };
+    let missing = (Some(gpu(1)), "The GPU is missing.", "the driver does not list it any more".to_owned());
+    assert_eq!(lost(&mut b), [missing]);
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![UnhealthyReason::Missing]));
+    assert_eq!(b.publish().series(&m::gpu_up).len(), 2, "each GPU once");
+    assert!(b.publish().health.text.contains("the driver does not list it any more"));
+
+    let mut failing = batch(Some(gpu(0)), Tier::Fast, b.after(1.0).now, |_| {});
+    failing.answered = false;
+    failing.gaps = vec![failed(m::DriverError::GpuIsLost, "GPU is lost")];
+    b.ledger.fold(failing);
+    assert_eq!(b.reasons(&gpu(0)), Some(vec![UnhealthyReason::Lost]), "it is listed");
+
+    b.after(1.0).fast(0);
+    b.list(0);
+    assert_eq!(b.publish().number(&m::gpu_devices_missing, &Node {}, ()), Some(2.0));
+    assert_eq!(lost(&mut b).len(), 2, "nothing new of GPU 1, and GPU 0 still answers");
+    b.list(2);
+    b.identify(1);
+    assert_eq!(b.reasons(&gpu(1)), Some(vec![]));
+}
+
+/// A call that failed.
+fn failed(error: m::DriverError, text: &str) -> Gap {
+    Gap { call: "nvmlX".into(), metrics: Vec::new(), missing: Missing::Failed { error, text: text.into() } }
 }
 
 #[test]

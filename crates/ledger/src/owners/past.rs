@@ -21,11 +21,28 @@ pub struct Past {
     worked: Duration,
     /// What they do now instead, and since when.
     pause: Option<(Pace, Mono)>,
-    /// The pause before, and how long it was. Only work shows that it is over.
-    before: Option<(Pace, Duration)>,
+    /// The longest pauses since the last work. Only work shows that they are over.
+    open: Pauses,
     /// The longest pauses that ended with work.
-    longest_wait: Duration,
-    longest_rest: Duration,
+    ended: Pauses,
+}
+
+/// The longest pause of each kind.
+#[derive(Debug, Default)]
+struct Pauses {
+    wait: Duration,
+    rest: Duration,
+}
+
+impl Pauses {
+    fn note(&mut self, pace: Pace, length: Duration) {
+        let longest = match pace {
+            Pace::Waits => &mut self.wait,
+            Pace::Rests => &mut self.rest,
+            Pace::Moves => return,
+        };
+        *longest = (*longest).max(length);
+    }
 }
 
 impl Past {
@@ -36,16 +53,15 @@ impl Past {
         }
         self.worked += Duration::from_secs_f64(seconds);
         self.interrupt(now);
-        if let Some((pace, length)) = self.before.take() {
-            let longest = if pace == Pace::Waits { &mut self.longest_wait } else { &mut self.longest_rest };
-            *longest = (*longest).max(length);
-        }
+        let Pauses { wait, rest } = std::mem::take(&mut self.open);
+        self.ended.note(Pace::Waits, wait);
+        self.ended.note(Pace::Rests, rest);
     }
 
     /// What is seen of them is known no longer.
     pub fn interrupt(&mut self, now: Mono) {
         if let Some((pace, since)) = self.pause.take() {
-            self.before = Some((pace, now.since(since) + WINDOW));
+            self.open.note(pace, now.since(since) + WINDOW);
         }
     }
 
@@ -64,12 +80,41 @@ impl Past {
         }
         let (pace, since) = self.pause?;
         let (cause, least, longest) = match pace {
-            Pace::Waits => (Cause::Wedged, settings.wedged_after, self.longest_wait),
-            Pace::Rests => (Cause::Stalled, settings.stalled_after, self.longest_rest),
+            Pace::Waits => (Cause::Wedged, settings.wedged_after, self.ended.wait),
+            Pace::Rests => (Cause::Stalled, settings.stalled_after, self.ended.rest),
             Pace::Moves => return None,
         };
         // The evidence was of the time before.
         let lasts = now.since(since) + WINDOW;
         (lasts >= least.max(longest * LONGER)).then_some(cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_counts_as_long_as_its_longest_piece() {
+        let settings = settings::Owners::default();
+        let after = |pieces: &[(Pace, u64)]| {
+            let mut past = Past::default();
+            let mut second = 0;
+            let mut at = |more| {
+                second += more;
+                Mono(second * 1_000_000_000)
+            };
+            past.worked(&[1], 60.0, at(60));
+            for (pace, seconds) in pieces {
+                past.halted(&[1], Some(*pace), &settings, at(0));
+                // What it does is not known for a moment.
+                past.halted(&[1], None, &settings, at(*seconds));
+            }
+            past.worked(&[1], 10.0, at(10));
+            [past.ended.wait, past.ended.rest].map(|longest| longest.saturating_sub(WINDOW).as_secs())
+        };
+        assert_eq!(after(&[(Pace::Waits, 300)]), [300, 0]);
+        assert_eq!(after(&[(Pace::Waits, 300), (Pace::Waits, 40)]), [300, 0]);
+        assert_eq!(after(&[(Pace::Waits, 300), (Pace::Rests, 40)]), [300, 40]);
     }
 }

@@ -95,6 +95,13 @@ entities! {
     }
 }
 
+impl DriverError {
+    /// Whether it says that the GPU is of no use before it is reset.
+    pub fn is_lost(self) -> bool {
+        matches!(self, DriverError::GpuIsLost | DriverError::ResetRequired)
+    }
+}
+
 impl GpuInstance {
     /// The GPU of the instance.
     pub fn parent(&self) -> Gpu {

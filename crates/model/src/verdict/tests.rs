@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::catalog::{DriverError, Node};
 use crate::sample::{Gap, Rows};
+use crate::snapshot::{CollectorView, Event};
 
 fn gpu(index: u32) -> Gpu {
     Gpu { gpu: index, uuid: format!("GPU-{index}").into() }
@@ -131,6 +132,10 @@ fn a_failed_call_is_a_reason_and_an_unsupported_one_is_not() {
     );
 }
 
+fn failing(error: Option<DriverError>, text: &str) -> GpuState {
+    GpuState::Failing { error, text: text.into() }
+}
+
 /// The sentence about a node with GPUs in these states.
 fn sentence(driver: DriverState, states: &[GpuState]) -> (HealthLevel, String) {
     let mut snapshot = Snapshot { driver, ..Snapshot::default() };
@@ -147,7 +152,7 @@ fn node(snapshot: Snapshot) -> (HealthLevel, String) {
 fn the_node_is_one_sentence() {
     use GpuState::{NoDriver, Up};
     let stuck = GpuState::Stuck { call: "nvmlDeviceGetPowerUsage".into(), age: Duration::from_secs(12) };
-    let lost = GpuState::Failing { text: "GPU is lost".into() };
+    let lost = failing(Some(DriverError::GpuIsLost), "GPU is lost");
     let away = DriverState::Away { text: "libnvidia-ml.so.1 is not there".into() };
     for (driver, states, level, text) in [
         (DriverState::Up, vec![], HealthLevel::Ok, "The driver lists no GPU."),
@@ -217,7 +222,7 @@ fn each_finding_is_a_reason_of_its_own() {
     use UnhealthyReason as R;
     let none = Findings::default();
     let stuck = GpuState::Stuck { call: "nvmlX".into(), age: Duration::ZERO };
-    let failing = GpuState::Failing { text: "lost".into() };
+    let failing = failing(Some(DriverError::GpuIsLost), "lost");
     let reset = Some(RecoveryAction::GpuReset);
     for (state, found, reasons) in [
         (&GpuState::Up, none.clone(), vec![]),
@@ -305,8 +310,8 @@ fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
     assert_eq!(
         texts(&errors),
         [
-            (HealthLevel::Degraded, "NVLink errors within an hour: 3 dl_recovery"),
-            (HealthLevel::Note, "NVLink errors within an hour: 7 dl_crc_flit")
+            (HealthLevel::Degraded, "NVLink errors: 3 dl_recovery within 30 min"),
+            (HealthLevel::Note, "NVLink errors: 7 dl_crc_flit within 60 min")
         ]
     );
     let word = |kind, all, worst, links| health(&[new(kind, all, worst, links)]).word;
@@ -316,6 +321,7 @@ fn new_errors_of_nvlinks_are_a_reason_and_repaired_checksums_are_not() {
     assert_eq!(word(NvLinkError::Recovery, 54.0, 3.0, 18), "well", "the reset of a peer");
     assert_eq!(word(NvLinkError::LinkRecovery, 3.0, 3.0, 1), "degraded");
     assert_eq!(word(NvLinkError::RecoveryFailed, 1.0, 1.0, 1), "degraded");
+    assert_eq!(word(NvLinkError::RecoveryFailed, 10.0, 1.0, 10), "degraded", "links that were not trained");
     assert_eq!(word(NvLinkError::Replay, 1.0, 1.0, 1), "degraded");
 }
 
@@ -352,23 +358,4 @@ fn a_condition_is_faulty_if_and_only_if_it_has_a_reason() {
         let faulty = condition.level() == HealthLevel::Faulty;
         assert_eq!(faulty, condition.unhealthy().is_some(), "{condition:?}");
     }
-}
-
-#[test]
-fn who_is_to_blame_follows_the_table() {
-    let line = |code: u32, same_unit| {
-        let row = crate::xid::xid(code);
-        let app_can_cause = row.app_can_cause;
-        let event = Event::new(EventKind::Xid, 1.0, row.severity, row.action);
-        Event { code: Some(code.into()), meaning: "It failed.", app_can_cause, same_unit, ..event }.line()
-    };
-    assert_eq!(line(39, None), "Xid 39: It failed. No program causes it. First: restart app.");
-    assert_eq!(line(109, None), "Xid 109: It failed. Programs cause it. First: reset gpu.");
-    assert_eq!(line(11, None), "Xid 11: It failed. A program can cause it. First: restart app.");
-    assert_eq!(line(32, None), "Xid 32: It failed. A program seldom causes it. First: restart app.");
-    assert_eq!(line(79, None), "Xid 79: It failed. First: reboot node.");
-    assert!(
-        line(13, Some(true)).contains("suspect the GPU")
-            && line(13, Some(false)).contains("suspect the program")
-    );
 }

@@ -1,0 +1,171 @@
+//! Lines of the kernel log: one function for each kind of line, and the lines that wait for their GPU.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::judge::{describe, gpu_failure, judged, quiet, xid_event};
+use super::pairs::labels;
+use super::{Faults, SeenReset};
+use crate::counters::OwnCounters;
+use model::catalog::{self as m, FaultAction, Node, RecoveryAction, Severity, SwitchName, SxidCode};
+use model::clock::Mono;
+use model::fact::{Fact, FactKind, GpuFailure, KernelFact, KernelLine, XidDetail};
+use model::snapshot::{Event, EventKind};
+use model::xid::{self, Xid};
+
+/// Lines of the kernel log kept until it is known which GPU has their address.
+pub const MAX_HOMELESS: usize = 4096;
+
+/// When a fact came, and whose work ran there.
+#[derive(Debug)]
+pub struct Heard {
+    pub at: Mono,
+    /// In seconds since 1970.
+    pub unix_seconds: f64,
+    pub owner: Option<Arc<str>>,
+}
+
+impl Faults {
+    /// Takes in a line. Gives the reset that it shows.
+    pub(super) fn kernel(
+        &mut self,
+        counters: &mut OwnCounters,
+        fact: KernelFact,
+        heard: Heard,
+    ) -> Option<SeenReset> {
+        let reset = self.reset_in(&fact, &heard);
+        let Heard { at, unix_seconds, owner } = heard;
+        let KernelFact { old, line, text } = fact;
+        let said = |base| Event { text, old, owner, kmsg: true, ..base };
+        match line {
+            KernelLine::Xid { pci, code, pid, process, gpu_instance, compute_instance, detail } => {
+                let (pci, row) = (Some(pci), judged(code, detail.as_ref()));
+                let base = xid_event(&row, unix_seconds);
+                let entry = said(Event { pci, pid, process, gpu_instance, compute_instance, ..base });
+                self.kernel_xid(counters, &row, detail, entry, at);
+            }
+            KernelLine::GpuFailed { pci, failure } => {
+                let (kind, severity, action, meaning) = gpu_failure(failure);
+                let base = Event::new(kind, unix_seconds, severity, action);
+                self.gpu_failed(failure, said(Event { pci, meaning, ..base }), at);
+            }
+            KernelLine::Sxid { nvswitch, pci, code, fatal } => {
+                let base = Event { pci: Some(pci), ..sxid_event(code, fatal, unix_seconds) };
+                self.sxid(counters, nvswitch, said(base), at);
+            }
+            // Of the host's memory: no fault of a GPU.
+            KernelLine::OomKill { .. } => {}
+            KernelLine::DriverLoaded { .. } => {
+                let base = quiet(EventKind::DriverLoad, unix_seconds);
+                self.driver_changed(said(Event { meaning: "The kernel module was loaded.", ..base }), at);
+            }
+            KernelLine::DriverUnloaded => {
+                let base = quiet(EventKind::DriverUnload, unix_seconds);
+                self.driver_changed(said(Event { meaning: "The kernel module was removed.", ..base }), at);
+            }
+        }
+        reset
+    }
+
+    /// The reset that a line shows: the driver asked for one and asks no more.
+    fn reset_in(&mut self, fact: &KernelFact, heard: &Heard) -> Option<SeenReset> {
+        let KernelFact { old: false, line: KernelLine::Xid { pci, detail, .. }, .. } = fact else {
+            return None;
+        };
+        let Some(XidDetail::Recovery(change)) = detail else { return None };
+        let from = change.from.filter(|from| *from != RecoveryAction::None)?;
+        // A line that asks is no witness by itself: a visit from before it would end what it asks for.
+        let to = change.to.filter(|to| *to == RecoveryAction::None)?;
+        let gpu = self.places.get(pci)?;
+        self.resets.asks(&gpu.uuid, from, heard.at);
+        let is_over = self.resets.asks(&gpu.uuid, to, heard.at);
+        is_over.then(|| SeenReset { gpu: gpu.clone(), at: heard.at, unix_seconds: heard.unix_seconds })
+    }
+
+    fn kernel_xid(
+        &mut self,
+        counters: &mut OwnCounters,
+        row: &Xid,
+        detail: Option<XidDetail>,
+        mut entry: Event,
+        at: Mono,
+    ) {
+        describe(&mut entry, row.code, detail.as_ref());
+        match entry.pci.as_ref().and_then(|pci| self.places.get(pci)).cloned() {
+            Some(gpu) if !entry.old => {
+                let state = self.states.entry(gpu.uuid.clone()).or_default();
+                if let Some(XidDetail::Unit(unit)) = detail {
+                    entry.same_unit = state.units.take(row.code, &unit, entry.pid, entry.unix_seconds);
+                }
+                return self.xid(counters, gpu, row, entry, at);
+            }
+            Some(gpu) => {
+                self.note_newest(&gpu, entry.unix_seconds, row.code);
+                entry.gpu = Some(gpu);
+            }
+            None if !entry.old => {
+                counters.add(&m::gpu_xid_unknown_gpu_total, &Node {}, labels(row), 1.0);
+            }
+            None => {}
+        }
+        self.falls.list(&mut self.events, entry, at, Duration::ZERO);
+    }
+
+    fn gpu_failed(&mut self, failure: GpuFailure, mut entry: Event, at: Mono) {
+        entry.gpu = entry.pci.as_ref().and_then(|pci| self.places.get(pci)).cloned();
+        let is_fall = !entry.old && failure == GpuFailure::FallenOffBus;
+        if let Some(gpu) = entry.gpu.as_ref().filter(|_| is_fall) {
+            self.states.entry(gpu.uuid.clone()).or_default().note_fall();
+        }
+        if !self.falls.repeats_xid(&entry) {
+            self.falls.list(&mut self.events, entry, at, Duration::ZERO);
+        }
+    }
+
+    fn sxid(&mut self, counters: &mut OwnCounters, nvswitch: String, entry: Event, at: Mono) {
+        if let Some(code) = entry.code.filter(|_| !entry.old) {
+            let name = SwitchName(nvswitch.as_str().into());
+            let code = SxidCode(code.to_string().as_str().into());
+            let labels = (name, code, entry.severity, entry.action);
+            counters.add(&m::gpu_nvswitch_sxid_errors_total, &Node {}, labels, 1.0);
+        }
+        self.events.record(Event { nvswitch: Some(nvswitch), ..entry }, at, Duration::ZERO);
+    }
+
+    /// The driver was loaded or removed.
+    fn driver_changed(&mut self, entry: Event, at: Mono) {
+        if !entry.old {
+            self.driver_reset(entry.unix_seconds);
+        }
+        self.events.record(entry, at, Duration::ZERO);
+    }
+
+    /// Whether a fact is better taken in when more GPUs are known. What counts waits only if its GPU is not
+    /// known. What is old keeps its order, but does not wait for GPUs that no earlier daemon saw.
+    pub(super) fn waits(&self, fact: &Fact, behind: bool) -> bool {
+        let FactKind::Kernel(KernelFact { line, .. }) = &fact.kind else { return false };
+        let homeless = match line {
+            KernelLine::Xid { pci, .. } | KernelLine::GpuFailed { pci: Some(pci), .. } => {
+                !self.places.contains_key(pci)
+            }
+            _ => false,
+        };
+        if is_old(fact) { behind || homeless && !self.remembers } else { homeless }
+    }
+}
+
+/// A fault of an NVSwitch as an event.
+fn sxid_event(code: u32, fatal: bool, unix_seconds: f64) -> Event {
+    let mut row = xid::sxid(code);
+    // The table has no code that came with a newer driver.
+    if fatal && row.severity != Severity::Page {
+        (row.severity, row.action) = (Severity::Page, FaultAction::ResetGpu);
+    }
+    let base = Event::new(EventKind::Sxid, unix_seconds, row.severity, row.action);
+    Event { code: Some(code.into()), meaning: row.meaning, fatal: Some(fatal), ..base }
+}
+
+/// Whether a line is from before the log was read.
+pub fn is_old(fact: &Fact) -> bool {
+    matches!(&fact.kind, FactKind::Kernel(KernelFact { old: true, .. }))
+}
