@@ -17,13 +17,13 @@ const OPTIONAL: &str = "optional/";
 
 /// Why there is no such object.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
+pub enum ObjectError {
     /// It was asked for by name.
     #[error("there is no optional rule file {0:?}; there is: {1}")]
     Unknown(String, String),
     /// The values do not suit the rules.
     #[error(transparent)]
-    Values(#[from] rules::Error),
+    Values(#[from] rules::ValueError),
 }
 
 /// Names of the optional rule files, as they may be asked for.
@@ -32,9 +32,9 @@ pub fn optional() -> impl Iterator<Item = &'static str> {
 }
 
 /// The objects of all rule files that everybody wants, and of these optional ones.
-pub fn render(with: &[String], values: &Values) -> Result<String, Error> {
+pub fn render(with: &[String], values: &Values) -> Result<String, ObjectError> {
     if let Some(unknown) = with.iter().find(|name| !optional().any(|known| known == **name)) {
-        return Err(Error::Unknown(unknown.clone(), optional().collect::<Vec<_>>().join(", ")));
+        return Err(ObjectError::Unknown(unknown.clone(), optional().collect::<Vec<_>>().join(", ")));
     }
     let wanted = |source: &Source| {
         source.name.strip_prefix(OPTIONAL).is_none_or(|name| with.iter().any(|wanted| wanted == name))

@@ -12,7 +12,7 @@ const DEFAULTS: &str = "/alerts/values.yml";
 
 /// Why values cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
+pub enum ValueError {
     /// A text that is no YAML, or has lists.
     #[error("values are names with texts or numbers: {0}")]
     Yaml(String),
@@ -60,7 +60,7 @@ impl Source {
     }
 
     /// The rule file with these values.
-    pub fn render(&self, values: &Values) -> Result<String, Error> {
+    pub fn render(&self, values: &Values) -> Result<String, ValueError> {
         let header = format!("# Rendered from rules/{}.yml and values.yml: change those.\n#\n", self.name);
         Ok(header + &values.fill(self.text)?)
     }
@@ -68,20 +68,20 @@ impl Source {
 
 impl Values {
     /// Those of `alerts/values.yml`.
-    pub fn defaults() -> Result<Values, Error> {
+    pub fn defaults() -> Result<Values, ValueError> {
         let text = Asset::at(DEFAULTS).map_or("", |asset| asset.text);
         Ok(Values(read(text)?))
     }
 
     /// Replaces what a values file has.
-    pub fn merge(&mut self, text: &str) -> Result<(), Error> {
+    pub fn merge(&mut self, text: &str) -> Result<(), ValueError> {
         read(text)?.into_iter().try_for_each(|(name, value)| self.replace(&name, value))
     }
 
     /// Replaces one: `NAME=VALUE`.
-    pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
+    pub fn set(&mut self, assignment: &str) -> Result<(), ValueError> {
         let (name, value) =
-            assignment.split_once('=').ok_or_else(|| Error::NoValue(assignment.to_owned()))?;
+            assignment.split_once('=').ok_or_else(|| ValueError::NoValue(assignment.to_owned()))?;
         self.replace(name.trim(), value.trim().to_owned())
     }
 
@@ -106,26 +106,26 @@ impl Values {
         })
     }
 
-    fn replace(&mut self, name: &str, value: String) -> Result<(), Error> {
+    fn replace(&mut self, name: &str, value: String) -> Result<(), ValueError> {
         if !self.0.contains_key(name) {
             return Err(self.unknown(name));
         }
         if let Some(why) = unfit(name, &value) {
-            return Err(Error::Unfit(name.to_owned(), value, why));
+            return Err(ValueError::Unfit(name.to_owned(), value, why));
         }
         self.0.insert(name.to_owned(), value);
         Ok(())
     }
 
-    fn unknown(&self, name: &str) -> Error {
+    fn unknown(&self, name: &str) -> ValueError {
         let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();
         let near: Vec<&str> = self.names().filter(|known| last(known) == last(name)).collect();
         let hint = if near.is_empty() { String::new() } else { format!(" (there is {})", near.join(", ")) };
-        Error::Unknown(name.to_owned(), hint)
+        ValueError::Unknown(name.to_owned(), hint)
     }
 
     /// A text with the values in the places of their names.
-    fn fill(&self, text: &str) -> Result<String, Error> {
+    fn fill(&self, text: &str) -> Result<String, ValueError> {
         let mut out = String::with_capacity(text.len() * 5 / 4);
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("$(") {
@@ -139,7 +139,7 @@ impl Values {
     }
 }
 
-/// Why a text cannot be the value of a name; nothing that it holds may end the place that it stands in.
+/// Why a text cannot be the value of a name; nothing that it holds may end the place that it is in.
 fn unfit(name: &str, value: &str) -> Option<&'static str> {
     let all = |good: fn(char) -> bool| !value.is_empty() && value.chars().all(good);
     let (fits, why) = match name.split('.').next().unwrap_or_default() {
@@ -169,22 +169,26 @@ fn is_of_url(c: char) -> bool {
     !c.is_whitespace() && !c.is_control() && !"\"'\\{}<>#$`".contains(c)
 }
 
-fn read(text: &str) -> Result<BTreeMap<String, String>, Error> {
+fn read(text: &str) -> Result<BTreeMap<String, String>, ValueError> {
     let value: yaml_serde::Value =
-        yaml_serde::from_str(text).map_err(|error| Error::Yaml(error.to_string()))?;
+        yaml_serde::from_str(text).map_err(|error| ValueError::Yaml(error.to_string()))?;
     let mut all = BTreeMap::new();
     flatten(String::new(), &value, &mut all)?;
     Ok(all)
 }
 
-fn flatten(name: String, value: &yaml_serde::Value, all: &mut BTreeMap<String, String>) -> Result<(), Error> {
+fn flatten(
+    name: String,
+    value: &yaml_serde::Value,
+    all: &mut BTreeMap<String, String>,
+) -> Result<(), ValueError> {
     use yaml_serde::Value as V;
     let text = match value {
         V::Mapping(levels) => {
             return levels.iter().try_for_each(|(level, value)| {
                 let level = level
                     .as_str()
-                    .ok_or_else(|| Error::Yaml(format!("{name:?} has a name that is no text")))?;
+                    .ok_or_else(|| ValueError::Yaml(format!("{name:?} has a name that is no text")))?;
                 let name = if name.is_empty() { level.to_owned() } else { format!("{name}.{level}") };
                 flatten(name, value, all)
             });
@@ -193,7 +197,7 @@ fn flatten(name: String, value: &yaml_serde::Value, all: &mut BTreeMap<String, S
         V::String(text) => text.clone(),
         V::Number(number) => number.to_string(),
         V::Bool(_) | V::Sequence(_) | V::Tagged(_) => {
-            return Err(Error::Yaml(format!("{name:?} is neither")));
+            return Err(ValueError::Yaml(format!("{name:?} is a list or a truth value")));
         }
     };
     all.insert(name, text);
