@@ -21,7 +21,7 @@ use host::child;
 use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
-use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, PersistedFaults, SeenGpus};
+use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
@@ -73,6 +73,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
+    let (history, remember_history) = history(&state);
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -83,6 +84,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen,
         faults,
         wrong_results,
+        history,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
@@ -109,6 +111,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen: remember_seen,
         faults: remember_faults,
         wrong_results: remember_wrong_results,
+        history: remember_history,
     };
     let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
     let ledger =
@@ -254,6 +257,17 @@ fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResult
         tracing::warn!(uuid, check, "a wrong result of the canary still counts: it is not cleared");
     }
     (known, Box::new(move |wrong| keeper.save(wrong)))
+}
+
+/// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more.
+fn history(state: &Store) -> (NodeHistory, Remember<NodeHistory>) {
+    match state.open::<NodeHistory>() {
+        Ok((known, keeper)) => (known.unwrap_or_default(), Box::new(move |history| keeper.save(history))),
+        Err(error) => {
+            tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
+            (NodeHistory::default(), Box::new(|_| {}))
+        }
+    }
 }
 
 /// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id: it is

@@ -52,7 +52,7 @@ impl Ledger {
         let states: Vec<(Gpu, GpuState)> = self.intake.gpus().map(state).collect();
         let absent = self.absent(now, &driver);
         // Before what is due is logged: a loss is logged at once.
-        for event in self.losses.follow(&states, absent.into_iter(), now, unix_seconds) {
+        for event in self.losses.follow(&states, absent.iter().cloned(), now, unix_seconds) {
             self.faults.note(event, now);
         }
         self.faults.settle(&mut self.counters, now, self.publication.ready);
@@ -102,6 +102,8 @@ impl Ledger {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
         }
         snapshot.health = self.put_health(b, &moment, &snapshot);
+        self.history.follow(&snapshot, &absent, now);
+        self.history.put(b, self.intake.gpus().chain(&absent));
         snapshot.ready = self.publication.ready || self.is_ready(&snapshot);
         self.publication.ready = snapshot.ready;
         let (families, subjects) =

@@ -288,6 +288,12 @@ metrics! {
     /// `wrong_result`, until `gpu-node-exporter canary clear` or another board, or the newest run of a check with
     /// `driver_fault` or `hung`, until a reset or driver load; or its process hangs. Absent with `gpu_healthy`.
     gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Computed, "0.1.0", group InactiveStates;
+    /// Times that the GPU became unhealthy since the exporter saw it first.
+    ///
+    /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots. A GPU that fails again before
+    /// it was healthy for a minute was not back. A GPU that only does not answer counts after 60 s: a reset of a peer holds
+    /// NVML for 45 s.
+    gpu_unhealthy_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Expected GPUs that the driver does not list.
     ///
     /// Expected: as configured, or the most listed since the node booted. Absent while the driver is away.

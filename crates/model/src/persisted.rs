@@ -70,6 +70,24 @@ pub struct FaultyGpu {
     pub asked: bool,
 }
 
+/// What outlasts restarts of the exporter, loads of the driver and reboots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeHistory {
+    /// The GPUs that became unhealthy at least once.
+    pub gpus: Vec<GpuHistory>,
+}
+
+/// How often a GPU became unhealthy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuHistory {
+    /// UUID.
+    pub uuid: String,
+    /// Number of times.
+    pub unhealthy_total: u64,
+    /// Whether the newest of them lasts.
+    pub unhealthy: bool,
+}
+
 /// Boards on which the canary found wrong results that are not cleared. Of no boot and no load of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KnownWrongResults {

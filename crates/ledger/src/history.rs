@@ -1,0 +1,249 @@
+//! What outlasts restarts of the exporter and reboots: how often each GPU became unhealthy.
+//!
+//! Only GPUs that became unhealthy have a record, and it changes when an incident begins or ends: few writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::builder::Builder;
+use super::intake::NOTHING_READ;
+use model::catalog::{self as m, Gpu};
+use model::clock::Mono;
+use model::health::{Condition, GpuHealth};
+use model::persisted::{GpuHistory, NodeHistory};
+use model::snapshot::{GpuState, Snapshot};
+
+/// Most GPUs remembered; far more than a node ever has. The one whose newest incident is oldest gives way.
+const MAX_GPUS: usize = 256;
+/// How long a GPU without an answer is no incident yet: a reset of a peer holds NVML for 45 s, and a host that was held
+/// up reads nothing.
+const SILENT: Duration = Duration::from_secs(60);
+
+/// A verdict on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Unknown,
+    Healthy,
+    /// Unhealthy for want of an answer alone: no error was seen.
+    Silent,
+    Unhealthy,
+}
+
+impl Verdict {
+    fn of(health: &GpuHealth, state: &GpuState) -> Verdict {
+        let silent = match state {
+            GpuState::Stuck { .. } => true,
+            GpuState::Failing { text } => text == NOTHING_READ,
+            _ => false,
+        };
+        let known = |condition: Condition| {
+            condition.unhealthy().is_some() && !matches!(condition, Condition::Stuck | Condition::Lost)
+        };
+        match health.healthy {
+            None => Verdict::Unknown,
+            Some(true) => Verdict::Healthy,
+            Some(false) if silent && !health.reasons.iter().any(|reason| known(reason.condition)) => {
+                Verdict::Silent
+            }
+            Some(false) => Verdict::Unhealthy,
+        }
+    }
+}
+
+/// The history of the node.
+#[derive(Debug, Default)]
+pub struct HistoryState {
+    kept: NodeHistory,
+    changed: bool,
+    /// How long a GPU is healthy before its incident is over: one that fails again sooner was not back.
+    steady: Duration,
+    /// GPUs with an incident that are healthy again, and since when.
+    recovered: BTreeMap<Arc<str>, Mono>,
+    /// GPUs that do not answer, and since when.
+    silent: BTreeMap<Arc<str>, Mono>,
+}
+
+impl HistoryState {
+    /// What earlier daemons knew.
+    pub fn new(mut kept: NodeHistory, steady: Duration) -> HistoryState {
+        kept.gpus.truncate(MAX_GPUS);
+        HistoryState { kept, steady, ..HistoryState::default() }
+    }
+
+    /// Takes in the verdicts of a publication. `absent`: GPUs that the driver does not list any more.
+    pub fn follow(&mut self, snapshot: &Snapshot, absent: &[Gpu], now: Mono) {
+        for (health, view) in snapshot.health.gpus.iter().zip(&snapshot.gpus) {
+            self.judge(&health.gpu.uuid, Verdict::of(health, &view.state), now);
+        }
+        for gpu in absent {
+            self.judge(&gpu.uuid, Verdict::Unhealthy, now);
+        }
+    }
+
+    fn judge(&mut self, uuid: &Arc<str>, verdict: Verdict, now: Mono) {
+        if uuid.is_empty() {
+            return;
+        }
+        if verdict != Verdict::Healthy {
+            self.recovered.remove(uuid);
+        }
+        if verdict != Verdict::Silent {
+            self.silent.remove(uuid);
+        }
+        match verdict {
+            Verdict::Unknown => {}
+            Verdict::Healthy => self.healthy(uuid, now),
+            Verdict::Unhealthy => self.unhealthy(uuid),
+            Verdict::Silent => {
+                let since = *self.silent.entry(Arc::clone(uuid)).or_insert(now);
+                if now.since(since) >= SILENT {
+                    self.unhealthy(uuid);
+                }
+            }
+        }
+    }
+
+    fn healthy(&mut self, uuid: &Arc<str>, now: Mono) {
+        let known = self.kept.gpus.iter_mut().find(|known| *known.uuid == **uuid);
+        let Some(known) = known.filter(|known| known.unhealthy) else { return };
+        let since = *self.recovered.entry(Arc::clone(uuid)).or_insert(now);
+        if now.since(since) >= self.steady {
+            known.unhealthy = false;
+            self.recovered.remove(uuid);
+            self.changed = true;
+        }
+    }
+
+    fn unhealthy(&mut self, uuid: &str) {
+        let at = self.kept.gpus.iter().position(|known| *known.uuid == *uuid);
+        let before = match at {
+            Some(at) if self.kept.gpus[at].unhealthy => return,
+            Some(at) => self.kept.gpus.remove(at).unhealthy_total,
+            None => 0,
+        };
+        if self.kept.gpus.len() >= MAX_GPUS {
+            self.kept.gpus.remove(0);
+        }
+        let unhealthy_total = before.saturating_add(1);
+        self.kept.gpus.push(GpuHistory { uuid: uuid.to_owned(), unhealthy_total, unhealthy: true });
+        self.changed = true;
+    }
+
+    /// The counts of these GPUs.
+    pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+        for gpu in gpus.filter(|gpu| !gpu.uuid.is_empty()) {
+            let known = self.kept.gpus.iter().find(|known| *known.uuid == *gpu.uuid);
+            let total = known.map_or(0, |known| known.unhealthy_total);
+            b.put(&m::gpu_unhealthy_total, gpu, (), total as f64);
+        }
+    }
+
+    /// The history, if it changed since the last call.
+    pub fn take_changed(&mut self) -> Option<NodeHistory> {
+        std::mem::take(&mut self.changed).then(|| self.kept.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    fn state(kept: NodeHistory) -> HistoryState {
+        HistoryState::new(kept, Duration::from_secs(10))
+    }
+
+    fn total(state: &HistoryState, uuid: &str) -> u64 {
+        let known = state.kept.gpus.iter().find(|known| known.uuid == uuid);
+        known.map_or(0, |known| known.unhealthy_total)
+    }
+
+    #[test]
+    fn an_incident_counts_once_until_the_gpu_was_healthy_for_a_while() {
+        let (uuid, mut state): (Arc<str>, _) = ("GPU-3".into(), state(NodeHistory::default()));
+        let steps = [
+            (1, Verdict::Healthy, 0),
+            (2, Verdict::Unhealthy, 1),
+            (3, Verdict::Unhealthy, 1),
+            (4, Verdict::Healthy, 1),
+            (13, Verdict::Unhealthy, 1),
+            (14, Verdict::Healthy, 1),
+            // Nobody knows how it was meanwhile.
+            (20, Verdict::Unknown, 1),
+            (25, Verdict::Healthy, 1),
+            (34, Verdict::Unhealthy, 1),
+            (35, Verdict::Healthy, 1),
+            (45, Verdict::Healthy, 1),
+            (46, Verdict::Unhealthy, 2),
+        ];
+        for (second, verdict, expected) in steps {
+            state.judge(&uuid, verdict, at(second));
+            assert_eq!(total(&state, "GPU-3"), expected, "second {second}");
+        }
+        state.judge(&"".into(), Verdict::Unhealthy, at(50));
+        assert_eq!(state.kept.gpus.len(), 1, "a GPU without a UUID cannot be recognized");
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_is_an_incident_after_a_minute() {
+        let (uuid, mut state): (Arc<str>, _) = ("GPU-3".into(), state(NodeHistory::default()));
+        for (second, verdict, expected) in [
+            (0, Verdict::Silent, 0),
+            (59, Verdict::Silent, 0),
+            (60, Verdict::Healthy, 0),
+            (61, Verdict::Silent, 0),
+            (120, Verdict::Silent, 0),
+            (121, Verdict::Silent, 1),
+            (300, Verdict::Silent, 1),
+            (301, Verdict::Healthy, 1),
+            (311, Verdict::Healthy, 1),
+            (312, Verdict::Silent, 1),
+            (313, Verdict::Unhealthy, 2),
+        ] {
+            state.judge(&uuid, verdict, at(second));
+            assert_eq!(total(&state, "GPU-3"), expected, "second {second}");
+        }
+    }
+
+    #[test]
+    fn an_incident_goes_on_over_a_restart_and_its_end_counts_then() {
+        let uuid: Arc<str> = "GPU-3".into();
+        let mut first = state(NodeHistory::default());
+        first.judge(&uuid, Verdict::Healthy, at(1));
+        assert_eq!(first.take_changed(), None, "a healthy GPU needs no record");
+        first.judge(&uuid, Verdict::Unhealthy, at(2));
+        let kept = first.take_changed().unwrap();
+        assert_eq!(first.take_changed(), None);
+        let mut second = state(kept);
+        second.judge(&uuid, Verdict::Unknown, at(100));
+        second.judge(&uuid, Verdict::Unhealthy, at(101));
+        assert_eq!((total(&second, "GPU-3"), second.take_changed()), (1, None), "the same incident");
+        second.judge(&uuid, Verdict::Healthy, at(200));
+        second.judge(&uuid, Verdict::Healthy, at(210));
+        let mut third = state(second.take_changed().unwrap());
+        third.judge(&uuid, Verdict::Unhealthy, at(300));
+        assert_eq!(total(&third, "GPU-3"), 2);
+    }
+
+    #[test]
+    fn the_history_is_bounded_and_the_oldest_incident_gives_way() {
+        let mut state = state(NodeHistory::default());
+        let first: Arc<str> = "GPU-0".into();
+        for n in 0..MAX_GPUS {
+            state.judge(&format!("GPU-{n}").as_str().into(), Verdict::Unhealthy, at(1));
+        }
+        for second in [2, 12] {
+            state.judge(&first, Verdict::Healthy, at(second));
+        }
+        state.judge(&first, Verdict::Unhealthy, at(13));
+        state.judge(&"GPU-new".into(), Verdict::Unhealthy, at(14));
+        assert_eq!(state.kept.gpus.len(), MAX_GPUS);
+        assert_eq!([total(&state, "GPU-0"), total(&state, "GPU-1"), total(&state, "GPU-new")], [2, 0, 1]);
+        let bytes = serde_json::to_vec(&state.kept).unwrap().len();
+        assert!(bytes < 32 * 1024, "{bytes}: fits in its file with UUIDs of full length");
+    }
+}
