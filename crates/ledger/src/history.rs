@@ -1,4 +1,4 @@
-//! What outlasts restarts of the exporter and reboots: how often each GPU became unhealthy.
+//! What outlasts restarts of the exporter and reboots: how often each GPU became unhealthy, and the most GPUs ever listed.
 //!
 //! Only GPUs that became unhealthy have a record, and it changes when an incident begins or ends: few writes.
 
@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::builder::Builder;
 use super::intake::NOTHING_READ;
-use model::catalog::{self as m, Gpu};
+use model::catalog::{self as m, Gpu, Node, WindowKind};
 use model::clock::Mono;
 use model::health::{Condition, GpuHealth};
 use model::persisted::{GpuHistory, NodeHistory};
 use model::snapshot::{GpuState, Snapshot};
+use model::topology::{Device, DeviceKind};
 
 /// Most GPUs remembered; far more than a node ever has. The one whose newest incident is oldest gives way.
 const MAX_GPUS: usize = 256;
@@ -56,6 +57,8 @@ impl Verdict {
 pub struct HistoryState {
     kept: NodeHistory,
     changed: bool,
+    /// GPUs that the operator says the node has; 0: not said.
+    configured: usize,
     /// How long a GPU is healthy before its incident is over: one that fails again sooner was not back.
     steady: Duration,
     /// GPUs with an incident that are healthy again, and since when.
@@ -66,19 +69,43 @@ pub struct HistoryState {
 
 impl HistoryState {
     /// What earlier daemons knew.
-    pub fn new(mut kept: NodeHistory, steady: Duration) -> HistoryState {
+    pub fn new(mut kept: NodeHistory, configured: usize, steady: Duration) -> HistoryState {
         kept.gpus.truncate(MAX_GPUS);
-        HistoryState { kept, steady, ..HistoryState::default() }
+        HistoryState { kept, configured, steady, ..HistoryState::default() }
     }
 
-    /// Takes in the verdicts of a publication. `absent`: GPUs that the driver does not list any more.
-    pub fn follow(&mut self, snapshot: &Snapshot, absent: &[Gpu], now: Mono) {
+    /// Takes in a publication. `listed`: GPUs that the driver lists, if that is known; `absent`: those that it does not
+    /// list any more.
+    pub fn follow(&mut self, snapshot: &Snapshot, listed: Option<usize>, absent: &[Gpu], now: Mono) {
+        if let Some(listed) = listed {
+            let open = snapshot.windows.iter().any(|window| {
+                window.kind == WindowKind::Maintenance && window.is_open(snapshot.unix_seconds)
+            });
+            let devices = snapshot.topology.as_ref().map(|update| &update.topology.devices);
+            let gpus = |all: &Vec<Device>| all.iter().filter(|device| device.kind == DeviceKind::Gpu).count();
+            self.count(listed, devices.filter(|_| open).map(gpus));
+        }
         for (health, view) in snapshot.health.gpus.iter().zip(&snapshot.gpus) {
             self.judge(&health.gpu.uuid, Verdict::of(health, &view.state), now);
         }
         for gpu in absent {
             self.judge(&gpu.uuid, Verdict::Unhealthy, now);
         }
+    }
+
+    /// Notes how many GPUs the driver lists. `planned`: GPUs on PCI, in a maintenance window. A GPU that is on PCI and
+    /// that the driver does not list was not taken out.
+    fn count(&mut self, listed: usize, planned: Option<usize>) {
+        let before = self.kept.devices_highest;
+        let mut highest = before.max(listed);
+        if let Some(on_pci) = planned {
+            highest = highest.min(listed.max(on_pci));
+        }
+        if self.configured > 0 {
+            highest = highest.min(self.configured);
+        }
+        self.kept.devices_highest = highest;
+        self.changed |= highest != before;
     }
 
     fn judge(&mut self, uuid: &Arc<str>, verdict: Verdict, now: Mono) {
@@ -130,8 +157,11 @@ impl HistoryState {
         self.changed = true;
     }
 
-    /// The counts of these GPUs.
+    /// The history of the node and of these GPUs.
     pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+        if self.kept.devices_highest > 0 {
+            b.put(&m::gpu_devices_highest, &Node {}, (), self.kept.devices_highest as f64);
+        }
         for gpu in gpus.filter(|gpu| !gpu.uuid.is_empty()) {
             let known = self.kept.gpus.iter().find(|known| *known.uuid == *gpu.uuid);
             let total = known.map_or(0, |known| known.unhealthy_total);
@@ -154,12 +184,33 @@ mod tests {
     }
 
     fn state(kept: NodeHistory) -> HistoryState {
-        HistoryState::new(kept, Duration::from_secs(10))
+        HistoryState::new(kept, 0, Duration::from_secs(10))
     }
 
     fn total(state: &HistoryState, uuid: &str) -> u64 {
         let known = state.kept.gpus.iter().find(|known| known.uuid == uuid);
         known.map_or(0, |known| known.unhealthy_total)
+    }
+
+    #[test]
+    fn the_most_gpus_fall_only_where_they_were_taken_out_on_purpose() {
+        let mut state = state(NodeHistory::default());
+        let mut count = |listed, planned| {
+            state.count(listed, planned);
+            (state.kept.devices_highest, state.take_changed().is_some())
+        };
+        assert_eq!(count(8, None), (8, true));
+        assert_eq!(count(7, None), (8, false), "one is missing");
+        assert_eq!(count(7, Some(8)), (8, false), "a board that is there was not pulled");
+        assert_eq!(count(6, Some(7)), (7, true), "one was pulled, another does not answer");
+        assert_eq!(count(7, Some(7)), (7, false));
+        assert_eq!(count(8, Some(7)), (8, true), "PCI was read before the board came back");
+        assert_eq!(count(8, Some(0)), (8, false), "PCI cannot be read as the driver reads it");
+        let mut declared = HistoryState::new(state.kept.clone(), 4, Duration::ZERO);
+        declared.count(8, None);
+        assert_eq!(declared.kept.devices_highest, 4, "as declared");
+        declared.count(3, None);
+        assert_eq!(declared.kept.devices_highest, 4);
     }
 
     #[test]

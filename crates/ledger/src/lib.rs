@@ -151,7 +151,7 @@ impl Ledger {
             links: LinkHistory::default(),
             canary: CanaryState::default(),
             wrong_results: WrongResultState::new(settings.wrong_results.clone()),
-            history: HistoryState::new(settings.history.clone(), settings.steady),
+            history: HistoryState::new(settings.history.clone(), settings.expected_gpus, settings.steady),
             topology: TopologyState::default(),
             owners: OwnerState::new(settings.owners.clone()),
             windows: WindowState::default(),

@@ -61,6 +61,11 @@ metrics! {
     /// Kept over restarts of the exporter. `health.expected_gpus` does not change it; `gpu_devices_missing` goes by
     /// both.
     gpu_devices_expected: Gauge<Node>, None, Computed, "0.1.0";
+    /// Most GPUs ever listed on this node.
+    ///
+    /// Kept on disk over restarts and reboots. Falls to the present number in a maintenance window in which PCI has fewer
+    /// GPUs too, and to `health.expected_gpus`. Absent before the driver listed any.
+    gpu_devices_highest: Gauge<Node>, None, Computed, "0.1.0";
     /// Identity of the GPU.
     ///
     /// Stays while the GPU or the driver is stuck.

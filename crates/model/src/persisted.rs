@@ -73,6 +73,8 @@ pub struct FaultyGpu {
 /// What outlasts restarts of the exporter, loads of the driver and reboots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHistory {
+    /// The greatest number of GPUs ever listed; lower after GPUs were taken out on purpose.
+    pub devices_highest: usize,
     /// The GPUs that became unhealthy at least once.
     pub gpus: Vec<GpuHistory>,
 }
