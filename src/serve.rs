@@ -25,7 +25,7 @@ use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, Persis
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
-use model::persisted::{FaultBooks, Inventory};
+use model::persisted::{FaultBooks, Inventory, SwitchFault};
 use settings::Config;
 use settings::mig_layout::DeclaredLayout;
 
@@ -229,18 +229,21 @@ fn inventory(config: &Config, state: &Store) -> (SeenGpus, Remember<SeenGpus>) {
 fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<PersistedFaults>) {
     let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
     let Some((boot_id, known, keeper)) = kept::<FaultBooks>(config, state, "the faults of GPUs") else {
-        return (PersistedFaults { load, gpus: Vec::new() }, Box::new(|_| {}));
+        return (PersistedFaults { load, ..PersistedFaults::default() }, Box::new(|_| {}));
     };
     let known = known.filter(|books| books.boot_id == boot_id && books.faults.load == load);
-    let gpus = known.map(|books| books.faults.gpus).unwrap_or_default();
-    for gpu in &gpus {
+    let faults = known.map_or_else(PersistedFaults::default, |books| books.faults);
+    for gpu in &faults.gpus {
         tracing::warn!(
             uuid = gpu.uuid,
             "a fault before the restart still counts: no reset, no driver load since"
         );
     }
+    for SwitchFault { nvswitch, code, .. } in &faults.switches {
+        tracing::warn!(nvswitch, code, "a fault before the restart still counts: no driver load since");
+    }
     let remember = move |faults| keeper.save(FaultBooks { boot_id: boot_id.clone(), faults });
-    (PersistedFaults { load, gpus }, Box::new(remember))
+    (PersistedFaults { load, ..faults }, Box::new(remember))
 }
 
 /// The wrong results of the canary that are not cleared, and how to remember others.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::faults::{EIGHT, Host, pci};
+use super::faults::{EIGHT, Host, events, pci};
 use super::node::{Metrics, Node, Setup, open_window};
 
 fn incidents(m: &Metrics, gpu: &str) -> Option<f64> {
@@ -153,4 +153,95 @@ fn a_node_that_comes_back_with_seven_gpus_is_short_of_one_until_a_declared_remov
 
 fn on_pci(m: &Metrics) -> Option<f64> {
     m.value("gpu_host_objects", &[("object", "gpu")])
+}
+
+/// A page-level code with its action.
+fn switch_fault(m: &Metrics, nvswitch: &str) -> Option<f64> {
+    let labels = [("nvswitch", nvswitch), ("sxid", "29999"), ("action", "reset_gpu")];
+    m.value("gpu_nvswitch_fault_active", &labels)
+}
+
+#[test]
+fn a_fault_of_a_switch_lasts_over_restarts_until_the_driver_is_loaded_or_the_node_boots() {
+    let mut host = Host::new();
+    host.load_module();
+    let mut node = host.start(EIGHT);
+    let fault = "nvidia-nvswitch3: SXid (PCI:0000:c5:00.0): 29999, Fatal, Link 25 Never Heard Of";
+    assert!(node.metrics().all("gpu_nvswitch_fault_active", &[]).is_empty());
+    host.log("nvidia-nvswitch1: SXid (PCI:0000:c6:00.0): 29999, Non-fatal, Link 25 Never Heard Of");
+    host.log(fault);
+    let m = node.wait_metrics("the fault", |m| switch_fault(m, "3") == Some(1.0));
+    assert_eq!(m.all("gpu_nvswitch_fault_active", &[]), [1.0], "a ticket is no state");
+    wait_kept(&node, "faults.json", "\"nvswitch\":\"3\"");
+    assert!(node.terminate().0.success());
+
+    let mut again = host.watched(host.setup(EIGHT).with_state_of(&node));
+    assert!(again.metrics().all("gpu_nvswitch_sxid_errors_total", &[]).is_empty(), "counted before");
+    again
+        .hold("it lasts", Duration::from_millis(300), |node| switch_fault(&node.metrics(), "3") == Some(1.0));
+    host.load_module();
+    again.wait_metrics("the load ends it", |m| m.all("gpu_nvswitch_fault_active", &[]).is_empty());
+    host.log(fault);
+    again.wait_metrics("another", |m| switch_fault(m, "3") == Some(1.0));
+    wait_kept(&node, "faults.json", "\"nvswitch\":\"3\"");
+    assert!(again.terminate().0.success());
+
+    // Loaded while no exporter ran.
+    host.load_module();
+    let mut loaded = host.watched(host.setup(EIGHT).with_state_of(&node));
+    loaded.hold("it is over", Duration::from_millis(300), |node| {
+        node.metrics().all("gpu_nvswitch_fault_active", &[]).is_empty()
+    });
+    host.log(fault);
+    loaded.wait_metrics("the last", |m| switch_fault(m, "3") == Some(1.0));
+    wait_kept(&node, "faults.json", "\"nvswitch\":\"3\"");
+    assert!(loaded.terminate().0.success());
+    host.reboot("another-boot");
+    let rebooted = host.watched(host.setup(EIGHT).with_state_of(&node));
+    rebooted.hold("a boot ends it", Duration::from_millis(300), |node| {
+        node.metrics().all("gpu_nvswitch_fault_active", &[]).is_empty()
+    });
+}
+
+#[test]
+fn a_ticket_logged_while_the_exporter_was_down_counts_once() {
+    let mut host = Host::new();
+    host.load_module();
+    host.log("usb 1-1: new high-speed USB device number 2 using xhci_hcd");
+    let mut node = host.start(EIGHT);
+    let at = pci(&node.metrics(), "5");
+    let counted =
+        |m: &Metrics| m.value("gpu_xid_errors_total", &[("gpu", "5"), ("xid", "63"), ("severity", "ticket")]);
+    assert_eq!(counted(&node.metrics()), None);
+    assert!(node.terminate().0.success());
+    host.log(&format!(
+        "NVRM: Xid (PCI:{at}): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked"
+    ));
+    let mut again = host.watched(host.setup(EIGHT).with_state_of(&node));
+    again.wait_metrics("it counts", |m| counted(m) == Some(1.0));
+    again.hold("once", Duration::from_millis(300), |node| counted(&node.metrics()) == Some(1.0));
+    assert!(again.terminate().0.success());
+    let third = host.watched(host.setup(EIGHT).with_state_of(&node));
+    third.hold("and not again", Duration::from_millis(300), |node| counted(&node.metrics()).is_none());
+    let listed: Vec<_> = events(&third).iter().map(|e| (e["code"].as_u64(), e["old"].as_bool())).collect();
+    assert_eq!(listed, [(Some(63), Some(true))]);
+}
+
+#[test]
+fn a_ticket_of_another_boot_is_old() {
+    let mut host = Host::new();
+    let mut node = host.start(EIGHT);
+    let at = pci(&node.metrics(), "5");
+    host.log(&format!("NVRM: Xid (PCI:{at}): 63, pid=1, name=a, b"));
+    node.wait_metrics("it counts", |m| m.value("gpu_xid_errors_total", &[("xid", "63")]) == Some(1.0));
+    assert!(node.terminate().0.success());
+    host.reboot("another-boot");
+    for _ in 0..3 {
+        host.log(&format!("NVRM: Xid (PCI:{at}): 63, pid=1, name=a, b"));
+    }
+    let rebooted = host.watched(host.setup(EIGHT).with_state_of(&node));
+    rebooted.hold("the exporter did not run then", Duration::from_millis(300), |node| {
+        node.metrics().all("gpu_xid_errors_total", &[("xid", "63")]).is_empty()
+    });
+    assert!(events(&rebooted).iter().all(|event| event["old"] == true));
 }

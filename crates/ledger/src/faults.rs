@@ -12,7 +12,7 @@ use super::builder::Builder;
 use super::counters::OwnCounters;
 use super::events::EventList;
 use super::resets::Resets;
-use judge::{describe, driver_event, gpu_failure, judged, recovery, was_reset};
+use judge::{describe, driver_event, gpu_failure, judged, judged_sxid, recovery, was_reset};
 use model::catalog::schema::{KnownLabel, Label};
 use model::catalog::{
     self as m, DriverError, DriverEvent, FaultAction, FaultSource, Gpu, Node, RecoveryAction, Severity,
@@ -25,9 +25,11 @@ use model::persisted::{FaultyGpu, Identity, PersistedFaults};
 use model::sample::{Batch, Missing};
 use model::snapshot::{Event, EventKind};
 use model::xid::{self, Xid};
+use switches::SwitchFaults;
 use units::Units;
 
 mod judge;
+mod switches;
 mod units;
 
 /// Reports of the same code of the same GPU by two sources within this time mean the same fault. A memory
@@ -163,6 +165,7 @@ pub struct Faults {
     events: EventList,
     last_event: Option<f64>,
     resets: Resets,
+    switches: SwitchFaults,
     /// When the driver was last loaded or found gone, in seconds since 1970.
     driver_reset: Option<f64>,
     /// The present load of the kernel module, as far as that was seen.
@@ -182,6 +185,7 @@ impl Faults {
             places,
             events: EventList::new(keep),
             load: persisted.load.clone(),
+            switches: SwitchFaults::new(&persisted.switches),
             ..Faults::default()
         };
         for gpu in &persisted.gpus {
@@ -204,11 +208,14 @@ impl Faults {
         let lasting = self.states.iter().filter_map(|(uuid, state)| state.lasting(uuid));
         let mut gpus: Vec<FaultyGpu> = lasting.take(MAX_GPUS).collect();
         gpus.iter_mut().for_each(|gpu| self.resets.describe(gpu));
+        let switches = self.switches.all();
+        let same = gpus == self.persisted.gpus && switches == self.persisted.switches;
         // Which load it is does not matter while nothing is wrong.
-        if gpus == self.persisted.gpus && (gpus.is_empty() || self.load == self.persisted.load) {
+        let nothing = gpus.is_empty() && switches.is_empty();
+        if same && (nothing || self.load == self.persisted.load) {
             return None;
         }
-        self.persisted = PersistedFaults { load: self.load.clone(), gpus };
+        self.persisted = PersistedFaults { load: self.load.clone(), gpus, switches: switches.to_vec() };
         Some(self.persisted.clone())
     }
 
@@ -292,6 +299,7 @@ impl Faults {
     pub fn driver_reset(&mut self, unix_seconds: f64) {
         self.driver_reset = Some(unix_seconds);
         self.states.values_mut().for_each(|state| state.reset(unix_seconds));
+        self.switches.driver_reset();
     }
 
     /// When the faults of a GPU were over last, in seconds since 1970.
@@ -342,6 +350,7 @@ impl Faults {
         if let Some(at) = self.last_event {
             b.put(&m::gpu_last_event_timestamp_seconds, &Node {}, (), at);
         }
+        self.switches.put(b);
     }
 
     /// The list of events, oldest first.
@@ -493,12 +502,9 @@ impl Faults {
                 entry
             }
             KernelLine::Sxid { nvswitch, pci, code, fatal } => {
-                let mut row = xid::sxid(code);
-                // The table has no code that came with a newer driver.
-                if fatal && row.severity != Severity::Page {
-                    (row.severity, row.action) = (Severity::Page, FaultAction::ResetGpu);
-                }
+                let row = judged_sxid(code, fatal);
                 if !old {
+                    self.switches.note(&nvswitch, code, fatal);
                     let labels = (
                         SwitchName(nvswitch.as_str().into()),
                         SxidCode(code.to_string().as_str().into()),

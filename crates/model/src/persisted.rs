@@ -51,6 +51,20 @@ pub struct PersistedFaults {
     pub load: Option<LoadId>,
     /// The GPUs that have something against them.
     pub gpus: Vec<FaultyGpu>,
+    /// The faults of NVSwitches.
+    #[serde(default)]
+    pub switches: Vec<SwitchFault>,
+}
+
+/// A fault of an NVSwitch that only a load of the driver ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchFault {
+    /// Number of the switch.
+    pub nvswitch: String,
+    /// Code of the SXid.
+    pub code: u32,
+    /// Whether its line calls it fatal.
+    pub fatal: bool,
 }
 
 /// A GPU with a fault that only a reset or a load of the driver ends.
