@@ -98,7 +98,9 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let hooks = Hooks {
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
-            Box::new(move |snapshot| {
+            let node_labels = node_labels(&config);
+            Box::new(move |mut snapshot| {
+                snapshot.node_labels = Arc::clone(&node_labels);
                 board.publish(snapshot);
                 responses.refresh(Mono::now());
             })
@@ -211,6 +213,12 @@ pub fn switched_off(config: &Config) -> HashSet<MetricId> {
     let left_out = metrics.filter(|(metric, _)| !config.metrics.publishes(metric.name)).map(|(_, id)| id);
     let throughput = m::gpu_pcie_throughput_bytes_per_second.id();
     left_out.chain((!config.sampler.pcie_throughput).then_some(throughput)).collect()
+}
+
+/// The labels that each series of the node has.
+fn node_labels(config: &Config) -> Arc<[(&'static str, String)]> {
+    let labels = [("rack", config.node.rack.value()), ("zone", config.node.zone.value())];
+    labels.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
 }
 
 type Remember<T> = Box<dyn FnMut(T) + Send>;
