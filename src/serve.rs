@@ -73,7 +73,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
-    let (history, remember_history) = history(&state);
+    let (history, remember_history) = history(&config, &state);
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -271,14 +271,18 @@ fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResult
 }
 
 /// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more.
-fn history(state: &Store) -> (NodeHistory, Remember<NodeHistory>) {
-    match state.open::<NodeHistory>() {
+fn history(config: &Config, state: &Store) -> (NodeHistory, Remember<NodeHistory>) {
+    let machine_id = Host::new(&config.host.root).machine_id();
+    let (known, remember): (_, Remember<NodeHistory>) = match state.open::<NodeHistory>() {
         Ok((known, keeper)) => (known.unwrap_or_default(), Box::new(move |history| keeper.save(history))),
         Err(error) => {
             tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
             (NodeHistory::default(), Box::new(|_| {}))
         }
-    }
+    };
+    // How many GPUs another machine had, whose disk this is, does not count. Its GPUs may have moved with the disk.
+    let devices_highest = if known.machine_id == machine_id { known.devices_highest } else { 0 };
+    (NodeHistory { machine_id, devices_highest, ..known }, remember)
 }
 
 /// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id: it is

@@ -147,8 +147,12 @@ fn a_node_that_comes_back_with_seven_gpus_is_short_of_one_until_a_declared_remov
     let mut again = machine.boot("third", 7);
     assert_eq!(highest(&again.metrics()), Some(7.0), "kept");
     assert!(again.terminate().0.success());
-    let declared = machine.start("third", 7, &[("HEALTH__EXPECTED_GPUS", "6")]);
+    let mut declared = machine.start("third", 7, &[("HEALTH__EXPECTED_GPUS", "6")]);
     assert_eq!(highest(&declared.metrics()), Some(6.0), "as declared");
+    assert!(declared.terminate().0.success());
+    machine.files.write("etc/machine-id", "ffffffffffffffffffffffffffffffff").unwrap();
+    let other = machine.boot("fourth", 4);
+    assert_eq!(highest(&other.metrics()), Some(4.0), "the disk is in another machine");
 }
 
 fn on_pci(m: &Metrics) -> Option<f64> {

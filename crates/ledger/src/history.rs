@@ -23,7 +23,7 @@ const SILENT: Duration = Duration::from_secs(60);
 
 /// A verdict on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum GpuVerdict {
     Unknown,
     Healthy,
     /// Unhealthy for want of an answer alone: no error was seen.
@@ -31,8 +31,8 @@ enum Verdict {
     Unhealthy,
 }
 
-impl Verdict {
-    fn of(health: &GpuHealth, state: &GpuState) -> Verdict {
+impl GpuVerdict {
+    fn of(health: &GpuHealth, state: &GpuState) -> GpuVerdict {
         let silent = match state {
             GpuState::Stuck { .. } => true,
             GpuState::Failing { text } => text == NOTHING_READ,
@@ -42,12 +42,12 @@ impl Verdict {
             condition.unhealthy().is_some() && !matches!(condition, Condition::Stuck | Condition::Lost)
         };
         match health.healthy {
-            None => Verdict::Unknown,
-            Some(true) => Verdict::Healthy,
+            None => GpuVerdict::Unknown,
+            Some(true) => GpuVerdict::Healthy,
             Some(false) if silent && !health.reasons.iter().any(|reason| known(reason.condition)) => {
-                Verdict::Silent
+                GpuVerdict::Silent
             }
-            Some(false) => Verdict::Unhealthy,
+            Some(false) => GpuVerdict::Unhealthy,
         }
     }
 }
@@ -86,10 +86,10 @@ impl HistoryState {
             self.count(listed, devices.filter(|_| open).map(gpus));
         }
         for (health, view) in snapshot.health.gpus.iter().zip(&snapshot.gpus) {
-            self.judge(&health.gpu.uuid, Verdict::of(health, &view.state), now);
+            self.judge(&health.gpu.uuid, GpuVerdict::of(health, &view.state), now);
         }
         for gpu in absent {
-            self.judge(&gpu.uuid, Verdict::Unhealthy, now);
+            self.judge(&gpu.uuid, GpuVerdict::Unhealthy, now);
         }
     }
 
@@ -108,21 +108,21 @@ impl HistoryState {
         self.changed |= highest != before;
     }
 
-    fn judge(&mut self, uuid: &Arc<str>, verdict: Verdict, now: Mono) {
+    fn judge(&mut self, uuid: &Arc<str>, verdict: GpuVerdict, now: Mono) {
         if uuid.is_empty() {
             return;
         }
-        if verdict != Verdict::Healthy {
+        if verdict != GpuVerdict::Healthy {
             self.recovered.remove(uuid);
         }
-        if verdict != Verdict::Silent {
+        if verdict != GpuVerdict::Silent {
             self.silent.remove(uuid);
         }
         match verdict {
-            Verdict::Unknown => {}
-            Verdict::Healthy => self.healthy(uuid, now),
-            Verdict::Unhealthy => self.unhealthy(uuid),
-            Verdict::Silent => {
+            GpuVerdict::Unknown => {}
+            GpuVerdict::Healthy => self.healthy(uuid, now),
+            GpuVerdict::Unhealthy => self.unhealthy(uuid),
+            GpuVerdict::Silent => {
                 let since = *self.silent.entry(Arc::clone(uuid)).or_insert(now);
                 if now.since(since) >= SILENT {
                     self.unhealthy(uuid);
@@ -217,25 +217,25 @@ mod tests {
     fn an_incident_counts_once_until_the_gpu_was_healthy_for_a_while() {
         let (uuid, mut state): (Arc<str>, _) = ("GPU-3".into(), state(NodeHistory::default()));
         let steps = [
-            (1, Verdict::Healthy, 0),
-            (2, Verdict::Unhealthy, 1),
-            (3, Verdict::Unhealthy, 1),
-            (4, Verdict::Healthy, 1),
-            (13, Verdict::Unhealthy, 1),
-            (14, Verdict::Healthy, 1),
-            // Nobody knows how it was meanwhile.
-            (20, Verdict::Unknown, 1),
-            (25, Verdict::Healthy, 1),
-            (34, Verdict::Unhealthy, 1),
-            (35, Verdict::Healthy, 1),
-            (45, Verdict::Healthy, 1),
-            (46, Verdict::Unhealthy, 2),
+            (1, GpuVerdict::Healthy, 0),
+            (2, GpuVerdict::Unhealthy, 1),
+            (3, GpuVerdict::Unhealthy, 1),
+            (4, GpuVerdict::Healthy, 1),
+            (13, GpuVerdict::Unhealthy, 1),
+            (14, GpuVerdict::Healthy, 1),
+            // How the GPU was meanwhile is not known.
+            (20, GpuVerdict::Unknown, 1),
+            (25, GpuVerdict::Healthy, 1),
+            (34, GpuVerdict::Unhealthy, 1),
+            (35, GpuVerdict::Healthy, 1),
+            (45, GpuVerdict::Healthy, 1),
+            (46, GpuVerdict::Unhealthy, 2),
         ];
         for (second, verdict, expected) in steps {
             state.judge(&uuid, verdict, at(second));
             assert_eq!(total(&state, "GPU-3"), expected, "second {second}");
         }
-        state.judge(&"".into(), Verdict::Unhealthy, at(50));
+        state.judge(&"".into(), GpuVerdict::Unhealthy, at(50));
         assert_eq!(state.kept.gpus.len(), 1, "a GPU without a UUID cannot be recognized");
     }
 
@@ -243,17 +243,17 @@ mod tests {
     fn a_gpu_that_does_not_answer_is_an_incident_after_a_minute() {
         let (uuid, mut state): (Arc<str>, _) = ("GPU-3".into(), state(NodeHistory::default()));
         for (second, verdict, expected) in [
-            (0, Verdict::Silent, 0),
-            (59, Verdict::Silent, 0),
-            (60, Verdict::Healthy, 0),
-            (61, Verdict::Silent, 0),
-            (120, Verdict::Silent, 0),
-            (121, Verdict::Silent, 1),
-            (300, Verdict::Silent, 1),
-            (301, Verdict::Healthy, 1),
-            (311, Verdict::Healthy, 1),
-            (312, Verdict::Silent, 1),
-            (313, Verdict::Unhealthy, 2),
+            (0, GpuVerdict::Silent, 0),
+            (59, GpuVerdict::Silent, 0),
+            (60, GpuVerdict::Healthy, 0),
+            (61, GpuVerdict::Silent, 0),
+            (120, GpuVerdict::Silent, 0),
+            (121, GpuVerdict::Silent, 1),
+            (300, GpuVerdict::Silent, 1),
+            (301, GpuVerdict::Healthy, 1),
+            (311, GpuVerdict::Healthy, 1),
+            (312, GpuVerdict::Silent, 1),
+            (313, GpuVerdict::Unhealthy, 2),
         ] {
             state.judge(&uuid, verdict, at(second));
             assert_eq!(total(&state, "GPU-3"), expected, "second {second}");
@@ -264,19 +264,19 @@ mod tests {
     fn an_incident_goes_on_over_a_restart_and_its_end_counts_then() {
         let uuid: Arc<str> = "GPU-3".into();
         let mut first = state(NodeHistory::default());
-        first.judge(&uuid, Verdict::Healthy, at(1));
+        first.judge(&uuid, GpuVerdict::Healthy, at(1));
         assert_eq!(first.take_changed(), None, "a healthy GPU needs no record");
-        first.judge(&uuid, Verdict::Unhealthy, at(2));
+        first.judge(&uuid, GpuVerdict::Unhealthy, at(2));
         let kept = first.take_changed().unwrap();
         assert_eq!(first.take_changed(), None);
         let mut second = state(kept);
-        second.judge(&uuid, Verdict::Unknown, at(100));
-        second.judge(&uuid, Verdict::Unhealthy, at(101));
+        second.judge(&uuid, GpuVerdict::Unknown, at(100));
+        second.judge(&uuid, GpuVerdict::Unhealthy, at(101));
         assert_eq!((total(&second, "GPU-3"), second.take_changed()), (1, None), "the same incident");
-        second.judge(&uuid, Verdict::Healthy, at(200));
-        second.judge(&uuid, Verdict::Healthy, at(210));
+        second.judge(&uuid, GpuVerdict::Healthy, at(200));
+        second.judge(&uuid, GpuVerdict::Healthy, at(210));
         let mut third = state(second.take_changed().unwrap());
-        third.judge(&uuid, Verdict::Unhealthy, at(300));
+        third.judge(&uuid, GpuVerdict::Unhealthy, at(300));
         assert_eq!(total(&third, "GPU-3"), 2);
     }
 
@@ -285,13 +285,13 @@ mod tests {
         let mut state = state(NodeHistory::default());
         let first: Arc<str> = "GPU-0".into();
         for n in 0..MAX_GPUS {
-            state.judge(&format!("GPU-{n}").as_str().into(), Verdict::Unhealthy, at(1));
+            state.judge(&format!("GPU-{n}").as_str().into(), GpuVerdict::Unhealthy, at(1));
         }
         for second in [2, 12] {
-            state.judge(&first, Verdict::Healthy, at(second));
+            state.judge(&first, GpuVerdict::Healthy, at(second));
         }
-        state.judge(&first, Verdict::Unhealthy, at(13));
-        state.judge(&"GPU-new".into(), Verdict::Unhealthy, at(14));
+        state.judge(&first, GpuVerdict::Unhealthy, at(13));
+        state.judge(&"GPU-new".into(), GpuVerdict::Unhealthy, at(14));
         assert_eq!(state.kept.gpus.len(), MAX_GPUS);
         assert_eq!([total(&state, "GPU-0"), total(&state, "GPU-1"), total(&state, "GPU-new")], [2, 0, 1]);
         let bytes = serde_json::to_vec(&state.kept).unwrap().len();

@@ -87,6 +87,8 @@ pub struct FaultyGpu {
 /// What outlasts restarts of the exporter, loads of the driver and reboots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHistory {
+    /// `/etc/machine-id` of the machine that had so many GPUs; empty if it has none.
+    pub machine_id: String,
     /// The greatest number of GPUs ever listed; lower after GPUs were taken out on purpose.
     pub devices_highest: usize,
     /// The GPUs that became unhealthy at least once.
