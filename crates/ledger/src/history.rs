@@ -178,6 +178,7 @@ impl HistoryState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::health::{HealthLevel, HealthReason};
 
     fn at(seconds: u64) -> Mono {
         Mono(seconds * 1_000_000_000)
@@ -211,6 +212,36 @@ mod tests {
         assert_eq!(declared.kept.devices_highest, 4, "as declared");
         declared.count(3, None);
         assert_eq!(declared.kept.devices_highest, 4);
+    }
+
+    #[test]
+    fn only_a_gpu_without_any_other_fault_is_merely_silent() {
+        let verdict = |state: GpuState, conditions: &[Condition], healthy| {
+            let reason = |condition: &Condition| HealthReason {
+                condition: *condition,
+                level: condition.level(),
+                text: String::new(),
+                action: condition.action(),
+            };
+            let health = GpuHealth {
+                gpu: Gpu { gpu: 3, uuid: "GPU-3".into() },
+                level: HealthLevel::Ok,
+                word: "",
+                healthy,
+                reasons: conditions.iter().map(reason).collect(),
+            };
+            GpuVerdict::of(&health, &state)
+        };
+        let stuck = || GpuState::Stuck { call: "nvmlX".into(), age: SILENT };
+        let failing = |text: &str| GpuState::Failing { text: text.to_owned() };
+        use Condition::{FatalXid, Lost, RecentFault, Stuck};
+        assert_eq!(verdict(stuck(), &[Stuck, RecentFault], Some(false)), GpuVerdict::Silent);
+        assert_eq!(verdict(stuck(), &[Stuck, FatalXid], Some(false)), GpuVerdict::Unhealthy);
+        assert_eq!(verdict(failing(NOTHING_READ), &[Lost], Some(false)), GpuVerdict::Silent);
+        assert_eq!(verdict(failing("GPU is lost"), &[Lost], Some(false)), GpuVerdict::Unhealthy);
+        assert_eq!(verdict(GpuState::Up, &[FatalXid], Some(false)), GpuVerdict::Unhealthy);
+        assert_eq!(verdict(GpuState::Up, &[RecentFault], Some(true)), GpuVerdict::Healthy);
+        assert_eq!(verdict(GpuState::NoDriver, &[], None), GpuVerdict::Unknown);
     }
 
     #[test]
