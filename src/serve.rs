@@ -21,11 +21,11 @@ use host::child;
 use host::state::{Document, Keeper, Store};
 use host::stop::Stop;
 use ledger::inbox::Inbox;
-use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, PersistedFaults, SeenGpus};
+use ledger::{self, Hooks, KnownWrongResults, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, BuildInfo, METRICS, MetricId};
 use model::clock::{Mono, unix_seconds};
-use model::persisted::{FaultBooks, Inventory};
+use model::persisted::{FaultBooks, Inventory, SwitchFault};
 use settings::Config;
 use settings::mig_layout::DeclaredLayout;
 
@@ -73,6 +73,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let (seen, remember_seen) = inventory(&config, &state);
     let (faults, remember_faults) = faults(&config, &state);
     let (wrong_results, remember_wrong_results) = wrong_results(&state);
+    let (history, remember_history) = history(&config, &state);
     let settings = LedgerSettings {
         max_series: config.metrics.max_series as usize,
         off: HashSet::clone(&off),
@@ -83,6 +84,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen,
         faults,
         wrong_results,
+        history,
         expected_gpus: config.health.expected_gpus as usize,
         keep_events: config.events.history_size as usize,
         owners: config.owners.clone(),
@@ -96,7 +98,9 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
     let hooks = Hooks {
         publish: {
             let (board, responses) = (Arc::clone(&board), Arc::clone(&responses));
-            Box::new(move |snapshot| {
+            let node_labels = node_labels(&config);
+            Box::new(move |mut snapshot| {
+                snapshot.node_labels = Arc::clone(&node_labels);
                 board.publish(snapshot);
                 responses.refresh(Mono::now());
             })
@@ -109,6 +113,7 @@ pub fn run(config: Config, declared: Option<DeclaredLayout>) -> Result<(), Error
         seen: remember_seen,
         faults: remember_faults,
         wrong_results: remember_wrong_results,
+        history: remember_history,
     };
     let (of_ledger, interval) = (Arc::clone(&inbox), config.metrics.publish_interval);
     let ledger =
@@ -210,6 +215,12 @@ pub fn switched_off(config: &Config) -> HashSet<MetricId> {
     left_out.chain((!config.sampler.pcie_throughput).then_some(throughput)).collect()
 }
 
+/// The labels that each series of the node has.
+fn node_labels(config: &Config) -> Arc<[(&'static str, String)]> {
+    let labels = [("rack", config.node.rack.value()), ("zone", config.node.zone.value())];
+    labels.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
+}
+
 type Remember<T> = Box<dyn FnMut(T) + Send>;
 
 /// The GPUs seen earlier in this boot, and how to remember others.
@@ -226,18 +237,21 @@ fn inventory(config: &Config, state: &Store) -> (SeenGpus, Remember<SeenGpus>) {
 fn faults(config: &Config, state: &Store) -> (PersistedFaults, Remember<PersistedFaults>) {
     let load = module::look(&Host::new(&config.host.root), None).load().map(|load| load.id.clone());
     let Some((boot_id, known, keeper)) = kept::<FaultBooks>(config, state, "the faults of GPUs") else {
-        return (PersistedFaults { load, gpus: Vec::new() }, Box::new(|_| {}));
+        return (PersistedFaults { load, ..PersistedFaults::default() }, Box::new(|_| {}));
     };
     let known = known.filter(|books| books.boot_id == boot_id && books.faults.load == load);
-    let gpus = known.map(|books| books.faults.gpus).unwrap_or_default();
-    for gpu in &gpus {
+    let faults = known.map_or_else(PersistedFaults::default, |books| books.faults);
+    for gpu in &faults.gpus {
         tracing::warn!(
             uuid = gpu.uuid,
             "a fault before the restart still counts: no reset, no driver load since"
         );
     }
+    for SwitchFault { nvswitch, code, .. } in &faults.switches {
+        tracing::warn!(nvswitch, code, "a fault before the restart still counts: no driver load since");
+    }
     let remember = move |faults| keeper.save(FaultBooks { boot_id: boot_id.clone(), faults });
-    (PersistedFaults { load, gpus }, Box::new(remember))
+    (PersistedFaults { load, ..faults }, Box::new(remember))
 }
 
 /// The wrong results of the canary that are not cleared, and how to remember others.
@@ -254,6 +268,21 @@ fn wrong_results(state: &Store) -> (KnownWrongResults, Remember<KnownWrongResult
         tracing::warn!(uuid, check, "a wrong result of the canary still counts: it is not cleared");
     }
     (known, Box::new(move |wrong| keeper.save(wrong)))
+}
+
+/// What earlier daemons knew of the node and its GPUs, whatever the boot, and how to remember more.
+fn history(config: &Config, state: &Store) -> (NodeHistory, Remember<NodeHistory>) {
+    let machine_id = Host::new(&config.host.root).machine_id();
+    let (known, remember): (_, Remember<NodeHistory>) = match state.open::<NodeHistory>() {
+        Ok((known, keeper)) => (known.unwrap_or_default(), Box::new(move |history| keeper.save(history))),
+        Err(error) => {
+            tracing::warn!(%error, "no thread: the history of the GPUs is not kept over restarts");
+            (NodeHistory::default(), Box::new(|_| {}))
+        }
+    };
+    // How many GPUs another machine had, whose disk this is, does not count. Its GPUs may have moved with the disk.
+    let devices_highest = if known.machine_id == machine_id { known.devices_highest } else { 0 };
+    (NodeHistory { machine_id, devices_highest, ..known }, remember)
 }
 
 /// Opens a document: the boot id, what an earlier daemon left, and the keeper of what comes. `None` without a boot id: it is

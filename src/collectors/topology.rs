@@ -219,8 +219,7 @@ impl FirstSeen {
     /// What was kept of this machine.
     fn load(config: &Config, store: &Store) -> FirstSeen {
         // What was seen first of another machine, whose disk this is, does not count.
-        let machine_id = std::fs::read_to_string(Host::new(&config.host.root).path("/etc/machine-id"));
-        let machine_id = machine_id.unwrap_or_default().trim().chars().take(64).collect();
+        let machine_id = Host::new(&config.host.root).machine_id();
         let (kept, keeper) = match store.open::<SavedTopology>() {
             Ok((kept, keeper)) => (kept, Some(keeper)),
             Err(error) => {

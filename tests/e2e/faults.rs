@@ -28,11 +28,19 @@ impl Host {
     }
 
     /// The driver is loaded (again).
-    fn load_module(&self) {
+    pub(super) fn load_module(&self) {
         let folder = self.root.path().join("sys/module/nvidia");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("initstate"), "live\n").unwrap();
+    }
+
+    /// The machine boots: a kernel log that begins, and a module that is loaded.
+    pub(super) fn reboot(&mut self, boot_id: &str) {
+        fs::write(self.root.path().join("proc/sys/kernel/random/boot_id"), boot_id).unwrap();
+        fs::write(self.kmsg(), "").unwrap();
+        self.sequence = 0;
+        self.load_module();
     }
 
     pub(super) fn kmsg(&self) -> PathBuf {
@@ -67,7 +75,7 @@ impl Host {
         self.watched(self.setup(scenario))
     }
 
-    fn watched(&self, setup: Setup) -> Node {
+    pub(super) fn watched(&self, setup: Setup) -> Node {
         let node = setup.start();
         node.wait_ready();
         node.wait_metrics("the kernel log is read", |m| {

@@ -48,8 +48,13 @@ const MOVING: &[&str] = &[
 fn golden(scenario: &str) {
     // The owner of a simulated process is looked up on a host that has no such process: when it is reported, and as
     // what, is for tests of its own.
-    let scenario_file = format!("tests/scenarios/{scenario}.toml");
-    let node = Setup::new(&scenario_file).with("OWNERS__ENABLED", "false").start();
+    compare(&golden_path(scenario), &seen(scenario, &[], str::to_owned));
+}
+
+/// The page of a scenario, with what moves left out of the lines that `edit` made.
+fn seen(scenario: &str, settings: &[(&str, &str)], edit: impl Fn(&str) -> String) -> String {
+    let setup = Setup::new(&format!("tests/scenarios/{scenario}.toml")).with("OWNERS__ENABLED", "false");
+    let node = settings.iter().fold(setup, |setup, (key, value)| setup.with(key, value)).start();
     // A window needs two visits, and the node is looked at last.
     node.wait_metrics("windows of every length", |m| {
         let switches = [("call", "nvswitch/devices")];
@@ -68,10 +73,11 @@ fn golden(scenario: &str) {
     });
     let (status, page) = node.get("/metrics");
     assert_eq!(status, 200);
-    let kept = |line: &&str| !LEFT_OUT.iter().any(|name| line.starts_with(name));
-    let mut seen: String = page.lines().filter(kept).map(|line| still(line) + "\n").collect();
+    let kept = |line: &String| !LEFT_OUT.iter().any(|name| line.starts_with(name));
+    let lines = page.lines().map(edit).filter(kept);
+    let mut seen: String = lines.map(|line| still(&line) + "\n").collect();
     seen.insert_str(0, &format!("# {scenario}: `~` is a value that moves.\n"));
-    compare(&golden_path(scenario), &seen);
+    seen
 }
 
 fn golden_path(scenario: &str) -> PathBuf {
@@ -116,6 +122,23 @@ golden! {
     an_l4 "still-l4"
     a_driver_without_a_gpu "no-gpu"
     values_that_cannot_be_true "blank"
+}
+
+#[test]
+fn rack_and_zone_are_on_each_series_and_nothing_else_changes() {
+    const LABELS: &str = "{rack=\"row 4, rack \\\"7\\\"\",zone=\"eu-west-1\"";
+    let without = |line: &str| {
+        if line.starts_with('#') {
+            return line.to_owned();
+        }
+        let (name, rest) = line.split_once(LABELS).unwrap_or_else(|| panic!("no labels: {line}"));
+        match rest.strip_prefix('}') {
+            Some(value) => format!("{name}{value}"),
+            None => format!("{name}{{{}", rest.strip_prefix(',').unwrap()),
+        }
+    };
+    let settings = [("NODE__RACK", "row 4, rack \"7\""), ("NODE__ZONE", "eu-west-1")];
+    compare(&golden_path("still-l4"), &seen("still-l4", &settings, without));
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod health;
 mod host_topology;
 mod http;
 mod kubelet;
+mod lasting;
 mod map;
 mod mig;
 mod node;

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::node::{Node, PATIENCE, pause};
+use super::node::{Node, PATIENCE, Setup, pause};
 
 struct Server {
     process: Child,
@@ -74,7 +74,7 @@ impl Server {
 }
 
 /// Scrapes the target for some seconds and compares what Prometheus kept with what the daemon served.
-fn scraped_without_loss(target: std::net::SocketAddr) {
+fn scraped_without_loss(target: std::net::SocketAddr) -> Server {
     let server = Server::start(target);
     server.wait_number("count_over_time(up[1m]) >= 3");
     assert_eq!(server.wait_number("min_over_time(up[1m])"), 1.0, "no scrape failed");
@@ -87,6 +87,7 @@ fn scraped_without_loss(target: std::net::SocketAddr) {
     assert!((stored - series).abs() <= 10.0, "{stored} stored of {series}");
     assert_eq!(server.wait_number("count(gpu_up == 1)"), 8.0);
     assert_eq!(server.wait_number("count(gpu_info * on (uuid) group_left gpu_up)"), 8.0);
+    server
 }
 
 /// A proxy between Prometheus and the daemon that removes the Accept header, so that the answer is in
@@ -115,12 +116,16 @@ fn without_accept(daemon: SocketAddr) -> SocketAddr {
 
 #[test]
 fn a_real_prometheus_drops_nothing_of_openmetrics() {
-    let node = Node::start("tests/scenarios/node-8xh200.toml");
-    scraped_without_loss(node.addr());
+    let setup = Setup::new("tests/scenarios/node-8xh200.toml");
+    let node = setup.with("NODE__RACK", "row 4, \"7\"").with("NODE__ZONE", "Süd").start();
+    let server = scraped_without_loss(node.addr());
+    let of_rack = r#"{rack="row 4, \"7\"",zone="Süd",__name__=~"gpu_.*|process_.*"}"#;
+    let all = r#"{__name__=~"gpu_.*|process_.*"}"#;
+    assert_eq!(server.wait_number(&format!("count({of_rack}) / count({all})")), 1.0);
 }
 
 #[test]
 fn a_real_prometheus_drops_nothing_of_text_0_0_4() {
     let node = Node::start("tests/scenarios/node-8xh200.toml");
-    scraped_without_loss(without_accept(node.addr()));
+    drop(scraped_without_loss(without_accept(node.addr())));
 }

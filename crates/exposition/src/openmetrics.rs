@@ -1,5 +1,6 @@
 //! OpenMetrics 1.0, written by `prometheus-client`: the snapshot is a collector in a registry of its own.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,7 +18,9 @@ use model::snapshot::{Family, Series, Snapshot, Value};
 
 /// Appends the snapshot, `# EOF` included.
 pub fn encode(snapshot: &Arc<Snapshot>, out: &mut String) {
-    let mut registry = Registry::default();
+    let node = snapshot.node_labels.iter();
+    let node = node.map(|(name, value)| (Cow::Borrowed(*name), Cow::Owned(value.clone())));
+    let mut registry = Registry::with_labels(node);
     registry.register_collector(Box::new(SnapshotCollector(snapshot.clone())));
     // The only errors are those of the writer, and a string takes everything.
     if let Err(error) = text::encode(out, &registry) {

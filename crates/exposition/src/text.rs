@@ -28,6 +28,7 @@ fn push_float(out: &mut String, value: f64) {
 
 /// Appends the snapshot.
 pub fn encode(snapshot: &Snapshot, out: &mut String) {
+    let node = node_labels(snapshot);
     for family in snapshot.scraped() {
         let def = family.def;
         let kind = match def.kind {
@@ -42,24 +43,40 @@ pub fn encode(snapshot: &Snapshot, out: &mut String) {
             match &series.value {
                 Value::Number(value) => {
                     out.push_str(def.name);
-                    push_labels(out, def, series, None);
+                    push_labels(out, &node, def, series, None);
                     out.push(' ');
                     push_value(out, *value);
                     out.push('\n');
                 }
-                Value::Histogram(histogram) => push_histogram(out, def, series, histogram),
+                Value::Histogram(histogram) => push_histogram(out, &node, def, series, histogram),
             }
         }
     }
 }
 
-fn push_histogram(out: &mut String, def: &'static MetricDef, series: &Series, histogram: &Histogram) {
+/// The labels that each series has, encoded once a page.
+fn node_labels(snapshot: &Snapshot) -> String {
+    let mut labels = String::new();
+    for (name, value) in &*snapshot.node_labels {
+        let before = if labels.is_empty() { '{' } else { ',' };
+        push_label(&mut labels, before, name, value);
+    }
+    labels
+}
+
+fn push_histogram(
+    out: &mut String,
+    node: &str,
+    def: &'static MetricDef,
+    series: &Series,
+    histogram: &Histogram,
+) {
     push_all(out, &[def.name, "_sum"]);
-    push_labels(out, def, series, None);
+    push_labels(out, node, def, series, None);
     out.push(' ');
     push_float(out, histogram.sum);
     push_all(out, &["\n", def.name, "_count"]);
-    push_labels(out, def, series, None);
+    push_labels(out, node, def, series, None);
     out.push(' ');
     push_count(out, histogram.count());
 
@@ -67,19 +84,27 @@ fn push_histogram(out: &mut String, def: &'static MetricDef, series: &Series, hi
     for (at, count) in histogram.counts.iter().enumerate() {
         cumulative += count;
         push_all(out, &["\n", def.name, "_bucket"]);
-        push_labels(out, def, series, Some(histogram.bounds.get(at).copied()));
+        push_labels(out, node, def, series, Some(histogram.bounds.get(at).copied()));
         out.push(' ');
         push_count(out, cumulative);
     }
     out.push('\n');
 }
 
-/// Appends the labels in braces; nothing if there are none. `le` is `Some` for a bucket: its upper bound,
-/// or `None` for the last.
-fn push_labels(out: &mut String, def: &'static MetricDef, series: &Series, le: Option<Option<f64>>) {
-    let mut before = '{';
+/// Appends the labels in braces; nothing if there are none. `node`: those of the node, with the brace before them; `le` is
+/// `Some` for a bucket: its upper bound, or `None` for the last.
+fn push_labels(
+    out: &mut String,
+    node: &str,
+    def: &'static MetricDef,
+    series: &Series,
+    le: Option<Option<f64>>,
+) {
+    out.push_str(node);
+    let mut before = if node.is_empty() { '{' } else { ',' };
     if let Some(bound) = le {
-        out.push_str("{le=\"");
+        out.push(before);
+        out.push_str("le=\"");
         match bound {
             Some(bound) => push_float(out, bound),
             None => out.push_str("+Inf"),
@@ -88,15 +113,19 @@ fn push_labels(out: &mut String, def: &'static MetricDef, series: &Series, le: O
         before = ',';
     }
     for (name, value) in series.label_pairs(def) {
-        out.push(before);
-        push_all(out, &[name, "=\""]);
-        push_escaped(out, value, true);
-        out.push('"');
+        push_label(out, before, name, value);
         before = ',';
     }
     if before == ',' {
         out.push('}');
     }
+}
+
+fn push_label(out: &mut String, before: char, name: &str, value: &str) {
+    out.push(before);
+    push_all(out, &[name, "=\""]);
+    push_escaped(out, value, true);
+    out.push('"');
 }
 
 /// Appends text with backslash, newline and, in a label value, the double quote escaped.

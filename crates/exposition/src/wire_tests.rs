@@ -150,6 +150,33 @@ fn the_pages_spell_what_the_formats_ask_for() {
 }
 
 #[test]
+fn the_labels_of_the_node_come_first_on_each_series() {
+    let labels = [("rack", "r\"1".to_owned()), ("zone", "z".to_owned())];
+    let node =
+        |node_labels| Arc::new(Snapshot { node_labels, ..fixtures::node_taken(1, model::clock::Mono(1)) });
+    let (plain, labelled) = (node(Arc::default()), node(Arc::from(labels)));
+    const BOTH: &str = "rack=\"r\\\"1\",zone=\"z\"";
+    for format in [ResponseFormat::OpenMetrics, ResponseFormat::Text] {
+        let page = format.encode(&labelled);
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        assert!(samples.clone().count() > 100);
+        let first = format!("{{{BOTH}");
+        assert!(
+            samples.clone().all(|line| line.split_once(&*first).is_some_and(|(name, _)| !name.contains('{')))
+        );
+        let without = page.replace(&format!("{first}}}"), "").replace(&format!("{first},"), "{");
+        assert_eq!(without, format.encode(&plain));
+    }
+    let json: serde_json::Value = serde_json::from_str(&ResponseFormat::Json.encode(&labelled)).unwrap();
+    let metrics = json["metrics"].as_array().unwrap();
+    assert!(
+        metrics.iter().all(|metric| metric["labels"]["rack"] == "r\"1" && metric["labels"]["zone"] == "z")
+    );
+    let names = METRICS.iter().flat_map(|def| def.entity.labels().iter().chain(def.labels));
+    assert!(names.map(|label| label.name).all(|name| name != "rack" && name != "zone"), "each name once");
+}
+
+#[test]
 fn help_is_the_catalogues_one_line() {
     let text = ResponseFormat::Text.encode(&Arc::new(fixtures::node_taken(1, model::clock::Mono(1))));
     for line in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
@@ -164,7 +191,12 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
     let text = prop_oneof!["[a-zA-Z0-9 .:-]{0,12}", "[\\\\\"\n{},=é🦀 ]{0,8}", any::<String>()];
     let value = prop_oneof![(0u32..1_000_000).prop_map(f64::from), 0.0..1e18f64, prop::num::f64::POSITIVE];
     let series = (0..METRICS.len(), 0usize..64, text, value, prop::collection::vec(0u64..1_000_000_000, 4));
-    prop::collection::vec(series, 0..60).prop_map(|all| {
+    let node_labels = prop_oneof![
+        Just(Vec::new()),
+        prop::collection::vec("[\\\\\"\n{},=é🦀 ]{1,8}", 1..3),
+        prop::collection::vec(any::<String>(), 2),
+    ];
+    (prop::collection::vec(series, 0..60), node_labels).prop_map(|(all, node_labels)| {
         let mut families: BTreeMap<usize, BTreeMap<Vec<String>, Series>> = BTreeMap::new();
         for (at, pick, text, value, counts) in all {
             let def = &METRICS[at];
@@ -189,7 +221,11 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
             series: series.into_values().collect(),
             whole: at % 2 == 0,
         };
-        Snapshot { families: families.into_iter().map(family).collect(), ..Snapshot::default() }
+        Snapshot {
+            families: families.into_iter().map(family).collect(),
+            node_labels: ["rack", "zone"].into_iter().zip(node_labels).collect(),
+            ..Snapshot::default()
+        }
     })
 }
 

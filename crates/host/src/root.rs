@@ -27,6 +27,12 @@ impl Host {
         let text = std::fs::read_to_string(self.path("/proc/sys/kernel/random/boot_id"))?;
         Ok(text.trim().to_owned())
     }
+
+    /// The id of the machine, by `/etc/machine-id`: another one if a disk moved to another machine. Empty if there is none.
+    pub fn machine_id(&self) -> String {
+        let text = std::fs::read_to_string(self.path("/etc/machine-id")).unwrap_or_default();
+        text.trim().chars().take(64).collect()
+    }
 }
 
 #[cfg(test)]

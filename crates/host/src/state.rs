@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use model::persisted::{FaultBooks, Inventory, KnownWrongResults};
+use model::persisted::{FaultBooks, Inventory, KnownWrongResults, NodeHistory};
 use model::plain_file;
 use model::sync::lock;
 
@@ -70,6 +70,12 @@ impl Document for KnownWrongResults {
     const KIND: &'static str = "wrong-results";
     const VERSION: u32 = 1;
     const MAX_BYTES: usize = 1024 * 1024;
+}
+
+impl Document for NodeHistory {
+    const KIND: &'static str = "history";
+    const VERSION: u32 = 1;
+    const MAX_BYTES: usize = 64 * 1024;
 }
 
 #[derive(Serialize, Deserialize)]

@@ -26,12 +26,14 @@ use model::snapshot::{Event, EventKind};
 use model::xid;
 use pairs::{PendingFault, labels};
 use state::FaultState;
+use switches::SwitchFaults;
 
 mod falls;
 mod judge;
 mod kernel;
 mod pairs;
 mod state;
+mod switches;
 mod units;
 
 /// Reports of the same code of the same GPU by two sources within this time mean the same fault. A memory
@@ -66,6 +68,7 @@ pub struct Faults {
     events: EventList,
     last_event: Option<f64>,
     resets: Resets,
+    switches: SwitchFaults,
     /// When the driver was last loaded or found gone, in seconds since 1970.
     driver_reset: Option<f64>,
     /// The present load of the kernel module, as far as that was seen.
@@ -85,6 +88,7 @@ impl Faults {
             places,
             events: EventList::new(keep),
             load: persisted.load.clone(),
+            switches: SwitchFaults::new(&persisted.switches),
             ..Faults::default()
         };
         for gpu in &persisted.gpus {
@@ -107,11 +111,14 @@ impl Faults {
         let lasting = self.states.iter().filter_map(|(uuid, state)| state.lasting(uuid));
         let mut gpus: Vec<FaultyGpu> = lasting.take(MAX_GPUS).collect();
         gpus.iter_mut().for_each(|gpu| self.resets.describe(gpu));
+        let switches = self.switches.all();
+        let same = gpus == self.persisted.gpus && switches == self.persisted.switches;
         // Which load it is does not matter while nothing is wrong.
-        if gpus == self.persisted.gpus && (gpus.is_empty() || self.load == self.persisted.load) {
+        let nothing = gpus.is_empty() && switches.is_empty();
+        if same && (nothing || self.load == self.persisted.load) {
             return None;
         }
-        self.persisted = PersistedFaults { load: self.load.clone(), gpus };
+        self.persisted = PersistedFaults { load: self.load.clone(), gpus, switches: switches.to_vec() };
         Some(self.persisted.clone())
     }
 
@@ -192,6 +199,7 @@ impl Faults {
     pub fn driver_reset(&mut self, unix_seconds: f64) {
         self.driver_reset = Some(unix_seconds);
         self.states.values_mut().for_each(|state| state.reset(unix_seconds));
+        self.switches.driver_reset();
     }
 
     /// When the faults of a GPU were over last, in seconds since 1970.
@@ -235,6 +243,7 @@ impl Faults {
         if let Some(at) = self.last_event {
             b.put(&m::gpu_last_event_timestamp_seconds, &Node {}, (), at);
         }
+        self.switches.put(b);
     }
 
     /// The list of events, oldest first.

@@ -61,7 +61,7 @@ impl Ledger {
     }
 
     /// GPUs that the driver does not list any more and of which the ledger holds nothing.
-    fn absent(&self, now: Mono, driver: &DriverState) -> Vec<Gpu> {
+    pub(super) fn absent(&self, now: Mono, driver: &DriverState) -> Vec<Gpu> {
         match self.missing(now, driver) {
             None | Some(0) => Vec::new(),
             Some(_) => self.inventory.absent(|uuid| self.intake.gpu_by_uuid(uuid).is_some()).collect(),

@@ -24,6 +24,7 @@ mod driver;
 mod events;
 mod faults;
 mod health;
+mod history;
 pub mod inbox;
 mod intake;
 mod inventory;
@@ -47,6 +48,7 @@ use canary::CanaryState;
 use counters::OwnCounters;
 use driver::DriverWatch;
 use faults::{Faults, SeenReset};
+use history::HistoryState;
 use inbox::LedgerEvent;
 use intake::{Intake, label};
 use inventory::GpuInventory;
@@ -56,7 +58,7 @@ use model::canary::CanaryEvent;
 use model::catalog::{self as m, CollectorName, DriverError, Gpu, GpuInfo, MetricId, Node, Subject, Tier};
 use model::clock::{Mono, unix_seconds};
 use model::fact::{Fact, FactKind, KernelFact, KernelLine};
-pub use model::persisted::{KnownWrongResults, PersistedFaults, SeenGpus};
+pub use model::persisted::{KnownWrongResults, NodeHistory, PersistedFaults, SeenGpus};
 use model::sample::{Batch, Drained, Missing};
 use owners::OwnerState;
 use publish::Publication;
@@ -86,6 +88,8 @@ pub struct LedgerSettings {
     pub faults: PersistedFaults,
     /// Wrong results of the canary that are not cleared.
     pub wrong_results: KnownWrongResults,
+    /// What earlier daemons knew of the node and its GPUs, whatever the boot.
+    pub history: NodeHistory,
     /// GPUs the node should have; 0: the most seen.
     pub expected_gpus: usize,
     /// Events kept in the list.
@@ -112,6 +116,7 @@ pub struct Ledger {
     links: LinkHistory,
     canary: CanaryState,
     wrong_results: WrongResultState,
+    history: HistoryState,
     topology: TopologyState,
     owners: OwnerState,
     windows: WindowState,
@@ -146,6 +151,7 @@ impl Ledger {
             links: LinkHistory::default(),
             canary: CanaryState::default(),
             wrong_results: WrongResultState::new(settings.wrong_results.clone()),
+            history: HistoryState::new(settings.history.clone(), settings.expected_gpus, settings.steady),
             topology: TopologyState::default(),
             owners: OwnerState::new(settings.owners.clone()),
             windows: WindowState::default(),
@@ -167,6 +173,11 @@ impl Ledger {
     /// The wrong results that are not cleared, if there are others than at the last call.
     pub fn newly_wrong(&mut self) -> Option<KnownWrongResults> {
         self.wrong_results.take_changed()
+    }
+
+    /// What outlasts a reboot, if it changed since the last call.
+    pub fn new_history(&mut self) -> Option<NodeHistory> {
+        self.history.take_changed()
     }
 
     /// Notes that a GPU exists. A GPU that comes back under another index, or another GPU under its index,

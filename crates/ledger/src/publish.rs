@@ -104,6 +104,10 @@ impl Ledger {
             b.row(subject, *metric, labels.clone(), Value::Number(value));
         }
         snapshot.health = self.put_health(b, &moment, &snapshot);
+        let absent = self.absent(now, &snapshot.driver);
+        let listed = self.intake.listed_gpus(now).filter(|_| snapshot.driver == DriverState::Up);
+        self.history.follow(&snapshot, listed, &absent, now);
+        self.history.put(b, self.intake.gpus().chain(&absent));
         snapshot.ready = self.publication.ready || self.is_ready(&snapshot);
         self.publication.ready = snapshot.ready;
         let (families, subjects) =

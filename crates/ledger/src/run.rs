@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::inbox::Inbox;
-use super::{KnownWrongResults, Ledger, LedgerSettings, PersistedFaults, SeenGpus};
+use super::{KnownWrongResults, Ledger, LedgerSettings, NodeHistory, PersistedFaults, SeenGpus};
 use model::clock::{Cadence, Mono, unix_seconds};
 use model::snapshot::Snapshot;
 
@@ -22,6 +22,8 @@ pub struct Hooks {
     pub faults: Box<dyn FnMut(PersistedFaults) + Send>,
     /// Called when other wrong results are to outlast the daemon than before.
     pub wrong_results: Box<dyn FnMut(KnownWrongResults) + Send>,
+    /// Called when what outlasts a reboot has changed.
+    pub history: Box<dyn FnMut(NodeHistory) + Send>,
 }
 
 /// Drift of the wall clock that is not followed, seconds.
@@ -75,6 +77,9 @@ pub fn run(settings: LedgerSettings, interval: Duration, inbox: &Inbox, mut hook
             }
             if let Some(wrong) = ledger.newly_wrong() {
                 (hooks.wrong_results)(wrong);
+            }
+            if let Some(history) = ledger.new_history() {
+                (hooks.history)(history);
             }
         }
     }

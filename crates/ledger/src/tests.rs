@@ -30,6 +30,7 @@ fn ledger() -> Ledger {
         seen: SeenGpus::default(),
         faults: Default::default(),
         wrong_results: Default::default(),
+        history: Default::default(),
         expected_gpus: 0,
         keep_events: 100,
         owners: settings::Owners::default(),

@@ -61,6 +61,11 @@ metrics! {
     /// Kept over restarts of the exporter. `health.expected_gpus` does not change it; `gpu_devices_missing` goes by
     /// both.
     gpu_devices_expected: Gauge<Node>, None, Computed, "0.1.0";
+    /// Most GPUs ever listed on this node.
+    ///
+    /// Kept on disk over restarts and reboots. Falls to the present number in a maintenance window in which PCI has fewer
+    /// GPUs too, and to `health.expected_gpus`. Absent before the driver listed any.
+    gpu_devices_highest: Gauge<Node>, None, Computed, "0.1.0";
     /// Identity of the GPU.
     ///
     /// Stays while the GPU or the driver is stuck.
@@ -272,6 +277,10 @@ metrics! {
     gpu_xid_unknown_gpu_total: Counter<Node, (XidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
     /// NVSwitch faults in the kernel log, by code.
     gpu_nvswitch_sxid_errors_total: Counter<Node, (SwitchName, SxidCode, Severity, FaultAction)>, None, Computed, "0.1.0";
+    /// 1 from an SXid of severity `page` until the driver is loaded again or the node boots.
+    ///
+    /// Kept over restarts of the exporter. No series without a fault.
+    gpu_nvswitch_fault_active: Gauge<Node, (SwitchName, SxidCode, FaultAction)>, None, Computed, "0.1.0", at most 1.0;
     /// Time of the newest event in `/api/v1/events`.
     gpu_last_event_timestamp_seconds: Gauge<Node>, Seconds, Computed, "0.1.0", group Events;
     /// 1 if nothing is known against the GPU, 0 otherwise.
@@ -288,6 +297,12 @@ metrics! {
     /// `wrong_result`, until `gpu-node-exporter canary clear` or another board, or the newest run of a check with
     /// `driver_fault` or `hung`, until a reset or driver load; or its process hangs. Absent with `gpu_healthy`.
     gpu_unhealthy_reason: Gauge<Gpu, (UnhealthyReason,)>, None, Computed, "0.1.0", group InactiveStates;
+    /// Times that the GPU became unhealthy since the exporter saw it first.
+    ///
+    /// Counts changes of `gpu_healthy` to 0, kept on disk by UUID over restarts and reboots. A GPU that fails again before
+    /// it was healthy for a minute was not back. A GPU that only does not answer counts after 60 s: a reset of a peer holds
+    /// NVML for 45 s.
+    gpu_unhealthy_total: Counter<Gpu>, None, Computed, "0.1.0";
     /// Expected GPUs that the driver does not list.
     ///
     /// Expected: as configured, or the most listed since the node booted. Absent while the driver is away.

@@ -51,6 +51,20 @@ pub struct PersistedFaults {
     pub load: Option<LoadId>,
     /// The GPUs that have something against them.
     pub gpus: Vec<FaultyGpu>,
+    /// The faults of NVSwitches.
+    #[serde(default)]
+    pub switches: Vec<SwitchFault>,
+}
+
+/// A fault of an NVSwitch that only a load of the driver ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchFault {
+    /// Number of the switch.
+    pub nvswitch: String,
+    /// Code of the SXid.
+    pub code: u32,
+    /// Whether its line calls it fatal.
+    pub fatal: bool,
 }
 
 /// A GPU with a fault that only a reset or a load of the driver ends.
@@ -68,6 +82,28 @@ pub struct FaultyGpu {
     pub lost: Option<(Mono, Option<Tier>)>,
     /// Whether the driver asked for a reset.
     pub asked: bool,
+}
+
+/// What outlasts restarts of the exporter, loads of the driver and reboots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeHistory {
+    /// `/etc/machine-id` of the machine that had so many GPUs; empty if it has none.
+    pub machine_id: String,
+    /// The greatest number of GPUs ever listed; lower after GPUs were taken out on purpose.
+    pub devices_highest: usize,
+    /// The GPUs that became unhealthy at least once.
+    pub gpus: Vec<GpuHistory>,
+}
+
+/// How often a GPU became unhealthy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuHistory {
+    /// UUID.
+    pub uuid: String,
+    /// Number of times.
+    pub unhealthy_total: u64,
+    /// Whether the newest of them lasts.
+    pub unhealthy: bool,
 }
 
 /// Boards on which the canary found wrong results that are not cleared. Of no boot and no load of the driver.

@@ -57,6 +57,8 @@ pub struct Snapshot {
     pub windows: Arc<[Window]>,
     /// The verdicts on node and GPUs.
     pub health: NodeHealth,
+    /// Labels of the node on each of its series, before their own; no metric has a label of such a name.
+    pub node_labels: Arc<[(&'static str, String)]>,
 }
 
 /// All series of one metric.

@@ -11,7 +11,7 @@ use tracing::Level;
 
 use super::key::{Key, Section, settings};
 use super::value::PathRule::{Optional, Required, Socket};
-use super::value::{HostName, Listen, Setting};
+use super::value::{HostName, LabelValue, Listen, Setting};
 use model::catalog::{CanaryCheck, CanaryMode, MetricGroup, PerfEvent};
 
 settings! {
@@ -210,6 +210,14 @@ settings! {
         dir: PathBuf = "/etc/gpu-node-exporter/windows.d".into(), Optional;
         /// Maximum duration of a window. A longer window is cut.
         max_duration: Duration = hours(7 * 24), minutes(1)..=hours(28 * 24);
+    }
+
+    /// The place of the node in the data centre, as labels `rack` and `zone` on each of its series.
+    node: Node {
+        /// Rack: what shares power and cooling; "" for no label. Rules for racks need it here or from relabeling.
+        rack: LabelValue = LabelValue::default();
+        /// Zone; "" for no label.
+        zone: LabelValue = LabelValue::default();
     }
 
     /// Health of the node.

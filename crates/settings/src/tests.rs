@@ -71,6 +71,20 @@ fn later_layers_win() {
 }
 
 #[test]
+fn the_place_of_the_node_is_a_label_value_of_bounded_length() {
+    let config =
+        load("", &[("GPU_NODE_EXPORTER__NODE__RACK", "r \"7\", Süd")], Overrides::default()).unwrap().config;
+    assert_eq!((config.node.rack.value(), config.node.zone.value()), (Some("r \"7\", Süd"), None));
+    let long = |length| format!("[node]\nzone = '{}'\n", "é".repeat(length));
+    assert!(load(&long(64), &[], Overrides::default()).is_ok());
+    let expected = "at most 64 characters without control characters";
+    for file in [long(65), "[node]\nzone = \"a\\nb\"\n".into(), "[node]\nzone = 7\n".into()] {
+        let errors = errors(&file, &[]);
+        assert!(errors[0].contains("node.zone") && errors[0].contains(expected), "{errors:?}");
+    }
+}
+
+#[test]
 fn the_environment_holds_every_type() {
     let env = [
         ("GPU_NODE_EXPORTER__HTTP__MAX_CONNECTIONS", "9"),

@@ -104,6 +104,8 @@ plain!(
     r#"host names or addresses without port, such as ["node1", "*.example.net", "10.0.0.3"]"#
 );
 
+plain!(LabelValue, false, "at most 64 characters without control characters");
+
 /// Which paths a setting accepts.
 pub(super) enum PathRule {
     Required,
@@ -193,6 +195,36 @@ impl FromStr for HostName {
             return Err("no host name");
         }
         Ok(Self(name.to_ascii_lowercase()))
+    }
+}
+
+/// The value of a label; empty for no label. Longer ones would grow each series.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelValue(String);
+
+impl LabelValue {
+    const MAX_CHARS: usize = 64;
+
+    /// The value, if there is one.
+    pub fn value(&self) -> Option<&str> {
+        Some(self.0.as_str()).filter(|value| !value.is_empty())
+    }
+}
+
+impl fmt::Display for LabelValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for LabelValue {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if text.chars().count() > Self::MAX_CHARS || text.chars().any(char::is_control) {
+            return Err("no value of a label");
+        }
+        Ok(Self(text.to_owned()))
     }
 }
 

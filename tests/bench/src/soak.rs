@@ -129,6 +129,7 @@ impl<'a> Day<'a> {
             seen: SeenGpus::default(),
             faults: Default::default(),
             wrong_results: Default::default(),
+            history: Default::default(),
             expected_gpus: 0,
             keep_events: 500,
             owners: Default::default(),

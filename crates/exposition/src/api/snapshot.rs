@@ -63,7 +63,10 @@ fn document(snapshot: &Snapshot) -> impl Serialize {
         health: &snapshot.health,
         gpus: Seq(|| snapshot.gpus.iter().zip(&snapshot.health.gpus).map(|(view, of)| gpu(view, of, canary))),
         collectors: &snapshot.collectors,
-        metrics: Seq(|| snapshot.families.iter().flat_map(|f| f.series.iter().map(|s| metric(f.def, s)))),
+        metrics: Seq(|| {
+            let node = &*snapshot.node_labels;
+            snapshot.families.iter().flat_map(move |f| f.series.iter().map(move |s| metric(node, f.def, s)))
+        }),
     }
 }
 
@@ -118,7 +121,7 @@ fn gap(gap: &Gap) -> impl Serialize {
     Missed { call: &gap.call, metrics, missing, error, text }
 }
 
-fn metric(def: &'static MetricDef, series: &Series) -> impl Serialize {
+fn metric<'a>(node: &'a NodeLabels, def: &'static MetricDef, series: &'a Series) -> impl Serialize + 'a {
     #[derive(Serialize)]
     struct Metric<L: Serialize, H: Serialize> {
         name: &'static str,
@@ -132,14 +135,17 @@ fn metric(def: &'static MetricDef, series: &Series) -> impl Serialize {
         Value::Number(value) => (Some(JsonNumber(*value)), None),
         Value::Histogram(histogram) => (None, Some(distribution(histogram))),
     };
-    Metric { name: def.name, labels: JsonLabels(def, series), value, histogram }
+    Metric { name: def.name, labels: JsonLabels(node, def, series), value, histogram }
 }
 
-struct JsonLabels<'a>(&'static MetricDef, &'a Series);
+type NodeLabels = [(&'static str, String)];
+
+struct JsonLabels<'a>(&'a NodeLabels, &'static MetricDef, &'a Series);
 
 impl Serialize for JsonLabels<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.1.label_pairs(self.0))
+        let node = self.0.iter().map(|(name, value)| (*name, value.as_str()));
+        serializer.collect_map(node.chain(self.2.label_pairs(self.1)))
     }
 }
 

@@ -18,6 +18,15 @@ pub fn judged(code: u32, detail: Option<&XidDetail>) -> Xid {
     }
 }
 
+/// What a line of an NVSwitch means. The table has no code that came with a newer driver.
+pub fn judged_sxid(code: u32, fatal: bool) -> Xid {
+    let row = xid::sxid(code);
+    if fatal && row.severity != Severity::Page {
+        return Xid { severity: Severity::Page, action: FaultAction::ResetGpu, ..row };
+    }
+    row
+}
+
 /// Adds what the line says behind code and process.
 pub fn describe(event: &mut Event, code: u32, detail: Option<&XidDetail>) {
     match detail {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::judge::{describe, gpu_failure, judged, quiet, xid_event};
+use super::judge::{describe, gpu_failure, judged, judged_sxid, quiet, xid_event};
 use super::pairs::labels;
 use super::{Faults, SeenReset};
 use crate::counters::OwnCounters;
-use model::catalog::{self as m, FaultAction, Node, RecoveryAction, Severity, SwitchName, SxidCode};
+use model::catalog::{self as m, Node, RecoveryAction, SwitchName, SxidCode};
 use model::clock::Mono;
 use model::fact::{Fact, FactKind, GpuFailure, KernelFact, KernelLine, XidDetail};
 use model::snapshot::{Event, EventKind};
-use model::xid::{self, Xid};
+use model::xid::Xid;
 
 /// Lines of the kernel log kept until it is known which GPU has their address.
 pub const MAX_HOMELESS: usize = 4096;
@@ -124,6 +124,8 @@ impl Faults {
 
     fn sxid(&mut self, counters: &mut OwnCounters, nvswitch: String, entry: Event, at: Mono) {
         if let Some(code) = entry.code.filter(|_| !entry.old) {
+            let number = u32::try_from(code).unwrap_or(u32::MAX);
+            self.switches.note(&nvswitch, number, entry.fatal.unwrap_or_default());
             let name = SwitchName(nvswitch.as_str().into());
             let code = SxidCode(code.to_string().as_str().into());
             let labels = (name, code, entry.severity, entry.action);
@@ -156,11 +158,7 @@ impl Faults {
 
 /// A fault of an NVSwitch as an event.
 fn sxid_event(code: u32, fatal: bool, unix_seconds: f64) -> Event {
-    let mut row = xid::sxid(code);
-    // The table has no code that came with a newer driver.
-    if fatal && row.severity != Severity::Page {
-        (row.severity, row.action) = (Severity::Page, FaultAction::ResetGpu);
-    }
+    let row = judged_sxid(code, fatal);
     let base = Event::new(EventKind::Sxid, unix_seconds, row.severity, row.action);
     Event { code: Some(code.into()), meaning: row.meaning, fatal: Some(fatal), ..base }
 }

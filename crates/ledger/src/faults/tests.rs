@@ -65,6 +65,7 @@ impl Bench {
             seen,
             faults: faulty,
             wrong_results: Default::default(),
+            history: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: settings::Owners::default(),

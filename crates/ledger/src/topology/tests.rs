@@ -54,6 +54,7 @@ impl Bench {
             seen: SeenGpus::default(),
             faults: Default::default(),
             wrong_results: Default::default(),
+            history: Default::default(),
             expected_gpus: 0,
             keep_events: 100,
             owners: Default::default(),

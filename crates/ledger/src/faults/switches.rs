@@ -1,0 +1,89 @@
+//! Faults of NVSwitches that last until the driver is loaded again: those of severity `page`. A reset of the switches
+//! shows nowhere.
+
+use super::Builder;
+use super::judge::judged_sxid;
+use model::catalog::{self as m, Node, Severity, SwitchName, SxidCode};
+use model::persisted::SwitchFault;
+
+/// Most faults remembered; far more than a node has switches.
+const MAX_FAULTS: usize = 256;
+
+/// The faults.
+#[derive(Debug, Default)]
+pub struct SwitchFaults(Vec<SwitchFault>);
+
+impl SwitchFaults {
+    /// Those that an earlier daemon knew of.
+    pub fn new(known: &[SwitchFault]) -> SwitchFaults {
+        SwitchFaults(known.iter().take(MAX_FAULTS).cloned().collect())
+    }
+
+    /// Notes a fault.
+    pub fn note(&mut self, nvswitch: &str, code: u32, fatal: bool) {
+        if judged_sxid(code, fatal).severity != Severity::Page {
+            return;
+        }
+        match self.0.iter().position(|known| known.nvswitch == nvswitch && known.code == code) {
+            Some(at) => self.0[at].fatal |= fatal,
+            None if self.0.len() < MAX_FAULTS => {
+                self.0.push(SwitchFault { nvswitch: nvswitch.to_owned(), code, fatal });
+            }
+            None => {}
+        }
+    }
+
+    /// The driver was loaded again or is gone.
+    pub fn driver_reset(&mut self) {
+        self.0.clear();
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[SwitchFault] {
+        &self.0
+    }
+
+    pub fn put(&self, b: &mut Builder<'_>) {
+        for SwitchFault { nvswitch, code, fatal } in &self.0 {
+            let labels = (
+                SwitchName(nvswitch.as_str().into()),
+                SxidCode(code.to_string().as_str().into()),
+                judged_sxid(*code, *fatal).action,
+            );
+            b.flag(&m::gpu_nvswitch_fault_active, &Node {}, labels, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::persisted::PersistedFaults;
+
+    #[test]
+    fn only_what_pages_lasts_and_each_fault_is_kept_once() {
+        let mut switches = SwitchFaults::default();
+        // No code of the table: as its line says.
+        switches.note("0", 29_999, false);
+        assert!(switches.all().is_empty());
+        for _ in 0..3 {
+            switches.note("0", 29_999, true);
+            switches.note("1", 29_999, true);
+        }
+        let later = SwitchFaults::new(switches.all());
+        let known: Vec<_> = later.all().iter().map(|fault| (fault.nvswitch.as_str(), fault.code)).collect();
+        assert_eq!(known, [("0", 29_999), ("1", 29_999)]);
+        for code in 30_000..31_000 {
+            switches.note("2", code, true);
+        }
+        assert_eq!(switches.all().len(), MAX_FAULTS);
+        switches.driver_reset();
+        assert!(switches.all().is_empty());
+    }
+
+    #[test]
+    fn a_file_without_switches_has_none() {
+        let kept: PersistedFaults = serde_json::from_str(r#"{"load":null,"gpus":[]}"#).unwrap();
+        assert_eq!(kept, PersistedFaults::default());
+    }
+}

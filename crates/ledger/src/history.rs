@@ -1,0 +1,335 @@
+//! What outlasts restarts of the exporter and reboots: how often each GPU became unhealthy, and the most GPUs ever listed.
+//!
+//! Only GPUs that became unhealthy have a record, and it changes when an incident begins or ends: few writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::builder::Builder;
+use model::catalog::{self as m, Gpu, Node, WindowKind};
+use model::clock::Mono;
+use model::health::{Condition, GpuHealth};
+use model::persisted::{GpuHistory, NodeHistory};
+use model::snapshot::{GpuState, Snapshot};
+use model::topology::{Device, DeviceKind};
+
+/// Most GPUs remembered; far more than a node ever has. The one whose newest incident is oldest gives way.
+const MAX_GPUS: usize = 256;
+/// How long a GPU without an answer is no incident yet: a reset of a peer holds NVML for 45 s, and a host that was held
+/// up reads nothing.
+const SILENT: Duration = Duration::from_secs(60);
+
+/// A verdict on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GpuVerdict {
+    Unknown,
+    Healthy,
+    /// Unhealthy for want of an answer alone: no error was seen.
+    Silent,
+    Unhealthy,
+}
+
+impl GpuVerdict {
+    fn of(health: &GpuHealth, state: &GpuState) -> GpuVerdict {
+        let silent = match state {
+            GpuState::Stuck { .. } => true,
+            GpuState::Failing { error, .. } => error.is_none(),
+            _ => false,
+        };
+        let known = |condition: Condition| {
+            condition.unhealthy().is_some()
+                && !matches!(condition, Condition::Stuck | Condition::Lost | Condition::Failing)
+        };
+        match health.healthy {
+            None => GpuVerdict::Unknown,
+            Some(true) => GpuVerdict::Healthy,
+            Some(false) if silent && !health.reasons.iter().any(|reason| known(reason.condition)) => {
+                GpuVerdict::Silent
+            }
+            Some(false) => GpuVerdict::Unhealthy,
+        }
+    }
+}
+
+/// The history of the node.
+#[derive(Debug, Default)]
+pub struct HistoryState {
+    kept: NodeHistory,
+    changed: bool,
+    /// GPUs that the operator says the node has; 0: not said.
+    configured: usize,
+    /// How long a GPU is healthy before its incident is over: one that fails again sooner was not back.
+    steady: Duration,
+    /// GPUs with an incident that are healthy again, and since when.
+    recovered: BTreeMap<Arc<str>, Mono>,
+    /// GPUs that do not answer, and since when.
+    silent: BTreeMap<Arc<str>, Mono>,
+}
+
+impl HistoryState {
+    /// What earlier daemons knew.
+    pub fn new(mut kept: NodeHistory, configured: usize, steady: Duration) -> HistoryState {
+        kept.gpus.truncate(MAX_GPUS);
+        HistoryState { kept, configured, steady, ..HistoryState::default() }
+    }
+
+    /// Takes in a publication. `listed`: GPUs that the driver lists, if that is known; `absent`: those that it does not
+    /// list any more.
+    pub fn follow(&mut self, snapshot: &Snapshot, listed: Option<usize>, absent: &[Gpu], now: Mono) {
+        if let Some(listed) = listed {
+            let open = snapshot.windows.iter().any(|window| {
+                window.kind == WindowKind::Maintenance && window.is_open(snapshot.unix_seconds)
+            });
+            let devices = snapshot.topology.as_ref().map(|update| &update.topology.devices);
+            let gpus = |all: &Vec<Device>| all.iter().filter(|device| device.kind == DeviceKind::Gpu).count();
+            self.count(listed, devices.filter(|_| open).map(gpus));
+        }
+        for (health, view) in snapshot.health.gpus.iter().zip(&snapshot.gpus) {
+            self.judge(&health.gpu.uuid, GpuVerdict::of(health, &view.state), now);
+        }
+        for gpu in absent {
+            self.judge(&gpu.uuid, GpuVerdict::Unhealthy, now);
+        }
+    }
+
+    /// Notes how many GPUs the driver lists. `planned`: GPUs on PCI, in a maintenance window. A GPU that is on PCI and
+    /// that the driver does not list was not taken out.
+    fn count(&mut self, listed: usize, planned: Option<usize>) {
+        let before = self.kept.devices_highest;
+        let mut highest = before.max(listed);
+        if let Some(on_pci) = planned {
+            highest = highest.min(listed.max(on_pci));
+        }
+        if self.configured > 0 {
+            highest = highest.min(self.configured);
+        }
+        self.kept.devices_highest = highest;
+        self.changed |= highest != before;
+    }
+
+    fn judge(&mut self, uuid: &Arc<str>, verdict: GpuVerdict, now: Mono) {
+        if uuid.is_empty() {
+            return;
+        }
+        if verdict != GpuVerdict::Healthy {
+            self.recovered.remove(uuid);
+        }
+        if verdict != GpuVerdict::Silent {
+            self.silent.remove(uuid);
+        }
+        match verdict {
+            GpuVerdict::Unknown => {}
+            GpuVerdict::Healthy => self.healthy(uuid, now),
+            GpuVerdict::Unhealthy => self.unhealthy(uuid),
+            GpuVerdict::Silent => {
+                let since = *self.silent.entry(Arc::clone(uuid)).or_insert(now);
+                if now.since(since) >= SILENT {
+                    self.unhealthy(uuid);
+                }
+            }
+        }
+    }
+
+    fn healthy(&mut self, uuid: &Arc<str>, now: Mono) {
+        let known = self.kept.gpus.iter_mut().find(|known| *known.uuid == **uuid);
+        let Some(known) = known.filter(|known| known.unhealthy) else { return };
+        let since = *self.recovered.entry(Arc::clone(uuid)).or_insert(now);
+        if now.since(since) >= self.steady {
+            known.unhealthy = false;
+            self.recovered.remove(uuid);
+            self.changed = true;
+        }
+    }
+
+    fn unhealthy(&mut self, uuid: &str) {
+        let at = self.kept.gpus.iter().position(|known| *known.uuid == *uuid);
+        let before = match at {
+            Some(at) if self.kept.gpus[at].unhealthy => return,
+            Some(at) => self.kept.gpus.remove(at).unhealthy_total,
+            None => 0,
+        };
+        if self.kept.gpus.len() >= MAX_GPUS {
+            self.kept.gpus.remove(0);
+        }
+        let unhealthy_total = before.saturating_add(1);
+        self.kept.gpus.push(GpuHistory { uuid: uuid.to_owned(), unhealthy_total, unhealthy: true });
+        self.changed = true;
+    }
+
+    /// The history of the node and of these GPUs.
+    pub fn put<'a>(&self, b: &mut Builder<'_>, gpus: impl Iterator<Item = &'a Gpu>) {
+        if self.kept.devices_highest > 0 {
+            b.put(&m::gpu_devices_highest, &Node {}, (), self.kept.devices_highest as f64);
+        }
+        for gpu in gpus.filter(|gpu| !gpu.uuid.is_empty()) {
+            let known = self.kept.gpus.iter().find(|known| *known.uuid == *gpu.uuid);
+            let total = known.map_or(0, |known| known.unhealthy_total);
+            b.put(&m::gpu_unhealthy_total, gpu, (), total as f64);
+        }
+    }
+
+    /// The history, if it changed since the last call.
+    pub fn take_changed(&mut self) -> Option<NodeHistory> {
+        std::mem::take(&mut self.changed).then(|| self.kept.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::catalog::DriverError;
+    use model::health::{HealthLevel, HealthReason};
+
+    fn at(seconds: u64) -> Mono {
+        Mono(seconds * 1_000_000_000)
+    }
+
+    fn state(kept: NodeHistory) -> HistoryState {
+        HistoryState::new(kept, 0, Duration::from_secs(10))
+    }
+
+    fn total(state: &HistoryState, uuid: &str) -> u64 {
+        let known = state.kept.gpus.iter().find(|known| known.uuid == uuid);
+        known.map_or(0, |known| known.unhealthy_total)
+    }
+
+    #[test]
+    fn the_most_gpus_fall_only_where_they_were_taken_out_on_purpose() {
+        let mut state = state(NodeHistory::default());
+        let mut count = |listed, planned| {
+            state.count(listed, planned);
+            (state.kept.devices_highest, state.take_changed().is_some())
+        };
+        assert_eq!(count(8, None), (8, true));
+        assert_eq!(count(7, None), (8, false), "one is missing");
+        assert_eq!(count(7, Some(8)), (8, false), "a board that is there was not pulled");
+        assert_eq!(count(6, Some(7)), (7, true), "one was pulled, another does not answer");
+        assert_eq!(count(7, Some(7)), (7, false));
+        assert_eq!(count(8, Some(7)), (8, true), "PCI was read before the board came back");
+        assert_eq!(count(8, Some(0)), (8, false), "PCI cannot be read as the driver reads it");
+        let mut declared = HistoryState::new(state.kept.clone(), 4, Duration::ZERO);
+        declared.count(8, None);
+        assert_eq!(declared.kept.devices_highest, 4, "as declared");
+        declared.count(3, None);
+        assert_eq!(declared.kept.devices_highest, 4);
+    }
+
+    #[test]
+    fn only_a_gpu_without_any_other_fault_is_merely_silent() {
+        let verdict = |state: GpuState, conditions: &[Condition], healthy| {
+            let reason = |condition: &Condition| HealthReason {
+                condition: *condition,
+                level: condition.level(),
+                text: String::new(),
+                action: condition.action(),
+            };
+            let health = GpuHealth {
+                gpu: Gpu { gpu: 3, uuid: "GPU-3".into() },
+                level: HealthLevel::Ok,
+                word: "",
+                healthy,
+                reasons: conditions.iter().map(reason).collect(),
+            };
+            GpuVerdict::of(&health, &state)
+        };
+        let stuck = || GpuState::Stuck { call: "nvmlX".into(), age: SILENT };
+        let failing = |error| GpuState::Failing { error, text: String::new() };
+        use Condition::{FatalXid, Lost, RecentFault, Stuck};
+        assert_eq!(verdict(stuck(), &[Stuck, RecentFault], Some(false)), GpuVerdict::Silent);
+        assert_eq!(verdict(stuck(), &[Stuck, FatalXid], Some(false)), GpuVerdict::Unhealthy);
+        assert_eq!(verdict(failing(None), &[Lost], Some(false)), GpuVerdict::Silent);
+        assert_eq!(
+            verdict(failing(Some(DriverError::GpuIsLost)), &[Lost], Some(false)),
+            GpuVerdict::Unhealthy
+        );
+        assert_eq!(verdict(GpuState::Up, &[FatalXid], Some(false)), GpuVerdict::Unhealthy);
+        assert_eq!(verdict(GpuState::Up, &[RecentFault], Some(true)), GpuVerdict::Healthy);
+        assert_eq!(verdict(GpuState::NoDriver, &[], None), GpuVerdict::Unknown);
+    }
+
+    #[test]
+    fn an_incident_counts_once_until_the_gpu_was_healthy_for_a_while() {
+        let (uuid, mut state): (Arc<str>, _) = ("GPU-3".into(), state(NodeHistory::default()));
+        let steps = [
+            (1, GpuVerdict::Healthy, 0),
+            (2, GpuVerdict::Unhealthy, 1),
+            (3, GpuVerdict::Unhealthy, 1),
+            (4, GpuVerdict::Healthy, 1),
+            (13, GpuVerdict::Unhealthy, 1),
+            (14, GpuVerdict::Healthy, 1),
+            // How the GPU was meanwhile is not known.
+            (20, GpuVerdict::Unknown, 1),
+            (25, GpuVerdict::Healthy, 1),
+            (34, GpuVerdict::Unhealthy, 1),
+            (35, GpuVerdict::Healthy, 1),
+            (45, GpuVerdict::Healthy, 1),
+            (46, GpuVerdict::Unhealthy, 2),
+        ];
+        for (second, verdict, expected) in steps {
+            state.judge(&uuid, verdict, at(second));
+            assert_eq!(total(&state, "GPU-3"), expected, "second {second}");
+        }
+        state.judge(&"".into(), GpuVerdict::Unhealthy, at(50));
+        assert_eq!(state.kept.gpus.len(), 1, "a GPU without a UUID cannot be recognized");
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_is_an_incident_after_a_minute() {
+        let (uuid, mut state): (Arc<str>, _) = ("GPU-3".into(), state(NodeHistory::default()));
+        for (second, verdict, expected) in [
+            (0, GpuVerdict::Silent, 0),
+            (59, GpuVerdict::Silent, 0),
+            (60, GpuVerdict::Healthy, 0),
+            (61, GpuVerdict::Silent, 0),
+            (120, GpuVerdict::Silent, 0),
+            (121, GpuVerdict::Silent, 1),
+            (300, GpuVerdict::Silent, 1),
+            (301, GpuVerdict::Healthy, 1),
+            (311, GpuVerdict::Healthy, 1),
+            (312, GpuVerdict::Silent, 1),
+            (313, GpuVerdict::Unhealthy, 2),
+        ] {
+            state.judge(&uuid, verdict, at(second));
+            assert_eq!(total(&state, "GPU-3"), expected, "second {second}");
+        }
+    }
+
+    #[test]
+    fn an_incident_goes_on_over_a_restart_and_its_end_counts_then() {
+        let uuid: Arc<str> = "GPU-3".into();
+        let mut first = state(NodeHistory::default());
+        first.judge(&uuid, GpuVerdict::Healthy, at(1));
+        assert_eq!(first.take_changed(), None, "a healthy GPU needs no record");
+        first.judge(&uuid, GpuVerdict::Unhealthy, at(2));
+        let kept = first.take_changed().unwrap();
+        assert_eq!(first.take_changed(), None);
+        let mut second = state(kept);
+        second.judge(&uuid, GpuVerdict::Unknown, at(100));
+        second.judge(&uuid, GpuVerdict::Unhealthy, at(101));
+        assert_eq!((total(&second, "GPU-3"), second.take_changed()), (1, None), "the same incident");
+        second.judge(&uuid, GpuVerdict::Healthy, at(200));
+        second.judge(&uuid, GpuVerdict::Healthy, at(210));
+        let mut third = state(second.take_changed().unwrap());
+        third.judge(&uuid, GpuVerdict::Unhealthy, at(300));
+        assert_eq!(total(&third, "GPU-3"), 2);
+    }
+
+    #[test]
+    fn the_history_is_bounded_and_the_oldest_incident_gives_way() {
+        let mut state = state(NodeHistory::default());
+        let first: Arc<str> = "GPU-0".into();
+        for n in 0..MAX_GPUS {
+            state.judge(&format!("GPU-{n}").as_str().into(), GpuVerdict::Unhealthy, at(1));
+        }
+        for second in [2, 12] {
+            state.judge(&first, GpuVerdict::Healthy, at(second));
+        }
+        state.judge(&first, GpuVerdict::Unhealthy, at(13));
+        state.judge(&"GPU-new".into(), GpuVerdict::Unhealthy, at(14));
+        assert_eq!(state.kept.gpus.len(), MAX_GPUS);
+        assert_eq!([total(&state, "GPU-0"), total(&state, "GPU-1"), total(&state, "GPU-new")], [2, 0, 1]);
+        let bytes = serde_json::to_vec(&state.kept).unwrap().len();
+        assert!(bytes < 32 * 1024, "{bytes}: fits in its file with UUIDs of full length");
+    }
+}
