@@ -34,9 +34,9 @@ pub fn job_folders(host: &Host) -> impl Iterator<Item = PathBuf> + use<> {
     let root = host.path("/sys/fs/cgroup");
     let version_2 = [root.clone(), root.join("system.slice"), root.join("unified/system.slice")];
     let version_1 = ["devices", "freezer", "memory", "cpuset"].map(|hierarchy| root.join(hierarchy));
-    let version_1 = version_1.into_iter().flat_map(|hierarchy| {
-        folders(&hierarchy, |name| name == "slurm" || name.starts_with("slurm_"))
-    });
+    let version_1 = version_1
+        .into_iter()
+        .flat_map(|hierarchy| folders(&hierarchy, |name| name == "slurm" || name.starts_with("slurm_")));
     let users = version_1.flat_map(|slurm| folders(&slurm, |name| name.starts_with("uid_")));
     let scopes =
         version_2.into_iter().flat_map(|slice| folders(&slice, |name| name.ends_with("slurmstepd.scope")));
@@ -52,8 +52,9 @@ pub fn jobs(host: &Host) -> BTreeMap<String, JobGroup> {
             continue;
         }
         let steps = folders(&folder, |name| name.starts_with("step_")).into_iter();
-        let steps: Vec<_> =
-            steps.filter_map(|step| Some((after(&step, "step_").and_then(slurm_id)?, processes(&step)))).collect();
+        let steps: Vec<_> = steps
+            .filter_map(|step| Some((after(&step, "step_").and_then(slurm_id)?, processes(&step))))
+            .collect();
         if steps.iter().all(|(_, pids)| pids.is_empty()) {
             continue;
         }
@@ -101,7 +102,9 @@ fn processes(step: &Path) -> Vec<u32> {
         let mut pids: Vec<u32> =
             text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect();
         pids.sort_unstable();
-        found.extend(pids.into_iter().filter(|pid| !found.contains(pid)).take(MOST_PROCESSES).collect::<Vec<_>>());
+        found.extend(
+            pids.into_iter().filter(|pid| !found.contains(pid)).take(MOST_PROCESSES).collect::<Vec<_>>(),
+        );
         if found.len() >= MOST_PROCESSES {
             break;
         }
@@ -182,7 +185,8 @@ mod tests {
 
     #[test]
     fn a_host_without_slurm_has_no_job() {
-        let (_root, host) = host(&[("cgroup.controllers", "cpu"), ("system.slice/slurmd.service/job_1/x", "")]);
+        let (_root, host) =
+            host(&[("cgroup.controllers", "cpu"), ("system.slice/slurmd.service/job_1/x", "")]);
         assert!(jobs(&host).is_empty() && jobs(&Host::new("/nonexistent")).is_empty());
     }
 }
