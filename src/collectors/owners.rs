@@ -373,7 +373,8 @@ impl OwnersCollector {
             put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
         let most = self.context.config.owners.max_series as usize;
-        self.allocations.put(&mut rows, &self.pods.claims(), work, &self.users, most);
+        self.allocations.list(self.pods.claims(), taken);
+        self.allocations.put(&mut rows, work, &self.users, most);
         self.context.send(CollectorName::Owners, taken, self.every, rows);
     }
 }

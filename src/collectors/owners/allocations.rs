@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{MOST_ENVIRONMENTS, process_folder, put_row};
 use crate::views::GpuWork;
@@ -20,6 +21,7 @@ use host::reader::DeadlineReader;
 use host::stop::Stop;
 use model::catalog::schema::KnownLabel;
 use model::catalog::{self as m, AllocatedGpu, AllocationInfo, Node, SlurmGpus};
+use model::clock::Mono;
 use model::sample::Rows;
 use settings::Owners;
 
@@ -28,12 +30,16 @@ const EVERY: u32 = 6;
 /// Most environments read at a time, of all jobs and of one.
 const MOST_READ: usize = 64;
 const MOST_OF_JOB: usize = 4;
+/// So long after the kubelet's last answer, pods have what they had: a kubelet that is replaced ends none.
+const KEPT: Duration = Duration::from_secs(600);
 
 /// What is known of allocations.
 pub(super) struct Allocations {
     host: Arc<Host>,
     /// `None`: environments are not to be read.
     reader: Option<DeadlineReader>,
+    /// The last claims that the kubelet listed.
+    claims: Arc<Claims>,
     /// Rounds until the next look.
     wait: u32,
     jobs: BTreeMap<String, JobGroup>,
@@ -51,7 +57,7 @@ pub(super) struct Allocations {
 type Holder = [String; 6];
 
 /// What one read of an environment brought.
-enum Read {
+enum EnvironmentRead {
     Of(SlurmAllocation),
     Silent,
     Refused,
@@ -63,6 +69,7 @@ impl Allocations {
         Allocations {
             host: Arc::clone(host),
             reader: config.slurm_environment.then(reader),
+            claims: Arc::default(),
             wait: 0,
             jobs: BTreeMap::new(),
             said: HashMap::new(),
@@ -118,13 +125,13 @@ impl Allocations {
                 reads += 1;
                 let (host, pid, (job, step)) = (Arc::clone(&self.host), *pid, key.clone());
                 match reader.read(MOST_ENVIRONMENTS, move || read(&host, pid, &job, &step)) {
-                    Ok(Read::Of(said)) => {
+                    Ok(EnvironmentRead::Of(said)) => {
                         self.said.insert(key.clone(), said);
                     }
-                    Ok(Read::Refused) => {
+                    Ok(EnvironmentRead::Refused) => {
                         self.refused.insert(id.to_owned());
                     }
-                    Ok(Read::Silent) | Err(_) => {}
+                    Ok(EnvironmentRead::Silent) | Err(_) => {}
                 }
             }
             if self.said.get(&key).is_some_and(|said| said.whole_job) {
@@ -134,17 +141,18 @@ impl Allocations {
         reads
     }
 
+    /// Takes in what the kubelet lists now.
+    pub(super) fn list(&mut self, claims: Arc<Claims>, now: Mono) {
+        let old = self.claims.listed_at.is_none_or(|at| now.since(at) > KEPT);
+        if claims.listed_at.is_some() || old {
+            self.claims = claims;
+        }
+    }
+
     /// Adds the series, at most so many.
-    pub(super) fn put(
-        &mut self,
-        rows: &mut Rows,
-        claims: &Claims,
-        work: &GpuWork,
-        users: &Users,
-        most: usize,
-    ) {
+    pub(super) fn put(&mut self, rows: &mut Rows, work: &GpuWork, users: &Users, most: usize) {
         let mut given: BTreeMap<AllocatedGpu, BTreeSet<Holder>> = BTreeMap::new();
-        for claim in &claims.all {
+        for claim in &self.claims.all {
             let holder = [&claim.namespace, &claim.pod, &claim.container].map(|text| label(text));
             let [namespace, pod, container] = holder;
             for at in claim.devices.iter().filter_map(|id| work.device(id)) {
@@ -240,12 +248,14 @@ fn places(said: &SlurmAllocation, work: &GpuWork) -> BTreeSet<AllocatedGpu> {
 }
 
 /// Reads one environment. May wait: the read takes the lock of the process's memory map.
-fn read(host: &Host, pid: u32, job: &str, step: &str) -> Read {
+fn read(host: &Host, pid: u32, job: &str, step: &str) -> EnvironmentRead {
     let bytes = proc::read(&process_folder(host, pid).join("environ"), environ::MOST_BYTES as u64);
     match bytes {
-        Ok(bytes) => environ::allocation(&bytes, job, step).map_or(Read::Silent, Read::Of),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Read::Refused,
-        Err(_) => Read::Silent,
+        Ok(bytes) => {
+            environ::allocation(&bytes, job, step).map_or(EnvironmentRead::Silent, EnvironmentRead::Of)
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => EnvironmentRead::Refused,
+        Err(_) => EnvironmentRead::Silent,
     }
 }
 
@@ -253,7 +263,6 @@ fn read(host: &Host, pid: u32, job: &str, step: &str) -> Read {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
-    use std::time::Duration;
 
     use super::*;
     use attribution::pods::Claim;
@@ -304,14 +313,9 @@ mod tests {
     }
 
     /// The series as `gpu/instance holder`, and the counts of jobs.
-    fn published(
-        of: &mut Allocations,
-        claims: &Claims,
-        work: &GpuWork,
-        most: usize,
-    ) -> (Vec<String>, Vec<f64>) {
+    fn published(of: &mut Allocations, work: &GpuWork, most: usize) -> (Vec<String>, Vec<f64>) {
         let mut rows = Rows::default();
-        of.put(&mut rows, claims, work, &Users::default(), most);
+        of.put(&mut rows, work, &Users::default(), most);
         assert!(rows.conform());
         let (mut series, mut counts) = (Vec::new(), Vec::new());
         for (subject, rows) in rows.groups() {
@@ -340,8 +344,8 @@ mod tests {
         }
     }
 
-    fn claims(all: Vec<Claim>) -> Claims {
-        Claims { listed_at: None, all }
+    fn claims(all: Vec<Claim>) -> Arc<Claims> {
+        Arc::new(Claims { listed_at: Some(Mono(0)), all })
     }
 
     #[test]
@@ -355,15 +359,32 @@ mod tests {
             claim("e", &["GPU-elsewhere"]),
         ]);
         let work = work(4, &[("GPU-3", 7, "MIG-x")]);
-        let (series, counts) = published(&mut machine.allocations(), &all, &work, 256);
+        let mut allocations = machine.allocations();
+        allocations.list(all, Mono(0));
+        let (series, counts) = published(&mut allocations, &work, 256);
         let expected = ["0/ ml a main", "1/ ml a main", "2/ ml b main", "2/ ml c main", "3/7 ml d main"];
         assert_eq!((series, counts), (expected.map(str::to_owned).into(), vec![]), "no Slurm, no count");
-        let few = published(&mut machine.allocations(), &all, &work, 4).0;
+        let few = published(&mut allocations, &work, 4).0;
         assert_eq!(
             few,
             ["0/ ml a main", "1/ ml a main", "2/ ml b main", "3/7 ml d main"],
             "each device has one"
         );
+    }
+
+    #[test]
+    fn pods_keep_what_they_had_while_the_kubelet_is_replaced() {
+        let mut allocations = Machine::new().allocations();
+        let series = |allocations: &mut Allocations| published(allocations, &work(1, &[]), 256).0.len();
+        allocations.list(claims(vec![claim("a", &["GPU-0"])]), Mono(0));
+        let after = |seconds: u64| Mono(seconds * 1_000_000_000);
+        allocations.list(Arc::default(), after(600));
+        assert_eq!(series(&mut allocations), 1);
+        allocations.list(Arc::default(), after(601));
+        assert_eq!(series(&mut allocations), 0, "nothing is known");
+        allocations.list(claims(vec![claim("a", &["GPU-0"])]), after(602));
+        allocations.list(claims(vec![]), after(602));
+        assert_eq!(series(&mut allocations), 0, "the pod has ended");
     }
 
     #[test]
@@ -380,7 +401,7 @@ mod tests {
         machine.process(45, "1", 41, &["SLURM_STEP_GPUS=0"]);
         let mut allocations = machine.allocations();
         allocations.round();
-        let (series, counts) = published(&mut allocations, &Claims::default(), &work(4, &[]), 256);
+        let (series, counts) = published(&mut allocations, &work(4, &[]), 256);
         assert_eq!(series, ["0/ 45", "1/ 45", "2/ 42 vision alice", "3/ 42 vision alice"]);
         assert_eq!(counts, [2.0, 1.0, 1.0, 0.0], "known, none, unknown, not_permitted");
         assert!(!format!("{:?}", allocations.said).contains("secret"));
@@ -395,7 +416,7 @@ mod tests {
         let mut allocations = machine.allocations();
         let now = |allocations: &mut Allocations| {
             (0..EVERY).for_each(|_| allocations.round());
-            published(allocations, &Claims::default(), &work(2, &[]), 256).0
+            published(allocations, &work(2, &[]), 256).0
         };
         assert_eq!(now(&mut allocations), ["0/ 42"]);
         machine.write("proc/10/environ", "SLURM_JOB_ID=42\0SLURM_JOB_GPUS=1\0");
@@ -437,7 +458,7 @@ mod tests {
         fs::set_permissions(&environ, fs::Permissions::from_mode(0o0)).unwrap();
         let mut allocations = machine.allocations();
         allocations.round();
-        let (series, counts) = published(&mut allocations, &Claims::default(), &work(2, &[]), 256);
+        let (series, counts) = published(&mut allocations, &work(2, &[]), 256);
         // Root reads all files.
         match fs::read(&environ) {
             Err(_) => assert_eq!((series, counts), (vec![], vec![0.0, 0.0, 0.0, 1.0])),
@@ -446,7 +467,7 @@ mod tests {
         machine.config.slurm_environment = false;
         let mut off = machine.allocations();
         off.round();
-        assert_eq!(published(&mut off, &Claims::default(), &work(2, &[]), 256), (vec![], vec![]));
+        assert_eq!(published(&mut off, &work(2, &[]), 256), (vec![], vec![]));
     }
 
     #[test]

@@ -684,7 +684,8 @@ groups! {
     MigDetail "mig-detail" 0,
     /// Durations and rates of canary runs as distributions, and work per cycle.
     CanaryDetail "canary-detail" 202,
-    /// Time from the start of owners' processes to their first context and first work.
+    /// Time from the start of owners' processes to their first context and first work, and Slurm jobs by what is known of
+    /// their GPUs.
     OwnerDetail "owner-detail" 24,
     /// CPU events by NUMA node and cache, and how they are counted.
     CpuEvents "cpu-events" 72,
