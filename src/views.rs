@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use attribution::devices::{Named, named};
 use exposition::response_cache::SnapshotCell;
 use model::catalog::schema::{self, LabelSet};
-use model::catalog::{self as m, ComputeInstance, FabricState, Gpu, MigInfo, Subject};
+use model::catalog::{self as m, AllocatedGpu, ComputeInstance, FabricState, Gpu, MigInfo, Subject};
 use model::owners::Owner;
 use model::pci::pci_address;
 use model::snapshot::{Snapshot, Value};
@@ -48,8 +49,10 @@ pub type DeviceId = (Gpu, Option<(u32, u32)>);
 pub struct GpuWork {
     /// Devices of each process, by process id.
     pub devices: BTreeMap<u32, Vec<DeviceId>>,
+    /// Every GPU, with the N of its device file.
+    pub gpus: Vec<(Gpu, Option<u32>)>,
     /// UUIDs of the MIG devices: UUID of the GPU, GPU and compute instance id.
-    mig_uuids: BTreeMap<(Arc<str>, u32, u32), String>,
+    pub mig_uuids: BTreeMap<(Arc<str>, u32, u32), String>,
 }
 
 impl GpuWork {
@@ -63,12 +66,62 @@ impl GpuWork {
             None => vec![gpu.uuid.to_string(), gpu.gpu.to_string(), format!("nvidia{}", gpu.gpu)],
         }
     }
+
+    /// The GPU or GPU instance that a device plugin, a driver of dynamic claims or Slurm means by this id; `None` where
+    /// it is not here or the id does not identify it.
+    pub fn device(&self, id: &str) -> Option<AllocatedGpu> {
+        let whole = |gpu: &Gpu| AllocatedGpu::new(gpu, None);
+        let by_uuid = |uuid: &str| self.gpus.iter().map(|(gpu, _)| gpu).find(|gpu| is_uuid(&gpu.uuid, uuid));
+        let name = named(id);
+        match &name {
+            Named::Uuid(uuid) => by_uuid(uuid).map(whole).or_else(|| {
+                let old = name.mig_of_gpu();
+                let of = |gpu: &str, instance, compute| {
+                    old.is_some_and(|(other, i, c)| is_uuid(gpu, other) && (i, c) == (instance, compute))
+                };
+                let mut instances = self.mig_uuids.iter();
+                let ((gpu, instance, _), _) = instances.find(|((gpu, instance, compute), mig)| {
+                    is_uuid(mig, uuid) || of(gpu, *instance, *compute)
+                })?;
+                Some(AllocatedGpu::new(by_uuid(gpu)?, Some(*instance)))
+            }),
+            Named::Index(index, "") => {
+                self.gpus.iter().find(|(gpu, _)| gpu.gpu == *index).map(|(gpu, _)| whole(gpu))
+            }
+            Named::Minor(minor, part) => {
+                let known = self.gpus.iter().any(|(_, minor)| minor.is_some());
+                let is = |(gpu, n): &&(Gpu, Option<u32>)| *n == Some(*minor) || !known && gpu.gpu == *minor;
+                let (gpu, _) = self.gpus.iter().find(is)?;
+                let mut parts = part.split('/').skip(1);
+                match parts.next() {
+                    _ if part.starts_with('-') => None,
+                    // GKE's shares in time.
+                    Some(share) if share.starts_with("vgpu") => Some(whole(gpu)),
+                    Some(instance) => {
+                        let id = instance.strip_prefix("gi")?.parse().ok()?;
+                        let mut instances = self.mig_uuids.keys();
+                        let there = instances.any(|(uuid, instance, _)| *uuid == gpu.uuid && *instance == id);
+                        there.then(|| AllocatedGpu::new(gpu, Some(id)))
+                    }
+                    None => Some(whole(gpu)),
+                }
+            }
+            Named::Index(..) | Named::Unknown => None,
+        }
+    }
+}
+
+fn is_uuid(uuid: &str, other: &str) -> bool {
+    !uuid.is_empty() && uuid.eq_ignore_ascii_case(other)
 }
 
 /// The processes that the GPUs list.
 pub fn gpu_work(snapshot: &Arc<Snapshot>) -> GpuWork {
     let mut work = GpuWork::default();
     for view in &snapshot.gpus {
+        let minor =
+            snapshot.info(&m::gpu_info, &view.gpu, "minor_number").and_then(|minor| minor.parse().ok());
+        work.gpus.push((view.gpu.clone(), minor));
         for process in &view.processes {
             let device = (view.gpu.clone(), process.instance);
             let devices = work.devices.entry(process.pid).or_default();
@@ -116,4 +169,39 @@ pub fn topology(snapshot: &Arc<Snapshot>) -> Option<Arc<Topology>> {
 /// The owners that are published, each with whether it has processes now.
 pub fn owners(snapshot: &Arc<Snapshot>) -> Vec<(Arc<Owner>, bool)> {
     snapshot.owners.iter().map(|view| (Arc::clone(&view.owner), !view.processes.is_empty())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_out_is_found_by_every_plugins_name() {
+        let gpu = |gpu: u32, uuid: &str| Gpu { gpu, uuid: uuid.into() };
+        let work = GpuWork {
+            gpus: vec![(gpu(0, "GPU-a"), Some(5)), (gpu(1, "GPU-b"), Some(0)), (gpu(2, ""), None)],
+            mig_uuids: [(("GPU-b".into(), 7, 0), "MIG-c".to_owned())].into(),
+            ..GpuWork::default()
+        };
+        let found = |id: &str| work.device(id).map(|at| (at.gpu, at.gpu_instance.to_string()));
+        for (id, gpu, instance) in [
+            ("GPU-a", 0, ""),
+            ("gpu-5", 0, ""),
+            ("nvidia5/vgpu2", 0, ""),
+            ("GPU-B", 1, ""),
+            ("1", 1, ""),
+            ("nvidia0", 1, ""),
+            ("nvidia0/gi7", 1, "7"),
+            ("nvidia0/gi7/vgpu1", 1, "7"),
+            ("MIG-c", 1, "7"),
+            ("MIG-GPU-b/7/0", 1, "7"),
+        ] {
+            assert_eq!(found(id), Some((gpu, instance.to_owned())), "{id}");
+        }
+        let foreign =
+            ["GPU-", "MIG-", "MIG-GPU-b/7/1", "MIG-GPU-a/7/0", "nvidia0/gi8", "gpu-0-mig-19-0-1", "1:0", "9"];
+        for id in foreign {
+            assert_eq!(found(id), None, "{id}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Owners of the processes on the GPUs, and what their hosts say of them. Each process is looked up once, when
-//! it is first listed; every ten seconds it is read what the owners use. Everything that could wait is read by
+//! it is first listed; every ten seconds it is read what the owners use. Allocations are published whether used or not. Everything that could wait is read by
 //! helper threads with a deadline ([`host::reader`]), so neither this thread nor anybody else waits.
 
+mod allocations;
 mod round;
 
 use std::collections::{HashMap, HashSet};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use self::allocations::Allocations;
 use super::{Context, put_row};
 use crate::views::{DeviceId, GpuWork, View};
 use attribution::environ::SlurmEnvironment;
@@ -52,8 +54,10 @@ pub fn start(context: Context, work: View<GpuWork>, pods: Arc<Pods>) -> io::Resu
             return context.switched_off(CollectorName::Owners, "owners.enabled");
         }
         let config = &context.config;
+        let host = Arc::new(Host::new(&config.host.root));
         let collector = OwnersCollector {
-            host: Arc::new(Host::new(&config.host.root)),
+            allocations: Allocations::new(&config.owners, &host, &context.stop),
+            host,
             reader: DeadlineReader::new("owners-reader", config.owners.read_timeout, context.stop.clone()),
             known: HashMap::new(),
             waiting: HashMap::new(),
@@ -128,6 +132,7 @@ struct OwnersCollector {
     /// The owner that was read last, if not all could be: those behind it are next.
     after: Option<Arc<str>>,
     every: Duration,
+    allocations: Allocations,
 }
 
 impl OwnersCollector {
@@ -157,8 +162,11 @@ impl OwnersCollector {
                 let why = "reading processes does not return: no more are tried until it does";
                 self.context.unavailable(CollectorName::Owners, stuck.then(|| why.to_owned()));
             }
+            if due {
+                self.allocations.round();
+            }
             if due || self.sent_lookups != Some(self.lookups) {
-                self.send_lookups(now);
+                self.send(&work, now);
             }
         }
     }
@@ -252,7 +260,7 @@ impl OwnersCollector {
         let mut outcome = OwnerLookup::Found;
         let LookedUp { membership, group_exists, user, .. } = seen;
         let mut environment = SlurmEnvironment::default();
-        if environ::is_asked(&membership) {
+        if self.context.config.owners.slurm_environment && environ::is_asked(&membership) {
             let host = Arc::clone(&self.host);
             match self.reader.read(MOST_ENVIRONMENTS, move || read_environment(&host, pid)) {
                 Ok(said) => environment = said,
@@ -360,13 +368,17 @@ impl OwnersCollector {
         self.names.retain(|key, _| keys.contains(key));
     }
 
-    fn send_lookups(&mut self, taken: Mono) {
+    /// Sends counts of look-ups, and what was given out.
+    fn send(&mut self, work: &GpuWork, taken: Mono) {
         self.sent_lookups = Some(self.lookups);
         let mut rows = Rows::default();
         for outcome in OwnerLookup::ALL {
             let count = self.lookups[*outcome as usize] as f64;
             put_row(&mut rows, &Node {}, &m::gpu_exporter_owner_lookups_total, (*outcome,), count);
         }
+        let most = self.context.config.owners.max_series as usize;
+        self.allocations.list(self.pods.claims(), taken);
+        self.allocations.put(&mut rows, work, &self.users, most);
         self.context.send(CollectorName::Owners, taken, self.every, rows);
     }
 }

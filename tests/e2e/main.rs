@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests start programs and wait for them")]
 
 mod accounts;
+mod allocations;
 mod assets;
 mod attack;
 mod before_hopper;

@@ -338,7 +338,7 @@ fn container_id(text: &str) -> Option<String> {
 }
 
 /// A job or step as Slurm writes it: `42`, `batch`, `0+1` of a heterogeneous job.
-fn slurm_id(text: &str) -> Option<String> {
+pub(crate) fn slurm_id(text: &str) -> Option<String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'.' | b'-' | b'_');
     ((1..=32).contains(&text.len()) && text.bytes().all(fits)).then(|| text.to_owned())
 }

@@ -1,19 +1,27 @@
 //! What is taken from the environment of a process: Slurm's job and step, where the control group is silent (a
-//! cluster without its cgroup plugin, whose jobs live in `slurmd.service`), and the account a job is charged to,
-//! which no control group tells. Pure. Nothing else of the environment is kept, and the command line is not read at
-//! all: both hold secrets.
+//! cluster without its cgroup plugin, whose jobs live in `slurmd.service`), and what no control group has: the account
+//! a job is charged to, its user, and its GPUs. Pure. Nothing else of the environment is kept, and the command line is
+//! not read at all: both hold secrets.
 
 use super::cgroup::{Innermost, Membership, SlurmJob};
 
 /// Most bytes read of an environment.
-pub const MOST_BYTES: usize = 128 * 1024;
+pub const MOST_BYTES: usize = 64 * 1024;
 
 /// The variables that are looked at, by what they tell. `SLURM_STEPID` is the older name.
 const JOB: &[&[u8]] = &[b"SLURM_JOB_ID", b"SLURM_JOBID"];
 const STEP: &[&[u8]] = &[b"SLURM_STEP_ID", b"SLURM_STEPID"];
 const ACCOUNT: &[&[u8]] = &[b"SLURM_JOB_ACCOUNT"];
-/// Most bytes of an account's name.
-const MOST_ACCOUNT_BYTES: usize = 128;
+const USER: &[&[u8]] = &[b"SLURM_JOB_USER"];
+const NODES: &[&[u8]] = &[b"SLURM_JOB_NUM_NODES", b"SLURM_NNODES"];
+const JOB_GPUS: &[&[u8]] = &[b"SLURM_JOB_GPUS"];
+const STEP_GPUS: &[&[u8]] = &[b"SLURM_STEP_GPUS"];
+const VISIBLE: &[&[u8]] = &[b"CUDA_VISIBLE_DEVICES", b"GPU_DEVICE_ORDINAL"];
+/// Most bytes of the name of an account or user.
+const MOST_NAME_BYTES: usize = 128;
+/// Most devices of a list, and bytes of the name of one.
+const MOST_DEVICES: usize = 64;
+const MOST_DEVICE_BYTES: usize = 64;
 
 /// What an environment says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +38,22 @@ impl SlurmEnvironment {
     pub fn account_of(&self, job: &SlurmJob) -> Option<&str> {
         self.account.as_deref().filter(|_| self.job.as_ref().is_some_and(|said| said.id == job.id))
     }
+}
+
+/// What a process of a Slurm job says of what the job was given on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlurmAllocation {
+    /// The account that the job is charged to.
+    pub account: Option<String>,
+    /// Login name of the job's user.
+    pub user: Option<String>,
+    /// Whether this is the whole job; else the step of the process.
+    pub whole_job: bool,
+    /// Numbers of the GPUs in Slurm's list of the node's, which follows their PCI addresses.
+    pub numbers: Vec<u32>,
+    /// The devices as CUDA finds them: UUIDs, or numbers, which are those of the node or, where Slurm constrains devices,
+    /// count the job's own.
+    pub visible: Vec<String>,
 }
 
 /// Whether the environment is asked at all: of what Slurm holds in a group of its own, for the account alone, and of
@@ -50,9 +74,63 @@ pub fn may_tell_job(membership: &Membership) -> bool {
 
 /// What an environment says.
 pub fn said(environ: &[u8]) -> SlurmEnvironment {
-    let environ = &environ[..environ.len().min(MOST_BYTES)];
-    let account = text(environ, ACCOUNT).filter(|text| (1..=MOST_ACCOUNT_BYTES).contains(&text.len()));
-    SlurmEnvironment { job: job(environ), account: account.map(str::to_owned) }
+    let environ = whole(environ);
+    SlurmEnvironment { job: job(environ), account: name(environ, ACCOUNT) }
+}
+
+/// What an environment of a process in this job and step says of the job's devices; `None` if the environment is of
+/// another job or of none.
+pub fn allocation(environ: &[u8], job_id: &str, step: &str) -> Option<SlurmAllocation> {
+    let environ = whole(environ);
+    job(environ).filter(|said| said.id == job_id)?;
+    let numbers = |names| numbers(text(environ, names)?);
+    let of_job = || numbers(JOB_GPUS);
+    // The batch script's variables reach the steps on other nodes, whose GPUs have other numbers.
+    let one_node = || text(environ, NODES).is_some_and(|nodes| nodes == "1");
+    let (whole_job, numbers) = match step {
+        "batch" | "interactive" => (true, of_job()),
+        _ => match one_node().then(of_job).flatten() {
+            Some(all) => (true, Some(all)),
+            None => (false, numbers(STEP_GPUS)),
+        },
+    };
+    Some(SlurmAllocation {
+        account: name(environ, ACCOUNT),
+        user: name(environ, USER),
+        whole_job,
+        numbers: numbers.unwrap_or_default(),
+        visible: text(environ, VISIBLE).map(visible).unwrap_or_default(),
+    })
+}
+
+/// The variables that were read to their end.
+fn whole(environ: &[u8]) -> &[u8] {
+    if environ.len() < MOST_BYTES {
+        return environ;
+    }
+    let environ = &environ[..MOST_BYTES];
+    &environ[..environ.iter().rposition(|byte| *byte == 0).unwrap_or(0)]
+}
+
+fn name(environ: &[u8], names: &[&[u8]]) -> Option<String> {
+    let text = text(environ, names).filter(|text| (1..=MOST_NAME_BYTES).contains(&text.len()));
+    text.map(str::to_owned)
+}
+
+/// `0,2`; nothing of a list that is no such one.
+fn numbers(text: &str) -> Option<Vec<u32>> {
+    let numbers = text.split(',').take(MOST_DEVICES).map(|one| one.trim().parse().ok());
+    numbers.collect()
+}
+
+/// As CUDA reads the variable: up to the first that is no device.
+fn visible(text: &str) -> Vec<String> {
+    let device = |one: &&str| {
+        let uuid = one.starts_with("GPU-") || one.starts_with("MIG-");
+        let plain = one.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/'));
+        one.len() <= MOST_DEVICE_BYTES && plain && (uuid || one.parse::<u32>().is_ok())
+    };
+    text.split(',').take(MOST_DEVICES).map(str::trim).take_while(device).map(str::to_owned).collect()
 }
 
 /// The first of these variables.
@@ -97,7 +175,7 @@ mod tests {
         let job = |id: &str| SlurmJob { id: id.into(), step: None };
         assert_eq!(said.account_of(&job("42")), Some("vision"));
         assert_eq!(said.account_of(&job("43")), None, "left over from another job");
-        let long = [&b"SLURM_JOB_ACCOUNT="[..], &[b'x'; MOST_ACCOUNT_BYTES + 1]].concat();
+        let long = [&b"SLURM_JOB_ACCOUNT="[..], &[b'x'; MOST_NAME_BYTES + 1]].concat();
         for none in
             [&b"SLURM_JOB_ACCOUNT=\0"[..], b"SLURM_JOB_ACCOUNT=\xff\0", b"XSLURM_JOB_ACCOUNT=a\0", &long]
         {
@@ -116,7 +194,68 @@ mod tests {
         }
     }
 
+    fn of(environ: &[&str], step: &str) -> Option<SlurmAllocation> {
+        let common = ["SLURM_JOB_ID=42", "SLURM_JOB_ACCOUNT=vision", "SLURM_JOB_USER=alice", "SECRET=x"];
+        let environ: Vec<_> = common.iter().chain(environ).map(|one| format!("{one}\0")).collect();
+        allocation(environ.concat().as_bytes(), "42", step)
+    }
+
+    #[test]
+    fn the_numbers_of_a_job_are_those_of_the_node_whatever_is_visible() {
+        let batch = of(&["SLURM_JOB_GPUS=2,3", "CUDA_VISIBLE_DEVICES=0,1"], "batch").unwrap();
+        let expected = SlurmAllocation {
+            account: Some("vision".into()),
+            user: Some("alice".into()),
+            whole_job: true,
+            numbers: vec![2, 3],
+            visible: vec!["0".into(), "1".into()],
+        };
+        assert_eq!(batch, expected);
+        let none = of(&["SLURM_JOB_NUM_NODES=1"], "batch").unwrap();
+        assert_eq!((none.whole_job, none.numbers, none.visible), (true, vec![], vec![]));
+        assert_eq!(allocation(b"SLURM_JOB_ID=43\0SLURM_JOB_GPUS=0\0", "42", "batch"), None, "another job");
+        assert_eq!(allocation(b"SLURM_JOB_GPUS=0\0", "42", "batch"), None);
+    }
+
+    #[test]
+    fn a_step_on_another_node_has_its_own_numbers() {
+        let environ = ["SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=6,7", "SLURM_JOB_NUM_NODES=2"];
+        let far = of(&environ, "0").unwrap();
+        assert_eq!((far.whole_job, far.numbers), (false, vec![6, 7]));
+        let silent = of(&[environ[0], environ[2]], "0").unwrap();
+        assert_eq!((silent.whole_job, silent.numbers), (false, vec![]), "the numbers of the first node");
+        let near = of(&["SLURM_JOB_GPUS=0,1", "SLURM_STEP_GPUS=1", "SLURM_NNODES=1"], "0").unwrap();
+        assert_eq!((near.whole_job, near.numbers), (true, vec![0, 1]));
+    }
+
+    #[test]
+    fn only_names_of_devices_are_taken() {
+        let visible = |text: &str| of(&[&format!("GPU_DEVICE_ORDINAL={text}")], "0").unwrap().visible;
+        assert_eq!(visible("MIG-a, GPU-1/0 ,3"), ["MIG-a", "GPU-1/0", "3"]);
+        assert_eq!(visible("1,-1,2"), ["1"]);
+        for none in ["NoDevFiles", "", "GPU-\u{202e}", "password", &format!("GPU-{}", "1".repeat(99))] {
+            assert!(visible(none).is_empty(), "{none}");
+        }
+        assert!(of(&["SLURM_JOB_GPUS=0,x"], "batch").unwrap().numbers.is_empty());
+    }
+
+    #[test]
+    fn a_variable_that_was_cut_is_none() {
+        let padding = "x".repeat(MOST_BYTES - 20);
+        let environ = format!("SLURM_JOB_ID=42\0A={padding}\0SLURM_JOB_GPUS=0,1,2,3,4,5,6,7\0");
+        assert_eq!(allocation(environ.as_bytes(), "42", "batch").map(|said| said.numbers), Some(vec![]));
+    }
+
     proptest! {
+        #[test]
+        fn any_allocation_is_bounded(text in "(SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES|SLURM_JOB_USER|=|,|[0-9]{1,12}|GPU-|\0|\\PC){0,60}") {
+            let environ = format!("SLURM_JOB_ID=42\0{text}");
+            if let Some(said) = allocation(environ.as_bytes(), "42", "batch") {
+                prop_assert!(said.numbers.len() <= MOST_DEVICES && said.visible.len() <= MOST_DEVICES);
+                prop_assert!(said.visible.iter().all(|one| one.len() <= MOST_DEVICE_BYTES && one.is_ascii()));
+            }
+        }
+
         #[test]
         fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
             let mut environ = b"SLURM_JOB_ID=".to_vec();

@@ -3,12 +3,14 @@
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
+pub mod devices;
 pub mod environ;
 pub mod identify;
 pub mod kubelet;
 pub mod names;
 pub mod pods;
 pub mod proc;
+pub mod slurm;
 pub mod text;
 pub mod usage;
 pub mod users;

@@ -687,6 +687,13 @@ metrics! {
     ///
     /// A time-shared device counts once per share, as in `gpu_kubelet_allocatable_devices`.
     gpu_kubelet_allocated_devices: Gauge<Node, (Resource,)>, None, Computed, "0.1.0";
+    /// 1 for each pod's container and each Slurm job that was given the GPU or MIG instance, used or not.
+    ///
+    /// Pods as the kubelet lists them, for 10 min after its last answer too. Slurm jobs as far as the environments of their processes name GPUs
+    /// (`owners.slurm_environment`); `gpu_slurm_jobs` counts those that do not. At most `owners.max_series` series.
+    gpu_allocation_info: Info<AllocatedGpu, AllocationInfo>, None, Computed, "0.1.0";
+    /// Slurm jobs with processes in control groups of their own, by what is known of their GPUs; absent without such.
+    gpu_slurm_jobs: Gauge<Node, (SlurmGpus,)>, None, Computed, "0.1.0", group OwnerDetail;
 
     // --- planned work ---------------------------------------------------------------------------
     /// 1 while a window of this kind is open.

@@ -175,6 +175,9 @@ settings! {
         /// Maximum owners with series. One namespace or user has at most a quarter of them; further owners of a GPU are
         /// the owner "other".
         max_series: u32 = 256, 1..=4000;
+        /// Read job, step, account, user and GPUs of Slurm jobs from the environments of their processes (needs
+        /// CAP_SYS_PTRACE, or root).
+        slurm_environment: bool = true;
         /// Timeout for reading a process or asking the kubelet.
         read_timeout: Duration = secs(1), ms(10)..=minutes(1);
         /// Time of kernels that run and compute nothing until work counts as wedged. Raise where ranks wait longer for the

@@ -147,7 +147,30 @@ pub fn owners(host: &Host, config: &Config) -> Vec<Finding> {
             Finding::new("control groups", Verdict::Note, text)
         }
     };
-    vec![processes, groups, pods(host, &config.owners.kubelet_socket)]
+    let pods = pods(host, &config.owners.kubelet_socket);
+    [processes, groups, pods].into_iter().chain(slurm(host, config)).collect()
+}
+
+/// Whether the environments of Slurm's jobs can be read, where there are jobs: one is tried.
+fn slurm(host: &Host, config: &Config) -> Option<Finding> {
+    let topic = "Slurm";
+    let jobs = attribution::slurm::jobs(host);
+    let pid = jobs.values().flat_map(|job| &job.steps).find_map(|(_, pids)| pids.first())?;
+    if !config.owners.slurm_environment {
+        let text = "environments of jobs are not read: owners.slurm_environment is false";
+        return Some(Finding::new(topic, Verdict::Well, text));
+    }
+    let path = host.path(format!("/proc/{pid}/environ"));
+    let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    if File::open(&path).err().is_some_and(refused) {
+        let text = format!(
+            "{}: permission denied. GPUs and accounts of jobs stay unknown without CAP_SYS_PTRACE \
+             (docs/install.md, Privileges)",
+            path.display()
+        );
+        return Some(Finding::new(topic, Verdict::Note, text).fix("sudo systemctl edit gpu-node-exporter"));
+    }
+    Some(Finding::new(topic, Verdict::Well, "environments of jobs can be read: their GPUs and accounts"))
 }
 
 /// The kubelet's socket that tells which pod has which device, and its logs, whose paths name pods.
@@ -304,6 +327,18 @@ mod tests {
         assert_eq!(verdicts(&host, &config), [Well, Well, Note], "no names");
         make("var/log/pods");
         assert_eq!(verdicts(&host, &config), [Well, Well, Well]);
+        make("sys/fs/cgroup/system.slice/slurmstepd.scope/job_42/step_batch/user/task_0");
+        assert_eq!(verdicts(&host, &config).len(), 3, "a job without processes");
+        let procs = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_42/step_batch/user/task_0/cgroup.procs";
+        fs::write(dir.path().join(procs), "10\n").unwrap();
+        make("proc/10");
+        let environ = dir.path().join("proc/10/environ");
+        fs::write(&environ, "").unwrap();
+        assert_eq!(verdicts(&host, &config), [Well, Well, Well, Well]);
+        fs::set_permissions(&environ, fs::Permissions::from_mode(0o0)).unwrap();
+        // Root reads all files.
+        let expected = if File::open(&environ).is_ok() { Well } else { Note };
+        assert_eq!(verdicts(&host, &config), [Well, Well, Well, expected]);
         config.owners.enabled = false;
         assert_eq!(owners(&host, &config).len(), 1);
     }

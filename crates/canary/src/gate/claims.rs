@@ -1,5 +1,6 @@
 //! Claims on a GPU without a process yet: a pod by the kubelet, a job by Slurm.
 
+use attribution::devices::{Named, named};
 use attribution::pods::{Claim, Claims, KubeletStatus};
 use model::canary::Place;
 
@@ -14,34 +15,6 @@ pub enum Claimed {
     Unknown(String),
     /// It was not asked, and why.
     Unasked(String),
-}
-
-/// What the id of a device names.
-#[derive(Debug, PartialEq)]
-enum Named<'a> {
-    /// A GPU or MIG device by its UUID.
-    Uuid(&'a str),
-    /// A GPU, or a part of it, by number: NVML's index, or the minor number of its device file.
-    Number(u32),
-    /// Something that only its device plugin understands.
-    Unknown,
-}
-
-/// What NVIDIA's and GKE's device plugins and NVIDIA's driver for dynamic claims call devices: `GPU-…`, `MIG-…`; `2` or
-/// `2:1` (index, and MIG device); `nvidia2` or `nvidia2/gi1`; `gpu-2` or `gpu-2-mig-19-0-1`, also after a claim's id.
-fn named(id: &str) -> Named<'_> {
-    if id.starts_with("GPU-") || id.starts_with("MIG-") {
-        return Named::Uuid(id);
-    }
-    let driver =
-        id.rfind("gpu-").filter(|at| *at == 0 || id.as_bytes()[at - 1] == b'-').map(|at| &id[at + 4..]);
-    let number = driver.or_else(|| id.strip_prefix("nvidia")).unwrap_or(id);
-    let digits = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
-    let ends_well = number[digits..].chars().next().is_none_or(|c| ":/-".contains(c));
-    match number[..digits].parse() {
-        Ok(number) if ends_well => Named::Number(number),
-        _ => Named::Unknown,
-    }
 }
 
 /// Whether a device of this id is the place, a part of it, or what it is a part of. One that is not understood may be.
@@ -59,7 +32,7 @@ fn is_at(id: &str, place: &Place, minor: Option<u32>) -> bool {
                     None => within,
                 }
         }
-        Named::Number(number) => number == place.gpu.gpu || Some(number) == minor,
+        Named::Index(number, _) | Named::Minor(number, _) => number == place.gpu.gpu || Some(number) == minor,
         Named::Unknown => true,
     }
 }
@@ -96,28 +69,6 @@ mod tests {
             mig_uuid: uuid.into(),
         });
         Place { gpu: Gpu { gpu, uuid: format!("GPU-{gpu}a").into() }, instance }
-    }
-
-    #[test]
-    fn ids_of_all_plugins_are_understood() {
-        for (id, is) in [
-            ("GPU-1a", Named::Uuid("GPU-1a")),
-            ("MIG-77", Named::Uuid("MIG-77")),
-            ("3", Named::Number(3)),
-            ("3:1", Named::Number(3)),
-            ("nvidia12", Named::Number(12)),
-            ("nvidia0/gi1/vgpu2", Named::Number(0)),
-            ("gpu-2", Named::Number(2)),
-            ("gpu-2-mig-19-0-1", Named::Number(2)),
-            ("0b1c-22-gpu-5", Named::Number(5)),
-            ("gpu-", Named::Unknown),
-            ("nvidia0x", Named::Unknown),
-            ("all", Named::Unknown),
-            ("", Named::Unknown),
-            ("99999999999", Named::Unknown),
-        ] {
-            assert_eq!(named(id), is, "{id}");
-        }
     }
 
     #[test]

@@ -4,54 +4,33 @@
 //! user's process is closed to the daemon: while Slurm has a job on the node, every GPU may be the job's.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::claims::Claimed;
+use attribution::slurm::job_folders;
 use host::Host;
-
-/// Entries of a folder that are read.
-const MOST: usize = 1024;
 
 /// What the jobs on the host mean for its GPUs.
 pub fn claimed(host: &Host) -> Claimed {
-    let root = host.path("/sys/fs/cgroup");
-    if !root.is_dir() {
+    if !host.path("/sys/fs/cgroup").is_dir() {
         return Claimed::Unasked("there are no control groups to look at".into());
     }
-    match job(&root) {
+    match job(host) {
         Some(id) => Claimed::By(format!("maybe Slurm job {id}: a job's GPUs cannot be read")),
         None => Claimed::No("Slurm has no job here".into()),
     }
 }
 
 /// The id of a job with processes.
-fn job(root: &Path) -> Option<String> {
-    let version_1 = ["devices", "freezer", "memory", "cpuset"].into_iter().flat_map(|hierarchy| {
-        folders(&root.join(hierarchy), |name| name == "slurm" || name.starts_with("slurm_"))
-    });
-    let users = version_1.flat_map(|slurm| folders(&slurm, |name| name.starts_with("uid_")));
-    let version_2 = [root.to_owned(), root.join("system.slice"), root.join("unified/system.slice")];
-    let scopes = version_2.iter().flat_map(|slice| folders(slice, |name| name.ends_with("slurmstepd.scope")));
-    let mut jobs = users.chain(scopes).flat_map(|parent| folders(&parent, |name| name.starts_with("job_")));
+fn job(host: &Host) -> Option<String> {
     // What a job has left behind is empty.
-    let empty = |job: &PathBuf| {
+    let empty = |job: &Path| {
         let events = fs::read_to_string(job.join("cgroup.events"));
         events.is_ok_and(|text| text.lines().any(|line| line == "populated 0"))
     };
-    let job = jobs.find(|job| !empty(job))?;
+    let job = job_folders(host).find(|job| !empty(job))?;
     let name = job.file_name().unwrap_or_default().to_string_lossy();
     Some(model::text::clean(name.trim_start_matches("job_"), 32))
-}
-
-/// Folders in a folder, by name.
-fn folders(path: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
-    let entries = entries.flatten().take(MOST);
-    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(&wanted));
-    named
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::{self as m, MetricId};
 
 /// Metrics that are made of others, with those.
-const MADE_OF: [(&[MetricId], &[MetricId]); 7] = [
+const MADE_OF: [(&[MetricId], &[MetricId]); 8] = [
     (
         // Who is there; all the rest hangs on it.
         &[
@@ -52,6 +52,7 @@ const MADE_OF: [(&[MetricId], &[MetricId]); 7] = [
             m::gpu_pcie_link_width_lanes.id(),
         ],
     ),
+    (&[m::gpu_allocation_info.id()], &[m::gpu_mig_info.id()]),
     (&[m::gpu_owner_energy_joules_total.id()], &[m::gpu_energy_sampled_joules_total.id()]),
     (
         &[m::gpu_healthy.id(), m::gpu_unhealthy_reason.id()],

@@ -79,6 +79,15 @@ entities! {
         /// Name of the owner; `gpu_owner_info` has its parts.
         owner: Arc<str>
     }
+    /// A GPU or MIG GPU instance that a pod or a Slurm job was given.
+    AllocatedGpu {
+        /// NVML's index of the GPU.
+        gpu: u32,
+        /// UUID of the GPU.
+        uuid: Arc<str>,
+        /// NVML's GPU instance id; empty on a whole GPU.
+        gpu_instance: Arc<str>
+    }
     /// A window of planned work.
     Window {
         /// Name of the window.
@@ -121,6 +130,17 @@ impl OwnedGpu {
     }
 }
 
+impl AllocatedGpu {
+    /// A GPU, or one of its GPU instances.
+    pub fn new(gpu: &Gpu, gpu_instance: Option<u32>) -> AllocatedGpu {
+        AllocatedGpu {
+            gpu: gpu.gpu,
+            uuid: Arc::clone(&gpu.uuid),
+            gpu_instance: gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
+        }
+    }
+}
+
 impl Subject {
     /// The GPU this is, or is a part of.
     pub fn gpu(&self) -> Option<(u32, &Arc<str>)> {
@@ -130,6 +150,7 @@ impl Subject {
             Subject::GpuInstance(g) => Some((g.gpu, &g.uuid)),
             Subject::ComputeInstance(g) => Some((g.gpu, &g.uuid)),
             Subject::OwnedGpu(o) => Some((o.gpu, &o.uuid)),
+            Subject::AllocatedGpu(a) => Some((a.gpu, &a.uuid)),
             Subject::Link(l) => Some((l.gpu, &l.uuid)),
             Subject::Process(p) => Some((p.gpu, &p.uuid)),
             Subject::Vgpu(v) => Some((v.gpu, &v.uuid)),
@@ -362,6 +383,9 @@ labels! {
     OwnerKind "kind" { Pod "pod", Container "container", Slurm "slurm", Unit "unit", User "user", Unknown "unknown", Other "other" }
     /// Mode of the CPU: `user` for the program, `system` for the kernel on its behalf.
     CpuTimeMode "mode" { User "user", System "system" }
+    /// What is known of a Slurm job's GPUs: `known`; `none`, the job has none; `unknown`, no process names them, or not in
+    /// a way that identifies them; `not_permitted`, the environments cannot be read.
+    SlurmGpus "gpus" { Known "known", None "none", Unknown "unknown", NotPermitted "not_permitted" }
     /// Result of an owner lookup.
     OwnerLookup "outcome" { Found "found", Gone "gone", Refused "refused", Late "late", Malformed "malformed" }
     /// Failure of a request to the kubelet.
@@ -469,6 +493,21 @@ info_labels! {
         /// systemd unit.
         unit,
         /// Login name of the user, or the number if it has none here.
+        user,
+    }
+    /// Labels of `gpu_allocation_info`. What does not apply is empty.
+    AllocationInfo {
+        /// Namespace of the pod.
+        namespace,
+        /// Name of the pod.
+        pod,
+        /// Name of the container.
+        container,
+        /// Slurm job id; not `job`, which Prometheus gives the scrape job's name.
+        slurm_job,
+        /// Slurm account from the job's environment; empty if it names none.
+        slurm_account,
+        /// User of the Slurm job.
         user,
     }
     /// Labels of `gpu_window_info`.
@@ -652,7 +691,8 @@ groups! {
     MigDetail "mig-detail" 0,
     /// Durations and rates of canary runs as distributions, and work per cycle.
     CanaryDetail "canary-detail" 202,
-    /// Time from the start of owners' processes to their first context and first work.
+    /// Time from the start of owners' processes to their first context and first work, and Slurm jobs by what is known of
+    /// their GPUs.
     OwnerDetail "owner-detail" 24,
     /// CPU events by NUMA node and cache, and how they are counted.
     CpuEvents "cpu-events" 72,
