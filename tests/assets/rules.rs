@@ -213,7 +213,7 @@ fn codes_of_template(text: &str) -> Vec<BTreeSet<u32>> {
 #[test]
 fn who_is_to_blame_for_an_xid_follows_the_table_of_codes() {
     let alerts = files::alerts();
-    let (_, _, ticket) = alerts.iter().find(|(_, name, _)| name == "GpuXidTicket").unwrap();
+    let (_, _, ticket) = alerts.iter().find(|(_, name, _)| name == "GpuXid").unwrap();
     let (_, elsewhere) = ticket.expr.split_once("xid!~\"").unwrap();
     let elsewhere: Vec<&str> = elsewhere.split('"').next().unwrap().split('|').collect();
     let known = (1..=999).map(model::xid::xid).filter(|row| !row.mnemonic.is_empty());
